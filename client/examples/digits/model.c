@@ -1,0 +1,437 @@
+#include "model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gemm.h"
+#include "random.h"
+
+/* Activations lie as [example][pixel][channel], so that every layer is a matrix product whose
+ * inner loop runs over contiguous numbers. A convolution is a product with the patches around each
+ * pixel; a patch is ordered [channel][ky][kx] as the weights are. */
+enum {
+    SIDE = 8,        /* of the image and the first convolution */
+    HALF = SIDE / 2, /* after the pool */
+    TAPS = 9,        /* of a 3x3 kernel */
+    CHANNELS1 = 32,
+    CHANNELS2 = 64,
+    FEATURES = HALF * HALF * CHANNELS2,
+    HIDDEN = 128,
+    PATCH1 = TAPS,
+    PATCH2 = CHANNELS1 * TAPS
+};
+
+enum { CONV1, CONV1_BIAS, CONV2, CONV2_BIAS, LINEAR1, LINEAR1_BIAS, LINEAR2, LINEAR2_BIAS };
+
+static const struct model_tensor tensors[MODEL_TENSORS] = {
+    [CONV1] = {"conv1.weight", 4, {CHANNELS1, 1, 3, 3}},
+    [CONV1_BIAS] = {"conv1.bias", 1, {CHANNELS1}},
+    [CONV2] = {"conv2.weight", 4, {CHANNELS2, CHANNELS1, 3, 3}},
+    [CONV2_BIAS] = {"conv2.bias", 1, {CHANNELS2}},
+    [LINEAR1] = {"linear1.weight", 2, {HIDDEN, FEATURES}},
+    [LINEAR1_BIAS] = {"linear1.bias", 1, {HIDDEN}},
+    [LINEAR2] = {"linear2.weight", 2, {MODEL_CLASSES, HIDDEN}},
+    [LINEAR2_BIAS] = {"linear2.bias", 1, {MODEL_CLASSES}},
+};
+
+struct model {
+    size_t max_batch;
+    struct model_batch batch; /* of the last forward pass */
+    float *memory;            /* all that follows */
+    float *parameters[MODEL_TENSORS];
+    float *transposed; /* of the weights in use by a forward product */
+    /* Outputs after their ReLU, and the patches that the convolutions saw. */
+    float *patches1; /* [batch][8][8][PATCH1] */
+    float *conv1;    /* [batch][8][8][CHANNELS1] */
+    float *pooled;   /* [batch][4][4][CHANNELS1] */
+    float *patches2; /* [batch][4][4][PATCH2] */
+    float *conv2;    /* [batch][4][4][CHANNELS2] = [batch][FEATURES] */
+    float *hidden;   /* [batch][HIDDEN] */
+    float *classes;  /* [batch][MODEL_CLASSES], probabilities */
+    /* Gradients of the loss with respect to them. */
+    float *d_conv1;
+    float *d_pooled;
+    float *d_patches2;
+    float *d_conv2;
+    float *d_hidden;
+    float *d_classes;
+};
+
+const struct model_tensor *model_tensor(size_t index)
+{
+    return &tensors[index];
+}
+
+size_t model_tensor_size(size_t index)
+{
+    size_t size = 1;
+    for (size_t d = 0; d < tensors[index].dims; d++)
+        size *= tensors[index].shape[d];
+    return size;
+}
+
+static int model_allocate(struct model *model, size_t batch)
+{
+    struct {
+        float **slot;
+        size_t count;
+    } parts[] = {
+        {&model->transposed, (size_t)FEATURES * HIDDEN},
+        {&model->patches1, batch * SIDE * SIDE * PATCH1},
+        {&model->conv1, batch * SIDE * SIDE * CHANNELS1},
+        {&model->pooled, batch * HALF * HALF * CHANNELS1},
+        {&model->patches2, batch * HALF * HALF * PATCH2},
+        {&model->conv2, batch * FEATURES},
+        {&model->hidden, batch * HIDDEN},
+        {&model->classes, batch * MODEL_CLASSES},
+        {&model->d_conv1, batch * SIDE * SIDE * CHANNELS1},
+        {&model->d_pooled, batch * HALF * HALF * CHANNELS1},
+        {&model->d_patches2, batch * HALF * HALF * PATCH2},
+        {&model->d_conv2, batch * FEATURES},
+        {&model->d_hidden, batch * HIDDEN},
+        {&model->d_classes, batch * MODEL_CLASSES},
+    };
+    const size_t count = sizeof parts / sizeof parts[0];
+    size_t total = 0;
+
+    for (size_t i = 0; i < count; i++)
+        total += parts[i].count;
+    for (size_t t = 0; t < MODEL_TENSORS; t++)
+        total += model_tensor_size(t);
+    model->memory = calloc(total, sizeof(float));
+    if (!model->memory)
+        return -1;
+
+    float *next = model->memory;
+    for (size_t i = 0; i < count; i++) {
+        *parts[i].slot = next;
+        next += parts[i].count;
+    }
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        model->parameters[t] = next;
+        next += model_tensor_size(t);
+    }
+    return 0;
+}
+
+struct model *model_create(size_t max_batch)
+{
+    if (max_batch == 0 || max_batch > SIZE_MAX / (1u << 20))
+        return NULL;
+    struct model *model = calloc(1, sizeof *model);
+    if (!model)
+        return NULL;
+    model->max_batch = max_batch;
+    if (model_allocate(model, max_batch) != 0) {
+        free(model);
+        return NULL;
+    }
+    return model;
+}
+
+void model_destroy(struct model *model)
+{
+    if (!model)
+        return;
+    free(model->memory);
+    free(model);
+}
+
+void model_init(struct model *model, uint64_t seed)
+{
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        const size_t size = model_tensor_size(t);
+        if (tensors[t].dims == 1) {
+            memset(model->parameters[t], 0, size * sizeof(float));
+            continue;
+        }
+        const float inputs = (float)(size / tensors[t].shape[0]);
+        const float limit = sqrtf(6.0f / inputs);
+        struct random random = random_start(seed, t);
+        for (size_t i = 0; i < size; i++)
+            model->parameters[t][i] = random_symmetric(&random, limit);
+    }
+}
+
+float *model_parameters(struct model *model, size_t index)
+{
+    return model->parameters[index];
+}
+
+uint64_t model_hash(const struct model *model)
+{
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        const size_t size = model_tensor_size(t);
+        for (size_t i = 0; i < size; i++) {
+            uint32_t bits;
+            memcpy(&bits, &model->parameters[t][i], sizeof bits);
+            for (int shift = 0; shift < 32; shift += 8)
+                hash = (hash ^ ((bits >> shift) & 0xFF)) * 0x100000001B3u;
+        }
+    }
+    return hash;
+}
+
+/* The part of a 3x3 kernel that falls on the image at one coordinate: taps begin..end-1, where tap
+ * k looks at coordinate + k - 1. */
+struct taps {
+    size_t begin;
+    size_t end;
+};
+
+static struct taps model_taps(size_t coordinate, size_t side)
+{
+    return (struct taps){coordinate == 0 ? 1 : 0, coordinate + 1 == side ? 2 : 3};
+}
+
+/* patches[pixel][channel][tap] = the input under that tap; what lies outside stays zero, as the
+ * memory was allocated. */
+static void model_gather_patches(
+    size_t count, size_t side, size_t channels, const float *input, float *patches)
+{
+    for (size_t pixel = 0; pixel < count * side * side; pixel++) {
+        const size_t y = pixel / side % side, x = pixel % side;
+        const struct taps rows = model_taps(y, side), cols = model_taps(x, side);
+        float *patch = patches + pixel * channels * TAPS;
+        for (size_t ky = rows.begin; ky < rows.end; ky++) {
+            for (size_t kx = cols.begin; kx < cols.end; kx++) {
+                const float *from = input + (pixel + ky * side + kx - side - 1) * channels;
+                float *to = patch + ky * 3 + kx;
+                for (size_t c = 0; c < channels; c++)
+                    to[c * TAPS] = from[c];
+            }
+        }
+    }
+}
+
+/* The transpose of the above: adds every patch entry to the input that it came from. */
+static void model_scatter_patches(
+    size_t count, size_t side, size_t channels, const float *patches, float *input)
+{
+    memset(input, 0, count * side * side * channels * sizeof(float));
+    for (size_t pixel = 0; pixel < count * side * side; pixel++) {
+        const size_t y = pixel / side % side, x = pixel % side;
+        const struct taps rows = model_taps(y, side), cols = model_taps(x, side);
+        const float *patch = patches + pixel * channels * TAPS;
+        for (size_t ky = rows.begin; ky < rows.end; ky++) {
+            for (size_t kx = cols.begin; kx < cols.end; kx++) {
+                float *to = input + (pixel + ky * side + kx - side - 1) * channels;
+                const float *from = patch + ky * 3 + kx;
+                for (size_t c = 0; c < channels; c++)
+                    to[c] += from[c * TAPS];
+            }
+        }
+    }
+}
+
+static void model_transpose(size_t rows, size_t cols, const float *from, float *to)
+{
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++)
+            to[j * rows + i] = from[i * cols + j];
+}
+
+/* output[row][o] = bias[o] + sum over i of input[row][i] weight[o][i] */
+static void model_affine(struct model *model, size_t weight, size_t rows, size_t inputs,
+    size_t outputs, const float *input, float *output)
+{
+    const float *bias = model->parameters[weight + 1];
+    model_transpose(outputs, inputs, model->parameters[weight], model->transposed);
+    for (size_t row = 0; row < rows; row++)
+        memcpy(output + row * outputs, bias, outputs * sizeof(float));
+    gemm_add(rows, outputs, inputs, input, inputs, 1, model->transposed, output);
+}
+
+/* Written so that NaN passes: a diverged model must not look like a dead one. */
+static void model_relu(float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        values[i] = values[i] < 0 ? 0 : values[i];
+}
+
+/* A unit that put out zero passes no gradient. */
+static void model_relu_backward(const float *output, float *gradient, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        gradient[i] = output[i] <= 0 ? 0 : gradient[i];
+}
+
+/* The first of the four conv1 pixels under one pooled pixel. */
+static size_t model_pool_corner(size_t pooled_pixel)
+{
+    const size_t x = pooled_pixel % HALF, y = pooled_pixel / HALF % HALF;
+    return pooled_pixel / (HALF * HALF) * (SIDE * SIDE) + 2 * y * SIDE + 2 * x;
+}
+
+static const size_t pool_offsets[4] = {0, 1, SIDE, SIDE + 1};
+
+static void model_pool(size_t count, const float *input, float *output)
+{
+    for (size_t pixel = 0; pixel < count * HALF * HALF; pixel++) {
+        const float *corner = input + model_pool_corner(pixel) * CHANNELS1;
+        float *out = output + pixel * CHANNELS1;
+        memcpy(out, corner, CHANNELS1 * sizeof(float));
+        for (size_t k = 1; k < 4; k++) {
+            const float *in = corner + pool_offsets[k] * CHANNELS1;
+            for (size_t c = 0; c < CHANNELS1; c++)
+                out[c] = in[c] > out[c] ? in[c] : out[c];
+        }
+    }
+}
+
+/* The gradient of a pooled value goes to the first of the four that has this value, or to the last
+ * one (NaN equals nothing). */
+static void model_pool_backward(
+    size_t count, const float *input, const float *output, const float *d_output, float *d_input)
+{
+    for (size_t pixel = 0; pixel < count * HALF * HALF; pixel++) {
+        const size_t corner = model_pool_corner(pixel) * CHANNELS1;
+        for (size_t c = 0; c < CHANNELS1; c++) {
+            float left = d_output[pixel * CHANNELS1 + c];
+            for (size_t k = 0; k < 4; k++) {
+                const size_t at = corner + pool_offsets[k] * CHANNELS1 + c;
+                const int winner = k == 3 || input[at] == output[pixel * CHANNELS1 + c];
+                d_input[at] = winner ? left : 0;
+                left = winner ? 0 : left;
+            }
+        }
+    }
+}
+
+/* Turns logits into probabilities and adds up the loss. */
+static struct model_score model_softmax(const struct model_batch *batch, float *classes)
+{
+    struct model_score score = {0};
+    for (size_t n = 0; n < batch->count; n++) {
+        float *p = classes + n * MODEL_CLASSES;
+        size_t best = 0;
+        for (size_t c = 1; c < MODEL_CLASSES; c++)
+            best = p[c] > p[best] ? c : best;
+        const double largest = p[best], target = p[batch->labels[n]];
+        double sum = 0;
+        for (size_t c = 0; c < MODEL_CLASSES; c++)
+            sum += exp(p[c] - largest);
+        for (size_t c = 0; c < MODEL_CLASSES; c++)
+            p[c] = (float)(exp(p[c] - largest) / sum);
+        score.loss += log(sum) + largest - target;
+        score.correct += best == batch->labels[n];
+    }
+    return score;
+}
+
+struct model_score model_forward(struct model *model, const struct model_batch *batch)
+{
+    const size_t count = batch->count;
+    model->batch = *batch;
+
+    model_gather_patches(count, SIDE, 1, batch->images, model->patches1);
+    model_affine(
+        model, CONV1, count * SIDE * SIDE, PATCH1, CHANNELS1, model->patches1, model->conv1);
+    model_relu(model->conv1, count * SIDE * SIDE * CHANNELS1);
+    model_pool(count, model->conv1, model->pooled);
+
+    model_gather_patches(count, HALF, CHANNELS1, model->pooled, model->patches2);
+    model_affine(
+        model, CONV2, count * HALF * HALF, PATCH2, CHANNELS2, model->patches2, model->conv2);
+    model_relu(model->conv2, count * FEATURES);
+
+    model_affine(model, LINEAR1, count, FEATURES, HIDDEN, model->conv2, model->hidden);
+    model_relu(model->hidden, count * HIDDEN);
+    model_affine(model, LINEAR2, count, HIDDEN, MODEL_CLASSES, model->hidden, model->classes);
+    return model_softmax(batch, model->classes);
+}
+
+/* Where a backward pass writes and whom it tells. */
+struct backward {
+    struct model *model;
+    float *const *gradients;
+    model_ready_fn ready;
+    void *context;
+};
+
+static int model_ready(const struct backward *pass, size_t tensor)
+{
+    return pass->ready ? pass->ready(pass->context, tensor) : 0;
+}
+
+/* Gradients of a layer's bias and weight, from the gradient of its output:
+ * d_bias[o] = sum over rows of d_output[row][o], d_weight[o][i] = the same times input[row][i]. */
+static int model_affine_gradients(const struct backward *pass, size_t weight, size_t rows,
+    size_t inputs, size_t outputs, const float *input, const float *d_output)
+{
+    float *d_weight = pass->gradients[weight], *d_bias = pass->gradients[weight + 1];
+
+    memset(d_bias, 0, outputs * sizeof(float));
+    for (size_t row = 0; row < rows; row++)
+        for (size_t o = 0; o < outputs; o++)
+            d_bias[o] += d_output[row * outputs + o];
+    int result = model_ready(pass, weight + 1);
+    if (result != 0)
+        return result;
+
+    memset(d_weight, 0, outputs * inputs * sizeof(float));
+    gemm_add(outputs, inputs, rows, d_output, 1, outputs, input, d_weight);
+    return model_ready(pass, weight);
+}
+
+/* d_input[row][i] = sum over o of d_output[row][o] weight[o][i] */
+static void model_affine_input(const struct backward *pass, size_t weight, size_t rows,
+    size_t inputs, size_t outputs, const float *d_output, float *d_input)
+{
+    memset(d_input, 0, rows * inputs * sizeof(float));
+    gemm_add(rows, inputs, outputs, d_output, outputs, 1, pass->model->parameters[weight], d_input);
+}
+
+static int model_backward_linears(const struct backward *pass)
+{
+    struct model *m = pass->model;
+    const size_t count = m->batch.count;
+    int result = model_affine_gradients(
+        pass, LINEAR2, count, HIDDEN, MODEL_CLASSES, m->hidden, m->d_classes);
+    if (result != 0)
+        return result;
+    model_affine_input(pass, LINEAR2, count, HIDDEN, MODEL_CLASSES, m->d_classes, m->d_hidden);
+    model_relu_backward(m->hidden, m->d_hidden, count * HIDDEN);
+
+    result = model_affine_gradients(pass, LINEAR1, count, FEATURES, HIDDEN, m->conv2, m->d_hidden);
+    if (result != 0)
+        return result;
+    model_affine_input(pass, LINEAR1, count, FEATURES, HIDDEN, m->d_hidden, m->d_conv2);
+    model_relu_backward(m->conv2, m->d_conv2, count * FEATURES);
+    return 0;
+}
+
+static int model_backward_convolutions(const struct backward *pass)
+{
+    struct model *m = pass->model;
+    const size_t count = m->batch.count;
+    const size_t pixels1 = count * SIDE * SIDE, pixels2 = count * HALF * HALF;
+    int result =
+        model_affine_gradients(pass, CONV2, pixels2, PATCH2, CHANNELS2, m->patches2, m->d_conv2);
+    if (result != 0)
+        return result;
+    model_affine_input(pass, CONV2, pixels2, PATCH2, CHANNELS2, m->d_conv2, m->d_patches2);
+    model_scatter_patches(count, HALF, CHANNELS1, m->d_patches2, m->d_pooled);
+
+    model_pool_backward(count, m->conv1, m->pooled, m->d_pooled, m->d_conv1);
+    model_relu_backward(m->conv1, m->d_conv1, pixels1 * CHANNELS1);
+    return model_affine_gradients(pass, CONV1, pixels1, PATCH1, CHANNELS1, m->patches1, m->d_conv1);
+}
+
+int model_backward(struct model *model, float scale, float *const gradients[MODEL_TENSORS],
+    model_ready_fn ready, void *context)
+{
+    const struct backward pass = {model, gradients, ready, context};
+
+    for (size_t n = 0; n < model->batch.count; n++) {
+        for (size_t c = 0; c < MODEL_CLASSES; c++) {
+            const size_t at = n * MODEL_CLASSES + c;
+            const float target = c == model->batch.labels[n] ? 1.0f : 0.0f;
+            model->d_classes[at] = (model->classes[at] - target) * scale;
+        }
+    }
+    int result = model_backward_linears(&pass);
+    return result != 0 ? result : model_backward_convolutions(&pass);
+}

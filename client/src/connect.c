@@ -1,0 +1,262 @@
+/* The session socket: connecting, requests, replies with their descriptors. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/src/clock.h"
+#include "client/src/context.h"
+#include "proto/codec.h"
+
+#define CONNECT_PAUSE_NS 20000000
+
+enum take_result { TAKE_REPLY, TAKE_WAKE, TAKE_NOTHING, TAKE_END, TAKE_BROKEN };
+
+static bool connect_may_come(int reason)
+{
+    return reason == ENOENT || reason == ECONNREFUSED || reason == EAGAIN || reason == EINTR;
+}
+
+int client_connect(const char *path, int timeout_ms, struct error *err)
+{
+    const uint64_t deadline =
+        client_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
+    const struct timespec pause = {.tv_nsec = CONNECT_PAUSE_NS};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int reason;
+
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    for (;;) {
+        const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+        if (fd < 0) {
+            (void)error_set(err, ADTOPK_ERR_SYSTEM, "socket failed: %s", strerror(errno));
+            return -1;
+        }
+        if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0) {
+            return fd;
+        }
+        reason = errno;
+        (void)close(fd);
+        if (!connect_may_come(reason) || client_now_ns() >= deadline) {
+            break;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    if (reason == EACCES || reason == EPERM) {
+        (void)error_set(err, ADTOPK_ERR_DENIED, "no permission to connect to unix:%s", path);
+    } else {
+        (void)error_set(
+            err, ADTOPK_ERR_UNREACHABLE, "no daemon at unix:%s: %s", path, strerror(reason));
+    }
+    return -1;
+}
+
+/* ---- sending ---- */
+
+static enum adtopk_status send_bytes(adtopk_context *context, const uint8_t *bytes, size_t size)
+{
+    for (;;) {
+        struct pollfd writable = {.fd = context->socket, .events = POLLOUT};
+
+        if (send(context->socket, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+            return ADTOPK_OK;
+        }
+        if (errno == EAGAIN || errno == ENOBUFS) {
+            (void)poll(&writable, 1, -1);
+        } else if (errno != EINTR) {
+            const int reason = errno;
+            const enum adtopk_status status = client_drain(context); /* it may have said why */
+            return status != ADTOPK_OK ? status
+                                       : client_fail(context, ADTOPK_ERR_UNREACHABLE,
+                                             "sending to the daemon at unix:%s failed: %s",
+                                             context->path, strerror(reason));
+        }
+    }
+}
+
+enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalRequest *request)
+{
+    enum adtopk_status status;
+    size_t size = 0;
+    uint8_t *bytes = codec_pack(&request->base, &size);
+
+    if (bytes == NULL) {
+        return client_fail(context, ADTOPK_ERR_MEMORY, "no memory for a message");
+    }
+    if (size > CODEC_LOCAL_MAX) {
+        status = client_fail(context, ADTOPK_ERR_ARGUMENT,
+            "a message to the daemon would have %zu bytes; %u are allowed (is the policy that "
+            "long?)",
+            size, CODEC_LOCAL_MAX);
+    } else {
+        status = send_bytes(context, bytes, size);
+    }
+    free(bytes);
+    return status;
+}
+
+void client_wake(adtopk_context *context)
+{
+    const uint8_t wake = LOCAL_WAKE;
+
+    /* If it does not fit, the daemon has something to read already. */
+    if (ring_writer_must_wake(&context->ring)) {
+        (void)send(context->socket, &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+}
+
+/* ---- receiving ---- */
+
+static void take_descriptors(struct msghdr *message, struct client_reply *reply)
+{
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part != NULL;
+         part = CMSG_NXTHDR(message, part)) {
+        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
+            const size_t bytes = part->cmsg_len - CMSG_LEN(0);
+
+            memcpy(reply->descriptor, CMSG_DATA(part), bytes);
+            reply->descriptors = (unsigned)(bytes / sizeof(int));
+        }
+    }
+}
+
+static enum take_result take_message(adtopk_context *context, struct client_reply *reply)
+{
+    static const size_t limit = CODEC_LOCAL_MAX;
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof reply->descriptor)];
+    } control;
+    uint8_t bytes[CODEC_LOCAL_MAX];
+    struct iovec part = {.iov_base = bytes, .iov_len = sizeof bytes};
+    struct msghdr message = {.msg_iov = &part,
+        .msg_iovlen = 1,
+        .msg_control = &control,
+        .msg_controllen = sizeof control};
+    ssize_t size;
+    int resets = 0;
+
+    memset(reply, 0, sizeof *reply);
+    do {
+        size = recvmsg(context->socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        /* A daemon that closed with something of ours unread: its last words come after that. */
+    } while (size < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
+    if (size < 0) {
+        return errno == EAGAIN ? TAKE_NOTHING : TAKE_END;
+    }
+    take_descriptors(&message, reply);
+    if (size == 0) {
+        return TAKE_END;
+    }
+    if (size == 1 && bytes[0] == LOCAL_WAKE) {
+        return TAKE_WAKE;
+    }
+    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
+        reply->message = (Adtopk__LocalReply *)(void *)codec_unpack(
+            &adtopk__local_reply__descriptor, bytes, (size_t)size, limit, NULL);
+    }
+    if (reply->message == NULL) {
+        client_reply_drop(reply);
+        return TAKE_BROKEN;
+    }
+    return TAKE_REPLY;
+}
+
+void client_reply_drop(struct client_reply *reply)
+{
+    for (unsigned i = 0; i < reply->descriptors; i++) {
+        if (reply->descriptor[i] >= 0) {
+            (void)close(reply->descriptor[i]);
+        }
+    }
+    if (reply->message != NULL) {
+        codec_free(&reply->message->base);
+    }
+    memset(reply, 0, sizeof *reply);
+}
+
+/* What every receiver does with what it took: OK if it is nothing or an ordinary reply. */
+static enum adtopk_status take_check(
+    adtopk_context *context, enum take_result result, const struct client_reply *reply)
+{
+    const Adtopk__LocalError *error;
+
+    if (result == TAKE_END) {
+        const enum adtopk_status status = client_check_page(context);
+        return status != ADTOPK_OK ? status
+                                   : client_fail(context, ADTOPK_ERR_UNREACHABLE,
+                                         "the daemon at unix:%s went away", context->path);
+    }
+    if (result == TAKE_BROKEN) {
+        return client_fail(context, ADTOPK_ERR_PROTOCOL,
+            "the daemon at unix:%s sent a malformed message", context->path);
+    }
+    if (result == TAKE_REPLY && reply->message->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
+        error = reply->message->error;
+        if (error->final) {
+            return client_fail(context, (enum adtopk_status)error->status, "%.239s", error->text);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+/* Waits until the socket has something; false if the time is over. */
+static bool receive_wait(adtopk_context *context, bool limited, uint64_t deadline_ns)
+{
+    struct pollfd readable = {.fd = context->socket, .events = POLLIN};
+    const uint64_t now = client_now_ns();
+    int wait_ms = -1;
+
+    if (limited) {
+        if (now >= deadline_ns) {
+            return false;
+        }
+        wait_ms = (int)((deadline_ns - now) / 1000000) + 1;
+    }
+    (void)poll(&readable, 1, wait_ms);
+    return true;
+}
+
+enum adtopk_status client_receive(
+    adtopk_context *context, int timeout_ms, const char *wanted, struct client_reply *reply)
+{
+    const uint64_t deadline =
+        client_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
+
+    for (;;) {
+        const enum take_result result = take_message(context, reply);
+        const enum adtopk_status status = take_check(context, result, reply);
+
+        if (status != ADTOPK_OK) {
+            client_reply_drop(reply);
+            return status;
+        }
+        if (result == TAKE_REPLY) {
+            return ADTOPK_OK;
+        }
+        client_reply_drop(reply);
+        if (result == TAKE_NOTHING && !receive_wait(context, timeout_ms >= 0, deadline)) {
+            return client_fail(context, ADTOPK_ERR_UNREACHABLE,
+                "the daemon at unix:%s does not answer: no %s in %d ms", context->path, wanted,
+                timeout_ms);
+        }
+    }
+}
+
+enum adtopk_status client_drain(adtopk_context *context)
+{
+    for (;;) {
+        struct client_reply reply;
+        const enum take_result result = take_message(context, &reply);
+        const enum adtopk_status status = take_check(context, result, &reply);
+
+        client_reply_drop(&reply);
+        if (status != ADTOPK_OK || result == TAKE_NOTHING) {
+            return status;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+/* How to join: the caller's options, else what launchers put into the environment. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/src/context.h"
+
+#define OPTIONS_ADDRESS "unix:/run/adtopk/adtopkd.sock"
+#define OPTIONS_MAX_WORLD 65536
+#define OPTIONS_CONNECT_MS 10000
+
+/* torchrun first. MPI launchers come before Slurm: inside an allocation they start one process a
+ * node by srun, whose SLURM_PROCID the ranks inherit. */
+static const char *const options_rank[] = {
+    "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
+static const char *const options_world[] = {
+    "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NULL};
+
+/* A variable that is set and not empty, or NULL. */
+static const char *options_variable(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+/* Digits and nothing else, at most `limit`. */
+static enum adtopk_status options_number(
+    const char *name, const char *text, int limit, int *number, struct error *err)
+{
+    const size_t digits = strspn(text, "0123456789");
+    long value = 0;
+
+    errno = 0;
+    if (digits > 0 && text[digits] == '\0') {
+        value = strtol(text, NULL, 10);
+    }
+    if (digits == 0 || text[digits] != '\0' || errno != 0 || value > limit) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "the variable %s is \"%.60s\", not a number from 0 to %d", name, text, limit);
+    }
+    *number = (int)value;
+    return ADTOPK_OK;
+}
+
+/* The first of the variables that is set; *number stays as it is if none is. */
+static enum adtopk_status options_first_number(
+    const char *const *names, int limit, int *number, struct error *err)
+{
+    for (; *names != NULL; names++) {
+        const char *text = options_variable(*names);
+        if (text != NULL) {
+            return options_number(*names, text, limit, number, err);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status options_key(
+    char to[CLIENT_KEY_MAX + 1], const char *field, const char *text, struct error *err)
+{
+    const size_t length = strlen(text);
+
+    if (length == 0 || length > CLIENT_KEY_MAX) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %zu bytes; 1 to %d are allowed",
+            field, length, CLIENT_KEY_MAX);
+    }
+    for (size_t i = 0; i < length; i++) {
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has a control character", field);
+        }
+    }
+    memcpy(to, text, length + 1);
+    return ADTOPK_OK;
+}
+
+/* What tells runs apart: an id of the launcher's and, where there is one, a count within it. */
+static enum adtopk_status options_run_id(
+    const char *given, char to[CLIENT_KEY_MAX + 1], struct error *err)
+{
+    static const char *const source[][2] = {{"ADTOPK_RUN_ID", NULL},
+        {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}, {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+        {"PMIX_NAMESPACE", NULL}, {"OMPI_MCA_ess_base_jobid", NULL}};
+    char text[2 * CLIENT_KEY_MAX];
+
+    if (given != NULL) {
+        return options_key(to, "run id", given, err);
+    }
+    for (size_t i = 0; i < sizeof source / sizeof source[0]; i++) {
+        const char *id = options_variable(source[i][0]);
+        const char *count = source[i][1] != NULL ? options_variable(source[i][1]) : NULL;
+
+        if (id != NULL) {
+            (void)snprintf(text, sizeof text, "%.*s%s%.20s", CLIENT_KEY_MAX + 1, id,
+                count != NULL ? "." : "", count != NULL ? count : "");
+            return options_key(to, source[i][0], text, err);
+        }
+    }
+    return options_key(to, "run id", "0", err);
+}
+
+static enum adtopk_status options_path(
+    const char *address, struct client_options *resolved, struct error *err)
+{
+    const char *path = address + strlen("unix:");
+
+    if (strncmp(address, "unix:", strlen("unix:")) != 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "the address \"%.100s\" does not begin with \"unix:\"", address);
+    }
+    if (path[0] == '\0' || strlen(path) >= sizeof resolved->path) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "the path in the address \"%.120s\" has %zu bytes; 1 to %zu are allowed", address,
+            strlen(path), sizeof resolved->path - 1);
+    }
+    memcpy(resolved->path, path, strlen(path) + 1);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status options_place(
+    const struct adtopk_options *options, struct client_options *resolved, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    int rank = -1;
+
+    resolved->world_size = options->world_size != 0 ? options->world_size : 1;
+    if (options->world_size == 0) {
+        status = options_first_number(options_world, OPTIONS_MAX_WORLD, &resolved->world_size, err);
+    }
+    if (status == ADTOPK_OK && options->has_rank) {
+        rank = options->rank;
+    } else if (status == ADTOPK_OK) {
+        status = options_first_number(options_rank, OPTIONS_MAX_WORLD, &rank, err);
+        if (rank < 0 && resolved->world_size == 1) {
+            rank = 0;
+        } else if (status == ADTOPK_OK && rank < 0) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT,
+                "the world size is %d, and neither has_rank nor $RANK, $OMPI_COMM_WORLD_RANK, "
+                "$PMI_RANK or $SLURM_PROCID is set",
+                resolved->world_size);
+        }
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (resolved->world_size < 1 || resolved->world_size > OPTIONS_MAX_WORLD) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "the world size is %d; 1 to %d are allowed",
+            resolved->world_size, OPTIONS_MAX_WORLD);
+    }
+    if (rank < 0 || rank >= resolved->world_size) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "the rank is %d; with a world size of %d, "
+            "0 to %d are allowed",
+            rank, resolved->world_size, resolved->world_size - 1);
+    }
+    resolved->rank = rank;
+    return ADTOPK_OK;
+}
+
+/* The given text, else the variable, else the default. */
+static const char *options_text(const char *given, const char *variable, const char *otherwise)
+{
+    const char *value = given != NULL ? given : options_variable(variable);
+
+    return value != NULL ? value : otherwise;
+}
+
+enum adtopk_status client_options_resolve(
+    const struct adtopk_options *options, struct client_options *resolved, struct error *err)
+{
+    static const struct adtopk_options none;
+    enum adtopk_status status;
+
+    options = options != NULL ? options : &none;
+    memset(resolved, 0, sizeof *resolved);
+    status = options_path(
+        options_text(options->address, "ADTOPK_ADDRESS", OPTIONS_ADDRESS), resolved, err);
+    if (status == ADTOPK_OK) {
+        const char *job = options_text(options->job, "ADTOPK_JOB", "default");
+        status = options_key(resolved->job, "job's name", job, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = options_run_id(options->run_id, resolved->run_id, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = options_place(options, resolved, err);
+    }
+    if (status == ADTOPK_OK && options->connect_timeout_ms < -1) {
+        status = error_set(
+            err, ADTOPK_ERR_ARGUMENT, "connect_timeout_ms is %d", options->connect_timeout_ms);
+    }
+    resolved->policy = options->policy != NULL ? options->policy : "";
+    resolved->connect_timeout_ms =
+        options->connect_timeout_ms != 0 ? options->connect_timeout_ms : OPTIONS_CONNECT_MS;
+    return status;
+}

@@ -1,0 +1,237 @@
+/* Registering tensors: checked here, told to the daemon in batches at commit. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/src/context.h"
+
+#define TENSOR_BATCH_BYTES 40000 /* of messages that may have 60,000 */
+
+/* ---- names ---- */
+
+static uint32_t tensor_hash(const char *name)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+
+    for (; *name != '\0'; name++) {
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
+    }
+    return hash;
+}
+
+/* The slot of the name, or the free one where it belongs. */
+static uint32_t *tensor_slot(const adtopk_context *context, const char *name)
+{
+    uint32_t at = tensor_hash(name) & (context->slots - 1);
+
+    while (
+        context->slot[at] != 0 && strcmp(context->tensor[context->slot[at] - 1].name, name) != 0) {
+        at = (at + 1) & (context->slots - 1);
+    }
+    return &context->slot[at];
+}
+
+/* Room for one more tensor and its name; the table stays at most half full. */
+static enum adtopk_status tensor_grow(adtopk_context *context)
+{
+    const uint32_t capacity = context->capacity > 0 ? 2 * context->capacity : 64;
+    struct client_tensor *tensor;
+    uint32_t *slot;
+
+    if (context->tensors < context->capacity) {
+        return ADTOPK_OK;
+    }
+    tensor = realloc(context->tensor, capacity * sizeof *tensor);
+    if (tensor != NULL) {
+        context->tensor = tensor;
+    }
+    slot = tensor != NULL ? calloc(2 * (size_t)capacity, sizeof *slot) : NULL;
+    if (slot == NULL) {
+        return client_refuse(context, ADTOPK_ERR_MEMORY, "no memory to register a tensor");
+    }
+    free(context->slot);
+    context->slot = slot;
+    context->slots = 2 * capacity;
+    context->capacity = capacity;
+    for (uint32_t i = 0; i < context->tensors; i++) {
+        *tensor_slot(context, context->tensor[i].name) = i + 1;
+    }
+    return ADTOPK_OK;
+}
+
+/* ---- checks ---- */
+
+static enum adtopk_status tensor_check_name(adtopk_context *context, const char *name)
+{
+    const size_t length = name != NULL ? strnlen(name, CLIENT_NAME_MAX + 1) : 0;
+
+    if (length == 0 || length > CLIENT_NAME_MAX) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "a tensor's name must have 1 to %d bytes: \"%.60s...\"", CLIENT_NAME_MAX,
+            name != NULL ? name : "");
+    }
+    for (size_t i = 0; i < length; i++) {
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) {
+            return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+                "a tensor's name has a control character at byte %zu", i);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+/* Fills numel. */
+static enum adtopk_status tensor_check_shape(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec, uint64_t *numel)
+{
+    if (spec->dims < 1 || spec->dims > ADTOPK_MAX_DIMS) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" has %d dimensions; 1 to %d are allowed", spec->name, spec->dims,
+            ADTOPK_MAX_DIMS);
+    }
+    *numel = 1;
+    for (int i = 0; i < spec->dims; i++) {
+        if (spec->shape[i] == 0) {
+            return client_refuse(
+                context, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" has shape[%d] = 0", spec->name, i);
+        }
+        if (spec->shape[i] > UINT32_MAX / *numel) {
+            return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+                "tensor \"%s\" has more than %u elements", spec->name, UINT32_MAX);
+        }
+        *numel *= spec->shape[i];
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status tensor_check(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec, uint64_t *numel)
+{
+    enum adtopk_status status;
+
+    if (spec == NULL) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT, "spec is NULL");
+    }
+    status = tensor_check_name(context, spec->name);
+    if (status == ADTOPK_OK) {
+        status = tensor_check_shape(context, spec, numel);
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if ((unsigned)spec->dtype > ADTOPK_BF16) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" has the unknown dtype %d",
+            spec->name, (int)spec->dtype);
+    }
+    if (spec->forms > (ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE)) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" asks for the unknown forms %u", spec->name, spec->forms);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status adtopk_register(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec, uint32_t *tensor)
+{
+    enum adtopk_status status = client_enter(context);
+    struct client_tensor *added;
+    uint64_t numel = 0;
+
+    if (status == ADTOPK_OK && (context->committed || context->sent > 0)) {
+        status =
+            client_refuse(context, ADTOPK_ERR_STATE, "adtopk_register() after adtopk_commit()");
+    }
+    if (status == ADTOPK_OK) {
+        status = tensor_check(context, spec, &numel);
+    }
+    if (status == ADTOPK_OK && context->tensors == CLIENT_MAX_TENSORS) {
+        status = client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is over the limit of %u tensors", spec->name, CLIENT_MAX_TENSORS);
+    }
+    if (status == ADTOPK_OK) {
+        status = tensor_grow(context);
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (*tensor_slot(context, spec->name) != 0) {
+        return client_refuse(
+            context, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" is registered already", spec->name);
+    }
+    *tensor_slot(context, spec->name) = context->tensors + 1;
+    added = &context->tensor[context->tensors];
+    memset(added, 0, sizeof *added);
+    memcpy(added->name, spec->name, strlen(spec->name) + 1);
+    added->dtype = spec->dtype;
+    added->forms = spec->forms != 0 ? spec->forms : ADTOPK_FORM_DENSE;
+    added->dims = spec->dims;
+    memcpy(added->shape, spec->shape, (size_t)spec->dims * sizeof spec->shape[0]);
+    added->numel = numel;
+    added->bytes = numel * (spec->dtype == ADTOPK_F32 ? 4 : 2);
+    if (tensor != NULL) {
+        *tensor = context->tensors;
+    }
+    context->tensors++;
+    return ADTOPK_OK;
+}
+
+/* ---- telling the daemon ---- */
+
+static void tensor_message(struct client_tensor *tensor, Adtopk__LocalTensor *message)
+{
+    adtopk__local_tensor__init(message);
+    message->name = tensor->name;
+    message->dtype = (uint32_t)tensor->dtype;
+    message->n_shape = (size_t)tensor->dims;
+    message->shape = tensor->shape;
+    message->forms = tensor->forms;
+}
+
+/* Sends as many as one message takes. */
+static enum adtopk_status tensor_send_batch(
+    adtopk_context *context, Adtopk__LocalTensor *message, Adtopk__LocalTensor **pointer)
+{
+    Adtopk__LocalRegister batch = ADTOPK__LOCAL_REGISTER__INIT;
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    size_t bytes = 0;
+    enum adtopk_status status;
+
+    while (context->sent + batch.n_tensors < context->tensors && bytes < TENSOR_BATCH_BYTES) {
+        const size_t i = batch.n_tensors++;
+
+        tensor_message(&context->tensor[context->sent + i], &message[i]);
+        pointer[i] = &message[i];
+        bytes += protobuf_c_message_get_packed_size(&message[i].base) + 4;
+    }
+    batch.tensors = pointer;
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_REGISTER;
+    request.register_ = &batch;
+    status = client_send(context, &request);
+    context->sent += (uint32_t)batch.n_tensors;
+    return status;
+}
+
+enum adtopk_status client_send_tensors(adtopk_context *context)
+{
+    const size_t count = context->tensors - context->sent;
+    Adtopk__LocalTensor *message = malloc((count + 1) * sizeof *message);
+    Adtopk__LocalTensor **pointer = malloc((count + 1) * sizeof *pointer);
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (message == NULL || pointer == NULL) {
+        status =
+            client_refuse(context, ADTOPK_ERR_MEMORY, "no memory to register %zu tensors", count);
+    }
+    while (status == ADTOPK_OK && context->sent < context->tensors) {
+        status = tensor_send_batch(context, message, pointer);
+    }
+    free(message);
+    free(pointer);
+    return status;
+}
+
+void *adtopk_gradient(adtopk_context *context, uint32_t tensor)
+{
+    if (context == NULL || !context->committed || tensor >= context->tensors) {
+        return NULL;
+    }
+    return context->tensor[tensor].gradient;
+}

@@ -1,0 +1,81 @@
+/* Reading updates out of the result arena. */
+#include "client/src/context.h"
+
+/* A part of the result arena, or NULL if it does not lie inside. */
+static const void *update_part(const adtopk_context *context, uint64_t offset, uint64_t count)
+{
+    const uint64_t size = context->results.size;
+
+    if (offset > size || count > (size - offset) / sizeof(float) || offset % sizeof(float) != 0) {
+        return NULL;
+    }
+    return (const uint8_t *)context->results.bytes + offset;
+}
+
+static enum adtopk_status update_check_state(
+    adtopk_context *context, const struct client_tensor *tensor)
+{
+    if (context->step_state == CLIENT_STEP_NEW) {
+        if (context->accepted != 0) {
+            return ADTOPK_OK;
+        }
+        return client_refuse(context, ADTOPK_ERR_STATE,
+            context->withdrawn ? "the update of tensor \"%s\" was withdrawn with its step"
+                               : "no update of tensor \"%s\" was waited for yet",
+            tensor->name);
+    }
+    if (tensor->waited == context->step + 1) {
+        return ADTOPK_OK;
+    }
+    return client_refuse(context, ADTOPK_ERR_STATE,
+        "tensor \"%s\" was not waited for in step %llu, and older updates are released",
+        tensor->name, (unsigned long long)context->step);
+}
+
+enum adtopk_status adtopk_update(
+    adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
+{
+    enum adtopk_status status = client_enter_tensor(context, "adtopk_update()", tensor);
+    struct adtopk_update found = {0};
+    struct local_update from;
+
+    if (status == ADTOPK_OK && update == NULL) {
+        status = client_refuse(context, ADTOPK_ERR_ARGUMENT, "update is NULL");
+    }
+    if (status == ADTOPK_OK) {
+        status = update_check_state(context, &context->tensor[tensor]);
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    from = *context->tensor[tensor].update;
+    found.numel = context->tensor[tensor].numel;
+    if ((from.forms & LOCAL_FORM_LIST) != 0 && from.index_offset != 0) {
+        found.count = from.count;
+        found.index = update_part(context, from.index_offset, from.count);
+        found.value = update_part(context, from.value_offset, from.count);
+    }
+    if ((from.forms & LOCAL_FORM_DENSE) != 0 && from.dense_offset != 0) {
+        found.dense = update_part(context, from.dense_offset, found.numel);
+    }
+    if ((found.index == NULL || found.value == NULL) && found.dense == NULL) {
+        return client_fail(context, ADTOPK_ERR_PROTOCOL,
+            "the daemon's update of tensor \"%s\" lies outside its arena",
+            context->tensor[tensor].name);
+    }
+    *update = found;
+    return ADTOPK_OK;
+}
+
+void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, float learning_rate)
+{
+    if (update->index != NULL) {
+        for (uint64_t i = 0; i < update->count; i++) {
+            parameters[update->index[i]] -= learning_rate * update->value[i];
+        }
+    } else {
+        for (uint64_t i = 0; i < update->numel; i++) {
+            parameters[i] -= learning_rate * update->dense[i];
+        }
+    }
+}

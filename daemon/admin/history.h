@@ -1,0 +1,29 @@
+/*
+ * The jobs that ended last, as they were when their last rank left: the core forgets them at once,
+ * but people look after the training.
+ */
+#ifndef ADTOPK_HISTORY_H
+#define ADTOPK_HISTORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/core/inspect.h"
+
+#define HISTORY_JOBS 16
+
+struct history {
+    uint32_t count;
+    struct job_info job[HISTORY_JOBS]; /* the oldest first */
+};
+
+/** Remembers how this session's job stands; to be called before a session leaves it. An older
+ * memory of the same job, and when there are too many the oldest one, is dropped. */
+void history_record(struct history *history, const struct core *core, session_id session);
+
+/** The index-th of the core's jobs, followed by the ended ones; false if there are no more.
+ * *live: it is one of the core's. */
+bool history_job(const struct history *history, const struct core *core, uint32_t index,
+    struct job_info *info, bool *live);
+
+#endif

@@ -1,0 +1,126 @@
+/*
+ * Collectives: how the contributions of the nodes become one sum.
+ *
+ * A collective is a state machine in phases. In each phase every member produces frames (pure
+ * compute), the core sends them, and when all frames that a member expects have arrived, the next
+ * phase begins; after the last, finish() writes the sum. The core owns frames, timing, retries and
+ * the view; a collective only ever looks at one exchange. One file a collective, one table of
+ * operations; allgather.c is the one to read first.
+ *
+ * Everything is a function of the frames and their phase, never of their order of arrival, and
+ * sums are formed in the order of the members: every member writes the same bits.
+ */
+#ifndef ADTOPK_COLLECTIVE_H
+#define ADTOPK_COLLECTIVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu/kernels.h"
+#include "proto/error.h"
+#include "proto/payload.h"
+
+#define EXCHANGE_ALL UINT32_MAX
+
+enum op_kind { OP_BARRIER = 0, OP_BROADCAST = 1, OP_ALLREDUCE = 2, OP_KIND_COUNT };
+
+/* One tensor of the bucket. */
+struct exchange_tensor {
+    struct payload_shape shape;
+    uint64_t numel;
+    const float *acc;     /* dense: what is contributed, residual plus gradient, memory order */
+    struct sparse sent;   /* sparse: what is contributed, values as the others will decode them */
+    struct sparse update; /* sparse, result: the sum; room for update.capacity entries */
+    float *dense;         /* dense, result: the sum, memory order */
+};
+
+/* A plain operation (barrier, broadcast, sum) instead of tensors. */
+struct exchange_op {
+    enum op_kind kind;
+    uint32_t root; /* rank whose bytes are broadcast */
+    uint32_t size; /* bytes */
+    bool has_root; /* the root is a rank of this node; then input[0] is its data */
+    unsigned inputs;
+    const void *const *input; /* one a local rank, in rank order */
+    void *result;             /* size bytes */
+};
+
+struct exchange_frame {
+    uint32_t to; /* index of a member, or EXCHANGE_ALL: all but this one */
+    struct payload_writer frame;
+};
+
+struct exchange_input {
+    const uint8_t *bytes; /* NULL: not there yet */
+    size_t size;
+};
+
+/* One round on one node. */
+struct exchange {
+    const struct collective_ops *ops;
+    unsigned members;
+    unsigned self;
+    const uint16_t *node;         /* id of each member, ascending; for errors */
+    struct payload_header header; /* of every frame this node produces; phase is filled in */
+    enum payload_index index;
+    enum payload_value value;
+    float scale;    /* of the sum: 1, or one over the number of ranks */
+    bool nonfinite; /* in: a gradient of this node held NaN or Inf; out: one of any node did */
+    unsigned tensors;
+    struct exchange_tensor *tensor;
+    struct exchange_op *op;
+
+    struct exchange_frame *outgoing; /* of the phase produced last; the core takes the bytes */
+    unsigned outgoing_count;
+    struct exchange_input *input; /* [phase * members + member] */
+};
+
+struct collective_ops {
+    const char *name;
+    bool dense; /* carries dense buckets; otherwise sparse ones */
+
+    /* Number of phases, at least 1. */
+    unsigned (*phases)(const struct exchange *exchange);
+
+    /* Whether member `from` sends this node a frame in `phase`. */
+    bool (*expects)(const struct exchange *exchange, unsigned phase, unsigned from);
+
+    /* Compute: fills exchange->outgoing for `phase`, from the inputs of the phases before. */
+    enum adtopk_status (*produce)(struct exchange *exchange, unsigned phase, struct error *err);
+
+    /* Compute: writes the result, scaled. */
+    enum adtopk_status (*finish)(struct exchange *exchange, struct error *err);
+
+    /* Whether an entry that this node contributed is in the sum; NULL: all are. Decidable from
+     * the exchange's header alone, so that a restarted node settles as it would have. */
+    bool (*accepts)(const struct payload_header *header, uint32_t tensor, uint32_t position);
+};
+
+extern const struct collective_ops collective_allreduce;
+extern const struct collective_ops collective_allgather;
+extern const struct collective_ops collective_plain;
+
+/** The collective of that name among those a policy may name, or NULL. */
+const struct collective_ops *collective_find(const char *name);
+
+/** All that a policy may name, NULL-terminated. */
+extern const struct collective_ops *const collective_table[];
+
+/** Adds an empty frame to outgoing, begun with the exchange's header; NULL without memory. For
+ * the files of this folder. */
+struct payload_writer *exchange_add_frame(struct exchange *exchange, unsigned phase, uint32_t to);
+
+/** Opens the frame that `from` sent in `phase`: checks it, names the node in errors, and notes its
+ * non-finite flag. */
+enum adtopk_status exchange_open(struct exchange *exchange, unsigned phase, unsigned from,
+    struct payload_reader *reader, struct error *err);
+
+/** Adds "in the frame of node N" to an error of a decoder. Returns its code. */
+enum adtopk_status exchange_blame(
+    const struct exchange *exchange, unsigned from, struct error *err);
+
+/** Frees outgoing frames; inputs belong to the caller. */
+void exchange_drop_frames(struct exchange *exchange);
+
+#endif

@@ -1,0 +1,369 @@
+#include "daemon/config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/config_json.h"
+#include "daemon/config_option.h"
+#include "daemon/endpoint.h"
+#include "daemon/log.h"
+
+#define FILE_LIMIT (1u << 20)
+
+/* What the command line says apart from settings. */
+struct command {
+    const char *file; /* NULL: the default one */
+    enum config_action action;
+};
+
+static const struct {
+    const char *flag;
+    const char *argument;
+    const char *help;
+} commands[] = {
+    {"--config", "FILE", "configuration file (" CONFIG_FILE ")"},
+    {"--check-config", NULL, "check the configuration and end"},
+    {"--help", NULL, "print this text"},
+    {"--version", NULL, "print the version"},
+};
+
+static void set_defaults(struct config *config)
+{
+    *config = (struct config){
+        .socket = "/run/adtopk/adtopkd.sock",
+        .control_socket = "/run/adtopk/control.sock",
+        .log_level = LEVEL_INFO,
+        .log_format = LOG_FORMAT_TEXT,
+        .chunk_size = 256u << 10,
+        .window = 8u << 20,
+        .peer_timeout_ms = 5000,
+        .heartbeat_ms = 1000,
+    };
+}
+
+void config_free(struct config *config)
+{
+    free(config->peers);
+    free(config->policy);
+    config->peers = NULL;
+    config->peer_count = 0;
+    config->policy = NULL;
+}
+
+/* The whole file with a NUL behind it, or NULL. */
+static char *read_stream(FILE *stream, const char *path, size_t *size, struct error *err)
+{
+    char *text = malloc(FILE_LIMIT + 1);
+
+    if (text == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory to read %.100s", path);
+        return NULL;
+    }
+    *size = fread(text, 1, FILE_LIMIT + 1, stream);
+    if (ferror(stream) != 0) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot read %.100s: %s", path, strerror(errno));
+    } else if (*size > FILE_LIMIT) {
+        (void)error_set(
+            err, ADTOPK_ERR_ARGUMENT, "%.100s is longer than %u bytes", path, FILE_LIMIT);
+    } else {
+        text[*size] = '\0';
+        return text;
+    }
+    free(text);
+    return NULL;
+}
+
+static enum adtopk_status apply_document(struct config *config, const cJSON *document,
+    const char *path, const char *text, struct error *err)
+{
+    bool seen[OPTION_COUNT] = {false};
+    const char *key = json_first(text);
+    const cJSON *item;
+
+    if (!cJSON_IsObject(document)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%.100s:%u: an object, {...}, is needed here",
+            path, json_line(text, key));
+    }
+    /* The tree and the text are walked side by side: the text knows the lines. */
+    cJSON_ArrayForEach(item, document)
+    {
+        const struct option *option = option_find(item->string, strlen(item->string));
+        char where[ERROR_TEXT_SIZE];
+        enum adtopk_status status;
+
+        (void)snprintf(
+            where, sizeof(where), "%.100s:%u: \"%.40s\"", path, json_line(text, key), item->string);
+        if (option == NULL || seen[option - option_table]) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s", where,
+                option == NULL ? "unknown key" : "this key occurs twice");
+        }
+        seen[option - option_table] = true;
+        status = option_set_json(config, option, item, json_value(key), where, err);
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+        key = json_next(key);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status apply_file(struct config *config, const char *path, struct error *err)
+{
+    const char *name = path != NULL ? path : CONFIG_FILE;
+    FILE *stream = fopen(name, "re");
+    enum adtopk_status status;
+    cJSON *document = NULL;
+    char *text;
+    size_t size = 0;
+
+    if (stream == NULL) {
+        return path == NULL && errno == ENOENT
+                   ? ADTOPK_OK
+                   : error_set(
+                         err, ADTOPK_ERR_SYSTEM, "cannot open %.100s: %s", name, strerror(errno));
+    }
+    text = read_stream(stream, name, &size, err);
+    (void)fclose(stream);
+    if (text != NULL) {
+        document = json_parse(name, text, size, err);
+    }
+    status = document != NULL ? apply_document(config, document, name, text, err) : err->code;
+    cJSON_Delete(document);
+    free(text);
+    return status;
+}
+
+static enum adtopk_status apply_environment(
+    struct config *config, char *(*environment)(const char *name), struct error *err)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char name[OPTION_NAME_SIZE];
+        enum adtopk_status status;
+        const char *value;
+
+        option_variable(&option_table[i], name);
+        value = environment(name);
+        if (value == NULL) {
+            continue;
+        }
+        status = option_set_text(config, &option_table[i], value, name, err);
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+    }
+    return ADTOPK_OK;
+}
+
+/* One argument, cut into its flag and its value. */
+struct argument {
+    char flag[OPTION_NAME_SIZE];
+    const char *value; /* behind '=', or NULL */
+};
+
+static bool argument_split(const char *text, struct argument *argument)
+{
+    size_t length = strcspn(text, "=");
+
+    if (strncmp(text, "--", 2) != 0 || length >= sizeof(argument->flag)) {
+        return false;
+    }
+    memcpy(argument->flag, text, length);
+    argument->flag[length] = '\0';
+    argument->value = text[length] == '=' ? text + length + 1 : NULL;
+    return true;
+}
+
+static const struct option *find_flag(const char *flag)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char name[OPTION_NAME_SIZE];
+
+        option_flag(&option_table[i], name);
+        if (strcmp(name, flag) == 0) {
+            return &option_table[i];
+        }
+    }
+    return NULL;
+}
+
+static bool take_command(
+    struct command *command, const struct argument *argument, const char *value)
+{
+    if (strcmp(argument->flag, "--config") == 0 && value != NULL) {
+        command->file = value;
+    } else if (strcmp(argument->flag, "--check-config") == 0 && argument->value == NULL) {
+        command->action = CONFIG_CHECK;
+    } else if (strcmp(argument->flag, "--help") == 0 && argument->value == NULL) {
+        command->action = CONFIG_HELP;
+    } else if (strcmp(argument->flag, "--version") == 0 && argument->value == NULL) {
+        command->action = CONFIG_VERSION;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Walks the command line: for the commands with config NULL, for the settings otherwise. */
+static enum adtopk_status apply_arguments(
+    struct config *config, struct command *command, int argc, char *const *argv, struct error *err)
+{
+    for (int i = 1; i < argc; i++) {
+        struct argument argument;
+        const struct option *option;
+        const char *value;
+        bool takes_value;
+
+        if (!argument_split(argv[i], &argument)) {
+            return error_set(err, ADTOPK_ERR_STATE, "unexpected argument \"%.80s\"", argv[i]);
+        }
+        option = find_flag(argument.flag);
+        takes_value =
+            option != NULL ? option->argument != NULL : strcmp(argument.flag, "--config") == 0;
+        value = argument.value;
+        if (value == NULL && takes_value) {
+            value = i + 1 < argc ? argv[++i] : NULL;
+            if (value == NULL) {
+                return error_set(err, ADTOPK_ERR_STATE, "%s needs a value", argument.flag);
+            }
+        }
+        if (option == NULL && !take_command(command, &argument, value)) {
+            return error_set(err, ADTOPK_ERR_STATE, "unknown option \"%.80s\"", argv[i]);
+        }
+        if (option != NULL && config != NULL &&
+            option_set_text(config, option, value != NULL ? value : "true", argument.flag, err) !=
+                ADTOPK_OK) {
+            return err->code = ADTOPK_ERR_STATE;
+        }
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_endpoint(
+    const struct config *config, const char *endpoint, const char *what, struct error *err)
+{
+    enum adtopk_status status = endpoint_check(endpoint, what, err);
+
+    if (status == ADTOPK_OK && !config->insecure && !endpoint_is_loopback(endpoint)) {
+        status = error_set(err, ADTOPK_ERR_ARGUMENT,
+            "%s: %.100s leads beyond this machine, and this version has no keys yet to protect "
+            "what passes there; --insecure allows it",
+            what, endpoint);
+    }
+    return status;
+}
+
+static enum adtopk_status check_peers(const struct config *config, struct error *err)
+{
+    for (size_t i = 0; i < config->peer_count; i++) {
+        const struct config_peer *peer = &config->peers[i];
+        char what[32];
+        enum adtopk_status status;
+
+        (void)snprintf(what, sizeof(what), "peer %u", peer->node);
+        status = check_endpoint(config, peer->endpoint, what, err);
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+        if (peer->node == config->node) {
+            return error_set(
+                err, ADTOPK_ERR_ARGUMENT, "peer %u has this node's own id", peer->node);
+        }
+        for (size_t j = 0; j < i; j++) {
+            if (config->peers[j].node == peer->node) {
+                return error_set(err, ADTOPK_ERR_ARGUMENT, "peer %u occurs twice", peer->node);
+            }
+        }
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check(const struct config *config, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (config->listen[0] != '\0') {
+        status = check_endpoint(config, config->listen, "listen", err);
+    } else if (config->peer_count > 0) {
+        status = error_set(err, ADTOPK_ERR_ARGUMENT,
+            "listen is needed, because peers are configured: they connect to it");
+    }
+    if (status == ADTOPK_OK) {
+        status = check_peers(config, err);
+    }
+    if (status == ADTOPK_OK && strcmp(config->socket, config->control_socket) == 0) {
+        status = error_set(
+            err, ADTOPK_ERR_ARGUMENT, "socket and control_socket are both %s", config->socket);
+    }
+    if (status == ADTOPK_OK && config->heartbeat_ms * 2 > config->peer_timeout_ms) {
+        status = error_set(err, ADTOPK_ERR_ARGUMENT,
+            "heartbeat_ms %llu is more than half of peer_timeout_ms %llu: peers would flap",
+            (unsigned long long)config->heartbeat_ms, (unsigned long long)config->peer_timeout_ms);
+    }
+    if (status == ADTOPK_OK && config->chunk_size > config->window) {
+        status = error_set(err, ADTOPK_ERR_ARGUMENT, "chunk_size %llu is more than window %llu",
+            (unsigned long long)config->chunk_size, (unsigned long long)config->window);
+    }
+    return status;
+}
+
+enum adtopk_status config_load(struct config *config, int argc, char *const *argv,
+    char *(*environment)(const char *name), enum config_action *action, struct error *err)
+{
+    struct command command = {.action = CONFIG_RUN};
+    enum adtopk_status status;
+
+    set_defaults(config);
+    status = apply_arguments(NULL, &command, argc, argv, err);
+    *action = command.action;
+    if (status != ADTOPK_OK || command.action == CONFIG_HELP || command.action == CONFIG_VERSION) {
+        return status;
+    }
+    if (command.file == NULL) {
+        command.file = environment("ADTOPK_CONFIG");
+    }
+    status = apply_file(config, command.file, err);
+    if (status == ADTOPK_OK) {
+        status = apply_environment(config, environment, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = apply_arguments(config, &command, argc, argv, err);
+    }
+    return status == ADTOPK_OK ? check(config, err) : status;
+}
+
+static void help_line(FILE *out, const char *flag, const char *argument, const char *help)
+{
+    char left[64];
+
+    (void)snprintf(left, sizeof(left), "%s%s%s", flag, argument != NULL ? " " : "",
+        argument != NULL ? argument : "");
+    (void)fprintf(out, "  %-24s %s\n", left, help);
+}
+
+void config_help(FILE *out)
+{
+    (void)fprintf(out,
+        "usage: adtopkd [OPTION]...\n\n"
+        "The adtopk daemon of one node: takes the gradients of its ranks, exchanges\n"
+        "what counts with the other nodes, gives every rank the same update.\n\n");
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        help_line(out, commands[i].flag, commands[i].argument, commands[i].help);
+    }
+    (void)fprintf(out, "\nSettings, with their defaults:\n");
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char flag[OPTION_NAME_SIZE];
+
+        option_flag(&option_table[i], flag);
+        help_line(out, flag, option_table[i].argument, option_table[i].help);
+    }
+    (void)fprintf(out,
+        "\nEach setting is also a key of the configuration file (JSON, with _ for -)\n"
+        "and a variable (ADTOPK_LOG_LEVEL for --log-level); flags win over variables,\n"
+        "variables over the file.\n");
+}
+
+unsigned config_default_workers(long cores)
+{
+    return cores <= 2 ? 1 : cores > 5 ? 4 : (unsigned)(cores - 1);
+}

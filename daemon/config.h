@@ -1,0 +1,64 @@
+/*
+ * The daemon's configuration: defaults, one JSON file, ADTOPK_* variables and flags, in rising
+ * order. One table of options (config.c) yields the keys, the variables, the flags and --help.
+ *
+ * The file is read strictly: an unknown or repeated key, a wrong type, a number out of range and
+ * anything after the document are errors that name the file, the key and the line.
+ */
+#ifndef ADTOPK_CONFIG_H
+#define ADTOPK_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "proto/error.h"
+
+#define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
+#define CONFIG_ENDPOINT_SIZE 272
+#define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
+
+struct config_peer {
+    uint16_t node;
+    char endpoint[CONFIG_ENDPOINT_SIZE];
+};
+
+struct config {
+    uint64_t node;
+    char listen[CONFIG_ENDPOINT_SIZE]; /* "": no other nodes */
+    struct config_peer *peers;
+    size_t peer_count;
+    char socket[CONFIG_PATH_SIZE];
+    char control_socket[CONFIG_PATH_SIZE];
+    uint64_t workers; /* 0: as many as suit the machine */
+    uint64_t log_level;
+    uint64_t log_format;
+    char *policy; /* JSON text; NULL: the built-in default */
+    bool insecure;
+    uint64_t chunk_size; /* bytes */
+    uint64_t window;     /* bytes */
+    uint64_t peer_timeout_ms;
+    uint64_t heartbeat_ms;
+};
+
+/* What the command line asks for. */
+enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_HELP, CONFIG_VERSION };
+
+/**
+ * Reads all layers. `environment` looks a variable up (getenv in the daemon). On an error the
+ * status says whose it is: ADTOPK_ERR_STATE the command line's (usage), anything else the
+ * configuration's. Free with config_free() in either case.
+ */
+enum adtopk_status config_load(struct config *config, int argc, char *const *argv,
+    char *(*environment)(const char *name), enum config_action *action, struct error *err);
+
+void config_free(struct config *config);
+
+/** The text of --help. */
+void config_help(FILE *out);
+
+/** Worker threads when the configuration leaves it to us: one core is the loop's, at most 4. */
+unsigned config_default_workers(long cores);
+
+#endif

@@ -1,0 +1,54 @@
+/*
+ * The table of settings, and how one setting is read from a text (a variable, a flag) or from a
+ * value of the configuration file.
+ */
+#ifndef ADTOPK_CONFIG_OPTION_H
+#define ADTOPK_CONFIG_OPTION_H
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/config.h"
+
+enum option_type {
+    OPTION_NUMBER, /* uint64_t from low to high */
+    OPTION_CHOICE, /* uint64_t, an index into names[0..high] */
+    OPTION_TEXT,   /* char[size], at least one byte long */
+    OPTION_SWITCH, /* bool */
+    OPTION_POLICY, /* a JSON object, kept as text */
+    OPTION_PEERS
+};
+
+struct option {
+    const char *key;
+    enum option_type type;
+    size_t offset; /* of the field in struct config */
+    uint64_t low;
+    uint64_t high; /* OPTION_TEXT: the field's size */
+    const char *const *names;
+    const char *argument; /* how --help calls the value; NULL: none needed */
+    const char *help;
+};
+
+#define OPTION_COUNT 14
+#define OPTION_NAME_SIZE 40
+
+extern const struct option option_table[OPTION_COUNT];
+
+/** The option with this key, or NULL. */
+const struct option *option_find(const char *key, size_t length);
+
+/** "ADTOPK_LOG_LEVEL" and "--log-level" of "log_level". */
+void option_variable(const struct option *option, char name[OPTION_NAME_SIZE]);
+void option_flag(const struct option *option, char name[OPTION_NAME_SIZE]);
+
+/** Sets the field from a text; `where` begins the error's sentence. */
+enum adtopk_status option_set_text(struct config *config, const struct option *option,
+    const char *text, const char *where, struct error *err);
+
+/** Sets the field from a value of a JSON document; `text` is where it starts there. */
+enum adtopk_status option_set_json(struct config *config, const struct option *option,
+    const cJSON *value, const char *text, const char *where, struct error *err);
+
+#endif

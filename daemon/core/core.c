@@ -1,0 +1,286 @@
+/*
+ * Entry and exit of the core: events are handed to whom they concern, actions are queued.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+
+const struct machine_table *const core_machines[] = {
+    &job_machine, &rank_machine, &step_machine, &round_machine, NULL};
+
+/* One trace line is at most this long. */
+#define TRACE_SIZE 200
+
+void core_trace(struct core *core, const char *format, ...)
+{
+    char line[TRACE_SIZE];
+    va_list args;
+
+    if (core->config.trace == NULL) {
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    core->config.trace(core->config.trace_context, line);
+}
+
+static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
+    unsigned event, unsigned to)
+{
+    struct core *core = context;
+
+    if (core->config.moved != NULL) {
+        core->config.moved(core->config.trace_context, table, from, event, to);
+    }
+    core_trace(core, "%s %llx: %s -%s-> %s", table->name, (unsigned long long)id,
+        table->state_name[from], table->event_name[event], table->state_name[to]);
+}
+
+/* The queue has room for what one event can cause; it grows when that was too little, and only a
+ * lack of memory there is fatal, because a lost action would hang a trainer. */
+void core_act(struct core *core, const struct action *action)
+{
+    if (core->queue_count == core->queue_size) {
+        unsigned size = core->queue_size * 2;
+        struct action *grown = malloc(size * sizeof(*grown));
+        if (grown == NULL) {
+            (void)fprintf(stderr, "adtopk: no memory for %u actions\n", size);
+            abort();
+        }
+        for (unsigned i = 0; i < core->queue_count; i++) {
+            grown[i] = core->queue[(core->queue_head + i) % core->queue_size];
+        }
+        free(core->queue);
+        core->queue = grown;
+        core->queue_size = size;
+        core->queue_head = 0;
+    }
+    core->queue[(core->queue_head + core->queue_count) % core->queue_size] = *action;
+    core->queue_count++;
+}
+
+bool core_next_action(struct core *core, struct action *action)
+{
+    if (core->queue_count == 0) {
+        return false;
+    }
+    *action = core->queue[core->queue_head];
+    core->queue_head = (core->queue_head + 1) % core->queue_size;
+    core->queue_count--;
+    return true;
+}
+
+void core_compute(
+    struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes)
+{
+    work->compute = (struct compute){.run = run, .bytes = bytes};
+    work->done = done;
+    work->status = ADTOPK_OK;
+    work->job->computing++;
+    core_act(work->job->core, &(struct action){.type = ACTION_COMPUTE, .compute = &work->compute});
+}
+
+static void compute_done(struct compute *compute)
+{
+    struct work *work = (struct work *)compute;
+    struct job *job = work->job;
+
+    job->computing--;
+    if (!job_ended(job) && work->status != ADTOPK_OK) {
+        job_fail(job, &work->error, true);
+    } else if (!job_ended(job)) {
+        work->done(work);
+    }
+    if (!job_ended(job)) {
+        view_try_answer(job);
+    }
+}
+
+void core_send_frame(struct job *job, uint16_t node, struct buffer *frame)
+{
+    job->counters.bytes_sent += frame->size;
+    (void)links_send(job->core->links, node, LINK_BULK, frame);
+}
+
+/* What the links need. */
+
+static bool links_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size)
+{
+    struct core *core = context;
+
+    return core->config.transmit(
+        core->config.transmit_context, peer, lane, header, header_size, body, body_size);
+}
+
+static void links_deliver(void *context, uint16_t peer, enum link_lane lane, struct buffer *message)
+{
+    struct core *core = context;
+
+    if (lane == LINK_CONTROL) {
+        view_message(core, peer, message);
+    } else {
+        struct payload_header header;
+        struct job *job = NULL;
+        if (payload_peek(&header, message->bytes, message->size, NULL) == ADTOPK_OK) {
+            job = job_find(core, header.job);
+        }
+        if (job != NULL) {
+            round_frame(job, peer, message);
+        } else {
+            core->bad_messages++;
+        }
+    }
+    buffer_unref(message);
+}
+
+static struct peer *peer_find(struct core *core, uint16_t node)
+{
+    for (unsigned i = 0; i < core->peers; i++) {
+        if (core->peer[i].node == node) {
+            return &core->peer[i];
+        }
+    }
+    return NULL;
+}
+
+static void links_peer_up(void *context, uint16_t node, uint64_t incarnation)
+{
+    struct core *core = context;
+    struct peer *peer = peer_find(core, node);
+
+    core_trace(core, "peer %u up, incarnation %llx", node, (unsigned long long)incarnation);
+    if (peer != NULL) {
+        peer->up = true;
+        view_peer_up(core, node);
+    }
+}
+
+static void links_peer_down(void *context, uint16_t node)
+{
+    struct core *core = context;
+    struct peer *peer = peer_find(core, node);
+
+    core_trace(core, "peer %u down", node);
+    if (peer != NULL) {
+        peer->up = false;
+    }
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        job_peer_down(job, node);
+    }
+}
+
+static const struct links_ops links_ops = {
+    .transmit = links_transmit,
+    .deliver = links_deliver,
+    .peer_up = links_peer_up,
+    .peer_down = links_peer_down,
+};
+
+struct core *core_create(const struct core_config *config, struct error *err)
+{
+    struct core *core = calloc(1, sizeof(*core));
+    struct links_config links = config->links;
+
+    links.self = config->node;
+    links.incarnation = config->incarnation;
+    if (core == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the core");
+        return NULL;
+    }
+    core->config = *config;
+    core->trace = (struct machine_trace){.move = trace_move, .context = core};
+    core->queue_size = 64;
+    core->queue = malloc(core->queue_size * sizeof(*core->queue));
+    core->links = links_create(&links, &links_ops, core);
+    policy_default(&core->policy);
+    if (core->queue == NULL || core->links == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the core");
+    } else if (config->policy == NULL ||
+               policy_parse(&core->policy, config->policy, err) == ADTOPK_OK) {
+        return core;
+    }
+    core_destroy(core);
+    return NULL;
+}
+
+void core_destroy(struct core *core)
+{
+    if (core == NULL) {
+        return;
+    }
+    while (core->jobs != NULL) {
+        struct job *job = core->jobs;
+        core->jobs = job->next;
+        job_free(job);
+    }
+    if (core->links != NULL) {
+        links_destroy(core->links);
+    }
+    free(core->peer);
+    free(core->queue);
+    free(core);
+}
+
+enum adtopk_status core_add_peer(struct core *core, uint16_t node, uint64_t now_us)
+{
+    struct peer *grown = realloc(core->peer, (core->peers + 1) * sizeof(*grown));
+
+    if (grown == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    core->peer = grown;
+    grown[core->peers++] = (struct peer){.node = node};
+    return links_add_peer(core->links, node, now_us);
+}
+
+static void check_jobs(struct core *core)
+{
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        job_check_time(job);
+    }
+}
+
+static void reap_jobs(struct core *core)
+{
+    for (struct job *job = core->jobs, *next; job != NULL; job = next) {
+        next = job->next;
+        job_reap(job);
+    }
+}
+
+enum adtopk_status core_event(struct core *core, const struct event *event, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    core->now_us = event->now_us > core->now_us ? event->now_us : core->now_us;
+    switch (event->type) {
+    case EVENT_PACKET:
+        links_receive(core->links, event->packet.peer, event->packet.lane, event->packet.bytes,
+            event->packet.size, core->now_us);
+        break;
+    case EVENT_COMPUTE_DONE: compute_done(event->compute); break;
+    case EVENT_TIMER: check_jobs(core); break;
+    default: status = rank_event(core, event, err); break;
+    }
+    if (core->peers > 0 && links_deadline(core->links) <= core->now_us) {
+        links_tick(core->links, core->now_us); /* what this event queued goes out now */
+    }
+    reap_jobs(core);
+    return status;
+}
+
+uint64_t core_deadline(const struct core *core)
+{
+    uint64_t deadline = core->peers > 0 ? links_deadline(core->links) : UINT64_MAX;
+
+    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
+        uint64_t due = job_deadline(job);
+        deadline = due < deadline ? due : deadline;
+    }
+    return deadline;
+}

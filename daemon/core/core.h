@@ -1,0 +1,204 @@
+/*
+ * The core: every decision of the daemon, and no I/O.
+ *
+ * Events go in through core_event(), actions come out of core_next_action(). The daemon drives it
+ * with libuv, ZeroMQ and worker threads; the simulator drives the same code with a virtual
+ * network, clock and memory. README.md beside this file follows one round from push to accept.
+ *
+ * A core is used by one thread. Only a compute's run() may be called on another, and until the
+ * core gets it back as EVENT_COMPUTE_DONE nobody else touches what it works on.
+ */
+#ifndef ADTOPK_CORE_H
+#define ADTOPK_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/collective/collective.h"
+#include "daemon/core/link.h"
+#include "daemon/core/machine.h"
+#include "daemon/sparsify/sparsifier.h"
+#include "proto/error.h"
+
+#define CORE_NAME_SIZE 128 /* of a tensor, including the NUL */
+#define CORE_KEY_SIZE 64   /* of a job's name or run id, including the NUL */
+#define CORE_MAX_NODES 1024
+#define CORE_MAX_WORLD 65536
+#define CORE_MAX_TENSORS 65536
+#define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
+
+struct core;
+
+/* One piece of compute. The driver calls run() once, on any thread, and hands it back. */
+struct compute {
+    void (*run)(struct compute *compute);
+    uint64_t bytes; /* memory it will move, about: small ones are cheaper inline */
+};
+
+/* A session is one rank's connection to this daemon; the driver numbers them, never reusing a
+ * number. */
+typedef uint64_t session_id;
+
+struct job_key {
+    uint32_t owner; /* uid */
+    char name[CORE_KEY_SIZE];
+    char run_id[CORE_KEY_SIZE];
+};
+
+struct tensor_spec {
+    char name[CORE_NAME_SIZE];
+    enum dtype dtype;
+    unsigned forms; /* enum adtopk_form of the client's header: 1 list, 2 dense */
+    struct tensor_shape shape;
+};
+
+enum event_type {
+    /* A rank's requests. An error goes back to that rank; it is final for the session only where
+     * core_event() says so through an ACTION_FAILED. */
+    EVENT_RANK_OPEN,     /* open */
+    EVENT_RANK_REGISTER, /* spec */
+    EVENT_RANK_COMMIT,   /* no more tensors: the core asks memory->gradients() for the arena */
+    EVENT_RANK_MAPPED,   /* the rank has mapped its arena, the driver has sealed it */
+    EVENT_RANK_PUSH,     /* tensor, number = step */
+    EVENT_RANK_STEP_END, /* number = step */
+    EVENT_RANK_WAIT,     /* tensor, number = step: the rank now blocks on this tensor */
+    EVENT_RANK_OP,       /* op, number = the operation's number, 0, 1, ... */
+    EVENT_RANK_LEAVE,    /* clean goodbye */
+    EVENT_RANK_LOST,     /* its process is gone; reason */
+    EVENT_PACKET,        /* packet */
+    EVENT_COMPUTE_DONE,  /* compute */
+    EVENT_TIMER,         /* core_deadline() has passed */
+    EVENT_TYPE_COUNT
+};
+
+struct event {
+    enum event_type type;
+    uint64_t now_us; /* monotonic; never goes back */
+    session_id session;
+    union {
+        struct {
+            struct job_key key;
+            uint32_t rank;
+            uint32_t world_size;
+            const char *policy; /* JSON, or NULL for the default */
+        } open;
+        const struct tensor_spec *spec;
+        struct {
+            uint32_t tensor;
+            uint64_t number;
+        } step;
+        struct {
+            uint64_t number;
+            enum op_kind kind;
+            uint32_t root;
+            uint32_t size; /* bytes in the arena's operation area, at most CORE_OP_SIZE */
+        } op;
+        const char *reason;
+        struct {
+            uint16_t peer; /* UINT16_MAX: the transport cannot tell */
+            enum link_lane lane;
+            const uint8_t *bytes;
+            size_t size;
+        } packet;
+        struct compute *compute;
+    };
+};
+
+enum action_type {
+    ACTION_COMPUTE,   /* run compute, then EVENT_COMPUTE_DONE */
+    ACTION_READY,     /* session: the job is ready, results are mapped; number = next step */
+    ACTION_DELIVERED, /* session: tensor's update of step `number` is there; status */
+    ACTION_STEP,      /* session: step `number` is accepted (OK) or withdrawn (NONFINITE) */
+    ACTION_OP_DONE,   /* session: plain operation `number` is done */
+    ACTION_FAILED,    /* session: its job has ended; error says why. The core forgets the session */
+    ACTION_CLOSED     /* session: its leave is complete. The core forgets the session */
+};
+
+struct action {
+    enum action_type type;
+    session_id session;
+    uint32_t tensor;
+    uint64_t number;
+    uint64_t operation; /* READY: the next plain operation's number */
+    enum adtopk_status status;
+    struct compute *compute;
+    struct error error;
+};
+
+/* Offsets of a tensor in a rank's gradient arena and in the job's result arena. */
+struct tensor_layout {
+    uint64_t gradient_offset;
+    uint64_t update_offset; /* struct local_update of proto/local.h */
+};
+
+/* Memory outside the core. `job` is the hash that core_job_id() gives. All memory is zeroed when
+ * new and aligned to 4096. A failure fills err and returns NULL. */
+struct core_memory {
+    void *context;
+    /* The arena into which one rank writes gradients; the core only reads. */
+    const void *(*gradients)(void *context, session_id session, uint64_t size, struct error *err);
+    /* The arena from which all ranks of this node read updates. *existing: it holds what an
+     * earlier core of this node left there. */
+    void *(*results)(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err);
+    /* Residuals and their state: outlives the core. */
+    void *(*store)(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err);
+    /* The session's gradients, or the job's results and store, are no longer used. */
+    void (*release_session)(void *context, session_id session);
+    /* The job's run has ended; keep: its residuals may still be wanted. */
+    void (*release_job)(void *context, uint64_t job, bool keep);
+};
+
+struct core_config {
+    uint16_t node;
+    uint64_t incarnation;
+    struct links_config links; /* self and incarnation are filled in by the core */
+    struct core_memory memory;
+    /* Packets go out at once, not through the action queue: see links_ops.transmit. */
+    bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
+        size_t header_size, const uint8_t *body, size_t body_size);
+    void *transmit_context;
+    const char *policy; /* JSON: the default policy; NULL for the built-in one */
+    /* One line per decision, for traces and failed tests; may be NULL. */
+    void (*trace)(void *context, const char *line);
+    /* Every move of a state machine, for coverage; may be NULL. */
+    void (*moved)(void *context, const struct machine_table *table, unsigned from, unsigned event,
+        unsigned to);
+    void *trace_context;
+};
+
+/** NULL and an error if the configuration is wrong or memory is short. */
+struct core *core_create(const struct core_config *config, struct error *err);
+
+/** Drops everything at once, as a crash would: stores and results keep what they hold. Computes
+ * must not be running. */
+void core_destroy(struct core *core);
+
+enum adtopk_status core_add_peer(struct core *core, uint16_t node, uint64_t now_us);
+
+/**
+ * Takes one event. Returns an error where a rank's request is refused (err names what is wrong);
+ * such a request changes nothing. Packets never fail: what is wrong with them is counted.
+ */
+enum adtopk_status core_event(struct core *core, const struct event *event, struct error *err);
+
+/** Takes the oldest action out of the queue; false if there is none. */
+bool core_next_action(struct core *core, struct action *action);
+
+/** When EVENT_TIMER is due; UINT64_MAX if never. */
+uint64_t core_deadline(const struct core *core);
+
+/** The hash under which a job is known to memory, peers and payloads. */
+uint64_t core_job_id(const struct job_key *key);
+
+/* What the driver's memory operations and the client need of a committed session. */
+uint32_t core_tensor_count(const struct core *core, session_id session);
+bool core_tensor_layout(
+    const struct core *core, session_id session, uint32_t tensor, struct tensor_layout *layout);
+/** Offset of the operation area (CORE_OP_SIZE bytes) in the gradient and the result arena. */
+bool core_op_layout(const struct core *core, session_id session, uint64_t *gradient_offset,
+    uint64_t *result_offset);
+/** The job a session belongs to; 0 for an unknown session. */
+uint64_t core_session_job(const struct core *core, session_id session);
+
+#endif

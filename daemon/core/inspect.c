@@ -1,0 +1,160 @@
+#include "daemon/core/inspect.h"
+
+#include <string.h>
+
+#include "daemon/core/model.h"
+
+const char *phase_name(enum phase phase)
+{
+    static const char *const names[PHASE_COUNT] = {
+        [PHASE_COLLECT] = "collect",
+        [PHASE_SELECT] = "select",
+        [PHASE_EXCHANGE] = "exchange",
+        [PHASE_REDUCE] = "reduce",
+        [PHASE_SETTLE] = "settle",
+    };
+
+    return (unsigned)phase < PHASE_COUNT ? names[phase] : "unknown";
+}
+
+uint32_t core_job_count(const struct core *core)
+{
+    uint32_t count = 0;
+
+    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
+        count++;
+    }
+    return count;
+}
+
+bool core_job_info(const struct core *core, uint32_t index, struct job_info *info)
+{
+    const struct job *job = core->jobs;
+
+    for (; job != NULL && index > 0; index--) {
+        job = job->next;
+    }
+    if (job == NULL) {
+        return false;
+    }
+    *info = job->counters;
+    info->id = job->id;
+    info->key = job->key;
+    info->state = machine_state(&job->machine);
+    info->world_size = job->world_size;
+    info->local_ranks = job->ranks;
+    info->nodes = job->view_nodes;
+    info->view = job->view;
+    info->tensors = job->tensors;
+    info->buckets = job->buckets;
+    info->policy = job->policy_text;
+    if (job->store != NULL) {
+        info->steps_done = job->store->steps_done;
+        info->steps_withdrawn = job->store->steps_withdrawn;
+    }
+    (void)job_waiting_for(job, info->waiting_for, sizeof(info->waiting_for));
+    return true;
+}
+
+static const struct job *find(const struct core *core, uint64_t id)
+{
+    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (job->id == id) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+bool core_tensor_info(
+    const struct core *core, uint64_t job_id, uint32_t number, struct tensor_info *info)
+{
+    const struct job *job = find(core, job_id);
+    const struct tensor *tensor;
+
+    if (job == NULL || number >= job->tensors || job->store == NULL) {
+        return false;
+    }
+    tensor = &job->tensor[number];
+    *info = (struct tensor_info){
+        .spec = tensor->spec,
+        .numel = tensor->numel,
+        .sparsifier = tensor->dense ? "dense" : job->policy.sparsifier->name,
+        .collective =
+            (tensor->dense ? job->policy.dense_collective : job->policy.sparse_collective)->name,
+        .bucket = tensor->bucket,
+        .turn = tensor->store->turn,
+        .count = tensor->dense ? 0 : tensor->count,
+    };
+    (void)memcpy(info->input, tensor->store->input, sizeof(info->input));
+    (void)memcpy(info->applied, tensor->store->applied, sizeof(info->applied));
+    return true;
+}
+
+const float *core_residual(const struct core *core, uint64_t job_id, uint32_t number, uint32_t slot)
+{
+    const struct job *job = find(core, job_id);
+
+    if (job == NULL || number >= job->tensors || job->store == NULL ||
+        slot >= job->tensor[number].slots) {
+        return NULL;
+    }
+    return job->tensor[number].residual + slot * job->tensor[number].numel;
+}
+
+uint32_t core_peer_count(const struct core *core)
+{
+    return core->peers;
+}
+
+bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info)
+{
+    if (index >= core->peers) {
+        return false;
+    }
+    *info = (struct peer_info){
+        .node = core->peer[index].node,
+        .up = core->peer[index].up,
+        .incarnation = links_incarnation(core->links, core->peer[index].node),
+    };
+    return links_stats(core->links, info->node, &info->link);
+}
+
+uint32_t core_tensor_count(const struct core *core, session_id session)
+{
+    const struct rank *rank = rank_find(core, session);
+
+    return rank != NULL ? rank->job->tensors : 0;
+}
+
+bool core_tensor_layout(
+    const struct core *core, session_id session, uint32_t tensor, struct tensor_layout *layout)
+{
+    const struct rank *rank = rank_find(core, session);
+
+    if (rank == NULL || tensor >= rank->job->tensors) {
+        return false;
+    }
+    *layout = rank->job->tensor[tensor].layout;
+    return true;
+}
+
+bool core_op_layout(
+    const struct core *core, session_id session, uint64_t *gradient_offset, uint64_t *result_offset)
+{
+    const struct rank *rank = rank_find(core, session);
+
+    if (rank == NULL) {
+        return false;
+    }
+    *gradient_offset = rank->job->op_gradient_offset;
+    *result_offset = rank->job->op_result_offset;
+    return true;
+}
+
+uint64_t core_session_job(const struct core *core, session_id session)
+{
+    const struct rank *rank = rank_find(core, session);
+
+    return rank != NULL ? rank->job->id : 0;
+}

@@ -1,0 +1,82 @@
+/*
+ * Looking into a core: what status, stats and tests show. Read-only; the same thread as the core.
+ */
+#ifndef ADTOPK_INSPECT_H
+#define ADTOPK_INSPECT_H
+
+#include "daemon/core/core.h"
+
+/* Where a round's time goes. */
+enum phase {
+    PHASE_COLLECT, /* from the first push of a bucket to the last */
+    PHASE_SELECT,  /* compensate, select, encode */
+    PHASE_EXCHANGE,
+    PHASE_REDUCE, /* decode, sum, write the update */
+    PHASE_SETTLE, /* per step: winners leave the residual */
+    PHASE_COUNT
+};
+
+const char *phase_name(enum phase phase);
+
+struct job_info {
+    uint64_t id;
+    struct job_key key;
+    const char *state;                 /* a name from the job's state table */
+    char waiting_for[ERROR_TEXT_SIZE]; /* a sentence, or "" */
+    uint32_t world_size;
+    uint32_t local_ranks;
+    uint32_t nodes; /* members of the view */
+    uint32_t view;
+    uint32_t tensors;
+    uint32_t buckets;
+    uint64_t elements;
+    uint64_t steps_done;      /* accepted and withdrawn */
+    uint64_t steps_withdrawn; /* because of NaN or Inf */
+    uint64_t rounds;
+    uint64_t rounds_retried;
+    uint64_t dense_bytes;   /* 4 bytes an element, per step: what one rank's gradient would be */
+    uint64_t bytes_sent;    /* frames handed to the links, per peer */
+    uint64_t payload_bytes; /* contributions encoded, counted once, dense ones included */
+    uint64_t sparse_payload_bytes; /* ... those of sparse buckets */
+    uint64_t sparse_nonzeros;      /* entries in them */
+    uint64_t phase_us[PHASE_COUNT];
+    const char *policy; /* canonical JSON; valid until the next event */
+};
+
+struct tensor_info {
+    struct tensor_spec spec;
+    uint64_t numel;
+    const char *sparsifier; /* "dense" where it travels dense */
+    const char *collective;
+    uint32_t bucket;
+    uint64_t turn;
+    uint64_t count; /* entries selected a turn; 0: dense */
+    /* The ledger: plain and sign-hashed sums of what came in, what was applied, what is left.
+     * input == applied + residual, to rounding, whenever no step is open. */
+    double input[2];
+    double applied[2];
+};
+
+struct peer_info {
+    uint16_t node;
+    bool up;
+    uint64_t incarnation;
+    struct link_stats link;
+};
+
+/** Number of jobs; job_info of the index-th, in order of creation. */
+uint32_t core_job_count(const struct core *core);
+bool core_job_info(const struct core *core, uint32_t index, struct job_info *info);
+
+/** A tensor of the job with that id. */
+bool core_tensor_info(
+    const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info);
+
+/** The residual of a tensor: the node's (slot 0), or with scope rank that of the slot-th local
+ * rank. numel elements in memory order; NULL if there is none. Changes with the next event. */
+const float *core_residual(const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot);
+
+uint32_t core_peer_count(const struct core *core);
+bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info);
+
+#endif

@@ -1,0 +1,377 @@
+/*
+ * The life of a job on this node: created by its first rank, running while its view is in force,
+ * over when all ranks have left or when anything goes wrong that cannot be mended.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+
+#define TO(state) (1u << (state))
+
+const struct machine_table job_machine = {
+    .name = "job",
+    .states = JOB_STATES,
+    .events = JOB_EVENTS,
+    .state_name = {"forming", "prepared", "active", "ended"},
+    .event_name = {"prepare", "commit", "fail", "leave"},
+    .next =
+        {
+            [JOB_FORMING] =
+                {
+                    [JOB_ON_PREPARE] = TO(JOB_PREPARED),
+                    [JOB_ON_FAIL] = TO(JOB_ENDED),
+                    [JOB_ON_LEAVE] = TO(JOB_ENDED),
+                },
+            [JOB_PREPARED] =
+                {
+                    [JOB_ON_PREPARE] = TO(JOB_PREPARED),
+                    [JOB_ON_COMMIT] = TO(JOB_ACTIVE),
+                    [JOB_ON_FAIL] = TO(JOB_ENDED),
+                },
+            [JOB_ACTIVE] =
+                {
+                    [JOB_ON_PREPARE] = TO(JOB_PREPARED),
+                    [JOB_ON_FAIL] = TO(JOB_ENDED),
+                    [JOB_ON_LEAVE] = TO(JOB_ENDED),
+                },
+        },
+};
+
+/* splitmix64's finaliser: spreads a hash over all bits. */
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static uint64_t mix_text(uint64_t hash, const char *text)
+{
+    do {
+        hash = mix(hash ^ (uint8_t)*text);
+    } while (*text++ != '\0');
+    return hash;
+}
+
+uint64_t core_job_id(const struct job_key *key)
+{
+    uint64_t hash = mix_text(mix(key->owner + 1u), key->name);
+
+    hash = mix_text(hash, key->run_id);
+    return hash != 0 ? hash : 1;
+}
+
+struct job *job_find(struct core *core, uint64_t id)
+{
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (job->id == id && !job_ended(job)) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+struct rank *job_rank(const struct job *job, uint32_t number)
+{
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->number == number) {
+            return job->rank[i];
+        }
+    }
+    return NULL;
+}
+
+struct job *job_create(struct core *core, const struct event *event, struct error *err)
+{
+    struct job *job = calloc(1, sizeof(*job));
+    struct job **end = &core->jobs;
+
+    if (job == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
+        return NULL;
+    }
+    job->policy = core->policy;
+    if (event->open.policy != NULL &&
+        policy_parse(&job->policy, event->open.policy, err) != ADTOPK_OK) {
+        free(job);
+        return NULL;
+    }
+    policy_print(&job->policy, job->policy_text);
+    job->core = core;
+    job->settle.job = job;
+    job->key = event->open.key;
+    job->id = core_job_id(&job->key);
+    job->world_size = event->open.world_size;
+    job->forming_since_us = core->now_us;
+    machine_init(&job->machine, &job_machine, &core->trace, job->id);
+    machine_init(&job->step, &step_machine, &core->trace, job->id);
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    *end = job;
+    return job;
+}
+
+static void member_free(struct member *member)
+{
+    free(member->rank);
+    free(member->tensor);
+    free(member->delivered);
+    free(member);
+}
+
+static void tensor_free(struct tensor *tensor, unsigned ranks)
+{
+    free(tensor->sent.position);
+    free(tensor->sent.value);
+    for (unsigned r = 0; tensor->rank_sent != NULL && r < ranks; r++) {
+        free(tensor->rank_sent[r].position);
+        free(tensor->rank_sent[r].value);
+    }
+    free(tensor->rank_sent);
+}
+
+void job_free(struct job *job)
+{
+    for (uint32_t r = 0; job->round != NULL && r < job->rounds; r++) {
+        round_free(&job->round[r]);
+    }
+    round_free(&job->op_round);
+    round_drop_parked(job, UINT32_MAX);
+    view_drop_fetches(job);
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        tensor_free(&job->tensor[t], job->ranks);
+    }
+    for (unsigned i = 0; i < job->ranks; i++) {
+        rank_free(job->rank[i]);
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        member_free(job->member[i]);
+    }
+    free(job->round);
+    free(job->tensor);
+    free(job->rank);
+    free(job->member);
+    free(job->view_node);
+    free(job->next_node);
+    free(job->next_incarnation);
+    free(job);
+}
+
+void job_reap(struct job *job)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    struct job **link = &job->core->jobs;
+
+    if (!job_ended(job) || job->computing > 0) {
+        return;
+    }
+    while (*link != job) {
+        link = &(*link)->next;
+    }
+    *link = job->next;
+    for (unsigned i = 0; i < job->ranks; i++) {
+        memory->release_session(memory->context, job->rank[i]->session);
+    }
+    memory->release_job(memory->context, job->id, false);
+    job_free(job);
+}
+
+void job_end(struct job *job)
+{
+    machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
+}
+
+void job_fail(struct job *job, const struct error *error, bool tell_peers)
+{
+    if (job_ended(job)) {
+        return;
+    }
+    if (tell_peers) {
+        view_send_fail(job, error);
+    }
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->machine.state != RANK_LEFT) {
+            core_act(job->core, &(struct action){.type = ACTION_FAILED,
+                                    .session = job->rank[i]->session,
+                                    .status = error->code,
+                                    .error = *error});
+        }
+    }
+    machine_fire(&job->machine, JOB_ON_FAIL, JOB_ENDED);
+}
+
+static bool all_left(const struct job *job)
+{
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->machine.state != RANK_LEFT) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* When all local ranks have left, the job stays until those of the other nodes have left too: one
+ * of them may still need a copy of the last update. */
+void job_try_leave(struct job *job)
+{
+    if (job_ended(job) || !all_left(job)) {
+        return;
+    }
+    if (job->machine.state == JOB_FORMING) {
+        job_end(job);
+        return;
+    }
+    if (job->machine.state != JOB_ACTIVE) {
+        return; /* the view changes: again when it is in force */
+    }
+    view_send_leave(job);
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        const struct member *member = view_member(job, job->view_node[i]);
+        if (member->node != job->core->config.node && !member->left) {
+            return;
+        }
+    }
+    job_end(job);
+}
+
+void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
+{
+    struct member *member = view_member(job, node);
+    struct error error;
+
+    if (member == NULL) {
+        return;
+    }
+    member->left = true;
+    member->left_step = steps_done;
+    if (job->step_since_us != 0 && step_number(job) >= steps_done) {
+        (void)error_set(&error, ADTOPK_ERR_PEER,
+            "the ranks of node %u left the job before step %llu", node,
+            (unsigned long long)step_number(job));
+        job_fail(job, &error, true);
+        return;
+    }
+    job_try_leave(job);
+}
+
+static bool peer_is_up(const struct core *core, uint16_t node)
+{
+    for (unsigned i = 0; i < core->peers; i++) {
+        if (core->peer[i].node == node) {
+            return core->peer[i].up;
+        }
+    }
+    return node == core->config.node;
+}
+
+void job_peer_down(struct job *job, uint16_t node)
+{
+    struct error error;
+
+    if (job_ended(job) || view_index(job, node) < 0) {
+        return;
+    }
+    if (job->waiting_since_us == 0) {
+        job->waiting_since_us = job->core->now_us;
+    }
+    if (job->policy.on_peer_loss == PEER_LOSS_FAIL) {
+        (void)error_set(&error, ADTOPK_ERR_PEER, "node %u does not answer", node);
+        job_fail(job, &error, true);
+    }
+}
+
+/* The first node of the view that is down, or -1. */
+static int down_node(const struct job *job)
+{
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        if (!peer_is_up(job->core, job->view_node[i])) {
+            return job->view_node[i];
+        }
+    }
+    return -1;
+}
+
+/* A tensor of the open step that some local rank has not pushed, and that rank. */
+static bool missing_push(const struct job *job, const struct rank **late, uint32_t *tensor)
+{
+    uint64_t step = step_number(job);
+
+    for (unsigned i = 0; job->step_since_us != 0 && i < job->ranks; i++) {
+        for (uint32_t t = 0; job->rank[i]->ended != step + 1 && t < job->tensors; t++) {
+            if (job->rank[i]->pushed[t] != step + 1) {
+                *late = job->rank[i];
+                *tensor = t;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+const char *job_waiting_for(const struct job *job, char *text, size_t size)
+{
+    const struct rank *late;
+    uint32_t tensor;
+    int node = down_node(job);
+
+    text[0] = '\0';
+    if (node >= 0) {
+        (void)snprintf(text, size, "node %d, which does not answer", node);
+    } else if (job->machine.state == JOB_FORMING) {
+        view_missing_ranks(job, text, size);
+    } else if (job->machine.state == JOB_PREPARED) {
+        (void)snprintf(text, size, "the nodes of view %u to agree", job->promised);
+    } else if (job->machine.state == JOB_ACTIVE && missing_push(job, &late, &tensor)) {
+        (void)snprintf(text, size, "rank %u to push tensor '%s' of step %llu", late->number,
+            job->tensor[tensor].spec.name, (unsigned long long)step_number(job));
+    } else if (job->machine.state == JOB_ACTIVE && job->step_since_us != 0) {
+        (void)snprintf(
+            text, size, "the other nodes in step %llu", (unsigned long long)step_number(job));
+    }
+    return text;
+}
+
+/* When the job's patience ends, and for what; UINT64_MAX: it waits for nothing. */
+static uint64_t patience(const struct job *job)
+{
+    uint64_t due = UINT64_MAX;
+
+    if (job_ended(job)) {
+        return due;
+    }
+    if (job->machine.state != JOB_ACTIVE) {
+        due = job->forming_since_us +
+              (job->view == 0 ? job->policy.join_timeout_us : job->policy.wait_limit_us);
+    } else if (job->step_since_us != 0) {
+        due = job->step_since_us + job->policy.push_timeout_us;
+    }
+    if (job->waiting_since_us != 0 && down_node(job) >= 0 &&
+        job->waiting_since_us + job->policy.wait_limit_us < due) {
+        due = job->waiting_since_us + job->policy.wait_limit_us;
+    }
+    return due;
+}
+
+uint64_t job_deadline(const struct job *job)
+{
+    return patience(job);
+}
+
+void job_check_time(struct job *job)
+{
+    char text[ERROR_TEXT_SIZE / 2];
+    struct error error;
+
+    if (down_node(job) < 0) {
+        job->waiting_since_us = 0;
+    }
+    if (job->core->now_us < patience(job)) {
+        return;
+    }
+    (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s", job->key.name,
+        job_waiting_for(job, text, sizeof(text)));
+    job_fail(job, &error, true);
+}

@@ -1,0 +1,598 @@
+/*
+ * Links: greeting, acknowledgement and liveness of every peer. The streams are in lane.c, the
+ * packet's bytes in packet.c.
+ *
+ * Greeting. Each side finds out on its own which incarnation of the peer is alive. It sends
+ * HELLO(challenge) until somebody answers WELCOME(its own incarnation, that challenge), and adopts
+ * the incarnation that answered. A HELLO is always answered, a WELCOME never, so two sides may
+ * begin at once and nothing can go round in circles. When something arrives from an incarnation
+ * that was not adopted (the peer restarted, or a copy of an old packet surfaced) that proves
+ * nothing: the peer is challenged, and only an answer counts.
+ *
+ * Why an old packet cannot bring back an old connection: a WELCOME names our incarnation, which
+ * nobody knew before this start, and the number of our challenge, which changes with every
+ * adoption. A peer's incarnation B' that lives after B is dead can be adopted only by an answer
+ * given after B's death, and from then on the challenge is one that B never saw. HELLOs change no
+ * state; DATA and ACK must name the current pair of incarnations. So no list of old incarnations
+ * is needed.
+ *
+ * Adoption is followed by an ACK. Data flow once a DATA or ACK of the connection was received,
+ * which proves that the peer adopted us and tells its credit; until then the HELLOs go on.
+ *
+ * Failure. A packet that the transport refuses is offered again after 1 ms, then 2, 4, 8 and at
+ * most 10 ms. Lost data are resent from the last acknowledged position when their timeout passes;
+ * while the peer is silent only heartbeats go out, so that is at once when it is heard again.
+ * Without memory for a message its packets are dropped, and the sender tries again.
+ */
+#include "daemon/core/link.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/lane.h"
+#include "daemon/core/packet.h"
+
+#define LINK_HELLO_FIRST_US 100000
+#define LINK_HELLO_LAST_US 1000000
+#define LINK_ACK_DELAY_US 1000
+#define LINK_RETRY_FIRST_US 1000
+#define LINK_RETRY_LAST_US 10000
+#define LINK_ACK_CHUNKS 4     /* bulk bytes, in chunks, that are acknowledged without delay */
+#define LINK_CONTROL_QUEUE 16 /* control messages of the longest size that may be in flight */
+
+struct link_peer {
+    uint16_t id;
+    uint64_t incarnation; /* 0: nobody answered yet */
+    bool up;
+    bool confirmed; /* a DATA or ACK of this connection came in */
+    uint64_t challenge;
+    uint64_t hello_at, hello_last, hello_interval;
+    uint64_t heard_at;
+    uint64_t ack_at;     /* when an ACK goes out, at the latest as heartbeat */
+    uint64_t bulk_acked; /* the bulk position that the last ACK told the peer */
+    uint64_t credit;     /* the bulk position up to which the peer lets us send */
+    uint64_t retry_at[LINK_LANES], retry_interval[LINK_LANES];
+    struct lane_out out[LINK_LANES];
+    struct lane_in in[LINK_LANES];
+    struct link_stats stats;
+};
+
+struct links {
+    struct links_config config;
+    struct links_ops ops;
+    void *context;
+    uint64_t now;
+    struct link_peer **peers; /* in ascending order of id */
+    size_t count;
+    size_t turn; /* the peer that is served first next time */
+    uint64_t refused;
+};
+
+static uint64_t link_min(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t link_max(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The index of the first peer whose id is not below `id`. */
+static size_t link_index(const struct links *links, uint16_t id)
+{
+    size_t low = 0, high = links->count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (links->peers[middle]->id < id) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static struct link_peer *link_find(const struct links *links, uint16_t id)
+{
+    size_t at = link_index(links, id);
+
+    return at < links->count && links->peers[at]->id == id ? links->peers[at] : NULL;
+}
+
+struct links *links_create(
+    const struct links_config *config, const struct links_ops *ops, void *context)
+{
+    struct links *links = calloc(1, sizeof(*links));
+
+    if (links == NULL) {
+        return NULL;
+    }
+    assert(config->incarnation != 0 && config->chunk_size > 0);
+    assert(config->max_control_message <= UINT32_MAX && config->resend_us > 0);
+    assert(config->heartbeat_us > 0 && config->heartbeat_us < config->timeout_us);
+    links->config = *config;
+    links->config.chunk_size = (size_t)link_min(config->chunk_size, UINT32_MAX);
+    links->config.window = (size_t)link_max(config->window, LANE_WINDOW_MIN);
+    links->ops = *ops;
+    links->context = context;
+    return links;
+}
+
+static void link_reset_lanes(const struct links *links, struct link_peer *peer)
+{
+    for (int lane = 0; lane < LINK_LANES; lane++) {
+        lane_out_reset(&peer->out[lane], links->config.resend_us, links->config.timeout_us);
+        lane_in_reset(&peer->in[lane]);
+    }
+    peer->bulk_acked = 0;
+    peer->credit = 0;
+}
+
+void links_destroy(struct links *links)
+{
+    if (links == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < links->count; i++) {
+        link_reset_lanes(links, links->peers[i]);
+        free(links->peers[i]);
+    }
+    free(links->peers);
+    free(links);
+}
+
+enum adtopk_status links_add_peer(struct links *links, uint16_t id, uint64_t now_us)
+{
+    size_t at = link_index(links, id);
+    struct link_peer *peer, **peers;
+
+    links->now = link_max(links->now, now_us);
+    if (id == links->config.self || id == UINT16_MAX || link_find(links, id) != NULL) {
+        return ADTOPK_ERR_ARGUMENT;
+    }
+    peers = realloc(links->peers, (links->count + 1) * sizeof(struct link_peer *));
+    if (peers == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    links->peers = peers;
+    peer = calloc(1, sizeof(*peer));
+    if (peer == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    peer->id = id;
+    peer->challenge = 1;
+    peer->hello_at = links->now;
+    peer->hello_interval = LINK_HELLO_FIRST_US;
+    peer->ack_at = LANE_NEVER;
+    link_reset_lanes(links, peer);
+    for (int lane = 0; lane < LINK_LANES; lane++) {
+        peer->retry_interval[lane] = LINK_RETRY_FIRST_US;
+    }
+    memmove(&peers[at + 1], &peers[at], (links->count - at) * sizeof(struct link_peer *));
+    peers[at] = peer;
+    links->count++;
+    return ADTOPK_OK;
+}
+
+/* Sending */
+
+static bool link_transmit(struct links *links, struct link_peer *peer, struct packet *packet)
+{
+    uint8_t header[PACKET_HEADER_SIZE];
+    enum link_lane lane = packet->lane;
+
+    packet->source = links->config.self;
+    packet->destination = peer->id;
+    packet->source_incarnation = links->config.incarnation;
+    packet_encode(packet, header);
+    if (!links->ops.transmit(links->context, peer->id, lane, header, sizeof(header), packet->body,
+            packet->body_size)) {
+        peer->retry_at[lane] = links->now + peer->retry_interval[lane];
+        peer->retry_interval[lane] = link_min(2 * peer->retry_interval[lane], LINK_RETRY_LAST_US);
+        return false;
+    }
+    peer->retry_at[lane] = 0;
+    peer->retry_interval[lane] = LINK_RETRY_FIRST_US;
+    peer->stats.packets_sent++;
+    peer->stats.bytes_sent += sizeof(header) + packet->body_size;
+    return true;
+}
+
+/* Fills what every packet of a connection carries. */
+static void link_begin_packet(const struct links *links, const struct link_peer *peer,
+    enum packet_type type, enum link_lane lane, struct packet *packet)
+{
+    *packet = (struct packet){
+        .type = type,
+        .lane = lane,
+        .destination_incarnation = peer->incarnation,
+        .acknowledged = {peer->in[LINK_CONTROL].position, peer->in[LINK_BULK].position},
+        .credit = peer->in[LINK_BULK].position + links->config.window,
+    };
+}
+
+/* Acknowledgements that ride on bulk packets may arrive late, so only the control lane counts. */
+static void link_told(const struct links *links, struct link_peer *peer)
+{
+    peer->ack_at = links->now + links->config.heartbeat_us;
+    peer->bulk_acked = peer->in[LINK_BULK].position;
+}
+
+static void link_send_hello(struct links *links, struct link_peer *peer)
+{
+    struct packet packet = {
+        .type = PACKET_HELLO, .lane = LINK_CONTROL, .position = peer->challenge};
+
+    (void)link_transmit(links, peer, &packet);
+    peer->hello_last = links->now;
+    peer->hello_at = peer->confirmed ? LANE_NEVER : links->now + peer->hello_interval;
+    peer->hello_interval = link_min(2 * peer->hello_interval, LINK_HELLO_LAST_US);
+}
+
+static void link_send_welcome(
+    struct links *links, struct link_peer *peer, const struct packet *hello)
+{
+    struct packet packet = {.type = PACKET_WELCOME,
+        .lane = LINK_CONTROL,
+        .destination_incarnation = hello->source_incarnation,
+        .position = hello->position};
+
+    (void)link_transmit(links, peer, &packet);
+}
+
+static void link_send_ack(struct links *links, struct link_peer *peer)
+{
+    struct packet packet;
+
+    link_begin_packet(links, peer, PACKET_ACK, LINK_CONTROL, &packet);
+    if (link_transmit(links, peer, &packet)) {
+        link_told(links, peer);
+    } else if (!peer->up) {
+        peer->ack_at = links->now + links->config.heartbeat_us;
+        peer->retry_at[LINK_CONTROL] = 0;
+    }
+}
+
+/* Cuts the next part of a lane, as far as both windows allow. */
+static bool link_cut(const struct links *links, const struct link_peer *peer, enum link_lane lane,
+    struct packet *packet)
+{
+    const struct lane_out *out = &peer->out[lane];
+    uint64_t limit;
+
+    if (!peer->up || !peer->confirmed) {
+        return false;
+    }
+    if (lane == LINK_CONTROL) {
+        limit = out->acknowledged + LINK_CONTROL_QUEUE * (links->config.max_control_message + 1);
+        return lane_out_cut(out, links->config.max_control_message, limit, packet);
+    }
+    limit = link_min(peer->credit, out->acknowledged + links->config.window);
+    return lane_out_cut(out, links->config.chunk_size, limit, packet);
+}
+
+static bool link_send_part(struct links *links, struct link_peer *peer, enum link_lane lane)
+{
+    struct packet packet;
+
+    link_begin_packet(links, peer, PACKET_DATA, lane, &packet);
+    if (peer->retry_at[lane] > links->now || !link_cut(links, peer, lane, &packet) ||
+        !link_transmit(links, peer, &packet)) {
+        return false;
+    }
+    if (lane_out_advance(&peer->out[lane], &packet, links->now)) {
+        peer->stats.resent++;
+    }
+    if (lane == LINK_CONTROL) {
+        link_told(links, peer);
+    }
+    return true;
+}
+
+/* One part of whichever lane can send; control goes first. */
+static bool link_send_next(struct links *links, struct link_peer *peer)
+{
+    return link_send_part(links, peer, LINK_CONTROL) || link_send_part(links, peer, LINK_BULK);
+}
+
+static void link_send_due(struct links *links, struct link_peer *peer)
+{
+    if (peer->hello_at <= links->now) {
+        link_send_hello(links, peer);
+    }
+    if (peer->incarnation != 0 && peer->ack_at <= links->now &&
+        peer->retry_at[LINK_CONTROL] <= links->now) {
+        link_send_ack(links, peer);
+    }
+}
+
+/* Receiving */
+
+/* Somebody who was not adopted, or who has not answered yet, speaks: find out if he is alive. */
+static void link_challenge(const struct links *links, struct link_peer *peer)
+{
+    uint64_t earliest = peer->hello_last + LINK_HELLO_FIRST_US;
+
+    peer->hello_at = link_min(peer->hello_at, link_max(earliest, links->now));
+}
+
+static void link_adopt(struct links *links, struct link_peer *peer, uint64_t incarnation)
+{
+    peer->incarnation = incarnation;
+    peer->challenge++;
+    peer->up = true;
+    peer->confirmed = false;
+    peer->heard_at = links->now;
+    peer->hello_interval = LINK_HELLO_FIRST_US;
+    peer->hello_at = links->now + LINK_HELLO_FIRST_US;
+    peer->ack_at = links->now;
+    link_reset_lanes(links, peer);
+    links->ops.peer_up(links->context, peer->id, incarnation);
+}
+
+static void link_receive_hello(
+    struct links *links, struct link_peer *peer, const struct packet *packet)
+{
+    link_send_welcome(links, peer, packet);
+    if (packet->source_incarnation != peer->incarnation) {
+        link_challenge(links, peer);
+    } else {
+        peer->ack_at = links->now; /* it waits for a sign that we adopted it */
+    }
+}
+
+static void link_receive_welcome(
+    struct links *links, struct link_peer *peer, const struct packet *packet)
+{
+    if (packet->destination_incarnation != links->config.incarnation ||
+        packet->position != peer->challenge) {
+        peer->stats.stale++;
+    } else if (packet->source_incarnation != peer->incarnation) {
+        link_adopt(links, peer, packet->source_incarnation);
+    }
+}
+
+/* A packet of the current connection is a sign of life. */
+static void link_heard(struct links *links, struct link_peer *peer)
+{
+    peer->heard_at = links->now;
+    if (!peer->confirmed || !peer->up) {
+        peer->ack_at = links->now; /* the peer waits for the same */
+    }
+    if (!peer->confirmed) {
+        peer->confirmed = true;
+        peer->hello_at = LANE_NEVER;
+    }
+    if (!peer->up) {
+        peer->up = true;
+        links->ops.peer_up(links->context, peer->id, peer->incarnation);
+    }
+}
+
+static bool link_acknowledged(
+    struct links *links, struct link_peer *peer, const struct packet *packet)
+{
+    for (int lane = 0; lane < LINK_LANES; lane++) {
+        if (packet->acknowledged[lane] > peer->out[lane].sent) {
+            return false;
+        }
+    }
+    for (int lane = 0; lane < LINK_LANES; lane++) {
+        (void)lane_out_acknowledge(&peer->out[lane], packet->acknowledged[lane], links->now);
+    }
+    peer->credit = link_max(peer->credit, packet->credit);
+    return true;
+}
+
+static void link_schedule_ack(const struct links *links, struct link_peer *peer)
+{
+    uint64_t pending = peer->in[LINK_BULK].position - peer->bulk_acked;
+    uint64_t enough =
+        link_min(links->config.window / 4, (uint64_t)LINK_ACK_CHUNKS * links->config.chunk_size);
+    uint64_t delay = pending > 0 && pending >= enough ? 0 : LINK_ACK_DELAY_US;
+
+    peer->ack_at = link_min(peer->ack_at, links->now + delay);
+}
+
+static void link_receive_part(
+    struct links *links, struct link_peer *peer, const struct packet *packet)
+{
+    enum link_lane lane = packet->lane;
+    uint64_t longest =
+        lane == LINK_CONTROL ? links->config.max_control_message : links->config.max_bulk_message;
+    struct buffer *message;
+
+    switch (lane_in_take(&peer->in[lane], packet, longest, &message)) {
+    case LANE_TAKEN: break;
+    case LANE_DUPLICATE: peer->stats.duplicates++; break;
+    case LANE_GAP:
+    case LANE_NO_MEMORY: peer->stats.dropped++; break;
+    case LANE_MALFORMED: peer->stats.malformed++; return;
+    }
+    link_schedule_ack(links, peer);
+    if (message != NULL) {
+        links->ops.deliver(links->context, peer->id, lane, message);
+    }
+}
+
+static void link_receive_connected(
+    struct links *links, struct link_peer *peer, const struct packet *packet)
+{
+    if (packet->destination_incarnation != links->config.incarnation) {
+        peer->stats.stale++;
+    } else if (packet->source_incarnation != peer->incarnation) {
+        peer->stats.stale++;
+        link_challenge(links, peer);
+    } else if (!link_acknowledged(links, peer, packet)) {
+        peer->stats.malformed++;
+    } else {
+        link_heard(links, peer);
+        if (packet->type == PACKET_DATA) {
+            link_receive_part(links, peer, packet);
+        }
+    }
+}
+
+/* The peer that sent a packet, which is counted as malformed and refused if NULL is returned. */
+static struct link_peer *link_accept(struct links *links, uint16_t id, enum link_lane lane,
+    const uint8_t *bytes, size_t size, struct packet *packet)
+{
+    struct link_peer *peer = id != UINT16_MAX ? link_find(links, id) : NULL;
+    bool valid = packet_decode(packet, bytes, size) && packet->lane == lane &&
+                 packet->destination == links->config.self;
+
+    if (valid && id == UINT16_MAX) {
+        peer = link_find(links, packet->source);
+    }
+    if (peer == NULL) {
+        links->refused++;
+    } else if (valid && packet->source == peer->id) {
+        return peer;
+    } else {
+        peer->stats.malformed++;
+    }
+    return NULL;
+}
+
+void links_receive(struct links *links, uint16_t id, enum link_lane lane, const uint8_t *bytes,
+    size_t size, uint64_t now_us)
+{
+    struct packet packet;
+    struct link_peer *peer;
+
+    links->now = link_max(links->now, now_us);
+    peer = link_accept(links, id, lane, bytes, size, &packet);
+    if (peer == NULL) {
+        return;
+    }
+    peer->stats.packets_received++;
+    peer->stats.bytes_received += size;
+    if (packet.type == PACKET_HELLO) {
+        link_receive_hello(links, peer, &packet);
+    } else if (packet.type == PACKET_WELCOME) {
+        link_receive_welcome(links, peer, &packet);
+    } else {
+        link_receive_connected(links, peer, &packet);
+    }
+    while (link_send_next(links, peer)) {
+    }
+    link_send_due(links, peer);
+}
+
+/* The caller's side */
+
+bool links_send(struct links *links, uint16_t id, enum link_lane lane, struct buffer *message)
+{
+    struct link_peer *peer = link_find(links, id);
+    uint64_t longest =
+        lane == LINK_CONTROL ? links->config.max_control_message : links->config.max_bulk_message;
+
+    return peer != NULL && peer->incarnation != 0 && message->size <= longest &&
+           lane_out_push(&peer->out[lane], message);
+}
+
+static void link_expire(struct links *links, struct link_peer *peer)
+{
+    if (!peer->up) {
+        return;
+    }
+    if (links->now - peer->heard_at >= links->config.timeout_us) {
+        peer->up = false;
+        links->ops.peer_down(links->context, peer->id);
+        return;
+    }
+    for (int lane = 0; lane < LINK_LANES; lane++) {
+        lane_out_expire(&peer->out[lane], links->now);
+    }
+}
+
+void links_tick(struct links *links, uint64_t now_us)
+{
+    bool progress = true;
+
+    links->now = link_max(links->now, now_us);
+    for (size_t i = 0; i < links->count; i++) {
+        link_expire(links, links->peers[i]);
+    }
+    while (progress) {
+        progress = false;
+        for (size_t i = 0; i < links->count; i++) {
+            struct link_peer *peer = links->peers[(links->turn + i) % links->count];
+
+            progress = link_send_next(links, peer) || progress;
+        }
+    }
+    for (size_t i = 0; i < links->count; i++) {
+        link_send_due(links, links->peers[i]);
+    }
+    links->turn = links->count > 0 ? (links->turn + 1) % links->count : 0;
+}
+
+static uint64_t link_deadline(const struct links *links, const struct link_peer *peer)
+{
+    uint64_t deadline = peer->hello_at;
+    struct packet part;
+
+    if (peer->incarnation != 0) {
+        deadline = link_min(deadline, link_max(peer->ack_at, peer->retry_at[LINK_CONTROL]));
+    }
+    if (!peer->up) {
+        return deadline;
+    }
+    deadline = link_min(deadline, peer->heard_at + links->config.timeout_us);
+    for (int lane = 0; lane < LINK_LANES; lane++) {
+        deadline = link_min(deadline, peer->out[lane].resend_at);
+        if (link_cut(links, peer, (enum link_lane)lane, &part)) {
+            deadline = link_min(deadline, link_max(peer->retry_at[lane], links->now));
+        }
+    }
+    return deadline;
+}
+
+uint64_t links_deadline(const struct links *links)
+{
+    uint64_t deadline = LANE_NEVER;
+
+    for (size_t i = 0; i < links->count; i++) {
+        deadline = link_min(deadline, link_deadline(links, links->peers[i]));
+    }
+    return deadline;
+}
+
+uint64_t links_incarnation(const struct links *links, uint16_t id)
+{
+    const struct link_peer *peer = link_find(links, id);
+
+    return peer != NULL ? peer->incarnation : 0;
+}
+
+bool links_is_up(const struct links *links, uint16_t id)
+{
+    const struct link_peer *peer = link_find(links, id);
+
+    return peer != NULL && peer->up;
+}
+
+bool links_stats(const struct links *links, uint16_t id, struct link_stats *stats)
+{
+    const struct link_peer *peer = link_find(links, id);
+    uint64_t control_us;
+
+    if (peer == NULL) {
+        return false;
+    }
+    control_us = peer->out[LINK_CONTROL].timer.smoothed_us;
+    *stats = peer->stats;
+    stats->queued_bytes = peer->out[LINK_CONTROL].queued_bytes + peer->out[LINK_BULK].queued_bytes;
+    stats->round_trip_us = control_us > 0 ? control_us : peer->out[LINK_BULK].timer.smoothed_us;
+    return true;
+}
+
+uint64_t links_refused(const struct links *links)
+{
+    return links->refused;
+}

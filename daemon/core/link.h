@@ -1,0 +1,104 @@
+/*
+ * Links: every message once and in order between two nodes, over a transport that may lose,
+ * duplicate and reorder packets.
+ *
+ * A *connection* is a pair of incarnations (each daemon start draws a new one). On a connection
+ * each of two lanes numbers its packets: control messages are never queued behind bulk. A sender
+ * keeps a packet until it is acknowledged and resends what a timeout or a reconnect shows to be
+ * missing; a receiver drops duplicates and packets of other connections. Bulk messages are cut
+ * into chunks of at most `chunk_size`, and only as many bytes are in flight as the receiver
+ * granted. Any packet of the current connection is a sign of life; silence for `timeout_us` is
+ * reported as down, a new incarnation as up. No I/O and no clock: the caller passes packets in
+ * and takes them out.
+ */
+#ifndef ADTOPK_LINK_H
+#define ADTOPK_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/core/buffer.h"
+#include "proto/error.h"
+
+enum link_lane { LINK_CONTROL = 0, LINK_BULK = 1, LINK_LANES };
+
+#define LINK_HEADER_MAX 128
+
+struct links_config {
+    uint16_t self;
+    uint64_t incarnation;       /* non-zero, new for every start of the daemon */
+    size_t chunk_size;          /* bytes of message in one bulk packet */
+    size_t window;              /* bytes that each peer may have in flight towards us */
+    size_t max_control_message; /* a longer control message is refused */
+    uint64_t max_bulk_message;
+    uint64_t heartbeat_us;
+    uint64_t timeout_us;
+    uint64_t resend_us; /* first and shortest resend timeout; doubles up to timeout_us */
+};
+
+/* What the links need done; called from links_* functions, never re-entering them except
+ * links_send(). */
+struct links_ops {
+    /* Sends one packet: header then body (body may be NULL). It may be lost. Returns false when
+     * the transport cannot take it now; it is offered again on the next tick. */
+    bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
+        size_t header_size, const uint8_t *body, size_t body_size);
+    /* A whole message; the callee takes the reference. */
+    void (*deliver)(void *context, uint16_t peer, enum link_lane lane, struct buffer *message);
+    /* The peer answers with this incarnation: first contact, a restart (a different incarnation
+     * than before; what was queued for the old one is dropped), or after a silence (the same). */
+    void (*peer_up)(void *context, uint16_t peer, uint64_t incarnation);
+    void (*peer_down)(void *context, uint16_t peer);
+};
+
+struct link_stats {
+    uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
+    uint64_t resent, duplicates, stale, malformed;
+    uint64_t dropped; /* ahead of their turn, or no memory for their message: sent again later */
+    uint64_t queued_bytes;  /* not acknowledged yet */
+    uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */
+};
+
+struct links;
+
+/** NULL without memory. The configuration must have been checked: no time or chunk of 0, heartbeats
+ * more often than the timeout. A window below 2 counts as 2. */
+struct links *links_create(
+    const struct links_config *config, const struct links_ops *ops, void *context);
+void links_destroy(struct links *links);
+
+/** Makes a peer known and starts greeting it. Peers that were not added are refused.
+ * ADTOPK_ERR_ARGUMENT: our own id, UINT16_MAX or one that is known already. */
+enum adtopk_status links_add_peer(struct links *links, uint16_t peer, uint64_t now_us);
+
+/**
+ * Queues a message (takes its own reference); the next links_tick() sends it, and
+ * links_deadline() says that this is due. Returns false, and drops it, if the peer's incarnation
+ * is not known yet, the message is longer than allowed or memory is short. Once true is returned
+ * the message is delivered exactly once and in the order of its lane, unless one of the two ends
+ * restarts.
+ */
+bool links_send(struct links *links, uint16_t peer, enum link_lane lane, struct buffer *message);
+
+/** A packet came in on `lane` from whoever the transport says `peer` is (UINT16_MAX: it cannot
+ * tell). Malformed packets are counted and dropped. */
+void links_receive(struct links *links, uint16_t peer, enum link_lane lane, const uint8_t *packet,
+    size_t size, uint64_t now_us);
+
+/** Resends, heartbeats, timeouts; also offers again what the transport refused. */
+void links_tick(struct links *links, uint64_t now_us);
+
+/** When links_tick() wants to be called next. */
+uint64_t links_deadline(const struct links *links);
+
+/** The peer's current incarnation; 0 if unknown. */
+uint64_t links_incarnation(const struct links *links, uint16_t peer);
+bool links_is_up(const struct links *links, uint16_t peer);
+/** False if the peer was never added. */
+bool links_stats(const struct links *links, uint16_t peer, struct link_stats *stats);
+
+/** Packets that were dropped because no peer could be blamed: not ours, or from a stranger. */
+uint64_t links_refused(const struct links *links);
+
+#endif

@@ -1,0 +1,332 @@
+/*
+ * The things the core thinks about, for the files of this folder only.
+ *
+ * A core has jobs. A job has local ranks, members (the nodes that have ranks of it), tensors,
+ * and one round for every bucket. Ownership goes down this list; pointers up are borrowed.
+ */
+#ifndef ADTOPK_MODEL_H
+#define ADTOPK_MODEL_H
+
+#include "daemon/core/core.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/policy.h"
+#include "daemon/core/store.h"
+#include "proto/local.h"
+
+struct job;
+struct round;
+
+enum job_state { JOB_FORMING, JOB_PREPARED, JOB_ACTIVE, JOB_ENDED, JOB_STATES };
+enum job_event { JOB_ON_PREPARE, JOB_ON_COMMIT, JOB_ON_FAIL, JOB_ON_LEAVE, JOB_EVENTS };
+
+enum rank_state { RANK_OPEN, RANK_COMMITTED, RANK_MAPPED, RANK_READY, RANK_LEFT, RANK_STATES };
+enum rank_event {
+    RANK_ON_REGISTER,
+    RANK_ON_COMMIT,
+    RANK_ON_MAPPED,
+    RANK_ON_READY,
+    RANK_ON_PUSH,
+    RANK_ON_STEP_END,
+    RANK_ON_OP,
+    RANK_ON_LEAVE,
+    RANK_EVENTS
+};
+
+enum step_state { STEP_IDLE, STEP_OPEN, STEP_SETTLE, STEP_WITHDRAW, STEP_STATES };
+enum step_event { STEP_ON_OPEN, STEP_ON_DELIVERED, STEP_ON_DONE, STEP_EVENTS };
+
+enum round_state {
+    ROUND_IDLE,      /* not part of the open step */
+    ROUND_COLLECT,   /* waits for the local ranks and for an active view */
+    ROUND_SELECT,    /* computing: accumulate, select, encode */
+    ROUND_EXCHANGE,  /* waits for the frames of a phase */
+    ROUND_COMBINE,   /* computing: the frames of the next phase */
+    ROUND_REDUCE,    /* computing: decode, sum, write the update */
+    ROUND_FETCH,     /* delivered elsewhere in an earlier view: waits for a copy */
+    ROUND_DELIVERED, /* the update is there */
+    ROUND_STATES
+};
+enum round_event {
+    ROUND_ON_OPEN,
+    ROUND_ON_COLLECTED,
+    ROUND_ON_COMPUTED,
+    ROUND_ON_PHASE,
+    ROUND_ON_FREEZE,
+    ROUND_ON_HELD,
+    ROUND_ON_COPY,
+    ROUND_ON_SPLIT,
+    ROUND_ON_CLOSE,
+    ROUND_EVENTS
+};
+
+/* What a payload frame between nodes is. */
+enum frame_kind { FRAME_STEP = 0, FRAME_OP = 1, FRAME_STEP_COPY = 2, FRAME_OP_COPY = 3 };
+
+struct rank {
+    session_id session;
+    uint32_t number;
+    struct job *job;
+    struct machine machine;
+    uint32_t registered;      /* tensors described so far */
+    const uint8_t *gradients; /* its arena; the driver's memory */
+    uint64_t *pushed;         /* per tensor: step + 1 of its last push */
+    uint64_t ended;           /* step + 1 of its last step_end */
+    uint64_t submitted;       /* number + 1 of its last plain operation */
+    enum op_kind op_kind;
+    uint32_t op_root;
+    uint32_t op_size;
+};
+
+/* A node that has ranks of the job. */
+struct member {
+    uint16_t node;
+    uint64_t incarnation; /* of the daemon that sent the join; 0: it restarted since */
+    uint64_t policy;
+    uint32_t world_size;
+    uint32_t view;
+    uint32_t ranks;
+    uint32_t *rank;
+    uint32_t tensors;
+    uint64_t *tensor; /* hashes */
+    bool anew;        /* its join is newer than the view in force */
+    bool left;        /* all its ranks left */
+    uint64_t left_step;
+    /* Its answer to the running proposal; only the coordinator uses these. */
+    bool answered;
+    bool fresh;
+    uint64_t steps_done;
+    uint64_t ops_done;
+    uint32_t *delivered; /* rounds of its open step */
+    uint32_t delivered_count;
+};
+
+struct tensor {
+    struct tensor_spec spec;
+    uint64_t numel;
+    uint64_t hash; /* of the description */
+    struct tensor_layout layout;
+    bool dense;             /* travels dense */
+    uint32_t bucket;        /* the round it belongs to while that is not split */
+    uint64_t count;         /* sparse: most entries of one turn of one residual */
+    uint64_t list_capacity; /* entries of an update */
+    struct store_tensor *store;
+    float *residual; /* `slots` of numel elements, one after the other */
+    unsigned slots;
+    /* This step's contribution of this node, and with scope rank of each local rank. Valid if
+     * sent_step is the open step + 1. */
+    uint64_t sent_step;
+    struct sparse sent;
+    struct sparse *rank_sent;
+};
+
+/* Work on a thread, and what to do with its result. */
+struct work {
+    struct compute compute; /* first: the driver hands this back */
+    struct job *job;
+    struct round *round; /* NULL: the job's settle */
+    void (*done)(struct work *work);
+    enum adtopk_status status;
+    struct error error;
+};
+
+struct round {
+    struct work work;
+    struct job *job;
+    struct machine machine;
+    bool op; /* the job's plain operations */
+    uint32_t bucket;
+    uint64_t split_step; /* from this step on its tensors travel alone; UINT64_MAX: never */
+    unsigned tensors;
+    uint32_t *tensor; /* numbers */
+    struct exchange exchange;
+    struct exchange_op exchange_op;
+    unsigned phase;
+    unsigned phases;
+    struct buffer **received; /* [phase * members + member] */
+    uint32_t view;            /* in which the exchange began */
+    uint64_t since_us;        /* of the current state */
+};
+
+/* A frame that came before its round could take it. */
+struct parked {
+    struct parked *next;
+    uint16_t node;
+    struct payload_header header;
+    struct buffer *frame;
+};
+
+/* A node asks for a copy that this one cannot give before its own commit is there. */
+struct fetch {
+    struct fetch *next;
+    uint64_t number;
+    uint32_t bucket;
+    uint16_t node;
+    bool op;
+};
+
+struct job {
+    struct core *core;
+    struct job *next;
+    struct job_key key;
+    uint64_t id;
+    struct machine machine;
+    uint32_t world_size;
+    struct policy policy;
+    char policy_text[POLICY_TEXT_SIZE];
+
+    struct rank **rank; /* local ranks by ascending number */
+    unsigned ranks;
+    bool fixed; /* the first rank committed: the tensors are final */
+    uint32_t tensors;
+    struct tensor *tensor;
+
+    struct member **member; /* known nodes by ascending id, this one included */
+    unsigned members;
+    uint32_t view;     /* in force; 0: none yet */
+    uint32_t promised; /* the highest number prepared */
+    uint32_t proposed; /* as coordinator: waiting for answers to this one; 0: none */
+    bool owes_state;   /* a prepare is to be answered: see view.c, can_answer() */
+    uint16_t coordinator;
+    uint16_t *next_node; /* members of the view that is prepared, ascending */
+    uint64_t *next_incarnation;
+    unsigned next_nodes;
+    uint16_t *view_node; /* members of the view in force, ascending */
+    unsigned view_nodes;
+    unsigned self; /* index in view_node */
+
+    struct store_header *store;
+    bool store_fresh;
+    uint8_t *results;
+    uint64_t op_gradient_offset;
+    uint64_t op_result_offset;
+
+    uint32_t buckets;
+    uint32_t rounds; /* buckets, then one for every tensor alone */
+    struct round *round;
+    struct round op_round;
+    struct machine step;
+    struct work settle;
+    unsigned computing;
+
+    struct parked *parked;
+    unsigned parked_count;
+    struct fetch *fetches;
+
+    uint64_t forming_since_us;
+    uint64_t waiting_since_us; /* a peer of the view is down since; 0: none is */
+    uint64_t step_since_us;    /* the first push of the open step; 0: none yet */
+    uint64_t settle_since_us;
+    struct job_info counters; /* only the counting fields */
+};
+
+struct peer {
+    uint16_t node;
+    bool up;
+};
+
+struct core {
+    struct core_config config;
+    struct machine_trace trace;
+    struct links *links;
+    struct peer *peer;
+    unsigned peers;
+    struct job *jobs;
+    struct policy policy;
+    uint64_t now_us;
+    uint64_t bad_messages; /* from peers: malformed, foreign, stale */
+    struct action *queue;  /* ring of `queue_size` slots */
+    unsigned queue_size, queue_head, queue_count;
+};
+
+extern const struct machine_table job_machine, rank_machine, step_machine, round_machine;
+
+static inline bool job_ended(const struct job *job)
+{
+    return job->machine.state == JOB_ENDED;
+}
+
+/* core.c */
+void core_act(struct core *core, const struct action *action);
+void core_compute(
+    struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes);
+void core_send_frame(struct job *job, uint16_t node, struct buffer *frame);
+void core_trace(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* job.c */
+struct job *job_find(struct core *core, uint64_t id);
+struct job *job_create(struct core *core, const struct event *event, struct error *err);
+void job_fail(struct job *job, const struct error *error, bool tell_peers);
+void job_end(struct job *job);
+void job_peer_down(struct job *job, uint16_t node);
+void job_check_time(struct job *job);
+uint64_t job_deadline(const struct job *job);
+const char *job_waiting_for(const struct job *job, char *text, size_t size);
+void job_reap(struct job *job); /* frees it if it has ended and nothing computes */
+void job_free(struct job *job);
+struct rank *job_rank(const struct job *job, uint32_t number);
+void job_try_leave(struct job *job);
+void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
+
+/* rank.c */
+enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err);
+struct rank *rank_find(const struct core *core, session_id session);
+void rank_ready(struct rank *rank);
+void rank_free(struct rank *rank);
+
+/* plan.c */
+enum adtopk_status plan_gradients(struct job *job, uint64_t *size, struct error *err);
+enum adtopk_status plan_store(struct job *job, struct error *err);
+enum adtopk_status plan_results(struct job *job, struct error *err);
+struct payload_shape plan_shape(const struct job *job, const struct tensor *tensor);
+struct local_update *plan_update(const struct job *job, uint32_t tensor);
+
+/* view.c: forming and changing views */
+void view_joined(struct job *job);
+void view_peer_up(struct core *core, uint16_t node);
+void view_try_answer(struct job *job);
+void view_drop_fetches(struct job *job);
+void view_message(struct core *core, uint16_t node, struct buffer *message);
+void view_send_split(struct job *job, uint64_t step, uint32_t bucket);
+void view_send_fail(struct job *job, const struct error *error);
+void view_send_leave(struct job *job);
+void view_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op);
+void view_missing_ranks(const struct job *job, char *text, size_t size);
+struct member *view_member(const struct job *job, uint16_t node);
+int view_index(const struct job *job, uint16_t node); /* in view_node, or -1 */
+
+/* step.c */
+void step_open(struct job *job);
+void step_check(struct job *job);
+struct round *step_round(struct job *job, uint32_t tensor); /* the round it travels in now */
+bool step_round_active(const struct job *job, const struct round *round);
+uint64_t step_number(const struct job *job);
+
+/* round.c */
+enum adtopk_status round_init(struct round *round, struct job *job, uint32_t bucket,
+    const uint32_t *tensor, unsigned tensors);
+void round_free(struct round *round);
+void round_open(struct round *round);
+void round_try(struct round *round);
+void round_freeze(struct round *round);
+void round_fetch(struct round *round, uint16_t holder);
+void round_split(struct round *round, uint64_t step);
+void round_close(struct round *round);
+void round_frame(struct job *job, uint16_t node, struct buffer *frame);
+void round_drop_parked(struct job *job, uint32_t view);
+void round_copy(struct round *round, const struct buffer *frame);
+void round_send_copy(const struct round *round, uint16_t node, uint64_t number);
+uint64_t round_number(const struct round *round);
+bool round_delivered(const struct round *round); /* what the store says of the open step */
+
+/* work.c: what runs on worker threads */
+void work_select(struct compute *compute);
+void work_combine(struct compute *compute);
+void work_reduce(struct compute *compute);
+void work_settle(struct compute *compute);
+
+/* copy.c */
+struct buffer *copy_encode(const struct round *round, uint64_t number);
+enum adtopk_status copy_decode(struct round *round, const struct buffer *frame, struct error *err);
+
+#endif

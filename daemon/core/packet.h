@@ -1,0 +1,80 @@
+/*
+ * The packet: what links put on the wire. A fixed header, little-endian, then the body.
+ *
+ *   bytes  field
+ *    0- 3  magic "ADPK"
+ *    4     version
+ *    5     type
+ *    6     lane
+ *    7     zero
+ *    8- 9  source node
+ *   10-11  destination node
+ *   12-15  bytes of body
+ *   16-23  source incarnation
+ *   24-31  destination incarnation; 0 in a HELLO
+ *   32-39  position in the lane's stream; in HELLO and WELCOME the challenge
+ *   40-47  acknowledged position of the control lane
+ *   48-55  acknowledged position of the bulk lane
+ *   56-63  credit: the bulk lane's position up to which the receiver may send
+ *   64-71  bytes of the message that the body is a part of
+ *   72-79  where in the message the body lies
+ *   80-83  CRC-32C of bytes 0-79 and, on the control lane, of the body
+ *
+ * A bulk body is not covered: it is part of a payload frame, which has its own CRC.
+ */
+#ifndef ADTOPK_PACKET_H
+#define ADTOPK_PACKET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/core/link.h"
+
+#define PACKET_VERSION 1
+#define PACKET_HEADER_SIZE 84
+#define PACKET_LANE_AT 6 /* for transports, which hand packets on by lane */
+
+_Static_assert(PACKET_HEADER_SIZE <= LINK_HEADER_MAX, "transports reserve LINK_HEADER_MAX");
+
+enum packet_type {
+    PACKET_HELLO = 1, /* who are you, and are you alive? carries a challenge */
+    PACKET_WELCOME,   /* the answer, with that challenge */
+    PACKET_DATA,      /* a part of a message */
+    PACKET_ACK,       /* acknowledgements and credit only; also the heartbeat */
+    PACKET_TYPE_END
+};
+
+struct packet {
+    enum packet_type type;
+    enum link_lane lane;
+    uint16_t source, destination;
+    uint64_t source_incarnation, destination_incarnation;
+    uint64_t position; /* challenge in HELLO and WELCOME */
+    uint64_t acknowledged[LINK_LANES];
+    uint64_t credit;
+    uint64_t message_size, offset;
+    const uint8_t *body; /* NULL if it has no bytes */
+    uint32_t body_size;
+};
+
+/**
+ * Positions that a part takes in its lane's stream: its bytes, and one more for the end of the
+ * message, so that empty messages have a place too.
+ */
+uint64_t packet_span(const struct packet *packet);
+
+/** Writes the header of `packet`, CRC included. */
+void packet_encode(const struct packet *packet, uint8_t header[PACKET_HEADER_SIZE]);
+
+/**
+ * Reads a packet; the body stays where it is. False if anything is not as a correct sender would
+ * have written it: then `packet` is undefined.
+ */
+bool packet_decode(struct packet *packet, const uint8_t *bytes, size_t size);
+
+/** Makes the CRC of a packet right, whatever its other bytes are; for tests. False if it is shorter
+ * than a header. */
+bool packet_seal(uint8_t *bytes, size_t size);
+
+#endif

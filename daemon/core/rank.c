@@ -1,0 +1,585 @@
+/*
+ * Requests of the local ranks.
+ *
+ * The happy path: open, register each tensor, commit (the arena is made), mapped; once the job's
+ * view is in force, ready; then push, step_end and plain operations, step after step; leave.
+ *
+ * A refused request changes nothing and is the rank's own affair; a rank that is lost, or leaves
+ * in mid-step, ends the job, because the others wait for gradients that will never come.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+
+#define TO(state) (1u << (state))
+
+const struct machine_table rank_machine = {
+    .name = "rank",
+    .states = RANK_STATES,
+    .events = RANK_EVENTS,
+    .state_name = {"open", "committed", "mapped", "ready", "left"},
+    .event_name = {"register", "commit", "mapped", "ready", "push", "step_end", "op", "leave"},
+    .next =
+        {
+            [RANK_OPEN] =
+                {
+                    [RANK_ON_REGISTER] = TO(RANK_OPEN),
+                    [RANK_ON_COMMIT] = TO(RANK_COMMITTED),
+                    [RANK_ON_LEAVE] = TO(RANK_LEFT),
+                },
+            [RANK_COMMITTED] =
+                {
+                    [RANK_ON_MAPPED] = TO(RANK_MAPPED),
+                    [RANK_ON_LEAVE] = TO(RANK_LEFT),
+                },
+            [RANK_MAPPED] =
+                {
+                    [RANK_ON_READY] = TO(RANK_READY),
+                    [RANK_ON_LEAVE] = TO(RANK_LEFT),
+                },
+            [RANK_READY] =
+                {
+                    [RANK_ON_PUSH] = TO(RANK_READY),
+                    [RANK_ON_STEP_END] = TO(RANK_READY),
+                    [RANK_ON_OP] = TO(RANK_READY),
+                    [RANK_ON_LEAVE] = TO(RANK_LEFT),
+                },
+        },
+};
+
+struct rank *rank_find(const struct core *core, session_id session)
+{
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        for (unsigned i = 0; i < job->ranks && !job_ended(job); i++) {
+            if (job->rank[i]->session == session) {
+                return job->rank[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+void rank_free(struct rank *rank)
+{
+    free(rank->pushed);
+    free(rank);
+}
+
+static enum adtopk_status check_open(
+    const struct job *job, const struct event *event, struct error *err)
+{
+    const struct rank *taken = job_rank(job, event->open.rank);
+
+    if (job->world_size != event->open.world_size) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "rank %u says the job '%s' has %u ranks, but it was opened with %u", event->open.rank,
+            job->key.name, event->open.world_size, job->world_size);
+    }
+    if (taken != NULL) {
+        return error_set(err, ADTOPK_ERR_MISMATCH, "rank %u of job '%s' is taken on this node",
+            event->open.rank, job->key.name);
+    }
+    if (job->machine.state != JOB_FORMING) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "job '%s' is already running; rank %u came too late", job->key.name, event->open.rank);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_policy(
+    const struct job *job, const struct event *event, struct error *err)
+{
+    struct policy policy = job->core->policy;
+    char text[POLICY_TEXT_SIZE];
+
+    if (event->open.policy != NULL && policy_parse(&policy, event->open.policy, err) != ADTOPK_OK) {
+        return ADTOPK_ERR_POLICY;
+    }
+    policy_print(&policy, text);
+    if (strcmp(text, job->policy_text) != 0) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "rank %u of job '%s' asks for another policy than the ranks before it",
+            event->open.rank, job->key.name);
+    }
+    return ADTOPK_OK;
+}
+
+/* Keeps the local ranks in ascending order: the order in which their gradients are added. */
+static enum adtopk_status insert_rank(struct job *job, struct rank *rank)
+{
+    struct rank **grown = realloc(job->rank, (job->ranks + 1) * sizeof(struct rank *));
+    unsigned at = job->ranks;
+
+    if (grown == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    job->rank = grown;
+    while (at > 0 && grown[at - 1]->number > rank->number) {
+        grown[at] = grown[at - 1];
+        at--;
+    }
+    grown[at] = rank;
+    job->ranks++;
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status open_rank(struct core *core, const struct event *event, struct error *err)
+{
+    struct job *job = job_find(core, core_job_id(&event->open.key));
+    struct rank *rank;
+    enum adtopk_status status;
+
+    if (event->open.world_size == 0 || event->open.world_size > CORE_MAX_WORLD ||
+        event->open.rank >= event->open.world_size) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "rank %u of %u is not possible (at most %u)",
+            event->open.rank, event->open.world_size, CORE_MAX_WORLD);
+    }
+    if (job == NULL) {
+        job = job_create(core, event, err);
+        if (job == NULL) {
+            return err->code;
+        }
+    }
+    status = check_open(job, event, err);
+    if (status == ADTOPK_OK) {
+        status = check_policy(job, event, err);
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    rank = calloc(1, sizeof(*rank));
+    if (rank != NULL) {
+        rank->session = event->session;
+        rank->number = event->open.rank;
+        rank->job = job;
+        machine_init(&rank->machine, &rank_machine, &core->trace, rank->number);
+    }
+    if (rank == NULL || insert_rank(job, rank) != ADTOPK_OK) {
+        free(rank);
+        if (job->ranks == 0) {
+            job_end(job);
+        }
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", event->open.rank);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_spec(
+    const struct rank *rank, const struct tensor_spec *spec, struct error *err)
+{
+    const struct job *job = rank->job;
+    uint64_t numel = tensor_numel(&spec->shape);
+
+    if (spec->name[0] == '\0' || memchr(spec->name, '\0', sizeof(spec->name)) == NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor %u has no name, or one of more than %d bytes", rank->registered,
+            CORE_NAME_SIZE - 1);
+    }
+    if (dtype_size(spec->dtype) == 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor '%s' has the unknown type %d",
+            spec->name, (int)spec->dtype);
+    }
+    if (numel == 0 || numel > VIEW_MAX_ELEMENTS) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor '%s' has a size of zero, more than %u dimensions, or more than %u elements",
+            spec->name, TENSOR_MAX_DIMS, VIEW_MAX_ELEMENTS);
+    }
+    if ((spec->forms & ~3u) != 0) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "tensor '%s' asks for unknown forms", spec->name);
+    }
+    if (rank->registered >= CORE_MAX_TENSORS) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "a job has at most %u tensors", CORE_MAX_TENSORS);
+    }
+    for (uint32_t t = 0; t < rank->registered; t++) {
+        if (strcmp(job->tensor[t].spec.name, spec->name) == 0) {
+            return error_set(
+                err, ADTOPK_ERR_ARGUMENT, "tensor '%s' is registered twice", spec->name);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+static bool same_spec(const struct tensor_spec *a, const struct tensor_spec *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->dtype == b->dtype && a->forms == b->forms &&
+           a->shape.dims == b->shape.dims &&
+           memcmp(a->shape.size, b->shape.size, a->shape.dims * sizeof(a->shape.size[0])) == 0;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
+{
+    const uint8_t *byte = bytes;
+
+    for (size_t i = 0; i < size; i++) {
+        hash = (hash ^ byte[i]) * 0x100000001b3u; /* FNV-1a */
+    }
+    return hash;
+}
+
+static uint64_t hash_spec(const struct tensor_spec *spec)
+{
+    uint32_t fixed[3] = {(uint32_t)spec->dtype, spec->forms, spec->shape.dims};
+    uint64_t hash = hash_bytes(0xcbf29ce484222325u, spec->name, strlen(spec->name) + 1);
+
+    hash = hash_bytes(hash, fixed, sizeof(fixed));
+    return hash_bytes(hash, spec->shape.size, spec->shape.dims * sizeof(spec->shape.size[0]));
+}
+
+/* Ranks that describe different tensors can never train together: the job ends for all. */
+static enum adtopk_status disagree(
+    struct rank *rank, const char *what, const char *name, struct error *err)
+{
+    struct job *job = rank->job;
+    const struct rank *other = job->rank[0] != rank ? job->rank[0] : job->rank[job->ranks - 1];
+
+    (void)error_set(err, ADTOPK_ERR_MISMATCH, "ranks %u and %u: tensor '%s' %s", other->number,
+        rank->number, name, what);
+    job_fail(job, err, true);
+    return ADTOPK_ERR_MISMATCH;
+}
+
+static enum adtopk_status register_tensor(
+    struct rank *rank, const struct tensor_spec *spec, struct error *err)
+{
+    struct job *job = rank->job;
+    struct tensor *grown;
+
+    if (rank->machine.state != RANK_OPEN) {
+        return error_set(err, ADTOPK_ERR_STATE, "tensors can only be registered before commit");
+    }
+    if (check_spec(rank, spec, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (rank->registered < job->tensors) {
+        if (!same_spec(&job->tensor[rank->registered].spec, spec)) {
+            return disagree(rank, "has another name, type, shape or form", spec->name, err);
+        }
+    } else if (job->fixed) {
+        return disagree(rank, "is registered on only one of them", spec->name, err);
+    } else {
+        grown = realloc(job->tensor, (job->tensors + 1) * sizeof(*grown));
+        if (grown == NULL) {
+            return error_set(err, ADTOPK_ERR_MEMORY, "no memory for tensor '%s'", spec->name);
+        }
+        job->tensor = grown;
+        grown[job->tensors] = (struct tensor){
+            .spec = *spec, .numel = tensor_numel(&spec->shape), .hash = hash_spec(spec)};
+        job->tensors++;
+    }
+    rank->registered++;
+    machine_fire(&rank->machine, RANK_ON_REGISTER, RANK_OPEN);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status commit(struct rank *rank, struct error *err)
+{
+    struct job *job = rank->job;
+    const struct core_memory *memory = &job->core->config.memory;
+    uint64_t size;
+
+    if (rank->machine.state != RANK_OPEN) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u has committed already", rank->number);
+    }
+    if (rank->registered == 0) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u registered no tensor", rank->number);
+    }
+    if (rank->registered < job->tensors) {
+        return disagree(rank, "is registered on only one of them",
+            job->tensor[rank->registered].spec.name, err);
+    }
+    if (plan_gradients(job, &size, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    rank->pushed = calloc(job->tensors, sizeof(*rank->pushed));
+    if (rank->pushed == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", rank->number);
+    }
+    rank->gradients = memory->gradients(memory->context, rank->session, size, err);
+    if (rank->gradients == NULL) {
+        free(rank->pushed);
+        rank->pushed = NULL;
+        return err->code;
+    }
+    job->fixed = true;
+    machine_fire(&rank->machine, RANK_ON_COMMIT, RANK_COMMITTED);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status mapped(struct rank *rank, struct error *err)
+{
+    if (rank->machine.state != RANK_COMMITTED) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u has no arena to map", rank->number);
+    }
+    machine_fire(&rank->machine, RANK_ON_MAPPED, RANK_MAPPED);
+    view_joined(rank->job);
+    return ADTOPK_OK;
+}
+
+void rank_ready(struct rank *rank)
+{
+    const struct job *job = rank->job;
+
+    if (rank->machine.state == RANK_MAPPED) {
+        machine_fire(&rank->machine, RANK_ON_READY, RANK_READY);
+        core_act(job->core, &(struct action){.type = ACTION_READY,
+                                .session = rank->session,
+                                .number = job->store->steps_done,
+                                .operation = job->store->ops_done,
+                                .status = (enum adtopk_status)job->store->step_status});
+    }
+}
+
+/* Requests that only make sense in a running job. */
+static enum adtopk_status check_running(
+    const struct rank *rank, const char *what, struct error *err)
+{
+    if (rank->machine.state != RANK_READY) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u may not %s before its commit is complete",
+            rank->number, what);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_step(
+    const struct rank *rank, uint64_t step, const char *what, struct error *err)
+{
+    uint64_t open = step_number(rank->job);
+
+    if (check_running(rank, what, err) != ADTOPK_OK) {
+        return ADTOPK_ERR_STATE;
+    }
+    if (step != open || rank->job->step.state != STEP_OPEN) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u may not %s in step %llu: step %llu is %s",
+            rank->number, what, (unsigned long long)step, (unsigned long long)open,
+            rank->job->step.state == STEP_OPEN ? "open" : "being closed");
+    }
+    if (rank->ended == step + 1) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u has ended step %llu already", rank->number,
+            (unsigned long long)step);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_tensor(const struct rank *rank, uint32_t tensor, struct error *err)
+{
+    if (tensor >= rank->job->tensors) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "rank %u names tensor %u, but there are %u",
+            rank->number, tensor, rank->job->tensors);
+    }
+    return ADTOPK_OK;
+}
+
+/* Somebody who left will not push any more: a step that opens now can never be complete. */
+static enum adtopk_status check_left(struct job *job, struct error *err)
+{
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->machine.state == RANK_LEFT) {
+            (void)error_set(err, ADTOPK_ERR_PEER, "rank %u left the job before step %llu",
+                job->rank[i]->number, (unsigned long long)step_number(job));
+            job_fail(job, err, true);
+            return ADTOPK_ERR_PEER;
+        }
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        if (job->member[i]->left && job->member[i]->left_step <= step_number(job)) {
+            (void)error_set(err, ADTOPK_ERR_PEER,
+                "the ranks of node %u left the job before step %llu", job->member[i]->node,
+                (unsigned long long)step_number(job));
+            job_fail(job, err, true);
+            return ADTOPK_ERR_PEER;
+        }
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status push(struct rank *rank, uint32_t tensor, uint64_t step, struct error *err)
+{
+    struct job *job = rank->job;
+
+    if (check_tensor(rank, tensor, err) != ADTOPK_OK ||
+        check_step(rank, step, "push", err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (rank->pushed[tensor] == step + 1) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u pushed tensor '%s' twice in step %llu",
+            rank->number, job->tensor[tensor].spec.name, (unsigned long long)step);
+    }
+    if (check_left(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (job->step_since_us == 0) {
+        job->step_since_us = job->core->now_us;
+    }
+    rank->pushed[tensor] = step + 1;
+    machine_fire(&rank->machine, RANK_ON_PUSH, RANK_READY);
+    round_try(step_round(job, tensor));
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status step_end(struct rank *rank, uint64_t step, struct error *err)
+{
+    struct job *job = rank->job;
+
+    if (check_step(rank, step, "end it", err) != ADTOPK_OK || check_left(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (job->step_since_us == 0) {
+        job->step_since_us = job->core->now_us;
+    }
+    rank->ended = step + 1;
+    machine_fire(&rank->machine, RANK_ON_STEP_END, RANK_READY);
+    for (uint32_t r = 0; r < job->rounds && !job_ended(job); r++) {
+        round_try(&job->round[r]);
+    }
+    if (!job_ended(job)) {
+        step_check(job);
+    }
+    return ADTOPK_OK;
+}
+
+/* The rank blocks on one tensor. If it has not pushed all of the bucket, the bucket could wait for
+ * ever: it is split, here and on every node. */
+static enum adtopk_status wait_tensor(
+    struct rank *rank, uint32_t tensor, uint64_t step, struct error *err)
+{
+    struct job *job = rank->job;
+    struct round *round;
+
+    if (check_tensor(rank, tensor, err) != ADTOPK_OK ||
+        check_running(rank, "wait", err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (rank->pushed[tensor] != step + 1) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "rank %u waits for tensor '%s', which it did not push in step %llu", rank->number,
+            job->tensor[tensor].spec.name, (unsigned long long)step);
+    }
+    if (step != step_number(job) || rank->ended == step + 1) {
+        return ADTOPK_OK; /* over, or complete: nothing can block */
+    }
+    round = step_round(job, tensor);
+    for (unsigned i = 0; i < round->tensors; i++) {
+        if (rank->pushed[round->tensor[i]] != step + 1) {
+            view_send_split(job, step, round->bucket);
+            round_split(round, step);
+            break;
+        }
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status operation(struct rank *rank, const struct event *event, struct error *err)
+{
+    struct job *job = rank->job;
+    uint64_t number = event->op.number;
+
+    if (check_running(rank, "call an operation", err) != ADTOPK_OK ||
+        check_left(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (number != job->store->ops_done || rank->submitted == number + 1) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "rank %u called operation %llu, but operation %llu is the next", rank->number,
+            (unsigned long long)number, (unsigned long long)job->store->ops_done);
+    }
+    if ((unsigned)event->op.kind >= OP_KIND_COUNT || event->op.size > CORE_OP_SIZE ||
+        event->op.root >= job->world_size ||
+        (event->op.kind == OP_ALLREDUCE && event->op.size % sizeof(float) != 0)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "rank %u called an operation of kind %d, root %u, %u bytes, which is not possible",
+            rank->number, (int)event->op.kind, event->op.root, event->op.size);
+    }
+    for (unsigned i = 0; i < job->ranks; i++) {
+        const struct rank *other = job->rank[i];
+        if (other->submitted == number + 1 &&
+            (other->op_kind != event->op.kind || other->op_root != event->op.root ||
+                other->op_size != event->op.size)) {
+            (void)error_set(err, ADTOPK_ERR_MISMATCH,
+                "ranks %u and %u called different operations (kind, root or size) as number %llu",
+                other->number, rank->number, (unsigned long long)number);
+            job_fail(job, err, true);
+            return ADTOPK_ERR_MISMATCH;
+        }
+    }
+    rank->op_kind = event->op.kind;
+    rank->op_root = event->op.root;
+    rank->op_size = event->op.size;
+    rank->submitted = number + 1;
+    machine_fire(&rank->machine, RANK_ON_OP, RANK_READY);
+    round_try(&job->op_round);
+    return ADTOPK_OK;
+}
+
+/* True if some local rank has begun the open step, which then cannot do without the others. */
+static bool step_begun(const struct job *job)
+{
+    return job->step.state > STEP_OPEN || job->step_since_us != 0;
+}
+
+static void leave(struct rank *rank)
+{
+    struct job *job = rank->job;
+    session_id session = rank->session;
+    struct error error;
+
+    if (step_begun(job)) {
+        (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u left the job in the middle of step %llu",
+            rank->number, (unsigned long long)step_number(job));
+    } else if (rank->machine.state != RANK_READY && job->ranks > 1) {
+        (void)error_set(
+            &error, ADTOPK_ERR_PEER, "rank %u left the job before it began", rank->number);
+    } else {
+        error.code = ADTOPK_OK;
+    }
+    machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
+    core_act(job->core, &(struct action){.type = ACTION_CLOSED, .session = session});
+    if (error.code != ADTOPK_OK) {
+        job_fail(job, &error, true);
+    } else {
+        job_try_leave(job);
+    }
+}
+
+static void lost(struct rank *rank, const char *reason)
+{
+    struct error error;
+
+    (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u is gone: %.160s", rank->number,
+        reason != NULL ? reason : "its process ended");
+    machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
+    job_fail(rank->job, &error, true);
+}
+
+enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err)
+{
+    struct error unused;
+    struct rank *rank;
+    enum adtopk_status status = ADTOPK_OK;
+
+    err = err != NULL ? err : &unused;
+    if (event->type == EVENT_RANK_OPEN) {
+        return open_rank(core, event, err);
+    }
+    rank = rank_find(core, event->session);
+    if (rank == NULL || rank->machine.state == RANK_LEFT) {
+        return error_set(err, ADTOPK_ERR_STATE, "this session is not part of a job");
+    }
+    switch (event->type) {
+    case EVENT_RANK_REGISTER: status = register_tensor(rank, event->spec, err); break;
+    case EVENT_RANK_COMMIT: status = commit(rank, err); break;
+    case EVENT_RANK_MAPPED: status = mapped(rank, err); break;
+    case EVENT_RANK_PUSH: status = push(rank, event->step.tensor, event->step.number, err); break;
+    case EVENT_RANK_STEP_END: status = step_end(rank, event->step.number, err); break;
+    case EVENT_RANK_WAIT:
+        status = wait_tensor(rank, event->step.tensor, event->step.number, err);
+        break;
+    case EVENT_RANK_OP: status = operation(rank, event, err); break;
+    case EVENT_RANK_LEAVE: leave(rank); break;
+    case EVENT_RANK_LOST: lost(rank, event->reason); break;
+    default: status = error_set(err, ADTOPK_ERR_ARGUMENT, "no such event"); break;
+    }
+    return status;
+}

@@ -1,0 +1,679 @@
+/*
+ * Rounds: one bucket (or the plain operations) at one step.
+ *
+ * The happy path: open -> collect (all local ranks pushed, or ended the step) -> select (computing)
+ * -> exchange (frames go out and come in, phase by phase, with a compute between two phases)
+ * -> reduce (computing) -> delivered -> closed with the step.
+ *
+ * What can come between:
+ * - the view changes: whatever is not yet delivered goes back to collect and starts again in the
+ *   new view. The residual still holds all that was selected, so it selects the same again;
+ * - some other node delivered it in the old view: its update is fetched and taken as it is;
+ * - a rank waits for one tensor of the bucket: the bucket is split and its tensors travel alone;
+ * - a frame comes before its round can take it: it is parked with the job.
+ */
+#include <stdlib.h>
+
+#include "daemon/core/model.h"
+
+#define TO(state) (1u << (state))
+
+const struct machine_table round_machine = {
+    .name = "round",
+    .states = ROUND_STATES,
+    .events = ROUND_EVENTS,
+    .state_name = {"idle", "collect", "select", "exchange", "combine", "reduce", "fetch",
+        "delivered"},
+    .event_name = {"open", "collected", "computed", "phase", "freeze", "held", "copy", "split",
+        "close"},
+    .next =
+        {
+            [ROUND_IDLE] = {[ROUND_ON_OPEN] = TO(ROUND_COLLECT) | TO(ROUND_DELIVERED)},
+            [ROUND_COLLECT] =
+                {
+                    [ROUND_ON_COLLECTED] = TO(ROUND_SELECT),
+                    [ROUND_ON_HELD] = TO(ROUND_FETCH),
+                    [ROUND_ON_SPLIT] = TO(ROUND_IDLE),
+                },
+            [ROUND_SELECT] = {[ROUND_ON_COMPUTED] =
+                                  TO(ROUND_EXCHANGE) | TO(ROUND_COLLECT) | TO(ROUND_IDLE)},
+            [ROUND_EXCHANGE] =
+                {
+                    [ROUND_ON_PHASE] = TO(ROUND_COMBINE) | TO(ROUND_REDUCE),
+                    [ROUND_ON_FREEZE] = TO(ROUND_COLLECT),
+                    [ROUND_ON_SPLIT] = TO(ROUND_IDLE),
+                },
+            [ROUND_COMBINE] = {[ROUND_ON_COMPUTED] = TO(ROUND_EXCHANGE) | TO(ROUND_COLLECT)},
+            [ROUND_REDUCE] = {[ROUND_ON_COMPUTED] = TO(ROUND_DELIVERED)},
+            [ROUND_FETCH] =
+                {
+                    [ROUND_ON_COPY] = TO(ROUND_DELIVERED),
+                    [ROUND_ON_FREEZE] = TO(ROUND_COLLECT),
+                },
+            [ROUND_DELIVERED] = {[ROUND_ON_CLOSE] = TO(ROUND_IDLE)},
+        },
+};
+
+uint64_t round_number(const struct round *round)
+{
+    const struct store_header *store = round->job->store;
+
+    return round->op ? store->ops_done : store->steps_done;
+}
+
+static void move(struct round *round, enum round_event event, enum round_state next)
+{
+    static const int phase_of[ROUND_STATES] = {
+        [ROUND_IDLE] = -1,
+        [ROUND_COLLECT] = PHASE_COLLECT,
+        [ROUND_SELECT] = PHASE_SELECT,
+        [ROUND_EXCHANGE] = PHASE_EXCHANGE,
+        [ROUND_COMBINE] = PHASE_REDUCE,
+        [ROUND_REDUCE] = PHASE_REDUCE,
+        [ROUND_FETCH] = PHASE_EXCHANGE,
+        [ROUND_DELIVERED] = -1,
+    };
+    struct job *job = round->job;
+    int phase = phase_of[round->machine.state];
+
+    if (phase >= 0 && !round->op) {
+        job->counters.phase_us[phase] += job->core->now_us - round->since_us;
+    }
+    round->since_us = job->core->now_us;
+    machine_fire(&round->machine, event, next);
+}
+
+enum adtopk_status round_init(
+    struct round *round, struct job *job, uint32_t bucket, const uint32_t *tensor, unsigned tensors)
+{
+    *round = (struct round){
+        .job = job,
+        .bucket = bucket,
+        .op = tensors == 0,
+        .split_step = UINT64_MAX,
+        .tensors = tensors,
+        .work = {.job = job, .round = round},
+    };
+    machine_init(&round->machine, &round_machine, &job->core->trace, bucket);
+    if (tensors == 0) {
+        return ADTOPK_OK;
+    }
+    round->tensor = malloc(tensors * sizeof(*round->tensor));
+    round->exchange.tensor = calloc(tensors, sizeof(*round->exchange.tensor));
+    if (round->tensor == NULL || round->exchange.tensor == NULL) {
+        return ADTOPK_ERR_MEMORY; /* round_free() frees the other */
+    }
+    for (unsigned i = 0; i < tensors; i++) {
+        round->tensor[i] = tensor[i];
+    }
+    return ADTOPK_OK;
+}
+
+/* Forgets the exchange and all its frames. */
+static void drop_exchange(struct round *round)
+{
+    for (unsigned i = 0; round->received != NULL && i < round->phases * round->exchange.members;
+         i++) {
+        buffer_unref(round->received[i]);
+    }
+    free(round->received);
+    round->received = NULL;
+    exchange_drop_frames(&round->exchange);
+    free(round->exchange.input);
+    round->exchange.input = NULL;
+    if (round->exchange.op != NULL) {
+        free((void *)round->exchange_op.input);
+        round->exchange_op.input = NULL;
+        round->exchange.op = NULL;
+    }
+}
+
+void round_free(struct round *round)
+{
+    drop_exchange(round);
+    free(round->tensor);
+    free(round->exchange.tensor);
+}
+
+bool round_delivered(const struct round *round)
+{
+    const struct job *job = round->job;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        const struct store_tensor *store = job->tensor[round->tensor[i]].store;
+        if (store->step != job->store->steps_done || store->stage < STAGE_DELIVERED) {
+            return false;
+        }
+    }
+    return !round->op;
+}
+
+/* Tells the local ranks. */
+static void announce(const struct round *round)
+{
+    struct job *job = round->job;
+
+    for (unsigned r = 0; r < job->ranks; r++) {
+        struct action action = {.session = job->rank[r]->session};
+        if (job->rank[r]->machine.state == RANK_LEFT) {
+            continue;
+        }
+        if (round->op) {
+            action.type = ACTION_OP_DONE;
+            action.number = job->store->ops_done - 1;
+            core_act(job->core, &action);
+        }
+        for (unsigned i = 0; i < round->tensors; i++) {
+            action.type = ACTION_DELIVERED;
+            action.tensor = round->tensor[i];
+            action.number = job->store->steps_done;
+            action.status = job->tensor[round->tensor[i]].store->round_nonfinite != 0
+                                ? ADTOPK_NONFINITE
+                                : ADTOPK_OK;
+            core_act(job->core, &action);
+        }
+    }
+}
+
+/* The round has its update. A plain operation opens for the next one at once. */
+static void delivered(struct round *round, enum round_event event)
+{
+    struct job *job = round->job;
+
+    move(round, event, ROUND_DELIVERED);
+    job->counters.rounds++;
+    drop_exchange(round);
+    announce(round);
+    if (round->op) {
+        round_close(round);
+        round_open(round);
+    } else {
+        step_check(job);
+    }
+}
+
+void round_open(struct round *round)
+{
+    if (round_delivered(round)) {
+        move(round, ROUND_ON_OPEN, ROUND_DELIVERED);
+        announce(round);
+    } else {
+        move(round, ROUND_ON_OPEN, ROUND_COLLECT);
+    }
+}
+
+void round_close(struct round *round)
+{
+    move(round, ROUND_ON_CLOSE, ROUND_IDLE);
+}
+
+static bool collected(const struct round *round)
+{
+    const struct job *job = round->job;
+    uint64_t number = round_number(round);
+
+    for (unsigned r = 0; r < job->ranks; r++) {
+        const struct rank *rank = job->rank[r];
+        if (round->op && rank->submitted != number + 1) {
+            return false;
+        }
+        for (unsigned i = 0; rank->ended != number + 1 && i < round->tensors; i++) {
+            if (rank->pushed[round->tensor[i]] != number + 1) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static enum adtopk_status begin_op(struct round *round)
+{
+    struct job *job = round->job;
+    const struct rank *first = job->rank[0];
+    const struct rank *root = job_rank(job, first->op_root);
+    const void **input = calloc(job->ranks, sizeof(*input));
+
+    if (input == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    for (unsigned r = 0; r < job->ranks; r++) {
+        input[r] = job->rank[r]->gradients + job->op_gradient_offset;
+    }
+    if (first->op_kind == OP_BROADCAST && root != NULL) {
+        input[0] = root->gradients + job->op_gradient_offset;
+    }
+    round->exchange_op = (struct exchange_op){
+        .kind = first->op_kind,
+        .root = first->op_root,
+        .size = first->op_size,
+        .has_root = root != NULL,
+        .inputs = job->ranks,
+        .input = input,
+        .result = job->results + job->op_result_offset,
+    };
+    round->exchange.op = &round->exchange_op;
+    round->exchange.ops = &collective_plain;
+    return ADTOPK_OK;
+}
+
+static void begin_tensors(struct round *round)
+{
+    const struct job *job = round->job;
+    const struct policy *policy = &job->policy;
+    struct exchange *exchange = &round->exchange;
+    bool dense = job->tensor[round->tensor[0]].dense;
+
+    exchange->ops = dense ? policy->dense_collective : policy->sparse_collective;
+    exchange->value = dense ? policy->dense_values : policy->values;
+    exchange->index = policy->indices;
+    exchange->scale = policy->reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
+    exchange->tensors = round->tensors;
+    for (unsigned i = 0; i < round->tensors; i++) {
+        const struct tensor *tensor = &job->tensor[round->tensor[i]];
+        exchange->tensor[i] = (struct exchange_tensor){.numel = tensor->numel};
+        if (!dense) {
+            exchange->tensor[i].shape = plan_shape(job, tensor);
+        } else {
+            const struct local_update *update = plan_update(job, round->tensor[i]);
+            exchange->tensor[i].dense = (float *)(void *)(job->results + update->dense_offset);
+        }
+    }
+}
+
+/* Sets the exchange up for the view in force. */
+static enum adtopk_status begin(struct round *round)
+{
+    struct job *job = round->job;
+    struct exchange *exchange = &round->exchange;
+    size_t inputs;
+
+    exchange->members = job->view_nodes;
+    exchange->self = job->self;
+    exchange->node = job->view_node;
+    exchange->nonfinite = false;
+    exchange->header = (struct payload_header){
+        .job = job->id,
+        .number = round_number(round),
+        .view = job->view,
+        .bucket = round->bucket,
+        .source = job->core->config.node,
+        .kind = round->op ? FRAME_OP : FRAME_STEP,
+    };
+    if (round->op) {
+        if (begin_op(round) != ADTOPK_OK) {
+            return ADTOPK_ERR_MEMORY;
+        }
+    } else {
+        begin_tensors(round);
+    }
+    round->phase = 0;
+    round->view = job->view;
+    round->phases = exchange->ops->phases(exchange);
+    inputs = (size_t)round->phases * exchange->members;
+    round->received = calloc(inputs, sizeof(struct buffer *));
+    exchange->input = calloc(inputs, sizeof(*exchange->input));
+    return round->received != NULL && exchange->input != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+static uint64_t round_bytes(const struct round *round)
+{
+    const struct job *job = round->job;
+    uint64_t bytes = round->op ? round->exchange_op.size * (uint64_t)job->ranks : 0;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        bytes += job->tensor[round->tensor[i]].numel * (job->ranks + 2) * sizeof(float);
+    }
+    return bytes;
+}
+
+static void fail_memory(struct round *round)
+{
+    struct error error;
+
+    (void)error_set(
+        &error, ADTOPK_ERR_MEMORY, "no memory for a round of job '%s'", round->job->key.name);
+    job_fail(round->job, &error, true);
+}
+
+/* Frames that left a compute: one buffer each, shared by all who get it. */
+static enum adtopk_status send_frames(struct round *round)
+{
+    struct job *job = round->job;
+    struct exchange *exchange = &round->exchange;
+
+    for (unsigned i = 0; i < exchange->outgoing_count; i++) {
+        struct exchange_frame *out = &exchange->outgoing[i];
+        size_t size = out->frame.size;
+        struct buffer *frame = buffer_adopt(out->frame.bytes, size);
+        out->frame = (struct payload_writer){0};
+        if (frame == NULL) {
+            return ADTOPK_ERR_MEMORY;
+        }
+        if (!round->op) {
+            job->counters.payload_bytes += size;
+        }
+        for (unsigned m = 0; m < exchange->members; m++) {
+            if (m != exchange->self && (out->to == EXCHANGE_ALL || out->to == m)) {
+                core_send_frame(job, exchange->node[m], frame);
+            }
+        }
+        if (!round->op && !exchange->ops->dense) {
+            job->counters.sparse_payload_bytes += size;
+        }
+        buffer_unref(frame);
+    }
+    exchange_drop_frames(exchange);
+    return ADTOPK_OK;
+}
+
+/* Takes a frame that belongs to this exchange. */
+static void take(
+    struct round *round, unsigned from, const struct payload_header *header, struct buffer *frame)
+{
+    unsigned at = header->phase * round->exchange.members + from;
+
+    if (header->phase >= round->phases || header->phase < round->phase ||
+        !round->exchange.ops->expects(&round->exchange, header->phase, from) ||
+        round->received[at] != NULL) {
+        round->job->core->bad_messages++; /* a phase that does not exist, or a second copy */
+        return;
+    }
+    round->received[at] = buffer_ref(frame);
+    round->exchange.input[at] = (struct exchange_input){.bytes = frame->bytes, .size = frame->size};
+}
+
+static void round_computed(struct work *work);
+
+/* If all frames of the phase are there, goes on to the next, or to the sum. */
+static void advance(struct round *round)
+{
+    const struct exchange *exchange = &round->exchange;
+
+    for (unsigned m = 0; m < exchange->members; m++) {
+        if (exchange->ops->expects(exchange, round->phase, m) &&
+            round->received[round->phase * exchange->members + m] == NULL) {
+            return;
+        }
+    }
+    round->phase++;
+    if (round->phase < round->phases) {
+        move(round, ROUND_ON_PHASE, ROUND_COMBINE);
+        core_compute(&round->work, work_combine, round_computed, round_bytes(round));
+    } else {
+        move(round, ROUND_ON_PHASE, ROUND_REDUCE);
+        core_compute(&round->work, work_reduce, round_computed, round_bytes(round));
+    }
+}
+
+static bool belongs(const struct round *round, const struct payload_header *header)
+{
+    return round->machine.state != ROUND_IDLE && header->view == round->view &&
+           header->number == round_number(round) && header->bucket == round->bucket &&
+           header->kind == (round->op ? FRAME_OP : FRAME_STEP);
+}
+
+static void take_parked(struct round *round)
+{
+    struct parked **link = &round->job->parked;
+
+    while (*link != NULL) {
+        struct parked *parked = *link;
+        int from = view_index(round->job, parked->node);
+        if (from < 0 || !belongs(round, &parked->header)) {
+            link = &parked->next;
+            continue;
+        }
+        take(round, (unsigned)from, &parked->header, parked->frame);
+        *link = parked->next;
+        round->job->parked_count--;
+        buffer_unref(parked->frame);
+        free(parked);
+    }
+}
+
+static void exchange_frames(struct round *round)
+{
+    if (send_frames(round) != ADTOPK_OK) {
+        fail_memory(round);
+        return;
+    }
+    take_parked(round);
+    advance(round);
+}
+
+/* After a split: each of the bucket's tensors on its own. */
+static void try_alone(const struct round *round)
+{
+    for (unsigned i = 0; i < round->tensors && !job_ended(round->job); i++) {
+        round_try(&round->job->round[round->job->buckets + round->tensor[i]]);
+    }
+}
+
+/* The frames were computed for a view that is over, or for a bucket that is split now. */
+static bool outdated(struct round *round)
+{
+    struct job *job = round->job;
+
+    if (!round->op && !step_round_active(job, round)) {
+        drop_exchange(round);
+        move(round, ROUND_ON_COMPUTED, ROUND_IDLE);
+        try_alone(round);
+        return true;
+    }
+    if (job->machine.state != JOB_ACTIVE || job->view != round->view) {
+        drop_exchange(round);
+        job->counters.rounds_retried++;
+        move(round, ROUND_ON_COMPUTED, ROUND_COLLECT);
+        round_try(round);
+        return true;
+    }
+    return false;
+}
+
+static void count_entries(struct round *round)
+{
+    for (unsigned i = 0; !round->op && !round->exchange.ops->dense && i < round->tensors; i++) {
+        round->job->counters.sparse_nonzeros += round->exchange.tensor[i].sent.count;
+    }
+}
+
+static void round_computed(struct work *work)
+{
+    struct round *round = work->round;
+
+    if (round->machine.state == ROUND_REDUCE) {
+        if (round->op) {
+            round->job->store->op_size = round->exchange_op.size;
+            round->job->store->ops_done++;
+        }
+        delivered(round, ROUND_ON_COMPUTED);
+        return;
+    }
+    if (outdated(round)) {
+        return;
+    }
+    if (round->machine.state == ROUND_SELECT) {
+        count_entries(round);
+    }
+    move(round, ROUND_ON_COMPUTED, ROUND_EXCHANGE);
+    exchange_frames(round);
+}
+
+/* True while a compute of the bucket that was split still works on this round's tensor. */
+static bool busy(const struct round *round)
+{
+    const struct job *job = round->job;
+
+    return round->tensors == 1 &&
+           job->round[job->tensor[round->tensor[0]].bucket].machine.state == ROUND_SELECT;
+}
+
+void round_try(struct round *round)
+{
+    struct job *job = round->job;
+
+    if (job->machine.state != JOB_ACTIVE || round->machine.state != ROUND_COLLECT || busy(round) ||
+        !collected(round)) {
+        return;
+    }
+    if (begin(round) != ADTOPK_OK) {
+        fail_memory(round);
+        return;
+    }
+    move(round, ROUND_ON_COLLECTED, ROUND_SELECT);
+    core_compute(
+        &round->work, round->op ? work_combine : work_select, round_computed, round_bytes(round));
+}
+
+void round_freeze(struct round *round)
+{
+    if (round->machine.state == ROUND_EXCHANGE || round->machine.state == ROUND_FETCH) {
+        drop_exchange(round);
+        round->job->counters.rounds_retried++;
+        move(round, ROUND_ON_FREEZE, ROUND_COLLECT);
+    }
+}
+
+void round_fetch(struct round *round, uint16_t holder)
+{
+    if (round->machine.state == ROUND_COLLECT) {
+        move(round, ROUND_ON_HELD, ROUND_FETCH);
+        view_send_fetch(round->job, holder, round_number(round), round->bucket, round->op);
+    }
+}
+
+void round_copy(struct round *round, const struct buffer *frame)
+{
+    struct error error;
+
+    if (round->machine.state != ROUND_FETCH) {
+        round->job->core->bad_messages++;
+        return;
+    }
+    if (copy_decode(round, frame, &error) != ADTOPK_OK) {
+        job_fail(round->job, &error, true);
+        return;
+    }
+    delivered(round, ROUND_ON_COPY);
+}
+
+void round_send_copy(const struct round *round, uint16_t node, uint64_t number)
+{
+    struct buffer *copy = copy_encode(round, number);
+
+    if (copy == NULL) {
+        struct error error;
+        (void)error_set(
+            &error, ADTOPK_ERR_MEMORY, "no memory for a copy of bucket %u", round->bucket);
+        job_fail(round->job, &error, true);
+        return;
+    }
+    core_send_frame(round->job, node, copy);
+    buffer_unref(copy);
+}
+
+void round_split(struct round *round, uint64_t step)
+{
+    struct job *job = round->job;
+    enum round_state state = (enum round_state)round->machine.state;
+
+    if (round->bucket >= job->buckets || round->tensors < 2 || round->split_step <= step ||
+        step < step_number(job)) {
+        return;
+    }
+    if (step == step_number(job) && state != ROUND_IDLE && state != ROUND_COLLECT &&
+        state != ROUND_SELECT && state != ROUND_EXCHANGE) {
+        return; /* complete on this node: nobody can still be waiting for it */
+    }
+    round->split_step = step;
+    job->tensor[round->tensor[0]].store->split = step + 1;
+    if (step != step_number(job) || state == ROUND_IDLE) {
+        return;
+    }
+    if (state != ROUND_SELECT) { /* a running compute finds out when it is back */
+        drop_exchange(round);
+        move(round, ROUND_ON_SPLIT, ROUND_IDLE);
+    }
+    for (unsigned i = 0; i < round->tensors; i++) {
+        round_open(&job->round[job->buckets + round->tensor[i]]);
+    }
+    try_alone(round);
+}
+
+/* Frames of the next step, of a view whose commit is still on its way, or of a round whose local
+ * gradients are not there yet. A peer can have one frame a phase, round and step in flight. */
+static void park(
+    struct job *job, uint16_t node, const struct payload_header *header, struct buffer *frame)
+{
+    unsigned limit = (job->members + 1) * (job->buckets + job->tensors + 1) * 8;
+    struct parked *parked = job->parked_count < limit ? malloc(sizeof(*parked)) : NULL;
+
+    if (parked == NULL) {
+        struct error error;
+        (void)error_set(&error, ADTOPK_ERR_PROTOCOL, "node %u sent more frames than fit", node);
+        job_fail(job, &error, true);
+        return;
+    }
+    *parked = (struct parked){
+        .next = job->parked, .node = node, .header = *header, .frame = buffer_ref(frame)};
+    job->parked = parked;
+    job->parked_count++;
+}
+
+void round_drop_parked(struct job *job, uint32_t view)
+{
+    struct parked **link = &job->parked;
+
+    while (*link != NULL) {
+        struct parked *parked = *link;
+        if (parked->header.view >= view) {
+            link = &parked->next;
+            continue;
+        }
+        *link = parked->next;
+        job->parked_count--;
+        buffer_unref(parked->frame);
+        free(parked);
+    }
+}
+
+/* The round that a frame names, or NULL. */
+static struct round *round_of(struct job *job, const struct payload_header *header)
+{
+    if (header->kind == FRAME_OP || header->kind == FRAME_OP_COPY) {
+        return &job->op_round;
+    }
+    return header->bucket < job->rounds ? &job->round[header->bucket] : NULL;
+}
+
+void round_frame(struct job *job, uint16_t node, struct buffer *frame)
+{
+    struct payload_header header;
+    struct round *round = NULL;
+    int from = view_index(job, node);
+
+    if (payload_peek(&header, frame->bytes, frame->size, NULL) != ADTOPK_OK ||
+        header.source != node || header.kind > FRAME_OP_COPY || header.view < job->view ||
+        (job->view > 0 && from < 0)) {
+        job->core->bad_messages++; /* forged, foreign, or of a view that is over */
+        return;
+    }
+    if (job->round != NULL && job->view == header.view) {
+        round = round_of(job, &header);
+        if (round == NULL || header.number < round_number(round) ||
+            header.number > round_number(round) + 1) {
+            job->core->bad_messages++;
+            return;
+        }
+    }
+    if (round != NULL && header.kind >= FRAME_STEP_COPY) {
+        if (header.number == round_number(round)) {
+            round_copy(round, frame);
+        }
+    } else if (round != NULL && round->machine.state == ROUND_EXCHANGE && belongs(round, &header)) {
+        take(round, (unsigned)from, &header, frame);
+        advance(round);
+    } else {
+        park(job, node, &header, frame);
+    }
+}

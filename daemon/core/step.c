@@ -1,0 +1,115 @@
+/*
+ * Steps: opened when the one before is closed; over when every round is delivered and every local
+ * rank has ended it. Then either what was sent leaves the residuals (accepted), or, if a gradient
+ * anywhere held NaN or Inf, the gradients are withdrawn again. All nodes decide alike, because the
+ * flag travels with every contribution.
+ */
+#include "daemon/core/model.h"
+
+#define TO(state) (1u << (state))
+
+const struct machine_table step_machine = {
+    .name = "step",
+    .states = STEP_STATES,
+    .events = STEP_EVENTS,
+    .state_name = {"idle", "open", "settle", "withdraw"},
+    .event_name = {"open", "delivered", "done"},
+    .next =
+        {
+            [STEP_IDLE] = {[STEP_ON_OPEN] = TO(STEP_OPEN)},
+            [STEP_OPEN] = {[STEP_ON_DELIVERED] = TO(STEP_SETTLE) | TO(STEP_WITHDRAW)},
+            [STEP_SETTLE] = {[STEP_ON_DONE] = TO(STEP_IDLE)},
+            [STEP_WITHDRAW] = {[STEP_ON_DONE] = TO(STEP_IDLE)},
+        },
+};
+
+uint64_t step_number(const struct job *job)
+{
+    return job->store != NULL ? job->store->steps_done : 0;
+}
+
+bool step_round_active(const struct job *job, const struct round *round)
+{
+    uint64_t step = step_number(job);
+
+    if (round->bucket < job->buckets) {
+        return round->split_step > step;
+    }
+    return job->round[job->tensor[round->tensor[0]].bucket].split_step <= step;
+}
+
+struct round *step_round(struct job *job, uint32_t tensor)
+{
+    struct round *round = &job->round[job->tensor[tensor].bucket];
+
+    return step_round_active(job, round) ? round : &job->round[job->buckets + tensor];
+}
+
+void step_open(struct job *job)
+{
+    machine_fire(&job->step, STEP_ON_OPEN, STEP_OPEN);
+    job->step_since_us = 0;
+    for (uint32_t r = 0; r < job->rounds; r++) {
+        if (step_round_active(job, &job->round[r])) {
+            round_open(&job->round[r]);
+        }
+    }
+}
+
+static void step_done(struct work *work)
+{
+    struct job *job = work->job;
+    bool withdrawn = job->step.state == STEP_WITHDRAW;
+    uint64_t step = job->store->steps_done;
+
+    job->store->step_status = withdrawn ? ADTOPK_NONFINITE : ADTOPK_OK;
+    job->store->steps_withdrawn += withdrawn ? 1 : 0;
+    job->store->steps_done++;
+    job->counters.phase_us[PHASE_SETTLE] += job->core->now_us - job->settle_since_us;
+    job->counters.dense_bytes += job->counters.elements * sizeof(float);
+    for (uint32_t r = 0; r < job->rounds; r++) {
+        if (job->round[r].machine.state == ROUND_DELIVERED) {
+            round_close(&job->round[r]);
+        }
+    }
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->machine.state != RANK_LEFT) {
+            core_act(job->core, &(struct action){.type = ACTION_STEP,
+                                    .session = job->rank[i]->session,
+                                    .number = step,
+                                    .status = (enum adtopk_status)job->store->step_status});
+        }
+    }
+    machine_fire(&job->step, STEP_ON_DONE, STEP_IDLE);
+    step_open(job);
+}
+
+void step_check(struct job *job)
+{
+    uint64_t step = step_number(job);
+    uint64_t bytes = 0;
+    bool nonfinite = false;
+
+    if (job->machine.state != JOB_ACTIVE || job->step.state != STEP_OPEN) {
+        return;
+    }
+    for (uint32_t r = 0; r < job->rounds; r++) {
+        if (step_round_active(job, &job->round[r]) &&
+            job->round[r].machine.state != ROUND_DELIVERED) {
+            return;
+        }
+    }
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->ended != step + 1) {
+            return;
+        }
+    }
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        const struct tensor *tensor = &job->tensor[t];
+        nonfinite = nonfinite || tensor->store->round_nonfinite != 0;
+        bytes += (tensor->dense ? tensor->numel : tensor->sent.count * 4) * sizeof(float);
+    }
+    machine_fire(&job->step, STEP_ON_DELIVERED, nonfinite ? STEP_WITHDRAW : STEP_SETTLE);
+    job->settle_since_us = job->core->now_us;
+    core_compute(&job->settle, work_settle, step_done, bytes);
+}

@@ -1,0 +1,39 @@
+#include "daemon/core/store.h"
+
+#define ALIGNMENT 64u
+
+static uint64_t records_size(uint32_t tensors)
+{
+    uint64_t size = sizeof(struct store_header) + (uint64_t)tensors * sizeof(struct store_tensor);
+
+    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+uint64_t store_size(uint32_t tensors, uint64_t residual_elements)
+{
+    return records_size(tensors) + residual_elements * sizeof(float);
+}
+
+float *store_residuals(struct store_header *store)
+{
+    return (float *)(void *)((uint8_t *)store + records_size(store->tensors));
+}
+
+enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t job,
+    uint64_t digest, uint32_t tensors, struct error *err)
+{
+    if (!existing) {
+        *store = (struct store_header){
+            .version = STORE_VERSION, .job = job, .digest = digest, .tensors = tensors};
+        store->magic = STORE_MAGIC;
+        return ADTOPK_OK;
+    }
+    if (store->magic != STORE_MAGIC || store->version != STORE_VERSION || store->job != job) {
+        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is damaged");
+    }
+    if (store->tensors != tensors || store->digest != digest) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "the job was started with other tensors, another policy or other ranks on this node");
+    }
+    return ADTOPK_OK;
+}

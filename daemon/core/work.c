@@ -1,0 +1,412 @@
+/*
+ * What runs on worker threads: the passes over gradients, residuals and updates.
+ *
+ * A compute owns its round's tensors while it runs; the core's thread touches none of them until
+ * it is back. Whatever it leaves in the store at any moment is a state from which the step can be
+ * repeated: a gradient is added once (STAGE_ACCUMULATED), what was selected stays in the residual
+ * until the step is over, so that a retry selects the same entries again, bit for bit.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+
+static struct work *work_of(struct compute *compute)
+{
+    return (struct work *)compute;
+}
+
+static enum adtopk_status no_memory(struct work *work, const char *what)
+{
+    work->status = error_set(
+        &work->error, ADTOPK_ERR_MEMORY, "job '%s': no memory to %s", work->job->key.name, what);
+    return work->status;
+}
+
+static bool by_rank(const struct job *job, const struct tensor *tensor)
+{
+    return job->policy.scope == SCOPE_RANK && !tensor->dense;
+}
+
+/* The gradient of each local rank, NULL where it pushed none. */
+static const void **gradients_of(const struct job *job, uint32_t t)
+{
+    const void **gradient = calloc(job->ranks, sizeof(*gradient));
+
+    for (unsigned r = 0; gradient != NULL && r < job->ranks; r++) {
+        if (job->rank[r]->pushed[t] == job->store->steps_done + 1) {
+            gradient[r] = job->rank[r]->gradients + job->tensor[t].layout.gradient_offset;
+        }
+    }
+    return gradient;
+}
+
+/* Adds (or takes back) the step's gradients. Returns the number of non-finite elements. */
+static uint64_t compensate(const struct job *job, struct tensor *tensor,
+    const void *const *gradient,
+    uint64_t (*pass)(float *, const void *const *, unsigned, enum dtype, uint64_t, double[2]))
+{
+    uint64_t nonfinite = 0;
+
+    if (!by_rank(job, tensor)) {
+        return pass(tensor->residual, gradient, job->ranks, tensor->spec.dtype, tensor->numel,
+            tensor->store->input);
+    }
+    for (unsigned r = 0; r < job->ranks; r++) {
+        nonfinite += pass(tensor->residual + r * tensor->numel, &gradient[r], 1, tensor->spec.dtype,
+            tensor->numel, tensor->store->input);
+    }
+    return nonfinite;
+}
+
+static uint64_t withdraw_pass(float *acc, const void *const *gradients, unsigned count,
+    enum dtype dtype, uint64_t n, double sums[2])
+{
+    withdraw(acc, gradients, count, dtype, n, sums);
+    return 0;
+}
+
+static void quantise(const struct job *job, struct sparse *list)
+{
+    for (size_t i = 0; job->policy.values == PAYLOAD_VALUE_BF16 && i < list->count; i++) {
+        list->value[i] = bf16_to_f32(bf16_from_f32(list->value[i]));
+    }
+}
+
+/* Sums the local ranks' lists, in their order, into the node's. */
+static enum adtopk_status merge_ranks(const struct job *job, struct tensor *tensor)
+{
+    struct sparse *sent = &tensor->sent;
+    struct sparse other = *sent;
+    struct sparse *sum = sent, *next = &other;
+
+    other.position = malloc(sent->capacity * sizeof(*other.position));
+    other.value = malloc(sent->capacity * sizeof(*other.value));
+    if (other.position == NULL || other.value == NULL) {
+        free(other.position);
+        free(other.value);
+        return ADTOPK_ERR_MEMORY;
+    }
+    sum->count = 0;
+    for (unsigned r = 0; r < job->ranks; r++) {
+        struct sparse *swap = sum;
+        sparse_add(sum, &tensor->rank_sent[r], next);
+        sum = next;
+        next = swap;
+    }
+    if (sum == &other) {
+        (void)memcpy(sent->position, other.position, other.count * sizeof(*other.position));
+        (void)memcpy(sent->value, other.value, other.count * sizeof(*other.value));
+        sent->count = other.count;
+    }
+    free(other.position);
+    free(other.value);
+    return ADTOPK_OK;
+}
+
+/* Selects from the accumulated residual into tensor->sent. Repeatable: changes nothing else. */
+static enum adtopk_status select_tensor(const struct job *job, struct tensor *tensor)
+{
+    const struct policy *policy = &job->policy;
+    const struct tensor_shape *shape = &tensor->spec.shape;
+    uint64_t turn = tensor->store->turn;
+    enum adtopk_status status = ADTOPK_OK;
+    void *scratch;
+
+    if (tensor->dense) {
+        return ADTOPK_OK;
+    }
+    scratch = malloc(select_scratch(tensor->numel) + 1);
+    if (scratch == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (by_rank(job, tensor)) {
+        for (unsigned r = 0; r < job->ranks; r++) {
+            policy->sparsifier->select(tensor->residual + r * tensor->numel, shape, &policy->params,
+                turn, &tensor->rank_sent[r], scratch);
+        }
+        status = merge_ranks(job, tensor);
+    } else {
+        policy->sparsifier->select(
+            tensor->residual, shape, &policy->params, turn, &tensor->sent, scratch);
+    }
+    free(scratch);
+    quantise(job, &tensor->sent);
+    tensor->sent_step = job->store->steps_done + 1;
+    return status;
+}
+
+static enum adtopk_status accumulate_tensor(const struct job *job, uint32_t t)
+{
+    struct tensor *tensor = &job->tensor[t];
+    struct store_tensor *store = tensor->store;
+    const void **gradient;
+
+    if (store->step == job->store->steps_done && store->stage >= STAGE_ACCUMULATED) {
+        return ADTOPK_OK; /* a retry: the gradient is in the residual already */
+    }
+    gradient = gradients_of(job, t);
+    if (gradient == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    store->nonfinite = compensate(job, tensor, gradient, accumulate) > 0;
+    store->round_nonfinite = 0;
+    store->step = job->store->steps_done;
+    store->stage = STAGE_ACCUMULATED;
+    free(gradient);
+    return ADTOPK_OK;
+}
+
+void work_select(struct compute *compute)
+{
+    struct work *work = work_of(compute);
+    struct round *round = work->round;
+    struct job *job = work->job;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        uint32_t t = round->tensor[i];
+        struct exchange_tensor *entry = &round->exchange.tensor[i];
+        if (accumulate_tensor(job, t) != ADTOPK_OK ||
+            select_tensor(job, &job->tensor[t]) != ADTOPK_OK) {
+            (void)no_memory(work, "select");
+            return;
+        }
+        round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
+        entry->acc = job->tensor[t].residual;
+        entry->sent = job->tensor[t].sent;
+    }
+    work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
+}
+
+void work_combine(struct compute *compute)
+{
+    struct work *work = work_of(compute);
+    struct round *round = work->round;
+
+    work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
+}
+
+/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for
+ * gets memory of its own. */
+static enum adtopk_status place_result(
+    const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct tensor *tensor = &job->tensor[t];
+    const struct local_update *update = plan_update(job, t);
+
+    entry->dense =
+        update->dense_offset != 0 ? (float *)(void *)(job->results + update->dense_offset) : NULL;
+    if (tensor->dense) {
+        return ADTOPK_OK;
+    }
+    entry->update.capacity = tensor->list_capacity;
+    if (update->index_offset != 0) {
+        entry->update.position = (uint32_t *)(void *)(job->results + update->index_offset);
+        entry->update.value = (float *)(void *)(job->results + update->value_offset);
+        return ADTOPK_OK;
+    }
+    entry->update.position = malloc(tensor->list_capacity * sizeof(uint32_t));
+    entry->update.value = malloc(tensor->list_capacity * sizeof(float));
+    return entry->update.position != NULL && entry->update.value != NULL ? ADTOPK_OK
+                                                                         : ADTOPK_ERR_MEMORY;
+}
+
+static void drop_result(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    if (!job->tensor[t].dense && plan_update(job, t)->index_offset == 0) {
+        free(entry->update.position);
+        free(entry->update.value);
+    }
+    entry->update = (struct sparse){0};
+}
+
+/* From positions of the turn's view to what ranks see: elements, and the dense form. */
+static void write_update(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct tensor *tensor = &job->tensor[t];
+    struct local_update *update = plan_update(job, t);
+
+    update->step = job->store->steps_done;
+    update->turn = (uint32_t)tensor->store->turn;
+    update->count = 0;
+    update->forms = update->dense_offset != 0 ? LOCAL_FORM_DENSE : 0u;
+    if (tensor->dense) {
+        return;
+    }
+    if (entry->dense != NULL) {
+        (void)memset(entry->dense, 0, tensor->numel * sizeof(float));
+        sparse_scatter(entry->dense, &entry->shape.view, &entry->update);
+    }
+    if (update->index_offset != 0) {
+        for (size_t i = 0; i < entry->update.count; i++) {
+            entry->update.position[i] =
+                (uint32_t)view_element(&entry->shape.view, entry->update.position[i]);
+        }
+        update->count = entry->update.count;
+        update->forms |= LOCAL_FORM_LIST;
+    }
+}
+
+void work_reduce(struct compute *compute)
+{
+    struct work *work = work_of(compute);
+    struct round *round = work->round;
+    struct job *job = work->job;
+
+    for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
+        if (place_result(job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
+            (void)no_memory(work, "sum");
+        }
+    }
+    if (work->status == ADTOPK_OK) {
+        work->status = round->exchange.ops->finish(&round->exchange, &work->error);
+    }
+    for (unsigned i = 0; i < round->tensors; i++) {
+        uint32_t t = round->tensor[i];
+        if (work->status == ADTOPK_OK) {
+            write_update(job, t, &round->exchange.tensor[i]);
+        }
+        drop_result(job, t, &round->exchange.tensor[i]);
+    }
+    for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
+        struct store_tensor *store = job->tensor[round->tensor[i]].store;
+        store->round_nonfinite = round->exchange.nonfinite;
+        store->stage = STAGE_DELIVERED;
+    }
+}
+
+/* One bit an entry of what was sent: is it in the sum? NULL if all are. */
+static enum adtopk_status accepted_entries(
+    const struct job *job, uint32_t t, const struct collective_ops *ops, uint8_t **accepted)
+{
+    const struct sparse *sent = &job->tensor[t].sent;
+    struct payload_header header = {.job = job->id, .number = job->store->steps_done};
+
+    *accepted = NULL;
+    if (ops->accepts == NULL) {
+        return ADTOPK_OK;
+    }
+    *accepted = calloc(sent->count / 8 + 1, 1);
+    for (size_t i = 0; *accepted != NULL && i < sent->count; i++) {
+        if (ops->accepts(&header, t, sent->position[i])) {
+            (*accepted)[i / 8] |= (uint8_t)(1u << i % 8);
+        }
+    }
+    return *accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+/* Scope rank: an accepted entry leaves the residual of every rank that selected it; what rounding
+ * cut off the sum stays with the first of them. */
+static void settle_ranks(struct job *job, struct tensor *tensor, const struct view *view,
+    const uint8_t *accepted, size_t *next)
+{
+    double *applied = tensor->store->applied;
+
+    for (size_t i = 0; i < tensor->sent.count; i++) {
+        uint64_t element = view_element(view, tensor->sent.position[i]);
+        bool leaves = accepted == NULL || (accepted[i / 8] >> i % 8 & 1) != 0;
+        double left = -(double)tensor->sent.value[i];
+        float *first = NULL;
+        for (unsigned r = 0; r < job->ranks; r++) {
+            const struct sparse *list = &tensor->rank_sent[r];
+            float *residual = &tensor->residual[r * tensor->numel + element];
+            if (next[r] == list->count || list->position[next[r]] != tensor->sent.position[i]) {
+                continue;
+            }
+            next[r]++;
+            if (leaves) {
+                left += (double)*residual;
+                *residual = 0;
+                first = first != NULL ? first : residual;
+            }
+        }
+        if (leaves && first != NULL) {
+            *first = (float)left;
+            applied[0] += (double)tensor->sent.value[i];
+            applied[1] += (double)tensor->sent.value[i] * ledger_sign(element);
+        }
+    }
+}
+
+static void settle_dense(const struct job *job, struct tensor *tensor)
+{
+    double *applied = tensor->store->applied;
+    float *residual = tensor->residual;
+
+    if (job->policy.dense_values == PAYLOAD_VALUE_F32) {
+        ledger_sums(residual, tensor->numel, applied);
+        (void)memset(residual, 0, tensor->numel * sizeof(*residual));
+        return;
+    }
+    for (uint64_t i = 0; i < tensor->numel; i++) {
+        float sent = bf16_to_f32(bf16_from_f32(residual[i]));
+        applied[0] += (double)sent;
+        applied[1] += (double)sent * ledger_sign(i);
+        residual[i] -= sent;
+    }
+}
+
+static enum adtopk_status settle_tensor(struct job *job, uint32_t t)
+{
+    struct tensor *tensor = &job->tensor[t];
+    struct payload_shape shape = {0};
+    uint8_t *accepted = NULL;
+    size_t *next = NULL;
+
+    if (tensor->dense) {
+        settle_dense(job, tensor);
+        return ADTOPK_OK;
+    }
+    shape = plan_shape(job, tensor);
+    if (tensor->sent_step != job->store->steps_done + 1 &&
+        select_tensor(job, tensor) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY; /* a restarted daemon selects what it had sent again */
+    }
+    if (accepted_entries(job, t, job->policy.sparse_collective, &accepted) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (!by_rank(job, tensor)) {
+        job->policy.sparsifier->settle(
+            tensor->residual, &shape.view, &tensor->sent, accepted, tensor->store->applied);
+    } else {
+        next = calloc(job->ranks, sizeof(*next));
+        if (next != NULL) {
+            settle_ranks(job, tensor, &shape.view, accepted, next);
+        }
+        free(next);
+    }
+    free(accepted);
+    return by_rank(job, tensor) && next == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_OK;
+}
+
+static enum adtopk_status withdraw_tensor(struct job *job, uint32_t t)
+{
+    const void **gradient = gradients_of(job, t);
+
+    if (gradient == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    (void)compensate(job, &job->tensor[t], gradient, withdraw_pass);
+    free(gradient);
+    return ADTOPK_OK;
+}
+
+void work_settle(struct compute *compute)
+{
+    struct work *work = work_of(compute);
+    struct job *job = work->job;
+    bool withdrawn = job->step.state == STEP_WITHDRAW;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        struct store_tensor *store = job->tensor[t].store;
+        if (store->stage == STAGE_SETTLED) {
+            continue; /* a restarted daemon goes on where it was cut off */
+        }
+        if ((withdrawn ? withdraw_tensor(job, t) : settle_tensor(job, t)) != ADTOPK_OK) {
+            (void)no_memory(work, "settle");
+            return;
+        }
+        store->turn += withdrawn ? 0 : 1;
+        store->stage = STAGE_SETTLED;
+    }
+}

@@ -1,0 +1,218 @@
+/* The session socket: binding it where no other daemon lives, and accepting. */
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/local/session.h"
+
+#define LISTEN_BACKLOG 128
+#define LISTEN_ACCEPTS 16 /* a turn */
+#define LISTEN_LOCK_TRIES 100
+#define LISTEN_LOCK_PAUSE_NS 10000000
+
+static enum adtopk_status listen_failed(
+    const struct local *local, const char *call, int reason, struct error *err)
+{
+    return error_set(
+        err, ADTOPK_ERR_SYSTEM, "cannot listen on %s: %s: %s", local->path, call, strerror(reason));
+}
+
+/* Two daemons that start at once must not both find the path free: while one looks and binds, it
+ * holds a lock on the directory. Returns the descriptor that holds it, or -1. */
+static int listen_lock(const struct local *local, struct error *err)
+{
+    const struct timespec pause = {.tv_nsec = LISTEN_LOCK_PAUSE_NS};
+    char *copy = strdup(local->path);
+    int fd;
+
+    if (copy == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the socket's path");
+        return -1;
+    }
+    fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        (void)listen_failed(local, "its directory", errno, err);
+    }
+    free(copy);
+    for (int tries = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; tries++) {
+        if (errno != EWOULDBLOCK || tries == LISTEN_LOCK_TRIES) {
+            (void)listen_failed(local, "locking its directory", errno, err);
+            (void)close(fd);
+            return -1;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    return fd;
+}
+
+/* Removes what a dead daemon left; an error if the path is anything else. */
+static enum adtopk_status listen_clear(
+    const struct local *local, const struct sockaddr_un *address, struct error *err)
+{
+    struct stat status;
+    int probe, reason;
+
+    if (lstat(local->path, &status) != 0) {
+        return errno == ENOENT ? ADTOPK_OK : listen_failed(local, "stat", errno, err);
+    }
+    if (!S_ISSOCK(status.st_mode)) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "cannot listen on %s: it exists and is no socket", local->path);
+    }
+    probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0) {
+        return listen_failed(local, "socket", errno, err);
+    }
+    reason = connect(probe, (const struct sockaddr *)address, sizeof *address) == 0 ? 0 : errno;
+    (void)close(probe);
+    if (reason != ECONNREFUSED) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "cannot listen on %s: a daemon serves it already", local->path);
+    }
+    return unlink(local->path) == 0 ? ADTOPK_OK : listen_failed(local, "unlink", errno, err);
+}
+
+static enum adtopk_status listen_bind(
+    struct local *local, const struct sockaddr_un *address, struct error *err)
+{
+    struct stat status;
+
+    if (bind(local->listener, (const struct sockaddr *)address, sizeof *address) != 0) {
+        return listen_failed(local, "bind", errno, err);
+    }
+    if (lstat(local->path, &status) != 0) {
+        return listen_failed(local, "stat", errno, err);
+    }
+    local->path_device = status.st_dev;
+    local->path_inode = status.st_ino;
+    if (chmod(local->path, (mode_t)local->config.mode) != 0) {
+        return listen_failed(local, "chmod", errno, err);
+    }
+    if (listen(local->listener, LISTEN_BACKLOG) != 0) {
+        return listen_failed(local, "listen", errno, err);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status listen_open(struct local *local, struct error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    enum adtopk_status status;
+    int lock;
+
+    if (local->path[0] == '\0' || strlen(local->path) >= sizeof address.sun_path) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "cannot listen on \"%s\": a socket path has 1 to %zu bytes", local->path,
+            sizeof address.sun_path - 1);
+    }
+    memcpy(address.sun_path, local->path, strlen(local->path) + 1);
+    local->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    local->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (local->spare < 0 || local->listener < 0) {
+        return listen_failed(local, "socket", errno, err);
+    }
+    lock = listen_lock(local, err);
+    if (lock < 0) {
+        return err->code;
+    }
+    status = listen_clear(local, &address, err);
+    if (status == ADTOPK_OK) {
+        status = listen_bind(local, &address, err);
+    }
+    (void)close(lock);
+    return status;
+}
+
+/* No descriptors left: spends the spare one to say so, and stops for a moment, or the listening
+ * socket would stay readable and the loop would spin. */
+static void listen_exhausted(struct local *local)
+{
+    if (local->spare >= 0) {
+        int socket;
+
+        (void)close(local->spare);
+        socket = accept4(local->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (socket >= 0) {
+            reply_refuse(socket, ADTOPK_ERR_SYSTEM, "the daemon has no file descriptors left");
+            (void)close(socket);
+            local->stats.refused++;
+        }
+        local->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+    local->paused = true;
+    (void)uv_poll_stop(&local->listen_poll);
+    session_schedule(local);
+}
+
+static void listen_take(struct local *local, int socket)
+{
+    struct error err;
+    char text[ERROR_TEXT_SIZE];
+
+    if (local->used >= local->config.max_sessions) {
+        (void)snprintf(text, sizeof text, "the daemon serves %u sessions already, its limit",
+            local->config.max_sessions);
+        reply_refuse(socket, ADTOPK_ERR_DENIED, text);
+        (void)close(socket);
+        local->stats.refused++;
+    } else if (session_create(local, socket, &err) != ADTOPK_OK) {
+        local->stats.refused++;
+    } else {
+        local->stats.accepted++;
+    }
+}
+
+static void listen_on_readable(uv_poll_t *poll, int status, int events)
+{
+    struct local *local = poll->data;
+
+    (void)status;
+    (void)events;
+    for (int i = 0; i < LISTEN_ACCEPTS; i++) {
+        const int socket = accept4(local->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (socket >= 0) {
+            listen_take(local, socket);
+        } else if (errno == EAGAIN) {
+            return;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            listen_exhausted(local); /* EMFILE, ENFILE, ENOMEM */
+            return;
+        }
+    }
+}
+
+void listen_start(struct local *local)
+{
+    local->paused = false;
+    if (local->spare < 0) {
+        local->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+    (void)uv_poll_start(&local->listen_poll, UV_READABLE, listen_on_readable);
+}
+
+void listen_close(struct local *local)
+{
+    struct stat status;
+
+    if (local->path_inode != 0 && lstat(local->path, &status) == 0 &&
+        status.st_dev == local->path_device && status.st_ino == local->path_inode) {
+        (void)unlink(local->path);
+    }
+    if (local->listener >= 0) {
+        (void)close(local->listener);
+    }
+    if (local->spare >= 0) {
+        (void)close(local->spare);
+    }
+    local->listener = local->spare = -1;
+}

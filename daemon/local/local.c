@@ -1,0 +1,162 @@
+/* The public functions: creating, a turn of the loop, closing. */
+#include "daemon/local/local.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/local/session.h"
+
+#define LOCAL_MAX_SESSIONS 1024
+#define LOCAL_STORE_TTL_MS (60 * 60 * 1000)
+#define LOCAL_ENTRIES_A_TURN 64 /* of one session: the others want a turn too */
+
+static void local_free(struct local *local)
+{
+    void (*done)(void *) = local->done;
+    void *context = local->context;
+
+    memory_drop_all(local);
+    free(local->slot);
+    free(local->path);
+    free(local);
+    if (done != NULL) {
+        done(context);
+    }
+}
+
+void local_finish(struct local *local)
+{
+    if (local->closing && local->handles == 0 && local->sessions == NULL) {
+        local_free(local);
+    }
+}
+
+static void local_on_closed(uv_handle_t *handle)
+{
+    struct local *local = handle->data;
+
+    local->handles--;
+    local_finish(local);
+}
+
+/* What can fail without having begun anything in the loop. */
+static enum adtopk_status local_prepare(
+    struct local *local, const struct local_config *config, struct error *err)
+{
+    local->config = *config;
+    local->config.path = NULL;
+    if (config->max_sessions == 0) {
+        local->config.max_sessions = LOCAL_MAX_SESSIONS;
+    }
+    if (config->store_ttl_ms == 0) {
+        local->config.store_ttl_ms = LOCAL_STORE_TTL_MS;
+    }
+    local->path = strdup(config->path);
+    local->slot = calloc(local->config.max_sessions, sizeof(struct session *));
+    local->stores = stores_create(local->config.store_ttl_ms);
+    if (local->path == NULL || local->slot == NULL || local->stores == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
+    }
+    return listen_open(local, err);
+}
+
+struct local *local_create(uv_loop_t *loop, const struct local_config *config,
+    const struct local_ops *ops, void *context, struct error *err)
+{
+    struct local *local = calloc(1, sizeof *local);
+    struct error why = {.code = ADTOPK_OK};
+
+    if (local == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
+        return NULL;
+    }
+    local->loop = loop;
+    local->ops = ops;
+    local->context = context;
+    local->listener = local->spare = -1;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    if (local_prepare(local, config, &why) == ADTOPK_OK &&
+        uv_poll_init(loop, &local->listen_poll, local->listener) != 0) {
+        (void)error_set(&why, ADTOPK_ERR_SYSTEM, "cannot watch %s", local->path);
+    }
+    if (why.code != ADTOPK_OK) {
+        (void)error_set(err, why.code, "%s", why.text);
+        listen_close(local);
+        local_free(local);
+        return NULL;
+    }
+    (void)uv_timer_init(loop, &local->timer);
+    local->listen_poll.data = local->timer.data = local;
+    local->handles = 2;
+    listen_start(local);
+    return local;
+}
+
+bool local_poll(struct local *local)
+{
+    bool busy = false;
+
+    for (struct session *session = local->sessions; session != NULL; session = session->next) {
+        busy |= submit_take(session, LOCAL_ENTRIES_A_TURN);
+    }
+    return busy;
+}
+
+bool local_sleep(struct local *local)
+{
+    bool pending = false;
+
+    for (struct session *session = local->sessions; session != NULL; session = session->next) {
+        if (session->state == SESSION_READY) {
+            ring_reader_sleep(&session->reader);
+            pending |= ring_reader_pending(&session->reader);
+        }
+    }
+    if (pending) {
+        local_awake(local);
+    }
+    return !pending;
+}
+
+void local_awake(struct local *local)
+{
+    for (struct session *session = local->sessions; session != NULL; session = session->next) {
+        if (session->state == SESSION_READY) {
+            ring_reader_awake(&session->reader);
+        }
+    }
+}
+
+void local_stats(const struct local *local, struct local_stats *stats)
+{
+    *stats = local->stats;
+    stats->gradient_bytes = 0;
+    for (struct session *session = local->sessions; session != NULL; session = session->next) {
+        stats->gradient_bytes += session->gradients.size;
+    }
+    stats->result_bytes = 0;
+    for (struct results *results = local->results; results != NULL; results = results->next) {
+        stats->result_bytes += results->memory.size;
+    }
+    stats->store_bytes = stores_bytes(local->stores);
+}
+
+void local_close(struct local *local, void (*done)(void *context))
+{
+    local->done = done;
+    local->closing = true;
+    uv_close((uv_handle_t *)&local->listen_poll, local_on_closed);
+    uv_close((uv_handle_t *)&local->timer, local_on_closed);
+    listen_close(local);
+    for (struct session *session = local->sessions; session != NULL;) {
+        struct session *next = session->next;
+
+        session->known = false;
+        session_end(session, ADTOPK_ERR_UNREACHABLE, "the daemon stops");
+        session_close(session);
+        segment_drop(&session->gradients);
+        session_collect(session);
+        session = next;
+    }
+}

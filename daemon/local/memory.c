@@ -1,0 +1,170 @@
+/* Memory that the core works on: gradients of sessions, results and stores of jobs. */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "daemon/local/session.h"
+
+/* ---- gradients ---- */
+
+static const void *memory_gradients(void *context, session_id id, uint64_t size, struct error *err)
+{
+    static const char name[] = "gradient arena";
+    struct session *session = session_find(context, id);
+    struct segment *segment;
+
+    if (session == NULL || session->gradients.bytes != NULL) {
+        (void)error_set(
+            err, ADTOPK_ERR_STATE, "session %llu takes no gradient arena", (unsigned long long)id);
+        return NULL;
+    }
+    segment = &session->gradients;
+    if (segment_create(segment, name, size, err) != ADTOPK_OK ||
+        segment_reserve(segment, name, err) != ADTOPK_OK ||
+        segment_map(segment, PROT_READ, name, err) != ADTOPK_OK) {
+        segment_drop(segment);
+        return NULL;
+    }
+    return segment->bytes;
+}
+
+enum adtopk_status memory_seal_gradients(struct session *session, struct error *err)
+{
+    static const char name[] = "gradient arena";
+    enum adtopk_status status = segment_seal(&session->gradients, SEGMENT_WRITER_SEALED, name, err);
+
+    /* Until now the client could punch holes. */
+    if (status == ADTOPK_OK) {
+        status = segment_reserve(&session->gradients, name, err);
+    }
+    segment_close(&session->gradients);
+    return status;
+}
+
+static void memory_release_session(void *context, session_id id)
+{
+    struct session *session = session_find(context, id);
+
+    if (session != NULL) {
+        segment_drop(&session->gradients);
+        session_collect(session);
+    }
+}
+
+/* ---- results ---- */
+
+static struct results **memory_find(struct local *local, uint64_t job)
+{
+    struct results **link = &local->results;
+
+    while (*link != NULL && (*link)->job != job) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+struct results *memory_results(const struct local *local, uint64_t job)
+{
+    struct results *results = local->results;
+
+    while (results != NULL && results->job != job) {
+        results = results->next;
+    }
+    return results;
+}
+
+static void memory_drop_results(struct results **link)
+{
+    struct results *results = *link;
+
+    *link = results->next;
+    segment_drop(&results->memory);
+    free(results);
+}
+
+/* Sealed before anybody else sees it: ranks can only map it to read. */
+static enum adtopk_status memory_fill_results(
+    struct segment *segment, uint64_t size, struct error *err)
+{
+    static const char name[] = "result arena";
+    enum adtopk_status status = segment_create(segment, name, size, err);
+
+    if (status == ADTOPK_OK) {
+        status = segment_reserve(segment, name, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = segment_map(segment, PROT_READ | PROT_WRITE, name, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = segment_seal(segment, SEGMENT_WRITER_SEALED, name, err);
+    }
+    if (status != ADTOPK_OK) {
+        segment_drop(segment);
+    }
+    return status;
+}
+
+static void *memory_get_results(
+    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+{
+    struct local *local = context;
+    struct results *results;
+
+    *existing = false;
+    if (memory_results(local, job) != NULL) {
+        (void)error_set(err, ADTOPK_ERR_STATE, "the job's result arena is in use");
+        return NULL;
+    }
+    results = calloc(1, sizeof *results);
+    if (results == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a result arena");
+        return NULL;
+    }
+    if (memory_fill_results(&results->memory, size, err) != ADTOPK_OK) {
+        free(results);
+        return NULL;
+    }
+    results->job = job;
+    results->next = local->results;
+    local->results = results;
+    return results->memory.bytes;
+}
+
+/* ---- stores ---- */
+
+static void *memory_store(
+    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+{
+    struct local *local = context;
+
+    return stores_get(local->stores, job, size, existing, err);
+}
+
+static void memory_release_job(void *context, uint64_t job, bool keep)
+{
+    struct local *local = context;
+    struct results **link = memory_find(local, job);
+
+    if (*link != NULL) {
+        memory_drop_results(link);
+    }
+    stores_release(local->stores, job, keep, uv_now(local->loop));
+    session_schedule(local);
+}
+
+struct core_memory local_memory(struct local *local)
+{
+    return (struct core_memory){.context = local,
+        .gradients = memory_gradients,
+        .results = memory_get_results,
+        .store = memory_store,
+        .release_session = memory_release_session,
+        .release_job = memory_release_job};
+}
+
+void memory_drop_all(struct local *local)
+{
+    while (local->results != NULL) {
+        memory_drop_results(&local->results);
+    }
+    stores_destroy(local->stores);
+}

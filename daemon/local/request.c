@@ -1,0 +1,300 @@
+/* What a client says over its socket: checked, and told to the core as events. */
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "daemon/local/session.h"
+#include "proto/codec.h"
+#include "proto/local.h"
+#include "proto/local.pb-c.h"
+
+#define REQUEST_MESSAGES 16 /* taken a turn: a flood delays nobody else */
+
+/* ---- open ---- */
+
+static enum adtopk_status request_copy_key(
+    char to[CORE_KEY_SIZE], const char *from, const char *field, struct error *err)
+{
+    const size_t length = strlen(from);
+
+    if (length == 0 || length >= CORE_KEY_SIZE) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %zu bytes; 1 to %d are allowed",
+            field, length, CORE_KEY_SIZE - 1);
+    }
+    for (size_t i = 0; i < length; i++) {
+        if ((unsigned char)from[i] < 0x20 || from[i] == 0x7f) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has a control character", field);
+        }
+    }
+    memcpy(to, from, length + 1);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status request_try_open(
+    struct session *session, const Adtopk__LocalOpen *open, struct error *err)
+{
+    struct event event = {.type = EVENT_RANK_OPEN,
+        .open = {.rank = open->rank,
+            .world_size = open->world_size,
+            .policy = open->policy[0] != '\0' ? open->policy : NULL}};
+    enum adtopk_status status;
+
+    if (open->version != LOCAL_VERSION) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "the client library speaks version %u of the protocol and the daemon version %u",
+            open->version, LOCAL_VERSION);
+    }
+    event.open.key.owner = (uint32_t)session->uid;
+    status = request_copy_key(event.open.key.name, open->job, "job's name", err);
+    if (status == ADTOPK_OK) {
+        status = request_copy_key(event.open.key.run_id, open->run_id, "run id", err);
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    session->job = core_job_id(&event.open.key);
+    status = session_event(session, &event, err);
+    session->known = status == ADTOPK_OK;
+    return status;
+}
+
+static void request_open(struct session *session, const Adtopk__LocalOpen *open)
+{
+    struct error err;
+
+    if (request_try_open(session, open, &err) != ADTOPK_OK) {
+        session_end(session, err.code, err.text);
+        return;
+    }
+    session_move(session, SESSION_OPEN);
+    reply_opened(session);
+}
+
+/* ---- register ---- */
+
+static enum adtopk_status request_spec(
+    const Adtopk__LocalTensor *tensor, struct tensor_spec *spec, struct error *err)
+{
+    const size_t length = strlen(tensor->name);
+
+    if (length == 0 || length >= CORE_NAME_SIZE) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "a tensor's name has %zu bytes; 1 to %d are allowed", length, CORE_NAME_SIZE - 1);
+    }
+    memset(spec, 0, sizeof *spec);
+    memcpy(spec->name, tensor->name, length + 1);
+    if (tensor->dtype >= DTYPE_COUNT) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" has the unknown dtype %u",
+            spec->name, tensor->dtype);
+    }
+    if (tensor->n_shape == 0 || tensor->n_shape > TENSOR_MAX_DIMS) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" has %zu dimensions; 1 to %d are allowed", spec->name, tensor->n_shape,
+            TENSOR_MAX_DIMS);
+    }
+    if (tensor->forms == 0 || tensor->forms > (LOCAL_FORM_LIST | LOCAL_FORM_DENSE)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" asks for unknown forms %u",
+            spec->name, tensor->forms);
+    }
+    if (tensor->group[0] != '\0' || tensor->n_global_shape > 0 || tensor->n_global_offset > 0 ||
+        tensor->memory != 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is in a group, a shard or not in host memory, "
+            "which this daemon does not serve",
+            spec->name);
+    }
+    spec->dtype = (enum dtype)tensor->dtype;
+    spec->forms = tensor->forms;
+    spec->shape.dims = (unsigned)tensor->n_shape;
+    memcpy(spec->shape.size, tensor->shape, tensor->n_shape * sizeof tensor->shape[0]);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status request_try_register(
+    struct session *session, const Adtopk__LocalTensor *tensor, struct error *err)
+{
+    struct tensor_spec spec;
+    struct event event = {.type = EVENT_RANK_REGISTER, .spec = &spec};
+    enum adtopk_status status;
+
+    if (session->tensors == CORE_MAX_TENSORS) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor \"%.100s\" is over the limit of %d",
+            tensor->name, CORE_MAX_TENSORS);
+    }
+    status = request_spec(tensor, &spec, err);
+    if (status == ADTOPK_OK) {
+        status = session_event(session, &event, err);
+    }
+    session->tensors += status == ADTOPK_OK;
+    return status;
+}
+
+/* Nobody waits for an answer to a registration: what is wrong with it is told at commit. */
+static void request_register(struct session *session, const Adtopk__LocalRegister *batch)
+{
+    struct error err;
+
+    for (size_t i = 0; i < batch->n_tensors && session->refused_status == ADTOPK_OK; i++) {
+        if (request_try_register(session, batch->tensors[i], &err) != ADTOPK_OK) {
+            session->refused_status = err.code;
+            memcpy(session->refused, err.text, sizeof session->refused);
+        }
+    }
+}
+
+/* ---- commit, mapped, leave ---- */
+
+static void request_commit(struct session *session)
+{
+    struct event event = {.type = EVENT_RANK_COMMIT};
+    struct error err;
+
+    if (session->refused_status != ADTOPK_OK) {
+        reply_error(session, session->refused_status, session->refused, false);
+        return;
+    }
+    if (session_event(session, &event, &err) != ADTOPK_OK) {
+        segment_drop(&session->gradients);
+        reply_error(session, err.code, err.text, false);
+        return;
+    }
+    assert(session->gradients.bytes != NULL); /* at least the operation area */
+    session_move(session, SESSION_ARENA);
+    session->reader.page->tensors = session->tensors;
+    reply_arena(session);
+}
+
+static void request_mapped(struct session *session)
+{
+    struct event event = {.type = EVENT_RANK_MAPPED};
+    struct error err;
+
+    if (memory_seal_gradients(session, &err) != ADTOPK_OK) {
+        session_refuse(session, &err);
+        return;
+    }
+    if (session_event(session, &event, &err) != ADTOPK_OK) {
+        session_lost(session, "process %d could not start: %s", (int)session->pid, err.text);
+        session_end(session, err.code, err.text);
+        return;
+    }
+    session_move(session, SESSION_MAPPED);
+}
+
+static void request_leave(struct session *session)
+{
+    struct event event = {.type = EVENT_RANK_LEAVE};
+    struct error err;
+
+    /* What was submitted before goodbye comes before it. */
+    (void)submit_take(session, LOCAL_RING_ENTRIES);
+    if (session->state >= SESSION_LEAVING) {
+        return;
+    }
+    if (session_event(session, &event, &err) != ADTOPK_OK) {
+        session_lost(session, "process %d left: %s", (int)session->pid, err.text);
+        session_end(session, err.code, err.text);
+        return;
+    }
+    session->known = false; /* it may hang up now */
+    session_move(session, SESSION_LEAVING);
+}
+
+/* ---- receiving ---- */
+
+/* The states in which each kind of request may come. */
+static bool request_allowed(enum session_state state, Adtopk__LocalRequest__KindCase kind)
+{
+    switch (kind) {
+    case ADTOPK__LOCAL_REQUEST__KIND_OPEN: return state == SESSION_CONNECTED;
+    case ADTOPK__LOCAL_REQUEST__KIND_REGISTER:
+    case ADTOPK__LOCAL_REQUEST__KIND_COMMIT: return state == SESSION_OPEN;
+    case ADTOPK__LOCAL_REQUEST__KIND_MAPPED: return state == SESSION_ARENA;
+    case ADTOPK__LOCAL_REQUEST__KIND_LEAVE: return state >= SESSION_OPEN && state <= SESSION_READY;
+    default: return false;
+    }
+}
+
+static void request_dispatch(struct session *session, const Adtopk__LocalRequest *request)
+{
+    struct error err;
+
+    if (!request_allowed(session->state, request->kind_case)) {
+        (void)error_set(&err, ADTOPK_ERR_PROTOCOL, "request %d came in state %d of its session",
+            (int)request->kind_case, (int)session->state);
+        session_refuse(session, &err);
+        return;
+    }
+    switch (request->kind_case) {
+    case ADTOPK__LOCAL_REQUEST__KIND_OPEN: request_open(session, request->open); break;
+    case ADTOPK__LOCAL_REQUEST__KIND_REGISTER: request_register(session, request->register_); break;
+    case ADTOPK__LOCAL_REQUEST__KIND_COMMIT: request_commit(session); break;
+    case ADTOPK__LOCAL_REQUEST__KIND_MAPPED: request_mapped(session); break;
+    case ADTOPK__LOCAL_REQUEST__KIND_LEAVE: request_leave(session); break;
+    default: break;
+    }
+}
+
+static void request_take(struct session *session, const uint8_t *bytes, size_t size, int flags)
+{
+    Adtopk__LocalRequest *request;
+    struct error err;
+
+    if (session->state >= SESSION_LEAVING || (size == 1 && bytes[0] == LOCAL_WAKE && flags == 0)) {
+        return; /* a wake-up has done its work; after goodbye nothing counts */
+    }
+    if ((flags & MSG_CTRUNC) != 0) {
+        (void)error_set(&err, ADTOPK_ERR_PROTOCOL, "a message came with file descriptors");
+        session_refuse(session, &err);
+        return;
+    }
+    if (size == 0 || (flags & MSG_TRUNC) != 0) {
+        (void)error_set(&err, ADTOPK_ERR_PROTOCOL, "a message is %s",
+            size == 0 ? "empty" : "longer than 60000 bytes");
+        session_refuse(session, &err);
+        return;
+    }
+    request = (Adtopk__LocalRequest *)(void *)codec_unpack(
+        &adtopk__local_request__descriptor, bytes, size, CODEC_LOCAL_MAX, &err);
+    if (request == NULL) {
+        session_refuse(session, &err);
+        return;
+    }
+    request_dispatch(session, request);
+    codec_free(&request->base);
+}
+
+/* recvmsg() returns 0 for an empty message and for the end; only the latter hangs up. */
+static bool request_at_end(const struct session *session)
+{
+    struct pollfd socket = {.fd = session->socket, .events = POLLRDHUP};
+
+    return poll(&socket, 1, 0) > 0 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+void request_receive(struct session *session)
+{
+    uint8_t bytes[CODEC_LOCAL_MAX];
+
+    for (int i = 0; i < REQUEST_MESSAGES && session->state != SESSION_CLOSED; i++) {
+        struct iovec part = {.iov_base = bytes, .iov_len = sizeof bytes};
+        /* No room for control data: the kernel drops descriptors and sets MSG_CTRUNC. */
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+        const ssize_t size = recvmsg(session->socket, &message, MSG_DONTWAIT);
+
+        if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
+            return;
+        }
+        if (size < 0 || (size == 0 && request_at_end(session))) {
+            session_lost(
+                session, "process %d closed its connection without leaving", (int)session->pid);
+            session_close(session);
+            return;
+        }
+        session->local->stats.messages++;
+        request_take(session, bytes, (size_t)size, message.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+    }
+}

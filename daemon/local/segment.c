@@ -1,0 +1,149 @@
+#include "daemon/local/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL /* Linux 6.3; unknown to glibc 2.36 */
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+#define SEGMENT_PAGE 4096u
+#define SEGMENT_STRIDE (64u << 20) /* reserved at a time: a signal undoes one call's work */
+#define SEGMENT_MARGIN (64u << 20) /* always left to the system */
+
+const struct segment segment_none = {.fd = -1};
+
+static enum adtopk_status segment_failed(
+    const char *call, const char *name, int reason, struct error *err)
+{
+    return error_set(
+        err, ADTOPK_ERR_SYSTEM, "%s for the %s failed: %s", call, name, strerror(reason));
+}
+
+static enum adtopk_status segment_too_large(const char *name, uint64_t size, struct error *err)
+{
+    return error_set(err, ADTOPK_ERR_MEMORY,
+        "the %s needs %llu bytes, and this node has %llu bytes of memory left", name,
+        (unsigned long long)size, (unsigned long long)segment_available());
+}
+
+enum adtopk_status segment_create(
+    struct segment *segment, const char *name, uint64_t size, struct error *err)
+{
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    uint64_t rounded;
+
+    *segment = segment_none;
+    if (size == 0 || size > INT64_MAX / 2) {
+        return segment_too_large(name, size, err);
+    }
+    rounded = (size + SEGMENT_PAGE - 1) / SEGMENT_PAGE * SEGMENT_PAGE;
+    segment->fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
+    if (segment->fd < 0 && errno == EINVAL) {
+        segment->fd = memfd_create(name, flags);
+    }
+    if (segment->fd < 0) {
+        return segment_failed("memfd_create", name, errno, err);
+    }
+    if (ftruncate(segment->fd, (off_t)rounded) != 0) {
+        const int reason = errno;
+        segment_drop(segment);
+        return reason == EFBIG || reason == EINVAL ? segment_too_large(name, size, err)
+                                                   : segment_failed("ftruncate", name, reason, err);
+    }
+    segment->size = rounded;
+    return ADTOPK_OK;
+}
+
+/* Bytes of the segment that have no memory yet. */
+static uint64_t segment_missing(const struct segment *segment)
+{
+    struct stat status;
+    uint64_t there;
+
+    if (fstat(segment->fd, &status) != 0) {
+        return segment->size;
+    }
+    there = (uint64_t)status.st_blocks * 512;
+    return there < segment->size ? segment->size - there : 0;
+}
+
+enum adtopk_status segment_reserve(struct segment *segment, const char *name, struct error *err)
+{
+    const uint64_t missing = segment_missing(segment);
+    const uint64_t available = segment_available();
+
+    if (missing == 0) {
+        return ADTOPK_OK;
+    }
+    if (missing > available || available - missing < SEGMENT_MARGIN) {
+        return segment_too_large(name, segment->size, err);
+    }
+    for (uint64_t done = 0; done < segment->size;) {
+        const uint64_t left = segment->size - done;
+        const uint64_t size = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
+
+        if (fallocate(segment->fd, 0, (off_t)done, (off_t)size) == 0) {
+            done += size;
+        } else if (errno == ENOSPC || errno == ENOMEM || errno == EFBIG) {
+            return segment_too_large(name, segment->size, err);
+        } else if (errno != EINTR) {
+            return segment_failed("fallocate", name, errno, err);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status segment_map(
+    struct segment *segment, int protection, const char *name, struct error *err)
+{
+    void *bytes = mmap(NULL, segment->size, protection, MAP_SHARED, segment->fd, 0);
+
+    if (bytes == MAP_FAILED) {
+        return errno == ENOMEM ? segment_too_large(name, segment->size, err)
+                               : segment_failed("mmap", name, errno, err);
+    }
+    segment->bytes = bytes;
+    return ADTOPK_OK;
+}
+
+enum adtopk_status segment_seal(
+    struct segment *segment, enum segment_seals seals, const char *name, struct error *err)
+{
+    const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL |
+                       (seals == SEGMENT_WRITER_SEALED ? F_SEAL_FUTURE_WRITE : 0);
+    struct stat status;
+    int found;
+
+    /* An error here shows in what is found below, which is what counts. */
+    (void)fcntl(segment->fd, F_ADD_SEALS, wanted);
+    found = fcntl(segment->fd, F_GET_SEALS);
+    if (found < 0 || (found & wanted) != wanted) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "the %s could not be sealed", name);
+    }
+    if (fstat(segment->fd, &status) != 0 || (uint64_t)status.st_size != segment->size) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "the %s was resized", name);
+    }
+    return ADTOPK_OK;
+}
+
+void segment_close(struct segment *segment)
+{
+    if (segment->fd >= 0) {
+        (void)close(segment->fd);
+        segment->fd = -1;
+    }
+}
+
+void segment_drop(struct segment *segment)
+{
+    segment_close(segment);
+    if (segment->bytes != NULL) {
+        (void)munmap(segment->bytes, segment->size);
+    }
+    *segment = segment_none;
+}

@@ -1,0 +1,328 @@
+/* The life of a session: states, ending, freeing. */
+#include "daemon/local/session.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD /* Linux 6.5 */
+#define SO_PEERPIDFD 77
+#endif
+
+#define SESSION_TICK_MS 200
+
+#define BIT(state) (1u << SESSION_##state)
+
+/* From each state to those it may move to. */
+static const unsigned session_table[SESSION_STATES] = {
+    [SESSION_CONNECTED] = BIT(OPEN) | BIT(ENDED) | BIT(CLOSED),
+    [SESSION_OPEN] = BIT(ARENA) | BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
+    [SESSION_ARENA] = BIT(MAPPED) | BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
+    [SESSION_MAPPED] = BIT(READY) | BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
+    [SESSION_READY] = BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
+    [SESSION_LEAVING] = BIT(ENDED) | BIT(CLOSED),
+    [SESSION_ENDED] = BIT(CLOSED),
+    [SESSION_CLOSED] = 0,
+};
+
+void session_move(struct session *session, enum session_state state)
+{
+    assert((session_table[session->state] & (1u << state)) != 0);
+    session->state = state;
+}
+
+struct session *session_find(const struct local *local, session_id id)
+{
+    struct session *session = local->slot[id % local->config.max_sessions];
+
+    return session != NULL && session->id == id ? session : NULL;
+}
+
+enum adtopk_status session_event(struct session *session, struct event *event, struct error *err)
+{
+    event->session = session->id;
+    return session->local->ops->event(session->local->context, event, err);
+}
+
+/* ---- beginning ---- */
+
+/* Who connected, from the kernel, and a descriptor that tells when that process ends: its forked
+ * children may hold the socket open for longer. */
+static enum adtopk_status session_identify(struct session *session, struct error *err)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+
+    if (getsockopt(session->socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot tell who connected");
+    }
+    session->pid = peer.pid;
+    session->uid = peer.uid;
+    size = sizeof session->process;
+    if (getsockopt(session->socket, SOL_SOCKET, SO_PEERPIDFD, &session->process, &size) != 0) {
+        session->process = peer.pid > 0 ? (int)syscall(SYS_pidfd_open, peer.pid, 0) : -1;
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status session_share(struct session *session, struct error *err)
+{
+    const uint64_t page_size = sizeof(struct local_page) + CORE_MAX_TENSORS * sizeof(uint64_t);
+    enum adtopk_status status;
+
+    if ((status = segment_create(&session->ring, "ring", sizeof(struct local_ring), err)) != 0 ||
+        (status = segment_map(&session->ring, PROT_READ, "ring", err)) != 0 ||
+        (status = segment_seal(&session->ring, SEGMENT_SIZE_SEALED, "ring", err)) != 0 ||
+        (status = segment_create(&session->page, "progress page", page_size, err)) != 0 ||
+        (status = segment_map(&session->page, PROT_READ | PROT_WRITE, "progress page", err)) != 0) {
+        return status;
+    }
+    session->reader.ring = session->ring.bytes;
+    session->reader.page = session->page.bytes;
+    session->reader.page->version = LOCAL_VERSION;
+    return segment_seal(&session->page, SEGMENT_WRITER_SEALED, "progress page", err);
+}
+
+static void session_on_socket(uv_poll_t *poll, int status, int events)
+{
+    struct session *session = poll->data;
+
+    if (status < 0) {
+        session_lost(
+            session, "the socket of process %d broke: %s", (int)session->pid, uv_strerror(status));
+        session_close(session);
+        return;
+    }
+    if ((events & UV_WRITABLE) != 0 &&
+        outbox_flush(&session->outbox, session->socket) == OUTBOX_SENT) {
+        session_watch(session);
+    }
+    if ((events & UV_READABLE) != 0) {
+        request_receive(session);
+    }
+}
+
+static void session_on_process(uv_poll_t *poll, int status, int events)
+{
+    struct session *session = poll->data;
+
+    (void)events;
+    if (status < 0) {
+        (void)uv_poll_stop(poll);
+        return;
+    }
+    request_receive(session); /* it may have said goodbye */
+    if (session->state != SESSION_CLOSED) {
+        session_lost(session, "process %d ended without leaving", (int)session->pid);
+        session_close(session);
+    }
+}
+
+static void session_insert(struct session *session)
+{
+    struct local *local = session->local;
+    const uint32_t slots = local->config.max_sessions;
+
+    do {
+        session->id = ++local->serial;
+    } while (local->slot[session->id % slots] != NULL);
+    local->slot[session->id % slots] = session;
+    local->used++;
+    local->stats.sessions++;
+    session->next = local->sessions;
+    if (session->next != NULL) {
+        session->next->previous = session;
+    }
+    local->sessions = session;
+}
+
+enum adtopk_status session_create(struct local *local, int socket, struct error *err)
+{
+    struct session *session = calloc(1, sizeof *session);
+    enum adtopk_status status;
+
+    if (session == NULL) {
+        (void)close(socket);
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a session");
+    }
+    session->local = local;
+    session->socket = socket;
+    session->process = -1;
+    session->ring = session->page = session->gradients = segment_none;
+    session->deadline_ms = uv_now(local->loop) + SESSION_OPEN_MS;
+    status = session_identify(session, err);
+    if (status == ADTOPK_OK) {
+        status = session_share(session, err);
+    }
+    if (status == ADTOPK_OK && uv_poll_init(local->loop, &session->socket_poll, socket) != 0) {
+        status = error_set(err, ADTOPK_ERR_SYSTEM, "cannot watch a new session's socket");
+    }
+    if (status != ADTOPK_OK) {
+        reply_refuse(socket, status, err->text);
+        segment_drop(&session->ring);
+        segment_drop(&session->page);
+        if (session->process >= 0) {
+            (void)close(session->process);
+        }
+        (void)close(socket);
+        free(session);
+        return status;
+    }
+    session->socket_poll.data = session;
+    session->handles = 1;
+    session_insert(session);
+    session_schedule(local);
+    session_watch(session);
+    if (session->process >= 0 &&
+        uv_poll_init(local->loop, &session->process_poll, session->process) == 0) {
+        session->process_poll.data = session;
+        session->handles++;
+        (void)uv_poll_start(&session->process_poll, UV_READABLE, session_on_process);
+    }
+    return ADTOPK_OK;
+}
+
+void session_watch(struct session *session)
+{
+    const int events = UV_READABLE | (session->outbox.count > 0 ? UV_WRITABLE : 0);
+
+    (void)uv_poll_start(&session->socket_poll, events, session_on_socket);
+}
+
+/* ---- ending ---- */
+
+void session_lost(struct session *session, const char *format, ...)
+{
+    char reason[ERROR_TEXT_SIZE];
+    struct event event = {.type = EVENT_RANK_LOST, .reason = reason};
+    struct error ignored;
+    va_list args;
+
+    if (!session->known) {
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    session->known = false;
+    session->local->stats.lost++;
+    (void)session_event(session, &event, &ignored);
+}
+
+void session_end(struct session *session, enum adtopk_status status, const char *text)
+{
+    struct local_page *page = session->reader.page;
+
+    if (session->state >= SESSION_ENDED) {
+        return;
+    }
+    session_move(session, SESSION_ENDED);
+    session->deadline_ms = uv_now(session->local->loop) + SESSION_LINGER_MS;
+    session_schedule(session->local);
+    (void)snprintf(page->text, sizeof page->text, "%s", text);
+    atomic_store(&page->failed, (uint32_t)status);
+    reply_error(session, status, text, true);
+}
+
+void session_refuse(struct session *session, const struct error *why)
+{
+    if (session->state >= SESSION_ENDED) {
+        return;
+    }
+    session->local->stats.protocol_errors++;
+    session_lost(session, "process %d broke the protocol: %s", (int)session->pid, why->text);
+    session_end(session, why->code, why->text);
+}
+
+static void session_on_closed(uv_handle_t *handle)
+{
+    struct session *session = handle->data;
+
+    session->handles--;
+    session_collect(session);
+}
+
+void session_close(struct session *session)
+{
+    if (session->state == SESSION_CLOSED) {
+        return;
+    }
+    session_move(session, SESSION_CLOSED);
+    session->local->stats.sessions--;
+    uv_close((uv_handle_t *)&session->socket_poll, session_on_closed);
+    if (session->handles > 1) {
+        uv_close((uv_handle_t *)&session->process_poll, session_on_closed);
+    }
+    (void)close(session->socket);
+    if (session->process >= 0) {
+        (void)close(session->process);
+    }
+    outbox_clear(&session->outbox);
+    segment_drop(&session->ring);
+    segment_drop(&session->page);
+    segment_close(&session->gradients);
+}
+
+void session_collect(struct session *session)
+{
+    struct local *local = session->local;
+
+    if (session->state != SESSION_CLOSED || session->handles > 0 ||
+        session->gradients.bytes != NULL) {
+        return;
+    }
+    local->slot[session->id % local->config.max_sessions] = NULL;
+    local->used--;
+    if (session->previous != NULL) {
+        session->previous->next = session->next;
+    } else {
+        local->sessions = session->next;
+    }
+    if (session->next != NULL) {
+        session->next->previous = session->previous;
+    }
+    free(session);
+    local_finish(local);
+}
+
+/* True if the session still has a deadline. */
+static bool session_expire(struct session *session, uint64_t now)
+{
+    if (session->state == SESSION_CONNECTED && now >= session->deadline_ms) {
+        session_end(session, ADTOPK_ERR_TIMEOUT, "nothing was said after connecting");
+    } else if (session->state == SESSION_ENDED && now >= session->deadline_ms) {
+        session_close(session);
+    }
+    return session->state == SESSION_CONNECTED || session->state == SESSION_ENDED;
+}
+
+static void session_tick(uv_timer_t *timer)
+{
+    struct local *local = timer->data;
+    const uint64_t now = uv_now(local->loop);
+    bool again = false;
+
+    for (struct session *session = local->sessions; session != NULL; session = session->next) {
+        again |= session_expire(session, now);
+    }
+    again |= stores_expire(local->stores, now);
+    if (local->paused) {
+        listen_start(local);
+    }
+    if (!again) {
+        (void)uv_timer_stop(timer);
+    }
+}
+
+void session_schedule(struct local *local)
+{
+    if (!local->closing && !uv_is_active((uv_handle_t *)&local->timer)) {
+        (void)uv_timer_start(&local->timer, session_tick, SESSION_TICK_MS, SESSION_TICK_MS);
+    }
+}

@@ -1,0 +1,174 @@
+/*
+ * A session, and what the files of this folder share.
+ *
+ *   local.c     the public functions        listen.c   the socket, accepting
+ *   session.c   states, ending, freeing     request.c  messages of a client -> events
+ *   submit.c    ring entries -> events      reply.c    actions of the core -> the client
+ *   memory.c    the core's memory: gradients, results, stores
+ *
+ * Functions that may end a session return void: look at its state afterwards. A session's memory
+ * is never freed inside them, only when its handles are closed, from the loop.
+ */
+#ifndef ADTOPK_LOCAL_SESSION_H
+#define ADTOPK_LOCAL_SESSION_H
+
+#include <sys/types.h>
+
+#include "daemon/local/local.h"
+#include "daemon/local/outbox.h"
+#include "daemon/local/ring.h"
+#include "daemon/local/segment.h"
+#include "daemon/local/store.h"
+
+#define SESSION_OPEN_MS 10000  /* to say who it is */
+#define SESSION_LINGER_MS 1000 /* to read why it ended */
+
+enum session_state {
+    SESSION_CONNECTED, /* has said nothing yet */
+    SESSION_OPEN,      /* a rank of a job; registers */
+    SESSION_ARENA,     /* committed; its arena is on its way to be mapped */
+    SESSION_MAPPED,    /* its arena is sealed; waits for the job */
+    SESSION_READY,     /* trains */
+    SESSION_LEAVING,   /* said goodbye; the core finishes */
+    SESSION_ENDED,     /* was told so; waits for the client to close */
+    SESSION_CLOSED,    /* no socket; its arena may still be in use by the core */
+    SESSION_STATES
+};
+
+struct session {
+    struct session *next, *previous;
+    struct local *local;
+    session_id id;
+    enum session_state state;
+    bool known; /* the core wants to hear if it is lost */
+    pid_t pid;
+    uid_t uid;
+    uint64_t job;
+    uint32_t tensors;
+    enum adtopk_status refused_status; /* of the first registration that the core refused, */
+    char refused[ERROR_TEXT_SIZE];     /* told at commit */
+    uint64_t deadline_ms;              /* CONNECTED, ENDED: closed then */
+    int socket;
+    int process; /* pidfd, or -1 */
+    unsigned handles;
+    uv_poll_t socket_poll;
+    uv_poll_t process_poll;
+    struct outbox outbox;
+    struct ring_reader reader;
+    struct segment ring, page, gradients;
+};
+
+/* A job's results. */
+struct results {
+    struct results *next;
+    uint64_t job;
+    struct segment memory;
+};
+
+struct local {
+    uv_loop_t *loop;
+    struct local_config config;
+    const struct local_ops *ops;
+    void *context;
+    char *path;
+    dev_t path_device; /* of the socket file that is ours to unlink */
+    ino_t path_inode;
+    int listener;
+    int spare;   /* a descriptor to spend when there are no others */
+    bool paused; /* not accepting, for a moment */
+    bool closing;
+    unsigned handles;
+    uv_poll_t listen_poll;
+    uv_timer_t timer;
+    struct session *sessions; /* all, in no order */
+    struct session **slot;    /* by id % max_sessions */
+    uint32_t used;            /* slots */
+    uint64_t serial;
+    struct results *results;
+    struct stores *stores;
+    struct local_stats stats;
+    void (*done)(void *context);
+};
+
+/* ---- local.c ---- */
+
+/** Frees `local` when it is closing and the last handle and session are gone. */
+void local_finish(struct local *local);
+
+/* ---- listen.c ---- */
+
+/** Opens, checks and binds the socket. */
+enum adtopk_status listen_open(struct local *local, struct error *err);
+/** Starts accepting, or starts again after a pause. */
+void listen_start(struct local *local);
+/** Unlinks the socket and closes it. The poll handle must be closing. */
+void listen_close(struct local *local);
+
+/* ---- session.c ---- */
+
+/** A session on an accepted socket, which it takes over even when it fails. */
+enum adtopk_status session_create(struct local *local, int socket, struct error *err);
+
+/** The session of that number, or NULL. */
+struct session *session_find(const struct local *local, session_id id);
+
+/** Moves to a state that the table allows; others are a bug of ours. */
+void session_move(struct session *session, enum session_state state);
+
+/** Raises an event for this session. */
+enum adtopk_status session_event(struct session *session, struct event *event, struct error *err);
+
+/** The core must hear that the rank is gone, if it knows it. */
+void session_lost(struct session *session, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/** The client broke the protocol: ends its session, and tells it and the core why. */
+void session_refuse(struct session *session, const struct error *why);
+
+/** Ends a session: tells the client why, and closes when the client does or after a while. */
+void session_end(struct session *session, enum adtopk_status status, const char *text);
+
+/** Closes the socket and frees what the core does not use. */
+void session_close(struct session *session);
+
+/** Frees a closed session when nothing uses it any more. */
+void session_collect(struct session *session);
+
+/** Sees to it that the socket is polled for what matters now. */
+void session_watch(struct session *session);
+
+/** Something has a deadline now: sees to it that somebody looks. */
+void session_schedule(struct local *local);
+
+/* ---- request.c ---- */
+
+/** The socket is readable: takes a bounded number of messages. */
+void request_receive(struct session *session);
+
+/* ---- submit.c ---- */
+
+/** Takes up to `limit` ring entries of a READY session; true if there was one. */
+bool submit_take(struct session *session, unsigned limit);
+
+/* ---- reply.c ---- */
+
+void reply_opened(struct session *session);
+void reply_arena(struct session *session);
+void reply_error(struct session *session, enum adtopk_status status, const char *text, bool final);
+/** Wakes the client if it sleeps. */
+void reply_wake(struct session *session);
+/** LocalError to a socket that is no session, as far as it goes. */
+void reply_refuse(int socket, enum adtopk_status status, const char *text);
+
+/* ---- memory.c ---- */
+
+/** The client says that it has mapped its arena: seals, verifies and reserves it again. */
+enum adtopk_status memory_seal_gradients(struct session *session, struct error *err);
+
+/** The job's results, or NULL. */
+struct results *memory_results(const struct local *local, uint64_t job);
+
+/** Drops all results and stores. */
+void memory_drop_all(struct local *local);
+
+#endif

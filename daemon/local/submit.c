@@ -1,0 +1,64 @@
+/* Ring entries -> events. */
+#include "daemon/local/session.h"
+
+/* An entry as an event; the core checks tensor and step. */
+static enum adtopk_status submit_event(
+    const struct local_entry *entry, struct event *event, struct error *err)
+{
+    event->step.tensor = entry->tensor;
+    event->step.number = entry->number;
+    switch (entry->type) {
+    case LOCAL_PUSH: event->type = EVENT_RANK_PUSH; return ADTOPK_OK;
+    case LOCAL_STEP_END: event->type = EVENT_RANK_STEP_END; return ADTOPK_OK;
+    case LOCAL_WAIT: event->type = EVENT_RANK_WAIT; return ADTOPK_OK;
+    case LOCAL_OP: break;
+    default:
+        return error_set(
+            err, ADTOPK_ERR_PROTOCOL, "an entry of its ring has the unknown type %u", entry->type);
+    }
+    if (entry->tensor >= OP_KIND_COUNT || entry->size > CORE_OP_SIZE) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "an entry of its ring asks for operation %u with %u bytes", entry->tensor, entry->size);
+    }
+    event->type = EVENT_RANK_OP;
+    event->op.number = entry->number;
+    event->op.kind = (enum op_kind)entry->tensor;
+    event->op.root = entry->root;
+    event->op.size = entry->size;
+    return ADTOPK_OK;
+}
+
+/* The client library checks before it submits: what is refused here, it did not write. */
+static void submit_entry(struct session *session, const struct local_entry *entry)
+{
+    struct event event = {0};
+    struct error err;
+
+    session->local->stats.entries++;
+    if (submit_event(entry, &event, &err) != ADTOPK_OK ||
+        session_event(session, &event, &err) != ADTOPK_OK) {
+        session_refuse(session, &err);
+    }
+}
+
+bool submit_take(struct session *session, unsigned limit)
+{
+    struct local_entry entry;
+    struct error err;
+    unsigned taken = 0;
+    int got = 1;
+
+    while (session->state == SESSION_READY && taken < limit &&
+           (got = ring_reader_take(&session->reader, &entry, &err)) > 0) {
+        submit_entry(session, &entry);
+        taken++;
+    }
+    if (got < 0) {
+        session_refuse(session, &err);
+    }
+    if (taken > 0 && session->state != SESSION_CLOSED) {
+        ring_reader_publish(&session->reader);
+        reply_wake(session); /* it may wait for room in the ring */
+    }
+    return taken > 0;
+}

@@ -1,0 +1,27 @@
+/*
+ * The daemon's loop: it drives the core with sessions, a transport, worker threads and a clock.
+ */
+#ifndef ADTOPK_LOOP_H
+#define ADTOPK_LOOP_H
+
+#include <stdint.h>
+
+#include "daemon/config.h"
+#include "daemon/log.h"
+#include "proto/error.h"
+
+struct loop;
+
+/** Opens everything that the configuration names. `config` and `log` must outlive the loop.
+ * incarnation: random, not zero. NULL and err on failure: nothing is left open then. */
+struct loop *loop_create(
+    const struct config *config, struct log *log, uint64_t incarnation, struct error *err);
+
+/** Serves until SIGTERM or SIGINT. From then on these signals have their default effect, so that
+ * a second one ends the process at once. */
+void loop_run(struct loop *loop);
+
+/** Tells the ranks that the daemon stops, closes and frees everything. */
+void loop_destroy(struct loop *loop);
+
+#endif

@@ -1,0 +1,174 @@
+/* adtopkd: reads the configuration, prepares the process, runs the loop until it is told to stop.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "daemon/config.h"
+#include "daemon/core/policy.h"
+#include "daemon/log.h"
+#include "daemon/loop.h"
+#include "daemon/notify.h"
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+/* A socket that got descriptor 2 would be sent our log. */
+static bool open_standard_streams(void)
+{
+    int fd;
+
+    do {
+        fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd < 0) {
+        return false;
+    }
+    (void)close(fd);
+    return true;
+}
+
+/* A peer or client that goes away must be an error code, not a signal; so must a memory file that
+ * RLIMIT_FSIZE refuses. */
+static void ignore_signals(void)
+{
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+
+    (void)sigaction(SIGPIPE, &ignore, NULL);
+    (void)sigaction(SIGXFSZ, &ignore, NULL);
+}
+
+static void raise_descriptor_limit(struct log *log)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return;
+    }
+    if (limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    log_write(
+        log, LEVEL_DEBUG, LOG_LIFE, "up to %llu descriptors", (unsigned long long)limit.rlim_cur);
+}
+
+static enum adtopk_status draw_incarnation(uint64_t *incarnation, struct error *err)
+{
+    do {
+        if (getrandom(incarnation, sizeof(*incarnation), 0) != (ssize_t)sizeof(*incarnation)) {
+            return error_set(err, ADTOPK_ERR_SYSTEM, "no random numbers: %s", strerror(errno));
+        }
+    } while (*incarnation == 0);
+    return ADTOPK_OK;
+}
+
+static void notify(struct log *log, const char *state)
+{
+    struct error err = {.code = ADTOPK_OK};
+
+    if (notify_send(state, &err) != ADTOPK_OK) {
+        log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", err.text);
+    }
+}
+
+static enum adtopk_status serve(const struct config *config, struct log *log, struct error *err)
+{
+    uint64_t incarnation = 0;
+    struct loop *loop;
+
+    if (draw_incarnation(&incarnation, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    raise_descriptor_limit(log);
+    loop = loop_create(config, log, incarnation, err);
+    if (loop == NULL) {
+        return err->code;
+    }
+    log_write(log, LEVEL_INFO, LOG_LIFE,
+        "adtopkd " ADTOPK_VERSION " serves node %" PRIu64 " on %s, control on %s, %zu peers%s%s",
+        config->node, config->socket, config->control_socket, config->peer_count,
+        config->listen[0] != '\0' ? ", listening on " : "", config->listen);
+    if (config->insecure) {
+        log_write(log, LEVEL_WARNING, LOG_LIFE,
+            "insecure: traffic between nodes is neither encrypted nor authenticated");
+    }
+    notify(log, "READY=1");
+    loop_run(loop);
+    notify(log, "STOPPING=1");
+    loop_destroy(loop);
+    log_write(log, LEVEL_INFO, LOG_LIFE, "stopped");
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_policy(const struct config *config, struct error *err)
+{
+    struct policy policy;
+    struct error reason = {.code = ADTOPK_OK};
+
+    policy_default(&policy);
+    if (config->policy == NULL || policy_parse(&policy, config->policy, &reason) == ADTOPK_OK) {
+        return ADTOPK_OK;
+    }
+    return error_set(err, reason.code, "policy: %.200s", reason.text);
+}
+
+static int report(const struct error *err)
+{
+    (void)fprintf(stderr, "adtopkd: %s\n", err->text);
+    if (err->code == ADTOPK_ERR_STATE) {
+        (void)fprintf(stderr, "adtopkd --help lists the options\n");
+        return EXIT_USAGE;
+    }
+    return EXIT_FAILED;
+}
+
+static int run(const struct config *config, enum config_action action)
+{
+    struct error err = {.code = ADTOPK_OK};
+    struct log log;
+
+    if (check_policy(config, &err) == ADTOPK_OK && action == CONFIG_CHECK) {
+        (void)printf("the configuration is correct\n");
+        return EXIT_OK;
+    }
+    log_init(&log, STDERR_FILENO, (enum log_level)config->log_level,
+        (enum log_format)config->log_format);
+    if (err.code != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
+        log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %s", err.text);
+        return EXIT_FAILED;
+    }
+    return EXIT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+    enum config_action action = CONFIG_RUN;
+    int code;
+
+    if (!open_standard_streams()) {
+        return EXIT_FAILED;
+    }
+    ignore_signals();
+    if (config_load(&config, argc, argv, getenv, &action, &err) != ADTOPK_OK) {
+        code = report(&err);
+    } else if (action == CONFIG_HELP) {
+        config_help(stdout);
+        code = EXIT_OK;
+    } else if (action == CONFIG_VERSION) {
+        (void)printf("adtopkd " ADTOPK_VERSION "\n");
+        code = EXIT_OK;
+    } else {
+        code = run(&config, action);
+    }
+    config_free(&config);
+    return code;
+}

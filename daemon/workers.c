@@ -1,0 +1,201 @@
+#include "daemon/workers.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A growing ring of computes; its lock is the owner's. */
+struct queue {
+    struct compute **entry;
+    size_t capacity; /* a power of two, or 0 */
+    size_t head;
+    size_t count;
+};
+
+struct workers {
+    pthread_mutex_t lock; /* guards all but the last three */
+    pthread_cond_t wake;
+    struct queue waiting;
+    struct queue done; /* has room for every compute that is under way */
+    size_t running;
+    bool stopping;
+    atomic_size_t finished; /* computes in done: read without the lock by a loop that spins */
+    void (*notify)(void *context);
+    void *context;
+    unsigned count;
+    pthread_t thread[];
+};
+
+static bool queue_reserve(struct queue *queue, size_t wanted)
+{
+    size_t capacity = queue->capacity > 0 ? queue->capacity : 16;
+    struct compute **entry;
+
+    if (wanted <= queue->capacity) {
+        return true;
+    }
+    while (capacity < wanted) {
+        capacity *= 2;
+    }
+    entry = malloc(capacity * sizeof(*entry));
+    if (entry == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < queue->count; i++) {
+        entry[i] = queue->entry[(queue->head + i) & (queue->capacity - 1)];
+    }
+    free(queue->entry);
+    queue->entry = entry;
+    queue->capacity = capacity;
+    queue->head = 0;
+    return true;
+}
+
+static void queue_put(struct queue *queue, struct compute *compute)
+{
+    queue->entry[(queue->head + queue->count) & (queue->capacity - 1)] = compute;
+    queue->count++;
+}
+
+static struct compute *queue_get(struct queue *queue)
+{
+    struct compute *compute = queue->entry[queue->head];
+
+    queue->head = (queue->head + 1) & (queue->capacity - 1);
+    queue->count--;
+    return compute;
+}
+
+static void *worker(void *argument)
+{
+    struct workers *workers = argument;
+
+    (void)pthread_mutex_lock(&workers->lock);
+    for (;;) {
+        struct compute *compute;
+
+        while (workers->waiting.count == 0 && !workers->stopping) {
+            (void)pthread_cond_wait(&workers->wake, &workers->lock);
+        }
+        if (workers->stopping) {
+            break;
+        }
+        compute = queue_get(&workers->waiting);
+        workers->running++;
+        (void)pthread_mutex_unlock(&workers->lock);
+        compute->run(compute);
+        (void)pthread_mutex_lock(&workers->lock);
+        workers->running--;
+        queue_put(&workers->done, compute);
+        atomic_store_explicit(&workers->finished, workers->done.count, memory_order_release);
+        (void)pthread_mutex_unlock(&workers->lock);
+        workers->notify(workers->context);
+        (void)pthread_mutex_lock(&workers->lock);
+    }
+    (void)pthread_mutex_unlock(&workers->lock);
+    return NULL;
+}
+
+/* Signals belong to the loop's thread. */
+static int start_thread(struct workers *workers)
+{
+    sigset_t all;
+    sigset_t old;
+    int code;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    code = pthread_create(&workers->thread[workers->count], NULL, worker, workers);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (code == 0) {
+        workers->count++;
+    }
+    return code;
+}
+
+struct workers *workers_create(
+    unsigned count, void (*notify)(void *context), void *context, struct error *err)
+{
+    struct workers *workers;
+
+    if (count < 1 || count > WORKERS_MAX) {
+        (void)error_set(
+            err, ADTOPK_ERR_ARGUMENT, "%u workers: 1 to %d are possible", count, WORKERS_MAX);
+        return NULL;
+    }
+    workers = calloc(1, sizeof(*workers) + count * sizeof(workers->thread[0]));
+    if (workers == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for %u workers", count);
+        return NULL;
+    }
+    (void)pthread_mutex_init(&workers->lock, NULL); /* cannot fail with default attributes */
+    (void)pthread_cond_init(&workers->wake, NULL);
+    workers->notify = notify;
+    workers->context = context;
+    while (workers->count < count) {
+        int code = start_thread(workers);
+
+        if (code != 0) {
+            (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot start worker thread %u of %u: %s",
+                workers->count + 1, count, strerror(code));
+            workers_destroy(workers);
+            return NULL;
+        }
+    }
+    return workers;
+}
+
+bool workers_submit(struct workers *workers, struct compute *compute)
+{
+    bool queued;
+
+    (void)pthread_mutex_lock(&workers->lock);
+    queued = queue_reserve(&workers->waiting, workers->waiting.count + 1) &&
+             queue_reserve(&workers->done,
+                 workers->done.count + workers->running + workers->waiting.count + 1);
+    if (queued) {
+        queue_put(&workers->waiting, compute);
+        (void)pthread_cond_signal(&workers->wake);
+    }
+    (void)pthread_mutex_unlock(&workers->lock);
+    return queued;
+}
+
+struct compute *workers_take(struct workers *workers)
+{
+    struct compute *compute = NULL;
+
+    (void)pthread_mutex_lock(&workers->lock);
+    if (workers->done.count > 0) {
+        compute = queue_get(&workers->done);
+        atomic_store_explicit(&workers->finished, workers->done.count, memory_order_release);
+    }
+    (void)pthread_mutex_unlock(&workers->lock);
+    return compute;
+}
+
+bool workers_finished(const struct workers *workers)
+{
+    return atomic_load_explicit(&workers->finished, memory_order_acquire) > 0;
+}
+
+void workers_destroy(struct workers *workers)
+{
+    if (workers == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&workers->lock);
+    workers->stopping = true;
+    (void)pthread_cond_broadcast(&workers->wake);
+    (void)pthread_mutex_unlock(&workers->lock);
+    for (unsigned i = 0; i < workers->count; i++) {
+        (void)pthread_join(workers->thread[i], NULL);
+    }
+    (void)pthread_cond_destroy(&workers->wake);
+    (void)pthread_mutex_destroy(&workers->lock);
+    free(workers->waiting.entry);
+    free(workers->done.entry);
+    free(workers);
+}

@@ -1,0 +1,37 @@
+/*
+ * Worker threads: they run computes and hand them back in the order in which they finish.
+ *
+ * The owner's thread submits and takes; `notify` is called on a worker's thread after a compute
+ * has been queued for taking, and must be safe there (uv_async_send is). Notifications may
+ * coalesce, so on each one the owner takes until there is nothing left.
+ */
+#ifndef ADTOPK_WORKERS_H
+#define ADTOPK_WORKERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "daemon/core/core.h"
+#include "proto/error.h"
+
+#define WORKERS_MAX 256
+
+struct workers;
+
+/** Starts `count` threads (1 to WORKERS_MAX); NULL and err on failure. */
+struct workers *workers_create(
+    unsigned count, void (*notify)(void *context), void *context, struct error *err);
+
+/** Queues a compute. False without memory: then the caller runs it itself. */
+bool workers_submit(struct workers *workers, struct compute *compute);
+
+/** A compute that has been run, or NULL. */
+struct compute *workers_take(struct workers *workers);
+
+/** Cheap, approximate: there may be something to take. */
+bool workers_finished(const struct workers *workers);
+
+/** Waits for the computes that are running, drops those that wait, ends the threads. */
+void workers_destroy(struct workers *workers);
+
+#endif

@@ -1,0 +1,42 @@
+/*
+ * A view: the order in which a tensor's elements are looked at when they are selected.
+ *
+ * A tensor of n elements is seen as `fibres` fibres of `length` elements, which lie `stride`
+ * elements apart in memory. A *position* p in 0..n-1 counts in view order: p = fibre * length + j.
+ * Selections, payloads and sums carry positions; only reading and writing tensor memory needs
+ * view_element(). With stride 1 the position is the element's index.
+ */
+#ifndef ADTOPK_VIEW_H
+#define ADTOPK_VIEW_H
+
+#include <stdint.h>
+
+/* Positions are 32 bit on the wire and in lists. */
+#define VIEW_MAX_ELEMENTS UINT32_MAX
+
+struct view {
+    uint64_t fibres;
+    uint64_t length; /* elements of one fibre */
+    uint64_t stride; /* elements between two neighbours of a fibre */
+};
+
+static inline uint64_t view_size(const struct view *view)
+{
+    return view->fibres * view->length;
+}
+
+/* The index in memory of element j of fibre 0 <= f < fibres is view_base(f) + j * stride. */
+static inline uint64_t view_base(const struct view *view, uint64_t fibre)
+{
+    return fibre / view->stride * (view->length * view->stride) + fibre % view->stride;
+}
+
+static inline uint64_t view_element(const struct view *view, uint64_t position)
+{
+    if (view->stride == 1) {
+        return position;
+    }
+    return view_base(view, position / view->length) + position % view->length * view->stride;
+}
+
+#endif

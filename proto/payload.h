@@ -1,0 +1,145 @@
+/*
+ * The payload: one framed format for every sparsifier and collective.
+ *
+ * A frame is a fixed header, one section per tensor, and nothing else. Integers are little-endian.
+ * The header's CRC-32C covers the whole frame. The layout, byte by byte, is in proto/README.md.
+ *
+ * The decoder trusts nothing: every count is checked against what the receiver registered before
+ * a byte is written, and the first violation ends the decoding with an error that names the field.
+ */
+#ifndef ADTOPK_PAYLOAD_H
+#define ADTOPK_PAYLOAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu/sparse.h"
+#include "kernels/cpu/view.h"
+#include "proto/error.h"
+
+#define PAYLOAD_VERSION 1
+#define PAYLOAD_HEADER_SIZE 64
+#define PAYLOAD_SECTION_MAX 8 /* bytes of header of one tensor's section, at most */
+
+enum payload_index {
+    PAYLOAD_INDEX_AUTO = 0, /* encoder only: the smallest for this list */
+    PAYLOAD_INDEX_DENSE,    /* no positions: every element, in memory order */
+    PAYLOAD_INDEX_RAW,      /* u32 positions */
+    PAYLOAD_INDEX_ROWS,     /* fixed count a fibre, ceil(log2 length) bits a position in it */
+    PAYLOAD_INDEX_DELTA,    /* deltas, one bit width per block of 128 entries */
+    PAYLOAD_INDEX_BITMAP,   /* one bit a position */
+    PAYLOAD_INDEX_COUNT
+};
+
+enum payload_value { PAYLOAD_VALUE_F32 = 0, PAYLOAD_VALUE_BF16 = 1, PAYLOAD_VALUE_COUNT };
+
+/* What a frame is about; `kind` and `phase` belong to the core and its collectives. */
+struct payload_header {
+    uint64_t job;    /* hash of the job's key */
+    uint64_t number; /* the step, or the number of a plain operation */
+    uint32_t view;
+    uint32_t bucket;
+    uint16_t source; /* node id */
+    uint8_t kind;
+    uint8_t phase;
+    uint8_t flags;
+    uint32_t sections; /* tensors in the frame */
+};
+
+#define PAYLOAD_FLAG_NONFINITE 0x01u /* the sender's gradient held NaN or Inf */
+
+/* What both sides know of a section's tensor before they look at its bytes. */
+struct payload_shape {
+    struct view view;
+    uint64_t per_fibre; /* entries in every fibre if fixed (allows ROWS), else 0 */
+    uint64_t max_count; /* entries a list may hold at most; a decoder refuses more */
+};
+
+/* Grows a frame in memory that it allocates itself. Zero-initialised it is empty. */
+struct payload_writer {
+    uint8_t *bytes;
+    size_t size;
+    size_t capacity;
+    uint32_t sections;
+};
+
+/** Begins a frame (a reused writer keeps its memory). All writer functions return ADTOPK_OK or
+ * ADTOPK_ERR_MEMORY; after an error only payload_begin and payload_free may be called. */
+enum adtopk_status payload_begin(
+    struct payload_writer *writer, const struct payload_header *header);
+
+/**
+ * Appends a sparse list, whose positions must be ascending and inside the view. `index` AUTO takes
+ * the smallest list encoding that the shape allows (ROWS needs per_fibre); so does ROWS for a list
+ * that does not have per_fibre entries in every fibre. DENSE writes all elements, 0 where the list
+ * has none, for payload_get_dense(); AUTO never takes it, because a dense section forgets which
+ * elements were selected. With `value` BF16 the values in `list` are replaced by what the receiver
+ * will decode, so that the caller can feed the rounding back.
+ */
+enum adtopk_status payload_put_list(struct payload_writer *writer,
+    const struct payload_shape *shape, struct sparse *list, enum payload_index index,
+    enum payload_value value);
+
+/** Appends n dense elements; with BF16 `decoded` (which may be x itself, or NULL) receives what the
+ * receiver will decode. */
+enum adtopk_status payload_put_dense(struct payload_writer *writer, const float *x, uint64_t n,
+    enum payload_value value, float *decoded);
+
+/** Appends opaque bytes (a plain operation's data). */
+enum adtopk_status payload_put_bytes(struct payload_writer *writer, const void *bytes, size_t size);
+
+/** Fills in section count, length and CRC. The frame is writer->bytes, writer->size long. */
+void payload_end(struct payload_writer *writer);
+
+void payload_free(struct payload_writer *writer);
+
+/** Bytes that put_list with AUTO would take for `count` entries of this shape in the worst case,
+ * including the section header; and that put_dense takes. For planning; no list is looked at. Where
+ * count is per_fibre in every fibre, the list is taken to be so. */
+size_t payload_list_bound(
+    const struct payload_shape *shape, uint64_t count, enum payload_value value);
+size_t payload_dense_size(uint64_t n, enum payload_value value);
+
+/* Reads a frame that stays where it is: `bytes` must outlive the reader. All errors of the reader
+ * are ADTOPK_ERR_PROTOCOL with a text that names the section and the field; a section that was
+ * refused is not passed, and its list is empty. Reentrant. */
+struct payload_reader {
+    struct payload_header header;
+    const uint8_t *next;
+    const uint8_t *end;
+    uint32_t left; /* sections not read yet */
+};
+
+/** Checks magic, version, length and CRC, and fills reader->header. */
+enum adtopk_status payload_open(
+    struct payload_reader *reader, const void *bytes, size_t size, struct error *err);
+
+/** Only the header, without the CRC pass; for routing a frame before its body is looked at. `bytes`
+ * may be the frame's beginning only, at least the header. */
+enum adtopk_status payload_peek(
+    struct payload_header *header, const void *bytes, size_t size, struct error *err);
+
+/** True if the next section is DENSE (and false at the end of the frame). */
+bool payload_next_is_dense(const struct payload_reader *reader);
+
+/** Decodes the next section into a list with capacity for shape->max_count entries. A DENSE
+ * section is refused here. */
+enum adtopk_status payload_get_list(struct payload_reader *reader,
+    const struct payload_shape *shape, struct sparse *list, struct error *err);
+
+/** Decodes the next section, which must be DENSE and of exactly n elements, into x. */
+enum adtopk_status payload_get_dense(
+    struct payload_reader *reader, float *x, uint64_t n, struct error *err);
+
+/** The next section's opaque bytes, which lie inside the frame; at most `max` of them. */
+enum adtopk_status payload_get_bytes(struct payload_reader *reader, size_t max,
+    const uint8_t **bytes, size_t *size, struct error *err);
+
+/** Fails unless every section was read and nothing lies behind the last one. */
+enum adtopk_status payload_close(const struct payload_reader *reader, struct error *err);
+
+/** CRC-32C (Castagnoli), continuing from `crc` (0 to begin). */
+uint32_t crc32c(uint32_t crc, const void *bytes, size_t size);
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * The index encodings: how the positions of a sparse list are written.
+ *
+ * One table of operations, one row an encoding; proto/README.md has the bytes. Internal to proto.
+ */
+#ifndef ADTOPK_PAYLOAD_INDEX_H
+#define ADTOPK_PAYLOAD_INDEX_H
+
+#include "proto/payload.h"
+
+#define PAYLOAD_DELTA_BLOCK 128
+
+/* Bytes to decode from, and the number of their section for messages. */
+struct payload_input {
+    const uint8_t *next;
+    const uint8_t *end;
+    uint32_t section;
+};
+
+/** True for the encodings of a list: not AUTO, not DENSE, no unknown number. */
+bool payload_index_is_list(unsigned index);
+
+/** Most bytes that `count` positions can take; UINT64_MAX if no such list can be encoded so. */
+uint64_t payload_index_bound(
+    enum payload_index index, const struct payload_shape *shape, uint64_t count);
+
+/** Bytes that this list's positions take; UINT64_MAX if it cannot be encoded so. */
+uint64_t payload_index_size(
+    enum payload_index index, const struct payload_shape *shape, const struct sparse *list);
+
+/** Writes the positions to `out`, which has payload_index_size() bytes. */
+void payload_index_write(enum payload_index index, const struct payload_shape *shape,
+    const struct sparse *list, uint8_t *out);
+
+/**
+ * Reads `count` positions and moves input->next behind them. Fails (ADTOPK_ERR_PROTOCOL, with the
+ * section and the field) unless they are strictly ascending, inside the view and encoded in the
+ * one way that payload_index_write() would choose. `position` may have been written on failure.
+ */
+enum adtopk_status payload_index_read(enum payload_index index, const struct payload_shape *shape,
+    struct payload_input *input, uint32_t *position, size_t count, struct error *err);
+
+#endif

@@ -1,0 +1,288 @@
+/* The decoder of payload.h: it trusts nothing. */
+#include <inttypes.h>
+
+#include "kernels/cpu/kernels.h"
+#include "proto/bits.h"
+#include "proto/payload_frame.h"
+#include "proto/payload_index.h"
+
+static enum adtopk_status check_header(const uint8_t *bytes, size_t size, struct error *err)
+{
+    uint64_t length;
+
+    if (size < PAYLOAD_HEADER_SIZE) {
+        return error_set(
+            err, ADTOPK_ERR_PROTOCOL, "payload header: %zu bytes of %d", size, PAYLOAD_HEADER_SIZE);
+    }
+    if (memcmp(bytes + AT_MAGIC, PAYLOAD_MAGIC, PAYLOAD_MAGIC_SIZE) != 0) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "payload magic: this is no payload");
+    }
+    if (load_u16(bytes + AT_VERSION) != PAYLOAD_VERSION) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "payload version: %u, known is %d",
+            load_u16(bytes + AT_VERSION), PAYLOAD_VERSION);
+    }
+    for (unsigned at = AT_RESERVED; at < AT_CRC; at++) {
+        if (bytes[at] != 0) {
+            return error_set(
+                err, ADTOPK_ERR_PROTOCOL, "payload header: reserved byte %u is not zero", at);
+        }
+    }
+    length = load_u64(bytes + AT_LENGTH);
+    if (length < size) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload length: %" PRIu64 ", but %zu bytes came", length, size);
+    }
+    if (load_u32(bytes + AT_SECTIONS) > (length - PAYLOAD_HEADER_SIZE) / PAYLOAD_SECTION_MAX) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload sections: %" PRIu32 " do not fit in %" PRIu64 " bytes",
+            load_u32(bytes + AT_SECTIONS), length);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_peek(
+    struct payload_header *header, const void *bytes, size_t size, struct error *err)
+{
+    const uint8_t *from = bytes;
+    enum adtopk_status status = check_header(from, size, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    *header = (struct payload_header){
+        .job = load_u64(from + AT_JOB),
+        .number = load_u64(from + AT_NUMBER),
+        .view = load_u32(from + AT_VIEW),
+        .bucket = load_u32(from + AT_BUCKET),
+        .source = load_u16(from + AT_SOURCE),
+        .kind = from[AT_KIND],
+        .phase = from[AT_PHASE],
+        .flags = from[AT_FLAGS],
+        .sections = load_u32(from + AT_SECTIONS),
+    };
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_open(
+    struct payload_reader *reader, const void *bytes, size_t size, struct error *err)
+{
+    const uint8_t *from = bytes;
+    enum adtopk_status status = payload_peek(&reader->header, bytes, size, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (load_u64(from + AT_LENGTH) != size) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload length: %" PRIu64 ", but %zu bytes came", load_u64(from + AT_LENGTH), size);
+    }
+    if (load_u32(from + AT_CRC) != frame_crc(from, size)) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "payload crc: the frame is damaged");
+    }
+    reader->next = from + PAYLOAD_HEADER_SIZE;
+    reader->end = from + size;
+    reader->left = reader->header.sections;
+    return ADTOPK_OK;
+}
+
+static uint32_t section_number(const struct payload_reader *reader)
+{
+    return reader->header.sections - reader->left;
+}
+
+/* Reads the next section's header without moving the reader. */
+static enum adtopk_status next_section(
+    const struct payload_reader *reader, struct section *section, struct error *err)
+{
+    uint64_t word;
+    unsigned value;
+
+    if (reader->left == 0) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "payload sections: the frame has only %" PRIu32,
+            reader->header.sections);
+    }
+    if (reader->end - reader->next < PAYLOAD_SECTION_MAX) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload section %" PRIu32 ": the frame ends in its header", section_number(reader));
+    }
+    word = load_u64(reader->next);
+    section->index = word & 15u;
+    value = word >> 4 & 15u;
+    section->count = word >> 8;
+    if (section->index != PAYLOAD_INDEX_DENSE && section->index != SECTION_BYTES &&
+        !payload_index_is_list(section->index)) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload section %" PRIu32 ": unknown index encoding %u", section_number(reader),
+            section->index);
+    }
+    if (value >= (section->index == SECTION_BYTES ? 1 : PAYLOAD_VALUE_COUNT)) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload section %" PRIu32 ": unknown value encoding %u", section_number(reader),
+            value);
+    }
+    section->value = (enum payload_value)value;
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status refuse_kind(
+    const struct payload_reader *reader, const char *expected, struct error *err)
+{
+    return error_set(err, ADTOPK_ERR_PROTOCOL, "payload section %" PRIu32 ": kind is not %s",
+        section_number(reader), expected);
+}
+
+static enum adtopk_status refuse_count(const struct payload_reader *reader, uint64_t count,
+    const char *relation, uint64_t limit, struct error *err)
+{
+    return error_set(err, ADTOPK_ERR_PROTOCOL,
+        "payload section %" PRIu32 ": count %" PRIu64 " %s %" PRIu64, section_number(reader), count,
+        relation, limit);
+}
+
+/* Fails unless `count` items of `each` bytes lie between `from` and the frame's end. */
+static enum adtopk_status check_left(const struct payload_reader *reader, const uint8_t *from,
+    uint64_t count, size_t each, struct error *err)
+{
+    size_t left = (size_t)(reader->end - from);
+
+    if (count > left / each) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload section %" PRIu32 ": %" PRIu64 " values of %zu bytes, %zu bytes are left",
+            section_number(reader), count, each, left);
+    }
+    return ADTOPK_OK;
+}
+
+static void get_values(const uint8_t *from, float *x, uint64_t n, enum payload_value value)
+{
+    if (value == PAYLOAD_VALUE_BF16) {
+        for (uint64_t i = 0; i < n; i++) {
+            x[i] = bf16_to_f32(load_u16(from + 2 * i));
+        }
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits = load_u32(from + 4 * i);
+
+        memcpy(&x[i], &bits, sizeof(bits));
+    }
+}
+
+/* Moves the reader behind a section that ends at `end`. */
+static void finish_section(struct payload_reader *reader, const uint8_t *end)
+{
+    reader->next = end;
+    reader->left--;
+}
+
+bool payload_next_is_dense(const struct payload_reader *reader)
+{
+    struct section section;
+
+    return next_section(reader, &section, NULL) == ADTOPK_OK &&
+           section.index == PAYLOAD_INDEX_DENSE;
+}
+
+enum adtopk_status payload_get_list(struct payload_reader *reader,
+    const struct payload_shape *shape, struct sparse *list, struct error *err)
+{
+    struct payload_input input = {reader->next, reader->end, section_number(reader)};
+    uint64_t limit = view_size(&shape->view);
+    struct section section;
+    enum adtopk_status status = next_section(reader, &section, err);
+
+    list->count = 0;
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (!payload_index_is_list(section.index)) {
+        return refuse_kind(reader, "a list", err);
+    }
+    limit = shape->max_count < limit ? shape->max_count : limit;
+    limit = list->capacity < limit ? list->capacity : limit;
+    if (section.count > limit) {
+        return refuse_count(reader, section.count, "is over", limit, err);
+    }
+    input.next += PAYLOAD_SECTION_MAX;
+    status = payload_index_read((enum payload_index)section.index, shape, &input, list->position,
+        (size_t)section.count, err);
+    if (status == ADTOPK_OK) {
+        status =
+            check_left(reader, input.next, section.count, section_value_size(section.value), err);
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    get_values(input.next, list->value, section.count, section.value);
+    list->count = (size_t)section.count;
+    finish_section(reader, input.next + section.count * section_value_size(section.value));
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_get_dense(
+    struct payload_reader *reader, float *x, uint64_t n, struct error *err)
+{
+    const uint8_t *body;
+    struct section section;
+    enum adtopk_status status = next_section(reader, &section, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (section.index != PAYLOAD_INDEX_DENSE) {
+        return refuse_kind(reader, "dense", err);
+    }
+    if (section.count != n) {
+        return refuse_count(reader, section.count, "is not", n, err);
+    }
+    body = reader->next + PAYLOAD_SECTION_MAX;
+    status = check_left(reader, body, n, section_value_size(section.value), err);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    get_values(body, x, n, section.value);
+    finish_section(reader, body + n * section_value_size(section.value));
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_get_bytes(struct payload_reader *reader, size_t max,
+    const uint8_t **bytes, size_t *size, struct error *err)
+{
+    const uint8_t *body;
+    struct section section;
+    enum adtopk_status status = next_section(reader, &section, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (section.index != SECTION_BYTES) {
+        return refuse_kind(reader, "bytes", err);
+    }
+    if (section.count > max) {
+        return refuse_count(reader, section.count, "is over", max, err);
+    }
+    body = reader->next + PAYLOAD_SECTION_MAX;
+    status = check_left(reader, body, section.count, 1, err);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    *bytes = body;
+    *size = (size_t)section.count;
+    finish_section(reader, body + section.count);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_close(const struct payload_reader *reader, struct error *err)
+{
+    if (reader->left > 0) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload sections: %" PRIu32 " of %" PRIu32 " were not read", reader->left,
+            reader->header.sections);
+    }
+    if (reader->next != reader->end) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload length: %zu bytes behind the last section",
+            (size_t)(reader->end - reader->next));
+    }
+    return ADTOPK_OK;
+}

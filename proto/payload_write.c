@@ -1,0 +1,255 @@
+/* The encoder of payload.h. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/kernels.h"
+#include "proto/bits.h"
+#include "proto/payload_frame.h"
+#include "proto/payload_index.h"
+
+/* Makes room for `size` more bytes and returns where they begin, or NULL. */
+static uint8_t *writer_extend(struct payload_writer *writer, uint64_t size)
+{
+    uint8_t *bytes;
+    size_t needed;
+
+    if (__builtin_add_overflow(writer->size, size, &needed)) {
+        return NULL;
+    }
+    if (needed > writer->capacity) {
+        size_t capacity = needed;
+
+        if (writer->capacity <= SIZE_MAX / 2 && needed < writer->capacity * 2) {
+            capacity = writer->capacity * 2;
+        }
+        bytes = realloc(writer->bytes, capacity);
+        if (bytes == NULL) {
+            return NULL;
+        }
+        writer->bytes = bytes;
+        writer->capacity = capacity;
+    }
+    bytes = writer->bytes + writer->size;
+    writer->size = needed;
+    return bytes;
+}
+
+/* Appends a section's header and room for its body, and returns the body, or NULL. */
+static uint8_t *writer_add_section(
+    struct payload_writer *writer, const struct section *section, uint64_t body)
+{
+    uint8_t *bytes;
+
+    if (writer->sections == UINT32_MAX || section->count > SECTION_COUNT_MAX ||
+        body > UINT64_MAX - PAYLOAD_SECTION_MAX) {
+        return NULL;
+    }
+    bytes = writer_extend(writer, PAYLOAD_SECTION_MAX + body);
+    if (bytes == NULL) {
+        return NULL;
+    }
+    store_u64(bytes, section->index | (uint64_t)section->value << 4 | section->count << 8);
+    writer->sections++;
+    return bytes + PAYLOAD_SECTION_MAX;
+}
+
+enum adtopk_status payload_begin(struct payload_writer *writer, const struct payload_header *header)
+{
+    uint8_t *bytes;
+
+    writer->size = 0;
+    writer->sections = 0;
+    bytes = writer_extend(writer, PAYLOAD_HEADER_SIZE);
+    if (bytes == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    memset(bytes, 0, PAYLOAD_HEADER_SIZE);
+    memcpy(bytes + AT_MAGIC, PAYLOAD_MAGIC, PAYLOAD_MAGIC_SIZE);
+    store_u16(bytes + AT_VERSION, PAYLOAD_VERSION);
+    bytes[AT_KIND] = header->kind;
+    bytes[AT_PHASE] = header->phase;
+    store_u64(bytes + AT_JOB, header->job);
+    store_u64(bytes + AT_NUMBER, header->number);
+    store_u32(bytes + AT_VIEW, header->view);
+    store_u32(bytes + AT_BUCKET, header->bucket);
+    store_u16(bytes + AT_SOURCE, header->source);
+    bytes[AT_FLAGS] = header->flags;
+    return ADTOPK_OK;
+}
+
+/* Writes values, and to `decoded` (unless NULL) what the receiver will read. */
+static void put_values(
+    uint8_t *to, const float *x, uint64_t n, enum payload_value value, float *decoded)
+{
+    if (value == PAYLOAD_VALUE_BF16) {
+        for (uint64_t i = 0; i < n; i++) {
+            uint16_t bits = bf16_from_f32(x[i]);
+
+            store_u16(to + 2 * i, bits);
+            if (decoded != NULL) {
+                decoded[i] = bf16_to_f32(bits);
+            }
+        }
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits;
+
+        memcpy(&bits, &x[i], sizeof(bits));
+        store_u32(to + 4 * i, bits);
+        if (decoded != NULL) {
+            decoded[i] = x[i];
+        }
+    }
+}
+
+/* The smallest encoding of a list; the first in the enum's order, the fastest, of equals. */
+static enum payload_index smallest_index(
+    const struct payload_shape *shape, const struct sparse *list, uint64_t *size)
+{
+    enum payload_index best = PAYLOAD_INDEX_RAW;
+
+    *size = payload_index_size(best, shape, list);
+    for (unsigned index = 0; index < PAYLOAD_INDEX_COUNT; index++) {
+        uint64_t bytes;
+
+        if (!payload_index_is_list(index)) {
+            continue;
+        }
+        bytes = payload_index_size((enum payload_index)index, shape, list);
+        if (bytes < *size) {
+            best = (enum payload_index)index;
+            *size = bytes;
+        }
+    }
+    return best;
+}
+
+/* A list as a DENSE section: zeros where it has no entry. */
+static enum adtopk_status put_list_densely(struct payload_writer *writer, const struct view *view,
+    struct sparse *list, enum payload_value value)
+{
+    uint64_t n = view_size(view);
+    size_t each = section_value_size(value);
+    struct section section = {PAYLOAD_INDEX_DENSE, value, n};
+    uint8_t *body = writer_add_section(writer, &section, n * each);
+
+    if (body == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    memset(body, 0, n * each);
+    for (size_t i = 0; i < list->count; i++) {
+        uint8_t *to = body + view_element(view, list->position[i]) * each;
+
+        put_values(to, &list->value[i], 1, value, &list->value[i]);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_put_list(struct payload_writer *writer,
+    const struct payload_shape *shape, struct sparse *list, enum payload_index index,
+    enum payload_value value)
+{
+    struct section section = {.value = value, .count = list->count};
+    uint64_t size = UINT64_MAX;
+    uint8_t *body;
+
+    assert(view_size(&shape->view) <= VIEW_MAX_ELEMENTS);
+    assert(list->count == 0 || list->position[list->count - 1] < view_size(&shape->view));
+    if (index == PAYLOAD_INDEX_DENSE) {
+        return put_list_densely(writer, &shape->view, list, value);
+    }
+    if (payload_index_is_list(index)) {
+        size = payload_index_size(index, shape, list);
+    }
+    if (size == UINT64_MAX) {
+        index = smallest_index(shape, list, &size);
+    }
+    section.index = index;
+    body = writer_add_section(writer, &section, size + list->count * section_value_size(value));
+    if (body == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    payload_index_write(index, shape, list, body);
+    put_values(body + size, list->value, list->count, value, list->value);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_put_dense(struct payload_writer *writer, const float *x, uint64_t n,
+    enum payload_value value, float *decoded)
+{
+    struct section section = {PAYLOAD_INDEX_DENSE, value, n};
+    uint8_t *body;
+
+    if (n > SECTION_COUNT_MAX) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    body = writer_add_section(writer, &section, n * section_value_size(value));
+    if (body == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    put_values(body, x, n, value, decoded);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_put_bytes(struct payload_writer *writer, const void *bytes, size_t size)
+{
+    struct section section = {.index = SECTION_BYTES, .count = size};
+    uint8_t *body = writer_add_section(writer, &section, size);
+
+    if (body == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (size > 0) {
+        memcpy(body, bytes, size);
+    }
+    return ADTOPK_OK;
+}
+
+void payload_end(struct payload_writer *writer)
+{
+    assert(writer->size >= PAYLOAD_HEADER_SIZE);
+    store_u64(writer->bytes + AT_LENGTH, writer->size);
+    store_u32(writer->bytes + AT_SECTIONS, writer->sections);
+    store_u32(writer->bytes + AT_CRC, frame_crc(writer->bytes, writer->size));
+}
+
+void payload_free(struct payload_writer *writer)
+{
+    free(writer->bytes);
+    *writer = (struct payload_writer){0};
+}
+
+static size_t section_size(uint64_t index_size, uint64_t count, enum payload_value value)
+{
+    uint64_t size;
+
+    if (__builtin_mul_overflow(count, section_value_size(value), &size) ||
+        __builtin_add_overflow(size, index_size, &size) ||
+        __builtin_add_overflow(size, PAYLOAD_SECTION_MAX, &size) || size > SIZE_MAX) {
+        return SIZE_MAX;
+    }
+    return (size_t)size;
+}
+
+size_t payload_list_bound(
+    const struct payload_shape *shape, uint64_t count, enum payload_value value)
+{
+    uint64_t n = view_size(&shape->view);
+    uint64_t smallest = UINT64_MAX;
+
+    count = count < n ? count : n;
+    for (unsigned index = 0; index < PAYLOAD_INDEX_COUNT; index++) {
+        if (payload_index_is_list(index)) {
+            uint64_t bytes = payload_index_bound((enum payload_index)index, shape, count);
+
+            smallest = bytes < smallest ? bytes : smallest;
+        }
+    }
+    return section_size(smallest, count, value);
+}
+
+size_t payload_dense_size(uint64_t n, enum payload_value value)
+{
+    return section_size(0, n, value);
+}

@@ -1,0 +1,117 @@
+"""The small scripts: tests/check/count, tests/check/format and deploy/setup."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.join(HERE, "../..")
+
+
+def run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+class Count(unittest.TestCase):
+    def count(self, results):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as log:
+            log.write("".join(f'{{"name": "t", "result": "{result}"}}\n' for result in results))
+            log.flush()
+            return run(sys.executable, os.path.join(HERE, "count"), log.name).stdout.strip()
+
+    def test_results(self):
+        self.assertEqual(self.count([]), "0 0 0")
+        self.assertEqual(self.count(["OK", "OK", "EXPECTEDFAIL", "SKIP"]), "3 0 1")
+        self.assertEqual(self.count(["OK", "FAIL", "TIMEOUT", "ERROR", "UNEXPECTEDPASS",
+                                     "INTERRUPT", "something new"]), "1 6 0")
+
+
+class Format(unittest.TestCase):
+    def check(self, sources, *arguments):
+        """Runs the check in a tree of these sources; returns the run and the sources after it."""
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, "tests/check"))
+            shutil.copy(os.path.join(HERE, "format"), os.path.join(root, "tests/check"))
+            shutil.copy(os.path.join(ROOT, ".clang-format"), root)
+            for path, text in sources.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            result = run(os.path.join(root, "tests/check/format"), *arguments)
+            after = {}
+            for path in sources:
+                with open(os.path.join(root, path), encoding="utf-8") as file:
+                    after[path] = file.read()
+            return result, after
+
+    def test_good_and_bad(self):
+        self.assertEqual(self.check({"kernels/a.c": "int a;\n"})[0].returncode, 0)
+        bad = {"kernels/a.c": "int a;\n", "daemon/core/b.h": "int\tb ;\n"}
+        result, _ = self.check(bad)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("daemon/core/b.h:1", result.stderr)
+        self.assertNotIn("a.c:", result.stderr)
+        result, after = self.check(bad, "--fix")
+        self.assertEqual((result.returncode, after["daemon/core/b.h"]), (0, "int b;\n"))
+
+    def test_builds_are_left_alone_and_nothing_is_no_success(self):
+        result, _ = self.check({"build/a.c": "int\ta ;\n"})
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("found no C files", result.stderr)
+
+
+class Setup(unittest.TestCase):
+    TOOLS = ("env", "bash", "sed", "tr", "head", "grep")  # what the script itself runs
+
+    def setup_on(self, os_release, *arguments, programs=()):
+        """Runs deploy/setup on a made-up system that has nothing but these programs."""
+        with tempfile.TemporaryDirectory() as folder:
+            for tool in self.TOOLS:
+                os.symlink(shutil.which(tool), os.path.join(folder, tool))
+            for name, script in programs:
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write("#!/usr/bin/env bash\n" + script + "\n")
+                os.chmod(os.path.join(folder, name), 0o755)
+            release = os.path.join(folder, "os-release")
+            with open(release, "w", encoding="utf-8") as file:
+                file.write(os_release)
+            return run(os.path.join(ROOT, "deploy/setup"), *arguments,
+                       env={"PATH": folder, "ADTOPK_OS_RELEASE": release})
+
+    def test_other_system_without_anything(self):
+        result = self.setup_on('ID=fedora\nPRETTY_NAME="Fedora 40"\n', "test")
+        self.assertEqual(result.returncode, 1)
+        for words in ("this is Fedora 40", "program meson", "library libuv >= 1.44",
+                      "library libzmq", "library libprotobuf-c", "library libcjson",
+                      "library cmocka", "program clang"):
+            self.assertIn(words, result.stderr)
+
+    def test_other_system_for_building_only(self):
+        programs = [(name, "exit 0") for name in
+                    ("gcc", "meson", "ninja", "pkg-config", "python3", "protoc", "protoc-c")]
+        result = self.setup_on("ID=arch\n", "build", programs=programs)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+
+    def test_debian_installs_only_what_is_missing(self):
+        programs = [
+            ("dpkg-query", '[[ ${*: -1} == meson ]] && exit 1; echo -n installed'),
+            ("mktemp", "echo /dev/null"), ("rm", "exit 0"), ("tail", "exit 0"),
+            ("sudo", '[[ $1 == -v ]] || exec "$@"'),
+            ("apt-get", '[[ $* == *update* || "${*: -1}" == meson ]]')]
+        debian = 'ID=debian\nVERSION_ID="12"\n'
+        result = self.setup_on(debian, "test", programs=programs)
+        self.assertEqual((result.returncode, result.stdout),
+                         (0, "deploy/setup: installing meson\n"), result.stderr)
+        programs[-1] = ("apt-get", "exit 100")
+        result = self.setup_on(debian, "test", programs=programs)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("apt-get could not install: meson", result.stderr)
+
+    def test_usage(self):
+        self.assertEqual(run(os.path.join(ROOT, "deploy/setup"), "everything").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

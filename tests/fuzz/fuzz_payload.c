@@ -1,0 +1,233 @@
+/*
+ * Fuzzes the payload decoder.
+ *
+ * The input is a prefix that says what the receiver registered, and then a frame's sections. The
+ * frame's header is made here, with the right length and CRC, so that the section decoders are
+ * reached; one mode takes the rest of the input as a whole frame to reach the header's checks.
+ *
+ * Prefix: mode, sections, reader operations (2 bits a section), fibres (2), length (2), shift of
+ * the length, stride, per_fibre, max_count (2). Integers are little-endian.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/payload.h"
+
+#define PREFIX_SIZE 12
+#define DENSE_LIMIT 65536 /* elements that a dense section may have here */
+
+enum { MODE_SECTIONS, MODE_FRAME, MODE_COUNT };
+enum { READ_LIST, READ_DENSE, READ_BYTES, READ_AS_SENT };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define CHECK(condition) check((condition), #condition, __LINE__)
+
+static void check(bool holds, const char *condition, int line)
+{
+    if (!holds) {
+        fprintf(stderr, "fuzz_payload.c:%d: %s does not hold\n", line, condition);
+        abort();
+    }
+}
+
+static void *need(size_t size)
+{
+    void *memory = malloc(size > 0 ? size : 1);
+
+    CHECK(memory != NULL);
+    return memory;
+}
+
+static struct sparse list_make(size_t capacity)
+{
+    return (struct sparse){
+        .position = need(capacity * sizeof(uint32_t)),
+        .value = need(capacity * sizeof(float)),
+        .capacity = capacity,
+    };
+}
+
+static void list_free(struct sparse *list)
+{
+    free(list->position);
+    free(list->value);
+}
+
+static struct payload_shape read_shape(const uint8_t *prefix)
+{
+    struct payload_shape shape;
+    uint64_t length = (uint64_t)(prefix[5] | prefix[6] << 8) << prefix[7] % 17;
+
+    shape.view.fibres = (uint64_t)(prefix[3] | prefix[4] << 8);
+    if (shape.view.fibres > 0 && length > VIEW_MAX_ELEMENTS / shape.view.fibres) {
+        length = VIEW_MAX_ELEMENTS / shape.view.fibres;
+    }
+    shape.view.length = length;
+    /* The stride divides the fibres, as in every real view. */
+    shape.view.stride = 1u + prefix[8] % 4u;
+    if (shape.view.fibres % shape.view.stride != 0) {
+        shape.view.stride = 1;
+    }
+    shape.per_fibre = prefix[9];
+    shape.max_count = (uint64_t)(prefix[10] | prefix[11] << 8);
+    return shape;
+}
+
+static bool same_value(float a, float b)
+{
+    return memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+static void check_list(const struct payload_shape *shape, const struct sparse *list)
+{
+    CHECK(list->count <= shape->max_count);
+    for (size_t i = 0; i < list->count; i++) {
+        CHECK(list->position[i] < view_size(&shape->view));
+        CHECK(i == 0 || list->position[i] > list->position[i - 1]);
+    }
+}
+
+/* Encodes a list that was decoded and decodes it again: it must come back. Returns the size of the
+ * section. `list` takes the rounding of bf16, which changes nothing but the payload of a NaN. */
+static size_t check_round_trip(const struct payload_shape *shape, struct sparse *list,
+    enum payload_index index, enum payload_value value)
+{
+    struct payload_header header = {.sections = 0};
+    struct payload_writer writer = {0};
+    struct payload_reader reader;
+    struct sparse again = list_make(list->count);
+    size_t size;
+
+    CHECK(payload_begin(&writer, &header) == ADTOPK_OK);
+    CHECK(payload_put_list(&writer, shape, list, index, value) == ADTOPK_OK);
+    payload_end(&writer);
+    size = writer.size - PAYLOAD_HEADER_SIZE;
+    CHECK(payload_open(&reader, writer.bytes, writer.size, NULL) == ADTOPK_OK);
+    CHECK(payload_get_list(&reader, shape, &again, NULL) == ADTOPK_OK);
+    CHECK(payload_close(&reader, NULL) == ADTOPK_OK);
+    CHECK(again.count == list->count);
+    for (size_t i = 0; i < list->count; i++) {
+        CHECK(again.position[i] == list->position[i]);
+        CHECK(same_value(again.value[i], list->value[i]));
+    }
+    list_free(&again);
+    payload_free(&writer);
+    return size;
+}
+
+static enum adtopk_status read_list(
+    struct payload_reader *reader, const struct payload_shape *shape, struct error *err)
+{
+    struct sparse list = list_make(shape->max_count);
+    const uint8_t *begin = reader->next;
+    enum adtopk_status status = payload_get_list(reader, shape, &list, err);
+
+    if (status == ADTOPK_OK) {
+        enum payload_index index = (enum payload_index)(*begin & 15);
+        enum payload_value value = (enum payload_value)(*begin >> 4);
+        size_t sent = (size_t)(reader->next - begin);
+
+        check_list(shape, &list);
+        /* One list has one encoding of a kind, and AUTO is never larger. */
+        CHECK(check_round_trip(shape, &list, index, value) == sent);
+        CHECK(check_round_trip(shape, &list, PAYLOAD_INDEX_AUTO, value) <= sent);
+    } else {
+        CHECK(list.count == 0);
+        CHECK(reader->next == begin);
+    }
+    list_free(&list);
+    return status;
+}
+
+static enum adtopk_status read_dense(
+    struct payload_reader *reader, const struct payload_shape *shape, struct error *err)
+{
+    uint64_t n = view_size(&shape->view);
+    enum adtopk_status status;
+    float *x;
+
+    n = n < DENSE_LIMIT ? n : DENSE_LIMIT;
+    x = need(n * sizeof(*x));
+    status = payload_get_dense(reader, x, n, err);
+    free(x);
+    return status;
+}
+
+static enum adtopk_status read_bytes(
+    struct payload_reader *reader, const struct payload_shape *shape, struct error *err)
+{
+    const uint8_t *bytes;
+    size_t size;
+    enum adtopk_status status = payload_get_bytes(reader, shape->max_count, &bytes, &size, err);
+
+    if (status == ADTOPK_OK) {
+        CHECK(size <= shape->max_count);
+        CHECK(bytes + size == reader->next && reader->next <= reader->end);
+    }
+    return status;
+}
+
+static void read_frame(
+    const uint8_t *bytes, size_t size, const struct payload_shape *shape, unsigned operations)
+{
+    struct payload_reader reader;
+    struct error err = {ADTOPK_OK, ""};
+    enum adtopk_status status = payload_open(&reader, bytes, size, &err);
+
+    while (status == ADTOPK_OK && reader.left > 0) {
+        unsigned operation = operations & 3;
+
+        operations = operations >> 2 | (operations & 3) << 6;
+        if (operation == READ_AS_SENT) {
+            operation = payload_next_is_dense(&reader) ? READ_DENSE : READ_LIST;
+        }
+        if (operation == READ_LIST) {
+            status = read_list(&reader, shape, &err);
+        } else if (operation == READ_DENSE) {
+            status = read_dense(&reader, shape, &err);
+        } else {
+            status = read_bytes(&reader, shape, &err);
+        }
+    }
+    if (status == ADTOPK_OK) {
+        status = payload_close(&reader, &err);
+    }
+    CHECK(status == ADTOPK_OK || (err.code == status && err.text[0] != '\0'));
+}
+
+/* A frame in a block of exactly its size, so that a sanitizer sees the first byte read behind. */
+static void read_sections(const uint8_t *body, size_t size, uint8_t sections,
+    const struct payload_shape *shape, unsigned operations)
+{
+    struct payload_header header = {.job = 1, .number = 2, .source = 3};
+    size_t frame = PAYLOAD_HEADER_SIZE + size;
+    struct payload_writer writer = {.bytes = need(frame), .capacity = frame};
+
+    CHECK(payload_begin(&writer, &header) == ADTOPK_OK);
+    memcpy(writer.bytes + PAYLOAD_HEADER_SIZE, body, size);
+    writer.size = frame;
+    writer.sections = sections;
+    payload_end(&writer);
+    read_frame(writer.bytes, writer.size, shape, operations);
+    payload_free(&writer);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct payload_shape shape;
+    struct payload_header header;
+
+    if (size < PREFIX_SIZE) {
+        return 0;
+    }
+    shape = read_shape(data);
+    if (data[0] % MODE_COUNT == MODE_FRAME) {
+        (void)payload_peek(&header, data + PREFIX_SIZE, size - PREFIX_SIZE, NULL);
+        read_frame(data + PREFIX_SIZE, size - PREFIX_SIZE, &shape, data[2]);
+    } else {
+        read_sections(data + PREFIX_SIZE, size - PREFIX_SIZE, data[1], &shape, data[2]);
+    }
+    return 0;
+}

@@ -1,0 +1,364 @@
+#!/usr/bin/env python3
+"""adtopkd and adtopkctl as programs: how they start, fail, answer and stop.
+
+usage: test_daemon.py BUILD [unittest's arguments]
+"""
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from cluster import Cluster, die_with_parent, free_ports
+
+BUILD = None  # set by main()
+NOBODY = 65534
+
+
+def adtopkd():
+    return os.path.join(BUILD, "daemon", "adtopkd")
+
+
+def adtopkctl():
+    return os.path.join(BUILD, "client", "adtopkctl", "adtopkctl")
+
+
+def run(*command, prepare=die_with_parent, timeout=20):
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("ADTOPK_") and name != "NOTIFY_SOCKET"}
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          env=environment, preexec_fn=prepare, timeout=timeout, check=False)
+
+
+def become_nobody():
+    die_with_parent()
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+class WithDirectory(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp")
+        self.addCleanup(temporary.cleanup)
+        self.directory = temporary.name
+        os.chmod(self.directory, 0o755)
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def sockets(self):
+        return ["--socket", self.path("a.sock"), "--control-socket", self.path("a.control")]
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as out:
+            out.write(text)
+        return self.path(name)
+
+    def assert_ends(self, done, code, *words):
+        self.assertEqual(done.returncode, code, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+
+class CommandLine(WithDirectory):
+    def test_help_lists_every_setting(self):
+        done = run(adtopkd(), "--help")
+        self.assertEqual(done.returncode, 0)
+        for flag in ("--config", "--node", "--listen", "--peers", "--policy", "--window"):
+            self.assertIn(flag, done.stdout)
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+
+    def test_versions(self):
+        for program in (adtopkd(), adtopkctl()):
+            done = run(program, "--version")
+            self.assertEqual(done.returncode, 0)
+            self.assertRegex(done.stdout, r"^adtopk(d|ctl) \d+\.\d+\.\d+\n$")
+
+    def test_usage_errors(self):
+        self.assert_ends(run(adtopkd(), "--wrokers", "2"), 2, "--wrokers")
+        self.assert_ends(run(adtopkd(), "--workers", "x"), 2, "--workers")
+        for arguments in ([], ["stutus"], ["status", "stats"], ["--timeout", "0", "status"],
+                          ["--socket"], ["--json=1", "status"], ["--job", "x", "status"]):
+            self.assert_ends(run(adtopkctl(), *arguments), 2, "adtopkctl: ")
+
+    def test_control_help(self):
+        done = run(adtopkctl(), "--help")
+        self.assertEqual(done.returncode, 0)
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+        for word in ("status", "stats", "--socket", "--json", "--timeout", "--job", "Exit status"):
+            self.assertIn(word, done.stdout)
+
+    def test_check_config(self):
+        good = self.write("good.json", '{"node": 1, "policy": {"density": 0.02}}')
+        done = run(adtopkd(), "--check-config", "--config", good)
+        self.assert_ends(done, 0)
+        bad = self.write("bad.json", '{"node": 1,\n "nod": 2}')
+        self.assert_ends(run(adtopkd(), "--check-config", "--config", bad), 1, "bad.json:2", "nod")
+        policy = self.write("policy.json", '{"policy": {"densty": 0.02}}')
+        self.assert_ends(run(adtopkd(), "--check-config", "--config", policy), 1, "densty")
+
+
+class StartFailures(WithDirectory):
+    """Each is a sentence on standard error and exit status 1."""
+
+    def test_missing_directory(self):
+        done = run(adtopkd(), "--socket", "/nonexistent/a", "--control-socket", self.path("c"))
+        self.assert_ends(done, 1, "/nonexistent/a")
+        done = run(adtopkd(), "--socket", self.path("s"), "--control-socket", "/nonexistent/c")
+        self.assert_ends(done, 1, "/nonexistent/c")
+        self.assertEqual(os.listdir(self.directory), [])
+
+    def test_no_permission(self):
+        os.chmod(self.directory, 0o555)
+        done = run(adtopkd(), *self.sockets(), prepare=become_nobody)
+        self.assert_ends(done, 1, "a.sock", "Permission denied")
+
+    def test_path_is_a_file(self):
+        file = self.write("a.sock", "")
+        done = run(adtopkd(), *self.sockets())
+        self.assert_ends(done, 1, file, "socket")
+        self.assertTrue(os.path.exists(file))
+
+    def test_path_too_long(self):
+        done = run(adtopkd(), "--socket", "/tmp/" + "x" * 200)
+        self.assert_ends(done, 2, "--socket")
+
+    def test_no_descriptors(self):
+        def prepare():
+            die_with_parent()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (7, 7))
+        done = run(adtopkd(), *self.sockets(), prepare=prepare)
+        self.assert_ends(done, 1, "oo many open files")
+
+    def test_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+            done = run(adtopkd(), *self.sockets(), "--listen", endpoint)
+        self.assert_ends(done, 1, endpoint, "Address already in use")
+        self.assertEqual(os.listdir(self.directory), [])
+
+    def test_beyond_loopback(self):
+        done = run(adtopkd(), *self.sockets(), "--listen", "tcp://0.0.0.0:7400")
+        self.assert_ends(done, 1, "0.0.0.0", "--insecure")
+
+    def test_wrong_policy(self):
+        done = run(adtopkd(), *self.sockets(), "--policy", '{"density": 2}')
+        self.assert_ends(done, 1, "density")
+
+    def test_served_already(self):
+        with Cluster(BUILD, nodes=1) as cluster:
+            daemon = cluster.daemons[0]
+            done = run(adtopkd(), "--socket", daemon.socket, "--control-socket", self.path("c"))
+            self.assert_ends(done, 1, daemon.socket)
+            done = run(adtopkd(), "--socket", self.path("s"), "--control-socket", daemon.control)
+            self.assert_ends(done, 1, daemon.control, "in use")
+            self.assertEqual(daemon.ask("status")[0], 0)
+            cluster.stop()
+
+
+class Service(WithDirectory):
+    def test_stops_in_order(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with Cluster(BUILD, nodes=1) as cluster:
+                daemon = cluster.daemons[0]
+                daemon.signal(number)
+                daemon.wait_told(b"STOPPING=1", 5)
+                self.assertEqual(daemon.process.wait(5), 0)
+                self.assertFalse(os.path.exists(daemon.socket))
+                self.assertFalse(os.path.exists(daemon.control))
+                self.assertIn("stopped", daemon.log())
+
+    def test_replaces_what_a_killed_one_left(self):
+        with Cluster(BUILD, nodes=1) as cluster:
+            cluster.daemons[0].kill()
+            self.assertEqual(cluster.daemons[0].ask("status")[0], 3)
+            cluster.restart(0)
+            self.assertEqual(cluster.daemons[0].ask("status")[0], 0)
+            cluster.stop()
+
+    def test_degraded_while_a_peer_is_down(self):
+        settings = {"peer_timeout_ms": 500, "heartbeat_ms": 100}
+        with Cluster(BUILD, nodes=2, settings=settings) as cluster:
+            before = cluster.status(0)
+            self.assertEqual(cluster.daemons[0].ask("status")[0], 0)
+            cluster.daemons[1].kill()
+            self.wait_for(lambda: cluster.daemons[0].ask("status")[0] == 5)
+            code, out, _ = cluster.daemons[0].ask("status")
+            self.assertEqual(code, 5)
+            self.assertIn("down", out)
+            cluster.restart(1)
+            self.wait_for(lambda: cluster.daemons[0].ask("status")[0] == 0)
+            after = cluster.status(0)
+            self.assertEqual(before["incarnation"], after["incarnation"])
+            self.assertNotEqual(before["peers"][0]["incarnation"],
+                                after["peers"][0]["incarnation"])
+            cluster.stop()
+
+    def test_documents(self):
+        with Cluster(BUILD, nodes=1) as cluster:
+            status = cluster.status(0)
+            self.assertEqual((status["schema"], status["node"], status["pid"]),
+                             (1, 0, cluster.daemons[0].process.pid))
+            self.assertEqual((status["sessions"], status["peers"], status["jobs"]), (0, [], []))
+            stats = cluster.stats(0)
+            self.assertEqual((stats["schema"], stats["jobs"], stats["links"]), (1, [], []))
+            self.assertEqual(cluster.daemons[0].ask("--job", "nobody", "stats")[0], 1)
+            cluster.stop()
+
+    def test_log_as_json(self):
+        with Cluster(BUILD, nodes=1, settings={"log_format": "json"}) as cluster:
+            cluster.stop()
+            lines = [json.loads(line) for line in cluster.daemons[0].log().splitlines()]
+        self.assertEqual(lines[-1]["message"], "stopped")
+        self.assertEqual({line["level"] for line in lines}, {"info"})
+
+    def test_idle_daemon_sleeps(self):
+        with Cluster(BUILD, nodes=2) as cluster:
+            pid = cluster.daemons[0].process.pid
+            before = self.cpu_seconds(pid)
+            time.sleep(1)
+            self.assertLess(self.cpu_seconds(pid) - before, 0.1)
+            cluster.stop()
+
+    def test_closed_standard_streams(self):
+        """The log must not go where a socket took its descriptor."""
+        command = [adtopkd(), *self.sockets()]
+        process = subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command],
+                                   preexec_fn=die_with_parent)
+        try:
+            self.wait_for(lambda: run(adtopkctl(), "--socket", self.path("a.control"),
+                                      "status").returncode == 0)
+        finally:
+            process.terminate()
+            self.assertEqual(process.wait(10), 0)
+
+    @staticmethod
+    def cpu_seconds(pid):
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait_for(self, condition, seconds=10):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+
+
+class ControlTool(WithDirectory):
+    """adtopkctl against what is no healthy daemon."""
+
+    def listen(self):
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(server.close)
+        server.bind(self.path("fake"))
+        server.listen()
+        return server
+
+    def start(self, *arguments):
+        return subprocess.Popen([adtopkctl(), "--socket", self.path("fake"), *arguments],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                preexec_fn=die_with_parent)
+
+    def answer(self, reply):
+        """Serves one request with these bytes, then hangs up; returns (exit status, stderr)."""
+        server = self.listen()
+        process = self.start("status")
+        connection, _ = server.accept()
+        with connection:
+            self.assertEqual(connection.recv(100), b"\x08\x01\x12\x00")
+            if reply is not None:
+                connection.send(reply)
+        _, error = process.communicate(timeout=10)
+        server.close()
+        os.unlink(self.path("fake"))
+        return process.returncode, error
+
+    def test_no_daemon(self):
+        done = run(adtopkctl(), "--socket", self.path("none"), "status")
+        self.assert_ends(done, 3, self.path("none"), "No such file")
+
+    def test_daemon_that_says_nothing(self):
+        server = self.listen()
+        began = time.monotonic()
+        process = self.start("--timeout", "300", "status")
+        connection, _ = server.accept()
+        with connection:
+            _, error = process.communicate(timeout=10)
+        self.assertEqual(process.returncode, 3, error)
+        self.assertIn("in time", error)
+        self.assertLess(time.monotonic() - began, 5)
+
+    def test_daemon_that_hangs_up(self):
+        code, error = self.answer(None)
+        self.assertEqual(code, 3, error)
+
+    def test_rubbish(self):
+        code, error = self.answer(b"\xff\xff\xff")
+        self.assertEqual(code, 1, error)
+        self.assertIn("malformed", error)
+
+    def test_no_document(self):
+        for text in (b"{", b"[]", b'{"schema":2}'):
+            with self.subTest(text=text):
+                code, error = self.answer(b"\x12" + bytes([len(text)]) + text)
+                self.assertEqual(code, 1, error)
+                self.assertIn("schema 1", error)
+
+    def test_error_from_the_daemon(self):
+        code, error = self.answer(b"\x08\x06\x12\x04nono")
+        self.assertEqual(code, 4, error)
+        self.assertIn("nono", error)
+
+    def test_names_do_not_command_the_terminal(self):
+        document = json.dumps({"schema": 1, "jobs": [
+            {"name": "\x1b[2J\u009b2J" + "n" * 60, "state": "active", "run_id": "\u00fc"}]})
+        server = self.listen()
+        process = self.start("status")
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(100)
+            encoded = document.encode()
+            size = bytes([len(encoded) & 0x7F | 0x80, len(encoded) >> 7])
+            connection.send(b"\x12" + size + encoded)
+            out, _ = process.communicate(timeout=10)
+        self.assertEqual(process.returncode, 0)
+        self.assertNotIn("\x1b", out)
+        self.assertNotIn("\u009b", out)
+        self.assertLessEqual(max(map(len, out.splitlines())), 80)
+
+    def test_not_allowed(self):
+        if os.getuid() != 0:
+            self.skipTest("needs root to become another user")
+        self.listen()
+        os.chmod(self.path("fake"), 0o600)
+        os.chmod(BUILD, os.stat(BUILD).st_mode | 0o555)
+        done = run(adtopkctl(), "--socket", self.path("fake"), "status", prepare=become_nobody)
+        self.assert_ends(done, 4, "Permission denied")
+
+
+class PortsAreFree(unittest.TestCase):
+    def test_distinct(self):
+        ports = free_ports(20)
+        self.assertEqual(len(set(ports)), 20)
+
+
+def main():
+    global BUILD
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    BUILD = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
+
+
+if __name__ == "__main__":
+    main()

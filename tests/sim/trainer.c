@@ -1,0 +1,280 @@
+/*
+ * A scripted rank: joins, calls some plain operations, trains, leaves. When its daemon restarts it
+ * joins again and repeats the open step with the same bytes.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+static uint64_t hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
+{
+    uint64_t x = a;
+    const uint64_t words[] = {b, c, d, e};
+
+    for (unsigned i = 0; i < 4; i++) {
+        x = (x ^ words[i]) * 0xbf58476d1ce4e5b9u + 0x9e3779b97f4a7c15u;
+        x ^= x >> 29;
+    }
+    x *= 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static bool chance(uint64_t x, double p)
+{
+    return (double)(x >> 34) < p * (double)(1u << 30);
+}
+
+bool trainer_pushes(const struct world *world, uint64_t step, uint32_t rank, unsigned tensor)
+{
+    return !chance(hash(world->scenario.seed, step, rank, tensor, 1u << 20), world->scenario.skip);
+}
+
+/* Small integers, so that every sum is exact; rarely one element that is not finite. */
+float trainer_gradient(
+    const struct world *world, uint64_t step, uint32_t rank, unsigned tensor, uint64_t element)
+{
+    uint64_t seed = world->scenario.seed;
+    uint64_t bad = hash(seed, step, rank, tensor, 1u << 21);
+
+    if (chance(bad, world->scenario.nonfinite) && element == bad % world->numel[tensor]) {
+        return bad % 2 == 0 ? NAN : -INFINITY;
+    }
+    return (float)(int)(hash(seed, step, rank, tensor, element) % 7) - 3.0f;
+}
+
+static void fail(struct trainer *trainer, const struct error *error)
+{
+    trainer->state = TRAINER_FAILED;
+    trainer->error = *error;
+    trainer->session = 0;
+}
+
+static enum adtopk_status request(struct trainer *trainer, struct event *event)
+{
+    struct error err = {0};
+    enum adtopk_status status;
+
+    event->session = trainer->session;
+    status = world_core_event(trainer->world, trainer->node, event, &err);
+    if (status != ADTOPK_OK && trainer->state != TRAINER_FAILED) {
+        fail(trainer, &err);
+    }
+    return status;
+}
+
+static void join(struct trainer *trainer)
+{
+    struct world *world = trainer->world;
+    struct event event = {.type = EVENT_RANK_OPEN};
+
+    trainer->session = ++world->next_session;
+    trainer->state = TRAINER_FORMING;
+    event.open.key = (struct job_key){.owner = 1000, .name = "job", .run_id = "1"};
+    event.open.rank = trainer->rank;
+    event.open.world_size = world->trainers;
+    if (request(trainer, &event) != ADTOPK_OK) {
+        return;
+    }
+    for (unsigned t = 0; t < world->tensors; t++) {
+        event = (struct event){.type = EVENT_RANK_REGISTER, .spec = &world->tensor[t]};
+        if (request(trainer, &event) != ADTOPK_OK) {
+            return;
+        }
+    }
+    event = (struct event){.type = EVENT_RANK_COMMIT};
+    if (request(trainer, &event) == ADTOPK_OK) {
+        event = (struct event){.type = EVENT_RANK_MAPPED};
+        (void)request(trainer, &event);
+    }
+}
+
+void trainer_disconnected(struct trainer *trainer)
+{
+    trainer->session = 0;
+    if (trainer->state == TRAINER_FORMING || trainer->state == TRAINER_RUNNING) {
+        trainer->state = TRAINER_OUT;
+        trainer->next_push = 0;
+        trainer->blocked_on = -1;
+        trainer->ended = false;
+        trainer->op_pending = false;
+    }
+}
+
+static void step_over(struct trainer *trainer)
+{
+    trainer->step++;
+    trainer->next_push = 0;
+    trainer->blocked_on = -1;
+    trainer->ended = false;
+}
+
+static float op_value(const struct trainer *trainer, uint32_t rank, uint64_t i)
+{
+    return (float)(int)(hash(trainer->world->scenario.seed, trainer->operation, rank, i, 77) % 9);
+}
+
+/* Kind, root and size of the rank's next operation: the same on all ranks. */
+static void op_describe(const struct trainer *trainer, struct event *event)
+{
+    uint64_t x = hash(trainer->world->scenario.seed, trainer->operation, 5, 5, 5);
+
+    event->op.number = trainer->operation;
+    event->op.kind = (enum op_kind)(x % OP_KIND_COUNT);
+    event->op.root = (uint32_t)(x / 7 % trainer->world->trainers);
+    event->op.size = event->op.kind == OP_BARRIER ? 0 : (uint32_t)(x / 1000 % 40) * 4;
+}
+
+static void op_submit(struct trainer *trainer)
+{
+    struct event event = {.type = EVENT_RANK_OP};
+    uint64_t offset, result;
+
+    (void)core_op_layout(
+        trainer->world->node[trainer->node].core, trainer->session, &offset, &result);
+    op_describe(trainer, &event);
+    for (uint64_t i = 0; i < event.op.size / 4; i++) {
+        float value = op_value(trainer, trainer->rank, i);
+        (void)memcpy(trainer->arena + offset + 4 * i, &value, 4);
+    }
+    trainer->op_pending = true;
+    (void)request(trainer, &event);
+}
+
+static void op_check(struct trainer *trainer)
+{
+    struct world *world = trainer->world;
+    struct event event = {0};
+    uint64_t offset, result;
+
+    (void)core_op_layout(world->node[trainer->node].core, trainer->session, &offset, &result);
+    op_describe(trainer, &event);
+    for (uint64_t i = 0; i < event.op.size / 4; i++) {
+        float got, want = 0;
+        (void)memcpy(&got, world->node[trainer->node].results + result + 4 * i, 4);
+        for (uint32_t r = 0; r < world->trainers; r++) {
+            want +=
+                event.op.kind == OP_ALLREDUCE || r == event.op.root ? op_value(trainer, r, i) : 0;
+        }
+        if (got != want) {
+            world_violate(world, "operation %llu of rank %u: element %llu is %g, not %g",
+                (unsigned long long)trainer->operation, trainer->rank, (unsigned long long)i,
+                (double)got, (double)want);
+        }
+    }
+    trainer->operation++;
+    trainer->op_pending = false;
+}
+
+void trainer_action(struct trainer *trainer, const struct action *action)
+{
+    struct world *world = trainer->world;
+
+    switch (action->type) {
+    case ACTION_READY:
+        trainer->state = TRAINER_RUNNING;
+        while (trainer->step < action->number) {
+            step_over(trainer); /* accepted before the daemon restarted */
+        }
+        if (trainer->operation < action->operation) {
+            op_check(trainer);
+        }
+        break;
+    case ACTION_DELIVERED:
+        trainer->delivered[action->tensor] = action->number + 1;
+        if (trainer->blocked_on == (int)action->tensor) {
+            trainer->blocked_on = -1;
+        }
+        break;
+    case ACTION_STEP: step_over(trainer); break;
+    case ACTION_OP_DONE: op_check(trainer); break;
+    case ACTION_FAILED: fail(trainer, &action->error); return;
+    case ACTION_CLOSED: trainer->state = TRAINER_DONE; return;
+    case ACTION_COMPUTE: return;
+    }
+    world_wake(world, trainer, 1 + world_random(world, 100));
+}
+
+/* The order of pushes differs from step to step, and from rank to rank unless they block on
+ * tensors: ranks that wait in different orders wait for each other, whatever the daemon does. */
+static unsigned pushed_at(const struct trainer *trainer, unsigned position)
+{
+    const struct world *world = trainer->world;
+    uint64_t x = hash(
+        world->scenario.seed, trainer->step, world->scenario.wait > 0 ? 0 : trainer->rank, 9, 9);
+    unsigned order[SIM_MAX_TENSORS];
+
+    for (unsigned t = 0; t < world->tensors; t++) {
+        order[t] = t;
+    }
+    for (unsigned t = world->tensors - 1; t > 0; t--) {
+        unsigned other = (unsigned)(x % (t + 1)), swap = order[t];
+        x /= t + 1;
+        order[t] = order[other];
+        order[other] = swap;
+    }
+    return order[position];
+}
+
+static void push(struct trainer *trainer, unsigned tensor)
+{
+    struct world *world = trainer->world;
+    struct event event = {.type = EVENT_RANK_PUSH};
+    struct tensor_layout layout;
+
+    if (!core_tensor_layout(world->node[trainer->node].core, trainer->session, tensor, &layout)) {
+        return;
+    }
+    for (uint64_t i = 0; i < world->numel[tensor]; i++) {
+        float g = trainer_gradient(world, trainer->step, trainer->rank, tensor, i);
+        (void)memcpy(trainer->arena + layout.gradient_offset + 4 * i, &g, 4);
+    }
+    event.step.tensor = tensor;
+    event.step.number = trainer->step;
+    if (request(trainer, &event) == ADTOPK_OK && trainer->session != 0 &&
+        world_chance(world, world->scenario.wait)) {
+        event.type = EVENT_RANK_WAIT;
+        trainer->blocked_on = trainer->delivered[tensor] == trainer->step + 1 ? -1 : (int)tensor;
+        (void)request(trainer, &event);
+    }
+}
+
+void trainer_turn(struct trainer *trainer)
+{
+    struct world *world = trainer->world;
+    struct event event = {0};
+
+    switch (trainer->state) {
+    case TRAINER_OUT: join(trainer); return;
+    case TRAINER_RUNNING: break;
+    default: return;
+    }
+    if (trainer->op_pending || trainer->blocked_on >= 0 || trainer->ended) {
+        return; /* an action wakes it */
+    }
+    if (trainer->operation < world->scenario.operations) {
+        op_submit(trainer);
+        return;
+    }
+    if (trainer->step == world->scenario.steps) {
+        trainer->state = TRAINER_LEAVING;
+        check_residuals(world, trainer->node);
+        event.type = EVENT_RANK_LEAVE;
+        (void)request(trainer, &event);
+        return;
+    }
+    if (trainer->next_push < world->tensors) {
+        unsigned tensor = pushed_at(trainer, trainer->next_push++);
+        if (trainer_pushes(world, trainer->step, trainer->rank, tensor)) {
+            push(trainer, tensor);
+        }
+    } else {
+        trainer->ended = true;
+        event.type = EVENT_RANK_STEP_END;
+        event.step.number = trainer->step;
+        (void)request(trainer, &event);
+    }
+    if (trainer->state == TRAINER_RUNNING) {
+        world_wake(world, trainer, 1 + world_random(world, 100));
+    }
+}

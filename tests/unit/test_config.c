@@ -1,0 +1,327 @@
+/* The configuration: what each layer sets, which one wins, and what is refused with which words. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/config.h"
+#include "daemon/endpoint.h"
+#include "daemon/log.h"
+
+#define MAX_ARGUMENTS 16
+
+static char file_path[] = "/tmp/adtopk-test-config-XXXXXX";
+
+static int make_file(void **state)
+{
+    int fd = mkstemp(file_path);
+
+    (void)state;
+    return fd < 0 ? -1 : close(fd);
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(file_path);
+}
+
+static void write_bytes(const char *text, size_t size)
+{
+    FILE *stream = fopen(file_path, "we");
+
+    assert_non_null(stream);
+    assert_int_equal(fwrite(text, 1, size, stream), size);
+    assert_int_equal(fclose(stream), 0);
+}
+
+/* Loads `text` as the file, then these arguments (NULL-terminated). */
+static enum adtopk_status load(struct config *config, const char *text, struct error *err, ...)
+{
+    char *argv[MAX_ARGUMENTS] = {"adtopkd", "--config", file_path};
+    enum config_action action = CONFIG_RUN;
+    int argc = 3;
+    va_list arguments;
+    char *argument;
+
+    write_bytes(text, strlen(text));
+    va_start(arguments, err);
+    while ((argument = va_arg(arguments, char *)) != NULL) {
+        argv[argc++] = argument;
+    }
+    va_end(arguments);
+    return config_load(config, argc, argv, getenv, &action, err);
+}
+
+static void assert_refused(const char *text, const char *words, unsigned line)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+    char place[64];
+
+    assert_int_not_equal(load(&config, text, &err, NULL), ADTOPK_OK);
+    config_free(&config);
+    (void)snprintf(place, sizeof(place), "%s:%u:", file_path, line);
+    if (strstr(err.text, words) == NULL || (line > 0 && strstr(err.text, place) == NULL)) {
+        fail_msg("\"%s\" lacks \"%s\" or \"%s\"", err.text, words, place);
+    }
+}
+
+static void assert_flag_refused(const char *flag, const char *value, const char *words)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+
+    assert_int_equal(load(&config, "{}", &err, flag, value, NULL), ADTOPK_ERR_STATE);
+    config_free(&config);
+    if (strstr(err.text, words) == NULL) {
+        fail_msg("\"%s\" lacks \"%s\"", err.text, words);
+    }
+}
+
+static void test_defaults(void **state)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)state;
+    assert_int_equal(load(&config, "{}", &err, NULL), ADTOPK_OK);
+    assert_int_equal(config.node, 0);
+    assert_string_equal(config.listen, "");
+    assert_int_equal(config.peer_count, 0);
+    assert_string_equal(config.socket, "/run/adtopk/adtopkd.sock");
+    assert_string_equal(config.control_socket, "/run/adtopk/control.sock");
+    assert_null(config.policy);
+    assert_false(config.insecure);
+    assert_int_equal(config.log_level, LEVEL_INFO);
+    config_free(&config);
+}
+
+static void test_whole_file(void **state)
+{
+    static const char text[] =
+        "{\n \"node\": 1, \"listen\": \"tcp://127.0.0.1:7401\",\n"
+        " \"peers\": [{\"node\": 0, \"endpoint\": \"tcp://127.0.0.1:7400\"},\n"
+        "           {\"endpoint\": \"tcp://[::1]:7402\", \"node\": 2}],\n"
+        " \"socket\": \"/tmp/a\\u0062c\", \"control_socket\": \"/tmp/c\",\n"
+        " \"workers\": 3, \"log_level\": \"debug\", \"log_format\": \"json\",\n"
+        " \"policy\": {\"density\": 0.01, \"x\": [1, \"}\\\"\", {}]},\n"
+        " \"insecure\": true, \"chunk_size\": 65536, \"window\": 1048576,\n"
+        " \"peer_timeout_ms\": 400, \"heartbeat_ms\": 100}\n";
+    struct config config;
+    struct error err = {.code = ADTOPK_OK, .text = ""};
+
+    (void)state;
+    assert_int_equal(load(&config, text, &err, NULL), ADTOPK_OK);
+    assert_int_equal(config.node, 1);
+    assert_string_equal(config.listen, "tcp://127.0.0.1:7401");
+    assert_int_equal(config.peer_count, 2);
+    assert_int_equal(config.peers[1].node, 2);
+    assert_string_equal(config.peers[1].endpoint, "tcp://[::1]:7402");
+    assert_string_equal(config.socket, "/tmp/abc");
+    assert_int_equal(config.workers, 3);
+    assert_int_equal(config.log_level, LEVEL_DEBUG);
+    assert_int_equal(config.log_format, LOG_FORMAT_JSON);
+    assert_string_equal(config.policy, "{\"density\": 0.01, \"x\": [1, \"}\\\"\", {}]}");
+    assert_true(config.insecure);
+    assert_int_equal(config.chunk_size, 65536);
+    assert_int_equal(config.window, 1048576);
+    assert_int_equal(config.peer_timeout_ms, 400);
+    assert_int_equal(config.heartbeat_ms, 100);
+    config_free(&config);
+}
+
+static void test_layers(void **state)
+{
+    static const char text[] = "{\"workers\": 1, \"window\": 100000, \"chunk_size\": 5000}";
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)state;
+    assert_int_equal(setenv("ADTOPK_WORKERS", "2", 1), 0);
+    assert_int_equal(setenv("ADTOPK_WINDOW", "200000", 1), 0);
+    assert_int_equal(load(&config, text, &err, "--workers", "3", "--insecure", NULL), ADTOPK_OK);
+    assert_int_equal(config.workers, 3);
+    assert_int_equal(config.window, 200000);
+    assert_int_equal(config.chunk_size, 5000);
+    assert_true(config.insecure);
+    config_free(&config);
+    assert_int_equal(setenv("ADTOPK_WINDOW", "2e5", 1), 0);
+    assert_int_equal(load(&config, text, &err, NULL), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "ADTOPK_WINDOW"));
+    config_free(&config);
+    assert_int_equal(unsetenv("ADTOPK_WORKERS"), 0);
+    assert_int_equal(unsetenv("ADTOPK_WINDOW"), 0);
+}
+
+static void test_file_is_strict(void **state)
+{
+    (void)state;
+    assert_refused("{\n\"node\": 1,\n\"nodes\": 2}", "\"nodes\": unknown key", 3);
+    assert_refused("{\n\"node\": 1,\n\n\"node\": 1}", "\"node\": this key occurs twice", 4);
+    assert_refused("{\"policy\": {\"a\": [\n1,\n2]},\n\"Node\": 1}", "\"Node\": unknown key", 4);
+    assert_refused("{\n\"node\": \"1\"}", "a whole number", 2);
+    assert_refused("{\n\"node\": 1.5}", "a whole number", 2);
+    assert_refused("{\n\"node\": -1}", "a whole number", 2);
+    assert_refused("{\"node\": 1e999}", "a whole number", 1);
+    assert_refused("{\n\n\"node\": 65535}", "65535 is not from 0 to 65534", 3);
+    assert_refused("{\"insecure\": 1}", "true or false", 1);
+    assert_refused("{\"socket\": []}", "a text", 1);
+    assert_refused("{\"socket\": \"\"}", "0 bytes", 1);
+    assert_refused("{\"policy\": \"{}\"}", "an object", 1);
+    assert_refused("{\"log_level\": \"loud\"}", "\"loud\" is not one of error to debug", 1);
+    assert_refused("{\"peers\": {}}", "an array", 1);
+    assert_refused("{\"peers\": [{\"node\": 1}]}", "\"peers\"[0]", 1);
+    assert_refused("{\"peers\": [7]}", "\"peers\"[0]", 1);
+    assert_refused("{\"peers\": [{\"node\": 1, \"node\": 1}]}", "repeated key \"node\"", 1);
+    assert_refused("{\"peers\": [{\"port\": 1}]}", "unknown key \"port\"", 1);
+    assert_refused("{\"node\": 1}\n\n{}", "after the end", 3);
+    assert_refused("{\"node\": 1}\nx", "after the end", 2);
+    assert_refused("{\"node\": 1,\n}", "not JSON", 2);
+    assert_refused("", "not JSON", 1);
+    assert_refused("[]", "an object", 1);
+    assert_refused("\xEF\xBB\xBF{}", "byte 0xef", 1);
+    assert_refused("{\"node\":\f1}", "byte 0x0c", 1);
+}
+
+static void test_nul_in_file(void **state)
+{
+    static const char text[] = "{\"node\": 1}\0{\"node\": 2}";
+    char *argv[] = {"adtopkd", "--config", file_path, NULL};
+    struct config config;
+    enum config_action action;
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)state;
+    write_bytes(text, sizeof(text) - 1);
+    assert_int_equal(config_load(&config, 3, argv, getenv, &action, &err), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "byte 0x00"));
+    config_free(&config);
+}
+
+static void test_long_and_missing_file(void **state)
+{
+    size_t size = (1u << 20) + 1;
+    char *spaces = malloc(size + 1);
+    char *argv[] = {"adtopkd", "--config", "/nonexistent/adtopkd.json", NULL};
+    struct config config;
+    enum config_action action;
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)state;
+    assert_non_null(spaces);
+    memset(spaces, ' ', size);
+    spaces[size] = '\0';
+    assert_refused(spaces, "is longer than", 0);
+    free(spaces);
+    assert_int_equal(config_load(&config, 3, argv, getenv, &action, &err), ADTOPK_ERR_SYSTEM);
+    assert_non_null(strstr(err.text, "/nonexistent/adtopkd.json: No such file"));
+    config_free(&config);
+}
+
+static void test_settings_fit_each_other(void **state)
+{
+    (void)state;
+    assert_refused(
+        "{\"peers\": [{\"node\": 1, \"endpoint\": \"tcp://127.0.0.1:1\"}]}", "listen is needed", 0);
+    assert_refused("{\"listen\": \"tcp://127.0.0.1:1\", \"peers\": [{\"node\": 0, \"endpoint\": "
+                   "\"tcp://127.0.0.1:2\"}]}",
+        "peer 0 has this node's own id", 0);
+    assert_refused("{\"listen\": \"tcp://127.0.0.1:1\", \"peers\": [{\"node\": 1, \"endpoint\": "
+                   "\"tcp://127.0.0.1:2\"}, {\"node\": 1, \"endpoint\": \"tcp://127.0.0.1:3\"}]}",
+        "peer 1 occurs twice", 0);
+    assert_refused("{\"listen\": \"tcp://10.0.0.1:7400\"}", "--insecure", 0);
+    assert_refused("{\"listen\": \"tcp://*:7400\"}", "--insecure", 0);
+    assert_refused("{\"listen\": \"ipc:///tmp/x\"}", "tcp://HOST:PORT", 0);
+    assert_refused("{\"socket\": \"/tmp/x\", \"control_socket\": \"/tmp/x\"}", "both /tmp/x", 0);
+    assert_refused("{\"heartbeat_ms\": 3000}", "heartbeat_ms", 0);
+    assert_refused("{\"chunk_size\": 1000000, \"window\": 70000}", "chunk_size", 0);
+}
+
+static void test_flags(void **state)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)state;
+    assert_int_equal(load(&config, "{}", &err, "--listen=tcp://127.0.0.1:7400", "--peers",
+                         "1=tcp://127.0.0.1:7401,3=tcp://127.0.0.1:7403", "--log-level=error",
+                         "--insecure=false", "--policy", "{\"density\": 0.5}", NULL),
+        ADTOPK_OK);
+    assert_int_equal(config.peer_count, 2);
+    assert_int_equal(config.peers[1].node, 3);
+    assert_string_equal(config.peers[0].endpoint, "tcp://127.0.0.1:7401");
+    assert_string_equal(config.policy, "{\"density\": 0.5}");
+    config_free(&config);
+    assert_flag_refused("--wrokers", "3", "unknown option");
+    assert_flag_refused("--workers", NULL, "needs a value");
+    assert_flag_refused("--workers", "many", "--workers: \"many\"");
+    assert_flag_refused("--workers", "99999999999999999999", "--workers");
+    assert_flag_refused("--help=x", NULL, "unknown option");
+    assert_flag_refused("--insecure=maybe", NULL, "neither true nor false");
+    assert_flag_refused("--peers", "1", "N=ENDPOINT");
+    assert_flag_refused("--peers", "70000=tcp://127.0.0.1:1", "node 70000");
+    assert_flag_refused("--policy", "[1]", "an object");
+    assert_flag_refused("--policy", "{} {}", "after the end");
+    assert_flag_refused("stray", NULL, "unexpected argument");
+}
+
+static void test_endpoints(void **state)
+{
+    static const char *const good[] = {"tcp://127.0.0.1:1", "tcp://[::1]:65535", "tcp://*:7400",
+        "tcp://host-1.example:7400", "tcp://localhost:80"};
+    static const char *const bad[] = {"", "tcp://", "tcp://host", "tcp://:7400",
+        "tcp://host:", "tcp://host:0", "tcp://host:65536", "tcp://host:7400x", "tcp://host:-1",
+        "tcp://::1:7400", "udp://host:7400", "tcp://ho st:7400", "tcp://[]:7400",
+        "tcp://host:000001"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_int_equal(endpoint_check(good[i], "listen", NULL), ADTOPK_OK);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(endpoint_check(bad[i], "listen", NULL), ADTOPK_ERR_ARGUMENT);
+    }
+    assert_true(endpoint_is_loopback("tcp://127.5.0.1:1"));
+    assert_true(endpoint_is_loopback("tcp://[::1]:1"));
+    assert_true(endpoint_is_loopback("tcp://localhost:1"));
+    assert_false(endpoint_is_loopback("tcp://128.0.0.1:1"));
+    assert_false(endpoint_is_loopback("tcp://0.0.0.0:1"));
+    assert_false(endpoint_is_loopback("tcp://127.0.0.1.example:1"));
+    assert_false(endpoint_is_loopback("tcp://*:1"));
+}
+
+static void test_workers_default(void **state)
+{
+    (void)state;
+    assert_int_equal(config_default_workers(-1), 1);
+    assert_int_equal(config_default_workers(1), 1);
+    assert_int_equal(config_default_workers(2), 1);
+    assert_int_equal(config_default_workers(4), 3);
+    assert_int_equal(config_default_workers(64), 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_whole_file),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_file_is_strict),
+        cmocka_unit_test(test_nul_in_file),
+        cmocka_unit_test(test_long_and_missing_file),
+        cmocka_unit_test(test_settings_fit_each_other),
+        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_endpoints),
+        cmocka_unit_test(test_workers_default),
+    };
+
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}

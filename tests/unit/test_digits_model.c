@@ -1,0 +1,619 @@
+/* The digits example: the network against finite differences of a plain forward pass in double
+ * precision, the optimiser, the batches and the reader of the data. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "data.h"
+#include "gemm.h"
+#include "model.h"
+#include "random.h"
+#include "sgd.h"
+
+enum { EXAMPLES = 3, LARGEST_TENSOR = 131072 };
+
+static void assert_close(double got, double expected, double tolerance)
+{
+    if (!(fabs(got - expected) <= tolerance))
+        fail_msg("got %.9g, expected %.9g within %.3g", got, expected, tolerance);
+}
+
+static void *checked(void *memory)
+{
+    assert_non_null(memory);
+    return memory;
+}
+
+/* --- the plain network ------------------------------------------------------------------------ */
+
+struct reference {
+    double *parameters[MODEL_TENSORS];
+};
+
+static struct reference reference_copy(struct model *model)
+{
+    struct reference reference;
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        const size_t size = model_tensor_size(t);
+        reference.parameters[t] = checked(malloc(size * sizeof(double)));
+        for (size_t i = 0; i < size; i++)
+            reference.parameters[t][i] = model_parameters(model, t)[i];
+    }
+    return reference;
+}
+
+static void reference_free(struct reference *reference)
+{
+    for (size_t t = 0; t < MODEL_TENSORS; t++)
+        free(reference->parameters[t]);
+}
+
+/* input[channels][side][side] -> output[outputs][side][side], with ReLU. */
+static void reference_convolution(const double *weight, const double *bias, int outputs,
+    int channels, int side, const double *input, double *output)
+{
+    for (int o = 0; o < outputs; o++)
+        for (int y = 0; y < side; y++)
+            for (int x = 0; x < side; x++) {
+                double sum = bias[o];
+                for (int i = 0; i < channels; i++)
+                    for (int ky = 0; ky < 3; ky++)
+                        for (int kx = 0; kx < 3; kx++) {
+                            const int iy = y + ky - 1, ix = x + kx - 1;
+                            if (iy < 0 || iy >= side || ix < 0 || ix >= side)
+                                continue;
+                            sum += weight[((o * channels + i) * 3 + ky) * 3 + kx] *
+                                   input[(i * side + iy) * side + ix];
+                        }
+                output[(o * side + y) * side + x] = fmax(sum, 0);
+            }
+}
+
+static void reference_logits(const struct reference *reference, const float *image, double *logits)
+{
+    double *const *p = reference->parameters;
+    static double input[64], conv1[32 * 64], pooled[32 * 16], conv2[64 * 16], hidden[128];
+
+    for (int i = 0; i < 64; i++)
+        input[i] = image[i];
+    reference_convolution(p[0], p[1], 32, 1, 8, input, conv1);
+    for (int c = 0; c < 32; c++)
+        for (int y = 0; y < 4; y++)
+            for (int x = 0; x < 4; x++) {
+                const double *at = conv1 + c * 64 + 2 * y * 8 + 2 * x;
+                pooled[c * 16 + y * 4 + x] = fmax(fmax(at[0], at[1]), fmax(at[8], at[9]));
+            }
+    reference_convolution(p[2], p[3], 64, 32, 4, pooled, conv2);
+    for (int h = 0; h < 128; h++) {
+        double sum = p[5][h];
+        for (int pixel = 0; pixel < 16; pixel++)
+            for (int c = 0; c < 64; c++)
+                sum += p[4][h * 1024 + pixel * 64 + c] * conv2[c * 16 + pixel];
+        hidden[h] = fmax(sum, 0);
+    }
+    for (int o = 0; o < 10; o++) {
+        logits[o] = p[7][o];
+        for (int h = 0; h < 128; h++)
+            logits[o] += p[6][o * 128 + h] * hidden[h];
+    }
+}
+
+static double reference_loss(const struct reference *reference, const struct model_batch *batch)
+{
+    double loss = 0;
+    for (size_t n = 0; n < batch->count; n++) {
+        double logits[10], sum = 0;
+        reference_logits(reference, batch->images + n * 64, logits);
+        for (int c = 0; c < 10; c++)
+            sum += exp(logits[c]);
+        loss += log(sum) - logits[batch->labels[n]];
+    }
+    return loss;
+}
+
+/* --- a model with a batch --------------------------------------------------------------------- */
+
+struct fixture {
+    struct model *model;
+    struct model_batch batch;
+    float images[EXAMPLES * MODEL_PIXELS];
+    uint8_t labels[EXAMPLES];
+    float *gradients[MODEL_TENSORS];
+};
+
+/* Biases away from zero, so that no unit sits on the bend of its ReLU. */
+static void fixture_randomise(struct fixture *fixture, uint64_t seed)
+{
+    struct random random = random_start(seed, 1000);
+    model_init(fixture->model, seed);
+    for (size_t t = 1; t < MODEL_TENSORS; t += 2)
+        for (size_t i = 0; i < model_tensor_size(t); i++)
+            model_parameters(fixture->model, t)[i] = random_symmetric(&random, 0.3f);
+    for (size_t i = 0; i < EXAMPLES * MODEL_PIXELS; i++)
+        fixture->images[i] = fabsf(random_symmetric(&random, 1));
+    for (size_t n = 0; n < EXAMPLES; n++)
+        fixture->labels[n] = (uint8_t)(random_next(&random) % MODEL_CLASSES);
+}
+
+static int fixture_setup(void **state)
+{
+    struct fixture *fixture = checked(calloc(1, sizeof *fixture));
+    fixture->model = checked(model_create(EXAMPLES));
+    fixture->batch = (struct model_batch){fixture->images, fixture->labels, EXAMPLES};
+    for (size_t t = 0; t < MODEL_TENSORS; t++)
+        fixture->gradients[t] = checked(calloc(model_tensor_size(t), sizeof(float)));
+    fixture_randomise(fixture, 7);
+    *state = fixture;
+    return 0;
+}
+
+static int fixture_teardown(void **state)
+{
+    struct fixture *fixture = *state;
+    for (size_t t = 0; t < MODEL_TENSORS; t++)
+        free(fixture->gradients[t]);
+    model_destroy(fixture->model);
+    free(fixture);
+    return 0;
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    const size_t sizes[MODEL_TENSORS] = {288, 32, 18432, 64, LARGEST_TENSOR, 128, 1280, 10};
+    for (size_t t = 0; t < MODEL_TENSORS; t++)
+        assert_int_equal(model_tensor_size(t), sizes[t]);
+    assert_string_equal(model_tensor(2)->name, "conv2.weight");
+    assert_int_equal(model_tensor(2)->dims, 4);
+    assert_int_equal(model_tensor(2)->shape[1], 32);
+}
+
+static void test_forward_matches_reference(void **state)
+{
+    struct fixture *fixture = *state;
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        fixture_randomise(fixture, seed);
+        struct reference reference = reference_copy(fixture->model);
+        const struct model_score score = model_forward(fixture->model, &fixture->batch);
+        size_t correct = 0;
+        for (size_t n = 0; n < EXAMPLES; n++) {
+            double logits[10];
+            int best = 0;
+            reference_logits(&reference, fixture->images + n * 64, logits);
+            for (int c = 1; c < 10; c++)
+                best = logits[c] > logits[best] ? c : best;
+            correct += best == fixture->labels[n];
+        }
+        assert_close(score.loss, reference_loss(&reference, &fixture->batch), 1e-4);
+        assert_int_equal(score.correct, correct);
+        reference_free(&reference);
+    }
+}
+
+static double largest(const float *values, size_t count)
+{
+    double most = 0;
+    for (size_t i = 0; i < count; i++)
+        most = fmax(most, fabs(values[i]));
+    return most;
+}
+
+static void test_backward_matches_finite_differences(void **state)
+{
+    struct fixture *fixture = *state;
+    const double nudge = 1e-6, scale = 0.5;
+    struct reference reference = reference_copy(fixture->model);
+    struct random random = random_start(3, 0);
+
+    model_forward(fixture->model, &fixture->batch);
+    assert_int_equal(
+        model_backward(fixture->model, (float)scale, fixture->gradients, NULL, NULL), 0);
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        const size_t size = model_tensor_size(t);
+        const double most = largest(fixture->gradients[t], size);
+        assert_true(most > 1e-3);
+        for (int trial = 0; trial < 40; trial++) {
+            const size_t i = (size_t)(random_next(&random) % size);
+            double *parameter = &reference.parameters[t][i];
+            const double kept = *parameter;
+            *parameter = kept + nudge;
+            const double above = reference_loss(&reference, &fixture->batch);
+            *parameter = kept - nudge;
+            const double below = reference_loss(&reference, &fixture->batch);
+            *parameter = kept;
+            const double expected = scale * (above - below) / (2 * nudge);
+            assert_close(fixture->gradients[t][i], expected, 2e-5 * most + 1e-7);
+        }
+    }
+    reference_free(&reference);
+}
+
+/* --- the callback ----------------------------------------------------------------------------- */
+
+struct observer {
+    struct fixture *fixture;
+    float *seen[MODEL_TENSORS];
+    size_t order[2 * MODEL_TENSORS];
+    size_t calls;
+    size_t stop_at; /* number of the call that returns 7 */
+};
+
+static int observe(void *context, size_t tensor)
+{
+    struct observer *observer = context;
+    float *gradient = observer->fixture->gradients[tensor];
+    const size_t size = model_tensor_size(tensor);
+    assert_true(observer->calls < MODEL_TENSORS);
+    observer->order[observer->calls++] = tensor;
+    memcpy(observer->seen[tensor], gradient, size * sizeof(float));
+    for (size_t i = 0; i < size; i++)
+        gradient[i] = NAN;
+    return observer->calls == observer->stop_at ? 7 : 0;
+}
+
+/* Each tensor is announced once, last layer first, with its final gradient, which the pass leaves
+ * alone from then on. */
+static void test_ready_is_final(void **state)
+{
+    struct fixture *fixture = *state;
+    struct observer observer = {.fixture = fixture};
+    float *expected[MODEL_TENSORS];
+
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        const size_t bytes = model_tensor_size(t) * sizeof(float);
+        observer.seen[t] = checked(malloc(bytes));
+        expected[t] = checked(malloc(bytes));
+    }
+    model_forward(fixture->model, &fixture->batch);
+    assert_int_equal(model_backward(fixture->model, 1, expected, NULL, NULL), 0);
+    assert_int_equal(model_backward(fixture->model, 1, fixture->gradients, observe, &observer), 0);
+
+    assert_int_equal(observer.calls, MODEL_TENSORS);
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        const size_t size = model_tensor_size(t);
+        assert_int_equal(observer.order[t], MODEL_TENSORS - 1 - t);
+        assert_memory_equal(observer.seen[t], expected[t], size * sizeof(float));
+        for (size_t i = 0; i < size; i++)
+            assert_true(isnan(fixture->gradients[t][i]));
+    }
+    for (size_t call = 1; call <= MODEL_TENSORS; call++) {
+        observer.calls = 0;
+        observer.stop_at = call;
+        assert_int_equal(
+            model_backward(fixture->model, 1, fixture->gradients, observe, &observer), 7);
+        assert_int_equal(observer.calls, call);
+    }
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        free(observer.seen[t]);
+        free(expected[t]);
+    }
+}
+
+/* A gradient that is not finite must reach the exchange, which withdraws the step. */
+static void test_nan_is_not_hidden(void **state)
+{
+    struct fixture *fixture = *state;
+    model_parameters(fixture->model, 1)[0] = NAN;
+    const struct model_score score = model_forward(fixture->model, &fixture->batch);
+    assert_true(isnan(score.loss));
+    model_backward(fixture->model, 1, fixture->gradients, NULL, NULL);
+    assert_true(isnan(fixture->gradients[7][0]));
+    assert_true(isnan(fixture->gradients[0][0]));
+}
+
+/* --- the same computation for any number of ranks --------------------------------------------- */
+
+static void test_ranks_add_up(void **state)
+{
+    struct fixture *fixture = *state;
+    double *sum = checked(calloc(LARGEST_TENSOR, sizeof *sum));
+    float *whole[MODEL_TENSORS];
+
+    for (size_t t = 0; t < MODEL_TENSORS; t++)
+        whole[t] = checked(malloc(model_tensor_size(t) * sizeof(float)));
+    model_forward(fixture->model, &fixture->batch);
+    model_backward(fixture->model, 1.0f / EXAMPLES, whole, NULL, NULL);
+
+    /* Two ranks with one and two examples; the mean of their scaled gradients. */
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        const size_t size = model_tensor_size(t);
+        memset(sum, 0, size * sizeof *sum);
+        for (size_t rank = 0; rank < 2; rank++) {
+            const size_t begin = EXAMPLES * rank / 2, end = EXAMPLES * (rank + 1) / 2;
+            const struct model_batch part = {
+                fixture->images + begin * MODEL_PIXELS, fixture->labels + begin, end - begin};
+            model_forward(fixture->model, &part);
+            model_backward(fixture->model, 2.0f / EXAMPLES, fixture->gradients, NULL, NULL);
+            for (size_t i = 0; i < size; i++)
+                sum[i] += fixture->gradients[t][i] / 2.0;
+        }
+        const double most = largest(whole[t], size);
+        for (size_t i = 0; i < size; i++)
+            assert_close(whole[t][i], sum[i], 1e-5 * most);
+    }
+    for (size_t t = 0; t < MODEL_TENSORS; t++)
+        free(whole[t]);
+    free(sum);
+}
+
+static void test_seed_decides_parameters(void **state)
+{
+    struct fixture *fixture = *state;
+    model_init(fixture->model, 5);
+    const uint64_t first = model_hash(fixture->model);
+    model_init(fixture->model, 6);
+    assert_true(model_hash(fixture->model) != first);
+    model_init(fixture->model, 5);
+    assert_true(model_hash(fixture->model) == first);
+    model_parameters(fixture->model, 7)[9] = -0.0f;
+    assert_true(model_hash(fixture->model) != first);
+    assert_true(largest(model_parameters(fixture->model, 4), LARGEST_TENSOR) <= sqrt(6.0 / 1024));
+    assert_true(
+        largest(model_parameters(fixture->model, 4), LARGEST_TENSOR) > 0.99 * sqrt(6.0 / 1024));
+    assert_null(model_create(0));
+    assert_null(model_create(SIZE_MAX));
+}
+
+static void test_training_learns(void **state)
+{
+    struct fixture *fixture = *state;
+    const struct sgd_options options = {
+        .lr = 0.02f, .momentum = 0.9f, .weight_decay = 1e-4f, .warmup = 5, .steps = 60};
+    struct sgd *sgd = checked(sgd_create(&options));
+    const double before = model_forward(fixture->model, &fixture->batch).loss;
+    for (uint64_t step = 0; step < options.steps; step++) {
+        model_forward(fixture->model, &fixture->batch);
+        model_backward(fixture->model, 1.0f / EXAMPLES, fixture->gradients, NULL, NULL);
+        for (size_t t = 0; t < MODEL_TENSORS; t++)
+            sgd_apply(sgd, fixture->model, t, fixture->gradients[t], sgd_rate(&options, step));
+    }
+    const struct model_score after = model_forward(fixture->model, &fixture->batch);
+    assert_true(after.loss < 0.05 * before);
+    assert_int_equal(after.correct, EXAMPLES);
+    sgd_destroy(sgd);
+}
+
+static void test_sgd_matches_reference(void **state)
+{
+    struct fixture *fixture = *state;
+    const struct sgd_options options = {
+        .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .warmup = 4, .steps = 20};
+    struct sgd *sgd = checked(sgd_create(&options));
+    struct random random = random_start(9, 0);
+
+    for (size_t t = 6; t < MODEL_TENSORS; t++) { /* a weight and a bias */
+        double parameter = model_parameters(fixture->model, t)[3], velocity = 0;
+        const double decay = t == 6 ? 0.01 : 0;
+        for (uint64_t step = 0; step < options.steps; step++) {
+            const double rate =
+                step < 4 ? 0.1 * (double)(step + 1) / 4 : 0.1 * (double)(20 - step) / 16;
+            assert_close(sgd_rate(&options, step), rate, 1e-8);
+            fixture->gradients[t][3] = random_symmetric(&random, 1);
+            velocity = 0.9 * velocity + fixture->gradients[t][3] + decay * parameter;
+            parameter -= rate * velocity;
+            sgd_apply(sgd, fixture->model, t, fixture->gradients[t], sgd_rate(&options, step));
+            assert_close(model_parameters(fixture->model, t)[3], parameter, 1e-5);
+        }
+    }
+    assert_close(sgd_rate(&options, 20), 0, 0);
+    sgd_destroy(sgd);
+}
+
+static void test_gemm_matches_reference(void **state)
+{
+    (void)state;
+    static float a[11 * 13], b[13 * 19], c[11 * 19], before[11 * 19];
+    struct random random = random_start(4, 0);
+    for (size_t i = 0; i < 13 * 19; i++)
+        b[i] = random_symmetric(&random, 1);
+    for (size_t i = 0; i < 11 * 13; i++)
+        a[i] = random_symmetric(&random, 1);
+
+    for (size_t m = 0; m <= 11; m++)
+        for (size_t n = 0; n <= 19; n++)
+            for (size_t turned = 0; turned < 2; turned++) {
+                const size_t k = 13, a_row = turned ? 1 : k, a_col = turned ? m : 1;
+                for (size_t i = 0; i < 11 * 19; i++)
+                    before[i] = c[i] = random_symmetric(&random, 1);
+                gemm_add(m, n, k, a, a_row, a_col, b, c);
+                for (size_t i = 0; i < 11 * 19; i++) {
+                    double expected = before[i];
+                    for (size_t p = 0; i < m * n && p < k; p++)
+                        expected += (double)a[i / n * a_row + p * a_col] * (double)b[p * n + i % n];
+                    assert_close(c[i], expected, 1e-5);
+                }
+            }
+}
+
+/* --- the data --------------------------------------------------------------------------------- */
+
+static int parse(struct data *data, const char *text, size_t size, char error[DATA_ERROR_SIZE])
+{
+    FILE *stream = checked(tmpfile());
+    assert_int_equal(fwrite(text, 1, size, stream), size);
+    rewind(stream);
+    error[0] = '\0';
+    const int result = data_parse(data, stream, "test.csv", error);
+    fclose(stream);
+    return result;
+}
+
+/* Rows whose first pixel is row % 17 and whose label is row % 10; returns the length. */
+static size_t write_rows(char *text, size_t rows, const char *line_end)
+{
+    char *at = text;
+    for (size_t row = 0; row < rows; row++) {
+        at += sprintf(at, "%zu", row % 17);
+        for (int pixel = 1; pixel < MODEL_PIXELS; pixel++)
+            at += sprintf(at, ",%d", pixel % 17);
+        at += sprintf(at, ",%zu%s", row % 10, line_end);
+    }
+    return (size_t)(at - text);
+}
+
+static void test_parse_splits_rows(void **state)
+{
+    (void)state;
+    static char text[64 * 1024];
+    char error[DATA_ERROR_SIZE];
+    const char *ends[] = {"\n", "\r\n"};
+    for (size_t variant = 0; variant < 4; variant++) {
+        struct data data;
+        const char *end = ends[variant % 2];
+        size_t size = write_rows(text, 47, end);
+        if (variant >= 2) /* the last line ends with the file */
+            size -= strlen(end);
+        assert_int_equal(parse(&data, text, size, error), 0);
+        assert_int_equal(data.train.count, 38);
+        assert_int_equal(data.test.count, 9);
+        for (size_t row = 0; row < 47; row++) {
+            const struct data_set *set = row % 5 == 4 ? &data.test : &data.train;
+            const size_t at = row % 5 == 4 ? row / 5 : row - row / 5;
+            assert_close(set->images[at * 64], (double)(row % 17) / 16, 0);
+            assert_close(set->images[at * 64 + 16], 1, 0);
+            assert_int_equal(set->labels[at], row % 10);
+        }
+        data_free(&data);
+    }
+}
+
+/* Six good rows, in which the text from `at` on is replaced. */
+static void assert_parse_fails(
+    size_t row, size_t field, const char *instead, size_t skip, const char *expected)
+{
+    static char text[64 * 1024], bad[64 * 1024];
+    char error[DATA_ERROR_SIZE];
+    struct data data;
+    const size_t size = write_rows(text, 6, "\n");
+    size_t at = 0;
+    for (size_t line = 0; line < row; at++)
+        line += text[at] == '\n';
+    for (size_t comma = 0; comma < field; at++)
+        comma += text[at] == ',';
+    memcpy(bad, text, at);
+    strcpy(bad + at, instead);
+    const size_t middle = at + strlen(instead);
+    const size_t rest = skip < size - at ? size - at - skip : 0;
+    memcpy(bad + middle, text + size - rest, rest);
+    assert_int_equal(parse(&data, bad, middle + rest, error), -1);
+    if (!strstr(error, expected))
+        fail_msg("got '%s', expected '%s'", error, expected);
+    assert_null(data.train.images);
+    assert_null(data.test.labels);
+    assert_int_equal(data.train.count, 0);
+}
+
+static void test_parse_names_line_and_column(void **state)
+{
+    (void)state;
+    const size_t all = SIZE_MAX;
+    assert_parse_fails(0, 0, "x", 1, "test.csv: line 1, column 1: unexpected 'x'");
+    assert_parse_fails(2, 5, "17", 1, "line 3, column 6: value is above 16");
+    assert_parse_fails(2, 5, "99999999999999999999", 1, "line 3, column 6: value is above 16");
+    assert_parse_fails(2, 5, "000", 1, "line 3, column 6: value has too many digits");
+    assert_parse_fails(1, 64, "10", 1, "line 2, column 65: value is above 9");
+    assert_parse_fails(1, 3, "-1", 1, "line 2, column 4: unexpected '-'");
+    assert_parse_fails(1, 3, "1.5", 1, "line 2, column 4: unexpected '.'");
+    assert_parse_fails(1, 3, " 1", 1, "line 2, column 4: unexpected byte 0x20");
+    assert_parse_fails(1, 3, "", 1, "line 2, column 4: unexpected ','");
+    assert_parse_fails(4, 64, "4,", 1, "line 5, column 65: more than 65 fields");
+    assert_parse_fails(4, 64, "4 ", 1, "line 5, column 65: unexpected byte 0x20");
+    assert_parse_fails(3, 10, "1\n", 1, "line 4, column 11: the line ends here");
+    assert_parse_fails(3, 10, "1\r\n", 1, "line 4, column 11: the line ends here");
+    assert_parse_fails(3, 0, "\n", 0, "line 4, column 1: the line ends here");
+    assert_parse_fails(5, 64, "", all, "line 6, column 65: the file ends inside a line");
+    assert_parse_fails(5, 3, "1", all, "line 6, column 4: the file ends inside a line");
+    assert_parse_fails(0, 0, "\x1f\x8b\x08", 1, "line 1, column 1: not text; if the file is comp");
+    assert_parse_fails(3, 0, "", all, "line 4, column 1: the file ends, expected at least 5 rows");
+    assert_parse_fails(0, 0, "", all, "line 1, column 1: the file ends, expected at least 5 rows");
+}
+
+static void test_load_errors(void **state)
+{
+    (void)state;
+    char error[DATA_ERROR_SIZE];
+    struct data data;
+    assert_int_equal(data_load(&data, "/nonexistent/digits.csv", error), -1);
+    assert_non_null(strstr(error, "/nonexistent/digits.csv: cannot open: No such file"));
+    assert_int_equal(data_load(&data, "/", error), -1);
+    assert_non_null(strstr(error, "cannot read: Is a directory"));
+    assert_int_equal(data_load(&data, "/dev/zero", error), -1);
+    assert_non_null(strstr(error, "line 1, column 1: unexpected byte 0x00"));
+}
+
+/* Every epoch shows each example at most once, the ranks' stretches make up the whole batch, and
+ * the seed decides. */
+static void test_sampler(void **state)
+{
+    (void)state;
+    enum { COUNT = 23, BATCH = 6, BATCHES = 3, EPOCHS = 4 };
+    static float images[COUNT * MODEL_PIXELS];
+    static uint8_t labels[COUNT];
+    const struct data_set train = {images, labels, COUNT};
+    uint8_t first[EPOCHS * BATCHES * BATCH];
+    size_t differences = 0;
+
+    for (size_t i = 0; i < COUNT; i++) {
+        labels[i] = (uint8_t)i;
+        images[i * MODEL_PIXELS + 63] = (float)i;
+    }
+    struct data_sampler *whole = checked(data_sampler_create(&train, BATCH, 11));
+    struct data_sampler *part = checked(data_sampler_create(&train, BATCH, 11));
+    struct data_sampler *other = checked(data_sampler_create(&train, BATCH, 12));
+    for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
+        unsigned seen[COUNT] = {0};
+        for (uint64_t step = epoch * BATCHES; step < (epoch + 1) * BATCHES; step++) {
+            const struct model_batch all = data_sampler_batch(whole, step, 0, BATCH);
+            assert_int_equal(all.count, BATCH);
+            for (size_t i = 0; i < BATCH; i++) {
+                const uint8_t label = all.labels[i];
+                assert_int_equal(seen[label]++, 0);
+                assert_close(all.images[i * MODEL_PIXELS + 63], label, 0);
+                first[step * BATCH + i] = label;
+            }
+            for (size_t rank = 0; rank < 3; rank++) {
+                const struct model_batch own =
+                    data_sampler_batch(part, step, 2 * rank, 2 * rank + 2);
+                assert_int_equal(own.count, 2);
+                assert_memory_equal(own.labels, all.labels + 2 * rank, 2);
+            }
+            const struct model_batch strange = data_sampler_batch(other, step, 0, BATCH);
+            differences += memcmp(strange.labels, all.labels, BATCH) != 0;
+        }
+    }
+    assert_memory_not_equal(first, first + BATCHES * BATCH, BATCHES * BATCH);
+    assert_true(differences > EPOCHS * BATCHES / 2);
+    data_sampler_destroy(whole);
+    data_sampler_destroy(part);
+    data_sampler_destroy(other);
+}
+
+#define WITH_MODEL(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_gemm_matches_reference),
+        WITH_MODEL(test_forward_matches_reference),
+        WITH_MODEL(test_backward_matches_finite_differences),
+        WITH_MODEL(test_ready_is_final),
+        WITH_MODEL(test_nan_is_not_hidden),
+        WITH_MODEL(test_ranks_add_up),
+        WITH_MODEL(test_seed_decides_parameters),
+        WITH_MODEL(test_training_learns),
+        WITH_MODEL(test_sgd_matches_reference),
+        cmocka_unit_test(test_parse_splits_rows),
+        cmocka_unit_test(test_parse_names_line_and_column),
+        cmocka_unit_test(test_load_errors),
+        cmocka_unit_test(test_sampler),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

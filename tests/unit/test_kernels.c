@@ -1,0 +1,453 @@
+/* Conversions, accumulation and sums against plain loops; the selections have test_select.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/kernels.h"
+#include "tests/unit/arrays.h"
+
+static void assert_near(double actual, double expected, double tolerance)
+{
+    if (!(fabs(actual - expected) <= tolerance)) {
+        fail_msg("%.17g is not within %g of %.17g", actual, tolerance, expected);
+    }
+}
+
+static bool same_double(double a, double b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* ---- conversions ---- */
+
+static void test_dtype_size(void **state)
+{
+    (void)state;
+    assert_int_equal(dtype_size(DTYPE_F32), 4);
+    assert_int_equal(dtype_size(DTYPE_F16), 2);
+    assert_int_equal(dtype_size(DTYPE_BF16), 2);
+    assert_int_equal(dtype_size(DTYPE_COUNT), 0);
+}
+
+/* The value of a binary format with one sign bit, from its definition. */
+static double format_value(uint32_t code, int exponent_bits, int fraction_bits)
+{
+    const uint32_t fraction = code & ((1u << fraction_bits) - 1);
+    const int exponent = (int)(code >> fraction_bits) & ((1 << exponent_bits) - 1);
+    const int bias = (1 << (exponent_bits - 1)) - 1;
+    const double sign = (code >> (exponent_bits + fraction_bits)) & 1u ? -1.0 : 1.0;
+    if (exponent == (1 << exponent_bits) - 1) {
+        return fraction != 0 ? (double)NAN : sign * (double)INFINITY;
+    }
+    const uint32_t hidden = exponent > 0 ? 1u << fraction_bits : 0;
+    const int scale = (exponent > 0 ? exponent : 1) - bias - fraction_bits;
+    return sign * ldexp((double)(fraction + hidden), scale);
+}
+
+static void assert_converts(float actual, double expected, uint32_t code)
+{
+    if (isnan(expected) ? !isnan(actual) : !same_double((double)actual, expected)) {
+        fail_msg("code %04x: %a, not %a", code, (double)actual, expected);
+    }
+}
+
+static void test_half_types_to_f32(void **state)
+{
+    (void)state;
+    for (uint32_t code = 0; code < 65536; code++) {
+        assert_converts(f16_to_f32((uint16_t)code), format_value(code, 5, 10), code);
+        assert_converts(bf16_to_f32((uint16_t)code), format_value(code, 8, 7), code);
+    }
+}
+
+static void test_bf16_keeps_its_own_values(void **state)
+{
+    (void)state;
+    for (uint32_t code = 0; code < 65536; code++) {
+        const float value = bf16_to_f32((uint16_t)code);
+        const uint16_t back = bf16_from_f32(value);
+        if (isnan(value)) {
+            assert_true(isnan(bf16_to_f32(back)));
+            assert_int_equal(back >> 15, code >> 15);
+        } else {
+            assert_int_equal(back, code);
+        }
+    }
+}
+
+/* The value of a bf16 magnitude code, where infinity stands for the next power of two: that is
+ * how IEEE 754 rounds at the upper end. */
+static double bf16_magnitude(uint32_t code)
+{
+    return code == 0x7f80 ? 0x1p128 : format_value(code, 8, 7);
+}
+
+static void check_bf16_rounding(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    const uint32_t below = (bits >> 16) & 0x7fffu;
+    const double magnitude = fabs((double)value);
+    const double down = magnitude - bf16_magnitude(below);
+    const double up = bf16_magnitude(below + 1) - magnitude;
+    const bool take_up = up < down || (up == down && below % 2 == 1);
+    const uint32_t expected = (bits >> 31 << 15) | (take_up ? below + 1 : below);
+    assert_int_equal(bf16_from_f32(value), expected);
+}
+
+static void test_bf16_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    static const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    for (uint32_t code = 0; code < 65536; code++) {
+        if ((code & 0x7fffu) >= 0x7f80u) {
+            continue;
+        }
+        for (size_t i = 0; i < sizeof low / sizeof *low; i++) {
+            check_bf16_rounding(code << 16 | low[i]);
+        }
+        check_bf16_rounding(code << 16 | (uint32_t)random_below(65536));
+    }
+    /* A NaN whose fraction lies in the lower half only must not become infinity. */
+    const uint32_t low_nan = 0x7f800001u;
+    float value;
+    memcpy(&value, &low_nan, sizeof value);
+    assert_true(isnan(bf16_to_f32(bf16_from_f32(value))));
+}
+
+/* ---- accumulate, withdraw, ledger ---- */
+
+static float element_of(const void *gradient, enum dtype dtype, uint64_t i)
+{
+    if (dtype == DTYPE_F32) {
+        return ((const float *)gradient)[i];
+    }
+    const uint16_t code = ((const uint16_t *)gradient)[i];
+    return (float)(dtype == DTYPE_F16 ? format_value(code, 5, 10) : format_value(code, 8, 7));
+}
+
+/* The documented order: 256 elements a block, element i in lane i % 8, lanes added as a tree. */
+static void reference_ledger(const float *x, uint64_t n, double sums[2])
+{
+    for (uint64_t first = 0; first < n; first += 256) {
+        double lane[2][8] = {{0}};
+        for (uint64_t i = first; i < n && i < first + 256; i++) {
+            lane[0][i % 8] += (double)x[i];
+            lane[1][i % 8] += (double)x[i] * ledger_sign(i);
+        }
+        for (int s = 0; s < 2; s++) {
+            const double *l = lane[s];
+            sums[s] += ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+        }
+    }
+}
+
+struct push {
+    enum dtype dtype;
+    unsigned ranks;
+    uint64_t n;
+    void **gradients;
+};
+
+static struct push push_make(enum dtype dtype, unsigned ranks, uint64_t n)
+{
+    struct push push = {.dtype = dtype, .ranks = ranks, .n = n};
+    push.gradients = allocate(ranks, sizeof *push.gradients);
+    for (unsigned r = 0; r < ranks; r++) {
+        if (random_below(8) == 0) {
+            continue; /* a rank that did not push */
+        }
+        push.gradients[r] = allocate(n, dtype_size(dtype));
+        for (uint64_t i = 0; i < n; i++) {
+            if (dtype == DTYPE_F32) {
+                ((float *)push.gradients[r])[i] = random_value();
+            } else {
+                /* Any code: infinities, NaN and subnormals are among them. */
+                ((uint16_t *)push.gradients[r])[i] = (uint16_t)random_next();
+            }
+        }
+        if (dtype == DTYPE_F32 && n > 0 && random_below(2) == 0) {
+            static const float odd[] = {INFINITY, -INFINITY, NAN, 0x1p120f, -0x1.8p127f, -0.0f};
+            ((float *)push.gradients[r])[random_below(n)] = odd[random_below(6)];
+        }
+    }
+    return push;
+}
+
+static void push_drop(struct push *push)
+{
+    for (unsigned r = 0; r < push->ranks; r++) {
+        free(push->gradients[r]);
+    }
+    free(push->gradients);
+}
+
+/* acc as accumulate() must leave it; added[i] is what was added. Returns what was left out. */
+static uint64_t reference_accumulate(float *acc, float *added, const struct push *push)
+{
+    uint64_t left_out = 0;
+    for (uint64_t i = 0; i < push->n; i++) {
+        float sum = 0;
+        for (unsigned r = 0; r < push->ranks; r++) {
+            if (push->gradients[r] != NULL) {
+                sum += element_of(push->gradients[r], push->dtype, i);
+            }
+        }
+        added[i] = 0;
+        if (isnan(sum) || fabs((double)sum) >= 0x1p120) {
+            left_out++;
+        } else {
+            added[i] = sum;
+            acc[i] += sum;
+        }
+    }
+    return left_out;
+}
+
+static void check_accumulate(enum dtype dtype, unsigned ranks, uint64_t n)
+{
+    struct push push = push_make(dtype, ranks, n);
+    const void *const *gradients = (const void *const *)push.gradients;
+    float *acc = allocate(n, sizeof *acc);
+    float *expected = allocate(n, sizeof *expected);
+    float *added = allocate(n, sizeof *added);
+    for (uint64_t i = 0; i < n; i++) {
+        acc[i] = expected[i] = random_below(9) == 0 ? -0.0f : random_value();
+    }
+    const uint64_t left_out = reference_accumulate(expected, added, &push);
+
+    double sums[2] = {3.0, -5.0};
+    assert_int_equal(accumulate(acc, gradients, ranks, dtype, n, sums), left_out);
+    assert_same_bits(acc, expected, n);
+    double expected_sums[2] = {3.0, -5.0};
+    reference_ledger(added, n, expected_sums);
+    assert_true(same_double(sums[0], expected_sums[0]));
+    assert_true(same_double(sums[1], expected_sums[1]));
+    double ledger[2] = {3.0, -5.0};
+    ledger_sums(added, n, ledger);
+    assert_true(same_double(ledger[0], sums[0]));
+    assert_true(same_double(ledger[1], sums[1]));
+
+    for (uint64_t i = 0; i < n; i++) {
+        expected[i] = acc[i] - added[i];
+    }
+    double size = 8;
+    for (uint64_t i = 0; i < n; i++) {
+        size += fabs((double)added[i]);
+    }
+    withdraw(acc, gradients, ranks, dtype, n, sums);
+    assert_same_bits(acc, expected, n);
+    assert_near(sums[0], 3.0, size * 0x1p-50);
+    assert_near(sums[1], -5.0, size * 0x1p-50);
+    free(acc);
+    free(expected);
+    free(added);
+    push_drop(&push);
+}
+
+static void test_accumulate_and_withdraw(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {0, 1, 7, 63, 64, 65, 255, 256, 257, 511, 1000, 4099};
+    for (int round = 0; round < 20; round++) {
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+                check_accumulate((enum dtype)dtype, (unsigned)random_below(10), sizes[s]);
+            }
+        }
+    }
+    check_accumulate(DTYPE_BF16, 65, 300);
+}
+
+/* Small integers leave no rounding anywhere, so the way there and back is exact. */
+static void test_round_trip_of_integers_is_exact(void **state)
+{
+    (void)state;
+    enum { N = 1000, RANKS = 5 };
+    static float gradient[RANKS][N];
+    static float acc[N];
+    static float before[N];
+    const void *gradients[RANKS];
+    double plain = 0;
+    double hashed = 0;
+    for (unsigned r = 0; r < RANKS; r++) {
+        gradients[r] = gradient[r];
+        for (unsigned i = 0; i < N; i++) {
+            gradient[r][i] = (float)random_below(2001) - 1000.0f;
+            plain += (double)gradient[r][i];
+            hashed += (double)gradient[r][i] * ledger_sign(i);
+        }
+    }
+    for (unsigned i = 0; i < N; i++) {
+        acc[i] = before[i] = (float)random_below(2001) - 1000.0f;
+    }
+    double sums[2] = {0, 0};
+    assert_int_equal(accumulate(acc, gradients, RANKS, DTYPE_F32, N, sums), 0);
+    assert_true(sums[0] == plain && sums[1] == hashed);
+    withdraw(acc, gradients, RANKS, DTYPE_F32, N, sums);
+    assert_same_bits(acc, before, N);
+    assert_true(sums[0] == 0 && sums[1] == 0);
+}
+
+static void test_finite_limit(void **state)
+{
+    (void)state;
+    const float gradient[] = {
+        nextafterf(0x1p120f, 0), 0x1p120f, -0x1p120f, INFINITY, -INFINITY, NAN, 1.0f};
+    const float opposite[] = {0, 0, 0, -INFINITY, 0, 0, 0};
+    const void *gradients[] = {gradient, opposite};
+    float acc[7] = {-0.0f, -0.0f, 2, 3, 4, 5, 6};
+    const float expected[7] = {nextafterf(0x1p120f, 0), -0.0f, 2, 3, 4, 5, 7};
+    double sums[2] = {0, 0};
+    assert_int_equal(accumulate(acc, gradients, 2, DTYPE_F32, 7, sums), 5);
+    assert_same_bits(acc, expected, 7);
+    assert_true(sums[0] == (double)nextafterf(0x1p120f, 0) + 1.0);
+}
+
+/* The hash is part of checkpoints and messages: it may never change. */
+static void test_ledger_sign(void **state)
+{
+    (void)state;
+    int64_t balance = 0;
+    int64_t changes = 0;
+    for (uint64_t i = 0; i < 100000; i++) {
+        const double sign = ledger_sign(i);
+        assert_true(sign == 1.0 || sign == -1.0);
+        balance += sign > 0 ? 1 : -1;
+        changes += sign != ledger_sign(i + 1);
+    }
+    assert_true(llabs((long long)balance) < 2000);
+    assert_true(llabs((long long)(changes - 50000)) < 1000);
+    /* splitmix64 seeded with 0 starts with e220a8397b1dcdaf. */
+    for (unsigned i = 0; i < 64; i++) {
+        assert_true(ledger_sign(i) == ((0xe220a8397b1dcdafu >> i) & 1u ? -1.0 : 1.0));
+    }
+}
+
+/* ---- sparse and dense sums ---- */
+
+static struct sparse sparse_random(uint64_t n, unsigned one_in)
+{
+    struct sparse list = sparse_make(n);
+    for (uint64_t p = 0; p < n; p++) {
+        if (random_below(one_in) == 0) {
+            list.position[list.count] = (uint32_t)p;
+            list.value[list.count++] = random_below(9) == 0 ? -0.0f : random_value();
+        }
+    }
+    return list;
+}
+
+static void check_sparse_add(uint64_t n, unsigned one_in_a, unsigned one_in_b)
+{
+    struct sparse lists[2] = {sparse_random(n, one_in_a), sparse_random(n, one_in_b)};
+    int *present = allocate(n, sizeof *present);
+    float *sum = allocate(n, sizeof *sum);
+    size_t count = 0;
+    for (int l = 0; l < 2; l++) {
+        for (size_t i = 0; i < lists[l].count; i++) {
+            const uint32_t p = lists[l].position[i];
+            sum[p] = present[p] ? sum[p] + lists[l].value[i] : lists[l].value[i];
+            count += !present[p];
+            present[p] = 1;
+        }
+    }
+    struct sparse out = sparse_make(count); /* any overrun is seen by the sanitizer */
+    sparse_add(&lists[0], &lists[1], &out);
+    assert_int_equal(out.count, count);
+    size_t i = 0;
+    for (uint64_t p = 0; p < n; p++) {
+        if (present[p]) {
+            assert_int_equal(out.position[i], p);
+            assert_same_bits(&out.value[i], &sum[p], 1);
+            i++;
+        }
+    }
+    free(present);
+    free(sum);
+    sparse_drop(&out);
+    sparse_drop(&lists[0]);
+    sparse_drop(&lists[1]);
+}
+
+static void test_sparse_add(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        check_sparse_add(
+            random_below(60), 1 + (unsigned)random_below(8), 1 + (unsigned)random_below(8));
+    }
+    check_sparse_add(50000, 100, 3);
+    const struct sparse empty = {0};
+    struct sparse out = {.count = 7};
+    sparse_add(&empty, &empty, &out);
+    assert_int_equal(out.count, 0);
+}
+
+static void test_sparse_scatter(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const uint64_t outer = 1 + random_below(5);
+        const uint64_t length = 1 + random_below(20);
+        const uint64_t stride = 1 + random_below(4);
+        const struct view view = {.fibres = outer * stride, .length = length, .stride = stride};
+        const uint64_t n = view_size(&view);
+        uint64_t *map = reference_map(outer, length, stride);
+        float *dense = allocate(n, sizeof *dense);
+        for (uint64_t i = 0; i < n; i++) {
+            dense[i] = random_value();
+        }
+        float *expected = allocate(n, sizeof *expected);
+        memcpy(expected, dense, n * sizeof *expected);
+        struct sparse list = sparse_random(n, 3);
+        for (size_t i = 0; i < list.count; i++) {
+            expected[map[list.position[i]]] += list.value[i];
+        }
+        sparse_scatter(dense, &view, &list);
+        assert_same_bits(dense, expected, n);
+        sparse_drop(&list);
+        free(expected);
+        free(dense);
+        free(map);
+    }
+}
+
+static void test_dense(void **state)
+{
+    (void)state;
+    float acc[] = {1, 2, -3, 0.5f, 7};
+    const float x[] = {0.25f, -2, 1e9f, 0.5f, 100};
+    dense_add(acc, x, 4);
+    const float added[] = {1.25f, 0, 1e9f - 3.0f, 1, 7};
+    assert_same_bits(acc, added, 5);
+    dense_scale(acc, 4, 0.1f);
+    const float scaled[] = {1.25f * 0.1f, 0, (1e9f - 3.0f) * 0.1f, 0.1f, 7};
+    assert_same_bits(acc, scaled, 5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dtype_size),
+        cmocka_unit_test(test_half_types_to_f32),
+        cmocka_unit_test(test_bf16_keeps_its_own_values),
+        cmocka_unit_test(test_bf16_rounds_to_nearest_even),
+        cmocka_unit_test(test_accumulate_and_withdraw),
+        cmocka_unit_test(test_round_trip_of_integers_is_exact),
+        cmocka_unit_test(test_finite_limit),
+        cmocka_unit_test(test_ledger_sign),
+        cmocka_unit_test(test_sparse_add),
+        cmocka_unit_test(test_sparse_scatter),
+        cmocka_unit_test(test_dense),
+    };
+    return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
+}

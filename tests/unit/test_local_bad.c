@@ -1,0 +1,385 @@
+/* Clients that break the protocol, in the ring, the memory or the socket: each loses its own
+ * session, with an error that says why; a witness beside them trains on undisturbed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "client/src/context.h"
+#include "local_witness.h"
+#include "proto/codec.h"
+
+/* The session has failed, its client and the core know why; the witness does not mind. */
+static void assert_failed(adtopk_context *context, const char *word)
+{
+    enum adtopk_status status;
+    char pid[32];
+
+    /* Before the library touches the ring again. */
+    for (int waited = 0; waited < 2000 && daemon_.view->lost == 0; waited++) {
+        sleep_ms(1);
+    }
+    status = adtopk_step_wait(context);
+    train(witness);
+    assert_true(status > ADTOPK_NONFINITE);
+    assert_has(adtopk_message(context), word);
+    assert_int_equal(daemon_.view->lost, 1);
+    (void)snprintf(pid, sizeof pid, "process %d ", (int)getpid());
+    assert_has(daemon_.view->reason, pid);
+    assert_has(daemon_.view->reason, word);
+    adtopk_close(context);
+}
+
+static void submit(adtopk_context *context, struct local_entry entry)
+{
+    ring_writer_put(&context->ring, &entry);
+    client_wake(context);
+}
+
+/* ---- the ring ---- */
+
+static void rubbish(struct local_entry entry, const char *word)
+{
+    adtopk_context *context = open_ready("rubbish");
+
+    train(context);
+    submit(context, entry);
+    assert_failed(context, word);
+}
+
+static void test_unknown_type(void **state)
+{
+    (void)state;
+    rubbish((struct local_entry){.type = 77}, "unknown type 77");
+}
+
+static void test_unknown_tensor(void **state)
+{
+    (void)state;
+    rubbish((struct local_entry){.type = LOCAL_PUSH, .tensor = 4000000000u, .number = 1},
+        "tensor 4000000000");
+}
+
+static void test_wrong_step(void **state)
+{
+    (void)state;
+    rubbish((struct local_entry){.type = LOCAL_PUSH, .tensor = 0, .number = 9}, "step 9");
+}
+
+static void test_wrong_operation(void **state)
+{
+    (void)state;
+    rubbish((struct local_entry){.type = LOCAL_OP, .tensor = 3}, "operation 3");
+}
+
+static void test_long_operation(void **state)
+{
+    (void)state;
+    rubbish((struct local_entry){.type = LOCAL_OP, .tensor = 1, .size = UINT32_MAX}, "4294967295");
+}
+
+static void test_pushed_twice(void **state)
+{
+    const struct local_entry entry = {.type = LOCAL_PUSH, .tensor = 0, .number = 1};
+    adtopk_context *context = open_ready("twice");
+
+    (void)state;
+    train(context);
+    submit(context, entry);
+    submit(context, entry);
+    assert_failed(context, "push of tensor 0");
+}
+
+static void jump(uint64_t tail)
+{
+    adtopk_context *context = open_ready("jump");
+
+    train(context);
+    atomic_store(&context->ring.ring->tail, tail);
+    client_wake(context);
+    assert_failed(context, "jumped");
+}
+
+static void test_jump_ahead(void **state)
+{
+    (void)state;
+    jump(3 + LOCAL_RING_ENTRIES);
+}
+
+static void test_jump_back(void **state)
+{
+    (void)state;
+    jump(1);
+}
+
+static void test_random_ring(void **state)
+{
+    adtopk_context *context = open_ready("random");
+    uint64_t random = 88172645463325252u;
+    uint8_t *bytes = context->ring_map.bytes;
+
+    (void)state;
+    train(context);
+    for (size_t i = 128; i < context->ring_map.size; i++) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        bytes[i] = (uint8_t)random;
+    }
+    atomic_fetch_add(&context->ring.ring->tail, 500);
+    client_wake(context);
+    assert_failed(context, "its ring");
+}
+
+/* ---- memory ---- */
+
+static void test_punched_holes(void **state)
+{
+    adtopk_context *context = open_ready("holes");
+    const uint64_t before = daemon_.view->stats.gradient_bytes;
+
+    (void)state;
+    train(context);
+    assert_true(before > 0);
+    /* Into the ring: it then reads as zeros, which is rubbish. */
+    assert_int_equal(madvise(context->ring_map.bytes, context->ring_map.size, MADV_REMOVE), 0);
+    /* Not into the sealed arenas. */
+    assert_int_equal(madvise(context->gradients.bytes, context->gradients.size, MADV_REMOVE), -1);
+    assert_int_equal(madvise(context->results.bytes, context->results.size, MADV_REMOVE), -1);
+    assert_int_equal(madvise(context->page_map.bytes, context->page_map.size, MADV_REMOVE), -1);
+    assert_int_equal(mprotect(context->page_map.bytes, 4096, PROT_READ | PROT_WRITE), -1);
+    assert_int_equal(mprotect(context->results.bytes, 4096, PROT_READ | PROT_WRITE), -1);
+    client_wake(context);
+    assert_failed(context, "jumped");
+}
+
+/* Commits by hand, and does `meddle` to the arena before it says that it has mapped it. */
+static void meddle(int (*meddle_with)(int arena), const char *word)
+{
+    adtopk_context *context = open_job("meddle");
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
+    Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
+    struct client_reply reply;
+
+    assert_status(context, client_send_tensors(context), ADTOPK_OK);
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
+    request.commit = &commit;
+    assert_status(context, client_send(context, &request), ADTOPK_OK);
+    assert_status(context, client_receive(context, 5000, "arena", &reply), ADTOPK_OK);
+    assert_int_equal(reply.descriptors, 1);
+    assert_int_equal(meddle_with(reply.descriptor[0]), 0);
+    client_reply_drop(&reply);
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
+    request.mapped = &mapped;
+    assert_status(context, client_send(context, &request), ADTOPK_OK);
+    assert_status(context, client_receive(context, 5000, "error", &reply), ADTOPK_ERR_PROTOCOL);
+    assert_has(adtopk_message(context), word);
+    assert_has(daemon_.view->reason, word);
+    adtopk_close(context);
+}
+
+static int shrink(int arena)
+{
+    return ftruncate(arena, 4096);
+}
+
+static int grow(int arena)
+{
+    return ftruncate(arena, 1 << 30);
+}
+
+static int seal_early(int arena)
+{
+    return fcntl(arena, F_ADD_SEALS, F_SEAL_SEAL);
+}
+
+static void test_shrunk_arena(void **state)
+{
+    (void)state;
+    meddle(shrink, "resized");
+}
+
+static void test_grown_arena(void **state)
+{
+    (void)state;
+    meddle(grow, "resized");
+}
+
+static void test_arena_sealed_early(void **state)
+{
+    (void)state;
+    meddle(seal_early, "sealed");
+}
+
+/* ---- the socket ---- */
+
+static void send_raw(adtopk_context *context, const void *bytes, size_t size)
+{
+    assert_int_equal(send(context->socket, bytes, size, MSG_NOSIGNAL), size);
+}
+
+static void test_empty_message(void **state)
+{
+    adtopk_context *context = open_ready("empty");
+
+    (void)state;
+    send_raw(context, "", 0);
+    assert_failed(context, "empty");
+}
+
+static void test_malformed_message(void **state)
+{
+    adtopk_context *context = open_ready("malformed");
+    uint8_t bytes[1000];
+
+    (void)state;
+    memset(bytes, 0xff, sizeof bytes);
+    send_raw(context, bytes, sizeof bytes);
+    assert_failed(context, "malformed");
+}
+
+static void test_long_message(void **state)
+{
+    static uint8_t bytes[CODEC_LOCAL_MAX + 1];
+    adtopk_context *context = open_ready("long");
+
+    (void)state;
+    send_raw(context, bytes, sizeof bytes);
+    assert_failed(context, "60000");
+}
+
+static void test_message_out_of_order(void **state)
+{
+    adtopk_context *context = open_ready("order");
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
+
+    (void)state;
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
+    request.commit = &commit;
+    assert_status(context, client_send(context, &request), ADTOPK_OK);
+    assert_failed(context, "request 3");
+}
+
+static void test_sent_descriptors(void **state)
+{
+    adtopk_context *context = open_ready("descriptors");
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int) * 4)];
+    } control = {0};
+    char byte = LOCAL_WAKE; /* even beside a wake-up */
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    const struct msghdr message = {.msg_iov = &part,
+        .msg_iovlen = 1,
+        .msg_control = &control,
+        .msg_controllen = sizeof control};
+    const int four[4] = {0, 1, 2, 0};
+
+    (void)state;
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    control.header.cmsg_len = CMSG_LEN(sizeof four);
+    memcpy(CMSG_DATA(&control.header), four, sizeof four);
+    assert_int_equal(sendmsg(context->socket, &message, MSG_NOSIGNAL), 1);
+    assert_failed(context, "descriptors");
+}
+
+static void test_other_version(void **state)
+{
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
+    adtopk_context context = {.path = ""};
+    struct client_reply reply;
+    char text[] = "x";
+
+    (void)state;
+    context.socket = client_connect(daemon_.path, -1, NULL);
+    assert_true(context.socket >= 0);
+    open.version = LOCAL_VERSION + 1;
+    open.job = open.run_id = text;
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;
+    request.open = &open;
+    assert_status(&context, client_send(&context, &request), ADTOPK_OK);
+    assert_status(&context, client_receive(&context, 5000, "", &reply), ADTOPK_ERR_PROTOCOL);
+    assert_has(context.error.text, "version 2");
+    (void)close(context.socket);
+}
+
+/* What the library would refuse, said to the daemon itself: told at commit. */
+static void test_unknown_dtype(void **state)
+{
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    Adtopk__LocalRegister batch = ADTOPK__LOCAL_REGISTER__INIT;
+    Adtopk__LocalTensor tensor = ADTOPK__LOCAL_TENSOR__INIT, *pointer = &tensor;
+    adtopk_context *context = open_job("dtype");
+    char name[] = "strange";
+    uint64_t shape = 3;
+
+    (void)state;
+    tensor.name = name;
+    tensor.dtype = 9;
+    tensor.forms = 2;
+    tensor.n_shape = 1;
+    tensor.shape = &shape;
+    batch.n_tensors = 1;
+    batch.tensors = &pointer;
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_REGISTER;
+    request.register_ = &batch;
+    assert_status(context, client_send(context, &request), ADTOPK_OK);
+    assert_status(context, adtopk_commit(context), ADTOPK_ERR_ARGUMENT);
+    assert_has(adtopk_message(context), "\"strange\" has the unknown dtype 9");
+    adtopk_close(context);
+}
+
+static void test_zero_size(void **state)
+{
+    adtopk_context *context = open_job("zero");
+
+    (void)state;
+    context->tensor[0].shape[0] = 0; /* past the library's check */
+    assert_status(context, adtopk_commit(context), ADTOPK_ERR_ARGUMENT);
+    assert_has(adtopk_message(context), "\"w\" has no elements");
+    adtopk_close(context);
+}
+
+#define WITNESSED(name) cmocka_unit_test_setup_teardown(name, witness_start, witness_stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITNESSED(test_unknown_type),
+        WITNESSED(test_unknown_tensor),
+        WITNESSED(test_wrong_step),
+        WITNESSED(test_wrong_operation),
+        WITNESSED(test_long_operation),
+        WITNESSED(test_pushed_twice),
+        WITNESSED(test_jump_ahead),
+        WITNESSED(test_jump_back),
+        WITNESSED(test_random_ring),
+        WITNESSED(test_punched_holes),
+        WITNESSED(test_shrunk_arena),
+        WITNESSED(test_grown_arena),
+        WITNESSED(test_arena_sealed_early),
+        WITNESSED(test_empty_message),
+        WITNESSED(test_malformed_message),
+        WITNESSED(test_long_message),
+        WITNESSED(test_message_out_of_order),
+        WITNESSED(test_sent_descriptors),
+        WITNESSED(test_other_version),
+        WITNESSED(test_unknown_dtype),
+        WITNESSED(test_zero_size),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,250 @@
+/* Defaults of adtopk_open() from the environment of launchers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/src/context.h"
+
+static const char *const variables[] = {"ADTOPK_ADDRESS", "ADTOPK_JOB", "ADTOPK_RUN_ID", "RANK",
+    "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_PROCID",
+    "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"};
+
+static int clean_environment(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        (void)unsetenv(variables[i]);
+    }
+    return 0;
+}
+
+static void set(const char *name, const char *value)
+{
+    assert_int_equal(setenv(name, value, 1), 0);
+}
+
+static struct client_options resolve(const struct adtopk_options *options)
+{
+    struct client_options resolved;
+    struct error err = {0};
+
+    if (client_options_resolve(options, &resolved, &err) != ADTOPK_OK) {
+        fail_msg("%s", err.text);
+    }
+    return resolved;
+}
+
+/* The options are refused with a sentence that has `word`. */
+static void assert_refused(const struct adtopk_options *options, const char *word)
+{
+    struct client_options resolved;
+    struct error err = {0};
+
+    assert_int_equal(client_options_resolve(options, &resolved, &err), ADTOPK_ERR_ARGUMENT);
+    if (strstr(err.text, word) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", err.text, word);
+    }
+}
+
+static void test_nothing_set(void **state)
+{
+    const struct client_options options = resolve(NULL);
+
+    (void)state;
+    assert_string_equal(options.path, "/run/adtopk/adtopkd.sock");
+    assert_string_equal(options.job, "default");
+    assert_string_equal(options.run_id, "0");
+    assert_string_equal(options.policy, "");
+    assert_int_equal(options.rank, 0);
+    assert_int_equal(options.world_size, 1);
+    assert_int_equal(options.connect_timeout_ms, 10000);
+}
+
+static void test_torchrun(void **state)
+{
+    struct client_options options;
+
+    (void)state;
+    set("RANK", "3");
+    set("WORLD_SIZE", "8");
+    set("TORCHELASTIC_RUN_ID", "abc");
+    set("TORCHELASTIC_RESTART_COUNT", "2");
+    set("SLURM_PROCID", "0"); /* torchrun under Slurm: one task a node */
+    set("SLURM_NTASKS", "2");
+    set("SLURM_JOB_ID", "77");
+    options = resolve(NULL);
+    assert_int_equal(options.rank, 3);
+    assert_int_equal(options.world_size, 8);
+    assert_string_equal(options.run_id, "abc.2");
+}
+
+static void test_slurm(void **state)
+{
+    struct client_options options;
+
+    (void)state;
+    set("SLURM_PROCID", "5");
+    set("SLURM_NTASKS", "6");
+    set("SLURM_JOB_ID", "1234");
+    set("SLURM_STEP_ID", "1");
+    options = resolve(NULL);
+    assert_int_equal(options.rank, 5);
+    assert_int_equal(options.world_size, 6);
+    assert_string_equal(options.run_id, "1234.1");
+}
+
+/* Inside a Slurm allocation mpirun's ranks inherit the daemon process's SLURM_PROCID. */
+static void test_open_mpi(void **state)
+{
+    struct client_options options;
+
+    (void)state;
+    set("OMPI_COMM_WORLD_RANK", "2");
+    set("OMPI_COMM_WORLD_SIZE", "4");
+    set("PMIX_NAMESPACE", "3456123905");
+    set("SLURM_PROCID", "0");
+    set("SLURM_NTASKS", "1");
+    options = resolve(NULL);
+    assert_int_equal(options.rank, 2);
+    assert_int_equal(options.world_size, 4);
+    assert_string_equal(options.run_id, "3456123905");
+}
+
+static void test_adtopk_variables(void **state)
+{
+    struct client_options options;
+
+    (void)state;
+    set("ADTOPK_ADDRESS", "unix:/tmp/x.sock");
+    set("ADTOPK_JOB", "gpt");
+    set("ADTOPK_RUN_ID", "r1");
+    set("TORCHELASTIC_RUN_ID", "abc");
+    set("RANK", ""); /* empty is not set */
+    options = resolve(NULL);
+    assert_string_equal(options.path, "/tmp/x.sock");
+    assert_string_equal(options.job, "gpt");
+    assert_string_equal(options.run_id, "r1");
+    assert_int_equal(options.rank, 0);
+}
+
+static void test_options_win(void **state)
+{
+    const struct adtopk_options given = {.address = "unix:/a",
+        .job = "j",
+        .run_id = "r",
+        .rank = 0,
+        .has_rank = 1,
+        .world_size = 2,
+        .policy = "{}",
+        .connect_timeout_ms = -1};
+    struct client_options options;
+
+    (void)state;
+    set("ADTOPK_ADDRESS", "unix:/b");
+    set("ADTOPK_JOB", "other");
+    set("ADTOPK_RUN_ID", "other");
+    set("RANK", "nonsense"); /* not looked at */
+    set("WORLD_SIZE", "nonsense");
+    options = resolve(&given);
+    assert_string_equal(options.path, "/a");
+    assert_string_equal(options.job, "j");
+    assert_string_equal(options.run_id, "r");
+    assert_string_equal(options.policy, "{}");
+    assert_int_equal(options.rank, 0);
+    assert_int_equal(options.world_size, 2);
+    assert_int_equal(options.connect_timeout_ms, -1);
+}
+
+static void test_numbers_are_strict(void **state)
+{
+    static const char *const wrong[] = {
+        "-1", "+1", " 1", "1 ", "0x1", "1.0", "two", "99999999999999999999", "65537"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        set("RANK", "0");
+        set("WORLD_SIZE", wrong[i]);
+        assert_refused(NULL, "WORLD_SIZE");
+        set("WORLD_SIZE", "4");
+        set("RANK", wrong[i]);
+        assert_refused(NULL, "RANK");
+    }
+}
+
+static void test_places(void **state)
+{
+    struct adtopk_options given = {.has_rank = 1, .rank = 2, .world_size = 2};
+
+    (void)state;
+    assert_refused(&given, "the rank is 2");
+    given.rank = -1;
+    assert_refused(&given, "the rank is -1");
+    given.rank = 0;
+    given.world_size = -3;
+    assert_refused(&given, "world size is -3");
+    given.world_size = 65537;
+    assert_refused(&given, "65537");
+    set("WORLD_SIZE", "0");
+    assert_refused(NULL, "world size is 0");
+    set("WORLD_SIZE", "2");
+    assert_refused(NULL, "has_rank");
+    set("RANK", "2");
+    assert_refused(NULL, "the rank is 2");
+}
+
+static void test_texts(void **state)
+{
+    char long_key[65], long_path[200] = "unix:/";
+    struct adtopk_options given = {0};
+
+    (void)state;
+    memset(long_key, 'k', 64);
+    long_key[64] = '\0';
+    given.job = long_key;
+    assert_refused(&given, "64 bytes");
+    given.job = "";
+    assert_refused(&given, "job");
+    given.job = "line\nbreak";
+    assert_refused(&given, "control");
+    given.job = NULL;
+    given.run_id = long_key;
+    assert_refused(&given, "run id");
+    given.run_id = NULL;
+    set("TORCHELASTIC_RUN_ID", long_key);
+    assert_refused(&given, "TORCHELASTIC_RUN_ID");
+    clean_environment(NULL);
+    given.address = "tcp://1.2.3.4:5";
+    assert_refused(&given, "tcp://1.2.3.4:5");
+    given.address = "unix:";
+    assert_refused(&given, "0 bytes");
+    memset(long_path + 6, 'p', 150);
+    given.address = long_path;
+    assert_refused(&given, "151 bytes");
+    given.address = NULL;
+    given.connect_timeout_ms = -2;
+    assert_refused(&given, "connect_timeout_ms");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_nothing_set, clean_environment),
+        cmocka_unit_test_setup(test_torchrun, clean_environment),
+        cmocka_unit_test_setup(test_slurm, clean_environment),
+        cmocka_unit_test_setup(test_open_mpi, clean_environment),
+        cmocka_unit_test_setup(test_adtopk_variables, clean_environment),
+        cmocka_unit_test_setup(test_options_win, clean_environment),
+        cmocka_unit_test_setup(test_numbers_are_strict, clean_environment),
+        cmocka_unit_test_setup(test_places, clean_environment),
+        cmocka_unit_test_setup(test_texts, clean_environment),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,370 @@
+/* What the payload's decoder refuses: damage, hostile sections, and sections of another kind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proto/crc32c.h"
+#include "proto/payload.h"
+#include "tests/unit/payload_support.h"
+
+#define LENGTH_AT 8
+#define CRC_AT 60
+
+static const struct payload_shape small_shape = {
+    .view = {4, 6, 2}, .per_fibre = 2, .max_count = 10};
+
+/* A frame with every kind of section, small enough to try all damage. */
+static void small_frame(struct payload_writer *writer)
+{
+    static const uint32_t positions[8] = {0, 5, 7, 8, 13, 17, 18, 23};
+    static const float values[8] = {1, -2, 3, -4, 5.5f, 0x1.010101p0f, -0.0f, 0x1p-140f};
+    struct sparse list = list_make(8);
+
+    list.count = 8;
+    memcpy(list.position, positions, sizeof(positions));
+    frame_begin(writer);
+    for (unsigned i = PAYLOAD_INDEX_RAW; i <= PAYLOAD_INDEX_BITMAP; i++) {
+        memcpy(list.value, values, sizeof(values));
+        assert_int_equal(payload_put_list(writer, &small_shape, &list, (enum payload_index)i,
+                             (enum payload_value)(i % 2)),
+            ADTOPK_OK);
+    }
+    assert_int_equal(payload_put_dense(writer, values, 8, PAYLOAD_VALUE_BF16, NULL), ADTOPK_OK);
+    assert_int_equal(payload_put_bytes(writer, "bytes", 5), ADTOPK_OK);
+    payload_end(writer);
+    list_free(&list);
+}
+
+/* Reads what small_frame() wrote; checks what was accepted. */
+static enum adtopk_status small_read(const uint8_t *bytes, size_t size, struct error *err)
+{
+    struct payload_reader reader;
+    uint32_t position[10];
+    float value[10];
+    struct sparse list = {.position = position, .value = value, .capacity = 10};
+    const uint8_t *opaque;
+    size_t opaque_size;
+    enum adtopk_status status = payload_open(&reader, bytes, size, err);
+
+    for (unsigned i = 0; i < 4 && status == ADTOPK_OK; i++) {
+        status = payload_get_list(&reader, &small_shape, &list, err);
+        assert_true(status == ADTOPK_OK || list.count == 0);
+        for (size_t j = 0; j < list.count; j++) {
+            assert_true(position[j] < 24);
+            assert_true(j == 0 || position[j] > position[j - 1]);
+        }
+    }
+    if (status == ADTOPK_OK) {
+        status = payload_get_dense(&reader, value, 8, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = payload_get_bytes(&reader, 6, &opaque, &opaque_size, err);
+        assert_true(
+            status != ADTOPK_OK || (opaque_size <= 6 && opaque + opaque_size <= bytes + size));
+    }
+    return status == ADTOPK_OK ? payload_close(&reader, err) : status;
+}
+
+/* Makes length and CRC right again after bytes were changed. */
+static void repair(uint8_t *bytes, size_t size)
+{
+    uint32_t crc;
+
+    for (unsigned i = 0; i < 8; i++) {
+        bytes[LENGTH_AT + i] = (uint8_t)((uint64_t)size >> 8 * i);
+    }
+    crc = crc32c_table(0, bytes, CRC_AT);
+    crc = crc32c_table(crc, bytes + PAYLOAD_HEADER_SIZE, size - PAYLOAD_HEADER_SIZE);
+    for (unsigned i = 0; i < 4; i++) {
+        bytes[CRC_AT + i] = (uint8_t)(crc >> 8 * i);
+    }
+}
+
+/* Reads a copy in a block of its own, so that a sanitizer sees the first byte read behind it. */
+static enum adtopk_status read_copy(
+    const uint8_t *bytes, size_t size, bool repaired, struct error *err)
+{
+    uint8_t *copy = need(size);
+    enum adtopk_status status;
+
+    memcpy(copy, bytes, size);
+    if (repaired) {
+        repair(copy, size);
+    }
+    status = small_read(copy, size, err);
+    free(copy);
+    return status;
+}
+
+static void test_truncation(void **state)
+{
+    struct payload_writer writer = {0};
+    struct error err = {ADTOPK_OK, ""};
+    uint8_t *longer;
+
+    (void)state;
+    small_frame(&writer);
+    assert_int_equal(read_copy(writer.bytes, writer.size, false, &err), ADTOPK_OK);
+    for (size_t size = 0; size < writer.size; size++) {
+        assert_int_equal(read_copy(writer.bytes, size, false, &err), ADTOPK_ERR_PROTOCOL);
+        if (size >= PAYLOAD_HEADER_SIZE) {
+            assert_int_equal(read_copy(writer.bytes, size, true, &err), ADTOPK_ERR_PROTOCOL);
+        }
+    }
+    longer = need(writer.size + 1);
+    memcpy(longer, writer.bytes, writer.size);
+    longer[writer.size] = 0;
+    assert_int_equal(read_copy(longer, writer.size + 1, false, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(read_copy(longer, writer.size + 1, true, &err), ADTOPK_ERR_PROTOCOL);
+    assert_non_null(strstr(err.text, "behind the last section"));
+    free(longer);
+    payload_free(&writer);
+}
+
+static void test_corruption(void **state)
+{
+    struct payload_writer writer = {0};
+    struct error err = {ADTOPK_OK, ""};
+    unsigned refused = 0;
+
+    (void)state;
+    small_frame(&writer);
+    for (size_t at = 0; at < writer.size; at++) {
+        for (unsigned flip = 1; flip < 256; flip++) {
+            writer.bytes[at] = (uint8_t)(writer.bytes[at] ^ flip);
+            assert_int_equal(
+                read_copy(writer.bytes, writer.size, false, &err), ADTOPK_ERR_PROTOCOL);
+            err.text[0] = '\0';
+            if (read_copy(writer.bytes, writer.size, true, &err) != ADTOPK_OK) {
+                assert_true(err.text[0] != '\0');
+                refused++;
+            }
+            writer.bytes[at] = (uint8_t)(writer.bytes[at] ^ flip);
+        }
+    }
+    /* A changed count in any of six section headers is found without the CRC's help. */
+    assert_true(refused > 6 * 7 * 255);
+    payload_free(&writer);
+}
+
+/* One section of raw bytes for a tensor of 100 elements; returns what the reader says. */
+static enum adtopk_status read_section(
+    const struct payload_shape *shape, const void *section, size_t size, struct error *err)
+{
+    struct payload_writer writer = {0};
+    struct payload_reader reader;
+    uint32_t position[100];
+    float value[100];
+    struct sparse list = {.position = position, .value = value, .capacity = 100};
+    enum adtopk_status status;
+    uint8_t *frame;
+
+    frame_begin(&writer);
+    writer.sections = 1;
+    payload_end(&writer);
+    frame = need(writer.size + size);
+    memcpy(frame, writer.bytes, writer.size);
+    memcpy(frame + writer.size, section, size);
+    repair(frame, writer.size + size);
+    status = payload_open(&reader, frame, PAYLOAD_HEADER_SIZE + size, err);
+    if (status == ADTOPK_OK) {
+        status = payload_get_list(&reader, shape, &list, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = payload_close(&reader, err);
+    }
+    free(frame);
+    payload_free(&writer);
+    return status;
+}
+
+struct bad_section {
+    const char *says; /* part of the error, or NULL if the section is good */
+    uint8_t size;
+    uint8_t bytes[40];
+};
+
+/* Tensor: 4 fibres of 25, 2 entries each where rows are used, at most 50 entries. */
+static const struct bad_section bad_sections[] = {
+    {"unknown index encoding 0", 8, {0}},
+    {"unknown index encoding 6", 8, {6}},
+    {"unknown index encoding 14", 8, {14}},
+    {"unknown value encoding 2", 8, {0x22}},
+    {"unknown value encoding 1", 8, {0x1F}},
+    {"kind is not a list", 8, {1}},
+    {"kind is not a list", 8, {15}},
+    {"count 51 is over 50", 8, {2, 51}},
+    {"count 72057594037927935 is over 50", 8, {2, 255, 255, 255, 255, 255, 255, 255}},
+    {"raw positions need 4 bytes, 3 are left", 11, {2, 1}},
+    {"1 values of 2 bytes, 1 bytes are left", 13, {0x12, 1}},
+    {"position 100 of entry 0", 14, {0x12, 1, 0, 0, 0, 0, 0, 0, 100}},
+    {"position 3 of entry 1", 20, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 3}},
+    {"position 2 of entry 1", 20, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2}},
+    {NULL, 20, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4}},
+    {"behind the last section", 21, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4}},
+    {"7 entries in rows", 40, {0x13, 7}},
+    {"row positions need 5 bytes, 4 are left", 12, {0x13, 8}},
+    {NULL, 29, {0x13, 8, 0, 0, 0, 0, 0, 0, 0x20, 0x80, 0x00, 0x02, 0x08}},
+    {"position 0 of entry 1", 29, {0x13, 8}},
+    {"position 25 of entry 1", 29, {0x13, 8, 0, 0, 0, 0, 0, 0, 0x20, 0x83, 0x00, 0x02, 0x08}},
+    {"delta widths need 1 bytes, 0 are left", 8, {0x14, 1}},
+    {"delta width 33 is over 32", 10, {0x14, 1, 0, 0, 0, 0, 0, 0, 33}},
+    {"deltas need 4 bytes, 3 are left", 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 32}},
+    {NULL, 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 2, 3}},
+    {"delta width 3 where 2 is enough", 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 3, 3}},
+    {"padding bits", 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 2, 7}},
+    {"position 127 of entry 0", 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 7, 127}},
+    {"position 102 of entry 1", 14, {0x14, 2, 0, 0, 0, 0, 0, 0, 7, 99, 1}},
+    {"position 4294967296 of entry 1", 21,
+        {0x14, 2, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 255, 255, 255, 255}},
+    {"bitmap need 13 bytes, 12 are left", 20, {0x15, 1}},
+    {NULL, 23, {0x15, 1, 0, 0, 0, 0, 0, 0, 1}},
+    {"count 1 is not the number of bits", 23, {0x15, 1}},
+    {"count 1 is not the number of bits", 23, {0x15, 1, 0, 0, 0, 0, 0, 0, 3}},
+    {"padding bits", 23, {0x15, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16}},
+};
+
+static void test_bad_sections(void **state)
+{
+    struct payload_shape shape = shape_of(4, 25, 1);
+
+    (void)state;
+    shape.per_fibre = 2;
+    shape.max_count = 50;
+    for (size_t i = 0; i < sizeof(bad_sections) / sizeof(bad_sections[0]); i++) {
+        const struct bad_section *bad = &bad_sections[i];
+        struct error err = {ADTOPK_OK, "accepted"};
+        enum adtopk_status status = read_section(&shape, bad->bytes, bad->size, &err);
+
+        if (bad->says == NULL ? status != ADTOPK_OK
+                              : status != ADTOPK_ERR_PROTOCOL || !strstr(err.text, bad->says)) {
+            fail_msg("section %zu: wanted \"%s\", got \"%s\"", i,
+                bad->says == NULL ? "no error" : bad->says, err.text);
+        }
+    }
+    shape.per_fibre = 0; /* then rows are no encoding of this tensor */
+    assert_int_equal(read_section(&shape, bad_sections[18].bytes, 29, NULL), ADTOPK_ERR_PROTOCOL);
+}
+
+/* Sets one byte of a good frame's header; the CRC is checked last, so the field is named. */
+static void assert_header_refused(size_t at, uint8_t byte, const char *says)
+{
+    struct payload_writer writer = {0};
+    struct payload_reader reader;
+    struct error err = {ADTOPK_OK, ""};
+    uint64_t size;
+
+    small_frame(&writer);
+    size = writer.size;
+    writer.bytes[at] = byte;
+    assert_int_equal(payload_open(&reader, writer.bytes, size, &err), ADTOPK_ERR_PROTOCOL);
+    if (strstr(err.text, says) == NULL) {
+        fail_msg("byte %zu: wanted \"%s\", got \"%s\"", at, says, err.text);
+    }
+    payload_free(&writer);
+}
+
+static void test_bad_headers(void **state)
+{
+    struct payload_writer writer = {0};
+    struct payload_header header;
+    struct error err;
+
+    (void)state;
+    assert_header_refused(0, 'a', "magic");
+    assert_header_refused(4, 2, "version: 2");
+    assert_header_refused(LENGTH_AT, 0, "length");
+    assert_header_refused(LENGTH_AT + 7, 255, "length");
+    assert_header_refused(43, 255, "sections");
+    assert_header_refused(47, 1, "reserved byte 47");
+    assert_header_refused(59, 1, "reserved byte 59");
+    assert_header_refused(CRC_AT, 0, "crc");
+    small_frame(&writer);
+    assert_int_equal(payload_peek(&header, writer.bytes, PAYLOAD_HEADER_SIZE, &err), ADTOPK_OK);
+    assert_int_equal(header.sections, 6);
+    assert_int_equal(
+        payload_peek(&header, writer.bytes, PAYLOAD_HEADER_SIZE - 1, &err), ADTOPK_ERR_PROTOCOL);
+    payload_free(&writer);
+}
+
+/* A section of one kind is refused by the readers of the others, which do not move. */
+static void test_kinds_are_kept_apart(void **state)
+{
+    struct payload_shape shape = shape_of(1, 4, 1);
+    struct payload_writer writer = {0};
+    struct payload_reader reader;
+    struct sparse list = list_make(4);
+    const float x[4] = {1, 2, 3, 4};
+    float got[4];
+    const uint8_t *bytes;
+    size_t size;
+    struct error err;
+
+    (void)state;
+    list.position[0] = 2;
+    list.value[0] = 1.5f;
+    list.count = 1;
+    frame_begin(&writer);
+    assert_int_equal(payload_put_bytes(&writer, "abcd", 4), ADTOPK_OK);
+    assert_int_equal(payload_put_bytes(&writer, NULL, 0), ADTOPK_OK);
+    assert_int_equal(payload_put_dense(&writer, x, 4, PAYLOAD_VALUE_F32, NULL), ADTOPK_OK);
+    assert_int_equal(
+        payload_put_list(&writer, &shape, &list, PAYLOAD_INDEX_RAW, PAYLOAD_VALUE_F32), ADTOPK_OK);
+    payload_end(&writer);
+    frame_open(&reader, &writer);
+    assert_int_equal(payload_get_list(&reader, &shape, &list, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(payload_get_dense(&reader, got, 4, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(payload_get_bytes(&reader, 3, &bytes, &size, &err), ADTOPK_ERR_PROTOCOL);
+    assert_string_equal(err.text, "payload section 0: count 4 is over 3");
+    assert_int_equal(payload_get_bytes(&reader, 4, &bytes, &size, &err), ADTOPK_OK);
+    assert_int_equal(size, 4);
+    assert_memory_equal(bytes, "abcd", 4);
+    assert_int_equal(payload_get_bytes(&reader, 0, &bytes, &size, &err), ADTOPK_OK);
+    assert_int_equal(size, 0);
+    assert_int_equal(payload_get_list(&reader, &shape, &list, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(payload_get_bytes(&reader, 99, &bytes, &size, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(payload_get_dense(&reader, got, 4, &err), ADTOPK_OK);
+    assert_int_equal(payload_get_dense(&reader, got, 4, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(payload_get_bytes(&reader, 99, &bytes, &size, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(payload_close(&reader, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(payload_get_list(&reader, &shape, &list, &err), ADTOPK_OK);
+    assert_int_equal(payload_close(&reader, &err), ADTOPK_OK);
+    assert_int_equal(payload_get_list(&reader, &shape, &list, &err), ADTOPK_ERR_PROTOCOL);
+    list_free(&list);
+    payload_free(&writer);
+}
+
+/* A writer begins again in the memory it has. */
+static void test_writer_is_reused(void **state)
+{
+    struct payload_writer writer = {0};
+    struct error err;
+    size_t size;
+
+    (void)state;
+    small_frame(&writer);
+    size = writer.size;
+    small_frame(&writer);
+    assert_int_equal(writer.size, size);
+    assert_int_equal(small_read(writer.bytes, writer.size, &err), ADTOPK_OK);
+    payload_free(&writer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_corruption),
+        cmocka_unit_test(test_bad_sections),
+        cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_kinds_are_kept_apart),
+        cmocka_unit_test(test_writer_is_reused),
+    };
+
+    return cmocka_run_group_tests_name("payload_refuse", tests, NULL, NULL);
+}

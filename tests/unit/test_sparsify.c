@@ -1,0 +1,420 @@
+/* The sparsifiers: their arithmetic of counts and views, what they select, and error feedback. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/sparsify/sparsifier.h"
+#include "tests/unit/arrays.h"
+
+static const struct sparsifier_ops *find(const char *name)
+{
+    const struct sparsifier_ops *ops = sparsifier_find(name);
+    assert_non_null(ops);
+    return ops;
+}
+
+static struct tensor_shape shape_4(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    return (struct tensor_shape){.dims = 4, .size = {a, b, c, d}};
+}
+
+static struct tensor_shape shape_2(uint64_t a, uint64_t b)
+{
+    return (struct tensor_shape){.dims = 2, .size = {a, b}};
+}
+
+static void test_table(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"dense", "topk", "adtopk"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_string_equal(sparsifier_table[i]->name, names[i]);
+        assert_ptr_equal(sparsifier_find(names[i]), sparsifier_table[i]);
+    }
+    assert_null(sparsifier_table[3]);
+    assert_null(sparsifier_find("top"));
+    assert_null(sparsifier_find(""));
+    assert_null(sparsifier_find("topk2"));
+}
+
+static void test_numel(void **state)
+{
+    (void)state;
+    const struct tensor_shape scalar = {.dims = 0};
+    assert_int_equal(tensor_numel(&scalar), 1);
+    const struct tensor_shape conv = shape_4(64, 3, 7, 7);
+    assert_int_equal(tensor_numel(&conv), 9408);
+    const struct tensor_shape empty = shape_4(64, 0, 7, 7);
+    assert_int_equal(tensor_numel(&empty), 0);
+    const struct tensor_shape largest = shape_2(UINT64_C(1) << 20, UINT64_C(1) << 20);
+    assert_true(tensor_numel(&largest) == UINT64_C(1) << 40);
+    const struct tensor_shape larger = shape_2((UINT64_C(1) << 20) + 1, UINT64_C(1) << 20);
+    assert_int_equal(tensor_numel(&larger), 0);
+    const struct tensor_shape wraps = shape_4(UINT64_C(1) << 32, UINT64_C(1) << 32, 5, 1);
+    assert_int_equal(tensor_numel(&wraps), 0);
+    struct tensor_shape too_many = {.dims = TENSOR_MAX_DIMS + 1};
+    for (unsigned d = 0; d < TENSOR_MAX_DIMS; d++) {
+        too_many.size[d] = 1;
+    }
+    assert_int_equal(tensor_numel(&too_many), 0);
+}
+
+/* floor(length * percent / 100) in integers, at least 1. */
+static void test_counts_of_decimal_densities(void **state)
+{
+    (void)state;
+    const struct sparsifier_ops *topk = find("topk");
+    for (uint64_t percent = 1; percent <= 100; percent++) {
+        const struct sparsifier_params params = {.density = (double)percent / 100};
+        const struct sparsifier_params literal = {.density = (double)percent * 0.01};
+        for (uint64_t n = 1; n <= 3000; n++) {
+            const struct tensor_shape shape = shape_2(1, n);
+            const uint64_t expected = n * percent / 100 > 0 ? n * percent / 100 : 1;
+            assert_int_equal(topk->count(&shape, &params, 0), expected);
+            assert_int_equal(topk->count(&shape, &literal, 0), expected);
+        }
+    }
+    const struct tensor_shape large = shape_2(1 << 20, 1 << 12);
+    const struct sparsifier_params permille = {.density = 0.001};
+    assert_int_equal(topk->count(&large, &permille, 0), (UINT64_C(1) << 32) / 1000);
+}
+
+/* The densities that the paper's rule really gives, from its minimum of one entry a fibre. */
+static void test_adtopk_counts(void **state)
+{
+    (void)state;
+    const struct sparsifier_ops *adtopk = find("adtopk");
+    const struct sparsifier_params params = {.density = 0.01};
+    const struct {
+        struct tensor_shape shape;
+        uint64_t per_fibre;
+        uint64_t count;
+    } cases[] = {
+        {shape_4(64, 3, 7, 7), 1, 3136},
+        {shape_4(64, 64, 3, 3), 1, 576},
+        {shape_2(768, 768), 7, 5376},
+        {shape_4(32, 1, 3, 3), 1, 288},
+        {shape_2(10, 300), 3, 30},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(adtopk->per_fibre(&cases[i].shape, &params, 3), cases[i].per_fibre);
+        assert_int_equal(adtopk->count(&cases[i].shape, &params, 3), cases[i].count);
+    }
+}
+
+static void assert_view(struct view view, uint64_t fibres, uint64_t length, uint64_t stride)
+{
+    assert_int_equal(view.fibres, fibres);
+    assert_int_equal(view.length, length);
+    assert_int_equal(view.stride, stride);
+}
+
+static struct view adtopk_view_of(struct tensor_shape shape, enum fibre_view view)
+{
+    const struct sparsifier_params params = {.density = 0.01, .view = view};
+    return find("adtopk")->view(&shape, &params, 0);
+}
+
+static void test_adtopk_views(void **state)
+{
+    (void)state;
+    const struct tensor_shape conv = shape_4(64, 16, 3, 5);
+    assert_view(adtopk_view_of(conv, FIBRE_VIEW_FIBRE), 64 * 15, 16, 15);
+    assert_view(adtopk_view_of(conv, FIBRE_VIEW_ROW), 64, 16 * 15, 1);
+    assert_view(adtopk_view_of(conv, FIBRE_VIEW_LONGEST), 16 * 15, 64, 16 * 15);
+    const struct tensor_shape wide = shape_4(16, 64, 3, 5);
+    assert_view(adtopk_view_of(wide, FIBRE_VIEW_LONGEST), 16 * 15, 64, 15);
+    assert_view(adtopk_view_of(shape_2(8, 8), FIBRE_VIEW_LONGEST), 8, 8, 1);
+    assert_view(adtopk_view_of(shape_2(30, 20), FIBRE_VIEW_FIBRE), 30, 20, 1);
+    assert_view(adtopk_view_of(shape_2(30, 20), FIBRE_VIEW_LONGEST), 20, 30, 20);
+    const struct tensor_shape bias = {.dims = 1, .size = {50}};
+    assert_view(adtopk_view_of(bias, FIBRE_VIEW_FIBRE), 1, 50, 1);
+}
+
+static void test_interleave(void **state)
+{
+    (void)state;
+    const struct sparsifier_ops *adtopk = find("adtopk");
+    const struct tensor_shape shape = shape_4(64, 3, 7, 7);
+    const struct sparsifier_params params = {.density = 0.01, .interleave = true};
+    for (uint64_t turn = 0; turn < 6; turn++) {
+        const bool global = turn % 2 == 1;
+        const struct view view = adtopk->view(&shape, &params, turn);
+        if (global) {
+            assert_view(view, 1, 9408, 1);
+        } else {
+            assert_view(view, 64 * 49, 3, 49);
+        }
+        assert_int_equal(adtopk->per_fibre(&shape, &params, turn), global ? 0 : 1);
+        assert_int_equal(adtopk->count(&shape, &params, turn), global ? 94 : 3136);
+    }
+}
+
+static void assert_not_sparsified(const struct sparsifier_ops *ops,
+    const struct tensor_shape *shape, const struct sparsifier_params *params)
+{
+    for (uint64_t turn = 0; turn < 2; turn++) {
+        assert_int_equal(ops->count(shape, params, turn), 0);
+        assert_int_equal(ops->per_fibre(shape, params, turn), 0);
+        assert_view(ops->view(shape, params, turn), 1, tensor_numel(shape), 1);
+    }
+}
+
+static void test_what_travels_dense(void **state)
+{
+    (void)state;
+    const struct tensor_shape shapes[] = {{.dims = 0}, {.dims = 1, .size = {1000}},
+        {.dims = 2, .size = {0, 5}}, {.dims = 2, .size = {5, 0}},
+        {.dims = TENSOR_MAX_DIMS + 1, .size = {1, 1, 1, 1, 1, 1, 1, 1}}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (size_t i = 0; sparsifier_table[i] != NULL; i++) {
+            for (int view = 0; view < FIBRE_VIEW_COUNT; view++) {
+                const struct sparsifier_params params = {
+                    .density = 0.5, .view = (enum fibre_view)view, .interleave = true};
+                assert_not_sparsified(sparsifier_table[i], &shapes[s], &params);
+            }
+        }
+    }
+    const struct tensor_shape matrix = shape_2(100, 100);
+    const struct sparsifier_params all = {.density = 1.0};
+    assert_int_equal(find("dense")->count(&matrix, &all, 0), 0);
+    assert_null(find("dense")->select);
+    /* A full density is a count like any other: the planner decides what travels dense. */
+    assert_int_equal(find("topk")->count(&matrix, &all, 0), 10000);
+    assert_int_equal(find("adtopk")->count(&matrix, &all, 0), 10000);
+}
+
+/* How many elements of x[start], x[start + step], ... (`length` of them) rank before number
+ * `index` of them: larger in magnitude, or equal and earlier. */
+static uint64_t beaten_by(
+    const float *x, uint64_t start, uint64_t step, uint64_t length, uint64_t index)
+{
+    const double mine = fabs((double)x[start + index * step]);
+    uint64_t count = 0;
+    for (uint64_t j = 0; j < length; j++) {
+        const double other = fabs((double)x[start + j * step]);
+        count += other > mine || (other == mine && j < index);
+    }
+    return count;
+}
+
+struct turn {
+    const struct sparsifier_ops *ops;
+    struct tensor_shape shape;
+    struct sparsifier_params params;
+    uint64_t number;
+};
+
+/* Selects, checks the shape of the answer and marks what was selected in chosen[element]. */
+static struct sparse select_turn(const struct turn *t, const float *x, bool *chosen)
+{
+    const struct view view = t->ops->view(&t->shape, &t->params, t->number);
+    const uint64_t n = tensor_numel(&t->shape);
+    struct sparse out = sparse_make(t->ops->count(&t->shape, &t->params, t->number));
+    void *scratch = allocate(1, select_scratch(n));
+    t->ops->select(x, &t->shape, &t->params, t->number, &out, scratch);
+    free(scratch);
+    assert_int_equal(out.count, out.capacity);
+    assert_int_equal(view_size(&view), n);
+    for (size_t i = 0; i < out.count; i++) {
+        assert_true(i == 0 || out.position[i - 1] < out.position[i]);
+        const uint64_t element = view_element(&view, out.position[i]);
+        assert_same_bits(&out.value[i], &x[element], 1);
+        chosen[element] = true;
+    }
+    return out;
+}
+
+static float *coarse_values(uint64_t n)
+{
+    float *x = allocate(n, sizeof *x);
+    for (uint64_t i = 0; i < n; i++) {
+        x[i] = (float)((int)random_below(41) - 20); /* plenty of ties */
+    }
+    return x;
+}
+
+/* Element (o, j, y) of [outer][length][inner] is chosen when fewer than k of its fibre beat it. */
+static void check_fibres(
+    const float *x, const bool *chosen, uint64_t outer, uint64_t length, uint64_t inner, uint64_t k)
+{
+    for (uint64_t o = 0; o < outer; o++) {
+        for (uint64_t y = 0; y < inner; y++) {
+            const uint64_t start = o * length * inner + y;
+            for (uint64_t j = 0; j < length; j++) {
+                assert_int_equal(
+                    chosen[start + j * inner], beaten_by(x, start, inner, length, j) < k);
+            }
+        }
+    }
+}
+
+static void test_selections(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        const uint64_t a = 1 + random_below(12);
+        const uint64_t b = 1 + random_below(12);
+        const uint64_t c = 1 + random_below(4);
+        const uint64_t d = 1 + random_below(3);
+        const uint64_t n = a * b * c * d;
+        const uint64_t percent = 1 + random_below(100);
+        for (int view = 0; view < FIBRE_VIEW_COUNT; view++) {
+            struct turn t = {.ops = find("adtopk"),
+                .shape = shape_4(a, b, c, d),
+                .params = {.density = (double)percent / 100,
+                    .view = (enum fibre_view)view,
+                    .interleave = true}};
+            const bool along_0 = view == FIBRE_VIEW_LONGEST && a > b;
+            const uint64_t outer = along_0 ? 1 : a;
+            const uint64_t length = along_0 ? a : view == FIBRE_VIEW_ROW ? b * c * d : b;
+            const uint64_t inner = n / (outer * length);
+            const uint64_t k = length * percent / 100 > 0 ? length * percent / 100 : 1;
+            const uint64_t k_global = n * percent / 100 > 0 ? n * percent / 100 : 1;
+            float *x = coarse_values(n);
+            for (; t.number < 3; t.number++) {
+                bool *chosen = allocate(n, sizeof *chosen);
+                struct sparse out = select_turn(&t, x, chosen);
+                if (t.number % 2 == 0) {
+                    check_fibres(x, chosen, outer, length, inner, k);
+                } else {
+                    check_fibres(x, chosen, 1, n, 1, k_global);
+                }
+                sparse_drop(&out);
+                free(chosen);
+            }
+            free(x);
+        }
+    }
+}
+
+static void test_topk_selects_globally_every_turn(void **state)
+{
+    (void)state;
+    struct turn t = {.ops = find("topk"), .shape = shape_4(7, 5, 3, 2), .params = {.density = 0.1}};
+    for (; t.number < 4; t.number++) {
+        float *x = coarse_values(210);
+        bool *chosen = allocate(210, sizeof *chosen);
+        struct sparse out = select_turn(&t, x, chosen);
+        check_fibres(x, chosen, 1, 210, 1, 21);
+        sparse_drop(&out);
+        free(chosen);
+        free(x);
+    }
+}
+
+static void check_settle(const struct turn *t, bool partly)
+{
+    const uint64_t n = tensor_numel(&t->shape);
+    const struct view view = t->ops->view(&t->shape, &t->params, t->number);
+    float *residual = coarse_values(n);
+    float *expected = allocate(n, sizeof *expected);
+    bool *chosen = allocate(n, sizeof *chosen);
+    memcpy(expected, residual, n * sizeof *expected);
+    struct sparse sent = select_turn(t, residual, chosen);
+    uint8_t *accepted = allocate(sent.count / 8 + 1, 1);
+    double applied[2] = {0, 0};
+    for (size_t i = 0; i < sent.count; i++) {
+        sent.value[i] += (float)random_below(3) * 0.25f; /* as if coded with loss */
+        if (!partly || random_below(2) == 0) {
+            const uint64_t element = view_element(&view, sent.position[i]);
+            accepted[i / 8] = (uint8_t)(accepted[i / 8] | 1u << i % 8);
+            expected[element] -= sent.value[i];
+            applied[0] += (double)sent.value[i];
+            applied[1] += (double)sent.value[i] * ledger_sign(element);
+        }
+    }
+    double before[2] = {0, 0};
+    double after[2] = {0, 0};
+    double sums[2] = {100, 200};
+    ledger_sums(residual, n, before);
+    t->ops->settle(residual, &view, &sent, partly ? accepted : NULL, sums);
+    ledger_sums(residual, n, after);
+    assert_same_bits(residual, expected, n);
+    for (int s = 0; s < 2; s++) {
+        /* Quarters of small integers: nothing rounds, so conservation is exact. */
+        assert_true(sums[s] == (s == 0 ? 100 : 200) + applied[s]);
+        assert_true(before[s] == after[s] + applied[s]);
+    }
+    free(accepted);
+    sparse_drop(&sent);
+    free(chosen);
+    free(expected);
+    free(residual);
+}
+
+static void test_settle_conserves(void **state)
+{
+    (void)state;
+    struct turn t = {.ops = find("adtopk"),
+        .shape = shape_4(9, 11, 2, 3),
+        .params = {.density = 0.3, .interleave = true}};
+    for (; t.number < 20; t.number++) {
+        t.params.view = (enum fibre_view)(t.number % FIBRE_VIEW_COUNT);
+        check_settle(&t, false);
+        check_settle(&t, true);
+    }
+}
+
+/* With error feedback everything that goes in comes out, whatever the sparsifier chose. */
+static void test_feedback_loses_nothing(void **state)
+{
+    (void)state;
+    struct turn t = {.ops = find("adtopk"),
+        .shape = shape_4(6, 10, 2, 2),
+        .params = {.density = 0.1, .interleave = true}};
+    const uint64_t n = tensor_numel(&t.shape);
+    float *acc = allocate(n, sizeof *acc);
+    float *received = allocate(n, sizeof *received);
+    float *pushed = allocate(n, sizeof *pushed);
+    bool *chosen = allocate(n, sizeof *chosen);
+    double input[2] = {0, 0};
+    double applied[2] = {0, 0};
+    for (; t.number < 50; t.number++) {
+        float *gradient = coarse_values(n);
+        const void *gradients[] = {gradient};
+        assert_int_equal(accumulate(acc, gradients, 1, DTYPE_F32, n, input), 0);
+        dense_add(pushed, gradient, n);
+        const struct view view = t.ops->view(&t.shape, &t.params, t.number);
+        struct sparse sent = select_turn(&t, acc, chosen);
+        t.ops->settle(acc, &view, &sent, NULL, applied);
+        sparse_scatter(received, &view, &sent);
+        sparse_drop(&sent);
+        free(gradient);
+    }
+    double kept[2] = {0, 0};
+    ledger_sums(acc, n, kept);
+    dense_add(received, acc, n);
+    assert_same_bits(received, pushed, n);
+    assert_true(input[0] == applied[0] + kept[0] && input[1] == applied[1] + kept[1]);
+    free(chosen);
+    free(pushed);
+    free(received);
+    free(acc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_numel),
+        cmocka_unit_test(test_counts_of_decimal_densities),
+        cmocka_unit_test(test_adtopk_counts),
+        cmocka_unit_test(test_adtopk_views),
+        cmocka_unit_test(test_interleave),
+        cmocka_unit_test(test_what_travels_dense),
+        cmocka_unit_test(test_selections),
+        cmocka_unit_test(test_topk_selects_globally_every_turn),
+        cmocka_unit_test(test_settle_conserves),
+        cmocka_unit_test(test_feedback_loses_nothing),
+    };
+    return cmocka_run_group_tests_name("sparsify", tests, NULL, NULL);
+}
