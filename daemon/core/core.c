@@ -122,7 +122,7 @@ static void links_deliver(void *context, uint16_t peer, enum link_lane lane, str
     struct core *core = context;
 
     if (lane == LINK_CONTROL) {
-        view_message(core, peer, message);
+        peer_message(core, peer, message);
     } else {
         struct payload_header header;
         struct job *job = NULL;
@@ -156,7 +156,7 @@ static void links_peer_up(void *context, uint16_t node, uint64_t incarnation)
     core_trace(core, "peer %u up, incarnation %llx", node, (unsigned long long)incarnation);
     if (peer != NULL) {
         peer->up = true;
-        view_peer_up(core, node);
+        join_peer_up(core, node);
     }
 }
 

@@ -140,7 +140,7 @@ void job_free(struct job *job)
     }
     round_free(&job->op_round);
     round_drop_parked(job, UINT32_MAX);
-    view_drop_fetches(job);
+    fetch_drop(job);
     for (uint32_t t = 0; t < job->tensors; t++) {
         tensor_free(&job->tensor[t], job->ranks);
     }
@@ -190,7 +190,7 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
         return;
     }
     if (tell_peers) {
-        view_send_fail(job, error);
+        peer_send_fail(job, error);
     }
     for (unsigned i = 0; i < job->ranks; i++) {
         if (job->rank[i]->machine.state != RANK_LEFT) {
@@ -227,9 +227,9 @@ void job_try_leave(struct job *job)
     if (job->machine.state != JOB_ACTIVE) {
         return; /* the view changes: again when it is in force */
     }
-    view_send_leave(job);
+    peer_send_leave(job);
     for (unsigned i = 0; i < job->view_nodes; i++) {
-        const struct member *member = view_member(job, job->view_node[i]);
+        const struct member *member = join_member(job, job->view_node[i]);
         if (member->node != job->core->config.node && !member->left) {
             return;
         }
@@ -239,7 +239,7 @@ void job_try_leave(struct job *job)
 
 void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
 {
-    struct member *member = view_member(job, node);
+    struct member *member = join_member(job, node);
     struct error error;
 
     if (member == NULL) {
@@ -321,7 +321,7 @@ const char *job_waiting_for(const struct job *job, char *text, size_t size)
     if (node >= 0) {
         (void)snprintf(text, size, "node %d, which does not answer", node);
     } else if (job->machine.state == JOB_FORMING) {
-        view_missing_ranks(job, text, size);
+        join_missing_ranks(job, text, size);
     } else if (job->machine.state == JOB_PREPARED) {
         (void)snprintf(text, size, "the nodes of view %u to agree", job->promised);
     } else if (job->machine.state == JOB_ACTIVE && missing_push(job, &late, &tensor)) {

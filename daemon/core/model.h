@@ -281,19 +281,25 @@ enum adtopk_status plan_results(struct job *job, struct error *err);
 struct payload_shape plan_shape(const struct job *job, const struct tensor *tensor);
 struct local_update *plan_update(const struct job *job, uint32_t tensor);
 
-/* view.c: forming and changing views */
-void view_joined(struct job *job);
-void view_peer_up(struct core *core, uint16_t node);
+/* join.c */
+void join_announce(struct job *job); /* a local rank has mapped its arena */
+void join_peer_up(struct core *core, uint16_t node);
+void join_missing_ranks(const struct job *job, char *text, size_t size);
+struct member *join_member(const struct job *job, uint16_t node);
+
+/* view.c */
 void view_try_answer(struct job *job);
-void view_drop_fetches(struct job *job);
-void view_message(struct core *core, uint16_t node, struct buffer *message);
-void view_send_split(struct job *job, uint64_t step, uint32_t bucket);
-void view_send_fail(struct job *job, const struct error *error);
-void view_send_leave(struct job *job);
-void view_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op);
-void view_missing_ranks(const struct job *job, char *text, size_t size);
-struct member *view_member(const struct job *job, uint16_t node);
 int view_index(const struct job *job, uint16_t node); /* in view_node, or -1 */
+
+/* fetch.c */
+void fetch_drop(struct job *job);
+
+/* peer.c */
+void peer_message(struct core *core, uint16_t node, struct buffer *message);
+void peer_send_split(struct job *job, uint64_t step, uint32_t bucket);
+void peer_send_fail(struct job *job, const struct error *error);
+void peer_send_leave(struct job *job);
+void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op);
 
 /* step.c */
 void step_open(struct job *job);

@@ -314,7 +314,7 @@ static enum adtopk_status mapped(struct rank *rank, struct error *err)
         return error_set(err, ADTOPK_ERR_STATE, "rank %u has no arena to map", rank->number);
     }
     machine_fire(&rank->machine, RANK_ON_MAPPED, RANK_MAPPED);
-    view_joined(rank->job);
+    join_announce(rank->job);
     return ADTOPK_OK;
 }
 
@@ -463,7 +463,7 @@ static enum adtopk_status wait_tensor(
     round = step_round(job, tensor);
     for (unsigned i = 0; i < round->tensors; i++) {
         if (rank->pushed[round->tensor[i]] != step + 1) {
-            view_send_split(job, step, round->bucket);
+            peer_send_split(job, step, round->bucket);
             round_split(round, step);
             break;
         }

@@ -538,7 +538,7 @@ void round_fetch(struct round *round, uint16_t holder)
 {
     if (round->machine.state == ROUND_COLLECT) {
         move(round, ROUND_ON_HELD, ROUND_FETCH);
-        view_send_fetch(round->job, holder, round_number(round), round->bucket, round->op);
+        peer_send_fetch(round->job, holder, round_number(round), round->bucket, round->op);
     }
 }
 

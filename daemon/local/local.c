@@ -97,7 +97,9 @@ bool local_poll(struct local *local)
 {
     bool busy = false;
 
+    local->turn++;
     for (struct session *session = local->sessions; session != NULL; session = session->next) {
+        busy |= session_execute(session);
         busy |= submit_take(session, LOCAL_ENTRIES_A_TURN);
     }
     return busy;
@@ -108,6 +110,7 @@ bool local_sleep(struct local *local)
     bool pending = false;
 
     for (struct session *session = local->sessions; session != NULL; session = session->next) {
+        pending |= session->verdict != VERDICT_NONE;
         if (session->state == SESSION_READY) {
             ring_reader_sleep(&session->reader);
             pending |= ring_reader_pending(&session->reader);

@@ -17,7 +17,9 @@
  *     local_awake(local);
  *
  * Events are raised from local_poll() and from inside uv_run(). Actions must be applied after the
- * event that caused them has returned, never inside it.
+ * event that caused them has returned, never inside it, and all of them between two calls of
+ * local_poll(): a client must hear why its job ended before it hears that the core knows its
+ * session no more.
  */
 #ifndef ADTOPK_LOCAL_LOCAL_H
 #define ADTOPK_LOCAL_LOCAL_H

@@ -72,6 +72,7 @@ static void reply_ready(struct session *session, const struct action *action)
     ready.operation = action->operation;
     reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
     reply.ready = &ready;
+    atomic_store(&session->reader.page->step_status, (uint32_t)action->status);
     atomic_store(&session->reader.page->steps_done, action->number);
     atomic_store(&session->reader.page->ops_done, action->operation);
     session_move(session, SESSION_READY);

@@ -137,10 +137,9 @@ static void request_register(struct session *session, const Adtopk__LocalRegiste
 {
     struct error err;
 
-    for (size_t i = 0; i < batch->n_tensors && session->refused_status == ADTOPK_OK; i++) {
+    for (size_t i = 0; i < batch->n_tensors && session->refused.code == ADTOPK_OK; i++) {
         if (request_try_register(session, batch->tensors[i], &err) != ADTOPK_OK) {
-            session->refused_status = err.code;
-            memcpy(session->refused, err.text, sizeof session->refused);
+            session->refused = err;
         }
     }
 }
@@ -152,13 +151,13 @@ static void request_commit(struct session *session)
     struct event event = {.type = EVENT_RANK_COMMIT};
     struct error err;
 
-    if (session->refused_status != ADTOPK_OK) {
-        reply_error(session, session->refused_status, session->refused, false);
+    if (session->refused.code != ADTOPK_OK) {
+        session_judge(session, VERDICT_ERROR, &session->refused);
         return;
     }
     if (session_event(session, &event, &err) != ADTOPK_OK) {
         segment_drop(&session->gradients);
-        reply_error(session, err.code, err.text, false);
+        session_judge(session, VERDICT_ERROR, &err);
         return;
     }
     assert(session->gradients.bytes != NULL); /* at least the operation area */
@@ -177,8 +176,7 @@ static void request_mapped(struct session *session)
         return;
     }
     if (session_event(session, &event, &err) != ADTOPK_OK) {
-        session_lost(session, "process %d could not start: %s", (int)session->pid, err.text);
-        session_end(session, err.code, err.text);
+        session_judge(session, VERDICT_END, &err);
         return;
     }
     session_move(session, SESSION_MAPPED);
@@ -191,12 +189,11 @@ static void request_leave(struct session *session)
 
     /* What was submitted before goodbye comes before it. */
     (void)submit_take(session, LOCAL_RING_ENTRIES);
-    if (session->state >= SESSION_LEAVING) {
+    if (session->state >= SESSION_LEAVING || session->verdict != VERDICT_NONE) {
         return;
     }
     if (session_event(session, &event, &err) != ADTOPK_OK) {
-        session_lost(session, "process %d left: %s", (int)session->pid, err.text);
-        session_end(session, err.code, err.text);
+        session_judge(session, VERDICT_END, &err);
         return;
     }
     session->known = false; /* it may hang up now */
@@ -279,14 +276,21 @@ void request_receive(struct session *session)
 {
     uint8_t bytes[CODEC_LOCAL_MAX];
 
-    for (int i = 0; i < REQUEST_MESSAGES && session->state != SESSION_CLOSED; i++) {
+    for (int i = 0; i < REQUEST_MESSAGES; i++) {
         struct iovec part = {.iov_base = bytes, .iov_len = sizeof bytes};
         /* No room for control data: the kernel drops descriptors and sets MSG_CTRUNC. */
         struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-        const ssize_t size = recvmsg(session->socket, &message, MSG_DONTWAIT);
+        ssize_t size;
 
+        if (session->state == SESSION_CLOSED || session->verdict != VERDICT_NONE) {
+            return;
+        }
+        size = recvmsg(session->socket, &message, MSG_DONTWAIT);
         if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
             return;
+        }
+        if (size < 0 && errno == ECONNRESET) {
+            continue; /* told once: it closed with something of ours unread */
         }
         if (size < 0 || (size == 0 && request_at_end(session))) {
             session_lost(

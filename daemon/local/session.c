@@ -94,9 +94,12 @@ static void session_on_socket(uv_poll_t *poll, int status, int events)
     struct session *session = poll->data;
 
     if (status < 0) {
-        session_lost(
-            session, "the socket of process %d broke: %s", (int)session->pid, uv_strerror(status));
-        session_close(session);
+        /* libuv stops and says EBADF when the other side closed without having read everything.
+         * What it sent before can still be read. */
+        request_receive(session);
+        if (session->state != SESSION_CLOSED) {
+            session_watch(session);
+        }
         return;
     }
     if ((events & UV_WRITABLE) != 0 &&
@@ -238,6 +241,36 @@ void session_refuse(struct session *session, const struct error *why)
     session->local->stats.protocol_errors++;
     session_lost(session, "process %d broke the protocol: %s", (int)session->pid, why->text);
     session_end(session, why->code, why->text);
+}
+
+void session_judge(struct session *session, enum verdict verdict, const struct error *why)
+{
+    session->verdict = verdict;
+    session->verdict_error = *why;
+    session->verdict_turn = session->local->turn + 2;
+}
+
+bool session_execute(struct session *session)
+{
+    const struct error *why = &session->verdict_error;
+    const enum verdict verdict = session->verdict;
+
+    if (verdict == VERDICT_NONE || session->local->turn < session->verdict_turn) {
+        return verdict != VERDICT_NONE;
+    }
+    session->verdict = VERDICT_NONE;
+    if (session->state >= SESSION_ENDED) {
+        return false; /* the action came */
+    }
+    if (verdict == VERDICT_ERROR) {
+        reply_error(session, why->code, why->text, false);
+    } else if (verdict == VERDICT_REFUSE) {
+        session_refuse(session, why);
+    } else {
+        session_lost(session, "process %d: %s", (int)session->pid, why->text);
+        session_end(session, why->code, why->text);
+    }
+    return false;
 }
 
 static void session_on_closed(uv_handle_t *handle)

@@ -35,6 +35,16 @@ enum session_state {
     SESSION_STATES
 };
 
+/* What follows from an error of the core. It has to wait: the core may have ended the session's job
+ * already, so that the error only says that it no longer knows the session, while the
+ * ACTION_FAILED that says why is still in its queue. */
+enum verdict {
+    VERDICT_NONE,
+    VERDICT_ERROR, /* the request is refused */
+    VERDICT_END,   /* ... and with it the session */
+    VERDICT_REFUSE /* the client broke the protocol */
+};
+
 struct session {
     struct session *next, *previous;
     struct local *local;
@@ -45,9 +55,11 @@ struct session {
     uid_t uid;
     uint64_t job;
     uint32_t tensors;
-    enum adtopk_status refused_status; /* of the first registration that the core refused, */
-    char refused[ERROR_TEXT_SIZE];     /* told at commit */
-    uint64_t deadline_ms;              /* CONNECTED, ENDED: closed then */
+    struct error refused; /* the first registration that was; told at commit */
+    enum verdict verdict;
+    struct error verdict_error;
+    uint64_t verdict_turn; /* when the actions of that time have been applied */
+    uint64_t deadline_ms;  /* CONNECTED, ENDED: closed then */
     int socket;
     int process; /* pidfd, or -1 */
     unsigned handles;
@@ -84,6 +96,7 @@ struct local {
     struct session **slot;    /* by id % max_sessions */
     uint32_t used;            /* slots */
     uint64_t serial;
+    uint64_t turn; /* counts local_poll() */
     struct results *results;
     struct stores *stores;
     struct local_stats stats;
@@ -124,6 +137,12 @@ void session_lost(struct session *session, const char *format, ...)
 
 /** The client broke the protocol: ends its session, and tells it and the core why. */
 void session_refuse(struct session *session, const struct error *why);
+
+/** Passes a verdict on what the core refused. Until it takes effect nothing more is taken. */
+void session_judge(struct session *session, enum verdict verdict, const struct error *why);
+
+/** Puts a verdict into effect when its turn has come; true if one is left. */
+bool session_execute(struct session *session);
 
 /** Ends a session: tells the client why, and closes when the client does or after a while. */
 void session_end(struct session *session, enum adtopk_status status, const char *text);

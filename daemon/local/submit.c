@@ -35,9 +35,10 @@ static void submit_entry(struct session *session, const struct local_entry *entr
     struct error err;
 
     session->local->stats.entries++;
-    if (submit_event(entry, &event, &err) != ADTOPK_OK ||
-        session_event(session, &event, &err) != ADTOPK_OK) {
+    if (submit_event(entry, &event, &err) != ADTOPK_OK) {
         session_refuse(session, &err);
+    } else if (session_event(session, &event, &err) != ADTOPK_OK) {
+        session_judge(session, VERDICT_REFUSE, &err);
     }
 }
 
@@ -48,7 +49,7 @@ bool submit_take(struct session *session, unsigned limit)
     unsigned taken = 0;
     int got = 1;
 
-    while (session->state == SESSION_READY && taken < limit &&
+    while (session->state == SESSION_READY && session->verdict == VERDICT_NONE && taken < limit &&
            (got = ring_reader_take(&session->reader, &entry, &err)) > 0) {
         submit_entry(session, &entry);
         taken++;

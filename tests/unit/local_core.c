@@ -27,6 +27,7 @@ struct fake_rank {
     uint8_t *results;
     uint64_t step, operation;
     enum adtopk_status step_status;
+    bool ended; /* its job has; the session is forgotten */
 };
 
 struct fake_core {
@@ -277,6 +278,7 @@ static enum adtopk_status fake_step_end(
     }
     if (strcmp(rank->key.name, "failing") == 0) {
         action.type = ACTION_FAILED;
+        rank->ended = true;
         (void)error_set(&action.error, ADTOPK_ERR_PEER, "rank 7 (process 42) ended");
     }
     action.status = rank->step_status;
@@ -323,7 +325,7 @@ enum adtopk_status fake_core_event(void *context, struct event *event, struct er
     while (*link != NULL && (*link)->session != event->session) {
         link = &(*link)->next;
     }
-    if (*link == NULL) {
+    if (*link == NULL || ((*link)->ended && event->type != EVENT_RANK_LOST)) {
         return error_set(err, ADTOPK_ERR_STATE, "no such session");
     }
     switch (event->type) {

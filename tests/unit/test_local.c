@@ -16,8 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <adtopk/adtopk.h>
-
+#include "client/src/context.h"
 #include "local_daemon.h"
 
 #define NUMEL 1000u
@@ -456,6 +455,25 @@ static void test_job_fails(void **state)
     adtopk_close(context);
 }
 
+/* The job has ended, and the daemon does not know it yet when it takes the next entry: the rank is
+ * told why the job ended, not that nobody knows it. */
+static void test_job_fails_meanwhile(void **state)
+{
+    const struct local_entry entry[] = {{.type = LOCAL_STEP_END, .number = 0},
+        {.type = LOCAL_PUSH, .number = 1}, {.type = LOCAL_PUSH, .number = 1}};
+    adtopk_context *context = open_ready("failing", 1, 0);
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        ring_writer_put(&context->ring, &entry[i]);
+    }
+    client_wake(context);
+    context->step_state = CLIENT_STEP_ENDED;
+    assert_status(context, adtopk_step_wait(context), ADTOPK_ERR_PEER);
+    assert_says(context, "rank 7 (process 42)");
+    adtopk_close(context);
+}
+
 /* Runs in a child: after `ms`, a signal to a process. */
 static pid_t kill_later(pid_t victim, int ms)
 {
@@ -560,6 +578,7 @@ int main(void)
         LOCAL_TEST(test_refused_open),
         LOCAL_TEST(test_memory),
         LOCAL_TEST(test_job_fails),
+        LOCAL_TEST(test_job_fails_meanwhile),
         LOCAL_TEST(test_daemon_dies),
         LOCAL_TEST(test_daemon_stops),
         LOCAL_TEST(test_forked_child),

@@ -133,6 +133,29 @@ static void test_killed_with_heirs(void **state)
     die(SIGKILL, true, "ended without leaving");
 }
 
+/* A trainer that ends with a reply unread: its socket is reset, not just closed. */
+static void test_exit_with_unread(void **state)
+{
+    const pid_t child = fork();
+
+    (void)state;
+    if (child == 0) {
+        adtopk_context *context = open_job("unread");
+        Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+        Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
+
+        context->tensor[0].shape[0] = 0; /* refused */
+        (void)client_send_tensors(context);
+        request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
+        request.commit = &commit;
+        (void)client_send(context, &request);
+        sleep_ms(50);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_died(child, "closed its connection without leaving");
+}
+
 static void test_never_releases(void **state)
 {
     adtopk_context *context = open_ready("lazy");
@@ -240,6 +263,7 @@ int main(void)
         WITNESSED(test_exit_in_mid_step),
         WITNESSED(test_killed_in_mid_step),
         WITNESSED(test_killed_with_heirs),
+        WITNESSED(test_exit_with_unread),
         WITNESSED(test_never_releases),
         WITNESSED(test_too_many_sessions),
         WITNESSED(test_no_descriptors),

@@ -17,7 +17,7 @@
 #include "client/src/ring.h"
 #include "daemon/local/ring.h"
 
-#define ENTRIES 200000u
+#define ENTRIES 50000u
 #define LOST_WAKE_MS 5000 /* sleeping for longer than this means that a wake-up was lost */
 
 struct pair {

@@ -1,0 +1,137 @@
+/*
+ * Control messages between nodes: packing and sending, unpacking and handing on.
+ */
+#include <stdio.h>
+
+#include "daemon/core/view.h"
+#include "proto/codec.h"
+
+bool peer_send(const struct job *job, uint16_t node, Adtopk__PeerMessage *message)
+{
+    size_t size = 0;
+    uint8_t *bytes;
+    struct buffer *buffer;
+    bool sent;
+
+    message->job = job->id;
+    bytes = codec_pack(&message->base, &size);
+    buffer = bytes != NULL ? buffer_adopt(bytes, size) : NULL;
+    if (buffer == NULL) {
+        return false;
+    }
+    sent = links_send(job->core->links, node, LINK_CONTROL, buffer);
+    buffer_unref(buffer);
+    return sent;
+}
+
+/* To every other node of the view, or, before there is one, to every member that is known. */
+void peer_send_all(const struct job *job, Adtopk__PeerMessage *message)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        if (job->member[i]->node != job->core->config.node) {
+            (void)peer_send(job, job->member[i]->node, message);
+        }
+    }
+}
+
+void peer_send_split(struct job *job, uint64_t step, uint32_t bucket)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerSplit split = ADTOPK__PEER_SPLIT__INIT;
+
+    split.step = step;
+    split.bucket = bucket;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_SPLIT;
+    message.split = &split;
+    peer_send_all(job, &message);
+}
+
+void peer_send_fail(struct job *job, const struct error *error)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerFail fail = ADTOPK__PEER_FAIL__INIT;
+
+    fail.status = (uint32_t)error->code;
+    fail.text = (char *)(uintptr_t)error->text;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
+    message.fail = &fail;
+    peer_send_all(job, &message);
+}
+
+void peer_send_leave(struct job *job)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerLeave leave = ADTOPK__PEER_LEAVE__INIT;
+
+    leave.steps_done = step_number(job);
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_LEAVE;
+    message.leave = &leave;
+    peer_send_all(job, &message);
+}
+
+void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerFetch fetch = ADTOPK__PEER_FETCH__INIT;
+    Adtopk__PeerRound round = ADTOPK__PEER_ROUND__INIT;
+
+    round.number = number;
+    round.bucket = bucket;
+    round.operation = op;
+    fetch.round = &round;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
+    message.fetch = &fetch;
+    (void)peer_send(job, holder, &message);
+}
+
+static void on_split(struct job *job, const Adtopk__PeerSplit *split)
+{
+    if (job->round == NULL || split->bucket >= job->buckets ||
+        split->step > job->store->steps_done + 1) {
+        return; /* before the plan: the commit repeats it */
+    }
+    round_split(&job->round[split->bucket], split->step);
+}
+
+static void on_fail(struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
+{
+    struct error error;
+
+    (void)error_set(&error,
+        failed->status > ADTOPK_NONFINITE && failed->status < ADTOPK_STATUS_COUNT
+            ? (enum adtopk_status)failed->status
+            : ADTOPK_ERR_PROTOCOL,
+        "%.200s (said node %u)", failed->text, from);
+    job_fail(job, &error, false);
+}
+
+static void dispatch(struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
+{
+    switch (message->kind_case) {
+    case ADTOPK__PEER_MESSAGE__KIND_JOIN: join_message(job, from, message->join); break;
+    case ADTOPK__PEER_MESSAGE__KIND_PREPARE: view_prepare(job, from, message->prepare); break;
+    case ADTOPK__PEER_MESSAGE__KIND_STATE: coordinate_state(job, from, message->state); break;
+    case ADTOPK__PEER_MESSAGE__KIND_COMMIT: view_commit(job, from, message->commit); break;
+    case ADTOPK__PEER_MESSAGE__KIND_FETCH: fetch_message(job, from, message->fetch); break;
+    case ADTOPK__PEER_MESSAGE__KIND_SPLIT: on_split(job, message->split); break;
+    case ADTOPK__PEER_MESSAGE__KIND_FAIL: on_fail(job, from, message->fail); break;
+    case ADTOPK__PEER_MESSAGE__KIND_LEAVE:
+        job_peer_left(job, from, message->leave->steps_done);
+        break;
+    default: job->core->bad_messages++; break;
+    }
+}
+
+void peer_message(struct core *core, uint16_t node, struct buffer *buffer)
+{
+    Adtopk__PeerMessage *message = (Adtopk__PeerMessage *)codec_unpack(
+        &adtopk__peer_message__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, NULL);
+    struct job *job = message != NULL ? job_find(core, message->job) : NULL;
+
+    if (message == NULL) {
+        core->bad_messages++;
+    } else if (job != NULL) {
+        dispatch(job, node, message);
+    }
+    codec_free((ProtobufCMessage *)message);
+}

@@ -1,0 +1,48 @@
+/*
+ * Forming and changing views, for the files of this folder that take part in it.
+ *
+ *   join.c        who is there: joins, and whether nodes agree on the job
+ *   coordinate.c  the coordinator's side: propose, collect the states, decide
+ *   view.c        every member's side: prepare, answer, commit; it tells the whole story
+ *   fetch.c       copies of rounds that only some nodes delivered
+ *   peer.c        the messages of all of them, out and in
+ */
+#ifndef ADTOPK_CORE_VIEW_H
+#define ADTOPK_CORE_VIEW_H
+
+#include "daemon/core/model.h"
+#include "peer.pb-c.h"
+
+#define ALL_ROUNDS UINT32_MAX /* in a commit: every round of the step */
+
+/* join.c */
+struct member *join_self(const struct job *job); /* this node's own entry; NULL before commit */
+void join_message(struct job *job, uint16_t from, const Adtopk__PeerJoin *join);
+bool join_in_view(const struct member *member); /* its join is current and names ranks */
+bool join_complete(struct job *job);            /* the current joins name every rank once */
+
+/* coordinate.c */
+void coordinate(
+    struct job *job); /* proposes a view if it is this node's turn and there is reason */
+void coordinate_above(struct job *job, uint32_t view); /* proposes one with a higher number */
+void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
+
+/* view.c */
+void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit);
+void view_learn_splits(
+    struct job *job, const uint32_t *bucket, size_t buckets, const uint64_t *step, size_t steps);
+/* Fails the job on all nodes. */
+void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* fetch.c */
+void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *message);
+void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit);
+void fetch_answer(struct job *job);
+
+/* peer.c */
+bool peer_send(const struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+void peer_send_all(const struct job *job, Adtopk__PeerMessage *message);
+
+#endif
