@@ -130,7 +130,7 @@ static void links_deliver(void *context, uint16_t peer, enum link_lane lane, str
             job = job_find(core, header.job);
         }
         if (job != NULL) {
-            round_frame(job, peer, message);
+            frame_receive(job, peer, message);
         } else {
             core->bad_messages++;
         }

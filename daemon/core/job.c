@@ -139,7 +139,7 @@ void job_free(struct job *job)
         round_free(&job->round[r]);
     }
     round_free(&job->op_round);
-    round_drop_parked(job, UINT32_MAX);
+    frame_drop_parked(job, UINT32_MAX);
     fetch_drop(job);
     for (uint32_t t = 0; t < job->tensors; t++) {
         tensor_free(&job->tensor[t], job->ranks);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "daemon/core/view.h"
 
 struct member *join_member(const struct job *job, uint16_t node)
@@ -55,16 +56,6 @@ static struct member *member_add(struct job *job, uint16_t node)
 struct member *join_self(const struct job *job)
 {
     return join_member(job, job->core->config.node);
-}
-
-static uint64_t hash_text(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
-    }
-    return hash;
 }
 
 /* Copies what a join says into the member. */
@@ -272,7 +263,7 @@ static enum adtopk_status note_self(struct job *job)
     }
     self->incarnation = job->core->config.incarnation;
     self->world_size = job->world_size;
-    self->policy = hash_text(job->policy_text);
+    self->policy = hash_text(HASH_EMPTY, job->policy_text);
     self->anew = true;
     return ADTOPK_OK;
 }

@@ -314,16 +314,20 @@ enum adtopk_status round_init(struct round *round, struct job *job, uint32_t buc
 void round_free(struct round *round);
 void round_open(struct round *round);
 void round_try(struct round *round);
+void round_advance(struct round *round); /* if all frames of the phase are there */
 void round_freeze(struct round *round);
 void round_fetch(struct round *round, uint16_t holder);
 void round_split(struct round *round, uint64_t step);
 void round_close(struct round *round);
-void round_frame(struct job *job, uint16_t node, struct buffer *frame);
-void round_drop_parked(struct job *job, uint32_t view);
 void round_copy(struct round *round, const struct buffer *frame);
 void round_send_copy(const struct round *round, uint16_t node, uint64_t number);
 uint64_t round_number(const struct round *round);
 bool round_delivered(const struct round *round); /* what the store says of the open step */
+
+/* frame.c */
+void frame_receive(struct job *job, uint16_t node, struct buffer *frame);
+void frame_take_parked(struct round *round);
+void frame_drop_parked(struct job *job, uint32_t view);
 
 /* work.c: what runs on worker threads */
 void work_select(struct compute *compute);

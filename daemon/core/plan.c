@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "daemon/core/model.h"
 
 #define ALIGNMENT 64u
@@ -173,16 +174,13 @@ static enum adtopk_status make_rounds(struct job *job)
 
 static uint64_t hash_plan(const struct job *job)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = hash_text(HASH_EMPTY, job->policy_text);
 
     for (uint32_t t = 0; t < job->tensors; t++) {
-        hash = (hash ^ job->tensor[t].hash) * 0x100000001b3u;
+        hash = hash_bytes(hash, &job->tensor[t].hash, sizeof(job->tensor[t].hash));
     }
     for (unsigned r = 0; r < job->ranks; r++) {
-        hash = (hash ^ job->rank[r]->number) * 0x100000001b3u;
-    }
-    for (const char *c = job->policy_text; *c != '\0'; c++) {
-        hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
+        hash = hash_bytes(hash, &job->rank[r]->number, sizeof(job->rank[r]->number));
     }
     return hash;
 }

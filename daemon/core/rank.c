@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "daemon/core/model.h"
 
 #define TO(state) (1u << (state))
@@ -209,20 +210,10 @@ static bool same_spec(const struct tensor_spec *a, const struct tensor_spec *b)
            memcmp(a->shape.size, b->shape.size, a->shape.dims * sizeof(a->shape.size[0])) == 0;
 }
 
-static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
-{
-    const uint8_t *byte = bytes;
-
-    for (size_t i = 0; i < size; i++) {
-        hash = (hash ^ byte[i]) * 0x100000001b3u; /* FNV-1a */
-    }
-    return hash;
-}
-
 static uint64_t hash_spec(const struct tensor_spec *spec)
 {
     uint32_t fixed[3] = {(uint32_t)spec->dtype, spec->forms, spec->shape.dims};
-    uint64_t hash = hash_bytes(0xcbf29ce484222325u, spec->name, strlen(spec->name) + 1);
+    uint64_t hash = hash_text(HASH_EMPTY, spec->name);
 
     hash = hash_bytes(hash, fixed, sizeof(fixed));
     return hash_bytes(hash, spec->shape.size, spec->shape.dims * sizeof(spec->shape.size[0]));

@@ -300,7 +300,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     for (unsigned i = 0; i < job->members; i++) {
         job->member[i]->anew = false;
     }
-    round_drop_parked(job, job->view);
+    frame_drop_parked(job, job->view);
     view_learn_splits(
         job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);

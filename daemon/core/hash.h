@@ -1,0 +1,29 @@
+/*
+ * FNV-1a, to compare descriptions between ranks and nodes. Not for hostile input to defeat: whoever
+ * forges a description only hurts his own job.
+ */
+#ifndef ADTOPK_CORE_HASH_H
+#define ADTOPK_CORE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define HASH_EMPTY 0xcbf29ce484222325u
+
+static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
+{
+    const uint8_t *byte = bytes;
+
+    for (size_t i = 0; i < size; i++) {
+        hash = (hash ^ byte[i]) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+static inline uint64_t hash_text(uint64_t hash, const char *text)
+{
+    return hash_bytes(hash, text, strlen(text) + 1);
+}
+
+#endif
