@@ -100,10 +100,16 @@ static void compute_done(struct compute *compute)
     }
 }
 
-void core_send_frame(struct job *job, uint16_t node, struct buffer *frame)
+void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame)
 {
-    job->counters.bytes_sent += frame->size;
-    (void)links_send(job->core->links, node, LINK_BULK, frame);
+    struct job_info *counters = &round->job->counters;
+
+    if (round->op) {
+        counters->op_bytes_sent += frame->size;
+    } else {
+        counters->bytes_sent += frame->size;
+    }
+    (void)links_send(round->job->core->links, node, LINK_BULK, frame);
 }
 
 /* What the links need. */

@@ -35,7 +35,7 @@ static void send_held(struct job *job, const struct fetch *fetch)
     } else if (!fetch->op && fetch->bucket < job->rounds) {
         const struct round *round = &job->round[fetch->bucket];
         if (fetch->number + 1 == job->store->steps_done ||
-            (fetch->number == job->store->steps_done && round_delivered(round))) {
+            (fetch->number == job->store->steps_done && round->machine.state == ROUND_DELIVERED)) {
             round_send_copy(round, fetch->node, fetch->number);
         }
     }
@@ -64,11 +64,19 @@ void fetch_drop(struct job *job)
 void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *message)
 {
     const Adtopk__PeerRound *held = message->round;
-    struct fetch *fetch = held != NULL ? malloc(sizeof(*fetch)) : NULL;
+    unsigned waiting = 0;
+    struct fetch *fetch;
 
-    if (fetch == NULL || join_member(job, from) == NULL) {
-        free(fetch);
-        job->core->bad_messages++;
+    for (fetch = job->fetches; fetch != NULL; fetch = fetch->next) {
+        waiting += fetch->node == from ? 1 : 0;
+    }
+    if (held == NULL || join_member(job, from) == NULL || waiting > job->rounds) {
+        job->core->bad_messages++; /* nobody asks for more than every round and an operation */
+        return;
+    }
+    fetch = malloc(sizeof(*fetch));
+    if (fetch == NULL) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", from);
         return;
     }
     *fetch = (struct fetch){.next = job->fetches,

@@ -35,7 +35,8 @@ struct job_info {
     uint64_t rounds;
     uint64_t rounds_retried;
     uint64_t dense_bytes;   /* 4 bytes an element, per step: what one rank's gradient would be */
-    uint64_t bytes_sent;    /* frames handed to the links, per peer */
+    uint64_t bytes_sent;    /* frames of steps handed to the links, once for each peer */
+    uint64_t op_bytes_sent; /* ... of plain operations */
     uint64_t payload_bytes; /* contributions encoded, counted once, dense ones included */
     uint64_t sparse_payload_bytes; /* ... those of sparse buckets */
     uint64_t sparse_nonzeros;      /* entries in them */

@@ -250,7 +250,7 @@ static inline bool job_ended(const struct job *job)
 void core_act(struct core *core, const struct action *action);
 void core_compute(
     struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes);
-void core_send_frame(struct job *job, uint16_t node, struct buffer *frame);
+void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame);
 void core_trace(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* job.c */

@@ -354,7 +354,7 @@ static enum adtopk_status send_frames(struct round *round)
         }
         for (unsigned m = 0; m < exchange->members; m++) {
             if (m != exchange->self && (out->to == EXCHANGE_ALL || out->to == m)) {
-                core_send_frame(job, exchange->node[m], frame);
+                core_send_frame(round, exchange->node[m], frame);
             }
         }
         if (!round->op && !exchange->ops->dense) {
@@ -526,7 +526,7 @@ void round_send_copy(const struct round *round, uint16_t node, uint64_t number)
         job_fail(round->job, &error, true);
         return;
     }
-    core_send_frame(round->job, node, copy);
+    core_send_frame(round, node, copy);
     buffer_unref(copy);
 }
 

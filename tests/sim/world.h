@@ -2,8 +2,8 @@
  * The simulator: nodes with the real core, joined by a virtual network, clock and memory, and
  * driven by scripted trainers. Everything is a function of the scenario and its seed.
  *
- * world.c moves time, packets and computes; trainer.c plays the ranks; check.c holds the
- * invariants, which are looked at after every single event.
+ * world.c moves time and makes faults; node.c gives each core its network and memory; trainer.c
+ * plays the ranks; check.c holds the invariants, which are looked at after every single event.
  */
 #ifndef ADTOPK_SIM_WORLD_H
 #define ADTOPK_SIM_WORLD_H
@@ -16,15 +16,18 @@
 #include "daemon/core/store.h"
 
 #define SIM_MAX_NODES 16
-#define SIM_MAX_RANKS 32
-#define SIM_MAX_TENSORS 8
+#define SIM_MAX_RANKS 64
+#define SIM_MAX_TENSORS 12
+#define SIM_MAX_JOBS 2
 #define SIM_TEXT 256
 
 struct scenario {
     uint64_t seed;
     unsigned nodes;
     unsigned ranks_per_node;
+    unsigned jobs; /* that run beside each other, with as many ranks each; 0 counts as 1 */
     unsigned steps;
+    unsigned tensors;    /* bit t: the t-th of the simulator's tensors; 0: the first five */
     unsigned operations; /* plain operations each rank calls before the first step */
     const char *policy;
     double loss, duplicate;  /* of packets */
@@ -36,7 +39,20 @@ struct scenario {
     double nonfinite;      /* chance that a pushed gradient holds NaN or Inf */
     double skip;           /* chance that a rank does not push a tensor */
     double wait;           /* chance that a rank blocks on a tensor right after its push */
+    double mutate;         /* chance that a packet from `hostile` is changed */
+    unsigned hostile;      /* the node whose packets are */
+    bool reseal;           /* changed packets get a right checksum again */
     uint64_t max_us;       /* virtual time after which something hangs */
+};
+
+/* Where a trainer stops for ever, without a word. */
+enum trainer_hold {
+    HOLD_NEVER,
+    HOLD_OUT,
+    HOLD_OPEN,
+    HOLD_COMMITTED,
+    HOLD_MAPPED,
+    HOLD_STEP /* in step hold_step, after hold_pushes pushes */
 };
 
 struct world;
@@ -66,15 +82,21 @@ struct trainer {
     uint64_t delivered[SIM_MAX_TENSORS]; /* step + 1 */
     bool awake;                          /* an event is queued for it */
     struct error error;
+
+    unsigned job;
+    /* What it says of itself when it joins; a test may change it before. */
+    uint32_t says_rank, says_world_size, says_owner;
+    const char *says_policy; /* NULL: the daemon's default */
+    unsigned tensors;
+    struct tensor_spec tensor[SIM_MAX_TENSORS];
+    bool other_operation; /* it calls its plain operations with another size */
+    enum trainer_hold hold;
+    uint64_t hold_step;
+    unsigned hold_pushes;
 };
 
-struct node {
-    struct world *world;
-    unsigned number;
-    struct core *core;
-    uint64_t incarnation;
-    bool cut; /* its packets are lost for now */
-    uint64_t timer_us;
+/* What one node keeps for one job, whether its daemon runs or not. */
+struct node_job {
     uint64_t *store;
     uint64_t store_size;
     uint8_t *results;
@@ -83,6 +105,21 @@ struct node {
     bool store_old;
     uint64_t fault_mark; /* world.faults when its open step began */
     uint64_t step_mark;
+};
+
+enum node_memory { MEMORY_ALL = 0, MEMORY_NO_GRADIENTS, MEMORY_NO_STORE, MEMORY_NO_RESULTS };
+
+struct node {
+    struct world *world;
+    unsigned number;
+    struct core *core;
+    uint64_t incarnation;
+    bool cut; /* its packets are lost for now */
+    uint64_t timer_us;
+    struct node_job memory[SIM_MAX_JOBS];
+    enum node_memory refuses; /* to job 0 */
+    unsigned computing;       /* computes that were asked for and are not back */
+    struct ghost *ghost;      /* plays this node instead of a core; see ghost.h */
 };
 
 enum sim_event_type {
@@ -116,6 +153,20 @@ struct sim_stats {
     uint64_t rounds, faulted_rounds, retried_rounds, steps, withdrawn;
 };
 
+/* One job, and what the checks remember of it: per step the bits of its update, and the sum of all
+ * updates. */
+struct sim_job {
+    struct job_key key;
+    uint64_t id;
+    unsigned first, trainers; /* in world.trainer */
+    bool may_fail;            /* the test looks at the errors itself */
+    bool forged;              /* a hostile node takes part: nodes need not agree */
+    uint64_t *update_hash;
+    uint8_t *update_status; /* 0: not seen; 1 + status */
+    double *applied;        /* [elements], accepted updates added up */
+    double *residual;       /* [nodes * elements], what was left when a node's ranks left */
+};
+
 struct world {
     struct scenario scenario;
     uint64_t random;
@@ -135,55 +186,77 @@ struct world {
     struct tensor_spec tensor[SIM_MAX_TENSORS];
     uint64_t numel[SIM_MAX_TENSORS];
     uint64_t elements;
-
-    /* What the checks remember: per step the bits of its update, and the sum of all updates. */
-    uint64_t *update_hash;
-    uint8_t *update_status; /* 0: not seen; 1 + status */
-    double *applied;        /* [elements], accepted updates added up */
-    double *residual;       /* [nodes * elements], what was left when a node's ranks left */
+    unsigned jobs;
+    struct sim_job job[SIM_MAX_JOBS];
 
     bool violated;
     char violation[SIM_TEXT];
 };
 
-/* Changes before a run what world_run() would do by itself; for single scenarios. */
+/** A world with all its daemons started and nothing done. A test may change trainers now. */
 struct world *world_create(const struct scenario *scenario);
 void world_destroy(struct world *world);
 
-/** Runs until every trainer is done or failed, or an invariant is violated. True if all are done
- * and nothing was violated; otherwise world->violation says what. */
+/** Runs until every trainer is done or failed, or an invariant is violated. True if nothing was
+ * violated and only trainers failed whose job may; otherwise world->violation says what. */
 bool world_run(struct world *world);
+
+/** Runs until the condition holds; false, and a violation, if it never does. */
+bool world_until(struct world *world, bool (*holds)(const struct world *world));
 
 /** One event; false when none is left. */
 bool world_turn(struct world *world);
 
 void world_violate(struct world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-void world_crash(struct world *world, unsigned node);
-void world_restart(struct world *world, unsigned node);
 uint64_t world_random(struct world *world, uint64_t below);
 bool world_chance(struct world *world, double chance);
-enum adtopk_status world_core_event(
-    struct world *world, unsigned node, struct event *event, struct error *err);
 void world_wake(struct world *world, struct trainer *trainer, uint64_t after_us);
+void world_at(struct world *world, uint64_t after_us, struct sim_event event);
+
+/* node.c */
+void node_start(struct world *world, unsigned node);
+void node_crash(struct world *world, unsigned node);
+/** The node's memory of a job is gone: its machine was restarted. */
+void node_forget(struct world *world, unsigned node, unsigned job);
+/** Sends a packet into the network, with all that can happen to it there. */
+bool node_transmit(void *node, uint16_t peer, enum link_lane lane, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size);
+/** Hands one event to a node's core, does what the core then asks for, and checks. */
+enum adtopk_status node_event(
+    struct world *world, unsigned node, struct event *event, struct error *err);
+
+/* queue.c: the events to come, a heap by time, then by order of creation */
+void queue_push(struct world *world, struct sim_event event);
+struct sim_event queue_pop(struct world *world);
+void *sim_must(void *pointer); /* aborts on NULL */
 
 /* trainer.c */
+void trainer_init(struct trainer *trainer, struct world *world, unsigned index);
 void trainer_turn(struct trainer *trainer);
 void trainer_action(struct trainer *trainer, const struct action *action);
 void trainer_disconnected(struct trainer *trainer);
-float trainer_gradient(
-    const struct world *world, uint64_t step, uint32_t rank, unsigned tensor, uint64_t element);
-bool trainer_pushes(const struct world *world, uint64_t step, uint32_t rank, unsigned tensor);
+/** Sends one request, as a test likes; the trainer does not count it. */
+enum adtopk_status trainer_request(
+    struct trainer *trainer, struct event *event, struct error *err);
+float trainer_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
+    unsigned tensor, uint64_t element);
+bool trainer_pushes(
+    const struct world *world, unsigned job, uint64_t step, uint32_t rank, unsigned tensor);
 
 /* check.c */
-void check_event(struct world *world);
-void check_step(struct world *world, unsigned node, uint64_t step, enum adtopk_status status);
-void check_residuals(struct world *world, unsigned node);
-void check_end(struct world *world);
+bool check_find(const struct world *world, unsigned node, unsigned job, struct job_info *info);
+void check_node(struct world *world, unsigned node);
+void check_step(struct world *world, unsigned node, unsigned job, uint64_t step,
+    enum adtopk_status status);
+void check_residuals(struct world *world, unsigned node, unsigned job);
+void check_end(struct world *world, unsigned job);
 
 /* coverage.c */
 void coverage_move(
     void *context, const struct machine_table *table, unsigned from, unsigned event, unsigned to);
+/** Moves are not counted while it is off: what bugs and hostile peers reach proves nothing. */
+void coverage_count(bool on);
 /** Prints reached / declared moves of every table; returns the number not reached. */
 unsigned coverage_print(void);
 
@@ -191,7 +264,21 @@ unsigned coverage_print(void);
 extern const struct collective_ops collective_half;
 
 /* planted.c: bugs that the checks must find */
-enum planted { PLANTED_NONE, PLANTED_RESIDUAL, PLANTED_DOUBLE, PLANTED_VIEW };
+enum planted {
+    PLANTED_NONE,
+    PLANTED_RESIDUAL,  /* an entry that was not sent is cleared as well */
+    PLANTED_DOUBLE,    /* a node's contribution is added twice */
+    PLANTED_VIEW,      /* frames of an old view are taken in the new one */
+    PLANTED_GRADIENT,  /* a retry adds the gradient again */
+    PLANTED_NONFINITE, /* a copy loses the flag that its step is not finite */
+    PLANTED_SETTLE     /* what was sent does not leave the residual */
+};
 extern enum planted planted_bug;
+
+/* scenario.c: random scenarios */
+struct scenario scenario_of(uint64_t seed);
+extern struct sim_stats scenario_total;
+/** Runs the scenario of a seed; prints what was violated, if anything. */
+bool scenario_run(uint64_t seed, bool print);
 
 #endif
