@@ -11,6 +11,9 @@
 const struct machine_table *const core_machines[] = {
     &job_machine, &rank_machine, &step_machine, &round_machine, NULL};
 
+/* Room for the actions of jobs that have ended but were not told yet. */
+#define ACTIONS_MIN 1024u
+
 /* One trace line is at most this long. */
 #define TRACE_SIZE 200
 
@@ -40,24 +43,46 @@ static void trace_move(void *context, const struct machine_table *table, uint64_
         table->state_name[from], table->event_name[event], table->state_name[to]);
 }
 
-/* The queue has room for what one event can cause; it grows when that was too little, and only a
- * lack of memory there is fatal, because a lost action would hang a trainer. */
+/* How many actions can be waiting at once. A rank hears of every tensor once a step and cannot be
+ * more than a step ahead of what it heard; every round has at most one compute. */
+static uint64_t actions_needed(const struct core *core)
+{
+    uint64_t needed = ACTIONS_MIN;
+
+    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
+        needed += (uint64_t)job->ranks * (2 * (uint64_t)job->tensors + 8) + 2 * job->tensors + 4;
+    }
+    return needed;
+}
+
+enum adtopk_status core_reserve_actions(struct core *core, struct error *err)
+{
+    uint64_t needed = actions_needed(core);
+    struct action *grown;
+
+    if (needed <= core->queue_size) {
+        return ADTOPK_OK;
+    }
+    grown = malloc(needed * sizeof(*grown));
+    if (grown == NULL) {
+        return error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory for %llu actions", (unsigned long long)needed);
+    }
+    for (unsigned i = 0; i < core->queue_count; i++) {
+        grown[i] = core->queue[(core->queue_head + i) % core->queue_size];
+    }
+    free(core->queue);
+    core->queue = grown;
+    core->queue_size = (unsigned)needed;
+    core->queue_head = 0;
+    return ADTOPK_OK;
+}
+
 void core_act(struct core *core, const struct action *action)
 {
     if (core->queue_count == core->queue_size) {
-        unsigned size = core->queue_size * 2;
-        struct action *grown = malloc(size * sizeof(*grown));
-        if (grown == NULL) {
-            (void)fprintf(stderr, "adtopk: no memory for %u actions\n", size);
-            abort();
-        }
-        for (unsigned i = 0; i < core->queue_count; i++) {
-            grown[i] = core->queue[(core->queue_head + i) % core->queue_size];
-        }
-        free(core->queue);
-        core->queue = grown;
-        core->queue_size = size;
-        core->queue_head = 0;
+        (void)fprintf(stderr, "adtopk: more actions than actions_needed() allows for\n");
+        abort();
     }
     core->queue[(core->queue_head + core->queue_count) % core->queue_size] = *action;
     core->queue_count++;
@@ -200,7 +225,7 @@ struct core *core_create(const struct core_config *config, struct error *err)
     }
     core->config = *config;
     core->trace = (struct machine_trace){.move = trace_move, .context = core};
-    core->queue_size = 64;
+    core->queue_size = ACTIONS_MIN;
     core->queue = malloc(core->queue_size * sizeof(*core->queue));
     core->links = links_create(&links, &links_ops, core);
     policy_default(&core->policy);

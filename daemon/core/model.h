@@ -248,6 +248,7 @@ static inline bool job_ended(const struct job *job)
 
 /* core.c */
 void core_act(struct core *core, const struct action *action);
+enum adtopk_status core_reserve_actions(struct core *core, struct error *err);
 void core_compute(
     struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes);
 void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame);

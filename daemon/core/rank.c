@@ -281,7 +281,8 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
         return disagree(rank, "is registered on only one of them",
             job->tensor[rank->registered].spec.name, err);
     }
-    if (plan_gradients(job, &size, err) != ADTOPK_OK) {
+    if (core_reserve_actions(job->core, err) != ADTOPK_OK ||
+        plan_gradients(job, &size, err) != ADTOPK_OK) {
         return err->code;
     }
     rank->pushed = calloc(job->tensors, sizeof(*rank->pushed));
