@@ -35,7 +35,7 @@ static bool belongs(const struct round *round, const struct payload_header *head
 
 void frame_take_parked(struct round *round)
 {
-    struct parked **link = &round->job->parked;
+    struct parked **link = &round->parked;
 
     while (*link != NULL) {
         struct parked *parked = *link;
@@ -46,52 +46,59 @@ void frame_take_parked(struct round *round)
         }
         take(round, (unsigned)from, &parked->header, parked->frame);
         *link = parked->next;
-        round->job->parked_count--;
+        round->parked_count--;
         buffer_unref(parked->frame);
         free(parked);
     }
 }
 
-/* Frames of the next step, of a view whose commit is still on its way, or of a round whose local
- * gradients are not there yet. A peer can have one frame a phase, round and step in flight. */
+/* A peer has at most one frame a phase in flight, for this step and the next. */
+#define PARKED_FACTOR 16u
+
 static void park(
-    struct job *job, uint16_t node, const struct payload_header *header, struct buffer *frame)
+    struct round *round, uint16_t node, const struct payload_header *header, struct buffer *frame)
 {
-    unsigned limit = (job->members + 1) * (job->buckets + job->tensors + 1) * 8;
-    struct parked *parked = job->parked_count < limit ? malloc(sizeof(*parked)) : NULL;
+    struct job *job = round->job;
+    struct parked *parked =
+        round->parked_count < job->members * PARKED_FACTOR ? malloc(sizeof(*parked)) : NULL;
 
     if (parked == NULL) {
         struct error error;
-        (void)error_set(&error, ADTOPK_ERR_PROTOCOL, "node %u sent more frames than fit", node);
+        (void)error_set(&error, ADTOPK_ERR_PROTOCOL,
+            "node %u sent more frames for bucket %u than fit", node, header->bucket);
         job_fail(job, &error, true);
         return;
     }
     *parked = (struct parked){
-        .next = job->parked, .node = node, .header = *header, .frame = buffer_ref(frame)};
-    job->parked = parked;
-    job->parked_count++;
+        .next = round->parked, .node = node, .header = *header, .frame = buffer_ref(frame)};
+    round->parked = parked;
+    round->parked_count++;
 }
 
-void frame_drop_parked(struct job *job, uint32_t view)
+void frame_drop_parked(struct round *round, uint32_t view, uint64_t number)
 {
-    struct parked **link = &job->parked;
+    struct parked **link = &round->parked;
 
     while (*link != NULL) {
         struct parked *parked = *link;
-        if (parked->header.view >= view) {
+        if (parked->header.view >= view && parked->header.number >= number) {
             link = &parked->next;
             continue;
         }
         *link = parked->next;
-        job->parked_count--;
+        round->parked_count--;
         buffer_unref(parked->frame);
         free(parked);
     }
 }
 
-/* The round that a frame names, or NULL. */
+/* The round that a frame names, or NULL. A node without rounds is in no view yet, and a frame of
+ * its first one cannot come before it has answered its prepare. */
 static struct round *round_of(struct job *job, const struct payload_header *header)
 {
+    if (job->round == NULL || header->kind > FRAME_OP_COPY) {
+        return NULL;
+    }
     if (header->kind == FRAME_OP || header->kind == FRAME_OP_COPY) {
         return &job->op_round;
     }
@@ -103,29 +110,27 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
     struct payload_header header;
     struct round *round = NULL;
     int from = view_index(job, node);
+    uint64_t number;
 
-    if (payload_peek(&header, frame->bytes, frame->size, NULL) != ADTOPK_OK ||
-        header.source != node || header.kind > FRAME_OP_COPY || header.view < job->view ||
-        (job->view > 0 && from < 0)) {
-        job->core->bad_messages++; /* forged, foreign, or of a view that is over */
+    if (payload_peek(&header, frame->bytes, frame->size, NULL) == ADTOPK_OK &&
+        header.source == node && header.view >= job->view && header.view <= job->promised &&
+        join_member(job, node) != NULL) {
+        round = round_of(job, &header);
+    }
+    number = round != NULL ? round_number(round) : 0;
+    if (round == NULL || header.number < number || header.number > number + 1 ||
+        (header.view == job->view && from < 0)) {
+        job->core->bad_messages++; /* forged, foreign, or of a view or step that is over */
         return;
     }
-    if (job->round != NULL && job->view == header.view) {
-        round = round_of(job, &header);
-        if (round == NULL || header.number < round_number(round) ||
-            header.number > round_number(round) + 1) {
-            job->core->bad_messages++;
-            return;
-        }
-    }
-    if (round != NULL && header.kind >= FRAME_STEP_COPY) {
-        if (header.number == round_number(round)) {
+    if (header.kind >= FRAME_STEP_COPY) {
+        if (header.view == job->view && header.number == number) {
             round_copy(round, frame);
         }
-    } else if (round != NULL && round->machine.state == ROUND_EXCHANGE && belongs(round, &header)) {
+    } else if (round->machine.state == ROUND_EXCHANGE && belongs(round, &header)) {
         take(round, (unsigned)from, &header, frame);
         round_advance(round);
     } else {
-        park(job, node, &header, frame);
+        park(round, node, &header, frame);
     }
 }

@@ -139,7 +139,6 @@ void job_free(struct job *job)
         round_free(&job->round[r]);
     }
     round_free(&job->op_round);
-    frame_drop_parked(job, UINT32_MAX);
     fetch_drop(job);
     for (uint32_t t = 0; t < job->tensors; t++) {
         tensor_free(&job->tensor[t], job->ranks);
@@ -152,6 +151,7 @@ void job_free(struct job *job)
     }
     free(job->round);
     free(job->tensor);
+    free(job->name_slot);
     free(job->rank);
     free(job->member);
     free(job->view_node);

@@ -298,7 +298,6 @@ void join_peer_up(struct core *core, uint16_t node)
         if (join_self(job) != NULL) {
             send_join(job, node, true);
         }
-        view_try_answer(job);
     }
 }
 
@@ -322,5 +321,6 @@ void join_message(struct job *job, uint16_t from, const Adtopk__PeerJoin *join)
     if (join->reply) {
         send_join(job, from, false);
     }
+    view_try_answer(job);
     coordinate(job);
 }

@@ -130,6 +130,14 @@ struct work {
     struct error error;
 };
 
+/* A frame that came before its round could take it. */
+struct parked {
+    struct parked *next;
+    uint16_t node;
+    struct payload_header header;
+    struct buffer *frame;
+};
+
 struct round {
     struct work work;
     struct job *job;
@@ -144,16 +152,10 @@ struct round {
     unsigned phase;
     unsigned phases;
     struct buffer **received; /* [phase * members + member] */
-    uint32_t view;            /* in which the exchange began */
-    uint64_t since_us;        /* of the current state */
-};
-
-/* A frame that came before its round could take it. */
-struct parked {
-    struct parked *next;
-    uint16_t node;
-    struct payload_header header;
-    struct buffer *frame;
+    struct parked *parked;
+    unsigned parked_count;
+    uint32_t view;     /* in which the exchange began */
+    uint64_t since_us; /* of the current state */
 };
 
 /* A node asks for a copy that this one cannot give before its own commit is there. */
@@ -180,6 +182,8 @@ struct job {
     bool fixed; /* the first rank committed: the tensors are final */
     uint32_t tensors;
     struct tensor *tensor;
+    uint32_t tensor_capacity; /* a power of two, or 0 */
+    uint32_t *name_slot;      /* hash table by name: 2 * tensor_capacity slots of number + 1 */
 
     struct member **member; /* known nodes by ascending id, this one included */
     unsigned members;
@@ -201,6 +205,7 @@ struct job {
     uint64_t op_gradient_offset;
     uint64_t op_result_offset;
 
+    uint32_t undelivered; /* rounds of the open step */
     uint32_t buckets;
     uint32_t rounds; /* buckets, then one for every tensor alone */
     struct round *round;
@@ -209,8 +214,6 @@ struct job {
     struct work settle;
     unsigned computing;
 
-    struct parked *parked;
-    unsigned parked_count;
     struct fetch *fetches;
 
     uint64_t forming_since_us;
@@ -275,6 +278,12 @@ struct rank *rank_find(const struct core *core, session_id session);
 void rank_ready(struct rank *rank);
 void rank_free(struct rank *rank);
 
+/* register.c */
+enum adtopk_status register_tensor(
+    struct rank *rank, const struct tensor_spec *spec, struct error *err);
+enum adtopk_status register_disagree(
+    struct rank *rank, const char *what, const char *name, struct error *err);
+
 /* plan.c */
 enum adtopk_status plan_gradients(struct job *job, uint64_t *size, struct error *err);
 enum adtopk_status plan_store(struct job *job, struct error *err);
@@ -328,7 +337,8 @@ bool round_delivered(const struct round *round); /* what the store says of the o
 /* frame.c */
 void frame_receive(struct job *job, uint16_t node, struct buffer *frame);
 void frame_take_parked(struct round *round);
-void frame_drop_parked(struct job *job, uint32_t view);
+/* Drops what was parked for views before `view` and for numbers before `number`. */
+void frame_drop_parked(struct round *round, uint32_t view, uint64_t number);
 
 /* work.c: what runs on worker threads */
 void work_select(struct compute *compute);

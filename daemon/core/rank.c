@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/hash.h"
 #include "daemon/core/model.h"
 
 #define TO(state) (1u << (state))
@@ -166,105 +165,6 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
     return ADTOPK_OK;
 }
 
-static enum adtopk_status check_spec(
-    const struct rank *rank, const struct tensor_spec *spec, struct error *err)
-{
-    const struct job *job = rank->job;
-    uint64_t numel = tensor_numel(&spec->shape);
-
-    if (spec->name[0] == '\0' || memchr(spec->name, '\0', sizeof(spec->name)) == NULL) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "tensor %u has no name, or one of more than %d bytes", rank->registered,
-            CORE_NAME_SIZE - 1);
-    }
-    if (dtype_size(spec->dtype) == 0) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor '%s' has the unknown type %d",
-            spec->name, (int)spec->dtype);
-    }
-    if (numel == 0 || numel > VIEW_MAX_ELEMENTS) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "tensor '%s' has a size of zero, more than %u dimensions, or more than %u elements",
-            spec->name, TENSOR_MAX_DIMS, VIEW_MAX_ELEMENTS);
-    }
-    if ((spec->forms & ~3u) != 0) {
-        return error_set(
-            err, ADTOPK_ERR_ARGUMENT, "tensor '%s' asks for unknown forms", spec->name);
-    }
-    if (rank->registered >= CORE_MAX_TENSORS) {
-        return error_set(
-            err, ADTOPK_ERR_ARGUMENT, "a job has at most %u tensors", CORE_MAX_TENSORS);
-    }
-    for (uint32_t t = 0; t < rank->registered; t++) {
-        if (strcmp(job->tensor[t].spec.name, spec->name) == 0) {
-            return error_set(
-                err, ADTOPK_ERR_ARGUMENT, "tensor '%s' is registered twice", spec->name);
-        }
-    }
-    return ADTOPK_OK;
-}
-
-static bool same_spec(const struct tensor_spec *a, const struct tensor_spec *b)
-{
-    return strcmp(a->name, b->name) == 0 && a->dtype == b->dtype && a->forms == b->forms &&
-           a->shape.dims == b->shape.dims &&
-           memcmp(a->shape.size, b->shape.size, a->shape.dims * sizeof(a->shape.size[0])) == 0;
-}
-
-static uint64_t hash_spec(const struct tensor_spec *spec)
-{
-    uint32_t fixed[3] = {(uint32_t)spec->dtype, spec->forms, spec->shape.dims};
-    uint64_t hash = hash_text(HASH_EMPTY, spec->name);
-
-    hash = hash_bytes(hash, fixed, sizeof(fixed));
-    return hash_bytes(hash, spec->shape.size, spec->shape.dims * sizeof(spec->shape.size[0]));
-}
-
-/* Ranks that describe different tensors can never train together: the job ends for all. */
-static enum adtopk_status disagree(
-    struct rank *rank, const char *what, const char *name, struct error *err)
-{
-    struct job *job = rank->job;
-    const struct rank *other = job->rank[0] != rank ? job->rank[0] : job->rank[job->ranks - 1];
-
-    (void)error_set(err, ADTOPK_ERR_MISMATCH, "ranks %u and %u: tensor '%s' %s", other->number,
-        rank->number, name, what);
-    job_fail(job, err, true);
-    return ADTOPK_ERR_MISMATCH;
-}
-
-static enum adtopk_status register_tensor(
-    struct rank *rank, const struct tensor_spec *spec, struct error *err)
-{
-    struct job *job = rank->job;
-    struct tensor *grown;
-
-    if (rank->machine.state != RANK_OPEN) {
-        return error_set(err, ADTOPK_ERR_STATE, "tensors can only be registered before commit");
-    }
-    if (check_spec(rank, spec, err) != ADTOPK_OK) {
-        return err->code;
-    }
-    if (rank->registered < job->tensors) {
-        if (!same_spec(&job->tensor[rank->registered].spec, spec)) {
-            return disagree(rank, "has another name, type, shape or form", spec->name, err);
-        }
-    } else if (job->fixed) {
-        return disagree(rank, "is registered on only one of them", spec->name, err);
-    } else {
-        grown = realloc(job->tensor, (job->tensors + 1) * sizeof(*grown));
-        if (grown == NULL) {
-            return error_set(err, ADTOPK_ERR_MEMORY, "no memory for tensor '%s'", spec->name);
-        }
-        job->tensor = grown;
-        grown[job->tensors] = (struct tensor){
-            .spec = *spec, .numel = tensor_numel(&spec->shape), .hash = hash_spec(spec)};
-        job->tensors++;
-    }
-    rank->registered++;
-    machine_fire(&rank->machine, RANK_ON_REGISTER, RANK_OPEN);
-    return ADTOPK_OK;
-}
-
 static enum adtopk_status commit(struct rank *rank, struct error *err)
 {
     struct job *job = rank->job;
@@ -278,7 +178,7 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
         return error_set(err, ADTOPK_ERR_STATE, "rank %u registered no tensor", rank->number);
     }
     if (rank->registered < job->tensors) {
-        return disagree(rank, "is registered on only one of them",
+        return register_disagree(rank, "is registered on only one of them",
             job->tensor[rank->registered].spec.name, err);
     }
     if (core_reserve_actions(job->core, err) != ADTOPK_OK ||

@@ -131,6 +131,7 @@ static void drop_exchange(struct round *round)
 void round_free(struct round *round)
 {
     drop_exchange(round);
+    frame_drop_parked(round, UINT32_MAX, 0);
     free(round->tensor);
     free(round->exchange.tensor);
 }
@@ -188,6 +189,7 @@ static void delivered(struct round *round, enum round_event event)
         round_close(round);
         round_open(round);
     } else {
+        job->undelivered--;
         step_check(job);
     }
 }
@@ -199,11 +201,13 @@ void round_open(struct round *round)
         announce(round);
     } else {
         move(round, ROUND_ON_OPEN, ROUND_COLLECT);
+        round->job->undelivered += round->op ? 0 : 1;
     }
 }
 
 void round_close(struct round *round)
 {
+    frame_drop_parked(round, 0, round_number(round));
     move(round, ROUND_ON_CLOSE, ROUND_IDLE);
 }
 
@@ -552,6 +556,7 @@ void round_split(struct round *round, uint64_t step)
         drop_exchange(round);
         move(round, ROUND_ON_SPLIT, ROUND_IDLE);
     }
+    job->undelivered--;
     for (unsigned i = 0; i < round->tensors; i++) {
         round_open(&job->round[job->buckets + round->tensor[i]]);
     }

@@ -49,6 +49,7 @@ void step_open(struct job *job)
 {
     machine_fire(&job->step, STEP_ON_OPEN, STEP_OPEN);
     job->step_since_us = 0;
+    job->undelivered = 0;
     for (uint32_t r = 0; r < job->rounds; r++) {
         if (step_round_active(job, &job->round[r])) {
             round_open(&job->round[r]);
@@ -90,14 +91,8 @@ void step_check(struct job *job)
     uint64_t bytes = 0;
     bool nonfinite = false;
 
-    if (job->machine.state != JOB_ACTIVE || job->step.state != STEP_OPEN) {
+    if (job->machine.state != JOB_ACTIVE || job->step.state != STEP_OPEN || job->undelivered > 0) {
         return;
-    }
-    for (uint32_t r = 0; r < job->rounds; r++) {
-        if (step_round_active(job, &job->round[r]) &&
-            job->round[r].machine.state != ROUND_DELIVERED) {
-            return;
-        }
     }
     for (unsigned i = 0; i < job->ranks; i++) {
         if (job->rank[i]->ended != step + 1) {

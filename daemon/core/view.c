@@ -23,6 +23,9 @@
 
 #include "daemon/core/view.h"
 
+/* Every restart of a daemon takes a few numbers: nobody can be further ahead than this. */
+#define VIEW_JUMP (1u << 20)
+
 int view_index(const struct job *job, uint16_t node)
 {
     for (unsigned i = 0; i < job->view_nodes; i++) {
@@ -93,7 +96,8 @@ static bool prepare_is_valid(const struct job *job, const Adtopk__PeerPrepare *p
 {
     bool self = false;
 
-    if (join_self(job) == NULL || prepare->view == 0 || prepare->n_members == 0 ||
+    if (join_self(job) == NULL || prepare->view == 0 ||
+        prepare->view - 1 > (uint64_t)job->promised + VIEW_JUMP || prepare->n_members == 0 ||
         prepare->n_members > CORE_MAX_NODES || prepare->n_members != prepare->n_incarnations) {
         return false;
     }
@@ -199,16 +203,17 @@ static void answer(struct job *job)
     free(step);
 }
 
-/* Nothing is computed any more, so that the state stands; and every member is known by the same
- * start of its daemon as to the coordinator, so that no frame of the view goes to an old one. */
+/* Nothing is computed any more, so that the state stands; and this node has heard the join of every
+ * member from the same start of its daemon as the coordinator has, so that no frame of the view
+ * goes to an old one or comes from a stranger. */
 static bool can_answer(const struct job *job)
 {
     if (job->computing > 0) {
         return false;
     }
     for (unsigned i = 0; i < job->next_nodes; i++) {
-        if (job->next_node[i] != job->core->config.node &&
-            links_incarnation(job->core->links, job->next_node[i]) != job->next_incarnation[i]) {
+        const struct member *member = join_member(job, job->next_node[i]);
+        if (member == NULL || member->incarnation != job->next_incarnation[i]) {
             return false;
         }
     }
@@ -300,7 +305,10 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     for (unsigned i = 0; i < job->members; i++) {
         job->member[i]->anew = false;
     }
-    frame_drop_parked(job, job->view);
+    for (uint32_t r = 0; r < job->rounds; r++) {
+        frame_drop_parked(&job->round[r], job->view, 0);
+    }
+    frame_drop_parked(&job->op_round, job->view, 0);
     view_learn_splits(
         job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
