@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Compares a dense and a sparse training run: prints a table, draws a plot.
+"""Compares a dense and a sparse training run: prints a table, draws a plot, checks limits.
 
-Reads the logs of the trainers (JSON lines: one object a step, then a final one) and what
-`adtopkctl stats --json` said at the end on each node. Give all logs and documents of a run: losses
-are averaged over ranks, bytes over nodes. Exit status: 0, or 1 for bad input or for ranks of one
-run that ended with different parameters, or 2 for bad usage.
+Reads the log of each run (JSON lines of rank 0: one object a step, then a final one) and what
+`adtopkctl stats --json` said at the end on each node, over which bytes are averaged. Exit status:
+0, or 1 for bad input or a check that failed, or 2 for bad usage.
 """
 import argparse
 import json
@@ -15,17 +14,17 @@ from dataclasses import dataclass
 import plot
 
 # Names of the fields that are read: what this program calls them, and what the documents do.
-STEP_FIELDS = {"step": "step", "loss": "loss",
-               "compute": "compute_s", "wait": "wait_s", "apply": "apply_s"}
-FINAL_FIELDS = {"accuracy": "accuracy", "test_loss": "test_loss",
-                "hash": "parameters_hash", "seconds": "seconds"}
+SECONDS = "seconds"  # an object of the trainer's phases, in steps and in the final record
+TRAINER_PHASES = ("compute", "wait", "apply")
+STEP_FIELDS = {"step": "step", "loss": "loss"}
+FINAL_FIELDS = {"world": "world", "accuracy": "test_accuracy", "test_loss": "test_loss",
+                "seconds": "training_seconds"}
 FINAL_MARK = "final"
 STATS_SCHEMA = 1
 STATS_FIELDS = {"schema": "schema", "jobs": "jobs"}
-JOB_FIELDS = {"name": "name", "steps": "steps", "sent": "wire_bytes_sent",
+JOB_FIELDS = {"name": "name", "steps": "steps", "dense": "dense_bytes", "sent": "wire_bytes_sent",
               "sparse_sent": "sparse_bytes_sent", "nonzeros": "nonzeros_sent",
               "phases": "phase_seconds"}
-TRAINER_PHASES = ("compute", "wait", "apply")  # in STEP_FIELDS
 DAEMON_PHASES = ("select", "exchange", "reduce", "settle")  # in JOB_FIELDS["phases"]
 
 
@@ -35,7 +34,7 @@ class ReportError(Exception):
 
 @dataclass
 class TrainerLog:
-    """What one rank wrote: its steps and its final record, under this program's names."""
+    """What rank 0 wrote: its steps and its final record, under this program's names."""
     path: str
     steps: list
     final: dict
@@ -47,14 +46,14 @@ class Run:
     name: str
     ranks: int
     nodes: int
-    losses: list  # one a step, mean over ranks
+    losses: list  # one a step
     accuracy: float
     test_loss: float
     seconds: float
-    same_parameters: bool
-    step_time: float  # median over ranks and steps
-    trainer_phases: dict  # median over ranks and steps
+    step_time: float  # median over steps
+    trainer_phases: dict  # median over steps
     daemon_phases: dict  # mean a step
+    dense_bytes: float  # of one rank's gradients in f32
     bytes_sent: float
     bits_per_nonzero: float  # None where nothing sparse was sent
 
@@ -102,31 +101,25 @@ def number(record, name, where, least=0.0):
     return value
 
 
-def refuse_unknown(record, known, where):
-    for name in record:
-        if name not in known:
-            raise ReportError(f"{where}: unknown field \"{name}\"")
-
-
 def parse_step(record, where):
-    refuse_unknown(record, STEP_FIELDS.values(), where)
-    return {ours: number(record, theirs, where) for ours, theirs in STEP_FIELDS.items()}
+    step = {ours: number(record, theirs, where) for ours, theirs in STEP_FIELDS.items()}
+    seconds = field(record, SECONDS, where)
+    if not isinstance(seconds, dict):
+        raise ReportError(f"{where}: field \"{SECONDS}\" is not an object")
+    for phase in TRAINER_PHASES:
+        step[phase] = number(seconds, phase, f"{where}: {SECONDS}")
+    return step
 
 
 def parse_final(record, where):
-    refuse_unknown(record, [*FINAL_FIELDS.values(), FINAL_MARK], where)
-    final = {ours: number(record, FINAL_FIELDS[ours], where)
-             for ours in ("accuracy", "test_loss", "seconds")}
+    final = {ours: number(record, theirs, where) for ours, theirs in FINAL_FIELDS.items()}
     if final["accuracy"] > 1:
         raise ReportError(f"{where}: field \"{FINAL_FIELDS['accuracy']}\" is not between 0 and 1")
-    final["hash"] = field(record, FINAL_FIELDS["hash"], where)
-    if not isinstance(final["hash"], str):
-        raise ReportError(f"{where}: field \"{FINAL_FIELDS['hash']}\" is not a string")
     return final
 
 
 def read_log(path):
-    """Reads the log of one rank: steps in rising order, then one final record."""
+    """Reads a log: steps in rising order, then one final record. Further fields may be there."""
     steps, final = [], None
     for line, text in enumerate(read_text(path).splitlines(), start=1):
         where = f"{path}:{line}"
@@ -168,7 +161,8 @@ def read_stats(path, job_name):
     if schema != STATS_SCHEMA:
         raise ReportError(f"{path}: schema {schema!r}, this program reads schema {STATS_SCHEMA}")
     job = pick_job(field(document, STATS_FIELDS["jobs"], path), job_name, path)
-    stats = {ours: number(job, JOB_FIELDS[ours], path) for ours in ("sent", "sparse_sent", "nonzeros")}
+    stats = {ours: number(job, JOB_FIELDS[ours], path)
+             for ours in ("dense", "sent", "sparse_sent", "nonzeros")}
     stats["steps"] = number(job, JOB_FIELDS["steps"], path, least=1)
     phases = field(job, JOB_FIELDS["phases"], path)
     if not isinstance(phases, dict):
@@ -180,31 +174,21 @@ def read_stats(path, job_name):
 
 # ---------------------------------------------------------------- measuring
 
-def mean_losses(logs):
-    """Returns the loss of each step, averaged over the ranks, which must have the same steps."""
-    numbers = [[step["step"] for step in log.steps] for log in logs]
-    for log, steps in zip(logs, numbers):
-        if steps != numbers[0]:
-            raise ReportError(f"{log.path}: its steps are not those of {logs[0].path}")
-    return [statistics.fmean(step["loss"] for step in steps)
-            for steps in zip(*(log.steps for log in logs))]
-
-
-def make_run(name, logs, stats):
-    every_step = [step for log in logs for step in log.steps]
+def make_run(name, log, stats):
     nonzeros = sum(node["nonzeros"] for node in stats)
     return Run(
-        name=name, ranks=len(logs), nodes=len(stats), losses=mean_losses(logs),
-        accuracy=logs[0].final["accuracy"], test_loss=logs[0].final["test_loss"],
-        seconds=max(log.final["seconds"] for log in logs),
-        same_parameters=len({log.final["hash"] for log in logs}) == 1,
+        name=name, ranks=log.final["world"], nodes=len(stats),
+        losses=[step["loss"] for step in log.steps],
+        accuracy=log.final["accuracy"], test_loss=log.final["test_loss"],
+        seconds=log.final["seconds"],
         step_time=statistics.median(sum(step[phase] for phase in TRAINER_PHASES)
-                                    for step in every_step),
-        trainer_phases={phase: statistics.median(step[phase] for step in every_step)
+                                    for step in log.steps),
+        trainer_phases={phase: statistics.median(step[phase] for step in log.steps)
                         for phase in TRAINER_PHASES},
         daemon_phases={phase: statistics.fmean(node["phases"][phase] / node["steps"]
                                                for node in stats)
                        for phase in DAEMON_PHASES},
+        dense_bytes=statistics.fmean(node["dense"] for node in stats),
         bytes_sent=statistics.fmean(node["sent"] for node in stats),
         bits_per_nonzero=(8 * sum(node["sparse_sent"] for node in stats) / nonzeros
                           if nonzeros else None))
@@ -256,9 +240,32 @@ def format_table(dense, sparse):
                        [row[column].rjust(widths[column]) for column in (1, 2, 3)])
              for row in rows]
     lines.insert(1, "-" * len(lines[0]))
-    lines.append(f"{len(sparse.losses)} steps, {sparse.ranks} ranks, {sparse.nodes} nodes; trainer "
-                 "times are medians of a step, daemon times means a step of a node")
+    lines.append(f"{len(sparse.losses)} steps, {sparse.ranks} ranks, {sparse.nodes} nodes; trainer: "
+                 "median of rank 0's steps; daemon: mean of a step, all buckets added up")
     return "\n".join(lines)
+
+
+# ---------------------------------------------------------------- the checks
+
+def check_runs(dense, sparse, options):
+    """Returns the checks that were asked for: whether each holds, and a sentence with numbers."""
+    checks = []
+    if options.least_accuracy is not None:
+        checks.append((100 * sparse.accuracy >= options.least_accuracy,
+                       f"{sparse.name}: test accuracy {sparse.accuracy:.2%}, "
+                       f"to be at least {options.least_accuracy:g}%"))
+    if options.most_points_lost is not None:
+        lost = 100 * (dense.accuracy - sparse.accuracy)
+        checks.append((lost <= options.most_points_lost,
+                       f"{sparse.name}: {abs(lost):.2f} points {'below' if lost > 0 else 'above'} "
+                       f"{dense.name}, to be at most {options.most_points_lost:g} below"))
+    if options.least_ratio is not None:
+        limit = dense.dense_bytes / options.least_ratio
+        checks.append((sparse.bytes_sent <= limit,
+                       f"{sparse.name}: {plot.format_bytes(sparse.bytes_sent)} sent, to be at most "
+                       f"{plot.format_bytes(limit)}, 1/{options.least_ratio:g} of the "
+                       f"{plot.format_bytes(dense.dense_bytes)} of {dense.name} gradients in f32"))
+    return checks
 
 
 # ---------------------------------------------------------------- the command
@@ -271,8 +278,8 @@ def curves(runs):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for run in ("dense", "sparse"):
-        parser.add_argument(f"--{run}-log", nargs="+", required=True, metavar="FILE",
-                            help=f"logs of the trainers of the {run} run, one a rank")
+        parser.add_argument(f"--{run}-log", required=True, metavar="FILE",
+                            help=f"log of rank 0 of the {run} run")
         parser.add_argument(f"--{run}-stats", nargs="+", required=True, metavar="FILE",
                             help=f"adtopkctl stats --json of the {run} run, one a node")
         parser.add_argument(f"--{run}-job", metavar="NAME",
@@ -280,6 +287,12 @@ def parse_arguments(arguments):
         parser.add_argument(f"--{run}-name", metavar="WORDS", default=run,
                             help=f"what to call this run (default: {run})")
     parser.add_argument("--svg", metavar="FILE", help="where to write the plot")
+    parser.add_argument("--least-accuracy", type=float, metavar="PERCENT",
+                        help="check the sparse run's test accuracy")
+    parser.add_argument("--most-points-lost", type=float, metavar="POINTS",
+                        help="check that its accuracy is at most so far below the dense run's")
+    parser.add_argument("--least-ratio", type=float, metavar="RATIO",
+                        help="check that a node sent at most 1/RATIO of the f32 gradients' bytes")
     return parser.parse_args(arguments)
 
 
@@ -293,20 +306,17 @@ def write_svg(path, runs):
 
 def report(options):
     """Prints the table, writes the plot and returns the exit status."""
-    dense = make_run(options.dense_name, [read_log(path) for path in options.dense_log],
+    dense = make_run(options.dense_name, read_log(options.dense_log),
                      [read_stats(path, options.dense_job) for path in options.dense_stats])
-    sparse = make_run(options.sparse_name, [read_log(path) for path in options.sparse_log],
+    sparse = make_run(options.sparse_name, read_log(options.sparse_log),
                       [read_stats(path, options.sparse_job) for path in options.sparse_stats])
-    print(format_table(dense, sparse))
+    print(format_table(dense, sparse), end="\n\n")
     if options.svg:
         write_svg(options.svg, [dense, sparse])
-    status = 0
-    for run in (dense, sparse):
-        if not run.same_parameters:
-            print(f"report.py: the ranks of the run {run.name} ended with different parameters",
-                  file=sys.stderr)
-            status = 1
-    return status
+    checks = check_runs(dense, sparse, options)
+    for holds, sentence in checks:
+        print(f"{'ok' if holds else 'FAILED':6}  {sentence}")
+    return 0 if all(holds for holds, _ in checks) else 1
 
 
 def main():

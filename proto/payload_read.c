@@ -177,7 +177,7 @@ static void finish_section(struct payload_reader *reader, const uint8_t *end)
 
 bool payload_next_is_dense(const struct payload_reader *reader)
 {
-    struct section section;
+    struct section section = {0};
 
     return next_section(reader, &section, NULL) == ADTOPK_OK &&
            section.index == PAYLOAD_INDEX_DENSE;
@@ -188,7 +188,7 @@ enum adtopk_status payload_get_list(struct payload_reader *reader,
 {
     struct payload_input input = {reader->next, reader->end, section_number(reader)};
     uint64_t limit = view_size(&shape->view);
-    struct section section;
+    struct section section = {0};
     enum adtopk_status status = next_section(reader, &section, err);
 
     list->count = 0;
@@ -223,7 +223,7 @@ enum adtopk_status payload_get_dense(
     struct payload_reader *reader, float *x, uint64_t n, struct error *err)
 {
     const uint8_t *body;
-    struct section section;
+    struct section section = {0};
     enum adtopk_status status = next_section(reader, &section, err);
 
     if (status != ADTOPK_OK) {
@@ -249,7 +249,7 @@ enum adtopk_status payload_get_bytes(struct payload_reader *reader, size_t max,
     const uint8_t **bytes, size_t *size, struct error *err)
 {
     const uint8_t *body;
-    struct section section;
+    struct section section = {0};
     enum adtopk_status status = next_section(reader, &section, err);
 
     if (status != ADTOPK_OK) {

@@ -213,6 +213,7 @@ static void add_stats_job(
     add_count(builder, job, "rounds_retried", info->rounds_retried);
     add_count(builder, job, "dense_bytes", info->dense_bytes);
     add_count(builder, job, "wire_bytes_sent", info->bytes_sent);
+    add_count(builder, job, "operation_bytes_sent", info->op_bytes_sent);
     add_count(builder, job, "payload_bytes", info->payload_bytes);
     add_count(builder, job, "sparse_bytes_sent", info->sparse_payload_bytes);
     add_count(builder, job, "nonzeros_sent", info->sparse_nonzeros);

@@ -58,13 +58,15 @@ static void reply_ready(struct session *session, const struct action *action)
     Adtopk__LocalReady ready = ADTOPK__LOCAL_READY__INIT;
     Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
     const struct results *results = memory_results(session->local, session->job);
+    struct error err;
 
     if (session->state != SESSION_MAPPED) {
         return;
     }
     if (results == NULL) {
-        session_lost(session, "process %d: its job has no results", (int)session->pid);
-        session_end(session, ADTOPK_ERR_STATE, "the daemon's job has no results");
+        /* The job failed in the turn in which it became ready; why comes with the next action. */
+        (void)error_set(&err, ADTOPK_ERR_STATE, "the daemon's job has no results");
+        session_judge(session, VERDICT_END, &err);
         return;
     }
     ready.size = results->memory.size;

@@ -12,12 +12,14 @@ sys.dont_write_bytecode = True  # deploy/ may belong to somebody else
 sys.path.insert(0, DEPLOY)
 import plot  # noqa: E402
 
-FINAL = {"final": True, "accuracy": 0.98, "test_loss": 0.5, "parameters_hash": "a1", "seconds": 2.0}
+SECONDS = {"compute": 0.004, "wait": 0.002, "apply": 0.001}
+FINAL = {"final": True, "steps": 10, "withdrawn": 0, "world": 4, "test_accuracy": 0.98,
+         "test_loss": 0.5, "parameter_hash": "a1", "training_seconds": 2.0, "seconds": SECONDS}
 
 
 def steps(loss=lambda step: 2.0 / step, count=10):
-    return [{"step": step, "loss": loss(step), "compute_s": 0.004, "wait_s": 0.002,
-             "apply_s": 0.001} for step in range(1, count + 1)]
+    return [{"step": step, "loss": loss(step + 1), "lr": 0.1, "withdrawn": False,
+             "seconds": SECONDS} for step in range(count)]
 
 
 def stats(sent=1000, sparse=0, nonzeros=0, **changes):
@@ -29,9 +31,8 @@ def stats(sent=1000, sparse=0, nonzeros=0, **changes):
 
 def good_run():
     """Files of a good pair of runs: name to list of lines, or to one document."""
-    return {"dense0.log": steps() + [FINAL], "dense1.log": steps() + [FINAL],
-            "sparse0.log": steps() + [{**FINAL, "accuracy": 0.97}],
-            "sparse1.log": steps() + [{**FINAL, "accuracy": 0.97}],
+    return {"dense.log": steps() + [FINAL],
+            "sparse.log": steps() + [{**FINAL, "test_accuracy": 0.97}],
             "dense.json": stats(sent=80000), "sparse.json": stats(1000, 800, 200)}
 
 
@@ -50,8 +51,8 @@ class Report(unittest.TestCase):
                                if isinstance(content, list) else json.dumps(content))
             run = subprocess.run(
                 [sys.executable, "-B", os.path.join(DEPLOY, "report.py"), "--svg", "out.svg",
-                 "--dense-log", "dense0.log", "dense1.log", "--dense-stats", "dense.json",
-                 "--sparse-log", "sparse0.log", "sparse1.log", "--sparse-stats", "sparse.json",
+                 "--dense-log", "dense.log", "--dense-stats", "dense.json",
+                 "--sparse-log", "sparse.log", "--sparse-stats", "sparse.json",
                  *extra], cwd=folder, capture_output=True, text=True)
             self.assertNotIn("Traceback", run.stderr)
             svg = None
@@ -80,10 +81,10 @@ class Report(unittest.TestCase):
         self.assert_row(table, "step time, median", "7.000 ms", "7.000 ms", "1")
         self.assert_row(table, "trainer: wait", "2.000 ms", "2.000 ms", "1")
         self.assert_row(table, "daemon: settle", "40.000 ms", "40.000 ms", "1")
+        self.assertIn("10 steps, 4 ranks, 1 nodes", table)
 
-    def test_means_over_nodes_and_ranks(self):
-        files = {**good_run(), "second.json": stats(3000, 2400, 300),
-                 "sparse1.log": steps(lambda step: 6.0 / step) + [FINAL]}
+    def test_means_over_nodes(self):
+        files = {**good_run(), "second.json": stats(3000, 2400, 300)}
         _, table, _, _ = self.run_report(files, "--sparse-stats", "sparse.json", "second.json")
         self.assert_row(table, "bytes a node sent", "80 kB", "2 kB", "40")
         self.assert_row(table, "bits per non-zero", "-", "51.2", "-")
@@ -102,36 +103,45 @@ class Report(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertIn("no bytes to plot", svg)
 
-    def test_ranks_that_differ(self):
-        files = {**good_run(), "sparse1.log": steps() + [{**FINAL, "parameters_hash": "b2"}]}
-        status, table, error, _ = self.run_report(files)
-        self.assertEqual(status, 1)
-        self.assertIn("ranks of the run sparse ended with different parameters", error)
-        self.assertIn("test accuracy", table)
+    def test_checks(self):
+        limits = {"--least-accuracy": (97, 97.1), "--most-points-lost": (1, 0.9),
+                  "--least-ratio": (4, 5)}  # one that holds, one that does not
+        for failing in [None, *limits]:
+            options = [str(word) for option, (good, bad) in limits.items()
+                       for word in (option, bad if option == failing else good)]
+            files = {**good_run(), "sparse.log": steps() + [{**FINAL, "test_accuracy": 0.9701}],
+                     "dense.json": stats(80000, dense_bytes=4000)}
+            status, table, error, svg = self.run_report(files, *options)
+            verdicts = [line.split()[0] for line in table.splitlines()[-3:]]
+            self.assertEqual(verdicts, ["FAILED" if option == failing else "ok"
+                                        for option in limits], table)
+            self.assertEqual((status, error), (0 if failing is None else 1, ""))
+            self.assertIsNotNone(svg)
 
     def test_bad_logs(self):
         first = steps()[0]
         for lines, words in [
-                ([without(first, "loss"), FINAL], 'dense0.log:1: field "loss" is missing'),
-                ([{**first, "gpu_s": 1}, FINAL], 'dense0.log:1: unknown field "gpu_s"'),
+                ([without(first, "loss"), FINAL], 'dense.log:1: field "loss" is missing'),
+                ([{**first, "seconds": 1}, FINAL], 'field "seconds" is not an object'),
+                ([{**first, "seconds": {}}, FINAL], 'seconds: field "compute" is missing'),
                 ([{**first, "loss": float("nan")}, FINAL], 'field "loss" is not a finite number'),
                 ([{**first, "loss": 10 ** 400}, FINAL], 'field "loss" is not a finite number'),
                 ([{**first, "loss": "2"}, FINAL], 'field "loss" is not a finite number'),
-                ([{**first, "wait_s": -1}, FINAL], 'field "wait_s" is -1, less than 0'),
-                ([first, first, FINAL], "dense0.log:2: step 1 does not follow step 1"),
+                ([{**first, "loss": None}, FINAL], 'field "loss" is not a finite number'),
+                ([{**first, "seconds": {**SECONDS, "wait": -1}}, FINAL],
+                 'field "wait" is -1, less than 0'),
+                ([first, first, FINAL], "dense.log:2: step 0 does not follow step 0"),
                 ([first], "no final record: the training did not end"),
                 ([FINAL], "no steps"),
-                ([first, FINAL, first], "dense0.log:3: a record after the final one"),
-                ([first, without(FINAL, "accuracy")], 'field "accuracy" is missing'),
-                ([first, {**FINAL, "accuracy": 98}], "not between 0 and 1"),
-                ([first, {**FINAL, "parameters_hash": 5}], "is not a string"),
+                ([first, FINAL, first], "dense.log:3: a record after the final one"),
+                ([first, without(FINAL, "test_accuracy")], 'field "test_accuracy" is missing'),
+                ([first, {**FINAL, "test_accuracy": 98}], "not between 0 and 1"),
                 ('{"step": 1, "step": 2}', 'field "step" comes twice'),
-                ('{"step": 1', "dense0.log:1: not JSON"),
-                ("[" * 100000, "dense0.log:1: not JSON"),
-                ("[1]", "not a JSON object"),
-                (steps(count=9) + [FINAL], "dense1.log: its steps are not those of dense0.log")]:
+                ('{"step": 1', "dense.log:1: not JSON"),
+                ("[" * 100000, "dense.log:1: not JSON"),
+                ("[1]", "not a JSON object")]:
             with self.subTest(words):
-                self.assert_error({"dense0.log": lines}, words)
+                self.assert_error({"dense.log": lines}, words)
 
     def test_bad_stats(self):
         for document, words in [

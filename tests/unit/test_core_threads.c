@@ -1,0 +1,269 @@
+/*
+ * The core with real worker threads, for TSan: one node, several ranks, computes run on other
+ * threads while this one goes on pushing. The updates are compared with a plain sum.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/core/core.h"
+#include "daemon/workers.h"
+#include "proto/local.h"
+
+#define RANKS 3u
+#define TENSORS 6u
+#define ELEMENTS 5000u
+#define STEPS 30u
+
+struct host {
+    struct core *core;
+    struct workers *workers;
+    uint8_t *arena[RANKS];
+    uint8_t *results;
+    uint8_t *store;
+    uint64_t now_us;
+    unsigned ready;
+    unsigned steps_heard; /* ACTION_STEP of all ranks */
+    unsigned closed;
+};
+
+static const void *host_gradients(
+    void *context, session_id session, uint64_t size, struct error *err)
+{
+    struct host *host = context;
+
+    (void)err;
+    host->arena[session - 1] = calloc(1, size);
+    return host->arena[session - 1];
+}
+
+static void *host_results(
+    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+{
+    struct host *host = context;
+
+    (void)job;
+    (void)err;
+    *existing = false;
+    host->results = calloc(1, size);
+    return host->results;
+}
+
+static void *host_store(
+    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+{
+    struct host *host = context;
+
+    (void)job;
+    (void)err;
+    *existing = false;
+    host->store = calloc(1, size);
+    return host->store;
+}
+
+static void host_release_session(void *context, session_id session)
+{
+    (void)context;
+    (void)session;
+}
+
+static void host_release_job(void *context, uint64_t job, bool keep)
+{
+    (void)context;
+    (void)job;
+    (void)keep;
+}
+
+static bool host_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size)
+{
+    (void)context;
+    (void)peer;
+    (void)lane;
+    (void)header;
+    (void)header_size;
+    (void)body;
+    (void)body_size;
+    return true;
+}
+
+static void notify(void *context)
+{
+    (void)context;
+}
+
+static void raise_event(struct host *host, struct event event)
+{
+    struct error err;
+
+    event.now_us = ++host->now_us;
+    assert_int_equal(core_event(host->core, &event, &err), ADTOPK_OK);
+}
+
+static void do_actions(struct host *host)
+{
+    struct compute *compute;
+    struct action action;
+
+    while ((compute = workers_take(host->workers)) != NULL) {
+        raise_event(host, (struct event){.type = EVENT_COMPUTE_DONE, .compute = compute});
+    }
+    while (core_next_action(host->core, &action)) {
+        assert_int_not_equal(action.type, ACTION_FAILED);
+        host->ready += action.type == ACTION_READY ? 1 : 0;
+        host->steps_heard += action.type == ACTION_STEP ? 1 : 0;
+        host->closed += action.type == ACTION_CLOSED ? 1 : 0;
+        if (action.type == ACTION_COMPUTE) {
+            assert_true(workers_submit(host->workers, action.compute));
+        }
+    }
+}
+
+static void join(struct host *host, const char *policy)
+{
+    for (unsigned r = 0; r < RANKS; r++) {
+        struct event event = {.type = EVENT_RANK_OPEN, .session = r + 1};
+        event.open.key = (struct job_key){.owner = 1, .name = "threads", .run_id = "1"};
+        event.open.rank = r;
+        event.open.world_size = RANKS;
+        event.open.policy = policy;
+        raise_event(host, event);
+        for (unsigned t = 0; t < TENSORS; t++) {
+            struct tensor_spec spec = {
+                .name = "a", .forms = 3, .shape = {.dims = 2, .size = {50, ELEMENTS / 50}}};
+            spec.name[0] = (char)('a' + t);
+            event = (struct event){.type = EVENT_RANK_REGISTER, .session = r + 1, .spec = &spec};
+            raise_event(host, event);
+        }
+        raise_event(host, (struct event){.type = EVENT_RANK_COMMIT, .session = r + 1});
+        raise_event(host, (struct event){.type = EVENT_RANK_MAPPED, .session = r + 1});
+    }
+    do_actions(host);
+    assert_int_equal(host->ready, RANKS);
+}
+
+static void push_step(struct host *host, uint64_t step)
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        for (unsigned r = 0; r < RANKS; r++) {
+            struct event event = {.type = EVENT_RANK_PUSH, .session = r + 1};
+            struct tensor_layout layout;
+            assert_true(core_tensor_layout(host->core, r + 1, t, &layout));
+            for (unsigned i = 0; i < ELEMENTS; i++) {
+                float g = (float)((i * 7 + r + t + step) % 11);
+                (void)memcpy(host->arena[r] + layout.gradient_offset + 4 * i, &g, sizeof(g));
+            }
+            event.step.tensor = t;
+            event.step.number = step;
+            raise_event(host, event);
+            do_actions(host);
+        }
+    }
+    for (unsigned r = 0; r < RANKS; r++) {
+        struct event event = {.type = EVENT_RANK_STEP_END, .session = r + 1};
+        event.step.number = step;
+        raise_event(host, event);
+    }
+    while (host->steps_heard < RANKS * (step + 1)) {
+        do_actions(host);
+    }
+}
+
+/* With density 1 everything is sent, so that every update is the plain sum. */
+static void check_sum(const struct host *host, uint64_t step)
+{
+    const struct local_results *table = (const void *)host->results;
+
+    for (unsigned t = 0; t < TENSORS; t++) {
+        const struct local_update *update =
+            (const void *)(host->results + table->tensor[t].update_offset);
+        const float *dense = (const void *)(host->results + update->dense_offset);
+        for (unsigned i = 0; i < ELEMENTS; i++) {
+            float want = 0;
+            for (unsigned r = 0; r < RANKS; r++) {
+                want += (float)((i * 7 + r + t + step) % 11);
+            }
+            assert_true(dense[i] == want);
+        }
+    }
+}
+
+static void run(const char *policy, bool check)
+{
+    struct host host = {0};
+    struct error err;
+    struct core_config config = {
+        .incarnation = 1,
+        .links = {.chunk_size = 1024,
+            .window = 4096,
+            .max_control_message = 4096,
+            .max_bulk_message = 1u << 20,
+            .heartbeat_us = 1000,
+            .timeout_us = 100000,
+            .resend_us = 1000},
+        .memory = {.context = &host,
+            .gradients = host_gradients,
+            .results = host_results,
+            .store = host_store,
+            .release_session = host_release_session,
+            .release_job = host_release_job},
+        .transmit = host_transmit,
+    };
+
+    host.core = core_create(&config, &err);
+    assert_non_null(host.core);
+    host.workers = workers_create(3, notify, &host, &err);
+    assert_non_null(host.workers);
+    join(&host, policy);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        push_step(&host, step);
+        if (check) {
+            check_sum(&host, step);
+        }
+    }
+    for (unsigned r = 0; r < RANKS; r++) {
+        raise_event(&host, (struct event){.type = EVENT_RANK_LEAVE, .session = r + 1});
+    }
+    do_actions(&host);
+    assert_int_equal(host.closed, RANKS);
+    workers_destroy(host.workers);
+    core_destroy(host.core);
+    for (unsigned r = 0; r < RANKS; r++) {
+        free(host.arena[r]);
+    }
+    free(host.results);
+    free(host.store);
+}
+
+static void test_dense(void **state)
+{
+    (void)state;
+    run("{\"sparsifier\":\"dense\",\"reduce\":\"sum\",\"bucket_bytes\":1}", true);
+}
+
+static void test_sparse(void **state)
+{
+    (void)state;
+    run("{\"density\":0.05,\"bucket_bytes\":30000}", false);
+}
+
+static void test_sparse_by_rank(void **state)
+{
+    (void)state;
+    run("{\"density\":0.05,\"scope\":\"rank\",\"bucket_bytes\":1}", false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_sparse),
+        cmocka_unit_test(test_sparse_by_rank),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
