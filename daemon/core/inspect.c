@@ -83,11 +83,24 @@ bool core_tensor_info(
         .collective =
             (tensor->dense ? job->policy.dense_collective : job->policy.sparse_collective)->name,
         .bucket = tensor->bucket,
-        .turn = tensor->store->turn,
+        .turn = tensor->at_rest.turn,
         .count = tensor->dense ? 0 : tensor->count,
     };
-    (void)memcpy(info->input, tensor->store->input, sizeof(info->input));
-    (void)memcpy(info->applied, tensor->store->applied, sizeof(info->applied));
+    (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
+    (void)memcpy(info->applied, tensor->at_rest.applied, sizeof(info->applied));
+    return true;
+}
+
+bool core_tensor_ledger(
+    const struct core *core, uint64_t job_id, uint32_t number, double input[2], double applied[2])
+{
+    const struct job *job = find(core, job_id);
+
+    if (job == NULL || number >= job->tensors || job->store == NULL) {
+        return false;
+    }
+    (void)memcpy(input, job->tensor[number].store->input, 2 * sizeof(*input));
+    (void)memcpy(applied, job->tensor[number].store->applied, 2 * sizeof(*applied));
     return true;
 }
 

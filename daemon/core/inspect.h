@@ -52,8 +52,8 @@ struct tensor_info {
     uint32_t bucket;
     uint64_t turn;
     uint64_t count; /* entries selected a turn; 0: dense */
-    /* The ledger: plain and sign-hashed sums of what came in, what was applied, what is left.
-     * input == applied + residual, to rounding, whenever no step is open. */
+    /* The ledger when the last step was closed: plain and sign-hashed sums of what came in and what
+     * was applied. What is left in the residual is their difference, to rounding. */
     double input[2];
     double applied[2];
 };
@@ -73,8 +73,14 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
 bool core_tensor_info(
     const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info);
 
+/** The ledger of a tensor as it is at this moment, in the middle of a step too. Only while no
+ * compute runs on another thread. */
+bool core_tensor_ledger(
+    const struct core *core, uint64_t job, uint32_t tensor, double input[2], double applied[2]);
+
 /** The residual of a tensor: the node's (slot 0), or with scope rank that of the slot-th local
- * rank. numel elements in memory order; NULL if there is none. Changes with the next event. */
+ * rank. numel elements in memory order; NULL if there is none. Only while no compute runs on
+ * another thread. */
 const float *core_residual(const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot);
 
 uint32_t core_peer_count(const struct core *core);

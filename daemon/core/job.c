@@ -73,6 +73,17 @@ struct job *job_find(struct core *core, uint64_t id)
     return NULL;
 }
 
+/* A job that has ended but still computes: its memory is in use. */
+bool job_is_ending(const struct core *core, uint64_t id)
+{
+    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (job->id == id && job_ended(job)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 struct rank *job_rank(const struct job *job, uint32_t number)
 {
     for (unsigned i = 0; i < job->ranks; i++) {

@@ -121,10 +121,17 @@ bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_
     return again;
 }
 
+/* The timeout that the samples so far suggest, without backoff. */
+static void lane_timer_settle(struct lane_timer *timer)
+{
+    uint64_t timeout_us = timer->smoothed_us + 4 * timer->variance_us;
+
+    timer->timeout_us =
+        lane_min(timeout_us > timer->floor_us ? timeout_us : timer->floor_us, timer->ceiling_us);
+}
+
 static void lane_timer_sample(struct lane_timer *timer, uint64_t sample_us)
 {
-    uint64_t timeout_us;
-
     if (timer->smoothed_us == 0) {
         timer->smoothed_us = sample_us;
         timer->variance_us = sample_us / 2;
@@ -138,9 +145,6 @@ static void lane_timer_sample(struct lane_timer *timer, uint64_t sample_us)
     if (timer->smoothed_us == 0) {
         timer->smoothed_us = 1;
     }
-    timeout_us = timer->smoothed_us + 4 * timer->variance_us;
-    timer->timeout_us =
-        lane_min(timeout_us > timer->floor_us ? timeout_us : timer->floor_us, timer->ceiling_us);
 }
 
 bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us)
@@ -164,6 +168,9 @@ bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_
     if (out->timer.sampling && position >= out->timer.sample_end) {
         lane_timer_sample(&out->timer, now_us - out->timer.sample_start_us);
         out->timer.sampling = false;
+    }
+    if (out->timer.smoothed_us > 0) {
+        lane_timer_settle(&out->timer); /* something got through: the backoff is over */
     }
     out->resend_at =
         out->position > out->acknowledged ? now_us + out->timer.timeout_us : LANE_NEVER;

@@ -106,12 +106,13 @@ struct tensor {
     uint64_t numel;
     uint64_t hash; /* of the description */
     struct tensor_layout layout;
-    bool dense;             /* travels dense */
-    uint32_t bucket;        /* the round it belongs to while that is not split */
-    uint64_t count;         /* sparse: most entries of one turn of one residual */
-    uint64_t list_capacity; /* entries of an update */
-    struct store_tensor *store;
-    float *residual; /* `slots` of numel elements, one after the other */
+    bool dense;                  /* travels dense */
+    uint32_t bucket;             /* the round it belongs to while that is not split */
+    uint64_t count;              /* sparse: most entries of one turn of one residual */
+    uint64_t list_capacity;      /* entries of an update */
+    struct store_tensor *store;  /* a compute of its round may be writing it */
+    struct store_tensor at_rest; /* ... as it was when the open step began */
+    float *residual;             /* `slots` of numel elements, one after the other */
     unsigned slots;
     /* This step's contribution of this node, and with scope rank of each local rank. Valid if
      * sent_step is the open step + 1. */
@@ -259,6 +260,7 @@ void core_trace(struct core *core, const char *format, ...) __attribute__((forma
 
 /* job.c */
 struct job *job_find(struct core *core, uint64_t id);
+bool job_is_ending(const struct core *core, uint64_t id);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
 void job_fail(struct job *job, const struct error *error, bool tell_peers);
 void job_end(struct job *job);

@@ -29,8 +29,7 @@ static uint32_t packet_crc(const uint8_t *header, const uint8_t *body, size_t bo
 {
     uint32_t crc = crc32c(0, header, PACKET_CRC_AT);
 
-    return header[PACKET_LANE_AT] == LINK_CONTROL && body_size > 0 ? crc32c(crc, body, body_size)
-                                                                   : crc;
+    return body_size > 0 ? crc32c(crc, body, body_size) : crc;
 }
 
 uint64_t packet_span(const struct packet *packet)

@@ -18,9 +18,10 @@
  *   56-63  credit: the bulk lane's position up to which the receiver may send
  *   64-71  bytes of the message that the body is a part of
  *   72-79  where in the message the body lies
- *   80-83  CRC-32C of bytes 0-79 and, on the control lane, of the body
+ *   80-83  CRC-32C of bytes 0-79 and of the body
  *
- * A bulk body is not covered: it is part of a payload frame, which has its own CRC.
+ * The body of a bulk packet is part of a payload frame, which has a CRC of its own; but a frame is
+ * routed by its header before that is checked, so what is damaged must not get that far.
  */
 #ifndef ADTOPK_PACKET_H
 #define ADTOPK_PACKET_H

@@ -46,6 +46,7 @@ void peer_send_split(struct job *job, uint64_t step, uint32_t bucket)
     peer_send_all(job, &message);
 }
 
+/* While the job forms, some nodes that have ranks of it are not known yet: so to every peer. */
 void peer_send_fail(struct job *job, const struct error *error)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
@@ -55,7 +56,9 @@ void peer_send_fail(struct job *job, const struct error *error)
     fail.text = (char *)(uintptr_t)error->text;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
-    peer_send_all(job, &message);
+    for (unsigned i = 0; i < job->core->peers; i++) {
+        (void)peer_send(job, job->core->peer[i].node, &message);
+    }
 }
 
 void peer_send_leave(struct job *job)

@@ -135,6 +135,11 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
         return error_set(err, ADTOPK_ERR_ARGUMENT, "rank %u of %u is not possible (at most %u)",
             event->open.rank, event->open.world_size, CORE_MAX_WORLD);
     }
+    if (job == NULL && job_is_ending(core, core_job_id(&event->open.key))) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "job '%s', run '%s', is just ending on this node; try again, or use another run id",
+            event->open.key.name, event->open.key.run_id);
+    }
     if (job == NULL) {
         job = job_create(core, event, err);
         if (job == NULL) {
@@ -420,7 +425,8 @@ static void leave(struct rank *rank)
     if (step_begun(job)) {
         (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u left the job in the middle of step %llu",
             rank->number, (unsigned long long)step_number(job));
-    } else if (rank->machine.state != RANK_READY && job->ranks > 1) {
+    } else if (rank->machine.state != RANK_READY &&
+               (job->ranks > 1 || rank->machine.state == RANK_MAPPED)) {
         (void)error_set(
             &error, ADTOPK_ERR_PEER, "rank %u left the job before it began", rank->number);
     } else {

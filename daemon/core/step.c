@@ -50,6 +50,9 @@ void step_open(struct job *job)
     machine_fire(&job->step, STEP_ON_OPEN, STEP_OPEN);
     job->step_since_us = 0;
     job->undelivered = 0;
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        job->tensor[t].at_rest = *job->tensor[t].store;
+    }
     for (uint32_t r = 0; r < job->rounds; r++) {
         if (step_round_active(job, &job->round[r])) {
             round_open(&job->round[r]);

@@ -9,22 +9,30 @@
 #include "proto/local.h"
 #include "tests/sim/world.h"
 
-static const struct store_header *store_of(const struct node *node)
+bool check_find(const struct world *world, unsigned node, unsigned job, struct job_info *info)
 {
-    return (const struct store_header *)(const void *)node->store;
+    const struct core *core = world->node[node].core;
+
+    for (uint32_t i = 0; core != NULL && core_job_info(core, i, info); i++) {
+        if (info->id == world->job[job].id && strcmp(info->state, "ended") != 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The sum that step `step` adds to the ledger of a tensor: all finite sums of this node's ranks. */
-static void add_gradients(const struct world *world, unsigned node, uint64_t step, unsigned t,
-    bool by_rank, double sums[2])
+static void add_gradients(const struct world *world, unsigned node, unsigned job, uint64_t step,
+    unsigned t, bool by_rank, double sums[2])
 {
     unsigned first = node * world->scenario.ranks_per_node;
 
     for (uint64_t i = 0; i < world->numel[t]; i++) {
         float sum = 0;
         for (unsigned r = first; r < first + world->scenario.ranks_per_node; r++) {
-            float g =
-                trainer_pushes(world, step, r, t) ? trainer_gradient(world, step, r, t, i) : 0;
+            float g = trainer_pushes(world, job, step, r, t)
+                          ? trainer_gradient(world, job, step, r, t, i)
+                          : 0;
             if (by_rank && isfinite(g)) {
                 sums[0] += (double)g;
                 sums[1] += (double)g * ledger_sign(i);
@@ -38,65 +46,60 @@ static void add_gradients(const struct world *world, unsigned node, uint64_t ste
     }
 }
 
-/* input == applied + residual, plain and sign-hashed, for every tensor of a node; and input is
- * what the trainers pushed. All values are integers: the comparison is exact. */
-static void check_node(struct world *world, unsigned number)
+/* input == applied + residual, plain and sign-hashed, for every tensor. All values are integers:
+ * the comparison is exact. */
+static void check_job(struct world *world, unsigned number, uint64_t job)
 {
-    struct node *node = &world->node[number];
-    struct job_info job;
+    const struct core *core = world->node[number].core;
     struct tensor_info info;
 
-    if (node->core == NULL || !core_job_info(node->core, 0, &job)) {
-        return;
-    }
-    for (unsigned t = 0; t < world->tensors; t++) {
-        double left[2] = {0, 0};
-        if (!core_tensor_info(node->core, job.id, t, &info)) {
-            return;
-        }
-        for (uint32_t slot = 0; core_residual(node->core, job.id, t, slot) != NULL; slot++) {
-            ledger_sums(core_residual(node->core, job.id, t, slot), world->numel[t], left);
+    for (unsigned t = 0; core_tensor_info(core, job, t, &info); t++) {
+        double left[2] = {0, 0}, input[2], applied[2];
+        (void)core_tensor_ledger(core, job, t, input, applied);
+        for (uint32_t slot = 0; core_residual(core, job, t, slot) != NULL; slot++) {
+            ledger_sums(core_residual(core, job, t, slot), info.numel, left);
         }
         for (unsigned k = 0; k < 2; k++) {
-            if (info.input[k] != info.applied[k] + left[k]) {
+            if (input[k] != applied[k] + left[k]) {
                 world_violate(world,
                     "conservation: node %u tensor %u sum %u: input %g, applied %g, residual %g",
-                    number, t, k, info.input[k], info.applied[k], left[k]);
+                    number, t, k, input[k], applied[k], left[k]);
             }
         }
     }
 }
 
-/* When a node closes a step, the ledger's input must be all accepted gradients so far. */
-static void check_input(struct world *world, unsigned number)
+void check_node(struct world *world, unsigned number)
 {
-    struct node *node = &world->node[number];
-    const struct store_header *store = store_of(node);
-    bool by_rank = strstr(world->scenario.policy, "\"rank\"") != NULL;
+    const struct core *core = world->node[number].core;
+    struct job_info job;
 
-    for (unsigned t = 0; t < world->tensors; t++) {
+    for (uint32_t i = 0; core != NULL && !world->violated && core_job_info(core, i, &job); i++) {
+        check_job(world, number, job.id);
+    }
+}
+
+/* When a node closes a step, the ledger's input must be all accepted gradients so far. */
+static void check_input(struct world *world, unsigned number, unsigned job)
+{
+    const struct core *core = world->node[number].core;
+    bool by_rank = strstr(world->scenario.policy, "\"rank\"") != NULL;
+    struct job_info job_info;
+
+    for (unsigned t = 0; check_find(world, number, job, &job_info) && t < world->tensors; t++) {
         double want[2] = {0, 0};
         struct tensor_info info;
-        struct job_info job;
-        (void)core_job_info(node->core, 0, &job);
-        (void)core_tensor_info(node->core, job.id, t, &info);
-        for (uint64_t s = 0; s < store->steps_done; s++) {
-            if (world->update_status[s] == 1 + ADTOPK_OK) {
-                add_gradients(
-                    world, number, s, t, by_rank && strcmp(info.sparsifier, "dense") != 0, want);
+        (void)core_tensor_info(core, job_info.id, t, &info);
+        for (uint64_t s = 0; s < job_info.steps_done; s++) {
+            if (world->job[job].update_status[s] == 1 + ADTOPK_OK) {
+                add_gradients(world, number, job, s, t,
+                    by_rank && strcmp(info.sparsifier, "dense") != 0, want);
             }
         }
         if (info.input[0] != want[0] || info.input[1] != want[1]) {
             world_violate(world, "node %u tensor %u: the ledger took in %g, the ranks pushed %g",
                 number, t, info.input[0], want[0]);
         }
-    }
-}
-
-void check_event(struct world *world)
-{
-    for (unsigned n = 0; n < world->scenario.nodes && !world->violated; n++) {
-        check_node(world, n);
     }
 }
 
@@ -112,19 +115,19 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
 
 /* One tensor's update of a node as dense values, from whichever form there is; adds its bits. */
 static uint64_t read_update(
-    struct world *world, const struct node *node, unsigned t, uint64_t step, double *dense)
+    struct world *world, unsigned number, unsigned job, unsigned t, uint64_t step, double *dense)
 {
-    const struct local_results *table = (const void *)node->results;
-    const struct local_update *update =
-        (const void *)(node->results + table->tensor[t].update_offset);
-    const float *value = (const void *)(node->results + update->value_offset);
-    const uint32_t *index = (const void *)(node->results + update->index_offset);
-    const float *all = (const void *)(node->results + update->dense_offset);
+    const uint8_t *results = world->node[number].memory[job].results;
+    const struct local_results *table = (const void *)results;
+    const struct local_update *update = (const void *)(results + table->tensor[t].update_offset);
+    const float *value = (const void *)(results + update->value_offset);
+    const uint32_t *index = (const void *)(results + update->index_offset);
+    const float *all = (const void *)(results + update->dense_offset);
     uint64_t hash = hash_bytes(0xcbf29ce484222325u, &update->count, sizeof(update->count));
 
     if (update->step != step) {
-        world_violate(world, "node %u tensor %u: an update of step %llu in step %llu", node->number,
-            t, (unsigned long long)update->step, (unsigned long long)step);
+        world_violate(world, "node %u tensor %u: an update of step %llu in step %llu", number, t,
+            (unsigned long long)update->step, (unsigned long long)step);
         return 0;
     }
     if ((update->forms & LOCAL_FORM_LIST) != 0) {
@@ -140,7 +143,7 @@ static uint64_t read_update(
                 dense[i] += (double)all[i];
             } else if (dense[i] != (double)all[i]) {
                 world_violate(world, "node %u tensor %u: list and dense form differ at %llu",
-                    node->number, t, (unsigned long long)i);
+                    number, t, (unsigned long long)i);
             }
         }
         hash = hash_bytes(hash, all, update->numel * sizeof(*all));
@@ -148,62 +151,95 @@ static uint64_t read_update(
     return hash;
 }
 
-/* A step is over on a node: the same outcome and the same bits as everywhere else. */
-void check_step(struct world *world, unsigned number, uint64_t step, enum adtopk_status status)
+static void count_rounds(struct world *world, unsigned number, unsigned job)
 {
-    struct node *node = &world->node[number];
-    double *dense = calloc(world->elements, sizeof(*dense));
-    uint64_t hash = 0, offset = 0;
+    struct node_job *memory = &world->node[number].memory[job];
+    struct job_info info;
 
-    if (node->step_mark != step + 1) {
-        struct job_info job;
-        (void)core_job_info(node->core, 0, &job);
-        node->step_mark = step + 1;
-        world->stats.rounds += job.buckets;
-        world->stats.faulted_rounds += node->fault_mark != world->faults ? job.buckets : 0;
-        node->fault_mark = world->faults;
+    if (check_find(world, number, job, &info)) {
+        world->stats.rounds += info.buckets;
+        world->stats.faulted_rounds += memory->fault_mark != world->faults ? info.buckets : 0;
     }
-    for (unsigned t = 0; status == ADTOPK_OK && t < world->tensors; t++) {
-        hash = hash * 31 + read_update(world, node, t, step, dense + offset);
-        offset += world->numel[t];
-    }
-    if (world->update_status[step] == 0) {
-        world->update_status[step] = (uint8_t)(1 + status);
-        world->update_hash[step] = hash;
+    memory->fault_mark = world->faults;
+}
+
+/* The first node to close a step says what it was; all others must say the same. */
+static void compare_step(struct world *world, unsigned number, unsigned job_number, uint64_t step,
+    enum adtopk_status status, uint64_t hash, const double *dense)
+{
+    struct sim_job *job = &world->job[job_number];
+
+    if (job->update_status[step] == 0) {
+        job->update_status[step] = (uint8_t)(1 + status);
+        job->update_hash[step] = hash;
         world->stats.steps++;
         world->stats.withdrawn += status == ADTOPK_NONFINITE ? 1 : 0;
         for (uint64_t i = 0; status == ADTOPK_OK && i < world->elements; i++) {
-            world->applied[i] += dense[i];
+            job->applied[i] += dense[i];
         }
-    } else if (world->update_status[step] != 1 + (int)status) {
+    } else if (job->update_status[step] != 1 + (int)status) {
         world_violate(world, "step %llu: node %u says %s, another node did not",
             (unsigned long long)step, number, adtopk_status_name(status));
-    } else if (world->update_hash[step] != hash) {
+    } else if (job->update_hash[step] != hash) {
         world_violate(world, "step %llu: node %u has other bits", (unsigned long long)step, number);
     }
+}
+
+/* A step is over on a node: the same outcome and the same bits as everywhere else. */
+void check_step(
+    struct world *world, unsigned number, unsigned job, uint64_t step, enum adtopk_status status)
+{
+    struct node_job *memory = &world->node[number].memory[job];
+    double *dense;
+    uint64_t hash = 0, offset = 0;
+
+    if (memory->step_mark == step + 1 || step >= world->scenario.steps) {
+        return; /* another rank of the node was told before */
+    }
+    memory->step_mark = step + 1;
+    count_rounds(world, number, job);
+    if (world->job[job].forged) {
+        return;
+    }
+    dense = sim_must(calloc(world->elements, sizeof(*dense)));
+    for (unsigned t = 0; status == ADTOPK_OK && t < world->tensors; t++) {
+        hash = hash * 31 + read_update(world, number, job, t, step, dense + offset);
+        offset += world->numel[t];
+    }
+    compare_step(world, number, job, step, status, hash, dense);
     free(dense);
-    check_input(world, number);
+    check_input(world, number, job);
+}
+
+/* What all ranks pushed of one element in accepted steps. */
+static double pushed_in_all(const struct world *world, unsigned job, unsigned t, uint64_t element)
+{
+    double pushed = 0;
+
+    for (uint64_t s = 0; s < world->scenario.steps; s++) {
+        for (unsigned r = 0;
+             world->job[job].update_status[s] == 1 + ADTOPK_OK && r < world->job[job].trainers;
+             r++) {
+            pushed += trainer_pushes(world, job, s, r, t)
+                          ? (double)trainer_gradient(world, job, s, r, t, element)
+                          : 0;
+        }
+    }
+    return pushed;
 }
 
 /* At the end, element by element: what all ranks pushed in accepted steps == the sum of all
  * updates + what is left in all residuals. */
-void check_end(struct world *world)
+void check_end(struct world *world, unsigned number)
 {
+    const struct sim_job *job = &world->job[number];
     uint64_t offset = 0;
 
     for (unsigned t = 0; t < world->tensors; t++) {
         for (uint64_t i = 0; i < world->numel[t]; i++) {
-            double pushed = 0, have = world->applied[offset + i];
-            for (uint64_t s = 0; s < world->scenario.steps; s++) {
-                for (unsigned r = 0;
-                     world->update_status[s] == 1 + ADTOPK_OK && r < world->trainers; r++) {
-                    pushed += trainer_pushes(world, s, r, t)
-                                  ? (double)trainer_gradient(world, s, r, t, i)
-                                  : 0;
-                }
-            }
+            double pushed = pushed_in_all(world, number, t, i), have = job->applied[offset + i];
             for (unsigned n = 0; n < world->scenario.nodes; n++) {
-                have += world->residual[n * world->elements + offset + i];
+                have += job->residual[n * world->elements + offset + i];
             }
             if (pushed != have) {
                 world_violate(world, "tensor %u element %llu: %g pushed, %g applied or left", t,
@@ -216,21 +252,21 @@ void check_end(struct world *world)
 }
 
 /* A node's residuals, before its job ends and they are gone. */
-void check_residuals(struct world *world, unsigned number)
+void check_residuals(struct world *world, unsigned number, unsigned job_number)
 {
-    struct node *node = &world->node[number];
-    double *left = world->residual + number * world->elements;
+    const struct core *core = world->node[number].core;
+    double *left = world->job[job_number].residual + number * world->elements;
     struct job_info job;
 
-    if (!core_job_info(node->core, 0, &job)) {
+    if (!check_find(world, number, job_number, &job)) {
         return;
     }
     for (unsigned t = 0; t < world->tensors; t++) {
         for (uint64_t i = 0; i < world->numel[t]; i++) {
             left[i] = 0;
         }
-        for (uint32_t slot = 0; core_residual(node->core, job.id, t, slot) != NULL; slot++) {
-            const float *residual = core_residual(node->core, job.id, t, slot);
+        for (uint32_t slot = 0; core_residual(core, job.id, t, slot) != NULL; slot++) {
+            const float *residual = core_residual(core, job.id, t, slot);
             for (uint64_t i = 0; i < world->numel[t]; i++) {
                 left[i] += (double)residual[i];
             }

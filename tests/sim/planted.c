@@ -19,13 +19,22 @@ void __real_sparse_add(const struct sparse *a, const struct sparse *b, struct sp
 void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
 void __real_round_freeze(struct round *round);
 void __wrap_round_freeze(struct round *round);
+void __real_work_select(struct compute *compute);
+void __wrap_work_select(struct compute *compute);
+enum adtopk_status __real_payload_begin(
+    struct payload_writer *writer, const struct payload_header *header);
+enum adtopk_status __wrap_payload_begin(
+    struct payload_writer *writer, const struct payload_header *header);
+enum adtopk_status __real_copy_decode(
+    struct round *round, const struct buffer *frame, struct error *err);
+enum adtopk_status __wrap_copy_decode(
+    struct round *round, const struct buffer *frame, struct error *err);
 
 const struct collective_ops *__wrap_collective_find(const char *name)
 {
     return strcmp(name, "half") == 0 ? &collective_half : __real_collective_find(name);
 }
 
-/* A dropped residual: one entry that was not sent is cleared as well. */
 void __wrap_sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
     const uint8_t *accepted, double sums[2])
 {
@@ -35,7 +44,6 @@ void __wrap_sparsifier_settle(float *residual, const struct view *view, const st
     }
 }
 
-/* A doubled message: a node's contribution is counted twice. */
 void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out)
 {
     __real_sparse_add(a, b, out);
@@ -44,10 +52,47 @@ void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sp
     }
 }
 
-/* A stale view: rounds go on in the old view when a new one is proposed. */
+/* Values cannot tell: a retry is bit-identical, so a round that ends in the old view has the right
+ * sum. What it cannot do is end: the frames that it waits for come in the new view. */
 void __wrap_round_freeze(struct round *round)
 {
     if (planted_bug != PLANTED_VIEW) {
         __real_round_freeze(round);
     }
+}
+
+/* The retry forgets that the store says STAGE_ACCUMULATED. */
+void __wrap_work_select(struct compute *compute)
+{
+    struct round *round = ((struct work *)compute)->round;
+
+    for (unsigned i = 0; planted_bug == PLANTED_GRADIENT && i < round->tensors; i++) {
+        struct store_tensor *store = round->job->tensor[round->tensor[i]].store;
+        store->stage = store->stage == STAGE_ACCUMULATED ? STAGE_REST : store->stage;
+    }
+    __real_work_select(compute);
+}
+
+enum adtopk_status __wrap_payload_begin(
+    struct payload_writer *writer, const struct payload_header *header)
+{
+    struct payload_header changed = *header;
+
+    if (planted_bug == PLANTED_NONFINITE && header->kind == FRAME_STEP_COPY) {
+        changed.flags = 0;
+    }
+    return __real_payload_begin(writer, &changed);
+}
+
+/* The round is complete by a copy; that something of this node is in it is forgotten. */
+enum adtopk_status __wrap_copy_decode(
+    struct round *round, const struct buffer *frame, struct error *err)
+{
+    enum adtopk_status status = __real_copy_decode(round, frame, err);
+
+    for (unsigned i = 0; planted_bug == PLANTED_SETTLE && status == ADTOPK_OK && i < round->tensors;
+         i++) {
+        round->job->tensor[round->tensor[i]].store->stage = STAGE_SETTLED;
+    }
+    return status;
 }

@@ -25,22 +25,39 @@ static bool chance(uint64_t x, double p)
     return (double)(x >> 34) < p * (double)(1u << 30);
 }
 
-bool trainer_pushes(const struct world *world, uint64_t step, uint32_t rank, unsigned tensor)
+static uint64_t seed_of(const struct world *world, unsigned job)
 {
-    return !chance(hash(world->scenario.seed, step, rank, tensor, 1u << 20), world->scenario.skip);
+    return world->scenario.seed + job * 1000003u;
+}
+
+bool trainer_pushes(
+    const struct world *world, unsigned job, uint64_t step, uint32_t rank, unsigned tensor)
+{
+    return !chance(hash(seed_of(world, job), step, rank, tensor, 1u << 20), world->scenario.skip);
 }
 
 /* Small integers, so that every sum is exact; rarely one element that is not finite. */
-float trainer_gradient(
-    const struct world *world, uint64_t step, uint32_t rank, unsigned tensor, uint64_t element)
+float trainer_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
+    unsigned tensor, uint64_t element)
 {
-    uint64_t seed = world->scenario.seed;
+    uint64_t seed = seed_of(world, job);
     uint64_t bad = hash(seed, step, rank, tensor, 1u << 21);
 
-    if (chance(bad, world->scenario.nonfinite) && element == bad % world->numel[tensor]) {
+    if (element == bad % world->numel[tensor] && chance(bad, world->scenario.nonfinite)) {
         return bad % 2 == 0 ? NAN : -INFINITY;
     }
     return (float)(int)(hash(seed, step, rank, tensor, element) % 7) - 3.0f;
+}
+
+void trainer_init(struct trainer *trainer, struct world *world)
+{
+    trainer->world = world;
+    trainer->blocked_on = -1;
+    trainer->says_rank = trainer->rank;
+    trainer->says_world_size = world->job[trainer->job].trainers;
+    trainer->says_owner = world->job[trainer->job].key.owner;
+    trainer->tensors = world->tensors;
+    (void)memcpy(trainer->tensor, world->tensor, sizeof(trainer->tensor));
 }
 
 static void fail(struct trainer *trainer, const struct error *error)
@@ -50,41 +67,72 @@ static void fail(struct trainer *trainer, const struct error *error)
     trainer->session = 0;
 }
 
+enum adtopk_status trainer_request(struct trainer *trainer, struct event *event, struct error *err)
+{
+    event->session = trainer->session;
+    return node_event(trainer->world, trainer->node, event, err);
+}
+
+/* A refused request of this kind of trainer is its end: it closes its session, as a process that
+ * ends would, unless the daemon has ended it already. */
 static enum adtopk_status request(struct trainer *trainer, struct event *event)
 {
+    struct event gone = {.type = EVENT_RANK_LOST, .session = trainer->session};
     struct error err = {0};
-    enum adtopk_status status;
+    enum adtopk_status status = trainer_request(trainer, event, &err);
 
-    event->session = trainer->session;
-    status = world_core_event(trainer->world, trainer->node, event, &err);
     if (status != ADTOPK_OK && trainer->state != TRAINER_FAILED) {
+        gone.reason = "its request was refused";
         fail(trainer, &err);
+        (void)node_event(trainer->world, trainer->node, &gone, NULL);
     }
     return status;
 }
 
-static void join(struct trainer *trainer)
+static bool open_session(struct trainer *trainer)
 {
     struct world *world = trainer->world;
     struct event event = {.type = EVENT_RANK_OPEN};
 
     trainer->session = ++world->next_session;
     trainer->state = TRAINER_FORMING;
-    event.open.key = (struct job_key){.owner = 1000, .name = "job", .run_id = "1"};
-    event.open.rank = trainer->rank;
-    event.open.world_size = world->trainers;
-    if (request(trainer, &event) != ADTOPK_OK) {
-        return;
-    }
-    for (unsigned t = 0; t < world->tensors; t++) {
-        event = (struct event){.type = EVENT_RANK_REGISTER, .spec = &world->tensor[t]};
-        if (request(trainer, &event) != ADTOPK_OK) {
-            return;
+    trainer->joined = JOINED_OPEN;
+    event.open.key = world->job[trainer->job].key;
+    event.open.key.owner = trainer->says_owner;
+    event.open.rank = trainer->says_rank;
+    event.open.world_size = trainer->says_world_size;
+    event.open.policy = trainer->says_policy;
+    return request(trainer, &event) == ADTOPK_OK;
+}
+
+static bool commit(struct trainer *trainer)
+{
+    struct event event = {.type = EVENT_RANK_COMMIT};
+
+    for (unsigned t = 0; t < trainer->tensors; t++) {
+        struct event tensor = {.type = EVENT_RANK_REGISTER, .spec = &trainer->tensor[t]};
+        if (request(trainer, &tensor) != ADTOPK_OK) {
+            return false;
         }
     }
-    event = (struct event){.type = EVENT_RANK_COMMIT};
-    if (request(trainer, &event) == ADTOPK_OK) {
-        event = (struct event){.type = EVENT_RANK_MAPPED};
+    trainer->joined = JOINED_COMMITTED;
+    return request(trainer, &event) == ADTOPK_OK;
+}
+
+/* Goes on with joining, up to where it is held. */
+static void join(struct trainer *trainer)
+{
+    struct event event = {.type = EVENT_RANK_MAPPED};
+
+    if (trainer->hold == HOLD_OUT || (trainer->state == TRAINER_OUT && !open_session(trainer)) ||
+        trainer->hold == HOLD_OPEN) {
+        return;
+    }
+    if ((trainer->joined == JOINED_OPEN && !commit(trainer)) || trainer->hold == HOLD_COMMITTED) {
+        return;
+    }
+    if (trainer->joined == JOINED_COMMITTED) {
+        trainer->joined = JOINED_MAPPED;
         (void)request(trainer, &event);
     }
 }
@@ -111,18 +159,24 @@ static void step_over(struct trainer *trainer)
 
 static float op_value(const struct trainer *trainer, uint32_t rank, uint64_t i)
 {
-    return (float)(int)(hash(trainer->world->scenario.seed, trainer->operation, rank, i, 77) % 9);
+    return (
+        float)(int)(hash(seed_of(trainer->world, trainer->job), trainer->operation, rank, i, 77) %
+                    9);
 }
 
 /* Kind, root and size of the rank's next operation: the same on all ranks. */
 static void op_describe(const struct trainer *trainer, struct event *event)
 {
-    uint64_t x = hash(trainer->world->scenario.seed, trainer->operation, 5, 5, 5);
+    uint64_t x = hash(seed_of(trainer->world, trainer->job), trainer->operation, 5, 5, 5);
 
     event->op.number = trainer->operation;
     event->op.kind = (enum op_kind)(x % OP_KIND_COUNT);
-    event->op.root = (uint32_t)(x / 7 % trainer->world->trainers);
+    event->op.root = (uint32_t)(x / 7 % trainer->world->job[trainer->job].trainers);
     event->op.size = event->op.kind == OP_BARRIER ? 0 : (uint32_t)(x / 1000 % 40) * 4;
+    if (trainer->other_operation) {
+        event->op.kind = OP_ALLREDUCE;
+        event->op.size = 200; /* what no rank would call */
+    }
 }
 
 static void op_submit(struct trainer *trainer)
@@ -151,8 +205,9 @@ static void op_check(struct trainer *trainer)
     op_describe(trainer, &event);
     for (uint64_t i = 0; i < event.op.size / 4; i++) {
         float got, want = 0;
-        (void)memcpy(&got, world->node[trainer->node].results + result + 4 * i, 4);
-        for (uint32_t r = 0; r < world->trainers; r++) {
+        (void)memcpy(
+            &got, world->node[trainer->node].memory[trainer->job].results + result + 4 * i, 4);
+        for (uint32_t r = 0; r < world->job[trainer->job].trainers; r++) {
             want +=
                 event.op.kind == OP_ALLREDUCE || r == event.op.root ? op_value(trainer, r, i) : 0;
         }
@@ -200,8 +255,8 @@ void trainer_action(struct trainer *trainer, const struct action *action)
 static unsigned pushed_at(const struct trainer *trainer, unsigned position)
 {
     const struct world *world = trainer->world;
-    uint64_t x = hash(
-        world->scenario.seed, trainer->step, world->scenario.wait > 0 ? 0 : trainer->rank, 9, 9);
+    uint64_t x = hash(seed_of(world, trainer->job), trainer->step,
+        world->scenario.wait > 0 ? 0 : trainer->rank, 9, 9);
     unsigned order[SIM_MAX_TENSORS];
 
     for (unsigned t = 0; t < world->tensors; t++) {
@@ -226,7 +281,7 @@ static void push(struct trainer *trainer, unsigned tensor)
         return;
     }
     for (uint64_t i = 0; i < world->numel[tensor]; i++) {
-        float g = trainer_gradient(world, trainer->step, trainer->rank, tensor, i);
+        float g = trainer_gradient(world, trainer->job, trainer->step, trainer->rank, tensor, i);
         (void)memcpy(trainer->arena + layout.gradient_offset + 4 * i, &g, 4);
     }
     event.step.tensor = tensor;
@@ -245,12 +300,17 @@ void trainer_turn(struct trainer *trainer)
     struct event event = {0};
 
     switch (trainer->state) {
-    case TRAINER_OUT: join(trainer); return;
+    case TRAINER_OUT:
+    case TRAINER_FORMING: join(trainer); return;
     case TRAINER_RUNNING: break;
     default: return;
     }
     if (trainer->op_pending || trainer->blocked_on >= 0 || trainer->ended) {
         return; /* an action wakes it */
+    }
+    if (trainer->hold == HOLD_STEP && trainer->step == trainer->hold_step &&
+        trainer->next_push == trainer->hold_pushes) {
+        return;
     }
     if (trainer->operation < world->scenario.operations) {
         op_submit(trainer);
@@ -258,14 +318,14 @@ void trainer_turn(struct trainer *trainer)
     }
     if (trainer->step == world->scenario.steps) {
         trainer->state = TRAINER_LEAVING;
-        check_residuals(world, trainer->node);
+        check_residuals(world, trainer->node, trainer->job);
         event.type = EVENT_RANK_LEAVE;
         (void)request(trainer, &event);
         return;
     }
     if (trainer->next_push < world->tensors) {
         unsigned tensor = pushed_at(trainer, trainer->next_push++);
-        if (trainer_pushes(world, trainer->step, trainer->rank, tensor)) {
+        if (trainer_pushes(world, trainer->job, trainer->step, trainer->rank, tensor)) {
             push(trainer, tensor);
         }
     } else {

@@ -5,14 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *must(void *pointer)
-{
-    if (pointer == NULL) {
-        (void)fprintf(stderr, "simulator: out of memory\n");
-        abort();
-    }
-    return pointer;
-}
+#include "tests/sim/ghost.h"
 
 uint64_t world_random(struct world *world, uint64_t below)
 {
@@ -42,316 +35,22 @@ void world_violate(struct world *world, const char *format, ...)
     va_end(args);
 }
 
-/* The queue of events to come: a binary heap by time, then by order of creation. */
-
-static bool before(const struct sim_event *a, const struct sim_event *b)
+void world_at(struct world *world, uint64_t after_us, struct sim_event event)
 {
-    return a->at_us != b->at_us ? a->at_us < b->at_us : a->order < b->order;
-}
-
-static void heap_push(struct world *world, struct sim_event event)
-{
-    size_t at = world->heap_size++;
-
-    if (world->heap_size > world->heap_capacity) {
-        world->heap_capacity = world->heap_capacity * 2 + 64;
-        world->heap = must(realloc(world->heap, world->heap_capacity * sizeof(*world->heap)));
-    }
-    event.order = world->order++;
-    while (at > 0 && before(&event, &world->heap[(at - 1) / 2])) {
-        world->heap[at] = world->heap[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    world->heap[at] = event;
-}
-
-static struct sim_event heap_pop(struct world *world)
-{
-    struct sim_event top = world->heap[0];
-    struct sim_event last = world->heap[--world->heap_size];
-    size_t at = 0;
-
-    for (;;) {
-        size_t child = 2 * at + 1;
-        if (child >= world->heap_size) {
-            break;
-        }
-        if (child + 1 < world->heap_size && before(&world->heap[child + 1], &world->heap[child])) {
-            child++;
-        }
-        if (!before(&world->heap[child], &last)) {
-            break;
-        }
-        world->heap[at] = world->heap[child];
-        at = child;
-    }
-    world->heap[at] = last;
-    return top;
-}
-
-/* The network */
-
-static void send_packet(struct world *world, unsigned node, uint16_t from, enum link_lane lane,
-    const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size)
-{
-    struct sim_event event = {
-        .at_us = world->now_us + 10 + world_random(world, world->scenario.delay_us + 1),
-        .type = SIM_PACKET,
-        .node = node,
-        .from = from,
-        .lane = lane,
-        .bytes = must(malloc(header_size + body_size + 1)),
-        .size = header_size + body_size,
-    };
-
-    (void)memcpy(event.bytes, header, header_size);
-    if (body_size > 0) {
-        (void)memcpy(event.bytes + header_size, body, body_size);
-    }
-    world->stats.packets++;
-    heap_push(world, event);
-}
-
-static bool transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
-{
-    struct node *slot = context;
-    struct world *world = slot->world;
-
-    if (world_chance(world, world->scenario.refuse)) {
-        return false;
-    }
-    if (slot->cut || world->node[peer].cut || world_chance(world, world->scenario.loss)) {
-        world->stats.lost++;
-        world->faults++;
-        return true;
-    }
-    send_packet(world, peer, (uint16_t)slot->number, lane, header, header_size, body, body_size);
-    if (world_chance(world, world->scenario.duplicate)) {
-        world->stats.duplicated++;
-        world->faults++;
-        send_packet(
-            world, peer, (uint16_t)slot->number, lane, header, header_size, body, body_size);
-    }
-    return true;
-}
-
-/* Memory */
-
-static struct trainer *by_session(struct world *world, session_id session)
-{
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].session == session && session != 0) {
-            return &world->trainer[i];
-        }
-    }
-    return NULL;
-}
-
-static const void *memory_gradients(
-    void *context, session_id session, uint64_t size, struct error *err)
-{
-    struct trainer *trainer = by_session(((struct node *)context)->world, session);
-
-    (void)err;
-    if (trainer->arena == NULL) {
-        trainer->arena = must(calloc(1, size));
-        trainer->arena_size = size;
-    }
-    return trainer->arena;
-}
-
-static void *memory_results(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
-{
-    struct node *node = context;
-
-    (void)job;
-    (void)err;
-    if (node->results == NULL || node->results_size != size) {
-        free(node->results);
-        node->results = must(calloc(1, size));
-        node->results_size = size;
-        node->results_old = false;
-    }
-    *existing = node->results_old;
-    node->results_old = true;
-    return node->results;
-}
-
-static void *memory_store(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
-{
-    struct node *node = context;
-
-    (void)job;
-    (void)err;
-    if (node->store == NULL || node->store_size != size) {
-        free(node->store);
-        node->store = must(calloc(1, size));
-        node->store_size = size;
-        node->store_old = false;
-    }
-    *existing = node->store_old;
-    node->store_old = true;
-    return node->store;
-}
-
-static void memory_release_session(void *context, session_id session)
-{
-    (void)context;
-    (void)session;
-}
-
-static void memory_release_job(void *context, uint64_t job, bool keep)
-{
-    (void)context;
-    (void)job;
-    (void)keep;
-}
-
-/* Nodes */
-
-static void print_trace(void *context, const char *line)
-{
-    const struct node *node = context;
-
-    (void)printf(
-        "%8llu node %u: %s\n", (unsigned long long)node->world->now_us, node->number, line);
-}
-
-void world_restart(struct world *world, unsigned number)
-{
-    struct node *node = &world->node[number];
-    struct error err;
-    struct core_config config = {
-        .node = (uint16_t)number,
-        .incarnation = ++world->next_incarnation,
-        .links = {.chunk_size = 256,
-            .window = 4096,
-            .max_control_message = 1u << 20,
-            .max_bulk_message = 1u << 24,
-            .heartbeat_us = 20000,
-            .timeout_us = 200000,
-            .resend_us = 3000},
-        .memory = {.context = node,
-            .gradients = memory_gradients,
-            .results = memory_results,
-            .store = memory_store,
-            .release_session = memory_release_session,
-            .release_job = memory_release_job},
-        .transmit = transmit,
-        .transmit_context = node,
-        .policy = world->scenario.policy,
-        .moved = coverage_move,
-        .trace = getenv("ADTOPK_SIM_TRACE") != NULL ? print_trace : NULL,
-        .trace_context = node,
-    };
-
-    node->world = world;
-    node->number = number;
-    node->incarnation = config.incarnation;
-    node->core = core_create(&config, &err);
-    if (node->core == NULL) {
-        world_violate(world, "node %u does not start: %s", number, err.text);
-        return;
-    }
-    for (unsigned peer = 0; peer < world->scenario.nodes; peer++) {
-        if (peer != number) {
-            (void)core_add_peer(node->core, (uint16_t)peer, world->now_us);
-        }
-    }
-    node->timer_us = UINT64_MAX;
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].node == number) {
-            world_wake(world, &world->trainer[i], world_random(world, 2000));
-        }
-    }
-    heap_push(world, (struct sim_event){.at_us = world->now_us,
-                         .type = SIM_TIMER,
-                         .node = number,
-                         .incarnation = node->incarnation});
-}
-
-void world_crash(struct world *world, unsigned number)
-{
-    struct node *node = &world->node[number];
-
-    core_destroy(node->core);
-    node->core = NULL;
-    node->incarnation = 0;
-    world->faults++;
-    world->stats.crashes++;
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].node == number) {
-            trainer_disconnected(&world->trainer[i]);
-        }
-    }
+    event.at_us = world->now_us + after_us;
+    queue_push(world, event);
 }
 
 void world_wake(struct world *world, struct trainer *trainer, uint64_t after_us)
 {
     if (!trainer->awake) {
         trainer->awake = true;
-        heap_push(world, (struct sim_event){.at_us = world->now_us + after_us,
-                             .type = SIM_TRAINER,
-                             .node = trainer->node,
-                             .trainer = trainer});
+        world_at(world, after_us,
+            (struct sim_event){.type = SIM_TRAINER, .node = trainer->node, .trainer = trainer});
     }
 }
 
-/* Does what the core asks for. */
-static void drain(struct world *world, unsigned number)
-{
-    struct node *node = &world->node[number];
-    struct action action;
-
-    while (node->core != NULL && core_next_action(node->core, &action)) {
-        if (action.type == ACTION_COMPUTE) {
-            bool now = world_chance(world, 0.5);
-            if (now) {
-                action.compute->run(action.compute);
-            }
-            heap_push(world, (struct sim_event){
-                                 .at_us = world->now_us + 1 + world_random(world, 300),
-                                 .type = SIM_COMPUTE,
-                                 .node = number,
-                                 .incarnation = node->incarnation,
-                                 .compute = action.compute,
-                                 .ran = now,
-                             });
-            continue;
-        }
-        if (action.type == ACTION_STEP) {
-            check_step(world, number, action.number, action.status);
-        }
-        struct trainer *trainer = by_session(world, action.session);
-        if (trainer != NULL) {
-            trainer_action(trainer, &action);
-        }
-    }
-    if (node->core != NULL && core_deadline(node->core) < node->timer_us) {
-        uint64_t due = core_deadline(node->core);
-        node->timer_us = due;
-        heap_push(world, (struct sim_event){.at_us = due > world->now_us ? due : world->now_us,
-                             .type = SIM_TIMER,
-                             .node = number,
-                             .incarnation = node->incarnation});
-    }
-}
-
-enum adtopk_status world_core_event(
-    struct world *world, unsigned number, struct event *event, struct error *err)
-{
-    enum adtopk_status status;
-
-    event->now_us = world->now_us;
-    world->stats.events++;
-    status = core_event(world->node[number].core, event, err);
-    drain(world, number);
-    check_event(world);
-    return status;
-}
+/* Faults */
 
 /* Crashes only hit nodes all of whose trainers are still there to come back, and seldom while the
  * job recovers from the last one. */
@@ -372,24 +71,12 @@ static bool may_crash(struct world *world, unsigned number)
     return world->node[number].core != NULL && world->stats.crashes < world->scenario.max_crashes;
 }
 
-static bool all_out(const struct world *world)
-{
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].state < TRAINER_DONE) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static void schedule_fault(struct world *world, enum sim_event_type type, uint64_t mean_us)
 {
     if (mean_us > 0) {
-        heap_push(world, (struct sim_event){
-                             .at_us = world->now_us + 1 + world_random(world, 2 * mean_us),
-                             .type = type,
-                             .node = (unsigned)world_random(world, world->scenario.nodes),
-                         });
+        world_at(world, 1 + world_random(world, 2 * mean_us),
+            (struct sim_event){
+                .type = type, .node = (unsigned)world_random(world, world->scenario.nodes)});
     }
 }
 
@@ -400,31 +87,33 @@ static void fault(struct world *world, const struct sim_event *event)
 
     if (event->type == SIM_CRASH) {
         if (may_crash(world, event->node)) {
-            world_crash(world, event->node);
-            heap_push(world,
-                (struct sim_event){
-                    .at_us = world->now_us + pause, .type = SIM_RESTART, .node = event->node});
+            node_crash(world, event->node);
+            world_at(world, pause, (struct sim_event){.type = SIM_RESTART, .node = event->node});
         }
         schedule_fault(world, SIM_CRASH, world->scenario.crash_every_us);
     } else if (event->type == SIM_RESTART) {
-        world_restart(world, event->node);
+        node_start(world, event->node);
     } else {
         node->cut = event->type == SIM_CUT;
         world->stats.cuts += node->cut ? 1 : 0;
         if (node->cut) {
-            heap_push(
-                world, (struct sim_event){
-                           .at_us = world->now_us + pause, .type = SIM_HEAL, .node = event->node});
+            world_at(world, pause, (struct sim_event){.type = SIM_HEAL, .node = event->node});
             schedule_fault(world, SIM_CUT, world->scenario.cut_every_us);
         }
     }
 }
 
-static void node_event(struct world *world, const struct sim_event *event)
+/* Events */
+
+static void core_turn(struct world *world, const struct sim_event *event)
 {
     struct node *node = &world->node[event->node];
     struct event core = {0};
 
+    if (node->ghost != NULL) {
+        ghost_event(node->ghost, event);
+        return;
+    }
     if (node->core == NULL ||
         (event->incarnation != 0 && event->incarnation != node->incarnation)) {
         return;
@@ -447,7 +136,7 @@ static void node_event(struct world *world, const struct sim_event *event)
         }
         core.type = EVENT_TIMER;
     }
-    (void)world_core_event(world, event->node, &core, NULL);
+    (void)node_event(world, event->node, &core, NULL);
 }
 
 bool world_turn(struct world *world)
@@ -457,12 +146,12 @@ bool world_turn(struct world *world)
     if (world->heap_size == 0) {
         return false;
     }
-    event = heap_pop(world);
+    event = queue_pop(world);
     world->now_us = event.at_us;
     switch (event.type) {
     case SIM_PACKET:
     case SIM_COMPUTE:
-    case SIM_TIMER: node_event(world, &event); break;
+    case SIM_TIMER: core_turn(world, &event); break;
     case SIM_TRAINER:
         event.trainer->awake = false;
         if (world->node[event.node].core != NULL) {
@@ -475,73 +164,126 @@ bool world_turn(struct world *world)
     return true;
 }
 
-bool world_run(struct world *world)
+static bool all_out(const struct world *world)
 {
-    schedule_fault(world, SIM_CRASH, world->scenario.crash_every_us);
-    schedule_fault(world, SIM_CUT, world->scenario.cut_every_us);
-    while (!world->violated && !all_out(world)) {
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].state < TRAINER_DONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void hang(struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *t = &world->trainer[i];
+        if (t->state < TRAINER_DONE) {
+            world_violate(world, "rank %u of job %u hangs in state %d at step %llu (blocked on %d)",
+                t->rank, t->job, (int)t->state, (unsigned long long)t->step, t->blocked_on);
+        }
+    }
+    world_violate(world, "what the test waits for does not come");
+}
+
+bool world_until(struct world *world, bool (*holds)(const struct world *world))
+{
+    while (!world->violated && !holds(world)) {
         if (!world_turn(world)) {
             world_violate(world, "nothing happens any more");
         } else if (world->now_us > world->scenario.max_us) {
-            for (unsigned i = 0; i < world->trainers; i++) {
-                const struct trainer *t = &world->trainer[i];
-                if (t->state < TRAINER_DONE) {
-                    world_violate(world, "rank %u hangs in state %d at step %llu (blocked on %d)",
-                        t->rank, (int)t->state, (unsigned long long)t->step, t->blocked_on);
-                }
-            }
+            hang(world);
         }
-    }
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].state == TRAINER_FAILED) {
-            world_violate(
-                world, "rank %u: %.200s", world->trainer[i].rank, world->trainer[i].error.text);
-        }
-    }
-    if (!world->violated) {
-        check_end(world);
     }
     return !world->violated;
 }
 
-/* The tensors of every run: all kinds of shape, small enough to check after every event. */
+bool world_run(struct world *world)
+{
+    schedule_fault(world, SIM_CRASH, world->scenario.crash_every_us);
+    schedule_fault(world, SIM_CUT, world->scenario.cut_every_us);
+    (void)world_until(world, all_out);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (trainer->state == TRAINER_FAILED && !world->job[trainer->job].may_fail) {
+            world_violate(world, "rank %u of job %u: %.200s", trainer->rank, trainer->job,
+                trainer->error.text);
+        }
+    }
+    for (unsigned j = 0; j < world->jobs && !world->violated; j++) {
+        if (!world->job[j].may_fail) {
+            check_end(world, j);
+        }
+    }
+    return !world->violated;
+}
+
+/* The tensors that runs choose from: all kinds of shape, small enough to check all the time. */
+static const struct tensor_spec specs[SIM_MAX_TENSORS] = {
+    {.name = "fc.weight", .forms = 3, .shape = {.dims = 2, .size = {12, 40}}},
+    {.name = "fc.bias", .forms = 2, .shape = {.dims = 1, .size = {12}}},
+    {.name = "conv.weight", .forms = 2, .shape = {.dims = 4, .size = {4, 16, 2, 2}}},
+    {.name = "head.weight", .forms = 1, .shape = {.dims = 2, .size = {5, 60}}},
+    {.name = "head.bias", .forms = 2, .shape = {.dims = 1, .size = {5}}},
+    {.name = "scale", .forms = 2, .shape = {.dims = 1, .size = {1}}},
+    {.name = "temperature", .forms = 1, .shape = {.dims = 0}},
+    {.name = "embedding", .forms = 3, .shape = {.dims = 2, .size = {97, 3}}},
+    {.name = "norm.weight", .forms = 3, .shape = {.dims = 1, .size = {131}}},
+    {.name = "attention", .forms = 1, .shape = {.dims = 3, .size = {3, 7, 11}}},
+    {.name = "row", .forms = 2, .shape = {.dims = 2, .size = {1, 200}}},
+    {.name = "column", .forms = 1, .shape = {.dims = 2, .size = {200, 1}}},
+};
+
 static void make_tensors(struct world *world)
 {
-    static const struct tensor_spec specs[] = {
-        {.name = "fc.weight", .forms = 3, .shape = {.dims = 2, .size = {12, 40}}},
-        {.name = "fc.bias", .forms = 2, .shape = {.dims = 1, .size = {12}}},
-        {.name = "conv.weight", .forms = 2, .shape = {.dims = 4, .size = {4, 16, 2, 2}}},
-        {.name = "head.weight", .forms = 1, .shape = {.dims = 2, .size = {5, 60}}},
-        {.name = "head.bias", .forms = 2, .shape = {.dims = 1, .size = {5}}},
-    };
+    unsigned chosen = world->scenario.tensors != 0 ? world->scenario.tensors : 0x1f;
 
-    world->tensors = sizeof(specs) / sizeof(specs[0]);
-    for (unsigned t = 0; t < world->tensors; t++) {
-        world->tensor[t] = specs[t];
-        world->numel[t] = tensor_numel(&specs[t].shape);
-        world->elements += world->numel[t];
+    for (unsigned t = 0; t < SIM_MAX_TENSORS; t++) {
+        if ((chosen & 1u << t) != 0) {
+            world->tensor[world->tensors] = specs[t];
+            world->numel[world->tensors] = tensor_numel(&specs[t].shape);
+            world->elements += world->numel[world->tensors++];
+        }
+    }
+}
+
+static void make_job(struct world *world, unsigned number)
+{
+    const struct scenario *scenario = &world->scenario;
+    struct sim_job *job = &world->job[number];
+
+    job->key = (struct job_key){.owner = 1000 + number, .name = "job", .run_id = "1"};
+    job->id = core_job_id(&job->key);
+    job->first = world->trainers;
+    job->trainers = scenario->nodes * scenario->ranks_per_node;
+    job->update_hash = sim_must(calloc(scenario->steps + 1, sizeof(*job->update_hash)));
+    job->update_status = sim_must(calloc(scenario->steps + 1, 1));
+    job->applied = sim_must(calloc(world->elements, sizeof(*job->applied)));
+    job->residual = sim_must(calloc(scenario->nodes * world->elements, sizeof(double)));
+    world->trainers += job->trainers;
+    for (unsigned i = 0; i < job->trainers; i++) {
+        struct trainer *trainer = &world->trainer[job->first + i];
+        trainer->job = number;
+        trainer->node = i / scenario->ranks_per_node;
+        trainer->rank = i;
+        trainer_init(trainer, world);
     }
 }
 
 struct world *world_create(const struct scenario *scenario)
 {
-    struct world *world = must(calloc(1, sizeof(*world)));
+    struct world *world = sim_must(calloc(1, sizeof(*world)));
 
     world->scenario = *scenario;
     world->random = scenario->seed * 0x9e3779b97f4a7c15u + 1;
     world->now_us = 1;
     make_tensors(world);
-    world->update_hash = must(calloc(scenario->steps + 1, sizeof(*world->update_hash)));
-    world->update_status = must(calloc(scenario->steps + 1, 1));
-    world->applied = must(calloc(world->elements, sizeof(*world->applied)));
-    world->residual = must(calloc(scenario->nodes * world->elements, sizeof(double)));
-    world->trainers = scenario->nodes * scenario->ranks_per_node;
-    for (unsigned i = 0; i < world->trainers; i++) {
-        world->trainer[i] = (struct trainer){
-            .world = world, .node = i / scenario->ranks_per_node, .rank = i, .blocked_on = -1};
+    world->jobs = scenario->jobs > 0 ? scenario->jobs : 1;
+    for (unsigned j = 0; j < world->jobs; j++) {
+        make_job(world, j);
     }
     for (unsigned n = 0; n < scenario->nodes; n++) {
-        world_restart(world, n);
+        node_start(world, n);
     }
     world->stats.runs = 1;
     return world;
@@ -551,8 +293,10 @@ void world_destroy(struct world *world)
 {
     for (unsigned n = 0; n < world->scenario.nodes; n++) {
         core_destroy(world->node[n].core);
-        free(world->node[n].store);
-        free(world->node[n].results);
+        for (unsigned j = 0; j < world->jobs; j++) {
+            free(world->node[n].memory[j].store);
+            free(world->node[n].memory[j].results);
+        }
     }
     for (unsigned i = 0; i < world->trainers; i++) {
         free(world->trainer[i].arena);
@@ -560,10 +304,12 @@ void world_destroy(struct world *world)
     for (size_t i = 0; i < world->heap_size; i++) {
         free(world->heap[i].bytes);
     }
+    for (unsigned j = 0; j < world->jobs; j++) {
+        free(world->job[j].update_hash);
+        free(world->job[j].update_status);
+        free(world->job[j].applied);
+        free(world->job[j].residual);
+    }
     free(world->heap);
-    free(world->update_hash);
-    free(world->update_status);
-    free(world->applied);
-    free(world->residual);
     free(world);
 }

@@ -33,6 +33,7 @@ struct scenario {
     double loss, duplicate;  /* of packets */
     double refuse;           /* of transmissions: the transport is full */
     uint64_t delay_us;       /* packets take 10 us to this, independently: they reorder */
+    uint64_t compute_us;     /* a compute takes 1 us to this; 0: 300 */
     uint64_t crash_every_us; /* mean time between crashes of some node; 0: none */
     unsigned max_crashes;
     uint64_t cut_every_us; /* mean time between partitions of one node; 0: none */
@@ -51,7 +52,6 @@ enum trainer_hold {
     HOLD_OUT,
     HOLD_OPEN,
     HOLD_COMMITTED,
-    HOLD_MAPPED,
     HOLD_STEP /* in step hold_step, after hold_pushes pushes */
 };
 
@@ -89,7 +89,9 @@ struct trainer {
     const char *says_policy; /* NULL: the daemon's default */
     unsigned tensors;
     struct tensor_spec tensor[SIM_MAX_TENSORS];
+    bool lost;            /* its process is gone */
     bool other_operation; /* it calls its plain operations with another size */
+    enum { JOINED_OPEN, JOINED_COMMITTED, JOINED_MAPPED } joined; /* while FORMING */
     enum trainer_hold hold;
     uint64_t hold_step;
     unsigned hold_pushes;
@@ -232,13 +234,12 @@ struct sim_event queue_pop(struct world *world);
 void *sim_must(void *pointer); /* aborts on NULL */
 
 /* trainer.c */
-void trainer_init(struct trainer *trainer, struct world *world, unsigned index);
+void trainer_init(struct trainer *trainer, struct world *world);
 void trainer_turn(struct trainer *trainer);
 void trainer_action(struct trainer *trainer, const struct action *action);
 void trainer_disconnected(struct trainer *trainer);
 /** Sends one request, as a test likes; the trainer does not count it. */
-enum adtopk_status trainer_request(
-    struct trainer *trainer, struct event *event, struct error *err);
+enum adtopk_status trainer_request(struct trainer *trainer, struct event *event, struct error *err);
 float trainer_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
     unsigned tensor, uint64_t element);
 bool trainer_pushes(
@@ -247,8 +248,8 @@ bool trainer_pushes(
 /* check.c */
 bool check_find(const struct world *world, unsigned node, unsigned job, struct job_info *info);
 void check_node(struct world *world, unsigned node);
-void check_step(struct world *world, unsigned node, unsigned job, uint64_t step,
-    enum adtopk_status status);
+void check_step(
+    struct world *world, unsigned node, unsigned job, uint64_t step, enum adtopk_status status);
 void check_residuals(struct world *world, unsigned node, unsigned job);
 void check_end(struct world *world, unsigned job);
 
@@ -268,17 +269,17 @@ enum planted {
     PLANTED_NONE,
     PLANTED_RESIDUAL,  /* an entry that was not sent is cleared as well */
     PLANTED_DOUBLE,    /* a node's contribution is added twice */
-    PLANTED_VIEW,      /* frames of an old view are taken in the new one */
+    PLANTED_VIEW,      /* a round goes on in the old view when a new one is proposed */
     PLANTED_GRADIENT,  /* a retry adds the gradient again */
     PLANTED_NONFINITE, /* a copy loses the flag that its step is not finite */
-    PLANTED_SETTLE     /* what was sent does not leave the residual */
+    PLANTED_SETTLE     /* a round that a copy completes does not settle */
 };
 extern enum planted planted_bug;
 
 /* scenario.c: random scenarios */
 struct scenario scenario_of(uint64_t seed);
 extern struct sim_stats scenario_total;
-/** Runs the scenario of a seed; prints what was violated, if anything. */
-bool scenario_run(uint64_t seed, bool print);
+/** Runs a scenario; prints what was violated, if anything. */
+bool scenario_run(const struct scenario *scenario, bool print);
 
 #endif

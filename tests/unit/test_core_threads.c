@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "daemon/core/core.h"
+#include "daemon/core/inspect.h"
 #include "daemon/workers.h"
 #include "proto/local.h"
 
@@ -104,6 +105,17 @@ static void raise_event(struct host *host, struct event event)
     assert_int_equal(core_event(host->core, &event, &err), ADTOPK_OK);
 }
 
+/* What an operator sees while computes run. */
+static void look(const struct host *host)
+{
+    struct job_info job;
+    struct tensor_info tensor;
+
+    for (unsigned t = 0; core_job_info(host->core, 0, &job) && t < TENSORS; t++) {
+        (void)core_tensor_info(host->core, job.id, t, &tensor);
+    }
+}
+
 static void do_actions(struct host *host)
 {
     struct compute *compute;
@@ -112,6 +124,7 @@ static void do_actions(struct host *host)
     while ((compute = workers_take(host->workers)) != NULL) {
         raise_event(host, (struct event){.type = EVENT_COMPUTE_DONE, .compute = compute});
     }
+    look(host);
     while (core_next_action(host->core, &action)) {
         assert_int_not_equal(action.type, ACTION_FAILED);
         host->ready += action.type == ACTION_READY ? 1 : 0;

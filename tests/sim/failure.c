@@ -1,0 +1,101 @@
+#include "tests/sim/failure.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct scenario failure_scenario(const char *policy)
+{
+    return (struct scenario){
+        .seed = 7,
+        .nodes = 2,
+        .ranks_per_node = 2,
+        .jobs = 2,
+        .steps = 4,
+        .policy = policy,
+        .delay_us = 200,
+        .hostile = SIM_MAX_NODES,
+        .max_us = 20000000,
+    };
+}
+
+struct world *failure_world(const char *policy)
+{
+    struct scenario scenario = failure_scenario(policy);
+    struct world *world = world_create(&scenario);
+
+    world->job[0].may_fail = true;
+    return world;
+}
+
+void expect_rank(const struct trainer *trainer, enum adtopk_status status, const char *culprit,
+    const char *second)
+{
+    const char *text = trainer->error.text;
+
+    if (trainer->state != TRAINER_FAILED || trainer->error.code != status ||
+        strstr(text, culprit) == NULL || strstr(text, second) == NULL) {
+        (void)printf("# rank %u, state %d: %s: %s\n", trainer->rank, (int)trainer->state,
+            adtopk_status_name(trainer->error.code), text);
+    }
+    assert_int_equal(trainer->state, TRAINER_FAILED);
+    assert_int_equal(trainer->error.code, status);
+    assert_non_null(strstr(text, culprit));
+    assert_non_null(strstr(text, second));
+}
+
+void expect_end(struct world *world)
+{
+    if (!world_run(world)) {
+        (void)printf("# %s\n", world->violation);
+    }
+    assert_false(world->violated);
+    for (unsigned i = 0; i < world->job[1].trainers; i++) {
+        assert_int_equal(world->trainer[world->job[1].first + i].state, TRAINER_DONE);
+    }
+}
+
+void expect_all(
+    struct world *world, enum adtopk_status status, const char *culprit, const char *second)
+{
+    expect_end(world);
+    for (unsigned i = 0; i < world->job[0].trainers; i++) {
+        if (!world->trainer[i].lost) {
+            expect_rank(&world->trainer[i], status, culprit, second);
+        }
+    }
+    world_destroy(world);
+}
+
+void lose(struct trainer *trainer)
+{
+    struct event event = {.type = EVENT_RANK_LOST, .reason = "it was killed"};
+
+    trainer->lost = true;
+    trainer->state = TRAINER_FAILED;
+    assert_int_equal(trainer_request(trainer, &event, NULL), ADTOPK_OK);
+    trainer->session = 0;
+}
+
+void leave(struct trainer *trainer)
+{
+    struct event event = {.type = EVENT_RANK_LEAVE};
+
+    assert_int_equal(trainer_request(trainer, &event, NULL), ADTOPK_OK);
+}
+
+void let_go(struct trainer *trainer)
+{
+    trainer->hold = HOLD_NEVER;
+    world_wake(trainer->world, trainer, 1);
+}
+
+bool later(const struct world *world)
+{
+    return world->now_us > 200000;
+}
+
+bool others_run(const struct world *world)
+{
+    return world->trainer[0].state == TRAINER_RUNNING && world->trainer[0].step == 2 &&
+           later(world);
+}

@@ -1,0 +1,38 @@
+/*
+ * What the tests of single failures share: a small world with a job that fails (0) and a bystander
+ * (1). Ranks 0 and 1 are on node 0, 2 and 3 on node 1.
+ */
+#ifndef ADTOPK_SIM_FAILURE_H
+#define ADTOPK_SIM_FAILURE_H
+
+#include "tests/sim/suites.h"
+#include "tests/sim/world.h"
+
+#define POLICY_WITH(more)                                                                          \
+    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"join_timeout\":3,"                  \
+    "\"push_timeout\":3,\"wait_limit\":2" more "}"
+#define POLICY POLICY_WITH("")
+
+struct scenario failure_scenario(const char *policy);
+struct world *failure_world(const char *policy);
+
+/** The rank has failed, with this code and a sentence that has both words. */
+void expect_rank(const struct trainer *trainer, enum adtopk_status status, const char *culprit,
+    const char *second);
+/** Runs to the end: no hang, no violation, and the bystander has finished its steps. */
+void expect_end(struct world *world);
+/** ... and every rank of job 0 that was not lost has failed like that. */
+void expect_all(
+    struct world *world, enum adtopk_status status, const char *culprit, const char *second);
+
+/** The rank's process is gone. */
+void lose(struct trainer *trainer);
+void leave(struct trainer *trainer);
+/** A held rank goes on. */
+void let_go(struct trainer *trainer);
+
+/* Conditions for world_until() */
+bool later(const struct world *world);      /* whatever can happen has happened */
+bool others_run(const struct world *world); /* ... and rank 0 is in step 2 */
+
+#endif

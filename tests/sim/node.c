@@ -1,0 +1,357 @@
+/* A node of the simulator: the core, its network and its memory. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/packet.h"
+#include "tests/sim/ghost.h"
+#include "tests/sim/world.h"
+
+/* How long a packet that is replayed may have been under way. */
+#define REPLAY_US 50000u
+
+/* The network */
+
+static void send_packet(struct world *world, struct sim_event packet, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size)
+{
+    packet.type = SIM_PACKET;
+    packet.size = header_size + body_size;
+    packet.bytes = sim_must(malloc(packet.size + 1));
+    (void)memcpy(packet.bytes, header, header_size);
+    if (body_size > 0) {
+        (void)memcpy(packet.bytes + header_size, body, body_size);
+    }
+    world->stats.packets++;
+    world_at(world, 10 + world_random(world, world->scenario.delay_us + 1), packet);
+}
+
+/* A changed packet beside, or instead of, the true one. */
+static struct sim_event mutate(struct world *world, struct sim_event packet)
+{
+    struct sim_event copy = packet;
+    uint64_t kind = world_random(world, 5);
+
+    copy.bytes = sim_must(malloc(packet.size + 1));
+    (void)memcpy(copy.bytes, packet.bytes, packet.size);
+    if (kind == 0) {
+        copy.size = world_random(world, packet.size + 1);
+    } else if (kind == 1) {
+        copy.from = (uint16_t)world_random(world, SIM_MAX_NODES); /* perhaps a stranger */
+    } else if (kind == 2) {
+        copy.lane = packet.lane == LINK_BULK ? LINK_CONTROL : LINK_BULK;
+    } else if (kind == 3) {
+        for (uint64_t flips = 1 + world_random(world, 4); flips > 0; flips--) {
+            copy.bytes[world_random(world, packet.size)] ^= (uint8_t)(1u << world_random(world, 8));
+        }
+        if (world->scenario.reseal) {
+            (void)packet_seal(copy.bytes, copy.size);
+        }
+    } /* kind 4: replayed as it is */
+    return copy;
+}
+
+/* The packet that was queued last is the one to be changed. */
+static void mutate_last(struct world *world, struct sim_event packet, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size)
+{
+    struct sim_event whole = packet, changed;
+
+    whole.size = header_size + body_size;
+    whole.bytes = sim_must(malloc(whole.size + 1));
+    (void)memcpy(whole.bytes, header, header_size);
+    if (body_size > 0) {
+        (void)memcpy(whole.bytes + header_size, body, body_size);
+    }
+    changed = mutate(world, whole);
+    free(whole.bytes);
+    changed.type = SIM_PACKET;
+    world->faults++;
+    world_at(world, 10 + world_random(world, REPLAY_US), changed);
+}
+
+bool node_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size)
+{
+    struct node *slot = context;
+    struct world *world = slot->world;
+    struct sim_event packet = {.node = peer, .from = (uint16_t)slot->number, .lane = lane};
+
+    if (world_chance(world, world->scenario.refuse)) {
+        return false;
+    }
+    if (slot->cut || world->node[peer].cut || world_chance(world, world->scenario.loss)) {
+        world->stats.lost++;
+        world->faults++;
+        return true;
+    }
+    if (slot->number == world->scenario.hostile && world_chance(world, world->scenario.mutate)) {
+        mutate_last(world, packet, header, header_size, body, body_size);
+        if (world_chance(world, 0.5)) {
+            return true;
+        }
+    }
+    send_packet(world, packet, header, header_size, body, body_size);
+    if (world_chance(world, world->scenario.duplicate)) {
+        world->stats.duplicated++;
+        world->faults++;
+        send_packet(world, packet, header, header_size, body, body_size);
+    }
+    return true;
+}
+
+/* Memory */
+
+static struct trainer *by_session(struct world *world, session_id session)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].session == session && session != 0) {
+            return &world->trainer[i];
+        }
+    }
+    return NULL;
+}
+
+/* Which job of the world has this id; -1: none, a test made it up. */
+static int job_of(const struct world *world, uint64_t id)
+{
+    for (unsigned j = 0; j < world->jobs; j++) {
+        if (world->job[j].id == id) {
+            return (int)j;
+        }
+    }
+    return -1;
+}
+
+static bool refused(const struct node *node, int job, enum node_memory what, struct error *err)
+{
+    if (job > 0 || node->refuses != what) {
+        return false;
+    }
+    (void)error_set(
+        err, ADTOPK_ERR_MEMORY, "node %u has no memory of kind %d", node->number, (int)what);
+    return true;
+}
+
+static const void *memory_gradients(
+    void *context, session_id session, uint64_t size, struct error *err)
+{
+    struct node *node = context;
+    struct trainer *trainer = by_session(node->world, session);
+
+    if (refused(node, (int)trainer->job, MEMORY_NO_GRADIENTS, err)) {
+        return NULL;
+    }
+    if (trainer->arena == NULL || trainer->arena_size != size) {
+        free(trainer->arena);
+        trainer->arena = sim_must(calloc(1, size));
+        trainer->arena_size = size;
+    }
+    return trainer->arena;
+}
+
+static void *memory_results(
+    void *context, uint64_t id, uint64_t size, bool *existing, struct error *err)
+{
+    struct node *node = context;
+    int job = job_of(node->world, id);
+    struct node_job *memory;
+
+    if (job < 0 || refused(node, job, MEMORY_NO_RESULTS, err)) {
+        return NULL;
+    }
+    memory = &node->memory[job];
+    if (memory->results == NULL || memory->results_size != size || !memory->results_old) {
+        free(memory->results);
+        memory->results = sim_must(calloc(1, size));
+        memory->results_size = size;
+        memory->results_old = false;
+    }
+    *existing = memory->results_old;
+    memory->results_old = true;
+    return memory->results;
+}
+
+static void *memory_store(
+    void *context, uint64_t id, uint64_t size, bool *existing, struct error *err)
+{
+    struct node *node = context;
+    int job = job_of(node->world, id);
+    struct node_job *memory;
+
+    if (job < 0 || refused(node, job, MEMORY_NO_STORE, err)) {
+        return NULL;
+    }
+    memory = &node->memory[job];
+    if (memory->store == NULL || memory->store_size != size) {
+        free(memory->store);
+        memory->store = sim_must(calloc(1, size));
+        memory->store_size = size;
+        memory->store_old = false;
+    }
+    *existing = memory->store_old;
+    memory->store_old = true;
+    return memory->store;
+}
+
+static void memory_release_session(void *context, session_id session)
+{
+    (void)context;
+    (void)session; /* the arena is the trainer's */
+}
+
+void node_forget(struct world *world, unsigned number, unsigned job)
+{
+    struct node_job *memory = &world->node[number].memory[job];
+
+    free(memory->store);
+    memory->store = NULL;
+    memory->results_old = false; /* trainers still have the old results mapped */
+}
+
+static void memory_release_job(void *context, uint64_t id, bool keep)
+{
+    struct node *node = context;
+    int job = job_of(node->world, id);
+
+    if (job >= 0 && !keep) {
+        node_forget(node->world, node->number, (unsigned)job);
+    }
+}
+
+/* The core */
+
+static void print_trace(void *context, const char *line)
+{
+    const struct node *node = context;
+
+    (void)printf(
+        "%8llu node %u: %s\n", (unsigned long long)node->world->now_us, node->number, line);
+}
+
+static void set_timer(struct world *world, struct node *node, uint64_t due_us)
+{
+    node->timer_us = due_us;
+    world_at(world, due_us > world->now_us ? due_us - world->now_us : 0,
+        (struct sim_event){
+            .type = SIM_TIMER, .node = node->number, .incarnation = node->incarnation});
+}
+
+void node_start(struct world *world, unsigned number)
+{
+    struct node *node = &world->node[number];
+    struct error err;
+    struct core_config config = {
+        .node = (uint16_t)number,
+        .incarnation = ++world->next_incarnation,
+        .links = SIM_LINKS,
+        .memory = {.context = node,
+            .gradients = memory_gradients,
+            .results = memory_results,
+            .store = memory_store,
+            .release_session = memory_release_session,
+            .release_job = memory_release_job},
+        .transmit = node_transmit,
+        .transmit_context = node,
+        .policy = world->scenario.policy,
+        .moved = coverage_move,
+        .trace = getenv("ADTOPK_SIM_TRACE") != NULL ? print_trace : NULL,
+        .trace_context = node,
+    };
+
+    node->world = world;
+    node->number = number;
+    node->incarnation = config.incarnation;
+    node->computing = 0;
+    node->core = core_create(&config, &err);
+    if (node->core == NULL) {
+        world_violate(world, "node %u does not start: %s", number, err.text);
+        return;
+    }
+    for (unsigned peer = 0; peer < world->scenario.nodes; peer++) {
+        if (peer != number) {
+            (void)core_add_peer(node->core, (uint16_t)peer, world->now_us);
+        }
+    }
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].node == number) {
+            world_wake(world, &world->trainer[i], world_random(world, 2000));
+        }
+    }
+    set_timer(world, node, world->now_us);
+}
+
+void node_crash(struct world *world, unsigned number)
+{
+    struct node *node = &world->node[number];
+
+    core_destroy(node->core);
+    node->core = NULL;
+    node->incarnation = 0;
+    world->faults++;
+    world->stats.crashes++;
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].node == number) {
+            trainer_disconnected(&world->trainer[i]);
+        }
+    }
+}
+
+static void compute(struct world *world, struct node *node, struct compute *compute)
+{
+    uint64_t longest = world->scenario.compute_us;
+    bool now = world_chance(world, 0.5);
+
+    if (now) {
+        compute->run(compute);
+    }
+    node->computing++;
+    world_at(world, 1 + world_random(world, longest > 0 ? longest : 300),
+        (struct sim_event){
+            .type = SIM_COMPUTE,
+            .node = node->number,
+            .incarnation = node->incarnation,
+            .compute = compute,
+            .ran = now,
+        });
+}
+
+/* Does what the core asks for. */
+static void drain(struct world *world, struct node *node)
+{
+    struct action action;
+
+    while (node->core != NULL && core_next_action(node->core, &action)) {
+        struct trainer *trainer = by_session(world, action.session);
+        if (action.type == ACTION_COMPUTE) {
+            compute(world, node, action.compute);
+            continue;
+        }
+        if (action.type == ACTION_STEP && trainer != NULL) {
+            check_step(world, node->number, trainer->job, action.number, action.status);
+        }
+        if (trainer != NULL) {
+            trainer_action(trainer, &action);
+        }
+    }
+    if (node->core != NULL && core_deadline(node->core) < node->timer_us) {
+        set_timer(world, node, core_deadline(node->core));
+    }
+}
+
+enum adtopk_status node_event(
+    struct world *world, unsigned number, struct event *event, struct error *err)
+{
+    struct node *node = &world->node[number];
+    enum adtopk_status status;
+
+    event->now_us = world->now_us;
+    world->stats.events++;
+    if (event->type == EVENT_COMPUTE_DONE) {
+        node->computing--;
+    }
+    status = core_event(node->core, event, err);
+    drain(world, node);
+    check_node(world, number);
+    return status;
+}

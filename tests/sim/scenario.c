@@ -1,0 +1,110 @@
+/* Random scenarios with every kind of fault, a seed each. */
+#include <stdio.h>
+
+#include "tests/sim/world.h"
+
+static const char *const policies[] = {
+    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"bf16\",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"topk\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"bucket_bytes\":1}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"scope\":\"rank\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.08,\"scope\":\"rank\",\"values\":\"bf16\",\"interleave\":"
+    "false}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"half\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"half\",\"scope\":\"rank\","
+    "\"values\":\"bf16\",\"view\":\"longest\"}",
+    "{\"reduce\":\"sum\",\"density\":0.06,\"view\":\"row\",\"indices\":\"bitmap\"}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"view\":\"longest\",\"values\":\"f32\","
+    "\"bucket_bytes\":2000}",
+    "{\"reduce\":\"sum\",\"density\":0.07,\"sparsifier\":\"topk\",\"values\":\"bf16\","
+    "\"indices\":\"delta\",\"bucket_bytes\":500}",
+};
+
+#define POLICY_COUNT (sizeof(policies) / sizeof(policies[0]))
+
+/* Which of the simulator's tensors there are. */
+static unsigned random_tensors(struct world *dice)
+{
+    static const unsigned sets[] = {
+        0x1f,  /* all kinds of layer */
+        0x060, /* of one element each */
+        0xfff, /* all */
+        0xf80, /* odd shapes */
+    };
+
+    return world_chance(dice, 0.6) ? sets[0]
+                                   : sets[world_random(dice, sizeof(sets) / sizeof(sets[0]))];
+}
+
+static void random_faults(struct world *dice, struct scenario *scenario)
+{
+    if (world_chance(dice, 0.7)) {
+        scenario->loss = (double)world_random(dice, 20) / 100;
+        scenario->duplicate = (double)world_random(dice, 20) / 100;
+        scenario->refuse = (double)world_random(dice, 10) / 100;
+    }
+    scenario->crash_every_us = world_chance(dice, 0.5) ? 3000 + world_random(dice, 20000) : 0;
+    scenario->max_crashes = 2 + (unsigned)world_random(dice, 8);
+    scenario->cut_every_us = world_chance(dice, 0.2) ? 20000 + world_random(dice, 40000) : 0;
+    scenario->nonfinite = world_chance(dice, 0.4) ? 0.03 : 0;
+    scenario->skip = world_chance(dice, 0.3) ? 0.1 : 0;
+    scenario->wait = scenario->skip == 0 && world_chance(dice, 0.4) ? 0.2 : 0;
+}
+
+struct scenario scenario_of(uint64_t seed)
+{
+    struct world dice = {.random = seed * 77 + 5};
+    struct scenario scenario = {
+        .seed = seed,
+        .nodes = world_chance(&dice, 0.05) ? 8 : 1 + (unsigned)world_random(&dice, 5),
+        .ranks_per_node = 1 + (unsigned)world_random(&dice, 3),
+        .jobs = world_chance(&dice, 0.15) ? 2 : 1,
+        .steps = 3 + (unsigned)world_random(&dice, 8),
+        .tensors = random_tensors(&dice),
+        .operations = (unsigned)world_random(&dice, 4),
+        .policy = policies[world_random(&dice, POLICY_COUNT)],
+        .compute_us = world_chance(&dice, 0.1) ? 10000 : 300,
+        .delay_us = 20 + world_random(&dice, 2000),
+        .hostile = SIM_MAX_NODES, /* none */
+        .max_us = 600000000,
+    };
+
+    random_faults(&dice, &scenario);
+    return scenario;
+}
+
+struct sim_stats scenario_total;
+
+static void add_stats(const struct sim_stats *s)
+{
+    struct sim_stats *total = &scenario_total;
+
+    total->runs += s->runs;
+    total->events += s->events;
+    total->packets += s->packets;
+    total->lost += s->lost;
+    total->duplicated += s->duplicated;
+    total->crashes += s->crashes;
+    total->cuts += s->cuts;
+    total->rounds += s->rounds;
+    total->faulted_rounds += s->faulted_rounds;
+    total->steps += s->steps;
+    total->withdrawn += s->withdrawn;
+}
+
+bool scenario_run(const struct scenario *scenario, bool print)
+{
+    struct world *world = world_create(scenario);
+    bool ok = world_run(world);
+
+    if (!ok && print) {
+        (void)printf("# seed %llu: %s (at %llu us; %u nodes x %u ranks, %u steps, %s)\n",
+            (unsigned long long)scenario->seed, world->violation, (unsigned long long)world->now_us,
+            scenario->nodes, scenario->ranks_per_node, scenario->steps, scenario->policy);
+    }
+    add_stats(&world->stats);
+    world_destroy(world);
+    return ok;
+}

@@ -1,0 +1,100 @@
+/* Every planted bug is found by the checks within a few seeds, and without it the same seeds pass:
+ * the checks can fail, and fail for the bug. */
+#include <stdio.h>
+
+#include "tests/sim/suites.h"
+#include "tests/sim/world.h"
+
+#define SEEDS 60u
+
+/* Non-finite gradients and crashes in every run: where some bugs live. */
+static struct scenario scenario_for(uint64_t seed)
+{
+    struct scenario scenario = scenario_of(seed);
+
+    scenario.nonfinite = 0.05;
+    scenario.crash_every_us = 5000;
+    scenario.max_crashes = 10;
+    scenario.max_us = 600000000;
+    return scenario;
+}
+
+/* The first seed in which the bug is found; 0: none. */
+static uint64_t hunt(enum planted bug)
+{
+    uint64_t found = 0;
+
+    planted_bug = bug;
+    coverage_count(false);
+    for (uint64_t seed = 1; found == 0 && seed <= SEEDS; seed++) {
+        struct scenario scenario = scenario_for(seed);
+        found = scenario_run(&scenario, false) ? 0 : seed;
+    }
+    coverage_count(true);
+    planted_bug = PLANTED_NONE;
+    return found;
+}
+
+static void find(enum planted bug, const char *name)
+{
+    uint64_t found = hunt(bug);
+    struct scenario scenario = scenario_for(found);
+
+    (void)printf("# planted %s: found in seed %llu\n", name, (unsigned long long)found);
+    assert_int_not_equal(found, 0);
+    assert_true(scenario_run(&scenario, true));
+}
+
+static void test_dropped_residual(void **state)
+{
+    (void)state;
+    find(PLANTED_RESIDUAL, "dropped residual");
+}
+
+static void test_doubled_message(void **state)
+{
+    (void)state;
+    find(PLANTED_DOUBLE, "doubled message");
+}
+
+static void test_stale_view(void **state)
+{
+    (void)state;
+    find(PLANTED_VIEW, "stale view");
+}
+
+static void test_repeated_gradient(void **state)
+{
+    (void)state;
+    find(PLANTED_GRADIENT, "repeated gradient");
+}
+
+static void test_lost_flag(void **state)
+{
+    (void)state;
+    find(PLANTED_NONFINITE, "lost non-finite flag");
+}
+
+static void test_unsettled_copy(void **state)
+{
+    (void)state;
+    find(PLANTED_SETTLE, "unsettled copy");
+}
+
+size_t suite_planted(struct CMUnitTest *tests)
+{
+    const struct CMUnitTest mine[] = {
+        cmocka_unit_test(test_dropped_residual),
+        cmocka_unit_test(test_doubled_message),
+        cmocka_unit_test(test_stale_view),
+        cmocka_unit_test(test_repeated_gradient),
+        cmocka_unit_test(test_lost_flag),
+        cmocka_unit_test(test_unsettled_copy),
+    };
+    size_t count = sizeof(mine) / sizeof(mine[0]);
+
+    for (size_t i = 0; i < count; i++) {
+        tests[i] = mine[i];
+    }
+    return count;
+}
