@@ -24,6 +24,9 @@ static const char *find_foreign(const char *text, size_t size)
         if (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') {
             return text + i;
         }
+        if (byte == '\\' && strncmp(text + i, "\\u0000", 6) == 0) {
+            return text + i; /* cJSON's strings would end there and hide the rest */
+        }
     }
     return NULL;
 }

@@ -24,6 +24,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -42,6 +43,9 @@
 
 #define POLL_EVERY_US 50
 #define WATCH_MS 1000 /* between looks at the peers, for the log */
+
+#define SESSIONS_MAX 1024u
+#define SESSION_DESCRIPTORS 6u /* of one session at most, while it commits */
 
 #define RESEND_MS 200
 #define MAX_BULK_MESSAGE (UINT64_C(1) << 32)
@@ -482,10 +486,25 @@ static enum adtopk_status open_transport(struct loop *loop, struct error *err)
     return status == ADTOPK_OK ? add_peers(loop, err) : status;
 }
 
+/* Sessions get three quarters of the descriptors: libzmq spins when it cannot accept for want of
+ * one, so local clients must not be able to use up all. */
+static uint32_t session_limit(void)
+{
+    struct rlimit limit;
+    uint64_t sessions = SESSIONS_MAX;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+        limit.rlim_cur / 4 * 3 / SESSION_DESCRIPTORS < sessions) {
+        sessions = limit.rlim_cur / 4 * 3 / SESSION_DESCRIPTORS;
+    }
+    return sessions > 0 ? (uint32_t)sessions : 1;
+}
+
 static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, struct error *err)
 {
     static const struct local_ops local_ops = {.event = local_event};
-    struct local_config local = {.path = loop->config->socket, .mode = 0666};
+    struct local_config local = {
+        .path = loop->config->socket, .mode = 0666, .max_sessions = session_limit()};
     struct control_config control = {
         .path = loop->config->control_socket,
         .history = &loop->history,

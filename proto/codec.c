@@ -38,8 +38,8 @@ ProtobufCMessage *codec_unpack(const ProtobufCMessageDescriptor *type, const voi
     }
     message = protobuf_c_message_unpack(type, &allocator, size, bytes);
     if (message == NULL) {
-        (void)error_set(err, ADTOPK_ERR_PROTOCOL, "a malformed %s message of %zu bytes",
-            type->short_name, size);
+        (void)error_set(err, ADTOPK_ERR_PROTOCOL,
+            "a malformed %s message of %zu bytes, or no memory to read it", type->short_name, size);
     }
     return message;
 }

@@ -239,6 +239,16 @@ static enum adtopk_status note_state(struct member *member, const Adtopk__PeerSt
     return ADTOPK_OK;
 }
 
+static bool state_is_valid(const struct job *job, const Adtopk__PeerState *state)
+{
+    bool valid = state->n_delivered <= job->rounds;
+
+    for (size_t i = 0; valid && i < state->n_delivered; i++) {
+        valid = state->delivered[i] < job->rounds;
+    }
+    return valid;
+}
+
 void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state)
 {
     struct member *member = join_member(job, from);
@@ -246,6 +256,10 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
     if (job->proposed == 0 || member == NULL || !join_in_view(member) ||
         state->view < job->proposed) {
         return; /* the answer to a proposal that is over */
+    }
+    if (!state_is_valid(job, state)) {
+        view_fail(job, ADTOPK_ERR_PROTOCOL, "node %u answered with rounds that do not exist", from);
+        return;
     }
     if (state->view > job->proposed) {
         member->view = state->view;

@@ -128,13 +128,16 @@ static void compute_done(struct compute *compute)
 void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame)
 {
     struct job_info *counters = &round->job->counters;
+    struct links *links = round->job->core->links;
 
     if (round->op) {
         counters->op_bytes_sent += frame->size;
     } else {
         counters->bytes_sent += frame->size;
     }
-    (void)links_send(round->job->core->links, node, LINK_BULK, frame);
+    if (links_incarnation(links, node) != 0 && !links_send(links, node, LINK_BULK, frame)) {
+        round->job->out_of_memory = true;
+    }
 }
 
 /* What the links need. */
@@ -276,10 +279,24 @@ static void check_jobs(struct core *core)
     }
 }
 
+static void fail_starved_jobs(struct core *core)
+{
+    struct error error;
+
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (job->out_of_memory && !job_ended(job)) {
+            (void)error_set(&error, ADTOPK_ERR_MEMORY, "job '%s': no memory on node %u to send",
+                job->key.name, core->config.node);
+            job_fail(job, &error, true);
+        }
+    }
+}
+
 static void reap_jobs(struct core *core)
 {
     for (struct job *job = core->jobs, *next; job != NULL; job = next) {
         next = job->next;
+        job_tell_failure(job);
         job_reap(job);
     }
 }
@@ -298,6 +315,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     case EVENT_TIMER: check_jobs(core); break;
     default: status = rank_event(core, event, err); break;
     }
+    fail_starved_jobs(core);
     if (core->peers > 0 && links_deadline(core->links) <= core->now_us) {
         links_tick(core->links, core->now_us); /* what this event queued goes out now */
     }

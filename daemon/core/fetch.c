@@ -28,16 +28,40 @@ void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit)
     }
 }
 
+/* Notes that a node gets a copy; false if it had one in this view, or memory is short. */
+static bool first_copy(struct job *job, uint16_t node, uint32_t round)
+{
+    struct member *member = join_member(job, node);
+
+    if (member->copied == NULL) {
+        member->copied = calloc((size_t)job->rounds + 1, sizeof(*member->copied));
+    }
+    if (member->copied == NULL) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", node);
+        return false;
+    }
+    if (member->copied[round] == job->view) {
+        job->core->bad_messages++;
+        return false;
+    }
+    member->copied[round] = job->view;
+    return true;
+}
+
 static void send_held(struct job *job, const struct fetch *fetch)
 {
-    if (fetch->op && fetch->number + 1 == job->store->ops_done) {
-        round_send_copy(&job->op_round, fetch->node, fetch->number);
-    } else if (!fetch->op && fetch->bucket < job->rounds) {
-        const struct round *round = &job->round[fetch->bucket];
-        if (fetch->number + 1 == job->store->steps_done ||
-            (fetch->number == job->store->steps_done && round->machine.state == ROUND_DELIVERED)) {
-            round_send_copy(round, fetch->node, fetch->number);
-        }
+    uint32_t at = fetch->op ? job->rounds : fetch->bucket;
+    const struct round *round = fetch->op ? &job->op_round : &job->round[at];
+    uint64_t done = fetch->op ? job->store->ops_done : job->store->steps_done;
+
+    if (at > job->rounds || (!fetch->op && at == job->rounds)) {
+        job->core->bad_messages++;
+        return;
+    }
+    if ((fetch->number + 1 == done ||
+            (fetch->number == done && round->machine.state == ROUND_DELIVERED)) &&
+        first_copy(job, fetch->node, at)) {
+        round_send_copy(round, fetch->node, fetch->number);
     }
 }
 

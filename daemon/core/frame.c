@@ -59,13 +59,18 @@ static void park(
     struct round *round, uint16_t node, const struct payload_header *header, struct buffer *frame)
 {
     struct job *job = round->job;
-    struct parked *parked =
-        round->parked_count < job->members * PARKED_FACTOR ? malloc(sizeof(*parked)) : NULL;
+    struct parked *parked;
+    struct error error;
 
-    if (parked == NULL) {
-        struct error error;
+    if (round->parked_count >= job->members * PARKED_FACTOR) {
         (void)error_set(&error, ADTOPK_ERR_PROTOCOL,
             "node %u sent more frames for bucket %u than fit", node, header->bucket);
+        job_fail(job, &error, true);
+        return;
+    }
+    parked = malloc(sizeof(*parked));
+    if (parked == NULL) {
+        (void)error_set(&error, ADTOPK_ERR_MEMORY, "no memory to keep a frame of node %u", node);
         job_fail(job, &error, true);
         return;
     }

@@ -9,6 +9,7 @@
 #include "daemon/core/model.h"
 
 #define TO(state) (1u << (state))
+#define RETRY_US 10000u /* of what failed for want of memory */
 
 const struct machine_table job_machine = {
     .name = "job",
@@ -130,6 +131,7 @@ static void member_free(struct member *member)
     free(member->rank);
     free(member->tensor);
     free(member->delivered);
+    free(member->copied);
     free(member);
 }
 
@@ -176,7 +178,7 @@ void job_reap(struct job *job)
     const struct core_memory *memory = &job->core->config.memory;
     struct job **link = &job->core->jobs;
 
-    if (!job_ended(job) || job->computing > 0) {
+    if (!job_ended(job) || job->computing > 0 || job->untold) {
         return;
     }
     while (*link != job) {
@@ -195,14 +197,24 @@ void job_end(struct job *job)
     machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
 }
 
+/* Tells the peers why the job has failed; again at the next event if memory is too short for it. */
+void job_tell_failure(struct job *job)
+{
+    if (job->untold) {
+        job->out_of_memory = false;
+        peer_send_fail(job, &job->failure);
+        job->untold = job->out_of_memory;
+    }
+}
+
 void job_fail(struct job *job, const struct error *error, bool tell_peers)
 {
     if (job_ended(job)) {
         return;
     }
-    if (tell_peers) {
-        peer_send_fail(job, error);
-    }
+    job->failure = *error;
+    job->untold = tell_peers;
+    job_tell_failure(job);
     for (unsigned i = 0; i < job->ranks; i++) {
         if (job->rank[i]->machine.state != RANK_LEFT) {
             core_act(job->core, &(struct action){.type = ACTION_FAILED,
@@ -368,7 +380,7 @@ static uint64_t patience(const struct job *job)
 
 uint64_t job_deadline(const struct job *job)
 {
-    return patience(job);
+    return job->untold ? job->core->now_us + RETRY_US : patience(job);
 }
 
 void job_check_time(struct job *job)

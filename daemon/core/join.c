@@ -112,7 +112,7 @@ static void own_join(const struct job *job, bool reply, Adtopk__PeerJoin *join)
     join->reply = reply;
 }
 
-static void send_join(const struct job *job, uint16_t node, bool reply)
+static void send_join(struct job *job, uint16_t node, bool reply)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerJoin join;
@@ -120,7 +120,7 @@ static void send_join(const struct job *job, uint16_t node, bool reply)
     own_join(job, reply, &join);
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_JOIN;
     message.join = &join;
-    (void)peer_send(job, node, &message);
+    peer_send(job, node, &message);
 }
 
 /* Compares a member's join with this node's own. False, and the job has failed, if they differ. */
@@ -160,36 +160,27 @@ static bool agrees(struct job *job, const struct member *other)
     return true;
 }
 
-/* The node that has the rank, among those whose join is current; -1: none yet, -2: two have it. */
-static int rank_home(const struct job *job, uint32_t rank, uint16_t *second)
+static bool rank_is_here(const struct job *job, uint32_t rank)
 {
-    int home = -1;
-
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        for (uint32_t r = 0; member->incarnation != 0 && r < member->ranks; r++) {
-            if (member->rank[r] != rank) {
-                continue;
+        for (uint32_t r = 0; join_in_view(member) && r < member->ranks; r++) {
+            if (member->rank[r] == rank) {
+                return true;
             }
-            if (home >= 0) {
-                *second = member->node;
-                return -2;
-            }
-            home = member->node;
         }
     }
-    return home;
+    return false;
 }
 
 void join_missing_ranks(const struct job *job, char *text, size_t size)
 {
-    uint16_t second;
     size_t used = 0;
     unsigned missing = 0;
 
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         int written;
-        if (rank_home(job, rank, &second) != -1) {
+        if (rank_is_here(job, rank)) {
             continue;
         }
         if (++missing > 8) {
@@ -204,30 +195,46 @@ void join_missing_ranks(const struct job *job, char *text, size_t size)
     }
 }
 
-/* True if the current joins name every rank once. */
-bool join_complete(struct job *job)
+/* Notes a member's ranks in `seen`, one bit each. False, and the job has failed, if one was there.
+ */
+static bool note_ranks(struct job *job, const struct member *member, uint8_t *seen)
 {
-    uint32_t total = 0;
-    uint16_t second = 0;
-
-    for (unsigned i = 0; i < job->members; i++) {
-        total += job->member[i]->incarnation != 0 ? job->member[i]->ranks : 0;
-    }
-    if (total < job->world_size) {
-        return false;
-    }
-    for (uint32_t rank = 0; rank < job->world_size; rank++) {
-        int home = rank_home(job, rank, &second);
-        if (home == -2) {
+    for (uint32_t r = 0; r < member->ranks; r++) {
+        uint32_t rank = member->rank[r];
+        if (rank >= job->world_size) {
+            view_fail(job, ADTOPK_ERR_MISMATCH, "node %u has rank %u of job '%s', which has %u",
+                member->node, rank, job->key.name, job->world_size);
+            return false;
+        }
+        if ((seen[rank / 8] >> rank % 8 & 1) != 0) {
             view_fail(job, ADTOPK_ERR_MISMATCH, "rank %u of job '%s' runs twice, once on node %u",
-                rank, job->key.name, second);
+                rank, job->key.name, member->node);
             return false;
         }
-        if (home < 0) {
-            return false;
-        }
+        seen[rank / 8] |= (uint8_t)(1u << rank % 8);
     }
     return true;
+}
+
+bool join_complete(struct job *job)
+{
+    uint8_t *seen = calloc(job->world_size / 8 + 1, 1);
+    uint64_t total = 0;
+    bool once = true;
+
+    if (seen == NULL) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the ranks of job '%s'", job->key.name);
+        return false;
+    }
+    for (unsigned i = 0; once && i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (join_in_view(member)) {
+            once = note_ranks(job, member, seen);
+            total += member->ranks;
+        }
+    }
+    free(seen);
+    return once && total == job->world_size;
 }
 
 bool join_in_view(const struct member *member)

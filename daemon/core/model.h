@@ -99,6 +99,7 @@ struct member {
     uint64_t ops_done;
     uint32_t *delivered; /* rounds of its open step */
     uint32_t delivered_count;
+    uint32_t *copied; /* per round, then the operations: the view in which it got a copy */
 };
 
 struct tensor {
@@ -214,6 +215,9 @@ struct job {
     struct machine step;
     struct work settle;
     unsigned computing;
+    bool out_of_memory; /* something could not be sent: fails when the event is over */
+    bool untold;        /* it has failed, and the peers could not be told yet */
+    struct error failure;
 
     struct fetch *fetches;
 
@@ -263,6 +267,7 @@ struct job *job_find(struct core *core, uint64_t id);
 bool job_is_ending(const struct core *core, uint64_t id);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
 void job_fail(struct job *job, const struct error *error, bool tell_peers);
+void job_tell_failure(struct job *job);
 void job_end(struct job *job);
 void job_peer_down(struct job *job, uint16_t node);
 void job_check_time(struct job *job);

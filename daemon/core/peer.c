@@ -6,30 +6,33 @@
 #include "daemon/core/view.h"
 #include "proto/codec.h"
 
-bool peer_send(const struct job *job, uint16_t node, Adtopk__PeerMessage *message)
+/* A message that is lost for want of memory would leave somebody waiting: the job fails, but only
+ * when the event is over, because the caller is in the middle of something. */
+void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
+    struct links *links = job->core->links;
     size_t size = 0;
     uint8_t *bytes;
     struct buffer *buffer;
-    bool sent;
 
+    if (links_incarnation(links, node) == 0) {
+        return; /* never met: it gets a join when it comes up */
+    }
     message->job = job->id;
     bytes = codec_pack(&message->base, &size);
     buffer = bytes != NULL ? buffer_adopt(bytes, size) : NULL;
-    if (buffer == NULL) {
-        return false;
+    if (buffer == NULL || !links_send(links, node, LINK_CONTROL, buffer)) {
+        job->out_of_memory = true;
     }
-    sent = links_send(job->core->links, node, LINK_CONTROL, buffer);
     buffer_unref(buffer);
-    return sent;
 }
 
 /* To every other node of the view, or, before there is one, to every member that is known. */
-void peer_send_all(const struct job *job, Adtopk__PeerMessage *message)
+void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
 {
     for (unsigned i = 0; i < job->members; i++) {
         if (job->member[i]->node != job->core->config.node) {
-            (void)peer_send(job, job->member[i]->node, message);
+            peer_send(job, job->member[i]->node, message);
         }
     }
 }
@@ -57,7 +60,7 @@ void peer_send_fail(struct job *job, const struct error *error)
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
     for (unsigned i = 0; i < job->core->peers; i++) {
-        (void)peer_send(job, job->core->peer[i].node, &message);
+        peer_send(job, job->core->peer[i].node, &message);
     }
 }
 
@@ -84,7 +87,7 @@ void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t
     fetch.round = &round;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
     message.fetch = &fetch;
-    (void)peer_send(job, holder, &message);
+    peer_send(job, holder, &message);
 }
 
 static void on_split(struct job *job, const Adtopk__PeerSplit *split)
@@ -104,7 +107,8 @@ static void on_fail(struct job *job, uint16_t from, const Adtopk__PeerFail *fail
         failed->status > ADTOPK_NONFINITE && failed->status < ADTOPK_STATUS_COUNT
             ? (enum adtopk_status)failed->status
             : ADTOPK_ERR_PROTOCOL,
-        "%.200s (said node %u)", failed->text, from);
+        "%.200s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job",
+        from);
     job_fail(job, &error, false);
 }
 
@@ -125,14 +129,27 @@ static void dispatch(struct job *job, uint16_t from, const Adtopk__PeerMessage *
     }
 }
 
+/* What cannot be read may have been a commit: the jobs that share the node fail rather than wait.
+ */
+static void unreadable(struct core *core, uint16_t node, const struct error *err)
+{
+    core->bad_messages++;
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (!job_ended(job) && join_member(job, node) != NULL) {
+            view_fail(job, err->code, "node %u: %s", node, err->text);
+        }
+    }
+}
+
 void peer_message(struct core *core, uint16_t node, struct buffer *buffer)
 {
+    struct error err;
     Adtopk__PeerMessage *message = (Adtopk__PeerMessage *)codec_unpack(
-        &adtopk__peer_message__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, NULL);
+        &adtopk__peer_message__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, &err);
     struct job *job = message != NULL ? job_find(core, message->job) : NULL;
 
     if (message == NULL) {
-        core->bad_messages++;
+        unreadable(core, node, &err);
     } else if (job != NULL) {
         dispatch(job, node, message);
     }

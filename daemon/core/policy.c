@@ -133,7 +133,7 @@ static enum adtopk_status set_number(
     if (key->type == KEY_NUMBER) {
         *(double *)field = x;
     } else {
-        *(uint64_t *)field = (uint64_t)(key->type == KEY_SECONDS ? x * SECOND_US : x);
+        *(uint64_t *)field = (uint64_t)(key->type == KEY_SECONDS ? x * SECOND_US + 0.5 : x);
     }
     return ADTOPK_OK;
 }
@@ -204,6 +204,10 @@ enum adtopk_status policy_parse(struct policy *policy, const char *json, struct 
     bool seen[KEY_COUNT] = {false};
     enum adtopk_status status = ADTOPK_OK;
 
+    if (document != NULL && strstr(json, "\\u0000") != NULL) {
+        cJSON_Delete(document); /* its strings would end there and hide the rest */
+        return error_set(err, ADTOPK_ERR_POLICY, "policy: \\u0000 does not belong in it");
+    }
     if (document == NULL) {
         return error_set(err, ADTOPK_ERR_POLICY, "policy: not valid JSON at byte %zu",
             end != NULL ? (size_t)(end - json) : (size_t)0);

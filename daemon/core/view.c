@@ -66,7 +66,7 @@ static void refuse(struct job *job, uint16_t from)
     state.view = job->promised;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
     message.state = &state;
-    (void)peer_send(job, from, &message);
+    peer_send(job, from, &message);
 }
 
 /* Remembers whom the proposal is about. */
@@ -197,7 +197,7 @@ static void answer(struct job *job)
     if (job->coordinator == job->core->config.node) {
         coordinate_state(job, job->coordinator, &state);
     } else {
-        (void)peer_send(job, job->coordinator, &message);
+        peer_send(job, job->coordinator, &message);
     }
     free(list);
     free(step);

@@ -42,7 +42,7 @@ void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit);
 void fetch_answer(struct job *job);
 
 /* peer.c */
-bool peer_send(const struct job *job, uint16_t node, Adtopk__PeerMessage *message);
-void peer_send_all(const struct job *job, Adtopk__PeerMessage *message);
+void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+void peer_send_all(struct job *job, Adtopk__PeerMessage *message);
 
 #endif

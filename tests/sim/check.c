@@ -201,7 +201,7 @@ void check_step(
     if (world->job[job].forged) {
         return;
     }
-    dense = sim_must(calloc(world->elements, sizeof(*dense)));
+    dense = sim_alloc(world->elements * sizeof(*dense));
     for (unsigned t = 0; status == ADTOPK_OK && t < world->tensors; t++) {
         hash = hash * 31 + read_update(world, number, job, t, step, dense + offset);
         offset += world->numel[t];

@@ -17,7 +17,7 @@ static void send_packet(struct world *world, struct sim_event packet, const uint
 {
     packet.type = SIM_PACKET;
     packet.size = header_size + body_size;
-    packet.bytes = sim_must(malloc(packet.size + 1));
+    packet.bytes = sim_alloc(packet.size + 1);
     (void)memcpy(packet.bytes, header, header_size);
     if (body_size > 0) {
         (void)memcpy(packet.bytes + header_size, body, body_size);
@@ -32,7 +32,7 @@ static struct sim_event mutate(struct world *world, struct sim_event packet)
     struct sim_event copy = packet;
     uint64_t kind = world_random(world, 5);
 
-    copy.bytes = sim_must(malloc(packet.size + 1));
+    copy.bytes = sim_alloc(packet.size + 1);
     (void)memcpy(copy.bytes, packet.bytes, packet.size);
     if (kind == 0) {
         copy.size = world_random(world, packet.size + 1);
@@ -58,7 +58,7 @@ static void mutate_last(struct world *world, struct sim_event packet, const uint
     struct sim_event whole = packet, changed;
 
     whole.size = header_size + body_size;
-    whole.bytes = sim_must(malloc(whole.size + 1));
+    whole.bytes = sim_alloc(whole.size + 1);
     (void)memcpy(whole.bytes, header, header_size);
     if (body_size > 0) {
         (void)memcpy(whole.bytes + header_size, body, body_size);
@@ -144,7 +144,7 @@ static const void *memory_gradients(
     }
     if (trainer->arena == NULL || trainer->arena_size != size) {
         free(trainer->arena);
-        trainer->arena = sim_must(calloc(1, size));
+        trainer->arena = sim_alloc(size);
         trainer->arena_size = size;
     }
     return trainer->arena;
@@ -163,7 +163,7 @@ static void *memory_results(
     memory = &node->memory[job];
     if (memory->results == NULL || memory->results_size != size || !memory->results_old) {
         free(memory->results);
-        memory->results = sim_must(calloc(1, size));
+        memory->results = sim_alloc(size);
         memory->results_size = size;
         memory->results_old = false;
     }
@@ -185,7 +185,7 @@ static void *memory_store(
     memory = &node->memory[job];
     if (memory->store == NULL || memory->store_size != size) {
         free(memory->store);
-        memory->store = sim_must(calloc(1, size));
+        memory->store = sim_alloc(size);
         memory->store_size = size;
         memory->store_old = false;
     }

@@ -13,6 +13,28 @@ void *sim_must(void *pointer)
     return pointer;
 }
 
+#define ALLOC_TRIES 100
+
+void *sim_alloc(size_t size)
+{
+    void *pointer = NULL;
+
+    for (int i = 0; pointer == NULL && i < ALLOC_TRIES; i++) {
+        pointer = calloc(1, size);
+    }
+    return sim_must(pointer);
+}
+
+void *sim_realloc(void *old, size_t size)
+{
+    void *pointer = NULL;
+
+    for (int i = 0; pointer == NULL && i < ALLOC_TRIES; i++) {
+        pointer = realloc(old, size);
+    }
+    return sim_must(pointer);
+}
+
 static bool before(const struct sim_event *a, const struct sim_event *b)
 {
     return a->at_us != b->at_us ? a->at_us < b->at_us : a->order < b->order;
@@ -24,7 +46,7 @@ void queue_push(struct world *world, struct sim_event event)
 
     if (world->heap_size > world->heap_capacity) {
         world->heap_capacity = world->heap_capacity * 2 + 64;
-        world->heap = sim_must(realloc(world->heap, world->heap_capacity * sizeof(*world->heap)));
+        world->heap = sim_realloc(world->heap, world->heap_capacity * sizeof(*world->heap));
     }
     event.order = world->order++;
     while (at > 0 && before(&event, &world->heap[(at - 1) / 2])) {

@@ -105,7 +105,7 @@ static void say_join(struct liar *liar, uint16_t peer, uint32_t rank, uint32_t r
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerJoin join = ADTOPK__PEER_JOIN__INIT;
-    uint32_t *list = sim_must(malloc((ranks + 1) * sizeof(*list)));
+    uint32_t *list = sim_alloc((ranks + 1) * sizeof(*list));
 
     for (uint32_t r = 0; r < ranks; r++) {
         list[r] = rank + r;
@@ -318,7 +318,7 @@ static void lie(struct liar *liar)
 static void echo(struct liar *liar, const struct buffer *frame)
 {
     struct world *world = liar->ghost.world;
-    uint8_t *bytes = sim_must(malloc(frame->size));
+    uint8_t *bytes = sim_alloc(frame->size);
 
     (void)memcpy(bytes, frame->bytes, frame->size);
     store_u16(bytes + AT_SOURCE, GHOST);
@@ -340,7 +340,7 @@ static void answer(struct liar *liar, uint16_t peer, const Adtopk__PeerMessage *
         liar->policy = join->policy;
         if (liar->tensor == NULL) {
             liar->tensors = join->n_tensors;
-            liar->tensor = sim_must(malloc(join->n_tensors * sizeof(uint64_t) + 1));
+            liar->tensor = sim_alloc(join->n_tensors * sizeof(uint64_t) + 1);
             (void)memcpy(liar->tensor, join->tensors, join->n_tensors * sizeof(uint64_t));
         }
         if (join->reply) {

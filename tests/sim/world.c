@@ -256,10 +256,10 @@ static void make_job(struct world *world, unsigned number)
     job->id = core_job_id(&job->key);
     job->first = world->trainers;
     job->trainers = scenario->nodes * scenario->ranks_per_node;
-    job->update_hash = sim_must(calloc(scenario->steps + 1, sizeof(*job->update_hash)));
-    job->update_status = sim_must(calloc(scenario->steps + 1, 1));
-    job->applied = sim_must(calloc(world->elements, sizeof(*job->applied)));
-    job->residual = sim_must(calloc(scenario->nodes * world->elements, sizeof(double)));
+    job->update_hash = sim_alloc((scenario->steps + 1) * sizeof(*job->update_hash));
+    job->update_status = sim_alloc(scenario->steps + 1);
+    job->applied = sim_alloc(world->elements * sizeof(*job->applied));
+    job->residual = sim_alloc(scenario->nodes * world->elements * sizeof(double));
     world->trainers += job->trainers;
     for (unsigned i = 0; i < job->trainers; i++) {
         struct trainer *trainer = &world->trainer[job->first + i];
@@ -272,7 +272,7 @@ static void make_job(struct world *world, unsigned number)
 
 struct world *world_create(const struct scenario *scenario)
 {
-    struct world *world = sim_must(calloc(1, sizeof(*world)));
+    struct world *world = sim_alloc(sizeof(*world));
 
     world->scenario = *scenario;
     world->random = scenario->seed * 0x9e3779b97f4a7c15u + 1;

@@ -232,6 +232,9 @@ enum adtopk_status node_event(
 void queue_push(struct world *world, struct sim_event event);
 struct sim_event queue_pop(struct world *world);
 void *sim_must(void *pointer); /* aborts on NULL */
+/* Zeroed memory. A failure that a test injects was meant for the core, so they ask again. */
+void *sim_alloc(size_t size);
+void *sim_realloc(void *pointer, size_t size);
 
 /* trainer.c */
 void trainer_init(struct trainer *trainer, struct world *world);

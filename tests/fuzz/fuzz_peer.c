@@ -1,0 +1,302 @@
+/*
+ * Fuzz target: a hostile peer of a running job. Its links are true; what it says is the input.
+ *
+ * The input is a byte of reflexes (what the peer answers truly by itself), a byte that picks the
+ * job's policy and who coordinates, and a sequence of records: what, length, so many bytes. Some
+ * records are the core's own rank, time, and restarts.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fuzz/heap.h"
+#include "tests/fuzz/peer_host.h"
+
+/* More than a job of this size can need, whatever its peer sends. */
+#define HEAP_LIMIT (32u << 20)
+#define RECORDS_MAX 200
+#define ROUNDS_MAX 16
+
+enum record {
+    SAY_RAW,     /* bytes as a control message */
+    SAY_MESSAGE, /* the same with the job's id in front */
+    SAY_JOIN,
+    SAY_PREPARE,
+    SAY_STATE,
+    SAY_COMMIT,
+    SAY_FETCH,
+    SAY_SPLIT,
+    SAY_FRAME,     /* the core's last frame with changes */
+    SAY_FRAME_RAW, /* bytes as a frame */
+    SAY_REFLEXES,
+    RANK_PUSH,
+    RANK_PUSH_ALL, /* every tensor, and the end of the step */
+    RANK_STEP_END,
+    RANK_WAIT,
+    RANK_OP,
+    RANK_LEAVE,
+    RANK_LOST,
+    RANK_OPEN,
+    TIME,
+    HOLD, /* computes wait, or are done */
+    RESTART_CORE,
+    RESTART_PEER,
+    SAY_COPY, /* the core's last copy with changes */
+    RECORDS
+};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Byte i of a record, 0 behind its end. */
+static uint8_t byte_at(const uint8_t *bytes, size_t size, size_t i)
+{
+    return i < size ? bytes[i] : 0;
+}
+
+/* The same as a difference, -128 to 127. */
+static uint64_t change_at(const uint8_t *bytes, size_t size, size_t i)
+{
+    return byte_at(bytes, size, i) - UINT64_C(2) * (byte_at(bytes, size, i) & 128);
+}
+
+static void say_message(struct host *host, const uint8_t *bytes, size_t size)
+{
+    uint8_t message[9 + 255] = {0x09}; /* field 1, 8 bytes */
+
+    for (unsigned i = 0; i < 8; i++) {
+        message[1 + i] = (uint8_t)(host->job >> (8 * i));
+    }
+    memcpy(message + 9, bytes, size);
+    host_send(host, LINK_CONTROL, message, 9 + size);
+}
+
+/* A view some way above the last one; its members are both nodes, and others the input names. */
+static void say_prepare(struct host *host, const uint8_t *bytes, size_t size)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerPrepare prepare = ADTOPK__PEER_PREPARE__INIT;
+    uint32_t members[2 + ROUNDS_MAX];
+    uint64_t incarnations[2 + ROUNDS_MAX] = {0};
+    size_t count = 2;
+
+    members[0] = host->node < PEER ? host->node : PEER;
+    members[1] = host->node < PEER ? PEER : host->node;
+    for (unsigned i = 0; i < 2; i++) {
+        incarnations[i] =
+            members[i] == PEER ? host->peer_incarnation : links_incarnation(host->peer, host->node);
+    }
+    for (size_t i = 1; i < size && count < 2 + ROUNDS_MAX; i++) {
+        members[count++] = bytes[i];
+    }
+    prepare.view = host->view + byte_at(bytes, size, 0);
+    prepare.members = members;
+    prepare.n_members = count;
+    prepare.incarnations = incarnations;
+    prepare.n_incarnations = count;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_PREPARE;
+    message.prepare = &prepare;
+    host_send_message(host, &message);
+}
+
+/* Bytes: view, steps, operations (differences), fresh, splits, then delivered rounds. */
+static void say_state(struct host *host, const uint8_t *bytes, size_t size)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
+    uint32_t delivered[ROUNDS_MAX], split = byte_at(bytes, size, 4);
+    uint64_t step = host->step + split / 16;
+
+    state.view = host->view + (uint32_t)change_at(bytes, size, 0);
+    state.steps_done = host->step + change_at(bytes, size, 1);
+    state.ops_done = host->operation + change_at(bytes, size, 2);
+    state.fresh = (byte_at(bytes, size, 3) & 1) != 0;
+    state.split = &split;
+    state.split_step = &step;
+    state.n_split = state.n_split_step = split != 0;
+    state.delivered = delivered;
+    for (size_t i = 5; i < size && state.n_delivered < ROUNDS_MAX; i++) {
+        delivered[state.n_delivered++] = bytes[i];
+    }
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
+    message.state = &state;
+    host_send_message(host, &message);
+}
+
+/* Two bytes a round: bucket, and a difference of the number with the holder in its upper bits. */
+static Adtopk__PeerRound round_of(const struct host *host, uint8_t bucket, uint8_t what)
+{
+    Adtopk__PeerRound round = ADTOPK__PEER_ROUND__INIT;
+
+    round.bucket = bucket == 255 ? UINT32_MAX : bucket;
+    round.operation = (what & 1) != 0;
+    round.number = (round.operation ? host->operation : host->step) + ((what >> 1) & 3) - 1;
+    round.holder = (what >> 3) % 8 == 7 ? UINT32_C(70000) : (what >> 3) % 8;
+    return round;
+}
+
+static void say_commit(struct host *host, const uint8_t *bytes, size_t size)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
+    Adtopk__PeerRound round[ROUNDS_MAX], *list[ROUNDS_MAX];
+
+    commit.view = host->view + (uint32_t)change_at(bytes, size, 0);
+    commit.delivered = list;
+    for (size_t i = 1; i + 1 < size && commit.n_delivered < ROUNDS_MAX; i += 2) {
+        list[commit.n_delivered] = &round[commit.n_delivered];
+        round[commit.n_delivered++] = round_of(host, bytes[i], bytes[i + 1]);
+    }
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_COMMIT;
+    message.commit = &commit;
+    host_send_message(host, &message);
+}
+
+static void say_fetch(struct host *host, const uint8_t *bytes, size_t size)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerFetch fetch = ADTOPK__PEER_FETCH__INIT;
+    Adtopk__PeerRound round = round_of(host, byte_at(bytes, size, 0), byte_at(bytes, size, 1));
+
+    fetch.round = &round;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
+    message.fetch = &fetch;
+    host_send_message(host, &message);
+}
+
+static void say_split(struct host *host, const uint8_t *bytes, size_t size)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerSplit split = ADTOPK__PEER_SPLIT__INIT;
+
+    split.bucket = byte_at(bytes, size, 0);
+    split.step = host->step + change_at(bytes, size, 1);
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_SPLIT;
+    message.split = &split;
+    host_send_message(host, &message);
+}
+
+static void say(struct host *host, enum record what, const uint8_t *bytes, size_t size)
+{
+    switch (what) {
+    case SAY_RAW: host_send(host, LINK_CONTROL, bytes, size); break;
+    case SAY_MESSAGE: say_message(host, bytes, size); break;
+    case SAY_JOIN:
+        host_send_join(host, host->view + (uint32_t)change_at(bytes, size, 0),
+            (byte_at(bytes, size, 1) & 1) != 0);
+        break;
+    case SAY_PREPARE: say_prepare(host, bytes, size); break;
+    case SAY_STATE: say_state(host, bytes, size); break;
+    case SAY_COMMIT: say_commit(host, bytes, size); break;
+    case SAY_FETCH: say_fetch(host, bytes, size); break;
+    case SAY_SPLIT: say_split(host, bytes, size); break;
+    case SAY_FRAME: host_send_frame(host, bytes, size); break;
+    case SAY_FRAME_RAW: host_send(host, LINK_BULK, bytes, size); break;
+    default: host->reflexes = byte_at(bytes, size, 0); break;
+    }
+}
+
+static void push(struct host *host, uint32_t tensor, uint8_t seed)
+{
+    struct event event = {.type = EVENT_RANK_PUSH};
+
+    host_fill(host, tensor, seed);
+    event.step.tensor = tensor;
+    event.step.number = host->step;
+    host_event(host, event);
+}
+
+static void rank_op(struct host *host, const uint8_t *bytes, size_t size)
+{
+    struct event event = {.type = EVENT_RANK_OP};
+
+    event.op.number = host->operation;
+    event.op.kind = (enum op_kind)(byte_at(bytes, size, 0) % OP_KIND_COUNT);
+    event.op.root = byte_at(bytes, size, 1) % 3;
+    event.op.size = event.op.kind == OP_BARRIER ? 0 : byte_at(bytes, size, 2) * 4u;
+    host_event(host, event);
+}
+
+static void rank_do(struct host *host, enum record what, const uint8_t *bytes, size_t size)
+{
+    struct event event = {.type = EVENT_RANK_STEP_END};
+
+    if (host->session == 0 && what != RANK_OPEN) {
+        return; /* the local sessions see to that */
+    }
+    event.step.tensor = byte_at(bytes, size, 0) % (HOST_TENSORS + 1);
+    event.step.number = host->step;
+    switch (what) {
+    case RANK_PUSH: push(host, event.step.tensor, byte_at(bytes, size, 1)); return;
+    case RANK_PUSH_ALL:
+        for (uint32_t t = 0; t < HOST_TENSORS && host->session != 0; t++) {
+            push(host, t, byte_at(bytes, size, t));
+        }
+        if (host->session == 0) {
+            return;
+        }
+        break;
+    case RANK_STEP_END: break;
+    case RANK_WAIT: event.type = EVENT_RANK_WAIT; break;
+    case RANK_OP: rank_op(host, bytes, size); return;
+    case RANK_LEAVE: event.type = EVENT_RANK_LEAVE; break;
+    case RANK_LOST:
+        event.type = EVENT_RANK_LOST;
+        event.reason = "its process ended";
+        host_event(host, event);
+        host->session = 0;
+        return;
+    default: host_open(host); return;
+    }
+    host_event(host, event);
+}
+
+static void act(struct host *host, enum record what, const uint8_t *bytes, size_t size)
+{
+    if (what <= SAY_REFLEXES) {
+        say(host, what, bytes, size);
+    } else if (what <= RANK_OPEN) {
+        rank_do(host, what, bytes, size);
+    } else if (what == TIME) {
+        host_wait(host, UINT64_C(1) << (byte_at(bytes, size, 0) % 32)); /* up to half an hour */
+    } else if (what == HOLD) {
+        host->hold = !host->hold;
+        host_compute(host);
+    } else if (what == SAY_COPY) {
+        host_send_copy(host, bytes, size);
+    } else if (what == RESTART_CORE) {
+        host_restart_core(host);
+    } else {
+        host_restart_peer(host);
+    }
+    host_pump(host);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char *const policies[] = {
+        "{\"density\":0.1,\"bucket_bytes\":600}",
+        "{\"density\":0.1,\"scope\":\"rank\",\"values\":\"f32\",\"indices\":\"bitmap\"}",
+        "{\"sparsifier\":\"dense\",\"bucket_bytes\":1,\"reduce\":\"sum\"}",
+        "{\"sparsifier\":\"topk\",\"dense_values\":\"bf16\",\"on_peer_loss\":\"fail\"}",
+    };
+    static struct host host; /* large */
+    size_t before = heap_used(), at = 2;
+
+    if (size < 2) {
+        return 0;
+    }
+    host_init(&host, data[1] & 1 ? 2 : 0, policies[data[1] / 2 % 4], data[0]);
+    for (unsigned records = 0; records < RECORDS_MAX && size - at >= 2; records++) {
+        enum record what = (enum record)(data[at] % RECORDS);
+        size_t length = data[at + 1];
+
+        at += 2;
+        length = length < size - at ? length : size - at;
+        act(&host, what, data + at, length);
+        at += length;
+        if (heap_used() > before + HEAP_LIMIT) {
+            abort();
+        }
+    }
+    host_free(&host);
+    return 0;
+}

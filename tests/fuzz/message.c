@@ -1,0 +1,56 @@
+#include "tests/fuzz/message.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fuzz/heap.h"
+
+#define LIMIT 60000u
+
+/* What comes out of a message goes in again, and comes out the same. */
+static void check_again(const ProtobufCMessageDescriptor *type, const ProtobufCMessage *message)
+{
+    size_t size = 0, again_size = 0;
+    uint8_t *bytes = codec_pack(message, &size), *again_bytes;
+    ProtobufCMessage *again;
+
+    if (bytes == NULL || !protobuf_c_message_check(message)) {
+        abort();
+    }
+    again = codec_unpack(type, bytes, size, SIZE_MAX, NULL);
+    if (again == NULL) {
+        free(bytes); /* packing may take more bytes, and nested lengths more heap, than came in */
+        return;
+    }
+    again_bytes = codec_pack(again, &again_size);
+    if (again_bytes == NULL || again_size != size || memcmp(bytes, again_bytes, size) != 0) {
+        abort();
+    }
+    free(again_bytes);
+    free(bytes);
+    codec_free(again);
+}
+
+void message_check(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
+{
+    struct error err = {ADTOPK_OK, ""};
+    size_t before = heap_used();
+    ProtobufCMessage *message = codec_unpack(type, bytes, size, LIMIT, &err);
+    size_t after = heap_used();
+
+    if (message == NULL) {
+        if (err.code != ADTOPK_ERR_PROTOCOL || err.text[0] == '\0') {
+            abort();
+        }
+    } else {
+        if (size > LIMIT ||
+            (after > before && after - before > size * CODEC_EXPANSION + CODEC_SLACK)) {
+            abort();
+        }
+        check_again(type, message);
+    }
+    codec_free(message);
+    if (heap_used() > before) {
+        abort(); /* a leak, at once */
+    }
+}

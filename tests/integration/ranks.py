@@ -1,0 +1,154 @@
+"""Ranks that do what a test says: processes of trainer.c, alone or as a job over a cluster."""
+import os
+import select
+import subprocess
+import time
+
+from cluster import die_with_parent
+
+ANSWER_SECONDS = 60
+
+
+class RankError(Exception):
+    """A rank answered with an error, or not at all. name: the status, as in "peer"."""
+
+    def __init__(self, text, name=""):
+        super().__init__(text)
+        self.name = name
+
+
+class Rank:
+    """One process of trainer.c."""
+
+    def __init__(self, build, address, job, rank, world, policy="-", run="0", prepare=None):
+        self.rank = rank
+        self.opening = f"open {address} {job} {run} {rank} {world} {policy}"
+        self.buffer = b""
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith("ADTOPK_")}
+        self.process = subprocess.Popen(
+            [os.path.join(build, "tests", "integration", "test-trainer")], env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=prepare or die_with_parent)
+
+    def send(self, *commands):
+        """Sends commands without waiting for their answers."""
+        self.process.stdin.write("".join(one + "\n" for one in commands).encode())
+        self.process.stdin.flush()
+
+    def answer(self, timeout=ANSWER_SECONDS):
+        """The next answer, without its "ok". Raises RankError for an error."""
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self.buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise RankError(f"rank {self.rank} does not answer")
+            read = os.read(self.process.stdout.fileno(), 65536)
+            if not read:
+                raise RankError(f"rank {self.rank} ended with {self.process.wait()}")
+            self.buffer += read
+        line, self.buffer = self.buffer.split(b"\n", 1)
+        word, _, rest = line.decode().partition(" ")
+        if word == "ok":
+            return rest
+        name, _, sentence = rest.partition(" ")
+        raise RankError(sentence, name)
+
+    def error(self, timeout=ANSWER_SECONDS):
+        """The next answer, which must be an error: (name, sentence)."""
+        try:
+            answer = self.answer(timeout)
+        except RankError as error:
+            if error.name == "":
+                raise
+            return error.name, str(error)
+        raise AssertionError(f"rank {self.rank} answered '{answer}', not an error")
+
+    def do(self, *commands):
+        """Sends commands and returns the last one's answer; all must succeed."""
+        self.send(*commands)
+        return [self.answer() for _ in commands][-1]
+
+    def pending(self):
+        """True if the rank has not answered yet."""
+        return b"\n" not in self.buffer and \
+            not select.select([self.process.stdout], [], [], 0)[0]
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def end(self):
+        """Ends the process in order."""
+        try:
+            self.process.stdin.close()
+            self.process.wait(20)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            pass
+        self.kill()
+
+
+class Job:
+    """All ranks of a job, rank r on node homes[r]. tensors: (name, dtype, forms, shape) each."""
+
+    def __init__(self, cluster, build, name, homes, tensors, policy="-", run="0", before=()):
+        self.name = name
+        self.tensors = tensors
+        self.before = list(before)
+        self.ranks = []
+        try:
+            for rank, node in enumerate(homes):
+                self.ranks.append(Rank(build, cluster.address(node), name, rank, len(homes),
+                                       policy, run))
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            self.end()
+        else:
+            self.kill()
+
+    def each(self, *commands):
+        """Sends the same commands to every rank; returns each one's last answer."""
+        for rank in self.ranks:
+            rank.send(*commands)
+        return [[rank.answer() for _ in commands][-1] for rank in self.ranks]
+
+    def registrations(self):
+        return [f"tensor {name} {dtype} {forms} {'x'.join(map(str, shape))}"
+                for name, dtype, forms, shape in self.tensors]
+
+    def join(self):
+        """Opens, registers and commits on all ranks."""
+        for rank in self.ranks:
+            rank.send(rank.opening, *self.before, *self.registrations(), "commit")
+        for rank in self.ranks:
+            for _ in range(2 + len(self.before) + len(self.tensors)):
+                rank.answer()
+        return self
+
+    def steps(self, count):
+        """Trains; all ranks must agree: (status, accepted, withdrawn, hash of all updates)."""
+        answers = self.each(f"steps {count}")
+        if len(set(answers)) != 1:
+            raise AssertionError(f"the ranks differ: {answers}")
+        status, accepted, withdrawn, updates = answers[0].split()
+        return status, int(accepted), int(withdrawn), updates
+
+    def kill(self):
+        for rank in self.ranks:
+            rank.kill()
+
+    def end(self):
+        # All at once: a rank that closes does not wait for the others.
+        for rank in self.ranks:
+            rank.process.stdin.close()
+        for rank in self.ranks:
+            rank.end()

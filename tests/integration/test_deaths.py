@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""Ranks and daemons that die at any stage: those who depend on them hear of it, the others do not.
+
+usage: test_deaths.py BUILD [unittest's arguments]
+"""
+import signal
+import time
+import unittest
+
+import scene
+from cluster import Cluster
+from ranks import Job, Rank
+from scene import SOON, TENSORS, Scene, text
+
+
+class Deaths(Scene):
+    """A rank is killed at any stage: the others hear which one within a second."""
+
+    HOMES = [0, 0, 1, 1]
+
+    def check(self, prepare, victim):
+        """prepare(ranks, victim) brings the ranks to their stage; the others then wait."""
+        ranks = self.ranks(self.HOMES)
+        others = [rank for rank in ranks if rank.rank != victim]
+        prepare(ranks, ranks[victim])
+        died = time.monotonic()
+        ranks[victim].kill()
+        for rank in others:
+            self.assert_error(rank, "peer", f"rank {victim}", timeout=SOON)
+        self.assertLess(time.monotonic() - died, SOON)
+        for rank in others:
+            rank.kill()
+        self.assert_clean()
+
+    def each(self, prepare):
+        for victim in (0, 3):
+            with self.subTest(victim=victim):
+                Scene.serial += 1
+                self.name = f"job{Scene.serial}"
+                self.check(prepare, victim)
+
+    @staticmethod
+    def register(ranks):
+        for rank in ranks:
+            rank.do(rank.opening, "tensor a f32 both 32x64", "tensor b f32 both 8")
+
+    @staticmethod
+    def commit(ranks):
+        for rank in ranks:
+            rank.send("commit")
+        for rank in ranks:
+            rank.answer()
+
+    def test_after_open(self):
+        def prepare(ranks, victim):
+            victim.do(victim.opening)
+            others = [rank for rank in ranks if rank is not victim]
+            self.register(others)
+            for rank in others:
+                rank.send("commit")
+            self.wait_committed(others)
+        self.each(prepare)
+
+    def test_in_commit(self):
+        """The victim waits in commit for a rank that never comes; so do the others."""
+        for victim in (0, 2):
+            with self.subTest(victim=victim):
+                Scene.serial += 1
+                self.name = f"job{Scene.serial}"
+                ranks = [self.rank(node, rank, 4) for rank, node in enumerate([0, 0, 1])]
+                self.register(ranks)
+                for rank in ranks:
+                    rank.send("commit")
+                self.wait_committed(ranks)
+                ranks[victim].kill()
+                for rank in ranks:
+                    if rank.rank != victim:
+                        self.assert_error(rank, "peer", f"rank {victim}", timeout=SOON)
+
+    def wait_committed(self, ranks):
+        """Until their commits have reached the daemons, as far as can be seen from outside."""
+        deadline = time.monotonic() + 10
+        nodes = {self.HOMES[rank.rank] for rank in ranks}
+        while any(not any(job["name"] == self.name for job in self.cluster.status(node)["jobs"])
+                  for node in nodes):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        time.sleep(0.1)
+
+    def test_between_steps(self):
+        def prepare(ranks, victim):
+            self.register(ranks)
+            self.commit(ranks)
+            for rank in ranks:
+                rank.send("steps 3")
+            for rank in ranks:
+                rank.answer()
+            for rank in ranks:
+                if rank is not victim:
+                    rank.send("steps 1")
+        self.each(prepare)
+
+    def test_in_mid_push(self):
+        def prepare(ranks, victim):
+            self.register(ranks)
+            self.commit(ranks)
+            victim.do("push 0")
+            for rank in ranks:
+                if rank is not victim:
+                    rank.send("steps 1")
+        self.each(prepare)
+
+    def test_while_waiting(self):
+        """The victim waits for the step, and another rank has not pushed yet."""
+        def prepare(ranks, victim):
+            self.register(ranks)
+            self.commit(ranks)
+            late = ranks[1]
+            for rank in ranks:
+                if rank is not late:
+                    rank.send("steps 1")
+            late.do("push 0")
+            late.send("barrier")
+        self.each(prepare)
+
+    def test_in_a_barrier(self):
+        def prepare(ranks, victim):
+            self.register(ranks)
+            self.commit(ranks)
+            for rank in ranks:
+                if rank is not ranks[1]:
+                    rank.send("barrier")
+            ranks[1].send("steps 1")
+        self.each(prepare)
+
+    def test_while_training(self):
+        def prepare(ranks, victim):
+            self.register(ranks)
+            self.commit(ranks)
+            for rank in ranks:
+                rank.send("steps 1000000")
+            time.sleep(0.2)
+        self.each(prepare)
+
+    def test_stopped_process(self):
+        """One that is only stopped is waited for, and all goes on when it continues."""
+        job = self.joined(self.HOMES)
+        job.ranks[2].process.send_signal(signal.SIGSTOP)
+        for rank in job.ranks:
+            rank.send("steps 2")
+        time.sleep(0.5)
+        self.assertTrue(all(rank.pending() for rank in job.ranks))
+        job.ranks[2].process.send_signal(signal.SIGCONT)
+        self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
+
+    def test_leaving_in_mid_step(self):
+        job = self.joined(self.HOMES)
+        for rank in job.ranks[:3]:
+            rank.send("steps 1")
+        job.ranks[3].do("push 0", "close")
+        for rank in job.ranks[:3]:
+            self.assert_error(rank, "peer", "rank 3", timeout=SOON)
+
+    def test_leaving_early(self):
+        """A rank that leaves between steps ends nothing until the others begin one."""
+        job = self.joined(self.HOMES)
+        self.assertEqual(job.steps(2)[0], "ok")
+        job.ranks[3].do("close")
+        for rank in job.ranks[:3]:
+            rank.send("steps 1")
+        for rank in job.ranks[:3]:
+            self.assert_error(rank, "peer", timeout=SOON)
+
+    def test_again_and_again(self):
+        """Nothing is left behind little by little."""
+        for _ in range(20):
+            Scene.serial += 1
+            self.name = f"job{Scene.serial}"
+            job = self.joined([0, 1])
+            job.ranks[0].send("steps 100000")
+            job.ranks[1].send("steps 100000")
+            job.ranks[1].kill()
+            self.assert_error(job.ranks[0], "peer", "rank 1", timeout=SOON)
+            job.kill()
+
+
+    def test_same_name_again(self):
+        """A job whose rank died can be started anew at once, under its old name."""
+        for _ in range(5):
+            job = self.joined(self.HOMES)
+            for rank in job.ranks:
+                rank.send("steps 1000000")
+            job.ranks[2].kill()
+            for rank in job.ranks:
+                if rank.rank != 2:
+                    self.assert_error(rank, "peer", "rank 2", timeout=SOON)
+            job.kill()
+        job = self.joined(self.HOMES)
+        self.assertEqual(job.steps(3)[:3], ("ok", 3, 0))
+
+
+class DaemonDies(unittest.TestCase):
+    """A daemon is killed in mid-training: every rank gets an error that names the node."""
+
+    SETTINGS = {"peer_timeout_ms": 1500, "heartbeat_ms": 200}
+
+    def check(self, victim, policy, name, word):
+        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, scene.BUILD, "doomed", [0, 0, 1, 1], TENSORS, policy) as job:
+            job.join()
+            self.assertEqual(job.steps(3)[0], "ok")
+            for rank in job.ranks:
+                rank.send("steps 1000000")
+            time.sleep(0.2)
+            cluster.daemons[victim].kill()
+            near = [rank for rank in job.ranks if rank.rank // 2 == victim]
+            for rank in near:
+                got, sentence = rank.error(5)
+                self.assertEqual(got, "unreachable", sentence)
+            for rank in job.ranks:
+                if rank not in near:
+                    got, sentence = rank.error(20)
+                    self.assertEqual(got, name, sentence)
+                    self.assertIn(word, sentence)
+
+    def test_fail(self):
+        for victim in (0, 1):
+            self.check(victim, text(on_peer_loss="fail"), "peer", f"node {victim}")
+
+    def test_wait(self):
+        for victim in (0, 1):
+            self.check(victim, text(on_peer_loss="wait", wait_limit=0.5), "timeout",
+                       f"node {victim}")
+
+    def test_job_on_the_other_node(self):
+        """A job that has no ranks on the lost node does not notice."""
+        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, scene.BUILD, "here", [0, 0], TENSORS,
+                    text(on_peer_loss="fail")) as job:
+            job.join()
+            cluster.daemons[1].kill()
+            deadline = time.monotonic() + 20
+            while cluster.status(0)["peers"][0]["state"] == "up":
+                self.assertLess(time.monotonic(), deadline)
+                self.assertEqual(job.steps(5)[0], "ok")
+            self.assertEqual(job.steps(5)[0], "ok")
+
+    def test_while_joining(self):
+        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, scene.BUILD, "doomed", [0, 1, 1], TENSORS,
+                    text(join_timeout=1)) as job:
+            for rank in job.ranks[:2]:
+                rank.send(rank.opening, *job.registrations(), "commit")
+                for _ in range(1 + len(TENSORS)):
+                    rank.answer()
+            cluster.daemons[1].kill()
+            self.assertEqual(job.ranks[1].error(5)[0], "unreachable")
+            self.assertEqual(job.ranks[0].error(20)[0], "timeout")
+
+    def test_stopped_daemon(self):
+        """In order: the ranks on the other node hear it too."""
+        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, scene.BUILD, "doomed", [0, 1], TENSORS,
+                    text(on_peer_loss="fail")) as job:
+            job.join()
+            for rank in job.ranks:
+                rank.send("steps 1000000")
+            self.assertEqual(cluster.daemons[1].stop(), 0)
+            self.assertIn(job.ranks[1].error(5)[0], ("unreachable", "peer"))
+            name, sentence = job.ranks[0].error(20)
+            self.assertEqual(name, "peer", sentence)
+            self.assertIn("node 1", sentence)
+
+    def test_paused_daemon(self):
+        """One that is stopped for a while delays the job and changes nothing, whether the others
+        noticed or not."""
+        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster:
+            hashes = []
+            for pause in (0, 0.7, 2.5):
+                with Job(cluster, scene.BUILD, "paused", [0, 1], TENSORS,
+                         run=str(pause)) as job:
+                    job.join()
+                    for rank in job.ranks:
+                        rank.send("steps 400")
+                    if pause:
+                        cluster.daemons[1].signal(signal.SIGSTOP)
+                        time.sleep(pause)
+                        cluster.daemons[1].signal(signal.SIGCONT)
+                    answers = {rank.answer() for rank in job.ranks}
+                    self.assertEqual(len(answers), 1)
+                    hashes.append(answers.pop())
+            self.assertEqual(len(set(hashes)), 1, hashes)
+            cluster.stop()
+
+    def test_comes_back_without_residuals(self):
+        """Its ranks start anew as well, but the job cannot go on: what it had kept is lost."""
+        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, scene.BUILD, "doomed", [0, 1], TENSORS, text(wait_limit=20)) as job:
+            job.join()
+            self.assertEqual(job.steps(3)[0], "ok")
+            for rank in job.ranks:
+                rank.send("steps 1000000")
+            cluster.daemons[1].kill()
+            self.assertEqual(job.ranks[1].error(5)[0], "unreachable")
+            cluster.restart(1)
+            second = Rank(scene.BUILD, cluster.address(1), "doomed", 1, 2, text(wait_limit=20))
+            self.addCleanup(second.kill)
+            second.do(second.opening, *job.registrations())
+            second.send("commit")
+            for rank in (job.ranks[0], second):
+                name, sentence = rank.error(15)
+                self.assertEqual(name, "lost", sentence)
+                self.assertIn("node 1", sentence)
+
+
+if __name__ == "__main__":
+    scene.main(__doc__)

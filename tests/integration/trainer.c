@@ -1,0 +1,491 @@
+/*
+ * A rank that does what it is told: one command a line on standard input, one line of answer each
+ * on standard output, "ok ..." or "error NAME SENTENCE". The commands stand in the table below.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/integration/gradients.h"
+
+#define TRAINER_MAX_TENSORS 4096
+#define TRAINER_WORDS 8
+#define TRAINER_HASH 0xcbf29ce484222325u
+
+struct trainer_tensor {
+    enum adtopk_dtype dtype;
+    uint64_t numel;
+    bool pushed;
+    double *given; /* sums over the accepted steps, element by element; NULL: not kept */
+    double *got;
+    float *scratch; /* the dense form of a list */
+};
+
+struct trainer {
+    adtopk_context *context;
+    struct trainer_tensor tensor[TRAINER_MAX_TENSORS];
+    uint32_t tensors;
+    struct gradients_source source;
+    uint64_t skipped; /* the gradients of step s are those of step s + skipped of the stream */
+    uint64_t poison_step;
+    uint32_t poison_tensor;
+    float poison; /* 0: none */
+    bool totals;
+    FILE *trace;
+    uint64_t hash;
+    uint64_t accepted, withdrawn;
+    char problem[256]; /* what is wrong with an update */
+};
+
+static bool trainer_fail(const struct trainer *trainer, enum adtopk_status status)
+{
+    printf("error %s %s\n", adtopk_status_name(status),
+        trainer->problem[0] != '\0' ? trainer->problem : adtopk_message(trainer->context));
+    return false;
+}
+
+static bool trainer_refuse(const char *why)
+{
+    printf("error usage %s\n", why);
+    return false;
+}
+
+static bool trainer_done(const struct trainer *trainer, enum adtopk_status status)
+{
+    return status == ADTOPK_OK ? printf("ok\n") > 0 : trainer_fail(trainer, status);
+}
+
+/* ---- joining ---- */
+
+static bool trainer_open(struct trainer *trainer, char **word)
+{
+    const struct adtopk_options options = {.address = word[1],
+        .job = word[2],
+        .run_id = word[3],
+        .rank = atoi(word[4]),
+        .has_rank = 1,
+        .world_size = atoi(word[5]),
+        .policy = strcmp(word[6], "-") == 0 ? NULL : word[6]};
+
+    trainer->source.rank = strtoull(word[4], NULL, 10);
+    return trainer_done(trainer, adtopk_open(&options, &trainer->context));
+}
+
+static unsigned trainer_forms(const char *word)
+{
+    return strcmp(word, "list") == 0    ? (unsigned)ADTOPK_FORM_LIST
+           : strcmp(word, "dense") == 0 ? (unsigned)ADTOPK_FORM_DENSE
+                                        : (unsigned)ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE;
+}
+
+static bool trainer_register(struct trainer *trainer, char **word)
+{
+    struct trainer_tensor *tensor = &trainer->tensor[trainer->tensors];
+    struct adtopk_tensor_spec spec = {.name = word[1], .forms = trainer_forms(word[3])};
+    enum adtopk_status status;
+
+    if (trainer->tensors == TRAINER_MAX_TENSORS) {
+        return trainer_refuse("too many tensors");
+    }
+    spec.dtype = strcmp(word[2], "f16") == 0    ? ADTOPK_F16
+                 : strcmp(word[2], "bf16") == 0 ? ADTOPK_BF16
+                                                : ADTOPK_F32;
+    *tensor = (struct trainer_tensor){.dtype = spec.dtype, .numel = 1};
+    for (char *size = word[4]; size != NULL && spec.dims < ADTOPK_MAX_DIMS;) {
+        char *end;
+        spec.shape[spec.dims] = strtoull(size, &end, 10);
+        tensor->numel *= spec.shape[spec.dims++];
+        size = *end == 'x' ? end + 1 : NULL;
+    }
+    status = adtopk_register(trainer->context, &spec, NULL);
+    trainer->tensors += status == ADTOPK_OK;
+    return trainer_done(trainer, status);
+}
+
+static bool trainer_commit(struct trainer *trainer, char **word)
+{
+    const enum adtopk_status status = adtopk_commit(trainer->context);
+
+    (void)word;
+    for (uint32_t t = 0; status == ADTOPK_OK && t < trainer->tensors; t++) {
+        struct trainer_tensor *tensor = &trainer->tensor[t];
+        tensor->scratch = calloc(tensor->numel, sizeof(float));
+        tensor->given = trainer->totals ? calloc(tensor->numel, sizeof(double)) : NULL;
+        tensor->got = trainer->totals ? calloc(tensor->numel, sizeof(double)) : NULL;
+        if (tensor->scratch == NULL ||
+            (trainer->totals && (tensor->given == NULL || tensor->got == NULL))) {
+            return trainer_refuse("no memory");
+        }
+    }
+    return trainer_done(trainer, status);
+}
+
+/* ---- what a step brings ---- */
+
+static bool trainer_gradients(struct trainer *trainer, char **word)
+{
+    trainer->source.kind = strcmp(word[1], "integer") == 0  ? GRADIENTS_INTEGER
+                           : strcmp(word[1], "random") == 0 ? GRADIENTS_RANDOM
+                                                            : GRADIENTS_ZERO;
+    trainer->source.seed = strtoull(word[2], NULL, 10);
+    return printf("ok\n") > 0;
+}
+
+static bool trainer_poison(struct trainer *trainer, char **word)
+{
+    trainer->poison_step = strtoull(word[1], NULL, 10);
+    trainer->poison_tensor = (uint32_t)strtoul(word[2], NULL, 10);
+    trainer->poison = strcmp(word[3], "nan") == 0 ? NAN : INFINITY;
+    return printf("ok\n") > 0;
+}
+
+static bool trainer_skip(struct trainer *trainer, char **word)
+{
+    trainer->skipped += strtoull(word[1], NULL, 10);
+    return printf("ok\n") > 0;
+}
+
+static bool trainer_totals(struct trainer *trainer, char **word)
+{
+    (void)word;
+    trainer->totals = true;
+    return printf("ok\n") > 0;
+}
+
+static bool trainer_trace(struct trainer *trainer, char **word)
+{
+    trainer->trace = fopen(word[1], "wb");
+    return trainer->trace != NULL ? printf("ok\n") > 0 : trainer_refuse("cannot write the trace");
+}
+
+/* ---- steps ---- */
+
+static enum adtopk_status trainer_push_tensor(struct trainer *trainer, uint32_t t)
+{
+    struct trainer_tensor *tensor = &trainer->tensor[t];
+    void *gradient = adtopk_gradient(trainer->context, t);
+    const uint64_t step = adtopk_step(trainer->context);
+
+    trainer->source.step = step + trainer->skipped;
+    for (uint64_t i = 0; gradient != NULL && i < tensor->numel; i++) {
+        gradients_store(
+            gradient, tensor->dtype, i, gradients_value(&trainer->source, tensor->dtype, t, i));
+    }
+    if (gradient != NULL && trainer->poison != 0 && trainer->poison_step == step &&
+        trainer->poison_tensor == t) {
+        gradients_store(gradient, tensor->dtype, tensor->numel - 1, trainer->poison);
+    }
+    tensor->pushed = true;
+    return adtopk_push(trainer->context, t, NULL);
+}
+
+static bool trainer_push(struct trainer *trainer, char **word)
+{
+    return trainer_done(
+        trainer, trainer_push_tensor(trainer, (uint32_t)strtoul(word[1], NULL, 10)));
+}
+
+/* The gradients that were pushed in this step count towards the totals. */
+static void trainer_add_given(struct trainer *trainer, uint32_t t)
+{
+    struct trainer_tensor *tensor = &trainer->tensor[t];
+
+    for (uint64_t i = 0; tensor->pushed && tensor->given != NULL && i < tensor->numel; i++) {
+        tensor->given[i] += (double)gradients_value(&trainer->source, tensor->dtype, t, i);
+    }
+}
+
+static enum adtopk_status trainer_wrong(struct trainer *trainer, uint32_t t, const char *what)
+{
+    (void)snprintf(
+        trainer->problem, sizeof trainer->problem, "update of tensor %" PRIu32 ": %s", t, what);
+    return ADTOPK_ERR_PROTOCOL;
+}
+
+/* Scatters the list into scratch, and compares that with the dense form if there is one. */
+static enum adtopk_status trainer_scatter(
+    struct trainer *trainer, uint32_t t, const struct adtopk_update *update)
+{
+    struct trainer_tensor *tensor = &trainer->tensor[t];
+
+    memset(tensor->scratch, 0, tensor->numel * sizeof(float));
+    for (uint64_t i = 0; i < update->count; i++) {
+        if (update->index[i] >= tensor->numel || tensor->scratch[update->index[i]] != 0) {
+            return trainer_wrong(trainer, t, "an index is out of range or comes twice");
+        }
+        tensor->scratch[update->index[i]] = update->value[i];
+    }
+    for (uint64_t i = 0; update->dense != NULL && i < tensor->numel; i++) {
+        if (tensor->scratch[i] != update->dense[i]) {
+            return trainer_wrong(trainer, t, "list and dense form differ");
+        }
+    }
+    return ADTOPK_OK;
+}
+
+/* Sets *dense to all elements of the update; an error if its forms differ or are wrong. */
+static enum adtopk_status trainer_dense(struct trainer *trainer, uint32_t t, const float **dense)
+{
+    const struct trainer_tensor *tensor = &trainer->tensor[t];
+    struct adtopk_update update;
+    const enum adtopk_status status = adtopk_update(trainer->context, t, &update);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (update.numel != tensor->numel || (update.index == NULL && update.dense == NULL)) {
+        return trainer_wrong(trainer, t, "has no form, or another size");
+    }
+    *dense = update.index != NULL ? tensor->scratch : update.dense;
+    return update.index != NULL ? trainer_scatter(trainer, t, &update) : ADTOPK_OK;
+}
+
+static enum adtopk_status trainer_take(struct trainer *trainer, uint32_t t)
+{
+    struct trainer_tensor *tensor = &trainer->tensor[t];
+    const float *update = NULL;
+    const enum adtopk_status status = trainer_dense(trainer, t, &update);
+
+    for (uint64_t i = 0; status == ADTOPK_OK && i < tensor->numel; i++) {
+        uint32_t bits;
+        memcpy(&bits, &update[i], sizeof bits);
+        trainer->hash = (trainer->hash ^ bits) * 0x100000001b3u;
+        if (tensor->got != NULL) {
+            tensor->got[i] += (double)update[i];
+        }
+    }
+    if (status == ADTOPK_OK && trainer->trace != NULL &&
+        fwrite(update, sizeof *update, tensor->numel, trainer->trace) != tensor->numel) {
+        return trainer_wrong(trainer, t, "cannot write the trace");
+    }
+    return status;
+}
+
+/* Waits for the step and takes its updates. */
+static enum adtopk_status trainer_finish(struct trainer *trainer)
+{
+    enum adtopk_status status = adtopk_step_wait(trainer->context);
+
+    for (uint32_t t = 0; status == ADTOPK_OK && t < trainer->tensors; t++) {
+        trainer_add_given(trainer, t);
+        status = trainer_take(trainer, t);
+    }
+    for (uint32_t t = 0; t < trainer->tensors; t++) {
+        trainer->tensor[t].pushed = false;
+    }
+    if (trainer->trace != NULL) {
+        (void)fflush(trainer->trace);
+    }
+    trainer->accepted += status == ADTOPK_OK;
+    trainer->withdrawn += status == ADTOPK_NONFINITE;
+    return status;
+}
+
+/* Pushes what was not pushed yet and finishes the step. */
+static enum adtopk_status trainer_one_step(struct trainer *trainer)
+{
+    for (uint32_t t = 0; t < trainer->tensors; t++) {
+        const enum adtopk_status status =
+            trainer->tensor[t].pushed ? ADTOPK_OK : trainer_push_tensor(trainer, t);
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+    }
+    return trainer_finish(trainer);
+}
+
+static bool trainer_report(struct trainer *trainer, enum adtopk_status status)
+{
+    if (status != ADTOPK_OK && status != ADTOPK_NONFINITE) {
+        return trainer_fail(trainer, status);
+    }
+    return printf("ok %s %" PRIu64 " %" PRIu64 " %016" PRIx64 "\n", adtopk_status_name(status),
+               trainer->accepted, trainer->withdrawn, trainer->hash) > 0;
+}
+
+static bool trainer_steps(struct trainer *trainer, char **word)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (uint64_t left = strtoull(word[1], NULL, 10); left > 0; left--) {
+        status = trainer_one_step(trainer);
+        if (status != ADTOPK_OK && status != ADTOPK_NONFINITE) {
+            break;
+        }
+    }
+    return trainer_report(trainer, status);
+}
+
+/* Ends the step without pushing the rest. */
+static bool trainer_finish_step(struct trainer *trainer, char **word)
+{
+    (void)word;
+    return trainer_report(trainer, trainer_finish(trainer));
+}
+
+static bool trainer_wait(struct trainer *trainer, char **word)
+{
+    return trainer_done(
+        trainer, adtopk_wait(trainer->context, (uint32_t)strtoul(word[1], NULL, 10)));
+}
+
+/* ---- plain operations, checked here ---- */
+
+static bool trainer_barrier(struct trainer *trainer, char **word)
+{
+    (void)word;
+    return trainer_done(trainer, adtopk_barrier(trainer->context));
+}
+
+static bool trainer_broadcast(struct trainer *trainer, char **word)
+{
+    const size_t size = strtoull(word[1], NULL, 10);
+    const int root = atoi(word[2]);
+    const bool sends = root == adtopk_rank(trainer->context);
+    unsigned char *bytes = malloc(size + 1);
+    enum adtopk_status status;
+    size_t wrong = 0;
+
+    if (bytes == NULL) {
+        return trainer_refuse("no memory");
+    }
+    for (size_t i = 0; i <= size; i++) {
+        bytes[i] = sends ? (unsigned char)(i * 31 + (size_t)root + 1) : 0;
+    }
+    status = adtopk_broadcast(trainer->context, bytes, size, root);
+    for (size_t i = 0; i < size; i++) {
+        wrong += bytes[i] != (unsigned char)(i * 31 + (size_t)root + 1);
+    }
+    wrong += !sends && bytes[size] != 0;
+    free(bytes);
+    return status == ADTOPK_OK && wrong > 0 ? trainer_refuse("wrong bytes arrived")
+                                            : trainer_done(trainer, status);
+}
+
+static bool trainer_allreduce(struct trainer *trainer, char **word)
+{
+    const size_t count = strtoull(word[1], NULL, 10);
+    const unsigned world = (unsigned)adtopk_world_size(trainer->context);
+    const unsigned rank = (unsigned)adtopk_rank(trainer->context);
+    float *values = malloc((count + 1) * sizeof *values);
+    enum adtopk_status status;
+    size_t wrong = 0;
+
+    if (values == NULL) {
+        return trainer_refuse("no memory");
+    }
+    for (size_t i = 0; i < count; i++) {
+        values[i] = (float)((rank + 1) * (i % 1000));
+    }
+    status = adtopk_allreduce(trainer->context, values, count);
+    for (size_t i = 0; i < count; i++) {
+        wrong += values[i] != (float)(world * (world + 1) / 2 * (i % 1000));
+    }
+    free(values);
+    return status == ADTOPK_OK && wrong > 0 ? trainer_refuse("a sum is wrong")
+                                            : trainer_done(trainer, status);
+}
+
+/* ---- the end ---- */
+
+/* For every tensor the given sums, then the got ones, as doubles. */
+static bool trainer_write_totals(struct trainer *trainer, char **word)
+{
+    FILE *out = fopen(word[1], "wb");
+    bool written = out != NULL;
+
+    for (uint32_t t = 0; written && t < trainer->tensors; t++) {
+        const struct trainer_tensor *tensor = &trainer->tensor[t];
+        written = tensor->given != NULL &&
+                  fwrite(tensor->given, sizeof(double), tensor->numel, out) == tensor->numel &&
+                  fwrite(tensor->got, sizeof(double), tensor->numel, out) == tensor->numel;
+    }
+    if (out != NULL && fclose(out) != 0) {
+        written = false;
+    }
+    return written ? printf("ok\n") > 0 : trainer_refuse("cannot write the totals");
+}
+
+static void trainer_free(struct trainer *trainer)
+{
+    adtopk_close(trainer->context);
+    trainer->context = NULL;
+    for (uint32_t t = 0; t < trainer->tensors; t++) {
+        free(trainer->tensor[t].given);
+        free(trainer->tensor[t].got);
+        free(trainer->tensor[t].scratch);
+    }
+    trainer->tensors = 0;
+    if (trainer->trace != NULL) {
+        (void)fclose(trainer->trace);
+        trainer->trace = NULL;
+    }
+}
+
+static bool trainer_close(struct trainer *trainer, char **word)
+{
+    (void)word;
+    trainer_free(trainer);
+    return printf("ok\n") > 0;
+}
+
+static const struct trainer_command {
+    const char *name;
+    int arguments;
+    bool (*run)(struct trainer *trainer, char **word);
+    const char *help;
+} trainer_commands[] = {
+    {"open", 6, trainer_open, "ADDRESS JOB RUN RANK WORLD POLICY|-"},
+    {"totals", 0, trainer_totals, "before commit: sums element by element are kept"},
+    {"tensor", 4, trainer_register, "NAME f32|f16|bf16 list|dense|both SIZExSIZE..."},
+    {"commit", 0, trainer_commit, ""},
+    {"gradients", 2, trainer_gradients, "integer|random|zero SEED"},
+    {"poison", 3, trainer_poison, "STEP TENSOR nan|inf: its last element"},
+    {"skip", 1, trainer_skip, "COUNT steps of the stream of gradients"},
+    {"trace", 1, trainer_trace, "PATH: gets the accepted steps' updates, f32, from now on"},
+    {"push", 1, trainer_push, "TENSOR"},
+    {"wait", 1, trainer_wait, "TENSOR"},
+    {"finish", 0, trainer_finish_step, "ends the step: ok STATUS ACCEPTED WITHDRAWN HASH"},
+    {"steps", 1, trainer_steps, "COUNT: pushes what is not pushed and finishes, so many times"},
+    {"barrier", 0, trainer_barrier, ""},
+    {"broadcast", 2, trainer_broadcast, "BYTES ROOT"},
+    {"allreduce", 1, trainer_allreduce, "COUNT"},
+    {"write-totals", 1, trainer_write_totals, "PATH"},
+    {"close", 0, trainer_close, ""},
+};
+
+static bool trainer_run(struct trainer *trainer, char *line)
+{
+    char *word[TRAINER_WORDS] = {0};
+    char *rest = NULL;
+    int words = 0;
+
+    for (char *next = strtok_r(line, " \n", &rest); next != NULL && words < TRAINER_WORDS;
+         next = strtok_r(NULL, " \n", &rest)) {
+        word[words++] = next;
+    }
+    for (size_t i = 0; words > 0 && i < sizeof trainer_commands / sizeof trainer_commands[0]; i++) {
+        const struct trainer_command *command = &trainer_commands[i];
+        if (strcmp(word[0], command->name) == 0 && words == command->arguments + 1) {
+            return command->run(trainer, word);
+        }
+    }
+    return trainer_refuse("no such command, or another number of arguments");
+}
+
+int main(void)
+{
+    static struct trainer trainer = {.hash = TRAINER_HASH};
+    char line[4096];
+
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        trainer.problem[0] = '\0';
+        (void)trainer_run(&trainer, line);
+        (void)fflush(stdout);
+    }
+    trainer_free(&trainer);
+    return 0;
+}

@@ -1,0 +1,121 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/collective_group.h"
+
+void group_init(struct group *group, const struct collective_ops *ops, unsigned members)
+{
+    *group = (struct group){.members = members, .ops = ops};
+    for (unsigned m = 0; m < members; m++) {
+        group->node[m] = (uint16_t)(300 + 7 * m);
+        group->exchange[m] = (struct exchange){
+            .ops = ops,
+            .members = members,
+            .self = m,
+            .node = group->node,
+            .header = {.job = 99, .number = 12, .view = 3, .bucket = 5, .source = group->node[m]},
+            .index = PAYLOAD_INDEX_AUTO,
+            .value = PAYLOAD_VALUE_F32,
+            .scale = 1.0f,
+            .input = group->input[m],
+        };
+    }
+}
+
+static void hand_over(struct group *group, unsigned phase, unsigned from, unsigned to,
+    const struct payload_writer *frame)
+{
+    /* The frames of the exchange carry what the core routes by. */
+    struct payload_header header;
+
+    assert_null(group->frame[phase][from][to].bytes); /* one frame a phase and pair */
+    assert_int_equal(payload_peek(&header, frame->bytes, frame->size, NULL), ADTOPK_OK);
+    assert_int_equal(header.phase, phase);
+    assert_int_equal(header.source, group->node[from]);
+    assert_int_equal(header.number, 12);
+    group_replace(group, phase, from, to, frame->bytes, frame->size);
+}
+
+void group_replace(struct group *group, unsigned phase, unsigned from, unsigned to,
+    const uint8_t *bytes, size_t size)
+{
+    struct group_frame *frame = &group->frame[phase][from][to];
+    uint8_t *copy = malloc(size > 0 ? size : 1);
+
+    assert_non_null(copy);
+    if (size > 0) {
+        memcpy(copy, bytes, size);
+    }
+    free(frame->bytes);
+    *frame = (struct group_frame){copy, size};
+    group->input[to][phase * group->members + from] = (struct exchange_input){copy, size};
+}
+
+void group_produce(struct group *group, unsigned phase)
+{
+    for (unsigned i = 0; i < group->members; i++) {
+        /* The last member first in odd phases: who is first must not matter. */
+        unsigned m = phase % 2 == 0 ? i : group->members - 1 - i;
+        struct exchange *exchange = &group->exchange[m];
+        struct error err = {ADTOPK_OK, ""};
+
+        if (group->ops->produce(exchange, phase, &err) != ADTOPK_OK) {
+            fail_msg("member %u, phase %u: %s", m, phase, err.text);
+        }
+        for (unsigned f = 0; f < exchange->outgoing_count; f++) {
+            const struct exchange_frame *frame = &exchange->outgoing[f];
+            for (unsigned to = 0; to < group->members; to++) {
+                if (to != m && (frame->to == to || frame->to == EXCHANGE_ALL)) {
+                    hand_over(group, phase, m, to, &frame->frame);
+                }
+            }
+        }
+        exchange_drop_frames(exchange);
+    }
+    for (unsigned to = 0; to < group->members; to++) {
+        for (unsigned from = 0; from < group->members; from++) {
+            assert_int_equal(group->frame[phase][from][to].bytes != NULL,
+                group->ops->expects(&group->exchange[to], phase, from));
+        }
+    }
+}
+
+void group_exchange(struct group *group)
+{
+    unsigned phases = group->ops->phases(&group->exchange[0]);
+
+    assert_in_range(phases, 1, GROUP_PHASES);
+    for (unsigned phase = 0; phase < phases; phase++) {
+        group_produce(group, phase);
+    }
+}
+
+void group_finish(struct group *group)
+{
+    for (unsigned m = 0; m < group->members; m++) {
+        struct error err = {ADTOPK_OK, ""};
+        if (group->ops->finish(&group->exchange[m], &err) != ADTOPK_OK) {
+            fail_msg("member %u: %s", m, err.text);
+        }
+    }
+}
+
+void group_free(struct group *group)
+{
+    for (unsigned phase = 0; phase < GROUP_PHASES; phase++) {
+        for (unsigned from = 0; from < group->members; from++) {
+            for (unsigned to = 0; to < group->members; to++) {
+                free(group->frame[phase][from][to].bytes);
+            }
+        }
+    }
+    for (unsigned m = 0; m < group->members; m++) {
+        exchange_drop_frames(&group->exchange[m]);
+    }
+}

@@ -1,0 +1,376 @@
+/*
+ * The collectives among 1 to 9 members in one process, against sums in double precision.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/arrays.h"
+#include "tests/unit/collective_group.h"
+
+#define TENSORS_MAX 4
+
+/* Where a member's contribution of one element is nothing at all. */
+#define ABSENT UINT32_MAX
+
+/* One bucket: what every member contributes, as bits of f32 (ABSENT: not in its list), as the
+ * receivers decode it. */
+struct bucket {
+    unsigned members, tensors;
+    uint64_t numel[TENSORS_MAX];
+    uint32_t *sent[GROUP_MAX][TENSORS_MAX];
+    float *acc[GROUP_MAX][TENSORS_MAX]; /* before rounding; dense only */
+    struct exchange_tensor tensor[GROUP_MAX][TENSORS_MAX];
+};
+
+/* bf16 by its definition: the upper half of an f32, to the nearest, ties to even. */
+static uint32_t rounded(float value, enum payload_value type)
+{
+    uint32_t bits = bits_of(value);
+
+    return type == PAYLOAD_VALUE_F32 ? bits
+                                     : (bits + 0x7fffu + (bits >> 16 & 1)) & UINT32_C(0xffff0000);
+}
+
+static float float_of(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* Of very different magnitudes, so that the order of a sum shows in its bits. */
+static float some_value(void)
+{
+    return ldexpf(random_value(), (int)random_below(24) - 12);
+}
+
+static void bucket_init(
+    struct bucket *bucket, struct group *group, const uint64_t *numel, unsigned tensors)
+{
+    *bucket = (struct bucket){.members = group->members, .tensors = tensors};
+    for (unsigned t = 0; t < tensors; t++) {
+        bucket->numel[t] = numel[t];
+        for (unsigned m = 0; m < group->members; m++) {
+            bucket->sent[m][t] = allocate(numel[t], sizeof(uint32_t));
+            memset(bucket->sent[m][t], 0xff, numel[t] * sizeof(uint32_t));
+            bucket->acc[m][t] = allocate(numel[t], sizeof(float));
+            bucket->tensor[m][t] = (struct exchange_tensor){
+                .numel = numel[t], .shape = {.view = {1, numel[t], 1}, .max_count = numel[t]}};
+        }
+    }
+    for (unsigned m = 0; m < group->members; m++) {
+        group->exchange[m].tensors = tensors;
+        group->exchange[m].tensor = bucket->tensor[m];
+    }
+}
+
+/* Member m's list of tensor t: each element with a chance of `percent`. */
+static void fill_list(
+    struct bucket *bucket, struct group *group, unsigned m, unsigned t, unsigned percent)
+{
+    struct exchange_tensor *tensor = &bucket->tensor[m][t];
+    uint64_t n = bucket->numel[t];
+
+    tensor->sent.position = allocate(n, sizeof(uint32_t));
+    tensor->sent.value = allocate(n, sizeof(float));
+    tensor->sent.capacity = n;
+    tensor->update.position = allocate(n, sizeof(uint32_t));
+    tensor->update.value = allocate(n, sizeof(float));
+    tensor->update.capacity = n;
+    for (uint64_t i = 0; i < n; i++) {
+        if (random_below(100) < percent) {
+            uint32_t bits = rounded(some_value(), group->exchange[m].value);
+            bucket->sent[m][t][i] = bits;
+            tensor->sent.position[tensor->sent.count] = (uint32_t)i;
+            tensor->sent.value[tensor->sent.count++] = float_of(bits);
+        }
+    }
+}
+
+static void fill_dense(struct bucket *bucket, struct group *group, unsigned m, unsigned t)
+{
+    struct exchange_tensor *tensor = &bucket->tensor[m][t];
+
+    for (uint64_t i = 0; i < bucket->numel[t]; i++) {
+        float value = some_value();
+        bucket->acc[m][t][i] = value;
+        bucket->sent[m][t][i] = rounded(value, group->exchange[m].value);
+    }
+    tensor->acc = bucket->acc[m][t];
+    tensor->dense = allocate(bucket->numel[t], sizeof(float));
+}
+
+static void bucket_free(struct bucket *bucket)
+{
+    for (unsigned m = 0; m < bucket->members; m++) {
+        for (unsigned t = 0; t < bucket->tensors; t++) {
+            struct exchange_tensor *tensor = &bucket->tensor[m][t];
+            free(bucket->sent[m][t]);
+            free(bucket->acc[m][t]);
+            free(tensor->sent.position);
+            free(tensor->sent.value);
+            free(tensor->update.position);
+            free(tensor->update.value);
+            free(tensor->dense);
+        }
+    }
+}
+
+/* The sum of element i in the order of the members, in f32; false if nobody sent it. `wide` gets
+ * it in double and `size` the sum of magnitudes. */
+static bool sum_of(
+    const struct bucket *bucket, unsigned t, uint64_t i, float *sum, double *wide, double *size)
+{
+    bool any = false;
+
+    *wide = 0;
+    *size = 0;
+    for (unsigned m = 0; m < bucket->members; m++) {
+        uint32_t bits = bucket->sent[m][t][i];
+        if (bits == ABSENT) {
+            continue;
+        }
+        *sum = any ? *sum + float_of(bits) : float_of(bits);
+        *wide += (double)float_of(bits);
+        *size += fabs((double)float_of(bits));
+        any = true;
+    }
+    return any;
+}
+
+/* One element of member m's result against the references. */
+static void check_element(const struct bucket *bucket, const struct group *group, unsigned m,
+    unsigned t, uint64_t i, float got)
+{
+    double scale = (double)group->exchange[m].scale, wide, size;
+    float sum = 0;
+
+    assert_true(sum_of(bucket, t, i, &sum, &wide, &size));
+    if (fabs((double)got - wide * scale) > 1e-6 * size * scale) {
+        fail_msg("element %u is %g, not %g", (unsigned)i, (double)got, wide * scale);
+    }
+    assert_int_equal(bits_of(got), bits_of(sum * group->exchange[m].scale));
+}
+
+static void check_dense(const struct bucket *bucket, const struct group *group)
+{
+    for (unsigned m = 0; m < bucket->members; m++) {
+        for (unsigned t = 0; t < bucket->tensors; t++) {
+            const float *dense = bucket->tensor[m][t].dense;
+            assert_same_bits(dense, bucket->tensor[0][t].dense, bucket->numel[t]);
+            for (uint64_t i = 0; i < bucket->numel[t]; i++) {
+                check_element(bucket, group, m, t, i, dense[i]);
+            }
+        }
+    }
+}
+
+static void check_lists(const struct bucket *bucket, const struct group *group)
+{
+    for (unsigned m = 0; m < bucket->members; m++) {
+        for (unsigned t = 0; t < bucket->tensors; t++) {
+            const struct sparse *update = &bucket->tensor[m][t].update;
+            const struct sparse *first = &bucket->tensor[0][t].update;
+            uint64_t entries = 0;
+            for (uint64_t i = 0; i < bucket->numel[t]; i++) {
+                float sum;
+                double wide, size;
+                if (sum_of(bucket, t, i, &sum, &wide, &size)) {
+                    assert_true(entries < update->count);
+                    assert_int_equal(update->position[entries], i);
+                    check_element(bucket, group, m, t, i, update->value[entries]);
+                    entries++;
+                }
+            }
+            assert_int_equal(update->count, entries);
+            assert_same_bits(update->value, first->value, entries);
+        }
+    }
+}
+
+static void set_values(struct group *group, enum payload_value value, float scale)
+{
+    for (unsigned m = 0; m < group->members; m++) {
+        group->exchange[m].value = value;
+        group->exchange[m].scale = scale;
+    }
+}
+
+static void run_allgather(
+    unsigned members, enum payload_value value, const unsigned percent[GROUP_MAX])
+{
+    static const uint64_t numel[] = {1000, 1, 130, 7};
+    struct group group;
+    struct bucket bucket;
+
+    group_init(&group, &collective_allgather, members);
+    set_values(&group, value, 1.0f / (float)members);
+    bucket_init(&bucket, &group, numel, 4);
+    for (unsigned m = 0; m < members; m++) {
+        for (unsigned t = 0; t < 4; t++) {
+            fill_list(&bucket, &group, m, t, percent[m]);
+        }
+    }
+    group_exchange(&group);
+    group_finish(&group);
+    check_lists(&bucket, &group);
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
+static void test_allgather(void **state)
+{
+    static const unsigned even[GROUP_MAX] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
+    static const unsigned empty[GROUP_MAX] = {0};
+    static const unsigned lopsided[GROUP_MAX] = {0, 100, 0, 1, 50, 0, 2, 100, 0};
+
+    (void)state;
+    for (unsigned members = 1; members <= GROUP_MAX; members++) {
+        for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_COUNT; value++) {
+            run_allgather(members, (enum payload_value)value, even);
+            run_allgather(members, (enum payload_value)value, empty);
+            run_allgather(members, (enum payload_value)value, lopsided);
+        }
+    }
+}
+
+static void run_allreduce(
+    unsigned members, enum payload_value value, const uint64_t *numel, unsigned tensors)
+{
+    struct group group;
+    struct bucket bucket;
+
+    group_init(&group, &collective_allreduce, members);
+    set_values(&group, value, members % 2 == 0 ? 1.0f : 1.0f / (float)members);
+    bucket_init(&bucket, &group, numel, tensors);
+    for (unsigned m = 0; m < members; m++) {
+        for (unsigned t = 0; t < tensors; t++) {
+            fill_dense(&bucket, &group, m, t);
+        }
+    }
+    group_exchange(&group);
+    group_finish(&group);
+    check_dense(&bucket, &group);
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
+static void test_allreduce(void **state)
+{
+    static const uint64_t even[] = {64, 8, 72, 9}, small[] = {1}, few[] = {2, 1, 1},
+                          lopsided[] = {1, 997, 1, 3};
+
+    (void)state;
+    for (unsigned members = 1; members <= GROUP_MAX; members++) {
+        for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_COUNT; value++) {
+            run_allreduce(members, (enum payload_value)value, even, 4);
+            run_allreduce(members, (enum payload_value)value, small, 1); /* empty slices */
+            run_allreduce(members, (enum payload_value)value, few, 3);
+            run_allreduce(members, (enum payload_value)value, lopsided, 4);
+        }
+    }
+}
+
+/* 1 + 2^-24 + 2^-24 is 1 from the left and 1 + 2^-23 from the right: the values of the tests above
+ * do tell orders apart. */
+static void test_order_shows(void **state)
+{
+    static const uint64_t numel[] = {1};
+    static const float sent[] = {1.0f, 0x1p-24f, 0x1p-24f};
+    const struct collective_ops *const kinds[] = {&collective_allreduce, &collective_allgather};
+
+    (void)state;
+    for (unsigned k = 0; k < 2; k++) {
+        for (unsigned turn = 0; turn < 2; turn++) { /* forwards, backwards */
+            struct group group;
+            struct bucket bucket;
+            float got;
+            group_init(&group, kinds[k], 3);
+            bucket_init(&bucket, &group, numel, 1);
+            for (unsigned m = 0; m < 3; m++) {
+                float value = sent[turn == 0 ? m : 2 - m];
+                fill_list(&bucket, &group, m, 0, 100);
+                fill_dense(&bucket, &group, m, 0);
+                bucket.tensor[m][0].sent.value[0] = value;
+                bucket.acc[m][0][0] = value;
+            }
+            group_exchange(&group);
+            group_finish(&group);
+            for (unsigned m = 0; m < 3; m++) {
+                got = k == 0 ? bucket.tensor[m][0].dense[0] : bucket.tensor[m][0].update.value[0];
+                assert_true(got == (turn == 0 ? 1.0f : 1.0f + 0x1p-23f));
+            }
+            bucket_free(&bucket);
+            group_free(&group);
+        }
+    }
+}
+
+static void test_nonfinite_travels(void **state)
+{
+    static const uint64_t numel[] = {2}; /* fewer elements than members: all must hear it */
+    const struct collective_ops *const kinds[] = {
+        &collective_allreduce, &collective_allgather, &collective_plain};
+
+    (void)state;
+    for (unsigned k = 0; k < 3; k++) {
+        for (unsigned culprit = 0; culprit <= 4; culprit++) { /* 4: nobody */
+            struct group group;
+            struct bucket bucket;
+            struct exchange_op op = {.kind = OP_BARRIER};
+            group_init(&group, kinds[k], 4);
+            bucket_init(&bucket, &group, numel, 1);
+            for (unsigned m = 0; m < 4; m++) {
+                fill_list(&bucket, &group, m, 0, 50);
+                fill_dense(&bucket, &group, m, 0);
+                group.exchange[m].nonfinite = m == culprit;
+                group.exchange[m].op = kinds[k] == &collective_plain ? &op : NULL;
+            }
+            group_exchange(&group);
+            group_finish(&group);
+            for (unsigned m = 0; m < 4; m++) {
+                assert_int_equal(group.exchange[m].nonfinite, culprit < 4);
+            }
+            bucket_free(&bucket);
+            group_free(&group);
+        }
+    }
+}
+
+static void test_table(void **state)
+{
+    (void)state;
+    assert_ptr_equal(collective_find("allgather"), &collective_allgather);
+    assert_ptr_equal(collective_find("allreduce"), &collective_allreduce);
+    assert_null(collective_find("plain")); /* not a policy's to name */
+    assert_null(collective_find(""));
+    assert_null(collective_find("Allreduce"));
+    for (unsigned i = 0; collective_table[i] != NULL; i++) {
+        assert_ptr_equal(collective_find(collective_table[i]->name), collective_table[i]);
+        assert_null(collective_table[i]->accepts); /* all that is sent is in the sum */
+    }
+    assert_true(collective_allreduce.dense);
+    assert_false(collective_allgather.dense);
+    assert_null(collective_plain.accepts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_allgather),
+        cmocka_unit_test(test_allreduce),
+        cmocka_unit_test(test_order_shows),
+        cmocka_unit_test(test_nonfinite_travels),
+        cmocka_unit_test(test_table),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,463 @@
+/*
+ * Frames that a collective must refuse, and plain operations: their results, and members that call
+ * different ones.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/arrays.h"
+#include "tests/unit/collective_group.h"
+
+#define MEMBERS 3
+#define NUMEL 30
+
+/* Three members, one tensor of 30 elements; what everybody sends lies here. */
+struct fixture {
+    struct group group;
+    struct exchange_tensor tensor[MEMBERS];
+    uint32_t position[MEMBERS][NUMEL], update_position[MEMBERS][NUMEL];
+    float value[MEMBERS][NUMEL], update_value[MEMBERS][NUMEL];
+    float acc[MEMBERS][NUMEL], dense[MEMBERS][NUMEL];
+};
+
+static void fixture_init(struct fixture *fixture, const struct collective_ops *ops)
+{
+    memset(fixture, 0, sizeof(*fixture));
+    group_init(&fixture->group, ops, MEMBERS);
+    for (unsigned m = 0; m < MEMBERS; m++) {
+        for (unsigned i = 0; i < NUMEL; i++) {
+            fixture->acc[m][i] = random_value();
+            fixture->position[m][i] = i;
+        }
+        fixture->tensor[m] = (struct exchange_tensor){
+            .shape = {.view = {1, NUMEL, 1}, .max_count = 4},
+            .numel = NUMEL,
+            .acc = fixture->acc[m],
+            .sent = {fixture->position[m], fixture->value[m], 4, NUMEL},
+            .update = {fixture->update_position[m], fixture->update_value[m], 0, 4 * MEMBERS},
+            .dense = fixture->dense[m],
+        };
+        fixture->group.exchange[m].tensors = 1;
+        fixture->group.exchange[m].tensor = &fixture->tensor[m];
+    }
+}
+
+/* What member `to` makes of its frames: the next phase, or the result. */
+static enum adtopk_status judge(struct group *group, unsigned phase, unsigned to, struct error *err)
+{
+    struct exchange *exchange = &group->exchange[to];
+    enum adtopk_status status;
+
+    *err = (struct error){ADTOPK_OK, ""};
+    exchange->nonfinite = false;
+    if (phase + 1 < group->ops->phases(exchange)) {
+        status = group->ops->produce(exchange, phase + 1, err);
+        exchange_drop_frames(exchange);
+    } else {
+        status = group->ops->finish(exchange, err);
+    }
+    return status;
+}
+
+/* Member `to` must refuse the frame of `from`, and say whose it is. */
+static void assert_blamed(struct group *group, unsigned phase, unsigned from, unsigned to)
+{
+    struct error err;
+    char name[16];
+
+    (void)snprintf(name, sizeof(name), "node %u ", group->node[from]);
+    assert_int_equal(judge(group, phase, to, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(err.code, ADTOPK_ERR_PROTOCOL);
+    if (strstr(err.text, name) == NULL) {
+        fail_msg("\"%s\" does not name %s", err.text, name);
+    }
+}
+
+/* Every frame of a phase, cut at every length and with every byte changed: refused. */
+static void spoil_frame(struct group *group, unsigned phase, unsigned from, unsigned to)
+{
+    const struct group_frame *frame = &group->frame[phase][from][to];
+    size_t size = frame->size;
+    uint8_t *good = malloc(size + 1);
+    struct error err;
+
+    assert_non_null(good);
+    memcpy(good, frame->bytes, size);
+    for (size_t cut = 0; cut < size; cut++) {
+        group_replace(group, phase, from, to, good, cut);
+        assert_blamed(group, phase, from, to);
+    }
+    good[size] = 0;
+    group_replace(group, phase, from, to, good, size + 1);
+    assert_blamed(group, phase, from, to);
+    for (size_t at = 0; at < size; at++) {
+        good[at] ^= 0x20;
+        group_replace(group, phase, from, to, good, size);
+        assert_blamed(group, phase, from, to);
+        good[at] ^= 0x20;
+    }
+    group_replace(group, phase, from, to, good, size);
+    assert_int_equal(judge(group, phase, to, &err), ADTOPK_OK); /* it was the frame's fault */
+    free(good);
+}
+
+static void test_spoiled_frames(void **state)
+{
+    const struct collective_ops *const kinds[] = {&collective_allgather, &collective_allreduce};
+    static struct fixture fixture;
+
+    (void)state;
+    for (unsigned k = 0; k < 2; k++) {
+        fixture_init(&fixture, kinds[k]);
+        for (unsigned phase = 0; phase < kinds[k]->phases(&fixture.group.exchange[0]); phase++) {
+            group_produce(&fixture.group, phase);
+            for (unsigned pair = 0; pair < MEMBERS * MEMBERS; pair++) {
+                if (pair / MEMBERS != pair % MEMBERS) {
+                    spoil_frame(&fixture.group, phase, pair / MEMBERS, pair % MEMBERS);
+                }
+            }
+        }
+        group_free(&fixture.group);
+    }
+}
+
+enum section {
+    SECTION_NONE,
+    SECTION_LIST,
+    SECTION_LONG_LIST,
+    SECTION_DENSE,
+    SECTION_SHORT_DENSE,
+    SECTION_BYTES
+};
+
+/* Appends a section about the fixture's tensor, or the slice of it that each member sums. */
+static void put_section(struct payload_writer *writer, enum section section)
+{
+    static const float values[NUMEL];
+    const struct payload_shape shape = {.view = {1, NUMEL, 1}, .max_count = NUMEL};
+    uint32_t position[NUMEL];
+    float value[NUMEL] = {0};
+    struct sparse list = {position, value, section == SECTION_LONG_LIST ? 5 : 4, NUMEL};
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned i = 0; i < NUMEL; i++) {
+        position[i] = i;
+    }
+    switch (section) {
+    case SECTION_NONE: break;
+    case SECTION_LIST:
+    case SECTION_LONG_LIST:
+        status = payload_put_list(writer, &shape, &list, PAYLOAD_INDEX_AUTO, PAYLOAD_VALUE_F32);
+        break;
+    case SECTION_DENSE:
+    case SECTION_SHORT_DENSE:
+        status = payload_put_dense(
+            writer, values, section == SECTION_DENSE ? 10 : 9, PAYLOAD_VALUE_F32, NULL);
+        break;
+    case SECTION_BYTES: status = payload_put_bytes(writer, values, 16); break;
+    }
+    assert_int_equal(status, ADTOPK_OK);
+}
+
+/* Node 1's frame to node 0 becomes a well-formed one with these two sections. */
+static void forge(struct group *group, unsigned phase, enum section first, enum section second)
+{
+    struct payload_header header = group->exchange[1].header;
+    struct payload_writer writer = {0};
+
+    header.phase = (uint8_t)phase;
+    assert_int_equal(payload_begin(&writer, &header), ADTOPK_OK);
+    put_section(&writer, first);
+    put_section(&writer, second);
+    payload_end(&writer);
+    group_replace(group, phase, 1, 0, writer.bytes, writer.size);
+    payload_free(&writer);
+}
+
+static void test_wrong_sections(void **state)
+{
+    const struct collective_ops *const kinds[] = {&collective_allgather, &collective_allreduce};
+    static const enum section right[] = {SECTION_LIST, SECTION_DENSE};
+    static struct fixture fixture;
+
+    (void)state;
+    for (unsigned k = 0; k < 2; k++) {
+        struct error err;
+        fixture_init(&fixture, kinds[k]);
+        for (unsigned phase = 0; phase < kinds[k]->phases(&fixture.group.exchange[0]); phase++) {
+            group_produce(&fixture.group, phase);
+            for (int section = SECTION_NONE; section <= SECTION_BYTES; section++) {
+                forge(&fixture.group, phase, (enum section)section, SECTION_NONE);
+                if ((enum section)section == right[k]) {
+                    assert_int_equal(judge(&fixture.group, phase, 0, &err), ADTOPK_OK);
+                } else {
+                    assert_blamed(&fixture.group, phase, 1, 0);
+                }
+                forge(&fixture.group, phase, right[k],
+                    section == SECTION_NONE ? SECTION_BYTES : (enum section)section);
+                assert_blamed(&fixture.group, phase, 1, 0); /* one section too many */
+            }
+            forge(&fixture.group, phase, right[k], SECTION_NONE);
+        }
+        group_free(&fixture.group);
+    }
+}
+
+/* Plain operations. Each member has `m % 3 + 1` local ranks with 10 values each. */
+
+#define VALUES 10
+#define OP_BYTES (VALUES * sizeof(float))
+
+struct plain {
+    struct group group;
+    struct exchange_op op[GROUP_MAX];
+    float input[GROUP_MAX][3][VALUES];
+    const void *inputs[GROUP_MAX][3];
+    float result[GROUP_MAX][VALUES];
+};
+
+static void plain_init(struct plain *plain, unsigned members, enum op_kind kind, unsigned root)
+{
+    memset(plain, 0, sizeof(*plain));
+    group_init(&plain->group, &collective_plain, members);
+    for (unsigned m = 0; m < members; m++) {
+        for (unsigned r = 0; r < 3; r++) {
+            plain->inputs[m][r] = plain->input[m][r];
+            for (unsigned i = 0; i < VALUES; i++) {
+                plain->input[m][r][i] = random_value();
+            }
+        }
+        plain->op[m] = (struct exchange_op){
+            .kind = kind,
+            .root = root,
+            .size = kind == OP_BARRIER ? 0 : OP_BYTES,
+            .has_root = m == root,
+            .inputs = kind == OP_BROADCAST ? m == root : m % 3 + 1,
+            .input = plain->inputs[m],
+            .result = plain->result[m],
+        };
+        plain->group.exchange[m].op = &plain->op[m];
+    }
+}
+
+static void test_broadcast(void **state)
+{
+    static struct plain plain;
+
+    (void)state;
+    for (unsigned members = 1; members <= GROUP_MAX; members++) {
+        for (unsigned root = 0; root < members; root++) {
+            plain_init(&plain, members, OP_BROADCAST, root);
+            group_exchange(&plain.group);
+            group_finish(&plain.group);
+            for (unsigned m = 0; m < members; m++) {
+                assert_memory_equal(plain.result[m], plain.input[root][0], OP_BYTES);
+            }
+            group_free(&plain.group);
+        }
+    }
+}
+
+/* Within a node in the order of its ranks, then in the order of the nodes. */
+static float plain_sum(const struct plain *plain, unsigned i, double *wide)
+{
+    float sum = 0;
+
+    *wide = 0;
+    for (unsigned m = 0; m < plain->group.members; m++) {
+        float node = plain->input[m][0][i];
+        *wide += (double)plain->input[m][0][i];
+        for (unsigned r = 1; r < plain->op[m].inputs; r++) {
+            node += plain->input[m][r][i];
+            *wide += (double)plain->input[m][r][i];
+        }
+        sum = m == 0 ? node : sum + node;
+    }
+    return sum;
+}
+
+static void test_plain_allreduce(void **state)
+{
+    static struct plain plain;
+
+    (void)state;
+    for (unsigned members = 1; members <= GROUP_MAX; members++) {
+        plain_init(&plain, members, OP_ALLREDUCE, 0);
+        group_exchange(&plain.group);
+        group_finish(&plain.group);
+        for (unsigned m = 0; m < members; m++) {
+            for (unsigned i = 0; i < VALUES; i++) {
+                double wide, got = (double)plain.result[m][i];
+                float sum = plain_sum(&plain, i, &wide);
+                assert_true(got - wide < 1e-5 && wide - got < 1e-5);
+                assert_int_equal(bits_of(plain.result[m][i]), bits_of(sum));
+            }
+        }
+        group_free(&plain.group);
+    }
+}
+
+static void test_barrier(void **state)
+{
+    static const float untouched[VALUES];
+    static struct plain plain;
+
+    (void)state;
+    for (unsigned members = 1; members <= GROUP_MAX; members++) {
+        plain_init(&plain, members, OP_BARRIER, 0);
+        group_exchange(&plain.group);
+        group_finish(&plain.group);
+        for (unsigned m = 0; m < members; m++) {
+            assert_memory_equal(plain.result[m], untouched, sizeof(untouched));
+        }
+        group_free(&plain.group);
+    }
+}
+
+/* Operations of no bytes are barriers by another name. */
+static void test_empty_operations(void **state)
+{
+    static const enum op_kind kinds[] = {OP_BROADCAST, OP_ALLREDUCE};
+    static struct plain plain;
+
+    (void)state;
+    for (unsigned k = 0; k < 2; k++) {
+        plain_init(&plain, 4, kinds[k], 2);
+        for (unsigned m = 0; m < 4; m++) {
+            plain.op[m].size = 0;
+        }
+        group_exchange(&plain.group);
+        group_finish(&plain.group);
+        group_free(&plain.group);
+    }
+}
+
+/* Both nodes hear of it, each names both. */
+static void assert_mismatch(struct group *group)
+{
+    for (unsigned m = 0; m < 2; m++) {
+        struct error err;
+        char names[48];
+        (void)snprintf(names, sizeof(names), "nodes %u and %u", group->node[m], group->node[1 - m]);
+        if (judge(group, 0, m, &err) != ADTOPK_ERR_MISMATCH || strstr(err.text, names) == NULL) {
+            fail_msg("node %u says \"%s\"", group->node[m], err.text);
+        }
+    }
+}
+
+static void test_different_operations(void **state)
+{
+    static const struct {
+        enum op_kind kind[2];
+        uint32_t root[2], size[2];
+    } cases[] = {
+        {{OP_BARRIER, OP_ALLREDUCE}, {0, 0}, {0, OP_BYTES}},
+        {{OP_BROADCAST, OP_ALLREDUCE}, {0, 0}, {OP_BYTES, OP_BYTES}},
+        {{OP_BROADCAST, OP_BARRIER}, {0, 0}, {OP_BYTES, 0}},
+        {{OP_BROADCAST, OP_BROADCAST}, {0, 1}, {OP_BYTES, OP_BYTES}},
+        {{OP_BROADCAST, OP_BROADCAST}, {0, 0}, {OP_BYTES, OP_BYTES - 4}},
+        {{OP_ALLREDUCE, OP_ALLREDUCE}, {0, 0}, {OP_BYTES, OP_BYTES - 4}},
+        {{OP_ALLREDUCE, OP_ALLREDUCE}, {0, 0}, {0, OP_BYTES}},
+    };
+    static struct plain plain;
+
+    (void)state;
+    for (unsigned c = 0; c < 2 * sizeof(cases) / sizeof(cases[0]); c++) {
+        plain_init(&plain, 2, OP_ALLREDUCE, 0);
+        for (unsigned m = 0; m < 2; m++) {
+            unsigned side = (m + c) % 2; /* either node may be the odd one */
+            plain.op[m].kind = cases[c / 2].kind[side];
+            plain.op[m].root = cases[c / 2].root[side];
+            plain.op[m].size = cases[c / 2].size[side];
+            plain.op[m].has_root = plain.op[m].root == m;
+        }
+        group_exchange(&plain.group);
+        assert_mismatch(&plain.group);
+        group_free(&plain.group);
+    }
+}
+
+static void test_spoiled_operations(void **state)
+{
+    static struct plain plain;
+
+    (void)state;
+    for (int kind = OP_BARRIER; kind < OP_KIND_COUNT; kind++) {
+        plain_init(&plain, 2, (enum op_kind)kind, 1);
+        group_exchange(&plain.group);
+        spoil_frame(&plain.group, 0, 0, 1);
+        spoil_frame(&plain.group, 0, 1, 0);
+        for (int section = SECTION_NONE; section <= SECTION_SHORT_DENSE; section++) {
+            forge(&plain.group, 0, (enum section)section, SECTION_NONE);
+            assert_blamed(&plain.group, 0, 1, 0);
+        }
+        group_free(&plain.group);
+    }
+}
+
+/* Node 1's frame with a right descriptor and `size` bytes of data. */
+static void forge_data(struct plain *plain, size_t size)
+{
+    struct payload_writer writer = {0};
+    uint8_t bytes[12 + 2 * OP_BYTES] = {0};
+    const struct exchange_op *op = &plain->op[1];
+
+    bytes[0] = (uint8_t)op->kind;
+    bytes[4] = (uint8_t)op->root;
+    bytes[8] = (uint8_t)op->size;
+    assert_int_equal(payload_begin(&writer, &plain->group.exchange[1].header), ADTOPK_OK);
+    assert_int_equal(payload_put_bytes(&writer, bytes, 12 + size), ADTOPK_OK);
+    payload_end(&writer);
+    group_replace(&plain->group, 0, 1, 0, writer.bytes, writer.size);
+    payload_free(&writer);
+}
+
+static void test_wrong_data(void **state)
+{
+    static struct plain plain;
+    struct error err;
+
+    (void)state;
+    plain_init(&plain, 2, OP_ALLREDUCE, 0);
+    group_exchange(&plain.group);
+    forge_data(&plain, OP_BYTES);
+    assert_int_equal(judge(&plain.group, 0, 0, &err), ADTOPK_OK);
+    forge_data(&plain, 0);
+    assert_blamed(&plain.group, 0, 1, 0);
+    forge_data(&plain, OP_BYTES - 4);
+    assert_blamed(&plain.group, 0, 1, 0);
+    forge_data(&plain, OP_BYTES + 4);
+    assert_blamed(&plain.group, 0, 1, 0);
+    group_free(&plain.group);
+
+    plain_init(&plain, 2, OP_BROADCAST, 1);
+    group_exchange(&plain.group);
+    forge_data(&plain, 0); /* the root has no bytes */
+    assert_int_equal(judge(&plain.group, 0, 0, &err), ADTOPK_ERR_PROTOCOL);
+    assert_non_null(strstr(err.text, "broadcast root 1"));
+    group_free(&plain.group);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spoiled_frames),
+        cmocka_unit_test(test_wrong_sections),
+        cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_plain_allreduce),
+        cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_empty_operations),
+        cmocka_unit_test(test_different_operations),
+        cmocka_unit_test(test_spoiled_operations),
+        cmocka_unit_test(test_wrong_data),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

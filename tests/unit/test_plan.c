@@ -1,0 +1,355 @@
+/*
+ * The plan of a job, seen through a core with one rank: what travels dense, and in which bucket.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/core/core.h"
+#include "daemon/core/inspect.h"
+
+#define SESSION 1
+#define TENSORS_MAX 40
+
+/* Memory as the daemon would give it; one block of each kind. */
+struct host {
+    struct core *core;
+    void *gradients, *results, *store;
+    uint64_t job;
+};
+
+static void *block(void **slot, uint64_t size)
+{
+    assert_null(*slot);
+    *slot = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    assert_non_null(*slot);
+    memset(*slot, 0, size);
+    return *slot;
+}
+
+static const void *host_gradients(
+    void *context, session_id session, uint64_t size, struct error *err)
+{
+    (void)err;
+    assert_int_equal(session, SESSION);
+    return block(&((struct host *)context)->gradients, size);
+}
+
+static void *host_results(
+    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+{
+    (void)job;
+    (void)err;
+    *existing = false;
+    return block(&((struct host *)context)->results, size);
+}
+
+static void *host_store(
+    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+{
+    (void)job;
+    (void)err;
+    *existing = false;
+    return block(&((struct host *)context)->store, size);
+}
+
+static void host_release_session(void *context, session_id session)
+{
+    (void)context;
+    (void)session;
+}
+
+static void host_release_job(void *context, uint64_t job, bool keep)
+{
+    (void)context;
+    (void)job;
+    (void)keep;
+}
+
+static bool host_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size)
+{
+    (void)context, (void)peer, (void)lane, (void)header, (void)header_size, (void)body,
+        (void)body_size;
+    return false;
+}
+
+static void send(struct host *host, struct event event)
+{
+    struct error err = {ADTOPK_OK, ""};
+
+    event.session = SESSION;
+    event.now_us = 1;
+    if (core_event(host->core, &event, &err) != ADTOPK_OK) {
+        fail_msg("event %d: %s", (int)event.type, err.text);
+    }
+}
+
+/* A core whose only rank has registered the tensors and is ready. */
+static void host_init(
+    struct host *host, const char *policy, const struct tensor_spec *spec, unsigned tensors)
+{
+    struct core_config config = {.node = 3,
+        .incarnation = 9,
+        .links = {.chunk_size = 1000,
+            .window = 10000,
+            .max_control_message = 1u << 20,
+            .max_bulk_message = 1u << 20,
+            .heartbeat_us = 1000,
+            .timeout_us = 10000,
+            .resend_us = 1000},
+        .memory = {host, host_gradients, host_results, host_store, host_release_session,
+            host_release_job},
+        .transmit = host_transmit};
+    struct event open = {.type = EVENT_RANK_OPEN,
+        .open = {.key = {.name = "job", .run_id = "1"}, .world_size = 1, .policy = policy}};
+    struct error err = {ADTOPK_OK, ""};
+    struct action action;
+    bool ready = false;
+
+    *host = (struct host){.core = core_create(&config, &err)};
+    assert_non_null(host->core);
+    host->job = core_job_id(&open.open.key);
+    send(host, open);
+    for (unsigned t = 0; t < tensors; t++) {
+        send(host, (struct event){.type = EVENT_RANK_REGISTER, .spec = &spec[t]});
+    }
+    send(host, (struct event){.type = EVENT_RANK_COMMIT});
+    send(host, (struct event){.type = EVENT_RANK_MAPPED});
+    while (core_next_action(host->core, &action)) {
+        assert_int_not_equal(action.type, ACTION_FAILED);
+        ready = ready || action.type == ACTION_READY;
+    }
+    assert_true(ready);
+}
+
+static void host_free(struct host *host)
+{
+    core_destroy(host->core);
+    free(host->gradients);
+    free(host->results);
+    free(host->store);
+}
+
+static struct tensor_info tensor_of(const struct host *host, uint32_t tensor)
+{
+    struct tensor_info info;
+
+    assert_true(core_tensor_info(host->core, host->job, tensor, &info));
+    return info;
+}
+
+static struct job_info job_of(const struct host *host)
+{
+    struct job_info info;
+
+    assert_int_equal(core_job_count(host->core), 1);
+    assert_true(core_job_info(host->core, 0, &info));
+    assert_int_equal(info.id, host->job);
+    return info;
+}
+
+static struct tensor_spec spec_of(const char *name, unsigned dims, const uint64_t *size)
+{
+    struct tensor_spec spec = {.forms = 3, .shape = {.dims = dims}};
+
+    (void)snprintf(spec.name, sizeof(spec.name), "%s", name);
+    memcpy(spec.shape.size, size, dims * sizeof(*size));
+    return spec;
+}
+
+/* A tensor alone under a policy: entries a turn, or 0 where it travels dense. */
+struct choice {
+    const char *policy;
+    unsigned dims;
+    uint64_t size[4];
+    uint64_t count;
+};
+
+static const struct choice choices[] = {
+    /* One-dimensional ones are never sparse. */
+    {"{}", 1, {100}, 0},
+    {"{\"density\":1e-6}", 1, {100000}, 0},
+    {"{\"sparsifier\":\"topk\"}", 1, {100000}, 0},
+    /* 64 fibres of 200: 2 each; the whole tensor on odd turns: 128 as well. */
+    {"{}", 2, {64, 200}, 128},
+    /* 300 fibres of 30, at least one each; odd turns take only 90. */
+    {"{}", 2, {300, 30}, 300},
+    {"{\"interleave\":false}", 2, {300, 30}, 300},
+    {"{\"sparsifier\":\"topk\"}", 2, {300, 30}, 90},
+    {"{\"view\":\"longest\"}", 2, {300, 30}, 90},
+    {"{\"scope\":\"rank\"}", 2, {300, 30}, 300},
+    /* 8 kernels of 3 x 3 over 1 channel: fibres of one element select all 72 of them, so the list
+     * costs at least 4 * 72 bytes of f32 values like the dense form, but 2 * 72 of bf16. */
+    {"{\"values\":\"f32\"}", 4, {8, 1, 3, 3}, 0},
+    {"{\"values\":\"bf16\",\"dense_values\":\"bf16\"}", 4, {8, 1, 3, 3}, 0},
+    {"{\"values\":\"bf16\",\"dense_values\":\"f32\"}", 4, {8, 1, 3, 3}, 72},
+    {"{\"values\":\"f32\",\"sparsifier\":\"topk\"}", 4, {8, 1, 3, 3}, 1},
+    /* Everything, or nothing, is asked for. */
+    {"{\"density\":1,\"values\":\"f32\"}", 2, {64, 200}, 0},
+    {"{\"density\":1,\"values\":\"bf16\"}", 2, {64, 200}, 12800},
+    {"{\"sparsifier\":\"dense\"}", 2, {64, 200}, 0},
+};
+
+static void test_dense_or_sparse(void **state)
+{
+    (void)state;
+    for (unsigned c = 0; c < sizeof(choices) / sizeof(choices[0]); c++) {
+        struct tensor_spec spec = spec_of("t", choices[c].dims, choices[c].size);
+        struct host host;
+        struct tensor_info info;
+        bool dense = choices[c].count == 0;
+        host_init(&host, choices[c].policy, &spec, 1);
+        info = tensor_of(&host, 0);
+        if ((strcmp(info.collective, "allreduce") == 0) != dense ||
+            (!dense && info.count != choices[c].count)) {
+            fail_msg(
+                "choice %u: %s, %llu entries", c, info.collective, (unsigned long long)info.count);
+        }
+        assert_int_equal(strcmp(info.sparsifier, "dense") == 0, dense);
+        assert_int_equal(info.count, choices[c].count);
+        assert_int_equal(info.numel, tensor_numel(&spec.shape));
+        assert_int_equal(info.bucket, 0);
+        assert_int_equal(job_of(&host).buckets, 1);
+        assert_false(core_tensor_info(host.core, host.job, 1, &info));
+        assert_false(core_tensor_info(host.core, host.job + 1, 0, &info));
+        host_free(&host);
+    }
+}
+
+static void test_counts(void **state)
+{
+    const struct tensor_spec spec[] = {
+        spec_of("a", 2, (const uint64_t[]){10, 100}),
+        spec_of("b", 1, (const uint64_t[]){10}),
+        spec_of("c", 3, (const uint64_t[]){5, 40, 2}),
+    };
+    struct host host;
+    struct job_info info;
+
+    (void)state;
+    host_init(&host, "{}", spec, 3);
+    info = job_of(&host);
+    assert_int_equal(info.tensors, 3);
+    assert_int_equal(info.elements, 1000 + 10 + 400);
+    assert_int_equal(info.dense_bytes, 0); /* no step yet */
+    assert_int_equal(info.world_size, 1);
+    assert_int_equal(info.local_ranks, 1);
+    assert_int_equal(info.nodes, 1);
+    assert_int_equal(info.buckets, 2); /* one of each kind */
+    assert_int_equal(tensor_of(&host, 0).bucket, 0);
+    assert_int_equal(tensor_of(&host, 1).bucket, 1);
+    assert_int_equal(tensor_of(&host, 2).bucket, 0);
+    host_free(&host);
+}
+
+/* Every bucket is of one kind, in order of registration, filled as long as the next tensor fits. */
+static void check_buckets(const struct host *host, unsigned tensors, uint64_t bucket_bytes)
+{
+    uint32_t buckets = job_of(host).buckets, next = 0;
+
+    for (int dense = 0; dense < 2; dense++) {
+        uint64_t bytes = 0;
+        bool begun = false;
+        for (uint32_t t = 0; t < tensors; t++) {
+            struct tensor_info info = tensor_of(host, t);
+            uint64_t size = 4 * info.numel;
+            if ((strcmp(info.sparsifier, "dense") == 0) != (dense == 1)) {
+                continue;
+            }
+            if (!begun || info.bucket == next) { /* this one begins a bucket */
+                assert_true(!begun || bytes + size > bucket_bytes);
+                assert_int_equal(info.bucket, next);
+                next++;
+                bytes = size;
+            } else {
+                assert_int_equal(info.bucket, next - 1);
+                bytes += size;
+                assert_true(bytes <= bucket_bytes);
+            }
+            begun = true;
+        }
+    }
+    assert_int_equal(next, buckets);
+}
+
+static void test_buckets(void **state)
+{
+    static const uint64_t limits[] = {1, 399, 400, 1000, 4096, 20000, 1u << 20};
+    uint64_t random = 362436069;
+
+    (void)state;
+    for (unsigned run = 0; run < 70; run++) {
+        struct tensor_spec spec[TENSORS_MAX];
+        struct host host;
+        unsigned tensors = 1 + run * 7 % TENSORS_MAX;
+        uint64_t limit = limits[run % 7];
+        char policy[64], name[16];
+        for (unsigned t = 0; t < tensors; t++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            (void)snprintf(name, sizeof(name), "t%u", t);
+            spec[t] = spec_of(name, 1 + (random >> 40) % 2,
+                (const uint64_t[]){1 + (random >> 33) % 50, 1 + (random >> 50) % 50});
+        }
+        (void)snprintf(
+            policy, sizeof(policy), "{\"bucket_bytes\":%llu}", (unsigned long long)limit);
+        host_init(&host, policy, spec, tensors);
+        check_buckets(&host, tensors, limit);
+        if (limit == 1) {
+            assert_int_equal(job_of(&host).buckets, tensors);
+        }
+        host_free(&host);
+    }
+}
+
+/* Gradients and updates of different tensors lie apart, inside their arenas. */
+static void test_layout(void **state)
+{
+    struct tensor_spec spec[] = {
+        spec_of("a", 2, (const uint64_t[]){10, 101}),
+        spec_of("b", 1, (const uint64_t[]){7}),
+        spec_of("c", 2, (const uint64_t[]){3, 50}),
+    };
+    struct host host;
+    struct tensor_layout before = {0, 0};
+    uint64_t op_gradient, op_result;
+
+    (void)state;
+    spec[1].dtype = DTYPE_BF16;
+    host_init(&host, "{}", spec, 3);
+    assert_true(core_op_layout(host.core, SESSION, &op_gradient, &op_result));
+    assert_int_equal(core_tensor_count(host.core, SESSION), 3);
+    for (uint32_t t = 0; t < 3; t++) {
+        struct tensor_layout layout;
+        uint64_t bytes = tensor_numel(&spec[t].shape) * dtype_size(spec[t].dtype);
+        assert_true(core_tensor_layout(host.core, SESSION, t, &layout));
+        assert_int_equal(layout.gradient_offset % 64, 0);
+        assert_int_equal(layout.update_offset % 64, 0);
+        assert_true(t == 0 || layout.gradient_offset > before.gradient_offset);
+        assert_true(t == 0 || layout.update_offset > before.update_offset);
+        assert_true(layout.gradient_offset + bytes <= op_gradient);
+        assert_true(layout.update_offset >= op_result + CORE_OP_SIZE);
+        before = layout;
+    }
+    assert_false(core_tensor_layout(host.core, SESSION, 3, &before));
+    assert_false(core_tensor_layout(host.core, SESSION + 1, 0, &before));
+    host_free(&host);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dense_or_sparse),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_layout),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,336 @@
+/*
+ * The policy document: what it sets, what it refuses, and that its canonical text says it all.
+ */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/core/policy.h"
+
+static const char default_text[] =
+    "{\"sparsifier\":\"adtopk\",\"density\":0.01,\"view\":\"fibre\",\"interleave\":true,"
+    "\"scope\":\"node\",\"reduce\":\"mean\",\"values\":\"bf16\",\"dense_values\":\"f32\","
+    "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
+    "\"bucket_bytes\":4194304,\"on_peer_loss\":\"wait\",\"join_timeout\":300.000000,"
+    "\"push_timeout\":1800.000000,\"wait_limit\":600.000000}";
+
+static void assert_equal_policies(const struct policy *a, const struct policy *b)
+{
+    assert_ptr_equal(a->sparsifier, b->sparsifier);
+    assert_true(a->params.density >= b->params.density && a->params.density <= b->params.density);
+    assert_int_equal(a->params.view, b->params.view);
+    assert_int_equal(a->params.interleave, b->params.interleave);
+    assert_int_equal(a->scope, b->scope);
+    assert_int_equal(a->reduce, b->reduce);
+    assert_int_equal(a->on_peer_loss, b->on_peer_loss);
+    assert_int_equal(a->indices, b->indices);
+    assert_int_equal(a->values, b->values);
+    assert_int_equal(a->dense_values, b->dense_values);
+    assert_ptr_equal(a->sparse_collective, b->sparse_collective);
+    assert_ptr_equal(a->dense_collective, b->dense_collective);
+    assert_int_equal(a->bucket_bytes, b->bucket_bytes);
+    assert_int_equal(a->join_timeout_us, b->join_timeout_us);
+    assert_int_equal(a->push_timeout_us, b->push_timeout_us);
+    assert_int_equal(a->wait_limit_us, b->wait_limit_us);
+}
+
+static void parse(struct policy *policy, const char *json)
+{
+    struct error err = {ADTOPK_OK, ""};
+
+    if (policy_parse(policy, json, &err) != ADTOPK_OK) {
+        fail_msg("%.200s: %s", json, err.text);
+    }
+}
+
+/* Printed, parsed onto the defaults and printed again: the same policy, the same text. */
+static void assert_round_trip(const struct policy *policy)
+{
+    char text[POLICY_TEXT_SIZE], again[POLICY_TEXT_SIZE];
+    struct policy copy;
+
+    policy_print(policy, text);
+    policy_default(&copy);
+    parse(&copy, text);
+    assert_equal_policies(&copy, policy);
+    policy_print(&copy, again);
+    assert_string_equal(again, text);
+}
+
+/* Refused, nothing changed, and the sentence has `names` in it. */
+static void assert_refused(const char *json, const char *names)
+{
+    struct error err = {ADTOPK_OK, ""};
+    struct policy policy, before;
+
+    policy_default(&policy);
+    parse(&policy, "{\"density\":0.125,\"bucket_bytes\":777}");
+    before = policy;
+    if (policy_parse(&policy, json, &err) != ADTOPK_ERR_POLICY) {
+        fail_msg("%.200s is taken", json);
+    }
+    assert_int_equal(err.code, ADTOPK_ERR_POLICY);
+    if (strstr(err.text, names) == NULL) {
+        fail_msg("%.200s: \"%s\" does not say %s", json, err.text, names);
+    }
+    assert_equal_policies(&policy, &before);
+    assert_int_equal(policy_parse(&policy, json, NULL), ADTOPK_ERR_POLICY);
+    assert_equal_policies(&policy, &before);
+}
+
+static void test_defaults(void **state)
+{
+    char text[POLICY_TEXT_SIZE];
+    struct policy policy, same;
+
+    (void)state;
+    policy_default(&policy);
+    policy_print(&policy, text);
+    assert_string_equal(text, default_text);
+    assert_round_trip(&policy);
+    same = policy;
+    parse(&same, "{}");
+    assert_equal_policies(&same, &policy);
+    parse(&same, " \t\r\n{ }\n");
+    assert_equal_policies(&same, &policy);
+}
+
+static void test_every_field(void **state)
+{
+    struct policy policy;
+
+    (void)state;
+    policy_default(&policy);
+    parse(&policy,
+        "{\"sparsifier\":\"topk\",\"density\":0.5,\"view\":\"longest\",\"interleave\":false,"
+        "\"scope\":\"rank\",\"reduce\":\"sum\",\"values\":\"f32\",\"dense_values\":\"bf16\","
+        "\"indices\":\"delta\",\"sparse_collective\":\"allgather\","
+        "\"dense_collective\":\"allreduce\",\"bucket_bytes\":1024,\"on_peer_loss\":\"fail\","
+        "\"join_timeout\":0.5,\"push_timeout\":2,\"wait_limit\":1e3}");
+    assert_ptr_equal(policy.sparsifier, sparsifier_find("topk"));
+    assert_true(policy.params.density >= 0.5 && policy.params.density <= 0.5);
+    assert_int_equal(policy.params.view, FIBRE_VIEW_LONGEST);
+    assert_false(policy.params.interleave);
+    assert_int_equal(policy.scope, SCOPE_RANK);
+    assert_int_equal(policy.reduce, REDUCE_SUM);
+    assert_int_equal(policy.values, PAYLOAD_VALUE_F32);
+    assert_int_equal(policy.dense_values, PAYLOAD_VALUE_BF16);
+    assert_int_equal(policy.indices, PAYLOAD_INDEX_DELTA);
+    assert_ptr_equal(policy.sparse_collective, &collective_allgather);
+    assert_ptr_equal(policy.dense_collective, &collective_allreduce);
+    assert_int_equal(policy.bucket_bytes, 1024);
+    assert_int_equal(policy.on_peer_loss, PEER_LOSS_FAIL);
+    assert_int_equal(policy.join_timeout_us, 500000);
+    assert_int_equal(policy.push_timeout_us, 2000000);
+    assert_int_equal(policy.wait_limit_us, UINT64_C(1000000000));
+    assert_round_trip(&policy);
+}
+
+/* Each value of each key, alone: it is in the text, and comes back. */
+static void test_every_value(void **state)
+{
+    static const char *const members[] = {"\"sparsifier\":\"dense\"", "\"sparsifier\":\"topk\"",
+        "\"sparsifier\":\"adtopk\"", "\"density\":1", "\"density\":0.33333333333333331",
+        "\"view\":\"fibre\"", "\"view\":\"row\"", "\"view\":\"longest\"", "\"interleave\":false",
+        "\"interleave\":true", "\"scope\":\"node\"", "\"scope\":\"rank\"", "\"reduce\":\"mean\"",
+        "\"reduce\":\"sum\"", "\"values\":\"f32\"", "\"values\":\"bf16\"",
+        "\"dense_values\":\"f32\"", "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"",
+        "\"indices\":\"raw\"", "\"indices\":\"rows\"", "\"indices\":\"delta\"",
+        "\"indices\":\"bitmap\"", "\"sparse_collective\":\"allgather\"",
+        "\"dense_collective\":\"allreduce\"", "\"bucket_bytes\":1",
+        "\"bucket_bytes\":1099511627776", "\"on_peer_loss\":\"wait\"", "\"on_peer_loss\":\"fail\"",
+        "\"join_timeout\":0.001000", "\"push_timeout\":1000000.000000", "\"wait_limit\":12.345678"};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        char json[128], text[POLICY_TEXT_SIZE];
+        struct policy policy;
+        policy_default(&policy);
+        (void)snprintf(json, sizeof(json), "{%s}", members[i]);
+        parse(&policy, json);
+        policy_print(&policy, text);
+        if (strstr(text, members[i]) == NULL) {
+            fail_msg("%s became %s", members[i], text);
+        }
+        assert_round_trip(&policy);
+    }
+}
+
+/* The text is what ranks and nodes compare, so no number may change on its way through it. */
+static void test_numbers_round_trip(void **state)
+{
+    uint64_t random = 88172645463325252u;
+
+    (void)state;
+    for (unsigned i = 0; i < 20000; i++) {
+        struct policy policy;
+        policy_default(&policy);
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        policy.join_timeout_us = 1000 + random % UINT64_C(999999999000);
+        policy.push_timeout_us = 1000 + random % 100000;
+        policy.wait_limit_us = 1000 + random % 10000000;
+        policy.bucket_bytes = 1 + (random >> 20) % (UINT64_C(1) << 40);
+        policy.params.density = 1e-6 + (double)(random >> 11) * 0x1p-53 * 0.999;
+        assert_round_trip(&policy);
+    }
+}
+
+static void test_layers(void **state)
+{
+    struct policy policy;
+
+    (void)state;
+    policy_default(&policy);
+    parse(&policy, "{\"density\":0.5,\"scope\":\"rank\"}");
+    parse(&policy, "{\"scope\":\"node\"}"); /* on top: what it does not name stays */
+    assert_int_equal(policy.scope, SCOPE_NODE);
+    assert_true(policy.params.density > 0.49);
+}
+
+static void test_keys_refused(void **state)
+{
+    (void)state;
+    assert_refused("{\"colour\":1}", "colour");
+    assert_refused("{\"\":1}", "unknown");
+    assert_refused("{\"Density\":0.5}", "Density");
+    assert_refused("{\"DENSITY\":0.5}", "DENSITY");
+    assert_refused("{\"density \":0.5}", "density ");
+    assert_refused("{\"densit\":0.5}", "densit");
+    assert_refused("{\"density\":0.5,\"density\":0.5}", "density");
+    assert_refused("{\"density\":0.5,\"scope\":\"rank\",\"density\":0.25}", "density");
+    assert_refused("{\"density\":0.5,\"d\\u0065nsity\":0.25}", "density");
+    assert_refused("{\"scope\":\"rank\",\"colour\":1}", "colour"); /* the first key is undone */
+    assert_refused("{\"density\\u0000\":0.5}", "");
+    assert_refused("{\"scope\":\"rank\\u0000s\"}", "");
+}
+
+static void test_types_refused(void **state)
+{
+    static const char *const keys[] = {"sparsifier", "density", "view", "interleave", "scope",
+        "reduce", "values", "dense_values", "indices", "sparse_collective", "dense_collective",
+        "bucket_bytes", "on_peer_loss", "join_timeout", "push_timeout", "wait_limit"};
+    static const char *const values[] = {"null", "[]", "{}", "[0.5]", "\"\"", "\"0.5\"", "\"1\"",
+        "\"true\"", "-1", "0", "1e999", "-1e999", "\"Node\"", "{\"x\":1}"};
+
+    (void)state;
+    for (unsigned k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
+        for (unsigned v = 0; v < sizeof(values) / sizeof(values[0]); v++) {
+            char json[128];
+            (void)snprintf(json, sizeof(json), "{\"%s\":%s}", keys[k], values[v]);
+            assert_refused(json, keys[k]);
+        }
+    }
+    assert_refused("{\"density\":true}", "density");
+    assert_refused("{\"bucket_bytes\":true}", "bucket_bytes");
+    assert_refused("{\"interleave\":1}", "interleave");
+    assert_refused("{\"scope\":1}", "scope");
+    assert_refused("{\"scope\":true}", "scope");
+    assert_refused("{\"sparsifier\":1}", "sparsifier");
+}
+
+static void test_values_refused(void **state)
+{
+    (void)state;
+    assert_refused("{\"density\":0.0000009}", "density");
+    assert_refused("{\"density\":1.0000001}", "density");
+    assert_refused("{\"density\":-0.01}", "density");
+    assert_refused("{\"bucket_bytes\":1.5}", "bucket_bytes");
+    assert_refused("{\"bucket_bytes\":1099511627777}", "bucket_bytes");
+    assert_refused("{\"bucket_bytes\":1e300}", "bucket_bytes");
+    assert_refused("{\"join_timeout\":0.0009}", "join_timeout");
+    assert_refused("{\"push_timeout\":1000001}", "push_timeout");
+    assert_refused("{\"wait_limit\":-5}", "wait_limit");
+    assert_refused("{\"sparsifier\":\"adtopk2\"}", "adtopk2");
+    assert_refused("{\"sparsifier\":\"ADTOPK\"}", "ADTOPK");
+    assert_refused("{\"indices\":\"dense\"}", "indices");
+    assert_refused("{\"view\":\"column\"}", "view");
+    assert_refused("{\"sparse_collective\":\"allreduce\"}", "sparse_collective"); /* a dense one */
+    assert_refused("{\"dense_collective\":\"allgather\"}", "dense_collective");
+    assert_refused("{\"dense_collective\":\"plain\"}", "dense_collective");
+}
+
+static void test_documents_refused(void **state)
+{
+    static const char *const documents[] = {"", " ", "null", "true", "1", "\"scope\"", "[]",
+        "[{\"density\":0.5}]", "{", "}", "{\"density\"}", "{\"density\":}", "{\"density\":0.5",
+        "{\"density\":0.5,}", "{density:0.5}", "{'density':0.5}", "{\"density\":0.5}}",
+        "{\"density\":0.5} x", "{\"density\":0.5}{\"density\":0.5}", "{\"density\":0.5},",
+        "{\"density\":NaN}", "{\"density\":nan}", "{\"density\":Infinity}", "{\"density\":.5}",
+        "{\"density\":+0.5}", "{\"density\":0x1p-1}", "{\"density\":0.5.5}", "{\"density\":--1}",
+        "{\"density\":0,5}", "{\"scope\":\"rank}", "{\"scope\":\"\\x\"}", "/**/{}", "{}//", "\xff"};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(documents) / sizeof(documents[0]); i++) {
+        assert_refused(documents[i], "policy");
+    }
+}
+
+/* `count` times `piece` between two ends. */
+static char *repeat(const char *front, const char *piece, size_t count, const char *back)
+{
+    size_t length = strlen(piece), at = strlen(front);
+    char *text = malloc(at + count * length + strlen(back) + 1);
+
+    assert_non_null(text);
+    memcpy(text, front, at);
+    for (size_t i = 0; i < count; i++, at += length) {
+        memcpy(text + at, piece, length);
+    }
+    memcpy(text + at, back, strlen(back) + 1);
+    return text;
+}
+
+static void test_large_documents(void **state)
+{
+    static const struct {
+        const char *front, *piece, *back;
+    } shapes[] = {
+        {"", "[", ""},
+        {"", "{\"density\":", ""},
+        {"{\"density\":", "[", "}"},
+        {"{\"", "a", "\":1}"},
+        {"{\"scope\":\"", "a", "\"}"},
+        {"{\"density\":", "1", "}"},
+        {"{\"density\":0.", "1", "e99}"},
+        {"{\"density\":[1", ",1", "]}"},
+        {"{\"x\":1", ",\"x\":1", "}"},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        for (size_t count = 1; count <= 90000; count *= 300) {
+            char *text = repeat(shapes[i].front, shapes[i].piece, count, shapes[i].back);
+            if (count > 1 || i != 5) { /* a density of 1 is one */
+                assert_refused(text, "policy");
+            }
+            free(text);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_every_field),
+        cmocka_unit_test(test_every_value),
+        cmocka_unit_test(test_numbers_round_trip),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_keys_refused),
+        cmocka_unit_test(test_types_refused),
+        cmocka_unit_test(test_values_refused),
+        cmocka_unit_test(test_documents_refused),
+        cmocka_unit_test(test_large_documents),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
