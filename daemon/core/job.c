@@ -334,10 +334,45 @@ static bool missing_push(const struct job *job, const struct rank **late, uint32
     return false;
 }
 
-const char *job_waiting_for(const struct job *job, char *text, size_t size)
+/* A local rank that has not called the plain operation that others have; NULL: all have. */
+static const struct rank *missing_call(const struct job *job)
 {
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->submitted != job->store->ops_done + 1) {
+            return job->rank[i];
+        }
+    }
+    return NULL;
+}
+
+static void waiting_in_step(const struct job *job, char *text, size_t size)
+{
+    unsigned long long step = step_number(job);
     const struct rank *late;
     uint32_t tensor;
+
+    if (missing_push(job, &late, &tensor)) {
+        (void)snprintf(text, size, "rank %u to push tensor '%s' of step %llu", late->number,
+            job->tensor[tensor].spec.name, step);
+    } else {
+        (void)snprintf(text, size, "the other nodes in step %llu", step);
+    }
+}
+
+static void waiting_in_op(const struct job *job, char *text, size_t size)
+{
+    unsigned long long number = job->store->ops_done;
+    const struct rank *late = missing_call(job);
+
+    if (late != NULL) {
+        (void)snprintf(text, size, "rank %u to call operation %llu", late->number, number);
+    } else {
+        (void)snprintf(text, size, "the other nodes in operation %llu", number);
+    }
+}
+
+const char *job_waiting_for(const struct job *job, char *text, size_t size)
+{
     int node = down_node(job);
 
     text[0] = '\0';
@@ -347,14 +382,20 @@ const char *job_waiting_for(const struct job *job, char *text, size_t size)
         join_missing_ranks(job, text, size);
     } else if (job->machine.state == JOB_PREPARED) {
         (void)snprintf(text, size, "the nodes of view %u to agree", job->promised);
-    } else if (job->machine.state == JOB_ACTIVE && missing_push(job, &late, &tensor)) {
-        (void)snprintf(text, size, "rank %u to push tensor '%s' of step %llu", late->number,
-            job->tensor[tensor].spec.name, (unsigned long long)step_number(job));
     } else if (job->machine.state == JOB_ACTIVE && job->step_since_us != 0) {
-        (void)snprintf(
-            text, size, "the other nodes in step %llu", (unsigned long long)step_number(job));
+        waiting_in_step(job, text, size);
+    } else if (job->machine.state == JOB_ACTIVE && job->op_since_us != 0) {
+        waiting_in_op(job, text, size);
     }
     return text;
+}
+
+/* When the step or operation under way began; 0: there is none. */
+static uint64_t busy_since(const struct job *job)
+{
+    uint64_t step = job->step_since_us, op = job->op_since_us;
+
+    return step == 0 || (op != 0 && op < step) ? op : step;
 }
 
 /* When the job's patience ends, and for what; UINT64_MAX: it waits for nothing. */
@@ -368,8 +409,8 @@ static uint64_t patience(const struct job *job)
     if (job->machine.state != JOB_ACTIVE) {
         due = job->forming_since_us +
               (job->view == 0 ? job->policy.join_timeout_us : job->policy.wait_limit_us);
-    } else if (job->step_since_us != 0) {
-        due = job->step_since_us + job->policy.push_timeout_us;
+    } else if (busy_since(job) != 0) {
+        due = busy_since(job) + job->policy.push_timeout_us;
     }
     if (job->waiting_since_us != 0 && down_node(job) >= 0 &&
         job->waiting_since_us + job->policy.wait_limit_us < due) {

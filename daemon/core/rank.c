@@ -401,6 +401,9 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
             return ADTOPK_ERR_MISMATCH;
         }
     }
+    if (job->op_since_us == 0) {
+        job->op_since_us = job->core->now_us;
+    }
     rank->op_kind = event->op.kind;
     rank->op_root = event->op.root;
     rank->op_size = event->op.size;

@@ -186,6 +186,7 @@ static void delivered(struct round *round, enum round_event event)
     drop_exchange(round);
     announce(round);
     if (round->op) {
+        job->op_since_us = 0;
         round_close(round);
         round_open(round);
     } else {
