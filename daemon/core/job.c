@@ -345,6 +345,18 @@ static const struct rank *missing_call(const struct job *job)
     return NULL;
 }
 
+/* A node whose frame some round waits for, or -1. */
+static int late_node(const struct job *job)
+{
+    for (uint32_t r = 0; r < job->rounds; r++) {
+        int node = round_late_node(&job->round[r]);
+        if (node >= 0) {
+            return node;
+        }
+    }
+    return round_late_node(&job->op_round);
+}
+
 static void waiting_in_step(const struct job *job, char *text, size_t size)
 {
     unsigned long long step = step_number(job);
@@ -354,8 +366,10 @@ static void waiting_in_step(const struct job *job, char *text, size_t size)
     if (missing_push(job, &late, &tensor)) {
         (void)snprintf(text, size, "rank %u to push tensor '%s' of step %llu", late->number,
             job->tensor[tensor].spec.name, step);
+    } else if (late_node(job) >= 0) {
+        (void)snprintf(text, size, "node %d to send its part of step %llu", late_node(job), step);
     } else {
-        (void)snprintf(text, size, "the other nodes in step %llu", step);
+        (void)snprintf(text, size, "the computes of step %llu", step);
     }
 }
 
@@ -366,8 +380,11 @@ static void waiting_in_op(const struct job *job, char *text, size_t size)
 
     if (late != NULL) {
         (void)snprintf(text, size, "rank %u to call operation %llu", late->number, number);
+    } else if (late_node(job) >= 0) {
+        (void)snprintf(
+            text, size, "node %d to send its part of operation %llu", late_node(job), number);
     } else {
-        (void)snprintf(text, size, "the other nodes in operation %llu", number);
+        (void)snprintf(text, size, "operation %llu", number);
     }
 }
 
@@ -398,7 +415,17 @@ static uint64_t busy_since(const struct job *job)
     return step == 0 || (op != 0 && op < step) ? op : step;
 }
 
-/* When the job's patience ends, and for what; UINT64_MAX: it waits for nothing. */
+/* Whether the wait is for a rank of this node. */
+static bool is_culprit(const struct job *job)
+{
+    const struct rank *late;
+    uint32_t tensor;
+
+    return missing_push(job, &late, &tensor) ||
+           (job->op_since_us != 0 && missing_call(job) != NULL);
+}
+
+/* When the job's patience ends; UINT64_MAX: it waits for nothing. */
 static uint64_t patience(const struct job *job)
 {
     uint64_t due = UINT64_MAX;
@@ -419,20 +446,35 @@ static uint64_t patience(const struct job *job)
     return due;
 }
 
+/* How much longer a node waits that has nobody to blame: the node of the late rank, whose time is
+ * up at about the same moment, knows its name. */
+static uint64_t grace(const struct job *job)
+{
+    return job->policy.push_timeout_us / 4;
+}
+
 uint64_t job_deadline(const struct job *job)
 {
-    return job->untold ? job->core->now_us + RETRY_US : patience(job);
+    uint64_t due = patience(job);
+
+    if (job->untold) {
+        return job->core->now_us + RETRY_US;
+    }
+    return due <= job->core->now_us ? due + grace(job) : due;
 }
 
 void job_check_time(struct job *job)
 {
+    uint64_t due = patience(job);
     char text[ERROR_TEXT_SIZE / 2];
     struct error error;
 
     if (down_node(job) < 0) {
         job->waiting_since_us = 0;
     }
-    if (job->core->now_us < patience(job)) {
+    if (job->core->now_us < due ||
+        (job->machine.state == JOB_ACTIVE && !is_culprit(job) && down_node(job) < 0 &&
+            job->core->now_us < due + grace(job))) {
         return;
     }
     (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s", job->key.name,

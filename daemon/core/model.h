@@ -332,7 +332,8 @@ enum adtopk_status round_init(struct round *round, struct job *job, uint32_t buc
 void round_free(struct round *round);
 void round_open(struct round *round);
 void round_try(struct round *round);
-void round_advance(struct round *round); /* if all frames of the phase are there */
+int round_late_node(const struct round *round); /* whose frame it waits for; -1: nobody's */
+void round_advance(struct round *round);        /* if all frames of the phase are there */
 void round_freeze(struct round *round);
 void round_fetch(struct round *round, uint16_t holder);
 void round_split(struct round *round, uint64_t step);

@@ -373,16 +373,24 @@ static enum adtopk_status send_frames(struct round *round)
 
 static void round_computed(struct work *work);
 
-/* If all frames of the phase are there, goes on to the next, or to the sum. */
-void round_advance(struct round *round)
+int round_late_node(const struct round *round)
 {
     const struct exchange *exchange = &round->exchange;
 
-    for (unsigned m = 0; m < exchange->members; m++) {
+    for (unsigned m = 0; round->machine.state == ROUND_EXCHANGE && m < exchange->members; m++) {
         if (exchange->ops->expects(exchange, round->phase, m) &&
             round->received[round->phase * exchange->members + m] == NULL) {
-            return;
+            return exchange->node[m];
         }
+    }
+    return -1;
+}
+
+/* If all frames of the phase are there, goes on to the next, or to the sum. */
+void round_advance(struct round *round)
+{
+    if (round_late_node(round) >= 0) {
+        return;
     }
     round->phase++;
     if (round->phase < round->phases) {

@@ -171,6 +171,12 @@ static void request_mapped(struct session *session)
     struct event event = {.type = EVENT_RANK_MAPPED};
     struct error err;
 
+    if (session->gradients.bytes == NULL) {
+        /* The job ended meanwhile and took the arena back; the core's reason is on its way. */
+        (void)error_set(&err, ADTOPK_ERR_STATE, "the job has ended");
+        session_judge(session, VERDICT_END, &err);
+        return;
+    }
     if (memory_seal_gradients(session, &err) != ADTOPK_OK) {
         session_refuse(session, &err);
         return;
