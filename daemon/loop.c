@@ -153,7 +153,7 @@ static void log_action(struct loop *loop, const struct action *action)
 
     if (action->type == ACTION_FAILED) {
         log_write(loop->log, LEVEL_WARNING, LOG_SESSION, "session %llu has failed: %s", session,
-            action->error.text);
+            action->error->text);
     } else if (action->type == ACTION_READY) {
         log_write(loop->log, LEVEL_INFO, LOG_SESSION, "session %llu is ready, next step %llu",
             session, (unsigned long long)action->number);

@@ -88,12 +88,22 @@ void core_act(struct core *core, const struct action *action)
     core->queue_count++;
 }
 
+static struct failure *failure_of(const struct error *error)
+{
+    return (struct failure *)((uintptr_t)error - offsetof(struct failure, error));
+}
+
 bool core_next_action(struct core *core, struct action *action)
 {
+    job_drop_failure(core->told);
+    core->told = NULL;
     if (core->queue_count == 0) {
         return false;
     }
     *action = core->queue[core->queue_head];
+    if (action->type == ACTION_FAILED) {
+        core->told = failure_of(action->error);
+    }
     core->queue_head = (core->queue_head + 1) % core->queue_size;
     core->queue_count--;
     return true;
@@ -247,6 +257,9 @@ void core_destroy(struct core *core)
     if (core == NULL) {
         return;
     }
+    for (struct action action; core->queue != NULL && core_next_action(core, &action);) {
+    }
+    job_drop_failure(core->told);
     while (core->jobs != NULL) {
         struct job *job = core->jobs;
         core->jobs = job->next;

@@ -123,7 +123,7 @@ struct action {
     uint64_t operation; /* READY: the next plain operation's number */
     enum adtopk_status status;
     struct compute *compute;
-    struct error error;
+    const struct error *error; /* FAILED: why; valid until the next core_next_action() */
 };
 
 /* Offsets of a tensor in a rank's gradient arena and in the job's result arena. */

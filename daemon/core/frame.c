@@ -1,7 +1,7 @@
 /*
  * Payload frames from other nodes: checked, and given to the round they belong to.
  *
- * A frame that its round cannot take yet is parked with the job: the sender may be a step ahead,
+ * A frame that its round cannot take yet is parked with the round: the sender may be a step ahead,
  * its view's commit may still be on the way to us, or our own gradients are not there yet. Parked
  * frames are taken when their round begins its exchange, and dropped when their view is over.
  * Forged, foreign and stale frames are counted and dropped.
@@ -46,14 +46,14 @@ void frame_take_parked(struct round *round)
         }
         take(round, (unsigned)from, &parked->header, parked->frame);
         *link = parked->next;
-        round->parked_count--;
         buffer_unref(parked->frame);
         free(parked);
     }
 }
 
-/* A peer has at most one frame a phase in flight, for this step and the next. */
-#define PARKED_FACTOR 16u
+/* A peer has at most one frame of a round in flight, for this step and the next; more only while
+ * views change. */
+#define PARKED_MAX 8u
 
 static void park(
     struct round *round, uint16_t node, const struct payload_header *header, struct buffer *frame)
@@ -61,8 +61,12 @@ static void park(
     struct job *job = round->job;
     struct parked *parked;
     struct error error;
+    unsigned before = 0;
 
-    if (round->parked_count >= job->members * PARKED_FACTOR) {
+    for (parked = round->parked; parked != NULL; parked = parked->next) {
+        before += parked->node == node ? 1 : 0;
+    }
+    if (before >= PARKED_MAX) {
         (void)error_set(&error, ADTOPK_ERR_PROTOCOL,
             "node %u sent more frames for bucket %u than fit", node, header->bucket);
         job_fail(job, &error, true);
@@ -77,7 +81,6 @@ static void park(
     *parked = (struct parked){
         .next = round->parked, .node = node, .header = *header, .frame = buffer_ref(frame)};
     round->parked = parked;
-    round->parked_count++;
 }
 
 void frame_drop_parked(struct round *round, uint32_t view, uint64_t number)
@@ -91,7 +94,6 @@ void frame_drop_parked(struct round *round, uint32_t view, uint64_t number)
             continue;
         }
         *link = parked->next;
-        round->parked_count--;
         buffer_unref(parked->frame);
         free(parked);
     }
@@ -108,6 +110,17 @@ static struct round *round_of(struct job *job, const struct payload_header *head
         return &job->op_round;
     }
     return header->bucket < job->rounds ? &job->round[header->bucket] : NULL;
+}
+
+/* Others have begun what our ranks have not: from now on we wait for them, and can name them. */
+static void start_clock(const struct round *round, const struct payload_header *header)
+{
+    struct job *job = round->job;
+    uint64_t *since = round->op ? &job->op_since_us : &job->step_since_us;
+
+    if (!job_ended(job) && header->number == round_number(round) && *since == 0) {
+        *since = job->core->now_us;
+    }
 }
 
 void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
@@ -137,5 +150,6 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
         round_advance(round);
     } else {
         park(round, node, &header, frame);
+        start_clock(round, &header);
     }
 }

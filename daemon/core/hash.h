@@ -11,6 +11,14 @@
 
 #define HASH_EMPTY 0xcbf29ce484222325u
 
+/* splitmix64's finaliser: spreads a hash over all bits. */
+static inline uint64_t hash_mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
 static inline uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
 {
     const uint8_t *byte = bytes;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "daemon/core/model.h"
 
 #define TO(state) (1u << (state))
@@ -40,25 +41,17 @@ const struct machine_table job_machine = {
         },
 };
 
-/* splitmix64's finaliser: spreads a hash over all bits. */
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 static uint64_t mix_text(uint64_t hash, const char *text)
 {
     do {
-        hash = mix(hash ^ (uint8_t)*text);
+        hash = hash_mix(hash ^ (uint8_t)*text);
     } while (*text++ != '\0');
     return hash;
 }
 
 uint64_t core_job_id(const struct job_key *key)
 {
-    uint64_t hash = mix_text(mix(key->owner + 1u), key->name);
+    uint64_t hash = mix_text(hash_mix(key->owner + 1u), key->name);
 
     hash = mix_text(hash, key->run_id);
     return hash != 0 ? hash : 1;
@@ -98,15 +91,21 @@ struct rank *job_rank(const struct job *job, uint32_t number)
 struct job *job_create(struct core *core, const struct event *event, struct error *err)
 {
     struct job *job = calloc(1, sizeof(*job));
+    struct failure *failure = calloc(1, sizeof(*failure));
     struct job **end = &core->jobs;
 
-    if (job == NULL) {
+    if (job == NULL || failure == NULL) {
+        free(job);
+        free(failure);
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
         return NULL;
     }
+    failure->references = 1;
+    job->failure = failure;
     job->policy = core->policy;
     if (event->open.policy != NULL &&
         policy_parse(&job->policy, event->open.policy, err) != ADTOPK_OK) {
+        free(failure);
         free(job);
         return NULL;
     }
@@ -124,6 +123,13 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     }
     *end = job;
     return job;
+}
+
+void job_drop_failure(struct failure *failure)
+{
+    if (failure != NULL && --failure->references == 0) {
+        free(failure);
+    }
 }
 
 static void member_free(struct member *member)
@@ -162,6 +168,7 @@ void job_free(struct job *job)
     for (unsigned i = 0; i < job->members; i++) {
         member_free(job->member[i]);
     }
+    job_drop_failure(job->failure);
     free(job->round);
     free(job->tensor);
     free(job->name_slot);
@@ -202,7 +209,7 @@ void job_tell_failure(struct job *job)
 {
     if (job->untold) {
         job->out_of_memory = false;
-        peer_send_fail(job, &job->failure);
+        peer_send_fail(job, &job->failure->error);
         job->untold = job->out_of_memory;
     }
 }
@@ -212,15 +219,16 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
     if (job_ended(job)) {
         return;
     }
-    job->failure = *error;
+    job->failure->error = *error;
     job->untold = tell_peers;
     job_tell_failure(job);
     for (unsigned i = 0; i < job->ranks; i++) {
         if (job->rank[i]->machine.state != RANK_LEFT) {
+            job->failure->references++;
             core_act(job->core, &(struct action){.type = ACTION_FAILED,
                                     .session = job->rank[i]->session,
                                     .status = error->code,
-                                    .error = *error});
+                                    .error = &job->failure->error});
         }
     }
     machine_fire(&job->machine, JOB_ON_FAIL, JOB_ENDED);
@@ -301,17 +309,19 @@ void job_peer_down(struct job *job, uint16_t node)
         job->waiting_since_us = job->core->now_us;
     }
     if (job->policy.on_peer_loss == PEER_LOSS_FAIL) {
-        (void)error_set(&error, ADTOPK_ERR_PEER, "node %u does not answer", node);
+        (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node,
+            peer_is_up(job->core, node) ? "restarted" : "does not answer");
         job_fail(job, &error, true);
     }
 }
 
-/* The first node of the view that is down, or -1. */
+/* The first node of the view that is down, or that restarted and has not joined again; or -1. */
 static int down_node(const struct job *job)
 {
     for (unsigned i = 0; i < job->view_nodes; i++) {
-        if (!peer_is_up(job->core, job->view_node[i])) {
-            return job->view_node[i];
+        uint16_t node = job->view_node[i];
+        if (!peer_is_up(job->core, node) || join_member(job, node)->incarnation == 0) {
+            return node;
         }
     }
     return -1;
@@ -394,7 +404,9 @@ const char *job_waiting_for(const struct job *job, char *text, size_t size)
 
     text[0] = '\0';
     if (node >= 0) {
-        (void)snprintf(text, size, "node %d, which does not answer", node);
+        (void)snprintf(text, size, "node %d, which %s", node,
+            peer_is_up(job->core, (uint16_t)node) ? "restarted and has not joined again"
+                                                  : "does not answer");
     } else if (job->machine.state == JOB_FORMING) {
         join_missing_ranks(job, text, size);
     } else if (job->machine.state == JOB_PREPARED) {

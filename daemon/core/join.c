@@ -301,6 +301,7 @@ void join_peer_up(struct core *core, uint16_t node)
         }
         if (member != NULL && member->incarnation != links_incarnation(core->links, node)) {
             member->incarnation = 0; /* it restarted: its join was its predecessor's */
+            job_peer_down(job, node);
         }
         if (join_self(job) != NULL) {
             send_join(job, node, true);

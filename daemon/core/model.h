@@ -67,6 +67,7 @@ struct rank {
     session_id session;
     uint32_t number;
     struct job *job;
+    unsigned index; /* among the local ranks; from RANK_READY on */
     struct machine machine;
     uint32_t registered;      /* tensors described so far */
     const uint8_t *gradients; /* its arena; the driver's memory */
@@ -122,6 +123,13 @@ struct tensor {
     struct sparse *rank_sent;
 };
 
+/* Why a job has failed; its actions outlive it. Made with the job, so that failing needs no memory.
+ */
+struct failure {
+    unsigned references;
+    struct error error;
+};
+
 /* Work on a thread, and what to do with its result. */
 struct work {
     struct compute compute; /* first: the driver hands this back */
@@ -149,13 +157,13 @@ struct round {
     uint64_t split_step; /* from this step on its tensors travel alone; UINT64_MAX: never */
     unsigned tensors;
     uint32_t *tensor; /* numbers */
+    uint32_t *pushes; /* per local rank: its pushes in the open step; only kept for buckets */
     struct exchange exchange;
     struct exchange_op exchange_op;
     unsigned phase;
     unsigned phases;
     struct buffer **received; /* [phase * members + member] */
     struct parked *parked;
-    unsigned parked_count;
     uint32_t view;     /* in which the exchange began */
     uint64_t since_us; /* of the current state */
 };
@@ -217,7 +225,7 @@ struct job {
     unsigned computing;
     bool out_of_memory; /* something could not be sent: fails when the event is over */
     bool untold;        /* it has failed, and the peers could not be told yet */
-    struct error failure;
+    struct failure *failure;
 
     struct fetch *fetches;
 
@@ -246,6 +254,7 @@ struct core {
     uint64_t bad_messages; /* from peers: malformed, foreign, stale */
     struct action *queue;  /* ring of `queue_size` slots */
     unsigned queue_size, queue_head, queue_count;
+    struct failure *told; /* of the action that was taken last */
 };
 
 extern const struct machine_table job_machine, rank_machine, step_machine, round_machine;
@@ -276,6 +285,7 @@ uint64_t job_deadline(const struct job *job);
 const char *job_waiting_for(const struct job *job, char *text, size_t size);
 void job_reap(struct job *job); /* frees it if it has ended and nothing computes */
 void job_free(struct job *job);
+void job_drop_failure(struct failure *failure);
 struct rank *job_rank(const struct job *job, uint32_t number);
 void job_try_leave(struct job *job);
 void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
@@ -320,7 +330,7 @@ void peer_send_leave(struct job *job);
 void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op);
 
 /* step.c */
-void step_open(struct job *job);
+void step_open(struct job *job, bool recover); /* recover: the store may know more of the step */
 void step_check(struct job *job);
 struct round *step_round(struct job *job, uint32_t tensor); /* the round it travels in now */
 bool step_round_active(const struct job *job, const struct round *round);
@@ -331,6 +341,8 @@ enum adtopk_status round_init(struct round *round, struct job *job, uint32_t buc
     const uint32_t *tensor, unsigned tensors);
 void round_free(struct round *round);
 void round_open(struct round *round);
+void round_recover(struct round *round); /* opens it as the store says; nothing may be computing */
+void round_push(struct round *round, unsigned rank); /* the rank-th local rank pushed */
 void round_try(struct round *round);
 int round_late_node(const struct round *round); /* whose frame it waits for; -1: nobody's */
 void round_advance(struct round *round);        /* if all frames of the phase are there */

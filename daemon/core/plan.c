@@ -140,34 +140,55 @@ static uint32_t assign_buckets(struct job *job, bool dense, uint32_t bucket)
     return bucket + (begun ? 1 : 0);
 }
 
-static enum adtopk_status make_rounds(struct job *job)
+/* Lists the tensors by bucket: those of bucket b are list[first[b]] to list[first[b + 1]]. */
+static void sort_by_bucket(const struct job *job, uint32_t *first, uint32_t *list)
 {
-    uint32_t *list = malloc(job->tensors * sizeof(*list));
-    enum adtopk_status status = ADTOPK_OK;
-
-    job->buckets = assign_buckets(job, false, 0);
-    job->buckets = assign_buckets(job, true, job->buckets);
-    job->round = calloc((size_t)job->buckets + job->tensors, sizeof(*job->round));
-    if (list == NULL || job->round == NULL) {
-        free(list);
-        return ADTOPK_ERR_MEMORY;
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        first[job->tensor[t].bucket + 1]++;
     }
-    job->rounds = job->buckets + job->tensors;
+    for (uint32_t b = 0; b < job->buckets; b++) {
+        first[b + 1] += first[b];
+    }
+    for (uint32_t t = job->tensors; t-- > 0;) {
+        uint32_t *end = &first[job->tensor[t].bucket + 1];
+        list[--*end] = t;
+    }
+    /* Every end has become its bucket's beginning: they are one place too far. */
+    for (uint32_t b = 0; b < job->buckets; b++) {
+        first[b] = first[b + 1];
+    }
+    first[job->buckets] = job->tensors;
+}
+
+static enum adtopk_status init_rounds(struct job *job, const uint32_t *first, const uint32_t *list)
+{
+    enum adtopk_status status = round_init(&job->op_round, job, 0, NULL, 0);
+
     for (uint32_t b = 0; status == ADTOPK_OK && b < job->buckets; b++) {
-        unsigned count = 0;
-        for (uint32_t t = 0; t < job->tensors; t++) {
-            if (job->tensor[t].bucket == b) {
-                list[count++] = t;
-            }
-        }
-        status = round_init(&job->round[b], job, b, list, count);
+        status = round_init(&job->round[b], job, b, list + first[b], first[b + 1] - first[b]);
     }
     for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
         status = round_init(&job->round[job->buckets + t], job, job->buckets + t, &t, 1);
     }
-    if (status == ADTOPK_OK) {
-        status = round_init(&job->op_round, job, 0, NULL, 0);
+    return status;
+}
+
+static enum adtopk_status make_rounds(struct job *job)
+{
+    uint32_t *first, *list;
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
+
+    job->buckets = assign_buckets(job, false, 0);
+    job->buckets = assign_buckets(job, true, job->buckets);
+    first = calloc((size_t)job->buckets + 1, sizeof(*first));
+    list = malloc(job->tensors * sizeof(*list));
+    job->round = calloc((size_t)job->buckets + job->tensors, sizeof(*job->round));
+    if (first != NULL && list != NULL && job->round != NULL) {
+        job->rounds = job->buckets + job->tensors;
+        sort_by_bucket(job, first, list);
+        status = init_rounds(job, first, list);
     }
+    free(first);
     free(list);
     return status;
 }

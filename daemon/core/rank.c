@@ -219,6 +219,8 @@ void rank_ready(struct rank *rank)
 {
     const struct job *job = rank->job;
 
+    for (rank->index = 0; job->rank[rank->index] != rank; rank->index++) {
+    }
     if (rank->machine.state == RANK_MAPPED) {
         machine_fire(&rank->machine, RANK_ON_READY, RANK_READY);
         core_act(job->core, &(struct action){.type = ACTION_READY,
@@ -312,7 +314,7 @@ static enum adtopk_status push(struct rank *rank, uint32_t tensor, uint64_t step
     }
     rank->pushed[tensor] = step + 1;
     machine_fire(&rank->machine, RANK_ON_PUSH, RANK_READY);
-    round_try(step_round(job, tensor));
+    round_push(step_round(job, tensor), rank->index);
     return ADTOPK_OK;
 }
 

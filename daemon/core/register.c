@@ -71,7 +71,9 @@ enum adtopk_status register_disagree(
 static uint32_t *name_slot(const struct job *job, const char *name)
 {
     uint32_t mask = 2 * job->tensor_capacity - 1;
-    uint32_t at = (uint32_t)hash_text(HASH_EMPTY, name) & mask;
+    /* Seeded with what no client knows, so that nobody can choose names that clash. */
+    uint64_t hash = hash_text(hash_mix(job->core->config.incarnation), name);
+    uint32_t at = (uint32_t)hash_mix(hash) & mask;
 
     while (job->name_slot[at] != 0 &&
            strcmp(job->tensor[job->name_slot[at] - 1].spec.name, name) != 0) {

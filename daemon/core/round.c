@@ -10,9 +10,10 @@
  *   new view. The residual still holds all that was selected, so it selects the same again;
  * - some other node delivered it in the old view: its update is fetched and taken as it is;
  * - a rank waits for one tensor of the bucket: the bucket is split and its tensors travel alone;
- * - a frame comes before its round can take it: it is parked with the job.
+ * - a frame comes before its round can take it: it is parked with the round.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/core/model.h"
 
@@ -99,9 +100,10 @@ enum adtopk_status round_init(
         return ADTOPK_OK;
     }
     round->tensor = malloc(tensors * sizeof(*round->tensor));
+    round->pushes = calloc(job->ranks, sizeof(*round->pushes));
     round->exchange.tensor = calloc(tensors, sizeof(*round->exchange.tensor));
-    if (round->tensor == NULL || round->exchange.tensor == NULL) {
-        return ADTOPK_ERR_MEMORY; /* round_free() frees the other */
+    if (round->tensor == NULL || round->pushes == NULL || round->exchange.tensor == NULL) {
+        return ADTOPK_ERR_MEMORY; /* round_free() frees the others */
     }
     for (unsigned i = 0; i < tensors; i++) {
         round->tensor[i] = tensor[i];
@@ -133,6 +135,7 @@ void round_free(struct round *round)
     drop_exchange(round);
     frame_drop_parked(round, UINT32_MAX, 0);
     free(round->tensor);
+    free(round->pushes);
     free(round->exchange.tensor);
 }
 
@@ -197,12 +200,20 @@ static void delivered(struct round *round, enum round_event event)
 
 void round_open(struct round *round)
 {
+    move(round, ROUND_ON_OPEN, ROUND_COLLECT);
+    if (!round->op) {
+        round->job->undelivered++;
+        (void)memset(round->pushes, 0, round->job->ranks * sizeof(*round->pushes));
+    }
+}
+
+void round_recover(struct round *round)
+{
     if (round_delivered(round)) {
         move(round, ROUND_ON_OPEN, ROUND_DELIVERED);
         announce(round);
     } else {
-        move(round, ROUND_ON_OPEN, ROUND_COLLECT);
-        round->job->undelivered += round->op ? 0 : 1;
+        round_open(round);
     }
 }
 
@@ -212,6 +223,22 @@ void round_close(struct round *round)
     move(round, ROUND_ON_CLOSE, ROUND_IDLE);
 }
 
+/* A bucket counts its pushes, so that it need not look at all its tensors at each of them. */
+static bool pushed_all(const struct round *round, unsigned rank)
+{
+    const struct job *job = round->job;
+
+    return round->tensors > 1
+               ? round->pushes[rank] == round->tensors
+               : job->rank[rank]->pushed[round->tensor[0]] == round_number(round) + 1;
+}
+
+void round_push(struct round *round, unsigned rank)
+{
+    round->pushes[rank]++;
+    round_try(round);
+}
+
 static bool collected(const struct round *round)
 {
     const struct job *job = round->job;
@@ -219,13 +246,10 @@ static bool collected(const struct round *round)
 
     for (unsigned r = 0; r < job->ranks; r++) {
         const struct rank *rank = job->rank[r];
-        if (round->op && rank->submitted != number + 1) {
+        bool ready = round->op ? rank->submitted == number + 1
+                               : rank->ended == number + 1 || pushed_all(round, r);
+        if (!ready) {
             return false;
-        }
-        for (unsigned i = 0; rank->ended != number + 1 && i < round->tensors; i++) {
-            if (rank->pushed[round->tensor[i]] != number + 1) {
-                return false;
-            }
         }
     }
     return true;

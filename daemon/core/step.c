@@ -45,7 +45,7 @@ struct round *step_round(struct job *job, uint32_t tensor)
     return step_round_active(job, round) ? round : &job->round[job->buckets + tensor];
 }
 
-void step_open(struct job *job)
+void step_open(struct job *job, bool recover)
 {
     machine_fire(&job->step, STEP_ON_OPEN, STEP_OPEN);
     job->step_since_us = 0;
@@ -54,7 +54,9 @@ void step_open(struct job *job)
         job->tensor[t].at_rest = *job->tensor[t].store;
     }
     for (uint32_t r = 0; r < job->rounds; r++) {
-        if (step_round_active(job, &job->round[r])) {
+        if (step_round_active(job, &job->round[r]) && recover) {
+            round_recover(&job->round[r]);
+        } else if (step_round_active(job, &job->round[r])) {
             round_open(&job->round[r]);
         }
     }
@@ -85,7 +87,7 @@ static void step_done(struct work *work)
         }
     }
     machine_fire(&job->step, STEP_ON_DONE, STEP_IDLE);
-    step_open(job);
+    step_open(job, false);
 }
 
 void step_check(struct job *job)

@@ -316,7 +316,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
         for (unsigned r = 0; r < job->ranks; r++) {
             rank_ready(job->rank[r]);
         }
-        step_open(job);
+        step_open(job, true);
         round_open(&job->op_round);
     }
     fetch_answer(job);

@@ -172,7 +172,7 @@ void local_apply(struct local *local, const struct action *action)
     case ACTION_OP_DONE: reply_progress(session, action); break;
     case ACTION_FAILED:
         session->known = false;
-        session_end(session, action->error.code, action->error.text);
+        session_end(session, action->error->code, action->error->text);
         break;
     case ACTION_CLOSED: reply_closed(session); break;
     case ACTION_COMPUTE: break;

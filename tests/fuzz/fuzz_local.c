@@ -8,10 +8,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (size > 0) {
-        message_check(data[0] % 2 == 0 ? &adtopk__local_request__descriptor
-                                       : &adtopk__local_reply__descriptor,
-            data + 1, size - 1);
-    }
+    message_check_dialogue(
+        &adtopk__local_request__descriptor, &adtopk__local_reply__descriptor, data, size);
     return 0;
 }

@@ -54,3 +54,11 @@ void message_check(const ProtobufCMessageDescriptor *type, const uint8_t *bytes,
         abort(); /* a leak, at once */
     }
 }
+
+void message_check_dialogue(const ProtobufCMessageDescriptor *request,
+    const ProtobufCMessageDescriptor *reply, const uint8_t *bytes, size_t size)
+{
+    if (size > 0) {
+        message_check(bytes[0] % 2 == 0 ? request : reply, bytes + 1, size - 1);
+    }
+}

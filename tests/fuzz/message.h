@@ -10,4 +10,9 @@
  * again. Aborts where something is wrong. */
 void message_check(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size);
 
+/** The same for two sides that talk: the first byte, if there is one, says which type the rest has,
+ * a request (even) or a reply (odd). */
+void message_check_dialogue(const ProtobufCMessageDescriptor *request,
+    const ProtobufCMessageDescriptor *reply, const uint8_t *bytes, size_t size);
+
 #endif

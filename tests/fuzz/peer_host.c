@@ -171,7 +171,7 @@ static void take_action(struct host *host, const struct action *action)
     case ACTION_STEP: host->step = action->number + 1; break;
     case ACTION_OP_DONE: host->operation = action->number + 1; break;
     case ACTION_FAILED:
-        if (action->error.code == ADTOPK_OK || action->error.text[0] == '\0') {
+        if (action->error->code == ADTOPK_OK || action->error->text[0] == '\0') {
             abort();
         }
         /* fall through */

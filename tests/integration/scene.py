@@ -3,12 +3,11 @@ each test leaves behind.
 """
 import json
 import os
-import sys
 import threading
 import time
 import unittest
 
-from cluster import Cluster
+from cluster import Cluster, take_build
 from ranks import Job, Rank
 
 BUILD = None  # set by main()
@@ -154,7 +153,5 @@ class Scene(unittest.TestCase):
 
 def main(usage_text):
     global BUILD
-    if len(sys.argv) < 2:
-        sys.exit(usage_text)
-    BUILD = os.path.abspath(sys.argv.pop(1))
+    BUILD = take_build(usage_text)
     unittest.main(module="__main__")

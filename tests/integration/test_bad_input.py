@@ -22,6 +22,13 @@ NOBODY = 65534
 class Disagreement(Scene):
     """Ranks that do not fit together are told why."""
 
+    def assert_disagree(self, ranks, *words):
+        for rank in ranks:
+            rank.do(rank.opening, "tensor w f32 both 4x4")
+            rank.send("commit")
+        for rank in ranks:
+            self.assert_error(rank, "mismatch", *words)
+
     def test_world_size_on_one_node(self):
         first, second = self.rank(0, 0, 2), self.rank(0, 1, 3)
         first.do(first.opening)
@@ -30,11 +37,7 @@ class Disagreement(Scene):
 
     def test_world_size_on_two_nodes(self):
         ranks = [self.rank(0, 0, 2), self.rank(1, 1, 3)]
-        for rank in ranks:
-            rank.do(rank.opening, "tensor w f32 both 4x4")
-            rank.send("commit")
-        for rank in ranks:
-            self.assert_error(rank, "mismatch", "ranks on node", "3", "2")
+        self.assert_disagree(ranks, "ranks on node", "3", "2")
 
     def test_duplicate_rank_on_one_node(self):
         first, second = self.rank(0, 1), self.rank(0, 1)
@@ -44,11 +47,7 @@ class Disagreement(Scene):
 
     def test_duplicate_rank_on_two_nodes(self):
         ranks = [self.rank(node, 1, policy=text(join_timeout=5)) for node in (0, 1)]
-        for rank in ranks:
-            rank.do(rank.opening, "tensor w f32 both 4x4")
-            rank.send("commit")
-        for rank in ranks:
-            self.assert_error(rank, "mismatch", "rank 1", "twice")
+        self.assert_disagree(ranks, "rank 1", "twice")
 
     def test_policy(self):
         ranks = [self.rank(0, 0, policy=text(density=0.1)), self.rank(0, 1, policy=text())]
@@ -58,11 +57,7 @@ class Disagreement(Scene):
 
     def test_policy_on_two_nodes(self):
         ranks = [self.rank(0, 0, policy=text(density=0.1)), self.rank(1, 1, policy=text())]
-        for rank in ranks:
-            rank.do(rank.opening, "tensor w f32 both 4x4")
-            rank.send("commit")
-        for rank in ranks:
-            self.assert_error(rank, "mismatch", "policy", "node 0", "node 1")
+        self.assert_disagree(ranks, "policy", "node 0", "node 1")
 
     def test_wrong_policy(self):
         for policy, word in ((text(densty=1), "densty"), (text(density=2), "density"),

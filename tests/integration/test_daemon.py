@@ -9,12 +9,11 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
 
-from cluster import Cluster, die_with_parent, free_ports
+from cluster import Cluster, die_with_parent, free_ports, take_build
 
 BUILD = None  # set by main()
 NOBODY = 65534
@@ -354,9 +353,7 @@ class PortsAreFree(unittest.TestCase):
 
 def main():
     global BUILD
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    BUILD = os.path.abspath(sys.argv.pop(1))
+    BUILD = take_build(__doc__)
     unittest.main()
 
 

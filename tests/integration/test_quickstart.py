@@ -10,11 +10,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
 import uuid
+
+from cluster import take_build
 
 BUILD = None  # set by main()
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
@@ -272,7 +273,7 @@ touch"""))
 
 def main():
     global BUILD
-    BUILD = os.path.abspath(sys.argv.pop(1))
+    BUILD = take_build(__doc__)
     unittest.main(verbosity=2)
 
 

@@ -11,12 +11,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
 import reference
-from cluster import Cluster, die_with_parent
+from cluster import Cluster, die_with_parent, take_build
 from ranks import Job, Rank
 
 BUILD = None  # set by main()
@@ -539,9 +538,7 @@ class Digits(WithCluster):
 
 def main():
     global BUILD
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    BUILD = os.path.abspath(sys.argv.pop(1))
+    BUILD = take_build(__doc__)
     unittest.main()
 
 

@@ -243,7 +243,7 @@ void trainer_action(struct trainer *trainer, const struct action *action)
         break;
     case ACTION_STEP: step_over(trainer); break;
     case ACTION_OP_DONE: op_check(trainer); break;
-    case ACTION_FAILED: fail(trainer, &action->error); return;
+    case ACTION_FAILED: fail(trainer, action->error); return;
     case ACTION_CLOSED: trainer->state = TRAINER_DONE; return;
     case ACTION_COMPUTE: return;
     }

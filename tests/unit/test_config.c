@@ -191,29 +191,31 @@ static void test_file_is_strict(void **state)
     assert_refused("{\"node\":\f1}", "byte 0x0c", 1);
 }
 
-static void test_nul_in_file(void **state)
+static void assert_file_refused(char *path, enum adtopk_status expected, const char *words)
 {
-    static const char text[] = "{\"node\": 1}\0{\"node\": 2}";
-    char *argv[] = {"adtopkd", "--config", file_path, NULL};
+    char *argv[] = {"adtopkd", "--config", path, NULL};
     struct config config;
     enum config_action action;
     struct error err = {.code = ADTOPK_OK};
 
+    assert_int_equal(config_load(&config, 3, argv, getenv, &action, &err), expected);
+    assert_non_null(strstr(err.text, words));
+    config_free(&config);
+}
+
+static void test_nul_in_file(void **state)
+{
+    static const char text[] = "{\"node\": 1}\0{\"node\": 2}";
+
     (void)state;
     write_bytes(text, sizeof(text) - 1);
-    assert_int_equal(config_load(&config, 3, argv, getenv, &action, &err), ADTOPK_ERR_ARGUMENT);
-    assert_non_null(strstr(err.text, "byte 0x00"));
-    config_free(&config);
+    assert_file_refused(file_path, ADTOPK_ERR_ARGUMENT, "byte 0x00");
 }
 
 static void test_long_and_missing_file(void **state)
 {
     size_t size = (1u << 20) + 1;
     char *spaces = malloc(size + 1);
-    char *argv[] = {"adtopkd", "--config", "/nonexistent/adtopkd.json", NULL};
-    struct config config;
-    enum config_action action;
-    struct error err = {.code = ADTOPK_OK};
 
     (void)state;
     assert_non_null(spaces);
@@ -221,9 +223,8 @@ static void test_long_and_missing_file(void **state)
     spaces[size] = '\0';
     assert_refused(spaces, "is longer than", 0);
     free(spaces);
-    assert_int_equal(config_load(&config, 3, argv, getenv, &action, &err), ADTOPK_ERR_SYSTEM);
-    assert_non_null(strstr(err.text, "/nonexistent/adtopkd.json: No such file"));
-    config_free(&config);
+    assert_file_refused(
+        "/nonexistent/adtopkd.json", ADTOPK_ERR_SYSTEM, "/nonexistent/adtopkd.json: No such file");
 }
 
 static void test_settings_fit_each_other(void **state)

@@ -13,6 +13,7 @@
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
 #include "daemon/workers.h"
+#include "lone_host.h"
 #include "proto/local.h"
 
 #define RANKS 3u
@@ -64,32 +65,6 @@ static void *host_store(
     *existing = false;
     host->store = calloc(1, size);
     return host->store;
-}
-
-static void host_release_session(void *context, session_id session)
-{
-    (void)context;
-    (void)session;
-}
-
-static void host_release_job(void *context, uint64_t job, bool keep)
-{
-    (void)context;
-    (void)job;
-    (void)keep;
-}
-
-static bool host_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
-{
-    (void)context;
-    (void)peer;
-    (void)lane;
-    (void)header;
-    (void)header_size;
-    (void)body;
-    (void)body_size;
-    return true;
 }
 
 static void notify(void *context)
@@ -222,9 +197,9 @@ static void run(const char *policy, bool check)
             .gradients = host_gradients,
             .results = host_results,
             .store = host_store,
-            .release_session = host_release_session,
-            .release_job = host_release_job},
-        .transmit = host_transmit,
+            .release_session = lone_release_session,
+            .release_job = lone_release_job},
+        .transmit = lone_transmit,
     };
 
     host.core = core_create(&config, &err);

@@ -13,6 +13,7 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
+#include "lone_host.h"
 
 #define SESSION 1
 #define TENSORS_MAX 40
@@ -59,27 +60,6 @@ static void *host_store(
     return block(&((struct host *)context)->store, size);
 }
 
-static void host_release_session(void *context, session_id session)
-{
-    (void)context;
-    (void)session;
-}
-
-static void host_release_job(void *context, uint64_t job, bool keep)
-{
-    (void)context;
-    (void)job;
-    (void)keep;
-}
-
-static bool host_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
-{
-    (void)context, (void)peer, (void)lane, (void)header, (void)header_size, (void)body,
-        (void)body_size;
-    return false;
-}
-
 static void send(struct host *host, struct event event)
 {
     struct error err = {ADTOPK_OK, ""};
@@ -104,9 +84,9 @@ static void host_init(
             .heartbeat_us = 1000,
             .timeout_us = 10000,
             .resend_us = 1000},
-        .memory = {host, host_gradients, host_results, host_store, host_release_session,
-            host_release_job},
-        .transmit = host_transmit};
+        .memory = {host, host_gradients, host_results, host_store, lone_release_session,
+            lone_release_job},
+        .transmit = lone_transmit};
     struct event open = {.type = EVENT_RANK_OPEN,
         .open = {.key = {.name = "job", .run_id = "1"}, .world_size = 1, .policy = policy}};
     struct error err = {ADTOPK_OK, ""};

@@ -40,16 +40,21 @@ static int data_fail(const struct reader *reader, const char *format, ...)
 
 static int data_fail_character(const struct reader *reader, int c)
 {
-    if (c == EOF && ferror(reader->stream))
+    if (c == EOF && ferror(reader->stream)) {
         return data_fail(reader, "cannot read: %s", strerror(errno));
-    if (c == EOF)
+    }
+    if (c == EOF) {
         return data_fail(reader, "the file ends inside a line of %d fields", FIELDS);
-    if (c == '\n')
+    }
+    if (c == '\n') {
         return data_fail(reader, "the line ends here, expected %d fields", FIELDS);
-    if (c == 0x1F && reader->line == 1 && reader->column == 1)
+    }
+    if (c == 0x1F && reader->line == 1 && reader->column == 1) {
         return data_fail(reader, "not text; if the file is compressed, gunzip it first");
-    if (c > 0x20 && c < 0x7F)
+    }
+    if (c > 0x20 && c < 0x7F) {
         return data_fail(reader, "unexpected '%c', expected a whole number", c);
+    }
     return data_fail(reader, "unexpected byte 0x%02x, expected a whole number", (unsigned)c);
 }
 
@@ -59,13 +64,16 @@ static int data_field(struct reader *reader, int first, int largest, int *value,
     int c = first, sum = 0, digits = 0;
     for (; c >= '0' && c <= '9'; c = getc(reader->stream), digits++) {
         sum = sum * 10 + (c - '0');
-        if (sum > largest)
+        if (sum > largest) {
             return data_fail(reader, "value is above %d", largest);
-        if (digits == 2)
+        }
+        if (digits == 2) {
             return data_fail(reader, "value has too many digits");
+        }
     }
-    if (digits == 0)
+    if (digits == 0) {
         return data_fail_character(reader, c);
+    }
     *value = sum;
     *after = c;
     return 0;
@@ -74,12 +82,15 @@ static int data_field(struct reader *reader, int first, int largest, int *value,
 /* Checks what follows the last field of a line. */
 static int data_line_end(struct reader *reader, int c)
 {
-    if (c == '\r')
+    if (c == '\r') {
         c = getc(reader->stream);
-    if (c == '\n' || (c == EOF && !ferror(reader->stream)))
+    }
+    if (c == '\n' || (c == EOF && !ferror(reader->stream))) {
         return 0;
-    if (c == ',')
+    }
+    if (c == ',') {
         return data_fail(reader, "more than %d fields", FIELDS);
+    }
     return data_fail_character(reader, c);
 }
 
@@ -89,15 +100,17 @@ static int data_row(struct reader *reader, int first, float *image, uint8_t *lab
     for (size_t field = 0; field < FIELDS; field++) {
         reader->column = field + 1;
         const int is_label = field == MODEL_PIXELS;
-        if (data_field(reader, c, is_label ? MODEL_CLASSES - 1 : LARGEST_PIXEL, &value, &c) != 0)
+        if (data_field(reader, c, is_label ? MODEL_CLASSES - 1 : LARGEST_PIXEL, &value, &c) != 0) {
             return -1;
+        }
         if (is_label) {
             *label = (uint8_t)value;
             return data_line_end(reader, c);
         }
         image[field] = (float)value / LARGEST_PIXEL;
-        if (c != ',')
+        if (c != ',') {
             return data_fail_character(reader, c == '\r' ? '\n' : c);
+        }
         c = getc(reader->stream);
     }
     return 0;
@@ -113,15 +126,18 @@ static void data_set_free(struct data_set *set)
 /* Makes room for one more example; capacities are powers of two. */
 static int data_set_grow(struct data_set *set)
 {
-    if (set->count != 0 && (set->count & (set->count - 1)) != 0)
+    if (set->count != 0 && (set->count & (set->count - 1)) != 0) {
         return 0;
+    }
     const size_t capacity = set->count == 0 ? 1 : 2 * set->count;
     float *images = realloc(set->images, capacity * MODEL_PIXELS * sizeof *images);
-    if (images)
+    if (images) {
         set->images = images;
+    }
     uint8_t *labels = realloc(set->labels, capacity * sizeof *labels);
-    if (labels)
+    if (labels) {
         set->labels = labels;
+    }
     return images && labels ? 0 : -1;
 }
 
@@ -131,20 +147,25 @@ static int data_rows(struct data *data, struct reader *reader)
         reader->line = row + 1;
         reader->column = 1;
         int c = getc(reader->stream);
-        if (c == EOF && !ferror(reader->stream))
+        if (c == EOF && !ferror(reader->stream)) {
             break;
-        if (row == MAX_ROWS)
+        }
+        if (row == MAX_ROWS) {
             return data_fail(reader, "more than %d rows", MAX_ROWS);
+        }
         struct data_set *set = row % TEST_EVERY == TEST_ROW ? &data->test : &data->train;
-        if (data_set_grow(set) != 0)
+        if (data_set_grow(set) != 0) {
             return data_fail(reader, "no memory");
-        if (data_row(
-                reader, c, set->images + set->count * MODEL_PIXELS, set->labels + set->count) != 0)
+        }
+        if (data_row(reader, c, set->images + set->count * MODEL_PIXELS,
+                set->labels + set->count) != 0) {
             return -1;
+        }
         set->count++;
     }
-    if (data->test.count == 0)
+    if (data->test.count == 0) {
         return data_fail(reader, "the file ends, expected at least %d rows", TEST_EVERY);
+    }
     return 0;
 }
 
@@ -152,8 +173,9 @@ int data_parse(struct data *data, FILE *stream, const char *name, char error[DAT
 {
     struct reader reader = {.stream = stream, .name = name, .error = error};
     *data = (struct data){0};
-    if (data_rows(data, &reader) == 0)
+    if (data_rows(data, &reader) == 0) {
         return 0;
+    }
     data_free(data);
     return -1;
 }
@@ -191,8 +213,9 @@ static void data_sampler_shuffle(struct data_sampler *sampler, uint64_t epoch)
 {
     /* Streams 0..255 are left to others who draw from the same seed. */
     struct random random = random_start(sampler->seed, 256 + epoch);
-    for (size_t i = 0; i < sampler->train->count; i++)
+    for (size_t i = 0; i < sampler->train->count; i++) {
         sampler->order[i] = i;
+    }
     random_shuffle(&random, sampler->order, sampler->train->count);
     sampler->epoch = epoch;
 }
@@ -200,8 +223,9 @@ static void data_sampler_shuffle(struct data_sampler *sampler, uint64_t epoch)
 struct data_sampler *data_sampler_create(const struct data_set *train, size_t batch, uint64_t seed)
 {
     struct data_sampler *sampler = calloc(1, sizeof *sampler);
-    if (!sampler)
+    if (!sampler) {
         return NULL;
+    }
     sampler->train = train;
     sampler->batch = batch;
     sampler->seed = seed;
@@ -218,8 +242,9 @@ struct data_sampler *data_sampler_create(const struct data_set *train, size_t ba
 
 void data_sampler_destroy(struct data_sampler *sampler)
 {
-    if (!sampler)
+    if (!sampler) {
         return;
+    }
     free(sampler->order);
     free(sampler->images);
     free(sampler->labels);
@@ -233,8 +258,9 @@ struct model_batch data_sampler_batch(
     const uint64_t epoch = step / batches;
     const size_t first = (size_t)(step % batches) * sampler->batch;
 
-    if (epoch != sampler->epoch)
+    if (epoch != sampler->epoch) {
         data_sampler_shuffle(sampler, epoch);
+    }
     for (size_t i = begin; i < end; i++) {
         const size_t from = sampler->order[first + i];
         memcpy(sampler->images + (i - begin) * MODEL_PIXELS,

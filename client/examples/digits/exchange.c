@@ -18,8 +18,9 @@ struct exchange {
 /* Keeps the library's sentence and returns -1 unless the call succeeded. */
 static int exchange_check(struct exchange *exchange, enum adtopk_status status)
 {
-    if (status == ADTOPK_OK)
+    if (status == ADTOPK_OK) {
         return 0;
+    }
     exchange->failed = 1;
     snprintf(exchange->message, sizeof exchange->message, "%s: %s", adtopk_status_name(status),
         adtopk_message(exchange->context));
@@ -34,8 +35,9 @@ static int exchange_register(struct exchange *exchange, size_t tensor)
         .dtype = ADTOPK_F32,
         .dims = (int)from->dims,
         .forms = ADTOPK_FORM_DENSE};
-    for (size_t d = 0; d < from->dims; d++)
+    for (size_t d = 0; d < from->dims; d++) {
         spec.shape[d] = from->shape[d];
+    }
     return exchange_check(
         exchange, adtopk_register(exchange->context, &spec, &exchange->tensors[tensor]));
 }
@@ -48,17 +50,22 @@ static int exchange_join(struct exchange *exchange, const struct exchange_option
         .rank = options->rank,
         .has_rank = options->rank >= 0,
         .world_size = options->world};
-    if (exchange_check(exchange, adtopk_open(&join, &exchange->context)) != 0)
+    if (exchange_check(exchange, adtopk_open(&join, &exchange->context)) != 0) {
         return -1;
+    }
     /* In the order in which the backward pass completes them, so that neighbours in a bucket are
      * ready together. */
-    for (size_t t = MODEL_TENSORS; t-- > 0;)
-        if (exchange_register(exchange, t) != 0)
+    for (size_t t = MODEL_TENSORS; t-- > 0;) {
+        if (exchange_register(exchange, t) != 0) {
             return -1;
-    if (exchange_check(exchange, adtopk_commit(exchange->context)) != 0)
+        }
+    }
+    if (exchange_check(exchange, adtopk_commit(exchange->context)) != 0) {
         return -1;
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    }
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
         exchange->gradients[t] = adtopk_gradient(exchange->context, exchange->tensors[t]);
+    }
     return 0;
 }
 
@@ -78,12 +85,14 @@ static int exchange_allocate(struct exchange *exchange)
 struct exchange *exchange_open(const struct exchange_options *options)
 {
     struct exchange *exchange = calloc(1, sizeof *exchange);
-    if (!exchange)
+    if (!exchange) {
         return NULL;
-    if (options->local)
+    }
+    if (options->local) {
         exchange_allocate(exchange);
-    else
+    } else {
         exchange_join(exchange, options);
+    }
     return exchange;
 }
 
@@ -94,13 +103,16 @@ int exchange_failed(const struct exchange *exchange)
 
 void exchange_close(struct exchange *exchange)
 {
-    if (!exchange)
+    if (!exchange) {
         return;
-    if (exchange->context)
+    }
+    if (exchange->context) {
         adtopk_close(exchange->context); /* the gradients were the library's */
-    else
-        for (size_t t = 0; t < MODEL_TENSORS; t++)
+    } else {
+        for (size_t t = 0; t < MODEL_TENSORS; t++) {
             free(exchange->gradients[t]);
+        }
+    }
     free(exchange);
 }
 
@@ -124,8 +136,9 @@ int exchange_share_parameters(struct exchange *exchange, struct model *model)
     for (size_t t = 0; exchange->context && t < MODEL_TENSORS; t++) {
         const size_t bytes = model_tensor_size(t) * sizeof(float);
         if (exchange_check(exchange,
-                adtopk_broadcast(exchange->context, model_parameters(model, t), bytes, 0)) != 0)
+                adtopk_broadcast(exchange->context, model_parameters(model, t), bytes, 0)) != 0) {
             return -1;
+        }
     }
     return 0;
 }
@@ -138,8 +151,9 @@ float *const *exchange_gradients(const struct exchange *exchange)
 int exchange_push(void *context, size_t tensor)
 {
     struct exchange *exchange = context;
-    if (!exchange->context)
+    if (!exchange->context) {
         return 0;
+    }
     return exchange_check(
         exchange, adtopk_push(exchange->context, exchange->tensors[tensor], NULL));
 }
@@ -149,49 +163,58 @@ static enum exchange_step exchange_wait_alone(const struct exchange *exchange)
 {
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
         const size_t size = model_tensor_size(t);
-        for (size_t i = 0; i < size; i++)
-            if (!isfinite(exchange->gradients[t][i]))
+        for (size_t i = 0; i < size; i++) {
+            if (!isfinite(exchange->gradients[t][i])) {
                 return EXCHANGE_WITHDRAWN;
+            }
+        }
     }
     return EXCHANGE_ACCEPTED;
 }
 
 enum exchange_step exchange_wait(struct exchange *exchange)
 {
-    if (!exchange->context)
+    if (!exchange->context) {
         return exchange_wait_alone(exchange);
+    }
     const enum adtopk_status status = adtopk_step_wait(exchange->context);
-    if (status == ADTOPK_NONFINITE)
+    if (status == ADTOPK_NONFINITE) {
         return EXCHANGE_WITHDRAWN;
+    }
     return exchange_check(exchange, status) == 0 ? EXCHANGE_ACCEPTED : EXCHANGE_FAILED;
 }
 
 const float *exchange_update(struct exchange *exchange, size_t tensor)
 {
-    if (!exchange->context)
+    if (!exchange->context) {
         return exchange->gradients[tensor];
+    }
     struct adtopk_update update;
     if (exchange_check(
-            exchange, adtopk_update(exchange->context, exchange->tensors[tensor], &update)) != 0)
+            exchange, adtopk_update(exchange->context, exchange->tensors[tensor], &update)) != 0) {
         return NULL;
+    }
     return update.dense;
 }
 
 int exchange_sum(struct exchange *exchange, float *values, size_t count)
 {
-    if (!exchange->context)
+    if (!exchange->context) {
         return 0;
+    }
     return exchange_check(exchange, adtopk_allreduce(exchange->context, values, count));
 }
 
 int exchange_check_equal(struct exchange *exchange, uint64_t hash)
 {
     uint64_t first = hash;
-    if (exchange->context &&
-        exchange_check(exchange, adtopk_broadcast(exchange->context, &first, sizeof first, 0)) != 0)
+    if (exchange->context && exchange_check(exchange, adtopk_broadcast(exchange->context, &first,
+                                                          sizeof first, 0)) != 0) {
         return -1;
-    if (first == hash)
+    }
+    if (first == hash) {
         return 0;
+    }
     exchange->failed = 1;
     snprintf(exchange->message, sizeof exchange->message,
         "the parameters of rank %d differ from those of rank 0", exchange_rank(exchange));

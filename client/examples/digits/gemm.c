@@ -28,17 +28,21 @@ static void gemm_block(const struct operands *op, size_t row, size_t col)
     const float *b = op->b + col;
     float *c = op->c + row * n + col;
 
-    for (size_t i = 0; i < BLOCK_ROWS; i++)
+    for (size_t i = 0; i < BLOCK_ROWS; i++) {
         memcpy(sum[i], c + i * n, sizeof sum[i]);
+    }
     for (size_t p = op->k; p > 0; p--, a += op->a_col, b += n) {
         lanes right[BLOCK_COLS / LANES];
         memcpy(right, b, sizeof right);
-        for (size_t i = 0; i < BLOCK_ROWS; i++)
-            for (size_t j = 0; j < BLOCK_COLS / LANES; j++)
+        for (size_t i = 0; i < BLOCK_ROWS; i++) {
+            for (size_t j = 0; j < BLOCK_COLS / LANES; j++) {
                 sum[i][j] += a[i * a_row] * right[j];
+            }
+        }
     }
-    for (size_t i = 0; i < BLOCK_ROWS; i++)
+    for (size_t i = 0; i < BLOCK_ROWS; i++) {
         memcpy(c + i * n, sum[i], sizeof sum[i]);
+    }
 }
 
 /* What is left at the right and lower edge. */
@@ -50,8 +54,9 @@ static void gemm_edge(
         for (size_t p = 0; p < op->k; p++) {
             float a = op->a[i * op->a_row + p * op->a_col];
             const float *b = op->b + p * op->n;
-            for (size_t j = col_begin; j < col_end; j++)
+            for (size_t j = col_begin; j < col_end; j++) {
                 c[j] += a * b[j];
+            }
         }
     }
 }
@@ -65,8 +70,9 @@ void gemm_add(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t
     const size_t full_cols = n - n % BLOCK_COLS;
 
     for (size_t row = 0; row < full_rows; row += BLOCK_ROWS) {
-        for (size_t col = 0; col < full_cols; col += BLOCK_COLS)
+        for (size_t col = 0; col < full_cols; col += BLOCK_COLS) {
             gemm_block(&op, row, col);
+        }
         gemm_edge(&op, row, BLOCK_ROWS, full_cols, n);
     }
     gemm_edge(&op, full_rows, m - full_rows, 0, n);

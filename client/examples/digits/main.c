@@ -42,10 +42,11 @@ static double seconds_now(void)
 
 static int train_fail(const struct trainer *trainer, const char *what)
 {
-    if (trainer->rank < 0)
+    if (trainer->rank < 0) {
         fprintf(stderr, "adtopk-digits: %s\n", what);
-    else
+    } else {
         fprintf(stderr, "adtopk-digits: rank %d: %s\n", trainer->rank, what);
+    }
     return -1;
 }
 
@@ -64,8 +65,9 @@ static int train_apply(struct trainer *trainer, float rate)
 {
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
         const float *update = exchange_update(trainer->exchange, t);
-        if (!update)
+        if (!update) {
             return train_exchange_failed(trainer);
+        }
         sgd_apply(trainer->sgd, trainer->model, t, update, rate);
     }
     return 0;
@@ -86,17 +88,20 @@ static int train_step(struct trainer *trainer, uint64_t step, struct report_step
         train_share(trainer, trainer->rank), train_share(trainer, trainer->rank + 1));
     const struct model_score score = model_forward(trainer->model, &batch);
     if (model_backward(
-            trainer->model, scale, exchange_gradients(exchange), exchange_push, exchange) != 0)
+            trainer->model, scale, exchange_gradients(exchange), exchange_push, exchange) != 0) {
         return train_exchange_failed(trainer);
+    }
 
     const double computed = seconds_now();
     const enum exchange_step outcome = exchange_wait(exchange);
-    if (outcome == EXCHANGE_FAILED)
+    if (outcome == EXCHANGE_FAILED) {
         return train_exchange_failed(trainer);
+    }
 
     const double waited = seconds_now();
-    if (outcome == EXCHANGE_ACCEPTED && train_apply(trainer, rate) != 0)
+    if (outcome == EXCHANGE_ACCEPTED && train_apply(trainer, rate) != 0) {
         return -1;
+    }
     *record = (struct report_step){.step = step,
         .loss = score.loss,
         .lr = rate,
@@ -109,14 +114,18 @@ static int train_step(struct trainer *trainer, uint64_t step, struct report_step
 static int train_report(struct trainer *trainer)
 {
     float losses[REPORT_EVERY];
-    for (size_t i = 0; i < trainer->recent_count; i++)
+    for (size_t i = 0; i < trainer->recent_count; i++) {
         losses[i] = (float)trainer->recent[i].loss;
-    if (exchange_sum(trainer->exchange, losses, trainer->recent_count) != 0)
+    }
+    if (exchange_sum(trainer->exchange, losses, trainer->recent_count) != 0) {
         return train_exchange_failed(trainer);
-    for (size_t i = 0; i < trainer->recent_count; i++)
+    }
+    for (size_t i = 0; i < trainer->recent_count; i++) {
         trainer->recent[i].loss = losses[i] / (double)trainer->options.batch;
-    if (trainer->report)
+    }
+    if (trainer->report) {
         report_steps(trainer->report, trainer->recent, trainer->recent_count);
+    }
     trainer->recent_count = 0;
     return 0;
 }
@@ -129,8 +138,9 @@ static int train_account(struct trainer *trainer, const struct report_step *reco
     totals->apply += record->seconds.apply;
     trainer->final.withdrawn += (uint64_t)record->withdrawn;
     trainer->withdrawn_in_a_row = record->withdrawn ? trainer->withdrawn_in_a_row + 1 : 0;
-    if (trainer->withdrawn_in_a_row == WITHDRAWN_LIMIT)
+    if (trainer->withdrawn_in_a_row == WITHDRAWN_LIMIT) {
         return train_fail(trainer, "the gradients are not finite any more; try a lower --lr");
+    }
     return 0;
 }
 
@@ -140,14 +150,18 @@ static int train_loop(struct trainer *trainer)
     const double start = seconds_now();
     for (uint64_t step = 0; step < steps; step++) {
         struct report_step *record = &trainer->recent[trainer->recent_count];
-        if (train_step(trainer, step, record) != 0)
+        if (train_step(trainer, step, record) != 0) {
             return -1;
+        }
         trainer->recent_count++;
-        if (train_account(trainer, record) != 0)
+        if (train_account(trainer, record) != 0) {
             return -1;
-        if (trainer->recent_count == REPORT_EVERY || step + 1 == steps)
-            if (train_report(trainer) != 0)
+        }
+        if (trainer->recent_count == REPORT_EVERY || step + 1 == steps) {
+            if (train_report(trainer) != 0) {
                 return -1;
+            }
+        }
     }
     trainer->final.seconds = seconds_now() - start;
     return 0;
@@ -176,8 +190,9 @@ static int train_finish(struct trainer *trainer)
     trainer->final.steps = trainer->options.steps;
     trainer->final.world = trainer->world;
     trainer->final.parameter_hash = model_hash(trainer->model);
-    if (exchange_check_equal(trainer->exchange, trainer->final.parameter_hash) != 0)
+    if (exchange_check_equal(trainer->exchange, trainer->final.parameter_hash) != 0) {
         return train_exchange_failed(trainer);
+    }
     if (!trainer->report) {
         printf("rank %d: parameters %016" PRIx64 ", the same as on rank 0\n", trainer->rank,
             trainer->final.parameter_hash);
@@ -215,8 +230,9 @@ static int train_create(struct trainer *trainer)
     trainer->sampler = data_sampler_create(&trainer->data.train, batch, options->seed);
     trainer->model = model_create(batch);
     trainer->sgd = sgd_create(&trainer->sgd_options);
-    if (!trainer->sampler || !trainer->model || !trainer->sgd)
+    if (!trainer->sampler || !trainer->model || !trainer->sgd) {
         return train_fail(trainer, "no memory");
+    }
     return 0;
 }
 
@@ -225,29 +241,36 @@ static int train_join(struct trainer *trainer)
 {
     const struct options *options = &trainer->options;
     trainer->exchange = exchange_open(&options->exchange);
-    if (!trainer->exchange)
+    if (!trainer->exchange) {
         return train_fail(trainer, "no memory");
-    if (exchange_failed(trainer->exchange))
+    }
+    if (exchange_failed(trainer->exchange)) {
         return train_exchange_failed(trainer);
+    }
 
     trainer->rank = exchange_rank(trainer->exchange);
     trainer->world = exchange_world(trainer->exchange);
-    if (options->batch < (uint64_t)trainer->world)
+    if (options->batch < (uint64_t)trainer->world) {
         return train_fail(trainer, "--batch is below the number of ranks");
-    if (trainer->rank == 0 && !(trainer->report = report_open(options->log, options->steps)))
+    }
+    if (trainer->rank == 0 && !(trainer->report = report_open(options->log, options->steps))) {
         return -1;
+    }
     model_init(trainer->model, options->seed);
-    if (exchange_share_parameters(trainer->exchange, trainer->model) != 0)
+    if (exchange_share_parameters(trainer->exchange, trainer->model) != 0) {
         return train_exchange_failed(trainer);
+    }
     return 0;
 }
 
 static int train_run(struct trainer *trainer)
 {
-    if (train_read_data(trainer) != 0 || train_create(trainer) != 0)
+    if (train_read_data(trainer) != 0 || train_create(trainer) != 0) {
         return -1;
-    if (train_join(trainer) != 0 || train_loop(trainer) != 0)
+    }
+    if (train_join(trainer) != 0 || train_loop(trainer) != 0) {
         return -1;
+    }
     return train_finish(trainer);
 }
 
@@ -271,7 +294,8 @@ int main(int argc, char **argv)
     case OPTIONS_ERROR: result = 2; break;
     case OPTIONS_RUN: result = train_run(&trainer) != 0; break;
     }
-    if (train_destroy(&trainer) != 0 && result == 0)
+    if (train_destroy(&trainer) != 0 && result == 0) {
         result = 1;
+    }
     return result;
 }

@@ -66,8 +66,9 @@ const struct model_tensor *model_tensor(size_t index)
 size_t model_tensor_size(size_t index)
 {
     size_t size = 1;
-    for (size_t d = 0; d < tensors[index].dims; d++)
+    for (size_t d = 0; d < tensors[index].dims; d++) {
         size *= tensors[index].shape[d];
+    }
     return size;
 }
 
@@ -95,13 +96,16 @@ static int model_allocate(struct model *model, size_t batch)
     const size_t count = sizeof parts / sizeof parts[0];
     size_t total = 0;
 
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         total += parts[i].count;
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    }
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
         total += model_tensor_size(t);
+    }
     model->memory = calloc(total, sizeof(float));
-    if (!model->memory)
+    if (!model->memory) {
         return -1;
+    }
 
     float *next = model->memory;
     for (size_t i = 0; i < count; i++) {
@@ -117,11 +121,13 @@ static int model_allocate(struct model *model, size_t batch)
 
 struct model *model_create(size_t max_batch)
 {
-    if (max_batch == 0 || max_batch > SIZE_MAX / (1u << 20))
+    if (max_batch == 0 || max_batch > SIZE_MAX / (1u << 20)) {
         return NULL;
+    }
     struct model *model = calloc(1, sizeof *model);
-    if (!model)
+    if (!model) {
         return NULL;
+    }
     model->max_batch = max_batch;
     if (model_allocate(model, max_batch) != 0) {
         free(model);
@@ -132,8 +138,9 @@ struct model *model_create(size_t max_batch)
 
 void model_destroy(struct model *model)
 {
-    if (!model)
+    if (!model) {
         return;
+    }
     free(model->memory);
     free(model);
 }
@@ -149,8 +156,9 @@ void model_init(struct model *model, uint64_t seed)
         const float inputs = (float)(size / tensors[t].shape[0]);
         const float limit = sqrtf(6.0f / inputs);
         struct random random = random_start(seed, t);
-        for (size_t i = 0; i < size; i++)
+        for (size_t i = 0; i < size; i++) {
             model->parameters[t][i] = random_symmetric(&random, limit);
+        }
     }
 }
 
@@ -167,8 +175,9 @@ uint64_t model_hash(const struct model *model)
         for (size_t i = 0; i < size; i++) {
             uint32_t bits;
             memcpy(&bits, &model->parameters[t][i], sizeof bits);
-            for (int shift = 0; shift < 32; shift += 8)
+            for (int shift = 0; shift < 32; shift += 8) {
                 hash = (hash ^ ((bits >> shift) & 0xFF)) * 0x100000001B3u;
+            }
         }
     }
     return hash;
@@ -199,8 +208,9 @@ static void model_gather_patches(
             for (size_t kx = cols.begin; kx < cols.end; kx++) {
                 const float *from = input + (pixel + ky * side + kx - side - 1) * channels;
                 float *to = patch + ky * 3 + kx;
-                for (size_t c = 0; c < channels; c++)
+                for (size_t c = 0; c < channels; c++) {
                     to[c * TAPS] = from[c];
+                }
             }
         }
     }
@@ -219,8 +229,9 @@ static void model_scatter_patches(
             for (size_t kx = cols.begin; kx < cols.end; kx++) {
                 float *to = input + (pixel + ky * side + kx - side - 1) * channels;
                 const float *from = patch + ky * 3 + kx;
-                for (size_t c = 0; c < channels; c++)
+                for (size_t c = 0; c < channels; c++) {
                     to[c] += from[c * TAPS];
+                }
             }
         }
     }
@@ -228,9 +239,11 @@ static void model_scatter_patches(
 
 static void model_transpose(size_t rows, size_t cols, const float *from, float *to)
 {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++)
+    for (size_t i = 0; i < rows; i++) {
+        for (size_t j = 0; j < cols; j++) {
             to[j * rows + i] = from[i * cols + j];
+        }
+    }
 }
 
 /* output[row][o] = bias[o] + sum over i of input[row][i] weight[o][i] */
@@ -239,23 +252,26 @@ static void model_affine(struct model *model, size_t weight, size_t rows, size_t
 {
     const float *bias = model->parameters[weight + 1];
     model_transpose(outputs, inputs, model->parameters[weight], model->transposed);
-    for (size_t row = 0; row < rows; row++)
+    for (size_t row = 0; row < rows; row++) {
         memcpy(output + row * outputs, bias, outputs * sizeof(float));
+    }
     gemm_add(rows, outputs, inputs, input, inputs, 1, model->transposed, output);
 }
 
 /* Written so that NaN passes: a diverged model must not look like a dead one. */
 static void model_relu(float *values, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         values[i] = values[i] < 0 ? 0 : values[i];
+    }
 }
 
 /* A unit that put out zero passes no gradient. */
 static void model_relu_backward(const float *output, float *gradient, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         gradient[i] = output[i] <= 0 ? 0 : gradient[i];
+    }
 }
 
 /* The first of the four conv1 pixels under one pooled pixel. */
@@ -275,8 +291,9 @@ static void model_pool(size_t count, const float *input, float *output)
         memcpy(out, corner, CHANNELS1 * sizeof(float));
         for (size_t k = 1; k < 4; k++) {
             const float *in = corner + pool_offsets[k] * CHANNELS1;
-            for (size_t c = 0; c < CHANNELS1; c++)
+            for (size_t c = 0; c < CHANNELS1; c++) {
                 out[c] = in[c] > out[c] ? in[c] : out[c];
+            }
         }
     }
 }
@@ -307,14 +324,17 @@ static struct model_score model_softmax(const struct model_batch *batch, float *
     for (size_t n = 0; n < batch->count; n++) {
         float *p = classes + n * MODEL_CLASSES;
         size_t best = 0;
-        for (size_t c = 1; c < MODEL_CLASSES; c++)
+        for (size_t c = 1; c < MODEL_CLASSES; c++) {
             best = p[c] > p[best] ? c : best;
+        }
         const double largest = p[best], target = p[batch->labels[n]];
         double sum = 0;
-        for (size_t c = 0; c < MODEL_CLASSES; c++)
+        for (size_t c = 0; c < MODEL_CLASSES; c++) {
             sum += exp(p[c] - largest);
-        for (size_t c = 0; c < MODEL_CLASSES; c++)
+        }
+        for (size_t c = 0; c < MODEL_CLASSES; c++) {
             p[c] = (float)(exp(p[c] - largest) / sum);
+        }
         score.loss += log(sum) + largest - target;
         score.correct += best == batch->labels[n];
     }
@@ -364,12 +384,15 @@ static int model_affine_gradients(const struct backward *pass, size_t weight, si
     float *d_weight = pass->gradients[weight], *d_bias = pass->gradients[weight + 1];
 
     memset(d_bias, 0, outputs * sizeof(float));
-    for (size_t row = 0; row < rows; row++)
-        for (size_t o = 0; o < outputs; o++)
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t o = 0; o < outputs; o++) {
             d_bias[o] += d_output[row * outputs + o];
+        }
+    }
     int result = model_ready(pass, weight + 1);
-    if (result != 0)
+    if (result != 0) {
         return result;
+    }
 
     memset(d_weight, 0, outputs * inputs * sizeof(float));
     gemm_add(outputs, inputs, rows, d_output, 1, outputs, input, d_weight);
@@ -390,14 +413,16 @@ static int model_backward_linears(const struct backward *pass)
     const size_t count = m->batch.count;
     int result = model_affine_gradients(
         pass, LINEAR2, count, HIDDEN, MODEL_CLASSES, m->hidden, m->d_classes);
-    if (result != 0)
+    if (result != 0) {
         return result;
+    }
     model_affine_input(pass, LINEAR2, count, HIDDEN, MODEL_CLASSES, m->d_classes, m->d_hidden);
     model_relu_backward(m->hidden, m->d_hidden, count * HIDDEN);
 
     result = model_affine_gradients(pass, LINEAR1, count, FEATURES, HIDDEN, m->conv2, m->d_hidden);
-    if (result != 0)
+    if (result != 0) {
         return result;
+    }
     model_affine_input(pass, LINEAR1, count, FEATURES, HIDDEN, m->d_hidden, m->d_conv2);
     model_relu_backward(m->conv2, m->d_conv2, count * FEATURES);
     return 0;
@@ -410,8 +435,9 @@ static int model_backward_convolutions(const struct backward *pass)
     const size_t pixels1 = count * SIDE * SIDE, pixels2 = count * HALF * HALF;
     int result =
         model_affine_gradients(pass, CONV2, pixels2, PATCH2, CHANNELS2, m->patches2, m->d_conv2);
-    if (result != 0)
+    if (result != 0) {
         return result;
+    }
     model_affine_input(pass, CONV2, pixels2, PATCH2, CHANNELS2, m->d_conv2, m->d_patches2);
     model_scatter_patches(count, HALF, CHANNELS1, m->d_patches2, m->d_pooled);
 

@@ -89,8 +89,9 @@ static int options_number(
 static int options_small(const char *name, const char *text, int least, int *value)
 {
     uint64_t number = 0;
-    if (options_number(name, text, (uint64_t)least, INT_MAX, &number) != 0)
+    if (options_number(name, text, (uint64_t)least, INT_MAX, &number) != 0) {
         return -1;
+    }
     *value = (int)number;
     return 0;
 }
@@ -114,18 +115,20 @@ static int options_policy(struct options *options, const char *path)
     size_t size = 0;
     const char *problem = NULL;
 
-    if (!file)
+    if (!file) {
         problem = strerror(errno);
-    else if (!text)
+    } else if (!text) {
         problem = "no memory";
-    else if ((size = fread(text, 1, MAX_POLICY_BYTES + 1, file)) > MAX_POLICY_BYTES)
+    } else if ((size = fread(text, 1, MAX_POLICY_BYTES + 1, file)) > MAX_POLICY_BYTES) {
         problem = "larger than 1 MiB";
-    else if (ferror(file))
+    } else if (ferror(file)) {
         problem = strerror(errno);
-    else if (memchr(text, '\0', size))
+    } else if (memchr(text, '\0', size)) {
         problem = "not text";
-    if (file)
+    }
+    if (file) {
         fclose(file);
+    }
     if (problem) {
         fprintf(stderr, "adtopk-digits: --policy %s: %s\n", path, problem);
         free(text);
@@ -161,16 +164,17 @@ static int options_set(struct options *o, int option, const char *value)
 static int options_check(const struct options *options, int argc, char **argv)
 {
     const struct exchange_options *join = &options->exchange;
-    if (optind < argc)
+    if (optind < argc) {
         fprintf(stderr, "adtopk-digits: unexpected argument '%s'\n", argv[optind]);
-    else if (!options->data)
+    } else if (!options->data) {
         fprintf(stderr, "adtopk-digits: --data FILE is needed; see --help\n");
-    else if (join->local &&
-             (join->address || join->job || join->policy || join->rank >= 0 || join->world > 0))
+    } else if (join->local &&
+               (join->address || join->job || join->policy || join->rank >= 0 || join->world > 0)) {
         fprintf(stderr, "adtopk-digits: --local trains alone; it goes with none of --address, "
                         "--job, --policy, --rank, --world\n");
-    else
+    } else {
         return 0;
+    }
     return -1;
 }
 
@@ -183,13 +187,16 @@ enum options_result options_read(struct options *options, int argc, char **argv)
             fputs(help, stdout);
             return OPTIONS_HELP;
         }
-        if (options_set(options, option, optarg) != 0)
+        if (options_set(options, option, optarg) != 0) {
             return OPTIONS_ERROR;
+        }
     }
-    if (options_check(options, argc, argv) != 0)
+    if (options_check(options, argc, argv) != 0) {
         return OPTIONS_ERROR;
-    if (options->warmup > options->steps)
+    }
+    if (options->warmup > options->steps) {
         options->warmup = options->steps;
+    }
     return OPTIONS_RUN;
 }
 

@@ -40,10 +40,11 @@ struct report *report_open(const char *log_path, uint64_t steps)
 /* JSON knows neither NaN nor infinity. */
 static void report_number(FILE *log, const char *name, double value)
 {
-    if (isfinite(value))
+    if (isfinite(value)) {
         fprintf(log, "\"%s\":%.9g", name, value);
-    else
+    } else {
         fprintf(log, "\"%s\":null", name);
+    }
 }
 
 static void report_phases(FILE *log, const struct report_phases *phases)
@@ -79,8 +80,9 @@ static void report_progress(struct report *report, const struct report_step *las
         memset(bar, '#', filled < BAR_WIDTH ? filled : BAR_WIDTH);
         fprintf(stderr, "\r[%s] %" PRIu64 "/%" PRIu64 "  loss %.4f  %.1f ms a step  ", bar, done,
             report->steps, last->loss, 1e3 * seconds);
-        if (done == report->steps)
+        if (done == report->steps) {
             fputc('\n', stderr);
+        }
     } else if (done == report->steps || done * LINES >= (report->printed + 1) * report->steps) {
         report->printed = done * LINES / report->steps;
         fprintf(stderr, "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.1f ms\n", done, report->steps,
@@ -90,12 +92,15 @@ static void report_progress(struct report *report, const struct report_step *las
 
 void report_steps(struct report *report, const struct report_step *steps, size_t count)
 {
-    for (size_t i = 0; report->log && i < count; i++)
+    for (size_t i = 0; report->log && i < count; i++) {
         report_log_step(report->log, &steps[i]);
-    if (report->log)
+    }
+    if (report->log) {
         fflush(report->log);
-    if (count > 0)
+    }
+    if (count > 0) {
         report_progress(report, &steps[count - 1]);
+    }
 }
 
 void report_final(struct report *report, const struct report_final *final)
@@ -104,8 +109,9 @@ void report_final(struct report *report, const struct report_final *final)
            "%" PRIu64 " steps in %.2f s: compute %.2f s, wait %.2f s, apply %.2f s\n",
         100 * final->test_accuracy, final->test_loss, final->parameter_hash, final->steps,
         final->seconds, final->totals.compute, final->totals.wait, final->totals.apply);
-    if (!report->log)
+    if (!report->log) {
         return;
+    }
     fprintf(report->log,
         "{\"final\":true,\"steps\":%" PRIu64 ",\"withdrawn\":%" PRIu64 ",\"world\":%d,",
         final->steps, final->withdrawn, final->world);
@@ -122,8 +128,9 @@ void report_final(struct report *report, const struct report_final *final)
 int report_close(struct report *report)
 {
     int result = 0;
-    if (!report)
+    if (!report) {
         return 0;
+    }
     if (report->log) {
         const int wrong = ferror(report->log);
         if (fclose(report->log) != 0 || wrong) {

@@ -10,8 +10,9 @@ struct sgd {
 struct sgd *sgd_create(const struct sgd_options *options)
 {
     struct sgd *sgd = calloc(1, sizeof *sgd);
-    if (!sgd)
+    if (!sgd) {
         return NULL;
+    }
     sgd->options = *options;
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
         sgd->velocity[t] = calloc(model_tensor_size(t), sizeof(float));
@@ -25,19 +26,23 @@ struct sgd *sgd_create(const struct sgd_options *options)
 
 void sgd_destroy(struct sgd *sgd)
 {
-    if (!sgd)
+    if (!sgd) {
         return;
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    }
+    for (size_t t = 0; t < MODEL_TENSORS; t++) {
         free(sgd->velocity[t]);
+    }
     free(sgd);
 }
 
 float sgd_rate(const struct sgd_options *options, uint64_t step)
 {
-    if (step < options->warmup)
+    if (step < options->warmup) {
         return options->lr * (float)(step + 1) / (float)options->warmup;
-    if (step >= options->steps)
+    }
+    if (step >= options->steps) {
         return 0;
+    }
     const double left =
         (double)(options->steps - step) / (double)(options->steps - options->warmup);
     return options->lr * (float)left;

@@ -1,0 +1,294 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "control_host.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "proto/codec.h"
+#include "proto/control.pb-c.h"
+
+/* ------------------------------------------------------------------ a core of plain data */
+
+uint32_t core_job_count(const struct core *core)
+{
+    return core->jobs;
+}
+
+bool core_job_info(const struct core *core, uint32_t index, struct job_info *info)
+{
+    if (index < core->jobs) {
+        *info = core->job[index];
+    }
+    return index < core->jobs;
+}
+
+bool core_tensor_info(
+    const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info)
+{
+    (void)core;
+    *info = (struct tensor_info){.numel = 100 + tensor,
+        .sparsifier = "adtopk",
+        .collective = "allgather",
+        .bucket = tensor / 2,
+        .turn = 7,
+        .count = 10,
+        .input = {1.5, -2},
+        .applied = {0.25, 4}};
+    info->spec.dtype = DTYPE_BF16;
+    (void)snprintf(info->spec.name, sizeof(info->spec.name), "layer%u.weight", tensor);
+    return job != 0;
+}
+
+uint64_t core_session_job(const struct core *core, session_id session)
+{
+    return session <= core->jobs ? core->job[session - 1].id : 0;
+}
+
+uint32_t core_peer_count(const struct core *core)
+{
+    return core->peers;
+}
+
+bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info)
+{
+    if (index < core->peers) {
+        *info = core->peer[index];
+    }
+    return index < core->peers;
+}
+
+const char *phase_name(enum phase phase)
+{
+    static const char *const names[PHASE_COUNT] = {
+        "collect", "select", "exchange", "reduce", "settle"};
+
+    return names[phase];
+}
+
+static void fill_core(struct core *core)
+{
+    *core = (struct core){.jobs = 2, .peers = 2};
+    core->job[0] = (struct job_info){.id = 1,
+        .key = {.owner = 1000, .name = "digits", .run_id = "r7"},
+        .state = "active",
+        .waiting_for = "rank 3 to push",
+        .world_size = 4,
+        .local_ranks = 2,
+        .nodes = 2,
+        .view = 1,
+        .tensors = 3,
+        .buckets = 2,
+        .elements = 303,
+        .steps_done = 40,
+        .steps_withdrawn = 2,
+        .rounds = 80,
+        .rounds_retried = 5,
+        .dense_bytes = 48480,
+        .bytes_sent = 9000,
+        .payload_bytes = 8000,
+        .sparse_payload_bytes = 6000,
+        .sparse_nonzeros = 1500,
+        .phase_us = {1000000, 2000000, 3000000, 4000000, 500000}};
+    core->job[1] = (struct job_info){.id = 2,
+        .key = {.owner = 0, .name = "b\xFFg \"\xC3\xBC\"", .run_id = "0"},
+        .state = "forming",
+        .tensors = BIG_JOB_TENSORS};
+    core->peer[0] = (struct peer_info){.node = 1,
+        .up = true,
+        .incarnation = UINT64_MAX,
+        .link = {.bytes_sent = 123, .resent = 4, .round_trip_us = 250}};
+    core->peer[1] = (struct peer_info){.node = 5};
+}
+
+/* ------------------------------------------------------------------ a daemon and its clients */
+
+static uint32_t nine_sessions(void *context)
+{
+    (void)context;
+    return 9;
+}
+
+struct control *open_control(struct daemon *daemon, const char *path, struct error *err)
+{
+    struct control_config config = {.path = path,
+        .core = &daemon->core,
+        .history = &daemon->history,
+        .node = 3,
+        .incarnation = 0xABCDEF,
+        .sessions = nine_sessions,
+        .idle_ms = IDLE_MS};
+
+    return control_create(&daemon->loop, &config, err);
+}
+
+int daemon_setup(void **state)
+{
+    struct daemon *daemon = calloc(1, sizeof(*daemon));
+
+    if (daemon == NULL || uv_loop_init(&daemon->loop) != 0) {
+        return -1;
+    }
+    fill_core(&daemon->core);
+    (void)strcpy(daemon->directory, "/tmp/adtopk-test-control-XXXXXX");
+    if (mkdtemp(daemon->directory) == NULL) {
+        return -1;
+    }
+    (void)snprintf(daemon->path, sizeof(daemon->path), "%s/control", daemon->directory);
+    daemon->control = open_control(daemon, daemon->path, NULL);
+    *state = daemon;
+    return daemon->control != NULL ? 0 : -1;
+}
+
+int daemon_teardown(void **state)
+{
+    struct daemon *daemon = *state;
+    int left;
+
+    if (daemon->control != NULL) {
+        control_close(daemon->control);
+    }
+    (void)uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    left = uv_loop_close(&daemon->loop);
+    (void)rmdir(daemon->directory);
+    free(daemon);
+    return left;
+}
+
+int new_socket(void)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    assert_true(fd >= 0);
+    return fd;
+}
+
+void connect_socket(const struct daemon *daemon, int fd)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    (void)strcpy(address.sun_path, daemon->path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+}
+
+int connect_client(const struct daemon *daemon)
+{
+    int fd = new_socket();
+
+    connect_socket(daemon, fd);
+    return fd;
+}
+
+/* Lets the daemon run until the client has something to read. */
+static void await_readable(struct daemon *daemon, int fd)
+{
+    uint64_t end = uv_hrtime() + PATIENCE_MS * UINT64_C(1000000);
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+
+    do {
+        (void)uv_run(&daemon->loop, UV_RUN_NOWAIT);
+        assert_true(uv_hrtime() < end);
+    } while (poll(&entry, 1, 1) == 0);
+}
+
+void send_request(int fd, const char *job)
+{
+    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
+    Adtopk__ControlStats stats = ADTOPK__CONTROL_STATS__INIT;
+    char name[80] = "";
+    uint8_t bytes[128];
+
+    request.version = 1;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
+    request.status = &status;
+    if (job != NULL) {
+        (void)snprintf(name, sizeof(name), "%s", job);
+        stats.job = name;
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
+        request.stats = &stats;
+    }
+    assert_true(send(fd, bytes, adtopk__control_request__pack(&request, bytes), 0) > 0);
+}
+
+char *receive_answer(struct daemon *daemon, int fd, uint32_t *status, unsigned *replies)
+{
+    char *document = NULL;
+    size_t size = 0;
+    bool more = true;
+
+    *replies = 0;
+    while (more) {
+        static uint8_t bytes[CODEC_LOCAL_MAX];
+        Adtopk__ControlReply *reply;
+        ssize_t received;
+
+        await_readable(daemon, fd);
+        received = recv(fd, bytes, sizeof(bytes), 0);
+        if (received <= 0) {
+            assert_null(document);
+            return NULL;
+        }
+        reply = adtopk__control_reply__unpack(NULL, (size_t)received, bytes);
+        assert_non_null(reply);
+        document = realloc(document, size + strlen(reply->text) + 1);
+        assert_non_null(document);
+        (void)strcpy(document + size, reply->text);
+        size += strlen(reply->text);
+        *status = reply->status;
+        more = reply->more != 0;
+        (*replies)++;
+        adtopk__control_reply__free_unpacked(reply, NULL);
+    }
+    return document;
+}
+
+cJSON *ask(struct daemon *daemon, int fd, const char *job, unsigned *replies)
+{
+    uint32_t status = ADTOPK_ERR_SYSTEM;
+    cJSON *document;
+    char *text;
+
+    send_request(fd, job);
+    text = receive_answer(daemon, fd, &status, replies);
+    assert_non_null(text);
+    assert_int_equal(status, ADTOPK_OK);
+    document = cJSON_Parse(text);
+    assert_non_null(document);
+    free(text);
+    return document;
+}
+
+void assert_serves(struct daemon *daemon)
+{
+    int fd = connect_client(daemon);
+    unsigned replies;
+
+    cJSON_Delete(ask(daemon, fd, NULL, &replies));
+    (void)close(fd);
+}
+
+void assert_refused(struct daemon *daemon, int fd, enum adtopk_status expected, const char *words)
+{
+    uint32_t status = ADTOPK_OK;
+    unsigned replies;
+    char *text = receive_answer(daemon, fd, &status, &replies);
+
+    assert_non_null(text);
+    assert_int_equal(status, expected);
+    assert_non_null(strstr(text, words));
+    free(text);
+    assert_null(receive_answer(daemon, fd, &status, &replies));
+    (void)close(fd);
+    assert_serves(daemon);
+}

@@ -1,0 +1,71 @@
+/*
+ * For tests of the control socket: a daemon whose core is made of plain data, and its clients. The
+ * daemon runs in the test's own thread, whenever a client waits for it.
+ */
+#ifndef ADTOPK_TESTS_CONTROL_HOST_H
+#define ADTOPK_TESTS_CONTROL_HOST_H
+
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+#include <uv.h>
+
+#include "daemon/admin/control.h"
+#include "daemon/core/inspect.h"
+
+#define PATIENCE_MS 10000 /* how long a test waits for the daemon before it fails */
+#define IDLE_MS 400       /* after which the daemon hangs up on a client */
+#define BIG_JOB_TENSORS 3000u
+
+/* The first `jobs` and `peers` entries count. */
+struct core {
+    uint32_t jobs;
+    struct job_info job[2];
+    uint32_t peers;
+    struct peer_info peer[2];
+};
+
+struct daemon {
+    uv_loop_t loop;
+    struct core core;
+    struct history history;
+    struct control *control; /* NULL: closed by the test */
+    char directory[64];
+    char path[96]; /* of the socket, in `directory` */
+};
+
+/** A test's set-up: *state is a struct daemon with two jobs, "digits" and one of
+ * BIG_JOB_TENSORS tensors, that serves. */
+int daemon_setup(void **state);
+
+/** A test's teardown: it fails if the daemon leaves anything open in its loop. */
+int daemon_teardown(void **state);
+
+/** Lets the daemon serve at `path`; NULL and *err (which may be NULL) if it cannot. */
+struct control *open_control(struct daemon *daemon, const char *path, struct error *err);
+
+/** A client's socket, not yet connected; the caller closes it. */
+int new_socket(void);
+void connect_socket(const struct daemon *daemon, int fd);
+
+/** ... and connected. */
+int connect_client(const struct daemon *daemon);
+
+/** Asks for the statistics of a job ("": of all), or for the status if `job` is NULL. */
+void send_request(int fd, const char *job);
+
+/** The whole answer, to be freed, in *replies messages; *status is the daemon's. NULL: the daemon
+ * closed the connection. */
+char *receive_answer(struct daemon *daemon, int fd, uint32_t *status, unsigned *replies);
+
+/** Sends a request, which must succeed; the caller deletes the document. */
+cJSON *ask(struct daemon *daemon, int fd, const char *job, unsigned *replies);
+
+/** A client that behaves is served, whatever the others did. */
+void assert_serves(struct daemon *daemon);
+
+/** The answer is this error, its text has `words`, and the daemon closes the connection but serves
+ * others. Closes fd. */
+void assert_refused(struct daemon *daemon, int fd, enum adtopk_status expected, const char *words);
+
+#endif
