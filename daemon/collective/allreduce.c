@@ -1,23 +1,50 @@
 /*
  * Dense all-reduce by pairwise exchange: reduce-scatter, then all-gather.
  *
- * The bucket's tensors, end to end, are one vector, cut into one slice a member. Phase 0: every
- * member sends slice j to member j, which adds the slices in the order of the members. Phase 1:
- * every member sends its summed slice to all. 2n(P-1)/P elements a node, the least possible, in
- * two latencies, and the order of every sum is fixed. (Thakur, Rabenseifner, Gropp, "Optimization
- * of collective communication operations in MPICH", 2005, section 4.5.)
+ * The bucket's tensors, end to end, are one vector, cut into segments, and each segment into one
+ * slice a member. Two phases a segment: in the first every member sends slice j to member j, which
+ * adds the slices in the order of the members; in the second every member sends its summed slice
+ * to all. 2n(P-1)/P elements a node, the least possible, in two latencies a segment, and the order
+ * of every sum is fixed. (Thakur, Rabenseifner, Gropp, "Optimization of collective communication
+ * operations in MPICH", 2005, section 4.5.) The segments bound the memory for frames under way.
  *
- * With bf16 values only phase 0 is rounded, and each sender's residual keeps what that cut off;
- * sums travel as f32.
+ * With bf16 values only the first phase is rounded, and each sender's residual keeps what that cut
+ * off; sums travel as f32.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/collective.h"
 
+#define SEGMENTS_MAX 120u /* a frame's header counts phases in 8 bits */
+
+struct slice {
+    uint64_t first;
+    uint64_t end;
+};
+
+static uint64_t total_of(const struct exchange *exchange)
+{
+    uint64_t total = 0;
+
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        total += exchange->tensor[t].numel;
+    }
+    return total;
+}
+
+static unsigned segments_of(const struct exchange *exchange)
+{
+    uint64_t total = total_of(exchange);
+    uint64_t segment = exchange->segment > 0 ? exchange->segment : total;
+    uint64_t segments = (total + segment - 1) / segment;
+
+    return segments < SEGMENTS_MAX ? (unsigned)segments : SEGMENTS_MAX;
+}
+
 static unsigned allreduce_phases(const struct exchange *exchange)
 {
-    return exchange->members > 1 ? 2 : 1;
+    return exchange->members > 1 ? 2 * segments_of(exchange) : 1;
 }
 
 static bool allreduce_expects(const struct exchange *exchange, unsigned phase, unsigned from)
@@ -26,21 +53,21 @@ static bool allreduce_expects(const struct exchange *exchange, unsigned phase, u
     return from != exchange->self;
 }
 
-struct slice {
-    uint64_t first;
-    uint64_t end;
-};
-
-static struct slice slice_of(const struct exchange *exchange, unsigned member)
+/* Part `part` of `parts` equal ones. Totals are at most 2^48, parts 2^10: no overflow. */
+static struct slice cut(struct slice whole, unsigned part, unsigned parts)
 {
-    uint64_t total = 0;
+    uint64_t length = whole.end - whole.first;
 
-    for (unsigned t = 0; t < exchange->tensors; t++) {
-        total += exchange->tensor[t].numel;
-    }
-    /* total is at most 2^48 and members 2^10: no overflow. */
     return (struct slice){
-        total * member / exchange->members, total * (member + 1) / exchange->members};
+        whole.first + length * part / parts, whole.first + length * (part + 1) / parts};
+}
+
+/* The slice of a segment that a member sums. */
+static struct slice slice_of(const struct exchange *exchange, unsigned segment, unsigned member)
+{
+    struct slice whole = {0, total_of(exchange)};
+
+    return cut(cut(whole, segment, segments_of(exchange)), member, exchange->members);
 }
 
 /* The part of tensor t, which begins at element `start` of the vector, that lies in a slice. */
@@ -76,15 +103,16 @@ static enum adtopk_status put_slice(
     return status;
 }
 
-static enum adtopk_status scatter(struct exchange *exchange, struct error *err)
+static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, struct error *err)
 {
     for (unsigned m = 0; m < exchange->members; m++) {
         struct payload_writer *frame;
         if (m == exchange->self) {
             continue;
         }
-        frame = exchange_add_frame(exchange, 0, m);
-        if (frame == NULL || put_slice(exchange, frame, slice_of(exchange, m), false) != 0) {
+        frame = exchange_add_frame(exchange, 2 * segment, m);
+        if (frame == NULL ||
+            put_slice(exchange, frame, slice_of(exchange, segment, m), false) != ADTOPK_OK) {
             return error_set(
                 err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
         }
@@ -92,25 +120,27 @@ static enum adtopk_status scatter(struct exchange *exchange, struct error *err)
     return ADTOPK_OK;
 }
 
-/* This node's own contribution, rounded as the others' are. */
-static void copy_own(
-    const struct exchange *exchange, const struct exchange_tensor *tensor, struct slice part)
+/* out = this node's own contribution, rounded as the others' are. */
+static void round_own(const struct exchange *exchange, const float *acc, uint64_t n, float *out)
 {
-    for (uint64_t i = part.first; i < part.end; i++) {
-        float x = tensor->acc[i];
-        tensor->dense[i] =
-            exchange->value == PAYLOAD_VALUE_BF16 ? bf16_to_f32(bf16_from_f32(x)) : x;
+    if (exchange->value == PAYLOAD_VALUE_F32) {
+        (void)memcpy(out, acc, n * sizeof(*out));
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        out[i] = bf16_to_f32(bf16_from_f32(acc[i]));
     }
 }
 
 /* Adds member m's slice to the sum; the first member's is copied. */
 static enum adtopk_status add_member(
-    struct exchange *exchange, unsigned m, float *scratch, struct slice slice, struct error *err)
+    struct exchange *exchange, unsigned segment, unsigned m, float *scratch, struct error *err)
 {
+    struct slice slice = slice_of(exchange, segment, exchange->self);
     struct payload_reader reader;
     uint64_t start = 0;
 
-    if (m != exchange->self && exchange_open(exchange, 0, m, &reader, err) != ADTOPK_OK) {
+    if (m != exchange->self && exchange_open(exchange, 2 * segment, m, &reader, err) != ADTOPK_OK) {
         return err->code;
     }
     for (unsigned t = 0; t < exchange->tensors; t++) {
@@ -123,11 +153,7 @@ static enum adtopk_status add_member(
             continue;
         }
         if (m == exchange->self) {
-            for (uint64_t i = 0; i < n; i++) {
-                float x = tensor->acc[part.first + i];
-                scratch[i] =
-                    exchange->value == PAYLOAD_VALUE_BF16 ? bf16_to_f32(bf16_from_f32(x)) : x;
-            }
+            round_own(exchange, tensor->acc + part.first, n, scratch);
         } else if (payload_get_dense(&reader, scratch, n, err) != ADTOPK_OK) {
             return exchange_blame(exchange, m, err);
         }
@@ -143,9 +169,9 @@ static enum adtopk_status add_member(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status reduce(struct exchange *exchange, struct error *err)
+static enum adtopk_status reduce(struct exchange *exchange, unsigned segment, struct error *err)
 {
-    struct slice slice = slice_of(exchange, exchange->self);
+    struct slice slice = slice_of(exchange, segment, exchange->self);
     float *scratch = malloc((size_t)(slice.end - slice.first) * sizeof(*scratch) + 1);
     enum adtopk_status status = ADTOPK_OK;
     struct payload_writer *frame;
@@ -155,13 +181,13 @@ static enum adtopk_status reduce(struct exchange *exchange, struct error *err)
             err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
     }
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
-        status = add_member(exchange, m, scratch, slice, err);
+        status = add_member(exchange, segment, m, scratch, err);
     }
     free(scratch);
     if (status != ADTOPK_OK) {
         return status;
     }
-    frame = exchange_add_frame(exchange, 1, EXCHANGE_ALL);
+    frame = exchange_add_frame(exchange, 2 * segment + 1, EXCHANGE_ALL);
     if (frame == NULL || put_slice(exchange, frame, slice, true) != ADTOPK_OK) {
         return error_set(
             err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
@@ -169,20 +195,15 @@ static enum adtopk_status reduce(struct exchange *exchange, struct error *err)
     return ADTOPK_OK;
 }
 
-static enum adtopk_status allreduce_produce(
-    struct exchange *exchange, unsigned phase, struct error *err)
-{
-    return phase == 0 ? scatter(exchange, err) : reduce(exchange, err);
-}
-
 /* Copies member m's summed slice into the result. */
-static enum adtopk_status take_slice(struct exchange *exchange, unsigned m, struct error *err)
+static enum adtopk_status take_slice(
+    struct exchange *exchange, unsigned segment, unsigned m, struct error *err)
 {
-    struct slice slice = slice_of(exchange, m);
+    struct slice slice = slice_of(exchange, segment, m);
     struct payload_reader reader;
     uint64_t start = 0;
 
-    if (exchange_open(exchange, 1, m, &reader, err) != ADTOPK_OK) {
+    if (exchange_open(exchange, 2 * segment + 1, m, &reader, err) != ADTOPK_OK) {
         return err->code;
     }
     for (unsigned t = 0; t < exchange->tensors; t++) {
@@ -200,19 +221,44 @@ static enum adtopk_status take_slice(struct exchange *exchange, unsigned m, stru
     return ADTOPK_OK;
 }
 
-static enum adtopk_status allreduce_finish(struct exchange *exchange, struct error *err)
+static enum adtopk_status take_segment(
+    struct exchange *exchange, unsigned segment, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
 
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
         if (m != exchange->self) {
-            status = take_slice(exchange, m, err);
+            status = take_slice(exchange, segment, m, err);
         }
+    }
+    return status;
+}
+
+static enum adtopk_status allreduce_produce(
+    struct exchange *exchange, unsigned phase, struct error *err)
+{
+    unsigned segment = phase / 2;
+
+    if (phase % 2 == 1) {
+        return reduce(exchange, segment, err);
+    }
+    if (segment > 0 && take_segment(exchange, segment - 1, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    return exchange->members > 1 ? scatter(exchange, segment, err) : ADTOPK_OK;
+}
+
+static enum adtopk_status allreduce_finish(struct exchange *exchange, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (exchange->members > 1) {
+        status = take_segment(exchange, segments_of(exchange) - 1, err);
     }
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
         struct exchange_tensor *tensor = &exchange->tensor[t];
         if (exchange->members == 1) {
-            copy_own(exchange, tensor, (struct slice){0, tensor->numel});
+            round_own(exchange, tensor->acc, tensor->numel, tensor->dense);
         }
         dense_scale(tensor->dense, tensor->numel, exchange->scale);
     }

@@ -65,8 +65,9 @@ struct exchange {
     struct payload_header header; /* of every frame this node produces; phase is filled in */
     enum payload_index index;
     enum payload_value value;
-    float scale;    /* of the sum: 1, or one over the number of ranks */
-    bool nonfinite; /* in: a gradient of this node held NaN or Inf; out: one of any node did */
+    uint64_t segment; /* elements of a dense vector that are under way at a time; 0: all */
+    float scale;      /* of the sum: 1, or one over the number of ranks */
+    bool nonfinite;   /* in: a gradient of this node held NaN or Inf; out: one of any node did */
     unsigned tensors;
     struct exchange_tensor *tensor;
     struct exchange_op *op;
@@ -86,7 +87,8 @@ struct collective_ops {
     /* Whether member `from` sends this node a frame in `phase`. */
     bool (*expects)(const struct exchange *exchange, unsigned phase, unsigned from);
 
-    /* Compute: fills exchange->outgoing for `phase`, from the inputs of the phases before. */
+    /* Compute: fills exchange->outgoing for `phase`, from the inputs of the phase before; older
+     * ones are gone. */
     enum adtopk_status (*produce)(struct exchange *exchange, unsigned phase, struct error *err);
 
     /* Compute: writes the result, scaled. */
@@ -116,7 +118,7 @@ struct payload_writer *exchange_add_frame(struct exchange *exchange, unsigned ph
 enum adtopk_status exchange_open(struct exchange *exchange, unsigned phase, unsigned from,
     struct payload_reader *reader, struct error *err);
 
-/** Adds "in the frame of node N" to an error of a decoder. Returns its code. */
+/** Puts "node N sent a bad frame ..." before an error of a decoder. Returns its code. */
 enum adtopk_status exchange_blame(
     const struct exchange *exchange, unsigned from, struct error *err);
 

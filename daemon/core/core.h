@@ -28,6 +28,8 @@
 #define CORE_MAX_TENSORS 65536
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
+#define CORE_SEGMENT (UINT64_C(4) << 20)
+
 struct core;
 
 /* One piece of compute. The driver calls run() once, on any thread, and hands it back. */
@@ -158,6 +160,7 @@ struct core_config {
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);
     void *transmit_context;
+    uint64_t segment;   /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
     const char *policy; /* JSON: the default policy; NULL for the built-in one */
     /* One line per decision, for traces and failed tests; may be NULL. */
     void (*trace)(void *context, const char *line);

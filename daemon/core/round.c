@@ -111,12 +111,22 @@ enum adtopk_status round_init(
     return ADTOPK_OK;
 }
 
+/* Frees the frames of a phase. */
+static void drop_inputs(struct round *round, unsigned phase)
+{
+    for (unsigned m = 0; m < round->exchange.members; m++) {
+        unsigned at = phase * round->exchange.members + m;
+        buffer_unref(round->received[at]);
+        round->received[at] = NULL;
+        round->exchange.input[at] = (struct exchange_input){0};
+    }
+}
+
 /* Forgets the exchange and all its frames. */
 static void drop_exchange(struct round *round)
 {
-    for (unsigned i = 0; round->received != NULL && i < round->phases * round->exchange.members;
-         i++) {
-        buffer_unref(round->received[i]);
+    for (unsigned phase = 0; round->received != NULL && phase < round->phases; phase++) {
+        drop_inputs(round, phase);
     }
     free(round->received);
     round->received = NULL;
@@ -295,6 +305,7 @@ static void begin_tensors(struct round *round)
     exchange->ops = dense ? policy->dense_collective : policy->sparse_collective;
     exchange->value = dense ? policy->dense_values : policy->values;
     exchange->index = policy->indices;
+    exchange->segment = job->core->config.segment > 0 ? job->core->config.segment : CORE_SEGMENT;
     exchange->scale = policy->reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
     exchange->tensors = round->tensors;
     for (unsigned i = 0; i < round->tensors; i++) {
@@ -489,6 +500,8 @@ static void round_computed(struct work *work)
     }
     if (round->machine.state == ROUND_SELECT) {
         count_entries(round);
+    } else {
+        drop_inputs(round, round->phase - 1); /* the phase that the compute has used up */
     }
     move(round, ROUND_ON_COMPUTED, ROUND_EXCHANGE);
     exchange_frames(round);

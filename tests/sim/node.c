@@ -253,6 +253,7 @@ void node_start(struct world *world, unsigned number)
             .release_job = memory_release_job},
         .transmit = node_transmit,
         .transmit_context = node,
+        .segment = 1 + world->scenario.seed % 200,
         .policy = world->scenario.policy,
         .moved = coverage_move,
         .trace = getenv("ADTOPK_SIM_TRACE") != NULL ? print_trace : NULL,
