@@ -147,8 +147,10 @@ struct core_memory {
     void *(*store)(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err);
     /* The session's gradients, or the job's results and store, are no longer used. */
     void (*release_session)(void *context, session_id session);
-    /* The job's run has ended; keep: its residuals may still be wanted. */
-    void (*release_job)(void *context, uint64_t job, bool keep);
+    /* The job's run has ended. */
+    void (*release_job)(void *context, uint64_t job);
+    /* Whether store() would find an existing one; NULL: it never does. */
+    bool (*has_store)(void *context, uint64_t job);
 };
 
 struct core_config {

@@ -1,5 +1,6 @@
 #include "daemon/core/inspect.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/core/model.h"
@@ -53,6 +54,7 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
         info->steps_withdrawn = job->store->steps_withdrawn;
     }
     (void)job_waiting_for(job, info->waiting_for, sizeof(info->waiting_for));
+    (void)snprintf(info->reason, sizeof(info->reason), "%s", job->failure->error.text);
     return true;
 }
 
@@ -131,6 +133,11 @@ bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *i
         .incarnation = links_incarnation(core->links, core->peer[index].node),
     };
     return links_stats(core->links, info->node, &info->link);
+}
+
+struct link_strangers core_strangers(const struct core *core)
+{
+    return links_strangers(core->links);
 }
 
 uint32_t core_tensor_count(const struct core *core, session_id session)

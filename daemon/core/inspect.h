@@ -23,6 +23,7 @@ struct job_info {
     struct job_key key;
     const char *state;                 /* a name from the job's state table */
     char waiting_for[ERROR_TEXT_SIZE]; /* a sentence, or "" */
+    char reason[ERROR_TEXT_SIZE];      /* why it has failed; "" if it has not */
     uint32_t world_size;
     uint32_t local_ranks;
     uint32_t nodes; /* members of the view */
@@ -85,5 +86,8 @@ const float *core_residual(const struct core *core, uint64_t job, uint32_t tenso
 
 uint32_t core_peer_count(const struct core *core);
 bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info);
+
+/** Packets from or for nodes that should not send here. */
+struct link_strangers core_strangers(const struct core *core);
 
 #endif

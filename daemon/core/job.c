@@ -195,7 +195,7 @@ void job_reap(struct job *job)
     for (unsigned i = 0; i < job->ranks; i++) {
         memory->release_session(memory->context, job->rank[i]->session);
     }
-    memory->release_job(memory->context, job->id, false);
+    memory->release_job(memory->context, job->id);
     job_free(job);
 }
 
@@ -475,6 +475,18 @@ uint64_t job_deadline(const struct job *job)
     return due <= job->core->now_us ? due + grace(job) : due;
 }
 
+/* Jobs of different users are different jobs, which may surprise whoever started both. */
+static bool has_namesake(const struct job *job)
+{
+    for (const struct job *other = job->core->jobs; other != NULL; other = other->next) {
+        if (other->key.owner != job->key.owner && strcmp(other->key.name, job->key.name) == 0 &&
+            strcmp(other->key.run_id, job->key.run_id) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void job_check_time(struct job *job)
 {
     uint64_t due = patience(job);
@@ -489,7 +501,8 @@ void job_check_time(struct job *job)
             job->core->now_us < due + grace(job))) {
         return;
     }
-    (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s", job->key.name,
-        job_waiting_for(job, text, sizeof(text)));
+    (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s%s", job->key.name,
+        job_waiting_for(job, text, sizeof(text)),
+        has_namesake(job) ? "; another user has a job of this name and run id on this node" : "");
     job_fail(job, &error, true);
 }

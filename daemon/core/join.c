@@ -118,6 +118,7 @@ static void send_join(struct job *job, uint16_t node, bool reply)
     Adtopk__PeerJoin join;
 
     own_join(job, reply, &join);
+    join.member = view_index(job, node) >= 0;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_JOIN;
     message.join = &join;
     peer_send(job, node, &message);

@@ -67,6 +67,7 @@ struct links {
     size_t count;
     size_t turn; /* the peer that is served first next time */
     uint64_t refused;
+    struct link_strangers strangers;
 };
 
 static uint64_t link_min(uint64_t a, uint64_t b)
@@ -442,14 +443,19 @@ static struct link_peer *link_accept(struct links *links, uint16_t id, enum link
     const uint8_t *bytes, size_t size, struct packet *packet)
 {
     struct link_peer *peer = id != UINT16_MAX ? link_find(links, id) : NULL;
-    bool valid = packet_decode(packet, bytes, size) && packet->lane == lane &&
-                 packet->destination == links->config.self;
+    bool whole = packet_decode(packet, bytes, size) && packet->lane == lane;
+    bool valid = whole && packet->destination == links->config.self;
 
     if (valid && id == UINT16_MAX) {
         peer = link_find(links, packet->source);
     }
     if (peer == NULL) {
         links->refused++;
+        if (whole) {
+            links->strangers = (struct link_strangers){.packets = links->strangers.packets + 1,
+                .source = packet->source,
+                .destination = packet->destination};
+        }
     } else if (valid && packet->source == peer->id) {
         return peer;
     } else {
@@ -595,4 +601,9 @@ bool links_stats(const struct links *links, uint16_t id, struct link_stats *stat
 uint64_t links_refused(const struct links *links)
 {
     return links->refused;
+}
+
+struct link_strangers links_strangers(const struct links *links)
+{
+    return links->strangers;
 }

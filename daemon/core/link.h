@@ -60,6 +60,13 @@ struct link_stats {
     uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */
 };
 
+/* Whole packets that are for somebody else or from nobody we know: node ids are configured wrongly
+ * somewhere. Counted; the last one is described. */
+struct link_strangers {
+    uint64_t packets;
+    uint16_t source, destination; /* node ids; meaningless while there were no packets */
+};
+
 struct links;
 
 /** NULL without memory. The configuration must have been checked: no time or chunk of 0, heartbeats
@@ -100,5 +107,8 @@ bool links_stats(const struct links *links, uint16_t peer, struct link_stats *st
 
 /** Packets that were dropped because no peer could be blamed: not ours, or from a stranger. */
 uint64_t links_refused(const struct links *links);
+
+/** Those among the refused ones that were well-formed. */
+struct link_strangers links_strangers(const struct links *links);
 
 #endif

@@ -6,25 +6,30 @@
 #include "daemon/core/view.h"
 #include "proto/codec.h"
 
+/* False without memory; true also to a node that was never met: it gets a join when it comes up. */
+static bool pack_and_send(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
+{
+    size_t size = 0;
+    uint8_t *bytes;
+    struct buffer *buffer;
+    bool sent;
+
+    if (links_incarnation(core->links, node) == 0) {
+        return true;
+    }
+    bytes = codec_pack(&message->base, &size);
+    buffer = bytes != NULL ? buffer_adopt(bytes, size) : NULL;
+    sent = buffer != NULL && links_send(core->links, node, LINK_CONTROL, buffer);
+    buffer_unref(buffer);
+    return sent;
+}
+
 /* A message that is lost for want of memory would leave somebody waiting: the job fails, but only
  * when the event is over, because the caller is in the middle of something. */
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
-    struct links *links = job->core->links;
-    size_t size = 0;
-    uint8_t *bytes;
-    struct buffer *buffer;
-
-    if (links_incarnation(links, node) == 0) {
-        return; /* never met: it gets a join when it comes up */
-    }
     message->job = job->id;
-    bytes = codec_pack(&message->base, &size);
-    buffer = bytes != NULL ? buffer_adopt(bytes, size) : NULL;
-    if (buffer == NULL || !links_send(links, node, LINK_CONTROL, buffer)) {
-        job->out_of_memory = true;
-    }
-    buffer_unref(buffer);
+    job->out_of_memory |= !pack_and_send(job->core, node, message);
 }
 
 /* To every other node of the view, or, before there is one, to every member that is known. */
@@ -141,6 +146,31 @@ static void unreadable(struct core *core, uint16_t node, const struct error *err
     }
 }
 
+static bool has_store(const struct core *core, uint64_t job)
+{
+    const struct core_memory *memory = &core->config.memory;
+
+    return memory->has_store != NULL && memory->has_store(memory->context, job);
+}
+
+/* The sender counts on this node, which knows nothing of the job: its daemon has restarted, and its
+ * residuals did not outlive it. */
+static void deny(struct core *core, uint16_t node, uint64_t job)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerFail fail = ADTOPK__PEER_FAIL__INIT;
+    struct error err;
+
+    (void)error_set(&err, ADTOPK_ERR_LOST,
+        "node %u restarted and has lost the residuals of this job", core->config.node);
+    fail.status = (uint32_t)err.code;
+    fail.text = err.text;
+    message.job = job;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
+    message.fail = &fail;
+    (void)pack_and_send(core, node, &message);
+}
+
 void peer_message(struct core *core, uint16_t node, struct buffer *buffer)
 {
     struct error err;
@@ -152,6 +182,9 @@ void peer_message(struct core *core, uint16_t node, struct buffer *buffer)
         unreadable(core, node, &err);
     } else if (job != NULL) {
         dispatch(job, node, message);
+    } else if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN && message->join->member &&
+               !job_is_ending(core, message->job) && !has_store(core, message->job)) {
+        deny(core, node, message->job);
     }
     codec_free((ProtobufCMessage *)message);
 }

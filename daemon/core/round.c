@@ -118,7 +118,9 @@ static void drop_inputs(struct round *round, unsigned phase)
         unsigned at = phase * round->exchange.members + m;
         buffer_unref(round->received[at]);
         round->received[at] = NULL;
-        round->exchange.input[at] = (struct exchange_input){0};
+        if (round->exchange.input != NULL) { /* memory may have been too short for it */
+            round->exchange.input[at] = (struct exchange_input){0};
+        }
     }
 }
 

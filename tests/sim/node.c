@@ -194,6 +194,14 @@ static void *memory_store(
     return memory->store;
 }
 
+static bool memory_has_store(void *context, uint64_t id)
+{
+    struct node *node = context;
+    int job = job_of(node->world, id);
+
+    return job >= 0 && node->memory[job].store_old;
+}
+
 static void memory_release_session(void *context, session_id session)
 {
     (void)context;
@@ -209,12 +217,12 @@ void node_forget(struct world *world, unsigned number, unsigned job)
     memory->results_old = false; /* trainers still have the old results mapped */
 }
 
-static void memory_release_job(void *context, uint64_t id, bool keep)
+static void memory_release_job(void *context, uint64_t id)
 {
     struct node *node = context;
     int job = job_of(node->world, id);
 
-    if (job >= 0 && !keep) {
+    if (job >= 0) {
         node_forget(node->world, node->number, (unsigned)job);
     }
 }
@@ -249,6 +257,7 @@ void node_start(struct world *world, unsigned number)
             .gradients = memory_gradients,
             .results = memory_results,
             .store = memory_store,
+            .has_store = memory_has_store,
             .release_session = memory_release_session,
             .release_job = memory_release_job},
         .transmit = node_transmit,
