@@ -2,8 +2,10 @@
  * The store: what a job keeps on this node and a restarted daemon finds again.
  *
  * One block of memory that outlives the core (core_memory.store): a header, one record a tensor,
- * the residuals. Every field is written by the core or by a compute it started, and at every
- * moment the block describes a state from which the step can be repeated: see tensor_stage.
+ * the residuals. Every field is written by the core or by a compute it started, and between
+ * computes the block describes a state from which the step can be repeated: see tensor_stage. (A
+ * crash in the middle of a pass over a residual would need a journal of it, which there is none of
+ * yet.)
  */
 #ifndef ADTOPK_STORE_H
 #define ADTOPK_STORE_H

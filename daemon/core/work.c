@@ -1,10 +1,11 @@
 /*
  * What runs on worker threads: the passes over gradients, residuals and updates.
  *
- * A compute owns its round's tensors while it runs; the core's thread touches none of them until
- * it is back. Whatever it leaves in the store at any moment is a state from which the step can be
- * repeated: a gradient is added once (STAGE_ACCUMULATED), what was selected stays in the residual
- * until the step is over, so that a retry selects the same entries again, bit for bit.
+ * A compute owns its round's tensors while it runs; the core's thread touches none of them, nor
+ * their records in the store, until it is back. What a finished compute leaves there is a state
+ * from which the step can be repeated: a gradient is added once (STAGE_ACCUMULATED), and what was
+ * selected stays in the residual until the step is over, so that a retry selects the same entries
+ * again, bit for bit.
  */
 #include <stdlib.h>
 #include <string.h>
