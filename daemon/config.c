@@ -51,6 +51,48 @@ void config_free(struct config *config)
     config->policy = NULL;
 }
 
+/* Variables of the client, of adtopkctl and of deploy/. Those of tests begin with a prefix. */
+static const char *const foreign_variables[] = {
+    "ADTOPK_CONFIG", "ADTOPK_ADDRESS", "ADTOPK_JOB", "ADTOPK_RUN_ID", "ADTOPK_OS_RELEASE"};
+static const char *const test_prefixes[] = {"ADTOPK_TEST_", "ADTOPK_SIM_"};
+
+static bool variable_is_known(const char *name, size_t length)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char variable[OPTION_NAME_SIZE];
+
+        option_variable(&option_table[i], variable);
+        if (strlen(variable) == length && strncmp(variable, name, length) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof(foreign_variables) / sizeof(foreign_variables[0]); i++) {
+        if (strlen(foreign_variables[i]) == length &&
+            strncmp(foreign_variables[i], name, length) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof(test_prefixes) / sizeof(test_prefixes[0]); i++) {
+        if (strncmp(test_prefixes[i], name, strlen(test_prefixes[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *config_unknown_variable(char *const *environment, size_t *at)
+{
+    while (environment[*at] != NULL) {
+        const char *variable = environment[(*at)++];
+
+        if (strncmp(variable, "ADTOPK_", 7) == 0 &&
+            !variable_is_known(variable, strcspn(variable, "="))) {
+            return variable;
+        }
+    }
+    return NULL;
+}
+
 /* The whole file with a NUL behind it, or NULL. */
 static char *read_stream(FILE *stream, const char *path, size_t *size, struct error *err)
 {
@@ -103,6 +145,10 @@ static enum adtopk_status apply_document(struct config *config, const cJSON *doc
         if (status != ADTOPK_OK) {
             return status;
         }
+        if (option->type == OPTION_POLICY) {
+            (void)snprintf(config->policy_source, sizeof(config->policy_source), "%.100s:%u", path,
+                json_line(text, key));
+        }
         key = json_next(key);
     }
     return ADTOPK_OK;
@@ -125,7 +171,9 @@ static enum adtopk_status apply_file(struct config *config, const char *path, st
     }
     text = read_stream(stream, name, &size, err);
     (void)fclose(stream);
-    if (text != NULL) {
+    if (text != NULL && size == strspn(text, " \t\r\n")) {
+        (void)error_set(err, ADTOPK_ERR_ARGUMENT, "%.100s: the file is empty", name);
+    } else if (text != NULL) {
         document = json_parse(name, text, size, err);
     }
     status = document != NULL ? apply_document(config, document, name, text, err) : err->code;
@@ -265,6 +313,10 @@ static enum adtopk_status check_peers(const struct config *config, struct error 
         if (status != ADTOPK_OK) {
             return status;
         }
+        if (strcmp(peer->endpoint, config->listen) == 0) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT,
+                "peer %u: %.100s is where this node itself listens", peer->node, peer->endpoint);
+        }
         if (peer->node == config->node) {
             return error_set(
                 err, ADTOPK_ERR_ARGUMENT, "peer %u has this node's own id", peer->node);
@@ -274,6 +326,21 @@ static enum adtopk_status check_peers(const struct config *config, struct error 
                 return error_set(err, ADTOPK_ERR_ARGUMENT, "peer %u occurs twice", peer->node);
             }
         }
+    }
+    return ADTOPK_OK;
+}
+
+/* What a relative path means depends on where the daemon was started: clients would not find it. */
+static enum adtopk_status check_sockets(const struct config *config, struct error *err)
+{
+    if (config->socket[0] != '/' || config->control_socket[0] != '/') {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%s\" is not an absolute path",
+            config->socket[0] != '/' ? "socket" : "control_socket",
+            config->socket[0] != '/' ? config->socket : config->control_socket);
+    }
+    if (strcmp(config->socket, config->control_socket) == 0) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "socket and control_socket are both %s", config->socket);
     }
     return ADTOPK_OK;
 }
@@ -291,9 +358,8 @@ static enum adtopk_status check(const struct config *config, struct error *err)
     if (status == ADTOPK_OK) {
         status = check_peers(config, err);
     }
-    if (status == ADTOPK_OK && strcmp(config->socket, config->control_socket) == 0) {
-        status = error_set(
-            err, ADTOPK_ERR_ARGUMENT, "socket and control_socket are both %s", config->socket);
+    if (status == ADTOPK_OK) {
+        status = check_sockets(config, err);
     }
     if (status == ADTOPK_OK && config->heartbeat_ms * 2 > config->peer_timeout_ms) {
         status = error_set(err, ADTOPK_ERR_ARGUMENT,

@@ -17,6 +17,7 @@
 
 #define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
 #define CONFIG_ENDPOINT_SIZE 272
+#define CONFIG_SOURCE_SIZE 160
 #define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
 
 struct config_peer {
@@ -34,7 +35,8 @@ struct config {
     uint64_t workers; /* 0: as many as suit the machine */
     uint64_t log_level;
     uint64_t log_format;
-    char *policy; /* JSON text; NULL: the built-in default */
+    char *policy;                           /* JSON text; NULL: the built-in default */
+    char policy_source[CONFIG_SOURCE_SIZE]; /* where it is from: "FILE:LINE", a variable, a flag */
     bool insecure;
     uint64_t chunk_size; /* bytes */
     uint64_t window;     /* bytes */
@@ -54,6 +56,11 @@ enum adtopk_status config_load(struct config *config, int argc, char *const *arg
     char *(*environment)(const char *name), enum config_action *action, struct error *err);
 
 void config_free(struct config *config);
+
+/** The next variable of `environment` ("NAME=value", NULL-terminated, *at: where to go on) that is
+ * called ADTOPK_* but is no setting and nothing else that adtopk knows: perhaps a slip of the pen.
+ * NULL if there is none. */
+const char *config_unknown_variable(char *const *environment, size_t *at);
 
 /** The text of --help. */
 void config_help(FILE *out);

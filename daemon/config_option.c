@@ -296,6 +296,7 @@ static enum adtopk_status set_policy_text(
     if (!object) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: a policy is an object, {...}", where);
     }
+    (void)snprintf(config->policy_source, sizeof(config->policy_source), "%.100s", where);
     return store_policy(config, text, strlen(text), where, err);
 }
 

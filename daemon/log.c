@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/admin/utf8.h"
+#include "proto/utf8.h"
 
 #define MESSAGE_SIZE 1024
 

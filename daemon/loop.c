@@ -31,10 +31,10 @@
 #include "daemon/admin/control.h"
 #include "daemon/admin/history.h"
 #include "daemon/core/core.h"
-#include "daemon/core/inspect.h"
 #include "daemon/local/local.h"
 #include "daemon/spin.h"
 #include "daemon/transport/transport.h"
+#include "daemon/watch.h"
 #include "daemon/workers.h"
 
 #define SMALL_COMPUTE (64u << 10) /* bytes: below, the hop to a worker costs more than the work */
@@ -68,7 +68,7 @@ struct loop {
     uv_signal_t terminate;
     uv_signal_t interrupt;
     bool handles_open; /* all of the above but transport_ready */
-    bool *peer_up;     /* as last logged, in the core's order */
+    struct watch *watcher;
 
     unsigned received; /* packets in this pump */
     bool stopping;
@@ -138,6 +138,16 @@ static void trace(void *context, const char *line)
     log_write(loop->log, LEVEL_DEBUG, LOG_TRACE, "%s", line);
 }
 
+static void moved(
+    void *context, const struct machine_table *table, unsigned from, unsigned event, unsigned to)
+{
+    struct loop *loop = context;
+
+    (void)from;
+    (void)event;
+    history_moved(&loop->history, loop->core, table, to);
+}
+
 static void run_compute(struct loop *loop, struct compute *compute)
 {
     if (compute->bytes > SMALL_COMPUTE && workers_submit(loop->workers, compute)) {
@@ -145,21 +155,6 @@ static void run_compute(struct loop *loop, struct compute *compute)
     }
     compute->run(compute);
     compute_done(loop, compute);
-}
-
-static void log_action(struct loop *loop, const struct action *action)
-{
-    unsigned long long session = action->session;
-
-    if (action->type == ACTION_FAILED) {
-        log_write(loop->log, LEVEL_WARNING, LOG_SESSION, "session %llu has failed: %s", session,
-            action->error->text);
-    } else if (action->type == ACTION_READY) {
-        log_write(loop->log, LEVEL_INFO, LOG_SESSION, "session %llu is ready, next step %llu",
-            session, (unsigned long long)action->number);
-    } else if (action->type == ACTION_CLOSED) {
-        log_write(loop->log, LEVEL_INFO, LOG_SESSION, "session %llu has left", session);
-    }
 }
 
 static bool do_actions(struct loop *loop)
@@ -171,7 +166,7 @@ static bool do_actions(struct loop *loop)
         if (action.type == ACTION_COMPUTE) {
             run_compute(loop, action.compute);
         } else {
-            log_action(loop, &action);
+            watch_log_action(loop->log, &action);
             local_apply(loop->local, &action);
         }
         done++;
@@ -338,16 +333,8 @@ static void on_signal(uv_signal_t *handle, int number)
 static void on_watch(uv_timer_t *handle)
 {
     struct loop *loop = handle->data;
-    struct peer_info peer;
 
-    for (uint32_t i = 0; i < loop->config->peer_count && core_peer_info(loop->core, i, &peer);
-         i++) {
-        if (peer.up != loop->peer_up[i]) {
-            loop->peer_up[i] = peer.up;
-            log_write(loop->log, peer.up ? LEVEL_INFO : LEVEL_WARNING, LOG_PEER, "node %u is %s",
-                peer.node, peer.up ? "up" : "down");
-        }
-    }
+    watch_look(loop->watcher, loop->core, uv_now(&loop->uv));
 }
 
 static void notify_done(void *context)
@@ -424,6 +411,7 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
         .transmit_context = loop,
         .policy = config->policy,
         .trace = loop->log->level >= LEVEL_DEBUG ? trace : NULL,
+        .moved = moved,
         .trace_context = loop,
     };
 
@@ -461,8 +449,8 @@ static enum adtopk_status open_transport(struct loop *loop, struct error *err)
     if (loop->config->listen[0] == '\0') {
         return ADTOPK_OK;
     }
-    loop->peer_up = calloc(loop->config->peer_count + 1, sizeof(*loop->peer_up));
-    if (loop->peer_up == NULL) {
+    loop->watcher = watch_create(loop->config->peer_count, (uint16_t)loop->config->node, loop->log);
+    if (loop->watcher == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers");
     }
     loop->transport = transport_zmq.create(&config, receive, loop, err);
@@ -607,6 +595,6 @@ void loop_destroy(struct loop *loop)
     if (uv_loop_close(&loop->uv) != 0) {
         log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "a handle of the event loop was left open");
     }
-    free(loop->peer_up);
+    free(loop->watcher);
     free(loop);
 }

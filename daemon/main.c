@@ -116,7 +116,7 @@ static enum adtopk_status check_policy(const struct config *config, struct error
     if (config->policy == NULL || policy_parse(&policy, config->policy, &reason) == ADTOPK_OK) {
         return ADTOPK_OK;
     }
-    return error_set(err, reason.code, "policy: %.200s", reason.text);
+    return error_set(err, reason.code, "%.120s: %s", config->policy_source, reason.text);
 }
 
 static int report(const struct error *err)
@@ -129,17 +129,33 @@ static int report(const struct error *err)
     return EXIT_FAILED;
 }
 
+static void warn_of_variables(struct log *log)
+{
+    const char *variable;
+    size_t at = 0;
+
+    while ((variable = config_unknown_variable(environ, &at)) != NULL) {
+        log_write(log, LEVEL_WARNING, LOG_LIFE, "there is no setting for the variable %.*s",
+            (int)strcspn(variable, "="), variable);
+    }
+}
+
 static int run(const struct config *config, enum config_action action)
 {
     struct error err = {.code = ADTOPK_OK};
     struct log log;
 
-    if (check_policy(config, &err) == ADTOPK_OK && action == CONFIG_CHECK) {
+    (void)check_policy(config, &err);
+    if (action == CONFIG_CHECK && err.code != ADTOPK_OK) {
+        return report(&err);
+    }
+    if (action == CONFIG_CHECK) {
         (void)printf("the configuration is correct\n");
         return EXIT_OK;
     }
     log_init(&log, STDERR_FILENO, (enum log_level)config->log_level,
         (enum log_format)config->log_format);
+    warn_of_variables(&log);
     if (err.code != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
         log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %s", err.text);
         return EXIT_FAILED;

@@ -42,7 +42,7 @@ static const struct option {
         "                   " DEFAULT_SOCKET ")"},
     [OPTION_JSON] = {"--json", NULL, "print the daemon's document, with its \"schema\""},
     [OPTION_TIMEOUT] = {"--timeout", "MS", "give up after so long (5000)"},
-    [OPTION_JOB] = {"--job", "NAME", "stats: only of jobs with this name"},
+    [OPTION_JOB] = {"--job", "NAME", "stats: only of jobs with this name ('': of all)"},
     [OPTION_HELP] = {"--help", NULL, "print this text"},
     [OPTION_VERSION] = {"--version", NULL, "print the version"},
 };
@@ -83,7 +83,8 @@ static void print_help(FILE *out)
     }
     (void)fprintf(out,
         "\nExit status: 0 all is well, 1 failure, 2 usage, 3 no daemon to reach,\n"
-        "4 not allowed, 5 degraded (status: a peer is down, or a job is not running).\n");
+        "4 not allowed, 5 degraded (status: a peer is down, or a job is not running or\n"
+        "waits for a node).\n");
 }
 
 static int usage(const char *format, const char *what)
@@ -196,17 +197,30 @@ static int exit_code(enum adtopk_status status)
     }
 }
 
-static int show(const struct request *request, const char *text)
+/* Asked the same, the socket for trainers answers, but with no document. */
+static int no_document(const char *path, bool has_schema)
+{
+    (void)fprintf(
+        stderr, "adtopkctl: the daemon's answer is not a document of schema %d\n", SCHEMA);
+    if (!has_schema) {
+        (void)fprintf(stderr,
+            "adtopkctl: %s may be the socket for trainers; adtopkctl needs the control socket\n",
+            path);
+    }
+    return EXIT_FAILED;
+}
+
+static int show(const struct request *request, const char *path, const char *text)
 {
     cJSON *document = cJSON_Parse(text);
     const cJSON *schema = cJSON_GetObjectItemCaseSensitive(document, "schema");
     bool healthy = true;
 
     if (!cJSON_IsNumber(schema) || schema->valuedouble != SCHEMA) {
-        (void)fprintf(
-            stderr, "adtopkctl: the daemon's answer is not a document of schema %d\n", SCHEMA);
+        bool has_schema = cJSON_IsNumber(schema);
+
         cJSON_Delete(document);
-        return EXIT_FAILED;
+        return no_document(path, has_schema);
     }
     if (request->command->kind == REQUEST_STATUS) {
         healthy = show_is_healthy(document);
@@ -238,13 +252,14 @@ static int ask(const struct request *request)
     if (path == NULL) {
         path = getenv("ADTOPK_CONTROL_SOCKET");
     }
-    status = connection_ask(path != NULL ? path : DEFAULT_SOCKET, request->timeout_ms,
-        request->command->kind, job != NULL ? job : "", &document, &err);
+    path = path != NULL ? path : DEFAULT_SOCKET;
+    status = connection_ask(
+        path, request->timeout_ms, request->command->kind, job != NULL ? job : "", &document, &err);
     if (status != ADTOPK_OK) {
         (void)fprintf(stderr, "adtopkctl: %s\n", err.text);
         return exit_code(status);
     }
-    code = show(request, document);
+    code = show(request, path, document);
     free(document);
     return code;
 }

@@ -109,9 +109,20 @@ static const char *duration(double seconds, char out[TEXT_SIZE])
 
 /* ------------------------------------------------------------------ status */
 
+/* "node N, which ...": the job cannot go on before that node is back. */
+static bool waits_for_node(const cJSON *job)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(job, "waiting_for");
+    unsigned node;
+
+    return cJSON_IsString(item) && sscanf(item->valuestring, "node %5u", &node) == 1 &&
+           strstr(item->valuestring, ", which ") != NULL;
+}
+
 static bool job_is_healthy(const cJSON *job)
 {
-    return text_is(job, "state", "active") || text_is(job, "state", "ended");
+    return text_is(job, "state", "ended") ||
+           (text_is(job, "state", "active") && !waits_for_node(job));
 }
 
 bool show_is_healthy(const cJSON *document)
@@ -153,10 +164,24 @@ static void show_peers(FILE *out, const cJSON *document)
     }
 }
 
+static void show_strangers(FILE *out, const cJSON *document)
+{
+    const cJSON *strangers = list(document, "strangers");
+
+    if (number(strangers, "packets") > 0) {
+        (void)fprintf(out,
+            "%.0f packets were not for this node or not from a peer of it; the last\n"
+            "one was from node %.0f for node %.0f: node ids or peers are configured wrongly\n",
+            number(strangers, "packets"), number(strangers, "source"),
+            number(strangers, "destination"));
+    }
+}
+
 static void show_jobs(FILE *out, const cJSON *document)
 {
     const cJSON *job;
     char waiting[TEXT_SIZE];
+    char reason[TEXT_SIZE];
 
     if (cJSON_GetArraySize(list(document, "jobs")) == 0) {
         (void)fprintf(out, "no jobs\n");
@@ -177,6 +202,9 @@ static void show_jobs(FILE *out, const cJSON *document)
         if (*text(job, "waiting_for", 66, waiting) != '\0') {
             (void)fprintf(out, "  waits for %s\n", waiting);
         }
+        if (*text(job, "reason", TEXT_SIZE, reason) != '\0' && strcmp(reason, "-") != 0) {
+            (void)fprintf(out, "  failed: %s\n", reason);
+        }
     }
 }
 
@@ -189,6 +217,7 @@ void show_status(FILE *out, const cJSON *document)
         number(document, "node"), text(document, "version", 20, version), number(document, "pid"),
         duration(number(document, "uptime_s"), up), number(document, "sessions"));
     show_peers(out, document);
+    show_strangers(out, document);
     (void)fprintf(out, "\n");
     show_jobs(out, document);
 }
@@ -244,16 +273,16 @@ static void show_tensors(FILE *out, const cJSON *job)
         return; /* the job has ended */
     }
     (void)fprintf(
-        out, "\n  %-23s      elements  sent a turn  sparsifier  bucket    turn\n", "tensor");
+        out, "\n  %-20s      elements  at most a turn  sparsifier  bucket    turn\n", "tensor");
     cJSON_ArrayForEach(tensor, list(job, "tensors_detail"))
     {
         (void)fprintf(out, "  ");
-        column(out, tensor, "name", 23);
+        column(out, tensor, "name", 20);
         (void)fprintf(out, "  %12.0f  ", number(tensor, "elements"));
         if (number(tensor, "count") > 0) {
-            (void)fprintf(out, "%11.0f  ", number(tensor, "count"));
+            (void)fprintf(out, "%14.0f  ", number(tensor, "count"));
         } else {
-            (void)fprintf(out, "        all  ");
+            (void)fprintf(out, "           all  ");
         }
         column(out, tensor, "sparsifier", 10);
         (void)fprintf(out, "  %6.0f  %6.0f\n", number(tensor, "bucket"), number(tensor, "turn"));

@@ -47,7 +47,8 @@ int client_connect(const char *path, int timeout_ms, struct error *err)
         (void)nanosleep(&pause, NULL);
     }
     if (reason == EACCES || reason == EPERM) {
-        (void)error_set(err, ADTOPK_ERR_DENIED, "no permission to connect to unix:%s", path);
+        (void)error_set(err, ADTOPK_ERR_DENIED,
+            "no permission to connect to unix:%s (this may be the control socket)", path);
     } else {
         (void)error_set(
             err, ADTOPK_ERR_UNREACHABLE, "no daemon at unix:%s: %s", path, strerror(reason));
@@ -179,6 +180,12 @@ void client_reply_drop(struct client_reply *reply)
     memset(reply, 0, sizeof *reply);
 }
 
+/* Before the daemon has answered at all, somebody else may be at that path. */
+static const char *take_hint(const adtopk_context *context)
+{
+    return context->ring.page == NULL ? " (this may be the control socket)" : "";
+}
+
 /* What every receiver does with what it took: OK if it is nothing or an ordinary reply. */
 static enum adtopk_status take_check(
     adtopk_context *context, enum take_result result, const struct client_reply *reply)
@@ -187,13 +194,14 @@ static enum adtopk_status take_check(
 
     if (result == TAKE_END) {
         const enum adtopk_status status = client_check_page(context);
-        return status != ADTOPK_OK ? status
-                                   : client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                                         "the daemon at unix:%s went away", context->path);
+        return status != ADTOPK_OK
+                   ? status
+                   : client_fail(context, ADTOPK_ERR_UNREACHABLE,
+                         "the daemon at unix:%s went away%s", context->path, take_hint(context));
     }
     if (result == TAKE_BROKEN) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
-            "the daemon at unix:%s sent a malformed message", context->path);
+            "the daemon at unix:%s sent a malformed message%s", context->path, take_hint(context));
     }
     if (result == TAKE_REPLY && reply->message->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
         error = reply->message->error;

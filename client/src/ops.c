@@ -3,6 +3,8 @@
 
 #include "client/src/context.h"
 
+#define OPS_MAX_BYTES ((size_t)PTRDIFF_MAX) /* no object in C is larger */
+
 /* The kinds of operations: enum op_kind of the daemon's core. */
 enum ops_kind { OPS_BARRIER = 0, OPS_BROADCAST = 1, OPS_ALLREDUCE = 2 };
 
@@ -50,6 +52,10 @@ enum adtopk_status adtopk_broadcast(adtopk_context *context, void *bytes, size_t
     if (bytes == NULL && size > 0) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT, "adtopk_broadcast(): bytes is NULL");
     }
+    if (size > OPS_MAX_BYTES) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "adtopk_broadcast(): nothing has %zu bytes, more than half the address space", size);
+    }
     if (root < 0 || root >= context->world_size) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "adtopk_broadcast(): the root is %d, and the job has ranks 0 to %d", root,
@@ -84,6 +90,10 @@ enum adtopk_status adtopk_allreduce(adtopk_context *context, float *values, size
 
     if (status == ADTOPK_OK && values == NULL && count > 0) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT, "adtopk_allreduce(): values is NULL");
+    }
+    if (status == ADTOPK_OK && count > OPS_MAX_BYTES / sizeof(float)) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "adtopk_allreduce(): nothing has %zu floats, more than half the address space", count);
     }
     while (status == ADTOPK_OK && count > 0) {
         const size_t most = CLIENT_OP_SIZE / sizeof(float);

@@ -58,14 +58,19 @@ static enum adtopk_status options_first_number(
     return ADTOPK_OK;
 }
 
+static enum adtopk_status options_key_size(const char *field, size_t bytes, struct error *err)
+{
+    return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %zu bytes; 1 to %d are allowed", field,
+        bytes, CLIENT_KEY_MAX);
+}
+
 static enum adtopk_status options_key(
     char to[CLIENT_KEY_MAX + 1], const char *field, const char *text, struct error *err)
 {
     const size_t length = strlen(text);
 
     if (length == 0 || length > CLIENT_KEY_MAX) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %zu bytes; 1 to %d are allowed",
-            field, length, CLIENT_KEY_MAX);
+        return options_key_size(field, length, err);
     }
     for (size_t i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) {
@@ -84,6 +89,7 @@ static enum adtopk_status options_run_id(
         {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}, {"SLURM_JOB_ID", "SLURM_STEP_ID"},
         {"PMIX_NAMESPACE", NULL}, {"OMPI_MCA_ess_base_jobid", NULL}};
     char text[2 * CLIENT_KEY_MAX];
+    int length;
 
     if (given != NULL) {
         return options_key(to, "run id", given, err);
@@ -93,8 +99,11 @@ static enum adtopk_status options_run_id(
         const char *count = source[i][1] != NULL ? options_variable(source[i][1]) : NULL;
 
         if (id != NULL) {
-            (void)snprintf(text, sizeof text, "%.*s%s%.20s", CLIENT_KEY_MAX + 1, id,
-                count != NULL ? "." : "", count != NULL ? count : "");
+            length = snprintf(text, sizeof text, "%s%s%s", id, count != NULL ? "." : "",
+                count != NULL ? count : "");
+            if ((size_t)length >= sizeof text) {
+                return options_key_size(source[i][0], (size_t)length, err);
+            }
             return options_key(to, source[i][0], text, err);
         }
     }

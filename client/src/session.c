@@ -89,8 +89,9 @@ static enum adtopk_status session_expect(adtopk_context *context, const struct c
             reply->message->error->text);
     }
     return client_fail(context, ADTOPK_ERR_PROTOCOL,
-        "the daemon at unix:%s sent reply %d instead of %s", context->path,
-        (int)reply->message->kind_case, wanted);
+        "the daemon at unix:%s sent reply %d instead of %s%s", context->path,
+        (int)reply->message->kind_case, wanted,
+        context->ring.page == NULL ? " (this may be the control socket)" : "");
 }
 
 /* ---- open ---- */

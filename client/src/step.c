@@ -131,6 +131,10 @@ enum adtopk_status adtopk_step_wait(adtopk_context *context)
 {
     enum adtopk_status status = client_enter(context);
 
+    if (status == ADTOPK_OK && !context->committed) {
+        status =
+            client_refuse(context, ADTOPK_ERR_STATE, "adtopk_step_wait() before adtopk_commit()");
+    }
     if (status == ADTOPK_OK && context->step_state != CLIENT_STEP_ENDED) {
         status = adtopk_step_end(context);
     }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "client/src/context.h"
+#include "proto/utf8.h"
 
 #define TENSOR_BATCH_BYTES 40000 /* of messages that may have 60,000 */
 
@@ -63,17 +64,17 @@ static enum adtopk_status tensor_grow(adtopk_context *context)
 static enum adtopk_status tensor_check_name(adtopk_context *context, const char *name)
 {
     const size_t length = name != NULL ? strnlen(name, CLIENT_NAME_MAX + 1) : 0;
+    const char *fault;
 
     if (length == 0 || length > CLIENT_NAME_MAX) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "a tensor's name must have 1 to %d bytes: \"%.60s...\"", CLIENT_NAME_MAX,
             name != NULL ? name : "");
     }
-    for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) {
-            return client_refuse(context, ADTOPK_ERR_ARGUMENT,
-                "a tensor's name has a control character at byte %zu", i);
-        }
+    fault = utf8_name_fault(name);
+    if (fault != NULL) {
+        return client_refuse(
+            context, ADTOPK_ERR_ARGUMENT, "the name of tensor %u has %s", context->tensors, fault);
     }
     return ADTOPK_OK;
 }

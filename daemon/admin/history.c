@@ -19,16 +19,12 @@ static void remove_at(struct history *history, uint32_t index)
         (history->count - index) * sizeof(history->job[0]));
 }
 
-void history_record(struct history *history, const struct core *core, session_id session)
+static void keep(struct history *history, const struct job_info *info)
 {
-    uint64_t id = core_session_job(core, session);
-    struct job_info info;
+    struct job_info *kept;
 
-    if (id == 0 || !find_live(core, id, &info)) {
-        return;
-    }
     for (uint32_t i = 0; i < history->count; i++) {
-        if (history->job[i].id == id) {
+        if (history->job[i].id == info->id) {
             remove_at(history, i);
             break;
         }
@@ -36,10 +32,36 @@ void history_record(struct history *history, const struct core *core, session_id
     if (history->count == HISTORY_JOBS) {
         remove_at(history, 0);
     }
-    info.state = "ended";
-    info.waiting_for[0] = '\0';
-    info.policy = NULL; /* the core's memory */
-    history->job[history->count++] = info;
+    kept = &history->job[history->count++];
+    *kept = *info;
+    kept->state = "ended";
+    kept->waiting_for[0] = '\0';
+    kept->policy = NULL; /* the core's memory */
+}
+
+void history_record(struct history *history, const struct core *core, session_id session)
+{
+    uint64_t id = core_session_job(core, session);
+    struct job_info info;
+
+    if (id != 0 && find_live(core, id, &info)) {
+        keep(history, &info);
+    }
+}
+
+void history_moved(struct history *history, const struct core *core,
+    const struct machine_table *table, unsigned to)
+{
+    struct job_info info;
+
+    if (strcmp(table->name, "job") != 0 || strcmp(table->state_name[to], "ended") != 0) {
+        return;
+    }
+    for (uint32_t i = 0; core_job_info(core, i, &info); i++) {
+        if (info.reason[0] != '\0') {
+            keep(history, &info);
+        }
+    }
 }
 
 bool history_job(const struct history *history, const struct core *core, uint32_t index,

@@ -1,6 +1,6 @@
 /*
- * The jobs that ended last, as they were when their last rank left: the core forgets them at once,
- * but people look after the training.
+ * The jobs that ended last, as they were when their last rank left or when they failed: the core
+ * forgets them at once, but people look after the training.
  */
 #ifndef ADTOPK_HISTORY_H
 #define ADTOPK_HISTORY_H
@@ -20,6 +20,11 @@ struct history {
 /** Remembers how this session's job stands; to be called before a session leaves it. An older
  * memory of the same job, and when there are too many the oldest one, is dropped. */
 void history_record(struct history *history, const struct core *core, session_id session);
+
+/** To be called with every move of the core's state machines (core_config.moved): remembers a job
+ * that fails, and why. The core forgets it before its ranks are told. */
+void history_moved(struct history *history, const struct core *core,
+    const struct machine_table *table, unsigned to);
 
 /** The index-th of the core's jobs, followed by the ended ones; false if there are no more.
  * *live: it is one of the core's. */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/admin/utf8.h"
+#include "proto/utf8.h"
 
 #define TEXT_SIZE 256
 
@@ -101,6 +101,18 @@ static void add_peers(struct builder *builder, cJSON *document, const struct cor
     }
 }
 
+static void add_strangers(struct builder *builder, cJSON *document, const struct core *core)
+{
+    struct link_refused refused = core_refused(core);
+    cJSON *object = add(builder, document, "strangers", cJSON_CreateObject());
+
+    add_count(builder, object, "packets", refused.strangers);
+    if (refused.strangers > 0) {
+        add_count(builder, object, "source", refused.source);
+        add_count(builder, object, "destination", refused.destination);
+    }
+}
+
 static void add_status_jobs(
     struct builder *builder, cJSON *document, const struct report_daemon *daemon)
 {
@@ -116,6 +128,7 @@ static void add_status_jobs(
         add_count(builder, job, "owner", info.key.owner);
         add_text(builder, job, "state", info.state);
         add_text(builder, job, "waiting_for", info.waiting_for);
+        add_text(builder, job, "reason", info.reason);
         add_count(builder, job, "world_size", info.world_size);
         add_count(builder, job, "local_ranks", info.local_ranks);
         add_count(builder, job, "nodes", info.nodes);
@@ -137,6 +150,7 @@ char *report_status(const struct report_daemon *daemon)
     add_identity(&builder, document, "incarnation", daemon->incarnation);
     add_count(&builder, document, "sessions", daemon->sessions);
     add_peers(&builder, document, daemon->core);
+    add_strangers(&builder, document, daemon->core);
     add_status_jobs(&builder, document, daemon);
     return finish(&builder, document);
 }

@@ -135,9 +135,9 @@ bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *i
     return links_stats(core->links, info->node, &info->link);
 }
 
-struct link_strangers core_strangers(const struct core *core)
+struct link_refused core_refused(const struct core *core)
 {
-    return links_strangers(core->links);
+    return links_refused(core->links);
 }
 
 uint32_t core_tensor_count(const struct core *core, session_id session)

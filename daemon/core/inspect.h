@@ -87,7 +87,7 @@ const float *core_residual(const struct core *core, uint64_t job, uint32_t tenso
 uint32_t core_peer_count(const struct core *core);
 bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info);
 
-/** Packets from or for nodes that should not send here. */
-struct link_strangers core_strangers(const struct core *core);
+/** Packets of no peer, strangers among them. */
+struct link_refused core_refused(const struct core *core);
 
 #endif

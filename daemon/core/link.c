@@ -66,8 +66,7 @@ struct links {
     struct link_peer **peers; /* in ascending order of id */
     size_t count;
     size_t turn; /* the peer that is served first next time */
-    uint64_t refused;
-    struct link_strangers strangers;
+    struct link_refused refused;
 };
 
 static uint64_t link_min(uint64_t a, uint64_t b)
@@ -450,11 +449,11 @@ static struct link_peer *link_accept(struct links *links, uint16_t id, enum link
         peer = link_find(links, packet->source);
     }
     if (peer == NULL) {
-        links->refused++;
+        links->refused.packets++;
         if (whole) {
-            links->strangers = (struct link_strangers){.packets = links->strangers.packets + 1,
-                .source = packet->source,
-                .destination = packet->destination};
+            links->refused.strangers++;
+            links->refused.source = packet->source;
+            links->refused.destination = packet->destination;
         }
     } else if (valid && packet->source == peer->id) {
         return peer;
@@ -489,8 +488,6 @@ void links_receive(struct links *links, uint16_t id, enum link_lane lane, const 
     link_send_due(links, peer);
 }
 
-/* The caller's side */
-
 bool links_send(struct links *links, uint16_t id, enum link_lane lane, struct buffer *message)
 {
     struct link_peer *peer = link_find(links, id);
@@ -518,13 +515,11 @@ static void link_expire(struct links *links, struct link_peer *peer)
 
 void links_tick(struct links *links, uint64_t now_us)
 {
-    bool progress = true;
-
     links->now = link_max(links->now, now_us);
     for (size_t i = 0; i < links->count; i++) {
         link_expire(links, links->peers[i]);
     }
-    while (progress) {
+    for (bool progress = true; progress;) {
         progress = false;
         for (size_t i = 0; i < links->count; i++) {
             struct link_peer *peer = links->peers[(links->turn + i) % links->count];
@@ -598,12 +593,7 @@ bool links_stats(const struct links *links, uint16_t id, struct link_stats *stat
     return true;
 }
 
-uint64_t links_refused(const struct links *links)
+struct link_refused links_refused(const struct links *links)
 {
     return links->refused;
-}
-
-struct link_strangers links_strangers(const struct links *links)
-{
-    return links->strangers;
 }

@@ -60,11 +60,12 @@ struct link_stats {
     uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */
 };
 
-/* Whole packets that are for somebody else or from nobody we know: node ids are configured wrongly
- * somewhere. Counted; the last one is described. */
-struct link_strangers {
+/* Packets that were dropped because no peer could be blamed. */
+struct link_refused {
     uint64_t packets;
-    uint16_t source, destination; /* node ids; meaningless while there were no packets */
+    uint64_t strangers; /* those of them that are whole, but for another node or from no peer of
+                         * ours: somewhere node ids are configured wrongly */
+    uint16_t source, destination; /* of the last stranger */
 };
 
 struct links;
@@ -105,10 +106,6 @@ bool links_is_up(const struct links *links, uint16_t peer);
 /** False if the peer was never added. */
 bool links_stats(const struct links *links, uint16_t peer, struct link_stats *stats);
 
-/** Packets that were dropped because no peer could be blamed: not ours, or from a stranger. */
-uint64_t links_refused(const struct links *links);
-
-/** Those among the refused ones that were well-formed. */
-struct link_strangers links_strangers(const struct links *links);
+struct link_refused links_refused(const struct links *links);
 
 #endif

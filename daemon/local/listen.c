@@ -153,8 +153,35 @@ static void listen_exhausted(struct local *local)
     session_schedule(local);
 }
 
+/* Sessions that the user may hold: nobody but root can lock all others out. */
+static uint32_t listen_share(const struct local *local, uid_t uid)
+{
+    const uint32_t all = local->config.max_sessions;
+
+    return uid == 0 ? all : all - all / 4;
+}
+
+/* True if the user at the other end has its share of the sessions already; fills `share`. */
+static bool listen_has_share(const struct local *local, int socket, uint32_t *share)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    uint32_t held = 0;
+
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+        return false; /* session_create() fails for the same reason */
+    }
+    for (const struct session *session = local->sessions; session != NULL;
+         session = session->next) {
+        held += session->uid == peer.uid;
+    }
+    *share = listen_share(local, peer.uid);
+    return held >= *share;
+}
+
 static void listen_take(struct local *local, int socket)
 {
+    uint32_t share = 0;
     struct error err;
     char text[ERROR_TEXT_SIZE];
 
@@ -164,6 +191,13 @@ static void listen_take(struct local *local, int socket)
         reply_refuse(socket, ADTOPK_ERR_DENIED, text);
         (void)close(socket);
         local->stats.refused++;
+    } else if (listen_has_share(local, socket, &share)) {
+        (void)snprintf(text, sizeof text,
+            "your user has %u sessions on this daemon already, the limit for one user", share);
+        reply_refuse(socket, ADTOPK_ERR_DENIED, text);
+        (void)close(socket);
+        local->stats.refused++;
+        local->stats.refused_share++;
     } else if (session_create(local, socket, &err) != ADTOPK_OK) {
         local->stats.refused++;
     } else {

@@ -8,7 +8,6 @@
 #include "daemon/local/session.h"
 
 #define LOCAL_MAX_SESSIONS 1024
-#define LOCAL_STORE_TTL_MS (60 * 60 * 1000)
 #define LOCAL_ENTRIES_A_TURN 64 /* of one session: the others want a turn too */
 
 static void local_free(struct local *local)
@@ -49,12 +48,9 @@ static enum adtopk_status local_prepare(
     if (config->max_sessions == 0) {
         local->config.max_sessions = LOCAL_MAX_SESSIONS;
     }
-    if (config->store_ttl_ms == 0) {
-        local->config.store_ttl_ms = LOCAL_STORE_TTL_MS;
-    }
     local->path = strdup(config->path);
     local->slot = calloc(local->config.max_sessions, sizeof(struct session *));
-    local->stores = stores_create(local->config.store_ttl_ms);
+    local->stores = stores_create();
     if (local->path == NULL || local->slot == NULL || local->stores == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
     }
@@ -136,7 +132,7 @@ void local_stats(const struct local *local, struct local_stats *stats)
     *stats = local->stats;
     stats->gradient_bytes = 0;
     for (struct session *session = local->sessions; session != NULL; session = session->next) {
-        stats->gradient_bytes += session->gradients.size;
+        stats->gradient_bytes += session->gradients.size + session->prepared.size;
     }
     stats->result_bytes = 0;
     for (struct results *results = local->results; results != NULL; results = results->next) {

@@ -37,8 +37,8 @@ struct local;
 struct local_config {
     const char *path;      /* of the socket; at most 107 bytes */
     unsigned mode;         /* permissions of the socket, such as 0666 */
-    uint32_t max_sessions; /* more are refused with an error that says so; 0: 1024 */
-    uint64_t store_ttl_ms; /* how long a kept store waits for its job; 0: an hour */
+    uint32_t max_sessions; /* more are refused with an error that says so; 0: 1024. One user may
+                            * hold three quarters of them at most, root excepted */
 };
 
 struct local_ops {
@@ -53,6 +53,7 @@ struct local_stats {
     uint32_t sessions;        /* connected now */
     uint64_t accepted;        /* connections ever accepted */
     uint64_t refused;         /* connections refused: too many, or no descriptors left */
+    uint64_t refused_share;   /* ... of them because one user had too many */
     uint64_t lost;            /* sessions whose process went away without leaving */
     uint64_t protocol_errors; /* sessions ended because of what their client did */
     uint64_t entries;         /* ring entries consumed */
@@ -60,7 +61,7 @@ struct local_stats {
     uint64_t wakeups_sent;
     uint64_t gradient_bytes; /* reserved now, all sessions */
     uint64_t result_bytes;   /* ... all jobs */
-    uint64_t store_bytes;    /* ... all jobs, kept ones included */
+    uint64_t store_bytes;    /* ... all jobs */
 };
 
 /**

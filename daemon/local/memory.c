@@ -4,7 +4,27 @@
 
 #include "daemon/local/session.h"
 
+#define MEMORY_MAX_HOLES (64u << 20)
+
+/* What has been promised and not been taken yet: the rest of the arena that is being reserved, and
+ * what nobody has touched of the stores. */
+static uint64_t memory_promised(const struct local *local)
+{
+    uint64_t bytes = stores_untouched(local->stores);
+
+    if (local->reserving != NULL && local->reserving->prepared.fd >= 0) {
+        bytes += segment_missing(&local->reserving->prepared);
+    }
+    return bytes;
+}
+
 /* ---- gradients ---- */
+
+enum adtopk_status memory_afford_prepared(const struct session *session, struct error *err)
+{
+    return segment_afford("gradient arena", session->reserve_size, session->prepared.size,
+        memory_promised(session->local), err);
+}
 
 static const void *memory_gradients(void *context, session_id id, uint64_t size, struct error *err)
 {
@@ -17,10 +37,20 @@ static const void *memory_gradients(void *context, session_id id, uint64_t size,
             err, ADTOPK_ERR_STATE, "session %llu takes no gradient arena", (unsigned long long)id);
         return NULL;
     }
+    if (session->reserve_error.code != ADTOPK_OK) {
+        *err = session->reserve_error;
+        return NULL;
+    }
     segment = &session->gradients;
-    if (segment_create(segment, name, size, err) != ADTOPK_OK ||
-        segment_reserve(segment, name, err) != ADTOPK_OK ||
-        segment_map(segment, PROT_READ, name, err) != ADTOPK_OK) {
+    if (session->prepared.fd >= 0 && session->reserve_size == size) {
+        *segment = session->prepared;
+        session->prepared = segment_none;
+    } else if (segment_create(segment, name, size, err) != ADTOPK_OK ||
+               segment_reserve(segment, name, memory_promised(context), err) != ADTOPK_OK) {
+        segment_drop(segment);
+        return NULL;
+    }
+    if (segment_map(segment, PROT_READ, name, err) != ADTOPK_OK) {
         segment_drop(segment);
         return NULL;
     }
@@ -31,10 +61,15 @@ enum adtopk_status memory_seal_gradients(struct session *session, struct error *
 {
     static const char name[] = "gradient arena";
     enum adtopk_status status = segment_seal(&session->gradients, SEGMENT_WRITER_SEALED, name, err);
+    uint64_t missing;
 
-    /* Until now the client could punch holes. */
-    if (status == ADTOPK_OK) {
-        status = segment_reserve(&session->gradients, name, err);
+    /* Until now the client could punch holes. Filling large ones would stop the loop. */
+    missing = status == ADTOPK_OK ? segment_missing(&session->gradients) : 0;
+    if (missing > MEMORY_MAX_HOLES) {
+        status = error_set(err, ADTOPK_ERR_PROTOCOL, "the %s lost %llu bytes to holes", name,
+            (unsigned long long)missing);
+    } else if (missing > 0) {
+        status = segment_reserve(&session->gradients, name, memory_promised(session->local), err);
     }
     segment_close(&session->gradients);
     return status;
@@ -81,15 +116,17 @@ static void memory_drop_results(struct results **link)
     free(results);
 }
 
-/* Sealed before anybody else sees it: ranks can only map it to read. */
+/* Sealed before anybody else sees it: ranks can only map it to read. They must never find a page
+ * without memory (SIGBUS), and the core wants the arena now, so it is reserved here, on the loop:
+ * a node whose results have several GiB is silent for seconds when the job starts. */
 static enum adtopk_status memory_fill_results(
-    struct segment *segment, uint64_t size, struct error *err)
+    const struct local *local, struct segment *segment, uint64_t size, struct error *err)
 {
     static const char name[] = "result arena";
     enum adtopk_status status = segment_create(segment, name, size, err);
 
     if (status == ADTOPK_OK) {
-        status = segment_reserve(segment, name, err);
+        status = segment_reserve(segment, name, memory_promised(local), err);
     }
     if (status == ADTOPK_OK) {
         status = segment_map(segment, PROT_READ | PROT_WRITE, name, err);
@@ -119,7 +156,7 @@ static void *memory_get_results(
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a result arena");
         return NULL;
     }
-    if (memory_fill_results(&results->memory, size, err) != ADTOPK_OK) {
+    if (memory_fill_results(local, &results->memory, size, err) != ADTOPK_OK) {
         free(results);
         return NULL;
     }
@@ -136,10 +173,11 @@ static void *memory_store(
 {
     struct local *local = context;
 
-    return stores_get(local->stores, job, size, existing, err);
+    *existing = false;
+    return stores_get(local->stores, job, size, memory_promised(local), err);
 }
 
-static void memory_release_job(void *context, uint64_t job, bool keep)
+static void memory_release_job(void *context, uint64_t job)
 {
     struct local *local = context;
     struct results **link = memory_find(local, job);
@@ -147,8 +185,7 @@ static void memory_release_job(void *context, uint64_t job, bool keep)
     if (*link != NULL) {
         memory_drop_results(link);
     }
-    stores_release(local->stores, job, keep, uv_now(local->loop));
-    session_schedule(local);
+    stores_release(local->stores, job);
 }
 
 struct core_memory local_memory(struct local *local)

@@ -10,6 +10,7 @@
 #include "proto/codec.h"
 #include "proto/local.h"
 #include "proto/local.pb-c.h"
+#include "proto/utf8.h"
 
 #define REQUEST_MESSAGES 16 /* taken a turn: a flood delays nobody else */
 
@@ -79,10 +80,15 @@ static enum adtopk_status request_spec(
     const Adtopk__LocalTensor *tensor, struct tensor_spec *spec, struct error *err)
 {
     const size_t length = strlen(tensor->name);
+    const char *fault;
 
     if (length == 0 || length >= CORE_NAME_SIZE) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
             "a tensor's name has %zu bytes; 1 to %d are allowed", length, CORE_NAME_SIZE - 1);
+    }
+    fault = utf8_name_fault(tensor->name);
+    if (fault != NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "a tensor's name has %s", fault);
     }
     memset(spec, 0, sizeof *spec);
     memcpy(spec->name, tensor->name, length + 1);
@@ -128,7 +134,10 @@ static enum adtopk_status request_try_register(
     if (status == ADTOPK_OK) {
         status = session_event(session, &event, err);
     }
-    session->tensors += status == ADTOPK_OK;
+    if (status == ADTOPK_OK) {
+        session->tensors++;
+        reserve_count(session, &spec);
+    }
     return status;
 }
 
@@ -148,20 +157,32 @@ static void request_register(struct session *session, const Adtopk__LocalRegiste
 
 static void request_commit(struct session *session)
 {
-    struct event event = {.type = EVENT_RANK_COMMIT};
-    struct error err;
-
     if (session->refused.code != ADTOPK_OK) {
         session_judge(session, VERDICT_ERROR, &session->refused);
         return;
     }
-    if (session_event(session, &event, &err) != ADTOPK_OK) {
+    reserve_begin(session);
+}
+
+void request_commit_now(struct session *session)
+{
+    struct event event = {.type = EVENT_RANK_COMMIT};
+    struct error err;
+    const enum adtopk_status status = session_event(session, &event, &err);
+
+    segment_drop(&session->prepared); /* what the core did not ask for */
+    if (status != ADTOPK_OK) {
         segment_drop(&session->gradients);
+        if (session->state == SESSION_RESERVING) {
+            session_move(session, SESSION_OPEN);
+            session_watch(session);
+        }
         session_judge(session, VERDICT_ERROR, &err);
         return;
     }
     assert(session->gradients.bytes != NULL); /* at least the operation area */
     session_move(session, SESSION_ARENA);
+    session_watch(session);
     session->reader.page->tensors = session->tensors;
     reply_arena(session);
 }
@@ -288,7 +309,8 @@ void request_receive(struct session *session)
         struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
         ssize_t size;
 
-        if (session->state == SESSION_CLOSED || session->verdict != VERDICT_NONE) {
+        if (session->state == SESSION_CLOSED || session->state == SESSION_RESERVING ||
+            session->verdict != VERDICT_NONE) {
             return;
         }
         size = recvmsg(session->socket, &message, MSG_DONTWAIT);

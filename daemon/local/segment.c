@@ -24,11 +24,20 @@ static enum adtopk_status segment_failed(
         err, ADTOPK_ERR_SYSTEM, "%s for the %s failed: %s", call, name, strerror(reason));
 }
 
-static enum adtopk_status segment_too_large(const char *name, uint64_t size, struct error *err)
+static enum adtopk_status segment_too_large(
+    const char *name, uint64_t size, uint64_t promised, struct error *err)
 {
+    const uint64_t available = segment_available();
+
     return error_set(err, ADTOPK_ERR_MEMORY,
         "the %s needs %llu bytes, and this node has %llu bytes of memory left", name,
-        (unsigned long long)size, (unsigned long long)segment_available());
+        (unsigned long long)size,
+        (unsigned long long)(available > promised ? available - promised : 0));
+}
+
+static uint64_t segment_round(uint64_t size)
+{
+    return (size + SEGMENT_PAGE - 1) / SEGMENT_PAGE * SEGMENT_PAGE;
 }
 
 enum adtopk_status segment_create(
@@ -39,9 +48,9 @@ enum adtopk_status segment_create(
 
     *segment = segment_none;
     if (size == 0 || size > INT64_MAX / 2) {
-        return segment_too_large(name, size, err);
+        return segment_too_large(name, size, 0, err);
     }
-    rounded = (size + SEGMENT_PAGE - 1) / SEGMENT_PAGE * SEGMENT_PAGE;
+    rounded = segment_round(size);
     segment->fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
     if (segment->fd < 0 && errno == EINVAL) {
         segment->fd = memfd_create(name, flags);
@@ -52,15 +61,14 @@ enum adtopk_status segment_create(
     if (ftruncate(segment->fd, (off_t)rounded) != 0) {
         const int reason = errno;
         segment_drop(segment);
-        return reason == EFBIG || reason == EINVAL ? segment_too_large(name, size, err)
+        return reason == EFBIG || reason == EINVAL ? segment_too_large(name, size, 0, err)
                                                    : segment_failed("ftruncate", name, reason, err);
     }
     segment->size = rounded;
     return ADTOPK_OK;
 }
 
-/* Bytes of the segment that have no memory yet. */
-static uint64_t segment_missing(const struct segment *segment)
+uint64_t segment_missing(const struct segment *segment)
 {
     struct stat status;
     uint64_t there;
@@ -72,30 +80,94 @@ static uint64_t segment_missing(const struct segment *segment)
     return there < segment->size ? segment->size - there : 0;
 }
 
-enum adtopk_status segment_reserve(struct segment *segment, const char *name, struct error *err)
+enum adtopk_status segment_afford(
+    const char *name, uint64_t size, uint64_t missing, uint64_t promised, struct error *err)
 {
-    const uint64_t missing = segment_missing(segment);
     const uint64_t available = segment_available();
 
-    if (missing == 0) {
-        return ADTOPK_OK;
+    if (promised > available || missing > available - promised ||
+        available - promised - missing < SEGMENT_MARGIN) {
+        return segment_too_large(name, size, promised, err);
     }
-    if (missing > available || available - missing < SEGMENT_MARGIN) {
-        return segment_too_large(name, segment->size, err);
-    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status segment_fill(
+    struct segment *segment, const char *name, const atomic_bool *stop, struct error *err)
+{
     for (uint64_t done = 0; done < segment->size;) {
         const uint64_t left = segment->size - done;
         const uint64_t size = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
 
+        if (stop != NULL && atomic_load(stop)) {
+            return error_set(err, ADTOPK_ERR_STATE, "the %s is no longer wanted", name);
+        }
         if (fallocate(segment->fd, 0, (off_t)done, (off_t)size) == 0) {
             done += size;
         } else if (errno == ENOSPC || errno == ENOMEM || errno == EFBIG) {
-            return segment_too_large(name, segment->size, err);
+            return segment_too_large(name, segment->size, 0, err);
         } else if (errno != EINTR) {
             return segment_failed("fallocate", name, errno, err);
         }
     }
     return ADTOPK_OK;
+}
+
+enum adtopk_status segment_reserve(
+    struct segment *segment, const char *name, uint64_t promised, struct error *err)
+{
+    const uint64_t missing = segment_missing(segment);
+    enum adtopk_status status;
+
+    if (missing == 0) {
+        return ADTOPK_OK;
+    }
+    status = segment_afford(name, segment->size, missing, promised, err);
+    return status == ADTOPK_OK ? segment_fill(segment, name, NULL, err) : status;
+}
+
+enum adtopk_status segment_private(
+    struct segment *segment, const char *name, uint64_t size, uint64_t promised, struct error *err)
+{
+    enum adtopk_status status;
+    void *bytes;
+
+    *segment = segment_none;
+    if (size == 0 || size > INT64_MAX / 2) {
+        return segment_too_large(name, size, promised, err);
+    }
+    status = segment_afford(name, size, segment_round(size), promised, err);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    bytes =
+        mmap(NULL, segment_round(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes == MAP_FAILED) {
+        return errno == ENOMEM ? segment_too_large(name, size, promised, err)
+                               : segment_failed("mmap", name, errno, err);
+    }
+    segment->bytes = bytes;
+    segment->size = segment_round(size);
+    return ADTOPK_OK;
+}
+
+uint64_t segment_untouched(const struct segment *segment)
+{
+    unsigned char there[SEGMENT_STRIDE / SEGMENT_PAGE];
+    uint64_t touched = 0;
+
+    for (uint64_t done = 0; done < segment->size; done += SEGMENT_STRIDE) {
+        const uint64_t left = segment->size - done;
+        const uint64_t size = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
+
+        if (mincore((uint8_t *)segment->bytes + done, size, there) != 0) {
+            continue;
+        }
+        for (uint64_t page = 0; page < size / SEGMENT_PAGE; page++) {
+            touched += (there[page] & 1) * SEGMENT_PAGE;
+        }
+    }
+    return segment->size - touched;
 }
 
 enum adtopk_status segment_map(
@@ -104,7 +176,7 @@ enum adtopk_status segment_map(
     void *bytes = mmap(NULL, segment->size, protection, MAP_SHARED, segment->fd, 0);
 
     if (bytes == MAP_FAILED) {
-        return errno == ENOMEM ? segment_too_large(name, segment->size, err)
+        return errno == ENOMEM ? segment_too_large(name, segment->size, 0, err)
                                : segment_failed("mmap", name, errno, err);
     }
     segment->bytes = bytes;

@@ -8,12 +8,13 @@
 #ifndef ADTOPK_LOCAL_SEGMENT_H
 #define ADTOPK_LOCAL_SEGMENT_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "proto/error.h"
 
 struct segment {
-    int fd;      /* -1: none, or given back while the mapping lives on */
+    int fd;      /* -1: private, or given back while the mapping lives on */
     void *bytes; /* NULL: not mapped */
     uint64_t size;
 };
@@ -33,11 +34,37 @@ enum segment_seals {
 enum adtopk_status segment_create(
     struct segment *segment, const char *name, uint64_t size, struct error *err);
 
+/** Bytes of a segment with a descriptor that have no memory yet. */
+uint64_t segment_missing(const struct segment *segment);
+
+/**
+ * ADTOPK_ERR_MEMORY with the numbers unless `missing` of the `size` bytes of a segment can be taken
+ * from the system, which has promised `promised` bytes to others that have not taken them yet.
+ */
+enum adtopk_status segment_afford(
+    const char *name, uint64_t size, uint64_t missing, uint64_t promised, struct error *err);
+
 /**
  * Takes the memory from the system now, or fails with ADTOPK_ERR_MEMORY and the numbers. Pages
- * that are there already stay as they are.
+ * that are there already stay as they are. The kernel clears what it gives: half a second to two
+ * seconds a GiB. Any thread; gives up with ADTOPK_ERR_STATE soon after *stop is true (NULL: never).
  */
-enum adtopk_status segment_reserve(struct segment *segment, const char *name, struct error *err);
+enum adtopk_status segment_fill(
+    struct segment *segment, const char *name, const atomic_bool *stop, struct error *err);
+
+/** segment_afford() what is missing, then segment_fill(). */
+enum adtopk_status segment_reserve(
+    struct segment *segment, const char *name, uint64_t promised, struct error *err);
+
+/**
+ * Memory of this process alone: mapped and zero, but taken from the system only when touched.
+ * Errors: as segment_afford().
+ */
+enum adtopk_status segment_private(
+    struct segment *segment, const char *name, uint64_t size, uint64_t promised, struct error *err);
+
+/** Bytes of a private segment that were not touched yet. */
+uint64_t segment_untouched(const struct segment *segment);
 
 /** Maps the segment, with `protection` of mmap(). */
 enum adtopk_status segment_map(

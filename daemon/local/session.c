@@ -22,7 +22,8 @@
 /* From each state to those it may move to. */
 static const unsigned session_table[SESSION_STATES] = {
     [SESSION_CONNECTED] = BIT(OPEN) | BIT(ENDED) | BIT(CLOSED),
-    [SESSION_OPEN] = BIT(ARENA) | BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
+    [SESSION_OPEN] = BIT(RESERVING) | BIT(ARENA) | BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
+    [SESSION_RESERVING] = BIT(OPEN) | BIT(ARENA) | BIT(ENDED) | BIT(CLOSED),
     [SESSION_ARENA] = BIT(MAPPED) | BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
     [SESSION_MAPPED] = BIT(READY) | BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
     [SESSION_READY] = BIT(LEAVING) | BIT(ENDED) | BIT(CLOSED),
@@ -157,7 +158,7 @@ enum adtopk_status session_create(struct local *local, int socket, struct error 
     session->local = local;
     session->socket = socket;
     session->process = -1;
-    session->ring = session->page = session->gradients = segment_none;
+    session->ring = session->page = session->gradients = session->prepared = segment_none;
     session->deadline_ms = uv_now(local->loop) + SESSION_OPEN_MS;
     status = session_identify(session, err);
     if (status == ADTOPK_OK) {
@@ -195,6 +196,10 @@ void session_watch(struct session *session)
 {
     const int events = UV_READABLE | (session->outbox.count > 0 ? UV_WRITABLE : 0);
 
+    if (session->state == SESSION_RESERVING) {
+        (void)uv_poll_stop(&session->socket_poll); /* what it says now has to wait */
+        return;
+    }
     (void)uv_poll_start(&session->socket_poll, events, session_on_socket);
 }
 
@@ -226,6 +231,8 @@ void session_end(struct session *session, enum adtopk_status status, const char 
         return;
     }
     session_move(session, SESSION_ENDED);
+    reserve_abandon(session);
+    session_watch(session);
     session->deadline_ms = uv_now(session->local->loop) + SESSION_LINGER_MS;
     session_schedule(session->local);
     (void)snprintf(page->text, sizeof page->text, "%s", text);
@@ -287,6 +294,7 @@ void session_close(struct session *session)
         return;
     }
     session_move(session, SESSION_CLOSED);
+    reserve_abandon(session);
     session->local->stats.sessions--;
     uv_close((uv_handle_t *)&session->socket_poll, session_on_closed);
     if (session->handles > 1) {
@@ -307,7 +315,7 @@ void session_collect(struct session *session)
     struct local *local = session->local;
 
     if (session->state != SESSION_CLOSED || session->handles > 0 ||
-        session->gradients.bytes != NULL) {
+        session->gradients.bytes != NULL || local->reserving == session) {
         return;
     }
     local->slot[session->id % local->config.max_sessions] = NULL;
@@ -344,7 +352,6 @@ static void session_tick(uv_timer_t *timer)
     for (struct session *session = local->sessions; session != NULL; session = session->next) {
         again |= session_expire(session, now);
     }
-    again |= stores_expire(local->stores, now);
     if (local->paused) {
         listen_start(local);
     }

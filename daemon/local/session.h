@@ -5,6 +5,7 @@
  *   session.c   states, ending, freeing     request.c  messages of a client -> events
  *   submit.c    ring entries -> events      reply.c    actions of the core -> the client
  *   memory.c    the core's memory: gradients, results, stores
+ *   reserve.c   reserving gradients ahead of the core, on another thread
  *
  * Functions that may end a session return void: look at its state afterwards. A session's memory
  * is never freed inside them, only when its handles are closed, from the loop.
@@ -12,6 +13,7 @@
 #ifndef ADTOPK_LOCAL_SESSION_H
 #define ADTOPK_LOCAL_SESSION_H
 
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "daemon/local/local.h"
@@ -20,12 +22,13 @@
 #include "daemon/local/segment.h"
 #include "daemon/local/store.h"
 
-#define SESSION_OPEN_MS 10000  /* to say who it is */
+#define SESSION_OPEN_MS 5000   /* to say who it is */
 #define SESSION_LINGER_MS 1000 /* to read why it ended */
 
 enum session_state {
     SESSION_CONNECTED, /* has said nothing yet */
     SESSION_OPEN,      /* a rank of a job; registers */
+    SESSION_RESERVING, /* commits; memory for its arena is being reserved, it is not listened to */
     SESSION_ARENA,     /* committed; its arena is on its way to be mapped */
     SESSION_MAPPED,    /* its arena is sealed; waits for the job */
     SESSION_READY,     /* trains */
@@ -55,7 +58,8 @@ struct session {
     uid_t uid;
     uint64_t job;
     uint32_t tensors;
-    struct error refused; /* the first registration that was; told at commit */
+    uint64_t gradient_size; /* of the tensors, each aligned; UINT64_MAX: too large to count */
+    struct error refused;   /* the first registration that was; told at commit */
     enum verdict verdict;
     struct error verdict_error;
     uint64_t verdict_turn; /* when the actions of that time have been applied */
@@ -68,6 +72,11 @@ struct session {
     struct outbox outbox;
     struct ring_reader reader;
     struct segment ring, page, gradients;
+    uv_work_t work;             /* reserves `prepared`: see reserve.c */
+    atomic_bool unwanted;       /* ... and may stop */
+    struct segment prepared;    /* the gradient arena before the core asks for it */
+    uint64_t reserve_size;      /* what the core will ask for */
+    struct error reserve_error; /* why `prepared` is not there; OK: it is, or need not be */
 };
 
 /* A job's results. */
@@ -92,9 +101,10 @@ struct local {
     unsigned handles;
     uv_poll_t listen_poll;
     uv_timer_t timer;
-    struct session *sessions; /* all, in no order */
-    struct session **slot;    /* by id % max_sessions */
-    uint32_t used;            /* slots */
+    struct session *sessions;  /* all, in no order */
+    struct session *reserving; /* whose arena is being reserved: one at a time */
+    struct session **slot;     /* by id % max_sessions */
+    uint32_t used;             /* slots */
     uint64_t serial;
     uint64_t turn; /* counts local_poll() */
     struct results *results;
@@ -164,6 +174,21 @@ void session_schedule(struct local *local);
 /** The socket is readable: takes a bounded number of messages. */
 void request_receive(struct session *session);
 
+/** The session's arena is prepared, or cannot be: tells the core that the rank commits. */
+void request_commit_now(struct session *session);
+
+/* ---- reserve.c ---- */
+
+/** Counts a registered tensor. */
+void reserve_count(struct session *session, const struct tensor_spec *spec);
+
+/** The client commits: reserves the memory of a large arena on another thread, then
+ * request_commit_now(). */
+void reserve_begin(struct session *session);
+
+/** The session has ended: a thread that reserves its arena may stop. */
+void reserve_abandon(struct session *session);
+
 /* ---- submit.c ---- */
 
 /** Takes up to `limit` ring entries of a READY session; true if there was one. */
@@ -186,6 +211,9 @@ enum adtopk_status memory_seal_gradients(struct session *session, struct error *
 
 /** The job's results, or NULL. */
 struct results *memory_results(const struct local *local, uint64_t job);
+
+/** ADTOPK_ERR_MEMORY unless there is memory for the session's prepared arena. */
+enum adtopk_status memory_afford_prepared(const struct session *session, struct error *err);
 
 /** Drops all results and stores. */
 void memory_drop_all(struct local *local);

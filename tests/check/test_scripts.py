@@ -1,4 +1,4 @@
-"""The small scripts: tests/check/count, tests/check/format and deploy/setup."""
+"""The small scripts: tests/check/count, format and readme, and deploy/setup."""
 import os
 import shutil
 import subprocess
@@ -60,6 +60,32 @@ class Format(unittest.TestCase):
         result, _ = self.check({"build/a.c": "int\ta ;\n"})
         self.assertEqual(result.returncode, 1)
         self.assertIn("found no C files", result.stderr)
+
+
+class Readme(unittest.TestCase):
+    FOLDERS = ("client", "daemon", "deploy", "kernels", "proto", "tests")
+
+    def check(self, text):
+        """Runs the check in a tree whose README is this text, behind the example."""
+        with tempfile.TemporaryDirectory() as root:
+            for folder in self.FOLDERS + ("tests/check", "client/examples"):
+                os.makedirs(os.path.join(root, folder), exist_ok=True)
+            for path in [f"{folder}/README.md" for folder in self.FOLDERS]:
+                with open(os.path.join(root, path), "w", encoding="utf-8"):
+                    pass
+            for path in ("README.md", "client/examples/minimal.c"):
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write("int a;\n" + (text if path == "README.md" else ""))
+            shutil.copy(os.path.join(HERE, "readme"), os.path.join(root, "tests/check"))
+            return run(sys.executable, os.path.join(root, "tests/check/readme"))
+
+    def test_good_and_bad(self):
+        self.assertEqual(self.check("[a](deploy/README.md) a@b.c\n").returncode, 0)
+        for text, words in (("@MEASURED@\n", "@MEASURED@ was not filled in"),
+                            ("[a](nowhere.md)\n", "a link to nowhere.md")):
+            result = self.check(text)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(words, result.stderr)
 
 
 class Setup(unittest.TestCase):

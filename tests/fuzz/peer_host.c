@@ -141,16 +141,14 @@ static void memory_release_session(void *context, session_id session)
     }
 }
 
-static void memory_release_job(void *context, uint64_t job, bool keep)
+static void memory_release_job(void *context, uint64_t job)
 {
     struct host *host = context;
 
     (void)job;
-    if (!keep) {
-        free(host->results);
-        free(host->store);
-        host->results = host->store = NULL;
-    }
+    free(host->results);
+    free(host->store);
+    host->results = host->store = NULL;
 }
 
 /* The core */
@@ -487,8 +485,12 @@ static void start_core(struct host *host)
     const struct core_config config = {.node = host->node,
         .incarnation = ++host->incarnation,
         .links = links_of(host->node, host->incarnation),
-        .memory = {host, memory_gradients, memory_results, memory_store, memory_release_session,
-            memory_release_job},
+        .memory = {.context = host,
+            .gradients = memory_gradients,
+            .results = memory_results,
+            .store = memory_store,
+            .release_session = memory_release_session,
+            .release_job = memory_release_job},
         .transmit = core_transmit,
         .transmit_context = host};
 

@@ -14,6 +14,7 @@ import time
 import unittest
 
 from cluster import Cluster, die_with_parent, free_ports, take_build
+from ranks import Job
 
 BUILD = None  # set by main()
 NOBODY = 65534
@@ -91,7 +92,7 @@ class CommandLine(WithDirectory):
         done = run(adtopkctl(), "--help")
         self.assertEqual(done.returncode, 0)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
-        for word in ("status", "stats", "--socket", "--json", "--timeout", "--job", "Exit status"):
+        for word in ("status", "stats", "waits for a node", "'': of all", "--socket", "--json", "--timeout", "--job", "Exit status"):
             self.assertIn(word, done.stdout)
 
     def test_check_config(self):
@@ -100,8 +101,18 @@ class CommandLine(WithDirectory):
         self.assert_ends(done, 0)
         bad = self.write("bad.json", '{"node": 1,\n "nod": 2}')
         self.assert_ends(run(adtopkd(), "--check-config", "--config", bad), 1, "bad.json:2", "nod")
-        policy = self.write("policy.json", '{"policy": {"densty": 0.02}}')
-        self.assert_ends(run(adtopkd(), "--check-config", "--config", policy), 1, "densty")
+        empty = self.write("empty.json", "")
+        self.assert_ends(run(adtopkd(), "--check-config", "--config", empty), 1, "file is empty")
+        self.assert_ends(run(adtopkd(), "--check-config", "--socket", "x.sock"), 1, "x.sock")
+
+    def test_check_policy(self):
+        policy = self.write("policy.json", '{"node": 1,\n"policy": {"densty": 0.02}}')
+        done = run(adtopkd(), "--check-config", "--config", policy)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, f'adtopkd: {policy}:2: policy: unknown key "densty"\n'))
+        done = run(adtopkd(), "--check-config", "--policy", '{"densty": 1}')
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, 'adtopkd: --policy: policy: unknown key "densty"\n'))
 
 
 class StartFailures(WithDirectory):
@@ -165,6 +176,74 @@ class StartFailures(WithDirectory):
 
 
 class Service(WithDirectory):
+    TENSORS = [("a", "f32", "both", (32, 64))]
+
+    def test_why_a_job_failed(self):
+        """The node whose rank died and the node that was told: both can say it afterwards."""
+        with Cluster(BUILD, nodes=2) as cluster:
+            job = Job(cluster, BUILD, "short", [0, 1], self.TENSORS)
+            self.addCleanup(job.kill)
+            job.join().steps(3)
+            self.assertEqual([cluster.status(node)["jobs"][0]["reason"] for node in (0, 1)],
+                             ["", ""])
+            job.ranks[1].kill()
+            for node in (0, 1):
+                self.wait_for(lambda: cluster.status(node)["jobs"][0]["state"] == "ended")
+                record = cluster.status(node)["jobs"][0]
+                self.assertIn("rank 1", record["reason"])
+                self.assertEqual((record["name"], record["steps_done"]), ("short", 3))
+                self.assertIn("failed: ", cluster.daemons[node].ask("status")[1])
+                self.assertEqual(cluster.stats(node)["jobs"][0]["steps"], 3)
+            job.kill()
+            with Job(cluster, BUILD, "short", [0, 1], self.TENSORS) as again:
+                again.join().steps(2)
+            self.wait_for(lambda: cluster.status(0)["jobs"][0]["state"] == "ended")
+            self.assertEqual(cluster.status(0)["jobs"][0]["reason"], "")
+            cluster.stop()
+
+    def stranger(self, node, own, other, peer, **more):
+        """A daemon with one peer; returns (process, control socket, log)."""
+        name = f"{node}-{own}"
+        control, log = self.path(f"{name}.control"), self.path(f"{name}.log")
+        environment = {**os.environ, **more}
+        with open(log, "w", encoding="utf-8") as out:
+            process = subprocess.Popen(
+                [adtopkd(), "--node", str(node), "--socket", self.path(f"{name}.sock"),
+                 "--control-socket", control, "--listen", f"tcp://127.0.0.1:{own}",
+                 "--peers", f"{peer}=tcp://127.0.0.1:{other}"],
+                stderr=out, env=environment, preexec_fn=die_with_parent)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process, control, log
+
+    def check_strangers(self, first, second, sentence):
+        """Two daemons, each (node, peer); the second one says the sentence, once."""
+        ports = free_ports(2)
+        self.stranger(first[0], ports[0], ports[1], first[1])
+        _, control, path = self.stranger(second[0], ports[1], ports[0], second[1],
+                                         ADTOPK_WROKERS="2")
+
+        def log():
+            with open(path, encoding="utf-8") as text:
+                return text.read()
+        self.wait_for(lambda: sentence in log())
+        time.sleep(1.5)
+        self.assertEqual(log().count("a packet "), 1)
+        self.assertIn("there is no setting for the variable ADTOPK_WROKERS\n", log())
+        done = run(adtopkctl(), "--socket", control, "--json", "status")
+        strangers = json.loads(done.stdout)["strangers"]
+        self.assertGreater(strangers["packets"], 1)
+        self.assertEqual(strangers["source"], first[0])
+        self.assertEqual(strangers["destination"], first[1])
+        done = run(adtopkctl(), "--socket", control, "status")
+        self.assertIn("configured wrongly", done.stdout)
+
+    def test_both_are_node_0(self):
+        self.check_strangers((0, 1), (0, 1), "a packet for node 1 came to this node 0")
+
+    def test_a_node_that_is_no_peer(self):
+        self.check_strangers((2, 0), (0, 1), "a packet from node 2, which is not among the peers")
+
     def test_stops_in_order(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             with Cluster(BUILD, nodes=1) as cluster:
@@ -313,24 +392,46 @@ class ControlTool(WithDirectory):
                 self.assertEqual(code, 1, error)
                 self.assertIn("schema 1", error)
 
+    def test_the_socket_for_trainers(self):
+        with Cluster(BUILD, nodes=1) as cluster:
+            for command in ("status", "stats"):
+                done = run(adtopkctl(), "--socket", cluster.daemons[0].socket, command)
+                self.assert_ends(done, 1, cluster.daemons[0].socket, "socket for trainers")
+            cluster.stop()
+
     def test_error_from_the_daemon(self):
         code, error = self.answer(b"\x08\x06\x12\x04nono")
         self.assertEqual(code, 4, error)
         self.assertIn("nono", error)
 
-    def test_names_do_not_command_the_terminal(self):
-        document = json.dumps({"schema": 1, "jobs": [
-            {"name": "\x1b[2J\u009b2J" + "n" * 60, "state": "active", "run_id": "\u00fc"}]})
+    def show(self, **job):
+        """Serves the status of a daemon with this job; returns (exit status, stdout)."""
+        encoded = json.dumps({"schema": 1, "jobs": [job]}).encode()
         server = self.listen()
         process = self.start("status")
         connection, _ = server.accept()
         with connection:
             connection.recv(100)
-            encoded = document.encode()
             size = bytes([len(encoded) & 0x7F | 0x80, len(encoded) >> 7])
             connection.send(b"\x12" + size + encoded)
             out, _ = process.communicate(timeout=10)
-        self.assertEqual(process.returncode, 0)
+        server.close()
+        os.unlink(self.path("fake"))
+        return process.returncode, out
+
+    def test_degraded_while_a_job_waits_for_a_node(self):
+        job = {"name": "j", "run_id": "0", "state": "active", "reason": "", "padding": "p" * 64}
+        for waiting, code in (("", 0), ("rank 3 (process 9) to push tensor \"node 1, which\"", 0),
+                              ("node 1, which does not answer", 5),
+                              ("node 12, which restarted and has not joined again", 5)):
+            with self.subTest(waiting=waiting):
+                got, out = self.show(**job, waiting_for=waiting)
+                self.assertEqual(got, code)
+                self.assertIn(f"waits for {waiting}" if waiting else "active", out)
+
+    def test_names_do_not_command_the_terminal(self):
+        code, out = self.show(name="\x1b[2J\u009b2J" + "n" * 60, state="active", run_id="\u00fc")
+        self.assertEqual(code, 0)
         self.assertNotIn("\x1b", out)
         self.assertNotIn("\u009b", out)
         self.assertLessEqual(max(map(len, out.splitlines())), 80)

@@ -262,7 +262,7 @@ touch"""))
     def test_wrong_places(self):
         code, output = self.run_it("--build", os.path.join(self.directory, "nowhere"))
         self.assertEqual(code, 1, output)
-        self.assertIn("there is no folder", output)
+        self.assertRegex(output, "there is no folder /.*/nowhere")
         code, output = self.run_it("--build", self.directory)
         self.assertEqual(code, 1, output)
         self.assertIn("has no adtopkd", output)

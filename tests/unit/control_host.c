@@ -68,6 +68,11 @@ bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *i
     return index < core->peers;
 }
 
+struct link_refused core_refused(const struct core *core)
+{
+    return core->refused;
+}
+
 const char *phase_name(enum phase phase)
 {
     static const char *const names[PHASE_COUNT] = {

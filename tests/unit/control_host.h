@@ -23,6 +23,7 @@ struct core {
     struct job_info job[2];
     uint32_t peers;
     struct peer_info peer[2];
+    struct link_refused refused;
 };
 
 struct daemon {

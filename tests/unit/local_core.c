@@ -35,6 +35,7 @@ struct fake_core {
     struct core_memory memory;
     struct daemon_view *view;
     struct action action[FAKE_ACTIONS];
+    struct error ended; /* why jobs named "failing" end */
     unsigned first, count;
 };
 
@@ -92,7 +93,7 @@ static void fake_forget(struct fake_core *core, struct fake_rank **link)
 
     *link = rank->next;
     core->memory.release_session(core->memory.context, rank->session);
-    core->memory.release_job(core->memory.context, core_job_id(&rank->key), false);
+    core->memory.release_job(core->memory.context, core_job_id(&rank->key));
     free(rank->tensor);
     free(rank);
 }
@@ -174,6 +175,7 @@ static enum adtopk_status fake_commit(
         tensor->update_offset =
             fake_place(&out, sizeof(struct local_update) + 12 * tensor->numel + 64);
     }
+    in = (in + 63) / 64 * 64; /* as the core's plan: every tensor's end is aligned */
     rank->gradients_size = in;
     rank->results_size = out;
     rank->gradients = core->memory.gradients(core->memory.context, rank->session, in, err);
@@ -279,7 +281,8 @@ static enum adtopk_status fake_step_end(
     if (strcmp(rank->key.name, "failing") == 0) {
         action.type = ACTION_FAILED;
         rank->ended = true;
-        (void)error_set(&action.error, ADTOPK_ERR_PEER, "rank 7 (process 42) ended");
+        (void)error_set(&core->ended, ADTOPK_ERR_PEER, "rank 7 (process 42) ended");
+        action.error = &core->ended;
     }
     action.status = rank->step_status;
     rank->step_status = ADTOPK_OK;

@@ -13,11 +13,10 @@ void lone_release_session(void *context, session_id session)
     (void)session;
 }
 
-void lone_release_job(void *context, uint64_t job, bool keep)
+void lone_release_job(void *context, uint64_t job)
 {
     (void)context;
     (void)job;
-    (void)keep;
 }
 
 bool lone_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,

@@ -185,7 +185,9 @@ static void test_file_is_strict(void **state)
     assert_refused("{\"node\": 1}\n\n{}", "after the end", 3);
     assert_refused("{\"node\": 1}\nx", "after the end", 2);
     assert_refused("{\"node\": 1,\n}", "not JSON", 2);
-    assert_refused("", "not JSON", 1);
+    assert_refused("{\n\"node\":", "not JSON", 2);
+    assert_refused("", "the file is empty", 0);
+    assert_refused("\n \t\r\n", "the file is empty", 0);
     assert_refused("[]", "an object", 1);
     assert_refused("\xEF\xBB\xBF{}", "byte 0xef", 1);
     assert_refused("{\"node\":\f1}", "byte 0x0c", 1);
@@ -238,6 +240,12 @@ static void test_settings_fit_each_other(void **state)
     assert_refused("{\"listen\": \"tcp://127.0.0.1:1\", \"peers\": [{\"node\": 1, \"endpoint\": "
                    "\"tcp://127.0.0.1:2\"}, {\"node\": 1, \"endpoint\": \"tcp://127.0.0.1:3\"}]}",
         "peer 1 occurs twice", 0);
+    assert_refused("{\"listen\": \"tcp://127.0.0.1:1\", \"peers\": [{\"node\": 1, \"endpoint\": "
+                   "\"tcp://127.0.0.1:1\"}]}",
+        "peer 1: tcp://127.0.0.1:1 is where this node itself listens", 0);
+    assert_refused("{\"socket\": \"a.sock\"}", "socket: \"a.sock\" is not an absolute path", 0);
+    assert_refused(
+        "{\"control_socket\": \"./c\"}", "control_socket: \"./c\" is not an absolute path", 0);
     assert_refused("{\"listen\": \"tcp://10.0.0.1:7400\"}", "--insecure", 0);
     assert_refused("{\"listen\": \"tcp://*:7400\"}", "--insecure", 0);
     assert_refused("{\"listen\": \"ipc:///tmp/x\"}", "tcp://HOST:PORT", 0);
@@ -272,6 +280,44 @@ static void test_flags(void **state)
     assert_flag_refused("--policy", "[1]", "an object");
     assert_flag_refused("--policy", "{} {}", "after the end");
     assert_flag_refused("stray", NULL, "unexpected argument");
+}
+
+/* What is wrong in a policy shows only later: its source must be known then. */
+static void test_policy_source(void **state)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+    char expected[64];
+
+    (void)state;
+    assert_int_equal(load(&config, "{\n\n\"policy\": {}}", &err, NULL), ADTOPK_OK);
+    (void)snprintf(expected, sizeof(expected), "%s:3", file_path);
+    assert_string_equal(config.policy_source, expected);
+    config_free(&config);
+    assert_int_equal(setenv("ADTOPK_POLICY", "{}", 1), 0);
+    assert_int_equal(load(&config, "{\"policy\": {}}", &err, NULL), ADTOPK_OK);
+    assert_string_equal(config.policy_source, "ADTOPK_POLICY");
+    config_free(&config);
+    assert_int_equal(unsetenv("ADTOPK_POLICY"), 0);
+    assert_int_equal(load(&config, "{}", &err, "--policy", "{}", NULL), ADTOPK_OK);
+    assert_string_equal(config.policy_source, "--policy");
+    config_free(&config);
+}
+
+static void test_unknown_variables(void **state)
+{
+    char *const environment[] = {"HOME=/root", "ADTOPK_WROKERS=2", "ADTOPK_WORKERS=2",
+        "ADTOPK_CONFIG=/x", "ADTOPK_ADDRESS=a", "ADTOPK_JOB=j", "ADTOPK_RUN_ID=1",
+        "ADTOPK_CONTROL_SOCKET=/c", "ADTOPK_TEST_LONG=1", "ADTOPK_SIM_SEEDS=1",
+        "ADTOPK_OS_RELEASE=/o", "XADTOPK_A=1", "ADTOPK_WORK", "ADTOPK_WORKERSS=1", NULL};
+    size_t at = 0;
+
+    (void)state;
+    assert_string_equal(config_unknown_variable(environment, &at), "ADTOPK_WROKERS=2");
+    assert_string_equal(config_unknown_variable(environment, &at), "ADTOPK_WORK");
+    assert_string_equal(config_unknown_variable(environment, &at), "ADTOPK_WORKERSS=1");
+    assert_null(config_unknown_variable(environment, &at));
+    assert_null(config_unknown_variable(environment, &at));
 }
 
 static void test_endpoints(void **state)
@@ -320,6 +366,8 @@ int main(void)
         cmocka_unit_test(test_long_and_missing_file),
         cmocka_unit_test(test_settings_fit_each_other),
         cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_policy_source),
+        cmocka_unit_test(test_unknown_variables),
         cmocka_unit_test(test_endpoints),
         cmocka_unit_test(test_workers_default),
     };

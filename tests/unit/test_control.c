@@ -70,6 +70,8 @@ static void test_status(void **state)
     assert_string_equal(text(job, "run_id"), "r7");
     assert_string_equal(text(job, "state"), "active");
     assert_string_equal(text(job, "waiting_for"), "rank 3 to push");
+    assert_string_equal(text(job, "reason"), "");
+    assert_number(cJSON_GetObjectItem(document, "strangers"), "packets", 0);
     assert_number(job, "owner", 1000);
     assert_number(job, "world_size", 4);
     assert_number(job, "local_ranks", 2);
@@ -188,6 +190,60 @@ static void test_ended_jobs(void **state)
     (void)close(fd);
 }
 
+static void test_strangers(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+    unsigned replies;
+    cJSON *document;
+    const cJSON *strangers;
+
+    daemon->core.refused =
+        (struct link_refused){.packets = 9, .strangers = 4, .source = 2, .destination = 65534};
+    document = ask(daemon, fd, NULL, &replies);
+    strangers = cJSON_GetObjectItem(document, "strangers");
+    assert_number(strangers, "packets", 4);
+    assert_number(strangers, "source", 2);
+    assert_number(strangers, "destination", 65534);
+    cJSON_Delete(document);
+    (void)close(fd);
+}
+
+/* A job that fails is recorded with its reason, and the others are not. */
+static void test_failed_jobs(void **state)
+{
+    static const struct machine_table job = {
+        .name = "job", .states = 2, .state_name = {"active", "ended"}};
+    static const struct machine_table rank = {.name = "rank", .states = 1, .state_name = {"ended"}};
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+    unsigned replies;
+    cJSON *document;
+
+    history_moved(&daemon->history, &daemon->core, &job, 1);
+    assert_int_equal(daemon->history.count, 0);
+    (void)strcpy(daemon->core.job[0].reason, "rank 3 (process 42) ended");
+    history_moved(&daemon->history, &daemon->core, &job, 0);
+    history_moved(&daemon->history, &daemon->core, &rank, 0);
+    assert_int_equal(daemon->history.count, 0);
+    history_moved(&daemon->history, &daemon->core, &job, 1);
+    history_moved(&daemon->history, &daemon->core, &job, 1);
+    assert_int_equal(daemon->history.count, 1);
+    document = ask(daemon, fd, NULL, &replies); /* the core still has it */
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 2);
+    cJSON_Delete(document);
+    daemon->core.jobs = 0;
+    document = ask(daemon, fd, NULL, &replies);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 1);
+    assert_string_equal(text(element(document, "jobs", 0), "name"), "digits");
+    assert_string_equal(text(element(document, "jobs", 0), "state"), "ended");
+    assert_string_equal(text(element(document, "jobs", 0), "waiting_for"), "");
+    assert_string_equal(text(element(document, "jobs", 0), "reason"), "rank 3 (process 42) ended");
+    assert_number(element(document, "jobs", 0), "steps_done", 40);
+    cJSON_Delete(document);
+    (void)close(fd);
+}
+
 static void test_unknown_job(void **state)
 {
     struct daemon *daemon = *state;
@@ -204,6 +260,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stats_of_one_job, daemon_setup, daemon_teardown),
         cmocka_unit_test_setup_teardown(test_long_document, daemon_setup, daemon_teardown),
         cmocka_unit_test_setup_teardown(test_ended_jobs, daemon_setup, daemon_teardown),
+        cmocka_unit_test_setup_teardown(test_failed_jobs, daemon_setup, daemon_teardown),
+        cmocka_unit_test_setup_teardown(test_strangers, daemon_setup, daemon_teardown),
         cmocka_unit_test_setup_teardown(test_unknown_job, daemon_setup, daemon_teardown),
     };
 

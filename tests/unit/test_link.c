@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "daemon/core/lane.h"
+#include "daemon/core/packet.h"
 #include "tests/unit/link_world.h"
 
 #define CHAOS_SEEDS 300
@@ -79,10 +80,44 @@ static void test_refuses(void **state)
         links_receive(links, UINT16_MAX, LINK_CONTROL, rubbish, size, world->now);
         links_receive(links, 1, LINK_BULK, rubbish, size, world->now);
     }
-    assert_int_equal(links_refused(links), sizeof(rubbish) + 1);
+    assert_int_equal(links_refused(links).packets, sizeof(rubbish) + 1);
+    assert_int_equal(links_refused(links).strangers, 0);
     assert_int_equal(world_stats(world, 0, 1).malformed, sizeof(rubbish) + 1);
     assert_true(world_send(world, 0, 1, LINK_CONTROL, 2000));
     assert_true(world_settle(world, SECOND_US));
+    world_free(world);
+}
+
+/* A whole packet that no peer of ours can have sent to us, or that is for another node. */
+static void test_strangers(void **state)
+{
+    static const struct {
+        uint16_t source, destination;
+    } wrong[] = {{9, 0}, {0, 1}, {1, 7}};
+    struct world *world = connected(&(struct world_config){.seed = 2});
+    struct links *links = world->nodes[0].links;
+    uint8_t bytes[PACKET_HEADER_SIZE];
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        const struct packet packet = {.type = PACKET_HELLO,
+            .source = wrong[i].source,
+            .destination = wrong[i].destination,
+            .source_incarnation = 5};
+        struct link_refused refused;
+
+        packet_encode(&packet, bytes);
+        links_receive(links, UINT16_MAX, LINK_CONTROL, bytes, sizeof(bytes), world->now);
+        refused = links_refused(links);
+        assert_int_equal(refused.packets, i + 1);
+        assert_int_equal(refused.strangers, i + 1);
+        assert_int_equal(refused.source, wrong[i].source);
+        assert_int_equal(refused.destination, wrong[i].destination);
+    }
+    bytes[40] ^= 1; /* damaged on the way: says nothing of who is configured how */
+    links_receive(links, UINT16_MAX, LINK_CONTROL, bytes, sizeof(bytes), world->now);
+    assert_int_equal(links_refused(links).packets, 4);
+    assert_int_equal(links_refused(links).strangers, 3);
     world_free(world);
 }
 
@@ -478,6 +513,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_message),
         cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_slow_round_trip),
         cmocka_unit_test(test_idle_sleeps),

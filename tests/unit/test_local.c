@@ -272,6 +272,11 @@ static void test_operations(void **state)
     assert_status(context, adtopk_broadcast(context, bytes, 1, -1), ADTOPK_ERR_ARGUMENT);
     assert_status(context, adtopk_broadcast(context, NULL, 1, 0), ADTOPK_ERR_ARGUMENT);
     assert_status(context, adtopk_allreduce(context, NULL, 1), ADTOPK_ERR_ARGUMENT);
+    assert_status(
+        context, adtopk_allreduce(context, values, SIZE_MAX / 4 + 2), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "floats");
+    assert_status(context, adtopk_allreduce(context, values, SIZE_MAX), ADTOPK_ERR_ARGUMENT);
+    assert_status(context, adtopk_broadcast(context, bytes, SIZE_MAX, 0), ADTOPK_ERR_ARGUMENT);
     train(context, 1, ADTOPK_FORM_DENSE);
     free(bytes);
     free(values);
@@ -317,6 +322,10 @@ static void test_wrong_tensors(void **state)
         {{.name = NULL, .dims = 1, .shape = {1}}, "name"},
         {{.name = "", .dims = 1, .shape = {1}}, "name"},
         {{.name = "a\tb", .dims = 1, .shape = {1}}, "control"},
+        {{.name = "a\x7f", .dims = 1, .shape = {1}}, "control"},
+        {{.name = "a\xc2\x85", .dims = 1, .shape = {1}}, "control"},
+        {{.name = "a\xff", .dims = 1, .shape = {1}}, "not UTF-8"},
+        {{.name = "a\xc3", .dims = 1, .shape = {1}}, "not UTF-8"},
         {{.name = "x", .dims = 0}, "0 dimensions"},
         {{.name = "x", .dims = 9, .shape = {1, 1, 1, 1, 1, 1, 1, 1}}, "9 dimensions"},
         {{.name = "x", .dims = 2, .shape = {4, 0}}, "shape[1]"},
@@ -361,6 +370,7 @@ static void test_wrong_order(void **state)
     assert_status(context, adtopk_push(context, 0, gradient), ADTOPK_ERR_STATE);
     assert_status(context, adtopk_step_end(context), ADTOPK_ERR_STATE);
     assert_status(context, adtopk_step_wait(context), ADTOPK_ERR_STATE);
+    assert_says(context, "adtopk_step_wait()");
     assert_status(context, adtopk_barrier(context), ADTOPK_ERR_STATE);
     assert_null(adtopk_gradient(context, 0));
     assert_status(context, adtopk_register(context, &spec, &tensor), ADTOPK_OK);

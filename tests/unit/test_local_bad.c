@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "client/src/context.h"
@@ -342,6 +344,53 @@ static void test_unknown_dtype(void **state)
     adtopk_close(context);
 }
 
+/* Past the library's check: the daemon has its own. */
+static void test_strange_names(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"w\xff", "not UTF-8"}, {"w\xe2\x82", "not UTF-8"}, {"w\n", "control"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        adtopk_context *context = open_job("names");
+
+        (void)strcpy(context->tensor[0].name, wrong[i][0]);
+        assert_status(context, adtopk_commit(context), ADTOPK_ERR_ARGUMENT);
+        assert_has(adtopk_message(context), wrong[i][1]);
+        adtopk_close(context);
+    }
+}
+
+/* Somebody else at the address, who answers in another language. */
+static void test_other_server(void **state)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    struct adtopk_options options = {.has_rank = 1, .world_size = 1};
+    adtopk_context *context = NULL;
+    char address[128];
+    pid_t child;
+
+    (void)state;
+    (void)snprintf(at.sun_path, sizeof at.sun_path, "%s/other", daemon_.folder);
+    (void)snprintf(address, sizeof address, "unix:%s/other", daemon_.folder);
+    options.address = address;
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    child = fork();
+    if (child == 0) {
+        const int peer = accept(listener, NULL, NULL);
+        const bool sent = peer >= 0 && send(peer, "rubbish", 7, MSG_NOSIGNAL) == 7;
+        sleep_ms(100);
+        _exit(sent ? 0 : 1);
+    }
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_PROTOCOL);
+    assert_has(adtopk_message(NULL), "may be the control socket");
+    (void)close(listener);
+    (void)unlink(at.sun_path);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
 static void test_zero_size(void **state)
 {
     adtopk_context *context = open_job("zero");
@@ -378,6 +427,8 @@ int main(void)
         WITNESSED(test_sent_descriptors),
         WITNESSED(test_other_version),
         WITNESSED(test_unknown_dtype),
+        WITNESSED(test_strange_names),
+        WITNESSED(test_other_server),
         WITNESSED(test_zero_size),
     };
 

@@ -8,11 +8,14 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -168,6 +171,127 @@ static void test_never_releases(void **state)
     adtopk_close(context);
 }
 
+/* ---- large arenas ---- */
+
+#define LARGE (64u << 20) /* elements: 256 MiB */
+
+/* Commits an arena that takes the kernel a while to clear, and does not wait for it. */
+static adtopk_context *commit_large(const char *job)
+{
+    adtopk_context *context = open_job(job);
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
+
+    context->tensor[0].shape[0] = LARGE;
+    assert_status(context, client_send_tensors(context), ADTOPK_OK);
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
+    request.commit = &commit;
+    assert_status(context, client_send(context, &request), ADTOPK_OK);
+    return context;
+}
+
+/* Others train on while memory is reserved, for two sessions one after the other. */
+static void test_large_commit(void **state)
+{
+    adtopk_context *context[] = {commit_large("large1"), commit_large("large2")};
+    struct client_reply reply;
+    unsigned steps = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct pollfd readable = {.fd = context[i]->socket, .events = POLLIN};
+        for (; poll(&readable, 1, 0) == 0; steps++) {
+            train(witness);
+        }
+    }
+    assert_true(steps > 5);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_status(context[i], client_receive(context[i], 10000, "arena", &reply), ADTOPK_OK);
+        assert_int_equal(reply.message->kind_case, ADTOPK__LOCAL_REPLY__KIND_ARENA);
+        assert_int_equal(reply.message->arena->size, 4ull * LARGE + CLIENT_OP_SIZE);
+        client_reply_drop(&reply);
+    }
+    assert_true(daemon_.view->stats.gradient_bytes >= 8ull * LARGE);
+    adtopk_close(context[0]);
+    adtopk_close(context[1]);
+}
+
+/* Holes in a large arena would have to be filled on the loop: it is refused. */
+static void test_large_holes(void **state)
+{
+    adtopk_context *context = commit_large("holes");
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
+    struct client_reply reply;
+
+    (void)state;
+    assert_status(context, client_receive(context, 10000, "arena", &reply), ADTOPK_OK);
+    assert_int_equal(reply.descriptors, 1);
+    assert_int_equal(
+        fallocate(reply.descriptor[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 2ll * LARGE),
+        0);
+    client_reply_drop(&reply);
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
+    request.mapped = &mapped;
+    assert_status(context, client_send(context, &request), ADTOPK_OK);
+    assert_status(context, client_receive(context, 5000, "error", &reply), ADTOPK_ERR_PROTOCOL);
+    assert_has(adtopk_message(context), "holes");
+    adtopk_close(context);
+}
+
+static int plain_start(void **state)
+{
+    (void)state;
+    return daemon_start(&daemon_, SESSIONS);
+}
+
+static int plain_stop(void **state)
+{
+    (void)state;
+    daemon_remove(&daemon_);
+    return 0;
+}
+
+/* The daemon is told to stop while a thread of it reserves. */
+static void test_stop_in_commit(void **state)
+{
+    adtopk_context *context[] = {commit_large("stop1"), commit_large("stop2")};
+
+    (void)state;
+    assert_int_equal(daemon_stop(&daemon_), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        struct client_reply reply;
+        assert_status(
+            context[i], client_receive(context[i], 5000, "end", &reply), ADTOPK_ERR_UNREACHABLE);
+        adtopk_close(context[i]);
+    }
+}
+
+/* Processes that die, or only hang up, while their arena is being reserved or waits for its turn.
+ * The memory is back when the test is over: see witness_stop(). */
+static void test_gone_in_commit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        adtopk_context *context = commit_large("hangs-up");
+        const pid_t child = fork();
+
+        if (child == 0) {
+            (void)commit_large("dies");
+            sleep_ms(10 * i);
+            _exit(0);
+        }
+        train(witness);
+        (void)close(context->socket); /* the child has a copy for a while */
+        context->socket = -1;
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        adtopk_close(context);
+        train(witness);
+        assert_int_equal(daemon_settle(&daemon_, descriptors, mappings, 5000), 0);
+    }
+    assert_int_equal(daemon_.view->lost, 6);
+}
+
 /* ---- limits ---- */
 
 static void test_too_many_sessions(void **state)
@@ -175,6 +299,9 @@ static void test_too_many_sessions(void **state)
     adtopk_context *context[SESSIONS] = {NULL};
 
     (void)state;
+    if (geteuid() != 0) {
+        skip(); /* other users may not have them all: the next test */
+    }
     for (int i = 0; i < SESSIONS - 1; i++) {
         char job[8];
         (void)snprintf(job, sizeof job, "j%d", i);
@@ -189,6 +316,57 @@ static void test_too_many_sessions(void **state)
     for (int i = 0; i < SESSIONS; i++) {
         adtopk_close(context[i]);
     }
+}
+
+/* A user other than root holds what one may, and is refused more. */
+static int hold_share(int ready)
+{
+    const int share = SESSIONS / 4 * 3 - (geteuid() != 0); /* the witness is one of them */
+    adtopk_context *context = NULL;
+
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) {
+        return 2;
+    }
+    for (int i = 0; i < share; i++) {
+        if (client_connect(daemon_.path, -1, NULL) < 0) {
+            return 3;
+        }
+    }
+    if (try_open("more", &context) != ADTOPK_ERR_DENIED ||
+        strstr(adtopk_message(NULL), "6 sessions") == NULL ||
+        strstr(adtopk_message(NULL), "one user") == NULL) {
+        return 4;
+    }
+    (void)!write(ready, "r", 1);
+    sleep_ms(60000); /* until it is killed */
+    return 5;
+}
+
+static void test_share_of_a_user(void **state)
+{
+    adtopk_context *context = NULL;
+    int ready[2];
+    char byte;
+    pid_t child;
+
+    (void)state;
+    assert_int_equal(chmod(daemon_.folder, 0755), 0);
+    assert_int_equal(pipe(ready), 0);
+    child = fork();
+    if (child == 0) {
+        _exit(hold_share(ready[1]));
+    }
+    (void)close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1); /* 0: it ended, with what went wrong */
+    (void)close(ready[0]);
+    train(witness);
+    assert_int_equal(daemon_.view->stats.refused_share, 1);
+    if (geteuid() == 0) {
+        assert_status(NULL, try_open("root", &context), ADTOPK_OK);
+        adtopk_close(context);
+    }
+    (void)kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
 static void limit(__rlimit_resource_t resource, rlim_t value, struct rlimit *before)
@@ -253,6 +431,25 @@ static void test_silent_connection(void **state)
     (void)close(silent);
 }
 
+/* ... and who stays silent is hung up on. */
+static void test_silence_ends(void **state)
+{
+    const int silent = client_connect(daemon_.path, -1, NULL);
+    struct pollfd readable = {.fd = silent, .events = POLLIN};
+    char bytes[1024];
+
+    (void)state;
+    assert_true(silent >= 0);
+    assert_int_equal(poll(&readable, 1, 3000), 0);
+    assert_int_equal(poll(&readable, 1, 4000), 1);
+    assert_true(recv(silent, bytes, sizeof bytes, 0) > 0); /* why */
+    assert_int_equal(poll(&readable, 1, 3000), 1);
+    assert_int_equal(recv(silent, bytes, sizeof bytes, 0), 0);
+    sleep_ms(50); /* counts are those of the last turn */
+    assert_int_equal(daemon_.view->stats.sessions, 1);
+    (void)close(silent);
+}
+
 #define WITNESSED(name) cmocka_unit_test_setup_teardown(name, witness_start, witness_stop)
 
 int main(void)
@@ -265,10 +462,16 @@ int main(void)
         WITNESSED(test_killed_with_heirs),
         WITNESSED(test_exit_with_unread),
         WITNESSED(test_never_releases),
+        WITNESSED(test_large_commit),
+        WITNESSED(test_large_holes),
+        cmocka_unit_test_setup_teardown(test_stop_in_commit, plain_start, plain_stop),
+        WITNESSED(test_gone_in_commit),
         WITNESSED(test_too_many_sessions),
+        WITNESSED(test_share_of_a_user),
         WITNESSED(test_no_descriptors),
         WITNESSED(test_file_size_limit),
         WITNESSED(test_silent_connection),
+        WITNESSED(test_silence_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

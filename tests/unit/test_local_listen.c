@@ -201,46 +201,40 @@ static void test_no_permission(void **state)
 
 static void test_stores(void **state)
 {
-    struct stores *stores = stores_create(100);
-    bool existing = true;
+    struct stores *stores = stores_create();
     struct error err;
     uint64_t *store;
 
     (void)state;
     assert_non_null(stores);
-    store = stores_get(stores, 5, 10000, &existing, &err);
+    store = stores_get(stores, 5, 10000, 0, &err);
     assert_non_null(store);
-    assert_false(existing);
-    assert_int_equal(store[0], 0);
     assert_int_equal((uintptr_t)store % 4096, 0);
+    assert_int_equal(stores_untouched(stores), 12288);
     store[0] = 42;
-    assert_null(stores_get(stores, 5, 10000, &existing, &err)); /* in use */
+    assert_int_equal(stores_untouched(stores), 8192);
+    assert_null(stores_get(stores, 5, 10000, 0, &err)); /* in use */
     assert_int_equal(err.code, ADTOPK_ERR_STATE);
-    assert_non_null(stores_get(stores, 6, 1, &existing, &err));
+    assert_non_null(stores_get(stores, 6, 1, 0, &err));
     assert_int_equal(stores_bytes(stores), 12288 + 4096);
-    stores_release(stores, 6, false, 1000);
-    stores_release(stores, 7, false, 1000); /* unknown: nothing */
+    stores_release(stores, 6);
+    stores_release(stores, 7); /* unknown: nothing */
     assert_int_equal(stores_bytes(stores), 12288);
 
-    stores_release(stores, 5, true, 1000);
-    assert_true(stores_expire(stores, 1099));
-    store = stores_get(stores, 5, 10000, &existing, &err);
-    assert_true(existing);
-    assert_int_equal(store[0], 42);
-    assert_false(stores_expire(stores, 99999)); /* in use: nothing waits */
-    assert_int_equal(stores_bytes(stores), 12288);
-
-    stores_release(stores, 5, true, 2000);
-    store = stores_get(stores, 5, 20000, &existing, &err); /* another size */
-    assert_false(existing);
-    assert_int_equal(store[0], 0);
-    stores_release(stores, 5, true, 3000);
-    assert_false(stores_expire(stores, 3100));
+    stores_release(stores, 5);
     assert_int_equal(stores_bytes(stores), 0);
-    assert_null(stores_get(stores, 5, UINT64_MAX / 4, &existing, &err));
+    store = stores_get(stores, 5, 10000, 0, &err);
+    assert_non_null(store);
+    assert_int_equal(store[0], 0); /* nothing is left of the last one */
+    stores_release(stores, 5);
+
+    assert_null(stores_get(stores, 5, UINT64_MAX / 4, 0, &err));
     assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
-    assert_null(stores_get(stores, 5, 1ull << 45, &existing, &err));
+    assert_null(stores_get(stores, 5, 1ull << 45, 0, &err));
     assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
+    assert_null(stores_get(stores, 5, 4096, UINT64_MAX / 2, &err)); /* promised to others */
+    assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
+    assert_int_equal(stores_bytes(stores), 0);
     stores_destroy(stores);
     stores_destroy(NULL);
 }

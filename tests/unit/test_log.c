@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/admin/utf8.h"
+#include "proto/utf8.h"
 #include "daemon/log.h"
 
 static int new_output(void)

@@ -201,7 +201,7 @@ static void test_places(void **state)
 
 static void test_texts(void **state)
 {
-    char long_key[65], long_path[200] = "unix:/";
+    char long_key[65], long_id[301], long_path[200] = "unix:/";
     struct adtopk_options given = {0};
 
     (void)state;
@@ -219,6 +219,14 @@ static void test_texts(void **state)
     given.run_id = NULL;
     set("TORCHELASTIC_RUN_ID", long_key);
     assert_refused(&given, "TORCHELASTIC_RUN_ID");
+    clean_environment(NULL);
+    memset(long_id, 'i', 300);
+    long_id[300] = '\0';
+    set("ADTOPK_RUN_ID", long_id);
+    assert_refused(&given, "ADTOPK_RUN_ID has 300 bytes");
+    long_id[100] = '\0';
+    set("ADTOPK_RUN_ID", long_id);
+    assert_refused(&given, "ADTOPK_RUN_ID has 100 bytes");
     clean_environment(NULL);
     given.address = "tcp://1.2.3.4:5";
     assert_refused(&given, "tcp://1.2.3.4:5");

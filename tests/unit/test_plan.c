@@ -84,8 +84,12 @@ static void host_init(
             .heartbeat_us = 1000,
             .timeout_us = 10000,
             .resend_us = 1000},
-        .memory = {host, host_gradients, host_results, host_store, lone_release_session,
-            lone_release_job},
+        .memory = {.context = host,
+            .gradients = host_gradients,
+            .results = host_results,
+            .store = host_store,
+            .release_session = lone_release_session,
+            .release_job = lone_release_job},
         .transmit = lone_transmit};
     struct event open = {.type = EVENT_RANK_OPEN,
         .open = {.key = {.name = "job", .run_id = "1"}, .world_size = 1, .policy = policy}};

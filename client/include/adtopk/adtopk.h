@@ -98,9 +98,11 @@ struct adtopk_options {
  *
  * options: may be NULL for all defaults; not kept.
  * context: set on success, and only then; free it with adtopk_close().
- * Errors: ARGUMENT (a field or variable is wrong), UNREACHABLE (no daemon), DENIED (the job
- * belongs to another user), MISMATCH (world size or policy differ from the job's, the rank is
- * taken), POLICY. The message of a failed open is adtopk_message(NULL), per thread.
+ * Errors: ARGUMENT (a field or variable is wrong), UNREACHABLE (no daemon), DENIED (no permission
+ * to connect, or the daemon or this user has all the sessions that it may have), MISMATCH (world
+ * size or policy differ from the job's, the rank is taken), POLICY, PROTOCOL (a daemon of another
+ * version, or something else at that address), MEMORY, SYSTEM. A job of the same name and run id
+ * of another user is another job. The message of a failed open is adtopk_message(NULL), per thread.
  */
 enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_context **context);
 
@@ -123,7 +125,7 @@ const char *adtopk_version(void);
 
 /** What a rank says of a tensor. Zero-initialise. */
 struct adtopk_tensor_spec {
-    /** 1 to 127 bytes, unique in the job. */
+    /** 1 to 127 bytes of UTF-8 without control characters, unique in the job. */
     const char *name;
     enum adtopk_dtype dtype;
     /** 1..ADTOPK_MAX_DIMS sizes in native (row-major) layout, each at least 1; the product is at
@@ -170,8 +172,8 @@ void *adtopk_gradient(adtopk_context *context, uint32_t tensor);
  * Hands over the tensor's gradient of this step. Does not wait for the exchange.
  *
  * gradient: numel elements to copy into shared memory, or NULL if they are already there.
- * The first push of a step releases the previous step's updates: what adtopk_update() returned
- * must not be read any more.
+ * The first push of a step, or its end without one, releases the previous step's updates: what
+ * adtopk_update() returned must not be read any more.
  * Errors: ARGUMENT (unknown tensor), STATE (before commit; pushed twice in this step; the previous
  * step was ended but not waited for), and any that ends the job.
  */
@@ -200,13 +202,14 @@ enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor);
  * A rank that has nothing to push may call it alone.
  *
  * ADTOPK_OK: every update is there; apply them all. ADTOPK_NONFINITE: a gradient somewhere held
- * NaN or Inf; the step is withdrawn on every rank, residuals are as before it; apply nothing, and
- * go on with the next step. Anything else ends the job.
+ * NaN or Inf; the step is withdrawn on every rank, residuals are as before it, to rounding of the
+ * withdrawn gradients; apply nothing, and go on with the next step. Anything else ends the job.
  */
 enum adtopk_status adtopk_step_wait(adtopk_context *context);
 
-/** An update. All pointers are read-only shared memory, valid until this rank's next push,
- * adtopk_step_end() or adtopk_close(). */
+/** An update. All pointers are read-only shared memory, valid until the next step begins with this
+ * rank's first adtopk_push(), adtopk_step_end() or adtopk_step_wait() of it, or adtopk_close(). An
+ * update of the open step, read after adtopk_wait(), outlives further pushes of that step. */
 struct adtopk_update {
     /** numel elements; NULL if the dense form was not asked for and the tensor travelled sparse. */
     const float *dense;
@@ -239,7 +242,8 @@ void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, flo
  * Copies `size` bytes from rank `root`'s memory into every other rank's. All ranks call it with
  * the same root and size, outside or inside a step, in the same order as other collective calls.
  * A size of 0 does nothing.
- * Errors: ARGUMENT, MISMATCH (ranks called different operations), any that ends the job.
+ * Errors: ARGUMENT (bytes is NULL, the root, a size beyond PTRDIFF_MAX), MISMATCH (ranks called
+ * different operations), STATE (before commit), any that ends the job.
  */
 enum adtopk_status adtopk_broadcast(adtopk_context *context, void *bytes, size_t size, int root);
 

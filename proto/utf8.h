@@ -1,6 +1,6 @@
 /*
  * UTF-8 in texts that came from elsewhere: documents and log lines must be valid whatever a
- * client called its job.
+ * client called its job, and tensors have names that can be printed.
  */
 #ifndef ADTOPK_UTF8_H
 #define ADTOPK_UTF8_H
@@ -25,6 +25,26 @@ static inline size_t utf8_length(const char *text)
         }
     }
     return length;
+}
+
+/** What is wrong with a text as a name: "control characters", "bytes that are not UTF-8", or NULL.
+ * Control characters are those of ASCII and of ISO 6429 (U+0080 to U+009F). */
+static inline const char *utf8_name_fault(const char *text)
+{
+    size_t length;
+
+    for (; *text != '\0'; text += length) {
+        const unsigned char first = (unsigned char)text[0];
+
+        length = utf8_length(text);
+        if (length == 0) {
+            return "bytes that are not UTF-8";
+        }
+        if (first < 0x20 || first == 0x7F || (first == 0xC2 && (unsigned char)text[1] < 0xA0)) {
+            return "control characters";
+        }
+    }
+    return NULL;
 }
 
 #endif
