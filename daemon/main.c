@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,6 +164,15 @@ static int run(const struct config *config, enum config_action action)
     return EXIT_OK;
 }
 
+/* glibc keeps freed blocks as large as it has seen, up to 32 MiB each: frames and lists would stay
+ * with the process after the step that needed them. */
+static void return_large_memory(void)
+{
+#ifdef __GLIBC__
+    (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     struct config config;
@@ -173,6 +183,7 @@ int main(int argc, char **argv)
     if (!open_standard_streams()) {
         return EXIT_FAILED;
     }
+    return_large_memory();
     ignore_signals();
     if (config_load(&config, argc, argv, getenv, &action, &err) != ADTOPK_OK) {
         code = report(&err);

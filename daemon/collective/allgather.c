@@ -51,14 +51,17 @@ static void sparse_release(struct sparse *list)
     free(list->value);
 }
 
-/* Folds the members' lists of tensor t: ((c0 + c1) + c2) + ... scratch: two for sums, one to
- * decode into. */
+/* Folds the members' lists of tensor t: ((c0 + c1) + c2) + ... The sums go to `spare` and the
+ * update by turns, so that the last one is where it belongs. */
 static enum adtopk_status fold(struct exchange *exchange, unsigned t,
-    struct payload_reader *readers, struct sparse scratch[3], struct error *err)
+    struct payload_reader *readers, struct sparse *spare, struct sparse *received,
+    struct error *err)
 {
     struct exchange_tensor *tensor = &exchange->tensor[t];
-    struct sparse *sum = &scratch[0], *next = &scratch[1], *received = &scratch[2];
+    bool odd = exchange->members % 2 != 0;
+    struct sparse *sum = odd ? spare : &tensor->update, *next = odd ? &tensor->update : spare;
 
+    sum->count = 0;
     for (unsigned m = 0; m < exchange->members; m++) {
         const struct sparse *list = &tensor->sent;
         struct sparse *swap = sum;
@@ -73,10 +76,8 @@ static enum adtopk_status fold(struct exchange *exchange, unsigned t,
         next = swap;
     }
     for (size_t i = 0; i < sum->count; i++) {
-        tensor->update.position[i] = sum->position[i];
-        tensor->update.value[i] = sum->value[i] * exchange->scale;
+        sum->value[i] *= exchange->scale;
     }
-    tensor->update.count = sum->count;
     return ADTOPK_OK;
 }
 
@@ -84,21 +85,19 @@ static enum adtopk_status finish_tensor(
     struct exchange *exchange, unsigned t, struct payload_reader *readers, struct error *err)
 {
     const struct exchange_tensor *tensor = &exchange->tensor[t];
-    struct sparse scratch[3] = {{0}, {0}, {0}};
-    enum adtopk_status status = ADTOPK_OK;
+    struct sparse spare = {0}, received = {0};
+    enum adtopk_status status = sparse_alloc(&spare, tensor->update.capacity);
 
-    for (unsigned i = 0; status == ADTOPK_OK && i < 3; i++) {
-        status =
-            sparse_alloc(&scratch[i], i < 2 ? tensor->update.capacity : tensor->shape.max_count);
+    if (status == ADTOPK_OK) {
+        status = sparse_alloc(&received, tensor->shape.max_count);
     }
     if (status != ADTOPK_OK) {
         (void)error_set(err, status, "no memory to sum bucket %u", exchange->header.bucket);
     } else {
-        status = fold(exchange, t, readers, scratch, err);
+        status = fold(exchange, t, readers, &spare, &received, err);
     }
-    for (unsigned i = 0; i < 3; i++) {
-        sparse_release(&scratch[i]);
-    }
+    sparse_release(&spare);
+    sparse_release(&received);
     return status;
 }
 
