@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "proto/utf8.h"
 #include "daemon/log.h"
+#include "proto/utf8.h"
 
 static int new_output(void)
 {
