@@ -241,23 +241,25 @@ void view_learn_splits(
 /* Takes over the members that were prepared. False, and the job has failed, if they cannot be. */
 static bool take_members(struct job *job)
 {
-    bool same = job->view_nodes == 0 || job->view_nodes == job->next_nodes;
+    bool same = job->view_nodes == job->next_nodes;
 
-    for (unsigned i = 0; i < job->next_nodes; i++) {
-        same = same && (job->view_nodes == 0 || job->view_node[i] == job->next_node[i]);
+    if (job->view_nodes == 0) {
+        job->view_node = job->next_node;
+        job->view_nodes = job->next_nodes;
+        job->next_node = NULL;
+        job->next_nodes = 0;
+        job->self = (unsigned)view_index(job, job->core->config.node);
+        return true;
     }
+    for (unsigned i = 0; same && i < job->next_nodes; i++) {
+        same = job->view_node[i] == job->next_node[i];
+    }
+    job->next_nodes = 0;
     if (!same) {
         view_fail(
             job, ADTOPK_ERR_MISMATCH, "the ranks of job '%s' moved to other nodes", job->key.name);
-        return false;
     }
-    free(job->view_node);
-    job->view_node = job->next_node;
-    job->view_nodes = job->next_nodes;
-    job->next_node = NULL;
-    job->next_nodes = 0;
-    job->self = (unsigned)view_index(job, job->core->config.node);
-    return true;
+    return same;
 }
 
 /* Splits that came up after this node's answer, which the commit therefore may lack. */
