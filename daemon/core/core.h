@@ -28,7 +28,7 @@
 #define CORE_MAX_TENSORS 65536
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
-#define CORE_SEGMENT (UINT64_C(1) << 20)
+#define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
 
 struct core;
 
