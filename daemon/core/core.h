@@ -68,9 +68,14 @@ enum event_type {
     EVENT_RANK_OP,       /* op, number = the operation's number, 0, 1, ... */
     EVENT_RANK_LEAVE,    /* clean goodbye */
     EVENT_RANK_LOST,     /* its process is gone; reason */
-    EVENT_PACKET,        /* packet */
-    EVENT_COMPUTE_DONE,  /* compute */
-    EVENT_TIMER,         /* core_deadline() has passed */
+    /* Requests of operators. An error is the whole answer; otherwise an action with the ticket
+     * follows, once. */
+    EVENT_POLICY, /* policy: change it on all nodes, at one step. Ends with ACTION_POLICY */
+    EVENT_VERIFY, /* verify: compare the ledgers. Ends with ACTION_VERIFIED */
+    EVENT_STOP,   /* every job ends at its next step boundary, with a sentence; no job begins */
+    EVENT_PACKET, /* packet */
+    EVENT_COMPUTE_DONE, /* compute */
+    EVENT_TIMER,        /* core_deadline() has passed */
     EVENT_TYPE_COUNT
 };
 
@@ -98,6 +103,18 @@ struct event {
         } op;
         const char *reason;
         struct {
+            uint64_t ticket; /* comes back in the action */
+            uint64_t job;
+            const char *text; /* JSON */
+            bool merge;       /* on top of the policy in force, instead of the daemon's default */
+            uint32_t if_version; /* refuse if another one is in force; UINT32_MAX: any */
+            uint32_t uid, pid;   /* who asks */
+        } policy;
+        struct {
+            uint64_t ticket;
+            uint64_t job;
+        } verify;
+        struct {
             uint16_t peer; /* UINT16_MAX: the transport cannot tell */
             enum link_lane lane;
             const uint8_t *bytes;
@@ -114,7 +131,9 @@ enum action_type {
     ACTION_STEP,      /* session: step `number` is accepted (OK) or withdrawn (NONFINITE) */
     ACTION_OP_DONE,   /* session: plain operation `number` is done */
     ACTION_FAILED,    /* session: its job has ended; error says why. The core forgets the session */
-    ACTION_CLOSED     /* session: its leave is complete. The core forgets the session */
+    ACTION_CLOSED,    /* session: its leave is complete. The core forgets the session */
+    ACTION_POLICY,    /* ticket: status, error; OK: policy version `operation` from step `number` */
+    ACTION_VERIFIED   /* ticket: status, error; OK: tensor_info.residual is as of step `number` */
 };
 
 struct action {
@@ -123,9 +142,11 @@ struct action {
     uint32_t tensor;
     uint64_t number;
     uint64_t operation; /* READY: the next plain operation's number */
+    uint64_t ticket;    /* POLICY, VERIFIED */
     enum adtopk_status status;
     struct compute *compute;
-    const struct error *error; /* FAILED: why; valid until the next core_next_action() */
+    const struct error
+        *error; /* FAILED, POLICY, VERIFIED: why; valid until the next core_next_action() */
 };
 
 /* Offsets of a tensor in a rank's gradient arena and in the job's result arena. */

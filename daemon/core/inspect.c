@@ -68,6 +68,16 @@ static const struct job *find(const struct core *core, uint64_t id)
     return NULL;
 }
 
+bool core_policy_change(
+    const struct core *core, uint64_t job_id, uint32_t index, struct policy_change *change)
+{
+    (void)core;
+    (void)job_id;
+    (void)index;
+    (void)change;
+    return false;
+}
+
 bool core_tensor_info(
     const struct core *core, uint64_t job_id, uint32_t number, struct tensor_info *info)
 {
@@ -84,9 +94,14 @@ bool core_tensor_info(
         .sparsifier = tensor->dense ? "dense" : job->policy.sparsifier->name,
         .collective =
             (tensor->dense ? job->policy.dense_collective : job->policy.sparse_collective)->name,
+        .density = job->policy.params.density,
+        .scope = "node",
+        .values = "f32",
+        .indices = "auto",
         .bucket = tensor->bucket,
         .turn = tensor->at_rest.turn,
         .count = tensor->dense ? 0 : tensor->count,
+        .verified_step = UINT64_MAX,
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
     (void)memcpy(info->applied, tensor->at_rest.applied, sizeof(info->applied));

@@ -42,14 +42,33 @@ struct job_info {
     uint64_t sparse_payload_bytes; /* ... those of sparse buckets */
     uint64_t sparse_nonzeros;      /* entries in them */
     uint64_t phase_us[PHASE_COUNT];
-    const char *policy; /* canonical JSON; valid until the next event */
+    const char *policy;           /* in force; canonical JSON; valid until the next event */
+    uint32_t policy_version;      /* 0: what the ranks brought */
+    uint64_t policy_step;         /* the first step under it */
+    uint32_t policy_next_version; /* being switched to; 0: none */
+    uint64_t policy_next_step;
 };
+
+/* A change of a job's policy, and who made it. */
+struct policy_change {
+    uint32_t version; /* 1, 2, ... */
+    uint64_t step;    /* the first one under it */
+    uint16_t node;    /* where it was asked for, */
+    uint32_t uid;     /* by this user */
+    uint32_t pid;     /* and process */
+};
+
+#define POLICY_CHANGES 16 /* remembered, a job */
 
 struct tensor_info {
     struct tensor_spec spec;
     uint64_t numel;
     const char *sparsifier; /* "dense" where it travels dense */
     const char *collective;
+    double density;
+    const char *scope;   /* "node" or "rank" */
+    const char *values;  /* as they travel: "f32" or "bf16" */
+    const char *indices; /* as the policy says: "auto", ... */
     uint32_t bucket;
     uint64_t turn;
     uint64_t count; /* entries selected a turn; 0: dense */
@@ -57,6 +76,13 @@ struct tensor_info {
      * was applied. What is left in the residual is their difference, to rounding. */
     double input[2];
     double applied[2];
+    /* The residual's own sums when the job was last verified, at the end of this step, with the
+     * ledger of that moment. verified_step UINT64_MAX: never. */
+    uint64_t verified_step;
+    double verified_input[2];
+    double verified_applied[2];
+    double residual[2];
+    double residual_magnitude; /* sum of absolute values: what rounding is measured against */
 };
 
 struct peer_info {
@@ -69,6 +95,10 @@ struct peer_info {
 /** Number of jobs; job_info of the index-th, in order of creation. */
 uint32_t core_job_count(const struct core *core);
 bool core_job_info(const struct core *core, uint32_t index, struct job_info *info);
+
+/** The index-th of the job's last policy changes, the newest first. */
+bool core_policy_change(
+    const struct core *core, uint64_t job, uint32_t index, struct policy_change *change);
 
 /** A tensor of the job with that id. */
 bool core_tensor_info(

@@ -175,6 +175,8 @@ void local_apply(struct local *local, const struct action *action)
         session_end(session, action->error->code, action->error->text);
         break;
     case ACTION_CLOSED: reply_closed(session); break;
-    case ACTION_COMPUTE: break;
+    case ACTION_COMPUTE:
+    case ACTION_POLICY:
+    case ACTION_VERIFIED: break; /* not a rank's */
     }
 }

@@ -245,7 +245,9 @@ void trainer_action(struct trainer *trainer, const struct action *action)
     case ACTION_OP_DONE: op_check(trainer); break;
     case ACTION_FAILED: fail(trainer, action->error); return;
     case ACTION_CLOSED: trainer->state = TRAINER_DONE; return;
-    case ACTION_COMPUTE: return;
+    case ACTION_COMPUTE:
+    case ACTION_POLICY:
+    case ACTION_VERIFIED: return;
     }
     world_wake(world, trainer, 1 + world_random(world, 100));
 }
