@@ -155,7 +155,7 @@ static int run(const struct config *config, enum config_action action)
         return EXIT_OK;
     }
     log_init(&log, STDERR_FILENO, (enum log_level)config->log_level,
-        (enum log_format)config->log_format);
+        (enum log_format)config->log_format, getenv("JOURNAL_STREAM"));
     warn_of_variables(&log);
     if (err.code != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
         log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %s", err.text);
