@@ -44,6 +44,16 @@ static void ignore_signals(void)
     (void)sigaction(SIGXFSZ, &ignore, NULL);
 }
 
+/* SIGHUP means something to the loop only; one that comes before or after it must not kill us. */
+static void take_hangups(int how)
+{
+    sigset_t hangup;
+
+    (void)sigemptyset(&hangup);
+    (void)sigaddset(&hangup, SIGHUP);
+    (void)sigprocmask(how, &hangup, NULL);
+}
+
 static void raise_descriptor_limit(struct log *log)
 {
     struct rlimit limit;
@@ -100,8 +110,9 @@ static enum adtopk_status serve(struct config *config, struct log *log, struct e
             "insecure: traffic between nodes is neither encrypted nor authenticated");
     }
     notify(log, "READY=1");
+    take_hangups(SIG_UNBLOCK);
     loop_run(loop);
-    notify(log, "STOPPING=1");
+    take_hangups(SIG_BLOCK);
     loop_destroy(loop);
     log_write(log, LEVEL_INFO, LOG_LIFE, "stopped");
     return ADTOPK_OK;
@@ -185,6 +196,7 @@ int main(int argc, char **argv)
     }
     return_large_memory();
     ignore_signals();
+    take_hangups(SIG_BLOCK);
     if (config_load(&config, argc, argv, getenv, &action, &err) != ADTOPK_OK) {
         code = report(&err);
     } else if (action == CONFIG_HELP) {
