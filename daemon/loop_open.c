@@ -233,6 +233,19 @@ static uint32_t session_limit(void)
     return sessions > 0 ? (uint32_t)sessions : 1;
 }
 
+static enum adtopk_status open_control(
+    struct loop *loop, const struct control_config *control, struct error *err)
+{
+    int lock = local_lock_directory(control->path, err);
+
+    if (lock < 0) {
+        return err->code;
+    }
+    loop->control = control_create(&loop->uv, control, err);
+    (void)close(lock);
+    return loop->control != NULL ? ADTOPK_OK : err->code;
+}
+
 static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, struct error *err)
 {
     static const struct local_ops local_ops = {.event = loop_session_event};
@@ -258,8 +271,7 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         return status;
     }
     control.core = loop->core;
-    loop->control = control_create(&loop->uv, &control, err);
-    return loop->control != NULL ? ADTOPK_OK : err->code;
+    return open_control(loop, &control, err);
 }
 
 static unsigned worker_count(const struct config *config)

@@ -104,9 +104,11 @@ void loop_stop(struct loop *loop, const char *reason)
     (void)snprintf(
         extend, sizeof(extend), "EXTEND_TIMEOUT_USEC=%" PRIu64, timeout_ms * 1000 + CLOSING_US);
     notify_try(extend);
-    log_write(loop->log, LEVEL_INFO, LOG_LIFE,
-        "stopping: %s; %u jobs have %" PRIu64 " ms to end their steps", reason,
-        core_job_count(loop->core), timeout_ms);
+    log_write(loop->log, LEVEL_INFO, LOG_LIFE, "stopping: %s", reason);
+    if (core_job_count(loop->core) > 0) {
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "%u jobs have %" PRIu64 " ms to end their steps",
+            core_job_count(loop->core), timeout_ms);
+    }
     if (loop_raise(loop, &event, &err) != ADTOPK_OK) {
         log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "jobs cannot end their steps: %s", err.text);
         loop->stop_us = loop_now_us();
