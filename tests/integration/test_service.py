@@ -131,7 +131,7 @@ class Reload(WithDirectory):
                 self.hang_up(daemon, "taken", "changed: policy")
                 with Job(cluster, BUILD, "new", [0], TENSORS) as new:
                     new.join().steps(2)
-                    selected = {job["name"]: job["sparse_nonzeros"]
+                    selected = {job["name"]: job["nonzeros_sent"]
                                 for job in cluster.stats(0)["jobs"]}
                     self.assertGreater(selected["new"], 10 * selected["old"])
                 self.assertEqual(old.steps(2)[0], "ok")
@@ -227,6 +227,102 @@ class Reload(WithDirectory):
                 while process.poll() is None:
                     process.send_signal(signal.SIGHUP)
             self.assertEqual(process.wait(LONG), 0)
+
+
+class Stop(WithDirectory):
+    """SIGTERM lets steps end; everybody hears why, and the other nodes go on."""
+
+    SENTENCE = "node 1: its daemon is stopping"
+
+    def test_in_mid_training(self):
+        with Cluster(BUILD, nodes=2, settings={"stop_timeout_ms": 60000}) as cluster, \
+                Job(cluster, BUILD, "ends", [0, 1, 1], TENSORS) as job:
+            job.join()
+            for rank in job.ranks:
+                rank.send("steps 1000000")
+            wait_for(lambda: cluster.stats(0)["jobs"][0]["steps"] > 10)
+            self.assertEqual(cluster.daemons[1].stop(LONG), 0)
+            for rank in job.ranks:
+                name, sentence = rank.error()
+                self.assertEqual(name, "peer")
+                self.assertIn(self.SENTENCE, sentence)
+            self.assertNotIn("mid-step", cluster.daemons[1].log())
+            with Job(cluster, BUILD, "next", [0], TENSORS) as following:
+                self.assertEqual(following.join().steps(5)[0], "ok")
+            cluster.restart(1)
+            cluster.wait_connected()
+            with Job(cluster, BUILD, "again", [0, 1], TENSORS) as again:
+                self.assertEqual(again.join().steps(5)[0], "ok")
+            cluster.stop()
+
+    def test_a_step_under_way_ends_first(self):
+        """Rank 1 has not pushed yet when the daemon of rank 0 is told to stop."""
+        with Cluster(BUILD, nodes=2, settings={"stop_timeout_ms": 60000}) as cluster, \
+                Job(cluster, BUILD, "ends", [1, 0], TENSORS) as job:
+            job.join().steps(2)
+            job.ranks[0].do("push 0", "push 1")
+            job.ranks[0].send("steps 1")
+            self.settle(cluster.daemons[1])
+            cluster.daemons[1].signal(signal.SIGTERM)
+            wait_for(lambda: "have 60000 ms to end" in cluster.daemons[1].log())
+            late = Rank(BUILD, cluster.address(1), "late", 0, 1)
+            self.addCleanup(late.kill)
+            late.send(late.opening)
+            self.assertIn(self.SENTENCE, late.error()[1])
+            job.ranks[1].send("steps 1")
+            self.assertEqual(job.ranks[0].answer().split()[:2], ["ok", "3"])
+            try:  # the news may come to node 0 while it still works on the step
+                self.assertEqual(job.ranks[1].answer().split()[:2], ["ok", "3"])
+            except RankError as error:
+                self.assertIn(self.SENTENCE, str(error))
+            for rank in job.ranks:
+                rank.send("steps 1")
+                self.assertIn(self.SENTENCE, rank.error()[1])
+            self.assertEqual(cluster.daemons[1].process.wait(LONG), 0)
+            self.assertNotIn("mid-step", cluster.daemons[1].log())
+
+    @staticmethod
+    def settle(daemon):
+        """The daemon has taken what ranks submitted before: a turn lies between two answers."""
+        for _ in range(2):
+            daemon.ask("status")
+
+    def silent(self, cluster):
+        """A rank that has pushed half a step and goes quiet."""
+        rank = Rank(BUILD, cluster.address(0), "silent", 0, 1)
+        self.addCleanup(rank.kill)
+        rank.do(rank.opening, "tensor a f32 both 8", "tensor b f32 both 8", "commit", "push 0")
+        self.settle(cluster.daemons[0])
+        return rank
+
+    def test_the_time_is_over(self):
+        with Cluster(BUILD, nodes=1, settings={"stop_timeout_ms": 300}) as cluster:
+            rank = self.silent(cluster)
+            self.assertEqual(cluster.daemons[0].stop(LONG), 0)
+            self.assertIn("1 jobs are ended in mid-step", cluster.daemons[0].log())
+            rank.send("push 1", "finish")
+            with self.assertRaises(RankError):
+                for _ in range(2):
+                    rank.answer()
+
+    def test_twice(self):
+        with Cluster(BUILD, nodes=1, settings={"stop_timeout_ms": 3600000}) as cluster:
+            self.silent(cluster)
+            daemon = cluster.daemons[0]
+            daemon.signal(signal.SIGTERM)
+            wait_for(lambda: "have 3600000 ms" in daemon.log())
+            self.assertEqual(daemon.ask("status")[0], 0)
+            daemon.signal(signal.SIGTERM)
+            self.assertEqual(daemon.process.wait(LONG), -signal.SIGTERM)
+
+    def test_a_dead_peer_delays_nothing(self):
+        settings = {"stop_timeout_ms": 3600000, "peer_timeout_ms": 400, "heartbeat_ms": 100}
+        with Cluster(BUILD, nodes=2, settings=settings) as cluster:
+            with Job(cluster, BUILD, "ends", [0, 1], TENSORS) as job:
+                job.join().steps(2)
+                cluster.daemons[1].kill()
+                self.assertEqual(cluster.daemons[0].stop(LONG), 0)
+                job.kill()
 
 
 class ServiceManager(WithDirectory):
