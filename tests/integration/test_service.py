@@ -5,6 +5,7 @@ cannot be written, many that start at once, and an end that lets steps finish.
 usage: test_service.py BUILD [unittest's arguments]
 """
 import contextlib
+import gzip
 import json
 import os
 import re
@@ -199,6 +200,53 @@ class Reload(WithDirectory):
     def read(self, name):
         with open(self.path(name), encoding="utf-8") as text:
             return text.read()
+
+    def digits(self, cluster, job):
+        """The example trainer, one rank a node."""
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data",
+                              "digits.csv.gz")
+        with gzip.open(source, "rb") as packed, open(self.path("digits.csv"), "wb") as out:
+            shutil.copyfileobj(packed, out)
+        # Its own policy, so that it does not matter when a rank opens.
+        policy = self.write("policy.json", '{"density": 0.01}')
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith("ADTOPK_")}
+        processes = []
+        for rank in (0, 1):
+            processes.append(subprocess.Popen(
+                [os.path.join(BUILD, "client", "adtopk-digits"), "--data",
+                 self.path("digits.csv"), "--steps", "60", "--address", cluster.address(rank),
+                 "--job", job, "--policy", policy, "--rank", str(rank), "--world", "2"], env=environment, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent))
+            self.addCleanup(processes[-1].wait)
+            self.addCleanup(processes[-1].kill)
+            self.addCleanup(processes[-1].stdout.close)
+        return processes
+
+    def parameters(self, processes):
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0], outputs)
+        hashes = {re.search(r"parameters ([0-9a-f]{16})", output).group(1) for output in outputs}
+        self.assertEqual(len(hashes), 1, outputs)
+        return hashes.pop()
+
+    def test_while_the_digits_train(self):
+        """Good and bad configurations in turn: the same parameters as without any."""
+        with Cluster(BUILD, nodes=2) as cluster:
+            undisturbed = self.parameters(self.digits(cluster, "undisturbed"))
+            processes = self.digits(cluster, "disturbed")
+            turns = 0
+            while any(process.poll() is None for process in processes) or turns < 4:
+                for daemon in cluster.daemons:
+                    if turns % 2:
+                        self.change(daemon, policy={"density": 0.5}, stop_timeout_ms=turns)
+                        self.hang_up(daemon, "taken", "changed: ", "stop_timeout_ms")
+                    else:
+                        self.change(daemon, policy={"density": 50})
+                        self.hang_up(daemon, "stays", "density")
+                turns += 1
+            self.assertEqual(self.parameters(processes), undisturbed)
+            cluster.stop()
 
     def test_flood(self):
         with Cluster(BUILD, nodes=2) as cluster, \
