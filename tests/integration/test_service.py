@@ -71,6 +71,53 @@ class WithDirectory(unittest.TestCase):
         self.assertEqual(process.wait(LONG), 0)
 
 
+class Show(WithDirectory):
+    """--check-config and --print-config."""
+
+    def ask(self, *arguments, **more):
+        environment = {key: value for key, value in os.environ.items()
+                       if not key.startswith("ADTOPK_")}
+        return subprocess.run([adtopkd(), *arguments], env={**environment, **more}, text=True,
+                              capture_output=True, check=False, timeout=LONG)
+
+    def test_check_warns(self):
+        done = self.ask("--check-config", ADTOPK_WROKERS="2", ADTOPK_WORKERS="2")
+        self.assertEqual((done.returncode, done.stdout, done.stderr),
+                         (0, "the configuration is correct\n",
+                          "adtopkd: warning: there is no setting for the variable "
+                          "ADTOPK_WROKERS\n"))
+
+    def test_lines(self):
+        config = self.write("c.json", '{"node": 1,\n"policy": {\n"density": 0.1,\n"rules": ['
+                            '{"match": "a", "scope": "node"},\n{"match": "b",\n"density": 2}]}}')
+        done = self.ask("--check-config", "--config", config)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("c.json:6: policy", done.stderr)
+        config = self.write("c.json", '{"window": 70000,\n\n"chunk_size": 1000000}')
+        done = self.ask("--print-config", "--config", config)
+        self.assertIn("c.json:3: chunk_size", done.stderr)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+
+    def test_print(self):
+        config = self.write("c.json", '{"node": 1,\n"window": 70000, "chunk_size": 5000,\n'
+                            '"peers": []}')
+        done = self.ask("--print-config", "--config", config, "--log-level=debug",
+                        ADTOPK_CHUNK_SIZE="6000")
+        document = json.loads(done.stdout)
+        self.assertEqual((done.returncode, document["schema"], document["file"]), (0, 1, config))
+        settings = document["settings"]
+        self.assertEqual(settings["window"],
+                         {"value": 70000, "source": f"{config}:2", "live": False})
+        self.assertEqual(settings["chunk_size"]["source"], "ADTOPK_CHUNK_SIZE")
+        self.assertEqual(settings["log_level"],
+                         {"value": "debug", "source": "--log-level", "live": True})
+        self.assertEqual(settings["socket"]["source"], "default")
+        # What is printed can be a configuration again.
+        again = self.write("again.json", json.dumps(
+            {key: setting["value"] for key, setting in settings.items() if setting["value"]}))
+        self.assertEqual(self.ask("--check-config", "--config", again).returncode, 0)
+
+
 class Reload(WithDirectory):
     """SIGHUP takes a new configuration as a whole, or keeps the old one and says why."""
 
