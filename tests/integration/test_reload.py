@@ -209,8 +209,9 @@ class Reload(WithDirectory):
             processes.append(subprocess.Popen(
                 [os.path.join(service.BUILD, "client", "adtopk-digits"), "--data",
                  self.path("digits.csv"), "--steps", "60", "--address", cluster.address(rank),
-                 "--job", job, "--policy", policy, "--rank", str(rank), "--world",
-                 "2"], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent))
+                 "--job", job, "--policy", policy, "--rank", str(rank), "--world", "2"],
+                env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent))
             self.addCleanup(processes[-1].wait)
             self.addCleanup(processes[-1].kill)
             self.addCleanup(processes[-1].stdout.close)
