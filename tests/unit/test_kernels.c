@@ -134,12 +134,12 @@ static float element_of(const void *gradient, enum dtype dtype, uint64_t i)
     return (float)(dtype == DTYPE_F16 ? format_value(code, 5, 10) : format_value(code, 8, 7));
 }
 
-/* The documented order: 256 elements a block, element i in lane i % 8, lanes added as a tree. */
+/* The documented order: 4096 elements a chunk, element i in lane i % 8, lanes added as a tree. */
 static void reference_ledger(const float *x, uint64_t n, double sums[2])
 {
-    for (uint64_t first = 0; first < n; first += 256) {
+    for (uint64_t first = 0; first < n; first += 4096) {
         double lane[2][8] = {{0}};
-        for (uint64_t i = first; i < n && i < first + 256; i++) {
+        for (uint64_t i = first; i < n && i < first + 4096; i++) {
             lane[0][i % 8] += (double)x[i];
             lane[1][i % 8] += (double)x[i] * ledger_sign(i);
         }
@@ -195,7 +195,7 @@ static uint64_t reference_accumulate(float *acc, float *added, const struct push
 {
     uint64_t left_out = 0;
     for (uint64_t i = 0; i < push->n; i++) {
-        float sum = 0;
+        float sum = -0.0f; /* the sum of nothing changes nothing */
         for (unsigned r = 0; r < push->ranks; r++) {
             if (push->gradients[r] != NULL) {
                 sum += element_of(push->gradients[r], push->dtype, i);
@@ -256,7 +256,7 @@ static void check_accumulate(enum dtype dtype, unsigned ranks, uint64_t n)
 static void test_accumulate_and_withdraw(void **state)
 {
     (void)state;
-    static const uint64_t sizes[] = {0, 1, 7, 63, 64, 65, 255, 256, 257, 511, 1000, 4099};
+    static const uint64_t sizes[] = {0, 1, 7, 63, 64, 65, 255, 256, 257, 511, 1000, 4096, 4099, 8200};
     for (int round = 0; round < 20; round++) {
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
