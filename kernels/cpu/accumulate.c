@@ -6,21 +6,29 @@
 
 double ledger_sign(uint64_t element)
 {
-    return (ledger_word(element / CHUNK_WORD) >> (element % CHUNK_WORD)) & 1u ? -1.0 : 1.0;
+    const uint64_t chunk = element / CHUNK;
+    const uint64_t word = ledger_word_signs(chunk) >> (element % CHUNK / CHUNK_WORD);
+    const uint64_t lane = ledger_lane_signs(chunk) >> (element % LEDGER_LANES);
+    /* Bit j: the parity of j's bits. */
+    const uint64_t vector = 0x96u >> (element % CHUNK_WORD / LEDGER_LANES);
+    return ((word ^ lane ^ vector) & 1u) != 0 ? -1.0 : 1.0;
 }
 
-/* The sums of one chunk of a tensor, `word` its first word. */
-static void ledger_chunk(const float *x, unsigned length, uint64_t word, double sums[2])
+/* Adds the sums of one chunk of a tensor. */
+static void ledger_chunk(const float *x, unsigned length, uint64_t chunk, double sums[2])
 {
-    struct chunk_lanes lanes = {0};
-    for (unsigned first = 0; first < length; first += CHUNK_WORD, word++) {
-        float part[CHUNK_WORD] = {0};
+    struct ledger_lanes lanes = {0};
+    const uint64_t signs = ledger_word_signs(chunk);
+    double part[2];
+    for (unsigned first = 0; first < length; first += CHUNK_WORD) {
+        float word[CHUNK_WORD] = {0};
         const unsigned rest = length - first;
-        memcpy(part, x + first, (rest < CHUNK_WORD ? rest : CHUNK_WORD) * sizeof *part);
-        ledger_add(part, word, lanes.plain, lanes.hashed);
+        memcpy(word, x + first, (rest < CHUNK_WORD ? rest : CHUNK_WORD) * sizeof *word);
+        ledger_add(word, (signs >> (first / CHUNK_WORD)) & 1u, &lanes);
     }
-    sums[0] += ledger_tree(lanes.plain);
-    sums[1] += ledger_tree(lanes.hashed);
+    ledger_total(&lanes, chunk, part);
+    sums[0] += part[0];
+    sums[1] += part[1];
 }
 
 static unsigned accumulate_length(uint64_t n, uint64_t first)
@@ -31,7 +39,7 @@ static unsigned accumulate_length(uint64_t n, uint64_t first)
 void ledger_sums(const float *x, uint64_t n, double sums[2])
 {
     for (uint64_t first = 0; first < n; first += CHUNK) {
-        ledger_chunk(x + first, accumulate_length(n, first), first / CHUNK_WORD, sums);
+        ledger_chunk(x + first, accumulate_length(n, first), first / CHUNK, sums);
     }
 }
 
@@ -49,7 +57,7 @@ static uint64_t accumulate_signed(float *acc, const void *const *gradients, unsi
         for (unsigned i = 0; negate && i < length; i++) {
             sum[i] = -sum[i];
         }
-        struct chunk chunk = {.acc = acc + first, .sum = sum, .word = first / CHUNK_WORD};
+        struct chunk chunk = {.acc = acc + first, .sum = sum, .number = first / CHUNK};
         chunk_add(ops, &chunk, length, part);
         sums[0] += part[0];
         sums[1] += part[1];

@@ -3,8 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/ledger.h"
-
 unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum)
 {
     unsigned left_out = 0;
@@ -23,7 +21,7 @@ static uint64_t chunk_tail_bits(unsigned rest)
 
 /* The last elements of a chunk, fewer than a word, by way of padded copies. */
 static void chunk_add_tail(
-    const struct chunk_ops *ops, struct chunk *tail, unsigned rest, struct chunk_lanes *lanes)
+    const struct chunk_ops *ops, struct chunk *tail, unsigned rest, struct ledger_lanes *lanes)
 {
     float acc[CHUNK_WORD] = {0};
     float sum[CHUNK_WORD] = {0};
@@ -46,7 +44,7 @@ static void chunk_add_tail(
 
 void chunk_add(const struct chunk_ops *ops, struct chunk *chunk, unsigned length, double sums[2])
 {
-    struct chunk_lanes lanes = {0};
+    struct ledger_lanes lanes = {0};
     const unsigned words = length / CHUNK_WORD;
     ops->add(chunk, words, &lanes);
     if (length % CHUNK_WORD != 0) {
@@ -58,8 +56,7 @@ void chunk_add(const struct chunk_ops *ops, struct chunk *chunk, unsigned length
         chunk_add_tail(ops, &tail, length % CHUNK_WORD, &lanes);
         chunk->nonfinite = tail.nonfinite;
     }
-    sums[0] = ledger_tree(lanes.plain);
-    sums[1] = ledger_tree(lanes.hashed);
+    ledger_total(&lanes, chunk->number, sums);
 }
 
 size_t chunk_pack(const struct chunk_ops *ops, const float *x, const uint64_t *mask,

@@ -10,23 +10,19 @@
 
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/ledger.h"
 
-enum { CHUNK_WORD = 64, CHUNK_WORDS = CHUNK / CHUNK_WORD, CHUNK_LANES = 8 };
+enum { CHUNK_WORD = LEDGER_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
 
 /* Slack that pack() needs behind the last entry it returns. */
 enum { CHUNK_PACK_SLACK = 2 };
-
-/* The ledger's running sums of one chunk: element i goes to lane i % 8. */
-struct chunk_lanes {
-    double plain[CHUNK_LANES];
-    double hashed[CHUNK_LANES];
-};
 
 /* One chunk, or its tail, on its way through add(). */
 struct chunk {
     float *acc;
     const float *sum;        /* what is added, not filtered yet */
-    uint64_t word;           /* number of its first word in the tensor, for the signs */
+    uint64_t number;         /* of the chunk in the tensor */
+    unsigned word;           /* the first word of acc in the chunk: 0, or the tail's */
     struct journal *journal; /* or NULL */
     uint64_t saved;          /* elements of the chunk that are in the journal */
     uint64_t *mask; /* bit i % 64 of mask[i / 64]: the key of acc[i] is at least `least`. Or NULL */
@@ -43,7 +39,7 @@ struct chunk_ops {
         uint64_t first, unsigned length);
 
     /* acc += finite elements of sum, journalled, with the ledger's lanes and the mask. */
-    void (*add)(struct chunk *chunk, unsigned words, struct chunk_lanes *lanes);
+    void (*add)(struct chunk *chunk, unsigned words, struct ledger_lanes *lanes);
 
     /* The mask alone. */
     void (*mark)(const float *x, unsigned words, uint32_t least, uint64_t *mask);

@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gather.h"
-#include "kernels/cpu/ledger.h"
 #include "kernels/cpu/select.h"
 
 #define AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt,prfchw")))
@@ -59,40 +58,39 @@ AVX2 static inline void avx2_save(struct chunk *chunk, const float *acc)
     journal_save(chunk->journal, chunk->saved);
 }
 
-AVX2 static inline __m256d avx2_low(__m256 x)
-{
-    return _mm256_cvtps_pd(_mm256_castps256_ps128(x));
-}
-
-AVX2 static inline __m256d avx2_high(__m256 x)
-{
-    return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
-}
-
 /* The ledger's lanes in registers: 0..3 and 4..7 of each sum. */
 struct avx2_lanes {
     __m256d plain[2];
     __m256d hashed[2];
 };
 
-/* half: the signs of 32 elements; `quarter`: which 8 of them x is. */
-AVX2 static inline void avx2_ledger(
-    struct avx2_lanes *lanes, __m256 x, __m256i half, unsigned quarter)
+/* Lanes 0..3 or, with half 1, 4..7 of vector j, in double. */
+AVX2 static inline __m256d avx2_wide(const float *x, unsigned j, unsigned half)
 {
-    const __m256i to_sign = _mm256_sub_epi32(_mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24),
-        _mm256_set1_epi32((int)quarter * VECTOR));
-    const __m256i flip =
-        _mm256_and_si256(_mm256_sllv_epi32(half, to_sign), _mm256_set1_epi32(INT32_MIN));
-    const __m256 hashed = _mm256_xor_ps(x, _mm256_castsi256_ps(flip));
-    lanes->plain[0] = _mm256_add_pd(lanes->plain[0], avx2_low(x));
-    lanes->plain[1] = _mm256_add_pd(lanes->plain[1], avx2_high(x));
-    lanes->hashed[0] = _mm256_add_pd(lanes->hashed[0], avx2_low(hashed));
-    lanes->hashed[1] = _mm256_add_pd(lanes->hashed[1], avx2_high(hashed));
+    return _mm256_cvtps_pd(_mm_loadu_ps(x + j * VECTOR + half * 4));
+}
+
+AVX2 static inline __m256d avx2_sum4(
+    const float *x, unsigned half, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    const __m256d ab = _mm256_add_pd(avx2_wide(x, a, half), avx2_wide(x, b, half));
+    return _mm256_add_pd(_mm256_add_pd(ab, avx2_wide(x, c, half)), avx2_wide(x, d, half));
+}
+
+AVX2 static inline void avx2_ledger(const float *x, uint64_t negative, struct avx2_lanes *lanes)
+{
+    const __m256d flip = _mm256_castsi256_pd(_mm256_set1_epi64x((long long)(negative << 63)));
+    for (unsigned h = 0; h < 2; h++) {
+        const __m256d even = avx2_sum4(x, h, 0, 3, 5, 6);
+        const __m256d odd = avx2_sum4(x, h, 1, 2, 4, 7);
+        const __m256d difference = _mm256_xor_pd(_mm256_sub_pd(even, odd), flip);
+        lanes->plain[h] = _mm256_add_pd(lanes->plain[h], _mm256_add_pd(even, odd));
+        lanes->hashed[h] = _mm256_add_pd(lanes->hashed[h], difference);
+    }
 }
 
 /* Adds one word of finite elements; returns its mask. */
-AVX2 static inline uint64_t avx2_word(
-    float *acc, const float *sum, uint64_t signs, uint32_t least, struct avx2_lanes *lanes)
+AVX2 static inline uint64_t avx2_word(float *acc, const float *sum, uint32_t least)
 {
     const __m256i below = _mm256_set1_epi32((int)least - 1);
     uint64_t mask = 0;
@@ -100,7 +98,6 @@ AVX2 static inline uint64_t avx2_word(
         const __m256 x = _mm256_loadu_ps(sum + j * VECTOR);
         const __m256 a = _mm256_add_ps(_mm256_loadu_ps(acc + j * VECTOR), x);
         _mm256_storeu_ps(acc + j * VECTOR, a);
-        avx2_ledger(lanes, x, _mm256_set1_epi32((int)(signs >> (j / 4 * 32))), j % 4);
         const __m256i marked = _mm256_cmpgt_epi32(avx2_key(a), below);
         const uint32_t bits = (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(marked));
         mask |= (uint64_t)bits << (j * VECTOR);
@@ -108,8 +105,9 @@ AVX2 static inline uint64_t avx2_word(
     return mask;
 }
 
-AVX2 static void avx2_add(struct chunk *chunk, unsigned words, struct chunk_lanes *lanes)
+AVX2 static void avx2_add(struct chunk *chunk, unsigned words, struct ledger_lanes *lanes)
 {
+    const uint64_t signs = ledger_word_signs(chunk->number) >> chunk->word;
     struct avx2_lanes sums = {
         .plain = {_mm256_loadu_pd(lanes->plain), _mm256_loadu_pd(lanes->plain + 4)},
         .hashed = {_mm256_loadu_pd(lanes->hashed), _mm256_loadu_pd(lanes->hashed + 4)}};
@@ -125,8 +123,8 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words, struct chunk_lane
         if (chunk->journal != NULL) {
             avx2_save(chunk, acc);
         }
-        const uint64_t mask =
-            avx2_word(acc, sum, ledger_word(chunk->word + w), chunk->least, &sums);
+        avx2_ledger(sum, signs >> w, &sums);
+        const uint64_t mask = avx2_word(acc, sum, chunk->least);
         if (chunk->mask != NULL) {
             chunk->mask[w] = mask;
         }

@@ -3,7 +3,6 @@
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gather.h"
-#include "kernels/cpu/ledger.h"
 #include "kernels/cpu/select.h"
 
 static bool plain_supported(void)
@@ -26,13 +25,14 @@ static uint64_t plain_mark_word(const float *x, uint32_t least)
     return mask;
 }
 
-static void plain_add(struct chunk *chunk, unsigned words, struct chunk_lanes *lanes)
+static void plain_add(struct chunk *chunk, unsigned words, struct ledger_lanes *lanes)
 {
+    const uint64_t signs = ledger_word_signs(chunk->number);
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
         float sum[CHUNK_WORD];
         chunk->nonfinite += chunk_filter(sum, chunk->sum + w * CHUNK_WORD);
-        ledger_add(sum, chunk->word + w, lanes->plain, lanes->hashed);
+        ledger_add(sum, (signs >> (chunk->word + w)) & 1u, lanes);
         if (chunk->journal != NULL) {
             memcpy(chunk->journal->old + chunk->saved, acc, sizeof sum);
             chunk->saved += CHUNK_WORD;

@@ -117,7 +117,7 @@ static void fused_add(
     struct chunk chunk = {
         .acc = pass->residual + first,
         .sum = fused_sum(pass, first, length, buffer),
-        .word = first / CHUNK_WORD,
+        .number = number,
         .journal = journal,
         .mask = mask,
         .least = pass->least,

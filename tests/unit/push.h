@@ -36,14 +36,35 @@ static inline float element_of(const void *gradient, enum dtype dtype, uint64_t 
     return (float)(dtype == DTYPE_F16 ? format_value(code, 5, 10) : format_value(code, 8, 7));
 }
 
-/* The documented order: 4096 elements a chunk, element i in lane i % 8, lanes added as a tree. */
+/* One lane of 64 elements: vectors of even and of odd parity apart, in the documented order. */
+static inline double reference_vectors(const double *word, const int order[4])
+{
+    double sum = word[8 * order[0]];
+    for (int v = 1; v < 4; v++) {
+        sum += word[8 * order[v]];
+    }
+    return sum;
+}
+
+/* The documented order of summation, with the signs as ledger_sign() gives them. */
 static inline void reference_ledger(const float *x, uint64_t n, double sums[2])
 {
+    static const int even[] = {0, 3, 5, 6};
+    static const int odd[] = {1, 2, 4, 7};
     for (uint64_t first = 0; first < n; first += 4096) {
         double lane[2][8] = {{0}};
-        for (uint64_t i = first; i < n && i < first + 4096; i++) {
-            lane[0][i % 8] += (double)x[i];
-            lane[1][i % 8] += (double)x[i] * ledger_sign(i);
+        for (uint64_t w = first; w < n && w < first + 4096; w += 64) {
+            double word[2][64] = {{0}};
+            for (uint64_t i = w; i < n && i < w + 64; i++) {
+                word[0][i - w] = (double)x[i];
+                word[1][i - w] = (double)x[i] * ledger_sign(i);
+            }
+            for (int s = 0; s < 2; s++) {
+                for (int l = 0; l < 8; l++) {
+                    lane[s][l] +=
+                        reference_vectors(word[s] + l, even) + reference_vectors(word[s] + l, odd);
+                }
+            }
         }
         for (int s = 0; s < 2; s++) {
             const double *l = lane[s];
