@@ -29,7 +29,7 @@ size_t bracket_capacity(uint64_t n, uint64_t k, unsigned ranges)
     const double rank = (double)k * (double)sample / (double)n;
     const double expected = (rank + bracket_margin(rank)) * (double)n / (double)sample;
     /* A quarter for what the guess is off; a chunk must fit behind the last entry. */
-    const uint64_t each = (uint64_t)(expected * 1.25) / ranges + CHUNK + CHUNK_PACK_SLACK;
+    const uint64_t each = (uint64_t)(expected * 1.25) / ranges + CHUNK + CHUNK_SLACK;
     /* The first list takes the sample too. */
     return (each > sample ? each : sample) + LINE;
 }
@@ -106,31 +106,39 @@ bool bracket_guess(struct fused *pass)
     return true;
 }
 
-/* Entries above the bracket, which are selected for sure. */
-static uint64_t bracket_sure(const struct fused *pass)
+/* Copies the candidates inside the bracket to `undecided`, of capacity `room`; those above it are
+ * selected for sure. Returns their number, or `room` if that is too small. */
+static uint64_t bracket_undecided(const struct fused *pass, float *undecided, uint64_t room)
 {
-    const uint64_t top = (uint64_t)pass->least + (UINT64_C(1) << pass->bits);
-    uint64_t sure = 0;
-    for (unsigned r = 0; top <= INT32_MAX && r < pass->ranges; r++) {
+    uint64_t count = 0;
+    for (unsigned r = 0; r < pass->ranges; r++) {
         const struct sparse *list = &pass->candidate[r];
-        sure += pass->ops->count(list->value, list->count, (uint32_t)top);
+        for (size_t i = 0; i < list->count && count < room; i++) {
+            undecided[count] = list->value[i];
+            count += (select_key(list->value[i]) - pass->least) >> pass->bits == 0;
+        }
     }
-    return sure;
+    return count;
 }
 
-static struct select_cut bracket_cut(const struct fused *pass, uint64_t sure)
+/* The cut among so many candidates, at least pass->k; pass->out->value serves as scratch. */
+static struct select_cut bracket_cut(const struct fused *pass, uint64_t candidates)
 {
     struct select_span spans[FUSED_MAX_RANGES];
+    const uint64_t room = pass->k;
+    const uint64_t undecided = bracket_undecided(pass, pass->out->value, room);
+    const uint64_t sure = candidates - undecided;
+    if (undecided < room && sure < pass->k) {
+        spans[0] = (struct select_span){.x = pass->out->value, .length = undecided, .stride = 1};
+        return select_cut_between(
+            spans, 1, pass->least, pass->bits, pass->k - sure, pass->histogram);
+    }
+    /* The bracket is too wide for the scratch, or the k-th lies above it. */
     for (unsigned r = 0; r < pass->ranges; r++) {
         const struct sparse *list = &pass->candidate[r];
         spans[r] = (struct select_span){.x = list->value, .length = list->count, .stride = 1};
     }
-    if (sure >= pass->k) { /* the guess was too low: the k-th lies above */
-        const uint32_t top = pass->least + (1u << pass->bits);
-        return select_cut_between(spans, pass->ranges, top, 31, pass->k, pass->histogram);
-    }
-    return select_cut_between(
-        spans, pass->ranges, pass->least, pass->bits, pass->k - sure, pass->histogram);
+    return select_cut_between(spans, pass->ranges, pass->least, 31, pass->k, pass->histogram);
 }
 
 bool bracket_select(struct fused *pass)
@@ -145,9 +153,9 @@ bool bracket_select(struct fused *pass)
     if (candidates < pass->k) {
         return false;
     }
-    struct select_cut cut = bracket_cut(pass, bracket_sure(pass));
+    struct select_cut cut = bracket_cut(pass, candidates);
     for (unsigned r = 0; r < pass->ranges; r++) {
-        select_filter(&pass->candidate[r], &cut, pass->out, pass->k);
+        chunk_select(pass->ops, &pass->candidate[r], &cut, pass->out, pass->k);
     }
     return true;
 }

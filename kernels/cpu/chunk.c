@@ -20,65 +20,61 @@ static uint64_t chunk_tail_bits(unsigned rest)
 }
 
 /* The last elements of a chunk, fewer than a word, by way of padded copies. */
-static void chunk_add_tail(
-    const struct chunk_ops *ops, struct chunk *tail, unsigned rest, struct ledger_lanes *lanes)
+static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigned rest)
 {
     float acc[CHUNK_WORD] = {0};
     float sum[CHUNK_WORD] = {0};
-    float *const home = tail->acc;
-    memcpy(acc, tail->acc, rest * sizeof *acc);
-    memcpy(sum, tail->sum, rest * sizeof *sum);
-    if (tail->journal != NULL) {
-        memcpy(tail->journal->old + tail->saved, acc, rest * sizeof *acc);
-        journal_save(tail->journal, tail->saved + rest);
+    float *const home = chunk->acc;
+    memcpy(acc, chunk->acc, rest * sizeof *acc);
+    memcpy(sum, chunk->sum, rest * sizeof *sum);
+    if (chunk->journal != NULL) {
+        const unsigned first = chunk->word * CHUNK_WORD;
+        memcpy(chunk->journal->old + first, acc, rest * sizeof *acc);
+        journal_save(chunk->journal, first + rest);
     }
-    tail->journal = NULL;
-    tail->acc = acc;
-    tail->sum = sum;
-    ops->add(tail, 1, lanes);
+    chunk->journal = NULL;
+    chunk->acc = acc;
+    chunk->sum = sum;
+    chunk->valid = chunk_tail_bits(rest);
+    ops->add(chunk, 1);
     memcpy(home, acc, rest * sizeof *acc);
-    if (tail->mask != NULL) {
-        tail->mask[0] &= chunk_tail_bits(rest);
-    }
 }
 
-void chunk_add(const struct chunk_ops *ops, struct chunk *chunk, unsigned length, double sums[2])
+void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length)
 {
-    struct ledger_lanes lanes = {0};
-    const unsigned words = length / CHUNK_WORD;
-    ops->add(chunk, words, &lanes);
+    chunk->valid = UINT64_MAX;
+    ops->add(chunk, length / CHUNK_WORD);
     if (length % CHUNK_WORD != 0) {
-        struct chunk tail = *chunk;
-        tail.acc += words * CHUNK_WORD;
-        tail.sum += words * CHUNK_WORD;
-        tail.word += words;
-        tail.mask = chunk->mask != NULL ? chunk->mask + words : NULL;
-        chunk_add_tail(ops, &tail, length % CHUNK_WORD, &lanes);
-        chunk->nonfinite = tail.nonfinite;
+        chunk_tail(ops, chunk, length % CHUNK_WORD);
     }
-    ledger_total(&lanes, chunk->number, sums);
 }
 
-size_t chunk_pack(const struct chunk_ops *ops, const float *x, const uint64_t *mask,
-    unsigned length, uint32_t first, uint32_t *position, float *value)
+void chunk_sums(struct chunk *chunk, double sums[2])
 {
-    return ops->pack(x, mask, (length + CHUNK_WORD - 1) / CHUNK_WORD, first, position, value);
+    ledger_total(&chunk->lanes, chunk->number, sums);
 }
 
-size_t chunk_collect(const struct chunk_ops *ops, const float *x, unsigned length, uint32_t least,
-    uint32_t first, uint32_t *position, float *value)
+void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length, uint32_t least,
+    uint32_t position, struct sparse *list)
 {
-    uint64_t mask[CHUNK_WORDS];
-    const unsigned words = length / CHUNK_WORD;
     const unsigned rest = length % CHUNK_WORD;
-    ops->mark(x, words, least, mask);
+    const uint64_t whole = length - rest;
+    ops->collect(x, (unsigned)(whole / CHUNK_WORD), least, UINT64_MAX, position, list);
     if (rest != 0) {
         float tail[CHUNK_WORD] = {0};
-        memcpy(tail, x + words * CHUNK_WORD, rest * sizeof *tail);
-        ops->mark(tail, 1, least, mask + words);
-        mask[words] &= chunk_tail_bits(rest);
+        memcpy(tail, x + whole, rest * sizeof *tail);
+        ops->collect(tail, 1, least, chunk_tail_bits(rest), position + (uint32_t)whole, list);
     }
-    return chunk_pack(ops, x, mask, length, first, position, value);
+}
+
+void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct select_cut *cut,
+    struct sparse *out, size_t end)
+{
+    if (cut->ties == SELECT_ALL) {
+        ops->filter(list, cut->key, out);
+    } else {
+        select_filter(list, cut, out, end);
+    }
 }
 
 extern const struct chunk_ops chunk_plain;

@@ -11,25 +11,30 @@
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ledger.h"
+#include "kernels/cpu/select.h"
 
 enum { CHUNK_WORD = LEDGER_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
 
-/* Slack that pack() needs behind the last entry it returns. */
-enum { CHUNK_PACK_SLACK = 2 };
+/* What a list of candidates needs behind its last entry beyond what is collected. */
+enum { CHUNK_SLACK = 2 };
 
-/* One chunk, or its tail, on its way through add(). */
+/* A chunk on its way through chunk_step(). The first four fields are set by the caller, the next
+ * three before each step, the others are zero at first. */
 struct chunk {
-    float *acc;
-    const float *sum;        /* what is added, not filtered yet */
-    uint64_t number;         /* of the chunk in the tensor */
-    unsigned word;           /* the first word of acc in the chunk: 0, or the tail's */
-    struct journal *journal; /* or NULL */
-    uint64_t saved;          /* elements of the chunk that are in the journal */
-    uint64_t *mask; /* bit i % 64 of mask[i / 64]: the key of acc[i] is at least `least`. Or NULL */
-    uint32_t least; /* below 2^31 */
-    unsigned nonfinite; /* grows by the elements left out */
+    float *acc;               /* the next element */
+    const float *sum;         /* what is added to it, not filtered yet */
+    uint64_t number;          /* of the chunk in the tensor */
+    struct journal *journal;  /* open for the chunk, or NULL */
+    struct sparse *candidate; /* NULL, or the list that takes the elements of this step whose key */
+    uint32_t least;           /* is at least this, which is below 2^31 */
+    uint32_t position;        /* of the step's first element in that list */
+    uint64_t valid;           /* bits of a word that exist */
+    unsigned word;            /* number of the next word in the chunk */
+    unsigned nonfinite;       /* elements left out */
+    struct ledger_lanes lanes;
 };
 
+/* Implementations work on whole words. */
 struct chunk_ops {
     const char *name;
     bool (*supported)(void);
@@ -38,19 +43,19 @@ struct chunk_ops {
     void (*gather)(float *sum, const void *const *gradients, unsigned count, enum dtype dtype,
         uint64_t first, unsigned length);
 
-    /* acc += finite elements of sum, journalled, with the ledger's lanes and the mask. */
-    void (*add)(struct chunk *chunk, unsigned words, struct ledger_lanes *lanes);
+    /* acc += finite elements of sum, journalled; the ledger's lanes; the candidates. Moves the
+     * chunk's pointers, position and word behind what was done. */
+    void (*add)(struct chunk *chunk, unsigned words);
 
-    /* The mask alone. */
-    void (*mark)(const float *x, unsigned words, uint32_t least, uint64_t *mask);
-
-    /* Appends the marked elements; position counts from `first`. Returns their number. May write
-     * CHUNK_PACK_SLACK entries more. */
-    size_t (*pack)(const float *x, const uint64_t *mask, unsigned words, uint32_t first,
-        uint32_t *position, float *value);
+    /* Appends the elements whose key is at least `least` and whose bit in `valid` is set. */
+    void (*collect)(const float *x, unsigned words, uint32_t least, uint64_t valid,
+        uint32_t position, struct sparse *list);
 
     /* The number of elements whose key is at least `least`. */
     size_t (*count)(const float *x, size_t n, uint32_t least);
+
+    /* Appends the entries of a list whose key is at least `least`. */
+    void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);
 };
 
 /** All implementations of this build, the best last, NULL-terminated. */
@@ -59,17 +64,21 @@ extern const struct chunk_ops *const chunk_table[];
 /** The best one that this processor supports. */
 const struct chunk_ops *chunk_best(void);
 
-/** Adds chunk->sum to the chunk's `length` <= CHUNK elements; sums: on return the chunk's two sums.
+/** Adds the chunk's next `length` elements, a multiple of CHUNK_WORD but for the chunk's last step.
  */
-void chunk_add(const struct chunk_ops *ops, struct chunk *chunk, unsigned length, double sums[2]);
+void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length);
 
-/** mark() and pack() for `length` <= CHUNK elements. */
-size_t chunk_collect(const struct chunk_ops *ops, const float *x, unsigned length, uint32_t least,
-    uint32_t first, uint32_t *position, float *value);
+/** The sums of all steps of the chunk. */
+void chunk_sums(struct chunk *chunk, double sums[2]);
 
-/** pack() for `length` <= CHUNK marked elements. */
-size_t chunk_pack(const struct chunk_ops *ops, const float *x, const uint64_t *mask,
-    unsigned length, uint32_t first, uint32_t *position, float *value);
+/** Appends those of the `length` elements whose key is at least `least`; the first has `position`.
+ * list: room for `length` + CHUNK_SLACK more. */
+void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length, uint32_t least,
+    uint32_t position, struct sparse *list);
+
+/** Appends the selected entries of a list, as select_filter(). */
+void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct select_cut *cut,
+    struct sparse *out, size_t end);
 
 /** Copies a word with -0.0, which adds nothing, for non-finite elements; returns their number. */
 unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum);

@@ -1,6 +1,7 @@
 /* The chunk operations with AVX2, for x86-64 processors that have it. */
 #ifdef __x86_64__
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gather.h"
@@ -48,14 +49,13 @@ AVX2 static inline bool avx2_all_finite(const float *sum)
     return _mm256_testz_si256(bad, bad) != 0;
 }
 
-AVX2 static inline void avx2_save(struct chunk *chunk, const float *acc)
+AVX2 static inline void avx2_save(struct journal *journal, unsigned word, const float *acc)
 {
-    float *const old = chunk->journal->old + chunk->saved;
+    float *const old = journal->old + word * CHUNK_WORD;
     for (unsigned j = 0; j < VECTORS; j++) {
         _mm256_storeu_ps(old + j * VECTOR, _mm256_loadu_ps(acc + j * VECTOR));
     }
-    chunk->saved += CHUNK_WORD;
-    journal_save(chunk->journal, chunk->saved);
+    journal_save(journal, (word + 1) * CHUNK_WORD);
 }
 
 /* The ledger's lanes in registers: 0..3 and 4..7 of each sum. */
@@ -89,28 +89,79 @@ AVX2 static inline void avx2_ledger(const float *x, uint64_t negative, struct av
     }
 }
 
-/* Adds one word of finite elements; returns its mask. */
-AVX2 static inline uint64_t avx2_word(float *acc, const float *sum, uint32_t least)
+/* Bits j * 8 .. j * 8 + 7 of a word's mask: which keys are above `below`. */
+AVX2 static inline uint64_t avx2_mark(__m256 x, __m256i below, unsigned j)
 {
-    const __m256i below = _mm256_set1_epi32((int)least - 1);
+    const __m256 marked = _mm256_castsi256_ps(_mm256_cmpgt_epi32(avx2_key(x), below));
+    return (uint64_t)(uint32_t)_mm256_movemask_ps(marked) << (j * VECTOR);
+}
+
+AVX2 static inline uint64_t avx2_marks(const float *x, __m256i below)
+{
     uint64_t mask = 0;
     for (unsigned j = 0; j < VECTORS; j++) {
-        const __m256 x = _mm256_loadu_ps(sum + j * VECTOR);
-        const __m256 a = _mm256_add_ps(_mm256_loadu_ps(acc + j * VECTOR), x);
-        _mm256_storeu_ps(acc + j * VECTOR, a);
-        const __m256i marked = _mm256_cmpgt_epi32(avx2_key(a), below);
-        const uint32_t bits = (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(marked));
-        mask |= (uint64_t)bits << (j * VECTOR);
+        mask |= avx2_mark(_mm256_loadu_ps(x + j * VECTOR), below, j);
     }
     return mask;
 }
 
-AVX2 static void avx2_add(struct chunk *chunk, unsigned words, struct ledger_lanes *lanes)
+/* Adds one word of finite elements; returns its mask. */
+AVX2 static inline uint64_t avx2_word(float *acc, const float *sum, __m256i below)
 {
+    uint64_t mask = 0;
+    for (unsigned j = 0; j < VECTORS; j++) {
+        const __m256 a =
+            _mm256_add_ps(_mm256_loadu_ps(acc + j * VECTOR), _mm256_loadu_ps(sum + j * VECTOR));
+        _mm256_storeu_ps(acc + j * VECTOR, a);
+        mask |= avx2_mark(a, below, j);
+    }
+    return mask;
+}
+
+/* Appends a word's marked elements to a list of `count`; returns the new count. Most words have at
+ * most two: both are written without a look at the mask, as a branch on it would be mispredicted
+ * every other time. An empty mask writes the word's first element, which is not counted. */
+AVX2 static inline size_t avx2_pack(
+    const float *x, uint64_t mask, uint32_t position, const struct sparse *list, size_t count)
+{
+    const size_t end = count + (size_t)_mm_popcnt_u64(mask);
+    do {
+        for (unsigned i = 0; i < CHUNK_SLACK; i++) {
+            const unsigned at = (unsigned)_tzcnt_u64(mask) & (CHUNK_WORD - 1);
+            list->position[count + i] = position + at;
+            list->value[count + i] = x[at];
+            mask = _blsr_u64(mask);
+        }
+        count += CHUNK_SLACK;
+    } while (count < end);
+    return end;
+}
+
+AVX2 static inline void avx2_load_lanes(struct avx2_lanes *to, const struct ledger_lanes *from)
+{
+    for (unsigned h = 0; h < 2; h++) {
+        to->plain[h] = _mm256_loadu_pd(from->plain + 4 * h);
+        to->hashed[h] = _mm256_loadu_pd(from->hashed + 4 * h);
+    }
+}
+
+AVX2 static inline void avx2_store_lanes(struct ledger_lanes *to, const struct avx2_lanes *from)
+{
+    for (unsigned h = 0; h < 2; h++) {
+        _mm256_storeu_pd(to->plain + 4 * h, from->plain[h]);
+        _mm256_storeu_pd(to->hashed + 4 * h, from->hashed[h]);
+    }
+}
+
+AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
+{
+    const struct sparse none = {0};
+    const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
+    const __m256i below = _mm256_set1_epi32((int)chunk->least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number) >> chunk->word;
-    struct avx2_lanes sums = {
-        .plain = {_mm256_loadu_pd(lanes->plain), _mm256_loadu_pd(lanes->plain + 4)},
-        .hashed = {_mm256_loadu_pd(lanes->hashed), _mm256_loadu_pd(lanes->hashed + 4)}};
+    size_t count = list.count;
+    struct avx2_lanes lanes;
+    avx2_load_lanes(&lanes, &chunk->lanes);
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
         const float *sum = chunk->sum + w * CHUNK_WORD;
@@ -121,56 +172,63 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words, struct ledger_lan
             sum = filtered;
         }
         if (chunk->journal != NULL) {
-            avx2_save(chunk, acc);
+            avx2_save(chunk->journal, chunk->word + w, acc);
         }
-        avx2_ledger(sum, signs >> w, &sums);
-        const uint64_t mask = avx2_word(acc, sum, chunk->least);
-        if (chunk->mask != NULL) {
-            chunk->mask[w] = mask;
+        avx2_ledger(sum, signs >> w, &lanes);
+        const uint64_t mask = avx2_word(acc, sum, below) & chunk->valid;
+        if (list.position != NULL) {
+            count = avx2_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }
-    for (unsigned h = 0; h < 2; h++) {
-        _mm256_storeu_pd(lanes->plain + 4 * h, sums.plain[h]);
-        _mm256_storeu_pd(lanes->hashed + 4 * h, sums.hashed[h]);
+    avx2_store_lanes(&chunk->lanes, &lanes);
+    if (chunk->candidate != NULL) {
+        chunk->candidate->count = count;
     }
+    chunk->acc += words * CHUNK_WORD;
+    chunk->sum += words * CHUNK_WORD;
+    chunk->position += words * CHUNK_WORD;
+    chunk->word += words;
 }
 
-AVX2 static void avx2_mark(const float *x, unsigned words, uint32_t least, uint64_t *mask)
+AVX2 static void avx2_collect(const float *x, unsigned words, uint32_t least, uint64_t valid,
+    uint32_t position, struct sparse *list)
 {
     const __m256i below = _mm256_set1_epi32((int)least - 1);
-    for (unsigned w = 0; w < words; w++) {
-        mask[w] = 0;
-        for (unsigned j = 0; j < VECTORS; j++) {
-            const __m256i key = avx2_key(_mm256_loadu_ps(x + w * CHUNK_WORD + j * VECTOR));
-            const __m256 marked = _mm256_castsi256_ps(_mm256_cmpgt_epi32(key, below));
-            mask[w] |= (uint64_t)(uint32_t)_mm256_movemask_ps(marked) << (j * VECTOR);
-        }
+    size_t count = list->count;
+    for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
+        const uint64_t mask = avx2_marks(x, below);
+        count = avx2_pack(x, mask & valid, position + w * CHUNK_WORD, list, count);
     }
+    list->count = count;
 }
 
-/* Most words hold at most two entries: both are written without a look at the mask, as a branch on
- * it would be mispredicted every other time. An empty mask writes the word's first element, which
- * is not counted. */
-AVX2 static size_t avx2_pack(const float *x, const uint64_t *mask, unsigned words, uint32_t first,
-    uint32_t *position, float *value)
+AVX2 static inline void avx2_filter_word(
+    const struct sparse *list, size_t first, uint64_t mask, struct sparse *out)
 {
-    size_t count = 0;
-    for (unsigned w = 0; w < words; w++) {
-        const unsigned base = w * CHUNK_WORD;
-        uint64_t rest = mask[w];
-        const size_t end = count + (size_t)_mm_popcnt_u64(rest);
-        do {
-            for (unsigned i = 0; i < CHUNK_PACK_SLACK; i++) {
-                const unsigned at = base + ((unsigned)_tzcnt_u64(rest) & (CHUNK_WORD - 1));
-                position[count + i] = first + at;
-                value[count + i] = x[at];
-                rest = _blsr_u64(rest);
-            }
-            count += CHUNK_PACK_SLACK;
-        } while (count < end);
-        count = end;
+    size_t count = out->count;
+    for (; mask != 0; mask = _blsr_u64(mask)) {
+        const size_t at = first + (size_t)_tzcnt_u64(mask);
+        out->position[count] = list->position[at];
+        out->value[count] = list->value[at];
+        count++;
     }
-    return count;
+    out->count = count;
+}
+
+AVX2 static void avx2_filter(const struct sparse *list, uint32_t least, struct sparse *out)
+{
+    const __m256i below = _mm256_set1_epi32((int)least - 1);
+    const size_t rest = list->count % CHUNK_WORD;
+    const size_t whole = list->count - rest;
+    for (size_t i = 0; i < whole; i += CHUNK_WORD) {
+        avx2_filter_word(list, i, avx2_marks(list->value + i, below), out);
+    }
+    if (rest != 0) {
+        float tail[CHUNK_WORD] = {0};
+        memcpy(tail, list->value + whole, rest * sizeof *tail);
+        const uint64_t valid = (UINT64_C(1) << rest) - 1;
+        avx2_filter_word(list, whole, avx2_marks(tail, below) & valid, out);
+    }
 }
 
 AVX2 static size_t avx2_count(const float *x, size_t n, uint32_t least)
@@ -189,8 +247,8 @@ const struct chunk_ops chunk_avx2 = {
     .supported = avx2_supported,
     .gather = avx2_gather,
     .add = avx2_add,
-    .mark = avx2_mark,
-    .pack = avx2_pack,
+    .collect = avx2_collect,
     .count = avx2_count,
+    .filter = avx2_filter,
 };
 #endif

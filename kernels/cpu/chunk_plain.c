@@ -16,57 +16,49 @@ static void plain_gather(float *sum, const void *const *gradients, unsigned coun
     gather_all(sum, gradients, count, dtype, first, length);
 }
 
-static uint64_t plain_mark_word(const float *x, uint32_t least)
+static void plain_collect_word(
+    const float *x, uint32_t least, uint64_t valid, uint32_t position, struct sparse *list)
 {
-    uint64_t mask = 0;
     for (unsigned i = 0; i < CHUNK_WORD; i++) {
-        mask |= (uint64_t)(select_key(x[i]) >= least) << i;
+        if (select_key(x[i]) >= least && (valid >> i & 1u) != 0) {
+            list->position[list->count] = position + i;
+            list->value[list->count++] = x[i];
+        }
     }
-    return mask;
 }
 
-static void plain_add(struct chunk *chunk, unsigned words, struct ledger_lanes *lanes)
+static void plain_add(struct chunk *chunk, unsigned words)
 {
     const uint64_t signs = ledger_word_signs(chunk->number);
-    for (unsigned w = 0; w < words; w++) {
-        float *const acc = chunk->acc + w * CHUNK_WORD;
+    for (; words > 0; words--) {
         float sum[CHUNK_WORD];
-        chunk->nonfinite += chunk_filter(sum, chunk->sum + w * CHUNK_WORD);
-        ledger_add(sum, (signs >> (chunk->word + w)) & 1u, lanes);
+        chunk->nonfinite += chunk_filter(sum, chunk->sum);
+        ledger_add(sum, (signs >> chunk->word) & 1u, &chunk->lanes);
         if (chunk->journal != NULL) {
-            memcpy(chunk->journal->old + chunk->saved, acc, sizeof sum);
-            chunk->saved += CHUNK_WORD;
-            journal_save(chunk->journal, chunk->saved);
+            const unsigned first = chunk->word * CHUNK_WORD;
+            memcpy(chunk->journal->old + first, chunk->acc, sizeof sum);
+            journal_save(chunk->journal, first + CHUNK_WORD);
         }
         for (unsigned i = 0; i < CHUNK_WORD; i++) {
-            acc[i] += sum[i];
+            chunk->acc[i] += sum[i];
         }
-        if (chunk->mask != NULL) {
-            chunk->mask[w] = plain_mark_word(acc, chunk->least);
+        if (chunk->candidate != NULL) {
+            plain_collect_word(
+                chunk->acc, chunk->least, chunk->valid, chunk->position, chunk->candidate);
         }
+        chunk->acc += CHUNK_WORD;
+        chunk->sum += CHUNK_WORD;
+        chunk->position += CHUNK_WORD;
+        chunk->word++;
     }
 }
 
-static void plain_mark(const float *x, unsigned words, uint32_t least, uint64_t *mask)
+static void plain_collect(const float *x, unsigned words, uint32_t least, uint64_t valid,
+    uint32_t position, struct sparse *list)
 {
     for (unsigned w = 0; w < words; w++) {
-        mask[w] = plain_mark_word(x + w * CHUNK_WORD, least);
+        plain_collect_word(x + w * CHUNK_WORD, least, valid, position + w * CHUNK_WORD, list);
     }
-}
-
-static size_t plain_pack(const float *x, const uint64_t *mask, unsigned words, uint32_t first,
-    uint32_t *position, float *value)
-{
-    size_t count = 0;
-    for (unsigned w = 0; w < words; w++) {
-        for (uint64_t rest = mask[w]; rest != 0; rest &= rest - 1) {
-            const unsigned i = w * CHUNK_WORD + (unsigned)__builtin_ctzll(rest);
-            position[count] = first + i;
-            value[count] = x[i];
-            count++;
-        }
-    }
-    return count;
 }
 
 extern const struct chunk_ops chunk_plain;
@@ -75,7 +67,7 @@ const struct chunk_ops chunk_plain = {
     .supported = plain_supported,
     .gather = plain_gather,
     .add = plain_add,
-    .mark = plain_mark,
-    .pack = plain_pack,
+    .collect = plain_collect,
     .count = select_count_from,
+    .filter = select_filter_from,
 };

@@ -107,57 +107,95 @@ static const float *fused_sum(
     return buffer;
 }
 
-/* Adds the gradients to a chunk; with a mask, marks what reaches pass->least. */
-static void fused_add(
-    struct fused *pass, uint64_t number, unsigned length, struct journal *journal, uint64_t *mask)
-{
-    const uint64_t first = number * CHUNK;
-    struct chunk_record *record = &pass->progress->chunk[number];
-    float buffer[CHUNK];
-    struct chunk chunk = {
-        .acc = pass->residual + first,
-        .sum = fused_sum(pass, first, length, buffer),
-        .number = number,
-        .journal = journal,
-        .mask = mask,
-        .least = pass->least,
-    };
-    if (journal != NULL) {
-        journal_open(journal, pass->id, pass->stamp, number);
-    }
-    chunk_add(pass->ops, &chunk, length, record->sums);
-    record->nonfinite = chunk.nonfinite;
-    journal_close(journal, record, pass->stamp);
-}
-
 static unsigned fused_length(const struct fused *pass, uint64_t chunk)
 {
     const uint64_t rest = view_size(&pass->view) - chunk * CHUNK;
     return rest < CHUNK ? (unsigned)rest : CHUNK;
 }
 
-/* A chunk of a global selection: its candidates go to the range's list. */
-static void fused_collect(
-    struct fused *pass, uint64_t number, unsigned range, struct journal *journal)
-{
-    struct sparse *list = &pass->candidate[range];
-    const unsigned length = fused_length(pass, number);
-    const uint32_t first = (uint32_t)(number * CHUNK);
-    uint32_t *const position = list->position + list->count;
-    float *const value = list->value + list->count;
-    float *const acc = pass->residual + first;
-    uint64_t mask[CHUNK_WORDS];
+/* A chunk whose elements go by: they are added, or were added before and are only looked at. */
+struct fused_stream {
+    struct fused *pass;
+    struct chunk chunk;
+    bool added; /* already, by an earlier attempt */
+    bool look;  /* the elements are complete */
+    float buffer[CHUNK];
+};
 
-    if (list->capacity - list->count < CHUNK + CHUNK_PACK_SLACK) {
+static void fused_open(
+    struct fused *pass, uint64_t number, struct journal *journal, struct fused_stream *stream)
+{
+    const uint64_t first = number * CHUNK;
+    stream->pass = pass;
+    stream->added = fused_is_added(pass, number);
+    stream->look = stream->added;
+    stream->chunk = (struct chunk){.acc = pass->residual + first, .number = number};
+    if (stream->added) {
+        return;
+    }
+    stream->chunk.sum = fused_sum(pass, first, fused_length(pass, number), stream->buffer);
+    stream->chunk.journal = journal;
+    if (journal != NULL) {
+        journal_open(journal, pass->id, pass->stamp, number);
+    }
+}
+
+static void fused_close(struct fused_stream *stream, struct journal *journal)
+{
+    struct chunk_record *record = &stream->pass->progress->chunk[stream->chunk.number];
+    if (stream->added) {
+        return;
+    }
+    chunk_sums(&stream->chunk, record->sums);
+    record->nonfinite = stream->chunk.nonfinite;
+    journal_close(journal, record, stream->pass->stamp);
+}
+
+/* Takes the chunk's next elements; with a list, collects those whose key is at least `least`. */
+static void fused_step(struct fused_stream *stream, unsigned length, uint32_t least,
+    uint32_t position, struct sparse *list)
+{
+    struct chunk *chunk = &stream->chunk;
+    if (!stream->look) {
+        chunk->candidate = list;
+        chunk->least = least;
+        chunk->position = position;
+        chunk_step(stream->pass->ops, chunk, length);
+        return;
+    }
+    if (list != NULL) {
+        chunk_collect(stream->pass->ops, chunk->acc, length, least, position, list);
+    }
+    chunk->acc += length;
+}
+
+/* A chunk of a global selection, whose candidates go to the range's list, or of none. */
+static void fused_chunk(struct fused_stream *stream, uint64_t number, unsigned range)
+{
+    struct fused *pass = stream->pass;
+    struct sparse *list = &pass->candidate[range];
+    if (pass->mode == FUSED_BRACKET && list->capacity - list->count < CHUNK + CHUNK_SLACK) {
         pass->overflow[range] = true;
     }
-    if (!fused_is_added(pass, number)) {
-        fused_add(pass, number, length, journal, mask);
-        if (!pass->overflow[range]) {
-            list->count += chunk_pack(pass->ops, acc, mask, length, first, position, value);
-        }
-    } else if (!pass->overflow[range]) {
-        list->count += chunk_collect(pass->ops, acc, length, pass->least, first, position, value);
+    fused_step(stream, fused_length(pass, number), pass->least, (uint32_t)(number * CHUNK),
+        pass->mode == FUSED_BRACKET && !pass->overflow[range] ? list : NULL);
+}
+
+/* A chunk of rows. Rows of whole words are collected while they are added, others after it. */
+static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
+{
+    const struct fused *pass = stream->pass;
+    const unsigned length = fused_length(pass, number);
+    if (!stream->look && pass->view.length % CHUNK_WORD != 0) {
+        fused_step(stream, length, 0, 0, NULL);
+        stream->chunk.acc = pass->residual + number * CHUNK;
+        stream->look = true;
+    }
+    for (unsigned done = 0; done < length;) {
+        const unsigned step = rows_open(rows, number * CHUNK + done, length - done);
+        fused_step(stream, step, rows->least, rows->position, rows->list);
+        rows_close(rows);
+        done += step;
     }
 }
 
@@ -170,18 +208,16 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
 {
     const uint64_t end = fused_first_chunk(pass, range + 1);
     struct rows rows = rows_begin(pass, range);
+    struct fused_stream stream;
     assert(range < pass->ranges);
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
-        if (pass->mode == FUSED_BRACKET) {
-            fused_collect(pass, c, range, journal);
-            continue;
-        }
-        if (!fused_is_added(pass, c)) {
-            fused_add(pass, c, fused_length(pass, c), journal, NULL);
-        }
+        fused_open(pass, c, journal, &stream);
         if (pass->mode == FUSED_ROWS) {
-            rows_select_until(&rows, c * CHUNK + fused_length(pass, c));
+            fused_chunk_rows(&stream, c, &rows);
+        } else {
+            fused_chunk(&stream, c, range);
         }
+        fused_close(&stream, journal);
     }
 }
 

@@ -12,106 +12,152 @@ static uint64_t rows_limit(uint64_t length, uint64_t k)
 
 size_t rows_capacity(uint64_t length, uint64_t k)
 {
-    return rows_limit(length, k) + CHUNK + CHUNK_PACK_SLACK;
+    return rows_limit(length, k) + CHUNK + CHUNK_SLACK;
 }
+
+/* The margin at first, and within which bounds it adapts. */
+static const float margin_first = 0.05f;
+static const float margin_least = 0.002f;
+static const float margin_most = 0.5f;
 
 struct rows rows_begin(struct fused *pass, unsigned range)
 {
-    struct rows rows = {.pass = pass, .range = range};
-    if (pass->mode == FUSED_ROWS) {
-        const uint64_t first = fused_first_chunk(pass, range) * CHUNK;
-        rows.next = first / pass->view.length + (first % pass->view.length != 0);
-    }
-    return rows;
+    return (struct rows){.pass = pass,
+        .margin = margin_first,
+        .candidate = &pass->candidate[range],
+        .histogram = pass->histogram + (size_t)range * SELECT_BINS};
 }
 
-/* A little below what the threshold was: the mass of a residual sits just under it. */
 static float rows_guess(const struct rows *rows, uint64_t row)
 {
     const float *hints = rows->pass->hints;
-    return hints != NULL && hints[row] > 0 ? hints[row] * 0.97f : rows->last * 0.9f;
+    const float expected = hints != NULL && hints[row] > 0 ? hints[row] : rows->last;
+    return expected * (1.0f - rows->margin);
 }
 
-/* Collects what reaches the guess; false unless that is at least k and not too much. */
-static bool rows_collect(const struct fused *pass, const float *x, float guess, struct sparse *list)
+/* A miss costs a second look at the row, every candidate a little. */
+static void rows_adapt(struct rows *rows)
 {
-    const uint64_t length = pass->view.length;
-    const uint64_t limit = rows_limit(length, pass->k);
-    const uint32_t least = select_key(guess);
-    list->count = 0;
-    for (uint64_t first = 0; first < length && list->count <= limit; first += CHUNK) {
-        const uint64_t rest = length - first;
-        list->count += chunk_collect(pass->ops, x + first, rest < CHUNK ? (unsigned)rest : CHUNK,
-            least, (uint32_t)first, list->position + list->count, list->value + list->count);
+    const uint64_t count = rows->candidate->count;
+    const uint64_t k = rows->pass->k;
+    if (count < k) {
+        rows->margin = rows->margin < margin_most / 2 ? rows->margin * 2 : margin_most;
+    } else if (count > k + k / 2 && rows->margin > margin_least) {
+        rows->margin *= 0.9f;
     }
-    return list->count >= pass->k && list->count <= limit;
 }
 
-/* The smallest magnitude of the k entries. */
-static float rows_least(const float *value, uint64_t k)
+static bool rows_too_many(const struct rows *rows)
 {
-    uint32_t least = select_key(value[0]);
-    for (uint64_t i = 1; i < k; i++) {
-        const uint32_t key = select_key(value[i]);
-        least = key < least ? key : least;
+    return rows->candidate->count > rows_limit(rows->pass->view.length, rows->pass->k);
+}
+
+unsigned rows_open(struct rows *rows, uint64_t element, unsigned most)
+{
+    const uint64_t length = rows->pass->view.length;
+    const uint64_t offset = element % length;
+    const unsigned piece = length - offset < most ? (unsigned)(length - offset) : most;
+    if (offset == 0) {
+        rows->whole = true;
+        rows->guess = rows_guess(rows, element / length);
+        rows->candidate->count = 0;
     }
-    return convert_float(least);
+    rows->end = element + piece;
+    rows->list = rows->whole && rows->guess > 0 && !rows_too_many(rows) ? rows->candidate : NULL;
+    rows->least = select_key(rows->guess);
+    rows->position = (uint32_t)element;
+    return piece;
 }
 
-static struct select_cut rows_cut(
-    const struct fused *pass, const struct sparse *list, uint32_t histogram[SELECT_BINS])
+/* Collects a row that is complete. */
+static void rows_collect(struct rows *rows, uint64_t row, float guess)
 {
+    const uint64_t length = rows->pass->view.length;
+    const uint64_t end = (row + 1) * length;
+    rows->candidate->count = 0;
+    for (uint64_t at = row * length; at < end && !rows_too_many(rows); at += CHUNK) {
+        chunk_collect(rows->pass->ops, rows->pass->residual + at,
+            end - at < CHUNK ? end - at : CHUNK, select_key(guess), (uint32_t)at, rows->candidate);
+    }
+}
+
+static struct select_cut rows_cut(const struct rows *rows)
+{
+    const struct sparse *list = rows->candidate;
     if (list->count <= SELECT_SHORT) {
-        return select_cut_bisect(list->value, list->count, pass->k, pass->ops->count);
+        return select_cut_bisect(list->value, list->count, rows->pass->k, rows->pass->ops->count);
     }
     const struct select_span span = {.x = list->value, .length = list->count, .stride = 1};
-    return select_cut_between(&span, 1, 0, 31, pass->k, histogram);
+    return select_cut_between(&span, 1, 0, 31, rows->pass->k, rows->histogram);
 }
 
+static void rows_select_plain(const struct rows *rows, uint64_t row, struct sparse *out)
+{
+    const uint64_t first = row * rows->pass->view.length;
+    const struct view whole = {.fibres = 1, .length = rows->pass->view.length, .stride = 1};
+    select_top(rows->pass->residual + first, &whole, rows->pass->k, out, rows->histogram);
+    for (size_t i = 0; i < out->count; i++) {
+        out->position[i] += (uint32_t)first;
+    }
+}
+
+/* The smallest magnitude of the entries. */
+static float rows_threshold(const struct sparse *list)
+{
+    int32_t least = INT32_MAX;
+    for (size_t i = 0; i < list->count; i++) {
+        const int32_t key = (int32_t)select_key(list->value[i]);
+        least = key < least ? key : least;
+    }
+    return convert_float((uint32_t)least);
+}
+
+/* Selects a row; rows->candidate holds what reaches the guess, if there is one. */
 static void rows_select(struct rows *rows, uint64_t row)
 {
     struct fused *pass = rows->pass;
-    struct sparse *list = &pass->candidate[rows->range];
-    const uint64_t length = pass->view.length;
-    const float *x = pass->residual + row * length;
-    const float guess = rows_guess(rows, row);
-    uint32_t *const histogram = pass->histogram + rows->range * SELECT_BINS;
     struct sparse out = {.position = pass->out->position + row * pass->k,
         .value = pass->out->value + row * pass->k,
         .capacity = pass->k};
-    if (guess > 0 && (rows_collect(pass, x, guess, list) ||
-                         (list->count < pass->k && rows_collect(pass, x, guess * 0.5f, list)))) {
-        struct select_cut cut = rows_cut(pass, list, histogram);
-        select_filter(list, &cut, &out, pass->k);
-    } else {
-        const struct view whole = {.fibres = 1, .length = length, .stride = 1};
-        select_top(x, &whole, pass->k, &out, histogram);
+    if (rows->guess > 0) {
+        rows_adapt(rows);
+        if (rows->candidate->count < pass->k) {
+            rows_collect(rows, row, rows->guess * 0.5f);
+        }
     }
-    rows->last = rows_least(out.value, pass->k);
+    if (rows->guess > 0 && rows->candidate->count >= pass->k && !rows_too_many(rows)) {
+        struct select_cut cut = rows_cut(rows);
+        chunk_select(pass->ops, rows->candidate, &cut, &out, pass->k);
+    } else {
+        rows_select_plain(rows, row, &out);
+    }
+    rows->last = rows_threshold(&out);
     if (pass->hints != NULL) {
         pass->hints[row] = rows->last;
     }
-    for (uint64_t i = 0; i < pass->k; i++) {
-        out.position[i] += (uint32_t)(row * length);
-    }
 }
 
-void rows_select_until(struct rows *rows, uint64_t end)
+void rows_close(struct rows *rows)
 {
-    for (; (rows->next + 1) * rows->pass->view.length <= end; rows->next++) {
-        rows_select(rows, rows->next);
+    const uint64_t length = rows->pass->view.length;
+    if (rows->whole && rows->end % length == 0) {
+        rows_select(rows, rows->end / length - 1);
     }
 }
 
 void rows_finish(struct fused *pass)
 {
-    struct rows rows = {.pass = pass};
+    const uint64_t length = pass->view.length;
+    struct rows rows = rows_begin(pass, 0);
+    uint64_t next = 0; /* no row before this one is left */
     for (unsigned r = 1; r < pass->ranges; r++) {
         const uint64_t border = fused_first_chunk(pass, r) * CHUNK;
-        const uint64_t row = border / pass->view.length;
-        if (border % pass->view.length != 0 && row >= rows.next) {
+        const uint64_t row = border / length;
+        if (border % length != 0 && row >= next) {
+            rows.guess = rows_guess(&rows, row);
+            rows_collect(&rows, row, rows.guess);
             rows_select(&rows, row);
-            rows.next = row + 1;
+            next = row + 1;
         }
     }
     pass->out->count = pass->view.fibres * pass->k;

@@ -2,8 +2,11 @@
  * The selection of contiguous fibres (rows) in a fused pass, each while it is in the cache.
  * Internal to kernels/cpu.
  *
- * A range selects the rows that lie wholly in it; those on a border of two ranges wait for
- * rows_finish(). Row f's entries have their place in the list, k * f, whoever selects it.
+ * A row's candidates are what reaches a guess: the row's threshold of the last turn, or that of the
+ * row before it, less a margin that adapts itself from row to row. Too few: once more with half the
+ * guess. Too many, or still too few: the plain selection. A range selects the rows that lie wholly
+ * in it; those on a border of two ranges wait for rows_finish(). Row f's entries have their place
+ * in the list, k * f, whoever selects it.
  */
 #ifndef ADTOPK_KERNELS_ROWS_H
 #define ADTOPK_KERNELS_ROWS_H
@@ -13,12 +16,21 @@
 /* Shorter rows are selected by the plain selection. */
 enum { ROWS_SHORTEST = 128 };
 
-/* A range on its way through its rows. */
+/* A range on its way through its rows, piece by piece. */
 struct rows {
     struct fused *pass;
-    unsigned range;
-    uint64_t next; /* the first row that is not selected yet */
-    float last;    /* threshold of the row before, 0 if unknown */
+    struct sparse *candidate;
+    uint32_t *histogram;
+    float last;   /* threshold of the row before, 0 if unknown */
+    float margin; /* how far below the expected threshold the guess is, relative */
+    float guess;  /* for the row at hand, 0 if there is none */
+    bool whole;   /* the row at hand begins in this range */
+    uint64_t end; /* element behind the piece at hand */
+
+    /* How to collect the piece at hand. */
+    struct sparse *list; /* NULL: not at all */
+    uint32_t least;
+    uint32_t position;
 };
 
 /** Entries of a range's list of candidates. */
@@ -26,8 +38,12 @@ size_t rows_capacity(uint64_t length, uint64_t k);
 
 struct rows rows_begin(struct fused *pass, unsigned range);
 
-/** Selects the rows that end at or before element `end`, up to which the residual is complete. */
-void rows_select_until(struct rows *rows, uint64_t end);
+/** Goes to the piece at `element`: the rest of its row, or `most` elements of it. Returns its
+ * length. */
+unsigned rows_open(struct rows *rows, uint64_t element, unsigned most);
+
+/** The piece is added and collected: selects the row if it ends here. */
+void rows_close(struct rows *rows);
 
 /** Selects the rows on the borders of ranges. */
 void rows_finish(struct fused *pass);

@@ -51,7 +51,8 @@ struct select_cut select_cut_between(const struct select_span *spans, unsigned c
         base += bin << shift;
         bits = shift;
         if (histogram[bin] == rank) {
-            break; /* the whole bin is selected */
+            rank = SELECT_ALL; /* the whole bin is selected */
+            break;
         }
     }
     return (struct select_cut){.key = base, .ties = rank};
@@ -93,7 +94,7 @@ struct select_cut select_cut_bisect(
         const uint32_t middle = low + (high - low + 1) / 2;
         const size_t count = count_from(x, n, middle);
         if (count == k) {
-            return (struct select_cut){.key = middle, .ties = k};
+            return (struct select_cut){.key = middle, .ties = SELECT_ALL};
         }
         if (count > k) {
             low = middle;
@@ -108,25 +109,41 @@ struct select_cut select_cut_bisect(
 void select_filter(
     const struct sparse *list, struct select_cut *cut, struct sparse *out, size_t end)
 {
-    size_t count = out->count;
+    const uint32_t least = cut->key;
     uint64_t ties = cut->ties;
+    size_t count = out->count;
+    /* Every entry is written and some are counted: a branch would be mispredicted too often. */
     for (size_t i = 0; i < list->count && count < end; i++) {
-        const uint32_t key = select_key(list->value[i]);
-        const bool tie = key == cut->key && ties > 0;
+        const float value = list->value[i];
+        const uint32_t key = select_key(value);
+        const unsigned tie = (unsigned)(key == least) & (unsigned)(ties > 0);
         out->position[count] = list->position[i];
-        out->value[count] = list->value[i];
+        out->value[count] = value;
         ties -= tie;
-        count += key > cut->key || tie;
+        count += (unsigned)(key > least) | tie;
     }
     out->count = count;
     cut->ties = ties;
+}
+
+void select_filter_from(const struct sparse *list, uint32_t least, struct sparse *out)
+{
+    size_t count = out->count;
+    for (size_t i = 0; i < list->count; i++) {
+        if (select_key(list->value[i]) >= least) {
+            out->position[count] = list->position[i];
+            out->value[count] = list->value[i];
+            count++;
+        }
+    }
+    out->count = count;
 }
 
 static struct select_cut select_find_cut(
     const struct select_span *span, uint64_t k, uint32_t histogram[SELECT_BINS])
 {
     if (k == span->length) {
-        return (struct select_cut){.key = 0, .ties = k};
+        return (struct select_cut){.key = 0, .ties = SELECT_ALL};
     }
     if (span->stride == 1 && span->length <= SELECT_SHORT) {
         return select_cut_bisect(span->x, span->length, k, select_count_from);

@@ -19,7 +19,9 @@ struct select_span {
     uint64_t stride;
 };
 
-/* Selected are: every key above `key`, and the first `ties` entries whose key equals it. */
+/* Selected are: every key above `key`, and the first `ties` entries whose key equals it, or all of
+ * them with SELECT_ALL. */
+#define SELECT_ALL UINT64_MAX
 struct select_cut {
     uint32_t key;
     uint64_t ties;
@@ -45,5 +47,8 @@ size_t select_count_from(const float *x, size_t n, uint32_t least);
 /** Appends the list's selected entries to out, up to `end` entries in all; cut->ties shrinks. */
 void select_filter(
     const struct sparse *list, struct select_cut *cut, struct sparse *out, size_t end);
+
+/** The same where cut->ties is SELECT_ALL: all entries whose key is at least `least`. */
+void select_filter_from(const struct sparse *list, uint32_t least, struct sparse *out);
 
 #endif
