@@ -14,12 +14,8 @@ unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum)
     return left_out;
 }
 
-static uint64_t chunk_tail_bits(unsigned rest)
-{
-    return (UINT64_C(1) << rest) - 1;
-}
-
-/* The last elements of a chunk, fewer than a word, by way of padded copies. */
+/* The last elements of a chunk, fewer than a word, by way of copies padded with
+ * zeros, which add nothing and are no candidates. */
 static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigned rest)
 {
     float acc[CHUNK_WORD] = {0};
@@ -35,14 +31,12 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     chunk->journal = NULL;
     chunk->acc = acc;
     chunk->sum = sum;
-    chunk->valid = chunk_tail_bits(rest);
     ops->add(chunk, 1);
     memcpy(home, acc, rest * sizeof *acc);
 }
 
 void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length)
 {
-    chunk->valid = UINT64_MAX;
     ops->add(chunk, length / CHUNK_WORD);
     if (length % CHUNK_WORD != 0) {
         chunk_tail(ops, chunk, length % CHUNK_WORD);
@@ -59,11 +53,11 @@ void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length,
 {
     const unsigned rest = length % CHUNK_WORD;
     const uint64_t whole = length - rest;
-    ops->collect(x, (unsigned)(whole / CHUNK_WORD), least, UINT64_MAX, position, list);
+    ops->collect(x, (unsigned)(whole / CHUNK_WORD), least, position, list);
     if (rest != 0) {
         float tail[CHUNK_WORD] = {0};
         memcpy(tail, x + whole, rest * sizeof *tail);
-        ops->collect(tail, 1, least, chunk_tail_bits(rest), position + (uint32_t)whole, list);
+        ops->collect(tail, 1, least, position + (uint32_t)whole, list);
     }
 }
 

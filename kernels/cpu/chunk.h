@@ -26,9 +26,8 @@ struct chunk {
     uint64_t number;          /* of the chunk in the tensor */
     struct journal *journal;  /* open for the chunk, or NULL */
     struct sparse *candidate; /* NULL, or the list that takes the elements of this step whose key */
-    uint32_t least;           /* is at least this, which is below 2^31 */
+    uint32_t least;           /* is at least this, above 0 and below 2^31 */
     uint32_t position;        /* of the step's first element in that list */
-    uint64_t valid;           /* bits of a word that exist */
     unsigned word;            /* number of the next word in the chunk */
     unsigned nonfinite;       /* elements left out */
     struct ledger_lanes lanes;
@@ -47,9 +46,9 @@ struct chunk_ops {
      * chunk's pointers, position and word behind what was done. */
     void (*add)(struct chunk *chunk, unsigned words);
 
-    /* Appends the elements whose key is at least `least` and whose bit in `valid` is set. */
-    void (*collect)(const float *x, unsigned words, uint32_t least, uint64_t valid,
-        uint32_t position, struct sparse *list);
+    /* Appends the elements whose key is at least `least`, above 0. */
+    void (*collect)(
+        const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list);
 
     /* The number of elements whose key is at least `least`. */
     size_t (*count)(const float *x, size_t n, uint32_t least);
@@ -71,8 +70,8 @@ void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned lengt
 /** The sums of all steps of the chunk. */
 void chunk_sums(struct chunk *chunk, double sums[2]);
 
-/** Appends those of the `length` elements whose key is at least `least`; the first has `position`.
- * list: room for `length` + CHUNK_SLACK more. */
+/** Appends those of the `length` elements whose key is at least `least` > 0; the first has
+ * `position`. list: room for `length` + CHUNK_SLACK more. */
 void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length, uint32_t least,
     uint32_t position, struct sparse *list);
 

@@ -175,7 +175,7 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
             avx2_save(chunk->journal, chunk->word + w, acc);
         }
         avx2_ledger(sum, signs >> w, &lanes);
-        const uint64_t mask = avx2_word(acc, sum, below) & chunk->valid;
+        const uint64_t mask = avx2_word(acc, sum, below);
         if (list.position != NULL) {
             count = avx2_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
@@ -190,14 +190,14 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
     chunk->word += words;
 }
 
-AVX2 static void avx2_collect(const float *x, unsigned words, uint32_t least, uint64_t valid,
-    uint32_t position, struct sparse *list)
+AVX2 static void avx2_collect(
+    const float *x, unsigned words, uint32_t least, uint32_t position, , struct sparse *list)
 {
     const __m256i below = _mm256_set1_epi32((int)least - 1);
     size_t count = list->count;
     for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
         const uint64_t mask = avx2_marks(x, below);
-        count = avx2_pack(x, mask & valid, position + w * CHUNK_WORD, list, count);
+        count = avx2_pack(x, mask, position + w * CHUNK_WORD, list, count);
     }
     list->count = count;
 }

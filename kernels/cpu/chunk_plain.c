@@ -17,10 +17,10 @@ static void plain_gather(float *sum, const void *const *gradients, unsigned coun
 }
 
 static void plain_collect_word(
-    const float *x, uint32_t least, uint64_t valid, uint32_t position, struct sparse *list)
+    const float *x, uint32_t least, uint32_t position, struct sparse *list)
 {
     for (unsigned i = 0; i < CHUNK_WORD; i++) {
-        if (select_key(x[i]) >= least && (valid >> i & 1u) != 0) {
+        if (select_key(x[i]) >= least) {
             list->position[list->count] = position + i;
             list->value[list->count++] = x[i];
         }
@@ -43,8 +43,7 @@ static void plain_add(struct chunk *chunk, unsigned words)
             chunk->acc[i] += sum[i];
         }
         if (chunk->candidate != NULL) {
-            plain_collect_word(
-                chunk->acc, chunk->least, chunk->valid, chunk->position, chunk->candidate);
+            plain_collect_word(chunk->acc, chunk->least, chunk->position, chunk->candidate);
         }
         chunk->acc += CHUNK_WORD;
         chunk->sum += CHUNK_WORD;
@@ -53,11 +52,11 @@ static void plain_add(struct chunk *chunk, unsigned words)
     }
 }
 
-static void plain_collect(const float *x, unsigned words, uint32_t least, uint64_t valid,
-    uint32_t position, struct sparse *list)
+static void plain_collect(
+    const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
 {
     for (unsigned w = 0; w < words; w++) {
-        plain_collect_word(x + w * CHUNK_WORD, least, valid, position + w * CHUNK_WORD, list);
+        plain_collect_word(x + w * CHUNK_WORD, least, position + w * CHUNK_WORD, list);
     }
 }
 

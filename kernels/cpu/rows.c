@@ -47,6 +47,13 @@ static void rows_adapt(struct rows *rows)
     }
 }
 
+/* Zeros are never candidates. */
+static uint32_t rows_key(float guess)
+{
+    const uint32_t key = select_key(guess);
+    return key > 0 ? key : 1;
+}
+
 static bool rows_too_many(const struct rows *rows)
 {
     return rows->candidate->count > rows_limit(rows->pass->view.length, rows->pass->k);
@@ -64,7 +71,7 @@ unsigned rows_open(struct rows *rows, uint64_t element, unsigned most)
     }
     rows->end = element + piece;
     rows->list = rows->whole && rows->guess > 0 && !rows_too_many(rows) ? rows->candidate : NULL;
-    rows->least = select_key(rows->guess);
+    rows->least = rows_key(rows->guess);
     rows->position = (uint32_t)element;
     return piece;
 }
@@ -77,7 +84,7 @@ static void rows_collect(struct rows *rows, uint64_t row, float guess)
     rows->candidate->count = 0;
     for (uint64_t at = row * length; at < end && !rows_too_many(rows); at += CHUNK) {
         chunk_collect(rows->pass->ops, rows->pass->residual + at,
-            end - at < CHUNK ? end - at : CHUNK, select_key(guess), (uint32_t)at, rows->candidate);
+            end - at < CHUNK ? end - at : CHUNK, rows_key(guess), (uint32_t)at, rows->candidate);
     }
 }
 
