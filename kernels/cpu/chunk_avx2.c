@@ -191,7 +191,7 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
 }
 
 AVX2 static void avx2_collect(
-    const float *x, unsigned words, uint32_t least, uint32_t position, , struct sparse *list)
+    const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
 {
     const __m256i below = _mm256_set1_epi32((int)least - 1);
     size_t count = list->count;
