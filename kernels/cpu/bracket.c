@@ -6,7 +6,7 @@
 #include "kernels/cpu/select.h"
 
 /* The sample consists of whole cache lines at equal distances. */
-enum { LINE = 16, SAMPLE_LINES = 4096, SAMPLE_SHARE = 8, SAMPLE_AHEAD = 16 };
+enum { LINE = 16, SAMPLE_LINES = 4096, SAMPLE_SHARE = 32, SAMPLE_AHEAD = 16 };
 
 /* The bracket reaches this many standard deviations of the sample's count to both sides. */
 #define BRACKET_WIDTH 4.0
@@ -93,10 +93,10 @@ bool bracket_guess(struct fused *pass)
     }
     pass->least = select_cut_between(&sample, 1, 0, 31, (uint64_t)most, pass->histogram).key;
     if (pass->least == 0) {
-        return false; /* mostly zeros: all of them would be candidates */
+        pass->least = 1; /* mostly zeros, which are no candidates */
     }
     pass->bits = 31;
-    if (fewest >= 1) {
+    if (fewest >= 1 && pass->ops->count(values, length, pass->least) >= (size_t)fewest) {
         const uint32_t high =
             select_cut_between(&sample, 1, pass->least, 31, (uint64_t)fewest, pass->histogram).key;
         for (pass->bits = 0; (high - pass->least) >> pass->bits != 0;) {

@@ -71,6 +71,27 @@ void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct
     }
 }
 
+struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
+    uint32_t histogram[SELECT_BINS])
+{
+    if (list->count <= SELECT_SHORT) {
+        return select_cut_bisect(list->value, list->count, k, ops->count);
+    }
+    const struct select_span span = {.x = list->value, .length = list->count, .stride = 1};
+    return select_cut_between(&span, 1, 0, 31, k, histogram);
+}
+
+uint32_t chunk_prune(
+    const struct chunk_ops *ops, struct sparse *list, size_t k, uint32_t histogram[SELECT_BINS])
+{
+    struct select_cut cut = chunk_cut(ops, list, k, histogram);
+    struct sparse kept = {.position = list->position, .value = list->value};
+    chunk_select(ops, list, &cut, &kept, k);
+    list->count = kept.count;
+    /* Elements that equal the last one come later than it: they lose the tie. */
+    return cut.key < INT32_MAX ? cut.key + 1 : INT32_MAX;
+}
+
 extern const struct chunk_ops chunk_plain;
 #ifdef __x86_64__
 extern const struct chunk_ops chunk_avx2;

@@ -75,7 +75,16 @@ void chunk_sums(struct chunk *chunk, double sums[2]);
 void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length, uint32_t least,
     uint32_t position, struct sparse *list);
 
-/** Appends the selected entries of a list, as select_filter(). */
+/** The cut for the k-th entry of a list of at least k. */
+struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
+    uint32_t histogram[SELECT_BINS]);
+
+/** Drops all but the k best entries of a list of at least k, in which no later element of lower key
+ * than what is returned has a place. */
+uint32_t chunk_prune(
+    const struct chunk_ops *ops, struct sparse *list, size_t k, uint32_t histogram[SELECT_BINS]);
+
+/** Appends the selected entries of a list, as select_filter(); out may be the list, emptied. */
 void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct select_cut *cut,
     struct sparse *out, size_t end);
 

@@ -117,16 +117,16 @@ static unsigned fused_length(const struct fused *pass, uint64_t chunk)
 struct fused_stream {
     struct fused *pass;
     struct chunk chunk;
-    bool added; /* already, by an earlier attempt */
-    bool look;  /* the elements are complete */
+    bool added;     /* already, by an earlier attempt */
+    bool look;      /* the elements are complete */
+    uint32_t least; /* of candidates of a global selection in this range */
     float buffer[CHUNK];
 };
 
-static void fused_open(
-    struct fused *pass, uint64_t number, struct journal *journal, struct fused_stream *stream)
+static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
 {
+    struct fused *pass = stream->pass;
     const uint64_t first = number * CHUNK;
-    stream->pass = pass;
     stream->added = fused_is_added(pass, number);
     stream->look = stream->added;
     stream->chunk = (struct chunk){.acc = pass->residual + first, .number = number};
@@ -169,16 +169,23 @@ static void fused_step(struct fused_stream *stream, unsigned length, uint32_t le
     chunk->acc += length;
 }
 
-/* A chunk of a global selection, whose candidates go to the range's list, or of none. */
-static void fused_chunk(struct fused_stream *stream, uint64_t number, unsigned range)
+static bool fused_has_room(const struct sparse *list)
+{
+    return list->capacity - list->count >= CHUNK + CHUNK_SLACK;
+}
+
+/* A chunk of a global selection. A list that is full keeps the k best of its range. */
+static void fused_chunk_global(struct fused_stream *stream, uint64_t number, unsigned range)
 {
     struct fused *pass = stream->pass;
     struct sparse *list = &pass->candidate[range];
-    if (pass->mode == FUSED_BRACKET && list->capacity - list->count < CHUNK + CHUNK_SLACK) {
-        pass->overflow[range] = true;
+    if (!fused_has_room(list) && list->count > pass->k) {
+        stream->least =
+            chunk_prune(pass->ops, list, pass->k, pass->histogram + (size_t)range * SELECT_BINS);
     }
-    fused_step(stream, fused_length(pass, number), pass->least, (uint32_t)(number * CHUNK),
-        pass->mode == FUSED_BRACKET && !pass->overflow[range] ? list : NULL);
+    pass->overflow[range] = pass->overflow[range] || !fused_has_room(list);
+    fused_step(stream, fused_length(pass, number), stream->least, (uint32_t)(number * CHUNK),
+        pass->overflow[range] ? NULL : list);
 }
 
 /* A chunk of rows. Rows of whole words are collected while they are added, others after it. */
@@ -208,14 +215,16 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
 {
     const uint64_t end = fused_first_chunk(pass, range + 1);
     struct rows rows = rows_begin(pass, range);
-    struct fused_stream stream;
+    struct fused_stream stream = {.pass = pass, .least = pass->least};
     assert(range < pass->ranges);
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
-        fused_open(pass, c, journal, &stream);
+        fused_open(&stream, c, journal);
         if (pass->mode == FUSED_ROWS) {
             fused_chunk_rows(&stream, c, &rows);
+        } else if (pass->mode == FUSED_BRACKET) {
+            fused_chunk_global(&stream, c, range);
         } else {
-            fused_chunk(&stream, c, range);
+            fused_step(&stream, fused_length(pass, c), 0, 0, NULL);
         }
         fused_close(&stream, journal);
     }

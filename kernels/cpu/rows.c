@@ -3,10 +3,10 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/select.h"
 
-/* With more candidates than this the guess is worth nothing. */
+/* A list longer than this is pruned. */
 static uint64_t rows_limit(uint64_t length, uint64_t k)
 {
-    const uint64_t limit = 8 * k + 256;
+    const uint64_t limit = 4 * k + 256;
     return limit < length ? limit : length;
 }
 
@@ -28,11 +28,17 @@ struct rows rows_begin(struct fused *pass, unsigned range)
         .histogram = pass->histogram + (size_t)range * SELECT_BINS};
 }
 
-static float rows_guess(const struct rows *rows, uint64_t row)
+/* Zeros are never candidates. Without a guess everything else is. */
+static uint32_t rows_key(float guess)
+{
+    const uint32_t key = select_key(guess);
+    return guess > 0 && key > 0 ? key : 1;
+}
+
+static float rows_expected(const struct rows *rows, uint64_t row)
 {
     const float *hints = rows->pass->hints;
-    const float expected = hints != NULL && hints[row] > 0 ? hints[row] : rows->last;
-    return expected * (1.0f - rows->margin);
+    return hints != NULL && hints[row] > 0 ? hints[row] : rows->last;
 }
 
 /* A miss costs a second look at the row, every candidate a little. */
@@ -43,20 +49,17 @@ static void rows_adapt(struct rows *rows)
     if (count < k) {
         rows->margin = rows->margin < margin_most / 2 ? rows->margin * 2 : margin_most;
     } else if (count > k + k / 2 && rows->margin > margin_least) {
-        rows->margin *= 0.9f;
+        rows->margin *= 0.97f;
     }
 }
 
-/* Zeros are never candidates. */
-static uint32_t rows_key(float guess)
+/* Keeps the list short enough for the next piece. */
+static void rows_prune(struct rows *rows)
 {
-    const uint32_t key = select_key(guess);
-    return key > 0 ? key : 1;
-}
-
-static bool rows_too_many(const struct rows *rows)
-{
-    return rows->candidate->count > rows_limit(rows->pass->view.length, rows->pass->k);
+    const struct fused *pass = rows->pass;
+    if (rows->candidate->count > rows_limit(pass->view.length, pass->k)) {
+        rows->least = chunk_prune(pass->ops, rows->candidate, pass->k, rows->histogram);
+    }
 }
 
 unsigned rows_open(struct rows *rows, uint64_t element, unsigned most)
@@ -65,37 +68,29 @@ unsigned rows_open(struct rows *rows, uint64_t element, unsigned most)
     const uint64_t offset = element % length;
     const unsigned piece = length - offset < most ? (unsigned)(length - offset) : most;
     if (offset == 0) {
-        rows->whole = true;
-        rows->guess = rows_guess(rows, element / length);
-        rows->candidate->count = 0;
+        rows->expected = rows_expected(rows, element / length);
+        rows->least = rows_key(rows->expected * (1.0f - rows->margin));
+        rows->list = rows->candidate;
+        rows->list->count = 0;
     }
+    rows_prune(rows);
     rows->end = element + piece;
-    rows->list = rows->whole && rows->guess > 0 && !rows_too_many(rows) ? rows->candidate : NULL;
-    rows->least = rows_key(rows->guess);
     rows->position = (uint32_t)element;
     return piece;
 }
 
 /* Collects a row that is complete. */
-static void rows_collect(struct rows *rows, uint64_t row, float guess)
+static void rows_collect(struct rows *rows, uint64_t row, uint32_t least)
 {
     const uint64_t length = rows->pass->view.length;
     const uint64_t end = (row + 1) * length;
     rows->candidate->count = 0;
-    for (uint64_t at = row * length; at < end && !rows_too_many(rows); at += CHUNK) {
+    rows->least = least;
+    for (uint64_t at = row * length; at < end; at += CHUNK) {
+        rows_prune(rows);
         chunk_collect(rows->pass->ops, rows->pass->residual + at,
-            end - at < CHUNK ? end - at : CHUNK, rows_key(guess), (uint32_t)at, rows->candidate);
+            end - at < CHUNK ? end - at : CHUNK, rows->least, (uint32_t)at, rows->candidate);
     }
-}
-
-static struct select_cut rows_cut(const struct rows *rows)
-{
-    const struct sparse *list = rows->candidate;
-    if (list->count <= SELECT_SHORT) {
-        return select_cut_bisect(list->value, list->count, rows->pass->k, rows->pass->ops->count);
-    }
-    const struct select_span span = {.x = list->value, .length = list->count, .stride = 1};
-    return select_cut_between(&span, 1, 0, 31, rows->pass->k, rows->histogram);
 }
 
 static void rows_select_plain(const struct rows *rows, uint64_t row, struct sparse *out)
@@ -119,22 +114,24 @@ static float rows_threshold(const struct sparse *list)
     return convert_float((uint32_t)least);
 }
 
-/* Selects a row; rows->candidate holds what reaches the guess, if there is one. */
+/* Selects a row; rows->candidate holds what reaches the guess. */
 static void rows_select(struct rows *rows, uint64_t row)
 {
     struct fused *pass = rows->pass;
+    const struct sparse *list = rows->candidate;
     struct sparse out = {.position = pass->out->position + row * pass->k,
         .value = pass->out->value + row * pass->k,
         .capacity = pass->k};
-    if (rows->guess > 0) {
-        rows_adapt(rows);
-        if (rows->candidate->count < pass->k) {
-            rows_collect(rows, row, rows->guess * 0.5f);
-        }
+    rows_adapt(rows);
+    if (list->count < pass->k) {
+        rows_collect(rows, row, rows_key(rows->expected * (1.0f - 2 * rows->margin)));
     }
-    if (rows->guess > 0 && rows->candidate->count >= pass->k && !rows_too_many(rows)) {
-        struct select_cut cut = rows_cut(rows);
-        chunk_select(pass->ops, rows->candidate, &cut, &out, pass->k);
+    if (list->count < pass->k) {
+        rows_collect(rows, row, 1);
+    }
+    if (list->count >= pass->k) {
+        struct select_cut cut = chunk_cut(pass->ops, list, pass->k, rows->histogram);
+        chunk_select(pass->ops, list, &cut, &out, pass->k);
     } else {
         rows_select_plain(rows, row, &out);
     }
@@ -147,7 +144,7 @@ static void rows_select(struct rows *rows, uint64_t row)
 void rows_close(struct rows *rows)
 {
     const uint64_t length = rows->pass->view.length;
-    if (rows->whole && rows->end % length == 0) {
+    if (rows->list != NULL && rows->end % length == 0) {
         rows_select(rows, rows->end / length - 1);
     }
 }
@@ -161,8 +158,8 @@ void rows_finish(struct fused *pass)
         const uint64_t border = fused_first_chunk(pass, r) * CHUNK;
         const uint64_t row = border / length;
         if (border % length != 0 && row >= next) {
-            rows.guess = rows_guess(&rows, row);
-            rows_collect(&rows, row, rows.guess);
+            rows.expected = rows_expected(&rows, row);
+            rows_collect(&rows, row, rows_key(rows.expected * (1.0f - rows.margin)));
             rows_select(&rows, row);
             next = row + 1;
         }

@@ -3,10 +3,11 @@
  * Internal to kernels/cpu.
  *
  * A row's candidates are what reaches a guess: the row's threshold of the last turn, or that of the
- * row before it, less a margin that adapts itself from row to row. Too few: once more with half the
- * guess. Too many, or still too few: the plain selection. A range selects the rows that lie wholly
- * in it; those on a border of two ranges wait for rows_finish(). Row f's entries have their place
- * in the list, k * f, whoever selects it.
+ * row before it, less a margin that adapts itself from row to row. If they are too few, the row is
+ * looked at again with a lower guess, then with all that is not zero, then by the plain selection.
+ * A list that grows long keeps the best so far. A range selects the rows that lie wholly in it;
+ * those on a border of two ranges wait for rows_finish(). Row f's entries have their place in the
+ * list, k * f, whoever selects it.
  */
 #ifndef ADTOPK_KERNELS_ROWS_H
 #define ADTOPK_KERNELS_ROWS_H
@@ -21,14 +22,13 @@ struct rows {
     struct fused *pass;
     struct sparse *candidate;
     uint32_t *histogram;
-    float last;   /* threshold of the row before, 0 if unknown */
-    float margin; /* how far below the expected threshold the guess is, relative */
-    float guess;  /* for the row at hand, 0 if there is none */
-    bool whole;   /* the row at hand begins in this range */
-    uint64_t end; /* element behind the piece at hand */
+    float last;     /* threshold of the row before, 0 if unknown */
+    float expected; /* threshold of the row at hand, 0 if unknown */
+    float margin;   /* how far below that the guess is, relative */
+    uint64_t end;   /* element behind the piece at hand */
 
     /* How to collect the piece at hand. */
-    struct sparse *list; /* NULL: not at all */
+    struct sparse *list; /* NULL: not at all, its row begins in another range */
     uint32_t least;
     uint32_t position;
 };
