@@ -207,6 +207,15 @@ struct core *core_create(const struct core_config *config, struct error *err);
  * must not be running. */
 void core_destroy(struct core *core);
 
+/* What may change while the core runs. */
+
+/** The default policy of jobs that are opened from now on; JSON, NULL for the built-in one. On an
+ * error the old one stays. */
+enum adtopk_status core_set_default_policy(struct core *core, const char *json, struct error *err);
+
+/** Where trace lines go from now on, with core_config's context; NULL: nowhere. */
+void core_set_trace(struct core *core, void (*trace)(void *context, const char *line));
+
 enum adtopk_status core_add_peer(struct core *core, uint16_t node, uint64_t now_us);
 
 /**
