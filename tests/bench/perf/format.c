@@ -1,0 +1,53 @@
+#include "tests/bench/perf/format.h"
+
+#include <math.h>
+#include <stdio.h>
+
+void format_measure(char text[FORMAT_SIZE], double number)
+{
+    const double size = fabs(number);
+    const int digits = size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.0995 ? 2 : 4;
+
+    if (isnan(number)) {
+        (void)snprintf(text, FORMAT_SIZE, "-");
+    } else {
+        (void)snprintf(text, FORMAT_SIZE, "%.*f", digits, number);
+    }
+}
+
+void format_count(char text[FORMAT_SIZE], double number)
+{
+    if (isnan(number)) {
+        (void)snprintf(text, FORMAT_SIZE, "-");
+    } else {
+        (void)snprintf(text, FORMAT_SIZE, "%.0f", number);
+    }
+}
+
+void format_density(char text[FORMAT_SIZE], double density)
+{
+    if (isnan(density)) {
+        (void)snprintf(text, FORMAT_SIZE, "-");
+    } else {
+        (void)snprintf(text, FORMAT_SIZE, "%.4g", density);
+    }
+}
+
+void format_percent(char text[FORMAT_SIZE], double fraction)
+{
+    if (isnan(fraction)) {
+        (void)snprintf(text, FORMAT_SIZE, "-");
+    } else {
+        (void)snprintf(text, FORMAT_SIZE, "%.*f%%", fraction < 0.0995 ? 1 : 0, 100 * fraction);
+    }
+}
+
+double bits_per_nonzero(double bytes, double nonzeros)
+{
+    return nonzeros > 0 ? 8 * bytes / nonzeros : NAN;
+}
+
+double bandwidth_gb(double bytes, double us)
+{
+    return us > 0 ? bytes / us * 1e-3 : NAN;
+}

@@ -1,0 +1,29 @@
+/*
+ * Numbers as people read them in the columns of a table.
+ */
+#ifndef PERF_FORMAT_H
+#define PERF_FORMAT_H
+
+#include <stddef.h>
+
+#define FORMAT_SIZE 32
+
+/** A measured number: three digits where they fit, no exponent; "-" for NAN. */
+void format_measure(char text[FORMAT_SIZE], double number);
+
+/** A whole number; "-" for NAN. */
+void format_count(char text[FORMAT_SIZE], double number);
+
+/** A density: "0.01", "1"; "-" for NAN. */
+void format_density(char text[FORMAT_SIZE], double density);
+
+/** A fraction in percent, "3.1%"; "-" for NAN. */
+void format_percent(char text[FORMAT_SIZE], double fraction);
+
+/** 8 * bytes / nonzeros; NAN if either is NAN or there are none. */
+double bits_per_nonzero(double bytes, double nonzeros);
+
+/** Gigabytes (10^9) a second of so many bytes in so many microseconds; NAN without time. */
+double bandwidth_gb(double bytes, double us);
+
+#endif

@@ -1,0 +1,54 @@
+#include "tests/bench/perf/kernels.h"
+
+/* What was sent leaves the residual. */
+static void settle(struct turn *turn)
+{
+    for (size_t i = 0; i < turn->out.count; i++) {
+        turn->residual[view_element(&turn->view, turn->out.position[i])] = 0;
+    }
+}
+
+static void compensate(struct turn *turn)
+{
+    const void *const gradients[] = {turn->gradient};
+
+    (void)accumulate(turn->residual, gradients, 1, turn->dtype, turn->n, turn->sums);
+}
+
+/* The whole tensor in two passes. */
+static void run_top(struct turn *turn)
+{
+    compensate(turn);
+    select_top(turn->residual, &turn->view, turn->k, &turn->out, turn->scratch);
+    settle(turn);
+}
+
+/* Every fibre in two passes. */
+static void run_fibres(struct turn *turn)
+{
+    compensate(turn);
+    select_fibres(turn->residual, &turn->view, turn->per_fibre, &turn->out, turn->scratch);
+    settle(turn);
+}
+
+const struct kernel kernel_table[] = {
+    {"top", run_top},
+    {"fibres", run_fibres},
+    {NULL, NULL},
+};
+
+_Static_assert(sizeof(kernel_table) / sizeof(kernel_table[0]) <= KERNELS_MAX, "room for all names");
+
+void kernels_list(const char *names[KERNELS_MAX])
+{
+    size_t i = 0;
+
+    do {
+        names[i] = kernel_table[i].name;
+    } while (kernel_table[i++].name != NULL);
+}
+
+size_t kernels_scratch(uint64_t n)
+{
+    return select_scratch(n);
+}
