@@ -86,7 +86,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             "# loopback TCP, both nodes at once\n",
         .run = round_run,
         .defaults = {.min = 64 * KB,
-            .max = 64 * MB,
+            .max = 32 * MB,
             .factor = 32,
             .iterations = 31,
             .warmup = 4,

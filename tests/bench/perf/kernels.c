@@ -1,11 +1,17 @@
 #include "tests/bench/perf/kernels.h"
 
-/* What was sent leaves the residual. */
-static void settle(struct turn *turn)
+#include <stdlib.h>
+
+void kernels_settle(struct turn *turn)
 {
     for (size_t i = 0; i < turn->out.count; i++) {
         turn->residual[view_element(&turn->view, turn->out.position[i])] = 0;
     }
+}
+
+static void *scratch_new(const struct turn *turn)
+{
+    return malloc(select_scratch(turn->n));
 }
 
 static void compensate(struct turn *turn)
@@ -16,25 +22,25 @@ static void compensate(struct turn *turn)
 }
 
 /* The whole tensor in two passes. */
-static void run_top(struct turn *turn)
+static void run_top(struct turn *turn, void *scratch)
 {
     compensate(turn);
-    select_top(turn->residual, &turn->view, turn->k, &turn->out, turn->scratch);
-    settle(turn);
+    select_top(turn->residual, &turn->view, turn->k, &turn->out, scratch);
+    kernels_settle(turn);
 }
 
 /* Every fibre in two passes. */
-static void run_fibres(struct turn *turn)
+static void run_fibres(struct turn *turn, void *scratch)
 {
     compensate(turn);
-    select_fibres(turn->residual, &turn->view, turn->per_fibre, &turn->out, turn->scratch);
-    settle(turn);
+    select_fibres(turn->residual, &turn->view, turn->per_fibre, &turn->out, scratch);
+    kernels_settle(turn);
 }
 
 const struct kernel kernel_table[] = {
-    {"top", run_top},
-    {"fibres", run_fibres},
-    {NULL, NULL},
+    {"top", scratch_new, NULL, run_top, free},
+    {"fibres", scratch_new, NULL, run_fibres, free},
+    {.name = NULL},
 };
 
 _Static_assert(sizeof(kernel_table) / sizeof(kernel_table[0]) <= KERNELS_MAX, "room for all names");
@@ -46,9 +52,4 @@ void kernels_list(const char *names[KERNELS_MAX])
     do {
         names[i] = kernel_table[i].name;
     } while (kernel_table[i++].name != NULL);
-}
-
-size_t kernels_scratch(uint64_t n)
-{
-    return select_scratch(n);
 }

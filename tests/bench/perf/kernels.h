@@ -16,13 +16,19 @@ struct turn {
     uint64_t k;         /* winners of the whole tensor */
     uint64_t per_fibre; /* winners of every fibre */
     struct sparse out;  /* room for either */
-    void *scratch;      /* kernels_scratch(n) bytes */
     double sums[2];     /* the ledger's */
 };
 
+/* One turn is begin(), if there is one, then run(), whose time is taken. */
 struct kernel {
     const char *name;
-    void (*run)(struct turn *turn);
+    /* Scratch memory, and what the kernel remembers from turn to turn; NULL without memory. */
+    void *(*prepare)(const struct turn *turn);
+    /* Goes back to what it remembered after its first turn: a sample must not learn from the one
+     * before, which worked on the same numbers. */
+    void (*begin)(void *state);
+    void (*run)(struct turn *turn, void *state);
+    void (*drop)(void *state);
 };
 
 #define KERNELS_MAX 16
@@ -32,7 +38,7 @@ extern const struct kernel kernel_table[]; /* ends with a name of NULL; fewer th
 /** The table's names, which end with NULL. */
 void kernels_list(const char *names[KERNELS_MAX]);
 
-/** Bytes of scratch that any of them needs. */
-size_t kernels_scratch(uint64_t n);
+/** What was sent leaves the residual: for kernels that only select. */
+void kernels_settle(struct turn *turn);
 
 #endif

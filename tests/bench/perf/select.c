@@ -2,7 +2,8 @@
  * select: compensate, select exactly, update the residual, against the r += g loops.
  *
  * Every sample of a kernel and of the loops starts from the same residual, which is what a few
- * turns of the same gradient left; it is copied back before each, outside of the time.
+ * turns of the same gradient left; it is copied back before each, outside of the time. A kernel
+ * that remembers something remembers what it learned a turn earlier.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@
 /* One row's tensor. */
 struct tensor {
     struct turn turn;
-    float *start; /* the residual before every sample */
+    float *start;             /* the residual before every sample */
+    void *state[KERNELS_MAX]; /* of the kernels that were asked for */
     double density;
     enum distribution distribution;
 };
@@ -37,7 +39,11 @@ static void tensor_free(struct tensor *tensor)
     data_unmap(turn->gradient, turn->n * dtype_size(turn->dtype));
     free(turn->out.position);
     free(turn->out.value);
-    free(turn->scratch);
+    for (unsigned k = 0; k < KERNELS_MAX; k++) {
+        if (tensor->state[k] != NULL) {
+            kernel_table[k].drop(tensor->state[k]);
+        }
+    }
 }
 
 /* The elements of so many bytes, and how they are cut into fibres of at most `fibre`. */
@@ -62,23 +68,58 @@ static bool tensor_allocate(struct tensor *tensor)
     turn->out = (struct sparse){.position = malloc(most * sizeof(uint32_t)),
         .value = malloc(most * sizeof(float)),
         .capacity = most};
-    turn->scratch = malloc(kernels_scratch(turn->n));
     return turn->residual != NULL && tensor->start != NULL && turn->gradient != NULL &&
-           turn->out.position != NULL && turn->out.value != NULL && turn->scratch != NULL;
+           turn->out.position != NULL && turn->out.value != NULL;
 }
 
-/* Fills the gradient, and the residual by `turns` turns of the first kernel. */
-static void tensor_fill(struct tensor *tensor, uint64_t turns)
+static bool prepare_kernels(const struct perf *perf, struct tensor *tensor)
+{
+    bool ok = true;
+
+    for (unsigned k = 0; kernel_table[k].name != NULL && ok; k++) {
+        /* The first one also makes the residual. */
+        if (k == 0 || perf_has(perf->options.kernels, k)) {
+            tensor->state[k] = kernel_table[k].prepare(&tensor->turn);
+            ok = tensor->state[k] != NULL;
+        }
+    }
+    return ok;
+}
+
+/* Every kernel's first turn, from the residual that `start` holds: what it learns is one turn old
+ * when the samples are taken. */
+static void first_turns(const struct perf *perf, struct tensor *tensor)
+{
+    for (unsigned k = 0; kernel_table[k].name != NULL; k++) {
+        if (perf_has(perf->options.kernels, k)) {
+            memcpy(tensor->turn.residual, tensor->start, residual_size(&tensor->turn));
+            kernel_table[k].run(&tensor->turn, tensor->state[k]);
+        }
+    }
+}
+
+/* `start` moves on by a turn of the first kernel. */
+static void next_turn(struct tensor *tensor)
+{
+    struct turn *turn = &tensor->turn;
+
+    memcpy(turn->residual, tensor->start, residual_size(turn));
+    kernel_table[0].run(turn, tensor->state[0]);
+    memcpy(tensor->start, turn->residual, residual_size(turn));
+}
+
+static void tensor_fill(const struct perf *perf, struct tensor *tensor)
 {
     struct turn *turn = &tensor->turn;
 
     data_fill(turn->residual, turn->n, tensor->distribution, 1);
     data_store(turn->gradient, turn->dtype, turn->residual, turn->n);
-    memset(turn->residual, 0, residual_size(turn));
-    for (uint64_t i = 0; i < turns && !stop_requested(); i++) {
-        kernel_table[0].run(turn);
+    memset(tensor->start, 0, residual_size(turn));
+    for (uint64_t i = 0; i < perf->options.warmup && !stop_requested(); i++) {
+        next_turn(tensor);
     }
-    memcpy(tensor->start, turn->residual, residual_size(turn));
+    first_turns(perf, tensor);
+    next_turn(tensor);
 }
 
 /* Loops and kernels in turns: a machine that slows down slows both. */
@@ -99,9 +140,12 @@ static bool measure(
             if (!perf_has(perf->options.kernels, k)) {
                 continue;
             }
+            if (kernel_table[k].begin != NULL) {
+                kernel_table[k].begin(tensor->state[k]);
+            }
             memcpy(turn->residual, tensor->start, residual_size(turn));
             begin = clock_ns();
-            kernel_table[k].run(turn);
+            kernel_table[k].run(turn, tensor->state[k]);
             if (!series_add(&times[k], clock_us_between(begin, clock_ns()))) {
                 return false;
             }
@@ -148,10 +192,10 @@ static enum adtopk_status one_tensor(
     tensor_shape(&tensor->turn, size, perf->options.fibre);
     tensor->turn.k = data_share(tensor->turn.n, tensor->density);
     tensor->turn.per_fibre = data_share(tensor->turn.view.length, tensor->density);
-    if (!tensor_allocate(tensor)) {
+    if (!tensor_allocate(tensor) || !prepare_kernels(perf, tensor)) {
         status = perf_no_memory(err, 3 * size);
     } else {
-        tensor_fill(tensor, perf->options.warmup);
+        tensor_fill(perf, tensor);
         status = measure(perf, tensor, &race, times)
                      ? report_kernels(perf, tensor, &race, times, err)
                      : perf_no_memory(err, sizeof(double));
