@@ -220,8 +220,8 @@ static void test_row_text(void **state)
     (void)state;
     assert_non_null(line);
     assert_string_equal(line + 1,
-        "top normal              4000     1000  f32  0.01     2.00   2.00 "
-        "  6.00        60  48.0  2.00    50%\n");
+        "top normal                4000     1000  f32  0.01    2.00   2.00 "
+        "  6.00        60 48.0  2.00    50%\n");
     free(text);
     series_free(&time);
     series_free(&floor);

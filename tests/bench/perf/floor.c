@@ -103,9 +103,10 @@ WIDE static void add_avx2_write(float *r, const void *g, enum dtype dtype, uint6
     add_wide(r, g, dtype, n, PREFETCH_WRITE);
 }
 
+/* Every processor with AVX2 has F16C. */
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") != 0;
 }
 
 #endif
@@ -215,7 +216,7 @@ enum adtopk_status floor_report(
     floor.floor_name = row->floor_name;
     floor.floor = row->floor;
     floor.paired = true;
-    return report_row(perf->report, &floor, err);
+    return perf_row(perf, &floor, err);
 }
 
 void floor_free(struct floor_race *race)

@@ -70,7 +70,7 @@ static enum adtopk_status report_training(struct perf *perf, unsigned mode,
 
     (void)snprintf(
         input, sizeof(input), "%u rank%s", training->ranks, training->ranks > 1 ? "s" : "");
-    return report_row(perf->report, &row, err);
+    return perf_row(perf, &row, err);
 }
 
 static enum adtopk_status one_job(struct perf *perf, unsigned mode, struct training *training,

@@ -193,7 +193,7 @@ static enum adtopk_status report_pair(struct perf *perf, const struct pair *pair
         ok = ok && series_add(&times, pair->note->time[2 * i]) &&
              series_add(&floors, pair->note->time[2 * i + 1]);
     }
-    status = ok ? report_row(perf->report, &row, err) : perf_no_memory(err, note_size(pair));
+    status = ok ? perf_row(perf, &row, err) : perf_no_memory(err, note_size(pair));
     series_free(&times);
     series_free(&floors);
     return status;

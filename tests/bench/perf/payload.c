@@ -135,7 +135,7 @@ static enum adtopk_status report_frame(struct perf *perf, const struct frame *fr
 
     (void)snprintf(variant, sizeof(variant), "%s %s", payload_index_names[frame->index],
         payload_value_names[frame->value]);
-    return report_row(perf->report, &row, err);
+    return perf_row(perf, &row, err);
 }
 
 static bool frame_fill(struct frame *frame, uint64_t fibre)

@@ -32,6 +32,12 @@ void perf_progress_end(const struct perf *perf)
     }
 }
 
+enum adtopk_status perf_row(struct perf *perf, const struct row *row, struct error *err)
+{
+    perf_progress_end(perf);
+    return report_row(perf->report, row, err);
+}
+
 static void fill_number(uint64_t *number, uint64_t fallback)
 {
     *number = *number != 0 ? *number : fallback;

@@ -46,6 +46,9 @@ static inline bool perf_has(name_set set, unsigned index)
 void perf_progress(const struct perf *perf, const char *what, uint64_t size, uint64_t samples);
 void perf_progress_end(const struct perf *perf);
 
+/** Prints or keeps a row of the report: see report_row(). */
+enum adtopk_status perf_row(struct perf *perf, const struct row *row, struct error *err);
+
 /** Fills what `options` leaves open from `defaults`. */
 void perf_fill(struct options *options, const struct options *defaults);
 

@@ -190,15 +190,15 @@ struct column {
     print_fn print;
 };
 
-#define WHAT_WIDTH 18
+#define WHAT_WIDTH 20
 #define COLUMNS_MAX 13
 
 static const struct column layouts[][COLUMNS_MAX] = {
     [REPORT_BANDWIDTH] = {{"size", "(B)", 9, print_size}, {"count", "", 8, print_count},
         {"type", "", 4, print_type}, {"dens.", "", 5, print_density},
-        {"time", "(us)", 8, print_time}, {"algbw", "(GB/s)", 6, print_algbw},
+        {"time", "(us)", 7, print_time}, {"algbw", "(GB/s)", 6, print_algbw},
         {"busbw", "(GB/s)", 6, print_busbw}, {"wire", "(B)", 9, print_wire},
-        {"bits", "/nnz", 5, print_bits}, {"ratio", "", 5, print_ratio},
+        {"bits", "/nnz", 4, print_bits}, {"ratio", "", 5, print_ratio},
         {"spread", "", 6, print_spread}},
     [REPORT_LATENCY] = {{"size", "(B)", 8, print_size}, {"count", "", 7, print_count},
         {"type", "", 4, print_type}, {"dens.", "", 5, print_density},

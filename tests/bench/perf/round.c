@@ -177,7 +177,7 @@ static enum adtopk_status report_job(struct perf *perf, const struct training *t
         .floor_name = "r+=g and tcp",
         .floor = floors};
 
-    return report_row(perf->report, &row, err);
+    return perf_row(perf, &row, err);
 }
 
 static enum adtopk_status one_job(struct perf *perf, struct training *training, struct error *err)

@@ -151,7 +151,6 @@ static bool measure(
             }
         }
     }
-    perf_progress_end(perf);
     return true;
 }
 
@@ -177,7 +176,7 @@ static enum adtopk_status report_kernels(struct perf *perf, const struct tensor 
     for (unsigned k = 0; kernel_table[k].name != NULL && status == ADTOPK_OK; k++) {
         row.variant = kernel_table[k].name;
         row.time = &times[k];
-        status = report_row(perf->report, &row, err);
+        status = perf_row(perf, &row, err);
     }
     return status;
 }

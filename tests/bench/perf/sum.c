@@ -150,7 +150,7 @@ static enum adtopk_status report_sum(struct perf *perf, const struct sum *sum, c
         .paired = true};
 
     (void)snprintf(input, sizeof(input), "%u lists", sum->count);
-    return report_row(perf->report, &row, err);
+    return perf_row(perf, &row, err);
 }
 
 static enum adtopk_status one_sum(
@@ -230,7 +230,7 @@ static enum adtopk_status one_dense(struct perf *perf, uint64_t n, struct error 
         status = floor_report(perf, &row, &race, err);
     }
     if (status == ADTOPK_OK) {
-        status = report_row(perf->report, &row, err);
+        status = perf_row(perf, &row, err);
     }
     data_unmap(acc, size);
     data_unmap(x, size);
