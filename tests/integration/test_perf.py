@@ -8,6 +8,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -208,32 +209,64 @@ class Program(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot write", done.stderr)
 
-    def interrupt(self, number, *arguments):
-        """Interrupts a long run as soon as its daemons are there; returns its end."""
+    def start(self, *arguments):
+        """Starts a long run; returns it with its folder once its daemons are there."""
         before = folders()
         process = subprocess.Popen([program(), *arguments], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True,
                                    preexec_fn=die_with_parent)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
         deadline = time.monotonic() + 30
-        while not glob.glob("/tmp/adtopk-perf-*/*.sock") and time.monotonic() < deadline:
+        folder = None
+        while folder is None or not os.path.exists(os.path.join(folder, "0.sock")):
+            self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
-        (folder,) = folders() - before
+            folder = next(iter(folders() - before), None)
         time.sleep(0.3)
+        return process, folder
+
+    def processes(self, folder):
+        """The ids of the processes that have the folder on their command line."""
+        listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True,
+                                check=True).stdout.splitlines()
+        return [int(line.split()[0]) for line in listed if folder in line]
+
+    def check_gone(self, folder):
+        deadline = time.monotonic() + 10
+        while self.processes(folder) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.processes(folder), [])
+
+    def interrupt(self, number, *arguments):
+        process, folder = self.start(*arguments)
         process.send_signal(number)
         out, error = process.communicate(timeout=60)
-        self.assertEqual(folders() - before, set())
-        self.assertNotIn(folder, subprocess.run(["ps", "-eo", "args"], capture_output=True,
-                                                text=True, check=True).stdout)
-        return process.returncode, out, error
+        self.assertEqual(process.returncode, 1, error)
+        self.assertEqual(error, "")
+        self.assertFalse(os.path.exists(folder))
+        self.check_gone(folder)
+        return out
 
     def test_interrupt(self):
-        code, out, error = self.interrupt(signal.SIGINT, "round", "--json", "--iterations", "100000")
-        self.assertEqual(code, 1, error)
-        self.assertEqual(error, "")
+        out = self.interrupt(signal.SIGINT, "round", "--json", "--iterations", "100000")
         self.assertTrue(json.loads(out)["interrupted"])
-        code, out, error = self.interrupt(signal.SIGTERM, "handover", "--iterations", "1000000")
-        self.assertEqual(code, 1, error)
+        out = self.interrupt(signal.SIGTERM, "handover", "--iterations", "1000000")
         self.assertTrue(out.endswith("# interrupted\n"))
+
+    def test_death(self):
+        process, folder = self.start("handover", "--iterations", "1000000")
+        process.kill()
+        process.communicate()
+        self.check_gone(folder)  # even so no daemon stays
+        shutil.rmtree(folder)
+        process, folder = self.start("round", "--iterations", "100000")
+        os.kill(self.processes(folder)[0], signal.SIGKILL)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(error, r"^adtopk-perf: rank [01]: .*\w")
+        self.assertFalse(os.path.exists(folder))
+        self.check_gone(folder)
 
 
 def main():
