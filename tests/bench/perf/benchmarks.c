@@ -67,7 +67,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
         .about = "# density 1: the dense form; awake: back to back; asleep: after a pause;\n"
                  "# busy: as awake, beside processes that burn all cores\n"
                  "# floor: a round trip through shared memory between two processes; spinning\n"
-                 "# with yields (awake, busy), by futex after the same pause (asleep)\n",
+                 "# with yields (awake), by futex (asleep, busy)\n",
         .layout = REPORT_LATENCY,
         .run = handover_run,
         .defaults = {.min = 4 * KB,

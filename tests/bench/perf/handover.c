@@ -18,11 +18,13 @@
 static const struct mode {
     uint64_t divisor; /* of the iterations: what a step takes differs by that much */
     bool paused, burned;
+    enum pingpong_wait floor;
     double target_us; /* of the median, 4 KB */
 } modes[] = {
     {.divisor = 1, .target_us = 10},
-    {.divisor = 20, .paused = true, .target_us = 100},
-    {.divisor = 10, .burned = true, .target_us = 50},
+    {.divisor = 20, .paused = true, .floor = PINGPONG_FUTEX, .target_us = 100},
+    /* With more processes than cores a yield costs milliseconds: sleeping is faster. */
+    {.divisor = 10, .burned = true, .floor = PINGPONG_FUTEX, .target_us = 50},
 };
 
 const char *const handover_mode_names[] = {"awake", "asleep", "busy", NULL};
@@ -65,7 +67,7 @@ static enum adtopk_status report_training(struct perf *perf, unsigned mode,
         .nonzeros = NAN,
         .target_us = size == 4096 ? modes[mode].target_us : NAN,
         .time = times,
-        .floor_name = modes[mode].paused ? "futex" : "spin",
+        .floor_name = modes[mode].floor == PINGPONG_FUTEX ? "futex" : "spin",
         .floor = floors};
 
     (void)snprintf(
@@ -136,7 +138,7 @@ static enum adtopk_status one_mode(
         status = crew_start(&crew, burn, NULL, i, err);
     }
     if (status == ADTOPK_OK) {
-        status = pingpong_run(part(perf->options.iterations, &modes[mode]),
+        status = pingpong_run(part(perf->options.iterations, &modes[mode]), modes[mode].floor,
             modes[mode].paused ? perf->options.pause_ms * 1000 : 0, &floors, err);
     }
     if (status == ADTOPK_OK && !stop_requested()) {

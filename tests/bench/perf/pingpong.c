@@ -17,6 +17,7 @@
 struct table {
     _Alignas(LINE) _Atomic uint32_t ball;
     _Alignas(LINE) uint64_t count;
+    enum pingpong_wait wait;
     uint64_t pause_us;
     double time[];
 };
@@ -33,7 +34,7 @@ static void wait_for(struct table *table, uint32_t wanted)
     uint32_t seen = atomic_load_explicit(&table->ball, memory_order_acquire);
 
     for (unsigned spins = 0; seen != wanted; spins++) {
-        if (table->pause_us > 0) {
+        if (table->wait == PINGPONG_FUTEX) {
             (void)syscall(SYS_futex, &table->ball, FUTEX_WAIT, seen, NULL, NULL, 0);
         } else if (spins % PAUSES_PER_YIELD == PAUSES_PER_YIELD - 1) {
             (void)sched_yield();
@@ -47,7 +48,7 @@ static void wait_for(struct table *table, uint32_t wanted)
 static void throw(struct table * table, uint32_t ball)
 {
     atomic_store_explicit(&table->ball, ball, memory_order_release);
-    if (table->pause_us > 0) {
+    if (table->wait == PINGPONG_FUTEX) {
         (void)syscall(SYS_futex, &table->ball, FUTEX_WAKE, 1, NULL, NULL, 0);
     }
 }
@@ -60,7 +61,9 @@ static int play(void *context, unsigned side)
         if (side == 0) {
             uint64_t begin;
 
-            process_sleep_us(table->pause_us);
+            if (table->pause_us > 0) {
+                process_sleep_us(table->pause_us);
+            }
             begin = clock_ns();
             throw(table, 2 * trip + 1);
             wait_for(table, 2 * trip + 2);
@@ -73,8 +76,8 @@ static int play(void *context, unsigned side)
     return 0;
 }
 
-enum adtopk_status pingpong_run(
-    uint64_t count, uint64_t pause_us, struct series *times, struct error *err)
+enum adtopk_status pingpong_run(uint64_t count, enum pingpong_wait wait, uint64_t pause_us,
+    struct series *times, struct error *err)
 {
     const size_t size = sizeof(struct table) + count * sizeof(double);
     struct table *table = data_map(size);
@@ -85,6 +88,7 @@ enum adtopk_status pingpong_run(
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for %zu bytes", size);
     }
     table->count = count;
+    table->wait = wait;
     table->pause_us = pause_us;
     for (unsigned side = 0; side < 2 && status == ADTOPK_OK; side++) {
         status = crew_start(&crew, play, table, side, err);

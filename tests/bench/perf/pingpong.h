@@ -10,12 +10,17 @@
 #include "proto/error.h"
 #include "tests/bench/perf/series.h"
 
+/** How both sides wait for the word. */
+enum pingpong_wait {
+    PINGPONG_SPIN, /* pauses, with a yield now and then */
+    PINGPONG_FUTEX /* asleep */
+};
+
 /**
- * Appends `count` round trips in microseconds. Both sides spin, with a yield now and then; with
- * pause_us > 0 both sleep in a futex and the first one pauses before each trip. Ends early at
+ * Appends `count` round trips in microseconds; the first side pauses before each. Ends early at
  * stop_requested(). Errors: MEMORY, SYSTEM.
  */
-enum adtopk_status pingpong_run(
-    uint64_t count, uint64_t pause_us, struct series *times, struct error *err);
+enum adtopk_status pingpong_run(uint64_t count, enum pingpong_wait wait, uint64_t pause_us,
+    struct series *times, struct error *err);
 
 #endif
