@@ -160,11 +160,11 @@ static void test_format(void **state)
 static void test_derived(void **state)
 {
     (void)state;
-    assert_close(bits_per_nonzero(100, 25), 32);
-    assert_true(isnan(bits_per_nonzero(100, 0)));
-    assert_true(isnan(bits_per_nonzero(100, NAN)));
-    assert_close(bandwidth_gb(1e9, 1e6), 1);
-    assert_true(isnan(bandwidth_gb(1e9, 0)));
+    assert_close(report_bits(100, 25), 32);
+    assert_true(isnan(report_bits(100, 0)));
+    assert_true(isnan(report_bits(100, NAN)));
+    assert_close(report_bandwidth(1e9, 1e6), 1);
+    assert_true(isnan(report_bandwidth(1e9, 0)));
 }
 
 /* One row of a report, as text. */

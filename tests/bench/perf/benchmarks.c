@@ -1,9 +1,9 @@
 #include "tests/bench/perf/benchmarks.h"
 
 #include "tests/bench/perf/data.h"
+#include "tests/bench/perf/frames.h"
 #include "tests/bench/perf/handover.h"
 #include "tests/bench/perf/link_end.h"
-#include "tests/bench/perf/payload.h"
 
 #define BIT(index) ((name_set)1 << (index))
 #define EVERY ((name_set)-1)
@@ -110,10 +110,10 @@ struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
     }
     kernels_list(storage->kernels);
     return (struct vocabulary){.distributions = {data_names},
-        .dtypes = {dtype_names},
+        .dtypes = {data_dtype_names},
         .kernels = {storage->kernels},
-        .indices = {payload_index_names},
-        .values = {payload_value_names},
+        .indices = {frames_index_names},
+        .values = {frames_value_names},
         .modes = {handover_mode_names},
         .security = {link_security_names},
         .benchmarks = storage->names,

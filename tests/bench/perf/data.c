@@ -16,7 +16,7 @@ const char *const data_names[] = {[DATA_NORMAL] = "normal",
     [DATA_HOT_BLOCK] = "hot-block",
     [DATA_COUNT] = NULL};
 
-const char *const dtype_names[] = {
+const char *const data_dtype_names[] = {
     [DTYPE_F32] = "f32", [DTYPE_F16] = "f16", [DTYPE_BF16] = "bf16", [DTYPE_COUNT] = NULL};
 
 /* splitmix64 (Steele, Lea and Flood 2014) */

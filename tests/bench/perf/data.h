@@ -21,8 +21,8 @@ enum distribution {
     DATA_COUNT
 };
 
-extern const char *const data_names[];  /* of enum distribution; ends with NULL */
-extern const char *const dtype_names[]; /* of enum dtype; ends with NULL */
+extern const char *const data_names[];       /* of enum distribution; ends with NULL */
+extern const char *const data_dtype_names[]; /* of enum dtype; ends with NULL */
 
 /** Fills x with n elements. */
 void data_fill(float *x, uint64_t n, enum distribution distribution, uint64_t seed);

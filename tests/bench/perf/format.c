@@ -41,13 +41,3 @@ void format_percent(char text[FORMAT_SIZE], double fraction)
         (void)snprintf(text, FORMAT_SIZE, "%.*f%%", fraction < 0.0995 ? 1 : 0, 100 * fraction);
     }
 }
-
-double bits_per_nonzero(double bytes, double nonzeros)
-{
-    return nonzeros > 0 ? 8 * bytes / nonzeros : NAN;
-}
-
-double bandwidth_gb(double bytes, double us)
-{
-    return us > 0 ? bytes / us * 1e-3 : NAN;
-}

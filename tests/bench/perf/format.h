@@ -20,10 +20,4 @@ void format_density(char text[FORMAT_SIZE], double density);
 /** A fraction in percent, "3.1%"; "-" for NAN. */
 void format_percent(char text[FORMAT_SIZE], double fraction);
 
-/** 8 * bytes / nonzeros; NAN if either is NAN or there are none. */
-double bits_per_nonzero(double bytes, double nonzeros);
-
-/** Gigabytes (10^9) a second of so many bytes in so many microseconds; NAN without time. */
-double bandwidth_gb(double bytes, double us);
-
 #endif

@@ -23,6 +23,16 @@ struct figures {
     double ratio;
 };
 
+double report_bits(double bytes, double nonzeros)
+{
+    return nonzeros > 0 ? 8 * bytes / nonzeros : NAN;
+}
+
+double report_bandwidth(double bytes, double us)
+{
+    return us > 0 ? bytes / us * 1e-3 : NAN;
+}
+
 static cJSON *add(struct report *report, cJSON *object, const char *name, cJSON *item)
 {
     if (item == NULL || object == NULL || !cJSON_AddItemToObject(object, name, item)) {
@@ -151,12 +161,12 @@ static void print_target(char text[FORMAT_SIZE], const struct figures *figures)
 
 static void print_algbw(char text[FORMAT_SIZE], const struct figures *figures)
 {
-    format_measure(text, bandwidth_gb(figures->row->alg_bytes, figures->time.median));
+    format_measure(text, report_bandwidth(figures->row->alg_bytes, figures->time.median));
 }
 
 static void print_busbw(char text[FORMAT_SIZE], const struct figures *figures)
 {
-    format_measure(text, bandwidth_gb(figures->row->bus_bytes, figures->time.median));
+    format_measure(text, report_bandwidth(figures->row->bus_bytes, figures->time.median));
 }
 
 static void print_wire(char text[FORMAT_SIZE], const struct figures *figures)
@@ -166,7 +176,7 @@ static void print_wire(char text[FORMAT_SIZE], const struct figures *figures)
 
 static void print_bits(char text[FORMAT_SIZE], const struct figures *figures)
 {
-    format_measure(text, bits_per_nonzero(figures->row->wire_bytes, figures->row->nonzeros));
+    format_measure(text, report_bits(figures->row->wire_bytes, figures->row->nonzeros));
 }
 
 static void print_floor(char text[FORMAT_SIZE], const struct figures *figures)
@@ -288,12 +298,13 @@ static void add_row(struct report *report, const struct figures *figures)
     add_text(report, object, "type", row->type);
     add_number(report, object, "density", row->density);
     add_series(report, object, "time_us", &figures->time, row->time);
-    add_number(report, object, "algbw_gb_s", bandwidth_gb(row->alg_bytes, figures->time.median));
-    add_number(report, object, "busbw_gb_s", bandwidth_gb(row->bus_bytes, figures->time.median));
+    add_number(
+        report, object, "algbw_gb_s", report_bandwidth(row->alg_bytes, figures->time.median));
+    add_number(
+        report, object, "busbw_gb_s", report_bandwidth(row->bus_bytes, figures->time.median));
     add_number(report, object, "wire_bytes", row->wire_bytes);
     add_number(report, object, "nonzeros", row->nonzeros);
-    add_number(
-        report, object, "bits_per_nonzero", bits_per_nonzero(row->wire_bytes, row->nonzeros));
+    add_number(report, object, "bits_per_nonzero", report_bits(row->wire_bytes, row->nonzeros));
     add_number(report, object, "target_us", row->target_us);
     add_text(report, object, "floor", row->floor_name);
     add_series(report, object, "floor_us", &figures->floor, row->floor);

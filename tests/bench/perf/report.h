@@ -43,6 +43,12 @@ struct row {
 
 struct report;
 
+/** 8 * bytes / nonzeros; NAN if either is NAN or there are none. */
+double report_bits(double bytes, double nonzeros);
+
+/** Gigabytes (10^9) a second of so many bytes in so many microseconds; NAN without time. */
+double report_bandwidth(double bytes, double us);
+
 /** NULL without memory. `argv` is kept in the document. Text goes to `out` unless `json`. */
 struct report *report_new(
     FILE *out, bool json, const struct machine *machine, int argc, char *const *argv);

@@ -163,7 +163,7 @@ static enum adtopk_status report_kernels(struct perf *perf, const struct tensor 
         .input = data_names[tensor->distribution],
         .size = size,
         .count = turn->n,
-        .type = dtype_names[turn->dtype],
+        .type = data_dtype_names[turn->dtype],
         .density = tensor->density,
         .alg_bytes = (double)size,
         .bus_bytes = (double)(size + 2 * residual_size(turn)),

@@ -1,14 +1,19 @@
-#include "tests/bench/perf/payload.h"
+/*
+ * encode and decode: payload frames of one tensor, in every encoding of indices and values.
+ */
+#include "tests/bench/perf/frames.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/payload.h"
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
+#include "tests/bench/perf/perf.h"
 #include "tests/bench/perf/stop.h"
 
-const char *const payload_index_names[] = {[PAYLOAD_INDEX_AUTO] = "auto",
+const char *const frames_index_names[] = {[PAYLOAD_INDEX_AUTO] = "auto",
     [PAYLOAD_INDEX_DENSE] = "dense",
     [PAYLOAD_INDEX_RAW] = "raw",
     [PAYLOAD_INDEX_ROWS] = "rows",
@@ -16,10 +21,23 @@ const char *const payload_index_names[] = {[PAYLOAD_INDEX_AUTO] = "auto",
     [PAYLOAD_INDEX_BITMAP] = "bitmap",
     [PAYLOAD_INDEX_COUNT] = NULL};
 
-const char *const payload_value_names[] = {
+const char *const frames_value_names[] = {
     [PAYLOAD_VALUE_F32] = "f32", [PAYLOAD_VALUE_BF16] = "bf16", [PAYLOAD_VALUE_COUNT] = NULL};
 
-enum adtopk_status frame_encode(struct frame *frame)
+/* One tensor with one frame of it. */
+struct frame {
+    enum payload_index index;
+    enum payload_value value;
+    uint64_t n;
+    double density;
+    struct payload_shape shape;
+    struct sparse list; /* what is encoded, and what is decoded into; empty if dense */
+    float *dense;       /* the same for DENSE; else NULL */
+    struct payload_writer writer;
+    uint8_t *copy; /* as long as the frame */
+};
+
+static enum adtopk_status frame_encode(struct frame *frame)
 {
     const struct payload_header header = {.job = 1};
     enum adtopk_status status = payload_begin(&frame->writer, &header);
@@ -36,7 +54,7 @@ enum adtopk_status frame_encode(struct frame *frame)
     return status;
 }
 
-enum adtopk_status frame_decode(struct frame *frame, struct error *err)
+static enum adtopk_status frame_decode(struct frame *frame, struct error *err)
 {
     struct payload_reader reader;
     enum adtopk_status status = payload_open(&reader, frame->writer.bytes, frame->writer.size, err);
@@ -133,8 +151,8 @@ static enum adtopk_status report_frame(struct perf *perf, const struct frame *fr
         .floor = floors,
         .paired = true};
 
-    (void)snprintf(variant, sizeof(variant), "%s %s", payload_index_names[frame->index],
-        payload_value_names[frame->value]);
+    (void)snprintf(variant, sizeof(variant), "%s %s", frames_index_names[frame->index],
+        frames_value_names[frame->value]);
     return perf_row(perf, &row, err);
 }
 
@@ -207,7 +225,7 @@ static enum adtopk_status all_lists(
     enum adtopk_status status = ADTOPK_OK;
 
     for (uint64_t size = options->min; size > 0; size = perf_next_size(options, size)) {
-        perf_progress(perf, payload_index_names[kind->index], size, 0);
+        perf_progress(perf, frames_index_names[kind->index], size, 0);
         frame.n = size / sizeof(float);
         for (size_t i = 0; i < options->densities.count; i++) {
             const bool dense = kind->index == PAYLOAD_INDEX_DENSE;
@@ -225,7 +243,7 @@ static enum adtopk_status all_lists(
     return status;
 }
 
-enum adtopk_status payload_run(struct perf *perf, bool decode, struct error *err)
+static enum adtopk_status all_frames(struct perf *perf, bool decode, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
 
@@ -251,10 +269,10 @@ enum adtopk_status payload_run(struct perf *perf, bool decode, struct error *err
 
 enum adtopk_status encode_run(struct perf *perf, struct error *err)
 {
-    return payload_run(perf, false, err);
+    return all_frames(perf, false, err);
 }
 
 enum adtopk_status decode_run(struct perf *perf, struct error *err)
 {
-    return payload_run(perf, true, err);
+    return all_frames(perf, true, err);
 }
