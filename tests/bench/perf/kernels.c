@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "tests/bench/perf/kernels_fused.h"
+
 void kernels_settle(struct turn *turn)
 {
     for (size_t i = 0; i < turn->out.count; i++) {
@@ -40,6 +42,9 @@ static void run_fibres(struct turn *turn, void *scratch)
 const struct kernel kernel_table[] = {
     {"top", scratch_new, NULL, run_top, free},
     {"fibres", scratch_new, NULL, run_fibres, free},
+    {"fused-top", kernels_fused_top, kernels_fused_begin, kernels_fused_run, kernels_fused_drop},
+    {"fused-fibres", kernels_fused_fibres, kernels_fused_begin, kernels_fused_run,
+        kernels_fused_drop},
     {.name = NULL},
 };
 
