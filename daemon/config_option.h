@@ -31,7 +31,7 @@ struct option {
     const char *help;
 };
 
-#define OPTION_COUNT 14
+#define OPTION_COUNT 15
 #define OPTION_NAME_SIZE 40
 
 extern const struct option option_table[OPTION_COUNT];

@@ -93,6 +93,11 @@ static enum adtopk_status local_event(void *context, struct event *event, struct
 {
     struct loop *loop = context;
 
+    if (event->type == EVENT_RANK_OPEN && control_is_draining(loop->control)) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "node %llu is draining: an operator wants no new ranks here",
+            (unsigned long long)loop->config->node);
+    }
     if (event->type == EVENT_RANK_LEAVE || event->type == EVENT_RANK_LOST) {
         history_record(&loop->history, loop->core, event->session);
     }
@@ -165,6 +170,8 @@ static bool do_actions(struct loop *loop)
     while (done < ACTIONS_PER_TURN && core_next_action(loop->core, &action)) {
         if (action.type == ACTION_COMPUTE) {
             run_compute(loop, action.compute);
+        } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
+            control_apply(loop->control, &action);
         } else {
             watch_log_action(loop->log, &action);
             local_apply(loop->local, &action);
@@ -353,11 +360,26 @@ static uint32_t count_sessions(void *context)
     return stats.sessions;
 }
 
-static void log_control(void *context, const char *line)
+static enum adtopk_status control_event(void *context, struct event *event, struct error *err)
 {
+    return raise_event(context, event, err);
+}
+
+static const char *default_policy(void *context)
+{
+    const struct loop *loop = context;
+
+    return loop->config->policy;
+}
+
+static void log_control(void *context, enum control_level level, const char *line)
+{
+    static const enum log_level levels[] = {[CONTROL_DEBUG] = LEVEL_DEBUG,
+        [CONTROL_INFO] = LEVEL_INFO,
+        [CONTROL_WARNING] = LEVEL_WARNING};
     struct loop *loop = context;
 
-    log_write(loop->log, LEVEL_DEBUG, LOG_CONTROL, "%s", line);
+    log_write(loop->log, levels[level], LOG_CONTROL, "%s", line);
 }
 
 /* ------------------------------------------------------------------ opening */
@@ -498,7 +520,10 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         .history = &loop->history,
         .node = (uint16_t)loop->config->node,
         .incarnation = incarnation,
+        .group = loop->config->control_group,
         .sessions = count_sessions,
+        .event = control_event,
+        .policy = default_policy,
         .log = log_control,
         .context = loop,
     };

@@ -1,0 +1,26 @@
+#include "daemon/admin/verdict.h"
+
+#include <math.h>
+
+#define ROUNDING 0x1p-24 /* of a float, relative */
+#define SAFETY 64
+
+struct verdict verdict_of(const struct tensor_info *info)
+{
+    struct verdict verdict = {.balanced = true};
+    double steps = (double)info->verified_step + 1;
+    double largest = 0;
+
+    for (int k = 0; k < 2; k++) {
+        largest = fmax(largest, fabs(info->verified_input[k]));
+        largest = fmax(largest, fabs(info->verified_applied[k]));
+    }
+    verdict.tolerance =
+        SAFETY * ROUNDING *
+        (info->residual_magnitude * (1 + sqrt(steps / (double)info->numel)) + largest);
+    for (int k = 0; k < 2; k++) {
+        verdict.off[k] = info->verified_input[k] - info->verified_applied[k] - info->residual[k];
+        verdict.balanced &= fabs(verdict.off[k]) <= verdict.tolerance; /* false for NaN */
+    }
+    return verdict;
+}
