@@ -32,7 +32,8 @@ static void add_tensor(struct document *document, cJSON *tensors, const struct t
     document_pair(document, tensor, "applied", info->applied);
 }
 
-/* Tensors of `parent` from number `first` on, and how many come after the last one shown. */
+/* The job's tensors from number `first` on, and how many come after the last one shown. core: NULL
+ * for a job that has ended, whose tensors are forgotten. */
 static void add_tensors(struct document *document, cJSON *parent, const char *name,
     const struct core *core, const struct job_info *job, uint32_t first)
 {
@@ -40,7 +41,7 @@ static void add_tensors(struct document *document, cJSON *parent, const char *na
     struct tensor_info tensor;
     uint32_t next = first < job->tensors ? first : job->tensors;
 
-    while (next - first < REPORT_MAX_TENSORS && next < job->tensors &&
+    while (core != NULL && next - first < REPORT_MAX_TENSORS && next < job->tensors &&
            core_tensor_info(core, job->id, next, &tensor)) {
         add_tensor(document, tensors, &tensor);
         next++;
@@ -104,8 +105,7 @@ static void add_job(struct document *document, cJSON *jobs, const struct core *c
     document_count(document, job, "policy_version", info->policy_version);
     document_count(document, job, "policy_step", info->policy_step);
     add_phases(document, job, info);
-    /* The tensors of a job that has ended are forgotten. */
-    add_tensors(document, job, "tensors_detail", core, info, live ? 0 : info->tensors);
+    add_tensors(document, job, "tensors_detail", live ? core : NULL, info, 0);
 }
 
 static void add_links(struct document *document, const struct core *core)

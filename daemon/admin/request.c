@@ -248,7 +248,7 @@ static const char *verify_job(const Request *request)
 static const struct kind {
     Adtopk__ControlRequest__KindCase kind;
     enum right right;
-    const char *what;                    /* "may not ..." */
+    const char *what;                    /* "may not ... job NAME" */
     const char *(*job)(const Request *); /* the one job it is about; NULL, or of NULL: none */
     void (*answer)(struct client *client, const Request *request, const struct job_info *job);
 } kinds[] = {
@@ -256,12 +256,13 @@ static const struct kind {
     {ADTOPK__CONTROL_REQUEST__KIND_STATS, RIGHT_READ, "see statistics", NULL, answer_stats},
     {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, answer_jobs},
     {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, answer_peers},
-    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see tensors", tensors_job, answer_tensors},
-    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy", policy_get_job,
+    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", tensors_job,
+        answer_tensors},
+    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy of", policy_get_job,
         answer_policy_get},
-    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG, RIGHT_READ, "see the policy's changes",
+    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG, RIGHT_READ, "see who changed the policy of",
         policy_log_job, answer_policy_log},
-    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET, RIGHT_OWNER, "change the policy", policy_set_job,
+    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET, RIGHT_OWNER, "change the policy of", policy_set_job,
         answer_policy_set},
     {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", verify_job, answer_verify},
     {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, answer_drain},
@@ -300,7 +301,7 @@ static void refuse_right(struct client *client, const struct kind *kind, const s
     }
     (void)snprintf(why, sizeof(why),
         "uid %u may not %s%s%s: only %sroot, the daemon's user and members of the group %s may",
-        client->who.uid, kind->what, job != NULL ? " of job " : "", name,
+        client->who.uid, kind->what, job != NULL ? " job " : "", name,
         kind->right == RIGHT_OWNER ? "its owner, " : "", control->config.group);
     client_refuse(client, ADTOPK_ERR_DENIED, why);
 }

@@ -209,7 +209,7 @@ struct control *open_control(struct daemon *daemon, const char *path, struct err
         .history = &daemon->history,
         .node = 3,
         .incarnation = 0xABCDEF,
-        .group = "no-such-group",
+        .group = daemon->group,
         .sessions = nine_sessions,
         .event = take_event,
         .policy = default_policy,
@@ -228,6 +228,7 @@ int daemon_setup(void **state)
         return -1;
     }
     fill_core(&daemon->core);
+    daemon->group = "no-such-group";
     (void)strcpy(daemon->directory, "/tmp/adtopk-test-control-XXXXXX");
     if (mkdtemp(daemon->directory) == NULL) {
         return -1;

@@ -39,6 +39,7 @@ struct daemon {
     unsigned events;            /* taken so far */
     struct event event;         /* the last one; policy.text points to `policy` */
     char policy[4096];
+    const char *group; /* whose members may change things, from the next open_control() on */
     char log[8192];
     char directory[64];
     char path[96]; /* of the socket, in `directory` */
