@@ -74,6 +74,8 @@ static const struct command {
     [COMMAND_POLICY_CHECK] = {"policy check", "FILE|-|KEY=VALUE...", 1, OPTIONS_ARGUMENTS_MAX,
         BIT(OPTION_JSON), "check a policy, without a daemon",
         POLICY_IS "\nPrints it with every key that it leaves to the built-in default."},
+    [COMMAND_POLICY_KEYS] = {"policy keys", "", 0, 0, BIT(OPTION_JSON),
+        "what a policy can say, without a daemon", NULL},
     [COMMAND_POLICY_LOG] = {"policy log", "JOB", 1, 1, DAEMON,
         "who changed it, and from which step", JOB_IS},
     [COMMAND_VERIFY] = {"verify", "[JOB]", 0, 1, DAEMON,
@@ -305,7 +307,7 @@ static enum adtopk_status no_command(const struct options *options, struct error
     }
     if (strcmp(options->argument[0], "policy") == 0) {
         (void)snprintf(second, sizeof(second), " %.60s",
-            options->arguments > 1 ? options->argument[1] : "(get, set, check or log)");
+            options->arguments > 1 ? options->argument[1] : "(get, set, check, keys or log)");
     }
     return error_set(
         err, ADTOPK_ERR_ARGUMENT, "unknown command \"%.60s%s\"", options->argument[0], second);

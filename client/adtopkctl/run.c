@@ -7,15 +7,12 @@
 #include <time.h>
 
 #include "client/adtopkctl/connection.h"
+#include "client/adtopkctl/offline.h"
 #include "client/adtopkctl/policytext.h"
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
-#include "daemon/core/policy.h"
-#include "proto/keyfile.h"
 
-#define SCHEMA 1
 #define SLACK_MS 3000 /* a daemon whose outcome does not come in time has so long to say so */
-#define KEY_FILE "adtopk.key"
 
 typedef Adtopk__ControlRequest Request;
 
@@ -37,7 +34,7 @@ enum exit_code run_exit_code(enum adtopk_status status, bool answered)
     }
 }
 
-static enum exit_code failed(const struct error *err, bool answered)
+enum exit_code run_failed(const struct error *err, bool answered)
 {
     run_complain(err->text);
     return run_exit_code(err->code, answered);
@@ -72,8 +69,8 @@ static enum exit_code no_document(const char *path, const cJSON *document)
     bool has_schema = cJSON_IsNumber(text_member(document, "schema"));
     char sentence[TEXT_SIZE];
 
-    (void)snprintf(
-        sentence, sizeof(sentence), "the daemon's answer is not a document of schema %d", SCHEMA);
+    (void)snprintf(sentence, sizeof(sentence), "the daemon's answer is not a document of schema %d",
+        RUN_SCHEMA);
     run_complain(sentence);
     if (!has_schema) {
         (void)snprintf(sentence, sizeof(sentence),
@@ -93,17 +90,17 @@ static enum exit_code ask(
 
     *answer = (struct answer){.text = NULL};
     if (connection_ask(path, timeout_ms, request, &answer->text, &answered, &err) != ADTOPK_OK) {
-        return failed(&err, answered);
+        return run_failed(&err, answered);
     }
     answer->document = cJSON_Parse(answer->text);
-    if (text_number(answer->document, "schema") != SCHEMA) {
+    if (text_number(answer->document, "schema") != RUN_SCHEMA) {
         return no_document(path, answer->document);
     }
     return EXIT_OK;
 }
 
 /* Whoever reads standard output must have got all of it. */
-static enum exit_code flushed(enum exit_code code)
+enum exit_code run_flushed(enum exit_code code)
 {
     char sentence[TEXT_SIZE];
 
@@ -140,7 +137,7 @@ static enum exit_code ask_and_print(
         } else if (show == show_verify) {
             code = text_true(answer.document, "conserved") ? EXIT_OK : EXIT_FAILED;
         }
-        code = flushed(code);
+        code = run_flushed(code);
     }
     answer_free(&answer);
     return code;
@@ -176,7 +173,7 @@ static enum exit_code watch(const struct options *options, const Request *reques
     } else if (code == EXIT_OK) {
         show_rates_header(stdout);
     }
-    code = code == EXIT_OK ? flushed(code) : code;
+    code = code == EXIT_OK ? run_flushed(code) : code;
     for (uint64_t i = 0; code == EXIT_OK && (options->intervals == 0 || i < options->intervals);
          i++) {
         rest(options->interval_s);
@@ -186,7 +183,7 @@ static enum exit_code watch(const struct options *options, const Request *reques
         } else if (code == EXIT_OK) {
             show_rates(stdout, before.document, after.document);
         }
-        code = code == EXIT_OK ? flushed(code) : code;
+        code = code == EXIT_OK ? run_flushed(code) : code;
         answer_free(&before);
         before = after;
         after = (struct answer){.text = NULL};
@@ -227,7 +224,7 @@ static enum exit_code policy_set(const struct options *options)
 
     if (policytext_read(options->argument + 1, options->arguments - 1, &text, &pairs, &err) !=
         ADTOPK_OK) {
-        return failed(&err, false);
+        return run_failed(&err, false);
     }
     set.job = argument(options, 0);
     set.policy = text;
@@ -242,39 +239,6 @@ static enum exit_code policy_set(const struct options *options)
     code = ask_and_print(options, &request, options->timeout_ms + SLACK_MS, show_policy_change);
     free(text);
     return code;
-}
-
-static enum exit_code policy_check(const struct options *options)
-{
-    struct error err = {.code = ADTOPK_OK};
-    struct policy policy;
-    char canonical[POLICY_TEXT_SIZE];
-    char *text = NULL;
-    enum adtopk_status status;
-    cJSON *document;
-    bool pairs = false;
-
-    status = policytext_read(options->argument, options->arguments, &text, &pairs, &err);
-    if (status != ADTOPK_OK) {
-        return failed(&err, false);
-    }
-    policy_default(&policy);
-    status = policy_parse(&policy, text, &err);
-    free(text);
-    if (status != ADTOPK_OK) {
-        return failed(&err, false);
-    }
-    policy_print(&policy, canonical);
-    if (options->value[OPTION_JSON] != NULL) {
-        (void)printf("{\"schema\":%d,\"policy\":%s}\n", SCHEMA, canonical);
-        return flushed(EXIT_OK);
-    }
-    document = cJSON_CreateObject();
-    if (cJSON_AddItemToObject(document, "policy", cJSON_Parse(canonical))) {
-        show_policy(stdout, document);
-    }
-    cJSON_Delete(document);
-    return flushed(EXIT_OK);
 }
 
 /* ------------------------------------------------------------------ verify */
@@ -325,42 +289,6 @@ static enum exit_code verify_all(const struct options *options)
 }
 
 /* ------------------------------------------------------------------ the rest */
-
-static enum exit_code keygen(const struct options *options)
-{
-    const char *path = options->value[OPTION_OUT] != NULL ? options->value[OPTION_OUT] : KEY_FILE;
-    char key[KEYFILE_KEY_SIZE];
-    struct error err = {.code = ADTOPK_OK};
-    cJSON *document;
-    char *text;
-
-    if (keyfile_generate(path, key, &err) != ADTOPK_OK) {
-        return failed(&err, false);
-    }
-    if (options->value[OPTION_JSON] == NULL) {
-        (void)printf("%s\n", key);
-        return flushed(EXIT_OK);
-    }
-    document = cJSON_CreateObject();
-    (void)cJSON_AddNumberToObject(document, "schema", SCHEMA);
-    (void)cJSON_AddStringToObject(document, "file", path);
-    (void)cJSON_AddStringToObject(document, "public", key);
-    text = cJSON_PrintUnformatted(document);
-    (void)printf("%s\n", text != NULL ? text : "");
-    cJSON_free(text);
-    cJSON_Delete(document);
-    return flushed(text != NULL ? EXIT_OK : EXIT_FAILED);
-}
-
-static enum exit_code completion(const struct options *options)
-{
-    if (strcmp(options->argument[0], "bash") != 0) {
-        run_complain("completion is there for bash only");
-        return EXIT_USAGE;
-    }
-    options_completion(stdout);
-    return flushed(EXIT_OK);
-}
 
 /* Requests without an outcome to wait for. */
 static enum exit_code look(const struct options *options)
@@ -426,12 +354,13 @@ enum exit_code run_command(const struct options *options)
     switch (options->command) {
     case COMMAND_STATS: return stats(options);
     case COMMAND_POLICY_SET: return policy_set(options);
-    case COMMAND_POLICY_CHECK: return policy_check(options);
+    case COMMAND_POLICY_CHECK: return offline_policy_check(options);
+    case COMMAND_POLICY_KEYS: return offline_policy_keys(options);
     case COMMAND_VERIFY:
         return options->arguments > 0 ? verify_job(options, argument(options, 0))
                                       : verify_all(options);
-    case COMMAND_KEYGEN: return keygen(options);
-    case COMMAND_COMPLETION: return completion(options);
+    case COMMAND_KEYGEN: return offline_keygen(options);
+    case COMMAND_COMPLETION: return offline_completion(options);
     default: return look(options);
     }
 }

@@ -20,6 +20,7 @@ void show_drain(FILE *out, const cJSON *document);
 void show_stats(FILE *out, const cJSON *document);
 void show_tensors(FILE *out, const cJSON *document);
 void show_policy(FILE *out, const cJSON *document);
+void show_policy_keys(FILE *out, const cJSON *document);
 void show_policy_change(FILE *out, const cJSON *document);
 void show_policy_log(FILE *out, const cJSON *document);
 void show_verify(FILE *out, const cJSON *document);

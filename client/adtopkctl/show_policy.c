@@ -66,6 +66,32 @@ void show_policy(FILE *out, const cJSON *document)
     show_keys(out, text_member(document, "policy"));
 }
 
+/* A line of what a key can be and its default, and what it means below. */
+void show_policy_keys(FILE *out, const cJSON *document)
+{
+    const cJSON *key;
+    char name[TEXT_SIZE];
+    char values[TEXT_SIZE];
+    char line[2 * TEXT_SIZE + 4];
+
+    cJSON_ArrayForEach(key, text_member(document, "keys"))
+    {
+        text_pad(out, text_string(key, "name", KEY_COLUMNS - 2, name), KEY_COLUMNS - 2);
+        (void)fprintf(out, "%s  ", text_true(key, "in_rules") ? " *" : "  ");
+        (void)snprintf(line, sizeof(line), "%s (%s)",
+            text_string(key, "values", TEXT_SIZE / 2, values),
+            text_string(key, "default", TEXT_SIZE / 4, name));
+        text_fill(out, KEY_COLUMNS + 2, KEY_COLUMNS + 2, line);
+        (void)fprintf(out, "%*s", KEY_COLUMNS + 2, "");
+        text_fill(
+            out, KEY_COLUMNS + 2, KEY_COLUMNS + 2, text_string(key, "help", TEXT_SIZE / 2, values));
+    }
+    (void)fprintf(out,
+        "\n* may also stand in a rule, for tensors whose name matches a pattern; the last\n"
+        "  rule that matches wins: \"rules\": [{\"match\": \"*.norm*\", "
+        "\"sparsifier\": \"dense\"}]\n");
+}
+
 void show_policy_change(FILE *out, const cJSON *document)
 {
     text_job(out, document);

@@ -67,7 +67,7 @@ void show_verify(FILE *out, const cJSON *document)
     double unbalanced = text_number(document, "unbalanced");
 
     text_job(out, document);
-    (void)fprintf(out, ": %s at the end of step %.0f\n",
+    (void)fprintf(out, ": %s as of step %.0f\n",
         text_true(document, "conserved") ? "conserved" : "NOT CONSERVED",
         text_number(document, "step"));
     (void)fprintf(

@@ -128,14 +128,13 @@ void text_column(FILE *out, const cJSON *object, const char *name, size_t width)
     text_pad(out, text_string(object, name, width, shown), width);
 }
 
-void text_wrapped(FILE *out, const char *lead, const char *sentence)
+void text_fill(FILE *out, size_t column, size_t indent, const char *sentence)
 {
     char clean[TEXT_SIZE];
     char *word = clean;
-    size_t column = 2 + characters(lead);
+    bool first = true;
 
     (void)text_clean(sentence, TEXT_SIZE, clean);
-    (void)fprintf(out, "  %s", lead);
     while (*word != '\0') {
         size_t length = strcspn(word, " ");
         bool last = word[length] == '\0';
@@ -143,15 +142,23 @@ void text_wrapped(FILE *out, const char *lead, const char *sentence)
 
         word[length] = '\0';
         width = characters(word);
-        if (column + 1 + width > TEXT_COLUMNS && column > 4) {
-            (void)fprintf(out, "\n   ");
-            column = 3;
+        if (!first && column + 1 + width > TEXT_COLUMNS) {
+            (void)fprintf(out, "\n%*s", (int)indent, "");
+            column = indent;
+            first = true;
         }
-        (void)fprintf(out, " %s", word);
-        column += 1 + width;
+        (void)fprintf(out, "%s%s", first ? "" : " ", word);
+        column += width + (first ? 0 : 1);
+        first = false;
         word += last ? length : length + 1;
     }
     (void)fprintf(out, "\n");
+}
+
+void text_wrapped(FILE *out, const char *lead, const char *sentence)
+{
+    (void)fprintf(out, "  %s ", lead);
+    text_fill(out, 3 + characters(lead), 4, sentence);
 }
 
 /* ------------------------------------------------------------------ quantities */

@@ -29,6 +29,9 @@ const char *text_string(const cJSON *object, const char *name, size_t columns, c
 void text_column(FILE *out, const cJSON *object, const char *name, size_t width);
 void text_pad(FILE *out, const char *clean, size_t width);
 
+/** A sentence, from this column on; lines of at most 80 columns, the next ones indented. */
+void text_fill(FILE *out, size_t column, size_t indent, const char *sentence);
+
 /** "  LEAD sentence" in lines of at most 80 columns, the next ones indented by 4. */
 void text_wrapped(FILE *out, const char *lead, const char *sentence);
 
