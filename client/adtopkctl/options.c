@@ -61,8 +61,8 @@ static const struct command {
         "what each job sent, and where its time went",
         "With --interval: steps and bytes a second, the entries sent per element of the\n"
         "tensors that travel sparse, and milliseconds a step in each phase; phases of\n"
-        "different buckets overlap. With --json that prints the daemon's documents, a line\n"
-        "each; \"clock_s\" in them tells the time between two."},
+        "different buckets overlap. With --json it prints the daemon's documents, one a\n"
+        "line; \"clock_s\" in them tells the time between two."},
     [COMMAND_POLICY_GET] = {"policy get", "[JOB]", 0, 1, DAEMON,
         "the policy in force; without JOB the daemon's default", JOB_IS},
     [COMMAND_POLICY_SET] = {"policy set", "JOB FILE|-|KEY=VALUE...", 2, OPTIONS_ARGUMENTS_MAX,

@@ -139,6 +139,7 @@ static void show_job(FILE *out, const cJSON *job)
 {
     char count[TEXT_SIZE];
     char user[TEXT_SIZE];
+    char line[2 * TEXT_SIZE];
 
     text_column(out, job, "name", 22);
     (void)fprintf(out, "  ");
@@ -148,10 +149,13 @@ static void show_job(FILE *out, const cJSON *job)
     (void)fprintf(out, "  ");
     text_column(out, job, "state", 8);
     (void)fprintf(out, "  %12.0f\n", text_number(job, "steps_done"));
-    (void)fprintf(out, "  %.0f of %.0f ranks here, %.0f nodes; ", text_number(job, "local_ranks"),
-        text_number(job, "world_size"), text_number(job, "nodes"));
-    (void)fprintf(out, "%.0f tensors in %.0f buckets, %s elements\n", text_number(job, "tensors"),
-        text_number(job, "buckets"), text_count(text_number(job, "elements"), count));
+    (void)snprintf(line, sizeof(line),
+        "%.0f of %.0f ranks here, %.0f nodes; %.0f tensors in %.0f buckets, %s elements",
+        text_number(job, "local_ranks"), text_number(job, "world_size"), text_number(job, "nodes"),
+        text_number(job, "tensors"), text_number(job, "buckets"),
+        text_count(text_number(job, "elements"), count));
+    (void)fprintf(out, "  ");
+    text_fill(out, 2, 4, line);
     (void)fprintf(out, "  policy version %.0f", text_number(job, "policy_version"));
     if (text_number(job, "policy_version") > 0) {
         (void)fprintf(out, " from step %.0f", text_number(job, "policy_step"));

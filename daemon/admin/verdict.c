@@ -20,7 +20,7 @@ struct verdict verdict_of(const struct tensor_info *info)
         (info->residual_magnitude * (1 + sqrt(steps / (double)info->numel)) + largest);
     for (int k = 0; k < 2; k++) {
         verdict.off[k] = info->verified_input[k] - info->verified_applied[k] - info->residual[k];
-        verdict.balanced &= fabs(verdict.off[k]) <= verdict.tolerance; /* false for NaN */
+        verdict.balanced &= isfinite(verdict.off[k]) && fabs(verdict.off[k]) <= verdict.tolerance;
     }
     return verdict;
 }
