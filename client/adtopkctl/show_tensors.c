@@ -62,6 +62,7 @@ void show_verify(FILE *out, const cJSON *document)
     const cJSON *tensors = text_member(document, "out_of_balance");
     const cJSON *tensor;
     char name[TEXT_SIZE];
+    char line[TEXT_SIZE];
     double all = text_number(document, "tensors");
     double checked = text_number(document, "checked");
     double unbalanced = text_number(document, "unbalanced");
@@ -70,10 +71,11 @@ void show_verify(FILE *out, const cJSON *document)
     (void)fprintf(out, ": %s as of step %.0f\n",
         text_true(document, "conserved") ? "conserved" : "NOT CONSERVED",
         text_number(document, "step"));
-    (void)fprintf(
-        out, "  %.0f of %.0f tensors looked at, %.0f out of balance", checked, all, unbalanced);
-    (void)fprintf(out, "; the worst is off by\n  %.2g of its tolerance\n",
-        text_number(document, "worst_share_of_tolerance"));
+    (void)snprintf(line, sizeof(line),
+        "%.0f of %.0f tensors looked at, %.0f out of balance, at worst %.2g times the tolerance",
+        checked, all, unbalanced, text_number(document, "worst_share_of_tolerance"));
+    (void)fprintf(out, "  ");
+    text_fill(out, 2, 4, line);
     if (cJSON_GetArraySize(tensors) == 0) {
         return;
     }
