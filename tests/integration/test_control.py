@@ -253,6 +253,19 @@ class Changing(Daemons):
                          rf"pid \d+ amends the policy of job {os.getuid()}:{self.name}/0: ")
         job.end()
 
+    def test_nothing_is_lost(self):
+        """Gradients that round, through every kind of change, and back."""
+        job = self.joined((0, 1, 1))
+        job.each("gradients random 1")
+        with Training(job):
+            for policy in ("density=0.001", "scope=rank", "values=f32", "sparsifier=topk",
+                           "scope=node", "density=1", "sparsifier=dense", "dense_values=bf16",
+                           "sparsifier=adtopk"):
+                self.set(policy)
+                for node in (0, 1):
+                    self.text("verify", self.name, node=node)
+        job.end()
+
     def test_nobody_trains(self):
         """The step from which it is to hold does not come: a time limit, and another client."""
         job = self.joined()
