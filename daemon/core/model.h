@@ -121,6 +121,7 @@ struct member {
     bool held;        /* it holds at the step of the policy switch under way */
     struct store_policy *newer; /* in its answer: a policy newer than ours, or NULL */
     uint32_t holds;             /* in its answer: the version for which it holds */
+    uint32_t has;               /* the version in force there, as far as is known */
     unsigned early;             /* frames of it that wait in job->early */
 };
 
@@ -223,6 +224,7 @@ struct round {
 /* A node asks for a copy that this one cannot give before its own commit is there. */
 struct fetch {
     struct fetch *next;
+    uint32_t view; /* in which it asks */
     uint64_t number;
     uint32_t bucket;
     uint16_t node;
