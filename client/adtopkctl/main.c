@@ -14,11 +14,11 @@ int main(int argc, char **argv)
     }
     if (options.value[OPTION_HELP] != NULL) {
         options_help(stdout, options.command);
-        return EXIT_OK;
+        return (int)run_flushed(EXIT_OK);
     }
     if (options.value[OPTION_VERSION] != NULL) {
         (void)printf("adtopkctl " ADTOPK_VERSION "\n");
-        return EXIT_OK;
+        return (int)run_flushed(EXIT_OK);
     }
-    return run_command(&options);
+    return (int)run_command(&options);
 }

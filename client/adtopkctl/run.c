@@ -256,7 +256,7 @@ static enum exit_code verify_job(const struct options *options, char *job)
     return ask_and_print(options, &request, options->timeout_ms + SLACK_MS, show_verify);
 }
 
-/* One after the other; the worst exit code counts, and the first of equally bad ones. */
+/* One after the other; the first exit code that is not 0 counts. */
 static enum exit_code verify_all(const struct options *options)
 {
     Request request = ADTOPK__CONTROL_REQUEST__INIT;
@@ -265,6 +265,7 @@ static enum exit_code verify_all(const struct options *options)
     enum exit_code code;
     enum exit_code all = EXIT_OK;
     const cJSON *job;
+    bool any = false;
 
     request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
@@ -281,10 +282,15 @@ static enum exit_code verify_all(const struct options *options)
         }
         (void)snprintf(name, sizeof(name), "%.0f:%.200s/%.200s", text_number(job, "owner"),
             text->valuestring, run->valuestring);
+        any = true;
         code = verify_job(options, name);
         all = all == EXIT_OK ? code : all;
     }
     answer_free(&answer);
+    if (!any && code == EXIT_OK && options->value[OPTION_JSON] == NULL) {
+        (void)printf("no jobs\n");
+        code = run_flushed(code);
+    }
     return all == EXIT_OK ? code : all;
 }
 

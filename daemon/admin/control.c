@@ -390,7 +390,7 @@ void control_apply(struct control *control, const struct action *action)
 {
     struct client *client = control->clients;
 
-    control->pending--;
+    control->pending -= control->pending > 0 ? 1 : 0;
     while (client != NULL && client->ticket != action->ticket) {
         client = client->next;
     }

@@ -147,8 +147,8 @@ static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_
     return client->ticket;
 }
 
-/* Into the core with it. Its refusal is the answer; otherwise the outcome follows. */
-static void raise_event(struct client *client, struct event *event)
+/* Into the core with it. False: it was refused, which is the answer. */
+static bool raise_event(struct client *client, struct event *event)
 {
     struct control *control = client->control;
     struct error err = {.code = ADTOPK_OK};
@@ -156,10 +156,10 @@ static void raise_event(struct client *client, struct event *event)
 
     if (status != ADTOPK_OK) {
         client_refuse(client, status, err.text);
-        return;
+        return false;
     }
     control->pending++;
-    client_await(client);
+    return true;
 }
 
 static void answer_policy_set(
@@ -176,14 +176,13 @@ static void answer_policy_set(
     event.policy.if_version = set->check_version != 0 ? set->if_version : UINT32_MAX;
     event.policy.uid = client->who.uid;
     event.policy.pid = (uint32_t)client->who.pid;
-    if (event.policy.ticket == 0) {
-        return;
+    if (event.policy.ticket != 0 && raise_event(client, &event)) {
+        jobname_print(&job->key, name);
+        control_note(client->control, CONTROL_INFO, "uid %u, pid %d %s the policy of job %s: %.*s",
+            client->who.uid, client->who.pid, set->merge ? "amends" : "replaces", name,
+            POLICY_LOGGED, set->policy);
+        client_await(client);
     }
-    jobname_print(&job->key, name);
-    control_note(client->control, CONTROL_INFO, "uid %u, pid %d %s the policy of job %s: %.*s",
-        client->who.uid, client->who.pid, set->merge ? "amends" : "replaces", name, POLICY_LOGGED,
-        set->policy);
-    raise_event(client, &event);
 }
 
 static void answer_verify(struct client *client, const Request *request, const struct job_info *job)
@@ -192,8 +191,8 @@ static void answer_verify(struct client *client, const Request *request, const s
 
     event.verify.ticket = take_ticket(client, job->id, request->verify->timeout_ms);
     event.verify.job = job->id;
-    if (event.verify.ticket != 0) {
-        raise_event(client, &event);
+    if (event.verify.ticket != 0 && raise_event(client, &event)) {
+        client_await(client);
     }
 }
 

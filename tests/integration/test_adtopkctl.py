@@ -2,7 +2,7 @@
 """adtopkctl and the control socket against real daemons: looking, changing, who may, and clients
 that misbehave.
 
-usage: test_control.py BUILD [unittest's arguments]
+usage: test_adtopkctl.py BUILD [unittest's arguments]
 """
 import grp
 import json
