@@ -9,6 +9,8 @@
 #include "daemon/log.h"
 #include "daemon/workers.h"
 
+_Static_assert(OPTION_COUNT <= CONFIG_OPTIONS_MAX, "struct config has no room for its sources");
+
 #define FIELD(name) offsetof(struct config, name)
 #define MAX_NODE (UINT16_MAX - 1)
 
@@ -29,7 +31,8 @@ const struct option option_table[OPTION_COUNT] = {
         .type = OPTION_PEERS,
         .offset = FIELD(peers),
         .argument = "LIST",
-        .help = "the other nodes: N=ENDPOINT,..."},
+        .help = "the other nodes: N=ENDPOINT,...",
+        .live = true},
     {.key = "socket",
         .type = OPTION_TEXT,
         .offset = FIELD(socket),
@@ -60,19 +63,22 @@ const struct option option_table[OPTION_COUNT] = {
         .high = LEVEL_COUNT - 1,
         .names = log_level_names,
         .argument = "LEVEL",
-        .help = "error, warning, info or debug (info)"},
+        .help = "error, warning, info or debug (info)",
+        .live = true},
     {.key = "log_format",
         .type = OPTION_CHOICE,
         .offset = FIELD(log_format),
         .high = LOG_FORMAT_COUNT - 1,
         .names = log_format_names,
         .argument = "FORMAT",
-        .help = "text or json (text)"},
+        .help = "text or json (text)",
+        .live = true},
     {.key = "policy",
         .type = OPTION_POLICY,
         .offset = FIELD(policy),
         .argument = "JSON",
-        .help = "policy of jobs that bring none (adtopk, 1%)"},
+        .help = "policy of jobs that bring none (adtopk, 1%)",
+        .live = true},
     {.key = "insecure",
         .type = OPTION_SWITCH,
         .offset = FIELD(insecure),
@@ -105,6 +111,13 @@ const struct option option_table[OPTION_COUNT] = {
         .high = 600000,
         .argument = "MS",
         .help = "between signs of life on an idle link (1000)"},
+    {.key = "stop_timeout_ms",
+        .type = OPTION_NUMBER,
+        .offset = FIELD(stop_timeout_ms),
+        .high = 3600000,
+        .argument = "MS",
+        .help = "for steps under way to end after SIGTERM (10000)",
+        .live = true},
 };
 
 const struct option *option_find(const char *key, size_t length)
@@ -302,7 +315,6 @@ static enum adtopk_status set_policy_text(
     if (!object) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: a policy is an object, {...}", where);
     }
-    (void)snprintf(config->policy_source, sizeof(config->policy_source), "%.100s", where);
     return store_policy(config, text, strlen(text), where, err);
 }
 

@@ -286,6 +286,26 @@ enum adtopk_status core_add_peer(struct core *core, uint16_t node, uint64_t now_
     return links_add_peer(core->links, node, now_us);
 }
 
+enum adtopk_status core_set_default_policy(struct core *core, const char *json, struct error *err)
+{
+    struct policy policy;
+    enum adtopk_status status = ADTOPK_OK;
+
+    policy_default(&policy);
+    if (json != NULL) {
+        status = policy_parse(&policy, json, err);
+    }
+    if (status == ADTOPK_OK) {
+        core->policy = policy;
+    }
+    return status;
+}
+
+void core_set_trace(struct core *core, void (*trace)(void *context, const char *line))
+{
+    core->config.trace = trace;
+}
+
 static void check_jobs(struct core *core)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->next) {

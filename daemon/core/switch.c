@@ -353,7 +353,8 @@ static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, s
     }
     plan->change = switch_change(policy);
     if (plan_make(job, plan, err) != ADTOPK_OK ||
-        (plan_by_rank(plan) && layout_more(job, err) != ADTOPK_OK)) {
+        (plan_by_rank(plan) && layout_more(job, err) != ADTOPK_OK) ||
+        layout_reserve(job, plan, err) != ADTOPK_OK) {
         plan_free(plan);
         return NULL;
     }
