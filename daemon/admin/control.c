@@ -373,8 +373,9 @@ struct control *control_create(
         free(control);
         return NULL;
     }
-    if (!control->rights.has_group) {
-        control_note(control, CONTROL_INFO,
+    if (!control->rights.has_group) { /* the default one may well be missing */
+        control_note(control,
+            strcmp(control->config.group, CONTROL_GROUP) == 0 ? CONTROL_DEBUG : CONTROL_WARNING,
             "there is no group \"%s\": only root, uid %u and jobs' owners may change things",
             control->config.group, control->rights.self);
     }
