@@ -296,68 +296,80 @@ static enum exit_code verify_all(const struct options *options)
 
 /* ------------------------------------------------------------------ the rest */
 
-/* Requests without an outcome to wait for. */
 static enum exit_code look(const struct options *options)
 {
     Request request = ADTOPK__CONTROL_REQUEST__INIT;
     Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
     Adtopk__ControlJobs jobs = ADTOPK__CONTROL_JOBS__INIT;
     Adtopk__ControlPeers peers = ADTOPK__CONTROL_PEERS__INIT;
-    Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
-    Adtopk__ControlPolicyGet get = ADTOPK__CONTROL_POLICY_GET__INIT;
-    Adtopk__ControlPolicyLog log = ADTOPK__CONTROL_POLICY_LOG__INIT;
-    Adtopk__ControlDrain drain = ADTOPK__CONTROL_DRAIN__INIT;
-    char *job = argument(options, 0);
     show_function *show = show_status;
 
     request.version = 1;
-    switch (options->command) {
-    case COMMAND_JOBS:
+    if (options->command == COMMAND_JOBS) {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
         request.jobs = &jobs;
         show = show_jobs;
-        break;
-    case COMMAND_PEERS:
+    } else if (options->command == COMMAND_PEERS) {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PEERS;
         request.peers = &peers;
         show = show_peers;
-        break;
-    case COMMAND_TENSORS:
+    } else {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
+        request.status = &status;
+    }
+    return ask_and_print(options, &request, options->timeout_ms, show);
+}
+
+static enum exit_code look_at_job(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
+    Adtopk__ControlPolicyGet get = ADTOPK__CONTROL_POLICY_GET__INIT;
+    Adtopk__ControlPolicyLog log = ADTOPK__CONTROL_POLICY_LOG__INIT;
+    char *job = argument(options, 0);
+    show_function *show = show_policy;
+
+    request.version = 1;
+    if (options->command == COMMAND_TENSORS) {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_TENSORS;
         request.tensors = &tensors;
         tensors.job = job;
         tensors.first = options->first;
         show = show_tensors;
-        break;
-    case COMMAND_POLICY_GET:
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET;
-        request.policy_get = &get;
-        get.job = job != NULL ? job : get.job;
-        show = show_policy;
-        break;
-    case COMMAND_POLICY_LOG:
+    } else if (options->command == COMMAND_POLICY_LOG) {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG;
         request.policy_log = &log;
         log.job = job;
         show = show_policy_log;
-        break;
-    case COMMAND_DRAIN:
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
-        request.drain = &drain;
-        drain.undo = options->value[OPTION_UNDO] != NULL;
-        show = show_drain;
-        break;
-    default:
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
-        request.status = &status;
-        break;
+    } else {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET;
+        request.policy_get = &get;
+        get.job = job != NULL ? job : get.job;
     }
     return ask_and_print(options, &request, options->timeout_ms, show);
+}
+
+static enum exit_code drain(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlDrain drain = ADTOPK__CONTROL_DRAIN__INIT;
+
+    drain.undo = options->value[OPTION_UNDO] != NULL;
+    request.version = 1;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
+    request.drain = &drain;
+    return ask_and_print(options, &request, options->timeout_ms, show_drain);
 }
 
 enum exit_code run_command(const struct options *options)
 {
     switch (options->command) {
+    case COMMAND_STATUS:
+    case COMMAND_JOBS:
+    case COMMAND_PEERS: return look(options);
+    case COMMAND_TENSORS:
+    case COMMAND_POLICY_GET:
+    case COMMAND_POLICY_LOG: return look_at_job(options);
     case COMMAND_STATS: return stats(options);
     case COMMAND_POLICY_SET: return policy_set(options);
     case COMMAND_POLICY_CHECK: return offline_policy_check(options);
@@ -365,8 +377,10 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_VERIFY:
         return options->arguments > 0 ? verify_job(options, argument(options, 0))
                                       : verify_all(options);
+    case COMMAND_DRAIN: return drain(options);
     case COMMAND_KEYGEN: return offline_keygen(options);
     case COMMAND_COMPLETION: return offline_completion(options);
-    default: return look(options);
+    case COMMAND_COUNT: break;
     }
+    return EXIT_USAGE;
 }

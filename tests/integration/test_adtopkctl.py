@@ -284,13 +284,26 @@ class Changing(Daemons):
         client = subprocess.Popen(
             [daemon.programs["adtopkctl"], "--socket", daemon.control, "policy", "set", self.name,
              "density=0.5"], preexec_fn=die_with_parent)
-        self.wait_for(lambda: self.document("jobs")["jobs"][0]["policy_next_version"] == 1)
+        self.wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
         client.kill()
         client.wait()
         job.steps(8)
         self.assertEqual(self.document("policy", "get", self.name)["version"], 1)
         self.wait_for(lambda: "whose client has gone" in daemon.log())
         job.end()
+
+    def test_a_job_that_ends_meanwhile(self):
+        job = self.joined()
+        job.steps(2)
+        daemon = self.cluster.daemons[0]
+        client = subprocess.Popen(
+            [daemon.programs["adtopkctl"], "--socket", daemon.control, "policy", "set", self.name,
+             "density=0.5"], stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        self.wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
+        job.kill()
+        _, error = client.communicate(timeout=20)
+        self.assertEqual(client.returncode, REFUSED, error)
+        self.assertIn("adtopkctl: ", error)
 
     def test_drain(self):
         job = self.joined()
