@@ -227,7 +227,8 @@ static bool has_room(const struct control *control, uid_t uid)
         all++;
         same += client->who.uid == uid ? 1 : 0;
     }
-    return all < CONTROL_CLIENTS && (uid == 0 || same < CONTROL_CLIENTS_A_USER);
+    return uid == 0 ? all < CONTROL_CLIENTS
+                    : all < CONTROL_CLIENTS - CONTROL_CLIENTS_FREE && same < CONTROL_CLIENTS_A_USER;
 }
 
 /* Takes the descriptor over if it returns true. */

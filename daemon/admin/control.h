@@ -20,7 +20,8 @@
 #include "proto/error.h"
 
 #define CONTROL_CLIENTS 32       /* at once */
-#define CONTROL_CLIENTS_A_USER 8 /* of them, but for root */
+#define CONTROL_CLIENTS_A_USER 8 /* of them, but for root, */
+#define CONTROL_CLIENTS_FREE 4   /* whom the others leave so many */
 #define CONTROL_IDLE_MS 10000    /* without progress a client is dropped, unless it waits */
 #define CONTROL_WAIT_MS 600000   /* the longest time limit of a ticket */
 #define CONTROL_PENDING 64       /* tickets without an outcome, at once */

@@ -238,6 +238,28 @@ static void test_a_flood_of_one_user(void **state)
     (void)close(other);
 }
 
+/* Many users together leave room for root. */
+static void test_a_flood_of_many_users(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd[CONTROL_CLIENTS];
+    uint32_t status;
+    unsigned replies;
+
+    need_root();
+    for (unsigned i = 0; i < CONTROL_CLIENTS; i++) {
+        fd[i] = connect_as(daemon, STRANGER + i / CONTROL_CLIENTS_A_USER);
+        daemon_turn(daemon);
+    }
+    for (unsigned i = CONTROL_CLIENTS - CONTROL_CLIENTS_FREE; i < CONTROL_CLIENTS; i++) {
+        assert_null(receive_answer(daemon, fd[i], &status, &replies));
+    }
+    assert_serves(daemon);
+    for (unsigned i = 0; i < CONTROL_CLIENTS; i++) {
+        (void)close(fd[i]);
+    }
+}
+
 #define WITH_DAEMON(test) cmocka_unit_test_setup_teardown(test, daemon_setup, daemon_teardown)
 
 int main(void)
@@ -249,6 +271,7 @@ int main(void)
         WITH_DAEMON(test_a_stranger_may_look_only),
         WITH_DAEMON(test_the_owner_may_change_the_job),
         WITH_DAEMON(test_a_flood_of_one_user),
+        WITH_DAEMON(test_a_flood_of_many_users),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
