@@ -16,7 +16,7 @@
 enum { CHUNK_WORD = LEDGER_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
 
 /* What a list of candidates needs behind its last entry beyond what is collected. */
-enum { CHUNK_SLACK = 2 };
+enum { CHUNK_SLACK = 3 };
 
 /* A chunk on its way through chunk_step(). The first four fields are set by the caller, the next
  * three before each step, the others are zero at first. */

@@ -117,9 +117,10 @@ AVX2 static inline uint64_t avx2_word(float *acc, const float *sum, __m256i belo
     return mask;
 }
 
-/* Appends a word's marked elements to a list of `count`; returns the new count. Most words have at
- * most two: both are written without a look at the mask, as a branch on it would be mispredicted
- * every other time. An empty mask writes the word's first element, which is not counted. */
+/* Appends a word's marked elements to a list of `count`; returns the new count. Few words have more
+ * than three: so many are written without a look at the mask, as a branch on it would be
+ * mispredicted too often. An exhausted mask writes the word's first element, which is not counted.
+ */
 AVX2 static inline size_t avx2_pack(
     const float *x, uint64_t mask, uint32_t position, const struct sparse *list, size_t count)
 {
