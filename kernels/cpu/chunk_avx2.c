@@ -2,6 +2,7 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
+#include "kernels/cpu/bisect.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/select.h"
@@ -238,7 +239,7 @@ AVX2 static void avx2_filter(const struct sparse *list, uint32_t least, struct s
     avx2_filter_word(list, whole, mask & ((UINT64_C(1) << rest) - 1), out);
 }
 
-AVX2 static size_t avx2_count(const float *x, size_t n, uint32_t least)
+AVX2 static inline size_t avx2_count(const float *x, size_t n, uint32_t least)
 {
     const __m256i below = _mm256_set1_epi32((int)least - 1);
     __m256i counts = _mm256_setzero_si256(); /* each lane counts down */
@@ -259,6 +260,11 @@ AVX2 static size_t avx2_count(const float *x, size_t n, uint32_t least)
     return (uint32_t)-_mm_cvtsi128_si32(sum);
 }
 
+AVX2 static struct select_cut avx2_cut(const float *x, size_t n, size_t k)
+{
+    return select_bisect(x, n, k, avx2_count);
+}
+
 extern const struct chunk_ops chunk_avx2;
 const struct chunk_ops chunk_avx2 = {
     .name = "avx2",
@@ -266,7 +272,7 @@ const struct chunk_ops chunk_avx2 = {
     .gather = avx2_gather,
     .add = avx2_add,
     .collect = avx2_collect,
-    .count = avx2_count,
+    .cut = avx2_cut,
     .filter = avx2_filter,
 };
 #endif
