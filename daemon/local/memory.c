@@ -169,12 +169,19 @@ static void *memory_get_results(
 /* ---- stores ---- */
 
 static void *memory_store(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     struct local *local = context;
 
     *existing = false;
-    return stores_get(local->stores, job, size, memory_promised(local), err);
+    return stores_get(local->stores, job, part, size, memory_promised(local), err);
+}
+
+static void memory_drop_store(void *context, uint64_t job, unsigned part)
+{
+    struct local *local = context;
+
+    stores_release(local->stores, job, part);
 }
 
 static void memory_release_job(void *context, uint64_t job)
@@ -185,7 +192,9 @@ static void memory_release_job(void *context, uint64_t job)
     if (*link != NULL) {
         memory_drop_results(link);
     }
-    stores_release(local->stores, job);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        stores_release(local->stores, job, part);
+    }
 }
 
 struct core_memory local_memory(struct local *local)
@@ -194,6 +203,7 @@ struct core_memory local_memory(struct local *local)
         .gradients = memory_gradients,
         .results = memory_get_results,
         .store = memory_store,
+        .drop_store = memory_drop_store,
         .release_session = memory_release_session,
         .release_job = memory_release_job};
 }

@@ -76,7 +76,7 @@ class Daemon:
         peers = [{"node": other, "endpoint": f"tcp://127.0.0.1:{port}"}
                  for other, port in enumerate(ports) if other != self.node]
         document = {"node": self.node, "socket": self.socket, "control_socket": self.control,
-                    "log_level": "info"}
+                    "log_level": "info", "stop_timeout_ms": 2000}
         if peers:
             document.update(peers=peers, listen=f"tcp://127.0.0.1:{ports[self.node]}")
         document.update(settings)

@@ -294,7 +294,9 @@ void world_destroy(struct world *world)
     for (unsigned n = 0; n < world->scenario.nodes; n++) {
         core_destroy(world->node[n].core);
         for (unsigned j = 0; j < world->jobs; j++) {
-            free(world->node[n].memory[j].store);
+            for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+                free(world->node[n].memory[j].store[part]);
+            }
             free(world->node[n].memory[j].results);
         }
     }

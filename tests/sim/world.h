@@ -99,12 +99,12 @@ struct trainer {
 
 /* What one node keeps for one job, whether its daemon runs or not. */
 struct node_job {
-    uint64_t *store;
-    uint64_t store_size;
+    uint64_t *store[CORE_STORE_PARTS];
+    uint64_t store_size[CORE_STORE_PARTS];
     uint8_t *results;
     uint64_t results_size;
     bool results_old; /* a core has mapped it before */
-    bool store_old;
+    bool store_old[CORE_STORE_PARTS];
     uint64_t fault_mark; /* world.faults when its open step began */
     uint64_t step_mark;
 };
