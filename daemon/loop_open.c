@@ -90,6 +90,22 @@ static uint32_t count_sessions(void *context)
     return stats.sessions;
 }
 
+static struct report_network describe_network(void *context)
+{
+    struct loop *loop = context;
+    struct transport_refused refused;
+
+    if (loop->transport == NULL) {
+        return (struct report_network){.protection = NULL};
+    }
+    refused = transport_zmq.refused(loop->transport);
+    return (struct report_network){.protection = transport_zmq.protection(loop->transport),
+        .keys = refused.keys,
+        .handshakes = refused.handshakes,
+        .tokens = refused.tokens,
+        .packets = refused.packets};
+}
+
 static void log_control(void *context, const char *line)
 {
     struct loop *loop = context;
@@ -290,6 +306,7 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         .node = (uint16_t)loop->config->node,
         .incarnation = incarnation,
         .sessions = count_sessions,
+        .network = describe_network,
         .log = log_control,
         .context = loop,
     };

@@ -291,6 +291,7 @@ static enum adtopk_status note_state(struct member *member, const Adtopk__PeerSt
     member->answered = true;
     member->fresh = state->fresh;
     member->holds = state->held;
+    member->has = state->policy != NULL ? state->policy->version : 0;
     member->steps_done = state->steps_done;
     member->ops_done = state->ops_done;
     return ADTOPK_OK;

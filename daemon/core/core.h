@@ -165,6 +165,9 @@ struct core_memory {
     /* The arena from which all ranks of this node read updates. *existing: it holds what an
      * earlier core of this node left there. */
     void *(*results)(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err);
+    /* `size` bytes of the results at `offset` may be written from now on. NULL: all may be. */
+    enum adtopk_status (*reserve_results)(
+        void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err);
     /* Residuals and their state: outlives the core. A job has part 0, and part 1 while its ranks
      * have residuals of their own. */
     void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,

@@ -58,6 +58,9 @@ static void send_held(struct job *job, const struct fetch *fetch)
         job->core->bad_messages++;
         return;
     }
+    if (fetch->view != job->view) {
+        return; /* the asker goes on to this view, and asks again in it */
+    }
     if ((fetch->number + 1 == done ||
             (fetch->number == done && round->machine.state == ROUND_DELIVERED)) &&
         first_copy(job, fetch->node, at)) {
@@ -104,6 +107,7 @@ void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *mess
         return;
     }
     *fetch = (struct fetch){.next = job->fetches,
+        .view = message->view,
         .node = from,
         .number = held->number,
         .bucket = held->bucket,

@@ -31,6 +31,7 @@ const struct machine_table job_machine = {
                     [JOB_ON_PREPARE] = TO(JOB_PREPARED),
                     [JOB_ON_COMMIT] = TO(JOB_ACTIVE),
                     [JOB_ON_FAIL] = TO(JOB_ENDED),
+                    [JOB_ON_LEAVE] = TO(JOB_ENDED),
                 },
             [JOB_ACTIVE] =
                 {
@@ -279,6 +280,18 @@ static bool all_left(const struct job *job)
     return true;
 }
 
+/* Whether the ranks of all other nodes have left. */
+static bool others_left(const struct job *job)
+{
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        const struct member *member = join_member(job, job->view_node[i]);
+        if (member->node != job->core->config.node && !member->left) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* When all local ranks have left, the job stays until those of the other nodes have left too: one
  * of them may still need a copy of the last update. */
 void job_try_leave(struct job *job)
@@ -290,17 +303,13 @@ void job_try_leave(struct job *job)
         job_end(job);
         return;
     }
-    if (job->machine.state != JOB_ACTIVE) {
+    if (job->machine.state != JOB_ACTIVE && (job->view == 0 || !others_left(job))) {
         return; /* the view changes: again when it is in force */
     }
     peer_send_leave(job);
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        const struct member *member = join_member(job, job->view_node[i]);
-        if (member->node != job->core->config.node && !member->left) {
-            return;
-        }
+    if (others_left(job)) {
+        job_end(job);
     }
-    job_end(job);
 }
 
 void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)

@@ -11,6 +11,8 @@
 #include "daemon/core/model.h"
 
 #define ALIGNMENT 64u
+/* A gap in the results that is not worth a system call of its own. */
+#define CORE_GAP 65536u
 #define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
 
 static uint64_t align(uint64_t size)
@@ -162,6 +164,74 @@ struct local_update *layout_update(const struct job *job, uint32_t tensor)
     return (struct local_update *)(void *)(job->results + job->tensor[tensor].layout.update_offset);
 }
 
+/* A piece of the results that is to be reserved: neighbours are put together. */
+struct piece {
+    struct job *job;
+    uint64_t begin, end;
+};
+
+static enum adtopk_status reserve_piece(struct piece *piece, struct error *err)
+{
+    const struct core_memory *memory = &piece->job->core->config.memory;
+
+    return memory->reserve_results(
+        memory->context, piece->job->id, piece->begin, piece->end - piece->begin, err);
+}
+
+static enum adtopk_status reserve_next(
+    struct piece *piece, uint64_t offset, uint64_t size, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (offset > piece->end + CORE_GAP) {
+        status = reserve_piece(piece, err);
+        piece->begin = offset;
+    }
+    piece->end = offset + size > piece->end ? offset + size : piece->end;
+    return status;
+}
+
+static enum adtopk_status reserve_update(
+    struct piece *piece, const struct plan *plan, uint32_t t, struct error *err)
+{
+    struct tensor *tensor = &piece->job->tensor[t];
+    struct local_update update;
+    uint64_t count = plan_update_count(piece->job, plan, t);
+    bool fits = count <= tensor->list_capacity;
+    unsigned forms = tensor->spec.forms != 0 ? tensor->spec.forms : LOCAL_FORM_DENSE;
+    enum adtopk_status status =
+        reserve_next(piece, tensor->layout.update_offset, sizeof(update), err);
+
+    (void)lay_update(tensor, tensor->layout.update_offset, &update);
+
+    if (status == ADTOPK_OK &&
+        (plan->tensor[t].dense || (forms & LOCAL_FORM_DENSE) != 0 || !fits)) {
+        status = reserve_next(piece, update.dense_offset, tensor->numel * sizeof(float), err);
+    }
+    if (status == ADTOPK_OK && !plan->tensor[t].dense && update.capacity > 0) {
+        count = fits ? count : tensor->list_capacity;
+        status = reserve_next(piece, update.index_offset, count * sizeof(uint32_t), err);
+        if (status == ADTOPK_OK) {
+            status = reserve_next(piece, update.value_offset, count * sizeof(float), err);
+        }
+    }
+    return status;
+}
+
+enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err)
+{
+    struct piece piece = {.job = job, .end = job->op_result_offset + CORE_OP_SIZE};
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (job->core->config.memory.reserve_results == NULL) {
+        return ADTOPK_OK;
+    }
+    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
+        status = reserve_update(&piece, plan, t, err);
+    }
+    return status == ADTOPK_OK ? reserve_piece(&piece, err) : status;
+}
+
 static void write_table(const struct job *job, const struct local_update *updates)
 {
     struct local_results *table = (struct local_results *)(void *)job->results;
@@ -194,13 +264,14 @@ enum adtopk_status layout_results(struct job *job, struct error *err)
         size = lay_update(&job->tensor[t], size, &updates[t]);
     }
     job->results = memory->results(memory->context, job->id, size, &existing, err);
-    if (job->results != NULL && !existing) {
+    if (job->results == NULL || layout_reserve(job, job->plan, err) != ADTOPK_OK) {
+        free(updates);
+        return err->code;
+    }
+    if (!existing) {
         write_table(job, updates);
     }
     free(updates);
-    if (job->results == NULL) {
-        return err->code;
-    }
     if (!existing && job->store->steps_done + job->store->ops_done > 0) {
         return error_set(err, ADTOPK_ERR_LOST,
             "the updates of job '%s' that belong to its residuals are gone", job->key.name);

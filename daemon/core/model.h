@@ -121,6 +121,7 @@ struct member {
     bool held;        /* it holds at the step of the policy switch under way */
     struct store_policy *newer; /* in its answer: a policy newer than ours, or NULL */
     uint32_t holds;             /* in its answer: the version for which it holds */
+    uint32_t has;               /* the version in force there, as far as is known */
     unsigned early;             /* frames of it that wait in job->early */
 };
 
@@ -223,6 +224,7 @@ struct round {
 /* A node asks for a copy that this one cannot give before its own commit is there. */
 struct fetch {
     struct fetch *next;
+    uint32_t view; /* in which it asks */
     uint64_t number;
     uint32_t bucket;
     uint16_t node;
@@ -383,6 +385,8 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
 enum adtopk_status layout_store(struct job *job, struct error *err);
 enum adtopk_status layout_results(struct job *job, struct error *err);
 enum adtopk_status layout_more(struct job *job, struct error *err); /* opens the second part */
+/* Reserves what updates need of the results under this plan. */
+enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err);
 struct local_update *layout_update(const struct job *job, uint32_t tensor);
 /* The residual of a tensor: the node's is also the first local rank's. */
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
@@ -395,7 +399,8 @@ enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *e
 bool plan_by_rank(const struct plan *plan);                        /* some tensor is */
 enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the store is there */
 void plan_take_splits(struct job *job);
-uint64_t plan_update_count(const struct job *job, uint32_t tensor); /* most entries of an update */
+/* Most entries of an update that does not travel dense. */
+uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
 struct payload_shape plan_shape(const struct job *job, uint32_t tensor);
 
 /* switch.c: from one policy to another */

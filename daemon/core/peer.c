@@ -92,6 +92,7 @@ void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t
     round.bucket = bucket;
     round.operation = op;
     fetch.round = &round;
+    fetch.view = job->view;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
     message.fetch = &fetch;
     peer_send(job, holder, &message);

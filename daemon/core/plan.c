@@ -63,9 +63,9 @@ static uint64_t contribution_count(
     return count < numel ? count : numel;
 }
 
-uint64_t plan_update_count(const struct job *job, uint32_t t)
+uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t t)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct planned *planned = &plan->tensor[t];
     uint64_t numel = job->tensor[t].numel;
     uint64_t factor = planned->policy.scope == SCOPE_RANK ? 1 : job->view_nodes;
     uint64_t count = contribution_count(job, planned, numel) * factor;

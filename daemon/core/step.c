@@ -69,13 +69,19 @@ static void catch_up(struct job *job)
     }
 }
 
+/* Nothing of the next step is in the residuals yet. */
+static void note_rest(struct job *job)
+{
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        job->tensor[t].at_rest = *job->tensor[t].store;
+    }
+}
+
 void step_open(struct job *job, bool recover)
 {
     machine_fire(&job->step, STEP_ON_OPEN, STEP_OPEN);
     job->undelivered = 0;
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        job->tensor[t].at_rest = *job->tensor[t].store;
-    }
+    note_rest(job);
     for (uint32_t r = 0; r < job->plan->rounds; r++) {
         if (step_round_active(job, &job->plan->round[r]) && recover) {
             round_recover(&job->plan->round[r]);
@@ -124,7 +130,9 @@ static void step_done(struct work *work)
     }
     machine_fire(&job->step, STEP_ON_DONE, STEP_IDLE);
     job->step_since_us = 0;
-    if (!switch_hold(job)) {
+    if (switch_hold(job)) {
+        note_rest(job);
+    } else {
         step_open(job, false);
     }
 }

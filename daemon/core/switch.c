@@ -191,11 +191,22 @@ void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end
 
 /* ------------------------------------------------------------------ asking */
 
+/* Whether the last change is done on every node. */
+static bool all_have(const struct job *job)
+{
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        if (join_member(job, job->view_node[i])->has != job->plan->change.version) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* As the coordinator. */
 static enum adtopk_status check_ask(
     const struct job *job, const Adtopk__PeerPolicy *policy, struct error *err)
 {
-    if (job->policy_switch.state != SWITCH_NONE) {
+    if (job->policy_switch.state != SWITCH_NONE || !all_have(job)) {
         return error_set(err, ADTOPK_ERR_STATE,
             "another change of the policy of job '%s' is under way", job->key.name);
     }
@@ -342,7 +353,8 @@ static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, s
     }
     plan->change = switch_change(policy);
     if (plan_make(job, plan, err) != ADTOPK_OK ||
-        (plan_by_rank(plan) && layout_more(job, err) != ADTOPK_OK)) {
+        (plan_by_rank(plan) && layout_more(job, err) != ADTOPK_OK) ||
+        layout_reserve(job, plan, err) != ADTOPK_OK) {
         plan_free(plan);
         return NULL;
     }
@@ -410,9 +422,13 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
     if (job->machine.state != JOB_ACTIVE || !coordinates(job)) {
         return;
     }
-    if (member == NULL || job->policy_switch.state == SWITCH_MOVING || version == 0 ||
-        version != job->plan->change.version + 1) {
+    if (member == NULL || version < job->plan->change.version ||
+        version > job->plan->change.version + 1) {
         job->core->bad_messages++;
+        return;
+    }
+    if (version == job->plan->change.version || job->policy_switch.state == SWITCH_MOVING) {
+        member->has = version; /* it has switched */
         return;
     }
     if (answer->status != ADTOPK_OK) {
@@ -461,6 +477,9 @@ static void moved(struct work *work)
     core_trace(job->core, "job %llx: policy %u from step %llu", (unsigned long long)job->id,
         job->plan->change.version, (unsigned long long)step_number(job));
     answer_asked(job, NULL);
+    if (job->machine.state == JOB_ACTIVE) {
+        send_answer(job, job->plan->change.version, NULL);
+    }
     step_open(job, true);
     view_opened(job);
 }

@@ -205,7 +205,7 @@ static float *update_value(const struct job *job, uint32_t t)
 static bool in_place(const struct job *job, uint32_t t)
 {
     return wants(job, t, LOCAL_FORM_LIST) &&
-           plan_update_count(job, t) <= job->tensor[t].list_capacity;
+           plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
 }
 
 /* Points the exchange's result at the tensor's place in the results; a list that nobody asked for,
@@ -220,7 +220,7 @@ static enum adtopk_status place_result(
     if (job->plan->tensor[t].dense) {
         return ADTOPK_OK;
     }
-    list->capacity = plan_update_count(job, t);
+    list->capacity = plan_update_count(job, job->plan, t);
     if (in_place(job, t)) {
         list->position = update_index(job, t);
         list->value = update_value(job, t);

@@ -1,232 +1,118 @@
 #!/usr/bin/env python3
-"""adtopkd as a service: a configuration that changes while it runs, signs of life, logs that
-cannot be written, many that start at once, and an end that lets steps finish.
+"""adtopkd as a service: an end that lets steps finish, signs of life, logs that cannot be written,
+and many that start at once.
 
 usage: test_service.py BUILD [unittest's arguments]
 """
 import contextlib
 import json
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import unittest
 
-from cluster import Cluster, die_with_parent, free_ports, take_build
+import service
+from cluster import Cluster
 from ranks import Job, Rank, RankError
-
-BUILD = None  # set by main()
-NOBODY = 65534
-TENSORS = [("first", "f32", "both", (16, 32)), ("last", "f32", "dense", (64, 64))]
-LONG = 30  # seconds after which something does not happen any more
+from service import LONG, TENSORS, WithDirectory, adtopkctl, wait_for
 
 
-def adtopkd():
-    return os.path.join(BUILD, "daemon", "adtopkd")
+class Stop(WithDirectory):
+    """SIGTERM lets steps end; everybody hears why, and the other nodes go on."""
 
+    SENTENCE = "node 1: its daemon is stopping"
 
-def wait_for(condition, what="it did not happen"):
-    deadline = time.monotonic() + LONG
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(what)
-        time.sleep(0.02)
+    def test_in_mid_training(self):
+        with Cluster(service.BUILD, nodes=2, settings={"stop_timeout_ms": 60000}) as cluster, \
+                Job(cluster, service.BUILD, "ends", [0, 1, 1], TENSORS) as job:
+            job.join()
+            for rank in job.ranks:
+                rank.send("steps 1000000")
+            wait_for(lambda: cluster.stats(0)["jobs"][0]["steps"] > 10)
+            self.assertEqual(cluster.daemons[1].stop(LONG), 0)
+            for rank in job.ranks:
+                name, sentence = rank.error()
+                self.assertEqual(name, "peer")
+                self.assertIn(self.SENTENCE, sentence)
+            self.assertNotIn("mid-step", cluster.daemons[1].log())
+            with Job(cluster, service.BUILD, "next", [0], TENSORS) as following:
+                self.assertEqual(following.join().steps(5)[0], "ok")
+            cluster.restart(1)
+            cluster.wait_connected()
+            with Job(cluster, service.BUILD, "again", [0, 1], TENSORS) as again:
+                self.assertEqual(again.join().steps(5)[0], "ok")
+            cluster.stop()
 
-
-class WithDirectory(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp")
-        self.addCleanup(temporary.cleanup)
-        self.directory = temporary.name
-        os.chmod(self.directory, 0o755)
-
-    def path(self, name):
-        return os.path.join(self.directory, name)
-
-    def write(self, name, text):
-        with open(self.path(name), "w", encoding="utf-8") as out:
-            out.write(text)
-        return self.path(name)
-
-    def start(self, *arguments, name="a", prepare=die_with_parent, more=None, **options):
-        """One daemon, without waiting for anything."""
-        environment = {key: value for key, value in os.environ.items()
-                       if not key.startswith(("ADTOPK_", "WATCHDOG_", "NOTIFY_", "JOURNAL_"))}
-        environment.update(more or {})
-        process = subprocess.Popen(
-            [adtopkd(), "--socket", self.path(f"{name}.sock"), "--control-socket",
-             self.path(f"{name}.control"), *arguments], stdin=subprocess.DEVNULL, env=environment,
-            preexec_fn=prepare, **options)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
-
-    def end(self, process):
-        process.terminate()
-        self.assertEqual(process.wait(LONG), 0)
-
-
-class Reload(WithDirectory):
-    """SIGHUP takes a new configuration as a whole, or keeps the old one and says why."""
-
-    def change(self, daemon, **settings):
-        """Changes the file: a key is set, or removed with None."""
-        with open(daemon.config, encoding="utf-8") as text:
-            document = json.load(text)
-        document.update(settings)
-        document = {key: value for key, value in document.items() if value is not None}
-        self.replace(daemon, json.dumps(document, indent=1))
+    def test_a_step_under_way_ends_first(self):
+        """Rank 1 has not pushed yet when the daemon of rank 0 is told to stop."""
+        with Cluster(service.BUILD, nodes=2, settings={"stop_timeout_ms": 60000}) as cluster, \
+                Job(cluster, service.BUILD, "ends", [1, 0], TENSORS) as job:
+            job.join().steps(2)
+            job.ranks[0].do("push 0", "push 1")
+            job.ranks[0].send("steps 1")
+            self.settle(cluster.daemons[1])
+            cluster.daemons[1].signal(signal.SIGTERM)
+            wait_for(lambda: "have 60000 ms to end" in cluster.daemons[1].log())
+            late = Rank(service.BUILD, cluster.address(1), "late", 0, 1)
+            self.addCleanup(late.kill)
+            late.send(late.opening)
+            self.assertIn(self.SENTENCE, late.error()[1])
+            job.ranks[1].send("steps 1")
+            self.assertEqual(job.ranks[0].answer().split()[:2], ["ok", "3"])
+            try:  # the news may come to node 0 while it still works on the step
+                self.assertEqual(job.ranks[1].answer().split()[:2], ["ok", "3"])
+            except RankError as error:
+                self.assertIn(self.SENTENCE, str(error))
+            for rank in job.ranks:
+                rank.send("steps 1")
+                self.assertIn(self.SENTENCE, rank.error()[1])
+            self.assertEqual(cluster.daemons[1].process.wait(LONG), 0)
+            self.assertNotIn("mid-step", cluster.daemons[1].log())
 
     @staticmethod
-    def replace(daemon, text):
-        with open(daemon.config + ".new", "w", encoding="utf-8") as out:
-            out.write(text)
-        os.rename(daemon.config + ".new", daemon.config)
+    def settle(daemon):
+        """The daemon has taken what ranks submitted before: a turn lies between two answers."""
+        for _ in range(2):
+            daemon.ask("status")
 
-    def hang_up(self, daemon, *expected):
-        """Sends SIGHUP; the next answer in the log has all of these words."""
-        answer = r"(?:the configuration has been taken|the old configuration stays)[^\n]*\n"
-        before = len(re.findall(answer, daemon.log()))
-        daemon.signal(signal.SIGHUP)
-        wait_for(lambda: len(re.findall(answer, daemon.log())) > before, daemon.log_tail())
-        line = re.findall(answer, daemon.log())[before]
-        for words in expected:
-            self.assertIn(words, line)
+    def silent(self, cluster):
+        """A rank that has pushed half a step and goes quiet."""
+        rank = Rank(service.BUILD, cluster.address(0), "silent", 0, 1)
+        self.addCleanup(rank.kill)
+        rank.do(rank.opening, "tensor a f32 both 8", "tensor b f32 both 8", "commit", "push 0")
+        self.settle(cluster.daemons[0])
+        return rank
 
-    def test_taken_or_kept_while_training(self):
-        with Cluster(BUILD, nodes=2) as cluster, \
-                Job(cluster, BUILD, "train", [0, 1], TENSORS) as job:
+    def test_the_time_is_over(self):
+        with Cluster(service.BUILD, nodes=1, settings={"stop_timeout_ms": 300}) as cluster:
+            rank = self.silent(cluster)
+            self.assertEqual(cluster.daemons[0].stop(LONG), 0)
+            self.assertIn("1 jobs are ended in mid-step", cluster.daemons[0].log())
+            rank.send("push 1", "finish")
+            with self.assertRaises(RankError):
+                for _ in range(2):
+                    rank.answer()
+
+    def test_twice(self):
+        with Cluster(service.BUILD, nodes=1, settings={"stop_timeout_ms": 3600000}) as cluster:
+            self.silent(cluster)
             daemon = cluster.daemons[0]
-            job.join()
-            for rank in job.ranks:
-                rank.send("steps 2000")
-            self.hang_up(daemon, "taken", "changed: nothing")
-            self.change(daemon, log_level="debug", stop_timeout_ms=3000)
-            self.hang_up(daemon, "taken", "changed: log_level, stop_timeout_ms")
-            wait_for(lambda: "debug trace" in daemon.log())
-            self.change(daemon, log_level="info", log_format="json")
-            self.hang_up(daemon, "taken", "log_level, log_format")
-            self.change(daemon, log_format=None, workers=3)
-            self.hang_up(daemon, "stays", "needs a restart", 'workers')
-            self.change(daemon, workers=None, nod=1)
-            self.hang_up(daemon, "stays", "unknown key", "nod", ".json:")
-            self.change(daemon, nod=None, log_format="text", policy={"densty": 1})
-            self.hang_up(daemon, "stays", "densty", ".json:")
-            self.replace(daemon, '{"node": 0,\n')
-            self.hang_up(daemon, "stays", "not JSON")
-            self.assertTrue(daemon.log().splitlines()[-1].startswith("{"))  # still as JSON lines
-            self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
-            self.assertEqual(job.steps(5)[0], "ok")
+            daemon.signal(signal.SIGTERM)
+            wait_for(lambda: "have 3600000 ms" in daemon.log())
+            self.assertEqual(daemon.ask("status")[0], 0)
+            daemon.signal(signal.SIGTERM)
+            self.assertEqual(daemon.process.wait(LONG), -signal.SIGTERM)
 
-    def test_default_policy_of_new_jobs(self):
-        with Cluster(BUILD, nodes=1) as cluster:
-            daemon = cluster.daemons[0]
-            with Job(cluster, BUILD, "old", [0], TENSORS) as old:
-                old.join().steps(2)
-                self.change(daemon, policy={"density": 0.5})
-                self.hang_up(daemon, "taken", "changed: policy")
-                with Job(cluster, BUILD, "new", [0], TENSORS) as new:
-                    new.join().steps(2)
-                    selected = {job["name"]: job["sparse_nonzeros"]
-                                for job in cluster.stats(0)["jobs"]}
-                    self.assertGreater(selected["new"], 10 * selected["old"])
-                self.assertEqual(old.steps(2)[0], "ok")
-            cluster.stop()
-
-    def test_a_peer_is_added(self):
-        ports = free_ports(2)
-        with Cluster(BUILD, nodes=1,
-                     settings={"listen": f"tcp://127.0.0.1:{ports[0]}"}) as cluster:
-            daemon = cluster.daemons[0]
-            self.start("--node", "1", "--listen", f"tcp://127.0.0.1:{ports[1]}", "--peers",
-                       f"0=tcp://127.0.0.1:{ports[0]}", stderr=subprocess.DEVNULL)
-            peer = {"node": 1, "endpoint": f"tcp://127.0.0.1:{ports[1]}"}
-            self.change(daemon, peers=[peer])
-            self.hang_up(daemon, "taken", "changed: peers")
-            wait_for(lambda: [(one["node"], one["state"]) for one in cluster.status(0)["peers"]]
-                     == [(1, "up")])
-            self.hang_up(daemon, "taken", "nothing")
-            self.assertEqual(len(cluster.status(0)["peers"]), 1)
-            wait_for(lambda: "node 1 is up" in daemon.log())
-            self.change(daemon, peers=[])
-            self.hang_up(daemon, "stays", "to remove node 1 needs a restart")
-            self.change(daemon, peers=[{**peer, "endpoint": "tcp://127.0.0.1:1"}])
-            self.hang_up(daemon, "stays", "to move node 1 needs a restart")
-            self.assertEqual(len(cluster.status(0)["peers"]), 1)
-            cluster.stop()
-
-    def test_a_file_that_cannot_be_read(self):
-        with Cluster(BUILD, nodes=1) as cluster:
-            daemon = cluster.daemons[0]
-            os.rename(daemon.config, daemon.config + ".away")
-            self.hang_up(daemon, "stays", "No such file")
-            os.mkfifo(daemon.config)  # opening it would wait for a writer
-            self.hang_up(daemon, "stays", "not a regular file")
-            os.unlink(daemon.config)
-            os.mkdir(daemon.config)
-            self.hang_up(daemon, "stays", "not a regular file")
-            os.rmdir(daemon.config)
-            os.symlink(daemon.config, daemon.config)
-            self.hang_up(daemon, "stays", "symbolic links")
-            os.unlink(daemon.config)
-            os.rename(daemon.config + ".away", daemon.config)
-            self.hang_up(daemon, "taken")
-            cluster.stop()
-
-    @unittest.skipUnless(os.getuid() == 0, "needs another user")
-    def test_a_file_that_may_not_be_read(self):
-        def become_nobody():
-            die_with_parent()
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-        os.chmod(self.directory, 0o777)
-        config = self.write("c.json", "{}")
-        os.chmod(config, 0o644)
-        with open(self.path("log"), "w+", encoding="utf-8") as log:
-            process = self.start("--config", config, stderr=log, prepare=become_nobody)
-            wait_for(lambda: "serves" in self.read("log"))
-            os.chmod(config, 0o600)
-            process.send_signal(signal.SIGHUP)
-            wait_for(lambda: "the old configuration stays: cannot open" in self.read("log"))
-            self.assertIn("Permission denied", self.read("log"))
-            self.end(process)
-
-    def read(self, name):
-        with open(self.path(name), encoding="utf-8") as text:
-            return text.read()
-
-    def test_flood(self):
-        with Cluster(BUILD, nodes=2) as cluster, \
-                Job(cluster, BUILD, "train", [0, 1], TENSORS) as job:
-            daemon = cluster.daemons[0]
-            job.join()
-            for rank in job.ranks:
-                rank.send("steps 2000")
-            for turn in range(2000):
-                if turn == 1000:
-                    self.replace(daemon, "{")
-                daemon.signal(signal.SIGHUP)
-            self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
-            wait_for(lambda: "stays" in daemon.log())
-            self.assertLess(daemon.log().count("SIGHUP"), 1000)  # not each was worth a turn
-
-    def test_before_and_after_it_serves(self):
-        """A SIGHUP that nobody waits for kills nothing."""
-        for _ in range(10):
-            process = self.start(stderr=subprocess.DEVNULL)
-            wait_for(lambda: os.path.exists(self.path("a.sock")))
-            for _ in range(50):
-                process.send_signal(signal.SIGHUP)
-            process.terminate()
-            with contextlib.suppress(ProcessLookupError):
-                while process.poll() is None:
-                    process.send_signal(signal.SIGHUP)
-            self.assertEqual(process.wait(LONG), 0)
+    def test_a_dead_peer_delays_nothing(self):
+        settings = {"stop_timeout_ms": 3600000, "peer_timeout_ms": 400, "heartbeat_ms": 100}
+        with Cluster(service.BUILD, nodes=2, settings=settings) as cluster:
+            with Job(cluster, service.BUILD, "ends", [0, 1], TENSORS) as job:
+                job.join().steps(2)
+                cluster.daemons[1].kill()
+                self.assertEqual(cluster.daemons[0].stop(LONG), 0)
+                job.kill()
 
 
 class ServiceManager(WithDirectory):
@@ -312,7 +198,7 @@ class ServiceManager(WithDirectory):
             process = self.start("--workers=1", stderr=log, more={
                 "NOTIFY_SOCKET": self.path("notify"), "WATCHDOG_USEC": "100"})
             self.await_state("READY=1")
-            rank = Rank(BUILD, "unix:" + self.path("a.sock"), "large", 0, 1)
+            rank = Rank(service.BUILD, "unix:" + self.path("a.sock"), "large", 0, 1)
             self.addCleanup(rank.kill)
             rank.do(rank.opening, "tensor large f32 dense 2048x4096", "gradients integer 1",
                     "commit")
@@ -326,15 +212,11 @@ class ServiceManager(WithDirectory):
             self.await_state("WATCHDOG=1")  # it was slow, not dead
             self.end(process)
 
-    def read(self, name):
-        with open(self.path(name), encoding="utf-8") as text:
-            return text.read()
-
     def test_a_manager_that_does_not_read(self):
         """The daemon works on and ends."""
         process = self.run_daemon(watchdog_us=20000)
         time.sleep(1)  # 50 signs of life, more than the socket holds
-        code = subprocess.run([os.path.join(BUILD, "client", "adtopkctl", "adtopkctl"), "--socket",
+        code = subprocess.run([adtopkctl(), "--socket",
                                self.path("a.control"), "status"], capture_output=True,
                               check=False).returncode
         self.assertEqual(code, 0)
@@ -348,7 +230,7 @@ class Logs(WithDirectory):
         wait_for(lambda: os.path.exists(self.path("a.control")))
         address = "unix:" + self.path("a.sock")
         for run in range(60):
-            rank = Rank(BUILD, address, "job", 0, 1, run=str(run))
+            rank = Rank(service.BUILD, address, "job", 0, 1, run=str(run))
             try:
                 rank.do(rank.opening, "tensor a f32 both 8", "commit", "steps 3")
             finally:
@@ -379,7 +261,7 @@ class Logs(WithDirectory):
         process = self.start("--log-level=debug", stderr=writing)
         os.close(writing)
         wait_for(lambda: os.path.exists(self.path("a.control")))
-        rank = Rank(BUILD, "unix:" + self.path("a.sock"), "job", 0, 1)
+        rank = Rank(service.BUILD, "unix:" + self.path("a.sock"), "job", 0, 1)
         self.addCleanup(rank.kill)
         rank.do(rank.opening, "tensor a f32 both 8", "commit", "steps 2000")
         text = b""
@@ -399,7 +281,7 @@ class Logs(WithDirectory):
         with open(os.path.join(disk, "log"), "ab") as log:
             process = self.start("--log-level=debug", stderr=log)
         wait_for(lambda: os.path.exists(self.path("a.control")))
-        rank = Rank(BUILD, "unix:" + self.path("a.sock"), "job", 0, 1)
+        rank = Rank(service.BUILD, "unix:" + self.path("a.sock"), "job", 0, 1)
         self.addCleanup(rank.kill)
         rank.do(rank.opening, "tensor a f32 both 8", "commit", "steps 200")
         os.truncate(os.path.join(disk, "log"), 0)
@@ -420,8 +302,8 @@ class Logs(WithDirectory):
         self.end(process)
 
     def test_a_name_cannot_forge_a_line(self):
-        with Cluster(BUILD, nodes=1, settings={"log_level": "debug"}) as cluster:
-            rank = Rank(BUILD, cluster.address(0), "job\x1b[31m\x9b", 0, 2)
+        with Cluster(service.BUILD, nodes=1, settings={"log_level": "debug"}) as cluster:
+            rank = Rank(service.BUILD, cluster.address(0), "job\x1b[31m\x9b", 0, 2)
             self.addCleanup(rank.kill)
             rank.send(rank.opening)
             with contextlib.suppress(RankError):
@@ -455,7 +337,7 @@ class Starts(WithDirectory):
 
     def check(self, arguments):
         first = self.race(arguments)
-        done = subprocess.run([os.path.join(BUILD, "client", "adtopkctl", "adtopkctl"), "--json",
+        done = subprocess.run([adtopkctl(), "--json",
                                "--socket", self.path("control"), "status"], capture_output=True,
                               check=True)
         self.assertEqual(json.loads(done.stdout)["pid"], first.pid)
@@ -471,11 +353,5 @@ class Starts(WithDirectory):
         self.check(lambda number: ("--control-socket", self.path("control")))
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
-
 if __name__ == "__main__":
-    main()
+    service.main(__doc__)

@@ -314,6 +314,7 @@ void node_crash(struct world *world, unsigned number)
     node->incarnation = 0;
     world->faults++;
     world->stats.crashes++;
+    operator_crashed(world, number);
     for (unsigned i = 0; i < world->trainers; i++) {
         if (world->trainer[i].node == number) {
             trainer_disconnected(&world->trainer[i]);
@@ -351,6 +352,10 @@ static void drain(struct world *world, struct node *node)
             compute(world, node, action.compute);
             continue;
         }
+        if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
+            operator_action(world, node->number, &action);
+            continue;
+        }
         if (action.type == ACTION_STEP && trainer != NULL) {
             check_step(world, node->number, trainer->job, action.number, action.status);
         }
@@ -376,6 +381,7 @@ enum adtopk_status node_event(
     }
     status = core_event(node->core, event, err);
     drain(world, node);
+    operator_watch(world, number);
     check_node(world, number);
     return status;
 }

@@ -340,6 +340,12 @@ static void test_policy_lines(void **state)
     assert_policy_refused("{\n\"density\": 0.1,\n\n\"scope\": \"nod\"}", "scope", 5);
     assert_policy_refused("{\n\"density\": 0.1,\n\"density\": 0.2}", "density", 4);
     assert_policy_refused("{\"density\":\n\n[1,\n2]}", "density", 2);
+    assert_policy_refused("{\"rules\": [\n{\"match\": \"a*\", \"density\": 0.1},\n"
+                          "{\"match\": \"b\",\n\n\"density\": 7}]}",
+        "density", 6);
+    assert_policy_refused("{\"rules\": [{\"match\": \"a*\", \"density\": 0.1},\n"
+                          "{\n\"density\": 0.2}]}",
+        "match", 3);
     assert_int_equal(load(&config, "{\"policy\": {\n\n}}", &err, NULL), ADTOPK_OK);
     assert_int_equal(config_check_policy(&config, &err), ADTOPK_OK);
     config_free(&config);
