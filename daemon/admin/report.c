@@ -90,6 +90,22 @@ static void add_strangers(struct document *document, const struct core *core)
     }
 }
 
+static void add_network(struct document *document, const struct report_network *network)
+{
+    cJSON *object, *refused;
+
+    if (network->protection == NULL) {
+        return;
+    }
+    object = document_object(document, document->root, "network");
+    document_text(document, object, "protection", network->protection);
+    refused = document_object(document, object, "refused");
+    document_count(document, refused, "keys", network->keys);
+    document_count(document, refused, "handshakes", network->handshakes);
+    document_count(document, refused, "tokens", network->tokens);
+    document_count(document, refused, "packets", network->packets);
+}
+
 char *report_status(const struct report_daemon *daemon)
 {
     struct document document;
@@ -104,6 +120,7 @@ char *report_status(const struct report_daemon *daemon)
     document_bool(&document, document.root, "draining", daemon->draining);
     add_peers(&document, daemon->core, false);
     add_strangers(&document, daemon->core);
+    add_network(&document, &daemon->network);
     add_jobs(&document, daemon);
     return document_end(&document);
 }

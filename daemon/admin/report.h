@@ -16,6 +16,13 @@
 
 #define REPORT_MAX_TENSORS 1024u /* described one by one, a job; the rest is only counted */
 
+/* What the transport says of its protection, and how much it refused since the start. */
+struct report_network {
+    const char *protection;            /* "curve", "control only" or "none"; NULL: no other nodes */
+    uint64_t keys, handshakes, tokens; /* connections, by the reason */
+    uint64_t packets;
+};
+
 /* What the documents are about: the core, and what it does not know of its daemon. */
 struct report_daemon {
     const struct core *core;
@@ -26,6 +33,7 @@ struct report_daemon {
     double clock_s; /* monotonic, from any moment on */
     uint32_t sessions;
     bool draining;
+    struct report_network network;
 };
 
 char *report_status(const struct report_daemon *daemon);

@@ -27,6 +27,9 @@ static struct report_daemon describe(const struct control *control)
         .uptime_s = (uv_now(control->loop) - control->started_ms) / 1000,
         .clock_s = (double)uv_hrtime() * 1e-9,
         .sessions = control->config.sessions(control->config.context),
+        .network = control->config.network != NULL
+                       ? control->config.network(control->config.context)
+                       : (struct report_network){.protection = NULL},
         .draining = control->draining,
     };
 }
