@@ -337,20 +337,6 @@ static enum adtopk_status apply_arguments(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status check_endpoint(
-    const struct config *config, const char *endpoint, const char *what, struct error *err)
-{
-    enum adtopk_status status = endpoint_check(endpoint, what, err);
-
-    if (status == ADTOPK_OK && !config->insecure && !endpoint_is_loopback(endpoint)) {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT,
-            "%s: %.100s leads beyond this machine, and this version has no keys yet to protect "
-            "what passes there; --insecure allows it",
-            what, endpoint);
-    }
-    return status;
-}
-
 static enum adtopk_status check_peers(const struct config *config, struct error *err)
 {
     for (size_t i = 0; i < config->peer_count; i++) {
@@ -359,7 +345,7 @@ static enum adtopk_status check_peers(const struct config *config, struct error 
         enum adtopk_status status;
 
         (void)snprintf(what, sizeof(what), "peer %u", peer->node);
-        status = check_endpoint(config, peer->endpoint, what, err);
+        status = endpoint_check(peer->endpoint, what, err);
         if (status != ADTOPK_OK) {
             return status;
         }
@@ -391,7 +377,7 @@ static enum adtopk_status check_path(const char *key, const char *path, struct e
 static enum adtopk_status check_listen(const struct config *config, struct error *err)
 {
     if (config->listen[0] != '\0') {
-        return check_endpoint(config, config->listen, "listen", err);
+        return endpoint_check(config->listen, "listen", err);
     }
     return config->peer_count == 0
                ? ADTOPK_OK
@@ -414,11 +400,16 @@ static enum adtopk_status blame(const struct config *config, const char *key, st
 
 static enum adtopk_status check(const struct config *config, struct error *err)
 {
+    const char *key = NULL;
+
     if (check_listen(config, err) != ADTOPK_OK) {
         return blame(config, config->listen[0] != '\0' ? "listen" : "peers", err);
     }
     if (check_peers(config, err) != ADTOPK_OK) {
         return blame(config, "peers", err);
+    }
+    if (config_check_keys(config, &key, err) != ADTOPK_OK) {
+        return blame(config, key, err);
     }
     if (check_path("socket", config->socket, err) != ADTOPK_OK) {
         return blame(config, "socket", err);

@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "proto/error.h"
+#include "proto/keyfile.h"
 
 #define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
 #define CONFIG_ENDPOINT_SIZE 272
@@ -24,10 +25,23 @@
 #define CONFIG_SOURCE_SIZE 128
 #define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
 
+#define CONFIG_KEY_FILE_SIZE 512
+#define CONFIG_PEER_KEYS 2 /* the old and the new one while it changes */
+
 struct config_peer {
     uint16_t node;
     char endpoint[CONFIG_ENDPOINT_SIZE];
+    char keys[CONFIG_PEER_KEYS][KEYFILE_KEY_SIZE]; /* "" behind the last one */
 };
+
+/* Of what passes between nodes that have keys. */
+enum config_protection {
+    PROTECTION_CURVE, /* all is encrypted */
+    PROTECTION_NONE,  /* bulk is not, control is */
+    PROTECTION_COUNT
+};
+
+extern const char *const config_protection_names[PROTECTION_COUNT];
 
 enum config_layer { LAYER_DEFAULT, LAYER_FILE, LAYER_VARIABLE, LAYER_FLAG };
 
@@ -44,6 +58,9 @@ struct config {
     char listen[CONFIG_ENDPOINT_SIZE]; /* "": no other nodes */
     struct config_peer *peers;
     size_t peer_count;
+    char key_file[CONFIG_KEY_FILE_SIZE]; /* "": no keys */
+    uint64_t data_protection;
+    char bulk_listen[CONFIG_ENDPOINT_SIZE]; /* "": see config_bulk_endpoint() */
     char socket[CONFIG_PATH_SIZE];
     char control_socket[CONFIG_PATH_SIZE];
     uint64_t workers; /* 0: as many as suit the machine */
@@ -95,6 +112,23 @@ enum adtopk_status config_add_peer(struct config *config, const struct config_pe
 
 /** The peer with this id, or NULL. */
 const struct config_peer *config_find_peer(const struct config *config, uint16_t node);
+
+/** Whether who has keys, and who needs them, fits together; part of config_load(). `key` gets the
+ * setting to blame. */
+enum adtopk_status config_check_keys(
+    const struct config *config, const char **key, struct error *err);
+
+/** Reads this node's keys, and checks them against the peers'. To be wiped with keyfile_wipe();
+ * empty if there is no key_file. */
+enum adtopk_status config_load_keys(
+    const struct config *config, struct keyfile_pair *pair, struct error *err);
+
+/** Where bulk is received in the clear; false if it is not. */
+bool config_bulk_endpoint(const struct config *config, char endpoint[CONFIG_ENDPOINT_SIZE]);
+
+/** What passes between nodes unprotected, as a sentence for the log; NULL if there is nothing, or
+ * if it stays on this machine. */
+const char *config_unprotected(const struct config *config);
 
 /** Checks the policy. The error names its source and the line of what is wrong in it. */
 enum adtopk_status config_check_policy(const struct config *config, struct error *err);

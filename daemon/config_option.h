@@ -33,7 +33,7 @@ struct option {
     bool live; /* may change while the daemon runs */
 };
 
-#define OPTION_COUNT 15
+#define OPTION_COUNT 18
 #define OPTION_NAME_SIZE 40
 
 extern const struct option option_table[OPTION_COUNT];

@@ -7,6 +7,21 @@
 
 #define SCHEMA 1
 
+static bool add_keys(cJSON *peer, const struct config_peer *from)
+{
+    cJSON *keys = cJSON_AddArrayToObject(peer, "key");
+
+    for (size_t i = 0; i < CONFIG_PEER_KEYS && from->keys[i][0] != '\0'; i++) {
+        cJSON *key = cJSON_CreateString(from->keys[i]);
+
+        if (!cJSON_AddItemToArray(keys, key)) {
+            cJSON_Delete(key);
+            return false;
+        }
+    }
+    return keys != NULL;
+}
+
 static cJSON *peers_json(const struct config *config)
 {
     cJSON *array = cJSON_CreateArray();
@@ -16,6 +31,7 @@ static cJSON *peers_json(const struct config *config)
 
         if (cJSON_AddNumberToObject(peer, "node", config->peers[i].node) == NULL ||
             cJSON_AddStringToObject(peer, "endpoint", config->peers[i].endpoint) == NULL ||
+            (config->peers[i].keys[0][0] != '\0' && !add_keys(peer, &config->peers[i])) ||
             !cJSON_AddItemToArray(array, peer)) {
             cJSON_Delete(peer);
             cJSON_Delete(array);

@@ -42,7 +42,8 @@ static bool peers_differ(const struct config *one, const struct config *other)
     }
     for (size_t i = 0; i < one->peer_count; i++) {
         if (one->peers[i].node != other->peers[i].node ||
-            strcmp(one->peers[i].endpoint, other->peers[i].endpoint) != 0) {
+            strcmp(one->peers[i].endpoint, other->peers[i].endpoint) != 0 ||
+            memcmp(one->peers[i].keys, other->peers[i].keys, sizeof(one->peers[i].keys)) != 0) {
             return true;
         }
     }

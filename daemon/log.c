@@ -33,6 +33,7 @@ static const char *const kind_names[LOG_KIND_COUNT] = {
     [LOG_LIFE] = "life",
     [LOG_SESSION] = "session",
     [LOG_PEER] = "peer",
+    [LOG_REFUSED] = "refused",
     [LOG_CONTROL] = "control",
     [LOG_TRACE] = "trace",
 };

@@ -22,6 +22,7 @@ enum log_kind {
     LOG_LIFE,    /* start, stop, what the daemon is configured to do: never limited */
     LOG_SESSION, /* ranks that come and go */
     LOG_PEER,    /* other nodes */
+    LOG_REFUSED, /* connections and packets of strangers */
     LOG_CONTROL, /* the control socket */
     LOG_TRACE,   /* the core's decisions, at level debug: never limited */
     LOG_KIND_COUNT

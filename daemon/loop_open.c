@@ -90,6 +90,22 @@ static uint32_t count_sessions(void *context)
     return stats.sessions;
 }
 
+static struct report_network describe_network(void *context)
+{
+    struct loop *loop = context;
+    struct transport_refused refused;
+
+    if (loop->transport == NULL) {
+        return (struct report_network){.protection = NULL};
+    }
+    refused = transport_zmq.refused(loop->transport);
+    return (struct report_network){.protection = transport_zmq.protection(loop->transport),
+        .keys = refused.keys,
+        .handshakes = refused.handshakes,
+        .tokens = refused.tokens,
+        .packets = refused.packets};
+}
+
 static void log_control(void *context, const char *line)
 {
     struct loop *loop = context;
@@ -163,11 +179,21 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
     return loop->core != NULL ? ADTOPK_OK : err->code;
 }
 
+struct transport_peer loop_transport_peer(const struct config_peer *peer)
+{
+    struct transport_peer there = {.id = peer->node, .endpoint = peer->endpoint};
+
+    for (size_t i = 0; i < TRANSPORT_PEER_KEYS && i < CONFIG_PEER_KEYS; i++) {
+        there.keys[i] = peer->keys[i][0] != '\0' ? peer->keys[i] : NULL;
+    }
+    return there;
+}
+
 enum adtopk_status loop_add_peer(
     struct loop *loop, const struct config_peer *peer, struct error *err)
 {
-    enum adtopk_status status =
-        transport_zmq.add_peer(loop->transport, peer->node, peer->endpoint, err);
+    const struct transport_peer there = loop_transport_peer(peer);
+    enum adtopk_status status = transport_zmq.add_peer(loop->transport, &there, err);
 
     if (status == ADTOPK_OK) {
         status = core_add_peer(loop->core, peer->node, loop_now_us());
@@ -189,10 +215,33 @@ static enum adtopk_status add_peers(struct loop *loop, struct error *err)
     return status;
 }
 
+static void on_refused(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_WARNING, LOG_REFUSED, "%s", line);
+}
+
+static enum adtopk_status create_transport(struct loop *loop, struct error *err)
+{
+    char bulk[CONFIG_ENDPOINT_SIZE];
+    struct keyfile_pair pair;
+    struct transport_config config = {.self = (uint16_t)loop->config->node,
+        .listen = loop->config->listen,
+        .pair = loop->config->key_file[0] != '\0' ? &pair : NULL,
+        .bulk_listen = config_bulk_endpoint(loop->config, bulk) ? bulk : NULL,
+        .warn = on_refused};
+
+    if (config_load_keys(loop->config, &pair, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    loop->transport = transport_zmq.create(&config, loop_receive, loop, err);
+    keyfile_wipe(&pair);
+    return loop->transport != NULL ? ADTOPK_OK : err->code;
+}
+
 static enum adtopk_status open_transport(struct loop *loop, struct error *err)
 {
-    struct transport_config config = {
-        .self = (uint16_t)loop->config->node, .listen = loop->config->listen};
     enum adtopk_status status;
 
     if (loop->config->listen[0] == '\0') {
@@ -202,9 +251,9 @@ static enum adtopk_status open_transport(struct loop *loop, struct error *err)
     if (loop->watcher == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers");
     }
-    loop->transport = transport_zmq.create(&config, loop_receive, loop, err);
-    if (loop->transport == NULL) {
-        return err->code;
+    status = create_transport(loop, err);
+    if (status != ADTOPK_OK) {
+        return status;
     }
     status = uv_check(
         uv_poll_init(&loop->uv, &loop->transport_ready, transport_zmq.descriptor(loop->transport)),
@@ -257,6 +306,7 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         .node = (uint16_t)loop->config->node,
         .incarnation = incarnation,
         .sessions = count_sessions,
+        .network = describe_network,
         .log = log_control,
         .context = loop,
     };

@@ -29,10 +29,44 @@ static enum adtopk_status add_peers(
     return ADTOPK_OK;
 }
 
+static enum adtopk_status change_keys(struct loop *loop, const struct config *fresh,
+    const struct keyfile_pair *pair, struct error *err)
+{
+    struct transport_peer *peers = calloc(fresh->peer_count + 1, sizeof(*peers));
+    enum adtopk_status status;
+
+    if (peers == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers' keys");
+    }
+    for (size_t i = 0; i < fresh->peer_count; i++) {
+        peers[i] = loop_transport_peer(&fresh->peers[i]);
+    }
+    status = transport_zmq.reload(loop->transport, pair, peers, fresh->peer_count, err);
+    free(peers);
+    return status;
+}
+
+/* Peers that are new, then the keys of all. */
+static enum adtopk_status take_peers(
+    struct loop *loop, const struct config *fresh, struct error *err)
+{
+    struct keyfile_pair pair;
+    enum adtopk_status status = config_load_keys(fresh, &pair, err);
+
+    if (status == ADTOPK_OK) {
+        status = add_peers(loop, fresh, err);
+    }
+    if (status == ADTOPK_OK && loop->transport != NULL) {
+        status = change_keys(loop, fresh, fresh->key_file[0] != '\0' ? &pair : NULL, err);
+    }
+    keyfile_wipe(&pair);
+    return status;
+}
+
 /* What can fail comes first. */
 static enum adtopk_status take(struct loop *loop, const struct config *fresh, struct error *err)
 {
-    enum adtopk_status status = add_peers(loop, fresh, err);
+    enum adtopk_status status = take_peers(loop, fresh, err);
 
     if (status == ADTOPK_OK) {
         status = core_set_default_policy(loop->core, fresh->policy, err);

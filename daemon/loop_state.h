@@ -77,6 +77,9 @@ void loop_trace(void *context, const char *line);
 void loop_moved(
     void *context, const struct machine_table *table, unsigned from, unsigned event, unsigned to);
 
+/** A peer as the transport wants it; the texts stay the configuration's. */
+struct transport_peer loop_transport_peer(const struct config_peer *peer);
+
 /** Connects to a peer, in the core and in the transport. */
 enum adtopk_status loop_add_peer(
     struct loop *loop, const struct config_peer *peer, struct error *err);

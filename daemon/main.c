@@ -105,9 +105,8 @@ static enum adtopk_status serve(struct config *config, struct log *log, struct e
         "adtopkd " ADTOPK_VERSION " serves node %" PRIu64 " on %s, control on %s, %zu peers%s%s",
         config->node, config->socket, config->control_socket, config->peer_count,
         config->listen[0] != '\0' ? ", listening on " : "", config->listen);
-    if (config->insecure) {
-        log_write(log, LEVEL_WARNING, LOG_LIFE,
-            "insecure: traffic between nodes is neither encrypted nor authenticated");
+    if (config_unprotected(config) != NULL) {
+        log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", config_unprotected(config));
     }
     notify(log, "READY=1");
     take_hangups(SIG_UNBLOCK);
@@ -139,6 +138,15 @@ static void log_unknown_variables(struct log *log)
     }
 }
 
+static bool keys_are_good(const struct config *config, struct error *err)
+{
+    struct keyfile_pair pair;
+    bool good = config_load_keys(config, &pair, err) == ADTOPK_OK;
+
+    keyfile_wipe(&pair);
+    return good;
+}
+
 /* --check-config and --print-config. */
 static int show(const struct config *config, enum config_action action)
 {
@@ -150,7 +158,7 @@ static int show(const struct config *config, enum config_action action)
         (void)fprintf(stderr, "adtopkd: warning: there is no setting for the variable %.*s\n",
             (int)strcspn(variable, "="), variable);
     }
-    if (config_check_policy(config, &err) != ADTOPK_OK ||
+    if (config_check_policy(config, &err) != ADTOPK_OK || !keys_are_good(config, &err) ||
         (action == CONFIG_PRINT && config_print(config, stdout, &err) != ADTOPK_OK)) {
         return report(&err);
     }
