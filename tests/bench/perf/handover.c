@@ -1,8 +1,8 @@
 /*
  * handover: how long a small tensor takes through the daemon of its own node.
  *
- * For each mode the bare round trip between two processes is measured, then a daemon is started,
- * and jobs of one and more ranks push and wait.
+ * One daemon serves the whole benchmark. For each mode the bare round trip between two processes is
+ * measured, then jobs of one and more ranks push and wait.
  */
 #include "tests/bench/perf/handover.h"
 
