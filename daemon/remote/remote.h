@@ -1,0 +1,74 @@
+/*
+ * Trainers on other machines: they talk to this daemon over ZeroMQ (TCP), and their gradients and
+ * updates travel as messages. README.md beside this file draws one step.
+ *
+ * Like daemon/local, this module turns what a trainer says into the core's events, and the core's
+ * actions into what the trainer is told. It decides nothing. All functions belong to the loop's
+ * thread; a turn of the loop calls remote_poll(), and remote_apply() for the actions of sessions
+ * with REMOTE_SESSION, never inside an event.
+ */
+#ifndef ADTOPK_REMOTE_REMOTE_H
+#define ADTOPK_REMOTE_REMOTE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <uv.h>
+
+#include "daemon/core/core.h"
+#include "proto/error.h"
+
+#define REMOTE_SESSION (UINT64_C(1) << 63) /* set in the numbers of remote sessions */
+
+struct remote;
+
+struct remote_config {
+    const char *listen;    /* endpoint: tcp://ADDRESS:PORT */
+    uint32_t owner;        /* uid whose trainers these are */
+    uint32_t max_sessions; /* 0: 256. One user may hold three quarters of them, root excepted */
+    uint32_t heartbeat_ms; /* between signs of life on an idle connection */
+    uint32_t timeout_ms;   /* silence after which a trainer counts as gone */
+};
+
+struct remote_ops {
+    /* As of struct local_ops. */
+    enum adtopk_status (*event)(void *context, struct event *event, struct error *err);
+};
+
+/* Counts since remote_create(), but for `sessions`. */
+struct remote_stats {
+    uint32_t sessions;
+    uint64_t opened;          /* sessions ever */
+    uint64_t refused;         /* ... that were not, for want of room */
+    uint64_t lost;            /* ended without leaving */
+    uint64_t protocol_errors; /* ended because of what their client sent */
+    uint64_t strays;          /* messages that belong to no session */
+    uint64_t received, sent;  /* messages of sessions */
+    uint64_t gradient_bytes;  /* reserved now */
+};
+
+/** Listens. `config` is copied, `ops` must outlive the result. Errors: ARGUMENT (the endpoint),
+ * SYSTEM, MEMORY. */
+struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config,
+    const struct remote_ops *ops, void *context, struct error *err);
+
+/** The core's memory operations: remote sessions' gradients lie here, everything else in `local`,
+ * whose results remote trainers are sent. */
+struct core_memory remote_memory(struct remote *remote, const struct core_memory *local);
+
+/** Applies an action of a remote session. One for a session that went away is ignored. */
+void remote_apply(struct remote *remote, const struct action *action);
+
+/** Receives and sends, a bounded number of messages; true if there was anything to do. */
+bool remote_poll(struct remote *remote);
+
+/** The endpoint that listens, with the port that was chosen if the configured one was "*". */
+const char *remote_endpoint(const struct remote *remote);
+
+void remote_stats(const struct remote *remote, struct remote_stats *stats);
+
+/** Tells every trainer that the daemon stops and gives all memory back. Raises no events; the core
+ * must be destroyed and no compute running. Handles close in the loop, then `remote` is freed. */
+void remote_close(struct remote *remote);
+
+#endif
