@@ -33,6 +33,7 @@ static void set_defaults(struct config *config)
     *config = (struct config){
         .socket = "/run/adtopk/adtopkd.sock",
         .control_socket = "/run/adtopk/control.sock",
+        .trainers_owner = CONFIG_NOBODY,
         .log_level = LEVEL_INFO,
         .log_format = LOG_FORMAT_TEXT,
         .chunk_size = 256u << 10,
@@ -52,8 +53,8 @@ void config_free(struct config *config)
 }
 
 /* Variables of the client, of adtopkctl and of deploy/. Those of tests begin with a prefix. */
-static const char *const foreign_variables[] = {
-    "ADTOPK_CONFIG", "ADTOPK_ADDRESS", "ADTOPK_JOB", "ADTOPK_RUN_ID", "ADTOPK_OS_RELEASE"};
+static const char *const foreign_variables[] = {"ADTOPK_CONFIG", "ADTOPK_ADDRESS",
+    "ADTOPK_KEY_FILE", "ADTOPK_SERVER_KEY", "ADTOPK_JOB", "ADTOPK_RUN_ID", "ADTOPK_OS_RELEASE"};
 static const char *const test_prefixes[] = {"ADTOPK_TEST_", "ADTOPK_SIM_"};
 
 static bool variable_is_known(const char *name, size_t length)
@@ -345,6 +346,21 @@ static enum adtopk_status check_sockets(const struct config *config, struct erro
     return ADTOPK_OK;
 }
 
+static enum adtopk_status check_trainers(const struct config *config, struct error *err)
+{
+    enum adtopk_status status;
+
+    if (config->trainers_listen[0] == '\0') {
+        return ADTOPK_OK;
+    }
+    status = check_endpoint(config, config->trainers_listen, "trainers_listen", err);
+    if (status == ADTOPK_OK && config->trainers_owner == CONFIG_NOBODY) {
+        status = error_set(err, ADTOPK_ERR_ARGUMENT,
+            "trainers_owner is needed with trainers_listen: whose jobs may those trainers join?");
+    }
+    return status;
+}
+
 static enum adtopk_status check(const struct config *config, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
@@ -360,6 +376,9 @@ static enum adtopk_status check(const struct config *config, struct error *err)
     }
     if (status == ADTOPK_OK) {
         status = check_sockets(config, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = check_trainers(config, err);
     }
     if (status == ADTOPK_OK && config->heartbeat_ms * 2 > config->peer_timeout_ms) {
         status = error_set(err, ADTOPK_ERR_ARGUMENT,

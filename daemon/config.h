@@ -18,6 +18,7 @@
 #define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
 #define CONFIG_ENDPOINT_SIZE 272
 #define CONFIG_SOURCE_SIZE 160
+#define CONFIG_NOBODY UINT64_MAX
 #define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
 
 struct config_peer {
@@ -30,6 +31,8 @@ struct config {
     char listen[CONFIG_ENDPOINT_SIZE]; /* "": no other nodes */
     struct config_peer *peers;
     size_t peer_count;
+    char trainers_listen[CONFIG_ENDPOINT_SIZE]; /* "": no trainers on other machines */
+    uint64_t trainers_owner; /* uid of those that show no key; CONFIG_NOBODY: there are none */
     char socket[CONFIG_PATH_SIZE];
     char control_socket[CONFIG_PATH_SIZE];
     uint64_t workers; /* 0: as many as suit the machine */

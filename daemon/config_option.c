@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,17 @@ const struct option option_table[OPTION_COUNT] = {
         .offset = FIELD(peers),
         .argument = "LIST",
         .help = "the other nodes: N=ENDPOINT,..."},
+    {.key = "trainers_listen",
+        .type = OPTION_TEXT,
+        .offset = FIELD(trainers_listen),
+        .high = CONFIG_ENDPOINT_SIZE,
+        .argument = "ENDPOINT",
+        .help = "where trainers without a daemon reach this one"},
+    {.key = "trainers_owner",
+        .type = OPTION_USER,
+        .offset = FIELD(trainers_owner),
+        .argument = "USER",
+        .help = "whose trainers those are, where no key says"},
     {.key = "socket",
         .type = OPTION_TEXT,
         .offset = FIELD(socket),
@@ -270,6 +282,25 @@ static enum adtopk_status set_number_text(struct config *config, const struct op
     return store_number(config, option, number, where, err);
 }
 
+static enum adtopk_status set_user_text(struct config *config, const struct option *option,
+    const char *text, const char *where, struct error *err)
+{
+    const struct passwd *user;
+    struct option range = *option;
+
+    if (isdigit((unsigned char)*text)) {
+        range.high = UINT32_MAX - 1u;
+        return set_number_text(config, &range, text, where, err);
+    }
+    user = *text != '\0' ? getpwnam(text) : NULL;
+    if (user == NULL) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "%s: this system has no user \"%.60s\"", where, text);
+    }
+    *(uint64_t *)field(config, option) = user->pw_uid;
+    return ADTOPK_OK;
+}
+
 static enum adtopk_status set_switch_text(struct config *config, const struct option *option,
     const char *text, const char *where, struct error *err)
 {
@@ -310,6 +341,7 @@ enum adtopk_status option_set_text(struct config *config, const struct option *o
     case OPTION_SWITCH: return set_switch_text(config, option, text, where, err);
     case OPTION_POLICY: return set_policy_text(config, text, where, err);
     case OPTION_PEERS: return set_peers_text(config, text, where, err);
+    case OPTION_USER: return set_user_text(config, option, text, where, err);
     }
     return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
 }
@@ -410,6 +442,15 @@ enum adtopk_status option_set_json(struct config *config, const struct option *o
                    ? store_policy(config, text, (size_t)(json_end(text) - text), where, err)
                    : wrong_type(where, "an object, {...},", err);
     case OPTION_PEERS: return set_peers_json(config, value, where, err);
+    case OPTION_USER:
+        if (cJSON_IsString(value)) {
+            return set_user_text(config, option, value->valuestring, where, err);
+        }
+        if (!whole_number(value, &number) || number >= UINT32_MAX) {
+            return wrong_type(where, "a user's name or number", err);
+        }
+        *(uint64_t *)field(config, option) = number;
+        return ADTOPK_OK;
     }
     return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
 }

@@ -17,7 +17,8 @@ enum option_type {
     OPTION_TEXT,   /* char[size], at least one byte long */
     OPTION_SWITCH, /* bool */
     OPTION_POLICY, /* a JSON object, kept as text */
-    OPTION_PEERS
+    OPTION_PEERS,
+    OPTION_USER /* uint64_t, a uid; given as a name or a number */
 };
 
 struct option {
@@ -31,7 +32,7 @@ struct option {
     const char *help;
 };
 
-#define OPTION_COUNT 14
+#define OPTION_COUNT 16
 #define OPTION_NAME_SIZE 40
 
 extern const struct option option_table[OPTION_COUNT];

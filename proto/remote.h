@@ -14,11 +14,11 @@
 #include "proto/codec.h"
 
 #define REMOTE_VERSION 1u
-#define REMOTE_PIECE (1u << 18)               /* bytes of a gradient or update in one message */
-#define REMOTE_OP_SIZE (1u << 20)             /* bytes of a plain operation, the longest part */
+#define REMOTE_PIECE (1u << 18)                   /* bytes of a gradient or update in one message */
+#define REMOTE_OP_SIZE (1u << 20)                 /* bytes of a plain operation, the longest part */
 #define REMOTE_HEADER_MAX (CODEC_LOCAL_MAX + 100) /* bytes of a message without its part */
-#define REMOTE_WINDOW 32u                     /* messages in flight */
-#define REMOTE_ACKNOWLEDGE 8u                 /* after so many without an answer, one is sent */
-#define REMOTE_QUEUE 128                      /* high-water mark: never reached by those who behave */
+#define REMOTE_WINDOW 32u                         /* messages in flight */
+#define REMOTE_ACKNOWLEDGE 8u                     /* after so many without an answer, one is sent */
+#define REMOTE_QUEUE 128 /* high-water mark: never reached by those who behave */
 
 #endif

@@ -196,8 +196,8 @@ static enum adtopk_status take_check(
         const enum adtopk_status status = client_check_page(context);
         return status != ADTOPK_OK
                    ? status
-                   : client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                         "the daemon at %s went away%s", context->address, take_hint(context));
+                   : client_fail(context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away%s",
+                         context->address, take_hint(context));
     }
     if (result == TAKE_BROKEN) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,

@@ -10,8 +10,8 @@
  *
  *   local.c    the daemon on this node: memory     connect.c  ... its socket
  *   ring.c     ... submitting                      wait.c     ... spinning, then sleeping
- *   remote.c   a daemon elsewhere: what is sent    gate.c     ... its sockets
- *   intake.c   ... what it sends
+ *   remote.c   a daemon elsewhere: what is sent    remote_gate.c    ... its sockets
+ *   remote_intake.c  ... what it sends
  *
  * Internal functions begin with client_; only adtopk_* leaves the library.
  */
@@ -38,8 +38,8 @@
 struct client_options {
     char address[CLIENT_ADDRESS_SIZE];
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* of a local daemon's socket, or "" */
-    const char *key_file;   /* the caller's; NULL: no keys */
-    const char *server_key; /* ... */
+    const char *key_file;                                   /* the caller's; NULL: no keys */
+    const char *server_key;                                 /* ... */
     char job[CLIENT_KEY_MAX + 1];
     char run_id[CLIENT_KEY_MAX + 1];
     int rank;

@@ -47,8 +47,8 @@ static void local_unmap(struct client_mapping *mapping)
 static enum adtopk_status local_opened(adtopk_context *context, const struct client_reply *reply)
 {
     const uint64_t page = sizeof(struct local_page) + CLIENT_MAX_TENSORS * sizeof(uint64_t);
-    enum adtopk_status status = local_map(context, reply, 0, PROT_READ | PROT_WRITE,
-        sizeof(struct local_ring), &context->ring_map);
+    enum adtopk_status status = local_map(
+        context, reply, 0, PROT_READ | PROT_WRITE, sizeof(struct local_ring), &context->ring_map);
 
     if (status == ADTOPK_OK) {
         status = local_map(context, reply, 1, PROT_READ, page, &context->page_map);

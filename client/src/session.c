@@ -206,8 +206,8 @@ enum adtopk_status adtopk_commit(adtopk_context *context)
     }
     status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_MAPPED);
     if (status == ADTOPK_OK) {
-        status = session_take(
-            context, -1, ADTOPK__LOCAL_REPLY__KIND_READY, "start", session_take_ready);
+        status =
+            session_take(context, -1, ADTOPK__LOCAL_REPLY__KIND_READY, "start", session_take_ready);
     }
     context->committed = status == ADTOPK_OK;
     return status;

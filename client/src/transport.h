@@ -32,8 +32,7 @@ struct client_transport {
     enum adtopk_status (*wait)(adtopk_context *context,
         bool (*done)(const adtopk_context *context, uint64_t argument), uint64_t argument);
     /* Points at the forms of an update that is there. */
-    void (*update)(
-        const adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
+    void (*update)(const adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
     /* Lets go of everything that the operations above made. `ours`: false in a forked child. */
     void (*close)(adtopk_context *context, bool ours);
 };

@@ -20,7 +20,8 @@ static enum adtopk_status request_try_open(
     struct session *session, const Adtopk__LocalOpen *open, struct error *err)
 {
     struct event event;
-    enum adtopk_status status = check_open(open, LOCAL_VERSION, (uint32_t)session->uid, &event, err);
+    enum adtopk_status status =
+        check_open(open, LOCAL_VERSION, (uint32_t)session->uid, &event, err);
 
     if (status != ADTOPK_OK) {
         return status;

@@ -19,8 +19,8 @@
 
 /* ---- pieces ---- */
 
-static bool delivery_part(zmq_msg_t *part, const void *first, size_t first_size,
-    const void *second, size_t second_size)
+static bool delivery_part(
+    zmq_msg_t *part, const void *first, size_t first_size, const void *second, size_t second_size)
 {
     if (zmq_msg_init_size(part, first_size + second_size) != 0) {
         return false;
@@ -49,8 +49,7 @@ static bool delivery_list(const struct trainer *trainer, const struct local_upda
 
 /* How many of the elements from `first` on, at most to `end`, make a sparse piece; *count of them
  * are not +0. */
-static uint64_t delivery_scan(
-    const uint32_t *bits, uint64_t first, uint64_t end, uint32_t *count)
+static uint64_t delivery_scan(const uint32_t *bits, uint64_t first, uint64_t end, uint32_t *count)
 {
     uint64_t at = first;
 
@@ -65,7 +64,8 @@ static uint64_t delivery_scan(
 static bool delivery_elements(const struct trainer *trainer, const struct local_update *update,
     uint64_t numel, Adtopk__RemoteUpdate *piece, zmq_msg_t *part)
 {
-    const uint32_t *bits = (const uint32_t *)(const void *)(trainer->results + update->dense_offset);
+    const uint32_t *bits =
+        (const uint32_t *)(const void *)(trainer->results + update->dense_offset);
     const uint64_t left = numel - piece->first;
     uint32_t count, *index, *value;
 
@@ -104,9 +104,9 @@ static bool delivery_update(struct trainer *trainer)
 
     piece.tensor = trainer->queue[trainer->taken];
     piece.step = trainer->step;
-    piece.status = (uint32_t)(trainer->step_over && trainer->step_status != ADTOPK_OK
-                                  ? trainer->step_status
-                                  : tensor->status);
+    piece.status =
+        (uint32_t)(trainer->step_over && trainer->step_status != ADTOPK_OK ? trainer->step_status
+                                                                           : tensor->status);
     piece.forms = update->forms;
     piece.first = trainer->first;
     reply.kind_case = ADTOPK__REMOTE_REPLY__KIND_UPDATE;
@@ -159,8 +159,8 @@ static bool delivery_op(struct trainer *trainer)
     done.number = trainer->op_number;
     reply.kind_case = ADTOPK__REMOTE_REPLY__KIND_OP_DONE;
     reply.op_done = &done;
-    if (result && !delivery_part(&part, trainer->results + trainer->op_result, trainer->op_bytes,
-                      NULL, 0)) {
+    if (result &&
+        !delivery_part(&part, trainer->results + trainer->op_result, trainer->op_bytes, NULL, 0)) {
         return false;
     }
     if (!trainer_send(trainer, &reply, result ? &part : NULL)) {
@@ -203,7 +203,8 @@ bool delivery_pump(struct trainer *trainer, unsigned budget)
 /* Where everything lies, from the table at the start of the results: the daemon's own memory. */
 static void delivery_take_layout(struct trainer *trainer)
 {
-    const struct local_results *table = (const struct local_results *)(const void *)trainer->results;
+    const struct local_results *table =
+        (const struct local_results *)(const void *)trainer->results;
 
     trainer->op_gradient = table->op_gradient_offset;
     trainer->op_result = table->op_result_offset;

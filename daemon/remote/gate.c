@@ -170,8 +170,8 @@ enum gate_sent gate_send(struct gate *gate, const uint8_t *route, size_t route_s
         sent = errno == EHOSTUNREACH ? GATE_GONE : GATE_FULL;
     } else {
         /* A message that was begun is taken whole, or dropped whole if its connection breaks. */
-        (void)zmq_send(gate->router, header, header_size,
-            ZMQ_DONTWAIT | (part != NULL ? ZMQ_SNDMORE : 0));
+        (void)zmq_send(
+            gate->router, header, header_size, ZMQ_DONTWAIT | (part != NULL ? ZMQ_SNDMORE : 0));
         if (part != NULL && zmq_msg_send(part, gate->router, ZMQ_DONTWAIT) >= 0) {
             return GATE_SENT; /* the part is libzmq's now */
         }

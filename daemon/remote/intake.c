@@ -161,8 +161,7 @@ static void intake_commit(struct trainer *trainer)
 }
 
 /* Mapped and leave: an event, and the state that follows. */
-static void intake_simple(
-    struct trainer *trainer, enum event_type type, enum trainer_state state)
+static void intake_simple(struct trainer *trainer, enum event_type type, enum trainer_state state)
 {
     struct event event = {.type = type};
     struct error err;
@@ -231,8 +230,8 @@ static enum adtopk_status intake_check_step(
 }
 
 /* A piece is checked before a byte of it is written: what was pushed, the core reads. */
-static enum adtopk_status intake_check_piece(const struct trainer *trainer,
-    const Adtopk__RemotePush *push, size_t size, struct error *err)
+static enum adtopk_status intake_check_piece(
+    const struct trainer *trainer, const Adtopk__RemotePush *push, size_t size, struct error *err)
 {
     const struct trainer_tensor *tensor;
     const uint64_t expected = trainer->pushed_bytes;
@@ -327,9 +326,9 @@ static enum adtopk_status intake_op(
 
     if (op->kind >= OP_KIND_COUNT || op->size > CORE_OP_SIZE || trainer->op_running ||
         intake->part_size != (gives ? op->size : 0)) {
-        return error_set(err, ADTOPK_ERR_PROTOCOL,
-            "operation %u with %u bytes, %zu of them here%s", op->kind, op->size,
-            intake->part_size, trainer->op_running ? ", before the last one was done" : "");
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "operation %u with %u bytes, %zu of them here%s",
+            op->kind, op->size, intake->part_size,
+            trainer->op_running ? ", before the last one was done" : "");
     }
     if (intake->part_size > 0) {
         memcpy((uint8_t *)trainer->gradients.bytes + trainer->op_gradient, intake->part,
@@ -421,8 +420,8 @@ static bool intake_is_opening(const Adtopk__RemoteRequest *request)
 
 void intake_take(struct remote *remote, struct gate_message *message)
 {
-    struct trainer *trainer = trainer_of_route(
-        remote, zmq_msg_data(&message->route), zmq_msg_size(&message->route));
+    struct trainer *trainer =
+        trainer_of_route(remote, zmq_msg_data(&message->route), zmq_msg_size(&message->route));
     const uint32_t uid = remote->config.owner;
     Adtopk__RemoteRequest *request = NULL;
     struct error err = {.code = ADTOPK_ERR_PROTOCOL, .text = "a message has too many parts"};
@@ -432,8 +431,8 @@ void intake_take(struct remote *remote, struct gate_message *message)
             zmq_msg_data(&message->header), zmq_msg_size(&message->header), REMOTE_HEADER_MAX,
             &err);
     }
-    if (trainer != NULL && (trainer->state == TRAINER_ENDED ||
-                               trainer->verdict != TRAINER_VERDICT_NONE)) {
+    if (trainer != NULL &&
+        (trainer->state == TRAINER_ENDED || trainer->verdict != TRAINER_VERDICT_NONE)) {
         remote->stats.strays++; /* its end is on its way to it */
     } else if (trainer != NULL && request == NULL) {
         trainer_refuse(trainer, &err);

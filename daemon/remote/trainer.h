@@ -36,11 +36,11 @@ enum trainer_verdict {
 
 struct trainer_tensor {
     uint64_t numel;
-    uint64_t bytes;     /* of its gradient */
-    uint64_t gradient;  /* offset in the gradients */
-    uint64_t update;    /* offset of its struct local_update in the results */
-    uint64_t pushed;    /* step + 1 of the last push */
-    uint64_t delivered; /* step + 1 of the last update that was put into the queue */
+    uint64_t bytes;            /* of its gradient */
+    uint64_t gradient;         /* offset in the gradients */
+    uint64_t update;           /* offset of its struct local_update in the results */
+    uint64_t pushed;           /* step + 1 of the last push */
+    uint64_t delivered;        /* step + 1 of the last update that was put into the queue */
     enum adtopk_status status; /* ... and its status */
 };
 
@@ -158,8 +158,7 @@ void trainer_end(struct trainer *trainer, enum adtopk_status status, const char 
 void trainer_refuse(struct trainer *trainer, const struct error *why);
 
 /** Passes a verdict on what the core refused, and puts it into effect when its turn has come. */
-void trainer_judge(
-    struct trainer *trainer, enum trainer_verdict verdict, const struct error *why);
+void trainer_judge(struct trainer *trainer, enum trainer_verdict verdict, const struct error *why);
 bool trainer_execute(struct trainer *trainer);
 
 /* ---- intake.c ---- */

@@ -70,6 +70,7 @@ class Daemon:
         self.log_path = os.path.join(directory, f"node{node}.log")
         self.ready_path = os.path.join(directory, f"node{node}.ready")
         self.process = None
+        self.remote_port = None  # for trainers without a daemon, if the settings say whose they are
         self.ready = None  # the socket to which the daemon says READY=1 and STOPPING=1
 
     def configure(self, ports, settings):
@@ -79,6 +80,9 @@ class Daemon:
                     "log_level": "info"}
         if peers:
             document.update(peers=peers, listen=f"tcp://127.0.0.1:{ports[self.node]}")
+        if "trainers_owner" in settings or "trainers" in settings:
+            self.remote_port = free_ports(1)[0]
+            document["trainers_listen"] = f"tcp://127.0.0.1:{self.remote_port}"
         document.update(settings)
         with open(self.config, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=1)
@@ -218,6 +222,10 @@ class Cluster:
     def address(self, node):
         """What a trainer on that node gives as $ADTOPK_ADDRESS."""
         return "unix:" + self.daemons[node].socket
+
+    def remote_address(self, node):
+        """... and one on another machine."""
+        return f"tcp://127.0.0.1:{self.daemons[node].remote_port}"
 
     def ask(self, node, *command):
         code, out, error = self.daemons[node].ask("--json", *command)
