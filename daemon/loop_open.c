@@ -153,7 +153,7 @@ static enum adtopk_status add_peers(struct loop *loop, struct error *err)
     for (size_t i = 0; i < loop->config->peer_count; i++) {
         const struct config_peer *peer = &loop->config->peers[i];
         enum adtopk_status status =
-            transport_zmq.add_peer(loop->transport, peer->node, peer->endpoint, err);
+            transport_zmq.add_peer(loop->transport, &(struct transport_peer){.id=peer->node,.endpoint=peer->endpoint}, err);
 
         if (status == ADTOPK_OK) {
             status = core_add_peer(loop->core, peer->node, loop_now_us());
