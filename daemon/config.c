@@ -47,6 +47,9 @@ void config_free(struct config *config)
 {
     free(config->peers);
     free(config->policy);
+    free(config->trainers);
+    config->trainers = NULL;
+    config->trainer_count = 0;
     config->peers = NULL;
     config->peer_count = 0;
     config->policy = NULL;
@@ -348,17 +351,32 @@ static enum adtopk_status check_sockets(const struct config *config, struct erro
 
 static enum adtopk_status check_trainers(const struct config *config, struct error *err)
 {
-    enum adtopk_status status;
+    const char *listen = config->trainers_listen;
 
-    if (config->trainers_listen[0] == '\0') {
-        return ADTOPK_OK;
+    if (listen[0] == '\0') {
+        return config->trainer_count == 0 && config->trainers_owner == CONFIG_NOBODY
+                   ? ADTOPK_OK
+                   : error_set(err, ADTOPK_ERR_ARGUMENT,
+                         "trainers_listen is needed with trainers and trainers_owner: where?");
     }
-    status = check_endpoint(config, config->trainers_listen, "trainers_listen", err);
-    if (status == ADTOPK_OK && config->trainers_owner == CONFIG_NOBODY) {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT,
-            "trainers_owner is needed with trainers_listen: whose jobs may those trainers join?");
+    if (endpoint_check(listen, "trainers_listen", err) != ADTOPK_OK) {
+        return err->code;
     }
-    return status;
+    if (config->trainer_count > 0 && config->key_file[0] == '\0') {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "key_file is needed with trainers: they want to know that they talk to this node");
+    }
+    if ((config->trainer_count > 0) == (config->trainers_owner != CONFIG_NOBODY)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "trainers_listen needs either trainers (with keys) or trainers_owner (without)");
+    }
+    if (config->trainer_count == 0 && !config->insecure && !endpoint_is_loopback(listen)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "trainers_listen: %.100s can be reached from other machines: list the keys of its "
+            "trainers in `trainers`; --insecure lets everybody in",
+            listen);
+    }
+    return ADTOPK_OK;
 }
 
 static enum adtopk_status check(const struct config *config, struct error *err)

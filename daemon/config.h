@@ -14,10 +14,13 @@
 #include <stdio.h>
 
 #include "proto/error.h"
+#include "proto/keyfile.h"
 
 #define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
 #define CONFIG_ENDPOINT_SIZE 272
 #define CONFIG_SOURCE_SIZE 160
+#define CONFIG_KEY_FILE_SIZE 1024
+#define CONFIG_MAX_TRAINERS 1024
 #define CONFIG_NOBODY UINT64_MAX
 #define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
 
@@ -26,13 +29,22 @@ struct config_peer {
     char endpoint[CONFIG_ENDPOINT_SIZE];
 };
 
+/* A trainer on another machine: whose it is, by its public key. */
+struct config_trainer {
+    char key[KEYFILE_KEY_SIZE];
+    uint32_t owner; /* uid */
+};
+
 struct config {
     uint64_t node;
     char listen[CONFIG_ENDPOINT_SIZE]; /* "": no other nodes */
     struct config_peer *peers;
     size_t peer_count;
     char trainers_listen[CONFIG_ENDPOINT_SIZE]; /* "": no trainers on other machines */
-    uint64_t trainers_owner; /* uid of those that show no key; CONFIG_NOBODY: there are none */
+    struct config_trainer *trainers;            /* who may come, by key */
+    size_t trainer_count;                       /* 0: no keys, they are all trainers_owner's */
+    uint64_t trainers_owner;                    /* uid, or CONFIG_NOBODY */
+    char key_file[CONFIG_KEY_FILE_SIZE];        /* this node's keys; "": none */
     char socket[CONFIG_PATH_SIZE];
     char control_socket[CONFIG_PATH_SIZE];
     uint64_t workers; /* 0: as many as suit the machine */

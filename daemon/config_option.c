@@ -37,11 +37,22 @@ const struct option option_table[OPTION_COUNT] = {
         .high = CONFIG_ENDPOINT_SIZE,
         .argument = "ENDPOINT",
         .help = "where trainers without a daemon reach this one"},
+    {.key = "trainers",
+        .type = OPTION_TRAINERS,
+        .offset = FIELD(trainers),
+        .argument = "LIST",
+        .help = "their public keys and users: KEY=USER,..."},
+    {.key = "key_file",
+        .type = OPTION_TEXT,
+        .offset = FIELD(key_file),
+        .high = CONFIG_KEY_FILE_SIZE,
+        .argument = "PATH",
+        .help = "this node's pair of keys"},
     {.key = "trainers_owner",
         .type = OPTION_USER,
         .offset = FIELD(trainers_owner),
         .argument = "USER",
-        .help = "whose trainers those are, where no key says"},
+        .help = "whose trainers those are, without keys"},
     {.key = "socket",
         .type = OPTION_TEXT,
         .offset = FIELD(socket),
@@ -282,23 +293,94 @@ static enum adtopk_status set_number_text(struct config *config, const struct op
     return store_number(config, option, number, where, err);
 }
 
-static enum adtopk_status set_user_text(struct config *config, const struct option *option,
-    const char *text, const char *where, struct error *err)
+/* A user's name or number. */
+static enum adtopk_status read_user(
+    const char *text, uint64_t *uid, const char *where, struct error *err)
 {
+    const size_t digits = strspn(text, "0123456789");
     const struct passwd *user;
-    struct option range = *option;
 
-    if (isdigit((unsigned char)*text)) {
-        range.high = UINT32_MAX - 1u;
-        return set_number_text(config, &range, text, where, err);
+    if (digits > 0 && digits <= 10 && text[digits] == '\0') {
+        *uid = strtoull(text, NULL, 10);
+        return *uid < UINT32_MAX ? ADTOPK_OK
+                                 : error_set(err, ADTOPK_ERR_ARGUMENT,
+                                       "%s: %.20s is no user's number", where, text);
     }
     user = *text != '\0' ? getpwnam(text) : NULL;
     if (user == NULL) {
         return error_set(
             err, ADTOPK_ERR_ARGUMENT, "%s: this system has no user \"%.60s\"", where, text);
     }
-    *(uint64_t *)field(config, option) = user->pw_uid;
+    *uid = user->pw_uid;
     return ADTOPK_OK;
+}
+
+static void clear_trainers(struct config *config)
+{
+    free(config->trainers);
+    config->trainers = NULL;
+    config->trainer_count = 0;
+}
+
+static enum adtopk_status add_trainer(struct config *config, const char *key, size_t length,
+    uint64_t owner, const char *where, struct error *err)
+{
+    struct config_trainer *trainers;
+    struct config_trainer added = {.owner = (uint32_t)owner};
+
+    if (length == KEYFILE_KEY_SIZE - 1) {
+        memcpy(added.key, key, length);
+    }
+    if (!keyfile_is_key(added.key)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%.*s\" is no key: 40 characters (Z85)",
+            where, (int)(length < 60 ? length : 60), key);
+    }
+    if (config->trainer_count >= CONFIG_MAX_TRAINERS) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "%s: more than %d trainers", where, CONFIG_MAX_TRAINERS);
+    }
+    for (size_t i = 0; i < config->trainer_count; i++) {
+        if (strcmp(config->trainers[i].key, added.key) == 0) {
+            return error_set(
+                err, ADTOPK_ERR_ARGUMENT, "%s: the key %s occurs twice", where, added.key);
+        }
+    }
+    trainers = realloc(config->trainers, (config->trainer_count + 1) * sizeof(*trainers));
+    if (trainers == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "%s: no memory for the trainers", where);
+    }
+    config->trainers = trainers;
+    trainers[config->trainer_count++] = added;
+    return ADTOPK_OK;
+}
+
+/* KEY=USER,KEY=USER,...; '=' may be part of a key, ',' may not. */
+static enum adtopk_status set_trainers_text(
+    struct config *config, const char *text, const char *where, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    clear_trainers(config);
+    while (status == ADTOPK_OK && *text != '\0') {
+        const size_t length = strcspn(text, ",");
+        char user[64] = "";
+        uint64_t owner;
+
+        if (length <= KEYFILE_KEY_SIZE || text[KEYFILE_KEY_SIZE - 1] != '=' ||
+            length - KEYFILE_KEY_SIZE >= sizeof(user)) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT,
+                "%s: \"%.60s\" is not of the form KEY=USER, with a key of 40 characters", where,
+                text);
+        }
+        memcpy(user, text + KEYFILE_KEY_SIZE, length - KEYFILE_KEY_SIZE);
+        status = read_user(user, &owner, where, err);
+        if (status == ADTOPK_OK) {
+            status = add_trainer(config, text, KEYFILE_KEY_SIZE - 1, owner, where, err);
+        }
+        text += length;
+        text += *text == ',' ? 1 : 0;
+    }
+    return status;
 }
 
 static enum adtopk_status set_switch_text(struct config *config, const struct option *option,
@@ -341,7 +423,8 @@ enum adtopk_status option_set_text(struct config *config, const struct option *o
     case OPTION_SWITCH: return set_switch_text(config, option, text, where, err);
     case OPTION_POLICY: return set_policy_text(config, text, where, err);
     case OPTION_PEERS: return set_peers_text(config, text, where, err);
-    case OPTION_USER: return set_user_text(config, option, text, where, err);
+    case OPTION_TRAINERS: return set_trainers_text(config, text, where, err);
+    case OPTION_USER: return read_user(text, field(config, option), where, err);
     }
     return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
 }
@@ -416,6 +499,74 @@ static enum adtopk_status set_peers_json(
     return ADTOPK_OK;
 }
 
+static enum adtopk_status read_user_json(
+    const cJSON *value, uint64_t *uid, const char *where, struct error *err)
+{
+    if (cJSON_IsString(value)) {
+        return read_user(value->valuestring, uid, where, err);
+    }
+    if (!whole_number(value, uid) || *uid >= UINT32_MAX) {
+        return wrong_type(where, "a user's name or number", err);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status set_trainer_json(
+    struct config *config, const cJSON *trainer, const char *where, struct error *err)
+{
+    const cJSON *key = NULL;
+    const cJSON *owner = NULL;
+    const cJSON *item;
+    uint64_t uid = 0;
+
+    cJSON_ArrayForEach(item, trainer)
+    {
+        const cJSON **seen = strcmp(item->string, "key") == 0     ? &key
+                             : strcmp(item->string, "owner") == 0 ? &owner
+                                                                  : NULL;
+
+        if (seen == NULL || *seen != NULL) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s key \"%.40s\" of a trainer", where,
+                seen == NULL ? "unknown" : "repeated", item->string);
+        }
+        *seen = item;
+    }
+    if (!cJSON_IsObject(trainer) || !cJSON_IsString(key) || owner == NULL) {
+        return wrong_type(where, "{\"key\": \"PUBLIC KEY\", \"owner\": USER}", err);
+    }
+    if (read_user_json(owner, &uid, where, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    return add_trainer(config, key->valuestring, strlen(key->valuestring), uid, where, err);
+}
+
+static enum adtopk_status set_trainers_json(
+    struct config *config, const cJSON *value, const char *where, struct error *err)
+{
+    const cJSON *trainer;
+    char which[ERROR_TEXT_SIZE];
+    unsigned index = 0;
+
+    if (!cJSON_IsArray(value)) {
+        return wrong_type(where, "an array of trainers, [...],", err);
+    }
+    clear_trainers(config);
+    cJSON_ArrayForEach(trainer, value)
+    {
+        enum adtopk_status status;
+
+        if (!cJSON_IsObject(trainer)) {
+            return wrong_type(where, "an array of objects, [{...}, ...],", err);
+        }
+        (void)snprintf(which, sizeof(which), "%.200s[%u]", where, index++);
+        status = set_trainer_json(config, trainer, which, err);
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+    }
+    return ADTOPK_OK;
+}
+
 enum adtopk_status option_set_json(struct config *config, const struct option *option,
     const cJSON *value, const char *text, const char *where, struct error *err)
 {
@@ -442,15 +593,8 @@ enum adtopk_status option_set_json(struct config *config, const struct option *o
                    ? store_policy(config, text, (size_t)(json_end(text) - text), where, err)
                    : wrong_type(where, "an object, {...},", err);
     case OPTION_PEERS: return set_peers_json(config, value, where, err);
-    case OPTION_USER:
-        if (cJSON_IsString(value)) {
-            return set_user_text(config, option, value->valuestring, where, err);
-        }
-        if (!whole_number(value, &number) || number >= UINT32_MAX) {
-            return wrong_type(where, "a user's name or number", err);
-        }
-        *(uint64_t *)field(config, option) = number;
-        return ADTOPK_OK;
+    case OPTION_TRAINERS: return set_trainers_json(config, value, where, err);
+    case OPTION_USER: return read_user_json(value, field(config, option), where, err);
     }
     return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
 }

@@ -18,6 +18,7 @@ enum option_type {
     OPTION_SWITCH, /* bool */
     OPTION_POLICY, /* a JSON object, kept as text */
     OPTION_PEERS,
+    OPTION_TRAINERS,
     OPTION_USER /* uint64_t, a uid; given as a name or a number */
 };
 
@@ -32,7 +33,7 @@ struct option {
     const char *help;
 };
 
-#define OPTION_COUNT 16
+#define OPTION_COUNT 18
 #define OPTION_NAME_SIZE 40
 
 extern const struct option option_table[OPTION_COUNT];

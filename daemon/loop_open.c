@@ -152,8 +152,8 @@ static enum adtopk_status add_peers(struct loop *loop, struct error *err)
 {
     for (size_t i = 0; i < loop->config->peer_count; i++) {
         const struct config_peer *peer = &loop->config->peers[i];
-        enum adtopk_status status =
-            transport_zmq.add_peer(loop->transport, &(struct transport_peer){.id=peer->node,.endpoint=peer->endpoint}, err);
+        enum adtopk_status status = transport_zmq.add_peer(loop->transport,
+            &(struct transport_peer){.id = peer->node, .endpoint = peer->endpoint}, err);
 
         if (status == ADTOPK_OK) {
             status = core_add_peer(loop->core, peer->node, loop_now_us());
@@ -217,22 +217,58 @@ static uint32_t session_limit(void)
     return sessions > 0 ? (uint32_t)sessions : 1;
 }
 
+static void warn_of_trainer(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_WARNING, LOG_SESSION, "%s", line);
+}
+
+/* The keys of remote trainers, as the module for them wants them. NULL without memory. */
+static struct remote_owner *list_owners(const struct config *config)
+{
+    struct remote_owner *owners = calloc(config->trainer_count + 1, sizeof(*owners));
+
+    for (size_t i = 0; owners != NULL && i < config->trainer_count; i++) {
+        memcpy(owners[i].key, config->trainers[i].key, sizeof(owners[i].key));
+        owners[i].uid = config->trainers[i].owner;
+    }
+    return owners;
+}
+
 static enum adtopk_status open_remote(struct loop *loop, struct error *err)
 {
     static const struct remote_ops ops = {.event = loop_session_event};
     const struct config *config = loop->config;
-    const struct remote_config remote = {
+    struct remote_owner *owners = list_owners(config);
+    struct keyfile_pair pair;
+    struct remote_config remote = {
         .listen = config->trainers_listen,
+        .owners = owners,
+        .owner_count = config->trainer_count,
         .owner = (uint32_t)config->trainers_owner,
         .heartbeat_ms = (uint32_t)config->heartbeat_ms,
         .timeout_ms = (uint32_t)config->peer_timeout_ms,
+        .warn = warn_of_trainer,
     };
+    enum adtopk_status status = ADTOPK_OK;
 
-    if (config->trainers_listen[0] == '\0') {
-        return ADTOPK_OK;
+    if (owners == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the keys of trainers");
     }
-    loop->remote = remote_create(&loop->uv, &remote, &ops, loop, err);
-    return loop->remote != NULL ? ADTOPK_OK : err->code;
+    if (config->trainer_count > 0) {
+        status = keyfile_load(config->key_file, &pair, err);
+        remote.pair = &pair;
+    }
+    if (status == ADTOPK_OK && config->trainers_listen[0] != '\0') {
+        loop->remote = remote_create(&loop->uv, &remote, &ops, loop, err);
+        status = loop->remote != NULL ? ADTOPK_OK : err->code;
+    }
+    if (remote.pair != NULL) {
+        keyfile_wipe(&pair);
+    }
+    free(owners);
+    return status;
 }
 
 static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, struct error *err)

@@ -23,8 +23,8 @@
 
 #define GATE_EVENTS                                                                                \
     (ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED |                       \
-        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |                     \
-        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                      \
+        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 
 /* ---- opening ---- */
 
@@ -105,6 +105,7 @@ static bool gate_set(struct client_remote *remote, const struct client_options *
 static enum adtopk_status gate_open(
     struct client_remote *remote, const struct client_options *options, struct error *err)
 {
+    const int none = 0; /* a full queue would stop libzmq's thread */
     enum adtopk_status status;
 
     remote->zmq = zmq_ctx_new();
@@ -118,6 +119,7 @@ static enum adtopk_status gate_open(
     }
     if (zmq_socket_monitor(remote->dealer, GATE_MONITOR, GATE_EVENTS) != 0 ||
         (remote->monitor = zmq_socket(remote->zmq, ZMQ_PAIR)) == NULL ||
+        zmq_setsockopt(remote->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
         zmq_connect(remote->monitor, GATE_MONITOR) != 0) {
         return gate_failed("monitor", options->address, err);
     }
@@ -181,10 +183,8 @@ static enum adtopk_status gate_decide(struct gate_attempt *attempt, unsigned eve
                                             "server_key",
                 options->address);
         }
-        attempt->broken++;
         break;
-    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-    case ZMQ_EVENT_DISCONNECTED: attempt->broken++; break;
+    case ZMQ_EVENT_DISCONNECTED: attempt->broken++; break; /* however it came to that */
     case ZMQ_EVENT_CLOSED:
     case ZMQ_EVENT_CONNECT_RETRIED: attempt->refused++; break;
     default: break;
@@ -257,6 +257,7 @@ void client_gate_look(struct client_remote *remote)
 void client_gate_close(struct client_remote *remote)
 {
     if (remote->monitor != NULL) {
+        (void)zmq_socket_monitor(remote->dealer, NULL, 0);
         (void)zmq_close(remote->monitor);
     }
     if (remote->dealer != NULL) {

@@ -1,11 +1,17 @@
 #include "daemon/remote/gate.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "daemon/transport/socket.h"
 #include "proto/remote.h"
 
-#define GATE_MONITOR "inproc://adtopk-remote-monitor"
+#define GATE_EVENTS                                                                                \
+    (ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |                               \
+        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
+#define GATE_MAX_OWNERS 1024u
+#define GATE_QUESTIONS 16u /* answered a turn */
 #define GATE_LINGER_MS 200 /* for last words */
 #define GATE_HANDSHAKE_MS 5000
 #define GATE_PENDING_CONNECTIONS 128
@@ -46,35 +52,138 @@ static bool gate_set(struct gate *gate, const struct remote_config *config)
     return zmq_setsockopt(gate->router, ZMQ_MAXMSGSIZE, &longest, sizeof longest) == 0;
 }
 
+/* ---- keys ---- */
+
+/* Fills an empty list. */
+static enum adtopk_status gate_allow(struct allow *allow, uint32_t **uid,
+    const struct remote_owner *owners, size_t count, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (count > GATE_MAX_OWNERS) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%zu keys of trainers; %u are possible", count,
+            GATE_MAX_OWNERS);
+    }
+    *uid = malloc((count + 1) * sizeof **uid);
+    if (*uid == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the keys of trainers");
+    }
+    for (size_t i = 0; status == ADTOPK_OK && i < count; i++) {
+        (*uid)[i] = owners[i].uid;
+        status = allow_add(allow, owners[i].key, (uint16_t)i, err);
+    }
+    return status;
+}
+
+static bool gate_protect(struct gate *gate, const struct keyfile_pair *pair)
+{
+    const int server = 1;
+
+    return zmq_setsockopt(gate->router, ZMQ_CURVE_SERVER, &server, sizeof server) == 0 &&
+           zmq_setsockopt(gate->router, ZMQ_CURVE_SECRETKEY, pair->secret_key,
+               strlen(pair->secret_key)) == 0 &&
+           zmq_setsockopt(gate->router, ZMQ_ZAP_DOMAIN, SOCKET_DOMAIN_CONTROL,
+               strlen(SOCKET_DOMAIN_CONTROL)) == 0;
+}
+
+/* The doorkeeper must be there before anybody can knock. */
+static enum adtopk_status gate_guard(
+    struct gate *gate, const struct remote_config *config, struct error *err)
+{
+    const enum adtopk_status status =
+        gate_allow(&gate->allow, &gate->uid, config->owners, config->owner_count, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    gate->zap = (struct zap){.allow = &gate->allow,
+        .tokens = &gate->tokens,
+        .refused = &gate->refused,
+        .warn = gate->warn,
+        .context = gate->context};
+    return gate_protect(gate, config->pair) && zap_open(&gate->zap, gate->zmq)
+               ? ADTOPK_OK
+               : gate_failed("keys", config->listen, err);
+}
+
+uint16_t gate_who(const struct gate *gate, struct gate_message *message)
+{
+    return allow_find(&gate->allow, zmq_msg_gets(&message->header, "User-Id"));
+}
+
+bool gate_knows(const struct gate *gate, const char *key, uint32_t uid)
+{
+    const uint16_t who = allow_find(&gate->allow, key);
+
+    return who != GATE_NOBODY && gate->uid[who] == uid;
+}
+
+enum adtopk_status gate_reload(struct gate *gate, const struct keyfile_pair *pair,
+    const struct remote_owner *owners, size_t count, struct error *err)
+{
+    struct allow allow = {.entries = NULL};
+    uint32_t *uid = NULL;
+    const enum adtopk_status status = gate_allow(&allow, &uid, owners, count, err);
+
+    if (status != ADTOPK_OK) {
+        allow_clear(&allow);
+        free(uid);
+        return status;
+    }
+    allow_clear(&gate->allow);
+    free(gate->uid);
+    gate->allow = allow;
+    gate->uid = uid;
+    /* A listening socket keeps the keys that it was bound with. */
+    if (!gate_protect(gate, pair) || zmq_unbind(gate->router, gate->endpoint) != 0 ||
+        !socket_bind(gate->router, gate->endpoint, true, gate->endpoint)) {
+        return gate_failed("bind again", gate->endpoint, err);
+    }
+    return ADTOPK_OK;
+}
+
+/* ---- opening, closing ---- */
+
+static int gate_descriptor(void *socket)
+{
+    int descriptor = -1;
+    size_t size = sizeof descriptor;
+
+    return socket != NULL && zmq_getsockopt(socket, ZMQ_FD, &descriptor, &size) == 0 ? descriptor
+                                                                                     : -1;
+}
+
 static enum adtopk_status gate_listen(
     struct gate *gate, const struct remote_config *config, struct error *err)
 {
-    size_t size = sizeof(int), endpoint_size = sizeof gate->endpoint;
-
     gate->zmq = zmq_ctx_new();
     if (gate->zmq == NULL || (gate->router = zmq_socket(gate->zmq, ZMQ_ROUTER)) == NULL ||
         !gate_set(gate, config)) {
         return gate_failed("ROUTER socket", config->listen, err);
     }
-    if (zmq_socket_monitor(gate->router, GATE_MONITOR, ZMQ_EVENT_DISCONNECTED) != 0 ||
-        (gate->monitor = zmq_socket(gate->zmq, ZMQ_PAIR)) == NULL ||
-        zmq_connect(gate->monitor, GATE_MONITOR) != 0) {
+    if (config->pair != NULL && gate_guard(gate, config, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (!monitor_open(&gate->monitor, gate->zmq, gate->router, GATE_EVENTS)) {
         return gate_failed("monitor", config->listen, err);
     }
-    if (zmq_bind(gate->router, config->listen) != 0 ||
-        zmq_getsockopt(gate->router, ZMQ_LAST_ENDPOINT, gate->endpoint, &endpoint_size) != 0 ||
-        zmq_getsockopt(gate->router, ZMQ_FD, &gate->descriptor, &size) != 0 ||
-        zmq_getsockopt(gate->monitor, ZMQ_FD, &gate->monitor_descriptor, &size) != 0) {
+    if (!socket_bind(gate->router, config->listen, false, gate->endpoint)) {
         return gate_failed("bind", config->listen, err);
     }
+    gate->descriptor[0] = gate_descriptor(gate->router);
+    gate->descriptor[1] = gate_descriptor(gate->monitor.pair);
+    gate->descriptor[2] = gate_descriptor(gate->zap.socket);
     return ADTOPK_OK;
 }
 
 enum adtopk_status gate_open(
-    struct gate *gate, const struct remote_config *config, struct error *err)
+    struct gate *gate, const struct remote_config *config, void *context, struct error *err)
 {
-    const enum adtopk_status status = gate_listen(gate, config, err);
+    enum adtopk_status status;
 
+    gate->warn = config->warn;
+    gate->context = context;
+    status = gate_listen(gate, config, err);
     if (status != ADTOPK_OK) {
         gate_close(gate);
     }
@@ -83,14 +192,15 @@ enum adtopk_status gate_open(
 
 void gate_close(struct gate *gate)
 {
-    if (gate->monitor != NULL) {
-        (void)zmq_close(gate->monitor);
-    }
+    monitor_close(&gate->monitor);
     if (gate->router != NULL) {
         (void)zmq_close(gate->router);
     }
+    zap_close(&gate->zap);
     while (gate->zmq != NULL && zmq_ctx_term(gate->zmq) != 0 && errno == EINTR) {
     }
+    allow_clear(&gate->allow);
+    free(gate->uid);
     memset(gate, 0, sizeof *gate);
 }
 
@@ -98,11 +208,8 @@ void gate_close(struct gate *gate)
 
 bool gate_readable(struct gate *gate)
 {
-    int events = 0;
-    size_t size = sizeof events;
-
-    return zmq_getsockopt(gate->router, ZMQ_EVENTS, &events, &size) == 0 &&
-           (events & ZMQ_POLLIN) != 0;
+    return (socket_events(gate->router) & ZMQ_POLLIN) != 0 ||
+           (gate->zap.socket != NULL && (socket_events(gate->zap.socket) & ZMQ_POLLIN) != 0);
 }
 
 /* The other parts of a message are there with its first. False if there was none. */
@@ -146,17 +253,33 @@ void gate_drop(struct gate_message *message)
     (void)zmq_msg_close(&message->part);
 }
 
+static void gate_warn_of_handshake(struct gate *gate)
+{
+    gate->refused.handshakes++;
+    if (gate->warn != NULL) {
+        gate->warn(gate->context,
+            gate->zap.socket != NULL
+                ? "refused a remote trainer that has no key, or not this daemon's"
+                : "refused a remote trainer that does not speak this protocol without keys");
+    }
+}
+
 bool gate_look(struct gate *gate)
 {
-    zmq_msg_t part;
-    bool any = false;
+    struct monitor_event event;
+    bool gone = false;
 
-    (void)zmq_msg_init(&part);
-    while (zmq_msg_recv(&part, gate->monitor, ZMQ_DONTWAIT) >= 0) {
-        any = true;
+    if (gate->zap.socket != NULL) {
+        (void)zap_serve(&gate->zap, GATE_QUESTIONS);
     }
-    (void)zmq_msg_close(&part);
-    return any;
+    while (monitor_next(&gate->monitor, &event)) {
+        if (event.type == ZMQ_EVENT_DISCONNECTED) {
+            gone = true;
+        } else {
+            gate_warn_of_handshake(gate);
+        }
+    }
+    return gone;
 }
 
 /* ---- sending ---- */

@@ -48,32 +48,46 @@ static enum adtopk_status intake_try_open(
     return status;
 }
 
-/* The first message of a connection. */
-static void intake_open(struct remote *remote, const struct gate_message *message,
-    const Adtopk__LocalOpen *open, uint32_t uid)
+/* A session for the connection, or NULL, and it is told why. */
+static struct trainer *intake_new_session(
+    struct remote *remote, struct gate_message *message, const char *key, uint32_t uid)
 {
-    Adtopk__LocalOpened opened = ADTOPK__LOCAL_OPENED__INIT;
-    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
     const char *peer = zmq_msg_gets(&message->header, "Peer-Address");
-    const void *route = zmq_msg_data((zmq_msg_t *)&message->route);
+    const void *route = zmq_msg_data(&message->route);
     const size_t route_size = zmq_msg_size(&message->route);
-    char version[] = ADTOPK_VERSION, text[ERROR_TEXT_SIZE];
     struct trainer *trainer = NULL;
-    struct error err = {.code = ADTOPK_OK};
+    char text[ERROR_TEXT_SIZE];
 
     if (!intake_has_room(remote, uid, text, sizeof text)) {
         trainer_turn_away(remote, route, route_size, ADTOPK_ERR_DENIED, text);
-        remote->stats.refused++;
-        return;
-    }
-    trainer = trainer_create(remote, route, route_size, peer != NULL ? peer : "?", uid);
-    if (trainer == NULL) {
+    } else if ((trainer = trainer_create(remote, route, route_size)) == NULL) {
         trainer_turn_away(
             remote, route, route_size, ADTOPK_ERR_MEMORY, "the daemon has no memory for a session");
+    }
+    if (trainer == NULL) {
         remote->stats.refused++;
-        return;
+        return NULL;
     }
     remote->stats.opened++;
+    trainer->uid = uid;
+    (void)snprintf(trainer->peer, sizeof trainer->peer, "%s", peer != NULL ? peer : "?");
+    (void)snprintf(trainer->key, sizeof trainer->key, "%s", key);
+    return trainer;
+}
+
+/* The first message of a connection. */
+static void intake_open(struct remote *remote, struct gate_message *message,
+    const Adtopk__LocalOpen *open, const char *key, uint32_t uid)
+{
+    Adtopk__LocalOpened opened = ADTOPK__LOCAL_OPENED__INIT;
+    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
+    struct trainer *trainer = intake_new_session(remote, message, key, uid);
+    struct error err = {.code = ADTOPK_OK};
+    char version[] = ADTOPK_VERSION;
+
+    if (trainer == NULL) {
+        return;
+    }
     trainer->received = 1;
     if (intake_try_open(trainer, open, &err) != ADTOPK_OK) {
         trainer_end(trainer, err.code, err.text);
@@ -418,14 +432,44 @@ static bool intake_is_opening(const Adtopk__RemoteRequest *request)
            request->request->kind_case == ADTOPK__LOCAL_REQUEST__KIND_OPEN;
 }
 
+/* Who sent the message: the key (or "") and the user. False if nobody may send it. */
+static bool intake_identify(
+    struct remote *remote, struct gate_message *message, const char **key, uint32_t *uid)
+{
+    uint16_t who;
+
+    *key = "";
+    *uid = remote->config.owner;
+    if (remote->gate.zap.socket == NULL) {
+        return true;
+    }
+    if (!message->whole || (who = gate_who(&remote->gate, message)) == GATE_NOBODY) {
+        return false;
+    }
+    *key = zmq_msg_gets(&message->header, "User-Id");
+    *uid = remote->gate.uid[who];
+    return true;
+}
+
 void intake_take(struct remote *remote, struct gate_message *message)
 {
     struct trainer *trainer =
         trainer_of_route(remote, zmq_msg_data(&message->route), zmq_msg_size(&message->route));
-    const uint32_t uid = remote->config.owner;
     Adtopk__RemoteRequest *request = NULL;
     struct error err = {.code = ADTOPK_ERR_PROTOCOL, .text = "a message has too many parts"};
+    const char *key;
+    uint32_t uid;
 
+    if (!intake_identify(remote, message, &key, &uid)) {
+        remote->stats.strays++;
+        return;
+    }
+    if (trainer != NULL && (trainer->uid != uid || strcmp(trainer->key, key) != 0)) {
+        /* Only one connection has a routing id at a time: the session's is gone. */
+        trainer_lost(trainer, "its connection broke, and another one took its routing id");
+        remote->stats.strays++;
+        return;
+    }
     if (message->whole) {
         request = (Adtopk__RemoteRequest *)(void *)codec_unpack(&adtopk__remote_request__descriptor,
             zmq_msg_data(&message->header), zmq_msg_size(&message->header), REMOTE_HEADER_MAX,
@@ -439,7 +483,7 @@ void intake_take(struct remote *remote, struct gate_message *message)
     } else if (trainer != NULL) {
         intake_of_session(trainer, message, request);
     } else if (intake_is_opening(request)) {
-        intake_open(remote, message, request->request->open, uid);
+        intake_open(remote, message, request->request->open, key, uid);
     } else {
         remote->stats.strays++;
     }

@@ -100,31 +100,26 @@ static void remote_on_ready(uv_poll_t *poll, int status, int events)
 static enum adtopk_status remote_watch(struct remote *remote, uv_loop_t *loop, struct error *err)
 {
     (void)uv_timer_init(loop, &remote->timer);
-    remote->timer.data = remote->gate_poll.data = remote->monitor_poll.data = remote;
+    remote->timer.data = remote;
     remote->handles = 1;
-    if (uv_poll_init(loop, &remote->gate_poll, remote->gate.descriptor) != 0) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot watch %.200s", remote->config.listen);
+    for (unsigned i = 0; i < GATE_DESCRIPTORS && remote->gate.descriptor[i] >= 0; i++) {
+        if (uv_poll_init(loop, &remote->poll[i], remote->gate.descriptor[i]) != 0) {
+            return error_set(err, ADTOPK_ERR_SYSTEM, "cannot watch %.200s", remote->config.listen);
+        }
+        remote->poll[i].data = remote;
+        remote->handles++;
+        (void)uv_poll_start(&remote->poll[i], UV_READABLE, remote_on_ready);
     }
-    remote->handles = 2;
-    if (uv_poll_init(loop, &remote->monitor_poll, remote->gate.monitor_descriptor) != 0) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot watch %.200s", remote->config.listen);
-    }
-    remote->handles = 3;
-    (void)uv_poll_start(&remote->gate_poll, UV_READABLE, remote_on_ready);
-    (void)uv_poll_start(&remote->monitor_poll, UV_READABLE, remote_on_ready);
     return ADTOPK_OK;
 }
 
 static void remote_close_handles(struct remote *remote)
 {
-    const unsigned handles = remote->handles;
+    const unsigned polls = remote->handles - 1;
 
     uv_close((uv_handle_t *)&remote->timer, remote_on_closed);
-    if (handles > 1) {
-        uv_close((uv_handle_t *)&remote->gate_poll, remote_on_closed);
-    }
-    if (handles > 2) {
-        uv_close((uv_handle_t *)&remote->monitor_poll, remote_on_closed);
+    for (unsigned i = 0; i < polls; i++) {
+        uv_close((uv_handle_t *)&remote->poll[i], remote_on_closed);
     }
 }
 
@@ -144,7 +139,7 @@ struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config
     }
     remote->ops = ops;
     remote->context = context;
-    if (gate_open(&remote->gate, config, err) != ADTOPK_OK) {
+    if (gate_open(&remote->gate, config, context, err) != ADTOPK_OK) {
         free(remote);
         return NULL;
     }
@@ -153,6 +148,22 @@ struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config
         return NULL;
     }
     return remote;
+}
+
+enum adtopk_status remote_reload(struct remote *remote, const struct keyfile_pair *pair,
+    const struct remote_owner *owners, size_t count, struct error *err)
+{
+    const enum adtopk_status status = gate_reload(&remote->gate, pair, owners, count, err);
+
+    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
+        if (one->state != TRAINER_ENDED && !gate_knows(&remote->gate, one->key, one->uid)) {
+            const struct error why = {
+                .code = ADTOPK_ERR_DENIED, .text = "its key was taken off the list"};
+
+            trainer_judge(one, TRAINER_VERDICT_END, &why);
+        }
+    }
+    return status;
 }
 
 const char *remote_endpoint(const struct remote *remote)
@@ -164,6 +175,8 @@ void remote_stats(const struct remote *remote, struct remote_stats *stats)
 {
     *stats = remote->stats;
     stats->sessions = remote->count;
+    stats->keys = remote->gate.refused.keys;
+    stats->handshakes = remote->gate.refused.handshakes;
     stats->gradient_bytes = 0;
     for (const struct trainer *one = remote->trainers; one != NULL; one = one->next) {
         stats->gradient_bytes += one->gradients.size;

@@ -17,17 +17,32 @@
 
 #include "daemon/core/core.h"
 #include "proto/error.h"
+#include "proto/keyfile.h"
 
 #define REMOTE_SESSION (UINT64_C(1) << 63) /* set in the numbers of remote sessions */
 
 struct remote;
 
+/* Whose trainers show a key. */
+struct remote_owner {
+    char key[KEYFILE_KEY_SIZE];
+    uint32_t uid;
+};
+
 struct remote_config {
-    const char *listen;    /* endpoint: tcp://ADDRESS:PORT */
-    uint32_t owner;        /* uid whose trainers these are */
+    const char *listen; /* endpoint: tcp://ADDRESS:PORT */
+    /* The daemon's keys; a copy is made. NULL: nothing is encrypted, and every trainer that reaches
+     * the port counts as one of `owner`. */
+    const struct keyfile_pair *pair;
+    const struct remote_owner *owners; /* with a pair; copied */
+    size_t owner_count;
+    uint32_t owner;        /* uid; without a pair */
     uint32_t max_sessions; /* 0: 256. One user may hold three quarters of them, root excepted */
     uint32_t heartbeat_ms; /* between signs of life on an idle connection */
     uint32_t timeout_ms;   /* silence after which a trainer counts as gone */
+    /* Takes one line on a connection that was refused; may be NULL. A flood of those is a flood of
+     * calls: the callee limits what it writes. */
+    void (*warn)(void *context, const char *line);
 };
 
 struct remote_ops {
@@ -42,6 +57,8 @@ struct remote_stats {
     uint64_t refused;         /* ... that were not, for want of room */
     uint64_t lost;            /* ended without leaving */
     uint64_t protocol_errors; /* ended because of what their client sent */
+    uint64_t keys;            /* connections refused: their key belongs to nobody */
+    uint64_t handshakes;      /* ... they do not speak our protocol, or not under our key */
     uint64_t strays;          /* messages that belong to no session */
     uint64_t received, sent;  /* messages of sessions */
     uint64_t gradient_bytes;  /* reserved now */
@@ -51,6 +68,14 @@ struct remote_stats {
  * SYSTEM, MEMORY. */
 struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config,
     const struct remote_ops *ops, void *context, struct error *err);
+
+/**
+ * Other keys, while trainers train: the daemon's own, which connections from now on must know, and
+ * the trainers'. Sessions whose key belongs to nobody, or to somebody else, end. Only with a pair
+ * since remote_create(). On an error the keys are as before, but for SYSTEM: then nobody listens.
+ */
+enum adtopk_status remote_reload(struct remote *remote, const struct keyfile_pair *pair,
+    const struct remote_owner *owners, size_t count, struct error *err);
 
 /** The core's memory operations: remote sessions' gradients lie here, everything else in `local`,
  * whose results remote trainers are sent. */

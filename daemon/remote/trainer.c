@@ -29,8 +29,7 @@ void trainer_move(struct trainer *trainer, enum trainer_state state)
 
 /* ---- beginning, finding, freeing ---- */
 
-struct trainer *trainer_create(
-    struct remote *remote, const void *route, size_t route_size, const char *peer, uint32_t uid)
+struct trainer *trainer_create(struct remote *remote, const void *route, size_t route_size)
 {
     struct trainer *trainer = calloc(1, sizeof *trainer);
 
@@ -42,8 +41,6 @@ struct trainer *trainer_create(
     trainer->id = REMOTE_SESSION | ++remote->serial;
     memcpy(trainer->route, route, route_size);
     trainer->route_size = route_size;
-    (void)snprintf(trainer->peer, sizeof trainer->peer, "%s", peer);
-    trainer->uid = uid;
     trainer->gradients = segment_none;
     trainer->next = remote->trainers;
     remote->trainers = trainer;

@@ -54,6 +54,7 @@ struct trainer {
     size_t route_size;
     char peer[64]; /* its address, for messages */
     uint32_t uid;
+    char key[KEYFILE_KEY_SIZE]; /* that it showed; "" where none is needed */
     uint64_t job;
     uint32_t rank;
     struct trainer_tensor *tensor;
@@ -100,7 +101,7 @@ struct remote {
     const struct remote_ops *ops;
     void *context;
     struct gate gate;
-    uv_poll_t gate_poll, monitor_poll;
+    uv_poll_t poll[GATE_DESCRIPTORS];
     uv_timer_t timer;
     unsigned handles;
     unsigned probes; /* looks at all connections that are left, since one went away */
@@ -116,8 +117,7 @@ struct remote {
 /* ---- trainer.c ---- */
 
 /** A session for the connection, or NULL without memory. */
-struct trainer *trainer_create(
-    struct remote *remote, const void *route, size_t route_size, const char *peer, uint32_t uid);
+struct trainer *trainer_create(struct remote *remote, const void *route, size_t route_size);
 
 struct trainer *trainer_find(const struct remote *remote, session_id id);
 struct trainer *trainer_of_route(const struct remote *remote, const void *route, size_t size);

@@ -220,12 +220,11 @@ class Cluster:
         self.daemons[node].start(self.timeout)
 
     def address(self, node):
-        """What a trainer on that node gives as $ADTOPK_ADDRESS."""
+        """What a trainer on that node gives as $ADTOPK_ADDRESS; node "r0": one on a machine without
+        a daemon, which uses node 0's."""
+        if isinstance(node, str):
+            return f"tcp://127.0.0.1:{self.daemons[int(node[1:])].remote_port}"
         return "unix:" + self.daemons[node].socket
-
-    def remote_address(self, node):
-        """... and one on another machine."""
-        return f"tcp://127.0.0.1:{self.daemons[node].remote_port}"
 
     def ask(self, node, *command):
         code, out, error = self.daemons[node].ask("--json", *command)
