@@ -56,4 +56,8 @@ void client_gate_close(struct client_remote *remote);
 /** Takes one message, if there is one: *took. What is wrong with it ends the context. */
 enum adtopk_status client_intake(adtopk_context *context, bool *took);
 
+/** Takes the message that consists of these bytes, of which nothing is trusted. */
+enum adtopk_status client_intake_message(adtopk_context *context, const uint8_t *header,
+    size_t header_size, const uint8_t *part, size_t part_size);
+
 #endif

@@ -210,18 +210,18 @@ static enum adtopk_status intake_dispatch(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status intake_unpack(adtopk_context *context, zmq_msg_t *header, zmq_msg_t *part)
+enum adtopk_status client_intake_message(adtopk_context *context, const uint8_t *header,
+    size_t header_size, const uint8_t *part, size_t part_size)
 {
     struct client_remote *remote = context->remote;
-    Adtopk__RemoteReply *reply =
-        (Adtopk__RemoteReply *)(void *)codec_unpack(&adtopk__remote_reply__descriptor,
-            zmq_msg_data(header), zmq_msg_size(header), REMOTE_HEADER_MAX, NULL);
+    Adtopk__RemoteReply *reply = (Adtopk__RemoteReply *)(void *)codec_unpack(
+        &adtopk__remote_reply__descriptor, header, header_size, REMOTE_HEADER_MAX, NULL);
     enum adtopk_status status;
 
     if (reply == NULL) {
         return intake_broken(context, "a malformed message");
     }
-    status = intake_dispatch(context, reply, zmq_msg_data(part), zmq_msg_size(part));
+    status = intake_dispatch(context, reply, part, part_size);
     if (remote->reply != reply) {
         codec_free(&reply->base);
     }
@@ -242,7 +242,8 @@ enum adtopk_status client_intake(adtopk_context *context, bool *took)
         whole = zmq_msg_recv(&part, remote->dealer, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&part) == 0;
     }
     if (*took) {
-        status = whole ? intake_unpack(context, &header, &part)
+        status = whole ? client_intake_message(context, zmq_msg_data(&header),
+                             zmq_msg_size(&header), zmq_msg_data(&part), zmq_msg_size(&part))
                        : intake_broken(context, "a message of too many parts");
     }
     (void)zmq_msg_close(&header);

@@ -118,6 +118,17 @@ bool gate_knows(const struct gate *gate, const char *key, uint32_t uid)
     return who != GATE_NOBODY && gate->uid[who] == uid;
 }
 
+static bool gate_has_pair(struct gate *gate, const struct keyfile_pair *pair)
+{
+    char secret[KEYFILE_KEY_SIZE] = "";
+    size_t size = sizeof secret;
+    const bool same = zmq_getsockopt(gate->router, ZMQ_CURVE_SECRETKEY, secret, &size) == 0 &&
+                      strcmp(secret, pair->secret_key) == 0;
+
+    explicit_bzero(secret, sizeof secret);
+    return same;
+}
+
 enum adtopk_status gate_reload(struct gate *gate, const struct keyfile_pair *pair,
     const struct remote_owner *owners, size_t count, struct error *err)
 {
@@ -134,7 +145,10 @@ enum adtopk_status gate_reload(struct gate *gate, const struct keyfile_pair *pai
     free(gate->uid);
     gate->allow = allow;
     gate->uid = uid;
-    /* A listening socket keeps the keys that it was bound with. */
+    if (gate_has_pair(gate, pair)) {
+        return ADTOPK_OK;
+    }
+    /* A listening socket keeps the keys that it was bound with. Unbinding cuts its connections. */
     if (!gate_protect(gate, pair) || zmq_unbind(gate->router, gate->endpoint) != 0 ||
         !socket_bind(gate->router, gate->endpoint, true, gate->endpoint)) {
         return gate_failed("bind again", gate->endpoint, err);
@@ -156,6 +170,10 @@ static int gate_descriptor(void *socket)
 static enum adtopk_status gate_listen(
     struct gate *gate, const struct remote_config *config, struct error *err)
 {
+    if (strncmp(config->listen, "tcp://", 6) != 0) { /* see transport/zmq.c: ipc:// aborts */
+        errno = EPROTONOSUPPORT;
+        return gate_failed("only tcp:// is possible", config->listen, err);
+    }
     gate->zmq = zmq_ctx_new();
     if (gate->zmq == NULL || (gate->router = zmq_socket(gate->zmq, ZMQ_ROUTER)) == NULL ||
         !gate_set(gate, config)) {

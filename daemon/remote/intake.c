@@ -364,6 +364,7 @@ static enum adtopk_status intake_dispatch(
     const Adtopk__RemoteRequest *request = intake->request;
     const bool brings = request->kind_case == ADTOPK__REMOTE_REQUEST__KIND_PUSH ||
                         request->kind_case == ADTOPK__REMOTE_REQUEST__KIND_OP;
+    struct error ended;
 
     if (intake->part_size > 0 && !brings) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "message %d came with a part of %zu bytes",
@@ -372,7 +373,13 @@ static enum adtopk_status intake_dispatch(
     if (request->kind_case == ADTOPK__REMOTE_REQUEST__KIND_REQUEST) {
         return intake_request(trainer, request->request, err);
     }
-    if (trainer->state != TRAINER_READY || trainer->gradients.bytes == NULL) {
+    if (trainer->state == TRAINER_READY && trainer->gradients.bytes == NULL) {
+        /* The job has ended and taken them back; the core's reason is on its way. */
+        (void)error_set(&ended, ADTOPK_ERR_STATE, "the job has ended");
+        trainer_judge(trainer, TRAINER_VERDICT_END, &ended);
+        return ADTOPK_OK;
+    }
+    if (trainer->state != TRAINER_READY) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "message %d came in state %d of its session",
             (int)request->kind_case, (int)trainer->state);
     }

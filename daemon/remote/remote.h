@@ -70,9 +70,10 @@ struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config
     const struct remote_ops *ops, void *context, struct error *err);
 
 /**
- * Other keys, while trainers train: the daemon's own, which connections from now on must know, and
- * the trainers'. Sessions whose key belongs to nobody, or to somebody else, end. Only with a pair
- * since remote_create(). On an error the keys are as before, but for SYSTEM: then nobody listens.
+ * Other keys, while trainers train. Sessions whose key belongs to nobody now, or to somebody else,
+ * end. If the daemon's own pair is another one all connections are cut, because libzmq binds a
+ * socket to its key, and with them all sessions end. Only with a pair since remote_create(). On an
+ * error the keys are as before, but for SYSTEM: then nobody listens.
  */
 enum adtopk_status remote_reload(struct remote *remote, const struct keyfile_pair *pair,
     const struct remote_owner *owners, size_t count, struct error *err);

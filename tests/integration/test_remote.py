@@ -246,7 +246,7 @@ class Errors(Scene):
             rank.answer()
             rank.answer()
         for rank in here, there:
-            self.assert_error(rank, "mismatch", "ranks 0 and 1", "'a'")
+            self.assert_error(rank, "mismatch", "ranks", "tensor 'a'")
 
     def test_no_memory(self):
         rank = self.rank("r0", 0, world=1)
