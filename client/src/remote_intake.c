@@ -123,7 +123,8 @@ static enum adtopk_status intake_update(
     uint64_t total;
 
     if (!context->committed || piece->tensor >= context->tensors || piece->step != context->step ||
-        piece->status >= ADTOPK_STATUS_COUNT) {
+        piece->status >= ADTOPK_STATUS_COUNT ||
+        atomic_load(&remote->page->delivered[piece->tensor]) >> 8 > context->step) {
         return intake_broken(context, "an update that does not belong here");
     }
     tensor = &context->tensor[piece->tensor];
