@@ -2,13 +2,14 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/config_json.h"
 #include "daemon/log.h"
 #include "daemon/workers.h"
+
+_Static_assert(OPTION_COUNT <= CONFIG_OPTIONS_MAX, "struct config has no room for its sources");
 
 #define FIELD(name) offsetof(struct config, name)
 #define MAX_NODE (UINT16_MAX - 1)
@@ -30,29 +31,28 @@ const struct option option_table[OPTION_COUNT] = {
         .type = OPTION_PEERS,
         .offset = FIELD(peers),
         .argument = "LIST",
-        .help = "the other nodes: N=ENDPOINT,..."},
-    {.key = "trainers_listen",
-        .type = OPTION_TEXT,
-        .offset = FIELD(trainers_listen),
-        .high = CONFIG_ENDPOINT_SIZE,
-        .argument = "ENDPOINT",
-        .help = "where trainers without a daemon reach this one"},
-    {.key = "trainers",
-        .type = OPTION_TRAINERS,
-        .offset = FIELD(trainers),
-        .argument = "LIST",
-        .help = "their public keys and users: KEY=USER,..."},
+        .help = "the other nodes: N=ENDPOINT[#KEY[;KEY]],...",
+        .live = true},
     {.key = "key_file",
         .type = OPTION_TEXT,
         .offset = FIELD(key_file),
         .high = CONFIG_KEY_FILE_SIZE,
         .argument = "PATH",
-        .help = "this node's pair of keys"},
-    {.key = "trainers_owner",
-        .type = OPTION_USER,
-        .offset = FIELD(trainers_owner),
-        .argument = "USER",
-        .help = "whose trainers those are, without keys"},
+        .help = "this node's keys, from adtopkctl keygen (none)",
+        .live = true},
+    {.key = "data_protection",
+        .type = OPTION_CHOICE,
+        .offset = FIELD(data_protection),
+        .high = PROTECTION_COUNT - 1,
+        .names = config_protection_names,
+        .argument = "KIND",
+        .help = "curve; none: bulk in the clear, control not (curve)"},
+    {.key = "bulk_listen",
+        .type = OPTION_TEXT,
+        .offset = FIELD(bulk_listen),
+        .high = CONFIG_ENDPOINT_SIZE,
+        .argument = "ENDPOINT",
+        .help = "where bulk comes in the clear (listen's port + 1)"},
     {.key = "socket",
         .type = OPTION_TEXT,
         .offset = FIELD(socket),
@@ -77,19 +77,22 @@ const struct option option_table[OPTION_COUNT] = {
         .high = LEVEL_COUNT - 1,
         .names = log_level_names,
         .argument = "LEVEL",
-        .help = "error, warning, info or debug (info)"},
+        .help = "error, warning, info or debug (info)",
+        .live = true},
     {.key = "log_format",
         .type = OPTION_CHOICE,
         .offset = FIELD(log_format),
         .high = LOG_FORMAT_COUNT - 1,
         .names = log_format_names,
         .argument = "FORMAT",
-        .help = "text or json (text)"},
+        .help = "text or json (text)",
+        .live = true},
     {.key = "policy",
         .type = OPTION_POLICY,
         .offset = FIELD(policy),
         .argument = "JSON",
-        .help = "policy of jobs that bring none (adtopk, 1%)"},
+        .help = "policy of jobs that bring none (adtopk, 1%)",
+        .live = true},
     {.key = "insecure",
         .type = OPTION_SWITCH,
         .offset = FIELD(insecure),
@@ -122,6 +125,13 @@ const struct option option_table[OPTION_COUNT] = {
         .high = 600000,
         .argument = "MS",
         .help = "between signs of life on an idle link (1000)"},
+    {.key = "stop_timeout_ms",
+        .type = OPTION_NUMBER,
+        .offset = FIELD(stop_timeout_ms),
+        .high = 3600000,
+        .argument = "MS",
+        .help = "for steps under way to end after SIGTERM (10000)",
+        .live = true},
 };
 
 const struct option *option_find(const char *key, size_t length)
@@ -223,7 +233,7 @@ static void clear_peers(struct config *config)
 static enum adtopk_status add_peer(struct config *config, uint64_t node, const char *endpoint,
     size_t length, const char *where, struct error *err)
 {
-    struct config_peer *peers;
+    struct config_peer peer = {.node = (uint16_t)node};
 
     if (node > MAX_NODE) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: node %llu is not from 0 to %d", where,
@@ -236,19 +246,72 @@ static enum adtopk_status add_peer(struct config *config, uint64_t node, const c
     if (config->peer_count >= CORE_MAX_NODES) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: more than %d peers", where, CORE_MAX_NODES);
     }
-    peers = realloc(config->peers, (config->peer_count + 1) * sizeof(*peers));
-    if (peers == NULL) {
+    memcpy(peer.endpoint, endpoint, length);
+    if (config_add_peer(config, &peer) != ADTOPK_OK) {
         return error_set(err, ADTOPK_ERR_MEMORY, "%s: no memory for the peers", where);
     }
-    config->peers = peers;
-    peers += config->peer_count++;
-    peers->node = (uint16_t)node;
-    memcpy(peers->endpoint, endpoint, length);
-    peers->endpoint[length] = '\0';
     return ADTOPK_OK;
 }
 
-/* N=ENDPOINT,N=ENDPOINT,... */
+/* One more key of the peer that was added last. */
+static enum adtopk_status add_key(
+    struct config *config, const char *text, size_t length, const char *where, struct error *err)
+{
+    struct config_peer *peer = &config->peers[config->peer_count - 1];
+    char key[KEYFILE_KEY_SIZE] = "";
+    size_t count = 0;
+
+    while (count < CONFIG_PEER_KEYS && peer->keys[count][0] != '\0') {
+        count++;
+    }
+    if (count == CONFIG_PEER_KEYS) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: node %u has more than %d keys", where,
+            peer->node, CONFIG_PEER_KEYS);
+    }
+    if (length < sizeof(key)) {
+        memcpy(key, text, length);
+    }
+    if (!keyfile_is_key(key)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "%s: \"%.*s\" of node %u is not a key: 40 characters of Z85", where,
+            (int)(length < 60 ? length : 60), text, peer->node);
+    }
+    memcpy(peer->keys[count], key, sizeof(key));
+    return ADTOPK_OK;
+}
+
+/* KEY or KEY;KEY; neither sign is one of Z85's. */
+static enum adtopk_status add_keys_text(
+    struct config *config, const char *text, size_t length, const char *where, struct error *err)
+{
+    const char *end = text + length;
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (bool more = true; more && status == ADTOPK_OK;) {
+        const char *stop = memchr(text, ';', (size_t)(end - text));
+
+        more = stop != NULL;
+        stop = more ? stop : end;
+        status = add_key(config, text, (size_t)(stop - text), where, err);
+        text = more ? stop + 1 : stop;
+    }
+    return status;
+}
+
+/* ENDPOINT or ENDPOINT#KEYS. */
+static enum adtopk_status add_peer_text(struct config *config, uint64_t node, const char *text,
+    size_t length, const char *where, struct error *err)
+{
+    const char *sign = memchr(text, '#', length);
+    size_t endpoint = sign != NULL ? (size_t)(sign - text) : length;
+    enum adtopk_status status = add_peer(config, node, text, endpoint, where, err);
+
+    return status == ADTOPK_OK && sign != NULL
+               ? add_keys_text(config, sign + 1, length - endpoint - 1, where, err)
+               : status;
+}
+
+/* N=ENDPOINT#KEYS,N=ENDPOINT#KEYS,... */
 static enum adtopk_status set_peers_text(
     struct config *config, const char *text, const char *where, struct error *err)
 {
@@ -266,9 +329,10 @@ static enum adtopk_status set_peers_text(
         }
         if (end == NULL || errno != 0 || *end != '=') {
             return error_set(err, ADTOPK_ERR_ARGUMENT,
-                "%s: \"%.60s\" is not of the form N=ENDPOINT", where, text);
+                "%s: \"%.60s\" is not of the form N=ENDPOINT#KEY", where, text);
         }
-        status = add_peer(config, node, end + 1, length - (size_t)(end + 1 - text), where, err);
+        status =
+            add_peer_text(config, node, end + 1, length - (size_t)(end + 1 - text), where, err);
         text += length;
         text += *text == ',' ? 1 : 0;
     }
@@ -291,96 +355,6 @@ static enum adtopk_status set_number_text(struct config *config, const struct op
             (unsigned long long)option->low, (unsigned long long)option->high);
     }
     return store_number(config, option, number, where, err);
-}
-
-/* A user's name or number. */
-static enum adtopk_status read_user(
-    const char *text, uint64_t *uid, const char *where, struct error *err)
-{
-    const size_t digits = strspn(text, "0123456789");
-    const struct passwd *user;
-
-    if (digits > 0 && digits <= 10 && text[digits] == '\0') {
-        *uid = strtoull(text, NULL, 10);
-        return *uid < UINT32_MAX ? ADTOPK_OK
-                                 : error_set(err, ADTOPK_ERR_ARGUMENT,
-                                       "%s: %.20s is no user's number", where, text);
-    }
-    user = *text != '\0' ? getpwnam(text) : NULL;
-    if (user == NULL) {
-        return error_set(
-            err, ADTOPK_ERR_ARGUMENT, "%s: this system has no user \"%.60s\"", where, text);
-    }
-    *uid = user->pw_uid;
-    return ADTOPK_OK;
-}
-
-static void clear_trainers(struct config *config)
-{
-    free(config->trainers);
-    config->trainers = NULL;
-    config->trainer_count = 0;
-}
-
-static enum adtopk_status add_trainer(struct config *config, const char *key, size_t length,
-    uint64_t owner, const char *where, struct error *err)
-{
-    struct config_trainer *trainers;
-    struct config_trainer added = {.owner = (uint32_t)owner};
-
-    if (length == KEYFILE_KEY_SIZE - 1) {
-        memcpy(added.key, key, length);
-    }
-    if (!keyfile_is_key(added.key)) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%.*s\" is no key: 40 characters (Z85)",
-            where, (int)(length < 60 ? length : 60), key);
-    }
-    if (config->trainer_count >= CONFIG_MAX_TRAINERS) {
-        return error_set(
-            err, ADTOPK_ERR_ARGUMENT, "%s: more than %d trainers", where, CONFIG_MAX_TRAINERS);
-    }
-    for (size_t i = 0; i < config->trainer_count; i++) {
-        if (strcmp(config->trainers[i].key, added.key) == 0) {
-            return error_set(
-                err, ADTOPK_ERR_ARGUMENT, "%s: the key %s occurs twice", where, added.key);
-        }
-    }
-    trainers = realloc(config->trainers, (config->trainer_count + 1) * sizeof(*trainers));
-    if (trainers == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "%s: no memory for the trainers", where);
-    }
-    config->trainers = trainers;
-    trainers[config->trainer_count++] = added;
-    return ADTOPK_OK;
-}
-
-/* KEY=USER,KEY=USER,...; '=' may be part of a key, ',' may not. */
-static enum adtopk_status set_trainers_text(
-    struct config *config, const char *text, const char *where, struct error *err)
-{
-    enum adtopk_status status = ADTOPK_OK;
-
-    clear_trainers(config);
-    while (status == ADTOPK_OK && *text != '\0') {
-        const size_t length = strcspn(text, ",");
-        char user[64] = "";
-        uint64_t owner;
-
-        if (length <= KEYFILE_KEY_SIZE || text[KEYFILE_KEY_SIZE - 1] != '=' ||
-            length - KEYFILE_KEY_SIZE >= sizeof(user)) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT,
-                "%s: \"%.60s\" is not of the form KEY=USER, with a key of 40 characters", where,
-                text);
-        }
-        memcpy(user, text + KEYFILE_KEY_SIZE, length - KEYFILE_KEY_SIZE);
-        status = read_user(user, &owner, where, err);
-        if (status == ADTOPK_OK) {
-            status = add_trainer(config, text, KEYFILE_KEY_SIZE - 1, owner, where, err);
-        }
-        text += length;
-        text += *text == ',' ? 1 : 0;
-    }
-    return status;
 }
 
 static enum adtopk_status set_switch_text(struct config *config, const struct option *option,
@@ -409,7 +383,6 @@ static enum adtopk_status set_policy_text(
     if (!object) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: a policy is an object, {...}", where);
     }
-    (void)snprintf(config->policy_source, sizeof(config->policy_source), "%.100s", where);
     return store_policy(config, text, strlen(text), where, err);
 }
 
@@ -423,8 +396,6 @@ enum adtopk_status option_set_text(struct config *config, const struct option *o
     case OPTION_SWITCH: return set_switch_text(config, option, text, where, err);
     case OPTION_POLICY: return set_policy_text(config, text, where, err);
     case OPTION_PEERS: return set_peers_text(config, text, where, err);
-    case OPTION_TRAINERS: return set_trainers_text(config, text, where, err);
-    case OPTION_USER: return read_user(text, field(config, option), where, err);
     }
     return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
 }
@@ -445,34 +416,72 @@ static bool whole_number(const cJSON *value, uint64_t *number)
     return (double)*number == value->valuedouble;
 }
 
-static enum adtopk_status set_peer_json(
-    struct config *config, const cJSON *peer, const char *where, struct error *err)
+/* A key, or an array of keys. */
+static enum adtopk_status add_keys_json(
+    struct config *config, const cJSON *value, const char *where, struct error *err)
 {
-    const cJSON *node = NULL;
-    const cJSON *endpoint = NULL;
+    const cJSON *key = cJSON_IsArray(value) ? value->child : value;
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (key == NULL) {
+        return wrong_type(where, "a text, or an array of texts, as \"key\"", err);
+    }
+    for (; key != NULL && status == ADTOPK_OK; key = key == value ? NULL : key->next) {
+        status = cJSON_IsString(key)
+                     ? add_key(config, key->valuestring, strlen(key->valuestring), where, err)
+                     : wrong_type(where, "a text, or an array of texts, as \"key\"", err);
+    }
+    return status;
+}
+
+/* The fields of a peer, in the order of this list. */
+enum { PEER_NODE, PEER_ENDPOINT, PEER_KEY, PEER_FIELDS };
+static const char *const peer_fields[PEER_FIELDS] = {"node", "endpoint", "key"};
+
+static enum adtopk_status find_peer_fields(
+    const cJSON *peer, const cJSON *found[PEER_FIELDS], const char *where, struct error *err)
+{
     const cJSON *item;
-    uint64_t number = 0;
 
     cJSON_ArrayForEach(item, peer)
     {
-        const cJSON **seen = strcmp(item->string, "node") == 0       ? &node
-                             : strcmp(item->string, "endpoint") == 0 ? &endpoint
-                                                                     : NULL;
+        size_t at = 0;
 
-        if (seen == NULL || *seen != NULL) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s key \"%.40s\" of a peer", where,
-                seen == NULL ? "unknown" : "repeated", item->string);
+        while (at < PEER_FIELDS && strcmp(item->string, peer_fields[at]) != 0) {
+            at++;
         }
-        *seen = item;
+        if (at == PEER_FIELDS || found[at] != NULL) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s key \"%.40s\" of a peer", where,
+                at == PEER_FIELDS ? "unknown" : "repeated", item->string);
+        }
+        found[at] = item;
     }
-    if (!cJSON_IsObject(peer) || node == NULL || endpoint == NULL) {
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status set_peer_json(
+    struct config *config, const cJSON *peer, const char *where, struct error *err)
+{
+    const cJSON *found[PEER_FIELDS] = {NULL};
+    const cJSON *endpoint;
+    uint64_t number = 0;
+    enum adtopk_status status;
+
+    if (cJSON_IsObject(peer) && find_peer_fields(peer, found, where, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    endpoint = found[PEER_ENDPOINT];
+    if (found[PEER_NODE] == NULL || endpoint == NULL) {
         return wrong_type(where, "{\"node\": N, \"endpoint\": \"tcp://HOST:PORT\"}", err);
     }
-    if (!whole_number(node, &number) || !cJSON_IsString(endpoint)) {
+    if (!whole_number(found[PEER_NODE], &number) || !cJSON_IsString(endpoint)) {
         return wrong_type(where, "a whole number as \"node\" and a text as \"endpoint\"", err);
     }
-    return add_peer(
-        config, number, endpoint->valuestring, strlen(endpoint->valuestring), where, err);
+    status =
+        add_peer(config, number, endpoint->valuestring, strlen(endpoint->valuestring), where, err);
+    return status == ADTOPK_OK && found[PEER_KEY] != NULL
+               ? add_keys_json(config, found[PEER_KEY], where, err)
+               : status;
 }
 
 static enum adtopk_status set_peers_json(
@@ -492,74 +501,6 @@ static enum adtopk_status set_peers_json(
 
         (void)snprintf(which, sizeof(which), "%.200s[%u]", where, index++);
         status = set_peer_json(config, peer, which, err);
-        if (status != ADTOPK_OK) {
-            return status;
-        }
-    }
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status read_user_json(
-    const cJSON *value, uint64_t *uid, const char *where, struct error *err)
-{
-    if (cJSON_IsString(value)) {
-        return read_user(value->valuestring, uid, where, err);
-    }
-    if (!whole_number(value, uid) || *uid >= UINT32_MAX) {
-        return wrong_type(where, "a user's name or number", err);
-    }
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status set_trainer_json(
-    struct config *config, const cJSON *trainer, const char *where, struct error *err)
-{
-    const cJSON *key = NULL;
-    const cJSON *owner = NULL;
-    const cJSON *item;
-    uint64_t uid = 0;
-
-    cJSON_ArrayForEach(item, trainer)
-    {
-        const cJSON **seen = strcmp(item->string, "key") == 0     ? &key
-                             : strcmp(item->string, "owner") == 0 ? &owner
-                                                                  : NULL;
-
-        if (seen == NULL || *seen != NULL) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s key \"%.40s\" of a trainer", where,
-                seen == NULL ? "unknown" : "repeated", item->string);
-        }
-        *seen = item;
-    }
-    if (!cJSON_IsObject(trainer) || !cJSON_IsString(key) || owner == NULL) {
-        return wrong_type(where, "{\"key\": \"PUBLIC KEY\", \"owner\": USER}", err);
-    }
-    if (read_user_json(owner, &uid, where, err) != ADTOPK_OK) {
-        return err->code;
-    }
-    return add_trainer(config, key->valuestring, strlen(key->valuestring), uid, where, err);
-}
-
-static enum adtopk_status set_trainers_json(
-    struct config *config, const cJSON *value, const char *where, struct error *err)
-{
-    const cJSON *trainer;
-    char which[ERROR_TEXT_SIZE];
-    unsigned index = 0;
-
-    if (!cJSON_IsArray(value)) {
-        return wrong_type(where, "an array of trainers, [...],", err);
-    }
-    clear_trainers(config);
-    cJSON_ArrayForEach(trainer, value)
-    {
-        enum adtopk_status status;
-
-        if (!cJSON_IsObject(trainer)) {
-            return wrong_type(where, "an array of objects, [{...}, ...],", err);
-        }
-        (void)snprintf(which, sizeof(which), "%.200s[%u]", where, index++);
-        status = set_trainer_json(config, trainer, which, err);
         if (status != ADTOPK_OK) {
             return status;
         }
@@ -593,8 +534,6 @@ enum adtopk_status option_set_json(struct config *config, const struct option *o
                    ? store_policy(config, text, (size_t)(json_end(text) - text), where, err)
                    : wrong_type(where, "an object, {...},", err);
     case OPTION_PEERS: return set_peers_json(config, value, where, err);
-    case OPTION_TRAINERS: return set_trainers_json(config, value, where, err);
-    case OPTION_USER: return read_user_json(value, field(config, option), where, err);
     }
     return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
 }

@@ -6,6 +6,7 @@
 #define ADTOPK_CONFIG_OPTION_H
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,9 +18,7 @@ enum option_type {
     OPTION_TEXT,   /* char[size], at least one byte long */
     OPTION_SWITCH, /* bool */
     OPTION_POLICY, /* a JSON object, kept as text */
-    OPTION_PEERS,
-    OPTION_TRAINERS,
-    OPTION_USER /* uint64_t, a uid; given as a name or a number */
+    OPTION_PEERS
 };
 
 struct option {
@@ -31,6 +30,7 @@ struct option {
     const char *const *names;
     const char *argument; /* how --help calls the value; NULL: none needed */
     const char *help;
+    bool live; /* may change while the daemon runs */
 };
 
 #define OPTION_COUNT 18

@@ -37,7 +37,7 @@ uint64_t loop_now_us(void)
 
 /* ------------------------------------------------------------------ into the core */
 
-static enum adtopk_status raise_event(struct loop *loop, struct event *event, struct error *err)
+enum adtopk_status loop_raise(struct loop *loop, struct event *event, struct error *err)
 {
     event->now_us = loop_now_us();
     return core_event(loop->core, event, err);
@@ -50,7 +50,7 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
     if (event->type == EVENT_RANK_LEAVE || event->type == EVENT_RANK_LOST) {
         history_record(&loop->history, loop->core, event->session);
     }
-    return raise_event(loop, event, err);
+    return loop_raise(loop, event, err);
 }
 
 void loop_receive(
@@ -61,7 +61,7 @@ void loop_receive(
         .packet = {.peer = peer, .lane = lane, .bytes = packet, .size = size}};
 
     loop->received++;
-    (void)raise_event(loop, &event, NULL); /* packets never fail */
+    (void)loop_raise(loop, &event, NULL); /* packets never fail */
 }
 
 static void compute_done(struct loop *loop, struct compute *compute)
@@ -69,7 +69,7 @@ static void compute_done(struct loop *loop, struct compute *compute)
     struct event event = {.type = EVENT_COMPUTE_DONE, .compute = compute};
     struct error err = {.code = ADTOPK_OK};
 
-    if (raise_event(loop, &event, &err) != ADTOPK_OK) {
+    if (loop_raise(loop, &event, &err) != ADTOPK_OK) {
         log_write(loop->log, LEVEL_ERROR, LOG_SESSION, "a finished compute: %s", err.text);
     }
 }
@@ -111,16 +111,6 @@ static void run_compute(struct loop *loop, struct compute *compute)
     compute_done(loop, compute);
 }
 
-/* To whom the action's session belongs. */
-static void apply(struct loop *loop, const struct action *action)
-{
-    if ((action->session & REMOTE_SESSION) == 0) {
-        local_apply(loop->local, action);
-    } else {
-        remote_apply(loop->remote, action);
-    }
-}
-
 static bool do_actions(struct loop *loop)
 {
     struct action action;
@@ -131,7 +121,7 @@ static bool do_actions(struct loop *loop)
             run_compute(loop, action.compute);
         } else {
             watch_log_action(loop->log, &action);
-            apply(loop, &action);
+            local_apply(loop->local, &action);
         }
         done++;
     }
@@ -174,7 +164,7 @@ static bool check_deadline(struct loop *loop)
     if (core_deadline(loop->core) > loop_now_us()) {
         return false;
     }
-    (void)raise_event(loop, &event, NULL);
+    (void)loop_raise(loop, &event, NULL);
     return true;
 }
 
@@ -183,7 +173,6 @@ static bool turn(struct loop *loop)
 {
     bool busy = local_poll(loop->local);
 
-    busy |= loop->remote != NULL && remote_poll(loop->remote);
     busy |= take_results(loop);
     busy |= do_actions(loop);
     busy |= check_deadline(loop);
@@ -232,6 +221,9 @@ static void set_timer(struct loop *loop)
     uint64_t deadline = core_deadline(loop->core);
     uint64_t now = loop_now_us();
 
+    if (loop->stopping && loop->stop_us < deadline) {
+        deadline = loop->stop_us;
+    }
     if (deadline == UINT64_MAX) {
         (void)uv_timer_stop(&loop->deadline);
         return;
@@ -255,8 +247,13 @@ static void sleep_until_woken(struct loop *loop)
 void loop_run(struct loop *loop)
 {
     loop->spin.active_us = loop_now_us();
-    while (!loop->stopping) {
-        if (turn(loop)) {
+    for (;;) {
+        bool busy = turn(loop);
+
+        if (loop->stopping && loop_may_end(loop, busy)) {
+            return;
+        }
+        if (busy) {
             loop->spin.active_us = loop_now_us();
             poll_now_and_then(loop, loop->spin.active_us);
         } else if (!pass_time(loop)) {

@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 #include "daemon/loop_state.h"
+#include "daemon/notify.h"
 
-#define WATCH_MS 1000 /* between looks at the peers, for the log */
+#define RELOAD_EVERY_MS 100 /* however many SIGHUPs come */
 
 #define SESSIONS_MAX 1024u
 #define SESSION_DESCRIPTORS 6u /* of one session at most, while it commits */
@@ -43,17 +44,34 @@ static void on_signal(uv_signal_t *handle, int number)
 {
     struct loop *loop = handle->data;
 
-    log_write(loop->log, LEVEL_INFO, LOG_LIFE, "stopping: %s", strsignal(number));
-    loop->stopping = true;
     (void)uv_signal_stop(&loop->terminate);
     (void)uv_signal_stop(&loop->interrupt);
+    loop_stop(loop, strsignal(number));
 }
 
-static void on_watch(uv_timer_t *handle)
+static void on_tick(uv_timer_t *handle)
+{
+    loop_tick(handle->data);
+}
+
+static void on_reload(uv_timer_t *handle)
 {
     struct loop *loop = handle->data;
 
-    watch_look(loop->watcher, loop->core, uv_now(&loop->uv));
+    loop->reloaded_us = loop_now_us();
+    loop_reload(loop);
+}
+
+static void on_hangup(uv_signal_t *handle, int number)
+{
+    struct loop *loop = handle->data;
+    const uint64_t since_ms = (loop_now_us() - loop->reloaded_us) / 1000;
+
+    (void)number;
+    if (!uv_is_active((const uv_handle_t *)&loop->reload)) {
+        (void)uv_timer_start(&loop->reload, on_reload,
+            since_ms < RELOAD_EVERY_MS ? RELOAD_EVERY_MS - since_ms : 0, 0);
+    }
 }
 
 static void notify_done(void *context)
@@ -66,15 +84,26 @@ static void notify_done(void *context)
 static uint32_t count_sessions(void *context)
 {
     struct loop *loop = context;
-    struct remote_stats remote;
     struct local_stats stats;
 
     local_stats(loop->local, &stats);
-    if (loop->remote != NULL) {
-        remote_stats(loop->remote, &remote);
-        stats.sessions += remote.sessions;
-    }
     return stats.sessions;
+}
+
+static struct report_network describe_network(void *context)
+{
+    struct loop *loop = context;
+    struct transport_refused refused;
+
+    if (loop->transport == NULL) {
+        return (struct report_network){.protection = NULL};
+    }
+    refused = transport_zmq.refused(loop->transport);
+    return (struct report_network){.protection = transport_zmq.protection(loop->transport),
+        .keys = refused.keys,
+        .handshakes = refused.handshakes,
+        .tokens = refused.tokens,
+        .packets = refused.packets};
 }
 
 static void log_control(void *context, const char *line)
@@ -102,17 +131,24 @@ static enum adtopk_status open_handles(struct loop *loop, struct error *err)
     }
     /* These only fill in the handles and cannot fail. */
     (void)uv_timer_init(&loop->uv, &loop->deadline);
-    (void)uv_timer_init(&loop->uv, &loop->watch);
+    (void)uv_timer_init(&loop->uv, &loop->tick);
+    (void)uv_timer_init(&loop->uv, &loop->reload);
+    (void)uv_signal_init(&loop->uv, &loop->hangup);
     (void)uv_signal_init(&loop->uv, &loop->terminate);
     (void)uv_signal_init(&loop->uv, &loop->interrupt);
     loop->handles_open = true;
     loop->deadline.timer_cb = on_deadline;
-    loop->watch.data = loop;
+    loop->tick.data = loop;
+    loop->reload.data = loop;
+    loop->hangup.data = loop;
     loop->terminate.data = loop;
     loop->interrupt.data = loop;
     status = uv_check(uv_signal_start(&loop->terminate, on_signal, SIGTERM), "SIGTERM", err);
     if (status == ADTOPK_OK) {
         status = uv_check(uv_signal_start(&loop->interrupt, on_signal, SIGINT), "SIGINT", err);
+    }
+    if (status == ADTOPK_OK) {
+        status = uv_check(uv_signal_start(&loop->hangup, on_hangup, SIGHUP), "SIGHUP", err);
     }
     return status;
 }
@@ -139,52 +175,85 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
         .trace_context = loop,
     };
 
-    if (loop->remote != NULL) {
-        const struct core_memory local = core.memory;
-
-        core.memory = remote_memory(loop->remote, &local);
-    }
     loop->core = core_create(&core, err);
     return loop->core != NULL ? ADTOPK_OK : err->code;
 }
 
-static enum adtopk_status add_peers(struct loop *loop, struct error *err)
+struct transport_peer loop_transport_peer(const struct config_peer *peer)
 {
-    for (size_t i = 0; i < loop->config->peer_count; i++) {
-        const struct config_peer *peer = &loop->config->peers[i];
-        enum adtopk_status status = transport_zmq.add_peer(loop->transport,
-            &(struct transport_peer){.id = peer->node, .endpoint = peer->endpoint}, err);
+    struct transport_peer there = {.id = peer->node, .endpoint = peer->endpoint};
 
-        if (status == ADTOPK_OK) {
-            status = core_add_peer(loop->core, peer->node, loop_now_us());
-            if (status != ADTOPK_OK) {
-                (void)error_set(err, status, "cannot add peer %u at %s: %s", peer->node,
-                    peer->endpoint, adtopk_status_name(status));
-            }
-        }
+    for (size_t i = 0; i < TRANSPORT_PEER_KEYS && i < CONFIG_PEER_KEYS; i++) {
+        there.keys[i] = peer->keys[i][0] != '\0' ? peer->keys[i] : NULL;
+    }
+    return there;
+}
+
+enum adtopk_status loop_add_peer(
+    struct loop *loop, const struct config_peer *peer, struct error *err)
+{
+    const struct transport_peer there = loop_transport_peer(peer);
+    enum adtopk_status status = transport_zmq.add_peer(loop->transport, &there, err);
+
+    if (status == ADTOPK_OK) {
+        status = core_add_peer(loop->core, peer->node, loop_now_us());
         if (status != ADTOPK_OK) {
-            return status;
+            (void)error_set(err, status, "cannot add peer %u at %s: %s", peer->node, peer->endpoint,
+                adtopk_status_name(status));
         }
     }
-    return ADTOPK_OK;
+    return status;
+}
+
+static enum adtopk_status add_peers(struct loop *loop, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (size_t i = 0; status == ADTOPK_OK && i < loop->config->peer_count; i++) {
+        status = loop_add_peer(loop, &loop->config->peers[i], err);
+    }
+    return status;
+}
+
+static void on_refused(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_WARNING, LOG_REFUSED, "%s", line);
+}
+
+static enum adtopk_status create_transport(struct loop *loop, struct error *err)
+{
+    char bulk[CONFIG_ENDPOINT_SIZE];
+    struct keyfile_pair pair;
+    struct transport_config config = {.self = (uint16_t)loop->config->node,
+        .listen = loop->config->listen,
+        .pair = loop->config->key_file[0] != '\0' ? &pair : NULL,
+        .bulk_listen = config_bulk_endpoint(loop->config, bulk) ? bulk : NULL,
+        .warn = on_refused};
+
+    if (config_load_keys(loop->config, &pair, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    loop->transport = transport_zmq.create(&config, loop_receive, loop, err);
+    keyfile_wipe(&pair);
+    return loop->transport != NULL ? ADTOPK_OK : err->code;
 }
 
 static enum adtopk_status open_transport(struct loop *loop, struct error *err)
 {
-    struct transport_config config = {
-        .self = (uint16_t)loop->config->node, .listen = loop->config->listen};
     enum adtopk_status status;
 
     if (loop->config->listen[0] == '\0') {
         return ADTOPK_OK;
     }
-    loop->watcher = watch_create(loop->config->peer_count, (uint16_t)loop->config->node, loop->log);
+    loop->watcher = watch_create((uint16_t)loop->config->node, loop->log);
     if (loop->watcher == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers");
     }
-    loop->transport = transport_zmq.create(&config, loop_receive, loop, err);
-    if (loop->transport == NULL) {
-        return err->code;
+    status = create_transport(loop, err);
+    if (status != ADTOPK_OK) {
+        return status;
     }
     status = uv_check(
         uv_poll_init(&loop->uv, &loop->transport_ready, transport_zmq.descriptor(loop->transport)),
@@ -196,10 +265,6 @@ static enum adtopk_status open_transport(struct loop *loop, struct error *err)
     }
     status = uv_check(uv_poll_start(&loop->transport_ready, UV_READABLE, on_transport_ready),
         "cannot watch the transport", err);
-    if (status == ADTOPK_OK) {
-        status = uv_check(
-            uv_timer_start(&loop->watch, on_watch, WATCH_MS, WATCH_MS), "uv_timer_start", err);
-    }
     return status == ADTOPK_OK ? add_peers(loop, err) : status;
 }
 
@@ -217,58 +282,17 @@ static uint32_t session_limit(void)
     return sessions > 0 ? (uint32_t)sessions : 1;
 }
 
-static void warn_of_trainer(void *context, const char *line)
+static enum adtopk_status open_control(
+    struct loop *loop, const struct control_config *control, struct error *err)
 {
-    struct loop *loop = context;
+    int lock = local_lock_directory(control->path, err);
 
-    log_write(loop->log, LEVEL_WARNING, LOG_SESSION, "%s", line);
-}
-
-/* The keys of remote trainers, as the module for them wants them. NULL without memory. */
-static struct remote_owner *list_owners(const struct config *config)
-{
-    struct remote_owner *owners = calloc(config->trainer_count + 1, sizeof(*owners));
-
-    for (size_t i = 0; owners != NULL && i < config->trainer_count; i++) {
-        memcpy(owners[i].key, config->trainers[i].key, sizeof(owners[i].key));
-        owners[i].uid = config->trainers[i].owner;
+    if (lock < 0) {
+        return err->code;
     }
-    return owners;
-}
-
-static enum adtopk_status open_remote(struct loop *loop, struct error *err)
-{
-    static const struct remote_ops ops = {.event = loop_session_event};
-    const struct config *config = loop->config;
-    struct remote_owner *owners = list_owners(config);
-    struct keyfile_pair pair;
-    struct remote_config remote = {
-        .listen = config->trainers_listen,
-        .owners = owners,
-        .owner_count = config->trainer_count,
-        .owner = (uint32_t)config->trainers_owner,
-        .heartbeat_ms = (uint32_t)config->heartbeat_ms,
-        .timeout_ms = (uint32_t)config->peer_timeout_ms,
-        .warn = warn_of_trainer,
-    };
-    enum adtopk_status status = ADTOPK_OK;
-
-    if (owners == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the keys of trainers");
-    }
-    if (config->trainer_count > 0) {
-        status = keyfile_load(config->key_file, &pair, err);
-        remote.pair = &pair;
-    }
-    if (status == ADTOPK_OK && config->trainers_listen[0] != '\0') {
-        loop->remote = remote_create(&loop->uv, &remote, &ops, loop, err);
-        status = loop->remote != NULL ? ADTOPK_OK : err->code;
-    }
-    if (remote.pair != NULL) {
-        keyfile_wipe(&pair);
-    }
-    free(owners);
-    return status;
+    loop->control = control_create(&loop->uv, control, err);
+    (void)close(lock);
+    return loop->control != NULL ? ADTOPK_OK : err->code;
 }
 
 static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, struct error *err)
@@ -282,6 +306,7 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         .node = (uint16_t)loop->config->node,
         .incarnation = incarnation,
         .sessions = count_sessions,
+        .network = describe_network,
         .log = log_control,
         .context = loop,
     };
@@ -291,16 +316,12 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
     if (loop->local == NULL) {
         return err->code;
     }
-    status = open_remote(loop, err);
-    if (status == ADTOPK_OK) {
-        status = open_core(loop, incarnation, err);
-    }
+    status = open_core(loop, incarnation, err);
     if (status != ADTOPK_OK) {
         return status;
     }
     control.core = loop->core;
-    loop->control = control_create(&loop->uv, &control, err);
-    return loop->control != NULL ? ADTOPK_OK : err->code;
+    return open_control(loop, &control, err);
 }
 
 static unsigned worker_count(const struct config *config)
@@ -310,7 +331,7 @@ static unsigned worker_count(const struct config *config)
 }
 
 struct loop *loop_create(
-    const struct config *config, struct log *log, uint64_t incarnation, struct error *err)
+    struct config *config, struct log *log, uint64_t incarnation, struct error *err)
 {
     struct loop *loop = calloc(1, sizeof(*loop));
     enum adtopk_status status;
@@ -321,6 +342,7 @@ struct loop *loop_create(
     }
     loop->config = config;
     loop->log = log;
+    loop->watchdog_us = notify_watchdog_us();
     if (uv_check(uv_loop_init(&loop->uv), "cannot create the event loop", err) != ADTOPK_OK) {
         free(loop);
         return NULL;
@@ -335,6 +357,11 @@ struct loop *loop_create(
     }
     if (status == ADTOPK_OK) {
         status = open_transport(loop, err);
+    }
+    if (status == ADTOPK_OK) {
+        status =
+            uv_check(uv_timer_start(&loop->tick, on_tick, loop_tick_ms(loop), loop_tick_ms(loop)),
+                "uv_timer_start", err);
     }
     if (status != ADTOPK_OK) {
         loop_destroy(loop);
@@ -353,7 +380,9 @@ static void close_handles(struct loop *loop)
     if (loop->handles_open) {
         uv_close((uv_handle_t *)&loop->worker_done, NULL);
         uv_close((uv_handle_t *)&loop->deadline, NULL);
-        uv_close((uv_handle_t *)&loop->watch, NULL);
+        uv_close((uv_handle_t *)&loop->tick, NULL);
+        uv_close((uv_handle_t *)&loop->reload, NULL);
+        uv_close((uv_handle_t *)&loop->hangup, NULL);
         uv_close((uv_handle_t *)&loop->terminate, NULL);
         uv_close((uv_handle_t *)&loop->interrupt, NULL);
     }
@@ -372,9 +401,6 @@ void loop_destroy(struct loop *loop)
     }
     if (loop->local != NULL) {
         local_close(loop->local, NULL);
-    }
-    if (loop->remote != NULL) {
-        remote_close(loop->remote);
     }
     close_handles(loop);
     (void)uv_run(&loop->uv, UV_RUN_DEFAULT);

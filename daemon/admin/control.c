@@ -199,6 +199,12 @@ static void client_refuse(struct client *client, enum adtopk_status status, cons
 
 /* ------------------------------------------------------------------ requests */
 
+static struct report_network describe_network(const struct control *control)
+{
+    return control->config.network != NULL ? control->config.network(control->config.context)
+                                           : (struct report_network){.protection = NULL};
+}
+
 static struct report_daemon describe(const struct control *control)
 {
     return (struct report_daemon){
@@ -208,6 +214,7 @@ static struct report_daemon describe(const struct control *control)
         .incarnation = control->config.incarnation,
         .uptime_s = (uv_now(control->loop) - control->started_ms) / 1000,
         .sessions = control->config.sessions(control->config.context),
+        .network = describe_network(control),
     };
 }
 

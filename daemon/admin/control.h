@@ -11,6 +11,7 @@
 #include <uv.h>
 
 #include "daemon/admin/history.h"
+#include "daemon/admin/report.h"
 #include "daemon/core/core.h"
 #include "proto/error.h"
 
@@ -25,7 +26,8 @@ struct control_config {
     uint16_t node;
     uint64_t incarnation;
     uint32_t (*sessions)(void *context);
-    void (*log)(void *context, const char *line); /* may be NULL */
+    struct report_network (*network)(void *context); /* may be NULL: no other nodes */
+    void (*log)(void *context, const char *line);    /* may be NULL */
     void *context;
     uint64_t idle_ms; /* 0: CONTROL_IDLE_MS */
 };

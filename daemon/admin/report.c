@@ -113,6 +113,23 @@ static void add_strangers(struct builder *builder, cJSON *document, const struct
     }
 }
 
+static void add_network(
+    struct builder *builder, cJSON *document, const struct report_network *network)
+{
+    cJSON *object, *refused;
+
+    if (network->protection == NULL) {
+        return;
+    }
+    object = add(builder, document, "network", cJSON_CreateObject());
+    add_text(builder, object, "protection", network->protection);
+    refused = add(builder, object, "refused", cJSON_CreateObject());
+    add_count(builder, refused, "keys", network->keys);
+    add_count(builder, refused, "handshakes", network->handshakes);
+    add_count(builder, refused, "tokens", network->tokens);
+    add_count(builder, refused, "packets", network->packets);
+}
+
 static void add_status_jobs(
     struct builder *builder, cJSON *document, const struct report_daemon *daemon)
 {
@@ -151,6 +168,7 @@ char *report_status(const struct report_daemon *daemon)
     add_count(&builder, document, "sessions", daemon->sessions);
     add_peers(&builder, document, daemon->core);
     add_strangers(&builder, document, daemon->core);
+    add_network(&builder, document, &daemon->network);
     add_status_jobs(&builder, document, daemon);
     return finish(&builder, document);
 }

@@ -14,6 +14,13 @@
 #define REPORT_SCHEMA 1
 #define REPORT_MAX_TENSORS 1024u /* described one by one, a job; the rest is only counted */
 
+/* What the transport says of its protection, and how much it refused since the start. */
+struct report_network {
+    const char *protection;            /* "curve", "control only" or "none"; NULL: no other nodes */
+    uint64_t keys, handshakes, tokens; /* connections, by the reason */
+    uint64_t packets;
+};
+
 /* What the documents are about: the core, and what it does not know of its daemon. */
 struct report_daemon {
     const struct core *core;
@@ -22,6 +29,7 @@ struct report_daemon {
     uint64_t incarnation;
     uint64_t uptime_s;
     uint32_t sessions;
+    struct report_network network;
 };
 
 /** The text of the document, to be freed with free(); NULL without memory. */

@@ -81,16 +81,16 @@ static bool receiver_reserve(struct receiver *receiver, uint32_t descriptor)
 /* Why a connection that has ended was none of ours; NULL if it was, or if that is not sure. */
 static const char *receiver_ended(struct receiver *receiver, uint32_t descriptor)
 {
-    bool counted = receiver->counted;
+    bool counted = receiver->counted > 0;
     uint64_t accepted;
 
-    receiver->counted = false;
+    receiver->counted -= counted ? 1 : 0;
     if (descriptor >= receiver->accepted_size) {
         return NULL;
     }
     accepted = receiver->accepted[descriptor];
     receiver->accepted[descriptor] = 0;
-    return !counted && accepted == receiver->handshakes + 1 ? "it does not speak ZeroMQ" : NULL;
+    return !counted && accepted == receiver->handshakes + 1 ? "it made no handshake" : NULL;
 }
 
 /* Why a connection is turned away; NULL if this report is not about that. */
@@ -104,12 +104,12 @@ static const char *receiver_report(struct receiver *receiver, const struct monit
         return NULL;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: receiver->handshakes++; return NULL;
     case ZMQ_EVENT_DISCONNECTED: return receiver_ended(receiver, event->value);
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: receiver->counted = true; return NULL;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: receiver->counted++; return NULL;
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        receiver->counted = true;
+        receiver->counted++;
         return receiver_reason(receiver->door, event->value);
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        receiver->counted = true;
+        receiver->counted++;
         return "it ended before it said who it is";
     default: return NULL;
     }

@@ -23,7 +23,7 @@ struct receiver {
     uint64_t handshakes; /* that succeeded */
     uint64_t *accepted;  /* by descriptor: 1 + handshakes when it was accepted; 0: it is closed */
     size_t accepted_size;
-    bool counted; /* the connection whose end is reported next was counted already */
+    unsigned counted; /* connections that were counted already, and whose end is not reported yet */
 };
 
 /** Listens. `pair` is for RECEIVER_KEY; `again`: the address was this process's own until now.

@@ -33,9 +33,11 @@ struct sender {
     char endpoint[SOCKET_ENDPOINT_SIZE];
     char keys[TRANSPORT_PEER_KEYS][KEYFILE_KEY_SIZE];
     size_t key_count;
-    void *push[LINK_LANES]; /* NULL: not open */
-    struct monitor monitor; /* of a bulk socket that presented a token */
-    uint64_t number;        /* of the request for a token that was not answered yet; 0: none */
+    void *push[LINK_LANES];          /* NULL: not open */
+    struct monitor monitor;          /* of a bulk socket that presented a token */
+    uint64_t refused_us[LINK_LANES]; /* since when the lane takes nothing; 0: it does */
+    bool encrypted_bulk; /* bulk was to go in the clear, but the peer wants it encrypted */
+    uint64_t number;     /* of the request for a token that was not answered yet; 0: none */
     uint64_t asked_us, patience_us;
 };
 

@@ -54,7 +54,7 @@ void withdraw(float *acc, const void *const *gradients, unsigned count, enum dty
 double ledger_sign(uint64_t element);
 
 /** sums[0] += sum of x, sums[1] += sum of x * ledger_sign, elements numbered from 0. The order of
- * summation is fixed, here and in accumulate(): 256 elements a block, 8 lanes a block; the same
+ * summation is fixed, here and in accumulate(): 4096 elements a chunk, 8 lanes a chunk; the same
  * values give the same bits on every machine. */
 void ledger_sums(const float *x, uint64_t n, double sums[2]);
 

@@ -1,8 +1,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/select.h"
 
 /*
  * Exact top-k on the integer magnitude key. The bits of a float without the sign order like its
@@ -10,119 +9,146 @@
  *
  * First the *cut* is found, the key of the k-th entry and how many of its equals still belong to
  * the k; then one pass in view order emits the entries. Long spans find the cut by a radix
- * histogram in three levels (11 + 10 + 10 bits), short ones by bisection over the key's bits.
+ * histogram in three levels of at most 11 bits, short ones by bisection over the keys.
  */
 
-enum { BINS = 2048 };
-/* Up to this length bisection beats clearing and scanning a histogram. */
-enum { SHORT_SPAN = 1024 };
 /* Strided fibres up to this length are copied once instead of being walked four times; 256 KiB
  * stay in the second-level cache, and scratch stays small however long the tensor is. */
 enum { GATHER_MAX = 65536 };
 
-struct select_span {
-    const float *x;
-    uint64_t length;
-    uint64_t stride;
-};
-
-/* Selected are: every key above `key`, and the first `ties` entries whose key equals it. */
-struct select_cut {
-    uint32_t key;
-    uint64_t ties;
-};
-
-static uint32_t select_key(float value)
-{
-    return convert_bits(value) & 0x7fffffffu;
-}
-
 size_t select_scratch(uint64_t n)
 {
     const size_t gathered = n < GATHER_MAX ? (size_t)n : GATHER_MAX;
-    return BINS * sizeof(uint32_t) + gathered * sizeof(float);
+    return SELECT_BINS * sizeof(uint32_t) + gathered * sizeof(float);
 }
 
-/* Counts, among the keys that begin with `prefix`, the values of the `bits` bits above `shift`. */
-static void select_count(const struct select_span *span, uint32_t prefix, unsigned shift,
-    unsigned bits, uint32_t histogram[BINS])
+/* Counts the keys in base + [0, 2^bits) by the bits of their offset above `shift`. */
+static void select_count(const struct select_span *span, uint32_t base, unsigned bits,
+    unsigned shift, uint32_t histogram[SELECT_BINS])
 {
-    const uint32_t mask = (1u << bits) - 1;
-    memset(histogram, 0, BINS * sizeof *histogram);
     for (uint64_t i = 0; i < span->length; i++) {
-        const uint32_t key = select_key(span->x[i * span->stride]);
-        if (key >> (shift + bits) == prefix) {
-            histogram[(key >> shift) & mask]++;
+        const uint32_t offset = select_key(span->x[i * span->stride]) - base;
+        if (offset >> bits == 0) {
+            histogram[offset >> shift]++;
         }
     }
 }
 
-/* The cut for 0 < k < span->length. */
-static struct select_cut select_cut_histogram(
-    const struct select_span *span, uint64_t k, uint32_t histogram[BINS])
+struct select_cut select_cut_between(const struct select_span *spans, unsigned count, uint32_t base,
+    unsigned bits, uint64_t rank, uint32_t histogram[SELECT_BINS])
 {
-    static const unsigned level_bits[] = {11, 10, 10};
-    uint32_t prefix = 0;
-    uint64_t rank = k; /* of the k-th entry among the keys that begin with prefix */
-    unsigned shift = 31;
-    for (unsigned level = 0; level < 3; level++) {
-        const unsigned bits = level_bits[level];
-        shift -= bits;
-        select_count(span, prefix, shift, bits, histogram);
-        uint32_t bin = (1u << bits) - 1;
+    while (bits > 0) {
+        const unsigned shift = bits > SELECT_BITS ? bits - SELECT_BITS : 0;
+        memset(histogram, 0, SELECT_BINS * sizeof *histogram);
+        for (unsigned s = 0; s < count; s++) {
+            select_count(&spans[s], base, bits, shift, histogram);
+        }
+        uint32_t bin = (1u << (bits - shift)) - 1;
         while (rank > histogram[bin]) {
             rank -= histogram[bin];
             bin--;
         }
-        prefix = prefix << bits | bin;
+        base += bin << shift;
+        bits = shift;
         if (histogram[bin] == rank) {
-            break; /* the whole bin is selected */
+            rank = SELECT_ALL; /* the whole bin is selected */
+            break;
         }
     }
-    return (struct select_cut){.key = prefix << shift, .ties = rank};
+    return (struct select_cut){.key = base, .ties = rank};
 }
 
-static uint32_t select_count_from(const float *x, uint32_t length, uint32_t least)
+size_t select_count_from(const float *x, size_t n, uint32_t least)
 {
-    /* Signed, as keys fit in 31 bits and SSE2 compares signed integers only. */
+    /* 32 bits and signed, as SSE2 compares signed integers only. */
     const int32_t bound = (int32_t)least;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < length; i++) {
+    for (size_t i = 0; i < n; i++) {
         count += (int32_t)select_key(x[i]) >= bound;
     }
     return count;
 }
 
-/* The cut for 0 < k < length <= SHORT_SPAN: the largest key that k entries reach. */
-static struct select_cut select_cut_bisect(const float *x, uint32_t length, uint32_t k)
+/* The largest and the smallest key of n > 0 elements. */
+static void select_extremes(const float *x, size_t n, uint32_t *most, uint32_t *least)
 {
-    uint32_t key = 0;
-    uint32_t above = 0; /* entries known to lie above the cut */
-    for (uint32_t bit = 1u << 30; bit != 0; bit >>= 1) {
-        const uint32_t count = select_count_from(x, length, key | bit);
-        if (count >= k) {
-            key |= bit;
-            if (count == k) {
-                return (struct select_cut){.key = key, .ties = k};
-            }
+    int32_t high = 0;
+    int32_t low = INT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t key = (int32_t)select_key(x[i]);
+        high = key > high ? key : high;
+        low = key < low ? key : low;
+    }
+    *most = (uint32_t)high;
+    *least = (uint32_t)low;
+}
+
+struct select_cut select_cut_bisect(
+    const float *x, size_t n, size_t k, size_t (*count_from)(const float *, size_t, uint32_t))
+{
+    uint32_t high;
+    uint32_t low; /* reached by at least k entries; high + 1 by `above`, fewer than k */
+    size_t above = 0;
+    select_extremes(x, n, &high, &low);
+    while (n > k && low < high) {
+        const uint32_t middle = low + (high - low + 1) / 2;
+        const size_t count = count_from(x, n, middle);
+        if (count == k) {
+            return (struct select_cut){.key = middle, .ties = SELECT_ALL};
+        }
+        if (count > k) {
+            low = middle;
         } else {
+            high = middle - 1;
             above = count;
         }
     }
-    /* `above` counts the keys from key + 1 on: the last refused bound was the least such. */
-    return (struct select_cut){.key = key, .ties = k - above};
+    return (struct select_cut){.key = low, .ties = k - above};
+}
+
+void select_filter(
+    const struct sparse *list, struct select_cut *cut, struct sparse *out, size_t end)
+{
+    const uint32_t least = cut->key;
+    uint64_t ties = cut->ties;
+    size_t count = out->count;
+    /* Every entry is written and some are counted: a branch would be mispredicted too often. */
+    for (size_t i = 0; i < list->count && count < end; i++) {
+        const float value = list->value[i];
+        const uint32_t key = select_key(value);
+        const unsigned tie = (unsigned)(key == least) & (unsigned)(ties > 0);
+        out->position[count] = list->position[i];
+        out->value[count] = value;
+        ties -= tie;
+        count += (unsigned)(key > least) | tie;
+    }
+    out->count = count;
+    cut->ties = ties;
+}
+
+void select_filter_from(const struct sparse *list, uint32_t least, struct sparse *out)
+{
+    size_t count = out->count;
+    for (size_t i = 0; i < list->count; i++) {
+        if (select_key(list->value[i]) >= least) {
+            out->position[count] = list->position[i];
+            out->value[count] = list->value[i];
+            count++;
+        }
+    }
+    out->count = count;
 }
 
 static struct select_cut select_find_cut(
-    const struct select_span *span, uint64_t k, uint32_t histogram[BINS])
+    const struct select_span *span, uint64_t k, uint32_t histogram[SELECT_BINS])
 {
     if (k == span->length) {
-        return (struct select_cut){.key = 0, .ties = k};
+        return (struct select_cut){.key = 0, .ties = SELECT_ALL};
     }
-    if (span->stride == 1 && span->length <= SHORT_SPAN) {
-        return select_cut_bisect(span->x, (uint32_t)span->length, (uint32_t)k);
+    if (span->stride == 1 && span->length <= SELECT_SHORT) {
+        return select_cut_bisect(span->x, span->length, k, select_count_from);
     }
-    return select_cut_histogram(span, k, histogram);
+    return select_cut_between(span, 1, 0, 31, k, histogram);
 }
 
 /* Appends the span's selected entries to out, which never grows beyond `end` entries; `first` is
@@ -201,7 +227,7 @@ void select_fibres(
         return;
     }
     uint32_t *const histogram = scratch;
-    float *const copy = (float *)(histogram + BINS);
+    float *const copy = (float *)(histogram + SELECT_BINS);
     for (uint64_t f = 0; f < view->fibres; f++) {
         struct select_span fibre = select_fibre(x, view, f);
         if (fibre.stride != 1 && fibre.length <= GATHER_MAX) {

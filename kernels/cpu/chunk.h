@@ -1,0 +1,94 @@
+/*
+ * The vectorised inside of all passes, one table of operations an implementation. Internal to
+ * kernels/cpu and its tests.
+ *
+ * An implementation works on whole *words* of 64 elements, the number of bits in a mask; the
+ * functions below cut arrays of any length into them. All implementations give the same bits.
+ */
+#ifndef ADTOPK_KERNELS_CHUNK_H
+#define ADTOPK_KERNELS_CHUNK_H
+
+#include "kernels/cpu/journal.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/ledger.h"
+#include "kernels/cpu/select.h"
+
+enum { CHUNK_WORD = LEDGER_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
+
+/* What a list of candidates needs behind its last entry beyond what is collected. */
+enum { CHUNK_SLACK = 2 };
+
+/* A chunk on its way through chunk_step(). The first four fields are set by the caller, the next
+ * three before each step, the others are zero at first. */
+struct chunk {
+    float *acc;               /* the next element */
+    const float *sum;         /* what is added to it, not filtered yet */
+    uint64_t number;          /* of the chunk in the tensor */
+    struct journal *journal;  /* open for the chunk, or NULL */
+    struct sparse *candidate; /* NULL, or the list that takes the elements of this step whose key */
+    uint32_t least;           /* is at least this, above 0 and below 2^31 */
+    uint32_t position;        /* of the step's first element in that list */
+    unsigned word;            /* number of the next word in the chunk */
+    unsigned nonfinite;       /* elements left out */
+    struct ledger_lanes lanes;
+};
+
+/* Implementations work on whole words. */
+struct chunk_ops {
+    const char *name;
+    bool (*supported)(void);
+
+    /* sum[i] = the sum of all gradients' elements first + i, in the order of the array. */
+    void (*gather)(float *sum, const void *const *gradients, unsigned count, enum dtype dtype,
+        uint64_t first, unsigned length);
+
+    /* acc += finite elements of sum, journalled; the ledger's lanes; the candidates. Moves the
+     * chunk's pointers, position and word behind what was done. */
+    void (*add)(struct chunk *chunk, unsigned words);
+
+    /* Appends the elements whose key is at least `least`, above 0. */
+    void (*collect)(
+        const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list);
+
+    /* The number of elements whose key is at least `least`. */
+    size_t (*count)(const float *x, size_t n, uint32_t least);
+
+    /* Appends the entries of a list whose key is at least `least`. */
+    void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);
+};
+
+/** All implementations of this build, the best last, NULL-terminated. */
+extern const struct chunk_ops *const chunk_table[];
+
+/** The best one that this processor supports. */
+const struct chunk_ops *chunk_best(void);
+
+/** Adds the chunk's next `length` elements, a multiple of CHUNK_WORD but for the chunk's last step.
+ */
+void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length);
+
+/** The sums of all steps of the chunk. */
+void chunk_sums(struct chunk *chunk, double sums[2]);
+
+/** Appends those of the `length` elements whose key is at least `least` > 0; the first has
+ * `position`. list: room for `length` + CHUNK_SLACK more. */
+void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length, uint32_t least,
+    uint32_t position, struct sparse *list);
+
+/** The cut for the k-th entry of a list of at least k. */
+struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
+    uint32_t histogram[SELECT_BINS]);
+
+/** Drops all but the k best entries of a list of at least k, in which no later element of lower key
+ * than what is returned has a place. */
+uint32_t chunk_prune(
+    const struct chunk_ops *ops, struct sparse *list, size_t k, uint32_t histogram[SELECT_BINS]);
+
+/** Appends the selected entries of a list, as select_filter(); out may be the list, emptied. */
+void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct select_cut *cut,
+    struct sparse *out, size_t end);
+
+/** Copies a word with -0.0, which adds nothing, for non-finite elements; returns their number. */
+unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum);
+
+#endif

@@ -1,0 +1,254 @@
+/* The chunk operations with AVX2, for x86-64 processors that have it. */
+#ifdef __x86_64__
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/gather.h"
+#include "kernels/cpu/select.h"
+
+#define AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt,prfchw")))
+
+/* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
+enum { VECTOR = 8, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE = 16 };
+
+static bool avx2_supported(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+}
+
+AVX2 static void avx2_gather(float *sum, const void *const *gradients, unsigned count,
+    enum dtype dtype, uint64_t first, unsigned length)
+{
+    gather_all(sum, gradients, count, dtype, first, length);
+}
+
+AVX2 static inline __m256i avx2_key(__m256 x)
+{
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+}
+
+AVX2 static inline void avx2_prefetch(const float *acc, const float *sum)
+{
+    for (unsigned i = 0; i < CHUNK_WORD; i += LINE) {
+        __builtin_prefetch(acc + AHEAD + i, 1, 3);
+        __builtin_prefetch(sum + AHEAD + i, 0, 3);
+    }
+}
+
+AVX2 static inline bool avx2_all_finite(const float *sum)
+{
+    /* The largest key that is still finite: the bits of 2^120, less one. */
+    const __m256i most = _mm256_set1_epi32(((127 + 120) << 23) - 1);
+    __m256i largest = _mm256_setzero_si256();
+    for (unsigned j = 0; j < VECTORS; j++) {
+        largest = _mm256_max_epi32(largest, avx2_key(_mm256_loadu_ps(sum + j * VECTOR)));
+    }
+    const __m256i bad = _mm256_cmpgt_epi32(largest, most);
+    return _mm256_testz_si256(bad, bad) != 0;
+}
+
+AVX2 static inline void avx2_save(struct journal *journal, unsigned word, const float *acc)
+{
+    float *const old = journal->old + word * CHUNK_WORD;
+    for (unsigned j = 0; j < VECTORS; j++) {
+        _mm256_storeu_ps(old + j * VECTOR, _mm256_loadu_ps(acc + j * VECTOR));
+    }
+    journal_save(journal, (word + 1) * CHUNK_WORD);
+}
+
+/* The ledger's lanes in registers: 0..3 and 4..7 of each sum. */
+struct avx2_lanes {
+    __m256d plain[2];
+    __m256d hashed[2];
+};
+
+/* Lanes 0..3 or, with half 1, 4..7 of vector j, in double. */
+AVX2 static inline __m256d avx2_wide(const float *x, unsigned j, unsigned half)
+{
+    return _mm256_cvtps_pd(_mm_loadu_ps(x + j * VECTOR + half * 4));
+}
+
+AVX2 static inline __m256d avx2_sum4(
+    const float *x, unsigned half, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    const __m256d ab = _mm256_add_pd(avx2_wide(x, a, half), avx2_wide(x, b, half));
+    return _mm256_add_pd(_mm256_add_pd(ab, avx2_wide(x, c, half)), avx2_wide(x, d, half));
+}
+
+AVX2 static inline void avx2_ledger(const float *x, uint64_t negative, struct avx2_lanes *lanes)
+{
+    const __m256d flip = _mm256_castsi256_pd(_mm256_set1_epi64x((long long)(negative << 63)));
+    for (unsigned h = 0; h < 2; h++) {
+        const __m256d even = avx2_sum4(x, h, 0, 3, 5, 6);
+        const __m256d odd = avx2_sum4(x, h, 1, 2, 4, 7);
+        const __m256d difference = _mm256_xor_pd(_mm256_sub_pd(even, odd), flip);
+        lanes->plain[h] = _mm256_add_pd(lanes->plain[h], _mm256_add_pd(even, odd));
+        lanes->hashed[h] = _mm256_add_pd(lanes->hashed[h], difference);
+    }
+}
+
+/* Bits j * 8 .. j * 8 + 7 of a word's mask: which keys are above `below`. */
+AVX2 static inline uint64_t avx2_mark(__m256 x, __m256i below, unsigned j)
+{
+    const __m256 marked = _mm256_castsi256_ps(_mm256_cmpgt_epi32(avx2_key(x), below));
+    return (uint64_t)(uint32_t)_mm256_movemask_ps(marked) << (j * VECTOR);
+}
+
+AVX2 static inline uint64_t avx2_marks(const float *x, __m256i below)
+{
+    uint64_t mask = 0;
+    for (unsigned j = 0; j < VECTORS; j++) {
+        mask |= avx2_mark(_mm256_loadu_ps(x + j * VECTOR), below, j);
+    }
+    return mask;
+}
+
+/* Adds one word of finite elements; returns its mask. */
+AVX2 static inline uint64_t avx2_word(float *acc, const float *sum, __m256i below)
+{
+    uint64_t mask = 0;
+    for (unsigned j = 0; j < VECTORS; j++) {
+        const __m256 a =
+            _mm256_add_ps(_mm256_loadu_ps(acc + j * VECTOR), _mm256_loadu_ps(sum + j * VECTOR));
+        _mm256_storeu_ps(acc + j * VECTOR, a);
+        mask |= avx2_mark(a, below, j);
+    }
+    return mask;
+}
+
+/* Appends a word's marked elements to a list of `count`; returns the new count. Most words have at
+ * most two: both are written without a look at the mask, as a branch on it would be mispredicted
+ * every other time. An empty mask writes the word's first element, which is not counted. */
+AVX2 static inline size_t avx2_pack(
+    const float *x, uint64_t mask, uint32_t position, const struct sparse *list, size_t count)
+{
+    const size_t end = count + (size_t)_mm_popcnt_u64(mask);
+    do {
+        for (unsigned i = 0; i < CHUNK_SLACK; i++) {
+            const unsigned at = (unsigned)_tzcnt_u64(mask) & (CHUNK_WORD - 1);
+            list->position[count + i] = position + at;
+            list->value[count + i] = x[at];
+            mask = _blsr_u64(mask);
+        }
+        count += CHUNK_SLACK;
+    } while (count < end);
+    return end;
+}
+
+AVX2 static inline void avx2_load_lanes(struct avx2_lanes *to, const struct ledger_lanes *from)
+{
+    for (unsigned h = 0; h < 2; h++) {
+        to->plain[h] = _mm256_loadu_pd(from->plain + 4 * h);
+        to->hashed[h] = _mm256_loadu_pd(from->hashed + 4 * h);
+    }
+}
+
+AVX2 static inline void avx2_store_lanes(struct ledger_lanes *to, const struct avx2_lanes *from)
+{
+    for (unsigned h = 0; h < 2; h++) {
+        _mm256_storeu_pd(to->plain + 4 * h, from->plain[h]);
+        _mm256_storeu_pd(to->hashed + 4 * h, from->hashed[h]);
+    }
+}
+
+AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
+{
+    const struct sparse none = {0};
+    const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
+    const __m256i below = _mm256_set1_epi32((int)chunk->least - 1);
+    const uint64_t signs = ledger_word_signs(chunk->number) >> chunk->word;
+    size_t count = list.count;
+    struct avx2_lanes lanes;
+    avx2_load_lanes(&lanes, &chunk->lanes);
+    for (unsigned w = 0; w < words; w++) {
+        float *const acc = chunk->acc + w * CHUNK_WORD;
+        const float *sum = chunk->sum + w * CHUNK_WORD;
+        float filtered[CHUNK_WORD];
+        avx2_prefetch(acc, sum);
+        if (!avx2_all_finite(sum)) {
+            chunk->nonfinite += chunk_filter(filtered, sum);
+            sum = filtered;
+        }
+        if (chunk->journal != NULL) {
+            avx2_save(chunk->journal, chunk->word + w, acc);
+        }
+        avx2_ledger(sum, signs >> w, &lanes);
+        const uint64_t mask = avx2_word(acc, sum, below);
+        if (list.position != NULL) {
+            count = avx2_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
+        }
+    }
+    avx2_store_lanes(&chunk->lanes, &lanes);
+    if (chunk->candidate != NULL) {
+        chunk->candidate->count = count;
+    }
+    chunk->acc += words * CHUNK_WORD;
+    chunk->sum += words * CHUNK_WORD;
+    chunk->position += words * CHUNK_WORD;
+    chunk->word += words;
+}
+
+AVX2 static void avx2_collect(
+    const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
+{
+    const __m256i below = _mm256_set1_epi32((int)least - 1);
+    size_t count = list->count;
+    for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
+        const uint64_t mask = avx2_marks(x, below);
+        count = avx2_pack(x, mask, position + w * CHUNK_WORD, list, count);
+    }
+    list->count = count;
+}
+
+AVX2 static inline void avx2_filter_word(
+    const struct sparse *list, size_t first, uint64_t mask, struct sparse *out)
+{
+    size_t count = out->count;
+    for (; mask != 0; mask = _blsr_u64(mask)) {
+        const size_t at = first + (size_t)_tzcnt_u64(mask);
+        out->position[count] = list->position[at];
+        out->value[count] = list->value[at];
+        count++;
+    }
+    out->count = count;
+}
+
+AVX2 static void avx2_filter(const struct sparse *list, uint32_t least, struct sparse *out)
+{
+    const __m256i below = _mm256_set1_epi32((int)least - 1);
+    const size_t rest = list->count % CHUNK_WORD;
+    const size_t whole = list->count - rest;
+    for (size_t i = 0; i < whole; i += CHUNK_WORD) {
+        avx2_filter_word(list, i, avx2_marks(list->value + i, below), out);
+    }
+    if (rest != 0) {
+        float tail[CHUNK_WORD] = {0};
+        memcpy(tail, list->value + whole, rest * sizeof *tail);
+        const uint64_t valid = (UINT64_C(1) << rest) - 1;
+        avx2_filter_word(list, whole, avx2_marks(tail, below) & valid, out);
+    }
+}
+
+AVX2 static size_t avx2_count(const float *x, size_t n, uint32_t least)
+{
+    const int32_t bound = (int32_t)least;
+    uint32_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        count += (int32_t)select_key(x[i]) >= bound;
+    }
+    return count;
+}
+
+extern const struct chunk_ops chunk_avx2;
+const struct chunk_ops chunk_avx2 = {
+    .name = "avx2",
+    .supported = avx2_supported,
+    .gather = avx2_gather,
+    .add = avx2_add,
+    .collect = avx2_collect,
+    .count = avx2_count,
+    .filter = avx2_filter,
+};
+#endif

@@ -1,0 +1,72 @@
+/* The chunk operations in plain C: what every processor runs and the others are compared with. */
+#include <string.h>
+
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/gather.h"
+#include "kernels/cpu/select.h"
+
+static bool plain_supported(void)
+{
+    return true;
+}
+
+static void plain_gather(float *sum, const void *const *gradients, unsigned count, enum dtype dtype,
+    uint64_t first, unsigned length)
+{
+    gather_all(sum, gradients, count, dtype, first, length);
+}
+
+static void plain_collect_word(
+    const float *x, uint32_t least, uint32_t position, struct sparse *list)
+{
+    for (unsigned i = 0; i < CHUNK_WORD; i++) {
+        if (select_key(x[i]) >= least) {
+            list->position[list->count] = position + i;
+            list->value[list->count++] = x[i];
+        }
+    }
+}
+
+static void plain_add(struct chunk *chunk, unsigned words)
+{
+    const uint64_t signs = ledger_word_signs(chunk->number);
+    for (; words > 0; words--) {
+        float sum[CHUNK_WORD];
+        chunk->nonfinite += chunk_filter(sum, chunk->sum);
+        ledger_add(sum, (signs >> chunk->word) & 1u, &chunk->lanes);
+        if (chunk->journal != NULL) {
+            const unsigned first = chunk->word * CHUNK_WORD;
+            memcpy(chunk->journal->old + first, chunk->acc, sizeof sum);
+            journal_save(chunk->journal, first + CHUNK_WORD);
+        }
+        for (unsigned i = 0; i < CHUNK_WORD; i++) {
+            chunk->acc[i] += sum[i];
+        }
+        if (chunk->candidate != NULL) {
+            plain_collect_word(chunk->acc, chunk->least, chunk->position, chunk->candidate);
+        }
+        chunk->acc += CHUNK_WORD;
+        chunk->sum += CHUNK_WORD;
+        chunk->position += CHUNK_WORD;
+        chunk->word++;
+    }
+}
+
+static void plain_collect(
+    const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
+{
+    for (unsigned w = 0; w < words; w++) {
+        plain_collect_word(x + w * CHUNK_WORD, least, position + w * CHUNK_WORD, list);
+    }
+}
+
+extern const struct chunk_ops chunk_plain;
+const struct chunk_ops chunk_plain = {
+    .name = "plain",
+    .supported = plain_supported,
+    .gather = plain_gather,
+    .add = plain_add,
+    .collect = plain_collect,
+    .count = select_count_from,
+    .filter = select_filter_from,
+};

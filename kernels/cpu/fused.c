@@ -1,0 +1,269 @@
+#include "kernels/cpu/fused.h"
+
+#include <assert.h>
+
+#include "kernels/cpu/bracket.h"
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/select.h"
+
+/* Up to this size the tensor is still in the cache when the plain selection reads it. */
+enum { SMALL_TENSOR = 16384 };
+/* A selection denser than one in this many has no small set of candidates. */
+enum { DENSE_SELECTION = 8 };
+
+enum { ALIGNMENT = 64 };
+
+static size_t fused_align(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static enum fused_mode fused_mode(const struct view *view, uint64_t k, bool per_fibre)
+{
+    const uint64_t n = view_size(view);
+    const uint64_t span = per_fibre ? view->length : n;
+    if (n == 0 || k == 0) {
+        return FUSED_NOTHING;
+    }
+    if (view->stride != 1 || k > span / DENSE_SELECTION) {
+        return FUSED_AFTER;
+    }
+    if (per_fibre) {
+        return span >= ROWS_SHORTEST ? FUSED_ROWS : FUSED_AFTER;
+    }
+    return span > SMALL_TENSOR ? FUSED_BRACKET : FUSED_AFTER;
+}
+
+/* Entries of one range's list of candidates. */
+static size_t fused_capacity(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges)
+{
+    switch (fused_mode(view, k, per_fibre)) {
+    case FUSED_BRACKET: return bracket_capacity(view_size(view), k, ranges);
+    case FUSED_ROWS: return rows_capacity(view->length, k);
+    default: return 0;
+    }
+}
+
+/* Scratch: the selections' own, then a list a range, then (rows) a histogram a range. */
+size_t fused_scratch(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges)
+{
+    const size_t capacity = fused_capacity(view, k, per_fibre, ranges);
+    const size_t list = fused_align(capacity * (sizeof(uint32_t) + sizeof(float)));
+    const size_t plain = fused_align(select_scratch(view_size(view)));
+    return plain + ranges * (list + SELECT_BINS * sizeof(uint32_t));
+}
+
+static void fused_place(struct fused *pass)
+{
+    const size_t capacity = fused_capacity(&pass->view, pass->k, pass->per_fibre, pass->ranges);
+    const size_t list = fused_align(capacity * (sizeof(uint32_t) + sizeof(float)));
+    char *place = (char *)pass->scratch + fused_align(select_scratch(view_size(&pass->view)));
+    for (unsigned r = 0; r < pass->ranges; r++) {
+        pass->overflow[r] = false;
+        pass->candidate[r] = (struct sparse){.position = (uint32_t *)(void *)place,
+            .value = (float *)(void *)place + capacity,
+            .capacity = capacity};
+        place += list;
+    }
+    pass->histogram = (uint32_t *)(void *)place;
+}
+
+void fused_start(struct fused *pass, const double sums[2])
+{
+    assert(pass->stamp != 0 && pass->ranges > 0 && pass->ranges <= FUSED_MAX_RANGES);
+    assert(view_size(&pass->view) <= VIEW_MAX_ELEMENTS);
+    pass->ops = pass->ops != NULL ? pass->ops : chunk_best();
+    pass->mode = fused_mode(&pass->view, pass->k, pass->per_fibre);
+    pass->least = 0;
+    fused_place(pass);
+    progress_start(pass->progress, pass->stamp, sums);
+    if (pass->mode == FUSED_BRACKET && !bracket_guess(pass)) {
+        pass->mode = FUSED_AFTER;
+    }
+    if (pass->out != NULL) {
+        pass->out->count = 0;
+    }
+}
+
+bool fused_is_added(const struct fused *pass, uint64_t chunk)
+{
+    const struct chunk_record *record = &pass->progress->chunk[chunk];
+    return atomic_load_explicit(&record->stamp, memory_order_acquire) == pass->stamp;
+}
+
+/* What is to be added to a chunk: the gradient itself if it is the only one, else in `buffer`. */
+static const float *fused_sum(
+    const struct fused *pass, uint64_t first, unsigned length, float buffer[CHUNK])
+{
+    if (pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32 &&
+        !pass->withdraw) {
+        return (const float *)pass->gradients[0] + first;
+    }
+    pass->ops->gather(buffer, pass->gradients, pass->count, pass->dtype, first, length);
+    for (unsigned i = 0; pass->withdraw && i < length; i++) {
+        buffer[i] = -buffer[i];
+    }
+    return buffer;
+}
+
+static unsigned fused_length(const struct fused *pass, uint64_t chunk)
+{
+    const uint64_t rest = view_size(&pass->view) - chunk * CHUNK;
+    return rest < CHUNK ? (unsigned)rest : CHUNK;
+}
+
+/* A chunk whose elements go by: they are added, or were added before and are only looked at. */
+struct fused_stream {
+    struct fused *pass;
+    struct chunk chunk;
+    bool added;     /* already, by an earlier attempt */
+    bool look;      /* the elements are complete */
+    uint32_t least; /* of candidates of a global selection in this range */
+    float buffer[CHUNK];
+};
+
+static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
+{
+    struct fused *pass = stream->pass;
+    const uint64_t first = number * CHUNK;
+    stream->added = fused_is_added(pass, number);
+    stream->look = stream->added;
+    stream->chunk = (struct chunk){.acc = pass->residual + first, .number = number};
+    if (stream->added) {
+        return;
+    }
+    stream->chunk.sum = fused_sum(pass, first, fused_length(pass, number), stream->buffer);
+    stream->chunk.journal = journal;
+    if (journal != NULL) {
+        journal_open(journal, pass->id, pass->stamp, number);
+    }
+}
+
+static void fused_close(struct fused_stream *stream, struct journal *journal)
+{
+    struct chunk_record *record = &stream->pass->progress->chunk[stream->chunk.number];
+    if (stream->added) {
+        return;
+    }
+    chunk_sums(&stream->chunk, record->sums);
+    record->nonfinite = stream->chunk.nonfinite;
+    journal_close(journal, record, stream->pass->stamp);
+}
+
+/* Takes the chunk's next elements; with a list, collects those whose key is at least `least`. */
+static void fused_step(struct fused_stream *stream, unsigned length, uint32_t least,
+    uint32_t position, struct sparse *list)
+{
+    struct chunk *chunk = &stream->chunk;
+    if (!stream->look) {
+        chunk->candidate = list;
+        chunk->least = least;
+        chunk->position = position;
+        chunk_step(stream->pass->ops, chunk, length);
+        return;
+    }
+    if (list != NULL) {
+        chunk_collect(stream->pass->ops, chunk->acc, length, least, position, list);
+    }
+    chunk->acc += length;
+}
+
+static bool fused_has_room(const struct sparse *list)
+{
+    return list->capacity - list->count >= CHUNK + CHUNK_SLACK;
+}
+
+/* A chunk of a global selection. A list that is full keeps the k best of its range. */
+static void fused_chunk_global(struct fused_stream *stream, uint64_t number, unsigned range)
+{
+    struct fused *pass = stream->pass;
+    struct sparse *list = &pass->candidate[range];
+    if (!fused_has_room(list) && list->count > pass->k) {
+        stream->least =
+            chunk_prune(pass->ops, list, pass->k, pass->histogram + (size_t)range * SELECT_BINS);
+    }
+    pass->overflow[range] = pass->overflow[range] || !fused_has_room(list);
+    fused_step(stream, fused_length(pass, number), stream->least, (uint32_t)(number * CHUNK),
+        pass->overflow[range] ? NULL : list);
+}
+
+/* A chunk of rows. Rows of whole words are collected while they are added, others after it. */
+static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
+{
+    const struct fused *pass = stream->pass;
+    const unsigned length = fused_length(pass, number);
+    if (!stream->look && pass->view.length % CHUNK_WORD != 0) {
+        fused_step(stream, length, 0, 0, NULL);
+        stream->chunk.acc = pass->residual + number * CHUNK;
+        stream->look = true;
+    }
+    for (unsigned done = 0; done < length;) {
+        const unsigned step = rows_open(rows, number * CHUNK + done, length - done);
+        fused_step(stream, step, rows->least, rows->position, rows->list);
+        rows_close(rows);
+        done += step;
+    }
+}
+
+uint64_t fused_first_chunk(const struct fused *pass, unsigned range)
+{
+    return chunk_count(view_size(&pass->view)) * range / pass->ranges;
+}
+
+void fused_range(struct fused *pass, unsigned range, struct journal *journal)
+{
+    const uint64_t end = fused_first_chunk(pass, range + 1);
+    struct rows rows = rows_begin(pass, range);
+    struct fused_stream stream = {.pass = pass, .least = pass->least};
+    assert(range < pass->ranges);
+    for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
+        fused_open(&stream, c, journal);
+        if (pass->mode == FUSED_ROWS) {
+            fused_chunk_rows(&stream, c, &rows);
+        } else if (pass->mode == FUSED_BRACKET) {
+            fused_chunk_global(&stream, c, range);
+        } else {
+            fused_step(&stream, fused_length(pass, c), 0, 0, NULL);
+        }
+        fused_close(&stream, journal);
+    }
+}
+
+/* The selection that needs no guess. */
+static void fused_select_plain(struct fused *pass)
+{
+    (pass->per_fibre ? select_fibres : select_top)(
+        pass->residual, &pass->view, pass->k, pass->out, pass->scratch);
+}
+
+static void fused_select(struct fused *pass)
+{
+    switch (pass->mode) {
+    case FUSED_NOTHING: break;
+    case FUSED_BRACKET:
+        if (!bracket_select(pass)) {
+            fused_select_plain(pass);
+        }
+        break;
+    case FUSED_ROWS: rows_finish(pass); break;
+    case FUSED_AFTER: fused_select_plain(pass); break;
+    }
+}
+
+uint64_t fused_finish(struct fused *pass, double sums[2])
+{
+    const struct progress *progress = pass->progress;
+    const uint64_t chunks = chunk_count(view_size(&pass->view));
+    double total[2] = {progress->before[0], progress->before[1]};
+    uint64_t nonfinite = 0;
+    fused_select(pass);
+    for (uint64_t c = 0; c < chunks; c++) {
+        total[0] += progress->chunk[c].sums[0];
+        total[1] += progress->chunk[c].sums[1];
+        nonfinite += progress->chunk[c].nonfinite;
+    }
+    sums[0] = total[0];
+    sums[1] = total[1];
+    return nonfinite;
+}

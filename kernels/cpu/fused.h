@@ -1,0 +1,86 @@
+/*
+ * Compensate and select in one pass: residual += gradients, the k largest magnitudes of the result,
+ * the ledger and the journal, at 12 bytes of memory traffic an element.
+ *
+ * The result is, bit for bit, what accumulate() and then select_top() or select_fibres() give; it
+ * depends neither on the number of ranges, nor on the implementation, nor on what is repeated.
+ *
+ * Happy path: set the fields, fused_start(), fused_range() once for every range on any threads,
+ * then fused_finish(). A large tensor has its k-th magnitude bracketed from a sample; the pass
+ * collects what reaches the bracket, fused_finish() selects among that. Rows are selected while
+ * they are in the cache. When the guess was wrong (too few or too many candidates) or no guess is
+ * worth it (small, strided, dense selections) the plain selection reads the residual again.
+ *
+ * Retry: a pass with a stamp that is in the residual's progress already adds nothing and selects
+ * the same list again. Killed anywhere: give every journal back with journal_recover(), then repeat
+ * the pass with the same stamp, sums or not yet sums, gradients and any number of ranges. After
+ * fused_finish() the stamp's gradients may be gone.
+ */
+#ifndef ADTOPK_KERNELS_FUSED_H
+#define ADTOPK_KERNELS_FUSED_H
+
+#include "kernels/cpu/journal.h"
+#include "kernels/cpu/kernels.h"
+
+struct chunk_ops;
+
+enum { FUSED_MAX_RANGES = 64 };
+
+/* How the selection is made; chosen by fused_start(). */
+enum fused_mode {
+    FUSED_NOTHING, /* nothing is selected */
+    FUSED_BRACKET, /* candidates of the whole tensor */
+    FUSED_ROWS,    /* fibres that are contiguous, each while it is in the cache */
+    FUSED_AFTER    /* plain selection after the pass */
+};
+
+struct fused {
+    /* What the caller sets; all pointers stay the caller's and valid until fused_finish(). */
+    float *residual; /* view_size(view) elements, tensor memory */
+    struct view view;
+    uint64_t k; /* entries to select, of the tensor or of every fibre; 0: none, out may be NULL */
+    bool per_fibre; /* select_fibres() instead of select_top() */
+    bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */
+    const void *const *gradients; /* as accumulate() takes them */
+    unsigned count;
+    enum dtype dtype;
+    uint64_t id;               /* the residual's number in journals */
+    uint64_t stamp;            /* never 0; each pass over this residual has one of its own */
+    struct progress *progress; /* progress_size() bytes, zeros before the first pass */
+    float *hints; /* or NULL: one float a fibre, zeros at first, which the caller keeps from turn to
+                   * turn for this tensor. Any values give the right list, good ones sooner. */
+    struct sparse *out; /* capacity as select_top() or select_fibres() ask for */
+    unsigned ranges;    /* 1..FUSED_MAX_RANGES parts that threads may work on side by side */
+    void *scratch;      /* fused_scratch() bytes, aligned to 64 */
+    const struct chunk_ops *ops; /* NULL: the best for this processor */
+
+    /* The pass's own. */
+    enum fused_mode mode;
+    uint32_t least; /* candidates have at least this key; the k-th largest is expected in */
+    unsigned bits;  /* least + [0, 2^bits) */
+    uint32_t *histogram;
+    struct sparse candidate[FUSED_MAX_RANGES];
+    bool overflow[FUSED_MAX_RANGES];
+};
+
+/** Bytes of scratch for a pass: 300 KiB and about 10 bytes an entry of a global selection. */
+size_t fused_scratch(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges);
+
+/** Begins the pass. sums: the ledger's two sums as the last pass left them. Reads a sample of the
+ * gradients and the residual; changes the progress only. */
+void fused_start(struct fused *pass, const double sums[2]);
+
+/** Works on range number `range` < pass->ranges. Different ranges may run at the same time;
+ * journal: this thread's, or NULL where no restart will repeat the pass. */
+void fused_range(struct fused *pass, unsigned range, struct journal *journal);
+
+/** After all ranges: fills pass->out and sets sums to what they were when the pass with this stamp
+ * first began, plus what it added (minus what it withdrew). Returns the number of non-finite
+ * elements, which were left out. */
+uint64_t fused_finish(struct fused *pass, double sums[2]);
+
+/* For the parts of the pass: is the chunk complete already, and where does a range begin? */
+bool fused_is_added(const struct fused *pass, uint64_t chunk);
+uint64_t fused_first_chunk(const struct fused *pass, unsigned range);
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * Inline body of chunk_ops.gather: every implementation compiles it for its own instructions.
+ * Internal to kernels/cpu.
+ */
+#ifndef ADTOPK_KERNELS_GATHER_H
+#define ADTOPK_KERNELS_GATHER_H
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/kernels.h"
+
+static inline void gather_one(
+    float *sum, const void *gradient, enum dtype dtype, uint64_t first, unsigned length)
+{
+    if (dtype == DTYPE_F32) {
+        const float *g = (const float *)gradient + first;
+        for (unsigned i = 0; i < length; i++) {
+            sum[i] += g[i];
+        }
+    } else if (dtype == DTYPE_F16) {
+        const uint16_t *g = (const uint16_t *)gradient + first;
+        for (unsigned i = 0; i < length; i++) {
+            sum[i] += convert_f16(g[i]);
+        }
+    } else if (dtype == DTYPE_BF16) {
+        const uint16_t *g = (const uint16_t *)gradient + first;
+        for (unsigned i = 0; i < length; i++) {
+            sum[i] += convert_bf16(g[i]);
+        }
+    }
+}
+
+/* -0.0 + x is x for every x: the sum of one gradient is that gradient, the sum of none changes no
+ * element that it is added to. */
+static inline void gather_all(float *sum, const void *const *gradients, unsigned count,
+    enum dtype dtype, uint64_t first, unsigned length)
+{
+    for (unsigned i = 0; i < length; i++) {
+        sum[i] = -0.0f;
+    }
+    for (unsigned r = 0; r < count; r++) {
+        if (gradients[r] != NULL) {
+            gather_one(sum, gradients[r], dtype, first, length);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,54 @@
+/*
+ * What exact selections share: keys, and the cut among them. Internal to kernels/cpu.
+ */
+#ifndef ADTOPK_KERNELS_SELECT_H
+#define ADTOPK_KERNELS_SELECT_H
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/kernels.h"
+
+/* Bits of a histogram level and bins of its histogram. */
+enum { SELECT_BITS = 11, SELECT_BINS = 1 << SELECT_BITS };
+
+/* Up to this length bisection beats clearing and scanning a histogram. */
+enum { SELECT_SHORT = 1024 };
+
+struct select_span {
+    const float *x;
+    uint64_t length;
+    uint64_t stride;
+};
+
+/* Selected are: every key above `key`, and the first `ties` entries whose key equals it, or all of
+ * them with SELECT_ALL. */
+#define SELECT_ALL UINT64_MAX
+struct select_cut {
+    uint32_t key;
+    uint64_t ties;
+};
+
+static inline uint32_t select_key(float value)
+{
+    return convert_bits(value) & 0x7fffffffu;
+}
+
+/** The cut whose lowest selected entry is the rank-th largest, rank > 0, of the spans' keys in
+ * base + [0, 2^bits), bits <= 31, which are at least `rank`. Any order of elements. */
+struct select_cut select_cut_between(const struct select_span *spans, unsigned count, uint32_t base,
+    unsigned bits, uint64_t rank, uint32_t histogram[SELECT_BINS]);
+
+/** The cut for 0 < k <= n. count_from: select_count_from() or a faster one. */
+struct select_cut select_cut_bisect(
+    const float *x, size_t n, size_t k, size_t (*count_from)(const float *, size_t, uint32_t));
+
+/** The number of elements whose key is at least `least`, which is below 2^31. */
+size_t select_count_from(const float *x, size_t n, uint32_t least);
+
+/** Appends the list's selected entries to out, up to `end` entries in all; cut->ties shrinks. */
+void select_filter(
+    const struct sparse *list, struct select_cut *cut, struct sparse *out, size_t end);
+
+/** The same where cut->ties is SELECT_ALL: all entries whose key is at least `least`. */
+void select_filter_from(const struct sparse *list, uint32_t least, struct sparse *out);
+
+#endif

@@ -1,0 +1,383 @@
+/*
+ * Fused passes that are killed. A child works on shared memory; wherever it stops, putting the
+ * journals back and repeating the pass must give what an undisturbed pass gives, bit for bit.
+ *
+ * Deterministic: the child is traced instruction by instruction, and what it has left behind after
+ * each of them is recovered in a copy. At random: children with two threads are killed until one
+ * of them gets through.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/fused.h"
+#include "tests/unit/arrays.h"
+
+enum { WORKERS = 2, ID = 7, STAMP = 3 };
+
+/* What outlives the process; one mapping, so that it can be copied. */
+struct world {
+    struct journal journal[WORKERS];
+    double sums[2];
+    uint64_t n;
+    size_t bytes; /* of all */
+    /* then the progress, then the residual */
+    _Alignas(64) char more[];
+};
+
+static struct progress *world_progress(struct world *world)
+{
+    return (struct progress *)(void *)world->more;
+}
+
+static float *world_residual(struct world *world)
+{
+    return (float *)(void *)(world->more + progress_size(world->n));
+}
+
+static struct world *world_make(uint64_t n)
+{
+    const size_t bytes = sizeof(struct world) + progress_size(n) + n * sizeof(float);
+    struct world *world =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(world, MAP_FAILED);
+    world->bytes = bytes;
+    world->n = n;
+    world->sums[0] = 0.1;
+    world->sums[1] = -0.7;
+    for (uint64_t i = 0; i < n; i++) {
+        world_residual(world)[i] = random_value();
+    }
+    return world;
+}
+
+/* What does not outlive it, but can be had again: gradients, lists, scratch. */
+struct worker {
+    const struct chunk_ops *ops;
+    uint64_t n;
+    uint64_t k;
+    const void *gradients[2];
+    struct sparse out;
+    void *scratch;
+};
+
+static struct worker worker_make(const struct chunk_ops *ops, uint64_t n, uint64_t k)
+{
+    const struct view view = {.fibres = 1, .length = n, .stride = 1};
+    const size_t scratch = fused_scratch(&view, k, false, WORKERS);
+    struct worker worker = {.ops = ops,
+        .n = n,
+        .k = k,
+        .out = sparse_make(k),
+        .scratch = aligned_alloc(64, (scratch + 63) / 64 * 64)};
+    assert_non_null(worker.scratch);
+    for (int g = 0; g < 2; g++) {
+        float *gradient = allocate(n, sizeof *gradient);
+        for (uint64_t i = 0; i < n; i++) {
+            gradient[i] = i % 1000 == 77 ? INFINITY : random_value();
+        }
+        worker.gradients[g] = gradient;
+    }
+    return worker;
+}
+
+static void worker_drop(struct worker *worker)
+{
+    free((void *)(uintptr_t)worker->gradients[0]);
+    free((void *)(uintptr_t)worker->gradients[1]);
+    free(worker->scratch);
+    sparse_drop(&worker->out);
+}
+
+static struct fused worker_pass(struct worker *worker, struct world *world, unsigned ranges)
+{
+    return (struct fused){.residual = world_residual(world),
+        .view = {.fibres = 1, .length = worker->n, .stride = 1},
+        .k = worker->k,
+        .gradients = worker->gradients,
+        .count = 1 + (unsigned)(worker->n % 2), /* one is added from where it lies */
+        .dtype = DTYPE_F32,
+        .id = ID,
+        .stamp = STAMP,
+        .progress = world_progress(world),
+        .out = &worker->out,
+        .ranges = ranges,
+        .scratch = worker->scratch,
+        .ops = worker->ops};
+}
+
+/* Recovers, then does the whole pass. */
+static uint64_t worker_run(struct worker *worker, struct world *world, unsigned ranges)
+{
+    struct fused pass = worker_pass(worker, world, ranges);
+    for (unsigned w = 0; w < WORKERS; w++) {
+        uint64_t residual;
+        if (journal_pending(&world->journal[w], &residual)) {
+            assert_int_equal(residual, ID);
+            assert_true(journal_recover(
+                &world->journal[w], world_residual(world), world->n, world_progress(world)));
+        }
+    }
+    fused_start(&pass, world->sums);
+    for (unsigned r = 0; r < ranges; r++) {
+        fused_range(&pass, r, &world->journal[r % WORKERS]);
+    }
+    return fused_finish(&pass, world->sums);
+}
+
+/* What an undisturbed pass leaves. */
+struct outcome {
+    struct world *world;
+    struct sparse list;
+    uint64_t nonfinite;
+};
+
+static struct world *world_copy(const struct world *world)
+{
+    struct world *copy = aligned_alloc(64, (world->bytes + 63) / 64 * 64);
+    assert_non_null(copy);
+    memcpy(copy, world, world->bytes);
+    return copy;
+}
+
+static struct outcome outcome_of(struct worker *worker, const struct world *world)
+{
+    struct outcome outcome = {.world = world_copy(world), .list = sparse_make(worker->k)};
+    outcome.nonfinite = worker_run(worker, outcome.world, 1);
+    assert_int_equal(worker->out.count, worker->k);
+    memcpy(outcome.list.position, worker->out.position, worker->k * sizeof(uint32_t));
+    memcpy(outcome.list.value, worker->out.value, worker->k * sizeof(float));
+    return outcome;
+}
+
+static void outcome_drop(struct outcome *outcome)
+{
+    free(outcome->world);
+    sparse_drop(&outcome->list);
+}
+
+/* Goes on in `world`, which somebody left in the middle. */
+static void assert_recovers(
+    struct worker *worker, struct world *world, unsigned ranges, const struct outcome *expected)
+{
+    assert_int_equal(worker_run(worker, world, ranges), expected->nonfinite);
+    assert_same_bits(world_residual(world), world_residual(expected->world), world->n);
+    assert_memory_equal(world->sums, expected->world->sums, sizeof world->sums);
+    assert_int_equal(worker->out.count, worker->k);
+    assert_memory_equal(
+        worker->out.position, expected->list.position, worker->k * sizeof(uint32_t));
+    assert_same_bits(worker->out.value, expected->list.value, worker->k);
+}
+
+/* ---- instruction by instruction ---- */
+
+/* In the child: stops itself, then does the whole pass. */
+static void traced_pass(struct worker *worker, struct world *world)
+{
+    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) {
+        _exit(1);
+    }
+    (void)raise(SIGSTOP);
+    (void)worker_run(worker, world, 1);
+    _exit(0);
+}
+
+/* Recovers a copy of what the child left after every `interval`-th instruction. Returns their
+ * number, 0 where tracing is not allowed. */
+static uint64_t trace(
+    const struct chunk_ops *ops, uint64_t n, uint64_t k, uint64_t interval, bool *traced)
+{
+    struct world *world = world_make(n);
+    struct worker worker = worker_make(ops, n, k);
+    struct outcome expected = outcome_of(&worker, world);
+    uint64_t steps = 0;
+    int status = 0;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        traced_pass(&worker, world);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    *traced = WIFSTOPPED(status);
+    while (WIFSTOPPED(status)) {
+        if (steps % interval == 0) {
+            struct world *copy = world_copy(world);
+            assert_recovers(&worker, copy, 1, &expected);
+            free(copy);
+        }
+        steps++;
+        assert_int_equal(ptrace(PTRACE_SINGLESTEP, child, NULL, NULL), 0);
+        assert_int_equal(waitpid(child, &status, 0), child);
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == (*traced ? 0 : 1));
+    outcome_drop(&expected);
+    worker_drop(&worker);
+    assert_int_equal(munmap(world, world->bytes), 0);
+    return steps;
+}
+
+static void test_every_instruction(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t n;
+        uint64_t k;
+        uint64_t interval;
+    } cases[] = {{85, 4, 1}, {130, 0, 1}, {CHUNK + 70, 0, 97}};
+    for (size_t i = 0; chunk_table[i] != NULL && chunk_table[i]->supported(); i++) {
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+            if (cases[c].n > CHUNK && chunk_table[i] != chunk_best()) {
+                continue; /* takes long */
+            }
+            bool traced;
+            const uint64_t steps =
+                trace(chunk_table[i], cases[c].n, cases[c].k, cases[c].interval, &traced);
+            if (!traced) {
+                print_message("tracing is not allowed here\n");
+                skip();
+            }
+            assert_true(steps > 100);
+        }
+    }
+}
+
+/* ---- at random instants ---- */
+
+struct thread {
+    struct fused *pass;
+    struct world *world;
+    unsigned range;
+};
+
+static void *run_range(void *argument)
+{
+    struct thread *thread = argument;
+    fused_range(thread->pass, thread->range, &thread->world->journal[thread->range]);
+    return NULL;
+}
+
+/* In the child: worker_run() with a thread a range. */
+static void threaded_pass(struct worker *worker, struct world *world)
+{
+    struct fused pass = worker_pass(worker, world, WORKERS);
+    pthread_t id[WORKERS];
+    struct thread thread[WORKERS];
+    for (unsigned w = 0; w < WORKERS; w++) {
+        if (!journal_recover(
+                &world->journal[w], world_residual(world), world->n, world_progress(world))) {
+            _exit(1);
+        }
+    }
+    fused_start(&pass, world->sums);
+    for (unsigned w = 0; w < WORKERS; w++) {
+        thread[w] = (struct thread){.pass = &pass, .world = world, .range = w};
+        if (pthread_create(&id[w], NULL, run_range, &thread[w]) != 0) {
+            _exit(1);
+        }
+    }
+    for (unsigned w = 0; w < WORKERS; w++) {
+        (void)pthread_join(id[w], NULL);
+    }
+    (void)fused_finish(&pass, world->sums);
+    _exit(0);
+}
+
+/* Starts children and kills them until one has ended by itself. Returns the number killed. */
+static unsigned kill_children(struct worker *worker, struct world *world)
+{
+    for (unsigned killed = 0;; killed++) {
+        int status;
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            threaded_pass(worker, world);
+        }
+        (void)usleep((useconds_t)random_below(1500u << random_below(4)));
+        if (killed < 12) { /* then one may take its time */
+            (void)kill(child, SIGKILL);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (WIFEXITED(status)) {
+            assert_int_equal(WEXITSTATUS(status), 0);
+            return killed;
+        }
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    }
+}
+
+static void test_random_kills(void **state)
+{
+    (void)state;
+    enum { N = 300001, K = 3000 };
+    unsigned killed = 0;
+    struct worker worker = worker_make(chunk_best(), N, K);
+    for (int round = 0; round < 20; round++) {
+        struct world *world = world_make(N);
+        struct outcome expected = outcome_of(&worker, world);
+        killed += kill_children(&worker, world);
+        assert_recovers(&worker, world, 1 + (unsigned)random_below(WORKERS), &expected);
+        outcome_drop(&expected);
+        assert_int_equal(munmap(world, world->bytes), 0);
+    }
+    print_message("%u children killed\n", killed);
+    worker_drop(&worker);
+}
+
+/* ---- damaged journals ---- */
+
+static void test_damaged_journal(void **state)
+{
+    (void)state;
+    enum { N = CHUNK + 100 };
+    static const struct {
+        uint64_t chunk;
+        uint64_t saved;
+        bool fits;
+    } cases[] = {{0, 0, true}, {0, 1, true}, {0, CHUNK, true}, {1, 100, true}, {9, 0, true},
+        {0, CHUNK + 1, false}, {1, 101, false}, {2, 1, false}, {UINT64_MAX, 5, false},
+        {0, UINT64_MAX, false}};
+    static struct journal journal;
+    static float residual[N];
+    struct progress *progress = allocate(1, progress_size(N));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(residual, 0, sizeof residual);
+        journal = (struct journal){.stamp = 1, .chunk = cases[i].chunk};
+        for (unsigned j = 0; j < CHUNK; j++) {
+            journal.old[j] = 1;
+        }
+        atomic_store(&journal.saved, cases[i].saved);
+        assert_int_equal(journal_recover(&journal, residual, N, progress), cases[i].fits);
+        uint64_t restored = 0;
+        for (unsigned j = 0; j < N; j++) {
+            restored += residual[j] == 1;
+        }
+        assert_int_equal(restored, cases[i].fits ? cases[i].saved : 0);
+        assert_int_equal(atomic_load(&journal.saved), cases[i].fits ? 0 : cases[i].saved);
+    }
+    free(progress);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_instruction),
+        cmocka_unit_test(test_random_kills),
+        cmocka_unit_test(test_damaged_journal),
+    };
+    return cmocka_run_group_tests_name("journal", tests, NULL, NULL);
+}
