@@ -12,6 +12,7 @@
 #include "daemon/core/machine.h"
 #include "daemon/core/policy.h"
 #include "daemon/core/store.h"
+#include "kernels/cpu/journal.h"
 #include "proto/local.h"
 
 struct job;
@@ -153,6 +154,8 @@ struct planned {
     uint64_t sent_step;
     struct sparse sent;
     struct sparse *rank_sent;
+    uint64_t fibres; /* ... of the turns that select from each */
+    float *hints;    /* where the selection looks first: one a fibre and residual; NULL: none */
 };
 
 /* What a policy means for the job's tensors. A job has one in force, and while it switches to
@@ -287,7 +290,8 @@ struct job {
     uint64_t op_gradient_offset;
     uint64_t op_result_offset;
 
-    uint8_t *more; /* the store's second part; NULL: no tensor is by rank */
+    struct journal *journal; /* one for each of config.threads */
+    uint8_t *more;           /* the store's second part; NULL: no tensor is by rank */
 
     uint32_t undelivered; /* rounds of the open step */
     struct round op_round;
@@ -390,6 +394,9 @@ enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, stru
 struct local_update *layout_update(const struct job *job, uint32_t tensor);
 /* The residual of a tensor: the node's is also the first local rank's. */
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
+/* ... and the progress of the passes over it. */
+struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigned rank);
+uint64_t layout_number(uint32_t tensor, unsigned rank); /* the residual's, in journals */
 
 /* plan.c */
 struct plan *plan_create(const struct policy *policy);
