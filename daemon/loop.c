@@ -111,6 +111,16 @@ static void run_compute(struct loop *loop, struct compute *compute)
     compute_done(loop, compute);
 }
 
+/* To whom the action's session belongs. */
+static void apply(struct loop *loop, const struct action *action)
+{
+    if ((action->session & REMOTE_SESSION) == 0) {
+        local_apply(loop->local, action);
+    } else {
+        remote_apply(loop->remote, action);
+    }
+}
+
 static bool do_actions(struct loop *loop)
 {
     struct action action;
@@ -121,7 +131,7 @@ static bool do_actions(struct loop *loop)
             run_compute(loop, action.compute);
         } else {
             watch_log_action(loop->log, &action);
-            local_apply(loop->local, &action);
+            apply(loop, &action);
         }
         done++;
     }
@@ -173,6 +183,7 @@ static bool turn(struct loop *loop)
 {
     bool busy = local_poll(loop->local);
 
+    busy |= loop->remote != NULL && remote_poll(loop->remote);
     busy |= take_results(loop);
     busy |= do_actions(loop);
     busy |= check_deadline(loop);
