@@ -106,12 +106,27 @@ static void arena_release_job(void *context, uint64_t job)
     remote->local.release_job(remote->local.context, job);
 }
 
-static void *arena_store(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+static enum adtopk_status arena_reserve_results(
+    void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err)
 {
     struct remote *remote = context;
 
-    return remote->local.store(remote->local.context, job, size, existing, err);
+    return remote->local.reserve_results(remote->local.context, job, offset, size, err);
+}
+
+static void *arena_store(
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+{
+    struct remote *remote = context;
+
+    return remote->local.store(remote->local.context, job, part, size, existing, err);
+}
+
+static void arena_drop_store(void *context, uint64_t job, unsigned part)
+{
+    struct remote *remote = context;
+
+    remote->local.drop_store(remote->local.context, job, part);
 }
 
 static bool arena_has_store(void *context, uint64_t job)
@@ -127,7 +142,9 @@ struct core_memory remote_memory(struct remote *remote, const struct core_memory
     return (struct core_memory){.context = remote,
         .gradients = arena_gradients,
         .results = arena_get_results,
+        .reserve_results = local->reserve_results != NULL ? arena_reserve_results : NULL,
         .store = arena_store,
+        .drop_store = arena_drop_store,
         .release_session = arena_release_session,
         .release_job = arena_release_job,
         .has_store = local->has_store != NULL ? arena_has_store : NULL};

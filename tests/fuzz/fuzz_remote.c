@@ -80,6 +80,13 @@ static void *fuzz_results(
     return bytes;
 }
 
+static void *fuzz_store(
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+{
+    (void)part;
+    return fuzz_results(context, job, size, existing, err);
+}
+
 static void fuzz_release_job(void *context, uint64_t job)
 {
     (void)context;
@@ -291,7 +298,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct remote_ops ops = {.event = fuzz_event};
     static struct daemon_view view;
     struct core_memory memory = {
-        .results = fuzz_results, .store = fuzz_results, .release_job = fuzz_release_job};
+        .results = fuzz_results, .store = fuzz_store, .release_job = fuzz_release_job};
     struct fake_core *core = fake_core_create(&view);
     struct remote remote = {.ops = &ops, .context = core, .config = {.max_sessions = 4}};
     struct fuzz_input input = {.data = data, .size = size};

@@ -49,6 +49,13 @@ static void *host_results(
     return added->bytes;
 }
 
+static void *host_store(
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+{
+    (void)part;
+    return host_results(context, job, size, existing, err);
+}
+
 static void host_release_job(void *context, uint64_t job)
 {
     struct remote_host *host = context;
@@ -87,7 +94,7 @@ void remote_host_start(struct remote_host *host, struct remote_config config)
     static const struct remote_ops ops = {.event = host_event};
     const struct core_memory memory = {.context = host,
         .results = host_results,
-        .store = host_results,
+        .store = host_store,
         .release_job = host_release_job};
     struct error err = {.code = ADTOPK_OK};
 
