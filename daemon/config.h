@@ -35,6 +35,15 @@ struct config_peer {
     char keys[CONFIG_PEER_KEYS][KEYFILE_KEY_SIZE]; /* "" behind the last one */
 };
 
+#define CONFIG_MAX_TRAINERS 1024
+#define CONFIG_NOBODY UINT64_MAX
+
+/* A trainer on another machine: whose it is, by its public key. */
+struct config_trainer {
+    char key[KEYFILE_KEY_SIZE];
+    uint32_t owner; /* uid */
+};
+
 /* Of what passes between nodes that have keys. */
 enum config_protection {
     PROTECTION_CURVE, /* all is encrypted */
@@ -61,7 +70,11 @@ struct config {
     size_t peer_count;
     char key_file[CONFIG_KEY_FILE_SIZE]; /* "": no keys */
     uint64_t data_protection;
-    char bulk_listen[CONFIG_ENDPOINT_SIZE]; /* "": see config_bulk_endpoint() */
+    char bulk_listen[CONFIG_ENDPOINT_SIZE];     /* "": see config_bulk_endpoint() */
+    char trainers_listen[CONFIG_ENDPOINT_SIZE]; /* "": no trainers on other machines */
+    struct config_trainer *trainers;
+    size_t trainer_count;    /* 0: they need no keys */
+    uint64_t trainers_owner; /* uid of those without keys, or CONFIG_NOBODY */
     char socket[CONFIG_PATH_SIZE];
     char control_socket[CONFIG_PATH_SIZE];
     char control_group[CONFIG_GROUP_SIZE];
@@ -118,6 +131,10 @@ const struct config_peer *config_find_peer(const struct config *config, uint16_t
 /** Whether who has keys, and who needs them, fits together; part of config_load(). `key` gets the
  * setting to blame. */
 enum adtopk_status config_check_keys(
+    const struct config *config, const char **key, struct error *err);
+
+/** The same for trainers on other machines. */
+enum adtopk_status config_check_trainers(
     const struct config *config, const char **key, struct error *err);
 
 /** Reads this node's keys, and checks them against the peers'. To be wiped with keyfile_wipe();

@@ -116,6 +116,16 @@ static void run_compute(struct loop *loop, struct compute *compute)
     compute_done(loop, compute);
 }
 
+/* To whom the action's session belongs. */
+static void apply(struct loop *loop, const struct action *action)
+{
+    if ((action->session & REMOTE_SESSION) == 0) {
+        local_apply(loop->local, action);
+    } else {
+        remote_apply(loop->remote, action);
+    }
+}
+
 static bool do_actions(struct loop *loop)
 {
     struct action action;
@@ -128,7 +138,7 @@ static bool do_actions(struct loop *loop)
             control_apply(loop->control, &action);
         } else {
             watch_log_action(loop->log, &action);
-            local_apply(loop->local, &action);
+            apply(loop, &action);
         }
         done++;
     }
@@ -180,6 +190,7 @@ static bool turn(struct loop *loop)
 {
     bool busy = local_poll(loop->local);
 
+    busy |= loop->remote != NULL && remote_poll(loop->remote);
     busy |= take_results(loop);
     busy |= do_actions(loop);
     busy |= check_deadline(loop);

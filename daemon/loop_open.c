@@ -83,11 +83,7 @@ static void notify_done(void *context)
 
 static uint32_t count_sessions(void *context)
 {
-    struct loop *loop = context;
-    struct local_stats stats;
-
-    local_stats(loop->local, &stats);
-    return stats.sessions;
+    return loop_count_sessions(context);
 }
 
 static struct report_network describe_network(void *context)
@@ -190,6 +186,11 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
         .trace_context = loop,
     };
 
+    if (loop->remote != NULL) {
+        const struct core_memory local = core.memory;
+
+        core.memory = remote_memory(loop->remote, &local);
+    }
     loop->core = core_create(&core, err);
     return loop->core != NULL ? ADTOPK_OK : err->code;
 }
@@ -334,7 +335,10 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
     if (loop->local == NULL) {
         return err->code;
     }
-    status = open_core(loop, incarnation, err);
+    status = loop_open_remote(loop, err);
+    if (status == ADTOPK_OK) {
+        status = open_core(loop, incarnation, err);
+    }
     if (status != ADTOPK_OK) {
         return status;
     }
@@ -419,6 +423,9 @@ void loop_destroy(struct loop *loop)
     }
     if (loop->local != NULL) {
         local_close(loop->local, NULL);
+    }
+    if (loop->remote != NULL) {
+        remote_close(loop->remote);
     }
     close_handles(loop);
     (void)uv_run(&loop->uv, UV_RUN_DEFAULT);
