@@ -1,8 +1,11 @@
 #include "daemon/config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "daemon/config_json.h"
 #include "daemon/config_option.h"
@@ -24,6 +27,7 @@ static const struct {
 } commands[] = {
     {"--config", "FILE", "configuration file (" CONFIG_FILE ")"},
     {"--check-config", NULL, "check the configuration and end"},
+    {"--print-config", NULL, "print all settings and their sources, and end"},
     {"--help", NULL, "print this text"},
     {"--version", NULL, "print the version"},
 };
@@ -33,12 +37,14 @@ static void set_defaults(struct config *config)
     *config = (struct config){
         .socket = "/run/adtopk/adtopkd.sock",
         .control_socket = "/run/adtopk/control.sock",
+        .control_group = "adtopk",
         .log_level = LEVEL_INFO,
         .log_format = LOG_FORMAT_TEXT,
         .chunk_size = 256u << 10,
         .window = 8u << 20,
         .peer_timeout_ms = 5000,
         .heartbeat_ms = 1000,
+        .stop_timeout_ms = 10000,
     };
 }
 
@@ -145,30 +151,52 @@ static enum adtopk_status apply_document(struct config *config, const cJSON *doc
         if (status != ADTOPK_OK) {
             return status;
         }
-        if (option->type == OPTION_POLICY) {
-            (void)snprintf(config->policy_source, sizeof(config->policy_source), "%.100s:%u", path,
-                json_line(text, key));
-        }
+        config->source[option - option_table] =
+            (struct config_source){.layer = LAYER_FILE, .line = json_line(text, json_value(key))};
         key = json_next(key);
     }
     return ADTOPK_OK;
 }
 
+/* Only a regular file: opening or reading anything else could stop a running daemon for ever. */
+static FILE *open_file(const char *path, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    FILE *stream = NULL;
+    struct stat file;
+
+    if (fd >= 0 && fstat(fd, &file) == 0 && !S_ISREG(file.st_mode)) {
+        (void)error_set(err, ADTOPK_ERR_ARGUMENT, "%.100s is not a regular file", path);
+        (void)close(fd);
+        return NULL;
+    }
+    stream = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (stream == NULL) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot open %.100s: %s", path, strerror(errno));
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+    }
+    return stream;
+}
+
 static enum adtopk_status apply_file(struct config *config, const char *path, struct error *err)
 {
     const char *name = path != NULL ? path : CONFIG_FILE;
-    FILE *stream = fopen(name, "re");
     enum adtopk_status status;
     cJSON *document = NULL;
+    FILE *stream;
     char *text;
     size_t size = 0;
 
-    if (stream == NULL) {
-        return path == NULL && errno == ENOENT
-                   ? ADTOPK_OK
-                   : error_set(
-                         err, ADTOPK_ERR_SYSTEM, "cannot open %.100s: %s", name, strerror(errno));
+    if (path == NULL && access(name, F_OK) != 0 && errno == ENOENT) {
+        return ADTOPK_OK;
     }
+    stream = open_file(name, err);
+    if (stream == NULL) {
+        return err->code;
+    }
+    (void)snprintf(config->file, sizeof(config->file), "%s", name);
     text = read_stream(stream, name, &size, err);
     (void)fclose(stream);
     if (text != NULL && size == strspn(text, " \t\r\n")) {
@@ -199,6 +227,7 @@ static enum adtopk_status apply_environment(
         if (status != ADTOPK_OK) {
             return status;
         }
+        config->source[i] = (struct config_source){.layer = LAYER_VARIABLE};
     }
     return ADTOPK_OK;
 }
@@ -222,6 +251,24 @@ static bool argument_split(const char *text, struct argument *argument)
     return true;
 }
 
+void config_where(const struct config *config, const char *key, char where[CONFIG_SOURCE_SIZE])
+{
+    const struct option *option = option_find(key, strlen(key));
+    const struct config_source *source = &config->source[option - option_table];
+    char name[OPTION_NAME_SIZE] = "default";
+
+    if (source->layer == LAYER_FILE) {
+        (void)snprintf(where, CONFIG_SOURCE_SIZE, "%s:%u", config->file, source->line);
+        return;
+    }
+    if (source->layer == LAYER_VARIABLE) {
+        option_variable(option, name);
+    } else if (source->layer == LAYER_FLAG) {
+        option_flag(option, name);
+    }
+    (void)snprintf(where, CONFIG_SOURCE_SIZE, "%s", name);
+}
+
 static const struct option *find_flag(const char *flag)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
@@ -242,6 +289,8 @@ static bool take_command(
         command->file = value;
     } else if (strcmp(argument->flag, "--check-config") == 0 && argument->value == NULL) {
         command->action = CONFIG_CHECK;
+    } else if (strcmp(argument->flag, "--print-config") == 0 && argument->value == NULL) {
+        command->action = CONFIG_PRINT;
     } else if (strcmp(argument->flag, "--help") == 0 && argument->value == NULL) {
         command->action = CONFIG_HELP;
     } else if (strcmp(argument->flag, "--version") == 0 && argument->value == NULL) {
@@ -278,27 +327,15 @@ static enum adtopk_status apply_arguments(
         if (option == NULL && !take_command(command, &argument, value)) {
             return error_set(err, ADTOPK_ERR_STATE, "unknown option \"%.80s\"", argv[i]);
         }
-        if (option != NULL && config != NULL &&
-            option_set_text(config, option, value != NULL ? value : "true", argument.flag, err) !=
-                ADTOPK_OK) {
-            return err->code = ADTOPK_ERR_STATE;
+        if (option != NULL && config != NULL) {
+            if (option_set_text(config, option, value != NULL ? value : "true", argument.flag,
+                    err) != ADTOPK_OK) {
+                return err->code = ADTOPK_ERR_STATE;
+            }
+            config->source[option - option_table] = (struct config_source){.layer = LAYER_FLAG};
         }
     }
     return ADTOPK_OK;
-}
-
-static enum adtopk_status check_endpoint(
-    const struct config *config, const char *endpoint, const char *what, struct error *err)
-{
-    enum adtopk_status status = endpoint_check(endpoint, what, err);
-
-    if (status == ADTOPK_OK && !config->insecure && !endpoint_is_loopback(endpoint)) {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT,
-            "%s: %.100s leads beyond this machine, and this version has no keys yet to protect "
-            "what passes there; --insecure allows it",
-            what, endpoint);
-    }
-    return status;
 }
 
 static enum adtopk_status check_peers(const struct config *config, struct error *err)
@@ -309,7 +346,7 @@ static enum adtopk_status check_peers(const struct config *config, struct error 
         enum adtopk_status status;
 
         (void)snprintf(what, sizeof(what), "peer %u", peer->node);
-        status = check_endpoint(config, peer->endpoint, what, err);
+        status = endpoint_check(peer->endpoint, what, err);
         if (status != ADTOPK_OK) {
             return status;
         }
@@ -331,46 +368,73 @@ static enum adtopk_status check_peers(const struct config *config, struct error 
 }
 
 /* What a relative path means depends on where the daemon was started: clients would not find it. */
-static enum adtopk_status check_sockets(const struct config *config, struct error *err)
+static enum adtopk_status check_path(const char *key, const char *path, struct error *err)
 {
-    if (config->socket[0] != '/' || config->control_socket[0] != '/') {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%s\" is not an absolute path",
-            config->socket[0] != '/' ? "socket" : "control_socket",
-            config->socket[0] != '/' ? config->socket : config->control_socket);
+    return path[0] == '/' ? ADTOPK_OK
+                          : error_set(err, ADTOPK_ERR_ARGUMENT,
+                                "%s: \"%s\" is not an absolute path", key, path);
+}
+
+static enum adtopk_status check_listen(const struct config *config, struct error *err)
+{
+    if (config->listen[0] != '\0') {
+        return endpoint_check(config->listen, "listen", err);
     }
-    if (strcmp(config->socket, config->control_socket) == 0) {
-        return error_set(
-            err, ADTOPK_ERR_ARGUMENT, "socket and control_socket are both %s", config->socket);
+    return config->peer_count == 0
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_ARGUMENT,
+                     "listen is needed, because peers are configured: they connect to it");
+}
+
+/* Puts in front of the sentence where the setting was made that it speaks of. */
+static enum adtopk_status blame(const struct config *config, const char *key, struct error *err)
+{
+    char where[CONFIG_SOURCE_SIZE];
+    struct error plain = *err;
+
+    if (config->source[option_find(key, strlen(key)) - option_table].layer == LAYER_DEFAULT) {
+        return err->code;
     }
-    return ADTOPK_OK;
+    config_where(config, key, where);
+    return error_set(err, plain.code, "%s: %s", where, plain.text);
 }
 
 static enum adtopk_status check(const struct config *config, struct error *err)
 {
-    enum adtopk_status status = ADTOPK_OK;
+    const char *key = NULL;
 
-    if (config->listen[0] != '\0') {
-        status = check_endpoint(config, config->listen, "listen", err);
-    } else if (config->peer_count > 0) {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT,
-            "listen is needed, because peers are configured: they connect to it");
+    if (check_listen(config, err) != ADTOPK_OK) {
+        return blame(config, config->listen[0] != '\0' ? "listen" : "peers", err);
     }
-    if (status == ADTOPK_OK) {
-        status = check_peers(config, err);
+    if (check_peers(config, err) != ADTOPK_OK) {
+        return blame(config, "peers", err);
     }
-    if (status == ADTOPK_OK) {
-        status = check_sockets(config, err);
+    if (config_check_keys(config, &key, err) != ADTOPK_OK) {
+        return blame(config, key, err);
     }
-    if (status == ADTOPK_OK && config->heartbeat_ms * 2 > config->peer_timeout_ms) {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT,
+    if (check_path("socket", config->socket, err) != ADTOPK_OK) {
+        return blame(config, "socket", err);
+    }
+    if (check_path("control_socket", config->control_socket, err) != ADTOPK_OK) {
+        return blame(config, "control_socket", err);
+    }
+    if (strcmp(config->socket, config->control_socket) == 0) {
+        (void)error_set(
+            err, ADTOPK_ERR_ARGUMENT, "socket and control_socket are both %s", config->socket);
+        return blame(config, "control_socket", err);
+    }
+    if (config->heartbeat_ms * 2 > config->peer_timeout_ms) {
+        (void)error_set(err, ADTOPK_ERR_ARGUMENT,
             "heartbeat_ms %llu is more than half of peer_timeout_ms %llu: peers would flap",
             (unsigned long long)config->heartbeat_ms, (unsigned long long)config->peer_timeout_ms);
+        return blame(config, "heartbeat_ms", err);
     }
-    if (status == ADTOPK_OK && config->chunk_size > config->window) {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT, "chunk_size %llu is more than window %llu",
+    if (config->chunk_size > config->window) {
+        (void)error_set(err, ADTOPK_ERR_ARGUMENT, "chunk_size %llu is more than window %llu",
             (unsigned long long)config->chunk_size, (unsigned long long)config->window);
+        return blame(config, "chunk_size", err);
     }
-    return status;
+    return ADTOPK_OK;
 }
 
 enum adtopk_status config_load(struct config *config, int argc, char *const *argv,
@@ -380,6 +444,8 @@ enum adtopk_status config_load(struct config *config, int argc, char *const *arg
     enum adtopk_status status;
 
     set_defaults(config);
+    config->argc = argc;
+    config->argv = argv;
     status = apply_arguments(NULL, &command, argc, argv, err);
     *action = command.action;
     if (status != ADTOPK_OK || command.action == CONFIG_HELP || command.action == CONFIG_VERSION) {
@@ -398,13 +464,14 @@ enum adtopk_status config_load(struct config *config, int argc, char *const *arg
     return status == ADTOPK_OK ? check(config, err) : status;
 }
 
-static void help_line(FILE *out, const char *flag, const char *argument, const char *help)
+static void help_line(
+    FILE *out, const char *margin, const char *flag, const char *argument, const char *help)
 {
     char left[64];
 
     (void)snprintf(left, sizeof(left), "%s%s%s", flag, argument != NULL ? " " : "",
         argument != NULL ? argument : "");
-    (void)fprintf(out, "  %-24s %s\n", left, help);
+    (void)fprintf(out, "%s%-24s %s\n", margin, left, help);
 }
 
 void config_help(FILE *out)
@@ -414,19 +481,21 @@ void config_help(FILE *out)
         "The adtopk daemon of one node: takes the gradients of its ranks, exchanges\n"
         "what counts with the other nodes, gives every rank the same update.\n\n");
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-        help_line(out, commands[i].flag, commands[i].argument, commands[i].help);
+        help_line(out, "  ", commands[i].flag, commands[i].argument, commands[i].help);
     }
     (void)fprintf(out, "\nSettings, with their defaults:\n");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         char flag[OPTION_NAME_SIZE];
 
         option_flag(&option_table[i], flag);
-        help_line(out, flag, option_table[i].argument, option_table[i].help);
+        help_line(out, option_table[i].live ? "* " : "  ", flag, option_table[i].argument,
+            option_table[i].help);
     }
     (void)fprintf(out,
         "\nEach setting is also a key of the configuration file (JSON, with _ for -)\n"
         "and a variable (ADTOPK_LOG_LEVEL for --log-level); flags win over variables,\n"
-        "variables over the file.\n");
+        "variables over the file. Those marked * may change while the daemon runs:\n"
+        "SIGHUP makes it read everything again (peers can be added, not removed).\n");
 }
 
 unsigned config_default_workers(long cores)

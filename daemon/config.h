@@ -2,6 +2,9 @@
  * The daemon's configuration: defaults, one JSON file, ADTOPK_* variables and flags, in rising
  * order. One table of options (config.c) yields the keys, the variables, the flags and --help.
  *
+ * Where each value is from is remembered, for errors and for --print-config. A running daemon reads
+ * everything again with config_reload().
+ *
  * The file is read strictly: an unknown or repeated key, a wrong type, a number out of range and
  * anything after the document are errors that name the file, the key and the line.
  */
@@ -14,48 +17,129 @@
 #include <stdio.h>
 
 #include "proto/error.h"
+#include "proto/keyfile.h"
 
 #define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
 #define CONFIG_ENDPOINT_SIZE 272
-#define CONFIG_SOURCE_SIZE 160
+#define CONFIG_GROUP_SIZE 33 /* of a group's name, including the NUL (useradd's limit) */
+#define CONFIG_FILE_SIZE 101
+#define CONFIG_SOURCE_SIZE 128
 #define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
+
+#define CONFIG_KEY_FILE_SIZE 512
+#define CONFIG_PEER_KEYS 2 /* the old and the new one while it changes */
 
 struct config_peer {
     uint16_t node;
     char endpoint[CONFIG_ENDPOINT_SIZE];
+    char keys[CONFIG_PEER_KEYS][KEYFILE_KEY_SIZE]; /* "" behind the last one */
 };
+
+/* Of what passes between nodes that have keys. */
+enum config_protection {
+    PROTECTION_CURVE, /* all is encrypted */
+    PROTECTION_NONE,  /* bulk is not, control is */
+    PROTECTION_COUNT
+};
+
+extern const char *const config_protection_names[PROTECTION_COUNT];
+
+enum config_layer { LAYER_DEFAULT, LAYER_FILE, LAYER_VARIABLE, LAYER_FLAG };
+
+/* Where a value is from. */
+struct config_source {
+    enum config_layer layer;
+    unsigned line; /* LAYER_FILE: where the value starts */
+};
+
+#define CONFIG_OPTIONS_MAX 64
 
 struct config {
     uint64_t node;
     char listen[CONFIG_ENDPOINT_SIZE]; /* "": no other nodes */
     struct config_peer *peers;
     size_t peer_count;
+    char key_file[CONFIG_KEY_FILE_SIZE]; /* "": no keys */
+    uint64_t data_protection;
+    char bulk_listen[CONFIG_ENDPOINT_SIZE]; /* "": see config_bulk_endpoint() */
     char socket[CONFIG_PATH_SIZE];
     char control_socket[CONFIG_PATH_SIZE];
+    char control_group[CONFIG_GROUP_SIZE];
     uint64_t workers; /* 0: as many as suit the machine */
     uint64_t log_level;
     uint64_t log_format;
-    char *policy;                           /* JSON text; NULL: the built-in default */
-    char policy_source[CONFIG_SOURCE_SIZE]; /* where it is from: "FILE:LINE", a variable, a flag */
+    char *policy; /* JSON text; NULL: the built-in default */
     bool insecure;
     uint64_t chunk_size; /* bytes */
     uint64_t window;     /* bytes */
     uint64_t peer_timeout_ms;
     uint64_t heartbeat_ms;
+    uint64_t stop_timeout_ms;
+
+    char file[CONFIG_FILE_SIZE];                     /* that was read, cut if longer; "": none */
+    struct config_source source[CONFIG_OPTIONS_MAX]; /* in the order of the options' table */
+    int argc;                                        /* as given to config_load(), */
+    char *const *argv;                               /* for config_reload() */
 };
 
 /* What the command line asks for. */
-enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_HELP, CONFIG_VERSION };
+enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_PRINT, CONFIG_HELP, CONFIG_VERSION };
 
 /**
  * Reads all layers. `environment` looks a variable up (getenv in the daemon). On an error the
  * status says whose it is: ADTOPK_ERR_STATE the command line's (usage), anything else the
- * configuration's. Free with config_free() in either case.
+ * configuration's. Free with config_free() in either case. argv is kept, for config_reload().
  */
 enum adtopk_status config_load(struct config *config, int argc, char *const *argv,
     char *(*environment)(const char *name), enum config_action *action, struct error *err);
 
 void config_free(struct config *config);
+
+/**
+ * Reads all layers again, as they were read for `running`, and checks that a running daemon can
+ * change to what they say: ADTOPK_ERR_STATE names a setting that needs a restart. `fresh` is to be
+ * freed with config_free() in either case.
+ */
+enum adtopk_status config_reload(const struct config *running, struct config *fresh,
+    char *(*environment)(const char *name), struct error *err);
+
+#define CONFIG_CHANGES_SIZE 512
+
+/** The keys in which two configurations differ, such as "log_level, peers"; "" if in none. */
+void config_changes(
+    const struct config *running, const struct config *fresh, char text[CONFIG_CHANGES_SIZE]);
+
+/** Appends a peer; ADTOPK_ERR_MEMORY. */
+enum adtopk_status config_add_peer(struct config *config, const struct config_peer *peer);
+
+/** The peer with this id, or NULL. */
+const struct config_peer *config_find_peer(const struct config *config, uint16_t node);
+
+/** Whether who has keys, and who needs them, fits together; part of config_load(). `key` gets the
+ * setting to blame. */
+enum adtopk_status config_check_keys(
+    const struct config *config, const char **key, struct error *err);
+
+/** Reads this node's keys, and checks them against the peers'. To be wiped with keyfile_wipe();
+ * empty if there is no key_file. */
+enum adtopk_status config_load_keys(
+    const struct config *config, struct keyfile_pair *pair, struct error *err);
+
+/** Where bulk is received in the clear; false if it is not. */
+bool config_bulk_endpoint(const struct config *config, char endpoint[CONFIG_ENDPOINT_SIZE]);
+
+/** What passes between nodes unprotected, as a sentence for the log; NULL if there is nothing, or
+ * if it stays on this machine. */
+const char *config_unprotected(const struct config *config);
+
+/** Checks the policy. The error names its source and the line of what is wrong in it. */
+enum adtopk_status config_check_policy(const struct config *config, struct error *err);
+
+/** Where the value of a setting is from: "default", "FILE:LINE", "ADTOPK_..." or "--...". */
+void config_where(const struct config *config, const char *key, char where[CONFIG_SOURCE_SIZE]);
+
+/** Prints all settings, and where each is from, as a JSON document; ADTOPK_ERR_MEMORY. */
+enum adtopk_status config_print(const struct config *config, FILE *out, struct error *err);
 
 /** The next variable of `environment` ("NAME=value", NULL-terminated, *at: where to go on) that is
  * called ADTOPK_* but is no setting and nothing else that adtopk knows: perhaps a slip of the pen.

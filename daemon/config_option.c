@@ -9,6 +9,8 @@
 #include "daemon/log.h"
 #include "daemon/workers.h"
 
+_Static_assert(OPTION_COUNT <= CONFIG_OPTIONS_MAX, "struct config has no room for its sources");
+
 #define FIELD(name) offsetof(struct config, name)
 #define MAX_NODE (UINT16_MAX - 1)
 
@@ -29,7 +31,28 @@ const struct option option_table[OPTION_COUNT] = {
         .type = OPTION_PEERS,
         .offset = FIELD(peers),
         .argument = "LIST",
-        .help = "the other nodes: N=ENDPOINT,..."},
+        .help = "the other nodes: N=ENDPOINT[#KEY[;KEY]],...",
+        .live = true},
+    {.key = "key_file",
+        .type = OPTION_TEXT,
+        .offset = FIELD(key_file),
+        .high = CONFIG_KEY_FILE_SIZE,
+        .argument = "PATH",
+        .help = "this node's keys, from adtopkctl keygen (none)",
+        .live = true},
+    {.key = "data_protection",
+        .type = OPTION_CHOICE,
+        .offset = FIELD(data_protection),
+        .high = PROTECTION_COUNT - 1,
+        .names = config_protection_names,
+        .argument = "KIND",
+        .help = "curve; none: bulk in the clear, control not (curve)"},
+    {.key = "bulk_listen",
+        .type = OPTION_TEXT,
+        .offset = FIELD(bulk_listen),
+        .high = CONFIG_ENDPOINT_SIZE,
+        .argument = "ENDPOINT",
+        .help = "where bulk comes in the clear (listen's port + 1)"},
     {.key = "socket",
         .type = OPTION_TEXT,
         .offset = FIELD(socket),
@@ -42,6 +65,12 @@ const struct option option_table[OPTION_COUNT] = {
         .high = CONFIG_PATH_SIZE,
         .argument = "PATH",
         .help = "socket for adtopkctl (/run/adtopk/control.sock)"},
+    {.key = "control_group",
+        .type = OPTION_TEXT,
+        .offset = FIELD(control_group),
+        .high = CONFIG_GROUP_SIZE,
+        .argument = "NAME",
+        .help = "group whose members may change things (adtopk)"},
     {.key = "workers",
         .type = OPTION_NUMBER,
         .offset = FIELD(workers),
@@ -54,19 +83,22 @@ const struct option option_table[OPTION_COUNT] = {
         .high = LEVEL_COUNT - 1,
         .names = log_level_names,
         .argument = "LEVEL",
-        .help = "error, warning, info or debug (info)"},
+        .help = "error, warning, info or debug (info)",
+        .live = true},
     {.key = "log_format",
         .type = OPTION_CHOICE,
         .offset = FIELD(log_format),
         .high = LOG_FORMAT_COUNT - 1,
         .names = log_format_names,
         .argument = "FORMAT",
-        .help = "text or json (text)"},
+        .help = "text or json (text)",
+        .live = true},
     {.key = "policy",
         .type = OPTION_POLICY,
         .offset = FIELD(policy),
         .argument = "JSON",
-        .help = "policy of jobs that bring none (adtopk, 1%)"},
+        .help = "policy of jobs that bring none (adtopk, 1%)",
+        .live = true},
     {.key = "insecure",
         .type = OPTION_SWITCH,
         .offset = FIELD(insecure),
@@ -99,6 +131,13 @@ const struct option option_table[OPTION_COUNT] = {
         .high = 600000,
         .argument = "MS",
         .help = "between signs of life on an idle link (1000)"},
+    {.key = "stop_timeout_ms",
+        .type = OPTION_NUMBER,
+        .offset = FIELD(stop_timeout_ms),
+        .high = 3600000,
+        .argument = "MS",
+        .help = "for steps under way to end after SIGTERM (10000)",
+        .live = true},
 };
 
 const struct option *option_find(const char *key, size_t length)
@@ -200,7 +239,7 @@ static void clear_peers(struct config *config)
 static enum adtopk_status add_peer(struct config *config, uint64_t node, const char *endpoint,
     size_t length, const char *where, struct error *err)
 {
-    struct config_peer *peers;
+    struct config_peer peer = {.node = (uint16_t)node};
 
     if (node > MAX_NODE) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: node %llu is not from 0 to %d", where,
@@ -213,19 +252,72 @@ static enum adtopk_status add_peer(struct config *config, uint64_t node, const c
     if (config->peer_count >= CORE_MAX_NODES) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: more than %d peers", where, CORE_MAX_NODES);
     }
-    peers = realloc(config->peers, (config->peer_count + 1) * sizeof(*peers));
-    if (peers == NULL) {
+    memcpy(peer.endpoint, endpoint, length);
+    if (config_add_peer(config, &peer) != ADTOPK_OK) {
         return error_set(err, ADTOPK_ERR_MEMORY, "%s: no memory for the peers", where);
     }
-    config->peers = peers;
-    peers += config->peer_count++;
-    peers->node = (uint16_t)node;
-    memcpy(peers->endpoint, endpoint, length);
-    peers->endpoint[length] = '\0';
     return ADTOPK_OK;
 }
 
-/* N=ENDPOINT,N=ENDPOINT,... */
+/* One more key of the peer that was added last. */
+static enum adtopk_status add_key(
+    struct config *config, const char *text, size_t length, const char *where, struct error *err)
+{
+    struct config_peer *peer = &config->peers[config->peer_count - 1];
+    char key[KEYFILE_KEY_SIZE] = "";
+    size_t count = 0;
+
+    while (count < CONFIG_PEER_KEYS && peer->keys[count][0] != '\0') {
+        count++;
+    }
+    if (count == CONFIG_PEER_KEYS) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: node %u has more than %d keys", where,
+            peer->node, CONFIG_PEER_KEYS);
+    }
+    if (length < sizeof(key)) {
+        memcpy(key, text, length);
+    }
+    if (!keyfile_is_key(key)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "%s: \"%.*s\" of node %u is not a key: 40 characters of Z85", where,
+            (int)(length < 60 ? length : 60), text, peer->node);
+    }
+    memcpy(peer->keys[count], key, sizeof(key));
+    return ADTOPK_OK;
+}
+
+/* KEY or KEY;KEY; neither sign is one of Z85's. */
+static enum adtopk_status add_keys_text(
+    struct config *config, const char *text, size_t length, const char *where, struct error *err)
+{
+    const char *end = text + length;
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (bool more = true; more && status == ADTOPK_OK;) {
+        const char *stop = memchr(text, ';', (size_t)(end - text));
+
+        more = stop != NULL;
+        stop = more ? stop : end;
+        status = add_key(config, text, (size_t)(stop - text), where, err);
+        text = more ? stop + 1 : stop;
+    }
+    return status;
+}
+
+/* ENDPOINT or ENDPOINT#KEYS. */
+static enum adtopk_status add_peer_text(struct config *config, uint64_t node, const char *text,
+    size_t length, const char *where, struct error *err)
+{
+    const char *sign = memchr(text, '#', length);
+    size_t endpoint = sign != NULL ? (size_t)(sign - text) : length;
+    enum adtopk_status status = add_peer(config, node, text, endpoint, where, err);
+
+    return status == ADTOPK_OK && sign != NULL
+               ? add_keys_text(config, sign + 1, length - endpoint - 1, where, err)
+               : status;
+}
+
+/* N=ENDPOINT#KEYS,N=ENDPOINT#KEYS,... */
 static enum adtopk_status set_peers_text(
     struct config *config, const char *text, const char *where, struct error *err)
 {
@@ -243,9 +335,10 @@ static enum adtopk_status set_peers_text(
         }
         if (end == NULL || errno != 0 || *end != '=') {
             return error_set(err, ADTOPK_ERR_ARGUMENT,
-                "%s: \"%.60s\" is not of the form N=ENDPOINT", where, text);
+                "%s: \"%.60s\" is not of the form N=ENDPOINT#KEY", where, text);
         }
-        status = add_peer(config, node, end + 1, length - (size_t)(end + 1 - text), where, err);
+        status =
+            add_peer_text(config, node, end + 1, length - (size_t)(end + 1 - text), where, err);
         text += length;
         text += *text == ',' ? 1 : 0;
     }
@@ -296,7 +389,6 @@ static enum adtopk_status set_policy_text(
     if (!object) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: a policy is an object, {...}", where);
     }
-    (void)snprintf(config->policy_source, sizeof(config->policy_source), "%.100s", where);
     return store_policy(config, text, strlen(text), where, err);
 }
 
@@ -330,34 +422,72 @@ static bool whole_number(const cJSON *value, uint64_t *number)
     return (double)*number == value->valuedouble;
 }
 
-static enum adtopk_status set_peer_json(
-    struct config *config, const cJSON *peer, const char *where, struct error *err)
+/* A key, or an array of keys. */
+static enum adtopk_status add_keys_json(
+    struct config *config, const cJSON *value, const char *where, struct error *err)
 {
-    const cJSON *node = NULL;
-    const cJSON *endpoint = NULL;
+    const cJSON *key = cJSON_IsArray(value) ? value->child : value;
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (key == NULL) {
+        return wrong_type(where, "a text, or an array of texts, as \"key\"", err);
+    }
+    for (; key != NULL && status == ADTOPK_OK; key = key == value ? NULL : key->next) {
+        status = cJSON_IsString(key)
+                     ? add_key(config, key->valuestring, strlen(key->valuestring), where, err)
+                     : wrong_type(where, "a text, or an array of texts, as \"key\"", err);
+    }
+    return status;
+}
+
+/* The fields of a peer, in the order of this list. */
+enum { PEER_NODE, PEER_ENDPOINT, PEER_KEY, PEER_FIELDS };
+static const char *const peer_fields[PEER_FIELDS] = {"node", "endpoint", "key"};
+
+static enum adtopk_status find_peer_fields(
+    const cJSON *peer, const cJSON *found[PEER_FIELDS], const char *where, struct error *err)
+{
     const cJSON *item;
-    uint64_t number = 0;
 
     cJSON_ArrayForEach(item, peer)
     {
-        const cJSON **seen = strcmp(item->string, "node") == 0       ? &node
-                             : strcmp(item->string, "endpoint") == 0 ? &endpoint
-                                                                     : NULL;
+        size_t at = 0;
 
-        if (seen == NULL || *seen != NULL) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s key \"%.40s\" of a peer", where,
-                seen == NULL ? "unknown" : "repeated", item->string);
+        while (at < PEER_FIELDS && strcmp(item->string, peer_fields[at]) != 0) {
+            at++;
         }
-        *seen = item;
+        if (at == PEER_FIELDS || found[at] != NULL) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s key \"%.40s\" of a peer", where,
+                at == PEER_FIELDS ? "unknown" : "repeated", item->string);
+        }
+        found[at] = item;
     }
-    if (!cJSON_IsObject(peer) || node == NULL || endpoint == NULL) {
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status set_peer_json(
+    struct config *config, const cJSON *peer, const char *where, struct error *err)
+{
+    const cJSON *found[PEER_FIELDS] = {NULL};
+    const cJSON *endpoint;
+    uint64_t number = 0;
+    enum adtopk_status status;
+
+    if (cJSON_IsObject(peer) && find_peer_fields(peer, found, where, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    endpoint = found[PEER_ENDPOINT];
+    if (found[PEER_NODE] == NULL || endpoint == NULL) {
         return wrong_type(where, "{\"node\": N, \"endpoint\": \"tcp://HOST:PORT\"}", err);
     }
-    if (!whole_number(node, &number) || !cJSON_IsString(endpoint)) {
+    if (!whole_number(found[PEER_NODE], &number) || !cJSON_IsString(endpoint)) {
         return wrong_type(where, "a whole number as \"node\" and a text as \"endpoint\"", err);
     }
-    return add_peer(
-        config, number, endpoint->valuestring, strlen(endpoint->valuestring), where, err);
+    status =
+        add_peer(config, number, endpoint->valuestring, strlen(endpoint->valuestring), where, err);
+    return status == ADTOPK_OK && found[PEER_KEY] != NULL
+               ? add_keys_json(config, found[PEER_KEY], where, err)
+               : status;
 }
 
 static enum adtopk_status set_peers_json(

@@ -6,6 +6,7 @@
 #define ADTOPK_CONFIG_OPTION_H
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,9 +30,10 @@ struct option {
     const char *const *names;
     const char *argument; /* how --help calls the value; NULL: none needed */
     const char *help;
+    bool live; /* may change while the daemon runs */
 };
 
-#define OPTION_COUNT 14
+#define OPTION_COUNT 19
 #define OPTION_NAME_SIZE 40
 
 extern const struct option option_table[OPTION_COUNT];

@@ -1,11 +1,15 @@
 #include "daemon/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,51 +33,68 @@ static const char *const kind_names[LOG_KIND_COUNT] = {
     [LOG_LIFE] = "life",
     [LOG_SESSION] = "session",
     [LOG_PEER] = "peer",
+    [LOG_REFUSED] = "refused",
     [LOG_CONTROL] = "control",
     [LOG_TRACE] = "trace",
 };
 
-/* A line under construction; what does not fit is cut, with room kept for the end. */
+/* A line under construction. A pipe takes PIPE_BUF bytes as a whole, or not at all. */
 struct line {
-    char text[6 * MESSAGE_SIZE + 256];
+    char text[PIPE_BUF];
     size_t size;
 };
 
-static void line_add(struct line *line, const char *text, size_t size)
+/* Room for the end of a line is always kept. False if the text does not fit. */
+static bool line_add(struct line *line, const char *text, size_t size)
 {
-    size_t room = sizeof(line->text) - 8 - line->size;
-
-    if (size > room) {
-        size = room;
+    if (size > sizeof(line->text) - 8 - line->size) {
+        return false;
     }
     memcpy(line->text + line->size, text, size);
     line->size += size;
+    return true;
 }
 
-static void line_text(struct line *line, const char *text)
+static bool line_text(struct line *line, const char *text)
 {
-    line_add(line, text, strlen(text));
+    return line_add(line, text, strlen(text));
+}
+
+/* The control characters U+0080 to U+009F, which some terminals obey. */
+static bool is_high_control(const char *text)
+{
+    return (unsigned char)text[0] == 0xC2 && (unsigned char)text[1] < 0xA0;
+}
+
+static bool line_character(struct line *line, const char *text, size_t length, bool json)
+{
+    unsigned char byte = (unsigned char)*text;
+    char code[8];
+
+    if (length == 0) {
+        return line_text(line, "?");
+    }
+    if (byte < 0x20 || byte == 0x7F || is_high_control(text)) {
+        (void)snprintf(code, sizeof(code), json ? "\\u%04x" : "\\x%02x",
+            byte == 0xC2 ? (unsigned)(unsigned char)text[1] : byte);
+        return line_text(line, code);
+    }
+    if (json && (byte == '"' || byte == '\\')) {
+        code[0] = '\\';
+        code[1] = *text;
+        return line_add(line, code, 2);
+    }
+    return line_add(line, text, length);
 }
 
 /* Names come from clients and peers: nothing in them may forge a line or upset a terminal. */
 static void line_escaped(struct line *line, const char *text, bool json)
 {
-    char code[8];
-
     while (*text != '\0') {
         size_t length = utf8_length(text);
-        unsigned char byte = (unsigned char)*text;
 
-        if (byte < 0x20 || byte == 0x7F) {
-            (void)snprintf(code, sizeof(code), json ? "\\u%04x" : "\\x%02x", byte);
-            line_text(line, code);
-        } else if (length == 0) {
-            line_text(line, "?");
-        } else {
-            if (json && (byte == '"' || byte == '\\')) {
-                line_text(line, "\\");
-            }
-            line_add(line, text, length);
+        if (!line_character(line, text, length, json)) {
+            return;
         }
         text += length > 0 ? length : 1;
     }
@@ -89,8 +110,8 @@ static uint64_t monotonic_ms(void)
 
 static bool budget_take(struct log_budget *budget)
 {
-    uint64_t now = monotonic_ms();
-    uint64_t earned = (now - budget->refilled_ms) / LOG_REFILL_MS;
+    const uint64_t now = monotonic_ms();
+    const uint64_t earned = (now - budget->refilled_ms) / LOG_REFILL_MS;
 
     if (earned > 0) {
         budget->left =
@@ -98,6 +119,8 @@ static bool budget_take(struct log_budget *budget)
         budget->refilled_ms += earned * LOG_REFILL_MS;
     }
     if (budget->left == 0) {
+        budget->first_ms = budget->dropped > 0 ? budget->first_ms : now;
+        budget->last_ms = now;
         budget->dropped++;
         return false;
     }
@@ -118,47 +141,132 @@ static void line_time(struct line *line)
         return;
     }
     (void)snprintf(text, sizeof(text), "%s.%06ldZ", date, now.tv_nsec / 1000);
-    line_text(line, text);
+    (void)line_text(line, text);
 }
 
-static void write_all(int fd, const char *bytes, size_t size)
+/* One line with one write(), and only if the descriptor takes it now: it may be a pipe that nobody
+ * reads, and cannot be made non-blocking, because others may share it. Lines are never longer than
+ * what a pipe takes at once. */
+static bool try_write(struct log *log, const char *bytes, size_t size)
 {
-    while (size > 0) {
-        ssize_t done = write(fd, bytes, size);
+    struct pollfd ready = {.fd = log->fd, .events = POLLOUT};
+    ssize_t done = -1;
 
-        if (done < 0 && errno == EINTR) {
-            continue;
-        }
-        if (done <= 0) {
-            return;
-        }
-        bytes += done;
-        size -= (size_t)done;
+    if (poll(&ready, 1, 0) == 1) {
+        do {
+            done = write(log->fd, bytes, size);
+        } while (done < 0 && errno == EINTR);
+    } else {
+        errno = EAGAIN;
     }
+    if (done == (ssize_t)size) {
+        log->torn = false;
+        return true;
+    }
+    log->lost_errno = done < 0 ? errno : ENOSPC;
+    log->torn = log->torn || done > 0;
+    return false;
 }
 
-static void emit(
-    const struct log *log, enum log_level level, enum log_kind kind, const char *message)
+/* Priorities of syslog(3), as the journal reads them from the start of a line. */
+static void line_priority(struct line *line, enum log_level level)
+{
+    static const char *const priorities[LEVEL_COUNT] = {
+        [LEVEL_ERROR] = "<3>",
+        [LEVEL_WARNING] = "<4>",
+        [LEVEL_INFO] = "<6>",
+        [LEVEL_DEBUG] = "<7>",
+    };
+
+    (void)line_text(line, priorities[level]);
+}
+
+static bool emit(struct log *log, enum log_level level, enum log_kind kind, const char *message)
 {
     bool json = log->format == LOG_FORMAT_JSON;
     struct line line = {.size = 0};
 
-    line_text(&line, json ? "{\"time\":\"" : "");
-    line_time(&line);
-    line_text(&line, json ? "\",\"level\":\"" : " ");
-    line_text(&line, log_level_names[level]);
-    line_text(&line, json ? "\",\"kind\":\"" : " ");
-    line_text(&line, kind_names[kind]);
-    line_text(&line, json ? "\",\"message\":\"" : ": ");
+    (void)line_text(&line, log->torn ? "\n" : "");
+    if (log->journal) {
+        line_priority(&line, level);
+    }
+    if (json || !log->journal) { /* the journal has times and levels of its own */
+        (void)line_text(&line, json ? "{\"time\":\"" : "");
+        line_time(&line);
+        (void)line_text(&line, json ? "\",\"level\":\"" : " ");
+        (void)line_text(&line, log_level_names[level]);
+        (void)line_text(&line, json ? "\",\"kind\":\"" : " ");
+    }
+    (void)line_text(&line, kind_names[kind]);
+    (void)line_text(&line, json ? "\",\"message\":\"" : ": ");
     line_escaped(&line, message, json);
     memcpy(line.text + line.size, json ? "\"}\n" : "\n", json ? 3 : 1); /* room is kept */
     line.size += json ? 3 : 1;
-    write_all(log->fd, line.text, line.size);
+    return try_write(log, line.text, line.size);
 }
 
-void log_init(struct log *log, int fd, enum log_level level, enum log_format format)
+/* False while the log still takes nothing. */
+static bool say_lost(struct log *log)
 {
-    *log = (struct log){.fd = fd, .level = level, .format = format};
+    char message[128];
+
+    if (log->lost == 0) {
+        return true;
+    }
+    (void)snprintf(message, sizeof(message), "%" PRIu64 " lines of the log are lost: %s", log->lost,
+        log->lost_errno == EAGAIN ? "nobody read them" : strerror(log->lost_errno));
+    if (!emit(log, LEVEL_WARNING, LOG_LIFE, message)) {
+        return false;
+    }
+    log->lost = 0;
+    return true;
+}
+
+static void put(struct log *log, enum log_level level, enum log_kind kind, const char *message)
+{
+    if (!say_lost(log) || !emit(log, level, kind, message)) {
+        log->lost++;
+    }
+}
+
+/* Not at once, or a flood would have a line of ours with every line of its own. */
+static void say_dropped(struct log *log, enum log_kind kind)
+{
+    struct log_budget *budget = &log->budget[kind];
+    const uint64_t now = monotonic_ms();
+    const uint64_t seconds = (budget->last_ms - budget->first_ms + 999) / 1000;
+    char message[128];
+
+    if (budget->dropped == 0 ||
+        (now - budget->last_ms < LOG_QUIET_MS && now - budget->first_ms < LOG_SAY_MS)) {
+        return;
+    }
+    (void)snprintf(message, sizeof(message),
+        "and %" PRIu64 " more lines of this kind in %" PRIu64 " s were left out", budget->dropped,
+        seconds > 0 ? seconds : 1);
+    budget->dropped = 0;
+    put(log, LEVEL_WARNING, kind, message);
+}
+
+/* systemd sets JOURNAL_STREAM to "device:inode" of the socket that it made standard error. */
+static bool is_journal(int fd, const char *journal_stream)
+{
+    struct stat file;
+    char name[64];
+
+    if (journal_stream == NULL || fstat(fd, &file) != 0) {
+        return false;
+    }
+    (void)snprintf(name, sizeof(name), "%llu:%llu", (unsigned long long)file.st_dev,
+        (unsigned long long)file.st_ino);
+    return strcmp(name, journal_stream) == 0;
+}
+
+void log_init(struct log *log, int fd, enum log_level level, enum log_format format,
+    const char *journal_stream)
+{
+    *log = (struct log){
+        .fd = fd, .level = level, .format = format, .journal = is_journal(fd, journal_stream)};
     for (int kind = 0; kind < LOG_KIND_COUNT; kind++) {
         log->budget[kind] = (struct log_budget){.left = LOG_BURST, .refilled_ms = monotonic_ms()};
     }
@@ -167,23 +275,25 @@ void log_init(struct log *log, int fd, enum log_level level, enum log_format for
 void log_write(struct log *log, enum log_level level, enum log_kind kind, const char *format, ...)
 {
     char message[MESSAGE_SIZE];
-    struct log_budget *budget = &log->budget[kind];
     va_list args;
 
     if (level > log->level) {
         return;
     }
-    if (kind != LOG_LIFE && kind != LOG_TRACE && !budget_take(budget)) {
+    if (kind != LOG_LIFE && kind != LOG_TRACE && !budget_take(&log->budget[kind])) {
         return;
     }
-    if (budget->dropped > 0) {
-        (void)snprintf(message, sizeof(message), "%llu lines of this kind were left out",
-            (unsigned long long)budget->dropped);
-        budget->dropped = 0;
-        emit(log, LEVEL_WARNING, kind, message);
-    }
+    say_dropped(log, kind);
     va_start(args, format);
     (void)vsnprintf(message, sizeof(message), format, args);
     va_end(args);
-    emit(log, level, kind, message);
+    put(log, level, kind, message);
+}
+
+void log_tick(struct log *log)
+{
+    (void)say_lost(log);
+    for (int kind = 0; kind < LOG_KIND_COUNT; kind++) {
+        say_dropped(log, (enum log_kind)kind);
+    }
 }

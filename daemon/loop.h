@@ -12,13 +12,15 @@
 
 struct loop;
 
-/** Opens everything that the configuration names. `config` and `log` must outlive the loop.
- * incarnation: random, not zero. NULL and err on failure: nothing is left open then. */
+/** Opens everything that the configuration names. `config` and `log` must outlive the loop, which
+ * changes both when it reads the configuration again, on SIGHUP. incarnation: random, not zero.
+ * NULL and err on failure: nothing is left open then. */
 struct loop *loop_create(
-    const struct config *config, struct log *log, uint64_t incarnation, struct error *err);
+    struct config *config, struct log *log, uint64_t incarnation, struct error *err);
 
-/** Serves until SIGTERM or SIGINT. From then on these signals have their default effect, so that
- * a second one ends the process at once. */
+/** Serves until SIGTERM or SIGINT, and then until all jobs have ended at a step boundary or
+ * stop_timeout_ms has passed. From the first one on these signals have their default effect, so
+ * that a second one ends the process at once. */
 void loop_run(struct loop *loop);
 
 /** Tells the ranks that the daemon stops, closes and frees everything. */

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "daemon/config.h"
-#include "daemon/core/policy.h"
 #include "daemon/log.h"
 #include "daemon/loop.h"
 #include "daemon/notify.h"
@@ -43,6 +42,16 @@ static void ignore_signals(void)
 
     (void)sigaction(SIGPIPE, &ignore, NULL);
     (void)sigaction(SIGXFSZ, &ignore, NULL);
+}
+
+/* SIGHUP means something to the loop only; one that comes before or after it must not kill us. */
+static void take_hangups(int how)
+{
+    sigset_t hangup;
+
+    (void)sigemptyset(&hangup);
+    (void)sigaddset(&hangup, SIGHUP);
+    (void)sigprocmask(how, &hangup, NULL);
 }
 
 static void raise_descriptor_limit(struct log *log)
@@ -79,7 +88,7 @@ static void notify(struct log *log, const char *state)
     }
 }
 
-static enum adtopk_status serve(const struct config *config, struct log *log, struct error *err)
+static enum adtopk_status serve(struct config *config, struct log *log, struct error *err)
 {
     uint64_t incarnation = 0;
     struct loop *loop;
@@ -96,28 +105,16 @@ static enum adtopk_status serve(const struct config *config, struct log *log, st
         "adtopkd " ADTOPK_VERSION " serves node %" PRIu64 " on %s, control on %s, %zu peers%s%s",
         config->node, config->socket, config->control_socket, config->peer_count,
         config->listen[0] != '\0' ? ", listening on " : "", config->listen);
-    if (config->insecure) {
-        log_write(log, LEVEL_WARNING, LOG_LIFE,
-            "insecure: traffic between nodes is neither encrypted nor authenticated");
+    if (config_unprotected(config) != NULL) {
+        log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", config_unprotected(config));
     }
     notify(log, "READY=1");
+    take_hangups(SIG_UNBLOCK);
     loop_run(loop);
-    notify(log, "STOPPING=1");
+    take_hangups(SIG_BLOCK);
     loop_destroy(loop);
     log_write(log, LEVEL_INFO, LOG_LIFE, "stopped");
     return ADTOPK_OK;
-}
-
-static enum adtopk_status check_policy(const struct config *config, struct error *err)
-{
-    struct policy policy;
-    struct error reason = {.code = ADTOPK_OK};
-
-    policy_default(&policy);
-    if (config->policy == NULL || policy_parse(&policy, config->policy, &reason) == ADTOPK_OK) {
-        return ADTOPK_OK;
-    }
-    return error_set(err, reason.code, "%.120s: %s", config->policy_source, reason.text);
 }
 
 static int report(const struct error *err)
@@ -130,7 +127,7 @@ static int report(const struct error *err)
     return EXIT_FAILED;
 }
 
-static void warn_of_variables(struct log *log)
+static void log_unknown_variables(struct log *log)
 {
     const char *variable;
     size_t at = 0;
@@ -141,23 +138,45 @@ static void warn_of_variables(struct log *log)
     }
 }
 
-static int run(const struct config *config, enum config_action action)
+static bool keys_are_good(const struct config *config, struct error *err)
+{
+    struct keyfile_pair pair;
+    bool good = config_load_keys(config, &pair, err) == ADTOPK_OK;
+
+    keyfile_wipe(&pair);
+    return good;
+}
+
+/* --check-config and --print-config. */
+static int show(const struct config *config, enum config_action action)
 {
     struct error err = {.code = ADTOPK_OK};
-    struct log log;
+    const char *variable;
+    size_t at = 0;
 
-    (void)check_policy(config, &err);
-    if (action == CONFIG_CHECK && err.code != ADTOPK_OK) {
+    while ((variable = config_unknown_variable(environ, &at)) != NULL) {
+        (void)fprintf(stderr, "adtopkd: warning: there is no setting for the variable %.*s\n",
+            (int)strcspn(variable, "="), variable);
+    }
+    if (config_check_policy(config, &err) != ADTOPK_OK || !keys_are_good(config, &err) ||
+        (action == CONFIG_PRINT && config_print(config, stdout, &err) != ADTOPK_OK)) {
         return report(&err);
     }
     if (action == CONFIG_CHECK) {
         (void)printf("the configuration is correct\n");
-        return EXIT_OK;
     }
+    return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
+}
+
+static int run(struct config *config)
+{
+    struct error err = {.code = ADTOPK_OK};
+    struct log log;
+
     log_init(&log, STDERR_FILENO, (enum log_level)config->log_level,
-        (enum log_format)config->log_format);
-    warn_of_variables(&log);
-    if (err.code != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
+        (enum log_format)config->log_format, getenv("JOURNAL_STREAM"));
+    log_unknown_variables(&log);
+    if (config_check_policy(config, &err) != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
         log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %s", err.text);
         return EXIT_FAILED;
     }
@@ -185,6 +204,7 @@ int main(int argc, char **argv)
     }
     return_large_memory();
     ignore_signals();
+    take_hangups(SIG_BLOCK);
     if (config_load(&config, argc, argv, getenv, &action, &err) != ADTOPK_OK) {
         code = report(&err);
     } else if (action == CONFIG_HELP) {
@@ -193,8 +213,10 @@ int main(int argc, char **argv)
     } else if (action == CONFIG_VERSION) {
         (void)printf("adtopkd " ADTOPK_VERSION "\n");
         code = EXIT_OK;
+    } else if (action == CONFIG_CHECK || action == CONFIG_PRINT) {
+        code = show(&config, action);
     } else {
-        code = run(&config, action);
+        code = run(&config);
     }
     config_free(&config);
     return code;

@@ -1,15 +1,21 @@
 #include "daemon/notify.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum adtopk_status notify_send(const char *state, struct error *err)
+#define PATIENCE_US 100000
+
+static enum adtopk_status send_state(const char *state, int flags, struct error *err)
 {
+    const struct timeval patience = {.tv_usec = PATIENCE_US};
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t length = path != NULL ? strlen(path) : 0;
@@ -31,11 +37,45 @@ enum adtopk_status notify_send(const char *state, struct error *err)
     if (fd < 0) {
         return error_set(err, ADTOPK_ERR_SYSTEM, "cannot make a socket: %s", strerror(errno));
     }
-    sent = sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address,
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    sent = sendto(fd, state, strlen(state), MSG_NOSIGNAL | flags, (const struct sockaddr *)&address,
         (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
     if (sent < 0) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot notify %.110s: %s", path, strerror(errno));
     }
     (void)close(fd);
     return sent < 0 ? ADTOPK_ERR_SYSTEM : ADTOPK_OK;
+}
+
+enum adtopk_status notify_send(const char *state, struct error *err)
+{
+    return send_state(state, 0, err);
+}
+
+void notify_try(const char *state)
+{
+    (void)send_state(state, MSG_DONTWAIT, NULL);
+}
+
+/* The number in a variable; 0 if there is none. */
+static uint64_t variable_number(const char *name)
+{
+    const char *text = getenv(name);
+    char *end = NULL;
+    unsigned long long number;
+
+    if (text == NULL || !isdigit((unsigned char)*text)) {
+        return 0;
+    }
+    errno = 0;
+    number = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0' ? number : 0;
+}
+
+uint64_t notify_watchdog_us(void)
+{
+    const bool ours =
+        getenv("WATCHDOG_PID") == NULL || variable_number("WATCHDOG_PID") == (uint64_t)getpid();
+
+    return ours ? variable_number("WATCHDOG_USEC") : 0;
 }

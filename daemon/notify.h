@@ -5,9 +5,19 @@
 #ifndef ADTOPK_NOTIFY_H
 #define ADTOPK_NOTIFY_H
 
+#include <stdint.h>
+
 #include "proto/error.h"
 
-/** Sends `state`, such as "READY=1". Without $NOTIFY_SOCKET nobody wants to know: ADTOPK_OK. */
+/** Sends `state`, such as "READY=1"; waits a moment if the manager is behind with reading. Without
+ * $NOTIFY_SOCKET nobody wants to know: ADTOPK_OK. */
 enum adtopk_status notify_send(const char *state, struct error *err);
+
+/** Sends what soon will be said again, and never waits: it may get lost. */
+void notify_try(const char *state);
+
+/** Within how many microseconds the manager wants to hear "WATCHDOG=1" from this process; 0: it
+ * does not ask for that. */
+uint64_t notify_watchdog_us(void);
 
 #endif

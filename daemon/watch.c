@@ -10,18 +10,16 @@ struct watch {
     uint16_t node;
     uint64_t strangers; /* when they were logged last; 0: never */
     uint64_t strangers_ms;
-    size_t peers;
-    bool up[]; /* as last logged, in the core's order */
+    bool up[CORE_MAX_NODES]; /* as last logged, in the core's order */
 };
 
-struct watch *watch_create(size_t peers, uint16_t node, struct log *log)
+struct watch *watch_create(uint16_t node, struct log *log)
 {
-    struct watch *watch = calloc(1, sizeof(*watch) + peers * sizeof(watch->up[0]));
+    struct watch *watch = calloc(1, sizeof(*watch));
 
     if (watch != NULL) {
         watch->log = log;
         watch->node = node;
-        watch->peers = peers;
     }
     return watch;
 }
@@ -51,7 +49,7 @@ void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms)
 {
     struct peer_info peer;
 
-    for (uint32_t i = 0; i < watch->peers && core_peer_info(core, i, &peer); i++) {
+    for (uint32_t i = 0; i < CORE_MAX_NODES && core_peer_info(core, i, &peer); i++) {
         if (peer.up != watch->up[i]) {
             watch->up[i] = peer.up;
             log_write(watch->log, peer.up ? LEVEL_INFO : LEVEL_WARNING, LOG_PEER, "node %u is %s",

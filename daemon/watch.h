@@ -5,7 +5,6 @@
 #ifndef ADTOPK_WATCH_H
 #define ADTOPK_WATCH_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "daemon/core/inspect.h"
@@ -13,9 +12,9 @@
 
 struct watch;
 
-/** For a node with this id and as many peers; `log` must outlive it. To be freed with free(); NULL
+/** For a node with this id; `log` must outlive it. To be freed with free(); NULL
  * without memory. */
-struct watch *watch_create(size_t peers, uint16_t node, struct log *log);
+struct watch *watch_create(uint16_t node, struct log *log);
 
 /** Logs what has changed since the last look; of strangers at most once a minute. */
 void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* A growing ring of computes; its lock is the owner's. */
 struct queue {
@@ -14,8 +15,14 @@ struct queue {
     size_t count;
 };
 
+struct worker {
+    struct workers *workers;
+    pthread_t thread;
+    atomic_uint_least64_t since_us; /* its compute has been running; 0: none is */
+};
+
 struct workers {
-    pthread_mutex_t lock; /* guards all but the last three */
+    pthread_mutex_t lock; /* guards all from here to `finished` */
     pthread_cond_t wake;
     struct queue waiting;
     struct queue done; /* has room for every compute that is under way */
@@ -25,7 +32,7 @@ struct workers {
     void (*notify)(void *context);
     void *context;
     unsigned count;
-    pthread_t thread[];
+    struct worker worker[];
 };
 
 static bool queue_reserve(struct queue *queue, size_t wanted)
@@ -68,9 +75,25 @@ static struct compute *queue_get(struct queue *queue)
     return compute;
 }
 
+static uint64_t monotonic_us(void)
+{
+    struct timespec now = {0};
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static void run(struct worker *self, struct compute *compute)
+{
+    atomic_store_explicit(&self->since_us, monotonic_us(), memory_order_relaxed);
+    compute->run(compute);
+    atomic_store_explicit(&self->since_us, 0, memory_order_relaxed);
+}
+
 static void *worker(void *argument)
 {
-    struct workers *workers = argument;
+    struct worker *self = argument;
+    struct workers *workers = self->workers;
 
     (void)pthread_mutex_lock(&workers->lock);
     for (;;) {
@@ -85,7 +108,7 @@ static void *worker(void *argument)
         compute = queue_get(&workers->waiting);
         workers->running++;
         (void)pthread_mutex_unlock(&workers->lock);
-        compute->run(compute);
+        run(self, compute);
         (void)pthread_mutex_lock(&workers->lock);
         workers->running--;
         queue_put(&workers->done, compute);
@@ -101,13 +124,15 @@ static void *worker(void *argument)
 /* Signals belong to the loop's thread. */
 static int start_thread(struct workers *workers)
 {
+    struct worker *self = &workers->worker[workers->count];
     sigset_t all;
     sigset_t old;
     int code;
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    code = pthread_create(&workers->thread[workers->count], NULL, worker, workers);
+    self->workers = workers;
+    code = pthread_create(&self->thread, NULL, worker, self);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (code == 0) {
         workers->count++;
@@ -125,7 +150,7 @@ struct workers *workers_create(
             err, ADTOPK_ERR_ARGUMENT, "%u workers: 1 to %d are possible", count, WORKERS_MAX);
         return NULL;
     }
-    workers = calloc(1, sizeof(*workers) + count * sizeof(workers->thread[0]));
+    workers = calloc(1, sizeof(*workers) + count * sizeof(workers->worker[0]));
     if (workers == NULL) {
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for %u workers", count);
         return NULL;
@@ -181,6 +206,22 @@ bool workers_finished(const struct workers *workers)
     return atomic_load_explicit(&workers->finished, memory_order_acquire) > 0;
 }
 
+uint64_t workers_longest_us(const struct workers *workers)
+{
+    const uint64_t now = monotonic_us();
+    uint64_t longest = 0;
+
+    for (unsigned i = 0; i < workers->count; i++) {
+        const uint64_t since =
+            atomic_load_explicit(&workers->worker[i].since_us, memory_order_relaxed);
+
+        if (since > 0 && since < now && now - since > longest) {
+            longest = now - since;
+        }
+    }
+    return longest;
+}
+
 void workers_destroy(struct workers *workers)
 {
     if (workers == NULL) {
@@ -191,7 +232,7 @@ void workers_destroy(struct workers *workers)
     (void)pthread_cond_broadcast(&workers->wake);
     (void)pthread_mutex_unlock(&workers->lock);
     for (unsigned i = 0; i < workers->count; i++) {
-        (void)pthread_join(workers->thread[i], NULL);
+        (void)pthread_join(workers->worker[i].thread, NULL);
     }
     (void)pthread_cond_destroy(&workers->wake);
     (void)pthread_mutex_destroy(&workers->lock);

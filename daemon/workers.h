@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "daemon/core/core.h"
 #include "proto/error.h"
@@ -30,6 +31,9 @@ struct compute *workers_take(struct workers *workers);
 
 /** Cheap, approximate: there may be something to take. */
 bool workers_finished(const struct workers *workers);
+
+/** For how many microseconds the compute that has been running longest has been; 0: none runs. */
+uint64_t workers_longest_us(const struct workers *workers);
 
 /** Waits for the computes that are running, drops those that wait, ends the threads. */
 void workers_destroy(struct workers *workers);

@@ -108,8 +108,12 @@ struct error *client_open_error(void);
 /** The checks that every call begins with: this process's context, and not failed. */
 enum adtopk_status client_enter(adtopk_context *context);
 
+/** As client_enter(), but what was reached before the session ended can still be read. */
+enum adtopk_status client_enter_to_read(adtopk_context *context);
+
 /** ... and committed, and the tensor exists. */
-enum adtopk_status client_enter_tensor(adtopk_context *context, const char *call, uint32_t tensor);
+enum adtopk_status client_enter_tensor(
+    adtopk_context *context, const char *call, uint32_t tensor, bool reads);
 
 /** True in a forked child of the process that opened the context. */
 bool client_is_elsewhere(const adtopk_context *context);

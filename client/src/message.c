@@ -64,9 +64,28 @@ enum adtopk_status client_enter(adtopk_context *context)
     return client_check_page(context);
 }
 
-enum adtopk_status client_enter_tensor(adtopk_context *context, const char *call, uint32_t tensor)
+/* What was reached before the session ended can still be read: a step that was done, and the
+ * updates of the last one. */
+static bool may_still_read(const adtopk_context *context)
 {
-    const enum adtopk_status status = client_enter(context);
+    if (context == NULL || !context->committed || client_is_elsewhere(context)) {
+        return false;
+    }
+    return context->step_state == CLIENT_STEP_NEW
+               ? context->accepted != 0
+               : context->step_state == CLIENT_STEP_ENDED &&
+                     atomic_load(&context->ring.page->steps_done) > context->step;
+}
+
+enum adtopk_status client_enter_to_read(adtopk_context *context)
+{
+    return may_still_read(context) ? ADTOPK_OK : client_enter(context);
+}
+
+enum adtopk_status client_enter_tensor(
+    adtopk_context *context, const char *call, uint32_t tensor, bool reads)
+{
+    const enum adtopk_status status = reads ? client_enter_to_read(context) : client_enter(context);
 
     if (status != ADTOPK_OK) {
         return status;

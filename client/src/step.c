@@ -21,7 +21,7 @@ static enum adtopk_status step_begin(adtopk_context *context, const char *call)
 
 enum adtopk_status adtopk_push(adtopk_context *context, uint32_t tensor, const void *gradient)
 {
-    enum adtopk_status status = client_enter_tensor(context, "adtopk_push()", tensor);
+    enum adtopk_status status = client_enter_tensor(context, "adtopk_push()", tensor, false);
     struct local_entry entry = {.type = LOCAL_PUSH, .tensor = tensor};
     struct client_tensor *pushed;
 
@@ -96,7 +96,8 @@ static enum adtopk_status step_await_tensor(adtopk_context *context, uint32_t te
 
 enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor)
 {
-    enum adtopk_status status = client_enter_tensor(context, "adtopk_wait()", tensor);
+    const bool ended = context != NULL && context->step_state == CLIENT_STEP_ENDED;
+    enum adtopk_status status = client_enter_tensor(context, "adtopk_wait()", tensor, ended);
     struct client_tensor *awaited;
 
     if (status != ADTOPK_OK) {
@@ -129,7 +130,7 @@ static bool step_is_done(const adtopk_context *context, uint64_t step)
 
 enum adtopk_status adtopk_step_wait(adtopk_context *context)
 {
-    enum adtopk_status status = client_enter(context);
+    enum adtopk_status status = client_enter_to_read(context);
 
     if (status == ADTOPK_OK && !context->committed) {
         status =

@@ -35,7 +35,7 @@ static enum adtopk_status update_check_state(
 enum adtopk_status adtopk_update(
     adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
 {
-    enum adtopk_status status = client_enter_tensor(context, "adtopk_update()", tensor);
+    enum adtopk_status status = client_enter_tensor(context, "adtopk_update()", tensor, true);
     struct adtopk_update found = {0};
     struct local_update from;
 

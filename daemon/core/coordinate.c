@@ -167,12 +167,44 @@ static enum adtopk_status decide_rounds(
     return status;
 }
 
+/* Whether every member holds for the next policy. */
+static bool all_hold(const struct job *job)
+{
+    if (job->next_plan == NULL) {
+        return false;
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (join_in_view(member) && member->holds != job->next_plan->change.version) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The policy from now on: the next one if all hold for it; otherwise the newest that is in force
+ * anywhere, because some nodes may have heard a commit that others did not. */
+static void fill_policy(const struct job *job, Adtopk__PeerPolicy *policy)
+{
+    uint32_t newest = job->plan->change.version;
+
+    switch_fill(all_hold(job) ? job->next_plan : job->plan, policy);
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct store_policy *newer = job->member[i]->newer;
+        if (newer != NULL && newer->change.version > newest) {
+            newest = newer->change.version;
+            switch_fill_change(&newer->change, newer->text, policy);
+        }
+    }
+}
+
 static void send_commit(struct job *job, struct decision *decision)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
-    uint32_t *bucket = malloc(job->buckets * sizeof(*bucket));
-    uint64_t *step = malloc(job->buckets * sizeof(*step));
+    Adtopk__PeerPolicy policy;
+    uint32_t *bucket = malloc(job->plan->buckets * sizeof(*bucket));
+    uint64_t *step = malloc(job->plan->buckets * sizeof(*step));
 
     decision->list = malloc((decision->count + 1) * sizeof(*decision->list));
     if (bucket == NULL || step == NULL || decision->list == NULL) {
@@ -181,15 +213,18 @@ static void send_commit(struct job *job, struct decision *decision)
         for (size_t i = 0; i < decision->count; i++) {
             decision->list[i] = &decision->round[i];
         }
+        fill_policy(job, &policy);
+        commit.policy = policy.version > 0 ? &policy : NULL;
+        commit.split_policy = job->plan->change.version;
         commit.view = job->proposed;
         commit.delivered = decision->list;
         commit.n_delivered = decision->count;
         commit.split = bucket;
         commit.split_step = step;
-        for (uint32_t b = 0; b < job->buckets; b++) {
-            if (job->round[b].split_step != UINT64_MAX) {
+        for (uint32_t b = 0; b < job->plan->buckets; b++) {
+            if (job->plan->round[b].split_step != UINT64_MAX) {
                 bucket[commit.n_split++] = b;
-                step[commit.n_split_step++] = job->round[b].split_step;
+                step[commit.n_split_step++] = job->plan->round[b].split_step;
             }
         }
         job->proposed = 0;
@@ -219,6 +254,27 @@ static void conclude(struct job *job)
     free(decision.round);
 }
 
+/* Keeps the policy of an answer if it is newer than ours. */
+static enum adtopk_status note_policy(
+    const struct job *job, struct member *member, const Adtopk__PeerPolicy *policy)
+{
+    free(member->newer);
+    member->newer = NULL;
+    if (policy == NULL || policy->version <= job->plan->change.version) {
+        return ADTOPK_OK;
+    }
+    if (strlen(policy->text) >= POLICY_TEXT_SIZE) {
+        return ADTOPK_ERR_PROTOCOL;
+    }
+    member->newer = calloc(1, sizeof(*member->newer));
+    if (member->newer == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    member->newer->change = switch_change(policy);
+    (void)strcpy(member->newer->text, policy->text);
+    return ADTOPK_OK;
+}
+
 static enum adtopk_status note_state(struct member *member, const Adtopk__PeerState *state)
 {
     uint32_t *delivered = malloc(state->n_delivered * sizeof(*delivered) + 1);
@@ -234,6 +290,8 @@ static enum adtopk_status note_state(struct member *member, const Adtopk__PeerSt
     member->delivered_count = (uint32_t)state->n_delivered;
     member->answered = true;
     member->fresh = state->fresh;
+    member->holds = state->held;
+    member->has = state->policy != NULL ? state->policy->version : 0;
     member->steps_done = state->steps_done;
     member->ops_done = state->ops_done;
     return ADTOPK_OK;
@@ -241,10 +299,10 @@ static enum adtopk_status note_state(struct member *member, const Adtopk__PeerSt
 
 static bool state_is_valid(const struct job *job, const Adtopk__PeerState *state)
 {
-    bool valid = state->n_delivered <= job->rounds;
+    bool valid = state->n_delivered <= job->plan->rounds;
 
     for (size_t i = 0; valid && i < state->n_delivered; i++) {
-        valid = state->delivered[i] < job->rounds;
+        valid = state->delivered[i] < job->plan->rounds;
     }
     return valid;
 }
@@ -267,11 +325,15 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
         coordinate(job);
         return;
     }
-    if (note_state(member, state) != ADTOPK_OK) {
+    if (note_state(member, state) != ADTOPK_OK ||
+        note_policy(job, member, state->policy) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the state of node %u", from);
         return;
     }
-    view_learn_splits(job, state->split, state->n_split, state->split_step, state->n_split_step);
+    if ((state->policy != NULL ? state->policy->version : 0) == job->plan->change.version) {
+        view_learn_splits(
+            job, state->split, state->n_split, state->split_step, state->n_split_step);
+    }
     for (unsigned i = 0; i < job->members; i++) {
         if (join_in_view(job->member[i]) && !job->member[i]->answered) {
             return;

@@ -17,7 +17,7 @@ static uint8_t *result_at(const struct job *job, uint64_t offset)
 /* The bytes of one tensor's update; *size receives their number. NULL without memory. */
 static uint8_t *encode_tensor(const struct job *job, uint32_t t, size_t *size)
 {
-    const struct local_update *update = plan_update(job, t);
+    const struct local_update *update = layout_update(job, t);
     size_t list = (size_t)update->count * sizeof(uint32_t);
     bool dense = (update->forms & LOCAL_FORM_LIST) == 0;
     size_t body = dense ? (size_t)update->numel * sizeof(float) : 2 * list;
@@ -98,11 +98,12 @@ static enum adtopk_status bad_copy(const struct job *job, uint32_t t, struct err
 static enum adtopk_status decode_list(
     struct job *job, uint32_t t, const uint8_t *bytes, size_t size, struct error *err)
 {
-    struct local_update *update = plan_update(job, t);
+    struct local_update *update = layout_update(job, t);
     uint64_t count = size / (2 * sizeof(uint32_t));
     uint32_t *index = (uint32_t *)(void *)result_at(job, update->index_offset);
     float *value = (float *)(void *)result_at(job, update->value_offset);
     float *dense = (float *)(void *)result_at(job, update->dense_offset);
+    bool wants_dense = (job->tensor[t].spec.forms & LOCAL_FORM_DENSE) != 0;
 
     if (update->index_offset == 0 || size % (2 * sizeof(uint32_t)) != 0 ||
         count > update->capacity) {
@@ -115,21 +116,21 @@ static enum adtopk_status decode_list(
             return bad_copy(job, t, err);
         }
     }
-    if (update->dense_offset != 0) {
+    if (wants_dense) {
         (void)memset(dense, 0, update->numel * sizeof(*dense));
         for (uint64_t i = 0; i < count; i++) {
             dense[index[i]] = value[i];
         }
     }
     update->count = count;
-    update->forms = LOCAL_FORM_LIST | (update->dense_offset != 0 ? LOCAL_FORM_DENSE : 0u);
+    update->forms = LOCAL_FORM_LIST | (wants_dense ? LOCAL_FORM_DENSE : 0u);
     return ADTOPK_OK;
 }
 
 static enum adtopk_status decode_tensor(
     struct job *job, uint32_t t, struct payload_reader *reader, struct error *err)
 {
-    struct local_update *update = plan_update(job, t);
+    struct local_update *update = layout_update(job, t);
     size_t dense = (size_t)update->numel * sizeof(float);
     size_t list = (size_t)update->capacity * 2 * sizeof(uint32_t);
     const uint8_t *bytes;
@@ -144,7 +145,7 @@ static enum adtopk_status decode_tensor(
             return err->code;
         }
     } else {
-        if (size != 1 + dense || bytes[0] != LOCAL_FORM_DENSE || update->dense_offset == 0) {
+        if (size != 1 + dense || bytes[0] != LOCAL_FORM_DENSE) {
             return bad_copy(job, t, err);
         }
         (void)memcpy(result_at(job, update->dense_offset), bytes + 1, dense);

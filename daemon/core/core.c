@@ -9,7 +9,7 @@
 #include "daemon/core/model.h"
 
 const struct machine_table *const core_machines[] = {
-    &job_machine, &rank_machine, &step_machine, &round_machine, NULL};
+    &job_machine, &rank_machine, &step_machine, &round_machine, &switch_machine, NULL};
 
 /* Room for the actions of jobs that have ended but were not told yet. */
 #define ACTIONS_MIN 1024u
@@ -101,7 +101,7 @@ bool core_next_action(struct core *core, struct action *action)
         return false;
     }
     *action = core->queue[core->queue_head];
-    if (action->type == ACTION_FAILED) {
+    if (action->error != NULL) {
         core->told = failure_of(action->error);
     }
     core->queue_head = (core->queue_head + 1) % core->queue_size;
@@ -132,6 +132,7 @@ static void compute_done(struct compute *compute)
     }
     if (!job_ended(job)) {
         view_try_answer(job);
+        verify_try(job);
     }
 }
 
@@ -285,10 +286,38 @@ enum adtopk_status core_add_peer(struct core *core, uint16_t node, uint64_t now_
     return links_add_peer(core->links, node, now_us);
 }
 
+enum adtopk_status core_set_default_policy(struct core *core, const char *json, struct error *err)
+{
+    struct policy policy;
+    enum adtopk_status status = ADTOPK_OK;
+
+    policy_default(&policy);
+    if (json != NULL) {
+        status = policy_parse(&policy, json, err);
+    }
+    if (status == ADTOPK_OK) {
+        core->policy = policy;
+    }
+    return status;
+}
+
+void core_set_trace(struct core *core, void (*trace)(void *context, const char *line))
+{
+    core->config.trace = trace;
+}
+
 static void check_jobs(struct core *core)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->next) {
         job_check_time(job);
+    }
+}
+
+/* What is under way may come to its end first. */
+static void stop_jobs(struct core *core)
+{
+    for (struct job *job = core->jobs; core->stopping && job != NULL; job = job->next) {
+        job_stop(job);
     }
 }
 
@@ -326,9 +355,13 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
         break;
     case EVENT_COMPUTE_DONE: compute_done(event->compute); break;
     case EVENT_TIMER: check_jobs(core); break;
+    case EVENT_POLICY: status = switch_request(core, event, err); break;
+    case EVENT_VERIFY: status = verify_request(core, event, err); break;
+    case EVENT_STOP: core->stopping = true; break;
     default: status = rank_event(core, event, err); break;
     }
     fail_starved_jobs(core);
+    stop_jobs(core);
     if (core->peers > 0 && links_deadline(core->links) <= core->now_us) {
         links_tick(core->links, core->now_us); /* what this event queued goes out now */
     }

@@ -26,6 +26,7 @@
 #define CORE_MAX_NODES 1024
 #define CORE_MAX_WORLD 65536
 #define CORE_MAX_TENSORS 65536
+#define CORE_STORE_PARTS 2u
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
 #define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
@@ -35,7 +36,8 @@ struct core;
 /* One piece of compute. The driver calls run() once, on any thread, and hands it back. */
 struct compute {
     void (*run)(struct compute *compute);
-    uint64_t bytes; /* memory it will move, about: small ones are cheaper inline */
+    uint64_t bytes;  /* memory it will move, about: small ones are cheaper inline */
+    unsigned thread; /* set by the driver: who runs it, below core_config.threads */
 };
 
 /* A session is one rank's connection to this daemon; the driver numbers them, never reusing a
@@ -164,13 +166,19 @@ struct core_memory {
     /* The arena from which all ranks of this node read updates. *existing: it holds what an
      * earlier core of this node left there. */
     void *(*results)(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err);
-    /* Residuals and their state: outlives the core. */
-    void *(*store)(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err);
+    /* `size` bytes of the results at `offset` may be written from now on. NULL: all may be. */
+    enum adtopk_status (*reserve_results)(
+        void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err);
+    /* Residuals and their state: outlives the core. A job has part 0, and part 1 while its ranks
+     * have residuals of their own. */
+    void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,
+        struct error *err);
+    void (*drop_store)(void *context, uint64_t job, unsigned part);
     /* The session's gradients, or the job's results and store, are no longer used. */
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */
     void (*release_job)(void *context, uint64_t job);
-    /* Whether store() would find an existing one; NULL: it never does. */
+    /* Whether store() would find an existing part 0; NULL: it never does. */
     bool (*has_store)(void *context, uint64_t job);
 };
 
@@ -183,6 +191,9 @@ struct core_config {
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);
     void *transmit_context;
+    /* Threads that run computes, if a pass that is cut short with the daemon is to be repeated from
+     * the store; 0: the store ends with the daemon. */
+    unsigned threads;
     uint64_t segment;   /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
     const char *policy; /* JSON: the default policy; NULL for the built-in one */
     /* One line per decision, for traces and failed tests; may be NULL. */
@@ -199,6 +210,15 @@ struct core *core_create(const struct core_config *config, struct error *err);
 /** Drops everything at once, as a crash would: stores and results keep what they hold. Computes
  * must not be running. */
 void core_destroy(struct core *core);
+
+/* What may change while the core runs. */
+
+/** The default policy of jobs that are opened from now on; JSON, NULL for the built-in one. On an
+ * error the old one stays. */
+enum adtopk_status core_set_default_policy(struct core *core, const char *json, struct error *err);
+
+/** Where trace lines go from now on, with core_config's context; NULL: nowhere. */
+void core_set_trace(struct core *core, void (*trace)(void *context, const char *line));
 
 enum adtopk_status core_add_peer(struct core *core, uint16_t node, uint64_t now_us);
 

@@ -19,10 +19,10 @@ void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit)
         if (held->operation || held->number != job->store->steps_done) {
             continue;
         }
-        for (uint32_t r = 0; r < job->rounds; r++) {
+        for (uint32_t r = 0; r < job->plan->rounds; r++) {
             if ((held->bucket == r || held->bucket == ALL_ROUNDS) &&
-                step_round_active(job, &job->round[r])) {
-                round_fetch(&job->round[r], (uint16_t)held->holder);
+                step_round_active(job, &job->plan->round[r])) {
+                round_fetch(&job->plan->round[r], (uint16_t)held->holder);
             }
         }
     }
@@ -34,7 +34,7 @@ static bool first_copy(struct job *job, uint16_t node, uint32_t round)
     struct member *member = join_member(job, node);
 
     if (member->copied == NULL) {
-        member->copied = calloc((size_t)job->rounds + 1, sizeof(*member->copied));
+        member->copied = calloc((size_t)job->plan->rounds + 1, sizeof(*member->copied));
     }
     if (member->copied == NULL) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", node);
@@ -50,13 +50,16 @@ static bool first_copy(struct job *job, uint16_t node, uint32_t round)
 
 static void send_held(struct job *job, const struct fetch *fetch)
 {
-    uint32_t at = fetch->op ? job->rounds : fetch->bucket;
-    const struct round *round = fetch->op ? &job->op_round : &job->round[at];
+    uint32_t at = fetch->op ? job->plan->rounds : fetch->bucket;
+    const struct round *round = fetch->op ? &job->op_round : &job->plan->round[at];
     uint64_t done = fetch->op ? job->store->ops_done : job->store->steps_done;
 
-    if (at > job->rounds || (!fetch->op && at == job->rounds)) {
+    if (at > job->plan->rounds || (!fetch->op && at == job->plan->rounds)) {
         job->core->bad_messages++;
         return;
+    }
+    if (fetch->view != job->view) {
+        return; /* the asker goes on to this view, and asks again in it */
     }
     if ((fetch->number + 1 == done ||
             (fetch->number == done && round->machine.state == ROUND_DELIVERED)) &&
@@ -94,7 +97,7 @@ void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *mess
     for (fetch = job->fetches; fetch != NULL; fetch = fetch->next) {
         waiting += fetch->node == from ? 1 : 0;
     }
-    if (held == NULL || join_member(job, from) == NULL || waiting > job->rounds) {
+    if (held == NULL || join_member(job, from) == NULL || waiting > job->plan->rounds) {
         job->core->bad_messages++; /* nobody asks for more than every round and an operation */
         return;
     }
@@ -104,6 +107,7 @@ void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *mess
         return;
     }
     *fetch = (struct fetch){.next = job->fetches,
+        .view = message->view,
         .node = from,
         .number = held->number,
         .bucket = held->bucket,

@@ -2,8 +2,9 @@
  * Payload frames from other nodes: checked, and given to the round they belong to.
  *
  * A frame that its round cannot take yet is parked with the round: the sender may be a step ahead,
- * its view's commit may still be on the way to us, or our own gradients are not there yet. Parked
- * frames are taken when their round begins its exchange, and dropped when their view is over.
+ * or our own gradients are not there yet. Parked frames are taken when their round begins its
+ * exchange, and dropped when their view is over. A frame of a view whose commit is still on the way
+ * to us, or whose plan is just being switched to, waits with the job: its round may not exist yet.
  * Forged, foreign and stale frames are counted and dropped.
  */
 #include <stdlib.h>
@@ -99,17 +100,76 @@ void frame_drop_parked(struct round *round, uint32_t view, uint64_t number)
     }
 }
 
+/* The plan that the frame's round belongs to is not in force here yet. */
+static bool is_early(const struct job *job, const struct payload_header *header)
+{
+    return header->kind == FRAME_STEP &&
+           (header->view > job->view || job->policy_switch.state == SWITCH_MOVING);
+}
+
+static void keep_early(
+    struct job *job, uint16_t node, const struct payload_header *header, struct buffer *frame)
+{
+    struct member *member = join_member(job, node);
+    struct parked *parked = malloc(sizeof(*parked));
+    struct error error;
+
+    if (parked == NULL || member->early >= PARKED_MAX * (uint64_t)job->tensors) {
+        (void)error_set(&error, parked == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_ERR_PROTOCOL,
+            "no room to keep another frame of node %u", node);
+        free(parked);
+        job_fail(job, &error, true);
+        return;
+    }
+    *parked = (struct parked){
+        .next = job->early, .node = node, .header = *header, .frame = buffer_ref(frame)};
+    job->early = parked;
+    member->early++;
+}
+
+static struct parked *take_early(struct job *job)
+{
+    struct parked *parked = job->early;
+
+    job->early = NULL;
+    for (unsigned i = 0; i < job->members; i++) {
+        job->member[i]->early = 0;
+    }
+    return parked;
+}
+
+void frame_release_early(struct job *job)
+{
+    for (struct parked *parked = take_early(job), *next; parked != NULL; parked = next) {
+        next = parked->next;
+        if (!job_ended(job) && parked->header.view >= job->view) {
+            frame_receive(job, parked->node, parked->frame);
+        }
+        buffer_unref(parked->frame);
+        free(parked);
+    }
+}
+
+void frame_drop_early(struct job *job)
+{
+    for (struct parked *parked = take_early(job), *next; parked != NULL; parked = next) {
+        next = parked->next;
+        buffer_unref(parked->frame);
+        free(parked);
+    }
+}
+
 /* The round that a frame names, or NULL. A node without rounds is in no view yet, and a frame of
  * its first one cannot come before it has answered its prepare. */
 static struct round *round_of(struct job *job, const struct payload_header *header)
 {
-    if (job->round == NULL || header->kind > FRAME_OP_COPY) {
+    if (job->plan->round == NULL || header->kind > FRAME_OP_COPY) {
         return NULL;
     }
     if (header->kind == FRAME_OP || header->kind == FRAME_OP_COPY) {
         return &job->op_round;
     }
-    return header->bucket < job->rounds ? &job->round[header->bucket] : NULL;
+    return header->bucket < job->plan->rounds ? &job->plan->round[header->bucket] : NULL;
 }
 
 /* Others have begun what our ranks have not: from now on we wait for them, and can name them. */
@@ -133,6 +193,10 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
     if (payload_peek(&header, frame->bytes, frame->size, NULL) == ADTOPK_OK &&
         header.source == node && header.view >= job->view && header.view <= job->promised &&
         join_member(job, node) != NULL) {
+        if (job->store != NULL && is_early(job, &header)) {
+            keep_early(job, node, &header, frame);
+            return;
+        }
         round = round_of(job, &header);
     }
     number = round != NULL ? round_number(round) : 0;

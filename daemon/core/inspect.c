@@ -47,8 +47,12 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
     info->nodes = job->view_nodes;
     info->view = job->view;
     info->tensors = job->tensors;
-    info->buckets = job->buckets;
-    info->policy = job->policy_text;
+    info->buckets = job->plan->buckets;
+    info->policy = job->plan->text;
+    info->policy_version = job->plan->change.version;
+    info->policy_step = job->plan->change.step;
+    info->policy_next_version = job->next_plan != NULL ? job->next_plan->change.version : 0;
+    info->policy_next_step = job->next_plan != NULL ? job->next_plan->change.step : 0;
     if (job->store != NULL) {
         info->steps_done = job->store->steps_done;
         info->steps_withdrawn = job->store->steps_withdrawn;
@@ -71,11 +75,23 @@ static const struct job *find(const struct core *core, uint64_t id)
 bool core_policy_change(
     const struct core *core, uint64_t job_id, uint32_t index, struct policy_change *change)
 {
-    (void)core;
-    (void)job_id;
-    (void)index;
-    (void)change;
-    return false;
+    const struct job *job = find(core, job_id);
+    uint32_t version = job != NULL ? job->plan->change.version : 0;
+
+    if (index >= version || index >= POLICY_CHANGES) {
+        return false;
+    }
+    *change = job->change[(version - index - 1) % POLICY_CHANGES];
+    return change->version == version - index; /* a restarted daemon knows the last one only */
+}
+
+static void fill_verified(const struct tensor *tensor, struct tensor_info *info)
+{
+    info->verified_step = tensor->verified_step;
+    (void)memcpy(info->verified_input, tensor->verified_input, sizeof(info->verified_input));
+    (void)memcpy(info->verified_applied, tensor->verified_applied, sizeof(info->verified_applied));
+    (void)memcpy(info->residual, tensor->sums, sizeof(info->residual));
+    info->residual_magnitude = tensor->magnitude;
 }
 
 bool core_tensor_info(
@@ -83,28 +99,31 @@ bool core_tensor_info(
 {
     const struct job *job = find(core, job_id);
     const struct tensor *tensor;
+    const struct planned *planned;
+    const struct tensor_policy *policy;
 
-    if (job == NULL || number >= job->tensors || job->store == NULL) {
+    if (job == NULL || number >= job->tensors || job->plan->rounds == 0) {
         return false;
     }
     tensor = &job->tensor[number];
+    planned = &job->plan->tensor[number];
+    policy = &planned->policy;
     *info = (struct tensor_info){
         .spec = tensor->spec,
         .numel = tensor->numel,
-        .sparsifier = tensor->dense ? "dense" : job->policy.sparsifier->name,
-        .collective =
-            (tensor->dense ? job->policy.dense_collective : job->policy.sparse_collective)->name,
-        .density = job->policy.params.density,
-        .scope = "node",
-        .values = "f32",
-        .indices = "auto",
-        .bucket = tensor->bucket,
+        .sparsifier = planned->dense ? "dense" : policy->sparsifier->name,
+        .collective = (planned->dense ? policy->dense_collective : policy->sparse_collective)->name,
+        .density = planned->dense ? 1.0 : policy->params.density,
+        .scope = policy_scope_name(planned->by_rank ? SCOPE_RANK : SCOPE_NODE),
+        .values = policy_value_name(planned->dense ? policy->dense_values : policy->values),
+        .indices = planned->dense ? "none" : policy_index_name(policy->indices),
+        .bucket = planned->bucket,
         .turn = tensor->at_rest.turn,
-        .count = tensor->dense ? 0 : tensor->count,
-        .verified_step = UINT64_MAX,
+        .count = planned->dense ? 0 : planned->count,
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
     (void)memcpy(info->applied, tensor->at_rest.applied, sizeof(info->applied));
+    fill_verified(tensor, info);
     return true;
 }
 
@@ -125,11 +144,11 @@ const float *core_residual(const struct core *core, uint64_t job_id, uint32_t nu
 {
     const struct job *job = find(core, job_id);
 
-    if (job == NULL || number >= job->tensors || job->store == NULL ||
-        slot >= job->tensor[number].slots) {
+    if (job == NULL || number >= job->tensors || job->plan->rounds == 0 ||
+        slot >= (job->plan->tensor[number].by_rank && job->more != NULL ? job->ranks : 1)) {
         return NULL;
     }
-    return job->tensor[number].residual + slot * job->tensor[number].numel;
+    return layout_residual(job, number, slot);
 }
 
 uint32_t core_peer_count(const struct core *core)

@@ -68,7 +68,7 @@ struct tensor_info {
     double density;
     const char *scope;   /* "node" or "rank" */
     const char *values;  /* as they travel: "f32" or "bf16" */
-    const char *indices; /* as the policy says: "auto", ... */
+    const char *indices; /* as the policy says: "auto", ...; "none" where it travels dense */
     uint32_t bucket;
     uint64_t turn;
     uint64_t count; /* entries selected a turn; 0: dense */

@@ -31,6 +31,7 @@ const struct machine_table job_machine = {
                     [JOB_ON_PREPARE] = TO(JOB_PREPARED),
                     [JOB_ON_COMMIT] = TO(JOB_ACTIVE),
                     [JOB_ON_FAIL] = TO(JOB_ENDED),
+                    [JOB_ON_LEAVE] = TO(JOB_ENDED),
                 },
             [JOB_ACTIVE] =
                 {
@@ -88,36 +89,55 @@ struct rank *job_rank(const struct job *job, uint32_t number)
     return NULL;
 }
 
+struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
+{
+    struct plan *plan = NULL;
+    struct policy *policy = malloc(sizeof(*policy));
+    bool parsed = policy != NULL;
+
+    if (parsed) {
+        *policy = core->policy;
+        parsed = event->open.policy == NULL ||
+                 policy_parse(policy, event->open.policy, err) == ADTOPK_OK;
+        plan = parsed ? plan_create(policy) : NULL;
+    }
+    free(policy);
+    if (plan == NULL && (policy == NULL || parsed)) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
+    }
+    return plan;
+}
+
 struct job *job_create(struct core *core, const struct event *event, struct error *err)
 {
-    struct job *job = calloc(1, sizeof(*job));
-    struct failure *failure = calloc(1, sizeof(*failure));
+    struct plan *plan = job_first_plan(core, event, err);
+    struct job *job = plan != NULL ? calloc(1, sizeof(*job)) : NULL;
+    struct failure *failure = job != NULL ? calloc(1, sizeof(*failure)) : NULL;
     struct job **end = &core->jobs;
 
-    if (job == NULL || failure == NULL) {
+    if (plan == NULL) {
+        return NULL;
+    }
+    if (failure == NULL) {
         free(job);
-        free(failure);
+        plan_free(plan);
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
         return NULL;
     }
     failure->references = 1;
     job->failure = failure;
-    job->policy = core->policy;
-    if (event->open.policy != NULL &&
-        policy_parse(&job->policy, event->open.policy, err) != ADTOPK_OK) {
-        free(failure);
-        free(job);
-        return NULL;
-    }
-    policy_print(&job->policy, job->policy_text);
+    job->plan = plan;
+    job->policy_hash = hash_text(HASH_EMPTY, plan->text);
     job->core = core;
     job->settle.job = job;
+    job->verification.job = job;
     job->key = event->open.key;
     job->id = core_job_id(&job->key);
     job->world_size = event->open.world_size;
     job->forming_since_us = core->now_us;
     machine_init(&job->machine, &job_machine, &core->trace, job->id);
     machine_init(&job->step, &step_machine, &core->trace, job->id);
+    machine_init(&job->policy_switch, &switch_machine, &core->trace, job->id);
     while (*end != NULL) {
         end = &(*end)->next;
     }
@@ -138,29 +158,21 @@ static void member_free(struct member *member)
     free(member->tensor);
     free(member->delivered);
     free(member->copied);
+    free(member->newer);
     free(member);
-}
-
-static void tensor_free(struct tensor *tensor, unsigned ranks)
-{
-    free(tensor->sent.position);
-    free(tensor->sent.value);
-    for (unsigned r = 0; tensor->rank_sent != NULL && r < ranks; r++) {
-        free(tensor->rank_sent[r].position);
-        free(tensor->rank_sent[r].value);
-    }
-    free(tensor->rank_sent);
 }
 
 void job_free(struct job *job)
 {
-    for (uint32_t r = 0; job->round != NULL && r < job->rounds; r++) {
-        round_free(&job->round[r]);
-    }
+    plan_free(job->plan);
+    plan_free(job->next_plan);
     round_free(&job->op_round);
+    frame_drop_early(job);
     fetch_drop(job);
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        tensor_free(&job->tensor[t], job->ranks);
+    while (job->early_splits != NULL) {
+        struct split *split = job->early_splits;
+        job->early_splits = split->next;
+        free(split);
     }
     for (unsigned i = 0; i < job->ranks; i++) {
         rank_free(job->rank[i]);
@@ -169,7 +181,6 @@ void job_free(struct job *job)
         member_free(job->member[i]);
     }
     job_drop_failure(job->failure);
-    free(job->round);
     free(job->tensor);
     free(job->name_slot);
     free(job->rank);
@@ -199,9 +210,34 @@ void job_reap(struct job *job)
     job_free(job);
 }
 
+/* Who waits for an answer about the job gets one. */
+static void answer_tickets(struct job *job, const struct error *error)
+{
+    switch_drop(job, error);
+    verify_drop(job, error);
+}
+
 void job_end(struct job *job)
 {
+    struct error error;
+
+    (void)error_set(&error, ADTOPK_ERR_STATE, "job '%s' has ended", job->key.name);
+    answer_tickets(job, &error);
     machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
+}
+
+void job_stop(struct job *job)
+{
+    struct error error;
+
+    if (job_ended(job) ||
+        (job->machine.state == JOB_ACTIVE && (step_begun(job) || job->op_since_us != 0))) {
+        return;
+    }
+    (void)error_set(
+        &error, ADTOPK_ERR_PEER, "node %u: its daemon is stopping", job->core->config.node);
+    job->last_steps = step_number(job);
+    job_fail(job, &error, true);
 }
 
 /* Tells the peers why the job has failed; again at the next event if memory is too short for it. */
@@ -231,13 +267,43 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
                                     .error = &job->failure->error});
         }
     }
+    answer_tickets(job, error);
     machine_fire(&job->machine, JOB_ON_FAIL, JOB_ENDED);
+}
+
+void job_fail_later(struct job *job, const struct error *error, uint64_t steps)
+{
+    if (job->last_steps == 0) {
+        job->failure->error = *error;
+        job->last_steps = steps;
+    }
+}
+
+void job_fail_due(struct job *job)
+{
+    struct error error = job->failure->error;
+
+    if (job->last_steps > 0 && !job_ended(job)) {
+        job_fail(job, &error, false);
+    }
 }
 
 static bool all_left(const struct job *job)
 {
     for (unsigned i = 0; i < job->ranks; i++) {
         if (job->rank[i]->machine.state != RANK_LEFT) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether the ranks of all other nodes have left. */
+static bool others_left(const struct job *job)
+{
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        const struct member *member = join_member(job, job->view_node[i]);
+        if (member->node != job->core->config.node && !member->left) {
             return false;
         }
     }
@@ -255,17 +321,13 @@ void job_try_leave(struct job *job)
         job_end(job);
         return;
     }
-    if (job->machine.state != JOB_ACTIVE) {
+    if (job->machine.state != JOB_ACTIVE && (job->view == 0 || !others_left(job))) {
         return; /* the view changes: again when it is in force */
     }
     peer_send_leave(job);
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        const struct member *member = join_member(job, job->view_node[i]);
-        if (member->node != job->core->config.node && !member->left) {
-            return;
-        }
+    if (others_left(job)) {
+        job_end(job);
     }
-    job_end(job);
 }
 
 void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
@@ -305,10 +367,14 @@ void job_peer_down(struct job *job, uint16_t node)
     if (job_ended(job) || view_index(job, node) < 0) {
         return;
     }
+    if (job->last_steps > 0) {
+        job_fail_due(job); /* what its last step needs may be lost */
+        return;
+    }
     if (job->waiting_since_us == 0) {
         job->waiting_since_us = job->core->now_us;
     }
-    if (job->policy.on_peer_loss == PEER_LOSS_FAIL) {
+    if (job->plan->policy.on_peer_loss == PEER_LOSS_FAIL) {
         (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node,
             peer_is_up(job->core, node) ? "restarted" : "does not answer");
         job_fail(job, &error, true);
@@ -358,13 +424,20 @@ static const struct rank *missing_call(const struct job *job)
 /* A node whose frame some round waits for, or -1. */
 static int late_node(const struct job *job)
 {
-    for (uint32_t r = 0; r < job->rounds; r++) {
-        int node = round_late_node(&job->round[r]);
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        int node = round_late_node(&job->plan->round[r]);
         if (node >= 0) {
             return node;
         }
     }
     return round_late_node(&job->op_round);
+}
+
+static void waiting_in_switch(const struct job *job, char *text, size_t size)
+{
+    (void)snprintf(text, size,
+        "all nodes to reach step %llu, where version %u of the policy begins",
+        (unsigned long long)step_number(job), job->next_plan->change.version);
 }
 
 static void waiting_in_step(const struct job *job, char *text, size_t size)
@@ -411,6 +484,8 @@ const char *job_waiting_for(const struct job *job, char *text, size_t size)
         join_missing_ranks(job, text, size);
     } else if (job->machine.state == JOB_PREPARED) {
         (void)snprintf(text, size, "the nodes of view %u to agree", job->promised);
+    } else if (job->policy_switch.state >= SWITCH_HELD) {
+        waiting_in_switch(job, text, size);
     } else if (job->machine.state == JOB_ACTIVE && job->step_since_us != 0) {
         waiting_in_step(job, text, size);
     } else if (job->machine.state == JOB_ACTIVE && job->op_since_us != 0) {
@@ -446,14 +521,14 @@ static uint64_t patience(const struct job *job)
         return due;
     }
     if (job->machine.state != JOB_ACTIVE) {
-        due = job->forming_since_us +
-              (job->view == 0 ? job->policy.join_timeout_us : job->policy.wait_limit_us);
+        due = job->forming_since_us + (job->view == 0 ? job->plan->policy.join_timeout_us
+                                                      : job->plan->policy.wait_limit_us);
     } else if (busy_since(job) != 0) {
-        due = busy_since(job) + job->policy.push_timeout_us;
+        due = busy_since(job) + job->plan->policy.push_timeout_us;
     }
     if (job->waiting_since_us != 0 && down_node(job) >= 0 &&
-        job->waiting_since_us + job->policy.wait_limit_us < due) {
-        due = job->waiting_since_us + job->policy.wait_limit_us;
+        job->waiting_since_us + job->plan->policy.wait_limit_us < due) {
+        due = job->waiting_since_us + job->plan->policy.wait_limit_us;
     }
     return due;
 }
@@ -462,7 +537,7 @@ static uint64_t patience(const struct job *job)
  * up at about the same moment, knows its name. */
 static uint64_t grace(const struct job *job)
 {
-    return job->policy.push_timeout_us / 4;
+    return job->plan->policy.push_timeout_us / 4;
 }
 
 uint64_t job_deadline(const struct job *job)

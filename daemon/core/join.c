@@ -83,7 +83,7 @@ static enum adtopk_status member_fill(
     free(member->rank);
     free(member->tensor);
     member->incarnation = incarnation;
-    member->policy = join->policy;
+    member->policy_hash = join->policy;
     member->world_size = join->world_size;
     member->view = join->view;
     member->rank = rank;
@@ -105,7 +105,7 @@ static void own_join(const struct job *job, bool reply, Adtopk__PeerJoin *join)
     join->world_size = self->world_size;
     join->ranks = self->rank;
     join->n_ranks = self->ranks;
-    join->policy = self->policy;
+    join->policy = self->policy_hash;
     join->tensors = self->tensor;
     join->n_tensors = self->tensors;
     join->view = job->promised;
@@ -135,7 +135,7 @@ static bool agrees(struct job *job, const struct member *other)
             job->key.name, job->world_size, node, other->world_size, other->node);
         return false;
     }
-    if (other->policy != self->policy) {
+    if (other->policy_hash != self->policy_hash) {
         view_fail(job, ADTOPK_ERR_MISMATCH,
             "job '%s' has another policy on node %u than on node %u", job->key.name, other->node,
             node);
@@ -271,7 +271,7 @@ static enum adtopk_status note_self(struct job *job)
     }
     self->incarnation = job->core->config.incarnation;
     self->world_size = job->world_size;
-    self->policy = hash_text(HASH_EMPTY, job->policy_text);
+    self->policy_hash = job->policy_hash;
     self->anew = true;
     return ADTOPK_OK;
 }

@@ -12,6 +12,7 @@
 #include "daemon/core/machine.h"
 #include "daemon/core/policy.h"
 #include "daemon/core/store.h"
+#include "kernels/cpu/journal.h"
 #include "proto/local.h"
 
 struct job;
@@ -35,6 +36,22 @@ enum rank_event {
 
 enum step_state { STEP_IDLE, STEP_OPEN, STEP_SETTLE, STEP_WITHDRAW, STEP_STATES };
 enum step_event { STEP_ON_OPEN, STEP_ON_DELIVERED, STEP_ON_DONE, STEP_EVENTS };
+
+enum switch_state {
+    SWITCH_NONE,
+    SWITCH_PROPOSED, /* accepted here: the step of the next plan is not reached yet */
+    SWITCH_HELD,     /* reached: it opens when all nodes are there */
+    SWITCH_MOVING,   /* agreed: the residuals are being made to fit */
+    SWITCH_STATES
+};
+enum switch_event {
+    SWITCH_ON_PROPOSE,
+    SWITCH_ON_HOLD,
+    SWITCH_ON_COMMIT,
+    SWITCH_ON_ABORT,
+    SWITCH_ON_DONE,
+    SWITCH_EVENTS
+};
 
 enum round_state {
     ROUND_IDLE,      /* not part of the open step */
@@ -77,13 +94,14 @@ struct rank {
     enum op_kind op_kind;
     uint32_t op_root;
     uint32_t op_size;
+    uint32_t waits; /* tensor + 1 that it waited for while the step was held; 0: none */
 };
 
 /* A node that has ranks of the job. */
 struct member {
     uint16_t node;
     uint64_t incarnation; /* of the daemon that sent the join; 0: it restarted since */
-    uint64_t policy;
+    uint64_t policy_hash;
     uint32_t world_size;
     uint32_t view;
     uint32_t ranks;
@@ -101,26 +119,64 @@ struct member {
     uint32_t *delivered; /* rounds of its open step */
     uint32_t delivered_count;
     uint32_t *copied; /* per round, then the operations: the view in which it got a copy */
+    bool held;        /* it holds at the step of the policy switch under way */
+    struct store_policy *newer; /* in its answer: a policy newer than ours, or NULL */
+    uint32_t holds;             /* in its answer: the version for which it holds */
+    uint32_t has;               /* the version in force there, as far as is known */
+    unsigned early;             /* frames of it that wait in job->early */
 };
 
 struct tensor {
     struct tensor_spec spec;
     uint64_t numel;
-    uint64_t hash; /* of the description */
+    uint64_t hash;          /* of the description */
+    uint64_t verified_step; /* UINT64_MAX: never */
+    double verified_input[2];
+    double verified_applied[2];
+    double sums[2]; /* of the residual, then */
+    double magnitude;
     struct tensor_layout layout;
-    bool dense;                  /* travels dense */
-    uint32_t bucket;             /* the round it belongs to while that is not split */
-    uint64_t count;              /* sparse: most entries of one turn of one residual */
-    uint64_t list_capacity;      /* entries of an update */
+    uint64_t list_capacity;      /* entries of an update; a longer one comes dense */
     struct store_tensor *store;  /* a compute of its round may be writing it */
     struct store_tensor at_rest; /* ... as it was when the open step began */
-    float *residual;             /* `slots` of numel elements, one after the other */
-    unsigned slots;
+    float *residual;             /* numel elements; see plan_residual() for those of single ranks */
+};
+
+/* What the plan says of one tensor. */
+struct planned {
+    struct tensor_policy policy;
+    bool dense;      /* travels dense */
+    bool by_rank;    /* every local rank has a residual of its own */
+    uint32_t bucket; /* the round it belongs to while that is not split */
+    uint64_t count;  /* sparse: most entries of one turn of one residual */
     /* This step's contribution of this node, and with scope rank of each local rank. Valid if
      * sent_step is the open step + 1. */
     uint64_t sent_step;
     struct sparse sent;
     struct sparse *rank_sent;
+    uint64_t fibres; /* ... of the turns that select from each */
+    float *hints;    /* where the selection looks first: one a fibre and residual; NULL: none */
+};
+
+/* What a policy means for the job's tensors. A job has one in force, and while it switches to
+ * another policy (switch.c) also the next. */
+struct plan {
+    struct policy policy;
+    struct policy_change change; /* since when, and who made it; version 0: the ranks brought it */
+    char text[POLICY_TEXT_SIZE]; /* canonical */
+    /* From here on empty until the local ranks are known. */
+    struct planned *tensor;
+    uint32_t tensors;
+    unsigned ranks; /* local ones, for which there are lists */
+    uint32_t buckets;
+    uint32_t rounds; /* buckets, then one for every tensor alone */
+    struct round *round;
+};
+
+/* Somebody waits for the outcome of a request. */
+struct ticket {
+    uint64_t number;
+    struct failure *failure; /* room for why it failed */
 };
 
 /* Why a job has failed; its actions outlive it. Made with the job, so that failing needs no memory.
@@ -171,10 +227,19 @@ struct round {
 /* A node asks for a copy that this one cannot give before its own commit is there. */
 struct fetch {
     struct fetch *next;
+    uint32_t view; /* in which it asks */
     uint64_t number;
     uint32_t bucket;
     uint16_t node;
     bool op;
+};
+
+/* A split of a bucket of a plan that is not in force here yet. */
+struct split {
+    struct split *next;
+    uint32_t policy;
+    uint32_t bucket;
+    uint64_t step;
 };
 
 struct job {
@@ -184,8 +249,18 @@ struct job {
     uint64_t id;
     struct machine machine;
     uint32_t world_size;
-    struct policy policy;
-    char policy_text[POLICY_TEXT_SIZE];
+    struct plan *plan;      /* in force */
+    struct plan *next_plan; /* proposed: this node holds at its step; NULL: none */
+    uint64_t policy_hash;   /* of the policy that the ranks brought */
+    struct policy_change change[POLICY_CHANGES]; /* version v is at (v - 1) % POLICY_CHANGES */
+    struct machine policy_switch;
+    struct ticket *asked;  /* this node asked for a change */
+    uint16_t asker;        /* as coordinator: the node that asked for the one proposed */
+    struct ticket *verify; /* wanted at the next step boundary */
+    bool verifying;        /* no residual is changed meanwhile */
+    struct work verification;
+    struct parked *early;       /* frames of a view that is not in force here yet */
+    struct split *early_splits; /* ... of a policy */
 
     struct rank **rank; /* local ranks by ascending number */
     unsigned ranks;
@@ -215,10 +290,10 @@ struct job {
     uint64_t op_gradient_offset;
     uint64_t op_result_offset;
 
+    struct journal *journal; /* one for each of config.threads */
+    uint8_t *more;           /* the store's second part; NULL: no tensor is by rank */
+
     uint32_t undelivered; /* rounds of the open step */
-    uint32_t buckets;
-    uint32_t rounds; /* buckets, then one for every tensor alone */
-    struct round *round;
     struct round op_round;
     struct machine step;
     struct work settle;
@@ -226,6 +301,8 @@ struct job {
     bool out_of_memory; /* something could not be sent: fails when the event is over */
     bool untold;        /* it has failed, and the peers could not be told yet */
     struct failure *failure;
+    uint64_t
+        last_steps; /* it fails when so many steps are done, on the other nodes too; 0: at once */
 
     struct fetch *fetches;
 
@@ -255,9 +332,11 @@ struct core {
     struct action *queue;  /* ring of `queue_size` slots */
     unsigned queue_size, queue_head, queue_count;
     struct failure *told; /* of the action that was taken last */
+    bool stopping;        /* every job ends at its next step boundary */
 };
 
-extern const struct machine_table job_machine, rank_machine, step_machine, round_machine;
+extern const struct machine_table job_machine, rank_machine, step_machine, round_machine,
+    switch_machine;
 
 static inline bool job_ended(const struct job *job)
 {
@@ -275,10 +354,16 @@ void core_trace(struct core *core, const char *format, ...) __attribute__((forma
 /* job.c */
 struct job *job_find(struct core *core, uint64_t id);
 bool job_is_ending(const struct core *core, uint64_t id);
+/* The plan of the policy that a rank brings, on top of the daemon's. */
+struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
 void job_fail(struct job *job, const struct error *error, bool tell_peers);
+/* When so many steps are done; at once if that can never be. The peers know. */
+void job_fail_later(struct job *job, const struct error *error, uint64_t steps);
+void job_fail_due(struct job *job); /* a step is done, or never will be */
 void job_tell_failure(struct job *job);
 void job_end(struct job *job);
+void job_stop(struct job *job); /* ends it, unless a step or operation is under way */
 void job_peer_down(struct job *job, uint16_t node);
 void job_check_time(struct job *job);
 uint64_t job_deadline(const struct job *job);
@@ -294,6 +379,8 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
 enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err);
 struct rank *rank_find(const struct core *core, session_id session);
 void rank_ready(struct rank *rank);
+/* The rank blocks on a tensor: splits its bucket if the rank has not pushed all of it. */
+void rank_split(struct rank *rank, uint32_t tensor);
 void rank_free(struct rank *rank);
 
 /* register.c */
@@ -302,12 +389,49 @@ enum adtopk_status register_tensor(
 enum adtopk_status register_disagree(
     struct rank *rank, const char *what, const char *name, struct error *err);
 
+/* layout.c: where everything lies */
+enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
+enum adtopk_status layout_store(struct job *job, struct error *err);
+enum adtopk_status layout_results(struct job *job, struct error *err);
+enum adtopk_status layout_more(struct job *job, struct error *err); /* opens the second part */
+/* Reserves what updates need of the results under this plan. */
+enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err);
+struct local_update *layout_update(const struct job *job, uint32_t tensor);
+/* The residual of a tensor: the node's is also the first local rank's. */
+float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
+/* ... and the progress of the passes over it. */
+struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigned rank);
+uint64_t layout_number(uint32_t tensor, unsigned rank); /* the residual's, in journals */
+
 /* plan.c */
-enum adtopk_status plan_gradients(struct job *job, uint64_t *size, struct error *err);
-enum adtopk_status plan_store(struct job *job, struct error *err);
-enum adtopk_status plan_results(struct job *job, struct error *err);
-struct payload_shape plan_shape(const struct job *job, const struct tensor *tensor);
-struct local_update *plan_update(const struct job *job, uint32_t tensor);
+struct plan *plan_create(const struct policy *policy);
+void plan_free(struct plan *plan);
+/* What it means for the job's tensors. Errors: MEMORY, POLICY (names the tensor). */
+enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err);
+bool plan_by_rank(const struct plan *plan);                        /* some tensor is */
+enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the store is there */
+void plan_take_splits(struct job *job);
+/* Most entries of an update that does not travel dense. */
+uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
+struct payload_shape plan_shape(const struct job *job, uint32_t tensor);
+
+/* switch.c: from one policy to another */
+enum adtopk_status switch_request(struct core *core, const struct event *event, struct error *err);
+bool switch_hold(
+    struct job *job); /* whether the step that would open now waits for the next plan */
+void switch_drop(struct job *job, const struct error *error); /* the job is over */
+
+/* ticket.c */
+struct ticket *ticket_create(uint64_t number);
+/* Acts with `outcome`, filling in ticket, status and error, and frees the ticket, if there is one.
+ * error NULL: it was done. */
+void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,
+    const struct error *error);
+
+/* verify.c */
+enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err);
+void verify_try(struct job *job);
+void verify_drop(struct job *job, const struct error *error);
 
 /* join.c */
 void join_announce(struct job *job); /* a local rank has mapped its arena */
@@ -316,6 +440,7 @@ void join_missing_ranks(const struct job *job, char *text, size_t size);
 struct member *join_member(const struct job *job, uint16_t node);
 
 /* view.c */
+void view_opened(struct job *job); /* the step is open: what waited for it goes on */
 void view_try_answer(struct job *job);
 int view_index(const struct job *job, uint16_t node); /* in view_node, or -1 */
 
@@ -333,8 +458,10 @@ void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t
 void step_open(struct job *job, bool recover); /* recover: the store may know more of the step */
 void step_check(struct job *job);
 struct round *step_round(struct job *job, uint32_t tensor); /* the round it travels in now */
+void step_start(struct job *job);                           /* tries all rounds */
 bool step_round_active(const struct job *job, const struct round *round);
 uint64_t step_number(const struct job *job);
+bool step_begun(const struct job *job); /* some local rank began it, so that it must be ended */
 
 /* round.c */
 enum adtopk_status round_init(struct round *round, struct job *job, uint32_t bucket,
@@ -360,12 +487,16 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame);
 void frame_take_parked(struct round *round);
 /* Drops what was parked for views before `view` and for numbers before `number`. */
 void frame_drop_parked(struct round *round, uint32_t view, uint64_t number);
+void frame_release_early(struct job *job); /* gives job->early to the rounds */
+void frame_drop_early(struct job *job);
 
 /* work.c: what runs on worker threads */
 void work_select(struct compute *compute);
 void work_combine(struct compute *compute);
 void work_reduce(struct compute *compute);
 void work_settle(struct compute *compute);
+void work_switch(struct compute *compute);
+void work_verify(struct compute *compute);
 
 /* copy.c */
 struct buffer *copy_encode(const struct round *round, uint64_t number);

@@ -34,7 +34,8 @@
 
 #define PACKET_VERSION 1
 #define PACKET_HEADER_SIZE 84
-#define PACKET_LANE_AT 6 /* for transports, which hand packets on by lane */
+#define PACKET_LANE_AT 6   /* for transports, which hand packets on by lane */
+#define PACKET_SOURCE_AT 8 /* for transports that know better who sent it */
 
 _Static_assert(PACKET_HEADER_SIZE <= LINK_HEADER_MAX, "transports reserve LINK_HEADER_MAX");
 

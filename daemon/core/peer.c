@@ -2,6 +2,7 @@
  * Control messages between nodes: packing and sending, unpacking and handing on.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "daemon/core/view.h"
 #include "proto/codec.h"
@@ -49,6 +50,7 @@ void peer_send_split(struct job *job, uint64_t step, uint32_t bucket)
 
     split.step = step;
     split.bucket = bucket;
+    split.policy = job->plan->change.version;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_SPLIT;
     message.split = &split;
     peer_send_all(job, &message);
@@ -62,6 +64,7 @@ void peer_send_fail(struct job *job, const struct error *error)
 
     fail.status = (uint32_t)error->code;
     fail.text = (char *)(uintptr_t)error->text;
+    fail.steps_done = job->last_steps;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
     for (unsigned i = 0; i < job->core->peers; i++) {
@@ -90,18 +93,48 @@ void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t
     round.bucket = bucket;
     round.operation = op;
     fetch.round = &round;
+    fetch.view = job->view;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
     message.fetch = &fetch;
     peer_send(job, holder, &message);
 }
 
+/* A split of a plan that is not in force here yet. */
+static void keep_split(struct job *job, const Adtopk__PeerSplit *message)
+{
+    struct split *split;
+    uint32_t kept = 0;
+
+    for (split = job->early_splits; split != NULL; split = split->next) {
+        if (split->bucket == message->bucket && split->policy == message->policy) {
+            return;
+        }
+        kept++;
+    }
+    split = kept < job->tensors ? malloc(sizeof(*split)) : NULL;
+    if (split == NULL) {
+        view_fail(
+            job, ADTOPK_ERR_MEMORY, "no room for a split of a bucket of job '%s'", job->key.name);
+        return;
+    }
+    *split = (struct split){.next = job->early_splits,
+        .policy = message->policy,
+        .bucket = message->bucket,
+        .step = message->step};
+    job->early_splits = split;
+}
+
 static void on_split(struct job *job, const Adtopk__PeerSplit *split)
 {
-    if (job->round == NULL || split->bucket >= job->buckets ||
-        split->step > job->store->steps_done + 1) {
+    if (job->plan->round != NULL && split->policy == job->plan->change.version + 1) {
+        keep_split(job, split);
+        return;
+    }
+    if (job->plan->round == NULL || split->policy != job->plan->change.version ||
+        split->bucket >= job->plan->buckets || split->step > job->store->steps_done + 1) {
         return; /* before the plan: the commit repeats it */
     }
-    round_split(&job->round[split->bucket], split->step);
+    round_split(&job->plan->round[split->bucket], split->step);
 }
 
 static void on_fail(struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
@@ -114,7 +147,11 @@ static void on_fail(struct job *job, uint16_t from, const Adtopk__PeerFail *fail
             : ADTOPK_ERR_PROTOCOL,
         "%.200s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job",
         from);
-    job_fail(job, &error, false);
+    if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
+        job_fail_later(job, &error, failed->steps_done);
+    } else {
+        job_fail(job, &error, false);
+    }
 }
 
 static void dispatch(struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
@@ -130,6 +167,14 @@ static void dispatch(struct job *job, uint16_t from, const Adtopk__PeerMessage *
     case ADTOPK__PEER_MESSAGE__KIND_LEAVE:
         job_peer_left(job, from, message->leave->steps_done);
         break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK: switch_asked(job, from, message->policy_ask); break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE:
+        switch_propose(job, from, message->policy_propose);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER:
+        switch_answer(job, from, message->policy_answer);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_END: switch_end(job, from, message->policy_end); break;
     default: job->core->bad_messages++; break;
     }
 }

@@ -1,91 +1,121 @@
 /*
- * The plan of a job: which tensors travel dense, which together, and where everything lies.
+ * The plan of a job: which tensors travel dense, which together, and how each is selected.
  *
- * It is a function of the registrations, the policy and the view alone, so that all nodes and a
- * restarted daemon make the same one.
+ * It is a function of the registrations and the policy alone, so that all nodes and a restarted
+ * daemon make the same one.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/hash.h"
+#include "daemon/core/combination.h"
 #include "daemon/core/model.h"
-
-#define ALIGNMENT 64u
 
 /* The period after which a sparsifier's counts repeat: interleaving alternates. */
 #define TURN_PERIOD 2u
 
-static uint64_t align(uint64_t size)
+/* Shorter fibres get no hints: they would be more than 1 % of the residual. */
+#define HINTED_LENGTH 128u
+
+struct plan *plan_create(const struct policy *policy)
 {
-    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    struct plan *plan = calloc(1, sizeof(*plan));
+
+    if (plan != NULL) {
+        plan->policy = *policy;
+        policy_print(policy, plan->text);
+    }
+    return plan;
 }
 
-enum adtopk_status plan_gradients(struct job *job, uint64_t *size, struct error *err)
+static void planned_free(struct planned *planned, unsigned ranks)
 {
-    uint64_t offset = 0;
-
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        struct tensor *tensor = &job->tensor[t];
-        uint64_t bytes = align(tensor->numel * dtype_size(tensor->spec.dtype));
-        tensor->layout.gradient_offset = offset;
-        if (offset + bytes > UINT64_MAX / 4) {
-            return error_set(
-                err, ADTOPK_ERR_MEMORY, "the gradients of job '%s' are too large", job->key.name);
-        }
-        offset += bytes;
+    free(planned->sent.position);
+    free(planned->sent.value);
+    for (unsigned r = 0; planned->rank_sent != NULL && r < ranks; r++) {
+        free(planned->rank_sent[r].position);
+        free(planned->rank_sent[r].value);
     }
-    job->op_gradient_offset = offset;
-    *size = offset + CORE_OP_SIZE;
-    return ADTOPK_OK;
+    free(planned->rank_sent);
+    free(planned->hints);
+}
+
+void plan_free(struct plan *plan)
+{
+    if (plan == NULL) {
+        return;
+    }
+    for (uint32_t r = 0; r < plan->rounds; r++) {
+        round_free(&plan->round[r]);
+    }
+    for (uint32_t t = 0; t < plan->tensors; t++) {
+        planned_free(&plan->tensor[t], plan->ranks);
+    }
+    free(plan->round);
+    free(plan->tensor);
+    free(plan);
 }
 
 /* How many entries this node may contribute at most, given that each residual selects `count`. */
-static uint64_t contribution_count(const struct job *job, const struct tensor *tensor)
+static uint64_t contribution_count(
+    const struct job *job, const struct planned *planned, uint64_t numel)
 {
-    uint64_t count = tensor->count;
+    uint64_t count = planned->count;
 
-    if (job->policy.scope == SCOPE_RANK) {
+    if (planned->policy.scope == SCOPE_RANK) {
         count *= job->world_size; /* other nodes may have more ranks than this one */
     }
-    return count < tensor->numel ? count : tensor->numel;
+    return count < numel ? count : numel;
 }
 
-struct payload_shape plan_shape(const struct job *job, const struct tensor *tensor)
+uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t t)
 {
-    const struct policy *policy = &job->policy;
-    const struct sparsifier_ops *ops = policy->sparsifier;
+    const struct planned *planned = &plan->tensor[t];
+    uint64_t numel = job->tensor[t].numel;
+    uint64_t factor = planned->policy.scope == SCOPE_RANK ? 1 : job->view_nodes;
+    uint64_t count = contribution_count(job, planned, numel) * factor;
+
+    return count < numel ? count : numel;
+}
+
+struct payload_shape plan_shape(const struct job *job, uint32_t t)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+    const struct sparsifier_params *params = &planned->policy.params;
+    const struct sparsifier_ops *ops = planned->policy.sparsifier;
+    const struct tensor *tensor = &job->tensor[t];
     const struct tensor_shape *shape = &tensor->spec.shape;
     uint64_t turn = tensor->store->turn;
 
     return (struct payload_shape){
-        .view = ops->view(shape, &policy->params, turn),
-        .per_fibre = policy->scope == SCOPE_NODE ? ops->per_fibre(shape, &policy->params, turn) : 0,
-        .max_count = contribution_count(job, tensor),
+        .view = ops->view(shape, params, turn),
+        .per_fibre = planned->by_rank ? 0 : ops->per_fibre(shape, params, turn),
+        .max_count = contribution_count(job, planned, tensor->numel),
     };
 }
 
 /* Dense where the sparsifier says so, and where its payload would not be the smaller one. */
-static void choose(const struct job *job, struct tensor *tensor)
+static void choose(const struct tensor *tensor, struct planned *planned)
 {
-    const struct policy *policy = &job->policy;
+    const struct tensor_policy *policy = &planned->policy;
+    const struct sparsifier_params *params = &policy->params;
     const struct sparsifier_ops *ops = policy->sparsifier;
+    const struct tensor_shape *shape = &tensor->spec.shape;
     size_t dense = payload_dense_size(tensor->numel, policy->dense_values);
     size_t sparse = 0;
 
     for (uint64_t turn = 0; turn < TURN_PERIOD; turn++) {
-        const struct tensor_shape *shape = &tensor->spec.shape;
-        uint64_t count = ops->count(shape, &policy->params, turn);
+        uint64_t count = ops->count(shape, params, turn);
         struct payload_shape payload = {
-            .view = ops->view(shape, &policy->params, turn),
-            .per_fibre = ops->per_fibre(shape, &policy->params, turn),
+            .view = ops->view(shape, params, turn),
+            .per_fibre = ops->per_fibre(shape, params, turn),
             .max_count = count,
         };
         size_t size = payload_list_bound(&payload, count, policy->values);
         sparse = size > sparse ? size : sparse;
-        tensor->count = count > tensor->count ? count : tensor->count;
+        planned->count = count > planned->count ? count : planned->count;
     }
-    tensor->dense = tensor->count == 0 || sparse >= dense;
-    tensor->slots = !tensor->dense && policy->scope == SCOPE_RANK ? job->ranks : 1;
+    planned->dense = planned->count == 0 || sparse >= dense;
+    planned->by_rank = !planned->dense && policy->scope == SCOPE_RANK;
 }
 
 static enum adtopk_status list_alloc(struct sparse *list, uint64_t capacity)
@@ -97,233 +127,227 @@ static enum adtopk_status list_alloc(struct sparse *list, uint64_t capacity)
     return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-static enum adtopk_status lists_alloc(const struct job *job, struct tensor *tensor)
+/* Room for the hints of the selection: only contiguous fibres have use for them. */
+static enum adtopk_status hints_alloc(
+    const struct job *job, const struct tensor_shape *shape, struct planned *planned)
 {
-    if (tensor->dense) {
+    const struct sparsifier_params *params = &planned->policy.params;
+    const struct sparsifier_ops *ops = planned->policy.sparsifier;
+    unsigned residuals = planned->by_rank ? job->ranks : 1;
+
+    for (uint64_t turn = 0; !planned->dense && turn < TURN_PERIOD; turn++) {
+        struct view view = ops->view(shape, params, turn);
+        if (ops->per_fibre(shape, params, turn) > 0 && view.stride == 1 &&
+            view.length >= HINTED_LENGTH) {
+            planned->fibres = view.fibres > planned->fibres ? view.fibres : planned->fibres;
+        }
+    }
+    if (planned->fibres == 0) {
         return ADTOPK_OK;
     }
-    if (list_alloc(&tensor->sent, contribution_count(job, tensor)) != ADTOPK_OK) {
+    planned->hints = calloc(planned->fibres * residuals, sizeof(*planned->hints));
+    return planned->hints != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+static enum adtopk_status lists_alloc(
+    const struct job *job, uint64_t numel, struct planned *planned)
+{
+    if (planned->dense) {
+        return ADTOPK_OK;
+    }
+    if (list_alloc(&planned->sent, contribution_count(job, planned, numel)) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
-    if (job->policy.scope == SCOPE_NODE) {
+    if (!planned->by_rank) {
         return ADTOPK_OK;
     }
-    tensor->rank_sent = calloc(job->ranks, sizeof(*tensor->rank_sent));
-    for (unsigned r = 0; tensor->rank_sent != NULL && r < job->ranks; r++) {
-        if (list_alloc(&tensor->rank_sent[r], tensor->count) != ADTOPK_OK) {
+    planned->rank_sent = calloc(job->ranks, sizeof(*planned->rank_sent));
+    for (unsigned r = 0; planned->rank_sent != NULL && r < job->ranks; r++) {
+        if (list_alloc(&planned->rank_sent[r], planned->count) != ADTOPK_OK) {
             return ADTOPK_ERR_MEMORY;
         }
     }
-    return tensor->rank_sent != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    return planned->rank_sent != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-/* Assigns tensors of one kind to buckets of about policy.bucket_bytes, in order of registration. */
-static uint32_t assign_buckets(struct job *job, bool dense, uint32_t bucket)
+/* Whether two tensors can travel in one bucket. */
+static bool alike(const struct planned *a, const struct planned *b)
+{
+    if (a->dense != b->dense) {
+        return false;
+    }
+    if (a->dense) {
+        return a->policy.dense_values == b->policy.dense_values &&
+               a->policy.dense_collective == b->policy.dense_collective;
+    }
+    return a->policy.values == b->policy.values && a->policy.indices == b->policy.indices &&
+           a->policy.sparse_collective == b->policy.sparse_collective;
+}
+
+#define NO_BUCKET UINT32_MAX
+
+/* Puts `first` and all later tensors like it, in order of registration, into buckets of about
+ * policy.bucket_bytes. */
+static void assign_alike(const struct job *job, struct plan *plan, uint32_t first)
 {
     uint64_t bytes = 0;
-    bool begun = false;
 
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        struct tensor *tensor = &job->tensor[t];
-        uint64_t size = tensor->numel * sizeof(float);
-        if (tensor->dense != dense) {
+    for (uint32_t t = first; t < job->tensors; t++) {
+        uint64_t size = job->tensor[t].numel * sizeof(float);
+        if (plan->tensor[t].bucket != NO_BUCKET || !alike(&plan->tensor[first], &plan->tensor[t])) {
             continue;
         }
-        if (begun && bytes + size > job->policy.bucket_bytes) {
-            bucket++;
+        if (bytes > 0 && bytes + size > plan->policy.bucket_bytes) {
+            plan->buckets++;
             bytes = 0;
         }
-        tensor->bucket = bucket;
+        plan->tensor[t].bucket = plan->buckets;
         bytes += size;
-        begun = true;
     }
-    return bucket + (begun ? 1 : 0);
+    plan->buckets++;
+}
+
+/* Sparse tensors come first. */
+static void assign_buckets(const struct job *job, struct plan *plan)
+{
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        plan->tensor[t].bucket = NO_BUCKET;
+    }
+    for (int dense = 0; dense < 2; dense++) {
+        for (uint32_t t = 0; t < job->tensors; t++) {
+            if (plan->tensor[t].bucket == NO_BUCKET && plan->tensor[t].dense == (dense == 1)) {
+                assign_alike(job, plan, t);
+            }
+        }
+    }
 }
 
 /* Lists the tensors by bucket: those of bucket b are list[first[b]] to list[first[b + 1]]. */
-static void sort_by_bucket(const struct job *job, uint32_t *first, uint32_t *list)
+static void sort_by_bucket(const struct plan *plan, uint32_t *first, uint32_t *list)
 {
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        first[job->tensor[t].bucket + 1]++;
+    for (uint32_t t = 0; t < plan->tensors; t++) {
+        first[plan->tensor[t].bucket + 1]++;
     }
-    for (uint32_t b = 0; b < job->buckets; b++) {
+    for (uint32_t b = 0; b < plan->buckets; b++) {
         first[b + 1] += first[b];
     }
-    for (uint32_t t = job->tensors; t-- > 0;) {
-        uint32_t *end = &first[job->tensor[t].bucket + 1];
+    for (uint32_t t = plan->tensors; t-- > 0;) {
+        uint32_t *end = &first[plan->tensor[t].bucket + 1];
         list[--*end] = t;
     }
     /* Every end has become its bucket's beginning: they are one place too far. */
-    for (uint32_t b = 0; b < job->buckets; b++) {
+    for (uint32_t b = 0; b < plan->buckets; b++) {
         first[b] = first[b + 1];
     }
-    first[job->buckets] = job->tensors;
+    first[plan->buckets] = plan->tensors;
 }
 
-static enum adtopk_status init_rounds(struct job *job, const uint32_t *first, const uint32_t *list)
+static enum adtopk_status init_rounds(
+    struct job *job, struct plan *plan, const uint32_t *first, const uint32_t *list)
 {
-    enum adtopk_status status = round_init(&job->op_round, job, 0, NULL, 0);
+    enum adtopk_status status = ADTOPK_OK;
 
-    for (uint32_t b = 0; status == ADTOPK_OK && b < job->buckets; b++) {
-        status = round_init(&job->round[b], job, b, list + first[b], first[b + 1] - first[b]);
+    for (uint32_t b = 0; status == ADTOPK_OK && b < plan->buckets; b++) {
+        status = round_init(&plan->round[b], job, b, list + first[b], first[b + 1] - first[b]);
     }
-    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
-        status = round_init(&job->round[job->buckets + t], job, job->buckets + t, &t, 1);
+    for (uint32_t t = 0; status == ADTOPK_OK && t < plan->tensors; t++) {
+        status = round_init(&plan->round[plan->buckets + t], job, plan->buckets + t, &t, 1);
     }
     return status;
 }
 
-static enum adtopk_status make_rounds(struct job *job)
+static enum adtopk_status make_rounds(struct job *job, struct plan *plan)
 {
     uint32_t *first, *list;
     enum adtopk_status status = ADTOPK_ERR_MEMORY;
 
-    job->buckets = assign_buckets(job, false, 0);
-    job->buckets = assign_buckets(job, true, job->buckets);
-    first = calloc((size_t)job->buckets + 1, sizeof(*first));
-    list = malloc(job->tensors * sizeof(*list));
-    job->round = calloc((size_t)job->buckets + job->tensors, sizeof(*job->round));
-    if (first != NULL && list != NULL && job->round != NULL) {
-        job->rounds = job->buckets + job->tensors;
-        sort_by_bucket(job, first, list);
-        status = init_rounds(job, first, list);
+    assign_buckets(job, plan);
+    first = calloc((size_t)plan->buckets + 1, sizeof(*first));
+    list = malloc(plan->tensors * sizeof(*list));
+    plan->round = calloc((size_t)plan->buckets + plan->tensors, sizeof(*plan->round));
+    if (first != NULL && list != NULL && plan->round != NULL) {
+        plan->rounds = plan->buckets + plan->tensors;
+        sort_by_bucket(plan, first, list);
+        status = init_rounds(job, plan, first, list);
     }
     free(first);
     free(list);
     return status;
 }
 
-static uint64_t hash_plan(const struct job *job)
+enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err)
 {
-    uint64_t hash = hash_text(HASH_EMPTY, job->policy_text);
-
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        hash = hash_bytes(hash, &job->tensor[t].hash, sizeof(job->tensor[t].hash));
-    }
-    for (unsigned r = 0; r < job->ranks; r++) {
-        hash = hash_bytes(hash, &job->rank[r]->number, sizeof(job->rank[r]->number));
-    }
-    return hash;
-}
-
-/* Chooses, makes the rounds, and opens the store. Once, when the local ranks are known. */
-enum adtopk_status plan_store(struct job *job, struct error *err)
-{
-    const struct core_memory *memory = &job->core->config.memory;
+    struct error reason;
     enum adtopk_status status = ADTOPK_OK;
-    uint64_t elements = 0;
-    bool existing;
-    float *residual;
 
+    plan->tensor = calloc(job->tensors, sizeof(*plan->tensor));
+    plan->tensors = plan->tensor != NULL ? job->tensors : 0;
+    plan->ranks = job->ranks;
+    status = plan->tensor != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
-        struct tensor *tensor = &job->tensor[t];
-        choose(job, tensor);
-        elements += align(tensor->numel * tensor->slots * sizeof(float)) / sizeof(float);
-        status = lists_alloc(job, tensor);
-    }
-    if (status == ADTOPK_OK) {
-        status = make_rounds(job);
-    }
-    if (status != ADTOPK_OK) {
-        return error_set(err, status, "no memory for the plan of job '%s'", job->key.name);
-    }
-    job->store =
-        memory->store(memory->context, job->id, store_size(job->tensors, elements), &existing, err);
-    if (job->store == NULL) {
-        return err->code;
-    }
-    job->store_fresh = !existing;
-    job->counters.elements = 0;
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        job->counters.elements += job->tensor[t].numel;
-    }
-    status = store_open(job->store, existing, job->id, hash_plan(job), job->tensors, err);
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    residual = store_residuals(job->store);
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        struct tensor *tensor = &job->tensor[t];
-        tensor->store = &job->store->tensor[t];
-        tensor->residual = residual;
-        residual += align(tensor->numel * tensor->slots * sizeof(float)) / sizeof(float);
-    }
-    for (uint32_t b = 0; b < job->buckets; b++) {
-        uint64_t split = job->tensor[job->round[b].tensor[0]].store->split;
-        job->round[b].split_step = split > 0 ? split - 1 : UINT64_MAX;
-    }
-    return ADTOPK_OK;
-}
-
-/* Lays out one update after `offset` and returns its end. */
-static uint64_t lay_update(
-    const struct job *job, struct tensor *tensor, uint64_t offset, struct local_update *update)
-{
-    unsigned forms = tensor->spec.forms != 0 ? tensor->spec.forms : LOCAL_FORM_DENSE;
-    uint64_t factor = job->policy.scope == SCOPE_RANK ? 1 : job->view_nodes;
-    uint64_t capacity = contribution_count(job, tensor) * factor;
-
-    tensor->list_capacity = capacity < tensor->numel ? capacity : tensor->numel;
-    tensor->layout.update_offset = offset;
-    *update = (struct local_update){.numel = tensor->numel};
-    offset += align(sizeof(*update));
-    if (!tensor->dense && (forms & LOCAL_FORM_LIST) != 0) {
-        update->capacity = tensor->list_capacity;
-        update->index_offset = offset;
-        offset += align(tensor->list_capacity * sizeof(uint32_t));
-        update->value_offset = offset;
-        offset += align(tensor->list_capacity * sizeof(float));
-    }
-    if (tensor->dense || (forms & LOCAL_FORM_DENSE) != 0) {
-        update->dense_offset = offset;
-        offset += align(tensor->numel * sizeof(float));
-    }
-    return offset;
-}
-
-struct local_update *plan_update(const struct job *job, uint32_t tensor)
-{
-    return (struct local_update *)(void *)(job->results + job->tensor[tensor].layout.update_offset);
-}
-
-/* Lays out the results and maps them. Once, when the first view is in force. */
-enum adtopk_status plan_results(struct job *job, struct error *err)
-{
-    const struct core_memory *memory = &job->core->config.memory;
-    struct local_update *updates = calloc(job->tensors, sizeof(*updates));
-    struct local_results *table;
-    uint64_t size;
-    bool existing;
-
-    if (updates == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to lay out the results");
-    }
-    size = align(sizeof(*table) + (uint64_t)job->tensors * sizeof(table->tensor[0]));
-    job->op_result_offset = size;
-    size += CORE_OP_SIZE;
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        size = lay_update(job, &job->tensor[t], size, &updates[t]);
-    }
-    job->results = memory->results(memory->context, job->id, size, &existing, err);
-    if (job->results == NULL) {
-        free(updates);
-        return err->code;
-    }
-    if (!existing) {
-        table = (struct local_results *)(void *)job->results;
-        table->tensors = job->tensors;
-        table->op_gradient_offset = job->op_gradient_offset;
-        table->op_result_offset = job->op_result_offset;
-        for (uint32_t t = 0; t < job->tensors; t++) {
-            table->tensor[t].gradient_offset = job->tensor[t].layout.gradient_offset;
-            table->tensor[t].update_offset = job->tensor[t].layout.update_offset;
-            *plan_update(job, t) = updates[t];
+        struct planned *planned = &plan->tensor[t];
+        planned->policy = policy_of(&plan->policy, job->tensor[t].spec.name);
+        if (combination_check(&planned->policy, &reason) != ADTOPK_OK) {
+            return error_set(err, ADTOPK_ERR_POLICY, "policy: the rules for tensor '%s': %.80s",
+                job->tensor[t].spec.name, reason.text);
+        }
+        choose(&job->tensor[t], planned);
+        status = lists_alloc(job, job->tensor[t].numel, planned);
+        if (status == ADTOPK_OK) {
+            status = hints_alloc(job, &job->tensor[t].spec.shape, planned);
         }
     }
-    free(updates);
-    if (!existing && job->store->steps_done + job->store->ops_done > 0) {
-        return error_set(err, ADTOPK_ERR_LOST,
-            "the updates of job '%s' that belong to its residuals are gone", job->key.name);
+    if (status == ADTOPK_OK) {
+        status = make_rounds(job, plan);
     }
-    return ADTOPK_OK;
+    return status == ADTOPK_OK
+               ? ADTOPK_OK
+               : error_set(err, status, "no memory for the plan of job '%s'", job->key.name);
+}
+
+bool plan_by_rank(const struct plan *plan)
+{
+    for (uint32_t t = 0; t < plan->tensors; t++) {
+        if (plan->tensor[t].by_rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The splits that the store remembers, for the step that opens next. */
+void plan_take_splits(struct job *job)
+{
+    for (uint32_t b = 0; b < job->plan->buckets; b++) {
+        struct round *round = &job->plan->round[b];
+        uint64_t split = job->tensor[round->tensor[0]].store->split;
+        round->split_step = split > 0 ? split - 1 : UINT64_MAX;
+    }
+}
+
+/* The plan in force, once the local ranks are known: that of the policy in the store if the job
+ * switched to one, else that of the policy that the ranks brought. */
+enum adtopk_status plan_begin(struct job *job, struct error *err)
+{
+    const struct store_header *store = job->store;
+    const struct store_policy *kept = &store->policy[store->policies % 2];
+    enum adtopk_status status = round_init(&job->op_round, job, 0, NULL, 0);
+
+    if (store->policies > 0) {
+        policy_default(&job->plan->policy);
+        if (policy_parse(&job->plan->policy, kept->text, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        job->plan->change = kept->change;
+        job->change[(kept->change.version - 1) % POLICY_CHANGES] = kept->change;
+        policy_print(&job->plan->policy, job->plan->text);
+    }
+    status = status == ADTOPK_OK ? plan_make(job, job->plan, err) : status;
+    if (status == ADTOPK_OK && plan_by_rank(job->plan)) {
+        status = layout_more(job, err);
+    }
+    if (status == ADTOPK_OK) {
+        plan_take_splits(job);
+    }
+    return status;
 }

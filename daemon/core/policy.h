@@ -1,5 +1,13 @@
 /*
  * The policy of a job: what its JSON document says, with every default filled in.
+ *
+ *     {"density": 0.01,
+ *      "rules": [{"match": "embedding.*", "sparsifier": "topk", "density": 0.001},
+ *                {"match": "*.norm.*", "sparsifier": "dense"}]}
+ *
+ * Some keys concern the job, the others each tensor. A rule sets keys of the second kind for the
+ * tensors whose names it matches; of several rules that match, later ones win. policy_key() lists
+ * every key.
  */
 #ifndef ADTOPK_POLICY_H
 #define ADTOPK_POLICY_H
@@ -11,23 +19,39 @@
 #include "daemon/sparsify/sparsifier.h"
 #include "proto/error.h"
 
-#define POLICY_TEXT_SIZE 1024
+#define POLICY_VERSION 1 /* of the document; its key "version" may say so */
+#define POLICY_RULES_MAX 32
+#define POLICY_MATCH_SIZE 128  /* of a rule's pattern, including the NUL */
+#define POLICY_TEXT_SIZE 24576 /* of a canonical document, including the NUL */
 
 enum policy_scope { SCOPE_NODE = 0, SCOPE_RANK };
 enum policy_reduce { REDUCE_MEAN = 0, REDUCE_SUM };
 enum policy_peer_loss { PEER_LOSS_WAIT = 0, PEER_LOSS_FAIL };
 
-struct policy {
+/* What holds for one tensor. */
+struct tensor_policy {
     const struct sparsifier_ops *sparsifier;
     struct sparsifier_params params;
     enum policy_scope scope;
-    enum policy_reduce reduce;
-    enum policy_peer_loss on_peer_loss;
     enum payload_index indices;
     enum payload_value values;       /* of sparse contributions */
     enum payload_value dense_values; /* of dense ones */
     const struct collective_ops *sparse_collective;
     const struct collective_ops *dense_collective;
+};
+
+struct policy_rule {
+    char match[POLICY_MATCH_SIZE]; /* a tensor's name; '*' any characters, '?' any one */
+    uint32_t sets;                 /* one bit a key, in the order of policy_key() */
+    struct tensor_policy tensor;   /* only the keys that it sets */
+};
+
+struct policy {
+    struct tensor_policy tensor; /* where no rule says otherwise */
+    unsigned rules;
+    struct policy_rule rule[POLICY_RULES_MAX];
+    enum policy_reduce reduce;
+    enum policy_peer_loss on_peer_loss;
     uint64_t bucket_bytes; /* gradient bytes of one bucket, about */
     uint64_t join_timeout_us;
     uint64_t push_timeout_us;
@@ -38,14 +62,35 @@ struct policy {
 void policy_default(struct policy *policy);
 
 /**
- * Reads a JSON document on top of *policy. Strict: an unknown or repeated key, a wrong type, a
- * value out of range or text after the document is an error that names the key. *policy is
- * unchanged on error.
+ * Reads a JSON document on top of *policy; its rules, if it has any, replace those of *policy.
+ * Strict: an unknown or repeated key, a wrong type, a value out of range, values that do not go
+ * together (combination.h) or text after the document is an error that names the rule and the key.
+ * *policy is unchanged on error.
  */
 enum adtopk_status policy_parse(struct policy *policy, const char *json, struct error *err);
 
 /** The canonical document: every key, in a fixed order. Two policies are equal if and only if
  * their texts are. */
 void policy_print(const struct policy *policy, char text[POLICY_TEXT_SIZE]);
+
+/** What holds for a tensor of this name. */
+struct tensor_policy policy_of(const struct policy *policy, const char *tensor);
+
+/* A key, for help texts. */
+struct policy_key_info {
+    const char *name;
+    bool tensor; /* may stand in a rule */
+    char values[96];
+    char standard[32]; /* the default */
+    const char *help;
+};
+
+/** The index-th key; false if there are no more. */
+bool policy_key(unsigned index, struct policy_key_info *info);
+
+/** The name of a value as documents write it. */
+const char *policy_scope_name(enum policy_scope scope);
+const char *policy_value_name(enum payload_value value);
+const char *policy_index_name(enum payload_index index);
 
 #endif

@@ -90,19 +90,17 @@ static enum adtopk_status check_open(
 static enum adtopk_status check_policy(
     const struct job *job, const struct event *event, struct error *err)
 {
-    struct policy policy = job->core->policy;
-    char text[POLICY_TEXT_SIZE];
+    struct plan *plan = job_first_plan(job->core, event, err);
+    bool same = plan != NULL && strcmp(plan->text, job->plan->text) == 0;
 
-    if (event->open.policy != NULL && policy_parse(&policy, event->open.policy, err) != ADTOPK_OK) {
-        return ADTOPK_ERR_POLICY;
+    if (plan == NULL) {
+        return err->code;
     }
-    policy_print(&policy, text);
-    if (strcmp(text, job->policy_text) != 0) {
-        return error_set(err, ADTOPK_ERR_MISMATCH,
-            "rank %u of job '%s' asks for another policy than the ranks before it",
-            event->open.rank, job->key.name);
-    }
-    return ADTOPK_OK;
+    plan_free(plan);
+    return same ? ADTOPK_OK
+                : error_set(err, ADTOPK_ERR_MISMATCH,
+                      "rank %u of job '%s' asks for another policy than the ranks before it",
+                      event->open.rank, job->key.name);
 }
 
 /* Keeps the local ranks in ascending order: the order in which their gradients are added. */
@@ -134,6 +132,10 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
         event->open.rank >= event->open.world_size) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "rank %u of %u is not possible (at most %u)",
             event->open.rank, event->open.world_size, CORE_MAX_WORLD);
+    }
+    if (core->stopping) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "node %u: its daemon is stopping", core->config.node);
     }
     if (job == NULL && job_is_ending(core, core_job_id(&event->open.key))) {
         return error_set(err, ADTOPK_ERR_STATE,
@@ -187,7 +189,7 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
             job->tensor[rank->registered].spec.name, err);
     }
     if (core_reserve_actions(job->core, err) != ADTOPK_OK ||
-        plan_gradients(job, &size, err) != ADTOPK_OK) {
+        layout_gradients(job, &size, err) != ADTOPK_OK) {
         return err->code;
     }
     rank->pushed = calloc(job->tensors, sizeof(*rank->pushed));
@@ -250,10 +252,11 @@ static enum adtopk_status check_step(
     if (check_running(rank, what, err) != ADTOPK_OK) {
         return ADTOPK_ERR_STATE;
     }
-    if (step != open || rank->job->step.state != STEP_OPEN) {
+    /* A step that is held (idle) for a switch of the policy is open to its ranks. */
+    if (step != open || rank->job->step.state > STEP_OPEN) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u may not %s in step %llu: step %llu is %s",
             rank->number, what, (unsigned long long)step, (unsigned long long)open,
-            rank->job->step.state == STEP_OPEN ? "open" : "being closed");
+            rank->job->step.state > STEP_OPEN ? "being closed" : "open");
     }
     if (rank->ended == step + 1) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u has ended step %llu already", rank->number,
@@ -314,7 +317,9 @@ static enum adtopk_status push(struct rank *rank, uint32_t tensor, uint64_t step
     }
     rank->pushed[tensor] = step + 1;
     machine_fire(&rank->machine, RANK_ON_PUSH, RANK_READY);
-    round_push(step_round(job, tensor), rank->index);
+    if (job->step.state == STEP_OPEN) {
+        round_push(step_round(job, tensor), rank->index);
+    }
     return ADTOPK_OK;
 }
 
@@ -330,13 +335,23 @@ static enum adtopk_status step_end(struct rank *rank, uint64_t step, struct erro
     }
     rank->ended = step + 1;
     machine_fire(&rank->machine, RANK_ON_STEP_END, RANK_READY);
-    for (uint32_t r = 0; r < job->rounds && !job_ended(job); r++) {
-        round_try(&job->round[r]);
-    }
-    if (!job_ended(job)) {
-        step_check(job);
-    }
+    step_start(job);
     return ADTOPK_OK;
+}
+
+void rank_split(struct rank *rank, uint32_t tensor)
+{
+    struct job *job = rank->job;
+    struct round *round = step_round(job, tensor);
+    uint64_t step = step_number(job);
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        if (rank->pushed[round->tensor[i]] != step + 1) {
+            peer_send_split(job, step, round->bucket);
+            round_split(round, step);
+            return;
+        }
+    }
 }
 
 /* The rank blocks on one tensor. If it has not pushed all of the bucket, the bucket could wait for
@@ -345,7 +360,6 @@ static enum adtopk_status wait_tensor(
     struct rank *rank, uint32_t tensor, uint64_t step, struct error *err)
 {
     struct job *job = rank->job;
-    struct round *round;
 
     if (check_tensor(rank, tensor, err) != ADTOPK_OK ||
         check_running(rank, "wait", err) != ADTOPK_OK) {
@@ -359,13 +373,10 @@ static enum adtopk_status wait_tensor(
     if (step != step_number(job) || rank->ended == step + 1) {
         return ADTOPK_OK; /* over, or complete: nothing can block */
     }
-    round = step_round(job, tensor);
-    for (unsigned i = 0; i < round->tensors; i++) {
-        if (rank->pushed[round->tensor[i]] != step + 1) {
-            peer_send_split(job, step, round->bucket);
-            round_split(round, step);
-            break;
-        }
+    if (job->step.state == STEP_OPEN) {
+        rank_split(rank, tensor);
+    } else {
+        rank->waits = tensor + 1;
     }
     return ADTOPK_OK;
 }
@@ -413,12 +424,6 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
     machine_fire(&rank->machine, RANK_ON_OP, RANK_READY);
     round_try(&job->op_round);
     return ADTOPK_OK;
-}
-
-/* True if some local rank has begun the open step, which then cannot do without the others. */
-static bool step_begun(const struct job *job)
-{
-    return job->step.state > STEP_OPEN || job->step_since_us != 0;
 }
 
 static void leave(struct rank *rank)

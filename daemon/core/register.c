@@ -120,8 +120,10 @@ static enum adtopk_status add_tensor(
     if (*slot != 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor '%s' is registered twice", spec->name);
     }
-    job->tensor[job->tensors] = (struct tensor){
-        .spec = *spec, .numel = tensor_numel(&spec->shape), .hash = hash_spec(spec)};
+    job->tensor[job->tensors] = (struct tensor){.spec = *spec,
+        .numel = tensor_numel(&spec->shape),
+        .hash = hash_spec(spec),
+        .verified_step = UINT64_MAX};
     job->tensors++;
     *slot = job->tensors;
     return ADTOPK_OK;

@@ -300,23 +300,24 @@ static enum adtopk_status begin_op(struct round *round)
 static void begin_tensors(struct round *round)
 {
     const struct job *job = round->job;
-    const struct policy *policy = &job->policy;
+    const struct tensor_policy *policy = &job->plan->tensor[round->tensor[0]].policy;
     struct exchange *exchange = &round->exchange;
-    bool dense = job->tensor[round->tensor[0]].dense;
+    bool dense = job->plan->tensor[round->tensor[0]].dense;
 
     exchange->ops = dense ? policy->dense_collective : policy->sparse_collective;
     exchange->value = dense ? policy->dense_values : policy->values;
     exchange->index = policy->indices;
     exchange->segment = job->core->config.segment > 0 ? job->core->config.segment : CORE_SEGMENT;
-    exchange->scale = policy->reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
+    exchange->scale =
+        job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
     exchange->tensors = round->tensors;
     for (unsigned i = 0; i < round->tensors; i++) {
         const struct tensor *tensor = &job->tensor[round->tensor[i]];
         exchange->tensor[i] = (struct exchange_tensor){.numel = tensor->numel};
         if (!dense) {
-            exchange->tensor[i].shape = plan_shape(job, tensor);
+            exchange->tensor[i].shape = plan_shape(job, round->tensor[i]);
         } else {
-            const struct local_update *update = plan_update(job, round->tensor[i]);
+            const struct local_update *update = layout_update(job, round->tensor[i]);
             exchange->tensor[i].dense = (float *)(void *)(job->results + update->dense_offset);
         }
     }
@@ -453,7 +454,7 @@ static void exchange_frames(struct round *round)
 static void try_alone(const struct round *round)
 {
     for (unsigned i = 0; i < round->tensors && !job_ended(round->job); i++) {
-        round_try(&round->job->round[round->job->buckets + round->tensor[i]]);
+        round_try(&round->job->plan->round[round->job->plan->buckets + round->tensor[i]]);
     }
 }
 
@@ -515,7 +516,8 @@ static bool busy(const struct round *round)
     const struct job *job = round->job;
 
     return round->tensors == 1 &&
-           job->round[job->tensor[round->tensor[0]].bucket].machine.state == ROUND_SELECT;
+           job->plan->round[job->plan->tensor[round->tensor[0]].bucket].machine.state ==
+               ROUND_SELECT;
 }
 
 void round_try(struct round *round)
@@ -523,7 +525,7 @@ void round_try(struct round *round)
     struct job *job = round->job;
 
     if (job->machine.state != JOB_ACTIVE || round->machine.state != ROUND_COLLECT || busy(round) ||
-        !collected(round)) {
+        (job->verifying && !round->op) || !collected(round)) {
         return;
     }
     if (begin(round) != ADTOPK_OK) {
@@ -587,7 +589,7 @@ void round_split(struct round *round, uint64_t step)
     struct job *job = round->job;
     enum round_state state = (enum round_state)round->machine.state;
 
-    if (round->bucket >= job->buckets || round->tensors < 2 || round->split_step <= step ||
+    if (round->bucket >= job->plan->buckets || round->tensors < 2 || round->split_step <= step ||
         step < step_number(job)) {
         return;
     }
@@ -606,7 +608,7 @@ void round_split(struct round *round, uint64_t step)
     }
     job->undelivered--;
     for (unsigned i = 0; i < round->tensors; i++) {
-        round_open(&job->round[job->buckets + round->tensor[i]]);
+        round_open(&job->plan->round[job->plan->buckets + round->tensor[i]]);
     }
     try_alone(round);
 }

@@ -32,33 +32,75 @@ bool step_round_active(const struct job *job, const struct round *round)
 {
     uint64_t step = step_number(job);
 
-    if (round->bucket < job->buckets) {
+    if (round->bucket < job->plan->buckets) {
         return round->split_step > step;
     }
-    return job->round[job->tensor[round->tensor[0]].bucket].split_step <= step;
+    return job->plan->round[job->plan->tensor[round->tensor[0]].bucket].split_step <= step;
 }
 
 struct round *step_round(struct job *job, uint32_t tensor)
 {
-    struct round *round = &job->round[job->tensor[tensor].bucket];
+    struct round *round = &job->plan->round[job->plan->tensor[tensor].bucket];
 
-    return step_round_active(job, round) ? round : &job->round[job->buckets + tensor];
+    return step_round_active(job, round) ? round : &job->plan->round[job->plan->buckets + tensor];
+}
+
+bool step_begun(const struct job *job)
+{
+    return job->step.state > STEP_OPEN || job->step_since_us != 0;
+}
+
+/* What the local ranks did while the step was held. */
+static void catch_up(struct job *job)
+{
+    uint64_t step = step_number(job);
+
+    for (unsigned r = 0; r < job->ranks; r++) {
+        struct rank *rank = job->rank[r];
+        for (uint32_t t = 0; t < job->tensors; t++) {
+            if (rank->pushed[t] == step + 1) {
+                step_round(job, t)->pushes[rank->index]++;
+            }
+        }
+        if (rank->waits != 0) {
+            rank_split(rank, rank->waits - 1);
+            rank->waits = 0;
+        }
+    }
+}
+
+/* Nothing of the next step is in the residuals yet. */
+static void note_rest(struct job *job)
+{
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        job->tensor[t].at_rest = *job->tensor[t].store;
+    }
 }
 
 void step_open(struct job *job, bool recover)
 {
     machine_fire(&job->step, STEP_ON_OPEN, STEP_OPEN);
-    job->step_since_us = 0;
     job->undelivered = 0;
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        job->tensor[t].at_rest = *job->tensor[t].store;
-    }
-    for (uint32_t r = 0; r < job->rounds; r++) {
-        if (step_round_active(job, &job->round[r]) && recover) {
-            round_recover(&job->round[r]);
-        } else if (step_round_active(job, &job->round[r])) {
-            round_open(&job->round[r]);
+    note_rest(job);
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        if (step_round_active(job, &job->plan->round[r]) && recover) {
+            round_recover(&job->plan->round[r]);
+        } else if (step_round_active(job, &job->plan->round[r])) {
+            round_open(&job->plan->round[r]);
         }
+    }
+    if (job->step_since_us != 0) {
+        catch_up(job);
+    }
+}
+
+void step_start(struct job *job)
+{
+    for (uint32_t r = 0; r < job->plan->rounds && !job_ended(job); r++) {
+        round_try(&job->plan->round[r]);
+    }
+    if (!job_ended(job)) {
+        step_check(job);
     }
 }
 
@@ -73,9 +115,9 @@ static void step_done(struct work *work)
     job->store->steps_done++;
     job->counters.phase_us[PHASE_SETTLE] += job->core->now_us - job->settle_since_us;
     job->counters.dense_bytes += job->counters.elements * sizeof(float);
-    for (uint32_t r = 0; r < job->rounds; r++) {
-        if (job->round[r].machine.state == ROUND_DELIVERED) {
-            round_close(&job->round[r]);
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        if (job->plan->round[r].machine.state == ROUND_DELIVERED) {
+            round_close(&job->plan->round[r]);
         }
     }
     for (unsigned i = 0; i < job->ranks; i++) {
@@ -87,7 +129,14 @@ static void step_done(struct work *work)
         }
     }
     machine_fire(&job->step, STEP_ON_DONE, STEP_IDLE);
-    step_open(job, false);
+    job->step_since_us = 0;
+    if (job->last_steps > 0 && job->store->steps_done >= job->last_steps) {
+        job_fail_due(job);
+    } else if (switch_hold(job)) {
+        note_rest(job);
+    } else {
+        step_open(job, false);
+    }
 }
 
 void step_check(struct job *job)
@@ -96,7 +145,8 @@ void step_check(struct job *job)
     uint64_t bytes = 0;
     bool nonfinite = false;
 
-    if (job->machine.state != JOB_ACTIVE || job->step.state != STEP_OPEN || job->undelivered > 0) {
+    if (job->machine.state != JOB_ACTIVE || job->step.state != STEP_OPEN || job->undelivered > 0 ||
+        job->verifying) {
         return;
     }
     for (unsigned i = 0; i < job->ranks; i++) {
@@ -106,8 +156,9 @@ void step_check(struct job *job)
     }
     for (uint32_t t = 0; t < job->tensors; t++) {
         const struct tensor *tensor = &job->tensor[t];
+        const struct planned *planned = &job->plan->tensor[t];
         nonfinite = nonfinite || tensor->store->round_nonfinite != 0;
-        bytes += (tensor->dense ? tensor->numel : tensor->sent.count * 4) * sizeof(float);
+        bytes += (planned->dense ? tensor->numel : planned->sent.count * 4) * sizeof(float);
     }
     machine_fire(&job->step, STEP_ON_DELIVERED, nonfinite ? STEP_WITHDRAW : STEP_SETTLE);
     job->settle_since_us = job->core->now_us;

@@ -1,11 +1,12 @@
 /*
  * The store: what a job keeps on this node and a restarted daemon finds again.
  *
- * One block of memory that outlives the core (core_memory.store): a header, one record a tensor,
- * the residuals. Every field is written by the core or by a compute it started, and between
- * computes the block describes a state from which the step can be repeated: see tensor_stage. (A
- * crash in the middle of a pass over a residual would need a journal of it, which there is none of
- * yet.)
+ * Memory that outlives the core (core_memory.store), in two parts. The first is a header, one
+ * record a tensor, and a residual for each; the second, while a tensor is by rank, has the
+ * residuals of the local ranks but the first, whose residual is the one in the first part. Every
+ * field is written by the core or by a compute it started, and between computes the block describes
+ * a state from which the step can be repeated: see tensor_stage. (A crash in the middle of a pass
+ * over a residual would need a journal of it, which there is none of yet.)
  */
 #ifndef ADTOPK_STORE_H
 #define ADTOPK_STORE_H
@@ -14,10 +15,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/core/inspect.h"
+#include "daemon/core/policy.h"
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 1u
+#define STORE_VERSION 2u
 
 /* How far a tensor is in step `step`. Before it, and after SETTLED, the residual is at rest. */
 enum tensor_stage {
@@ -39,19 +42,28 @@ struct store_tensor {
     double applied[2];
 };
 
+/* A policy that was switched to. */
+struct store_policy {
+    struct policy_change change;
+    char text[POLICY_TEXT_SIZE];
+};
+
 struct store_header {
     uint64_t magic;
     uint32_t version;
     uint32_t view; /* the highest view number promised */
     uint64_t job;
-    uint64_t digest; /* of tensors, policy and local ranks */
+    uint64_t digest; /* of tensors and local ranks */
     uint64_t steps_done;
     uint32_t step_status; /* of the last step: OK or NONFINITE */
     uint32_t tensors;
     uint64_t ops_done;
     uint64_t steps_withdrawn;
-    uint32_t op_size; /* of the last plain operation */
-    uint32_t reserved[15];
+    uint32_t op_size;  /* of the last plain operation */
+    uint32_t more;     /* the second part is in use */
+    uint32_t policies; /* switched to: the one in force is policy[policies % 2]; 0: none was */
+    uint32_t reserved[13];
+    struct store_policy policy[2];
     struct store_tensor tensor[];
 };
 

@@ -49,10 +49,10 @@ void view_fail(struct job *job, enum adtopk_status code, const char *format, ...
 
 static void freeze(struct job *job)
 {
-    for (uint32_t r = 0; job->round != NULL && r < job->rounds; r++) {
-        round_freeze(&job->round[r]);
+    for (uint32_t r = 0; job->plan->round != NULL && r < job->plan->rounds; r++) {
+        round_freeze(&job->plan->round[r]);
     }
-    if (job->round != NULL) {
+    if (job->plan->round != NULL) {
         round_freeze(&job->op_round);
     }
 }
@@ -120,7 +120,7 @@ void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *pre
         return;
     }
     if (job->store == NULL) {
-        if (plan_store(job, &error) != ADTOPK_OK) {
+        if (layout_store(job, &error) != ADTOPK_OK || plan_begin(job, &error) != ADTOPK_OK) {
             job_fail(job, &error, true);
             return;
         }
@@ -155,8 +155,8 @@ static uint32_t delivered_rounds(const struct job *job, uint32_t *list)
 {
     uint32_t count = 0;
 
-    for (uint32_t r = 0; r < job->rounds; r++) {
-        if (step_round_active(job, &job->round[r]) && round_delivered(&job->round[r])) {
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        if (step_round_active(job, &job->plan->round[r]) && round_delivered(&job->plan->round[r])) {
             list[count++] = r;
         }
     }
@@ -168,8 +168,9 @@ static void answer(struct job *job)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
-    uint32_t *list = malloc((job->rounds + 2 * job->buckets) * sizeof(*list));
-    uint64_t *step = malloc(job->buckets * sizeof(*step));
+    Adtopk__PeerPolicy policy;
+    uint32_t *list = malloc((job->plan->rounds + 2 * job->plan->buckets) * sizeof(*list));
+    uint64_t *step = malloc(job->plan->buckets * sizeof(*step));
 
     job->owes_state = false;
     if (list == NULL || step == NULL) {
@@ -184,12 +185,17 @@ static void answer(struct job *job)
     state.fresh = job->store_fresh;
     state.delivered = list;
     state.n_delivered = delivered_rounds(job, list);
-    state.split = list + job->rounds;
+    if (job->plan->change.version > 0) {
+        switch_fill(job->plan, &policy);
+        state.policy = &policy;
+    }
+    state.held = job->policy_switch.state == SWITCH_HELD ? job->next_plan->change.version : 0;
+    state.split = list + job->plan->rounds;
     state.split_step = step;
-    for (uint32_t b = 0; b < job->buckets; b++) {
-        if (job->round[b].split_step != UINT64_MAX) {
+    for (uint32_t b = 0; b < job->plan->buckets; b++) {
+        if (job->plan->round[b].split_step != UINT64_MAX) {
             state.split[state.n_split++] = b;
-            step[state.n_split_step++] = job->round[b].split_step;
+            step[state.n_split_step++] = job->plan->round[b].split_step;
         }
     }
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
@@ -232,8 +238,8 @@ void view_learn_splits(
     struct job *job, const uint32_t *bucket, size_t buckets, const uint64_t *step, size_t steps)
 {
     for (size_t i = 0; i < buckets && i < steps; i++) {
-        if (bucket[i] < job->buckets) {
-            round_split(&job->round[bucket[i]], step[i]);
+        if (bucket[i] < job->plan->buckets) {
+            round_split(&job->plan->round[bucket[i]], step[i]);
         }
     }
 }
@@ -265,24 +271,68 @@ static bool take_members(struct job *job)
 /* Splits that came up after this node's answer, which the commit therefore may lack. */
 static void repeat_splits(struct job *job)
 {
-    for (uint32_t b = 0; b < job->buckets; b++) {
-        if (job->round[b].split_step != UINT64_MAX &&
-            job->round[b].split_step >= job->store->steps_done) {
-            peer_send_split(job, job->round[b].split_step, b);
+    for (uint32_t b = 0; b < job->plan->buckets; b++) {
+        if (job->plan->round[b].split_step != UINT64_MAX &&
+            job->plan->round[b].split_step >= job->store->steps_done) {
+            peer_send_split(job, job->plan->round[b].split_step, b);
         }
     }
 }
 
-static void start_rounds(struct job *job)
+/* Splits of this plan's buckets that came before the plan was in force. */
+static void take_early_splits(struct job *job)
 {
-    for (uint32_t r = 0; r < job->rounds && !job_ended(job); r++) {
-        round_try(&job->round[r]);
+    struct split **link = &job->early_splits;
+
+    while (*link != NULL && !job_ended(job)) {
+        struct split *split = *link;
+        if (split->policy > job->plan->change.version) {
+            link = &split->next;
+            continue;
+        }
+        *link = split->next;
+        if (split->policy == job->plan->change.version && split->bucket < job->plan->buckets) {
+            round_split(&job->plan->round[split->bucket], split->step);
+        }
+        free(split);
+    }
+}
+
+void view_opened(struct job *job)
+{
+    take_early_splits(job);
+    if (!job_ended(job) && job->machine.state == JOB_ACTIVE) {
+        frame_release_early(job);
     }
     if (!job_ended(job)) {
+        repeat_splits(job);
         round_try(&job->op_round);
     }
     if (!job_ended(job)) {
-        step_check(job);
+        step_start(job);
+    }
+    if (!job_ended(job)) {
+        job_try_leave(job);
+    }
+}
+
+/* The view is in force: opens the step, unless that has to wait for a switch of the policy. */
+static void begin(struct job *job, const Adtopk__PeerCommit *commit)
+{
+    bool moving = switch_commit(job, commit->policy);
+
+    if (job_ended(job)) {
+        return;
+    }
+    if (!moving && job->step.state == STEP_IDLE) {
+        step_open(job, true);
+    }
+    fetch_answer(job);
+    fetch_delivered(job, commit);
+    if (moving) {
+        round_try(&job->op_round);
+    } else {
+        view_opened(job);
     }
 }
 
@@ -298,7 +348,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     if (!take_members(job)) {
         return;
     }
-    if (first && plan_results(job, &error) != ADTOPK_OK) {
+    if (first && layout_results(job, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
         return;
     }
@@ -307,23 +357,20 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     for (unsigned i = 0; i < job->members; i++) {
         job->member[i]->anew = false;
     }
-    for (uint32_t r = 0; r < job->rounds; r++) {
-        frame_drop_parked(&job->round[r], job->view, 0);
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        frame_drop_parked(&job->plan->round[r], job->view, 0);
     }
     frame_drop_parked(&job->op_round, job->view, 0);
-    view_learn_splits(
-        job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
+    if (commit->split_policy == job->plan->change.version) {
+        view_learn_splits(
+            job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
+    }
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
     if (first) {
         for (unsigned r = 0; r < job->ranks; r++) {
             rank_ready(job->rank[r]);
         }
-        step_open(job, true);
         round_open(&job->op_round);
     }
-    fetch_answer(job);
-    fetch_delivered(job, commit);
-    repeat_splits(job);
-    start_rounds(job);
-    job_try_leave(job);
+    begin(job, commit);
 }

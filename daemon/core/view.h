@@ -36,6 +36,20 @@ void view_learn_splits(
 void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* switch.c */
+void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *ask);
+void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyPropose *proposal);
+void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswer *answer);
+void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end);
+/* Fills in a message; its text is borrowed. */
+void switch_fill(const struct plan *plan, Adtopk__PeerPolicy *policy);
+void switch_fill_change(
+    const struct policy_change *change, const char *text, Adtopk__PeerPolicy *policy);
+struct policy_change switch_change(const Adtopk__PeerPolicy *policy);
+/* What the commit of a view says of the policy (NULL: nothing). True: the step opens later, when
+ * the residuals fit the new plan. The job may have failed. */
+bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy);
+
 /* fetch.c */
 void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *message);
 void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit);

@@ -7,10 +7,12 @@
  * selected stays in the residual until the step is over, so that a retry selects the same entries
  * again, bit for bit.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "kernels/cpu/fused.h"
 
 static struct work *work_of(struct compute *compute)
 {
@@ -22,11 +24,6 @@ static enum adtopk_status no_memory(struct work *work, const char *what)
     work->status = error_set(
         &work->error, ADTOPK_ERR_MEMORY, "job '%s': no memory to %s", work->job->key.name, what);
     return work->status;
-}
-
-static bool by_rank(const struct job *job, const struct tensor *tensor)
-{
-    return job->policy.scope == SCOPE_RANK && !tensor->dense;
 }
 
 /* The gradient of each local rank, NULL where it pushed none. */
@@ -42,42 +39,70 @@ static const void **gradients_of(const struct job *job, uint32_t t)
     return gradient;
 }
 
-/* Adds (or takes back) the step's gradients. Returns the number of non-finite elements. */
-static uint64_t compensate(const struct job *job, struct tensor *tensor,
-    const void *const *gradient,
-    uint64_t (*pass)(float *, const void *const *, unsigned, enum dtype, uint64_t, double[2]))
+/* One pass over one residual: the gradients are added (or withdrawn), and with `out` the largest
+ * entries selected. A pass that was made before adds nothing again and selects the same. */
+static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
+    const void *const *gradients, unsigned count, bool withdraw, struct sparse *out)
 {
-    uint64_t nonfinite = 0;
+    const struct job *job = work->job;
+    const struct tensor *tensor = &job->tensor[t];
+    const struct planned *planned = &job->plan->tensor[t];
+    const struct tensor_shape *shape = &tensor->spec.shape;
+    const struct sparsifier_params *params = &planned->policy.params;
+    const struct sparsifier_ops *ops = planned->policy.sparsifier;
+    uint64_t turn = tensor->store->turn;
+    uint64_t per_fibre = out != NULL ? ops->per_fibre(shape, params, turn) : 0;
+    struct fused fused = {
+        .residual = layout_residual(job, t, rank),
+        .view = out != NULL ? ops->view(shape, params, turn)
+                            : (struct view){.fibres = 1, .length = tensor->numel, .stride = 1},
+        .k = out == NULL     ? 0
+             : per_fibre > 0 ? per_fibre
+                             : ops->count(shape, params, turn),
+        .per_fibre = per_fibre > 0,
+        .withdraw = withdraw,
+        .gradients = gradients,
+        .count = count,
+        .dtype = tensor->spec.dtype,
+        .id = layout_number(t, rank),
+        .stamp = 2 * job->store->steps_done + (withdraw ? 2 : 1),
+        .progress = layout_progress(job, t, rank),
+        .out = out,
+        .ranges = 1,
+    };
+    size_t size;
+    uint64_t nonfinite;
 
-    if (!by_rank(job, tensor)) {
-        return pass(tensor->residual, gradient, job->ranks, tensor->spec.dtype, tensor->numel,
-            tensor->store->input);
+    if (planned->hints != NULL && per_fibre > 0 && fused.view.fibres <= planned->fibres) {
+        fused.hints = planned->hints + rank * planned->fibres;
     }
-    for (unsigned r = 0; r < job->ranks; r++) {
-        nonfinite += pass(tensor->residual + r * tensor->numel, &gradient[r], 1, tensor->spec.dtype,
-            tensor->numel, tensor->store->input);
+    size = fused_scratch(&fused.view, fused.k, fused.per_fibre, 1);
+    fused.scratch = aligned_alloc(64, (size + 63) / 64 * 64);
+    if (fused.scratch == NULL) {
+        return ADTOPK_ERR_MEMORY;
     }
-    return nonfinite;
+    fused_start(&fused, tensor->store->input);
+    fused_range(
+        &fused, 0, job->core->config.threads > 0 ? &job->journal[work->compute.thread] : NULL);
+    nonfinite = fused_finish(&fused, tensor->store->input);
+    free(fused.scratch);
+    if (!withdraw && nonfinite > 0) {
+        tensor->store->nonfinite = 1;
+    }
+    return ADTOPK_OK;
 }
 
-static uint64_t withdraw_pass(float *acc, const void *const *gradients, unsigned count,
-    enum dtype dtype, uint64_t n, double sums[2])
+static void quantise(const struct tensor_policy *policy, struct sparse *list)
 {
-    withdraw(acc, gradients, count, dtype, n, sums);
-    return 0;
-}
-
-static void quantise(const struct job *job, struct sparse *list)
-{
-    for (size_t i = 0; job->policy.values == PAYLOAD_VALUE_BF16 && i < list->count; i++) {
+    for (size_t i = 0; policy->values == PAYLOAD_VALUE_BF16 && i < list->count; i++) {
         list->value[i] = bf16_to_f32(bf16_from_f32(list->value[i]));
     }
 }
 
 /* Sums the local ranks' lists, in their order, into the node's. */
-static enum adtopk_status merge_ranks(const struct job *job, struct tensor *tensor)
+static enum adtopk_status merge_ranks(const struct job *job, struct planned *planned)
 {
-    struct sparse *sent = &tensor->sent;
+    struct sparse *sent = &planned->sent;
     struct sparse other = *sent;
     struct sparse *sum = sent, *next = &other;
 
@@ -91,7 +116,7 @@ static enum adtopk_status merge_ranks(const struct job *job, struct tensor *tens
     sum->count = 0;
     for (unsigned r = 0; r < job->ranks; r++) {
         struct sparse *swap = sum;
-        sparse_add(sum, &tensor->rank_sent[r], next);
+        sparse_add(sum, &planned->rank_sent[r], next);
         sum = next;
         next = swap;
     }
@@ -105,57 +130,49 @@ static enum adtopk_status merge_ranks(const struct job *job, struct tensor *tens
     return ADTOPK_OK;
 }
 
-/* Selects from the accumulated residual into tensor->sent. Repeatable: changes nothing else. */
-static enum adtopk_status select_tensor(const struct job *job, struct tensor *tensor)
+/* Adds the step's gradients to the tensor's residuals, if they are not in there yet, and selects
+ * what this node contributes into planned->sent. Repeatable. */
+static enum adtopk_status select_tensor(struct work *work, uint32_t t)
 {
-    const struct policy *policy = &job->policy;
-    const struct tensor_shape *shape = &tensor->spec.shape;
-    uint64_t turn = tensor->store->turn;
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+    struct store_tensor *store = job->tensor[t].store;
+    const void **gradient = gradients_of(job, t);
     enum adtopk_status status = ADTOPK_OK;
-    void *scratch;
 
-    if (tensor->dense) {
-        return ADTOPK_OK;
-    }
-    scratch = malloc(select_scratch(tensor->numel) + 1);
-    if (scratch == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    if (by_rank(job, tensor)) {
-        for (unsigned r = 0; r < job->ranks; r++) {
-            policy->sparsifier->select(tensor->residual + r * tensor->numel, shape, &policy->params,
-                turn, &tensor->rank_sent[r], scratch);
-        }
-        status = merge_ranks(job, tensor);
-    } else {
-        policy->sparsifier->select(
-            tensor->residual, shape, &policy->params, turn, &tensor->sent, scratch);
-    }
-    free(scratch);
-    quantise(job, &tensor->sent);
-    tensor->sent_step = job->store->steps_done + 1;
-    return status;
-}
-
-static enum adtopk_status accumulate_tensor(const struct job *job, uint32_t t)
-{
-    struct tensor *tensor = &job->tensor[t];
-    struct store_tensor *store = tensor->store;
-    const void **gradient;
-
-    if (store->step == job->store->steps_done && store->stage >= STAGE_ACCUMULATED) {
-        return ADTOPK_OK; /* a retry: the gradient is in the residual already */
-    }
-    gradient = gradients_of(job, t);
     if (gradient == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
-    store->nonfinite = compensate(job, tensor, gradient, accumulate) > 0;
-    store->round_nonfinite = 0;
-    store->step = job->store->steps_done;
-    store->stage = STAGE_ACCUMULATED;
+    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store->nonfinite = 0;
+        store->round_nonfinite = 0;
+    }
+    for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
+        status = pass(work, t, r, &gradient[r], 1, false, &planned->rank_sent[r]);
+    }
+    if (status == ADTOPK_OK && planned->by_rank) {
+        status = merge_ranks(job, planned);
+    } else if (!planned->by_rank) {
+        status =
+            pass(work, t, 0, gradient, job->ranks, false, planned->dense ? NULL : &planned->sent);
+    }
     free(gradient);
-    return ADTOPK_OK;
+    if (status == ADTOPK_OK && !planned->dense) {
+        quantise(&planned->policy, &planned->sent);
+        planned->sent_step = job->store->steps_done + 1;
+    }
+    return status;
+}
+
+/* The gradients are in the residuals: what is wrong with them is known. */
+static void accumulated(const struct job *job, uint32_t t)
+{
+    struct store_tensor *store = job->tensor[t].store;
+
+    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store->step = job->store->steps_done;
+        store->stage = STAGE_ACCUMULATED;
+    }
 }
 
 void work_select(struct compute *compute)
@@ -167,14 +184,14 @@ void work_select(struct compute *compute)
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         struct exchange_tensor *entry = &round->exchange.tensor[i];
-        if (accumulate_tensor(job, t) != ADTOPK_OK ||
-            select_tensor(job, &job->tensor[t]) != ADTOPK_OK) {
+        if (select_tensor(work, t) != ADTOPK_OK) {
             (void)no_memory(work, "select");
             return;
         }
+        accumulated(job, t);
         round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
         entry->acc = job->tensor[t].residual;
-        entry->sent = job->tensor[t].sent;
+        entry->sent = job->plan->tensor[t].sent;
     }
     work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
 }
@@ -187,34 +204,56 @@ void work_combine(struct compute *compute)
     work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
 }
 
-/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for
- * gets memory of its own. */
+static bool wants(const struct job *job, uint32_t t, unsigned form)
+{
+    unsigned forms = job->tensor[t].spec.forms;
+
+    return ((forms != 0 ? forms : LOCAL_FORM_DENSE) & form) != 0;
+}
+
+static uint32_t *update_index(const struct job *job, uint32_t t)
+{
+    return (uint32_t *)(void *)(job->results + layout_update(job, t)->index_offset);
+}
+
+static float *update_value(const struct job *job, uint32_t t)
+{
+    return (float *)(void *)(job->results + layout_update(job, t)->value_offset);
+}
+
+/* Whether the sum is written straight into the list that the ranks see. */
+static bool in_place(const struct job *job, uint32_t t)
+{
+    return wants(job, t, LOCAL_FORM_LIST) &&
+           plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
+}
+
+/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for,
+ * or that may be longer than its place, gets memory of its own. */
 static enum adtopk_status place_result(
     const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    const struct tensor *tensor = &job->tensor[t];
-    const struct local_update *update = plan_update(job, t);
+    const struct local_update *update = layout_update(job, t);
+    struct sparse *list = &entry->update;
 
-    entry->dense =
-        update->dense_offset != 0 ? (float *)(void *)(job->results + update->dense_offset) : NULL;
-    if (tensor->dense) {
+    entry->dense = (float *)(void *)(job->results + update->dense_offset);
+    if (job->plan->tensor[t].dense) {
         return ADTOPK_OK;
     }
-    entry->update.capacity = tensor->list_capacity;
-    if (update->index_offset != 0) {
-        entry->update.position = (uint32_t *)(void *)(job->results + update->index_offset);
-        entry->update.value = (float *)(void *)(job->results + update->value_offset);
+    list->capacity = plan_update_count(job, job->plan, t);
+    if (in_place(job, t)) {
+        list->position = update_index(job, t);
+        list->value = update_value(job, t);
         return ADTOPK_OK;
     }
-    entry->update.position = malloc(tensor->list_capacity * sizeof(uint32_t));
-    entry->update.value = malloc(tensor->list_capacity * sizeof(float));
-    return entry->update.position != NULL && entry->update.value != NULL ? ADTOPK_OK
-                                                                         : ADTOPK_ERR_MEMORY;
+    list->position = malloc(list->capacity * sizeof(uint32_t));
+    list->value = malloc(list->capacity * sizeof(float));
+    return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
 static void drop_result(const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    if (!job->tensor[t].dense && plan_update(job, t)->index_offset == 0) {
+    if (!job->plan->tensor[t].dense && !in_place(job, t)) {
         free(entry->update.position);
         free(entry->update.value);
     }
@@ -225,25 +264,32 @@ static void drop_result(const struct job *job, uint32_t t, struct exchange_tenso
 static void write_update(const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
     const struct tensor *tensor = &job->tensor[t];
-    struct local_update *update = plan_update(job, t);
+    struct local_update *update = layout_update(job, t);
+    const struct sparse *list = &entry->update;
+    bool fits = list->count <= tensor->list_capacity;
 
     update->step = job->store->steps_done;
     update->turn = (uint32_t)tensor->store->turn;
     update->count = 0;
-    update->forms = update->dense_offset != 0 ? LOCAL_FORM_DENSE : 0u;
-    if (tensor->dense) {
+    update->forms = 0;
+    if (job->plan->tensor[t].dense) {
+        update->forms = LOCAL_FORM_DENSE;
         return;
     }
-    if (entry->dense != NULL) {
+    if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
         (void)memset(entry->dense, 0, tensor->numel * sizeof(float));
-        sparse_scatter(entry->dense, &entry->shape.view, &entry->update);
+        sparse_scatter(entry->dense, &entry->shape.view, list);
+        update->forms |= LOCAL_FORM_DENSE;
     }
-    if (update->index_offset != 0) {
-        for (size_t i = 0; i < entry->update.count; i++) {
-            entry->update.position[i] =
-                (uint32_t)view_element(&entry->shape.view, entry->update.position[i]);
+    if (wants(job, t, LOCAL_FORM_LIST) && fits) {
+        uint32_t *index = update_index(job, t);
+        for (size_t i = 0; i < list->count; i++) {
+            index[i] = (uint32_t)view_element(&entry->shape.view, list->position[i]);
         }
-        update->count = entry->update.count;
+        if (!in_place(job, t)) {
+            (void)memcpy(update_value(job, t), list->value, list->count * sizeof(float));
+        }
+        update->count = list->count;
         update->forms |= LOCAL_FORM_LIST;
     }
 }
@@ -280,7 +326,7 @@ void work_reduce(struct compute *compute)
 static enum adtopk_status accepted_entries(
     const struct job *job, uint32_t t, const struct collective_ops *ops, uint8_t **accepted)
 {
-    const struct sparse *sent = &job->tensor[t].sent;
+    const struct sparse *sent = &job->plan->tensor[t].sent;
     struct payload_header header = {.job = job->id, .number = job->store->steps_done};
 
     *accepted = NULL;
@@ -298,20 +344,22 @@ static enum adtopk_status accepted_entries(
 
 /* Scope rank: an accepted entry leaves the residual of every rank that selected it; what rounding
  * cut off the sum stays with the first of them. */
-static void settle_ranks(struct job *job, struct tensor *tensor, const struct view *view,
+static void settle_ranks(const struct job *job, uint32_t t, const struct view *view,
     const uint8_t *accepted, size_t *next)
 {
-    double *applied = tensor->store->applied;
+    double *applied = job->tensor[t].store->applied;
+    const struct planned *planned = &job->plan->tensor[t];
+    const struct sparse *sent = &planned->sent;
 
-    for (size_t i = 0; i < tensor->sent.count; i++) {
-        uint64_t element = view_element(view, tensor->sent.position[i]);
+    for (size_t i = 0; i < sent->count; i++) {
+        uint64_t element = view_element(view, sent->position[i]);
         bool leaves = accepted == NULL || (accepted[i / 8] >> i % 8 & 1) != 0;
-        double left = -(double)tensor->sent.value[i];
+        double left = -(double)sent->value[i];
         float *first = NULL;
         for (unsigned r = 0; r < job->ranks; r++) {
-            const struct sparse *list = &tensor->rank_sent[r];
-            float *residual = &tensor->residual[r * tensor->numel + element];
-            if (next[r] == list->count || list->position[next[r]] != tensor->sent.position[i]) {
+            const struct sparse *list = &planned->rank_sent[r];
+            float *residual = layout_residual(job, t, r) + element;
+            if (next[r] == list->count || list->position[next[r]] != sent->position[i]) {
                 continue;
             }
             next[r]++;
@@ -323,18 +371,19 @@ static void settle_ranks(struct job *job, struct tensor *tensor, const struct vi
         }
         if (leaves && first != NULL) {
             *first = (float)left;
-            applied[0] += (double)tensor->sent.value[i];
-            applied[1] += (double)tensor->sent.value[i] * ledger_sign(element);
+            applied[0] += (double)sent->value[i];
+            applied[1] += (double)sent->value[i] * ledger_sign(element);
         }
     }
 }
 
-static void settle_dense(const struct job *job, struct tensor *tensor)
+static void settle_dense(const struct job *job, uint32_t t)
 {
+    struct tensor *tensor = &job->tensor[t];
     double *applied = tensor->store->applied;
     float *residual = tensor->residual;
 
-    if (job->policy.dense_values == PAYLOAD_VALUE_F32) {
+    if (job->plan->tensor[t].policy.dense_values == PAYLOAD_VALUE_F32) {
         ledger_sums(residual, tensor->numel, applied);
         (void)memset(residual, 0, tensor->numel * sizeof(*residual));
         return;
@@ -347,49 +396,52 @@ static void settle_dense(const struct job *job, struct tensor *tensor)
     }
 }
 
-static enum adtopk_status settle_tensor(struct job *job, uint32_t t)
+static enum adtopk_status settle_tensor(struct work *work, uint32_t t)
 {
+    struct job *job = work->job;
     struct tensor *tensor = &job->tensor[t];
+    struct planned *planned = &job->plan->tensor[t];
     struct payload_shape shape = {0};
     uint8_t *accepted = NULL;
     size_t *next = NULL;
 
-    if (tensor->dense) {
-        settle_dense(job, tensor);
+    if (planned->dense) {
+        settle_dense(job, t);
         return ADTOPK_OK;
     }
-    shape = plan_shape(job, tensor);
-    if (tensor->sent_step != job->store->steps_done + 1 &&
-        select_tensor(job, tensor) != ADTOPK_OK) {
+    shape = plan_shape(job, t);
+    if (planned->sent_step != job->store->steps_done + 1 && select_tensor(work, t) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY; /* a restarted daemon selects what it had sent again */
     }
-    if (accepted_entries(job, t, job->policy.sparse_collective, &accepted) != ADTOPK_OK) {
+    if (accepted_entries(job, t, planned->policy.sparse_collective, &accepted) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
-    if (!by_rank(job, tensor)) {
-        job->policy.sparsifier->settle(
-            tensor->residual, &shape.view, &tensor->sent, accepted, tensor->store->applied);
+    if (!planned->by_rank) {
+        planned->policy.sparsifier->settle(
+            tensor->residual, &shape.view, &planned->sent, accepted, tensor->store->applied);
     } else {
         next = calloc(job->ranks, sizeof(*next));
         if (next != NULL) {
-            settle_ranks(job, tensor, &shape.view, accepted, next);
+            settle_ranks(job, t, &shape.view, accepted, next);
         }
         free(next);
     }
     free(accepted);
-    return by_rank(job, tensor) && next == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_OK;
+    return planned->by_rank && next == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_OK;
 }
 
-static enum adtopk_status withdraw_tensor(struct job *job, uint32_t t)
+static enum adtopk_status withdraw_tensor(struct work *work, uint32_t t)
 {
+    const struct job *job = work->job;
+    bool by_rank = job->plan->tensor[t].by_rank;
     const void **gradient = gradients_of(job, t);
+    enum adtopk_status status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 
-    if (gradient == NULL) {
-        return ADTOPK_ERR_MEMORY;
+    for (unsigned r = 0; status == ADTOPK_OK && r < (by_rank ? job->ranks : 1); r++) {
+        status = pass(work, t, r, &gradient[r], by_rank ? 1 : job->ranks, true, NULL);
     }
-    (void)compensate(job, &job->tensor[t], gradient, withdraw_pass);
     free(gradient);
-    return ADTOPK_OK;
+    return status;
 }
 
 void work_settle(struct compute *compute)
@@ -403,11 +455,58 @@ void work_settle(struct compute *compute)
         if (store->stage == STAGE_SETTLED) {
             continue; /* a restarted daemon goes on where it was cut off */
         }
-        if ((withdrawn ? withdraw_tensor(job, t) : settle_tensor(job, t)) != ADTOPK_OK) {
+        if ((withdrawn ? withdraw_tensor(work, t) : settle_tensor(work, t)) != ADTOPK_OK) {
             (void)no_memory(work, "settle");
             return;
         }
         store->turn += withdrawn ? 0 : 1;
         store->stage = STAGE_SETTLED;
+    }
+}
+
+/* The ranks' residuals of a tensor become the node's. Each element is in one of them at any moment,
+ * so that a daemon that is killed between two tensors finds everything. */
+static void join_residuals(const struct job *job, uint32_t t)
+{
+    float *node = layout_residual(job, t, 0);
+
+    for (unsigned r = 1; r < job->ranks; r++) {
+        float *rank = layout_residual(job, t, r);
+        for (uint64_t i = 0; i < job->tensor[t].numel; i++) {
+            node[i] += rank[i];
+            rank[i] = 0;
+        }
+    }
+}
+
+/* The other way round there is nothing to do: the first rank takes over what the node had. */
+void work_switch(struct compute *compute)
+{
+    const struct job *job = work_of(compute)->job;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        if (job->plan->tensor[t].by_rank && !job->next_plan->tensor[t].by_rank) {
+            join_residuals(job, t);
+        }
+    }
+}
+
+void work_verify(struct compute *compute)
+{
+    struct job *job = work_of(compute)->job;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        struct tensor *tensor = &job->tensor[t];
+        tensor->sums[0] = tensor->sums[1] = tensor->magnitude = 0;
+        for (unsigned r = 0; r < (job->plan->tensor[t].by_rank ? job->ranks : 1); r++) {
+            const float *residual = layout_residual(job, t, r);
+            ledger_sums(residual, tensor->numel, tensor->sums);
+            for (uint64_t i = 0; i < tensor->numel; i++) {
+                tensor->magnitude += fabs((double)residual[i]);
+            }
+        }
+        (void)memcpy(tensor->verified_input, tensor->store->input, sizeof(tensor->verified_input));
+        (void)memcpy(
+            tensor->verified_applied, tensor->store->applied, sizeof(tensor->verified_applied));
     }
 }

@@ -20,18 +20,16 @@
 #define LISTEN_LOCK_PAUSE_NS 10000000
 
 static enum adtopk_status listen_failed(
-    const struct local *local, const char *call, int reason, struct error *err)
+    const char *path, const char *call, int reason, struct error *err)
 {
     return error_set(
-        err, ADTOPK_ERR_SYSTEM, "cannot listen on %s: %s: %s", local->path, call, strerror(reason));
+        err, ADTOPK_ERR_SYSTEM, "cannot listen on %s: %s: %s", path, call, strerror(reason));
 }
 
-/* Two daemons that start at once must not both find the path free: while one looks and binds, it
- * holds a lock on the directory. Returns the descriptor that holds it, or -1. */
-static int listen_lock(const struct local *local, struct error *err)
+int local_lock_directory(const char *path, struct error *err)
 {
     const struct timespec pause = {.tv_nsec = LISTEN_LOCK_PAUSE_NS};
-    char *copy = strdup(local->path);
+    char *copy = strdup(path);
     int fd;
 
     if (copy == NULL) {
@@ -40,12 +38,12 @@ static int listen_lock(const struct local *local, struct error *err)
     }
     fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
-        (void)listen_failed(local, "its directory", errno, err);
+        (void)listen_failed(path, "its directory", errno, err);
     }
     free(copy);
     for (int tries = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; tries++) {
         if (errno != EWOULDBLOCK || tries == LISTEN_LOCK_TRIES) {
-            (void)listen_failed(local, "locking its directory", errno, err);
+            (void)listen_failed(path, "locking its directory", errno, err);
             (void)close(fd);
             return -1;
         }
@@ -62,7 +60,7 @@ static enum adtopk_status listen_clear(
     int probe, reason;
 
     if (lstat(local->path, &status) != 0) {
-        return errno == ENOENT ? ADTOPK_OK : listen_failed(local, "stat", errno, err);
+        return errno == ENOENT ? ADTOPK_OK : listen_failed(local->path, "stat", errno, err);
     }
     if (!S_ISSOCK(status.st_mode)) {
         return error_set(
@@ -70,7 +68,7 @@ static enum adtopk_status listen_clear(
     }
     probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (probe < 0) {
-        return listen_failed(local, "socket", errno, err);
+        return listen_failed(local->path, "socket", errno, err);
     }
     reason = connect(probe, (const struct sockaddr *)address, sizeof *address) == 0 ? 0 : errno;
     (void)close(probe);
@@ -78,7 +76,7 @@ static enum adtopk_status listen_clear(
         return error_set(
             err, ADTOPK_ERR_STATE, "cannot listen on %s: a daemon serves it already", local->path);
     }
-    return unlink(local->path) == 0 ? ADTOPK_OK : listen_failed(local, "unlink", errno, err);
+    return unlink(local->path) == 0 ? ADTOPK_OK : listen_failed(local->path, "unlink", errno, err);
 }
 
 static enum adtopk_status listen_bind(
@@ -87,18 +85,18 @@ static enum adtopk_status listen_bind(
     struct stat status;
 
     if (bind(local->listener, (const struct sockaddr *)address, sizeof *address) != 0) {
-        return listen_failed(local, "bind", errno, err);
+        return listen_failed(local->path, "bind", errno, err);
     }
     if (lstat(local->path, &status) != 0) {
-        return listen_failed(local, "stat", errno, err);
+        return listen_failed(local->path, "stat", errno, err);
     }
     local->path_device = status.st_dev;
     local->path_inode = status.st_ino;
     if (chmod(local->path, (mode_t)local->config.mode) != 0) {
-        return listen_failed(local, "chmod", errno, err);
+        return listen_failed(local->path, "chmod", errno, err);
     }
     if (listen(local->listener, LISTEN_BACKLOG) != 0) {
-        return listen_failed(local, "listen", errno, err);
+        return listen_failed(local->path, "listen", errno, err);
     }
     return ADTOPK_OK;
 }
@@ -118,9 +116,9 @@ enum adtopk_status listen_open(struct local *local, struct error *err)
     local->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     local->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (local->spare < 0 || local->listener < 0) {
-        return listen_failed(local, "socket", errno, err);
+        return listen_failed(local->path, "socket", errno, err);
     }
-    lock = listen_lock(local, err);
+    lock = local_lock_directory(local->path, err);
     if (lock < 0) {
         return err->code;
     }

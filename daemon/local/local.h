@@ -74,6 +74,14 @@ struct local_stats {
 struct local *local_create(uv_loop_t *loop, const struct local_config *config,
     const struct local_ops *ops, void *context, struct error *err);
 
+/**
+ * Two daemons that start at once must not both find a socket's path free: while one looks and
+ * binds, it holds a lock on the directory that `path` is in. Returns the descriptor that holds the
+ * lock, to be closed, or -1 and err. Waits a second at most. local_create() does this for its own
+ * socket.
+ */
+int local_lock_directory(const char *path, struct error *err);
+
 /** The core's memory operations. They may be called inside ops->event(). */
 struct core_memory local_memory(struct local *local);
 

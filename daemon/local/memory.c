@@ -116,18 +116,15 @@ static void memory_drop_results(struct results **link)
     free(results);
 }
 
-/* Sealed before anybody else sees it: ranks can only map it to read. They must never find a page
- * without memory (SIGBUS), and the core wants the arena now, so it is reserved here, on the loop:
- * a node whose results have several GiB is silent for seconds when the job starts. */
-static enum adtopk_status memory_fill_results(
-    const struct local *local, struct segment *segment, uint64_t size, struct error *err)
+static const char memory_results_name[] = "result arena";
+
+/* Sealed before anybody else sees it: ranks can only map it to read. */
+static enum adtopk_status memory_make_results(
+    struct segment *segment, uint64_t size, struct error *err)
 {
-    static const char name[] = "result arena";
+    static const char *const name = memory_results_name;
     enum adtopk_status status = segment_create(segment, name, size, err);
 
-    if (status == ADTOPK_OK) {
-        status = segment_reserve(segment, name, memory_promised(local), err);
-    }
     if (status == ADTOPK_OK) {
         status = segment_map(segment, PROT_READ | PROT_WRITE, name, err);
     }
@@ -156,7 +153,7 @@ static void *memory_get_results(
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a result arena");
         return NULL;
     }
-    if (memory_fill_results(local, &results->memory, size, err) != ADTOPK_OK) {
+    if (memory_make_results(&results->memory, size, err) != ADTOPK_OK) {
         free(results);
         return NULL;
     }
@@ -166,15 +163,38 @@ static void *memory_get_results(
     return results->memory.bytes;
 }
 
+/* What is written must never find a page without memory (SIGBUS), and the core wants it now, so it
+ * is reserved here, on the loop: a node whose results have several GiB is silent for seconds when
+ * the job starts. */
+static enum adtopk_status memory_reserve_results(
+    void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err)
+{
+    struct local *local = context;
+    struct results *results = memory_results(local, job);
+
+    if (results == NULL) {
+        return error_set(err, ADTOPK_ERR_STATE, "the job has no result arena");
+    }
+    return segment_reserve_part(
+        &results->memory, memory_results_name, offset, size, memory_promised(local), err);
+}
+
 /* ---- stores ---- */
 
 static void *memory_store(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     struct local *local = context;
 
     *existing = false;
-    return stores_get(local->stores, job, size, memory_promised(local), err);
+    return stores_get(local->stores, job, part, size, memory_promised(local), err);
+}
+
+static void memory_drop_store(void *context, uint64_t job, unsigned part)
+{
+    struct local *local = context;
+
+    stores_release(local->stores, job, part);
 }
 
 static void memory_release_job(void *context, uint64_t job)
@@ -185,7 +205,9 @@ static void memory_release_job(void *context, uint64_t job)
     if (*link != NULL) {
         memory_drop_results(link);
     }
-    stores_release(local->stores, job);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        stores_release(local->stores, job, part);
+    }
 }
 
 struct core_memory local_memory(struct local *local)
@@ -193,7 +215,9 @@ struct core_memory local_memory(struct local *local)
     return (struct core_memory){.context = local,
         .gradients = memory_gradients,
         .results = memory_get_results,
+        .reserve_results = memory_reserve_results,
         .store = memory_store,
+        .drop_store = memory_drop_store,
         .release_session = memory_release_session,
         .release_job = memory_release_job};
 }

@@ -92,11 +92,11 @@ enum adtopk_status segment_afford(
     return ADTOPK_OK;
 }
 
-enum adtopk_status segment_fill(
-    struct segment *segment, const char *name, const atomic_bool *stop, struct error *err)
+static enum adtopk_status segment_fill_part(struct segment *segment, const char *name,
+    uint64_t offset, uint64_t end, const atomic_bool *stop, struct error *err)
 {
-    for (uint64_t done = 0; done < segment->size;) {
-        const uint64_t left = segment->size - done;
+    for (uint64_t done = offset; done < end;) {
+        const uint64_t left = end - done;
         const uint64_t size = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
 
         if (stop != NULL && atomic_load(stop)) {
@@ -111,6 +111,28 @@ enum adtopk_status segment_fill(
         }
     }
     return ADTOPK_OK;
+}
+
+enum adtopk_status segment_fill(
+    struct segment *segment, const char *name, const atomic_bool *stop, struct error *err)
+{
+    return segment_fill_part(segment, name, 0, segment->size, stop, err);
+}
+
+enum adtopk_status segment_reserve_part(struct segment *segment, const char *name, uint64_t offset,
+    uint64_t size, uint64_t promised, struct error *err)
+{
+    const uint64_t begin = offset / SEGMENT_PAGE * SEGMENT_PAGE;
+    const uint64_t end = segment_round(offset + size);
+    const uint64_t missing = segment_missing(segment);
+    enum adtopk_status status;
+
+    if (missing == 0 || size == 0) {
+        return ADTOPK_OK;
+    }
+    status = segment_afford(
+        name, end - begin, missing < end - begin ? missing : end - begin, promised, err);
+    return status == ADTOPK_OK ? segment_fill_part(segment, name, begin, end, NULL, err) : status;
 }
 
 enum adtopk_status segment_reserve(

@@ -56,6 +56,11 @@ enum adtopk_status segment_fill(
 enum adtopk_status segment_reserve(
     struct segment *segment, const char *name, uint64_t promised, struct error *err);
 
+/** The same for the pages of `size` bytes at `offset`; what of it is there already counts as
+ * missing while anything of the segment is. */
+enum adtopk_status segment_reserve_part(struct segment *segment, const char *name, uint64_t offset,
+    uint64_t size, uint64_t promised, struct error *err);
+
 /**
  * Memory of this process alone: mapped and zero, but taken from the system only when touched.
  * Errors: as segment_afford().

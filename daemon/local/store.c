@@ -7,6 +7,7 @@
 struct store {
     struct store *next;
     uint64_t job;
+    unsigned part;
     struct segment memory;
 };
 
@@ -19,12 +20,12 @@ struct stores *stores_create(void)
     return calloc(1, sizeof(struct stores));
 }
 
-/* The link that points to the job's store, or to NULL at the end. */
-static struct store **store_find(struct stores *stores, uint64_t job)
+/* The link that points to the part of the job's store, or to NULL at the end. */
+static struct store **store_find(struct stores *stores, uint64_t job, unsigned part)
 {
     struct store **link = &stores->first;
 
-    while (*link != NULL && (*link)->job != job) {
+    while (*link != NULL && ((*link)->job != job || (*link)->part != part)) {
         link = &(*link)->next;
     }
     return link;
@@ -47,12 +48,12 @@ void stores_destroy(struct stores *stores)
     free(stores);
 }
 
-void *stores_get(
-    struct stores *stores, uint64_t job, uint64_t size, uint64_t promised, struct error *err)
+void *stores_get(struct stores *stores, uint64_t job, unsigned part, uint64_t size,
+    uint64_t promised, struct error *err)
 {
     struct store *store;
 
-    if (*store_find(stores, job) != NULL) {
+    if (*store_find(stores, job, part) != NULL) {
         (void)error_set(err, ADTOPK_ERR_STATE, "the job's residual store is in use");
         return NULL;
     }
@@ -66,14 +67,15 @@ void *stores_get(
         return NULL;
     }
     store->job = job;
+    store->part = part;
     store->next = stores->first;
     stores->first = store;
     return store->memory.bytes;
 }
 
-void stores_release(struct stores *stores, uint64_t job)
+void stores_release(struct stores *stores, uint64_t job, unsigned part)
 {
-    struct store **link = store_find(stores, job);
+    struct store **link = store_find(stores, job, part);
 
     if (*link != NULL) {
         store_drop(link);

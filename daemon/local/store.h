@@ -20,14 +20,14 @@ struct stores *stores_create(void);
 void stores_destroy(struct stores *stores);
 
 /**
- * A new store of `size` bytes for a job. `promised`: memory that the system must keep for others.
- * Errors: MEMORY with the numbers, STATE if the job has its store already.
+ * A new part of a job's store, `size` bytes. `promised`: memory that the system must keep for
+ * others. Errors: MEMORY with the numbers, STATE if the job has this part already.
  */
-void *stores_get(
-    struct stores *stores, uint64_t job, uint64_t size, uint64_t promised, struct error *err);
+void *stores_get(struct stores *stores, uint64_t job, unsigned part, uint64_t size,
+    uint64_t promised, struct error *err);
 
-/** The job no longer uses its store. */
-void stores_release(struct stores *stores, uint64_t job);
+/** The job no longer uses this part of its store, if it has it. */
+void stores_release(struct stores *stores, uint64_t job, unsigned part);
 
 /** Bytes of all stores. */
 uint64_t stores_bytes(const struct stores *stores);

@@ -1,5 +1,5 @@
 /*
- * Transports carry packets between nodes. One file a transport, one table of operations.
+ * Transports carry packets between nodes. One table of operations a transport.
  *
  * The contract is weak on purpose: a packet may be lost, duplicated or reordered, never altered
  * unnoticed in its header; the links above repair it.
@@ -13,14 +13,44 @@
 
 #include "daemon/core/link.h"
 #include "proto/error.h"
+#include "proto/keyfile.h"
 
 /* The longest body of a packet. Transports refuse more from the wire; links must be configured
  * with chunk_size and max_control_message up to this. */
 #define TRANSPORT_BODY_MAX (1024U * 1024U)
 
+/* A peer may have two keys while it changes from one to the other. */
+#define TRANSPORT_PEER_KEYS 2
+
+/* Takes one line on a connection or packet that was refused. A flood of those is a flood of calls:
+ * the callee limits what it writes. */
+typedef void (*transport_warn_fn)(void *context, const char *line);
+
 struct transport_config {
     uint16_t self;
     const char *listen; /* endpoint, e.g. "tcp://127.0.0.1:7400" */
+    /* This node's keys; the transport makes a copy. NULL: nothing is encrypted, and whoever reaches
+     * the port may pretend to be any node. */
+    const struct keyfile_pair *pair;
+    /* Where bulk is received in the clear, from connections that present a token. NULL: bulk is
+     * encrypted like everything else. Only with a pair. */
+    const char *bulk_listen;
+    transport_warn_fn warn; /* may be NULL */
+};
+
+struct transport_peer {
+    uint16_t id;
+    const char *endpoint;
+    const char *keys[TRANSPORT_PEER_KEYS]; /* public keys; NULL behind the last one */
+};
+
+/* What was refused since the start. */
+struct transport_refused {
+    uint64_t keys;       /* connections under a key that is not allowed */
+    uint64_t handshakes; /* connections that do not speak our protocol, or not under our key */
+    uint64_t tokens;     /* bulk connections without a valid token */
+    uint64_t packets; /* packets that say they are from another node than their key does, or whose
+                       * key was removed after they were sent */
 };
 
 /* Gets every packet; the bytes are valid during the call only. May send, must not destroy.
@@ -30,17 +60,32 @@ typedef void (*transport_receive_fn)(
 
 struct transport_ops {
     const char *name;
-    /* Binds and starts to receive. On failure returns NULL and says why in err. */
+    /* Binds and starts to receive. On failure returns NULL and says why in err. `context` goes to
+     * `receive` and to config->warn. */
     void *(*create)(const struct transport_config *config, transport_receive_fn receive,
         void *context, struct error *err);
+    /* With a pair, a peer needs a key, which must be nobody else's. Everything is copied. */
     enum adtopk_status (*add_peer)(
-        void *transport, uint16_t peer, const char *endpoint, struct error *err);
+        void *transport, const struct transport_peer *peer, struct error *err);
+    /*
+     * Other keys, while packets flow: this node's own, and those of all peers (endpoints are not
+     * looked at; a peer that is not named keeps no key). Peers whose keys stayed the same notice
+     * nothing, unless this node's own key changed or a key was removed: then all connections to
+     * this node are cut, and those that are still allowed are back a moment later. What is lost on
+     * the way the links send again. On ADTOPK_ERR_ARGUMENT nothing has changed; on another error a
+     * connection could not be opened: calling again tries again.
+     */
+    enum adtopk_status (*reload)(void *transport, const struct keyfile_pair *pair,
+        const struct transport_peer *peers, size_t count, struct error *err);
     /* The endpoint that listens, with the port that was chosen if the configured one was "*". */
     const char *(*endpoint)(const void *transport);
+    /* What this node protects: "curve", "control only" or "none". */
+    const char *(*protection)(const void *transport);
+    struct transport_refused (*refused)(const void *transport);
     /* One packet; false when it cannot be taken now. Bodies are at most TRANSPORT_BODY_MAX. */
     bool (*send)(void *transport, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);
-    /* The descriptor to watch for readability (edge-triggered where the library is). */
+    /* The descriptor to watch for readability; it stays the same. */
     int (*descriptor)(void *transport);
     /* Receives until nothing is left or `budget` packets were handed on; true if more may wait.
      * To be called when the descriptor is readable and after every batch of sends. */

@@ -1,114 +1,46 @@
 /*
  * Packets over ZeroMQ, TCP only.
  *
- * One PULL socket receives from everybody. To each peer there are two PUSH sockets, one a lane, so
- * that control packets have a TCP connection of their own and never wait behind bulk. A packet is
- * one single-part message, header and body copied into it; its header names the lane.
+ * One PULL socket receives from everybody (receiver.h), and to each peer there are two PUSH
+ * sockets, one a lane (sender.h). A packet is one single-part message, header and body copied into
+ * it; its header names the lane.
+ *
+ * With keys, every connection is under CURVE and the doorkeeper (zap.h) lets in only keys of
+ * peers. Who a packet is from is decided by the key of the connection that brought it, looked up
+ * in the allow-list as it is now; a header that names another node is refused here. If bulk goes in
+ * the clear, a second PULL socket takes it, from connections that presented a token (token.h).
  *
  * A packet is refused (send returns false) while the peer is not connected or its queue is full,
  * and lost without a word when a connection breaks. A packet longer than allowed makes libzmq close
  * the connection that brought it. Listening on ipc:// is refused: out of descriptors, libzmq's ipc
  * listener aborts the process.
  *
- * ZMQ_FD is edge-triggered: after it fired it need not fire again until nothing is left to
- * receive, and receiving elsewhere can swallow the edge. So only transport_zmq_pump() receives, to
- * the end or until its budget is used up (then it says so), and it is called when the descriptor
- * is readable and after sending. Not thread-safe, like the sockets.
+ * Everything that arrives is taken in transport_zmq_pump(), to the end or until its budget is used
+ * up (then it says so), and it is called when the descriptor is readable and after sending: see
+ * waiter.h. Not thread-safe, like the sockets.
  */
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
 #include "daemon/core/packet.h"
-#include "daemon/transport/transport.h"
+#include "daemon/transport/clock.h"
+#include "daemon/transport/zmq_state.h"
 
-#define TRANSPORT_PACKET_MAX (LINK_HEADER_MAX + (int64_t)TRANSPORT_BODY_MAX)
-
-/* High-water marks count messages: these are what may wait for one connection. */
-#define TRANSPORT_RECEIVE_QUEUE 256
-#define TRANSPORT_CONTROL_QUEUE 1000
-#define TRANSPORT_BULK_QUEUE 64
-
-#define TRANSPORT_RECONNECT_MS 100
-#define TRANSPORT_RECONNECT_MAX_MS 1000
-#define TRANSPORT_HANDSHAKE_MS 5000
-#define TRANSPORT_CONNECT_MS 5000
-/* A connection whose bytes nobody acknowledges for so long is opened anew. Otherwise TCP's own
- * resend timeout decides when the end of a partition is noticed, which can take minutes. */
-#define TRANSPORT_UNACKNOWLEDGED_MS 10000
-#define TRANSPORT_KEEPALIVE_IDLE_S 30
-#define TRANSPORT_KEEPALIVE_INTERVAL_S 10
-#define TRANSPORT_KEEPALIVE_COUNT 3
-#define TRANSPORT_PENDING_CONNECTIONS 1024
-
-#define TRANSPORT_ENDPOINT_SIZE 256
-
-struct transport_zmq_peer {
-    uint16_t id;
-    void *push[LINK_LANES];
-};
-
-struct transport_zmq {
-    void *zmq;
-    void *pull;
-    int descriptor;
-    char endpoint[TRANSPORT_ENDPOINT_SIZE];
-    transport_receive_fn receive;
-    void *context;
-    struct transport_zmq_peer *peers; /* in ascending order of id */
-    size_t count;
-};
-
-struct transport_zmq_option {
-    int name;
-    int value;
-};
-
-static bool transport_zmq_set(
-    void *socket, const struct transport_zmq_option *options, size_t count)
+enum adtopk_status transport_zmq_check_endpoint(const char *endpoint, struct error *err)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (zmq_setsockopt(socket, options[i].name, &options[i].value, sizeof(int)) != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool transport_zmq_set_common(void *socket, const char *endpoint)
-{
-    const int64_t packet_max = TRANSPORT_PACKET_MAX;
-    const struct transport_zmq_option options[] = {
-        {ZMQ_LINGER, 0},
-        {ZMQ_IMMEDIATE, 1},
-        {ZMQ_SNDTIMEO, 0},
-        {ZMQ_RCVTIMEO, 0},
-        {ZMQ_IPV6, strchr(endpoint, '[') != NULL},
-        {ZMQ_HANDSHAKE_IVL, TRANSPORT_HANDSHAKE_MS},
-        {ZMQ_TCP_MAXRT, TRANSPORT_UNACKNOWLEDGED_MS},
-        {ZMQ_TCP_KEEPALIVE, 1},
-        {ZMQ_TCP_KEEPALIVE_IDLE, TRANSPORT_KEEPALIVE_IDLE_S},
-        {ZMQ_TCP_KEEPALIVE_INTVL, TRANSPORT_KEEPALIVE_INTERVAL_S},
-        {ZMQ_TCP_KEEPALIVE_CNT, TRANSPORT_KEEPALIVE_COUNT},
-    };
-
-    return transport_zmq_set(socket, options, sizeof(options) / sizeof(options[0])) &&
-           zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &packet_max, sizeof(packet_max)) == 0;
-}
-
-static enum adtopk_status transport_zmq_check_endpoint(const char *endpoint, struct error *err)
-{
-    if (strncmp(endpoint, "tcp://", 6) != 0) {
+    if (strncmp(endpoint, "tcp://", 6) != 0 || strlen(endpoint) >= SOCKET_ENDPOINT_SIZE) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "endpoint \"%s\": only tcp://address:port is supported between nodes", endpoint);
+            "endpoint \"%.160s\": only tcp://address:port is supported between nodes", endpoint);
     }
     return ADTOPK_OK;
 }
 
-static enum adtopk_status transport_zmq_failed(
-    struct error *err, const char *what, const char *endpoint)
+enum adtopk_status transport_zmq_failed(struct error *err, const char *what, const char *endpoint)
 {
     int reason = errno;
     bool argument = reason == EINVAL || reason == EPROTONOSUPPORT || reason == ENODEV;
@@ -117,24 +49,45 @@ static enum adtopk_status transport_zmq_failed(
         endpoint, zmq_strerror(reason));
 }
 
-static enum adtopk_status transport_zmq_listen(
-    struct transport_zmq *transport, const char *endpoint, struct error *err)
-{
-    const struct transport_zmq_option options[] = {
-        {ZMQ_RCVHWM, TRANSPORT_RECEIVE_QUEUE}, {ZMQ_BACKLOG, TRANSPORT_PENDING_CONNECTIONS}};
-    size_t fd_size = sizeof(transport->descriptor);
-    size_t endpoint_size = sizeof(transport->endpoint);
+/* ------------------------------------------------------------------ opening and closing */
 
-    transport->pull = zmq_socket(transport->zmq, ZMQ_PULL);
-    if (transport->pull == NULL || !transport_zmq_set_common(transport->pull, endpoint) ||
-        !transport_zmq_set(transport->pull, options, 2) ||
-        zmq_bind(transport->pull, endpoint) != 0 ||
-        zmq_getsockopt(transport->pull, ZMQ_FD, &transport->descriptor, &fd_size) != 0 ||
-        zmq_getsockopt(transport->pull, ZMQ_LAST_ENDPOINT, transport->endpoint, &endpoint_size) !=
-            0) {
-        return transport_zmq_failed(err, "cannot listen on", endpoint);
+static bool transport_zmq_watch_receiver(
+    struct transport_zmq *transport, const struct receiver *receiver, enum transport_zmq_source at)
+{
+    return waiter_add(&transport->waiter, at, receiver->pull) &&
+           waiter_add(&transport->waiter, at + 1, receiver->monitor.pair);
+}
+
+void transport_zmq_close_receivers(struct transport_zmq *transport)
+{
+    for (unsigned at = SOURCE_PULL; at < WAITER_SOURCES; at++) {
+        waiter_remove(&transport->waiter, at);
     }
-    return ADTOPK_OK;
+    receiver_close(&transport->receiver);
+    receiver_close(&transport->bulk);
+}
+
+/* again: where this transport listened until now. bulk: NULL if it is encrypted. */
+enum adtopk_status transport_zmq_listen(struct transport_zmq *transport, const char *listen,
+    const char *bulk, bool again, struct error *err)
+{
+    const struct keyfile_pair *pair = transport->home.pair;
+    enum receiver_door door = pair != NULL ? RECEIVER_KEY : RECEIVER_OPEN;
+    enum adtopk_status status;
+
+    if (!receiver_open(&transport->receiver, transport->zmq, listen, door, pair, again) ||
+        !transport_zmq_watch_receiver(transport, &transport->receiver, SOURCE_PULL)) {
+        status = transport_zmq_failed(err, "cannot listen on", listen);
+    } else if (bulk != NULL &&
+               (!receiver_open(
+                    &transport->bulk, transport->zmq, bulk, RECEIVER_TOKEN, NULL, again) ||
+                   !transport_zmq_watch_receiver(transport, &transport->bulk, SOURCE_BULK))) {
+        status = transport_zmq_failed(err, "cannot listen on", bulk);
+    } else {
+        return ADTOPK_OK;
+    }
+    transport_zmq_close_receivers(transport);
+    return status;
 }
 
 static void transport_zmq_destroy(void *handle)
@@ -145,17 +98,61 @@ static void transport_zmq_destroy(void *handle)
         return;
     }
     for (size_t i = 0; i < transport->count; i++) {
-        for (int lane = 0; lane < LINK_LANES; lane++) {
-            (void)zmq_close(transport->peers[i].push[lane]);
-        }
+        sender_close(&transport->peers[i]);
     }
-    if (transport->pull != NULL) {
-        (void)zmq_close(transport->pull);
-    }
+    transport_zmq_close_receivers(transport); /* before the doorkeeper: never a door without one */
+    zap_close(&transport->zap);
     while (transport->zmq != NULL && zmq_ctx_term(transport->zmq) != 0 && errno == EINTR) {
     }
+    waiter_close(&transport->waiter);
+    allow_clear(&transport->allow);
+    token_clear(&transport->tokens);
+    keyfile_wipe(&transport->pair);
     free(transport->peers);
     free(transport);
+}
+
+static bool transport_zmq_start(
+    struct transport_zmq *transport, const struct transport_config *config)
+{
+    transport->waiter.epoll = -1;
+    transport->zmq = zmq_ctx_new(); /* one I/O thread unless told otherwise */
+    if (transport->zmq == NULL || !waiter_open(&transport->waiter)) {
+        return false;
+    }
+    /* The number of peers is the configuration's, not libzmq's default of 1023 sockets. */
+    (void)zmq_ctx_set(
+        transport->zmq, ZMQ_MAX_SOCKETS, zmq_ctx_get(transport->zmq, ZMQ_SOCKET_LIMIT));
+    transport->home = (struct sender_home){
+        .zmq = transport->zmq, .self = config->self, .clear_bulk = config->bulk_listen != NULL};
+    if (config->pair == NULL) {
+        return true;
+    }
+    transport->pair = *config->pair;
+    transport->home.pair = &transport->pair;
+    transport->zap = (struct zap){.allow = &transport->allow,
+        .tokens = &transport->tokens,
+        .refused = &transport->refused,
+        .warn = config->warn,
+        .context = transport->context};
+    return zap_open(&transport->zap, transport->zmq) &&
+           waiter_add(&transport->waiter, SOURCE_ZAP, transport->zap.socket);
+}
+
+static enum adtopk_status transport_zmq_check_config(
+    const struct transport_config *config, struct error *err)
+{
+    enum adtopk_status status = transport_zmq_check_endpoint(config->listen, err);
+
+    if (status == ADTOPK_OK && config->bulk_listen != NULL) {
+        status = config->pair != NULL ? transport_zmq_check_endpoint(config->bulk_listen, err)
+                                      : error_set(err, ADTOPK_ERR_ARGUMENT,
+                                            "an endpoint for bulk in the clear, but no keys");
+    }
+    if (status == ADTOPK_OK && config->pair != NULL && zmq_has("curve") == 0) {
+        status = error_set(err, ADTOPK_ERR_SYSTEM, "this libzmq was built without CURVE");
+    }
+    return status;
 }
 
 static void *transport_zmq_create(const struct transport_config *config,
@@ -163,7 +160,7 @@ static void *transport_zmq_create(const struct transport_config *config,
 {
     struct transport_zmq *transport = NULL;
 
-    if (transport_zmq_check_endpoint(config->listen, err) != ADTOPK_OK) {
+    if (transport_zmq_check_config(config, err) != ADTOPK_OK) {
         return NULL;
     }
     transport = calloc(1, sizeof(*transport));
@@ -173,125 +170,30 @@ static void *transport_zmq_create(const struct transport_config *config,
     }
     transport->receive = receive;
     transport->context = context;
-    transport->zmq = zmq_ctx_new(); /* one I/O thread unless told otherwise */
-    if (transport->zmq == NULL) {
+    transport->warn = config->warn;
+    if (!transport_zmq_start(transport, config)) {
         (void)transport_zmq_failed(err, "cannot start ZeroMQ for", config->listen);
-        transport_zmq_destroy(transport);
-        return NULL;
+    } else if (transport_zmq_listen(transport, config->listen, config->bulk_listen, false, err) ==
+               ADTOPK_OK) {
+        return transport;
     }
-    /* The number of peers is the configuration's, not libzmq's default of 1023 sockets. */
-    (void)zmq_ctx_set(
-        transport->zmq, ZMQ_MAX_SOCKETS, zmq_ctx_get(transport->zmq, ZMQ_SOCKET_LIMIT));
-    if (transport_zmq_listen(transport, config->listen, err) != ADTOPK_OK) {
-        transport_zmq_destroy(transport);
-        return NULL;
-    }
-    return transport;
-}
-
-/* The index of the first peer whose id is not below `id`. */
-static size_t transport_zmq_peer_index(const struct transport_zmq *transport, uint16_t id)
-{
-    size_t low = 0, high = transport->count;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (transport->peers[middle].id < id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-static void *transport_zmq_open_push(
-    struct transport_zmq *transport, enum link_lane lane, const char *endpoint)
-{
-    const struct transport_zmq_option options[] = {
-        {ZMQ_SNDHWM, lane == LINK_CONTROL ? TRANSPORT_CONTROL_QUEUE : TRANSPORT_BULK_QUEUE},
-        {ZMQ_RECONNECT_IVL, TRANSPORT_RECONNECT_MS},
-        {ZMQ_RECONNECT_IVL_MAX, TRANSPORT_RECONNECT_MAX_MS},
-        {ZMQ_CONNECT_TIMEOUT, TRANSPORT_CONNECT_MS},
-    };
-    void *socket = zmq_socket(transport->zmq, ZMQ_PUSH);
-    int reason;
-
-    if (socket == NULL) {
-        return NULL;
-    }
-    if (transport_zmq_set_common(socket, endpoint) &&
-        transport_zmq_set(socket, options, sizeof(options) / sizeof(options[0])) &&
-        zmq_connect(socket, endpoint) == 0) {
-        return socket;
-    }
-    reason = errno;
-    (void)zmq_close(socket);
-    errno = reason;
+    transport_zmq_destroy(transport);
     return NULL;
 }
 
-static enum adtopk_status transport_zmq_add_peer(
-    void *handle, uint16_t id, const char *endpoint, struct error *err)
-{
-    struct transport_zmq *transport = handle;
-    size_t at = transport_zmq_peer_index(transport, id);
-    struct transport_zmq_peer *peers, peer = {.id = id};
-
-    if (transport_zmq_check_endpoint(endpoint, err) != ADTOPK_OK) {
-        return ADTOPK_ERR_ARGUMENT;
-    }
-    if (at < transport->count && transport->peers[at].id == id) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "node %u has an endpoint already", id);
-    }
-    peers = realloc(transport->peers, (transport->count + 1) * sizeof(*peers));
-    if (peers == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for node %u", id);
-    }
-    transport->peers = peers;
-    peer.push[LINK_CONTROL] = transport_zmq_open_push(transport, LINK_CONTROL, endpoint);
-    if (peer.push[LINK_CONTROL] == NULL) {
-        return transport_zmq_failed(err, "cannot connect to", endpoint);
-    }
-    peer.push[LINK_BULK] = transport_zmq_open_push(transport, LINK_BULK, endpoint);
-    if (peer.push[LINK_BULK] == NULL) {
-        enum adtopk_status status = transport_zmq_failed(err, "cannot connect to", endpoint);
-
-        (void)zmq_close(peer.push[LINK_CONTROL]);
-        return status;
-    }
-    memmove(&peers[at + 1], &peers[at], (transport->count - at) * sizeof(*peers));
-    peers[at] = peer;
-    transport->count++;
-    return ADTOPK_OK;
-}
-
-/* Reading ZMQ_EVENTS makes libzmq look at what its I/O thread reported: connections that came up
- * or went away, room in a queue. */
-static int transport_zmq_events(void *socket)
-{
-    int events = 0;
-    size_t size = sizeof(events);
-
-    return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 ? events : 0;
-}
+/* ------------------------------------------------------------------ sending */
 
 static bool transport_zmq_send(void *handle, uint16_t id, enum link_lane lane,
     const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size)
 {
     struct transport_zmq *transport = handle;
-    size_t at = transport_zmq_peer_index(transport, id);
+    struct sender *sender = transport_zmq_find(transport, id);
     zmq_msg_t message;
     void *socket;
 
     assert(header_size <= LINK_HEADER_MAX && body_size <= TRANSPORT_BODY_MAX);
-    if (at >= transport->count || transport->peers[at].id != id) {
-        return false;
-    }
-    socket = transport->peers[at].push[lane];
-    if ((transport_zmq_events(socket) & ZMQ_POLLOUT) == 0 ||
-        zmq_msg_init_size(&message, header_size + body_size) != 0) {
+    socket = sender != NULL ? sender_ready(sender, &transport->home, lane) : NULL;
+    if (socket == NULL || zmq_msg_init_size(&message, header_size + body_size) != 0) {
         return false;
     }
     memcpy(zmq_msg_data(&message), header, header_size);
@@ -309,64 +211,198 @@ static int transport_zmq_descriptor(void *handle)
 {
     struct transport_zmq *transport = handle;
 
-    return transport->descriptor;
+    return transport->waiter.epoll;
 }
 
 static const char *transport_zmq_endpoint(const void *handle)
 {
     const struct transport_zmq *transport = handle;
 
-    return transport->endpoint;
+    return transport->receiver.endpoint;
+}
+
+static const char *transport_zmq_protection(const void *handle)
+{
+    const struct transport_zmq *transport = handle;
+
+    return transport->home.pair == NULL ? "none"
+           : transport->home.clear_bulk ? "control only"
+                                        : "curve";
+}
+
+static struct transport_refused transport_zmq_refused(const void *handle)
+{
+    const struct transport_zmq *transport = handle;
+
+    return transport->refused;
+}
+
+/* ------------------------------------------------------------------ receiving */
+
+static void transport_zmq_refuse(struct transport_zmq *transport, const char *line)
+{
+    transport->refused.packets++;
+    if (transport->warn != NULL) {
+        transport->warn(transport->context, line);
+    }
+}
+
+static uint16_t transport_zmq_bulk_port(const struct transport_zmq *transport)
+{
+    const char *colon = strrchr(transport->bulk.endpoint, ':');
+
+    return transport->bulk.pull != NULL && colon != NULL ? (uint16_t)strtoul(colon + 1, NULL, 10)
+                                                         : 0;
+}
+
+/* A peer asks for a token, under this key. Without memory it gets no answer, and asks again. */
+static void transport_zmq_grant(struct transport_zmq *transport, struct sender *sender,
+    const char *key, const struct token_message *request)
+{
+    struct token_message grant = {.type = TOKEN_GRANT, .number = request->number};
+    uint8_t bytes[TOKEN_GRANT_SIZE];
+    void *socket = sender_ready(sender, &transport->home, LINK_CONTROL);
+
+    grant.port = transport_zmq_bulk_port(transport);
+    if (socket == NULL || (grant.port != 0 && !token_issue(&transport->tokens, sender->id, key,
+                                                  transport_now_us(), grant.token))) {
+        return;
+    }
+    (void)zmq_send(socket, bytes, token_encode(&grant, bytes), ZMQ_DONTWAIT);
+}
+
+static void transport_zmq_take_token_message(struct transport_zmq *transport, uint16_t peer,
+    const char *key, const uint8_t *bytes, size_t size)
+{
+    struct sender *sender = transport_zmq_find(transport, peer);
+    struct token_message message;
+    char line[ERROR_TEXT_SIZE];
+
+    if (sender == NULL || !token_decode(&message, bytes, size)) {
+        (void)snprintf(line, sizeof(line), "node %" PRIu16 " sent a malformed token message", peer);
+        transport_zmq_refuse(transport, line);
+    } else if (message.type == TOKEN_REQUEST) {
+        transport_zmq_grant(transport, sender, key, &message);
+    } else {
+        sender_grant(sender, &transport->home, &message);
+    }
+}
+
+/* False, after a complaint, if the packet is not from whom its connection's key says. */
+static bool transport_zmq_is_honest(
+    struct transport_zmq *transport, bool bulk, uint16_t peer, const uint8_t *packet)
+{
+    uint16_t source =
+        (uint16_t)(packet[PACKET_SOURCE_AT] | (unsigned)packet[PACKET_SOURCE_AT + 1] << 8);
+    char line[ERROR_TEXT_SIZE];
+
+    if (source != peer) {
+        (void)snprintf(line, sizeof(line),
+            "node %" PRIu16 " sent a packet that says it is from node %" PRIu16, peer, source);
+    } else if (bulk && packet[PACKET_LANE_AT] != LINK_BULK) {
+        (void)snprintf(
+            line, sizeof(line), "node %" PRIu16 " sent a control packet in the clear", peer);
+    } else {
+        return true;
+    }
+    transport_zmq_refuse(transport, line);
+    return false;
 }
 
 /* Hands a packet on. Single-part messages of at least a header are ours; the rest is dropped. */
-static void transport_zmq_hand_on(struct transport_zmq *transport, zmq_msg_t *message)
+static void transport_zmq_hand_on(
+    struct transport_zmq *transport, const struct receiver *receiver, zmq_msg_t *message)
 {
     const uint8_t *packet = zmq_msg_data(message);
     size_t size = zmq_msg_size(message);
-    uint8_t lane;
+    uint16_t peer = UINT16_MAX;
 
-    if (size < PACKET_HEADER_SIZE || zmq_msg_more(message) != 0) {
+    if (zmq_msg_more(message) != 0) {
         return;
     }
-    lane = packet[PACKET_LANE_AT];
-    if (lane < LINK_LANES) {
-        transport->receive(transport->context, UINT16_MAX, (enum link_lane)lane, packet, size);
+    if (receiver->door != RECEIVER_OPEN) {
+        const char *key = zmq_msg_gets(message, "User-Id");
+
+        peer = allow_find(&transport->allow, key);
+        if (peer == UINT16_MAX) {
+            transport_zmq_refuse(transport, "a packet came under a key that was removed");
+            return;
+        }
+        if (token_is_message(packet, size) && receiver->door == RECEIVER_KEY) {
+            transport_zmq_take_token_message(transport, peer, key, packet, size);
+            return;
+        }
     }
+    if (size < PACKET_HEADER_SIZE || packet[PACKET_LANE_AT] >= LINK_LANES ||
+        (peer != UINT16_MAX &&
+            !transport_zmq_is_honest(transport, receiver->door == RECEIVER_TOKEN, peer, packet))) {
+        return;
+    }
+    transport->receive(
+        transport->context, peer, (enum link_lane)packet[PACKET_LANE_AT], packet, size);
 }
 
-static bool transport_zmq_pump(void *handle, unsigned budget)
+static bool transport_zmq_receive(
+    struct transport_zmq *transport, const struct receiver *receiver, unsigned budget)
 {
-    struct transport_zmq *transport = handle;
+    zmq_msg_t message;
 
-    while (budget > 0) {
-        zmq_msg_t message;
-
+    for (; budget > 0; budget--) {
         if (zmq_msg_init(&message) != 0) {
             return true;
         }
-        if (zmq_msg_recv(&message, transport->pull, ZMQ_DONTWAIT) < 0) {
-            bool again =
-                errno == EINTR || (transport_zmq_events(transport->pull) & ZMQ_POLLIN) != 0;
+        if (zmq_msg_recv(&message, receiver->pull, ZMQ_DONTWAIT) < 0) {
+            bool again = errno == EINTR || (socket_events(receiver->pull) & ZMQ_POLLIN) != 0;
 
             (void)zmq_msg_close(&message);
             if (!again) {
                 return false;
             }
         } else {
-            transport_zmq_hand_on(transport, &message);
+            transport_zmq_hand_on(transport, receiver, &message);
             (void)zmq_msg_close(&message);
         }
-        budget--;
     }
-    return (transport_zmq_events(transport->pull) & ZMQ_POLLIN) != 0;
+    return (socket_events(receiver->pull) & ZMQ_POLLIN) != 0;
+}
+
+/* Gives one source its share of a pump; true if more may wait. */
+static bool transport_zmq_serve(
+    struct transport_zmq *transport, enum transport_zmq_source at, unsigned budget)
+{
+    switch (at) {
+    case SOURCE_ZAP: return zap_serve(&transport->zap, budget);
+    case SOURCE_PULL: return transport_zmq_receive(transport, &transport->receiver, budget);
+    case SOURCE_BULK: return transport_zmq_receive(transport, &transport->bulk, budget);
+    case SOURCE_WATCH:
+    case SOURCE_BULK_WATCH: break;
+    }
+    return receiver_watch(at == SOURCE_WATCH ? &transport->receiver : &transport->bulk, budget,
+        &transport->refused, transport->warn, transport->context);
+}
+
+static bool transport_zmq_pump(void *handle, unsigned budget)
+{
+    struct transport_zmq *transport = handle;
+
+    waiter_look(&transport->waiter);
+    for (unsigned at = 0; at < WAITER_SOURCES; at++) {
+        if (transport->waiter.pending[at]) {
+            transport->waiter.pending[at] =
+                transport_zmq_serve(transport, (enum transport_zmq_source)at, budget);
+        }
+    }
+    return waiter_any(&transport->waiter);
 }
 
 const struct transport_ops transport_zmq = {
     .name = "zmq",
     .create = transport_zmq_create,
     .add_peer = transport_zmq_add_peer,
+    .reload = transport_zmq_reload,
     .endpoint = transport_zmq_endpoint,
+    .protection = transport_zmq_protection,
+    .refused = transport_zmq_refused,
     .send = transport_zmq_send,
     .descriptor = transport_zmq_descriptor,
     .pump = transport_zmq_pump,

@@ -65,6 +65,48 @@ static void check_config(const struct config *config)
     }
 }
 
+static void print(const struct config *config)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    cJSON *document;
+
+    if (out == NULL || config_print(config, out, NULL) != ADTOPK_OK || fclose(out) != 0) {
+        abort();
+    }
+    document = cJSON_Parse(text);
+    if (cJSON_GetArraySize(cJSON_GetObjectItem(document, "settings")) != OPTION_COUNT) {
+        abort();
+    }
+    cJSON_Delete(document);
+    free(text);
+}
+
+/* What is read again is the same, and prints as a document that names every setting. */
+static void check_use(const struct config *config)
+{
+    struct error err = {ADTOPK_OK, ""};
+    struct config fresh;
+    char changes[CONFIG_CHANGES_SIZE];
+    enum adtopk_status policy = config_check_policy(config, &err);
+    enum adtopk_status status;
+
+    if (policy != ADTOPK_OK && err.text[0] == '\0') {
+        abort();
+    }
+    status = config_reload(config, &fresh, look_up, &err);
+    if (status != policy && status != ADTOPK_ERR_MEMORY) {
+        abort();
+    }
+    config_changes(config, &fresh, changes);
+    if (changes[0] != '\0') {
+        abort();
+    }
+    config_free(&fresh);
+    print(config);
+}
+
 static void load(int argc, char **argv)
 {
     struct error err = {ADTOPK_OK, ""};
@@ -76,8 +118,9 @@ static void load(int argc, char **argv)
         if (err.code != status || err.text[0] == '\0') {
             abort();
         }
-    } else if (action == CONFIG_RUN || action == CONFIG_CHECK) {
+    } else if (action == CONFIG_RUN || action == CONFIG_CHECK || action == CONFIG_PRINT) {
         check_config(&config);
+        check_use(&config);
     }
     config_free(&config);
 }

@@ -157,6 +157,7 @@ static void say_fetch(struct host *host, const uint8_t *bytes, size_t size)
     Adtopk__PeerRound round = round_of(host, byte_at(bytes, size, 0), byte_at(bytes, size, 1));
 
     fetch.round = &round;
+    fetch.view = size > 0 ? bytes[0] % 4 : 1;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
     message.fetch = &fetch;
     host_send_message(host, &message);

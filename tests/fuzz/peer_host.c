@@ -122,13 +122,23 @@ static void *memory_results(
 }
 
 static void *memory_store(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     struct host *host = context;
 
     (void)job;
     (void)err;
-    return memory_keep(&host->store, &host->store_size, &host->store_old, size, existing);
+    return memory_keep(
+        &host->store[part], &host->store_size[part], &host->store_old[part], size, existing);
+}
+
+static void memory_drop_store(void *context, uint64_t job, unsigned part)
+{
+    struct host *host = context;
+
+    (void)job;
+    free(host->store[part]);
+    host->store[part] = NULL;
 }
 
 static void memory_release_session(void *context, session_id session)
@@ -147,8 +157,9 @@ static void memory_release_job(void *context, uint64_t job)
 
     (void)job;
     free(host->results);
-    free(host->store);
-    host->results = host->store = NULL;
+    free(host->store[0]);
+    free(host->store[1]);
+    host->results = host->store[0] = host->store[1] = NULL;
 }
 
 /* The core */
@@ -277,7 +288,7 @@ void host_open(struct host *host)
         return;
     }
     host_compute(host); /* those of the job before */
-    if (host->store == NULL) {
+    if (host->store[0] == NULL) {
         host->step = host->operation = 0;
     }
     host->session = ++host->last_session;
@@ -491,6 +502,7 @@ static void start_core(struct host *host)
             .gradients = memory_gradients,
             .results = memory_results,
             .store = memory_store,
+            .drop_store = memory_drop_store,
             .release_session = memory_release_session,
             .release_job = memory_release_job},
         .transmit = core_transmit,
@@ -557,5 +569,6 @@ void host_free(struct host *host)
     queue_drop(&host->to_peer);
     free(host->gradients);
     free(host->results);
-    free(host->store);
+    free(host->store[0]);
+    free(host->store[1]);
 }

@@ -49,9 +49,9 @@ struct host {
     session_id session; /* 0: the rank is out */
     session_id last_session;
     uint64_t job, step, operation;
-    void *gradients, *results, *store;
-    bool results_old, store_old;
-    uint64_t results_size, store_size;
+    void *gradients, *results, *store[CORE_STORE_PARTS];
+    bool results_old, store_old[CORE_STORE_PARTS];
+    uint64_t results_size, store_size[CORE_STORE_PARTS];
     struct compute *held[64]; /* computes that take their time */
     unsigned held_count;
     bool hold;

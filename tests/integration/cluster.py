@@ -58,6 +58,13 @@ def free_ports(count):
             one.close()
 
 
+def make_key(build, path):
+    """Makes a key file; returns its path and the public key."""
+    done = subprocess.run([os.path.join(build, "tests", "integration", "test-stranger"), "keygen",
+                           path], stdout=subprocess.PIPE, text=True, check=True)
+    return path, done.stdout.strip()
+
+
 class Daemon:
     """One adtopkd: its files lie in the cluster's directory under its node's number."""
 
@@ -72,13 +79,19 @@ class Daemon:
         self.process = None
         self.ready = None  # the socket to which the daemon says READY=1 and STOPPING=1
 
-    def configure(self, ports, settings):
+    def configure(self, ports, settings, keys=()):
         peers = [{"node": other, "endpoint": f"tcp://127.0.0.1:{port}"}
                  for other, port in enumerate(ports) if other != self.node]
         document = {"node": self.node, "socket": self.socket, "control_socket": self.control,
-                    "log_level": "info"}
+                    "log_level": "info", "stop_timeout_ms": 2000}
         if peers:
             document.update(peers=peers, listen=f"tcp://127.0.0.1:{ports[self.node]}")
+        if keys:
+            document["key_file"] = keys[self.node][0]
+            for peer in peers:
+                peer["key"] = keys[peer["node"]][1]
+        if settings.get("data_protection") == "none":
+            document["bulk_listen"] = f"tcp://127.0.0.1:{free_ports(1)[0]}"
         document.update(settings)
         with open(self.config, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=1)
@@ -161,16 +174,19 @@ class Cluster:
     """`nodes` daemons that know each other.
 
     build: the build folder. directory: where sockets, configurations and logs go and stay; by
-    default a temporary one that goes with the cluster. settings: keys for every configuration.
+    default a temporary one that goes with the cluster. settings: for every configuration.
+    keys: every node gets a key file; keys[n] is node n's path and public key.
     """
 
-    def __init__(self, build, nodes=2, directory=None, settings=None, timeout=20):
+    def __init__(self, build, nodes=2, directory=None, settings=None, timeout=20, keys=False):
         self.timeout = timeout
         self.temporary = directory is None
         # A socket's path has at most 107 bytes, so not below a deep $TMPDIR of somebody else's.
         self.directory = directory or tempfile.mkdtemp(prefix="adtopk-", dir="/tmp")
         os.makedirs(self.directory, exist_ok=True)
         self.settings = settings or {}
+        self.keys = [make_key(build, os.path.join(self.directory, f"node{node}.key"))
+                     for node in range(nodes)] if keys else []
         programs = {"adtopkd": os.path.join(build, "daemon", "adtopkd"),
                     "adtopkctl": os.path.join(build, "client", "adtopkctl", "adtopkctl")}
         self.daemons = [Daemon(programs, self.directory, node) for node in range(nodes)]
@@ -191,7 +207,7 @@ class Cluster:
             ports = free_ports(len(self.daemons))
             try:
                 for daemon in self.daemons:
-                    daemon.configure(ports, self.settings)
+                    daemon.configure(ports, self.settings, self.keys)
                     daemon.start(self.timeout)
                 break
             except ClusterError as error:

@@ -92,10 +92,11 @@ class Scene(unittest.TestCase):
 
     serial = 0
     settings = {}
+    keys = False
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(BUILD, nodes=2, settings=cls.settings).start()
+        cls.cluster = Cluster(BUILD, nodes=2, settings=cls.settings, keys=cls.keys).start()
         cls.addClassCleanup(cls.cluster.close)
         cls.bystander = Bystander(cls.cluster, [0, 1])
         cls.addClassCleanup(cls.bystander.stop)

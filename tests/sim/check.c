@@ -198,6 +198,7 @@ void check_step(
     }
     memory->step_mark = step + 1;
     count_rounds(world, number, job);
+    operator_check_step(world, number, job, step);
     if (world->job[job].forged) {
         return;
     }

@@ -173,7 +173,7 @@ static void *memory_results(
 }
 
 static void *memory_store(
-    void *context, uint64_t id, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t id, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     struct node *node = context;
     int job = job_of(node->world, id);
@@ -183,15 +183,26 @@ static void *memory_store(
         return NULL;
     }
     memory = &node->memory[job];
-    if (memory->store == NULL || memory->store_size != size) {
-        free(memory->store);
-        memory->store = sim_alloc(size);
-        memory->store_size = size;
-        memory->store_old = false;
+    if (memory->store[part] == NULL || memory->store_size[part] != size) {
+        free(memory->store[part]);
+        memory->store[part] = sim_alloc(size);
+        memory->store_size[part] = size;
+        memory->store_old[part] = false;
     }
-    *existing = memory->store_old;
-    memory->store_old = true;
-    return memory->store;
+    *existing = memory->store_old[part];
+    memory->store_old[part] = true;
+    return memory->store[part];
+}
+
+static void memory_drop_store(void *context, uint64_t id, unsigned part)
+{
+    struct node *node = context;
+    int job = job_of(node->world, id);
+
+    if (job >= 0) {
+        free(node->memory[job].store[part]);
+        node->memory[job].store[part] = NULL;
+    }
 }
 
 static bool memory_has_store(void *context, uint64_t id)
@@ -199,7 +210,7 @@ static bool memory_has_store(void *context, uint64_t id)
     struct node *node = context;
     int job = job_of(node->world, id);
 
-    return job >= 0 && node->memory[job].store_old;
+    return job >= 0 && node->memory[job].store_old[0];
 }
 
 static void memory_release_session(void *context, session_id session)
@@ -212,8 +223,10 @@ void node_forget(struct world *world, unsigned number, unsigned job)
 {
     struct node_job *memory = &world->node[number].memory[job];
 
-    free(memory->store);
-    memory->store = NULL;
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        free(memory->store[part]);
+        memory->store[part] = NULL;
+    }
     memory->results_old = false; /* trainers still have the old results mapped */
 }
 
@@ -257,11 +270,13 @@ void node_start(struct world *world, unsigned number)
             .gradients = memory_gradients,
             .results = memory_results,
             .store = memory_store,
+            .drop_store = memory_drop_store,
             .has_store = memory_has_store,
             .release_session = memory_release_session,
             .release_job = memory_release_job},
         .transmit = node_transmit,
         .transmit_context = node,
+        .threads = 1,
         .segment = 1 + world->scenario.seed % 200,
         .policy = world->scenario.policy,
         .moved = coverage_move,
@@ -300,6 +315,7 @@ void node_crash(struct world *world, unsigned number)
     node->incarnation = 0;
     world->faults++;
     world->stats.crashes++;
+    operator_crashed(world, number);
     for (unsigned i = 0; i < world->trainers; i++) {
         if (world->trainer[i].node == number) {
             trainer_disconnected(&world->trainer[i]);
@@ -337,6 +353,10 @@ static void drain(struct world *world, struct node *node)
             compute(world, node, action.compute);
             continue;
         }
+        if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
+            operator_action(world, node->number, &action);
+            continue;
+        }
         if (action.type == ACTION_STEP && trainer != NULL) {
             check_step(world, node->number, trainer->job, action.number, action.status);
         }
@@ -362,6 +382,7 @@ enum adtopk_status node_event(
     }
     status = core_event(node->core, event, err);
     drain(world, node);
+    operator_watch(world, number);
     check_node(world, number);
     return status;
 }

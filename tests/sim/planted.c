@@ -11,6 +11,8 @@ enum planted planted_bug = PLANTED_NONE;
 
 const struct collective_ops *__real_collective_find(const char *name);
 const struct collective_ops *__wrap_collective_find(const char *name);
+enum adtopk_status __real_combination_check(const struct tensor_policy *policy, struct error *err);
+enum adtopk_status __wrap_combination_check(const struct tensor_policy *policy, struct error *err);
 void __real_sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
     const uint8_t *accepted, double sums[2]);
 void __wrap_sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
@@ -29,6 +31,17 @@ enum adtopk_status __real_copy_decode(
     struct round *round, const struct buffer *frame, struct error *err);
 enum adtopk_status __wrap_copy_decode(
     struct round *round, const struct buffer *frame, struct error *err);
+
+/* The test collective goes with what allgather goes with. */
+enum adtopk_status __wrap_combination_check(const struct tensor_policy *policy, struct error *err)
+{
+    struct tensor_policy known = *policy;
+
+    if (known.sparse_collective == &collective_half) {
+        known.sparse_collective = &collective_allgather;
+    }
+    return __real_combination_check(&known, err);
+}
 
 const struct collective_ops *__wrap_collective_find(const char *name)
 {
@@ -61,14 +74,17 @@ void __wrap_round_freeze(struct round *round)
     }
 }
 
-/* The retry forgets that the store says STAGE_ACCUMULATED. */
+/* The retry forgets that the gradient is in the residual already. */
 void __wrap_work_select(struct compute *compute)
 {
     struct round *round = ((struct work *)compute)->round;
 
     for (unsigned i = 0; planted_bug == PLANTED_GRADIENT && i < round->tensors; i++) {
-        struct store_tensor *store = round->job->tensor[round->tensor[i]].store;
-        store->stage = store->stage == STAGE_ACCUMULATED ? STAGE_REST : store->stage;
+        const struct tensor *tensor = &round->job->tensor[round->tensor[i]];
+        struct progress *progress = layout_progress(round->job, round->tensor[i], 0);
+        for (uint64_t c = 0; c < chunk_count(tensor->numel); c++) {
+            progress->chunk[c].stamp = 0;
+        }
     }
     __real_work_select(compute);
 }

@@ -20,7 +20,17 @@ static const char *const policies[] = {
     "\"bucket_bytes\":2000}",
     "{\"reduce\":\"sum\",\"density\":0.07,\"sparsifier\":\"topk\",\"values\":\"bf16\","
     "\"indices\":\"delta\",\"bucket_bytes\":500}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"rules\":[{\"match\":\"*.weight\",\"values\":\"f32\"},"
+    "{\"match\":\"conv*\",\"sparsifier\":\"topk\",\"density\":0.2,\"scope\":\"rank\"},"
+    "{\"match\":\"head.?eight\",\"sparsifier\":\"dense\"}]}",
+    "{\"reduce\":\"sum\",\"density\":0.3,\"scope\":\"rank\",\"rules\":[{\"match\":\"fc.*\","
+    "\"scope\":\"node\",\"density\":0.9}]}",
 };
+
+const char *scenario_policy(uint64_t index)
+{
+    return policies[index % (sizeof(policies) / sizeof(policies[0]))];
+}
 
 #define POLICY_COUNT (sizeof(policies) / sizeof(policies[0]))
 
@@ -48,6 +58,7 @@ static void random_faults(struct world *dice, struct scenario *scenario)
     scenario->crash_every_us = world_chance(dice, 0.5) ? 3000 + world_random(dice, 20000) : 0;
     scenario->max_crashes = 2 + (unsigned)world_random(dice, 8);
     scenario->cut_every_us = world_chance(dice, 0.2) ? 20000 + world_random(dice, 40000) : 0;
+    scenario->operator_every_us = world_chance(dice, 0.5) ? 1000 + world_random(dice, 20000) : 0;
     scenario->nonfinite = world_chance(dice, 0.4) ? 0.03 : 0;
     scenario->skip = world_chance(dice, 0.3) ? 0.1 : 0;
     scenario->wait = scenario->skip == 0 && world_chance(dice, 0.4) ? 0.2 : 0;
@@ -92,6 +103,9 @@ static void add_stats(const struct sim_stats *s)
     total->faulted_rounds += s->faulted_rounds;
     total->steps += s->steps;
     total->withdrawn += s->withdrawn;
+    total->switched += s->switched;
+    total->called_off += s->called_off;
+    total->verified += s->verified;
 }
 
 bool scenario_run(const struct scenario *scenario, bool print)

@@ -225,6 +225,7 @@ static void lie_small(struct liar *liar, uint16_t peer, unsigned kind)
     round.number = any(liar);
     round.bucket = (uint32_t)any(liar);
     round.operation = world_chance(liar->ghost.world, 0.3);
+    fetch.view = (uint32_t)world_random(liar->ghost.world, 4);
     fetch.round = world_chance(liar->ghost.world, 0.9) ? &round : NULL;
     split.step = any(liar);
     split.bucket = (uint32_t)any(liar);

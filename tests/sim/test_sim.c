@@ -51,6 +51,9 @@ static unsigned run_seeds(uint64_t first, uint64_t count)
     (void)printf("# %llu steps (%llu withdrawn), %llu rounds, %llu of them under faults\n",
         (unsigned long long)total->steps, (unsigned long long)total->withdrawn,
         (unsigned long long)total->rounds, (unsigned long long)total->faulted_rounds);
+    (void)printf("# %llu switches of the policy, %llu refused or called off, %llu verifications\n",
+        (unsigned long long)total->switched, (unsigned long long)total->called_off,
+        (unsigned long long)total->verified);
     return failed;
 }
 
@@ -71,6 +74,8 @@ static void test_random_scenarios(void **state)
     if (seeds_wanted() >= SIM_SEEDS) {
         assert_true(scenario_total.events >= MIN_EVENTS);
         assert_true(scenario_total.faulted_rounds >= MIN_FAULTED_ROUNDS);
+        assert_true(scenario_total.switched > 0 && scenario_total.called_off > 0);
+        assert_true(scenario_total.verified > 0);
     }
 }
 

@@ -80,6 +80,16 @@ static void schedule_fault(struct world *world, enum sim_event_type type, uint64
     }
 }
 
+static bool all_out(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].state < TRAINER_DONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void fault(struct world *world, const struct sim_event *event)
 {
     struct node *node = &world->node[event->node];
@@ -93,6 +103,11 @@ static void fault(struct world *world, const struct sim_event *event)
         schedule_fault(world, SIM_CRASH, world->scenario.crash_every_us);
     } else if (event->type == SIM_RESTART) {
         node_start(world, event->node);
+    } else if (event->type == SIM_OPERATOR) {
+        if (!all_out(world)) {
+            operator_turn(world, event->node);
+            schedule_fault(world, SIM_OPERATOR, world->scenario.operator_every_us);
+        }
     } else {
         node->cut = event->type == SIM_CUT;
         world->stats.cuts += node->cut ? 1 : 0;
@@ -164,14 +179,9 @@ bool world_turn(struct world *world)
     return true;
 }
 
-static bool all_out(const struct world *world)
+static bool all_over(const struct world *world)
 {
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].state < TRAINER_DONE) {
-            return false;
-        }
-    }
-    return true;
+    return all_out(world) && world->tickets == 0;
 }
 
 static void hang(struct world *world)
@@ -182,6 +192,9 @@ static void hang(struct world *world)
             world_violate(world, "rank %u of job %u hangs in state %d at step %llu (blocked on %d)",
                 t->rank, t->job, (int)t->state, (unsigned long long)t->step, t->blocked_on);
         }
+    }
+    if (world->tickets > 0) {
+        world_violate(world, "node %u never answers a request", world->ticket[0].node);
     }
     world_violate(world, "what the test waits for does not come");
 }
@@ -202,7 +215,8 @@ bool world_run(struct world *world)
 {
     schedule_fault(world, SIM_CRASH, world->scenario.crash_every_us);
     schedule_fault(world, SIM_CUT, world->scenario.cut_every_us);
-    (void)world_until(world, all_out);
+    schedule_fault(world, SIM_OPERATOR, world->scenario.operator_every_us);
+    (void)world_until(world, all_over);
     for (unsigned i = 0; i < world->trainers; i++) {
         const struct trainer *trainer = &world->trainer[i];
         if (trainer->state == TRAINER_FAILED && !world->job[trainer->job].may_fail) {
@@ -258,6 +272,7 @@ static void make_job(struct world *world, unsigned number)
     job->trainers = scenario->nodes * scenario->ranks_per_node;
     job->update_hash = sim_alloc((scenario->steps + 1) * sizeof(*job->update_hash));
     job->update_status = sim_alloc(scenario->steps + 1);
+    job->policy = sim_alloc((scenario->steps + 1) * sizeof(*job->policy));
     job->applied = sim_alloc(world->elements * sizeof(*job->applied));
     job->residual = sim_alloc(scenario->nodes * world->elements * sizeof(double));
     world->trainers += job->trainers;
@@ -294,7 +309,9 @@ void world_destroy(struct world *world)
     for (unsigned n = 0; n < world->scenario.nodes; n++) {
         core_destroy(world->node[n].core);
         for (unsigned j = 0; j < world->jobs; j++) {
-            free(world->node[n].memory[j].store);
+            for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+                free(world->node[n].memory[j].store[part]);
+            }
             free(world->node[n].memory[j].results);
         }
     }
@@ -307,6 +324,7 @@ void world_destroy(struct world *world)
     for (unsigned j = 0; j < world->jobs; j++) {
         free(world->job[j].update_hash);
         free(world->job[j].update_status);
+        free(world->job[j].policy);
         free(world->job[j].applied);
         free(world->job[j].residual);
     }

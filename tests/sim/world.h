@@ -19,6 +19,7 @@
 #define SIM_MAX_RANKS 64
 #define SIM_MAX_TENSORS 12
 #define SIM_MAX_JOBS 2
+#define SIM_MAX_TICKETS 64
 #define SIM_TEXT 256
 
 struct scenario {
@@ -36,14 +37,15 @@ struct scenario {
     uint64_t compute_us;     /* a compute takes 1 us to this; 0: 300 */
     uint64_t crash_every_us; /* mean time between crashes of some node; 0: none */
     unsigned max_crashes;
-    uint64_t cut_every_us; /* mean time between partitions of one node; 0: none */
-    double nonfinite;      /* chance that a pushed gradient holds NaN or Inf */
-    double skip;           /* chance that a rank does not push a tensor */
-    double wait;           /* chance that a rank blocks on a tensor right after its push */
-    double mutate;         /* chance that a packet from `hostile` is changed */
-    unsigned hostile;      /* the node whose packets are */
-    bool reseal;           /* changed packets get a right checksum again */
-    uint64_t max_us;       /* virtual time after which something hangs */
+    uint64_t cut_every_us;      /* mean time between partitions of one node; 0: none */
+    uint64_t operator_every_us; /* mean time between requests of an operator; 0: none */
+    double nonfinite;           /* chance that a pushed gradient holds NaN or Inf */
+    double skip;                /* chance that a rank does not push a tensor */
+    double wait;                /* chance that a rank blocks on a tensor right after its push */
+    double mutate;              /* chance that a packet from `hostile` is changed */
+    unsigned hostile;           /* the node whose packets are */
+    bool reseal;                /* changed packets get a right checksum again */
+    uint64_t max_us;            /* virtual time after which something hangs */
 };
 
 /* Where a trainer stops for ever, without a word. */
@@ -99,14 +101,15 @@ struct trainer {
 
 /* What one node keeps for one job, whether its daemon runs or not. */
 struct node_job {
-    uint64_t *store;
-    uint64_t store_size;
+    uint64_t *store[CORE_STORE_PARTS];
+    uint64_t store_size[CORE_STORE_PARTS];
     uint8_t *results;
     uint64_t results_size;
     bool results_old; /* a core has mapped it before */
-    bool store_old;
+    bool store_old[CORE_STORE_PARTS];
     uint64_t fault_mark; /* world.faults when its open step began */
     uint64_t step_mark;
+    uint32_t policy_seen; /* the newest version it had */
 };
 
 enum node_memory { MEMORY_ALL = 0, MEMORY_NO_GRADIENTS, MEMORY_NO_STORE, MEMORY_NO_RESULTS };
@@ -132,7 +135,8 @@ enum sim_event_type {
     SIM_CRASH,
     SIM_RESTART,
     SIM_CUT,
-    SIM_HEAL
+    SIM_HEAL,
+    SIM_OPERATOR
 };
 
 struct sim_event {
@@ -153,6 +157,7 @@ struct sim_event {
 struct sim_stats {
     uint64_t runs, events, packets, lost, duplicated, crashes, cuts;
     uint64_t rounds, faulted_rounds, retried_rounds, steps, withdrawn;
+    uint64_t switched, called_off, verified;
 };
 
 /* One job, and what the checks remember of it: per step the bits of its update, and the sum of all
@@ -164,9 +169,16 @@ struct sim_job {
     bool may_fail;            /* the test looks at the errors itself */
     bool forged;              /* a hostile node takes part: nodes need not agree */
     uint64_t *update_hash;
+    uint32_t *policy;       /* per step: 1 + the version in force; 0: not seen */
     uint8_t *update_status; /* 0: not seen; 1 + status */
     double *applied;        /* [elements], accepted updates added up */
     double *residual;       /* [nodes * elements], what was left when a node's ranks left */
+};
+
+/* A request of the operator that waits for its answer. */
+struct sim_ticket {
+    uint64_t number;
+    unsigned node;
 };
 
 struct world {
@@ -190,6 +202,9 @@ struct world {
     uint64_t elements;
     unsigned jobs;
     struct sim_job job[SIM_MAX_JOBS];
+    struct sim_ticket ticket[SIM_MAX_TICKETS];
+    unsigned tickets;
+    uint64_t next_ticket;
 
     bool violated;
     char violation[SIM_TEXT];
@@ -255,6 +270,15 @@ void check_step(
     struct world *world, unsigned node, unsigned job, uint64_t step, enum adtopk_status status);
 void check_residuals(struct world *world, unsigned node, unsigned job);
 void check_end(struct world *world, unsigned job);
+
+/* operator.c: changes policies, verifies ledgers */
+void operator_turn(struct world *world, unsigned node);
+void operator_action(struct world *world, unsigned node, const struct action *action);
+void operator_watch(struct world *world, unsigned node);
+void operator_crashed(struct world *world, unsigned node);
+void operator_check_step(struct world *world, unsigned node, unsigned job, uint64_t step);
+/** One of the policies that scenarios use. */
+const char *scenario_policy(uint64_t index);
 
 /* coverage.c */
 void coverage_move(

@@ -192,7 +192,8 @@ static enum adtopk_status fake_mapped(
     rank->results =
         core->memory.results(core->memory.context, job, rank->results_size, &existing, err);
     if (rank->results == NULL || existing ||
-        core->memory.store(core->memory.context, job, 4096, &existing, err) == NULL || existing) {
+        core->memory.store(core->memory.context, job, 0, 4096, &existing, err) == NULL ||
+        existing) {
         return ADTOPK_ERR_MEMORY;
     }
     table = (struct local_results *)(void *)rank->results;

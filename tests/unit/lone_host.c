@@ -19,6 +19,13 @@ void lone_release_job(void *context, uint64_t job)
     (void)job;
 }
 
+void lone_drop_store(void *context, uint64_t job, unsigned part)
+{
+    (void)context;
+    (void)job;
+    (void)part;
+}
+
 bool lone_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
     size_t header_size, const uint8_t *body, size_t body_size)
 {

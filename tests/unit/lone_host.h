@@ -10,6 +10,7 @@
 /** Operations of struct core_memory: they keep everything. */
 void lone_release_session(void *context, session_id session);
 void lone_release_job(void *context, uint64_t job);
+void lone_drop_store(void *context, uint64_t job, unsigned part);
 
 /** The transmit operation of struct core_config: the test fails. */
 bool lone_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,

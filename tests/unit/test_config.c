@@ -6,12 +6,15 @@
 
 #include <cmocka.h>
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/config.h"
+#include "daemon/config_option.h"
 #include "daemon/endpoint.h"
 #include "daemon/log.h"
 
@@ -30,7 +33,8 @@ static int make_file(void **state)
 static int remove_file(void **state)
 {
     (void)state;
-    return unlink(file_path);
+    (void)unlink(file_path); /* test_reload() has done so */
+    return 0;
 }
 
 static void write_bytes(const char *text, size_t size)
@@ -98,6 +102,7 @@ static void test_defaults(void **state)
     assert_int_equal(config.peer_count, 0);
     assert_string_equal(config.socket, "/run/adtopk/adtopkd.sock");
     assert_string_equal(config.control_socket, "/run/adtopk/control.sock");
+    assert_string_equal(config.control_group, "adtopk");
     assert_null(config.policy);
     assert_false(config.insecure);
     assert_int_equal(config.log_level, LEVEL_INFO);
@@ -243,15 +248,15 @@ static void test_settings_fit_each_other(void **state)
     assert_refused("{\"listen\": \"tcp://127.0.0.1:1\", \"peers\": [{\"node\": 1, \"endpoint\": "
                    "\"tcp://127.0.0.1:1\"}]}",
         "peer 1: tcp://127.0.0.1:1 is where this node itself listens", 0);
-    assert_refused("{\"socket\": \"a.sock\"}", "socket: \"a.sock\" is not an absolute path", 0);
+    assert_refused("{\n\n\"socket\": \"a.sock\"}", "socket: \"a.sock\" is not an absolute path", 3);
     assert_refused(
         "{\"control_socket\": \"./c\"}", "control_socket: \"./c\" is not an absolute path", 0);
     assert_refused("{\"listen\": \"tcp://10.0.0.1:7400\"}", "--insecure", 0);
     assert_refused("{\"listen\": \"tcp://*:7400\"}", "--insecure", 0);
     assert_refused("{\"listen\": \"ipc:///tmp/x\"}", "tcp://HOST:PORT", 0);
     assert_refused("{\"socket\": \"/tmp/x\", \"control_socket\": \"/tmp/x\"}", "both /tmp/x", 0);
-    assert_refused("{\"heartbeat_ms\": 3000}", "heartbeat_ms", 0);
-    assert_refused("{\"chunk_size\": 1000000, \"window\": 70000}", "chunk_size", 0);
+    assert_refused("{\n\"heartbeat_ms\": 3000}", "heartbeat_ms", 2);
+    assert_refused("{\"window\": 70000,\n\"chunk_size\": 1000000}", "chunk_size", 2);
 }
 
 static void test_flags(void **state)
@@ -287,21 +292,191 @@ static void test_policy_source(void **state)
 {
     struct config config;
     struct error err = {.code = ADTOPK_OK};
+    char where[CONFIG_SOURCE_SIZE];
     char expected[64];
 
     (void)state;
     assert_int_equal(load(&config, "{\n\n\"policy\": {}}", &err, NULL), ADTOPK_OK);
     (void)snprintf(expected, sizeof(expected), "%s:3", file_path);
-    assert_string_equal(config.policy_source, expected);
+    config_where(&config, "policy", where);
+    assert_string_equal(where, expected);
     config_free(&config);
     assert_int_equal(setenv("ADTOPK_POLICY", "{}", 1), 0);
     assert_int_equal(load(&config, "{\"policy\": {}}", &err, NULL), ADTOPK_OK);
-    assert_string_equal(config.policy_source, "ADTOPK_POLICY");
+    config_where(&config, "policy", where);
+    assert_string_equal(where, "ADTOPK_POLICY");
     config_free(&config);
     assert_int_equal(unsetenv("ADTOPK_POLICY"), 0);
     assert_int_equal(load(&config, "{}", &err, "--policy", "{}", NULL), ADTOPK_OK);
-    assert_string_equal(config.policy_source, "--policy");
+    config_where(&config, "policy", where);
+    assert_string_equal(where, "--policy");
     config_free(&config);
+}
+
+/* The policy starts in line 2 of the file. */
+static void assert_policy_refused(const char *policy, const char *words, unsigned line)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+    char text[2048];
+    char place[64];
+
+    (void)snprintf(text, sizeof(text), "{\"node\": 1,\n\"policy\": %s}", policy);
+    assert_int_equal(load(&config, text, &err, NULL), ADTOPK_OK);
+    assert_int_equal(config_check_policy(&config, &err), ADTOPK_ERR_POLICY);
+    config_free(&config);
+    (void)snprintf(place, sizeof(place), "%s:%u: policy", file_path, line);
+    if (strstr(err.text, words) == NULL || strstr(err.text, place) == NULL) {
+        fail_msg("\"%s\" lacks \"%s\" or \"%s\"", err.text, words, place);
+    }
+}
+
+static void test_policy_lines(void **state)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)state;
+    assert_policy_refused("{\"densty\": 1}", "densty", 2);
+    assert_policy_refused("{\n\"density\": 0.1,\n\n\"scope\": \"nod\"}", "scope", 5);
+    assert_policy_refused("{\n\"density\": 0.1,\n\"density\": 0.2}", "density", 4);
+    assert_policy_refused("{\"density\":\n\n[1,\n2]}", "density", 2);
+    assert_policy_refused("{\"rules\": [\n{\"match\": \"a*\", \"density\": 0.1},\n"
+                          "{\"match\": \"b\",\n\n\"density\": 7}]}",
+        "density", 6);
+    assert_policy_refused("{\"rules\": [{\"match\": \"a*\", \"density\": 0.1},\n"
+                          "{\n\"density\": 0.2}]}",
+        "match", 3);
+    assert_int_equal(load(&config, "{\"policy\": {\n\n}}", &err, NULL), ADTOPK_OK);
+    assert_int_equal(config_check_policy(&config, &err), ADTOPK_OK);
+    config_free(&config);
+    assert_int_equal(load(&config, "{}", &err, "--policy", "{\n\"x\": 1}", NULL), ADTOPK_OK);
+    assert_int_equal(config_check_policy(&config, &err), ADTOPK_ERR_POLICY);
+    assert_memory_equal(err.text, "--policy: policy", 16);
+    config_free(&config);
+}
+
+static void assert_reload(struct config *running, const char *text, const char *words)
+{
+    struct config fresh;
+    struct error err = {.code = ADTOPK_OK};
+    enum adtopk_status status;
+
+    write_bytes(text, strlen(text));
+    status = config_reload(running, &fresh, getenv, &err);
+    if (words == NULL) {
+        assert_int_equal(status, ADTOPK_OK);
+    } else {
+        assert_int_not_equal(status, ADTOPK_OK);
+        if (strstr(err.text, words) == NULL) {
+            fail_msg("\"%s\" lacks \"%s\"", err.text, words);
+        }
+    }
+    config_free(&fresh);
+}
+
+#define LISTEN "\"listen\": \"tcp://127.0.0.1:1\", "
+#define PEER(node, port) "{\"node\": " node ", \"endpoint\": \"tcp://127.0.0.1:" port "\"}"
+
+static void test_reload(void **state)
+{
+    static char *argv[] = {"adtopkd", "--config", file_path, "--workers=2", NULL};
+    static const char text[] = "{" LISTEN "\"peers\": [" PEER("1", "2") "]}";
+    struct config running;
+    struct config fresh;
+    struct error err = {.code = ADTOPK_OK};
+    enum config_action action;
+
+    (void)state;
+    write_bytes(text, strlen(text));
+    assert_int_equal(config_load(&running, 4, argv, getenv, &action, &err), ADTOPK_OK);
+    assert_reload(&running, text, NULL);
+    assert_reload(&running,
+        "{" LISTEN "\"log_level\": \"debug\", \"policy\": {}, \"peers\": [" PEER("3", "4") "," PEER(
+            "1", "2") "]}",
+        NULL);
+    assert_reload(&running, "{" LISTEN "\"workers\": 7, \"peers\": [" PEER("1", "2") "]}", NULL);
+    assert_reload(&running, "{" LISTEN "\n\"peers\": []}", ":2: \"peers\": to remove node 1 needs");
+    assert_reload(
+        &running, "{" LISTEN "\n\"peers\": [" PEER("1", "3") "]}", "to move node 1 needs");
+    assert_reload(&running, "{" LISTEN "\"peers\": [" PEER("1", "2") "],\n\"socket\": \"/s\"}",
+        ":2: \"socket\" needs a restart");
+    assert_reload(&running,
+        "{\"policy\": {\n\"densty\": 1}, " LISTEN "\"peers\": [" PEER("1", "2") "]}",
+        ":2: policy: unknown key");
+    assert_reload(&running, "{", "not JSON");
+    assert_reload(&running, "", "is empty");
+    assert_int_equal(unlink(file_path), 0);
+    assert_int_equal(mkfifo(file_path, 0600), 0);
+    assert_int_equal(config_reload(&running, &fresh, getenv, &err), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "is not a regular file"));
+    config_free(&fresh);
+    assert_int_equal(unlink(file_path), 0);
+    config_free(&running);
+}
+
+static void test_changes(void **state)
+{
+    struct config one;
+    struct config other;
+    struct error err = {.code = ADTOPK_OK};
+    char text[CONFIG_CHANGES_SIZE];
+
+    (void)state;
+    assert_int_equal(load(&one, "{}", &err, NULL), ADTOPK_OK);
+    assert_int_equal(load(&other,
+                         "{\"node\": 7, \"insecure\": true, \"policy\": {\"a\": 1},"
+                         "\"socket\": \"/x\", \"log_level\": \"error\"}",
+                         &err, NULL),
+        ADTOPK_OK);
+    config_changes(&one, &other, text);
+    assert_string_equal(text, "node, socket, log_level, policy, insecure");
+    config_changes(&one, &one, text);
+    assert_string_equal(text, "");
+    config_free(&one);
+    config_free(&other);
+}
+
+static const char *setting_text(const cJSON *settings, const char *key, const char *name)
+{
+    const char *text =
+        cJSON_GetStringValue(cJSON_GetObjectItem(cJSON_GetObjectItem(settings, key), name));
+
+    assert_non_null(text);
+    return text;
+}
+
+static void test_print(void **state)
+{
+    FILE *out = tmpfile();
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+    char text[16384] = "";
+    char where[64];
+    cJSON *document;
+    const cJSON *settings;
+
+    (void)state;
+    assert_non_null(out);
+    assert_int_equal(load(&config,
+                         "{" LISTEN "\"peers\": [" PEER("1", "2") "],\n"
+                                                                  "\"policy\": {\"density\": 0.5}}",
+                         &err, "--log-level", "debug", NULL),
+        ADTOPK_OK);
+    assert_int_equal(config_print(&config, out, &err), ADTOPK_OK);
+    config_free(&config);
+    rewind(out);
+    assert_true(fread(text, 1, sizeof(text) - 1, out) > 0);
+    assert_int_equal(fclose(out), 0);
+    document = cJSON_Parse(text);
+    settings = cJSON_GetObjectItem(document, "settings");
+    assert_int_equal(cJSON_GetArraySize(settings), OPTION_COUNT);
+    (void)snprintf(where, sizeof(where), "%s:2", file_path);
+    assert_string_equal(setting_text(settings, "policy", "source"), where);
+    assert_string_equal(setting_text(settings, "log_level", "source"), "--log-level");
+    assert_string_equal(setting_text(settings, "log_level", "value"), "debug");
+    assert_string_equal(setting_text(settings, "node", "source"), "default");
+    cJSON_Delete(document);
 }
 
 static void test_unknown_variables(void **state)
@@ -367,9 +542,13 @@ int main(void)
         cmocka_unit_test(test_settings_fit_each_other),
         cmocka_unit_test(test_flags),
         cmocka_unit_test(test_policy_source),
+        cmocka_unit_test(test_policy_lines),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_print),
         cmocka_unit_test(test_unknown_variables),
         cmocka_unit_test(test_endpoints),
         cmocka_unit_test(test_workers_default),
+        cmocka_unit_test(test_reload),
     };
 
     return cmocka_run_group_tests(tests, make_file, remove_file);

@@ -26,7 +26,7 @@ struct host {
     struct workers *workers;
     uint8_t *arena[RANKS];
     uint8_t *results;
-    uint8_t *store;
+    uint8_t *store[CORE_STORE_PARTS];
     uint64_t now_us;
     unsigned ready;
     unsigned steps_heard; /* ACTION_STEP of all ranks */
@@ -56,15 +56,15 @@ static void *host_results(
 }
 
 static void *host_store(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     struct host *host = context;
 
     (void)job;
     (void)err;
     *existing = false;
-    host->store = calloc(1, size);
-    return host->store;
+    host->store[part] = calloc(1, size);
+    return host->store[part];
 }
 
 static void notify(void *context)
@@ -197,6 +197,7 @@ static void run(const char *policy, bool check)
             .gradients = host_gradients,
             .results = host_results,
             .store = host_store,
+            .drop_store = lone_drop_store,
             .release_session = lone_release_session,
             .release_job = lone_release_job},
         .transmit = lone_transmit,
@@ -224,7 +225,8 @@ static void run(const char *policy, bool check)
         free(host.arena[r]);
     }
     free(host.results);
-    free(host.store);
+    free(host.store[0]);
+    free(host.store[1]);
 }
 
 static void test_dense(void **state)

@@ -207,32 +207,32 @@ static void test_stores(void **state)
 
     (void)state;
     assert_non_null(stores);
-    store = stores_get(stores, 5, 10000, 0, &err);
+    store = stores_get(stores, 5, 0, 10000, 0, &err);
     assert_non_null(store);
     assert_int_equal((uintptr_t)store % 4096, 0);
     assert_int_equal(stores_untouched(stores), 12288);
     store[0] = 42;
     assert_int_equal(stores_untouched(stores), 8192);
-    assert_null(stores_get(stores, 5, 10000, 0, &err)); /* in use */
+    assert_null(stores_get(stores, 5, 0, 10000, 0, &err)); /* in use */
     assert_int_equal(err.code, ADTOPK_ERR_STATE);
-    assert_non_null(stores_get(stores, 6, 1, 0, &err));
+    assert_non_null(stores_get(stores, 6, 0, 1, 0, &err));
     assert_int_equal(stores_bytes(stores), 12288 + 4096);
-    stores_release(stores, 6);
-    stores_release(stores, 7); /* unknown: nothing */
+    stores_release(stores, 6, 0);
+    stores_release(stores, 7, 0); /* unknown: nothing */
     assert_int_equal(stores_bytes(stores), 12288);
 
-    stores_release(stores, 5);
+    stores_release(stores, 5, 0);
     assert_int_equal(stores_bytes(stores), 0);
-    store = stores_get(stores, 5, 10000, 0, &err);
+    store = stores_get(stores, 5, 0, 10000, 0, &err);
     assert_non_null(store);
     assert_int_equal(store[0], 0); /* nothing is left of the last one */
-    stores_release(stores, 5);
+    stores_release(stores, 5, 0);
 
-    assert_null(stores_get(stores, 5, UINT64_MAX / 4, 0, &err));
+    assert_null(stores_get(stores, 5, 0, UINT64_MAX / 4, 0, &err));
     assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
-    assert_null(stores_get(stores, 5, 1ull << 45, 0, &err));
+    assert_null(stores_get(stores, 5, 0, 1ull << 45, 0, &err));
     assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
-    assert_null(stores_get(stores, 5, 4096, UINT64_MAX / 2, &err)); /* promised to others */
+    assert_null(stores_get(stores, 5, 0, 4096, UINT64_MAX / 2, &err)); /* promised to others */
     assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
     assert_int_equal(stores_bytes(stores), 0);
     stores_destroy(stores);

@@ -21,7 +21,7 @@
 /* Memory as the daemon would give it; one block of each kind. */
 struct host {
     struct core *core;
-    void *gradients, *results, *store;
+    void *gradients, *results, *store[CORE_STORE_PARTS];
     uint64_t job;
 };
 
@@ -52,12 +52,12 @@ static void *host_results(
 }
 
 static void *host_store(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     (void)job;
     (void)err;
     *existing = false;
-    return block(&((struct host *)context)->store, size);
+    return block(&((struct host *)context)->store[part], size);
 }
 
 static void send(struct host *host, struct event event)
@@ -88,6 +88,7 @@ static void host_init(
             .gradients = host_gradients,
             .results = host_results,
             .store = host_store,
+            .drop_store = lone_drop_store,
             .release_session = lone_release_session,
             .release_job = lone_release_job},
         .transmit = lone_transmit};
@@ -118,7 +119,8 @@ static void host_free(struct host *host)
     core_destroy(host->core);
     free(host->gradients);
     free(host->results);
-    free(host->store);
+    free(host->store[0]);
+    free(host->store[1]);
 }
 
 static struct tensor_info tensor_of(const struct host *host, uint32_t tensor)

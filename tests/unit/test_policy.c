@@ -15,26 +15,28 @@
 #include "daemon/core/policy.h"
 
 static const char default_text[] =
-    "{\"sparsifier\":\"adtopk\",\"density\":0.01,\"view\":\"fibre\",\"interleave\":true,"
+    "{\"version\":1,\"sparsifier\":\"adtopk\",\"density\":0.01,\"view\":\"fibre\",\"interleave\":"
+    "true,"
     "\"scope\":\"node\",\"reduce\":\"mean\",\"values\":\"bf16\",\"dense_values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
     "\"bucket_bytes\":4194304,\"on_peer_loss\":\"wait\",\"join_timeout\":300.000000,"
-    "\"push_timeout\":1800.000000,\"wait_limit\":600.000000}";
+    "\"push_timeout\":1800.000000,\"wait_limit\":600.000000,\"rules\":[]}";
 
 static void assert_equal_policies(const struct policy *a, const struct policy *b)
 {
-    assert_ptr_equal(a->sparsifier, b->sparsifier);
-    assert_true(a->params.density >= b->params.density && a->params.density <= b->params.density);
-    assert_int_equal(a->params.view, b->params.view);
-    assert_int_equal(a->params.interleave, b->params.interleave);
-    assert_int_equal(a->scope, b->scope);
+    assert_ptr_equal(a->tensor.sparsifier, b->tensor.sparsifier);
+    assert_true(a->tensor.params.density >= b->tensor.params.density &&
+                a->tensor.params.density <= b->tensor.params.density);
+    assert_int_equal(a->tensor.params.view, b->tensor.params.view);
+    assert_int_equal(a->tensor.params.interleave, b->tensor.params.interleave);
+    assert_int_equal(a->tensor.scope, b->tensor.scope);
     assert_int_equal(a->reduce, b->reduce);
     assert_int_equal(a->on_peer_loss, b->on_peer_loss);
-    assert_int_equal(a->indices, b->indices);
-    assert_int_equal(a->values, b->values);
-    assert_int_equal(a->dense_values, b->dense_values);
-    assert_ptr_equal(a->sparse_collective, b->sparse_collective);
-    assert_ptr_equal(a->dense_collective, b->dense_collective);
+    assert_int_equal(a->tensor.indices, b->tensor.indices);
+    assert_int_equal(a->tensor.values, b->tensor.values);
+    assert_int_equal(a->tensor.dense_values, b->tensor.dense_values);
+    assert_ptr_equal(a->tensor.sparse_collective, b->tensor.sparse_collective);
+    assert_ptr_equal(a->tensor.dense_collective, b->tensor.dense_collective);
     assert_int_equal(a->bucket_bytes, b->bucket_bytes);
     assert_int_equal(a->join_timeout_us, b->join_timeout_us);
     assert_int_equal(a->push_timeout_us, b->push_timeout_us);
@@ -114,17 +116,17 @@ static void test_every_field(void **state)
         "\"indices\":\"delta\",\"sparse_collective\":\"allgather\","
         "\"dense_collective\":\"allreduce\",\"bucket_bytes\":1024,\"on_peer_loss\":\"fail\","
         "\"join_timeout\":0.5,\"push_timeout\":2,\"wait_limit\":1e3}");
-    assert_ptr_equal(policy.sparsifier, sparsifier_find("topk"));
-    assert_true(policy.params.density >= 0.5 && policy.params.density <= 0.5);
-    assert_int_equal(policy.params.view, FIBRE_VIEW_LONGEST);
-    assert_false(policy.params.interleave);
-    assert_int_equal(policy.scope, SCOPE_RANK);
+    assert_ptr_equal(policy.tensor.sparsifier, sparsifier_find("topk"));
+    assert_true(policy.tensor.params.density >= 0.5 && policy.tensor.params.density <= 0.5);
+    assert_int_equal(policy.tensor.params.view, FIBRE_VIEW_LONGEST);
+    assert_false(policy.tensor.params.interleave);
+    assert_int_equal(policy.tensor.scope, SCOPE_RANK);
     assert_int_equal(policy.reduce, REDUCE_SUM);
-    assert_int_equal(policy.values, PAYLOAD_VALUE_F32);
-    assert_int_equal(policy.dense_values, PAYLOAD_VALUE_BF16);
-    assert_int_equal(policy.indices, PAYLOAD_INDEX_DELTA);
-    assert_ptr_equal(policy.sparse_collective, &collective_allgather);
-    assert_ptr_equal(policy.dense_collective, &collective_allreduce);
+    assert_int_equal(policy.tensor.values, PAYLOAD_VALUE_F32);
+    assert_int_equal(policy.tensor.dense_values, PAYLOAD_VALUE_BF16);
+    assert_int_equal(policy.tensor.indices, PAYLOAD_INDEX_DELTA);
+    assert_ptr_equal(policy.tensor.sparse_collective, &collective_allgather);
+    assert_ptr_equal(policy.tensor.dense_collective, &collective_allreduce);
     assert_int_equal(policy.bucket_bytes, 1024);
     assert_int_equal(policy.on_peer_loss, PEER_LOSS_FAIL);
     assert_int_equal(policy.join_timeout_us, 500000);
@@ -179,7 +181,7 @@ static void test_numbers_round_trip(void **state)
         policy.push_timeout_us = 1000 + random % 100000;
         policy.wait_limit_us = 1000 + random % 10000000;
         policy.bucket_bytes = 1 + (random >> 20) % (UINT64_C(1) << 40);
-        policy.params.density = 1e-6 + (double)(random >> 11) * 0x1p-53 * 0.999;
+        policy.tensor.params.density = 1e-6 + (double)(random >> 11) * 0x1p-53 * 0.999;
         assert_round_trip(&policy);
     }
 }
@@ -192,8 +194,8 @@ static void test_layers(void **state)
     policy_default(&policy);
     parse(&policy, "{\"density\":0.5,\"scope\":\"rank\"}");
     parse(&policy, "{\"scope\":\"node\"}"); /* on top: what it does not name stays */
-    assert_int_equal(policy.scope, SCOPE_NODE);
-    assert_true(policy.params.density > 0.49);
+    assert_int_equal(policy.tensor.scope, SCOPE_NODE);
+    assert_true(policy.tensor.params.density > 0.49);
 }
 
 static void test_keys_refused(void **state)

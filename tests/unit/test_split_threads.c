@@ -38,7 +38,7 @@ struct pair_host {
     struct core *core;
     struct workers *workers;
     struct packet *inbox, **inbox_end;
-    uint8_t *arena, *results, *store;
+    uint8_t *arena, *results, *store[CORE_STORE_PARTS];
     bool ready;
     uint64_t steps;
 };
@@ -69,12 +69,12 @@ static void *pair_results(
 }
 
 static void *pair_store(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     (void)job;
     (void)err;
     *existing = false;
-    return keep(&((struct pair_host *)context)->store, size);
+    return keep(&((struct pair_host *)context)->store[part], size);
 }
 
 static bool pair_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
@@ -170,6 +170,7 @@ static void open_host(struct pair_host *host, struct pair_host *other, uint16_t 
             .gradients = pair_gradients,
             .results = pair_results,
             .store = pair_store,
+            .drop_store = lone_drop_store,
             .release_session = lone_release_session,
             .release_job = lone_release_job},
         .transmit = pair_transmit,
@@ -285,7 +286,8 @@ static void close_host(struct pair_host *host)
     }
     free(host->arena);
     free(host->results);
-    free(host->store);
+    free(host->store[0]);
+    free(host->store[1]);
 }
 
 static void test_peer_splits_while_computing(void **state)

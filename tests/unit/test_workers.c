@@ -165,6 +165,38 @@ static void test_destroy_waits_for_the_running_one(void **state)
     (void)close(fd);
 }
 
+/* The watchdog's question: how long has the oldest compute been running? */
+static void test_longest(void **state)
+{
+    int fd = eventfd(0, EFD_CLOEXEC);
+    struct workers *workers = workers_create(2, notify, &fd, NULL);
+    struct compute slow = {.run = run_slow};
+    struct counted quick = {.compute.run = run_counted};
+    uint64_t before;
+
+    (void)state;
+    assert_non_null(workers);
+    assert_int_equal(workers_longest_us(workers), 0);
+    atomic_store(&slow_started, false);
+    atomic_store(&slow_may_end, false);
+    assert_true(workers_submit(workers, &slow));
+    while (!atomic_load(&slow_started)) {
+        (void)usleep(1000);
+    }
+    assert_true(workers_submit(workers, &quick.compute)); /* by the other thread */
+    await_notification(fd);
+    assert_ptr_equal(workers_take(workers), &quick.compute);
+    before = workers_longest_us(workers);
+    (void)usleep(30000);
+    assert_true(workers_longest_us(workers) >= before + 30000);
+    atomic_store(&slow_may_end, true);
+    await_notification(fd);
+    assert_ptr_equal(workers_take(workers), &slow);
+    assert_int_equal(workers_longest_us(workers), 0);
+    workers_destroy(workers);
+    (void)close(fd);
+}
+
 static void test_bad_count(void **state)
 {
     struct error err = {.code = ADTOPK_OK};
@@ -184,6 +216,7 @@ int main(void)
         cmocka_unit_test(test_four_threads),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_destroy_waits_for_the_running_one),
+        cmocka_unit_test(test_longest),
         cmocka_unit_test(test_bad_count),
     };
 

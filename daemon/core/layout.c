@@ -1,0 +1,322 @@
+/*
+ * Where everything of a job lies: gradients, residuals and updates.
+ *
+ * A function of the registrations and the local ranks alone, so that nothing moves when the policy
+ * changes and a restarted daemon finds everything again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/hash.h"
+#include "daemon/core/model.h"
+
+#define ALIGNMENT 64u
+/* A gap in the results that is not worth a system call of its own. */
+#define CORE_GAP 65536u
+#define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
+
+static uint64_t align(uint64_t size)
+{
+    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err)
+{
+    uint64_t offset = 0;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        struct tensor *tensor = &job->tensor[t];
+        uint64_t bytes = align(tensor->numel * dtype_size(tensor->spec.dtype));
+        tensor->layout.gradient_offset = offset;
+        if (offset + bytes > UINT64_MAX / 4) {
+            return error_set(
+                err, ADTOPK_ERR_MEMORY, "the gradients of job '%s' are too large", job->key.name);
+        }
+        offset += bytes;
+    }
+    job->op_gradient_offset = offset;
+    *size = offset + CORE_OP_SIZE;
+    return ADTOPK_OK;
+}
+
+/* ------------------------------------------------------------------ residuals */
+
+/* A residual and the progress of the passes over it, counted in elements. */
+static uint64_t padded(const struct tensor *tensor)
+{
+    return align(tensor->numel * sizeof(float)) / sizeof(float);
+}
+
+static uint64_t slot(const struct tensor *tensor)
+{
+    return padded(tensor) + align(progress_size(tensor->numel)) / sizeof(float);
+}
+
+static uint64_t all_slots(const struct job *job)
+{
+    uint64_t elements = 0;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        elements += slot(&job->tensor[t]);
+    }
+    return elements;
+}
+
+static uint64_t digest(const struct job *job)
+{
+    uint64_t hash = HASH_EMPTY;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        hash = hash_bytes(hash, &job->tensor[t].hash, sizeof(job->tensor[t].hash));
+    }
+    for (unsigned r = 0; r < job->ranks; r++) {
+        hash = hash_bytes(hash, &job->rank[r]->number, sizeof(job->rank[r]->number));
+    }
+    return hash;
+}
+
+uint64_t layout_number(uint32_t t, unsigned rank)
+{
+    return (uint64_t)t << 32 | rank;
+}
+
+/* Puts back what computes were just changing when the daemon was killed. */
+static enum adtopk_status recover(struct job *job, struct error *err)
+{
+    for (unsigned j = 0; j < job->core->config.threads; j++) {
+        uint64_t number;
+        uint32_t t;
+        unsigned rank;
+        if (!journal_pending(&job->journal[j], &number)) {
+            continue;
+        }
+        t = (uint32_t)(number >> 32);
+        rank = (unsigned)(number & UINT32_MAX);
+        if (t >= job->tensors || rank >= (job->more != NULL ? job->ranks : 1) ||
+            !journal_recover(&job->journal[j], layout_residual(job, t, rank), job->tensor[t].numel,
+                layout_progress(job, t, rank))) {
+            return error_set(
+                err, ADTOPK_ERR_LOST, "the store of job '%s' is damaged", job->key.name);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status layout_store(struct job *job, struct error *err)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    uint64_t size = store_size(job->tensors, all_slots(job));
+    bool existing;
+    float *residual;
+
+    job->store = memory->store(memory->context, job->id, 0,
+        align(size) + job->core->config.threads * sizeof(struct journal), &existing, err);
+    if (job->store == NULL) {
+        return err->code;
+    }
+    job->store_fresh = !existing;
+    if (store_open(job->store, existing, job->id, digest(job), job->tensors, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    job->counters.elements = 0;
+    residual = store_residuals(job->store);
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        struct tensor *tensor = &job->tensor[t];
+        job->counters.elements += tensor->numel;
+        tensor->store = &job->store->tensor[t];
+        tensor->residual = residual;
+        residual += slot(tensor);
+    }
+    job->journal = (struct journal *)(void *)((uint8_t *)job->store + align(size));
+    if (job->store->more != 0 && layout_more(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    return recover(job, err);
+}
+
+enum adtopk_status layout_more(struct job *job, struct error *err)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    uint64_t size = all_slots(job) * (job->ranks - 1) * sizeof(float);
+    bool existing = false;
+
+    if (job->more != NULL || job->ranks < 2) {
+        return ADTOPK_OK;
+    }
+    job->more = memory->store(memory->context, job->id, 1, size, &existing, err);
+    if (job->more == NULL) {
+        return err->code;
+    }
+    if (!existing && job->store->more != 0) {
+        return error_set(
+            err, ADTOPK_ERR_LOST, "the residuals of the ranks of job '%s' are gone", job->key.name);
+    }
+    if (existing && job->store->more == 0) {
+        (void)memset(job->more, 0, (size_t)size); /* left by a daemon that got no further */
+    }
+    job->store->more = 1;
+    return ADTOPK_OK;
+}
+
+float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
+{
+    const struct tensor *tensor = &job->tensor[t];
+    uint64_t before = (uint64_t)(tensor->residual - store_residuals(job->store));
+
+    return rank == 0
+               ? tensor->residual
+               : (float *)(void *)job->more + before * (job->ranks - 1) + (rank - 1) * slot(tensor);
+}
+
+struct progress *layout_progress(const struct job *job, uint32_t t, unsigned rank)
+{
+    return (struct progress *)(void *)(layout_residual(job, t, rank) + padded(&job->tensor[t]));
+}
+
+/* ------------------------------------------------------------------ updates */
+
+/* Lays out one update after `offset` and returns its end. There is always room for the dense form,
+ * because any policy may let the tensor travel dense; a list of more than half the elements is
+ * longer than that and comes dense too. Where only the list was asked for, both share the room. */
+static uint64_t lay_update(struct tensor *tensor, uint64_t offset, struct local_update *update)
+{
+    unsigned forms = tensor->spec.forms != 0 ? tensor->spec.forms : LOCAL_FORM_DENSE;
+    uint64_t half = (tensor->numel + 2 * ALIGNED_FLOATS - 1) / (2 * ALIGNED_FLOATS);
+    uint64_t capacity = (forms & LOCAL_FORM_LIST) != 0 ? half * ALIGNED_FLOATS : 0;
+
+    tensor->list_capacity = capacity;
+    tensor->layout.update_offset = offset;
+    *update = (struct local_update){.numel = tensor->numel, .capacity = capacity};
+    offset += align(sizeof(*update));
+    update->dense_offset = offset;
+    if ((forms & LOCAL_FORM_DENSE) != 0) {
+        offset += align(tensor->numel * sizeof(float));
+    }
+    if (capacity > 0) {
+        update->index_offset = offset;
+        offset += capacity * sizeof(uint32_t);
+        update->value_offset = offset;
+        offset += capacity * sizeof(float);
+    }
+    return offset;
+}
+
+struct local_update *layout_update(const struct job *job, uint32_t tensor)
+{
+    return (struct local_update *)(void *)(job->results + job->tensor[tensor].layout.update_offset);
+}
+
+/* A piece of the results that is to be reserved: neighbours are put together. */
+struct piece {
+    struct job *job;
+    uint64_t begin, end;
+};
+
+static enum adtopk_status reserve_piece(struct piece *piece, struct error *err)
+{
+    const struct core_memory *memory = &piece->job->core->config.memory;
+
+    return memory->reserve_results(
+        memory->context, piece->job->id, piece->begin, piece->end - piece->begin, err);
+}
+
+static enum adtopk_status reserve_next(
+    struct piece *piece, uint64_t offset, uint64_t size, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (offset > piece->end + CORE_GAP) {
+        status = reserve_piece(piece, err);
+        piece->begin = offset;
+    }
+    piece->end = offset + size > piece->end ? offset + size : piece->end;
+    return status;
+}
+
+static enum adtopk_status reserve_update(
+    struct piece *piece, const struct plan *plan, uint32_t t, struct error *err)
+{
+    struct tensor *tensor = &piece->job->tensor[t];
+    struct local_update update;
+    uint64_t count = plan_update_count(piece->job, plan, t);
+    bool fits = count <= tensor->list_capacity;
+    unsigned forms = tensor->spec.forms != 0 ? tensor->spec.forms : LOCAL_FORM_DENSE;
+    enum adtopk_status status =
+        reserve_next(piece, tensor->layout.update_offset, sizeof(update), err);
+
+    (void)lay_update(tensor, tensor->layout.update_offset, &update);
+
+    if (status == ADTOPK_OK &&
+        (plan->tensor[t].dense || (forms & LOCAL_FORM_DENSE) != 0 || !fits)) {
+        status = reserve_next(piece, update.dense_offset, tensor->numel * sizeof(float), err);
+    }
+    if (status == ADTOPK_OK && !plan->tensor[t].dense && update.capacity > 0) {
+        count = fits ? count : tensor->list_capacity;
+        status = reserve_next(piece, update.index_offset, count * sizeof(uint32_t), err);
+        if (status == ADTOPK_OK) {
+            status = reserve_next(piece, update.value_offset, count * sizeof(float), err);
+        }
+    }
+    return status;
+}
+
+enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err)
+{
+    struct piece piece = {.job = job, .end = job->op_result_offset + CORE_OP_SIZE};
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (job->core->config.memory.reserve_results == NULL) {
+        return ADTOPK_OK;
+    }
+    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
+        status = reserve_update(&piece, plan, t, err);
+    }
+    return status == ADTOPK_OK ? reserve_piece(&piece, err) : status;
+}
+
+static void write_table(const struct job *job, const struct local_update *updates)
+{
+    struct local_results *table = (struct local_results *)(void *)job->results;
+
+    table->tensors = job->tensors;
+    table->op_gradient_offset = job->op_gradient_offset;
+    table->op_result_offset = job->op_result_offset;
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        table->tensor[t].gradient_offset = job->tensor[t].layout.gradient_offset;
+        table->tensor[t].update_offset = job->tensor[t].layout.update_offset;
+        *layout_update(job, t) = updates[t];
+    }
+}
+
+enum adtopk_status layout_results(struct job *job, struct error *err)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    struct local_update *updates = calloc(job->tensors, sizeof(*updates));
+    uint64_t size;
+    bool existing;
+
+    if (updates == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to lay out the results");
+    }
+    size = align(sizeof(struct local_results) +
+                 (uint64_t)job->tensors * sizeof(((struct local_results *)0)->tensor[0]));
+    job->op_result_offset = size;
+    size += CORE_OP_SIZE;
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        size = lay_update(&job->tensor[t], size, &updates[t]);
+    }
+    job->results = memory->results(memory->context, job->id, size, &existing, err);
+    if (job->results == NULL || layout_reserve(job, job->plan, err) != ADTOPK_OK) {
+        free(updates);
+        return err->code;
+    }
+    if (!existing) {
+        write_table(job, updates);
+    }
+    free(updates);
+    if (!existing && job->store->steps_done + job->store->ops_done > 0) {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "the updates of job '%s' that belong to its residuals are gone", job->key.name);
+    }
+    return ADTOPK_OK;
+}

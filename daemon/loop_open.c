@@ -1,0 +1,433 @@
+/*
+ * Opening and closing what the loop drives: uv's handles, worker threads, the sockets for trainers
+ * and operators, the core, and the transport with its peers. What fails to open is named, and what
+ * was open by then is closed again.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "daemon/loop_state.h"
+#include "daemon/notify.h"
+
+#define RELOAD_EVERY_MS 100 /* however many SIGHUPs come */
+
+#define SESSIONS_MAX 1024u
+#define SESSION_DESCRIPTORS 6u /* of one session at most, while it commits */
+
+#define RESEND_MS 200
+#define MAX_BULK_MESSAGE (UINT64_C(1) << 32)
+
+/* ------------------------------------------------------------------ uv's callbacks */
+
+/* The turn that follows does the work; these only end uv_run()'s sleep. */
+static void on_worker_done(uv_async_t *handle)
+{
+    (void)handle;
+}
+
+static void on_deadline(uv_timer_t *handle)
+{
+    (void)handle;
+}
+
+static void on_transport_ready(uv_poll_t *handle, int status, int events)
+{
+    (void)handle;
+    (void)status;
+    (void)events;
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct loop *loop = handle->data;
+
+    (void)uv_signal_stop(&loop->terminate);
+    (void)uv_signal_stop(&loop->interrupt);
+    loop_stop(loop, strsignal(number));
+}
+
+static void on_tick(uv_timer_t *handle)
+{
+    loop_tick(handle->data);
+}
+
+static void on_reload(uv_timer_t *handle)
+{
+    struct loop *loop = handle->data;
+
+    loop->reloaded_us = loop_now_us();
+    loop_reload(loop);
+}
+
+static void on_hangup(uv_signal_t *handle, int number)
+{
+    struct loop *loop = handle->data;
+    const uint64_t since_ms = (loop_now_us() - loop->reloaded_us) / 1000;
+
+    (void)number;
+    if (!uv_is_active((const uv_handle_t *)&loop->reload)) {
+        (void)uv_timer_start(&loop->reload, on_reload,
+            since_ms < RELOAD_EVERY_MS ? RELOAD_EVERY_MS - since_ms : 0, 0);
+    }
+}
+
+static void notify_done(void *context)
+{
+    struct loop *loop = context;
+
+    (void)uv_async_send(&loop->worker_done);
+}
+
+static uint32_t count_sessions(void *context)
+{
+    struct loop *loop = context;
+    struct local_stats stats;
+
+    local_stats(loop->local, &stats);
+    return stats.sessions;
+}
+
+static struct report_network describe_network(void *context)
+{
+    struct loop *loop = context;
+    struct transport_refused refused;
+
+    if (loop->transport == NULL) {
+        return (struct report_network){.protection = NULL};
+    }
+    refused = transport_zmq.refused(loop->transport);
+    return (struct report_network){.protection = transport_zmq.protection(loop->transport),
+        .keys = refused.keys,
+        .handshakes = refused.handshakes,
+        .tokens = refused.tokens,
+        .packets = refused.packets};
+}
+
+static enum adtopk_status control_event(void *context, struct event *event, struct error *err)
+{
+    return loop_raise(context, event, err);
+}
+
+static const char *default_policy(void *context)
+{
+    const struct loop *loop = context;
+
+    return loop->config->policy;
+}
+
+static void log_control(void *context, enum control_level level, const char *line)
+{
+    static const enum log_level levels[] = {[CONTROL_DEBUG] = LEVEL_DEBUG,
+        [CONTROL_INFO] = LEVEL_INFO,
+        [CONTROL_WARNING] = LEVEL_WARNING};
+    struct loop *loop = context;
+
+    log_write(loop->log, levels[level], LOG_CONTROL, "%s", line);
+}
+
+/* ------------------------------------------------------------------ opening */
+
+static enum adtopk_status uv_check(int code, const char *what, struct error *err)
+{
+    return code == 0 ? ADTOPK_OK
+                     : error_set(err, ADTOPK_ERR_SYSTEM, "%s: %s", what, uv_strerror(code));
+}
+
+static enum adtopk_status open_handles(struct loop *loop, struct error *err)
+{
+    enum adtopk_status status = uv_check(
+        uv_async_init(&loop->uv, &loop->worker_done, on_worker_done), "uv_async_init", err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    /* These only fill in the handles and cannot fail. */
+    (void)uv_timer_init(&loop->uv, &loop->deadline);
+    (void)uv_timer_init(&loop->uv, &loop->tick);
+    (void)uv_timer_init(&loop->uv, &loop->reload);
+    (void)uv_signal_init(&loop->uv, &loop->hangup);
+    (void)uv_signal_init(&loop->uv, &loop->terminate);
+    (void)uv_signal_init(&loop->uv, &loop->interrupt);
+    loop->handles_open = true;
+    loop->deadline.timer_cb = on_deadline;
+    loop->tick.data = loop;
+    loop->reload.data = loop;
+    loop->hangup.data = loop;
+    loop->terminate.data = loop;
+    loop->interrupt.data = loop;
+    status = uv_check(uv_signal_start(&loop->terminate, on_signal, SIGTERM), "SIGTERM", err);
+    if (status == ADTOPK_OK) {
+        status = uv_check(uv_signal_start(&loop->interrupt, on_signal, SIGINT), "SIGINT", err);
+    }
+    if (status == ADTOPK_OK) {
+        status = uv_check(uv_signal_start(&loop->hangup, on_hangup, SIGHUP), "SIGHUP", err);
+    }
+    return status;
+}
+
+static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, struct error *err)
+{
+    const struct config *config = loop->config;
+    struct core_config core = {
+        .node = (uint16_t)config->node,
+        .incarnation = incarnation,
+        .links = {.chunk_size = config->chunk_size,
+            .window = config->window,
+            .max_control_message = TRANSPORT_BODY_MAX,
+            .max_bulk_message = MAX_BULK_MESSAGE,
+            .heartbeat_us = config->heartbeat_ms * 1000,
+            .timeout_us = config->peer_timeout_ms * 1000,
+            .resend_us = RESEND_MS * 1000},
+        .memory = local_memory(loop->local),
+        .transmit = loop_transmit,
+        .transmit_context = loop,
+        .policy = config->policy,
+        .trace = loop->log->level >= LEVEL_DEBUG ? loop_trace : NULL,
+        .moved = loop_moved,
+        .trace_context = loop,
+    };
+
+    loop->core = core_create(&core, err);
+    return loop->core != NULL ? ADTOPK_OK : err->code;
+}
+
+struct transport_peer loop_transport_peer(const struct config_peer *peer)
+{
+    struct transport_peer there = {.id = peer->node, .endpoint = peer->endpoint};
+
+    for (size_t i = 0; i < TRANSPORT_PEER_KEYS && i < CONFIG_PEER_KEYS; i++) {
+        there.keys[i] = peer->keys[i][0] != '\0' ? peer->keys[i] : NULL;
+    }
+    return there;
+}
+
+enum adtopk_status loop_add_peer(
+    struct loop *loop, const struct config_peer *peer, struct error *err)
+{
+    const struct transport_peer there = loop_transport_peer(peer);
+    enum adtopk_status status = transport_zmq.add_peer(loop->transport, &there, err);
+
+    if (status == ADTOPK_OK) {
+        status = core_add_peer(loop->core, peer->node, loop_now_us());
+        if (status != ADTOPK_OK) {
+            (void)error_set(err, status, "cannot add peer %u at %s: %s", peer->node, peer->endpoint,
+                adtopk_status_name(status));
+        }
+    }
+    return status;
+}
+
+static enum adtopk_status add_peers(struct loop *loop, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (size_t i = 0; status == ADTOPK_OK && i < loop->config->peer_count; i++) {
+        status = loop_add_peer(loop, &loop->config->peers[i], err);
+    }
+    return status;
+}
+
+static void on_refused(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_WARNING, LOG_REFUSED, "%s", line);
+}
+
+static enum adtopk_status create_transport(struct loop *loop, struct error *err)
+{
+    char bulk[CONFIG_ENDPOINT_SIZE];
+    struct keyfile_pair pair;
+    struct transport_config config = {.self = (uint16_t)loop->config->node,
+        .listen = loop->config->listen,
+        .pair = loop->config->key_file[0] != '\0' ? &pair : NULL,
+        .bulk_listen = config_bulk_endpoint(loop->config, bulk) ? bulk : NULL,
+        .warn = on_refused};
+
+    if (config_load_keys(loop->config, &pair, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    loop->transport = transport_zmq.create(&config, loop_receive, loop, err);
+    keyfile_wipe(&pair);
+    return loop->transport != NULL ? ADTOPK_OK : err->code;
+}
+
+static enum adtopk_status open_transport(struct loop *loop, struct error *err)
+{
+    enum adtopk_status status;
+
+    if (loop->config->listen[0] == '\0') {
+        return ADTOPK_OK;
+    }
+    loop->watcher = watch_create((uint16_t)loop->config->node, loop->log);
+    if (loop->watcher == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers");
+    }
+    status = create_transport(loop, err);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    status = uv_check(
+        uv_poll_init(&loop->uv, &loop->transport_ready, transport_zmq.descriptor(loop->transport)),
+        "cannot watch the transport", err);
+    if (status != ADTOPK_OK) {
+        transport_zmq.destroy(loop->transport); /* no handle to close: as if never opened */
+        loop->transport = NULL;
+        return status;
+    }
+    status = uv_check(uv_poll_start(&loop->transport_ready, UV_READABLE, on_transport_ready),
+        "cannot watch the transport", err);
+    return status == ADTOPK_OK ? add_peers(loop, err) : status;
+}
+
+/* Sessions get three quarters of the descriptors: libzmq spins when it cannot accept for want of
+ * one, so local clients must not be able to use up all. */
+static uint32_t session_limit(void)
+{
+    struct rlimit limit;
+    uint64_t sessions = SESSIONS_MAX;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+        limit.rlim_cur / 4 * 3 / SESSION_DESCRIPTORS < sessions) {
+        sessions = limit.rlim_cur / 4 * 3 / SESSION_DESCRIPTORS;
+    }
+    return sessions > 0 ? (uint32_t)sessions : 1;
+}
+
+static enum adtopk_status open_control(
+    struct loop *loop, const struct control_config *control, struct error *err)
+{
+    int lock = local_lock_directory(control->path, err);
+
+    if (lock < 0) {
+        return err->code;
+    }
+    loop->control = control_create(&loop->uv, control, err);
+    (void)close(lock);
+    return loop->control != NULL ? ADTOPK_OK : err->code;
+}
+
+static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, struct error *err)
+{
+    static const struct local_ops local_ops = {.event = loop_session_event};
+    struct local_config local = {
+        .path = loop->config->socket, .mode = 0666, .max_sessions = session_limit()};
+    struct control_config control = {
+        .path = loop->config->control_socket,
+        .history = &loop->history,
+        .node = (uint16_t)loop->config->node,
+        .incarnation = incarnation,
+        .group = loop->config->control_group,
+        .sessions = count_sessions,
+        .event = control_event,
+        .policy = default_policy,
+        .network = describe_network,
+        .log = log_control,
+        .context = loop,
+    };
+    enum adtopk_status status;
+
+    loop->local = local_create(&loop->uv, &local, &local_ops, loop, err);
+    if (loop->local == NULL) {
+        return err->code;
+    }
+    status = open_core(loop, incarnation, err);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    control.core = loop->core;
+    return open_control(loop, &control, err);
+}
+
+static unsigned worker_count(const struct config *config)
+{
+    return config->workers > 0 ? (unsigned)config->workers
+                               : config_default_workers(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+struct loop *loop_create(
+    struct config *config, struct log *log, uint64_t incarnation, struct error *err)
+{
+    struct loop *loop = calloc(1, sizeof(*loop));
+    enum adtopk_status status;
+
+    if (loop == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the loop");
+        return NULL;
+    }
+    loop->config = config;
+    loop->log = log;
+    loop->watchdog_us = notify_watchdog_us();
+    if (uv_check(uv_loop_init(&loop->uv), "cannot create the event loop", err) != ADTOPK_OK) {
+        free(loop);
+        return NULL;
+    }
+    status = open_handles(loop, err);
+    if (status == ADTOPK_OK) {
+        loop->workers = workers_create(worker_count(config), notify_done, loop, err);
+        status = loop->workers != NULL ? ADTOPK_OK : err->code;
+    }
+    if (status == ADTOPK_OK) {
+        status = open_sockets(loop, incarnation, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = open_transport(loop, err);
+    }
+    if (status == ADTOPK_OK) {
+        status =
+            uv_check(uv_timer_start(&loop->tick, on_tick, loop_tick_ms(loop), loop_tick_ms(loop)),
+                "uv_timer_start", err);
+    }
+    if (status != ADTOPK_OK) {
+        loop_destroy(loop);
+        return NULL;
+    }
+    return loop;
+}
+
+/* ------------------------------------------------------------------ closing */
+
+static void close_handles(struct loop *loop)
+{
+    if (loop->transport != NULL) {
+        uv_close((uv_handle_t *)&loop->transport_ready, NULL);
+    }
+    if (loop->handles_open) {
+        uv_close((uv_handle_t *)&loop->worker_done, NULL);
+        uv_close((uv_handle_t *)&loop->deadline, NULL);
+        uv_close((uv_handle_t *)&loop->tick, NULL);
+        uv_close((uv_handle_t *)&loop->reload, NULL);
+        uv_close((uv_handle_t *)&loop->hangup, NULL);
+        uv_close((uv_handle_t *)&loop->terminate, NULL);
+        uv_close((uv_handle_t *)&loop->interrupt, NULL);
+    }
+}
+
+/* The order matters: no compute may run when the core goes, the core gives memory back to the
+ * sessions, and descriptors are closed after the handles that watch them. */
+void loop_destroy(struct loop *loop)
+{
+    workers_destroy(loop->workers);
+    if (loop->control != NULL) {
+        control_close(loop->control);
+    }
+    if (loop->core != NULL) {
+        core_destroy(loop->core);
+    }
+    if (loop->local != NULL) {
+        local_close(loop->local, NULL);
+    }
+    close_handles(loop);
+    (void)uv_run(&loop->uv, UV_RUN_DEFAULT);
+    if (loop->transport != NULL) {
+        transport_zmq.destroy(loop->transport);
+    }
+    if (uv_loop_close(&loop->uv) != 0) {
+        log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "a handle of the event loop was left open");
+    }
+    free(loop->watcher);
+    free(loop);
+}

@@ -1,0 +1,31 @@
+/*
+ * What libzmq's I/O thread reports of a socket's connections.
+ *
+ * Its reports wait in a queue without limit: with one, a full queue would stop that thread. So they
+ * are to be taken regularly. A monitor must be closed before its socket is.
+ */
+#ifndef ADTOPK_TRANSPORT_MONITOR_H
+#define ADTOPK_TRANSPORT_MONITOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct monitor {
+    void *pair; /* NULL: closed */
+    void *socket;
+};
+
+struct monitor_event {
+    uint16_t type;  /* ZMQ_EVENT_* */
+    uint32_t value; /* a descriptor or a reason, by type */
+};
+
+/** Reports of `types` are kept from now on. False with errno, and closed, on failure. */
+bool monitor_open(struct monitor *monitor, void *zmq, void *socket, int types);
+
+/** The next report; false if there is none. */
+bool monitor_next(struct monitor *monitor, struct monitor_event *event);
+
+void monitor_close(struct monitor *monitor);
+
+#endif

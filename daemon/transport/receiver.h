@@ -1,0 +1,46 @@
+/*
+ * A door to this node: a PULL socket that listens, and a watch over who is turned away at it.
+ */
+#ifndef ADTOPK_TRANSPORT_RECEIVER_H
+#define ADTOPK_TRANSPORT_RECEIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/transport/monitor.h"
+#include "daemon/transport/socket.h"
+#include "daemon/transport/transport.h"
+
+/* What a connection must bring. */
+enum receiver_door { RECEIVER_OPEN, RECEIVER_KEY, RECEIVER_TOKEN };
+
+struct receiver {
+    void *pull; /* NULL: closed */
+    char endpoint[SOCKET_ENDPOINT_SIZE];
+    enum receiver_door door;
+    struct monitor monitor;
+    uint64_t handshakes; /* that succeeded */
+    uint64_t *accepted;  /* by descriptor: 1 + handshakes when it was accepted; 0: it is closed */
+    size_t accepted_size;
+    unsigned counted; /* connections that were counted already, and whose end is not reported yet */
+};
+
+/** Listens. `pair` is for RECEIVER_KEY; `again`: the address was this process's own until now.
+ * False with errno, and closed. */
+bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
+    enum receiver_door door, const struct keyfile_pair *pair, bool again);
+
+/** Stops to listen and cuts all connections. */
+void receiver_close(struct receiver *receiver);
+
+/**
+ * Counts, and describes to `warn`, connections that were turned away before anybody was asked
+ * (zap.h does it afterwards). Those that never got as far as a handshake are noticed only if no
+ * other one succeeded meanwhile: libzmq does not say whose handshake did. Looks at up to `budget`
+ * reports; true if more may wait.
+ */
+bool receiver_watch(struct receiver *receiver, unsigned budget, struct transport_refused *refused,
+    transport_warn_fn warn, void *context);
+
+#endif

@@ -1,0 +1,192 @@
+#include "daemon/transport/sender.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "daemon/transport/clock.h"
+
+/* A request that is not answered is made again, with more and more patience: on a slow network the
+ * answer to the last one must have time to arrive. */
+#define SENDER_PATIENCE_US 250000
+#define SENDER_PATIENCE_MAX_US 8000000
+
+/* libzmq gives a connection up for good when the other side breaks the protocol, for instance
+ * because it was started without keys. So a socket that takes nothing for so long is opened anew.
+ */
+#define SENDER_HOPELESS_US 30000000
+
+#define SENDER_REPORTS                                                                             \
+    (ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |            \
+        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+
+static bool sender_open_lane(
+    struct sender *sender, const struct sender_home *home, enum link_lane lane)
+{
+    sender->push[lane] = socket_open_push(
+        home->zmq, lane, sender->endpoint, home->pair, sender->keys, sender->key_count);
+    return sender->push[lane] != NULL;
+}
+
+bool sender_open(struct sender *sender, const struct sender_home *home)
+{
+    int reason;
+
+    sender->push[LINK_CONTROL] = sender->push[LINK_BULK] = NULL;
+    sender->monitor = (struct monitor){.pair = NULL};
+    sender->encrypted_bulk = false;
+    sender->number = 0;
+    sender->asked_us = 0;
+    sender->patience_us = SENDER_PATIENCE_US;
+    memset(sender->refused_us, 0, sizeof(sender->refused_us));
+    if (home->pair != NULL && sender->key_count == 0) {
+        return true; /* it has lost its last key: nothing leads there */
+    }
+    if (sender_open_lane(sender, home, LINK_CONTROL) &&
+        (home->clear_bulk || sender_open_lane(sender, home, LINK_BULK))) {
+        return true;
+    }
+    reason = errno;
+    sender_close(sender);
+    errno = reason;
+    return false;
+}
+
+static void sender_close_bulk(struct sender *sender)
+{
+    monitor_close(&sender->monitor);
+    if (sender->push[LINK_BULK] != NULL) {
+        (void)zmq_close(sender->push[LINK_BULK]);
+        sender->push[LINK_BULK] = NULL;
+    }
+}
+
+void sender_close(struct sender *sender)
+{
+    sender_close_bulk(sender);
+    if (sender->push[LINK_CONTROL] != NULL) {
+        (void)zmq_close(sender->push[LINK_CONTROL]);
+        sender->push[LINK_CONTROL] = NULL;
+    }
+}
+
+static void sender_ask(struct sender *sender)
+{
+    struct token_message request = {.type = TOKEN_REQUEST};
+    uint8_t bytes[TOKEN_GRANT_SIZE];
+    uint64_t now = transport_now_us();
+    size_t size;
+
+    if (sender->asked_us != 0 && now - sender->asked_us < sender->patience_us) {
+        return;
+    }
+    if (sender->asked_us != 0 && sender->patience_us < SENDER_PATIENCE_MAX_US) {
+        sender->patience_us *= 2;
+    }
+    sender->asked_us = now;
+    request.number = sender->number = now; /* unlike any earlier one */
+    size = token_encode(&request, bytes);
+    if (zmq_send(sender->push[LINK_CONTROL], bytes, size, ZMQ_DONTWAIT) < 0) {
+        sender->asked_us = 0; /* not connected yet */
+        sender->number = 0;
+    }
+}
+
+/* True if a bulk connection that presented a token has come to its end. */
+static bool sender_bulk_is_lost(struct sender *sender)
+{
+    struct monitor_event event;
+
+    return monitor_next(&sender->monitor, &event);
+}
+
+static void sender_renew_clear(struct sender *sender)
+{
+    if (sender_bulk_is_lost(sender)) {
+        sender_close_bulk(sender);
+    }
+    if (sender->push[LINK_BULK] == NULL) {
+        sender_ask(sender);
+    }
+}
+
+static void sender_renew(struct sender *sender, const struct sender_home *home, enum link_lane lane)
+{
+    uint64_t now = transport_now_us();
+
+    if (sender->refused_us[lane] == 0) {
+        sender->refused_us[lane] = now;
+    } else if (now - sender->refused_us[lane] >= SENDER_HOPELESS_US) {
+        sender->refused_us[lane] = now;
+        if (sender->push[lane] != NULL) {
+            (void)zmq_close(sender->push[lane]);
+        }
+        (void)sender_open_lane(sender, home, lane); /* or it stays NULL until the next time */
+    }
+}
+
+void *sender_ready(struct sender *sender, const struct sender_home *home, enum link_lane lane)
+{
+    void *push = sender->push[lane];
+
+    if (push != NULL && (socket_events(push) & ZMQ_POLLOUT) != 0) {
+        sender->refused_us[lane] = 0;
+        if (lane == LINK_BULK) {
+            sender->patience_us = SENDER_PATIENCE_US;
+        }
+        return push;
+    }
+    if (home->pair != NULL && sender->key_count == 0) {
+        return NULL;
+    }
+    if (lane == LINK_CONTROL || !home->clear_bulk || sender->encrypted_bulk) {
+        sender_renew(sender, home, lane);
+    } else if (sender->push[LINK_CONTROL] != NULL) {
+        sender_renew_clear(sender);
+    }
+    return NULL;
+}
+
+/* The peer's address with another port. */
+static void sender_bulk_endpoint(
+    const struct sender *sender, uint16_t port, char endpoint[SOCKET_ENDPOINT_SIZE])
+{
+    const char *colon = strrchr(sender->endpoint, ':');
+
+    (void)snprintf(endpoint, SOCKET_ENDPOINT_SIZE, "%.*s:%" PRIu16,
+        colon != NULL ? (int)(colon - sender->endpoint) : 0, sender->endpoint, port);
+}
+
+static void sender_open_clear(
+    struct sender *sender, const struct sender_home *home, const struct token_message *grant)
+{
+    char endpoint[SOCKET_ENDPOINT_SIZE], user[8], token[TOKEN_TEXT_SIZE];
+
+    sender_bulk_endpoint(sender, grant->port, endpoint);
+    (void)snprintf(user, sizeof(user), "%" PRIu16, home->self);
+    (void)zmq_z85_encode(token, grant->token, TOKEN_BYTES);
+    sender->push[LINK_BULK] = socket_new_bulk_push(home->zmq, endpoint, user, token);
+    if (sender->push[LINK_BULK] == NULL) {
+        return; /* asked for again when its time has come */
+    }
+    if (!monitor_open(&sender->monitor, home->zmq, sender->push[LINK_BULK], SENDER_REPORTS) ||
+        zmq_connect(sender->push[LINK_BULK], endpoint) != 0) {
+        sender_close_bulk(sender);
+    }
+}
+
+void sender_grant(
+    struct sender *sender, const struct sender_home *home, const struct token_message *grant)
+{
+    if (sender->number == 0 || sender->number != grant->number || sender->push[LINK_BULK] != NULL) {
+        return;
+    }
+    sender->number = 0;
+    if (grant->port == 0) {
+        sender->encrypted_bulk = sender_open_lane(sender, home, LINK_BULK);
+    } else {
+        sender_open_clear(sender, home, grant);
+    }
+}

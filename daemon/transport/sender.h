@@ -1,0 +1,57 @@
+/*
+ * The way to one peer: a PUSH socket a lane, so that control packets have a TCP connection of
+ * their own and never wait behind bulk.
+ *
+ * If bulk is to go in the clear, the peer is first asked for a token over the control lane; with
+ * the token comes the port. Then the bulk lane has a socket that connects there once, and when
+ * that connection ends a new token is needed. A peer that wants bulk encrypted says so, and gets
+ * it so. Not thread-safe.
+ */
+#ifndef ADTOPK_TRANSPORT_SENDER_H
+#define ADTOPK_TRANSPORT_SENDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/core/link.h"
+#include "daemon/transport/monitor.h"
+#include "daemon/transport/socket.h"
+#include "daemon/transport/token.h"
+#include "daemon/transport/transport.h"
+
+/* What all senders of a node have in common. */
+struct sender_home {
+    void *zmq;
+    uint16_t self;
+    const struct keyfile_pair *pair; /* NULL: no keys */
+    bool clear_bulk;
+};
+
+struct sender {
+    uint16_t id; /* the peer's */
+    char endpoint[SOCKET_ENDPOINT_SIZE];
+    char keys[TRANSPORT_PEER_KEYS][KEYFILE_KEY_SIZE];
+    size_t key_count;
+    void *push[LINK_LANES];          /* NULL: not open */
+    struct monitor monitor;          /* of a bulk socket that presented a token */
+    uint64_t refused_us[LINK_LANES]; /* since when the lane takes nothing; 0: it does */
+    bool encrypted_bulk; /* bulk was to go in the clear, but the peer wants it encrypted */
+    uint64_t number;     /* of the request for a token that was not answered yet; 0: none */
+    uint64_t asked_us, patience_us;
+};
+
+/** Opens what can be opened at once. `sender` has the fields up to key_count. False with errno,
+ * and closed. */
+bool sender_open(struct sender *sender, const struct sender_home *home);
+
+void sender_close(struct sender *sender);
+
+/** The lane's socket, which takes a message now; NULL if there is none. */
+void *sender_ready(struct sender *sender, const struct sender_home *home, enum link_lane lane);
+
+/** The peer's answer to a request; one that was not asked for is left alone. */
+void sender_grant(
+    struct sender *sender, const struct sender_home *home, const struct token_message *grant);
+
+#endif

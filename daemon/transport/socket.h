@@ -1,0 +1,45 @@
+/*
+ * The ZeroMQ sockets of the transport: their limits, times and protection, in one place.
+ *
+ * All functions return NULL or false with errno set by libzmq.
+ */
+#ifndef ADTOPK_TRANSPORT_SOCKET_H
+#define ADTOPK_TRANSPORT_SOCKET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/core/link.h"
+#include "proto/keyfile.h"
+
+#define SOCKET_ENDPOINT_SIZE 272
+
+/* ZAP domains: which of our doors somebody knocks at. */
+#define SOCKET_DOMAIN_CONTROL "adtopk"
+#define SOCKET_DOMAIN_BULK "adtopk.bulk"
+
+/** A PULL socket, not bound yet. With a pair it accepts only what speaks CURVE to it. */
+void *socket_new_pull(void *zmq, const char *endpoint, const struct keyfile_pair *pair);
+
+/** A PULL socket for bulk in the clear: accepts only what presents a token. */
+void *socket_new_bulk_pull(void *zmq, const char *endpoint);
+
+/** Binds, and writes to `bound` where. Tries for a while if the address is still in use by a
+ * socket that this process has just closed and `again` says so. */
+bool socket_bind(void *socket, const char *endpoint, bool again, char bound[SOCKET_ENDPOINT_SIZE]);
+
+/** A PUSH socket to `endpoint`, which reconnects by itself. With a pair it speaks CURVE, to a
+ * server that has one of `keys` (`count` of them); it tries all at once and one succeeds. */
+void *socket_open_push(void *zmq, enum link_lane lane, const char *endpoint,
+    const struct keyfile_pair *pair, char (*keys)[KEYFILE_KEY_SIZE], size_t count);
+
+/** A PUSH socket for bulk in the clear that names itself `user` and presents `token` when it is
+ * connected; it does not reconnect, because a token is good for one connection only. */
+void *socket_new_bulk_push(void *zmq, const char *endpoint, const char *user, const char *token);
+
+/** Which of ZMQ_POLLIN and ZMQ_POLLOUT would succeed. Reading this makes libzmq look at what its
+ * I/O thread reported: connections that came up or went away, messages, room in a queue. */
+int socket_events(void *socket);
+
+#endif

@@ -1,0 +1,64 @@
+/*
+ * Key files: who a node, or a trainer on another machine, is.
+ *
+ * A key is a CURVE25519 key as ZeroMQ uses it, written in Z85: 40 characters. A key file is text,
+ * one setting a line, in any order, blank lines and lines that begin with # left out:
+ *
+ *     version = 1
+ *     public = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+ *     secret = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
+ *
+ * The file of a pair belongs to one user and is for nobody else to read. A file without `secret`
+ * holds nothing to hide, and may be read by all; nobody but its owner may write it.
+ *
+ * All functions may be called from any thread. Errors name the file and, where there is one, the
+ * line. A secret is wiped from memory that these functions used for it.
+ */
+#ifndef ADTOPK_KEYFILE_H
+#define ADTOPK_KEYFILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "proto/error.h"
+
+#define KEYFILE_VERSION 1
+#define KEYFILE_KEY_SIZE 41 /* a key in Z85 and its NUL */
+#define KEYFILE_SIZE_MAX 4096
+
+struct keyfile_pair {
+    char public_key[KEYFILE_KEY_SIZE];
+    char secret_key[KEYFILE_KEY_SIZE]; /* "": there is only the public one */
+};
+
+/** True if `key` is 40 characters of Z85 that stand for 32 bytes. */
+bool keyfile_is_key(const char *key);
+
+/**
+ * Makes a pair and writes it to `path`, which must not exist yet; nothing is ever overwritten.
+ * The file has mode 0600 and is on the disk when this returns. `public_key` gets the public key.
+ */
+enum adtopk_status keyfile_generate(
+    const char *path, char public_key[KEYFILE_KEY_SIZE], struct error *err);
+
+/**
+ * Reads a pair. ADTOPK_ERR_DENIED if the file is not a regular one, belongs neither to this user
+ * nor to root, or may be read or written by others; ADTOPK_ERR_ARGUMENT if its content is wrong;
+ * ADTOPK_ERR_SYSTEM if it cannot be read. Links are followed: what they lead to is checked. Wipe
+ * the pair with keyfile_wipe() after use; on an error it is empty.
+ */
+enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, struct error *err);
+
+/** Reads the public key of a file without a secret; a file with one is refused, so that secrets
+ * stay where they belong. */
+enum adtopk_status keyfile_load_public(
+    const char *path, char public_key[KEYFILE_KEY_SIZE], struct error *err);
+
+/** Reads the `size` bytes of a file's text; `source` names it in errors. What keyfile_load() does
+ * with a file's content, for tests. */
+enum adtopk_status keyfile_parse(const char *source, const char *text, size_t size,
+    struct keyfile_pair *pair, struct error *err);
+
+void keyfile_wipe(struct keyfile_pair *pair);
+
+#endif

@@ -1,0 +1,26 @@
+/*
+ * Fuzz target: the text of a key file. What is accepted is a pair that holds together.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "proto/keyfile.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct keyfile_pair pair;
+    struct error err = {.code = ADTOPK_OK};
+    enum adtopk_status status = keyfile_parse("file", (const char *)data, size, &pair, &err);
+
+    if (status == ADTOPK_OK) {
+        if (!keyfile_is_key(pair.public_key) ||
+            (pair.secret_key[0] != '\0' && !keyfile_is_key(pair.secret_key))) {
+            abort();
+        }
+    } else if (err.code != status || err.text[0] == '\0' || pair.secret_key[0] != '\0') {
+        abort();
+    }
+    return 0;
+}

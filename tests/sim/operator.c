@@ -1,0 +1,144 @@
+/* The operator: changes policies and verifies ledgers while everything goes on and goes wrong. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+static struct sim_ticket *find(struct world *world, unsigned node, uint64_t number)
+{
+    for (unsigned i = 0; i < world->tickets; i++) {
+        if (world->ticket[i].number == number && world->ticket[i].node == node) {
+            return &world->ticket[i];
+        }
+    }
+    return NULL;
+}
+
+static void drop(struct world *world, struct sim_ticket *ticket)
+{
+    *ticket = world->ticket[--world->tickets];
+}
+
+void operator_turn(struct world *world, unsigned number)
+{
+    unsigned job = (unsigned)world_random(world, world->jobs);
+    struct error err = {.code = ADTOPK_OK};
+    struct event event = {.type = EVENT_POLICY};
+    uint64_t ticket = ++world->next_ticket;
+
+    if (world->node[number].core == NULL || world->tickets == SIM_MAX_TICKETS) {
+        return;
+    }
+    if (world_chance(world, 0.3)) {
+        event.type = EVENT_VERIFY;
+        event.verify.ticket = ticket;
+        event.verify.job = world->job[job].id;
+    } else {
+        event.policy.ticket = ticket;
+        event.policy.job = world->job[job].id;
+        event.policy.text = scenario_policy(world_random(world, 1000));
+        event.policy.merge = world_chance(world, 0.3);
+        event.policy.if_version = UINT32_MAX;
+        event.policy.uid = number;
+    }
+    /* An answer may come at once: the ticket must be known before. */
+    world->ticket[world->tickets++] = (struct sim_ticket){.number = ticket, .node = number};
+    if (node_event(world, number, &event, &err) != ADTOPK_OK) {
+        struct sim_ticket *refused = find(world, number, ticket);
+        if (refused == NULL) {
+            world_violate(world, "node %u refused and answered one request", number);
+        } else {
+            drop(world, refused);
+        }
+    }
+}
+
+/* The sums that a verification took are those of one moment: everything is an integer, so they
+ * must be equal. */
+static void check_verified(struct world *world, unsigned number)
+{
+    struct tensor_info info;
+    struct job_info job;
+
+    for (unsigned j = 0; j < world->jobs; j++) {
+        for (unsigned t = 0; check_find(world, number, j, &job) &&
+                             core_tensor_info(world->node[number].core, job.id, t, &info);
+             t++) {
+            for (unsigned k = 0; info.verified_step != UINT64_MAX && k < 2; k++) {
+                if (info.verified_input[k] != info.verified_applied[k] + info.residual[k]) {
+                    world_violate(world, "node %u tensor %u: verified sums do not fit", number, t);
+                }
+            }
+        }
+    }
+}
+
+void operator_action(struct world *world, unsigned number, const struct action *action)
+{
+    struct sim_ticket *ticket = find(world, number, action->ticket);
+
+    if (ticket == NULL) {
+        world_violate(world, "node %u answers a request that nobody made", number);
+        return;
+    }
+    drop(world, ticket);
+    if (action->status != ADTOPK_OK && (action->error == NULL || action->error->text[0] == '\0')) {
+        world_violate(world, "node %u refuses without a word", number);
+    }
+    if (action->type == ACTION_VERIFIED) {
+        check_verified(world, number);
+        world->stats.verified += action->status == ADTOPK_OK ? 1 : 0;
+    } else {
+        world->stats.switched += action->status == ADTOPK_OK ? 1 : 0;
+        world->stats.called_off += action->status != ADTOPK_OK ? 1 : 0;
+    }
+}
+
+void operator_crashed(struct world *world, unsigned number)
+{
+    for (unsigned i = world->tickets; i-- > 0;) {
+        if (world->ticket[i].node == number) {
+            drop(world, &world->ticket[i]);
+        }
+    }
+}
+
+/* The moments after the first node has switched are the interesting ones: somebody may restart. */
+void operator_watch(struct world *world, unsigned number)
+{
+    struct job_info info;
+
+    for (unsigned j = 0; j < world->jobs; j++) {
+        struct node_job *memory = &world->node[number].memory[j];
+        if (!check_find(world, number, j, &info) || info.policy_version <= memory->policy_seen) {
+            continue;
+        }
+        memory->policy_seen = info.policy_version;
+        if (world->scenario.crash_every_us > 0 && world_chance(world, 0.3)) {
+            unsigned other = (unsigned)world_random(world, world->scenario.nodes);
+            world_at(world, 1 + world_random(world, 300),
+                (struct sim_event){.type = SIM_CRASH, .node = other});
+        }
+    }
+}
+
+/* All nodes have the same policy in the same step. */
+void operator_check_step(struct world *world, unsigned number, unsigned job_number, uint64_t step)
+{
+    struct sim_job *job = &world->job[job_number];
+    struct job_info info;
+
+    if (!check_find(world, number, job_number, &info)) {
+        return;
+    }
+    if (info.policy_version > 0 && info.policy_step > step) {
+        world_violate(world, "node %u: policy %u from step %llu in step %llu", number,
+            info.policy_version, (unsigned long long)info.policy_step, (unsigned long long)step);
+    }
+    if (job->policy[step] == 0) {
+        job->policy[step] = 1 + info.policy_version;
+    } else if (job->policy[step] != 1 + info.policy_version) {
+        world_violate(world, "step %llu: node %u has version %u of the policy, another node %u",
+            (unsigned long long)step, number, info.policy_version, job->policy[step] - 1);
+    }
+}

@@ -1,0 +1,304 @@
+/* The settings for keys: how they are read, and which combinations are refused with which words. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/config.h"
+
+#define KEY_A "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+#define KEY_B "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+#define KEY_C "0000000000000000000000000000000000000000"
+#define HERE "--listen=tcp://127.0.0.1:7400"
+#define BEYOND "--listen=tcp://10.0.0.1:7400"
+#define PEER "1=tcp://127.0.0.1:7410"
+#define KEY_FILE "--key-file=/etc/adtopk/node.key"
+
+static char folder[] = "/tmp/adtopk-config-keys-XXXXXX";
+
+static char *no_variable(const char *name)
+{
+    static char file[128];
+
+    if (strcmp(name, "ADTOPK_CONFIG") != 0) {
+        return NULL;
+    }
+    (void)snprintf(file, sizeof(file), "%s/config", folder);
+    return file;
+}
+
+static void write_file(const char *name, const char *text)
+{
+    char path[128];
+    FILE *stream;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    stream = fopen(path, "we");
+    assert_non_null(stream);
+    assert_true(fputs(text, stream) >= 0);
+    assert_int_equal(fclose(stream), 0);
+}
+
+/* Loads the file `text` and up to 7 flags, up to the first NULL. */
+static enum adtopk_status load(
+    struct config *config, const char *text, const char *const *flags, struct error *err)
+{
+    static char *argv[9] = {"adtopkd"};
+    enum config_action action;
+    int argc = 1;
+
+    write_file("config", text);
+    while (flags[argc - 1] != NULL) {
+        argv[argc] = (char *)(uintptr_t)flags[argc - 1];
+        argc++;
+    }
+    return config_load(config, argc, argv, no_variable, &action, err);
+}
+
+#define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void assert_refused_text(const char *text, const char *const *flags, const char *words)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK};
+
+    assert_int_not_equal(load(&config, text, flags, &err), ADTOPK_OK);
+    config_free(&config);
+    if (strstr(err.text, words) == NULL) {
+        fail_msg("\"%s\" lacks \"%s\"", err.text, words);
+    }
+}
+
+#define assert_refused(flags, words) assert_refused_text("{}", flags, words)
+
+static void assert_taken(struct config *config, const char *text, const char *const *flags)
+{
+    struct error err = {.code = ADTOPK_OK};
+
+    if (load(config, text, flags, &err) != ADTOPK_OK) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void test_values(void **state)
+{
+    struct config config;
+    char endpoint[CONFIG_ENDPOINT_SIZE];
+
+    (void)state;
+    assert_taken(&config, "{}", FLAGS(HERE));
+    assert_string_equal(config.key_file, "");
+    assert_int_equal(config.data_protection, PROTECTION_CURVE);
+    assert_false(config_bulk_endpoint(&config, endpoint));
+    assert_null(config_unprotected(&config));
+    config_free(&config);
+
+    assert_taken(&config,
+        "{\"listen\": \"tcp://10.0.0.1:7400\", \"key_file\": \"/k\", \"data_protection\": \"none\","
+        " \"peers\": [{\"node\": 1, \"endpoint\": \"tcp://10.0.0.2:7400\", \"key\": \"" KEY_A
+        "\"}, {\"node\": 2, \"endpoint\": \"tcp://10.0.0.3:7400\", \"key\": [\"" KEY_B
+        "\", \"" KEY_C "\"]}]}",
+        FLAGS("--log-level=error"));
+    assert_string_equal(config.key_file, "/k");
+    assert_string_equal(config.peers[0].keys[0], KEY_A);
+    assert_string_equal(config.peers[0].keys[1], "");
+    assert_string_equal(config.peers[1].keys[0], KEY_B);
+    assert_string_equal(config.peers[1].keys[1], KEY_C);
+    assert_true(config_bulk_endpoint(&config, endpoint));
+    assert_string_equal(endpoint, "tcp://10.0.0.1:7401");
+    assert_non_null(strstr(config_unprotected(&config), "bulk"));
+    config_free(&config);
+}
+
+/* The grammar of the flag: keys hold '#' and '=' themselves. */
+static void test_flag(void **state)
+{
+    struct config config;
+
+    (void)state;
+    assert_taken(&config, "{}",
+        FLAGS(HERE, KEY_FILE, "--peers",
+            "1=tcp://127.0.0.1:7410#" KEY_A ";" KEY_B ",2=tcp://[::1]:7420#" KEY_C));
+    assert_int_equal(config.peer_count, 2);
+    assert_string_equal(config.peers[0].endpoint, "tcp://127.0.0.1:7410");
+    assert_string_equal(config.peers[0].keys[0], KEY_A);
+    assert_string_equal(config.peers[0].keys[1], KEY_B);
+    assert_string_equal(config.peers[1].endpoint, "tcp://[::1]:7420");
+    assert_string_equal(config.peers[1].keys[0], KEY_C);
+    config_free(&config);
+    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#"), "\"\" of node 1 is not a key");
+    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#short"), "\"short\" of node 1");
+    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A ";"), "\"\" of node 1");
+    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A "x"), "is not a key");
+    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A ";" KEY_B ";" KEY_C),
+        "node 1 has more than 2 keys");
+}
+
+static void test_json(void **state)
+{
+    static const struct {
+        const char *key;
+        const char *words;
+    } wrong[] = {
+        {"7", "a text, or an array of texts"},
+        {"[]", "a text, or an array of texts"},
+        {"[7]", "a text, or an array of texts"},
+        {"{}", "a text, or an array of texts"},
+        {"\"\"", "\"\" of node 1 is not a key"},
+        {"[\"" KEY_A "\", \"\"]", "\"\" of node 1 is not a key"},
+        {"\"" KEY_A "\", \"key\": \"" KEY_B "\"", "repeated key \"key\""},
+        {"[\"" KEY_A "\", \"" KEY_B "\", \"" KEY_C "\"]", "more than 2 keys"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        char text[512];
+
+        (void)snprintf(text, sizeof(text),
+            "{\"peers\": [{\"node\": 1, \"endpoint\": \"tcp://127.0.0.1:1\", \"key\": %s}]}",
+            wrong[i].key);
+        assert_refused_text(text, FLAGS(HERE, KEY_FILE), wrong[i].words);
+        assert_refused_text(text, FLAGS(HERE, KEY_FILE), "\"peers\"[0]");
+    }
+}
+
+static void test_what_needs_keys(void **state)
+{
+    struct config config;
+
+    (void)state;
+    assert_refused(FLAGS(BEYOND), "listen: tcp://10.0.0.1:7400 leads beyond this machine");
+    assert_refused(FLAGS(BEYOND), "key_file");
+    assert_refused(FLAGS(HERE, "--peers=1=tcp://10.0.0.2:1"), "peer 1: tcp://10.0.0.2:1 leads");
+    assert_refused(
+        FLAGS(BEYOND, KEY_FILE, "--peers=1=tcp://10.0.0.2:1"), "peer 1: it has no \"key\"");
+    assert_refused(
+        FLAGS(BEYOND, KEY_FILE, "--insecure", "--peers=1=tcp://10.0.0.2:1"), "has no \"key\"");
+    assert_refused(FLAGS(HERE, "--peers=" PEER "#" KEY_A), "peer 1: it has a \"key\", but this");
+    assert_refused(FLAGS(HERE, "--key-file=node.key"), "\"node.key\" is not an absolute path");
+    assert_refused(
+        FLAGS(HERE, KEY_FILE, "--peers=" PEER "#" KEY_A ";" KEY_A), "two keys are the same");
+    assert_refused(
+        FLAGS(HERE, KEY_FILE, "--peers=" PEER "#" KEY_A ",3=tcp://127.0.0.1:7430#" KEY_B ";" KEY_A),
+        "peer 3: it has the key of peer 1");
+    assert_taken(&config, "{}", FLAGS(BEYOND, KEY_FILE, "--peers=1=tcp://10.0.0.2:1#" KEY_A));
+    assert_null(config_unprotected(&config));
+    config_free(&config);
+    assert_taken(&config, "{}", FLAGS(BEYOND, "--insecure", "--peers=1=tcp://10.0.0.2:1"));
+    assert_non_null(strstr(config_unprotected(&config), "insecure"));
+    config_free(&config);
+}
+
+static void test_bulk(void **state)
+{
+    struct config config;
+    char endpoint[CONFIG_ENDPOINT_SIZE];
+
+    (void)state;
+    assert_refused(FLAGS(HERE, "--data-protection=none"), "without key_file");
+    assert_refused(FLAGS(HERE, "--data-protection=some"), "\"some\" is not one of curve to none");
+    assert_refused(FLAGS(HERE, KEY_FILE, "--bulk-listen=tcp://127.0.0.1:1"), "only with");
+    assert_refused(
+        FLAGS(HERE, KEY_FILE, "--data-protection=none", "--bulk-listen=tcp://127.0.0.1:7400"),
+        "bulk_listen and listen are both");
+    assert_refused(
+        FLAGS(HERE, KEY_FILE, "--data-protection=none", "--bulk-listen=ipc:///x"), "bulk_listen");
+    assert_refused(
+        FLAGS("--listen=tcp://127.0.0.1:65535", KEY_FILE, "--data-protection=none"), "no port");
+    assert_taken(&config, "{}",
+        FLAGS(HERE, KEY_FILE, "--data-protection=none", "--bulk-listen=tcp://127.0.0.1:9"));
+    assert_true(config_bulk_endpoint(&config, endpoint));
+    assert_string_equal(endpoint, "tcp://127.0.0.1:9");
+    config_free(&config);
+}
+
+static void test_loading(void **state)
+{
+    struct config config;
+    struct keyfile_pair pair;
+    struct error err = {.code = ADTOPK_OK};
+    char path[128], public_key[KEYFILE_KEY_SIZE];
+
+    (void)state;
+    assert_taken(&config, "{}", FLAGS(HERE));
+    assert_int_equal(config_load_keys(&config, &pair, &err), ADTOPK_OK);
+    assert_string_equal(pair.public_key, "");
+    config_free(&config);
+
+    assert_taken(&config, "{}", FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A));
+    (void)snprintf(path, sizeof(path), "%s/key", folder);
+    (void)snprintf(config.key_file, sizeof(config.key_file), "%s", path);
+    assert_int_equal(config_load_keys(&config, &pair, &err), ADTOPK_ERR_SYSTEM);
+    assert_non_null(strstr(err.text, "--key-file: key_file: "));
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(keyfile_generate(path, public_key, &err), ADTOPK_OK);
+    assert_int_equal(config_load_keys(&config, &pair, &err), ADTOPK_OK);
+    assert_string_equal(pair.public_key, public_key);
+    memcpy(config.peers[0].keys[1], public_key, sizeof(public_key));
+    assert_int_equal(config_load_keys(&config, &pair, &err), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "peer 1: it has this node's own key"));
+    assert_string_equal(pair.secret_key, "");
+    config_free(&config);
+}
+
+/* Other keys may be taken by a running daemon; other protection may not. */
+static void test_reload(void **state)
+{
+    struct config running, fresh;
+    struct error err = {.code = ADTOPK_OK};
+    char changes[CONFIG_CHANGES_SIZE];
+
+    (void)state;
+#define DOCUMENT(keys, more)                                                                       \
+    "{\"peers\": [{\"node\": 1, \"endpoint\": \"tcp://127.0.0.1:1\", \"key\": " keys "}]" more "}"
+    assert_taken(&running, DOCUMENT("\"" KEY_A "\"", ", \"key_file\": \"/a\""), FLAGS(HERE));
+    write_file("config", DOCUMENT("[\"" KEY_A "\", \"" KEY_B "\"]", ", \"key_file\": \"/b\""));
+    assert_int_equal(config_reload(&running, &fresh, no_variable, &err), ADTOPK_OK);
+    config_changes(&running, &fresh, changes);
+    assert_string_equal(changes, "peers, key_file");
+    config_free(&fresh);
+    write_file("config",
+        DOCUMENT("\"" KEY_A "\"", ", \"key_file\": \"/a\", \"data_protection\": \"none\""));
+    assert_int_equal(config_reload(&running, &fresh, no_variable, &err), ADTOPK_ERR_STATE);
+    assert_non_null(strstr(err.text, "\"data_protection\" needs a restart"));
+    config_free(&fresh);
+    config_free(&running);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    char command[64];
+
+    (void)state;
+    (void)snprintf(command, sizeof(command), "rm -r %s", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_flag),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_what_needs_keys),
+        cmocka_unit_test(test_bulk),
+        cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_reload),
+    };
+
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,571 @@
+/*
+ * Hostile peers of the ZeroMQ transport: each is refused, counted and named, and what the good
+ * peers say to each other goes on undisturbed. Strangers are raw libzmq or raw TCP.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <cmocka.h>
+
+#include "daemon/core/packet.h"
+#include "daemon/transport/sender.h"
+#include "daemon/transport/token.h"
+#include "tests/unit/zmq_ends.h"
+
+#define FLOOD 1000
+#define RECORD_SIZE (64U << 10)
+
+/* Nodes 0 and 1, which are good; node 2, a peer of node 1, which the test plays; a stranger. */
+enum { GOOD_0, GOOD_1, PLAYED, STRANGER, KEYS };
+
+struct scene {
+    struct keyfile_pair pairs[KEYS];
+    struct end ends[2];
+    void *zmq;
+    void *inbox; /* of node 2, under its key; lets everybody in */
+    char inbox_endpoint[64];
+};
+
+static void set_int(void *socket, int name, int value)
+{
+    assert_int_equal(zmq_setsockopt(socket, name, &value, sizeof(value)), 0);
+}
+
+static void set_text(void *socket, int name, const char *text)
+{
+    assert_int_equal(zmq_setsockopt(socket, name, text, strlen(text)), 0);
+}
+
+static void *new_socket(struct scene *scene, int type)
+{
+    void *socket = zmq_socket(scene->zmq, type);
+
+    assert_non_null(socket);
+    set_int(socket, ZMQ_LINGER, 0);
+    set_int(socket, ZMQ_SNDTIMEO, 0);
+    return socket;
+}
+
+static void set_curve(void *socket, const struct keyfile_pair *pair, const char *server)
+{
+    set_text(socket, ZMQ_CURVE_PUBLICKEY, pair->public_key);
+    set_text(socket, ZMQ_CURVE_SECRETKEY, pair->secret_key);
+    set_text(socket, ZMQ_CURVE_SERVERKEY, server);
+}
+
+static void start_scene(struct scene *scene, bool clear)
+{
+    size_t size = sizeof(scene->inbox_endpoint);
+
+    memset(scene, 0, sizeof(*scene));
+    ends_draw_keys(scene->pairs, KEYS);
+    scene->zmq = zmq_ctx_new();
+    scene->inbox = new_socket(scene, ZMQ_PULL);
+    set_int(scene->inbox, ZMQ_CURVE_SERVER, 1);
+    set_text(scene->inbox, ZMQ_CURVE_SECRETKEY, scene->pairs[PLAYED].secret_key);
+    assert_int_equal(zmq_bind(scene->inbox, ANY_PORT), 0);
+    assert_int_equal(
+        zmq_getsockopt(scene->inbox, ZMQ_LAST_ENDPOINT, scene->inbox_endpoint, &size), 0);
+    ends_start_keyed(scene->ends, END_DAEMON, scene->pairs, clear, clear);
+    end_connect(&scene->ends[1], 2, scene->inbox_endpoint, scene->pairs[PLAYED].public_key);
+}
+
+static struct transport_refused refused(const struct scene *scene)
+{
+    return transport_zmq.refused(scene->ends[1].transport);
+}
+
+/* The good peers exchange messages of both lanes, and nothing of it is lost or wrong. */
+static void go_on(struct scene *scene)
+{
+    struct end *ends = scene->ends;
+    uint64_t control = ends[0].sent[LINK_CONTROL], bulk = ends[0].sent[LINK_BULK];
+
+    for (uint16_t from = 0; from < 2; from++) {
+        end_send(&ends[from], (uint16_t)(1 - from), LINK_CONTROL, 100);
+        end_send(&ends[from], (uint16_t)(1 - from), LINK_BULK, 600000);
+    }
+    ends_run_until(ends, control + 1, bulk + 1);
+}
+
+static void stop_scene(struct scene *scene)
+{
+    go_on(scene);
+    (void)zmq_close(scene->inbox);
+    (void)zmq_ctx_term(scene->zmq);
+    ends_stop_pair(scene->ends);
+}
+
+/* Turns until `count` (of the refused) has grown to `least`, or fails. */
+static void wait_refused(struct scene *scene, size_t count_at, uint64_t least, const char *words)
+{
+    uint64_t limit = ends_now_us() + 10 * SECOND_US;
+    uint64_t count = 0;
+
+    while (count < least) {
+        struct transport_refused now = refused(scene);
+
+        memcpy(&count, (const char *)&now + count_at, sizeof(count));
+        assert_true(ends_now_us() < limit);
+        ends_turn(scene->ends, ends_now_us() + 1000);
+    }
+    if (strstr(scene->ends[1].warning, words) == NULL) {
+        fail_msg("\"%s\" lacks \"%s\"", scene->ends[1].warning, words);
+    }
+}
+
+#define WAIT_REFUSED(scene, field, least, words)                                                   \
+    wait_refused(scene, offsetof(struct transport_refused, field), least, words)
+
+/* A packet that a correct sender could have written, by the node that it names. */
+static size_t write_packet(uint8_t *bytes, uint16_t source, enum link_lane lane)
+{
+    const struct packet packet = {.type = lane == LINK_BULK ? PACKET_DATA : PACKET_HELLO,
+        .lane = lane,
+        .source = source,
+        .destination = 1,
+        .source_incarnation = 77,
+        .destination_incarnation = lane == LINK_BULK ? 200 : 0};
+
+    packet_encode(&packet, bytes);
+    return PACKET_HEADER_SIZE;
+}
+
+/* Sends as soon as the connection is up, while the good end turns. */
+static void push(struct scene *scene, void *socket, const uint8_t *bytes, size_t size)
+{
+    uint64_t limit = ends_now_us() + 10 * SECOND_US;
+
+    while (zmq_send(socket, bytes, size, ZMQ_DONTWAIT) < 0) {
+        assert_true(ends_now_us() < limit);
+        ends_turn(scene->ends, ends_now_us() + 1000);
+    }
+}
+
+static void test_unknown_key(void **state)
+{
+    struct scene scene;
+    void *socket;
+
+    (void)state;
+    start_scene(&scene, false);
+    socket = new_socket(&scene, ZMQ_PUSH);
+    set_curve(socket, &scene.pairs[STRANGER], scene.pairs[GOOD_1].public_key);
+    assert_int_equal(zmq_connect(socket, scene.ends[1].endpoint), 0);
+    WAIT_REFUSED(&scene, keys, 1, scene.pairs[STRANGER].public_key);
+    assert_non_null(strstr(scene.ends[1].warning, "127.0.0.1"));
+    (void)zmq_close(socket);
+    stop_scene(&scene);
+}
+
+/* Which side notices first, and therefore the reason in the log, is a matter of chance. */
+static void test_plaintext(void **state)
+{
+    struct scene scene;
+    void *socket;
+
+    (void)state;
+    start_scene(&scene, false);
+    socket = new_socket(&scene, ZMQ_PUSH);
+    assert_int_equal(zmq_connect(socket, scene.ends[1].endpoint), 0);
+    WAIT_REFUSED(&scene, handshakes, 1, "refused a connection to");
+    (void)zmq_close(socket);
+    stop_scene(&scene);
+}
+
+/* An allowed key, another kind of socket, and the name of another node. */
+static void test_forged_routing_id(void **state)
+{
+    static const int types[] = {ZMQ_DEALER, ZMQ_REQ, ZMQ_ROUTER};
+    struct scene scene;
+
+    (void)state;
+    start_scene(&scene, false);
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        void *socket = new_socket(&scene, types[i]);
+        uint64_t before = refused(&scene).handshakes;
+
+        set_curve(socket, &scene.pairs[PLAYED], scene.pairs[GOOD_1].public_key);
+        set_text(socket, ZMQ_ROUTING_ID, "0");
+        assert_int_equal(zmq_connect(socket, scene.ends[1].endpoint), 0);
+        WAIT_REFUSED(&scene, handshakes, before + 1, "refused a connection to");
+        (void)zmq_close(socket);
+    }
+    assert_int_equal(refused(&scene).packets, 0);
+    stop_scene(&scene);
+}
+
+static void test_impostor(void **state)
+{
+    uint8_t bytes[PACKET_HEADER_SIZE];
+    struct link_stats stats = {0};
+    struct scene scene;
+    void *socket;
+
+    (void)state;
+    start_scene(&scene, false);
+    socket = new_socket(&scene, ZMQ_PUSH);
+    set_curve(socket, &scene.pairs[PLAYED], scene.pairs[GOOD_1].public_key);
+    set_text(socket, ZMQ_ROUTING_ID, "0");
+    assert_int_equal(zmq_connect(socket, scene.ends[1].endpoint), 0);
+    for (uint16_t source = 0; source < 12; source++) {
+        uint64_t before = refused(&scene).packets;
+
+        if (source != 2) {
+            push(&scene, socket, bytes, write_packet(bytes, source, LINK_CONTROL));
+            WAIT_REFUSED(&scene, packets, before + 1, "node 2 sent a packet that says");
+        }
+    }
+    /* What it says in its own name is heard. */
+    push(&scene, socket, bytes, write_packet(bytes, 2, LINK_CONTROL));
+    while (stats.packets_received < 1) {
+        ends_turn(scene.ends, ends_now_us() + 1000);
+        assert_true(links_stats(scene.ends[1].links, 2, &stats));
+    }
+    assert_int_equal(refused(&scene).packets, 11);
+    (void)zmq_close(socket);
+    stop_scene(&scene);
+}
+
+/* Asks for a token, as node 2, and reads it in node 2's inbox. */
+static void obtain_token(struct scene *scene, void *socket, struct token_message *grant)
+{
+    const struct token_message request = {.type = TOKEN_REQUEST, .number = 4711};
+    uint8_t bytes[2048];
+    uint64_t limit = ends_now_us() + 10 * SECOND_US;
+    int size = 0;
+
+    memset(grant, 0, sizeof(*grant));
+    while (zmq_recv(scene->inbox, bytes, sizeof(bytes), ZMQ_DONTWAIT) < 0) { /* it can answer now */
+        assert_true(ends_now_us() < limit);
+        ends_turn(scene->ends, ends_now_us() + 1000);
+    }
+    push(scene, socket, bytes, token_encode(&request, bytes));
+    while (size != TOKEN_GRANT_SIZE || !token_decode(grant, bytes, TOKEN_GRANT_SIZE)) {
+        assert_true(ends_now_us() < limit);
+        ends_turn(scene->ends, ends_now_us() + 1000);
+        size = zmq_recv(scene->inbox, bytes, sizeof(bytes), ZMQ_DONTWAIT);
+    }
+    assert_int_equal(grant->type, TOKEN_GRANT);
+    assert_int_equal(grant->number, 4711);
+    assert_int_not_equal(grant->port, 0);
+}
+
+static void *connect_bulk(struct scene *scene, uint16_t port, const char *user, const char *token)
+{
+    char endpoint[64];
+    void *socket = new_socket(scene, ZMQ_PUSH);
+
+    (void)snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%u", port);
+    set_int(socket, ZMQ_IMMEDIATE, 1);
+    set_text(socket, ZMQ_ROUTING_ID, "0");
+    if (user != NULL) {
+        set_int(socket, ZMQ_RECONNECT_IVL, -1);
+        set_text(socket, ZMQ_PLAIN_USERNAME, user);
+        set_text(socket, ZMQ_PLAIN_PASSWORD, token);
+    }
+    assert_int_equal(zmq_connect(socket, endpoint), 0);
+    return socket;
+}
+
+static void test_tokens(void **state)
+{
+    uint8_t bytes[PACKET_HEADER_SIZE];
+    char text[TOKEN_TEXT_SIZE], guess[TOKEN_TEXT_SIZE];
+    struct token_message grant;
+    struct link_stats stats = {0};
+    struct scene scene;
+    void *control, *bulk, *other;
+
+    (void)state;
+    start_scene(&scene, true);
+    control = new_socket(&scene, ZMQ_PUSH);
+    set_curve(control, &scene.pairs[PLAYED], scene.pairs[GOOD_1].public_key);
+    assert_int_equal(zmq_connect(control, scene.ends[1].endpoint), 0);
+    obtain_token(&scene, control, &grant);
+    assert_non_null(zmq_z85_encode(text, grant.token, TOKEN_BYTES));
+
+    /* A guess, another node's name, no token at all. */
+    grant.token[0] ^= 1;
+    assert_non_null(zmq_z85_encode(guess, grant.token, TOKEN_BYTES));
+    other = connect_bulk(&scene, grant.port, "2", guess);
+    WAIT_REFUSED(&scene, tokens, 1, "node 2: no valid token");
+    (void)zmq_close(other);
+    other = connect_bulk(&scene, grant.port, "0", text);
+    WAIT_REFUSED(&scene, tokens, 2, "node 0: no valid token");
+    (void)zmq_close(other);
+    other = connect_bulk(&scene, grant.port, NULL, NULL);
+    WAIT_REFUSED(&scene, handshakes, 1, "refused a connection to");
+    (void)zmq_close(other);
+
+    /* The token, and then the token again. */
+    bulk = connect_bulk(&scene, grant.port, "2", text);
+    push(&scene, bulk, bytes, write_packet(bytes, 2, LINK_BULK));
+    other = connect_bulk(&scene, grant.port, "2", text);
+    WAIT_REFUSED(&scene, tokens, 3, "node 2: no valid token");
+    (void)zmq_close(other);
+    while (stats.packets_received < 1) {
+        ends_turn(scene.ends, ends_now_us() + 1000);
+        assert_true(links_stats(scene.ends[1].links, 2, &stats));
+    }
+
+    /* Even with a token it is node 2, and control does not belong there. */
+    push(&scene, bulk, bytes, write_packet(bytes, 0, LINK_BULK));
+    WAIT_REFUSED(&scene, packets, 1, "node 2 sent a packet that says it is from node 0");
+    push(&scene, bulk, bytes, write_packet(bytes, 2, LINK_CONTROL));
+    WAIT_REFUSED(&scene, packets, 2, "control packet in the clear");
+    (void)zmq_close(bulk);
+    (void)zmq_close(control);
+    stop_scene(&scene);
+}
+
+static void test_malformed_token_messages(void **state)
+{
+    uint8_t bytes[TOKEN_GRANT_SIZE] = {'A', 'D', 'B', 'K', 9, 9};
+    struct scene scene;
+    void *socket;
+
+    (void)state;
+    start_scene(&scene, true);
+    socket = new_socket(&scene, ZMQ_PUSH);
+    set_curve(socket, &scene.pairs[PLAYED], scene.pairs[GOOD_1].public_key);
+    assert_int_equal(zmq_connect(socket, scene.ends[1].endpoint), 0);
+    for (size_t size = 4; size <= sizeof(bytes); size++) {
+        push(&scene, socket, bytes, size);
+        WAIT_REFUSED(&scene, packets, size - 3, "node 2 sent a malformed token message");
+    }
+    /* A grant that nobody asked for changes nothing. */
+    (void)token_encode(&(struct token_message){.type = TOKEN_GRANT, .port = 1}, bytes);
+    push(&scene, socket, bytes, TOKEN_GRANT_SIZE);
+    go_on(&scene);
+    (void)zmq_close(socket);
+    stop_scene(&scene);
+}
+
+static int tcp_connect(const char *endpoint)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+        .sin_port = htons((uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10)),
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    return fd;
+}
+
+/* Bytes that are no greeting, a greeting and then nothing sensible, and nothing at all. */
+static void test_flood(void **state)
+{
+    uint8_t rubbish[256];
+    struct scene scene;
+    uint64_t before;
+
+    (void)state;
+    start_scene(&scene, false);
+    before = refused(&scene).handshakes;
+    for (int i = 0; i < FLOOD; i++) {
+        int fd = tcp_connect(scene.ends[1].endpoint);
+
+        for (size_t k = 0; k < sizeof(rubbish); k++) {
+            rubbish[k] = ends_content((uint64_t)i * 31, k + 8) & 0x7F;
+        }
+        if (i % 2 == 1) {
+            memcpy(rubbish, "\377\0\0\0\0\0\0\0\1\177\3\0CURVE", 17);
+            memset(rubbish + 17, 0, 47);
+        }
+        if (i % 3 != 2) {
+            (void)send(fd, rubbish, sizeof(rubbish), MSG_NOSIGNAL);
+        }
+        (void)close(fd);
+        if (i % 100 == 99) {
+            go_on(&scene);
+        }
+    }
+    /* No connection of a good peer came up meanwhile, so every one was noticed. */
+    WAIT_REFUSED(&scene, handshakes, before + FLOOD, "refused a connection");
+    assert_int_equal(refused(&scene).handshakes, before + FLOOD);
+    stop_scene(&scene);
+}
+
+/* A flood of packets under an allowed key keeps the good peers from nothing. */
+static void test_flood_of_packets(void **state)
+{
+    uint8_t bytes[PACKET_HEADER_SIZE];
+    struct scene scene;
+    uint64_t sent = 0;
+    void *socket;
+
+    (void)state;
+    start_scene(&scene, false);
+    socket = new_socket(&scene, ZMQ_PUSH);
+    set_curve(socket, &scene.pairs[PLAYED], scene.pairs[GOOD_1].public_key);
+    assert_int_equal(zmq_connect(socket, scene.ends[1].endpoint), 0);
+    for (int i = 0; i < 20; i++) {
+        for (int k = 0; k < FLOOD; k++) {
+            size_t size = write_packet(bytes, 0, LINK_CONTROL);
+
+            sent += zmq_send(socket, bytes, size, ZMQ_DONTWAIT) > 0 ? 1 : 0;
+        }
+        go_on(&scene);
+    }
+    WAIT_REFUSED(&scene, packets, sent, "node 2 sent a packet that says");
+    assert_int_equal(refused(&scene).packets, sent);
+    (void)zmq_close(socket);
+    stop_scene(&scene);
+}
+
+/* Somebody between the nodes: passes bytes on and keeps what node 0 sent first. */
+struct middle {
+    int listener, outside, inside;
+    char endpoint[64];
+    uint8_t record[RECORD_SIZE];
+    size_t recorded;
+};
+
+static void middle_start(struct middle *middle)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(address);
+
+    *middle = (struct middle){.outside = -1, .inside = -1};
+    middle->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_int_equal(bind(middle->listener, (struct sockaddr *)&address, size), 0);
+    assert_int_equal(listen(middle->listener, 8), 0);
+    assert_int_equal(getsockname(middle->listener, (struct sockaddr *)&address, &size), 0);
+    (void)snprintf(
+        middle->endpoint, sizeof(middle->endpoint), "tcp://127.0.0.1:%u", ntohs(address.sin_port));
+}
+
+/* The first connection only, which is the one of the control lane or that of bulk. */
+static void middle_turn(struct middle *middle, const char *target)
+{
+    uint8_t bytes[4096];
+    ssize_t size;
+
+    if (middle->outside < 0) {
+        middle->outside = accept(middle->listener, NULL, NULL);
+        if (middle->outside >= 0) {
+            middle->inside = tcp_connect(target);
+        }
+        return;
+    }
+    size = recv(middle->outside, bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (size > 0) {
+        size_t kept = middle->recorded + (size_t)size <= RECORD_SIZE ? (size_t)size : 0;
+
+        memcpy(middle->record + middle->recorded, bytes, kept);
+        middle->recorded += kept;
+        assert_int_equal(send(middle->inside, bytes, (size_t)size, MSG_NOSIGNAL), size);
+    }
+    size = recv(middle->inside, bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (size > 0) {
+        assert_int_equal(send(middle->outside, bytes, (size_t)size, MSG_NOSIGNAL), size);
+    }
+}
+
+/* Node 2 says HELLO through the middle; the recorded bytes are worth nothing on another
+ * connection, because each has keys of its own. */
+static void test_replay(void **state)
+{
+    static struct middle middle;
+    uint8_t bytes[PACKET_HEADER_SIZE];
+    struct link_stats stats = {0};
+    struct scene scene;
+    uint64_t received, limit = ends_now_us() + 10 * SECOND_US;
+    void *socket;
+    int fd;
+
+    (void)state;
+    start_scene(&scene, false);
+    middle_start(&middle);
+    socket = new_socket(&scene, ZMQ_PUSH);
+    set_curve(socket, &scene.pairs[PLAYED], scene.pairs[GOOD_1].public_key);
+    assert_int_equal(zmq_connect(socket, middle.endpoint), 0);
+    assert_int_equal(
+        zmq_send(socket, bytes, write_packet(bytes, 2, LINK_CONTROL), 0), PACKET_HEADER_SIZE);
+    while (stats.packets_received < 1) {
+        assert_true(ends_now_us() < limit);
+        middle_turn(&middle, scene.ends[1].endpoint);
+        ends_turn(scene.ends, ends_now_us() + 1000);
+        assert_true(links_stats(scene.ends[1].links, 2, &stats));
+    }
+    received = stats.packets_received;
+    assert_true(middle.recorded > 64 + PACKET_HEADER_SIZE);
+
+    fd = tcp_connect(scene.ends[1].endpoint);
+    assert_int_equal(
+        send(fd, middle.record, middle.recorded, MSG_NOSIGNAL), (ssize_t)middle.recorded);
+    WAIT_REFUSED(&scene, handshakes, 1, "refused a connection");
+    assert_true(links_stats(scene.ends[1].links, 2, &stats));
+    assert_int_equal(stats.packets_received, received);
+    (void)close(fd);
+    (void)close(middle.listener);
+    (void)close(middle.outside);
+    (void)close(middle.inside);
+    (void)zmq_close(socket);
+    stop_scene(&scene);
+}
+
+/* A peer that once was without keys: libzmq gives such a connection up, we try again. */
+static void test_given_up_connection(void **state)
+{
+    struct keyfile_pair pairs[2];
+    struct sender sender = {.id = 1, .key_count = 1};
+    struct sender_home home = {.zmq = zmq_ctx_new(), .pair = &pairs[0]};
+    void *server = zmq_socket(home.zmq, ZMQ_PULL);
+    size_t size = sizeof(sender.endpoint);
+    const int linger = 0;
+    bool ready = false;
+
+    (void)state;
+    ends_draw_keys(pairs, 2);
+    memcpy(sender.keys[0], pairs[1].public_key, KEYFILE_KEY_SIZE);
+    assert_int_equal(zmq_setsockopt(server, ZMQ_LINGER, &linger, sizeof(linger)), 0);
+    assert_int_equal(zmq_bind(server, ANY_PORT), 0);
+    assert_int_equal(zmq_getsockopt(server, ZMQ_LAST_ENDPOINT, sender.endpoint, &size), 0);
+    assert_true(sender_open(&sender, &home));
+    (void)poll(NULL, 0, 300); /* to be turned away */
+    assert_null(sender_ready(&sender, &home, LINK_CONTROL));
+    (void)zmq_close(server);
+    server = socket_new_pull(home.zmq, sender.endpoint, &pairs[1]);
+    assert_true(socket_bind(server, sender.endpoint, true, sender.endpoint));
+    sender.refused_us[LINK_CONTROL] = 1; /* for a long time */
+    for (int i = 0; i < 1000 && !ready; i++) {
+        ready = sender_ready(&sender, &home, LINK_CONTROL) != NULL;
+        (void)poll(NULL, 0, 10);
+    }
+    assert_true(ready);
+    sender_close(&sender);
+    (void)zmq_close(server);
+    (void)zmq_ctx_term(home.zmq);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unknown_key),
+        cmocka_unit_test(test_plaintext),
+        cmocka_unit_test(test_forged_routing_id),
+        cmocka_unit_test(test_impostor),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_malformed_token_messages),
+        cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_flood_of_packets),
+        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_given_up_connection),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

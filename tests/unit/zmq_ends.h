@@ -1,0 +1,72 @@
+/*
+ * Two ends of the ZeroMQ transport with links on top, in one process and driven by poll(), as a
+ * daemon's loop drives them. What goes wrong fails the test.
+ */
+#ifndef ADTOPK_TEST_ZMQ_ENDS_H
+#define ADTOPK_TEST_ZMQ_ENDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/transport/transport.h"
+
+#define SECOND_US 1000000U
+#define ANY_PORT "tcp://127.0.0.1:*"
+
+struct end {
+    struct links *links;
+    void *transport;
+    char endpoint[64];
+    uint64_t received[LINK_LANES], sent[LINK_LANES];
+    uint64_t incarnation_seen;
+    unsigned ups;
+    unsigned warnings;
+    char warning[512]; /* the last one */
+};
+
+uint64_t ends_now_us(void);
+
+/** Byte `at` of message `index`: its number, then bytes that depend on it and on their place. */
+uint8_t ends_content(uint64_t index, size_t at);
+
+/* Patient links send heartbeats and lost packets so late that a lost wake-up shows as a stall;
+ * daemon-like ones as soon as a daemon's. */
+enum end_links { END_PATIENT, END_DAEMON };
+
+/** Of `options`, self and warn are filled in. */
+void end_start(struct end *end, uint16_t id, uint64_t incarnation, enum end_links links,
+    const struct transport_config *options);
+void end_stop(struct end *end);
+
+/** key: NULL without keys. */
+void end_connect(struct end *end, uint16_t peer, const char *endpoint, const char *key);
+
+/** Queues a message whose content the other end checks. */
+void end_send(struct end *end, uint16_t peer, enum link_lane lane, size_t size);
+
+/** One turn of a loop as a daemon has it: sleep until a packet or a deadline. */
+void ends_turn(struct end *ends, uint64_t until);
+
+/** Turns until each end has received so many messages. */
+void ends_run_until(struct end *ends, uint64_t control, uint64_t bulk);
+
+/** Turns until nodes 0 and 1 see each other. */
+void ends_run_until_up(struct end *ends);
+
+/** New pairs for nodes 0, 1, ...: CURVE in Z85. */
+void ends_draw_keys(struct keyfile_pair *pairs, size_t count);
+
+/** Nodes 0 and 1 with these keys, which see each other. clear: of each node, whether it takes bulk
+ * in the clear. */
+void ends_start_keyed(struct end *ends, enum end_links links, const struct keyfile_pair *pairs,
+    bool clear_0, bool clear_1);
+
+/** Nodes 0 and 1, without keys, which see each other. */
+void ends_start_pair(struct end *ends);
+void ends_stop_pair(struct end *ends);
+
+/** Nothing is lost on loopback, so whatever is sent twice is a bug. */
+void ends_check_nothing_resent(const struct end *ends);
+
+#endif
