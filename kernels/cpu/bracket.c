@@ -148,6 +148,15 @@ static struct select_cut bracket_cut(const struct fused *pass, uint64_t candidat
     return select_cut_between(spans, pass->ranges, pass->least, 31, pass->k, pass->histogram);
 }
 
+/* All that is not zero is among the candidates, and not enough. */
+static void bracket_fill(const struct fused *pass, uint64_t candidates)
+{
+    const uint64_t end = select_prefix(pass->residual, pass->k - candidates, 0, pass->out);
+    for (unsigned r = 0; r < pass->ranges; r++) {
+        select_rest(&pass->candidate[r], end, pass->out);
+    }
+}
+
 bool bracket_select(struct fused *pass)
 {
     uint64_t candidates = 0;
@@ -156,6 +165,10 @@ bool bracket_select(struct fused *pass)
             return false;
         }
         candidates += pass->candidate[r].count;
+    }
+    if (candidates < pass->k && pass->least == 1) {
+        bracket_fill(pass, candidates);
+        return true;
     }
     if (candidates < pass->k) {
         return false;

@@ -108,6 +108,29 @@ void select_filter_from(const struct sparse *list, uint32_t least, struct sparse
     out->count = count;
 }
 
+uint64_t select_prefix(const float *x, uint64_t zeros, uint64_t first, struct sparse *out)
+{
+    uint64_t i = 0;
+    size_t count = out->count;
+    for (; zeros > 0; i++) {
+        out->position[count] = (uint32_t)(first + i);
+        out->value[count++] = x[i];
+        zeros -= select_key(x[i]) == 0;
+    }
+    out->count = count;
+    return first + i;
+}
+
+void select_rest(const struct sparse *list, uint64_t from, struct sparse *out)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->position[i] >= from) {
+            out->position[out->count] = list->position[i];
+            out->value[out->count++] = list->value[i];
+        }
+    }
+}
+
 static struct select_cut select_find_cut(
     const struct select_span *span, uint64_t k, uint32_t histogram[SELECT_BINS])
 {

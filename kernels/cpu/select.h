@@ -40,6 +40,14 @@ struct select_cut select_cut_between(const struct select_span *spans, unsigned c
 /** The cut for 0 < k <= n; fast where n is at most SELECT_SHORT. */
 struct select_cut select_cut_short(const float *x, size_t n, size_t k);
 
+/** Where fewer than k elements are not zero, the k are those and the first zeros. Appends all
+ * elements of x up to the zeros-th zero, zeros > 0, which exists; x[0] has position `first`.
+ * Returns the position behind the last one. */
+uint64_t select_prefix(const float *x, uint64_t zeros, uint64_t first, struct sparse *out);
+
+/** Appends the entries of a list whose position is at least `from`. */
+void select_rest(const struct sparse *list, uint64_t from, struct sparse *out);
+
 /** Appends the list's selected entries to out, up to `end` entries in all; cut->ties shrinks. */
 void select_filter(
     const struct sparse *list, struct select_cut *cut, struct sparse *out, size_t end);
