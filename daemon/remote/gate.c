@@ -13,6 +13,7 @@
 #define GATE_MAX_OWNERS 1024u
 #define GATE_QUESTIONS 16u /* answered a turn */
 #define GATE_LINGER_MS 200 /* for last words */
+#define GATE_QUIET_MS 20
 #define GATE_HANDSHAKE_MS 5000
 #define GATE_PENDING_CONNECTIONS 128
 
@@ -100,7 +101,8 @@ static enum adtopk_status gate_guard(
         .tokens = &gate->tokens,
         .refused = &gate->refused,
         .warn = gate->warn,
-        .context = gate->context};
+        .context = gate->context,
+        .final = true};
     return gate_protect(gate, config->pair) && zap_open(&gate->zap, gate->zmq)
                ? ADTOPK_OK
                : gate_failed("keys", config->listen, err);
@@ -206,6 +208,19 @@ enum adtopk_status gate_open(
         gate_close(gate);
     }
     return status;
+}
+
+void gate_settle(struct gate *gate)
+{
+    const uint64_t end = uv_hrtime() + GATE_LINGER_MS * UINT64_C(1000000);
+    zmq_pollitem_t item = {.socket = gate->router, .events = ZMQ_POLLIN};
+    struct gate_message message;
+
+    while (uv_hrtime() < end && zmq_poll(&item, 1, GATE_QUIET_MS) > 0) {
+        while (uv_hrtime() < end && gate_receive(gate, &message)) {
+            gate_drop(&message);
+        }
+    }
 }
 
 void gate_close(struct gate *gate)

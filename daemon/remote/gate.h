@@ -60,6 +60,10 @@ enum adtopk_status gate_open(
 enum adtopk_status gate_reload(struct gate *gate, const struct keyfile_pair *pair,
     const struct remote_owner *owners, size_t count, struct error *err);
 
+/** Before gate_close(), when last words have been sent: takes what still comes, for a moment. A
+ * connection that is closed with something unread is reset, and loses them. */
+void gate_settle(struct gate *gate);
+
 void gate_close(struct gate *gate);
 
 /** Takes the next message; false if there is none. Free it with gate_drop(). */

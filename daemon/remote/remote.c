@@ -189,5 +189,8 @@ void remote_close(struct remote *remote)
         one->known = false;
         trainer_end(one, ADTOPK_ERR_UNREACHABLE, "the daemon stops");
     }
+    if (remote->stats.opened > 0) {
+        gate_settle(&remote->gate);
+    }
     remote_close_handles(remote);
 }

@@ -15,6 +15,7 @@
 /* Not "400": libzmq's client would take that for final and never try again, but the list of keys
  * may change. */
 #define ZAP_NOT_NOW "300"
+#define ZAP_NO "400"
 #define ZAP_FRAMES 8 /* of a question with two credentials, which is the longest */
 #define ZAP_FRAME_MAX 255
 #define ZAP_KEY_BYTES 32
@@ -189,7 +190,11 @@ static void zap_answer(struct zap *zap, const struct zap_question *question, con
     /* A reply that cannot be sent, because who asked is gone, is dropped by libzmq itself. */
     (void)zmq_send(zap->socket, ZAP_VERSION, strlen(ZAP_VERSION), ZMQ_SNDMORE);
     (void)zmq_send(zap->socket, request->bytes, known ? request->size : 0, ZMQ_SNDMORE);
-    (void)zmq_send(zap->socket, user != NULL ? ZAP_YES : ZAP_NOT_NOW, 3, ZMQ_SNDMORE);
+    (void)zmq_send(zap->socket,
+        user != NULL ? ZAP_YES
+        : zap->final ? ZAP_NO
+                     : ZAP_NOT_NOW,
+        3, ZMQ_SNDMORE);
     (void)zmq_send(zap->socket, "", 0, ZMQ_SNDMORE);
     (void)zmq_send(zap->socket, user, user != NULL ? strlen(user) : 0, ZMQ_SNDMORE);
     (void)zmq_send(zap->socket, "", 0, 0);

@@ -23,6 +23,7 @@ struct zap {
     struct token_table *tokens;
     struct transport_refused *refused; /* counted here */
     transport_warn_fn warn;            /* may be NULL */
+    bool final; /* tell who is refused, whose libzmq then does not try again, instead of "later" */
     void *context;
 };
 

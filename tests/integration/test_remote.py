@@ -195,7 +195,9 @@ class Daemons(unittest.TestCase):
     def test_stopped(self):
         self.job.ranks[1].send("steps 1")
         self.cluster.daemons[0].stop()
-        self.expect("unreachable", "the daemon stops", timeout=SOON)
+        name, sentence = self.job.ranks[1].error(2 + SOON)  # stop_timeout_ms, and a little
+        self.assertIn(name, ("peer", "unreachable"), sentence)
+        self.assertIn("stop", sentence)
 
     def test_nobody_there(self):
         address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
