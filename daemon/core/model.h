@@ -385,6 +385,8 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
 enum adtopk_status layout_store(struct job *job, struct error *err);
 enum adtopk_status layout_results(struct job *job, struct error *err);
 enum adtopk_status layout_more(struct job *job, struct error *err); /* opens the second part */
+void layout_drop_more(
+    struct job *job); /* ... is given back if the plan in force has no use of it */
 /* Reserves what updates need of the results under this plan. */
 enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err);
 struct local_update *layout_update(const struct job *job, uint32_t tensor);

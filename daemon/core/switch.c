@@ -122,15 +122,9 @@ static void send_answer(struct job *job, uint32_t version, const struct error *e
 
 static void drop_next(struct job *job)
 {
-    const struct core_memory *memory = &job->core->config.memory;
-
     plan_free(job->next_plan);
     job->next_plan = NULL;
-    if (job->more != NULL && !plan_by_rank(job->plan)) {
-        job->store->more = 0;
-        memory->drop_store(memory->context, job->id, 1);
-        job->more = NULL;
-    }
+    layout_drop_more(job);
 }
 
 /* The change is off on this node; a step that was held is not opened here. */
