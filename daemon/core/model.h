@@ -253,6 +253,9 @@ struct job {
     struct machine policy_switch;
     struct ticket *asked;  /* this node asked for a change */
     uint16_t asker;        /* as coordinator: the node that asked for the one proposed */
+    uint32_t attempts;     /* ... proposals made */
+    uint32_t attempt;      /* ... the number of the one under way; 0: none is */
+    uint32_t accepted;     /* the number that the coordinator gave to next_plan */
     struct ticket *verify; /* wanted at the next step boundary */
     bool verifying;        /* no residual is changed meanwhile */
     struct work verification;
