@@ -451,7 +451,9 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
             return;
         }
     }
-    coordinate_above(job, job->promised);
+    if (join_complete(job)) { /* else one has restarted since, and a new view is on its way */
+        coordinate_above(job, job->promised);
+    }
 }
 
 /* ------------------------------------------------------------------ switching */
