@@ -158,6 +158,17 @@ enum adtopk_status layout_more(struct job *job, struct error *err)
     return ADTOPK_OK;
 }
 
+void layout_drop_more(struct job *job)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+
+    if (job->more != NULL && !plan_by_rank(job->plan)) {
+        job->store->more = 0;
+        memory->drop_store(memory->context, job->id, 1);
+        job->more = NULL;
+    }
+}
+
 float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
 {
     const struct tensor *tensor = &job->tensor[t];

@@ -256,6 +256,9 @@ struct job {
     struct machine policy_switch;
     struct ticket *asked;  /* this node asked for a change */
     uint16_t asker;        /* as coordinator: the node that asked for the one proposed */
+    uint32_t attempts;     /* ... proposals made */
+    uint32_t attempt;      /* ... the number of the one under way; 0: none is */
+    uint32_t accepted;     /* the number that the coordinator gave to next_plan */
     struct ticket *verify; /* wanted at the next step boundary */
     bool verifying;        /* no residual is changed meanwhile */
     struct work verification;
@@ -394,6 +397,8 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
 enum adtopk_status layout_store(struct job *job, struct error *err);
 enum adtopk_status layout_results(struct job *job, struct error *err);
 enum adtopk_status layout_more(struct job *job, struct error *err); /* opens the second part */
+void layout_drop_more(
+    struct job *job); /* ... is given back if the plan in force has no use of it */
 /* Reserves what updates need of the results under this plan. */
 enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err);
 struct local_update *layout_update(const struct job *job, uint32_t tensor);

@@ -347,6 +347,8 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
         status = layout_more(job, err);
     }
     if (status == ADTOPK_OK) {
+        layout_drop_more(
+            job); /* of a change that an earlier daemon did not live to see, or to end */
         plan_take_splits(job);
     }
     return status;

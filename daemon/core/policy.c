@@ -306,6 +306,17 @@ static enum adtopk_status set_key(
 
 /* ------------------------------------------------------------------ rules */
 
+/* Bytes of a character of a name, which is UTF-8. */
+static size_t character_size(const char *name)
+{
+    size_t size = 1;
+
+    while (((unsigned char)name[size] & 0xC0) == 0x80) {
+        size++;
+    }
+    return size;
+}
+
 /* Whether the pattern fits. A '*' is tried with ever more characters, but only the last one met
  * needs to be: what an earlier one took can stay as it is. */
 static bool matches(const char *pattern, const char *name)
@@ -316,7 +327,10 @@ static bool matches(const char *pattern, const char *name)
         if (*pattern == '*') {
             star = pattern++;
             from = name;
-        } else if (*pattern == '?' || *pattern == *name) {
+        } else if (*pattern == '?') {
+            pattern++;
+            name += character_size(name);
+        } else if (*pattern == *name) {
             pattern++;
             name++;
         } else if (star != NULL) {
@@ -508,6 +522,17 @@ static enum adtopk_status set_document(
     return status == ADTOPK_OK ? check_combinations(policy, err) : status;
 }
 
+/* Whether a text in it has a NUL, at which it would seem to end. */
+static bool has_nul(const char *json)
+{
+    for (const char *at = strchr(json, '\\'); at != NULL; at = strchr(at + 2, '\\')) {
+        if (strncmp(at, "\\u0000", 6) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 enum adtopk_status policy_parse(struct policy *policy, const char *json, struct error *err)
 {
     const char *end = NULL;
@@ -516,7 +541,7 @@ enum adtopk_status policy_parse(struct policy *policy, const char *json, struct 
     struct error inner;
     enum adtopk_status status;
 
-    if (document != NULL && strstr(json, "\\u0000") != NULL) {
+    if (document != NULL && has_nul(json)) {
         status = error_set(&inner, ADTOPK_ERR_POLICY, "\\u0000 does not belong in it");
     } else if (document == NULL) {
         status = error_set(&inner, ADTOPK_ERR_POLICY, "not valid JSON at byte %zu",

@@ -16,7 +16,9 @@
  * - a commit reaches some nodes, and then the coordinator is gone: those answer the next prepare
  *   with the newer version, and its commit carries it. Nobody else can have opened the step
  *   meanwhile, because everybody held;
- * - two ask at once: the second is told that a change is under way.
+ * - two ask at once: the second is told that a change is under way;
+ * - several refuse: the first refusal calls the change off, and the others may come when the next
+ *   one is proposed. Proposals are numbered, and an answer counts for its own only.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -99,12 +101,15 @@ static bool coordinates(const struct job *job)
     return coordinator_of(job) == job->core->config.node;
 }
 
-static void send_answer(struct job *job, uint32_t version, const struct error *error)
+/* `attempt` 0: this node has switched. */
+static void send_answer(
+    struct job *job, uint32_t version, uint32_t attempt, const struct error *error)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerPolicyAnswer answer = ADTOPK__PEER_POLICY_ANSWER__INIT;
 
     answer.version = version;
+    answer.attempt = attempt;
     answer.status = error != NULL ? (uint32_t)error->code : ADTOPK_OK;
     if (error != NULL) {
         answer.text = (char *)(uintptr_t)error->text;
@@ -122,15 +127,9 @@ static void send_answer(struct job *job, uint32_t version, const struct error *e
 
 static void drop_next(struct job *job)
 {
-    const struct core_memory *memory = &job->core->config.memory;
-
     plan_free(job->next_plan);
     job->next_plan = NULL;
-    if (job->more != NULL && !plan_by_rank(job->plan)) {
-        job->store->more = 0;
-        memory->drop_store(memory->context, job->id, 1);
-        job->more = NULL;
-    }
+    layout_drop_more(job);
 }
 
 /* The change is off on this node; a step that was held is not opened here. */
@@ -155,6 +154,7 @@ static void call_off(struct job *job, uint32_t version, uint16_t asker, const st
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_END;
     message.policy_end = &end;
     if (version != 0) {
+        job->attempt = 0;
         peer_send_all(job, &message);
     } else if (asker != job->core->config.node) {
         peer_send(job, asker, &message);
@@ -231,6 +231,7 @@ static void propose(struct job *job, const Adtopk__PeerPolicy *asked)
     policy.version = job->plan->change.version + 1;
     policy.step = step_number(job) + 2; /* others may have opened the one after ours */
     proposal.policy = &policy;
+    proposal.attempt = job->attempt = ++job->attempts;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE;
     message.policy_propose = &proposal;
     peer_send_all(job, &message);
@@ -362,12 +363,13 @@ static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, s
 }
 
 /* Puts this node's name before why it cannot. */
-static void refuse(struct job *job, uint32_t version, const struct error *reason)
+static void refuse(
+    struct job *job, const Adtopk__PeerPolicyPropose *proposal, const struct error *reason)
 {
     struct error error;
 
     (void)error_set(&error, reason->code, "node %u: %.200s", job->core->config.node, reason->text);
-    send_answer(job, version, &error);
+    send_answer(job, proposal->policy->version, proposal->attempt, &error);
 }
 
 void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyPropose *proposal)
@@ -388,15 +390,16 @@ void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyProp
             "version %u of the policy from step %llu cannot follow version %u at step %llu",
             policy->version, (unsigned long long)policy->step, job->plan->change.version,
             (unsigned long long)step_number(job));
-        refuse(job, policy->version, &error);
+        refuse(job, proposal, &error);
         return;
     }
     job->next_plan = plan_of(job, policy, &error);
     if (job->next_plan == NULL) {
         drop_next(job);
-        refuse(job, policy->version, &error);
+        refuse(job, proposal, &error);
         return;
     }
+    job->accepted = proposal->attempt;
     machine_fire(&job->policy_switch, SWITCH_ON_PROPOSE, SWITCH_PROPOSED);
 }
 
@@ -408,7 +411,7 @@ bool switch_hold(struct job *job)
     }
     machine_fire(&job->policy_switch, SWITCH_ON_HOLD, SWITCH_HELD);
     if (job->machine.state == JOB_ACTIVE) {
-        send_answer(job, job->next_plan->change.version, NULL);
+        send_answer(job, job->next_plan->change.version, job->accepted, NULL);
     }
     return true; /* in a view that is being formed, its state says so */
 }
@@ -427,9 +430,12 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
         job->core->bad_messages++;
         return;
     }
-    if (version == job->plan->change.version || job->policy_switch.state == SWITCH_MOVING) {
-        member->has = version; /* it has switched */
+    if (answer->attempt == 0) {
+        member->has = version;
         return;
+    }
+    if (answer->attempt != job->attempt) {
+        return; /* that one was called off: another node had refused it already */
     }
     if (answer->status != ADTOPK_OK) {
         (void)error_set(&error,
@@ -445,7 +451,9 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
             return;
         }
     }
-    coordinate_above(job, job->promised);
+    if (join_complete(job)) { /* else one has restarted since, and a new view is on its way */
+        coordinate_above(job, job->promised);
+    }
 }
 
 /* ------------------------------------------------------------------ switching */
@@ -478,7 +486,7 @@ static void moved(struct work *work)
         job->plan->change.version, (unsigned long long)step_number(job));
     answer_asked(job, NULL);
     if (job->machine.state == JOB_ACTIVE) {
-        send_answer(job, job->plan->change.version, NULL);
+        send_answer(job, job->plan->change.version, 0, NULL);
     }
     step_open(job, true);
     view_opened(job);
@@ -493,6 +501,7 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
 {
     struct error error;
 
+    job->attempt = 0;
     if (policy == NULL || policy->version <= job->plan->change.version) {
         (void)error_set(&error, ADTOPK_ERR_PEER,
             "the nodes of job '%s' formed a new view before the change was agreed; it keeps "

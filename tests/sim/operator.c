@@ -19,38 +19,73 @@ static void drop(struct world *world, struct sim_ticket *ticket)
     *ticket = world->ticket[--world->tickets];
 }
 
+uint64_t operator_ask(struct world *world, unsigned number, struct event event, struct error *err)
+{
+    uint64_t ticket = ++world->next_ticket;
+    struct sim_ticket *refused;
+
+    if (event.type == EVENT_VERIFY) {
+        event.verify.ticket = ticket;
+    } else {
+        event.policy.ticket = ticket;
+    }
+    /* An answer may come at once: the ticket must be known before. */
+    world->ticket[world->tickets++] = (struct sim_ticket){.number = ticket, .node = number};
+    if (node_event(world, number, &event, err) == ADTOPK_OK) {
+        return ticket;
+    }
+    refused = find(world, number, ticket);
+    if (refused == NULL) {
+        world_violate(world, "node %u refused and answered one request", number);
+    } else {
+        drop(world, refused);
+    }
+    return 0;
+}
+
+uint64_t operator_change(
+    struct world *world, unsigned node, unsigned job, const char *policy, struct error *err)
+{
+    struct event event = {.type = EVENT_POLICY,
+        .policy = {.job = world->job[job].id,
+            .text = policy,
+            .merge = true,
+            .if_version = UINT32_MAX,
+            .uid = node}};
+
+    return operator_ask(world, node, event, err);
+}
+
+const struct error *operator_answer(const struct world *world, uint64_t ticket)
+{
+    for (unsigned i = 0; i < SIM_ANSWERS; i++) {
+        if (world->answer[i].ticket == ticket && ticket != 0) {
+            return &world->answer[i].error;
+        }
+    }
+    return NULL;
+}
+
 void operator_turn(struct world *world, unsigned number)
 {
     unsigned job = (unsigned)world_random(world, world->jobs);
     struct error err = {.code = ADTOPK_OK};
     struct event event = {.type = EVENT_POLICY};
-    uint64_t ticket = ++world->next_ticket;
 
     if (world->node[number].core == NULL || world->tickets == SIM_MAX_TICKETS) {
         return;
     }
     if (world_chance(world, 0.3)) {
         event.type = EVENT_VERIFY;
-        event.verify.ticket = ticket;
         event.verify.job = world->job[job].id;
     } else {
-        event.policy.ticket = ticket;
         event.policy.job = world->job[job].id;
         event.policy.text = scenario_policy(world_random(world, 1000));
         event.policy.merge = world_chance(world, 0.3);
         event.policy.if_version = UINT32_MAX;
         event.policy.uid = number;
     }
-    /* An answer may come at once: the ticket must be known before. */
-    world->ticket[world->tickets++] = (struct sim_ticket){.number = ticket, .node = number};
-    if (node_event(world, number, &event, &err) != ADTOPK_OK) {
-        struct sim_ticket *refused = find(world, number, ticket);
-        if (refused == NULL) {
-            world_violate(world, "node %u refused and answered one request", number);
-        } else {
-            drop(world, refused);
-        }
-    }
+    (void)operator_ask(world, number, event, &err);
 }
 
 /* The sums that a verification took are those of one moment: everything is an integer, so they
@@ -82,6 +117,8 @@ void operator_action(struct world *world, unsigned number, const struct action *
         return;
     }
     drop(world, ticket);
+    world->answer[world->answers++ % SIM_ANSWERS] = (struct sim_answer){.ticket = action->ticket,
+        .error = action->error != NULL ? *action->error : (struct error){.code = ADTOPK_OK}};
     if (action->status != ADTOPK_OK && (action->error == NULL || action->error->text[0] == '\0')) {
         world_violate(world, "node %u refuses without a word", number);
     }

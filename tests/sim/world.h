@@ -181,6 +181,14 @@ struct sim_ticket {
     unsigned node;
 };
 
+/* What an operator was told. */
+struct sim_answer {
+    uint64_t ticket;
+    struct error error; /* code OK: it was done */
+};
+
+#define SIM_ANSWERS 8u /* remembered */
+
 struct world {
     struct scenario scenario;
     uint64_t random;
@@ -205,6 +213,8 @@ struct world {
     struct sim_ticket ticket[SIM_MAX_TICKETS];
     unsigned tickets;
     uint64_t next_ticket;
+    struct sim_answer answer[SIM_ANSWERS]; /* the n-th is at n % SIM_ANSWERS */
+    uint64_t answers;
 
     bool violated;
     char violation[SIM_TEXT];
@@ -273,6 +283,13 @@ void check_end(struct world *world, unsigned job);
 
 /* operator.c: changes policies, verifies ledgers */
 void operator_turn(struct world *world, unsigned node);
+/** Makes a request on a node. Returns its ticket; 0, and err, if it is refused. */
+uint64_t operator_ask(struct world *world, unsigned node, struct event event, struct error *err);
+/** ... for this policy on top of the one in force. */
+uint64_t operator_change(
+    struct world *world, unsigned node, unsigned job, const char *policy, struct error *err);
+/** What the ticket's request came to, or NULL: there is no answer yet, or it is forgotten. */
+const struct error *operator_answer(const struct world *world, uint64_t ticket);
 void operator_action(struct world *world, unsigned node, const struct action *action);
 void operator_watch(struct world *world, unsigned node);
 void operator_crashed(struct world *world, unsigned node);

@@ -1,0 +1,486 @@
+#include "lone_core.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lone_host.h"
+#include "proto/local.h"
+
+static const struct job_key key = {.owner = 1000, .name = "lone", .run_id = "1"};
+
+/* ------------------------------------------------------------------ memory */
+
+static void *zeroed(uint64_t size)
+{
+    void *memory = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+
+    assert_non_null(memory);
+    return memset(memory, 0, size);
+}
+
+static const void *gradients(void *context, session_id session, uint64_t size, struct error *err)
+{
+    struct lone_core *lone = context;
+    uint8_t **arena = &lone->arena[(session - 1) % LONE_RANKS];
+
+    (void)err;
+    free(*arena);
+    *arena = zeroed(size);
+    return *arena;
+}
+
+static void *results(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+{
+    struct lone_core *lone = context;
+
+    (void)job;
+    (void)err;
+    *existing = lone->results != NULL;
+    assert_true(!*existing || lone->results_size == size);
+    lone->results = *existing ? lone->results : zeroed(size);
+    lone->results_size = size;
+    return lone->results;
+}
+
+static enum adtopk_status reserve_results(
+    void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err)
+{
+    struct lone_core *lone = context;
+
+    (void)job;
+    assert_true(offset + size <= lone->results_size);
+    return lone->no_results ? error_set(err, ADTOPK_ERR_MEMORY, "no room for %llu bytes",
+                                  (unsigned long long)size)
+                            : ADTOPK_OK;
+}
+
+static void *store(
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+{
+    struct lone_core *lone = context;
+
+    (void)job;
+    if (part == 1 && lone->no_more) {
+        (void)error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory for %llu bytes", (unsigned long long)size);
+        return NULL;
+    }
+    *existing = lone->store[part] != NULL;
+    assert_true(!*existing || lone->store_size[part] == size);
+    lone->store[part] = *existing ? lone->store[part] : zeroed(size);
+    lone->store_size[part] = size;
+    return lone->store[part];
+}
+
+static void drop_store(void *context, uint64_t job, unsigned part)
+{
+    struct lone_core *lone = context;
+
+    (void)job;
+    free(lone->store[part]);
+    lone->store[part] = NULL;
+}
+
+/* ------------------------------------------------------------------ events */
+
+static void note_answer(struct lone_answer *answer, const struct action *action)
+{
+    answer->count++;
+    answer->ticket = action->ticket;
+    answer->status = action->status;
+    answer->version = action->operation;
+    answer->step = action->number;
+    assert_true((action->status == ADTOPK_OK) == (action->error == NULL));
+    if (action->error != NULL) {
+        answer->error = *action->error;
+        assert_int_equal(answer->error.code, action->status);
+        assert_true(answer->error.text[0] != '\0');
+    }
+}
+
+static void note(struct lone_core *lone, const struct action *action)
+{
+    switch (action->type) {
+    case ACTION_COMPUTE:
+        assert_true(lone->helds < sizeof(lone->held) / sizeof(lone->held[0]));
+        lone->held[lone->helds++] = action->compute;
+        break;
+    case ACTION_READY: lone->ready++; break;
+    case ACTION_DELIVERED: lone->delivered++; break;
+    case ACTION_STEP:
+        assert_int_equal(action->status, ADTOPK_OK);
+        assert_int_equal(action->number, lone->step);
+        lone->steps++;
+        break;
+    case ACTION_FAILED:
+        lone->failed++;
+        lone->failure = *action->error;
+        break;
+    case ACTION_CLOSED: lone->closed++; break;
+    case ACTION_POLICY: note_answer(&lone->policy, action); break;
+    case ACTION_VERIFIED: note_answer(&lone->verified, action); break;
+    case ACTION_OP_DONE: break;
+    }
+}
+
+static void drain(struct lone_core *lone)
+{
+    struct action action;
+
+    while (core_next_action(lone->core, &action)) {
+        note(lone, &action);
+    }
+    if (!lone->hold) {
+        lone_compute(lone);
+    }
+}
+
+static void compute_first(struct lone_core *lone)
+{
+    struct event done = {.type = EVENT_COMPUTE_DONE, .compute = lone->held[0]};
+    struct action action;
+
+    memmove(lone->held, lone->held + 1, --lone->helds * sizeof(lone->held[0]));
+    done.compute->run(done.compute);
+    done.now_us = ++lone->now_us;
+    assert_int_equal(core_event(lone->core, &done, NULL), ADTOPK_OK);
+    while (core_next_action(lone->core, &action)) {
+        note(lone, &action);
+    }
+}
+
+void lone_compute(struct lone_core *lone)
+{
+    while (lone->helds > 0) {
+        compute_first(lone);
+    }
+}
+
+void lone_compute_one(struct lone_core *lone)
+{
+    assert_int_equal(lone->helds, 1);
+    compute_first(lone);
+}
+
+enum adtopk_status lone_event(struct lone_core *lone, struct event event)
+{
+    enum adtopk_status status;
+
+    event.now_us = ++lone->now_us;
+    lone->refused = (struct error){.code = ADTOPK_OK};
+    status = core_event(lone->core, &event, &lone->refused);
+    assert_int_equal(lone->refused.code, status);
+    drain(lone);
+    return status;
+}
+
+static enum adtopk_status of_rank(struct lone_core *lone, unsigned rank, struct event event)
+{
+    event.session = rank + 1;
+    return lone_event(lone, event);
+}
+
+/* ------------------------------------------------------------------ joining */
+
+static void must(struct lone_core *lone, enum adtopk_status status)
+{
+    if (status != ADTOPK_OK) {
+        fail_msg("%s", lone->refused.text);
+    }
+}
+
+static void create(struct lone_core *lone)
+{
+    lone->config.incarnation++;
+    lone->core = core_create(&lone->config, NULL);
+    assert_non_null(lone->core);
+}
+
+static void open_ranks(struct lone_core *lone, const struct tensor_spec *spec)
+{
+    for (unsigned r = 0; r < lone->ranks; r++) {
+        struct event open = {
+            .type = EVENT_RANK_OPEN, .open = {.key = key, .rank = r, .world_size = lone->ranks}};
+        must(lone, of_rank(lone, r, open));
+        for (unsigned t = 0; t < lone->tensors; t++) {
+            struct event describe = {.type = EVENT_RANK_REGISTER, .spec = &spec[t]};
+            must(lone, of_rank(lone, r, describe));
+        }
+    }
+}
+
+void lone_open(struct lone_core *lone, unsigned ranks, const char *policy,
+    const struct tensor_spec *spec, unsigned tensors)
+{
+    *lone = (struct lone_core){.ranks = ranks, .tensors = tensors, .job = core_job_id(&key)};
+    lone->config = (struct core_config){.node = LONE_NODE,
+        .links = {.chunk_size = 1000,
+            .window = 10000,
+            .max_control_message = 1u << 20,
+            .max_bulk_message = 1u << 20,
+            .heartbeat_us = 1000,
+            .timeout_us = 10000,
+            .resend_us = 1000},
+        .memory = {.context = lone,
+            .gradients = gradients,
+            .results = results,
+            .reserve_results = reserve_results,
+            .store = store,
+            .drop_store = drop_store,
+            .release_session = lone_release_session,
+            .release_job = lone_release_job},
+        .policy = policy,
+        .transmit = lone_transmit};
+    create(lone);
+    for (unsigned t = 0; t < tensors; t++) {
+        lone->numel[t] = tensor_numel(&spec[t].shape);
+        lone->pushed[t] = calloc(lone->numel[t], sizeof(double));
+        lone->applied[t] = calloc(lone->numel[t], sizeof(double));
+        assert_true(lone->pushed[t] != NULL && lone->applied[t] != NULL);
+    }
+    open_ranks(lone, spec);
+}
+
+void lone_commit(struct lone_core *lone)
+{
+    for (unsigned r = 0; r < lone->ranks; r++) {
+        must(lone, of_rank(lone, r, (struct event){.type = EVENT_RANK_COMMIT}));
+    }
+    for (unsigned r = 0; r < lone->ranks; r++) {
+        must(lone, of_rank(lone, r, (struct event){.type = EVENT_RANK_MAPPED}));
+    }
+}
+
+void lone_start(struct lone_core *lone, unsigned ranks, const char *policy,
+    const struct tensor_spec *spec, unsigned tensors)
+{
+    lone_open(lone, ranks, policy, spec, tensors);
+    lone_commit(lone);
+    if (lone->ready != ranks) {
+        fail_msg("not ready: %s", lone->failure.text);
+    }
+}
+
+void lone_begin(struct lone_core *lone, const char *policy)
+{
+    const struct tensor_spec spec[] = {
+        lone_spec("fc.weight", 2, (const uint64_t[]){16, 40}),
+        lone_spec("fc.bias", 1, (const uint64_t[]){40}),
+        lone_spec("conv.weight", 4, (const uint64_t[]){4, 5, 3, 3}),
+    };
+
+    lone_start(lone, 2, policy, spec, 3);
+}
+
+void lone_leave(struct lone_core *lone)
+{
+    for (unsigned r = 0; r < lone->ranks; r++) {
+        must(lone, of_rank(lone, r, (struct event){.type = EVENT_RANK_LEAVE}));
+    }
+}
+
+void lone_restart(struct lone_core *lone)
+{
+    struct tensor_spec spec[LONE_TENSORS];
+
+    for (unsigned t = 0; t < lone->tensors; t++) {
+        spec[t] = lone_tensor(lone, t).spec;
+    }
+    core_destroy(lone->core);
+    lone->helds = 0;
+    create(lone);
+    open_ranks(lone, spec);
+    lone_commit(lone);
+}
+
+void lone_free(struct lone_core *lone)
+{
+    core_destroy(lone->core);
+    for (unsigned r = 0; r < LONE_RANKS; r++) {
+        free(lone->arena[r]);
+    }
+    for (unsigned t = 0; t < lone->tensors; t++) {
+        free(lone->pushed[t]);
+        free(lone->applied[t]);
+    }
+    free(lone->results);
+    free(lone->store[0]);
+    free(lone->store[1]);
+}
+
+/* ------------------------------------------------------------------ steps */
+
+static float gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t element)
+{
+    uint64_t x = (step * 31 + rank * 7 + tensor * 13 + element) * 0x9e3779b97f4a7c15u;
+
+    return (float)(int)((x >> 40) % 15) - 7.0f;
+}
+
+enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor)
+{
+    struct event push = {.type = EVENT_RANK_PUSH, .step = {.tensor = tensor, .number = lone->step}};
+    struct tensor_layout layout;
+
+    assert_true(core_tensor_layout(lone->core, rank + 1, tensor, &layout));
+    for (uint64_t i = 0; i < lone->numel[tensor]; i++) {
+        float g = gradient(lone->step, rank, tensor, i);
+        memcpy(lone->arena[rank] + layout.gradient_offset + 4 * i, &g, sizeof(g));
+    }
+    return of_rank(lone, rank, push);
+}
+
+enum adtopk_status lone_end(struct lone_core *lone, unsigned rank)
+{
+    return of_rank(
+        lone, rank, (struct event){.type = EVENT_RANK_STEP_END, .step.number = lone->step});
+}
+
+enum adtopk_status lone_wait(struct lone_core *lone, unsigned rank, uint32_t tensor)
+{
+    return of_rank(lone, rank,
+        (struct event){.type = EVENT_RANK_WAIT, .step = {.tensor = tensor, .number = lone->step}});
+}
+
+void lone_push_all(struct lone_core *lone)
+{
+    for (unsigned r = 0; r < lone->ranks; r++) {
+        for (uint32_t t = 0; t < lone->tensors; t++) {
+            must(lone, lone_push(lone, r, t));
+        }
+    }
+}
+
+void lone_end_all(struct lone_core *lone)
+{
+    for (unsigned r = 0; r < lone->ranks; r++) {
+        must(lone, lone_end(lone, r));
+    }
+}
+
+static void add_update(struct lone_core *lone, uint32_t t)
+{
+    const struct local_results *table = (const void *)lone->results;
+    const struct local_update *update =
+        (const void *)(lone->results + table->tensor[t].update_offset);
+    const float *dense = (const void *)(lone->results + update->dense_offset);
+    const uint32_t *index = (const void *)(lone->results + update->index_offset);
+    const float *value = (const void *)(lone->results + update->value_offset);
+
+    assert_int_equal(update->step, lone->step);
+    assert_true(update->forms != 0 && update->count <= update->capacity);
+    if ((update->forms & LOCAL_FORM_DENSE) != 0) {
+        for (uint64_t i = 0; i < lone->numel[t]; i++) {
+            lone->applied[t][i] += (double)dense[i];
+        }
+        return;
+    }
+    for (uint64_t i = 0; i < update->count; i++) {
+        lone->applied[t][index[i]] += (double)value[i];
+    }
+}
+
+void lone_close(struct lone_core *lone)
+{
+    assert_int_equal(lone->steps, lone->ranks);
+    for (uint32_t t = 0; t < lone->tensors; t++) {
+        add_update(lone, t);
+        for (uint64_t i = 0; i < lone->numel[t]; i++) {
+            for (unsigned r = 0; r < lone->ranks; r++) {
+                lone->pushed[t][i] += (double)gradient(lone->step, r, t, i);
+            }
+        }
+    }
+    lone->steps = 0;
+    lone->delivered = 0;
+    lone->step++;
+}
+
+void lone_train(struct lone_core *lone, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        lone_push_all(lone);
+        lone_end_all(lone);
+        lone_close(lone);
+    }
+}
+
+void lone_check(const struct lone_core *lone)
+{
+    for (uint32_t t = 0; t < lone->tensors; t++) {
+        for (uint64_t i = 0; i < lone->numel[t]; i++) {
+            double have = lone->applied[t][i];
+            const float *residual;
+            for (unsigned slot = 0;
+                 (residual = core_residual(lone->core, lone->job, t, slot)) != NULL; slot++) {
+                have += (double)residual[i];
+            }
+            if (have != lone->pushed[t][i]) {
+                fail_msg("tensor %u, element %llu: %g were pushed, %g are there", t,
+                    (unsigned long long)i, lone->pushed[t][i], have);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ requests */
+
+enum adtopk_status lone_change(struct lone_core *lone, uint64_t ticket, const char *text)
+{
+    return lone_event(lone, (struct event){.type = EVENT_POLICY,
+                                .policy = {.ticket = ticket,
+                                    .job = lone->job,
+                                    .text = text,
+                                    .merge = true,
+                                    .if_version = UINT32_MAX,
+                                    .uid = 1000,
+                                    .pid = (uint32_t)ticket}});
+}
+
+enum adtopk_status lone_verify(struct lone_core *lone, uint64_t ticket)
+{
+    return lone_event(
+        lone, (struct event){.type = EVENT_VERIFY, .verify = {.ticket = ticket, .job = lone->job}});
+}
+
+void lone_assert_refused(
+    const struct lone_core *lone, enum adtopk_status status, const char *first, const char *second)
+{
+    assert_int_equal(lone->refused.code, status);
+    if (strstr(lone->refused.text, first) == NULL || strstr(lone->refused.text, second) == NULL) {
+        fail_msg("\"%s\" does not say %s and %s", lone->refused.text, first, second);
+    }
+}
+
+struct job_info lone_job(const struct lone_core *lone)
+{
+    struct job_info info;
+
+    assert_true(core_job_info(lone->core, 0, &info));
+    assert_int_equal(info.id, lone->job);
+    return info;
+}
+
+struct tensor_info lone_tensor(const struct lone_core *lone, uint32_t tensor)
+{
+    struct tensor_info info;
+
+    assert_true(core_tensor_info(lone->core, lone->job, tensor, &info));
+    return info;
+}
+
+struct tensor_spec lone_spec(const char *name, unsigned dims, const uint64_t *size)
+{
+    struct tensor_spec spec = {.forms = 3, .shape = {.dims = dims}};
+
+    (void)snprintf(spec.name, sizeof(spec.name), "%s", name);
+    memcpy(spec.shape.size, size, dims * sizeof(*size));
+    return spec;
+}

@@ -1,0 +1,101 @@
+/*
+ * A core with one node and a few ranks that a test drives by hand: what it asks for is done at
+ * once, and what it says is noted. Gradients are small integers, so that every sum is exact.
+ */
+#ifndef ADTOPK_TESTS_LONE_CORE_H
+#define ADTOPK_TESTS_LONE_CORE_H
+
+#include "daemon/core/core.h"
+#include "daemon/core/inspect.h"
+
+#define LONE_RANKS 3u
+#define LONE_TENSORS 16u
+#define LONE_NODE 3
+/* Members of a policy under which every sum is exact. */
+#define LONE_EXACT "\"reduce\":\"sum\",\"values\":\"f32\",\"density\":0.05"
+
+/* What the core said to whom asked with a ticket. */
+struct lone_answer {
+    unsigned count; /* so many so far; the rest is of the last one */
+    uint64_t ticket;
+    enum adtopk_status status;
+    uint64_t version, step;
+    struct error error;
+};
+
+struct lone_core {
+    struct core *core;
+    struct core_config config;
+    uint64_t job, now_us, step;
+    unsigned ranks, tensors;
+    uint64_t numel[LONE_TENSORS];
+    uint8_t *arena[LONE_RANKS], *results, *store[CORE_STORE_PARTS];
+    uint64_t results_size, store_size[CORE_STORE_PARTS];
+    bool no_more;    /* there is no memory for the store's second part, */
+    bool no_results; /* or none that may be reserved for the results */
+    bool hold;       /* computes wait in `held` */
+    struct compute *held[8];
+    unsigned helds;
+    double *pushed[LONE_TENSORS], *applied[LONE_TENSORS]; /* an element each: sums over steps */
+    /* Heard: */
+    unsigned ready, steps, delivered, closed, failed;
+    struct error failure; /* of the last rank that failed */
+    struct lone_answer policy, verified;
+    struct error refused; /* by the last request that was */
+};
+
+/** A core whose ranks have opened the job with this policy (NULL: the default) and registered
+ * `tensors` tensors; their commit is lone_commit()'s. Fails the test if that is refused. */
+void lone_open(struct lone_core *lone, unsigned ranks, const char *policy,
+    const struct tensor_spec *spec, unsigned tensors);
+void lone_free(struct lone_core *lone);
+/** All ranks commit and map. */
+void lone_commit(struct lone_core *lone);
+/** Both, and the job is ready. */
+void lone_start(struct lone_core *lone, unsigned ranks, const char *policy,
+    const struct tensor_spec *spec, unsigned tensors);
+
+/** ... with two ranks and three small tensors: "fc.weight", "fc.bias" and "conv.weight". */
+void lone_begin(struct lone_core *lone, const char *policy);
+/** All ranks leave. */
+void lone_leave(struct lone_core *lone);
+
+/** Hands the core an event, and does what it asks for. */
+enum adtopk_status lone_event(struct lone_core *lone, struct event event);
+/** Runs the computes that were held. */
+void lone_compute(struct lone_core *lone);
+/** Runs one of them: the only one that there is. */
+void lone_compute_one(struct lone_core *lone);
+
+/** The daemon is killed, starts again and finds its memory; the ranks join again. */
+void lone_restart(struct lone_core *lone);
+
+/** Requests of one rank in the open step, lone->step. A push writes the gradient first. */
+enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor);
+enum adtopk_status lone_end(struct lone_core *lone, unsigned rank);
+enum adtopk_status lone_wait(struct lone_core *lone, unsigned rank, uint32_t tensor);
+/** All ranks push everything; and end the step. */
+void lone_push_all(struct lone_core *lone);
+void lone_end_all(struct lone_core *lone);
+/** Notes that the step is accepted (it must be), and what its updates were. */
+void lone_close(struct lone_core *lone);
+/** `count` whole steps. */
+void lone_train(struct lone_core *lone, unsigned count);
+
+/** Asks for another policy on top of the one in force, whatever its version. */
+enum adtopk_status lone_change(struct lone_core *lone, uint64_t ticket, const char *text);
+enum adtopk_status lone_verify(struct lone_core *lone, uint64_t ticket);
+
+/** The last request was refused with this status, and a sentence that has both words. */
+void lone_assert_refused(
+    const struct lone_core *lone, enum adtopk_status status, const char *first, const char *second);
+
+/** Whatever was pushed was applied or is in a residual, element by element. */
+void lone_check(const struct lone_core *lone);
+
+struct job_info lone_job(const struct lone_core *lone);
+struct tensor_info lone_tensor(const struct lone_core *lone, uint32_t tensor);
+
+struct tensor_spec lone_spec(const char *name, unsigned dims, const uint64_t *size);
+
+#endif

@@ -1,0 +1,267 @@
+/*
+ * Which sparsifiers, collectives, scopes and values go together: all that exist by name, against a
+ * list of their own; alone, in documents, and as overlapping rules make them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/core/combination.h"
+#include "lone_core.h"
+
+#define SCOPES 2
+#define VALUES 2
+
+/* Everything that goes together; '*' stands for all. */
+static const struct {
+    const char *sparsifier, *collective, *scope, *values;
+} good[] = {
+    {"adtopk", "allgather", "*", "*"},
+    {"topk", "allgather", "*", "*"},
+    {"dense", "allgather", "node", "*"},
+};
+
+static bool is(const char *listed, const char *name)
+{
+    return strcmp(listed, "*") == 0 || strcmp(listed, name) == 0;
+}
+
+static bool is_good(const struct tensor_policy *policy)
+{
+    for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        if (is(good[i].sparsifier, policy->sparsifier->name) &&
+            is(good[i].collective, policy->sparse_collective->name) &&
+            is(good[i].scope, policy_scope_name(policy->scope)) &&
+            is(good[i].values, policy_value_name(policy->values))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the sparsifier goes with the collective in any way: then scope or values are to blame. */
+static bool is_pair(const struct tensor_policy *policy)
+{
+    for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        if (is(good[i].sparsifier, policy->sparsifier->name) &&
+            is(good[i].collective, policy->sparse_collective->name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Calls back with every combination there is. Returns their number. */
+static unsigned all(void (*visit)(const struct tensor_policy *policy))
+{
+    unsigned count = 0;
+    struct policy policy;
+
+    policy_default(&policy);
+    for (unsigned s = 0; sparsifier_table[s] != NULL; s++) {
+        for (unsigned c = 0; collective_table[c] != NULL; c++) {
+            for (unsigned k = 0; k < SCOPES * VALUES; k++) {
+                policy.tensor.sparsifier = sparsifier_table[s];
+                policy.tensor.sparse_collective = collective_table[c];
+                policy.tensor.scope = (enum policy_scope)(k % SCOPES);
+                policy.tensor.values = (enum payload_value)(k / SCOPES);
+                visit(&policy.tensor);
+                count++;
+            }
+        }
+    }
+    return count;
+}
+
+static void assert_names(const char *text, const char *part)
+{
+    char quoted[64];
+
+    (void)snprintf(quoted, sizeof(quoted), "\"%s\"", part);
+    if (strstr(text, quoted) == NULL) {
+        fail_msg("\"%s\" does not name %s", text, quoted);
+    }
+}
+
+/* The reason names both parts of what does not go together. */
+static void assert_reason(const struct tensor_policy *policy, const char *text)
+{
+    assert_names(text, policy->sparsifier->name);
+    if (!is_pair(policy)) {
+        assert_names(text, policy->sparse_collective->name);
+    } else if (strstr(text, "scope") != NULL) {
+        assert_names(text, policy_scope_name(policy->scope));
+    } else {
+        assert_names(text, policy_value_name(policy->values));
+    }
+}
+
+static void check_alone(const struct tensor_policy *policy)
+{
+    struct error err = {ADTOPK_OK, ""};
+    enum adtopk_status status = combination_check(policy, &err);
+
+    assert_int_equal(status, is_good(policy) ? ADTOPK_OK : ADTOPK_ERR_POLICY);
+    assert_int_equal(err.code, status);
+    if (status != ADTOPK_OK) {
+        assert_reason(policy, err.text);
+        assert_int_equal(combination_check(policy, NULL), ADTOPK_ERR_POLICY);
+    }
+}
+
+static void test_all(void **state)
+{
+    unsigned sparsifiers = 0, collectives = 0;
+
+    (void)state;
+    while (sparsifier_table[sparsifiers] != NULL) {
+        sparsifiers++;
+    }
+    while (collective_table[collectives] != NULL) {
+        collectives++;
+    }
+    assert_int_equal(all(check_alone), sparsifiers * collectives * SCOPES * VALUES);
+    /* The list names nothing that does not exist. */
+    for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        assert_non_null(sparsifier_find(good[i].sparsifier));
+        assert_non_null(collective_find(good[i].collective));
+    }
+}
+
+/* The document, or the rule, that says so; a dense collective is refused by its key already. */
+static void check_document(const struct tensor_policy *wanted, const char *format)
+{
+    bool in_rule = strstr(format, "match") != NULL;
+    struct error err = {ADTOPK_OK, ""};
+    struct policy policy;
+    char json[256];
+    enum adtopk_status status;
+
+    (void)snprintf(json, sizeof(json), format, wanted->sparsifier->name,
+        wanted->sparse_collective->name, policy_scope_name(wanted->scope),
+        policy_value_name(wanted->values));
+    policy_default(&policy);
+    status = policy_parse(&policy, json, &err);
+    assert_int_equal(status, is_good(wanted) ? ADTOPK_OK : ADTOPK_ERR_POLICY);
+    if (status == ADTOPK_OK) {
+        return;
+    }
+    if (in_rule) {
+        assert_non_null(strstr(err.text, "rules[1]: "));
+    }
+    if (wanted->sparse_collective->dense) {
+        assert_names(err.text, "sparse_collective");
+        assert_names(err.text, wanted->sparse_collective->name);
+    } else {
+        assert_reason(wanted, err.text);
+    }
+}
+
+static void check_base(const struct tensor_policy *wanted)
+{
+    check_document(wanted, "{\"sparsifier\":\"%s\",\"sparse_collective\":\"%s\",\"scope\":\"%s\","
+                           "\"values\":\"%s\"}");
+}
+
+static void check_rule(const struct tensor_policy *wanted)
+{
+    check_document(wanted,
+        "{\"rules\":[{\"match\":\"a\",\"density\":1},{\"match\":\"b\",\"sparsifier\":\"%s\","
+        "\"sparse_collective\":\"%s\",\"scope\":\"%s\",\"values\":\"%s\"}]}");
+}
+
+static void test_documents(void **state)
+{
+    (void)state;
+    (void)all(check_base);
+    (void)all(check_rule);
+}
+
+/* A rule is checked with the policy beneath it, wherever that comes from. */
+static void test_rule_on_base(void **state)
+{
+    const char *rule = "{\"rules\":[{\"match\":\"a\",\"sparsifier\":\"dense\"}]}";
+    struct error err;
+    struct policy policy;
+
+    (void)state;
+    policy_default(&policy);
+    assert_int_equal(policy_parse(&policy, "{\"scope\":\"rank\"}", &err), ADTOPK_OK);
+    assert_int_equal(policy_parse(&policy, rule, &err), ADTOPK_ERR_POLICY);
+    assert_non_null(strstr(err.text, "rules[0]: "));
+    assert_names(err.text, "dense");
+    assert_names(err.text, "rank");
+    policy_default(&policy);
+    assert_int_equal(policy_parse(&policy, rule, &err), ADTOPK_OK);
+    assert_int_equal(policy_parse(&policy, "{\"scope\":\"rank\"}", &err), ADTOPK_ERR_POLICY);
+    assert_non_null(strstr(err.text, "rules[0]: "));
+}
+
+/* Each rule goes with the base, but not the two with each other. */
+#define OVERLAP                                                                                    \
+    "\"rules\":[{\"match\":\"w*\",\"scope\":\"rank\"},{\"match\":\"*2\",\"sparsifier\":\"dense\"}" \
+    "]"
+
+static const uint64_t size[] = {20, 30};
+
+static void test_overlap_at_commit(void **state)
+{
+    struct tensor_spec spec[] = {lone_spec("w1", 2, size), lone_spec("v2", 2, size),
+        lone_spec("w2", 2, size), lone_spec("w22", 2, size)};
+    struct lone_core lone;
+
+    (void)state;
+    lone_open(&lone, 2, "{" OVERLAP "}", spec, 4);
+    lone_commit(&lone);
+    assert_int_equal(lone.ready, 0);
+    assert_int_equal(lone.failed, 2);
+    assert_int_equal(lone.failure.code, ADTOPK_ERR_POLICY);
+    assert_non_null(strstr(lone.failure.text, "'w2'"));
+    assert_names(lone.failure.text, "dense");
+    assert_names(lone.failure.text, "rank");
+    lone_free(&lone);
+    lone_start(&lone, 2, "{\"reduce\":\"sum\",\"values\":\"f32\"," OVERLAP "}", spec,
+        2); /* no tensor that both match */
+    lone_train(&lone, 2);
+    lone_check(&lone);
+    lone_free(&lone);
+}
+
+static void test_overlap_in_a_change(void **state)
+{
+    struct tensor_spec spec[] = {lone_spec("w1", 2, size), lone_spec("w2", 2, size)};
+    struct lone_core lone;
+
+    (void)state;
+    lone_start(&lone, 2, "{\"reduce\":\"sum\",\"values\":\"f32\"}", spec, 2);
+    assert_int_equal(lone_change(&lone, 5, "{" OVERLAP "}"), ADTOPK_OK);
+    assert_int_equal(lone.policy.count, 1);
+    assert_int_equal(lone.policy.status, ADTOPK_ERR_POLICY);
+    assert_non_null(strstr(lone.policy.error.text, "node 3"));
+    assert_non_null(strstr(lone.policy.error.text, "'w2'"));
+    assert_names(lone.policy.error.text, "dense");
+    assert_names(lone.policy.error.text, "rank");
+    lone_train(&lone, 4);
+    assert_int_equal(lone_job(&lone).policy_version, 0);
+    lone_check(&lone);
+    lone_free(&lone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all),
+        cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_rule_on_base),
+        cmocka_unit_test(test_overlap_at_commit),
+        cmocka_unit_test(test_overlap_in_a_change),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

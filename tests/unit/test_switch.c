@@ -1,0 +1,527 @@
+/*
+ * Changing the policy on one node, driven by hand: what is refused, when the change holds, what
+ * ranks may do meanwhile, and that no residual is lost.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lone_core.h"
+
+/* Trains until the change under way is done, and expects this version of it. */
+static void expect_change(struct lone_core *lone, uint64_t ticket, uint32_t version)
+{
+    unsigned before = lone->policy.count;
+    uint64_t from = lone->step;
+
+    lone_train(lone, 3);
+    assert_int_equal(lone->policy.count, before + 1);
+    assert_int_equal(lone->policy.ticket, ticket);
+    if (lone->policy.status != ADTOPK_OK) {
+        fail_msg("%s", lone->policy.error.text);
+    }
+    assert_int_equal(lone->policy.version, version);
+    assert_int_equal(lone->policy.step, from + 2);
+    assert_int_equal(lone_job(lone).policy_version, version);
+    assert_int_equal(lone_job(lone).policy_step, from + 2);
+    assert_int_equal(lone_job(lone).policy_next_version, 0);
+    lone_check(lone);
+}
+
+static void change(struct lone_core *lone, const char *text)
+{
+    uint32_t version = lone_job(lone).policy_version;
+
+    if (lone_change(lone, 100 + version, text) != ADTOPK_OK) {
+        fail_msg("%s: %s", text, lone->refused.text);
+    }
+    expect_change(lone, 100 + version, version + 1);
+}
+
+/* ------------------------------------------------------------------ what is refused */
+
+static void test_before_the_job_runs(void **state)
+{
+    const struct tensor_spec spec = lone_spec("a", 2, (const uint64_t[]){8, 8});
+    struct lone_core lone;
+
+    (void)state;
+    lone_open(&lone, 2, "{" LONE_EXACT "}", &spec, 1);
+    assert_int_equal(lone_change(&lone, 1, "{\"density\":0.5}"), ADTOPK_ERR_STATE);
+    lone_assert_refused(&lone, ADTOPK_ERR_STATE, "not running", "");
+    assert_int_equal(lone_verify(&lone, 2), ADTOPK_ERR_STATE);
+    lone_assert_refused(&lone, ADTOPK_ERR_STATE, "not running", "verify");
+    lone_commit(&lone);
+    assert_int_equal(lone.policy.count + lone.verified.count, 0);
+    lone_train(&lone, 1);
+    lone_free(&lone);
+}
+
+static void test_unknown_job(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone.job++;
+    assert_int_equal(lone_change(&lone, 1, "{\"density\":0.5}"), ADTOPK_ERR_STATE);
+    assert_int_equal(lone_verify(&lone, 1), ADTOPK_ERR_STATE);
+    lone.job--;
+    assert_int_equal(lone.policy.count + lone.verified.count, 0);
+    lone_train(&lone, 1);
+    lone_free(&lone);
+}
+
+static void test_other_version(void **state)
+{
+    struct event event = {.type = EVENT_POLICY, .policy = {.ticket = 9, .merge = true}};
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    event.policy.job = lone.job;
+    event.policy.text = "{\"density\":0.5}";
+    event.policy.if_version = 1;
+    assert_int_equal(lone_event(&lone, event), ADTOPK_ERR_STATE);
+    lone_assert_refused(&lone, ADTOPK_ERR_STATE, "version 0", "not 1");
+    event.policy.if_version = 0;
+    assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
+    expect_change(&lone, 9, 1);
+    assert_int_equal(lone_event(&lone, event), ADTOPK_ERR_STATE);
+    lone_assert_refused(&lone, ADTOPK_ERR_STATE, "version 1", "not 0");
+    event.policy.if_version = 1;
+    assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
+    expect_change(&lone, 9, 2);
+    lone_free(&lone);
+}
+
+static void test_bad_documents(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    assert_int_equal(lone_change(&lone, 1, "{\"density\":2}"), ADTOPK_ERR_POLICY);
+    lone_assert_refused(&lone, ADTOPK_ERR_POLICY, "density", "");
+    assert_int_equal(lone_change(&lone, 1, "{\"density\":"), ADTOPK_ERR_POLICY);
+    lone_assert_refused(&lone, ADTOPK_ERR_POLICY, "JSON", "");
+    assert_int_equal(lone_change(&lone, 1, ""), ADTOPK_ERR_POLICY);
+    assert_int_equal(lone_change(&lone, 1, NULL), ADTOPK_ERR_POLICY);
+    assert_int_equal(
+        lone_change(&lone, 1, "{\"rules\":[{\"match\":\"a\",\"colour\":1}]}"), ADTOPK_ERR_POLICY);
+    lone_assert_refused(&lone, ADTOPK_ERR_POLICY, "rules[0]", "colour");
+    assert_int_equal(lone.policy.count, 0);
+    change(&lone, "{\"density\":0.5}"); /* none of them is in the way of a good one */
+    lone_free(&lone);
+}
+
+static void test_second_while_one_is_under_way(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    assert_int_equal(lone_change(&lone, 1, "{\"density\":0.5}"), ADTOPK_OK);
+    assert_int_equal(lone_change(&lone, 2, "{\"density\":0.25}"), ADTOPK_ERR_STATE);
+    lone_assert_refused(&lone, ADTOPK_ERR_STATE, "under way", "lone");
+    lone_train(&lone, 1);
+    assert_int_equal(lone_change(&lone, 3, "{\"density\":0.25}"), ADTOPK_ERR_STATE);
+    assert_int_equal(lone.policy.count, 0);
+    lone_train(&lone, 1);
+    assert_int_equal(lone.policy.count, 1);
+    assert_int_equal(lone.policy.ticket, 1);
+    assert_int_equal(lone_change(&lone, 4, "{\"density\":0.25}"), ADTOPK_OK);
+    expect_change(&lone, 4, 2);
+    lone_free(&lone);
+}
+
+/* ------------------------------------------------------------------ what a change does */
+
+/* Merged, a document goes on top of the policy in force; else on top of the daemon's. */
+static void test_merge_and_replace(void **state)
+{
+    struct event event = {
+        .type = EVENT_POLICY, .policy = {.ticket = 5, .if_version = UINT32_MAX, .uid = 7}};
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"push_timeout\":9}");
+    change(&lone, "{\"bucket_bytes\":777,\"rules\":[{\"match\":\"fc*\",\"density\":0.5}]}");
+    change(&lone, "{\"density\":0.25}");
+    assert_non_null(strstr(lone_job(&lone).policy, "\"density\":0.25,"));
+    assert_non_null(strstr(lone_job(&lone).policy, "\"bucket_bytes\":777,"));
+    assert_non_null(strstr(lone_job(&lone).policy, "\"match\":\"fc*\",\"density\":0.5"));
+    assert_true(lone_tensor(&lone, 0).density > 0.4 && lone_tensor(&lone, 2).density < 0.3);
+    event.policy.job = lone.job;
+    event.policy.text = "{\"bucket_bytes\":888}";
+    assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
+    expect_change(&lone, 5, 3);
+    assert_non_null(strstr(lone_job(&lone).policy, "\"bucket_bytes\":888,"));
+    assert_non_null(strstr(lone_job(&lone).policy, "\"push_timeout\":9.000000"));
+    assert_non_null(strstr(lone_job(&lone).policy, "\"rules\":[]"));
+    assert_null(strstr(lone_job(&lone).policy, "\"density\":0.25,"));
+    lone_free(&lone);
+}
+
+/* Announced at once, it begins two steps later, and not a moment before. */
+static void test_its_step(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 3);
+    assert_int_equal(lone_push(&lone, 0, 0), ADTOPK_OK); /* in the middle of step 3 */
+    assert_int_equal(lone_change(&lone, 1, "{\"sparsifier\":\"dense\"}"), ADTOPK_OK);
+    assert_int_equal(lone_job(&lone).policy_version, 0);
+    assert_int_equal(lone_job(&lone).policy_next_version, 1);
+    assert_int_equal(lone_job(&lone).policy_next_step, 5);
+    for (uint32_t t = 0; t < 3; t++) {
+        assert_int_equal(lone_push(&lone, 1, t), ADTOPK_OK);
+        assert_int_equal(t > 0 ? lone_push(&lone, 0, t) : ADTOPK_OK, ADTOPK_OK);
+    }
+    lone_end_all(&lone);
+    lone_close(&lone);
+    assert_string_equal(lone_tensor(&lone, 0).sparsifier, "adtopk");
+    lone_train(&lone, 1);
+    assert_int_equal(lone.policy.count, 1);
+    assert_int_equal(lone.policy.step, 5);
+    assert_string_equal(lone_tensor(&lone, 0).sparsifier, "dense");
+    lone_check(&lone);
+    lone_free(&lone);
+}
+
+/* The step is held while the residuals are made to fit: what the ranks do is remembered. */
+static void test_ranks_while_it_is_held(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\",\"bucket_bytes\":1000000}");
+    lone_train(&lone, 4);
+    assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"node\"}"), ADTOPK_OK);
+    lone_train(&lone, 1);
+    lone_push_all(&lone);
+    assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
+    lone.hold = true;
+    assert_int_equal(lone_end(&lone, 1), ADTOPK_OK); /* the settling waits, */
+    assert_int_equal(lone.helds, 1);
+    lone_compute_one(&lone);
+    lone_close(&lone);
+    assert_int_equal(lone.helds, 1); /* and now the switch */
+    assert_int_equal(lone.policy.count, 0);
+    assert_non_null(strstr(lone_job(&lone).waiting_for, "version 1"));
+    assert_int_equal(lone_push(&lone, 0, 0), ADTOPK_OK);
+    assert_int_equal(lone_push(&lone, 0, 0), ADTOPK_ERR_STATE);
+    lone_assert_refused(&lone, ADTOPK_ERR_STATE, "twice", "fc.weight");
+    assert_int_equal(lone_wait(&lone, 0, 2), ADTOPK_ERR_STATE);
+    lone_assert_refused(&lone, ADTOPK_ERR_STATE, "did not push", "conv.weight");
+    assert_int_equal(lone_wait(&lone, 0, 0), ADTOPK_OK); /* its bucket is not pushed: a split */
+    assert_int_equal(lone_push(&lone, 1, 0), ADTOPK_OK);
+    assert_int_equal(lone.delivered, 0);
+    lone.hold = false;
+    lone_compute(&lone);
+    assert_int_equal(lone.policy.count, 1);
+    assert_int_equal(lone.policy.status, ADTOPK_OK);
+    assert_int_equal(lone.delivered, 2); /* tensor 0, to both ranks, without the others */
+    for (uint32_t t = 1; t < 3; t++) {
+        assert_int_equal(lone_push(&lone, 0, t), ADTOPK_OK);
+        assert_int_equal(lone_push(&lone, 1, t), ADTOPK_OK);
+    }
+    lone_end_all(&lone);
+    lone_close(&lone);
+    lone_check(&lone);
+    lone_train(&lone, 2);
+    lone_check(&lone);
+    lone_free(&lone);
+}
+
+/* Everything of a step, its end too, while it is held. */
+static void test_a_whole_step_while_it_is_held(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\"}");
+    lone_train(&lone, 2);
+    assert_int_equal(
+        lone_change(&lone, 1, "{\"sparsifier\":\"dense\",\"scope\":\"node\"}"), ADTOPK_OK);
+    lone_train(&lone, 1);
+    lone_push_all(&lone);
+    assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
+    lone.hold = true;
+    assert_int_equal(lone_end(&lone, 1), ADTOPK_OK);
+    while (lone.steps == 0) { /* one at a time, up to the switch */
+        lone_compute_one(&lone);
+    }
+    lone_close(&lone);
+    assert_int_equal(lone.policy.count, 0);
+    lone_push_all(&lone);
+    lone_end_all(&lone);
+    assert_int_equal(lone.steps, 0);
+    lone.hold = false;
+    lone_compute(&lone);
+    assert_int_equal(lone.policy.count, 1);
+    lone_close(&lone);
+    lone_check(&lone);
+    lone_free(&lone);
+}
+
+/* From each of these to each other, without losing an element of a residual. */
+static void test_residuals_stay(void **state)
+{
+    static const char *const policies[] = {
+        "{\"sparsifier\":\"adtopk\",\"scope\":\"node\",\"rules\":[]}",
+        "{\"sparsifier\":\"adtopk\",\"scope\":\"rank\",\"rules\":[]}",
+        "{\"sparsifier\":\"topk\",\"scope\":\"rank\",\"density\":0.2,\"rules\":[]}",
+        "{\"sparsifier\":\"dense\",\"scope\":\"node\",\"rules\":[]}",
+        "{\"scope\":\"node\",\"sparsifier\":\"topk\",\"rules\":[{\"match\":\"conv*\",\"scope\":"
+        "\"rank\"},{\"match\":\"fc.weight\",\"sparsifier\":\"dense\"}]}",
+        "{\"scope\":\"rank\",\"sparsifier\":\"adtopk\",\"rules\":[{\"match\":\"fc*\",\"scope\":"
+        "\"node\",\"values\":\"bf16\"}],\"bucket_bytes\":1}",
+    };
+    unsigned count = sizeof(policies) / sizeof(policies[0]);
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    for (unsigned from = 0; from < count; from++) {
+        for (unsigned to = 0; to < count; to++) {
+            bool by_rank;
+            change(&lone, policies[from]);
+            change(&lone, policies[to]);
+            by_rank = to == 1 || to == 2 || to == 4 || to == 5;
+            assert_int_equal(lone.store[1] != NULL, by_rank);
+        }
+    }
+    lone_free(&lone);
+}
+
+/* What the ranks' residuals were, element by element, is the node's; and the other way round. */
+static void test_residuals_are_joined(void **state)
+{
+    struct lone_core lone;
+    float *sum;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\"}");
+    sum = calloc(lone.numel[0], sizeof(*sum));
+    assert_non_null(sum);
+    lone_train(&lone, 3);
+    assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"node\"}"), ADTOPK_OK);
+    lone_train(&lone, 1);
+    lone_push_all(&lone);
+    assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
+    lone.hold = true;
+    assert_int_equal(lone_end(&lone, 1), ADTOPK_OK);
+    while (lone.steps == 0) {
+        lone_compute_one(&lone);
+    }
+    lone_close(&lone);
+    for (unsigned slot = 0; slot < 2; slot++) {
+        const float *residual = core_residual(lone.core, lone.job, 0, slot);
+        assert_non_null(residual);
+        for (uint64_t i = 0; i < lone.numel[0]; i++) {
+            sum[i] += residual[i];
+        }
+    }
+    assert_null(core_residual(lone.core, lone.job, 0, 2));
+    lone.hold = false;
+    lone_compute(&lone);
+    assert_memory_equal(
+        core_residual(lone.core, lone.job, 0, 0), sum, lone.numel[0] * sizeof(*sum));
+    assert_null(core_residual(lone.core, lone.job, 0, 1));
+    assert_null(lone.store[1]); /* given back */
+    lone_check(&lone);
+    free(sum);
+    lone_free(&lone);
+}
+
+static void test_history(void **state)
+{
+    struct policy_change found;
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    assert_false(core_policy_change(lone.core, lone.job, 0, &found));
+    for (uint32_t version = 1; version <= 2 * POLICY_CHANGES + 3; version++) {
+        change(&lone, version % 2 == 0 ? "{\"density\":0.1}" : "{\"density\":0.2}");
+        for (uint32_t i = 0; i < version && i < POLICY_CHANGES; i++) {
+            assert_true(core_policy_change(lone.core, lone.job, i, &found));
+            assert_int_equal(found.version, version - i);
+            assert_int_equal(found.step, 3 * (uint64_t)(version - i - 1) + 2);
+            assert_int_equal(found.node, LONE_NODE);
+            assert_int_equal(found.uid, 1000);
+            assert_int_equal(found.pid, 100 + version - i - 1);
+        }
+        assert_false(core_policy_change(
+            lone.core, lone.job, version < POLICY_CHANGES ? version : POLICY_CHANGES, &found));
+        assert_false(core_policy_change(lone.core, lone.job, UINT32_MAX, &found));
+    }
+    assert_false(core_policy_change(lone.core, lone.job + 1, 0, &found));
+    lone_free(&lone);
+}
+
+/* A restarted daemon goes on under the policy that was switched to. */
+static void test_restart(void **state)
+{
+    struct policy_change found;
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    change(&lone, "{\"density\":0.2}");
+    change(
+        &lone, "{\"scope\":\"rank\",\"rules\":[{\"match\":\"\\\"\\u005cu0000\",\"density\":1}]}");
+    assert_int_equal(lone_push(&lone, 0, 0), ADTOPK_OK);
+    lone.ready = 0;
+    lone_restart(&lone);
+    assert_int_equal(lone.ready, 2);
+    assert_int_equal(lone.failed, 0);
+    assert_int_equal(lone_job(&lone).policy_version, 2);
+    assert_int_equal(lone_job(&lone).policy_step, 5);
+    assert_string_equal(lone_tensor(&lone, 0).scope, "rank");
+    assert_true(core_policy_change(lone.core, lone.job, 0, &found));
+    assert_int_equal(found.pid, 101);
+    assert_false(core_policy_change(lone.core, lone.job, 1, &found)); /* it is forgotten */
+    lone_train(&lone, 2);
+    lone_check(&lone);
+    change(&lone, "{\"scope\":\"node\"}");
+    lone_restart(&lone);
+    assert_int_equal(lone_job(&lone).policy_version, 3);
+    lone_train(&lone, 2);
+    lone_check(&lone);
+    lone_free(&lone);
+}
+
+/* A daemon that is killed with a change announced forgets it, and keeps no memory for it. */
+static void test_restart_before_it_holds(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 2);
+    assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"rank\"}"), ADTOPK_OK);
+    assert_non_null(lone.store[1]);
+    lone_restart(&lone);
+    assert_int_equal(lone_job(&lone).policy_version, 0);
+    lone_train(&lone, 3);
+    lone_check(&lone);
+    assert_int_equal(lone.policy.count, 0);
+    assert_null(lone.store[1]);
+    change(&lone, "{\"scope\":\"rank\"}");
+    change(&lone, "{\"scope\":\"node\"}");
+    assert_null(lone.store[1]);
+    lone_free(&lone);
+}
+
+/* ------------------------------------------------------------------ what cannot be */
+
+static void test_no_memory_for_ranks(void **state)
+{
+    struct lone_core lone;
+    char size[32];
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 2);
+    lone.no_more = true;
+    assert_int_equal(lone_change(&lone, 8, "{\"scope\":\"rank\"}"), ADTOPK_OK);
+    assert_int_equal(lone.policy.count, 1);
+    assert_int_equal(lone.policy.ticket, 8);
+    assert_int_equal(lone.policy.status, ADTOPK_ERR_MEMORY);
+    (void)snprintf(size, sizeof(size), "%llu bytes", 4ull * (640 + 48 + 192));
+    assert_non_null(strstr(lone.policy.error.text, "node 3"));
+    if (strstr(lone.policy.error.text, size) == NULL) {
+        fail_msg("\"%s\" does not say %s", lone.policy.error.text, size);
+    }
+    assert_int_equal(lone_job(&lone).policy_next_version, 0);
+    lone_train(&lone, 4);
+    assert_int_equal(lone_job(&lone).policy_version, 0);
+    lone_check(&lone);
+    lone.no_more = false;
+    change(&lone, "{\"scope\":\"rank\"}");
+    lone_free(&lone);
+}
+
+static void test_no_memory_for_updates(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 2);
+    lone.no_results = true;
+    assert_int_equal(lone_change(&lone, 8, "{\"scope\":\"rank\",\"density\":0.4}"), ADTOPK_OK);
+    assert_int_equal(lone.policy.status, ADTOPK_ERR_MEMORY);
+    assert_non_null(strstr(lone.policy.error.text, "no room for"));
+    assert_null(lone.store[1]);
+    lone_train(&lone, 4);
+    lone_check(&lone);
+    lone.no_results = false;
+    change(&lone, "{\"scope\":\"rank\",\"density\":0.4}");
+    lone_free(&lone);
+}
+
+/* The ranks leave, or are lost, before the step of the change. */
+static void test_job_ends_before_it(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    assert_int_equal(lone_change(&lone, 3, "{\"scope\":\"rank\"}"), ADTOPK_OK);
+    lone_leave(&lone);
+    assert_int_equal(lone.closed, 2);
+    assert_int_equal(lone.policy.count, 1);
+    assert_int_equal(lone.policy.status, ADTOPK_ERR_STATE);
+    assert_non_null(strstr(lone.policy.error.text, "ended"));
+    assert_int_equal(core_job_count(lone.core), 0);
+    lone_free(&lone);
+
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    assert_int_equal(lone_change(&lone, 4, "{\"scope\":\"rank\"}"), ADTOPK_OK);
+    lone_train(&lone, 1);
+    assert_int_equal(
+        lone_event(&lone,
+            (struct event){.type = EVENT_RANK_LOST, .session = 2, .reason = "it was killed"}),
+        ADTOPK_OK);
+    assert_int_equal(lone.policy.count, 1);
+    assert_int_equal(lone.policy.ticket, 4);
+    assert_int_equal(lone.policy.status, ADTOPK_ERR_PEER);
+    assert_non_null(strstr(lone.policy.error.text, "rank 1"));
+    lone_free(&lone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_before_the_job_runs),
+        cmocka_unit_test(test_unknown_job),
+        cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_bad_documents),
+        cmocka_unit_test(test_second_while_one_is_under_way),
+        cmocka_unit_test(test_merge_and_replace),
+        cmocka_unit_test(test_its_step),
+        cmocka_unit_test(test_ranks_while_it_is_held),
+        cmocka_unit_test(test_a_whole_step_while_it_is_held),
+        cmocka_unit_test(test_residuals_stay),
+        cmocka_unit_test(test_residuals_are_joined),
+        cmocka_unit_test(test_history),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_restart_before_it_holds),
+        cmocka_unit_test(test_no_memory_for_ranks),
+        cmocka_unit_test(test_no_memory_for_updates),
+        cmocka_unit_test(test_job_ends_before_it),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
