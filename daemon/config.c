@@ -37,6 +37,8 @@ static void set_defaults(struct config *config)
     *config = (struct config){
         .socket = "/run/adtopk/adtopkd.sock",
         .control_socket = "/run/adtopk/control.sock",
+        .control_group = "adtopk",
+        .trainers_owner = CONFIG_NOBODY,
         .log_level = LEVEL_INFO,
         .log_format = LOG_FORMAT_TEXT,
         .chunk_size = 256u << 10,
@@ -51,14 +53,15 @@ void config_free(struct config *config)
 {
     free(config->peers);
     free(config->policy);
+    trainers_clear(config);
     config->peers = NULL;
     config->peer_count = 0;
     config->policy = NULL;
 }
 
 /* Variables of the client, of adtopkctl and of deploy/. Those of tests begin with a prefix. */
-static const char *const foreign_variables[] = {
-    "ADTOPK_CONFIG", "ADTOPK_ADDRESS", "ADTOPK_JOB", "ADTOPK_RUN_ID", "ADTOPK_OS_RELEASE"};
+static const char *const foreign_variables[] = {"ADTOPK_CONFIG", "ADTOPK_ADDRESS",
+    "ADTOPK_SERVER_KEY", "ADTOPK_JOB", "ADTOPK_RUN_ID", "ADTOPK_OS_RELEASE"};
 static const char *const test_prefixes[] = {"ADTOPK_TEST_", "ADTOPK_SIM_"};
 
 static bool variable_is_known(const char *name, size_t length)
@@ -409,6 +412,9 @@ static enum adtopk_status check(const struct config *config, struct error *err)
         return blame(config, "peers", err);
     }
     if (config_check_keys(config, &key, err) != ADTOPK_OK) {
+        return blame(config, key, err);
+    }
+    if (config_check_trainers(config, &key, err) != ADTOPK_OK) {
         return blame(config, key, err);
     }
     if (check_path("socket", config->socket, err) != ADTOPK_OK) {

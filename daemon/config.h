@@ -21,6 +21,7 @@
 
 #define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
 #define CONFIG_ENDPOINT_SIZE 272
+#define CONFIG_GROUP_SIZE 33 /* of a group's name, including the NUL (useradd's limit) */
 #define CONFIG_FILE_SIZE 101
 #define CONFIG_SOURCE_SIZE 128
 #define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
@@ -32,6 +33,15 @@ struct config_peer {
     uint16_t node;
     char endpoint[CONFIG_ENDPOINT_SIZE];
     char keys[CONFIG_PEER_KEYS][KEYFILE_KEY_SIZE]; /* "" behind the last one */
+};
+
+#define CONFIG_MAX_TRAINERS 1024
+#define CONFIG_NOBODY UINT64_MAX
+
+/* A trainer on another machine: whose it is, by its public key. */
+struct config_trainer {
+    char key[KEYFILE_KEY_SIZE];
+    uint32_t owner; /* uid */
 };
 
 /* Of what passes between nodes that have keys. */
@@ -60,9 +70,14 @@ struct config {
     size_t peer_count;
     char key_file[CONFIG_KEY_FILE_SIZE]; /* "": no keys */
     uint64_t data_protection;
-    char bulk_listen[CONFIG_ENDPOINT_SIZE]; /* "": see config_bulk_endpoint() */
+    char bulk_listen[CONFIG_ENDPOINT_SIZE];     /* "": see config_bulk_endpoint() */
+    char trainers_listen[CONFIG_ENDPOINT_SIZE]; /* "": no trainers on other machines */
+    struct config_trainer *trainers;
+    size_t trainer_count;    /* 0: they need no keys */
+    uint64_t trainers_owner; /* uid of those without keys, or CONFIG_NOBODY */
     char socket[CONFIG_PATH_SIZE];
     char control_socket[CONFIG_PATH_SIZE];
+    char control_group[CONFIG_GROUP_SIZE];
     uint64_t workers; /* 0: as many as suit the machine */
     uint64_t log_level;
     uint64_t log_format;
@@ -116,6 +131,10 @@ const struct config_peer *config_find_peer(const struct config *config, uint16_t
 /** Whether who has keys, and who needs them, fits together; part of config_load(). `key` gets the
  * setting to blame. */
 enum adtopk_status config_check_keys(
+    const struct config *config, const char **key, struct error *err);
+
+/** The same for trainers on other machines. */
+enum adtopk_status config_check_trainers(
     const struct config *config, const char **key, struct error *err);
 
 /** Reads this node's keys, and checks them against the peers'. To be wiped with keyfile_wipe();

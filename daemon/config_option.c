@@ -53,6 +53,23 @@ const struct option option_table[OPTION_COUNT] = {
         .high = CONFIG_ENDPOINT_SIZE,
         .argument = "ENDPOINT",
         .help = "where bulk comes in the clear (listen's port + 1)"},
+    {.key = "trainers_listen",
+        .type = OPTION_TEXT,
+        .offset = FIELD(trainers_listen),
+        .high = CONFIG_ENDPOINT_SIZE,
+        .argument = "ENDPOINT",
+        .help = "where trainers without a daemon reach this one"},
+    {.key = "trainers",
+        .type = OPTION_TRAINERS,
+        .offset = FIELD(trainers),
+        .argument = "LIST",
+        .help = "their public keys and users: KEY=USER,...",
+        .live = true},
+    {.key = "trainers_owner",
+        .type = OPTION_USER,
+        .offset = FIELD(trainers_owner),
+        .argument = "USER",
+        .help = "whose trainers those are, without keys"},
     {.key = "socket",
         .type = OPTION_TEXT,
         .offset = FIELD(socket),
@@ -65,6 +82,12 @@ const struct option option_table[OPTION_COUNT] = {
         .high = CONFIG_PATH_SIZE,
         .argument = "PATH",
         .help = "socket for adtopkctl (/run/adtopk/control.sock)"},
+    {.key = "control_group",
+        .type = OPTION_TEXT,
+        .offset = FIELD(control_group),
+        .high = CONFIG_GROUP_SIZE,
+        .argument = "NAME",
+        .help = "group whose members may change things (adtopk)"},
     {.key = "workers",
         .type = OPTION_NUMBER,
         .offset = FIELD(workers),
@@ -396,6 +419,8 @@ enum adtopk_status option_set_text(struct config *config, const struct option *o
     case OPTION_SWITCH: return set_switch_text(config, option, text, where, err);
     case OPTION_POLICY: return set_policy_text(config, text, where, err);
     case OPTION_PEERS: return set_peers_text(config, text, where, err);
+    case OPTION_TRAINERS: return trainers_read_text(config, text, where, err);
+    case OPTION_USER: return user_read_text(text, field(config, option), where, err);
     }
     return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
 }
@@ -534,6 +559,8 @@ enum adtopk_status option_set_json(struct config *config, const struct option *o
                    ? store_policy(config, text, (size_t)(json_end(text) - text), where, err)
                    : wrong_type(where, "an object, {...},", err);
     case OPTION_PEERS: return set_peers_json(config, value, where, err);
+    case OPTION_TRAINERS: return trainers_read_json(config, value, where, err);
+    case OPTION_USER: return user_read_json(value, field(config, option), where, err);
     }
     return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
 }

@@ -18,7 +18,9 @@ enum option_type {
     OPTION_TEXT,   /* char[size], at least one byte long */
     OPTION_SWITCH, /* bool */
     OPTION_POLICY, /* a JSON object, kept as text */
-    OPTION_PEERS
+    OPTION_PEERS,
+    OPTION_TRAINERS,
+    OPTION_USER /* uint64_t, a uid; given as a name or a number */
 };
 
 struct option {
@@ -33,7 +35,7 @@ struct option {
     bool live; /* may change while the daemon runs */
 };
 
-#define OPTION_COUNT 18
+#define OPTION_COUNT 22
 #define OPTION_NAME_SIZE 40
 
 extern const struct option option_table[OPTION_COUNT];
@@ -52,5 +54,25 @@ enum adtopk_status option_set_text(struct config *config, const struct option *o
 /** Sets the field from a value of a JSON document; `text` is where it starts there. */
 enum adtopk_status option_set_json(struct config *config, const struct option *option,
     const cJSON *value, const char *text, const char *where, struct error *err);
+
+/* ---- config_trainers.c ---- */
+
+/** Reads a user's name or number. */
+enum adtopk_status user_read_text(
+    const char *text, uint64_t *uid, const char *where, struct error *err);
+enum adtopk_status user_read_json(
+    const cJSON *value, uint64_t *uid, const char *where, struct error *err);
+
+/** Reads the list of trainers, in place of the one that is there. */
+enum adtopk_status trainers_read_text(
+    struct config *config, const char *text, const char *where, struct error *err);
+enum adtopk_status trainers_read_json(
+    struct config *config, const cJSON *value, const char *where, struct error *err);
+
+void trainers_clear(struct config *config);
+bool trainers_differ(const struct config *one, const struct config *other);
+
+/** The list as the configuration file has it; NULL without memory. */
+cJSON *trainers_json(const struct config *config);
 
 #endif

@@ -52,6 +52,11 @@ static cJSON *value_json(const struct option *option, const struct config *confi
     case OPTION_SWITCH: return cJSON_CreateBool(*(const bool *)value);
     case OPTION_POLICY: return cJSON_Parse(config->policy != NULL ? config->policy : "{}");
     case OPTION_PEERS: return peers_json(config);
+    case OPTION_TRAINERS: return trainers_json(config);
+    case OPTION_USER:
+        return *(const uint64_t *)value == CONFIG_NOBODY
+                   ? cJSON_CreateNull()
+                   : cJSON_CreateNumber((double)*(const uint64_t *)value);
     }
     return NULL;
 }

@@ -58,6 +58,7 @@ static bool differs(
 
     switch (option->type) {
     case OPTION_NUMBER:
+    case OPTION_USER:
     case OPTION_CHOICE: return *(const uint64_t *)first != *(const uint64_t *)second;
     case OPTION_TEXT: return strcmp(first, second) != 0;
     case OPTION_SWITCH: return *(const bool *)first != *(const bool *)second;
@@ -65,6 +66,7 @@ static bool differs(
         return strcmp(one->policy != NULL ? one->policy : "{}",
                    other->policy != NULL ? other->policy : "{}") != 0;
     case OPTION_PEERS: return peers_differ(one, other);
+    case OPTION_TRAINERS: return trainers_differ(one, other);
     }
     return true;
 }

@@ -47,6 +47,11 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
 {
     struct loop *loop = context;
 
+    if (event->type == EVENT_RANK_OPEN && control_is_draining(loop->control)) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "node %llu is draining: an operator wants no new ranks here",
+            (unsigned long long)loop->config->node);
+    }
     if (event->type == EVENT_RANK_LEAVE || event->type == EVENT_RANK_LOST) {
         history_record(&loop->history, loop->core, event->session);
     }
@@ -111,6 +116,16 @@ static void run_compute(struct loop *loop, struct compute *compute)
     compute_done(loop, compute);
 }
 
+/* To whom the action's session belongs. */
+static void apply(struct loop *loop, const struct action *action)
+{
+    if ((action->session & REMOTE_SESSION) == 0) {
+        local_apply(loop->local, action);
+    } else {
+        remote_apply(loop->remote, action);
+    }
+}
+
 static bool do_actions(struct loop *loop)
 {
     struct action action;
@@ -119,9 +134,11 @@ static bool do_actions(struct loop *loop)
     while (done < ACTIONS_PER_TURN && core_next_action(loop->core, &action)) {
         if (action.type == ACTION_COMPUTE) {
             run_compute(loop, action.compute);
+        } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
+            control_apply(loop->control, &action);
         } else {
             watch_log_action(loop->log, &action);
-            local_apply(loop->local, &action);
+            apply(loop, &action);
         }
         done++;
     }
@@ -173,6 +190,7 @@ static bool turn(struct loop *loop)
 {
     bool busy = local_poll(loop->local);
 
+    busy |= loop->remote != NULL && remote_poll(loop->remote);
     busy |= take_results(loop);
     busy |= do_actions(loop);
     busy |= check_deadline(loop);

@@ -83,11 +83,7 @@ static void notify_done(void *context)
 
 static uint32_t count_sessions(void *context)
 {
-    struct loop *loop = context;
-    struct local_stats stats;
-
-    local_stats(loop->local, &stats);
-    return stats.sessions;
+    return loop_count_sessions(context);
 }
 
 static struct report_network describe_network(void *context)
@@ -106,11 +102,26 @@ static struct report_network describe_network(void *context)
         .packets = refused.packets};
 }
 
-static void log_control(void *context, const char *line)
+static enum adtopk_status control_event(void *context, struct event *event, struct error *err)
 {
+    return loop_raise(context, event, err);
+}
+
+static const char *default_policy(void *context)
+{
+    const struct loop *loop = context;
+
+    return loop->config->policy;
+}
+
+static void log_control(void *context, enum control_level level, const char *line)
+{
+    static const enum log_level levels[] = {[CONTROL_DEBUG] = LEVEL_DEBUG,
+        [CONTROL_INFO] = LEVEL_INFO,
+        [CONTROL_WARNING] = LEVEL_WARNING};
     struct loop *loop = context;
 
-    log_write(loop->log, LEVEL_DEBUG, LOG_CONTROL, "%s", line);
+    log_write(loop->log, levels[level], LOG_CONTROL, "%s", line);
 }
 
 /* ------------------------------------------------------------------ opening */
@@ -175,6 +186,11 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
         .trace_context = loop,
     };
 
+    if (loop->remote != NULL) {
+        const struct core_memory local = core.memory;
+
+        core.memory = remote_memory(loop->remote, &local);
+    }
     loop->core = core_create(&core, err);
     return loop->core != NULL ? ADTOPK_OK : err->code;
 }
@@ -305,7 +321,10 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         .history = &loop->history,
         .node = (uint16_t)loop->config->node,
         .incarnation = incarnation,
+        .group = loop->config->control_group,
         .sessions = count_sessions,
+        .event = control_event,
+        .policy = default_policy,
         .network = describe_network,
         .log = log_control,
         .context = loop,
@@ -316,7 +335,10 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
     if (loop->local == NULL) {
         return err->code;
     }
-    status = open_core(loop, incarnation, err);
+    status = loop_open_remote(loop, err);
+    if (status == ADTOPK_OK) {
+        status = open_core(loop, incarnation, err);
+    }
     if (status != ADTOPK_OK) {
         return status;
     }
@@ -401,6 +423,9 @@ void loop_destroy(struct loop *loop)
     }
     if (loop->local != NULL) {
         local_close(loop->local, NULL);
+    }
+    if (loop->remote != NULL) {
+        remote_close(loop->remote);
     }
     close_handles(loop);
     (void)uv_run(&loop->uv, UV_RUN_DEFAULT);

@@ -59,6 +59,9 @@ static enum adtopk_status take_peers(
     if (status == ADTOPK_OK && loop->transport != NULL) {
         status = change_keys(loop, fresh, fresh->key_file[0] != '\0' ? &pair : NULL, err);
     }
+    if (status == ADTOPK_OK) {
+        status = loop_reload_remote(loop, fresh, &pair, err);
+    }
     keyfile_wipe(&pair);
     return status;
 }

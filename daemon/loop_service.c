@@ -49,20 +49,31 @@ static void feed_watchdog(struct loop *loop)
     }
 }
 
+uint32_t loop_count_sessions(const struct loop *loop)
+{
+    struct local_stats local;
+    struct remote_stats remote = {.sessions = 0};
+
+    local_stats(loop->local, &local);
+    if (loop->remote != NULL) {
+        remote_stats(loop->remote, &remote);
+    }
+    return local.sessions + remote.sessions;
+}
+
 static void tell_status(struct loop *loop)
 {
     const uint32_t jobs = core_job_count(loop->core);
-    struct local_stats local;
     struct peer_info peer;
     char status[LOOP_STATUS_SIZE];
     uint32_t up = 0;
 
-    local_stats(loop->local, &local);
     for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
         up += peer.up ? 1 : 0;
     }
     (void)snprintf(status, sizeof(status), "STATUS=%s%u jobs, %u sessions, %u of %u peers up",
-        loop->stopping ? "stopping: " : "", jobs, local.sessions, up, core_peer_count(loop->core));
+        loop->stopping ? "stopping: " : "", jobs, loop_count_sessions(loop), up,
+        core_peer_count(loop->core));
     if (strcmp(status, loop->status) != 0) {
         memcpy(loop->status, status, sizeof(status));
         notify_try(status);

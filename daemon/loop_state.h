@@ -16,6 +16,7 @@
 #include "daemon/core/core.h"
 #include "daemon/local/local.h"
 #include "daemon/loop.h"
+#include "daemon/remote/remote.h"
 #include "daemon/spin.h"
 #include "daemon/transport/transport.h"
 #include "daemon/watch.h"
@@ -29,6 +30,7 @@ struct loop {
     uv_loop_t uv;
     struct core *core;
     struct local *local;
+    struct remote *remote; /* NULL without `trainers_listen` */
     struct control *control;
     struct history history;
     struct workers *workers;
@@ -83,6 +85,16 @@ struct transport_peer loop_transport_peer(const struct config_peer *peer);
 /** Connects to a peer, in the core and in the transport. */
 enum adtopk_status loop_add_peer(
     struct loop *loop, const struct config_peer *peer, struct error *err);
+
+/** Opens what serves trainers on other machines, if it is configured. */
+enum adtopk_status loop_open_remote(struct loop *loop, struct error *err);
+
+/** Takes this node's and the trainers' keys from a new configuration. */
+enum adtopk_status loop_reload_remote(struct loop *loop, const struct config *fresh,
+    const struct keyfile_pair *pair, struct error *err);
+
+/** Sessions on this node and elsewhere. */
+uint32_t loop_count_sessions(const struct loop *loop);
 
 /** How often loop_tick() is to be called, in milliseconds. */
 uint64_t loop_tick_ms(const struct loop *loop);

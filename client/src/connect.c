@@ -73,8 +73,8 @@ static enum adtopk_status send_bytes(adtopk_context *context, const uint8_t *byt
             const enum adtopk_status status = client_drain(context); /* it may have said why */
             return status != ADTOPK_OK ? status
                                        : client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                                             "sending to the daemon at unix:%s failed: %s",
-                                             context->path, strerror(reason));
+                                             "sending to the daemon at %s failed: %s",
+                                             context->address, strerror(reason));
         }
     }
 }
@@ -196,12 +196,12 @@ static enum adtopk_status take_check(
         const enum adtopk_status status = client_check_page(context);
         return status != ADTOPK_OK
                    ? status
-                   : client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                         "the daemon at unix:%s went away%s", context->path, take_hint(context));
+                   : client_fail(context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away%s",
+                         context->address, take_hint(context));
     }
     if (result == TAKE_BROKEN) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
-            "the daemon at unix:%s sent a malformed message%s", context->path, take_hint(context));
+            "the daemon at %s sent a malformed message%s", context->address, take_hint(context));
     }
     if (result == TAKE_REPLY && reply->message->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
         error = reply->message->error;
@@ -249,7 +249,7 @@ enum adtopk_status client_receive(
         client_reply_drop(reply);
         if (result == TAKE_NOTHING && !receive_wait(context, timeout_ms >= 0, deadline)) {
             return client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                "the daemon at unix:%s does not answer: no %s in %d ms", context->path, wanted,
+                "the daemon at %s does not answer: no %s in %d ms", context->address, wanted,
                 timeout_ms);
         }
     }

@@ -1,11 +1,17 @@
 /*
  * A context, and what the files of the library share.
  *
- *   options.c  defaults from the environment       connect.c  the socket: messages, descriptors
+ *   options.c  defaults from the environment       message.c  errors, versions
  *   session.c  open, commit, close                 tensor.c   registering
- *   ring.c     submitting                          wait.c     spinning, then sleeping
  *   step.c     push, step_end, wait, step_wait     update.c   reading updates
- *   ops.c      broadcast, barrier, all-reduce      message.c  errors, versions
+ *   ops.c      broadcast, barrier, all-reduce
+ *
+ * transport.h has the operations by which these reach the daemon:
+ *
+ *   local.c    the daemon on this node: memory     connect.c  ... its socket
+ *   ring.c     ... submitting                      wait.c     ... spinning, then sleeping
+ *   remote.c   a daemon elsewhere: what is sent    remote_gate.c    ... its sockets
+ *   remote_intake.c  ... what it sends
  *
  * Internal functions begin with client_; only adtopk_* leaves the library.
  */
@@ -24,12 +30,16 @@
 
 #define CLIENT_NAME_MAX 127
 #define CLIENT_KEY_MAX 63
+#define CLIENT_ADDRESS_SIZE 280
 #define CLIENT_OP_SIZE (1u << 20) /* bytes of the operation area; longer operations are cut */
 #define CLIENT_MAX_TENSORS 65536u
 
 /* Options with all defaults filled in. */
 struct client_options {
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    char address[CLIENT_ADDRESS_SIZE];
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* of a local daemon's socket, or "" */
+    const char *key_file;                                   /* the caller's; NULL: no keys */
+    const char *server_key;                                 /* ... */
     char job[CLIENT_KEY_MAX + 1];
     char run_id[CLIENT_KEY_MAX + 1];
     int rank;
@@ -66,8 +76,10 @@ enum client_step_state {
 
 struct adtopk_context {
     uint32_t *here; /* a page that a forked child finds wiped */
+    const struct client_transport *transport;
+    struct client_remote *remote; /* what remote.c keeps */
     int socket;
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    char address[CLIENT_ADDRESS_SIZE];
     int rank, world_size;
     bool committed;
     struct error error;   /* of the last call */

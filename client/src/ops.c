@@ -1,7 +1,7 @@
 /* Plain collective operations, in pieces that fit the operation area, one at a time. */
 #include <string.h>
 
-#include "client/src/context.h"
+#include "client/src/transport.h"
 
 #define OPS_MAX_BYTES ((size_t)PTRDIFF_MAX) /* no object in C is larger */
 
@@ -22,10 +22,10 @@ static enum adtopk_status ops_piece(
         .number = context->operation,
         .root = (uint32_t)root,
         .size = size};
-    enum adtopk_status status = client_submit(context, &entry);
+    enum adtopk_status status = context->transport->submit(context, &entry);
 
     if (status == ADTOPK_OK) {
-        status = client_wait(context, ops_is_done, context->operation);
+        status = context->transport->wait(context, ops_is_done, context->operation);
     }
     context->operation++;
     return status;

@@ -110,21 +110,30 @@ static enum adtopk_status options_run_id(
     return options_key(to, "run id", "0", err);
 }
 
-static enum adtopk_status options_path(
+static enum adtopk_status options_address(
     const char *address, struct client_options *resolved, struct error *err)
 {
+    const bool local = strncmp(address, "unix:", strlen("unix:")) == 0;
     const char *path = address + strlen("unix:");
 
-    if (strncmp(address, "unix:", strlen("unix:")) != 0) {
+    if (!local && strncmp(address, "tcp://", strlen("tcp://")) != 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "the address \"%.100s\" does not begin with \"unix:\"", address);
+            "the address \"%.100s\" does not begin with \"unix:\" or \"tcp://\"", address);
     }
-    if (path[0] == '\0' || strlen(path) >= sizeof resolved->path) {
+    if (local && (path[0] == '\0' || strlen(path) >= sizeof resolved->path)) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
             "the path in the address \"%.120s\" has %zu bytes; 1 to %zu are allowed", address,
             strlen(path), sizeof resolved->path - 1);
     }
-    memcpy(resolved->path, path, strlen(path) + 1);
+    if (strlen(address) >= sizeof resolved->address) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "the address \"%.60s...\" has %zu bytes; %zu are allowed", address, strlen(address),
+            sizeof resolved->address - 1);
+    }
+    memcpy(resolved->address, address, strlen(address) + 1);
+    if (local) {
+        memcpy(resolved->path, path, strlen(path) + 1);
+    }
     return ADTOPK_OK;
 }
 
@@ -184,7 +193,7 @@ enum adtopk_status client_options_resolve(
 
     options = options != NULL ? options : &none;
     memset(resolved, 0, sizeof *resolved);
-    status = options_path(
+    status = options_address(
         options_text(options->address, "ADTOPK_ADDRESS", OPTIONS_ADDRESS), resolved, err);
     if (status == ADTOPK_OK) {
         const char *job = options_text(options->job, "ADTOPK_JOB", "default");
@@ -200,6 +209,8 @@ enum adtopk_status client_options_resolve(
         status = error_set(
             err, ADTOPK_ERR_ARGUMENT, "connect_timeout_ms is %d", options->connect_timeout_ms);
     }
+    resolved->key_file = options_text(options->key_file, "ADTOPK_KEY_FILE", NULL);
+    resolved->server_key = options_text(options->server_key, "ADTOPK_SERVER_KEY", NULL);
     resolved->policy = options->policy != NULL ? options->policy : "";
     resolved->connect_timeout_ms =
         options->connect_timeout_ms != 0 ? options->connect_timeout_ms : OPTIONS_CONNECT_MS;

@@ -2,10 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "client/src/context.h"
+#include "client/src/transport.h"
 
 #define SESSION_ANSWER_MS 30000 /* for what the daemon answers at once */
 #define SESSION_BYE_MS 10000
@@ -30,46 +28,10 @@ static uint32_t *session_mark(struct error *err)
     return here;
 }
 
-/* Maps a descriptor of a reply, which must hold at least `least` bytes. */
-static enum adtopk_status session_map(adtopk_context *context, const struct client_reply *reply,
-    unsigned index, int protection, uint64_t least, struct client_mapping *mapping)
-{
-    struct stat status;
-    void *bytes;
-
-    if (index >= reply->descriptors || fstat(reply->descriptor[index], &status) != 0 ||
-        (uint64_t)status.st_size < least) {
-        return client_fail(context, ADTOPK_ERR_PROTOCOL,
-            "the daemon at unix:%s shared no memory, or too little (%llu bytes wanted)",
-            context->path, (unsigned long long)least);
-    }
-    bytes = mmap(NULL, (size_t)status.st_size, protection, MAP_SHARED, reply->descriptor[index], 0);
-    if (bytes == MAP_FAILED) {
-        return client_fail(context, ADTOPK_ERR_MEMORY, "cannot map %llu bytes shared by the daemon",
-            (unsigned long long)status.st_size);
-    }
-    mapping->bytes = bytes;
-    mapping->size = (uint64_t)status.st_size;
-    return ADTOPK_OK;
-}
-
-static void session_unmap(struct client_mapping *mapping)
-{
-    if (mapping->bytes != NULL) {
-        (void)munmap(mapping->bytes, mapping->size);
-    }
-}
-
 static void session_free(adtopk_context *context)
 {
-    session_unmap(&context->ring_map);
-    session_unmap(&context->page_map);
-    session_unmap(&context->gradients);
-    session_unmap(&context->results);
-    if (context->socket >= 0) {
-        (void)close(context->socket);
-    }
     if (context->here != NULL) {
+        context->transport->close(context, !client_is_elsewhere(context));
         (void)munmap(context->here, 4096);
     }
     free(context->tensor);
@@ -89,7 +51,7 @@ static enum adtopk_status session_expect(adtopk_context *context, const struct c
             reply->message->error->text);
     }
     return client_fail(context, ADTOPK_ERR_PROTOCOL,
-        "the daemon at unix:%s sent reply %d instead of %s%s", context->path,
+        "the daemon at %s sent reply %d instead of %s%s", context->address,
         (int)reply->message->kind_case, wanted,
         context->ring.page == NULL ? " (this may be the control socket)" : "");
 }
@@ -116,38 +78,25 @@ static enum adtopk_status session_hello(
     open.policy = policy;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;
     request.open = &open;
-    status = client_send(context, &request);
+    status = context->transport->send(context, &request);
     free(policy);
     return status;
 }
 
-static enum adtopk_status session_opened(adtopk_context *context)
+/* Takes the reply of the given kind, and what belongs to it. */
+static enum adtopk_status session_take(adtopk_context *context, int timeout_ms,
+    Adtopk__LocalReply__KindCase kind, const char *wanted,
+    enum adtopk_status (*take)(adtopk_context *context, const struct client_reply *reply))
 {
     struct client_reply reply;
-    enum adtopk_status status =
-        client_receive(context, SESSION_ANSWER_MS, "answer to adtopk_open()", &reply);
+    enum adtopk_status status = context->transport->receive(context, timeout_ms, wanted, &reply);
 
     if (status != ADTOPK_OK) {
         return status;
     }
-    status = session_expect(
-        context, &reply, ADTOPK__LOCAL_REPLY__KIND_OPENED, "an answer to adtopk_open()");
+    status = session_expect(context, &reply, kind, wanted);
     if (status == ADTOPK_OK) {
-        status = session_map(context, &reply, 0, PROT_READ | PROT_WRITE, sizeof(struct local_ring),
-            &context->ring_map);
-    }
-    if (status == ADTOPK_OK) {
-        status = session_map(context, &reply, 1, PROT_READ,
-            sizeof(struct local_page) + CLIENT_MAX_TENSORS * sizeof(uint64_t), &context->page_map);
-    }
-    if (status == ADTOPK_OK) {
-        context->ring.ring = context->ring_map.bytes;
-        context->ring.page = context->page_map.bytes;
-        if (context->ring.page->version != LOCAL_VERSION) {
-            status = client_fail(context, ADTOPK_ERR_PROTOCOL,
-                "the daemon's memory has version %u, the library's %u", context->ring.page->version,
-                LOCAL_VERSION);
-        }
+        status = take(context, &reply);
     }
     client_reply_drop(&reply);
     return status;
@@ -161,15 +110,13 @@ static adtopk_context *session_new(const struct client_options *options, struct 
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a context");
         return NULL;
     }
-    memcpy(context->path, options->path, sizeof context->path);
+    memcpy(context->address, options->address, sizeof context->address);
+    context->transport = options->path[0] != '\0' ? &client_local : &client_remote;
     context->rank = options->rank;
     context->world_size = options->world_size;
     context->socket = -1;
     context->here = session_mark(err);
-    if (context->here != NULL) {
-        context->socket = client_connect(options->path, options->connect_timeout_ms, err);
-    }
-    if (context->socket < 0) {
+    if (context->here == NULL || context->transport->connect(context, options, err) != ADTOPK_OK) {
         session_free(context);
         return NULL;
     }
@@ -196,7 +143,8 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
     }
     status = session_hello(opened, &resolved);
     if (status == ADTOPK_OK) {
-        status = session_opened(opened);
+        status = session_take(opened, SESSION_ANSWER_MS, ADTOPK__LOCAL_REPLY__KIND_OPENED,
+            "answer to adtopk_open()", opened->transport->opened);
     }
     if (status != ADTOPK_OK) {
         *err = opened->error;
@@ -225,77 +173,15 @@ static enum adtopk_status session_simple(
     } else {
         request.leave = &leave;
     }
-    return client_send(context, &request);
+    return context->transport->send(context, &request);
 }
 
-static enum adtopk_status session_take_arena(adtopk_context *context)
+static enum adtopk_status session_take_ready(
+    adtopk_context *context, const struct client_reply *reply)
 {
-    struct client_reply reply;
-    enum adtopk_status status = client_receive(context, -1, "gradient arena", &reply);
-
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    status = session_expect(context, &reply, ADTOPK__LOCAL_REPLY__KIND_ARENA, "a gradient arena");
-    if (status == ADTOPK_OK) {
-        status = session_map(context, &reply, 0, PROT_READ | PROT_WRITE, reply.message->arena->size,
-            &context->gradients);
-    }
-    client_reply_drop(&reply);
-    return status;
-}
-
-/* Where everything lies, from the table at the start of the results; checked against both. */
-static enum adtopk_status session_take_layout(adtopk_context *context)
-{
-    const struct local_results *table = context->results.bytes;
-    const uint64_t in = context->gradients.size, out = context->results.size;
-    bool right = table->tensors == context->tensors &&
-                 table->op_gradient_offset <= in - CLIENT_OP_SIZE && in >= CLIENT_OP_SIZE &&
-                 table->op_result_offset <= out - CLIENT_OP_SIZE && out >= CLIENT_OP_SIZE;
-
-    for (uint32_t i = 0; right && i < context->tensors; i++) {
-        struct client_tensor *tensor = &context->tensor[i];
-        const uint64_t gradient = table->tensor[i].gradient_offset;
-        const uint64_t update = table->tensor[i].update_offset;
-
-        right = gradient % 64 == 0 && update % 8 == 0 && gradient <= in &&
-                tensor->bytes <= in - gradient && update <= out &&
-                sizeof(struct local_update) <= out - update;
-        tensor->gradient = (uint8_t *)context->gradients.bytes + gradient;
-        tensor->update =
-            (const struct local_update *)(const void *)((const uint8_t *)table + update);
-    }
-    if (!right) {
-        return client_fail(context, ADTOPK_ERR_PROTOCOL,
-            "the daemon's table of tensors does not fit what was registered");
-    }
-    context->op_in = (uint8_t *)context->gradients.bytes + table->op_gradient_offset;
-    context->op_out = (const uint8_t *)table + table->op_result_offset;
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status session_take_ready(adtopk_context *context)
-{
-    const uint64_t least = sizeof(struct local_results) +
-                           context->tensors * sizeof(((struct local_results *)0)->tensor[0]);
-    struct client_reply reply;
-    enum adtopk_status status = client_receive(context, -1, "start", &reply);
-
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    status = session_expect(context, &reply, ADTOPK__LOCAL_REPLY__KIND_READY, "the start");
-    if (status == ADTOPK_OK) {
-        status = session_map(context, &reply, 0, PROT_READ, least, &context->results);
-    }
-    if (status == ADTOPK_OK) {
-        context->step = reply.message->ready->step;
-        context->operation = reply.message->ready->operation;
-        status = session_take_layout(context);
-    }
-    client_reply_drop(&reply);
-    return status;
+    context->step = reply->message->ready->step;
+    context->operation = reply->message->ready->operation;
+    return context->transport->ready(context, reply);
 }
 
 enum adtopk_status adtopk_commit(adtopk_context *context)
@@ -312,14 +198,16 @@ enum adtopk_status adtopk_commit(adtopk_context *context)
         status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_COMMIT);
     }
     if (status == ADTOPK_OK) {
-        status = session_take_arena(context);
+        status = session_take(context, -1, ADTOPK__LOCAL_REPLY__KIND_ARENA, "gradient arena",
+            context->transport->arena);
     }
     if (status != ADTOPK_OK) {
         return status;
     }
     status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_MAPPED);
     if (status == ADTOPK_OK) {
-        status = session_take_ready(context);
+        status =
+            session_take(context, -1, ADTOPK__LOCAL_REPLY__KIND_READY, "start", session_take_ready);
     }
     context->committed = status == ADTOPK_OK;
     return status;
@@ -335,7 +223,7 @@ static void session_leave(adtopk_context *context)
     while (waiting) {
         struct client_reply reply;
 
-        if (client_receive(context, SESSION_BYE_MS, "goodbye", &reply) != ADTOPK_OK) {
+        if (context->transport->receive(context, SESSION_BYE_MS, "goodbye", &reply) != ADTOPK_OK) {
             return;
         }
         waiting = reply.message->kind_case != ADTOPK__LOCAL_REPLY__KIND_BYE;

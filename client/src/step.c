@@ -1,7 +1,7 @@
 /* Steps: push, end, wait. The library keeps the step's number and what was pushed in it. */
 #include <string.h>
 
-#include "client/src/context.h"
+#include "client/src/transport.h"
 
 /* The first act of a step: the last one's updates are released. */
 static enum adtopk_status step_begin(adtopk_context *context, const char *call)
@@ -43,7 +43,7 @@ enum adtopk_status adtopk_push(adtopk_context *context, uint32_t tensor, const v
     }
     entry.number = context->step;
     pushed->pushed = context->step + 1;
-    return client_submit(context, &entry);
+    return context->transport->submit(context, &entry);
 }
 
 enum adtopk_status adtopk_step_end(adtopk_context *context)
@@ -63,7 +63,7 @@ enum adtopk_status adtopk_step_end(adtopk_context *context)
     }
     context->step_state = CLIENT_STEP_ENDED;
     entry.number = context->step;
-    return client_submit(context, &entry);
+    return context->transport->submit(context, &entry);
 }
 
 /* True if the tensor's round of this step is delivered. */
@@ -86,12 +86,12 @@ static enum adtopk_status step_await_tensor(adtopk_context *context, uint32_t te
     }
     if (awaited->posted != context->step + 1) {
         awaited->posted = context->step + 1;
-        status = client_submit(context, &entry);
+        status = context->transport->submit(context, &entry);
         if (status != ADTOPK_OK) {
             return status;
         }
     }
-    return client_wait(context, step_is_delivered, tensor);
+    return context->transport->wait(context, step_is_delivered, tensor);
 }
 
 enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor)
@@ -140,7 +140,7 @@ enum adtopk_status adtopk_step_wait(adtopk_context *context)
         status = adtopk_step_end(context);
     }
     if (status == ADTOPK_OK) {
-        status = client_wait(context, step_is_done, context->step);
+        status = context->transport->wait(context, step_is_done, context->step);
     }
     if (status != ADTOPK_OK) {
         return status;

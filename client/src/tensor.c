@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/src/context.h"
+#include "client/src/transport.h"
 #include "proto/utf8.h"
 
 #define TENSOR_BATCH_BYTES 40000 /* of messages that may have 60,000 */
@@ -205,7 +205,7 @@ static enum adtopk_status tensor_send_batch(
     batch.tensors = pointer;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_REGISTER;
     request.register_ = &batch;
-    status = client_send(context, &request);
+    status = context->transport->send(context, &request);
     context->sent += (uint32_t)batch.n_tensors;
     return status;
 }

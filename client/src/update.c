@@ -1,16 +1,5 @@
-/* Reading updates out of the result arena. */
-#include "client/src/context.h"
-
-/* A part of the result arena, or NULL if it does not lie inside. */
-static const void *update_part(const adtopk_context *context, uint64_t offset, uint64_t count)
-{
-    const uint64_t size = context->results.size;
-
-    if (offset > size || count > (size - offset) / sizeof(float) || offset % sizeof(float) != 0) {
-        return NULL;
-    }
-    return (const uint8_t *)context->results.bytes + offset;
-}
+/* Reading updates. */
+#include "client/src/transport.h"
 
 static enum adtopk_status update_check_state(
     adtopk_context *context, const struct client_tensor *tensor)
@@ -37,7 +26,6 @@ enum adtopk_status adtopk_update(
 {
     enum adtopk_status status = client_enter_tensor(context, "adtopk_update()", tensor, true);
     struct adtopk_update found = {0};
-    struct local_update from;
 
     if (status == ADTOPK_OK && update == NULL) {
         status = client_refuse(context, ADTOPK_ERR_ARGUMENT, "update is NULL");
@@ -48,16 +36,8 @@ enum adtopk_status adtopk_update(
     if (status != ADTOPK_OK) {
         return status;
     }
-    from = *context->tensor[tensor].update;
     found.numel = context->tensor[tensor].numel;
-    if ((from.forms & LOCAL_FORM_LIST) != 0 && from.index_offset != 0) {
-        found.count = from.count;
-        found.index = update_part(context, from.index_offset, from.count);
-        found.value = update_part(context, from.value_offset, from.count);
-    }
-    if ((from.forms & LOCAL_FORM_DENSE) != 0 && from.dense_offset != 0) {
-        found.dense = update_part(context, from.dense_offset, found.numel);
-    }
+    context->transport->update(context, tensor, &found);
     if ((found.index == NULL || found.value == NULL) && found.dense == NULL) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
             "the daemon's update of tensor \"%s\" lies outside its arena",

@@ -36,7 +36,8 @@ struct core;
 /* One piece of compute. The driver calls run() once, on any thread, and hands it back. */
 struct compute {
     void (*run)(struct compute *compute);
-    uint64_t bytes; /* memory it will move, about: small ones are cheaper inline */
+    uint64_t bytes;  /* memory it will move, about: small ones are cheaper inline */
+    unsigned thread; /* set by the driver: who runs it, below core_config.threads */
 };
 
 /* A session is one rank's connection to this daemon; the driver numbers them, never reusing a
@@ -190,6 +191,9 @@ struct core_config {
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);
     void *transmit_context;
+    /* Threads that run computes, if a pass that is cut short with the daemon is to be repeated from
+     * the store; 0: the store ends with the daemon. */
+    unsigned threads;
     uint64_t segment;   /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
     const char *policy; /* JSON: the default policy; NULL for the built-in one */
     /* One line per decision, for traces and failed tests; may be NULL. */

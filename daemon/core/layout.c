@@ -41,18 +41,23 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
 
 /* ------------------------------------------------------------------ residuals */
 
-/* Elements of a residual with its padding. */
+/* A residual and the progress of the passes over it, counted in elements. */
 static uint64_t padded(const struct tensor *tensor)
 {
     return align(tensor->numel * sizeof(float)) / sizeof(float);
 }
 
-static uint64_t all_padded(const struct job *job)
+static uint64_t slot(const struct tensor *tensor)
+{
+    return padded(tensor) + align(progress_size(tensor->numel)) / sizeof(float);
+}
+
+static uint64_t all_slots(const struct job *job)
 {
     uint64_t elements = 0;
 
     for (uint32_t t = 0; t < job->tensors; t++) {
-        elements += padded(&job->tensor[t]);
+        elements += slot(&job->tensor[t]);
     }
     return elements;
 }
@@ -70,14 +75,42 @@ static uint64_t digest(const struct job *job)
     return hash;
 }
 
+uint64_t layout_number(uint32_t t, unsigned rank)
+{
+    return (uint64_t)t << 32 | rank;
+}
+
+/* Puts back what computes were just changing when the daemon was killed. */
+static enum adtopk_status recover(struct job *job, struct error *err)
+{
+    for (unsigned j = 0; j < job->core->config.threads; j++) {
+        uint64_t number;
+        uint32_t t;
+        unsigned rank;
+        if (!journal_pending(&job->journal[j], &number)) {
+            continue;
+        }
+        t = (uint32_t)(number >> 32);
+        rank = (unsigned)(number & UINT32_MAX);
+        if (t >= job->tensors || rank >= (job->more != NULL ? job->ranks : 1) ||
+            !journal_recover(&job->journal[j], layout_residual(job, t, rank), job->tensor[t].numel,
+                layout_progress(job, t, rank))) {
+            return error_set(
+                err, ADTOPK_ERR_LOST, "the store of job '%s' is damaged", job->key.name);
+        }
+    }
+    return ADTOPK_OK;
+}
+
 enum adtopk_status layout_store(struct job *job, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
+    uint64_t size = store_size(job->tensors, all_slots(job));
     bool existing;
     float *residual;
 
-    job->store = memory->store(
-        memory->context, job->id, 0, store_size(job->tensors, all_padded(job)), &existing, err);
+    job->store = memory->store(memory->context, job->id, 0,
+        align(size) + job->core->config.threads * sizeof(struct journal), &existing, err);
     if (job->store == NULL) {
         return err->code;
     }
@@ -92,15 +125,19 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
         job->counters.elements += tensor->numel;
         tensor->store = &job->store->tensor[t];
         tensor->residual = residual;
-        residual += padded(tensor);
+        residual += slot(tensor);
     }
-    return job->store->more != 0 ? layout_more(job, err) : ADTOPK_OK;
+    job->journal = (struct journal *)(void *)((uint8_t *)job->store + align(size));
+    if (job->store->more != 0 && layout_more(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    return recover(job, err);
 }
 
 enum adtopk_status layout_more(struct job *job, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
-    uint64_t size = all_padded(job) * (job->ranks - 1) * sizeof(float);
+    uint64_t size = all_slots(job) * (job->ranks - 1) * sizeof(float);
     bool existing = false;
 
     if (job->more != NULL || job->ranks < 2) {
@@ -126,9 +163,14 @@ float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
     const struct tensor *tensor = &job->tensor[t];
     uint64_t before = (uint64_t)(tensor->residual - store_residuals(job->store));
 
-    return rank == 0 ? tensor->residual
-                     : (float *)(void *)job->more + before * (job->ranks - 1) +
-                           (rank - 1) * padded(tensor);
+    return rank == 0
+               ? tensor->residual
+               : (float *)(void *)job->more + before * (job->ranks - 1) + (rank - 1) * slot(tensor);
+}
+
+struct progress *layout_progress(const struct job *job, uint32_t t, unsigned rank)
+{
+    return (struct progress *)(void *)(layout_residual(job, t, rank) + padded(&job->tensor[t]));
 }
 
 /* ------------------------------------------------------------------ updates */

@@ -12,6 +12,7 @@
 #include "daemon/core/machine.h"
 #include "daemon/core/policy.h"
 #include "daemon/core/store.h"
+#include "kernels/cpu/journal.h"
 #include "proto/local.h"
 
 struct job;
@@ -153,6 +154,8 @@ struct planned {
     uint64_t sent_step;
     struct sparse sent;
     struct sparse *rank_sent;
+    uint64_t fibres; /* ... of the turns that select from each */
+    float *hints;    /* where the selection looks first: one a fibre and residual; NULL: none */
 };
 
 /* What a policy means for the job's tensors. A job has one in force, and while it switches to
@@ -287,7 +290,8 @@ struct job {
     uint64_t op_gradient_offset;
     uint64_t op_result_offset;
 
-    uint8_t *more; /* the store's second part; NULL: no tensor is by rank */
+    struct journal *journal; /* one for each of config.threads */
+    uint8_t *more;           /* the store's second part; NULL: no tensor is by rank */
 
     uint32_t undelivered; /* rounds of the open step */
     struct round op_round;
@@ -297,6 +301,8 @@ struct job {
     bool out_of_memory; /* something could not be sent: fails when the event is over */
     bool untold;        /* it has failed, and the peers could not be told yet */
     struct failure *failure;
+    uint64_t
+        last_steps; /* it fails when so many steps are done, on the other nodes too; 0: at once */
 
     struct fetch *fetches;
 
@@ -352,6 +358,9 @@ bool job_is_ending(const struct core *core, uint64_t id);
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
 void job_fail(struct job *job, const struct error *error, bool tell_peers);
+/* When so many steps are done; at once if that can never be. The peers know. */
+void job_fail_later(struct job *job, const struct error *error, uint64_t steps);
+void job_fail_due(struct job *job); /* a step is done, or never will be */
 void job_tell_failure(struct job *job);
 void job_end(struct job *job);
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way */
@@ -390,6 +399,9 @@ enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, stru
 struct local_update *layout_update(const struct job *job, uint32_t tensor);
 /* The residual of a tensor: the node's is also the first local rank's. */
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
+/* ... and the progress of the passes over it. */
+struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigned rank);
+uint64_t layout_number(uint32_t tensor, unsigned rank); /* the residual's, in journals */
 
 /* plan.c */
 struct plan *plan_create(const struct policy *policy);

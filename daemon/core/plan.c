@@ -13,6 +13,9 @@
 /* The period after which a sparsifier's counts repeat: interleaving alternates. */
 #define TURN_PERIOD 2u
 
+/* Shorter fibres get no hints: they would be more than 1 % of the residual. */
+#define HINTED_LENGTH 128u
+
 struct plan *plan_create(const struct policy *policy)
 {
     struct plan *plan = calloc(1, sizeof(*plan));
@@ -33,6 +36,7 @@ static void planned_free(struct planned *planned, unsigned ranks)
         free(planned->rank_sent[r].value);
     }
     free(planned->rank_sent);
+    free(planned->hints);
 }
 
 void plan_free(struct plan *plan)
@@ -121,6 +125,28 @@ static enum adtopk_status list_alloc(struct sparse *list, uint64_t capacity)
     list->position = malloc((size_t)capacity * sizeof(*list->position));
     list->value = malloc((size_t)capacity * sizeof(*list->value));
     return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+/* Room for the hints of the selection: only contiguous fibres have use for them. */
+static enum adtopk_status hints_alloc(
+    const struct job *job, const struct tensor_shape *shape, struct planned *planned)
+{
+    const struct sparsifier_params *params = &planned->policy.params;
+    const struct sparsifier_ops *ops = planned->policy.sparsifier;
+    unsigned residuals = planned->by_rank ? job->ranks : 1;
+
+    for (uint64_t turn = 0; !planned->dense && turn < TURN_PERIOD; turn++) {
+        struct view view = ops->view(shape, params, turn);
+        if (ops->per_fibre(shape, params, turn) > 0 && view.stride == 1 &&
+            view.length >= HINTED_LENGTH) {
+            planned->fibres = view.fibres > planned->fibres ? view.fibres : planned->fibres;
+        }
+    }
+    if (planned->fibres == 0) {
+        return ADTOPK_OK;
+    }
+    planned->hints = calloc(planned->fibres * residuals, sizeof(*planned->hints));
+    return planned->hints != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
 static enum adtopk_status lists_alloc(
@@ -267,6 +293,9 @@ enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *e
         }
         choose(&job->tensor[t], planned);
         status = lists_alloc(job, job->tensor[t].numel, planned);
+        if (status == ADTOPK_OK) {
+            status = hints_alloc(job, &job->tensor[t].spec.shape, planned);
+        }
     }
     if (status == ADTOPK_OK) {
         status = make_rounds(job, plan);

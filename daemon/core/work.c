@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "kernels/cpu/fused.h"
 
 static struct work *work_of(struct compute *compute)
 {
@@ -38,29 +39,57 @@ static const void **gradients_of(const struct job *job, uint32_t t)
     return gradient;
 }
 
-/* Adds (or takes back) the step's gradients. Returns the number of non-finite elements. */
-static uint64_t compensate(const struct job *job, uint32_t t, const void *const *gradient,
-    uint64_t (*pass)(float *, const void *const *, unsigned, enum dtype, uint64_t, double[2]))
+/* One pass over one residual: the gradients are added (or withdrawn), and with `out` the largest
+ * entries selected. A pass that was made before adds nothing again and selects the same. */
+static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
+    const void *const *gradients, unsigned count, bool withdraw, struct sparse *out)
 {
-    struct tensor *tensor = &job->tensor[t];
-    uint64_t nonfinite = 0;
+    const struct job *job = work->job;
+    const struct tensor *tensor = &job->tensor[t];
+    const struct planned *planned = &job->plan->tensor[t];
+    const struct tensor_shape *shape = &tensor->spec.shape;
+    const struct sparsifier_params *params = &planned->policy.params;
+    const struct sparsifier_ops *ops = planned->policy.sparsifier;
+    uint64_t turn = tensor->store->turn;
+    uint64_t per_fibre = out != NULL ? ops->per_fibre(shape, params, turn) : 0;
+    struct fused fused = {
+        .residual = layout_residual(job, t, rank),
+        .view = out != NULL ? ops->view(shape, params, turn)
+                            : (struct view){.fibres = 1, .length = tensor->numel, .stride = 1},
+        .k = out == NULL     ? 0
+             : per_fibre > 0 ? per_fibre
+                             : ops->count(shape, params, turn),
+        .per_fibre = per_fibre > 0,
+        .withdraw = withdraw,
+        .gradients = gradients,
+        .count = count,
+        .dtype = tensor->spec.dtype,
+        .id = layout_number(t, rank),
+        .stamp = 2 * job->store->steps_done + (withdraw ? 2 : 1),
+        .progress = layout_progress(job, t, rank),
+        .out = out,
+        .ranges = 1,
+    };
+    size_t size;
+    uint64_t nonfinite;
 
-    if (!job->plan->tensor[t].by_rank) {
-        return pass(tensor->residual, gradient, job->ranks, tensor->spec.dtype, tensor->numel,
-            tensor->store->input);
+    if (planned->hints != NULL && per_fibre > 0 && fused.view.fibres <= planned->fibres) {
+        fused.hints = planned->hints + rank * planned->fibres;
     }
-    for (unsigned r = 0; r < job->ranks; r++) {
-        nonfinite += pass(layout_residual(job, t, r), &gradient[r], 1, tensor->spec.dtype,
-            tensor->numel, tensor->store->input);
+    size = fused_scratch(&fused.view, fused.k, fused.per_fibre, 1);
+    fused.scratch = aligned_alloc(64, (size + 63) / 64 * 64);
+    if (fused.scratch == NULL) {
+        return ADTOPK_ERR_MEMORY;
     }
-    return nonfinite;
-}
-
-static uint64_t withdraw_pass(float *acc, const void *const *gradients, unsigned count,
-    enum dtype dtype, uint64_t n, double sums[2])
-{
-    withdraw(acc, gradients, count, dtype, n, sums);
-    return 0;
+    fused_start(&fused, tensor->store->input);
+    fused_range(
+        &fused, 0, job->core->config.threads > 0 ? &job->journal[work->compute.thread] : NULL);
+    nonfinite = fused_finish(&fused, tensor->store->input);
+    free(fused.scratch);
+    if (!withdraw && nonfinite > 0) {
+        tensor->store->nonfinite = 1;
+    }
+    return ADTOPK_OK;
 }
 
 static void quantise(const struct tensor_policy *policy, struct sparse *list)
@@ -101,59 +130,49 @@ static enum adtopk_status merge_ranks(const struct job *job, struct planned *pla
     return ADTOPK_OK;
 }
 
-/* Selects from the accumulated residual into planned->sent. Repeatable: changes nothing else. */
-static enum adtopk_status select_tensor(const struct job *job, uint32_t t)
+/* Adds the step's gradients to the tensor's residuals, if they are not in there yet, and selects
+ * what this node contributes into planned->sent. Repeatable. */
+static enum adtopk_status select_tensor(struct work *work, uint32_t t)
 {
-    const struct tensor *tensor = &job->tensor[t];
+    const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
-    const struct tensor_policy *policy = &planned->policy;
-    const struct tensor_shape *shape = &tensor->spec.shape;
-    uint64_t turn = tensor->store->turn;
+    struct store_tensor *store = job->tensor[t].store;
+    const void **gradient = gradients_of(job, t);
     enum adtopk_status status = ADTOPK_OK;
-    void *scratch;
 
-    if (planned->dense) {
-        return ADTOPK_OK;
-    }
-    scratch = malloc(select_scratch(tensor->numel) + 1);
-    if (scratch == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    if (planned->by_rank) {
-        for (unsigned r = 0; r < job->ranks; r++) {
-            policy->sparsifier->select(layout_residual(job, t, r), shape, &policy->params, turn,
-                &planned->rank_sent[r], scratch);
-        }
-        status = merge_ranks(job, planned);
-    } else {
-        policy->sparsifier->select(
-            tensor->residual, shape, &policy->params, turn, &planned->sent, scratch);
-    }
-    free(scratch);
-    quantise(policy, &planned->sent);
-    planned->sent_step = job->store->steps_done + 1;
-    return status;
-}
-
-static enum adtopk_status accumulate_tensor(const struct job *job, uint32_t t)
-{
-    struct tensor *tensor = &job->tensor[t];
-    struct store_tensor *store = tensor->store;
-    const void **gradient;
-
-    if (store->step == job->store->steps_done && store->stage >= STAGE_ACCUMULATED) {
-        return ADTOPK_OK; /* a retry: the gradient is in the residual already */
-    }
-    gradient = gradients_of(job, t);
     if (gradient == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
-    store->nonfinite = compensate(job, t, gradient, accumulate) > 0;
-    store->round_nonfinite = 0;
-    store->step = job->store->steps_done;
-    store->stage = STAGE_ACCUMULATED;
+    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store->nonfinite = 0;
+        store->round_nonfinite = 0;
+    }
+    for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
+        status = pass(work, t, r, &gradient[r], 1, false, &planned->rank_sent[r]);
+    }
+    if (status == ADTOPK_OK && planned->by_rank) {
+        status = merge_ranks(job, planned);
+    } else if (!planned->by_rank) {
+        status =
+            pass(work, t, 0, gradient, job->ranks, false, planned->dense ? NULL : &planned->sent);
+    }
     free(gradient);
-    return ADTOPK_OK;
+    if (status == ADTOPK_OK && !planned->dense) {
+        quantise(&planned->policy, &planned->sent);
+        planned->sent_step = job->store->steps_done + 1;
+    }
+    return status;
+}
+
+/* The gradients are in the residuals: what is wrong with them is known. */
+static void accumulated(const struct job *job, uint32_t t)
+{
+    struct store_tensor *store = job->tensor[t].store;
+
+    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store->step = job->store->steps_done;
+        store->stage = STAGE_ACCUMULATED;
+    }
 }
 
 void work_select(struct compute *compute)
@@ -165,10 +184,11 @@ void work_select(struct compute *compute)
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         struct exchange_tensor *entry = &round->exchange.tensor[i];
-        if (accumulate_tensor(job, t) != ADTOPK_OK || select_tensor(job, t) != ADTOPK_OK) {
+        if (select_tensor(work, t) != ADTOPK_OK) {
             (void)no_memory(work, "select");
             return;
         }
+        accumulated(job, t);
         round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
         entry->acc = job->tensor[t].residual;
         entry->sent = job->plan->tensor[t].sent;
@@ -376,8 +396,9 @@ static void settle_dense(const struct job *job, uint32_t t)
     }
 }
 
-static enum adtopk_status settle_tensor(struct job *job, uint32_t t)
+static enum adtopk_status settle_tensor(struct work *work, uint32_t t)
 {
+    struct job *job = work->job;
     struct tensor *tensor = &job->tensor[t];
     struct planned *planned = &job->plan->tensor[t];
     struct payload_shape shape = {0};
@@ -389,7 +410,7 @@ static enum adtopk_status settle_tensor(struct job *job, uint32_t t)
         return ADTOPK_OK;
     }
     shape = plan_shape(job, t);
-    if (planned->sent_step != job->store->steps_done + 1 && select_tensor(job, t) != ADTOPK_OK) {
+    if (planned->sent_step != job->store->steps_done + 1 && select_tensor(work, t) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY; /* a restarted daemon selects what it had sent again */
     }
     if (accepted_entries(job, t, planned->policy.sparse_collective, &accepted) != ADTOPK_OK) {
@@ -409,16 +430,18 @@ static enum adtopk_status settle_tensor(struct job *job, uint32_t t)
     return planned->by_rank && next == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_OK;
 }
 
-static enum adtopk_status withdraw_tensor(struct job *job, uint32_t t)
+static enum adtopk_status withdraw_tensor(struct work *work, uint32_t t)
 {
+    const struct job *job = work->job;
+    bool by_rank = job->plan->tensor[t].by_rank;
     const void **gradient = gradients_of(job, t);
+    enum adtopk_status status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 
-    if (gradient == NULL) {
-        return ADTOPK_ERR_MEMORY;
+    for (unsigned r = 0; status == ADTOPK_OK && r < (by_rank ? job->ranks : 1); r++) {
+        status = pass(work, t, r, &gradient[r], by_rank ? 1 : job->ranks, true, NULL);
     }
-    (void)compensate(job, t, gradient, withdraw_pass);
     free(gradient);
-    return ADTOPK_OK;
+    return status;
 }
 
 void work_settle(struct compute *compute)
@@ -432,7 +455,7 @@ void work_settle(struct compute *compute)
         if (store->stage == STAGE_SETTLED) {
             continue; /* a restarted daemon goes on where it was cut off */
         }
-        if ((withdrawn ? withdraw_tensor(job, t) : settle_tensor(job, t)) != ADTOPK_OK) {
+        if ((withdrawn ? withdraw_tensor(work, t) : settle_tensor(work, t)) != ADTOPK_OK) {
             (void)no_memory(work, "settle");
             return;
         }

@@ -16,7 +16,7 @@ size_t rows_capacity(uint64_t length, uint64_t k)
 }
 
 /* The margin at first, and within which bounds it adapts. */
-static const float margin_first = 0.05f;
+static const float margin_first = 0.01f;
 static const float margin_least = 0.002f;
 static const float margin_most = 0.5f;
 

@@ -77,6 +77,7 @@ class Daemon:
         self.log_path = os.path.join(directory, f"node{node}.log")
         self.ready_path = os.path.join(directory, f"node{node}.ready")
         self.process = None
+        self.remote_port = None  # for trainers without a daemon, if the settings say whose they are
         self.ready = None  # the socket to which the daemon says READY=1 and STOPPING=1
 
     def configure(self, ports, settings, keys=()):
@@ -92,6 +93,9 @@ class Daemon:
                 peer["key"] = keys[peer["node"]][1]
         if settings.get("data_protection") == "none":
             document["bulk_listen"] = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+        if "trainers_owner" in settings or "trainers" in settings:
+            self.remote_port = free_ports(1)[0]
+            document["trainers_listen"] = f"tcp://127.0.0.1:{self.remote_port}"
         document.update(settings)
         with open(self.config, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=1)
@@ -232,7 +236,10 @@ class Cluster:
         self.daemons[node].start(self.timeout)
 
     def address(self, node):
-        """What a trainer on that node gives as $ADTOPK_ADDRESS."""
+        """What a trainer on that node gives as $ADTOPK_ADDRESS; node "r0": one on a machine without
+        a daemon, which uses node 0's."""
+        if isinstance(node, str):
+            return f"tcp://127.0.0.1:{self.daemons[int(node[1:])].remote_port}"
         return "unix:" + self.daemons[node].socket
 
     def ask(self, node, *command):

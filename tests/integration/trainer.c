@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/keyfile.h"
 #include "tests/integration/gradients.h"
 
 #define TRAINER_MAX_TENSORS 4096
@@ -72,6 +73,25 @@ static bool trainer_open(struct trainer *trainer, char **word)
 
     trainer->source.rank = strtoull(word[4], NULL, 10);
     return trainer_done(trainer, adtopk_open(&options, &trainer->context));
+}
+
+/* "-" where there are no keys. */
+static bool trainer_keys(struct trainer *trainer, char **word)
+{
+    (void)trainer;
+    return setenv("ADTOPK_KEY_FILE", strcmp(word[1], "-") != 0 ? word[1] : "", 1) == 0 &&
+           setenv("ADTOPK_SERVER_KEY", strcmp(word[2], "-") != 0 ? word[2] : "", 1) == 0 &&
+           printf("ok\n") > 0;
+}
+
+static bool trainer_keygen(struct trainer *trainer, char **word)
+{
+    char key[KEYFILE_KEY_SIZE];
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)trainer;
+    return keyfile_generate(word[1], key, &err) == ADTOPK_OK ? printf("ok %s\n", key) > 0
+                                                             : trainer_refuse(err.text);
 }
 
 static unsigned trainer_forms(const char *word)
@@ -438,6 +458,8 @@ static const struct trainer_command {
     bool (*run)(struct trainer *trainer, char **word);
     const char *help;
 } trainer_commands[] = {
+    {"keygen", 1, trainer_keygen, "PATH: a new pair of keys; answers with the public one"},
+    {"keys", 2, trainer_keys, "FILE|- SERVER_KEY|-: for a daemon on another machine"},
     {"open", 6, trainer_open, "ADDRESS JOB RUN RANK WORLD POLICY|-"},
     {"totals", 0, trainer_totals, "before commit: sums element by element are kept"},
     {"tensor", 4, trainer_register, "NAME f32|f16|bf16 list|dense|both SIZExSIZE..."},

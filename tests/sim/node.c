@@ -276,6 +276,7 @@ void node_start(struct world *world, unsigned number)
             .release_job = memory_release_job},
         .transmit = node_transmit,
         .transmit_context = node,
+        .threads = 1,
         .segment = 1 + world->scenario.seed % 200,
         .policy = world->scenario.policy,
         .moved = coverage_move,

@@ -134,6 +134,9 @@ static uint64_t bench_run(struct bench *bench)
     struct fused *pass = &bench->pass;
     const unsigned shift = (unsigned)random_below(pass->ranges);
     pass->out = &bench->out;
+    if (random_below(3) == 0) {
+        return fused_run(pass, bench->journal, bench->sums);
+    }
     fused_start(pass, bench->sums);
     for (unsigned r = 0; r < pass->ranges; r++) {
         fused_range(pass, (r + shift) % pass->ranges, random_below(2) == 0 ? bench->journal : NULL);

@@ -301,7 +301,7 @@ static void test_other_version(void **state)
 {
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
-    adtopk_context context = {.path = ""};
+    adtopk_context context = {.address = ""};
     struct client_reply reply;
     char text[] = "x";
 

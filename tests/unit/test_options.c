@@ -14,7 +14,8 @@
 static const char *const variables[] = {"ADTOPK_ADDRESS", "ADTOPK_JOB", "ADTOPK_RUN_ID", "RANK",
     "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_PROCID",
     "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-    "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"};
+    "PMI_RANK", "PMI_SIZE", "ADTOPK_KEY_FILE", "ADTOPK_SERVER_KEY", "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid"};
 
 static int clean_environment(void **state)
 {
@@ -134,6 +135,21 @@ static void test_adtopk_variables(void **state)
     assert_int_equal(options.rank, 0);
 }
 
+static void test_remote_address(void **state)
+{
+    const struct adtopk_options given = {.address = "tcp://10.0.0.1:7500", .key_file = "/k"};
+    struct client_options options;
+
+    (void)state;
+    set("ADTOPK_KEY_FILE", "/other");
+    set("ADTOPK_SERVER_KEY", "key");
+    options = resolve(&given);
+    assert_string_equal(options.address, "tcp://10.0.0.1:7500");
+    assert_string_equal(options.path, "");
+    assert_string_equal(options.key_file, "/k");
+    assert_string_equal(options.server_key, "key");
+}
+
 static void test_options_win(void **state)
 {
     const struct adtopk_options given = {.address = "unix:/a",
@@ -201,7 +217,7 @@ static void test_places(void **state)
 
 static void test_texts(void **state)
 {
-    char long_key[65], long_id[301], long_path[200] = "unix:/";
+    char long_key[65], long_id[301], long_path[200] = "unix:/", long_address[300];
     struct adtopk_options given = {0};
 
     (void)state;
@@ -228,8 +244,13 @@ static void test_texts(void **state)
     set("ADTOPK_RUN_ID", long_id);
     assert_refused(&given, "ADTOPK_RUN_ID has 100 bytes");
     clean_environment(NULL);
-    given.address = "tcp://1.2.3.4:5";
-    assert_refused(&given, "tcp://1.2.3.4:5");
+    given.address = "http://1.2.3.4:5";
+    assert_refused(&given, "http://1.2.3.4:5");
+    long_address[sizeof long_address - 1] = '\0';
+    memset(long_address, '7', sizeof long_address - 1);
+    memcpy(long_address, "tcp://", 6);
+    given.address = long_address;
+    assert_refused(&given, "299 bytes");
     given.address = "unix:";
     assert_refused(&given, "0 bytes");
     memset(long_path + 6, 'p', 150);
@@ -248,6 +269,7 @@ int main(void)
         cmocka_unit_test_setup(test_slurm, clean_environment),
         cmocka_unit_test_setup(test_open_mpi, clean_environment),
         cmocka_unit_test_setup(test_adtopk_variables, clean_environment),
+        cmocka_unit_test_setup(test_remote_address, clean_environment),
         cmocka_unit_test_setup(test_options_win, clean_environment),
         cmocka_unit_test_setup(test_numbers_are_strict, clean_environment),
         cmocka_unit_test_setup(test_places, clean_environment),

@@ -70,8 +70,8 @@ enum adtopk_form {
  * process that started them). An empty variable counts as not set; a number must be plain digits.
  */
 struct adtopk_options {
-    /** Address of the daemon: "unix:/path". Default: $ADTOPK_ADDRESS, else
-     * "unix:/run/adtopk/adtopkd.sock". */
+    /** Address of the daemon: "unix:/path", or "tcp://host:port" of one on another machine, which
+     * is the slower path. Default: $ADTOPK_ADDRESS, else "unix:/run/adtopk/adtopkd.sock". */
     const char *address;
     /** Name of the job. Default: $ADTOPK_JOB, else "default". At most 63 bytes. */
     const char *job;
@@ -91,6 +91,12 @@ struct adtopk_options {
     /** Milliseconds to wait for the daemon's socket to appear. 0: the default, 10,000; -1: do not
      * wait. */
     int connect_timeout_ms;
+    /** For tcp://: file with this trainer's pair of keys, as adtopkctl keygen writes it. Default:
+     * $ADTOPK_KEY_FILE, else no keys: then nothing is encrypted, and the daemon must allow that. */
+    const char *key_file;
+    /** For tcp://: the daemon's public key, 40 characters (Z85). Needed with key_file. Default:
+     * $ADTOPK_SERVER_KEY. */
+    const char *server_key;
 };
 
 /**

@@ -1,0 +1,357 @@
+/* The daemon on another machine: what is sent to it, and the memory that the library keeps. */
+#include "client/src/remote.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <zmq.h>
+
+#include "client/src/clock.h"
+#include "client/src/transport.h"
+#include "proto/codec.h"
+#include "proto/remote.h"
+
+#define REMOTE_RETRY_MS 10
+#define REMOTE_ALIGN 64u
+
+static enum adtopk_status remote_connect(
+    adtopk_context *context, const struct client_options *options, struct error *err)
+{
+    context->remote = calloc(1, sizeof *context->remote);
+    if (context->remote == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a context");
+    }
+    return client_gate_connect(context->remote, options, err);
+}
+
+/* ---- sending ---- */
+
+static enum adtopk_status remote_gone(adtopk_context *context)
+{
+    return client_fail(
+        context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away", context->address);
+}
+
+/* Sends a message, with its numbers filled in; false if there is no room. */
+static bool remote_try_send(struct client_remote *remote, Adtopk__RemoteRequest *request,
+    const void *part, size_t size, enum adtopk_status *status)
+{
+    const bool counts = request->kind_case != ADTOPK__REMOTE_REQUEST__KIND__NOT_SET;
+    size_t header_size = 0;
+    uint8_t *header;
+    bool sent;
+
+    request->sequence = remote->sent + (counts ? 1 : 0);
+    request->acknowledged = remote->received;
+    header = codec_pack(&request->base, &header_size);
+    if (header == NULL) {
+        *status = ADTOPK_ERR_MEMORY;
+        return false;
+    }
+    if (header_size > REMOTE_HEADER_MAX) {
+        free(header);
+        *status = ADTOPK_ERR_ARGUMENT;
+        return false;
+    }
+    sent = zmq_send(remote->dealer, header, header_size,
+               ZMQ_DONTWAIT | (size > 0 ? ZMQ_SNDMORE : 0)) >= 0;
+    free(header);
+    if (sent && size > 0) {
+        (void)zmq_send(remote->dealer, part, size, ZMQ_DONTWAIT); /* begun is taken whole */
+    }
+    if (sent) {
+        remote->sent = request->sequence;
+        remote->answered = remote->received;
+    }
+    return sent;
+}
+
+/* Takes all that has come, and says that it was taken. */
+static enum adtopk_status remote_progress(adtopk_context *context)
+{
+    struct client_remote *remote = context->remote;
+    enum adtopk_status status = ADTOPK_OK;
+    bool took = true;
+
+    client_gate_look(remote); /* before the messages: those that came before the end count */
+    while (status == ADTOPK_OK && took) {
+        status = client_intake(context, &took);
+        if (remote->received - remote->answered >= REMOTE_ACKNOWLEDGE) {
+            Adtopk__RemoteRequest nothing = ADTOPK__REMOTE_REQUEST__INIT;
+            enum adtopk_status ignored;
+
+            (void)remote_try_send(remote, &nothing, NULL, 0, &ignored);
+        }
+    }
+    return status == ADTOPK_OK && remote->broken ? remote_gone(context) : status;
+}
+
+/* Sends a message once the daemon has taken enough of the earlier ones. */
+static enum adtopk_status remote_send_part(
+    adtopk_context *context, Adtopk__RemoteRequest *request, const void *part, size_t size)
+{
+    struct client_remote *remote = context->remote;
+    enum adtopk_status status = remote_progress(context);
+
+    while (status == ADTOPK_OK) {
+        const bool full = remote->sent - remote->acknowledged >= REMOTE_WINDOW;
+
+        if (!full && remote_try_send(remote, request, part, size, &status)) {
+            return ADTOPK_OK;
+        }
+        if (status == ADTOPK_ERR_MEMORY) {
+            return client_fail(context, status, "no memory for a message");
+        }
+        if (status == ADTOPK_ERR_ARGUMENT) {
+            return client_fail(context, status,
+                "a message to the daemon would have more than %u bytes (is the policy that long?)",
+                REMOTE_HEADER_MAX);
+        }
+        client_gate_wait(remote, full ? -1 : REMOTE_RETRY_MS);
+        status = remote_progress(context);
+    }
+    return status;
+}
+
+static enum adtopk_status remote_send(adtopk_context *context, const Adtopk__LocalRequest *request)
+{
+    Adtopk__RemoteRequest message = ADTOPK__REMOTE_REQUEST__INIT;
+    Adtopk__LocalRequest copy = *request;
+    Adtopk__LocalOpen open;
+
+    if (copy.kind_case == ADTOPK__LOCAL_REQUEST__KIND_OPEN) {
+        open = *copy.open;
+        open.version = REMOTE_VERSION;
+        copy.open = &open;
+    }
+    message.kind_case = ADTOPK__REMOTE_REQUEST__KIND_REQUEST;
+    message.request = &copy;
+    return remote_send_part(context, &message, NULL, 0);
+}
+
+/* ---- answers ---- */
+
+static enum adtopk_status remote_receive(
+    adtopk_context *context, int timeout_ms, const char *wanted, struct client_reply *reply)
+{
+    struct client_remote *remote = context->remote;
+    const uint64_t deadline =
+        client_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
+
+    memset(reply, 0, sizeof *reply);
+    for (;;) {
+        const enum adtopk_status status = remote_progress(context);
+        const uint64_t now = client_now_ns();
+
+        if (remote->reply != NULL) {
+            reply->message = remote->reply->reply;
+            remote->reply->reply = NULL; /* the caller's now */
+            remote->reply->kind_case = ADTOPK__REMOTE_REPLY__KIND__NOT_SET;
+            codec_free(&remote->reply->base);
+            remote->reply = NULL;
+            return ADTOPK_OK;
+        }
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+        if (timeout_ms >= 0 && now >= deadline) {
+            return client_fail(context, ADTOPK_ERR_UNREACHABLE,
+                "the daemon at %s does not answer: no %s in %d ms", context->address, wanted,
+                timeout_ms);
+        }
+        client_gate_wait(remote, timeout_ms >= 0 ? (int)((deadline - now) / 1000000) + 1 : -1);
+    }
+}
+
+static enum adtopk_status remote_opened(adtopk_context *context, const struct client_reply *reply)
+{
+    struct client_remote *remote = context->remote;
+
+    (void)reply;
+    remote->page = calloc(1, sizeof(struct local_page) + CLIENT_MAX_TENSORS * sizeof(uint64_t));
+    context->ring.page = remote->page;
+    return remote->page != NULL
+               ? ADTOPK_OK
+               : client_fail(context, ADTOPK_ERR_MEMORY, "no memory for a context");
+}
+
+static uint64_t remote_align(uint64_t bytes)
+{
+    return (bytes + REMOTE_ALIGN - 1) / REMOTE_ALIGN * REMOTE_ALIGN;
+}
+
+/* Memory for gradients, behind the areas of plain operations. */
+static enum adtopk_status remote_arena(adtopk_context *context, const struct client_reply *reply)
+{
+    struct client_remote *remote = context->remote;
+    uint64_t size = 2 * CLIENT_OP_SIZE;
+    uint8_t *at;
+
+    (void)reply;
+    for (uint32_t i = 0; i < context->tensors; i++) {
+        size += remote_align(context->tensor[i].bytes);
+    }
+    remote->arrival = calloc(context->tensors, sizeof *remote->arrival);
+    at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED || remote->arrival == NULL) {
+        return client_fail(context, ADTOPK_ERR_MEMORY, "no memory for gradients of %llu bytes",
+            (unsigned long long)size);
+    }
+    context->gradients = (struct client_mapping){.bytes = at, .size = size};
+    context->op_in = at;
+    context->op_out = remote->op_out = at + CLIENT_OP_SIZE;
+    at += 2 * CLIENT_OP_SIZE;
+    for (uint32_t i = 0; i < context->tensors; i++) {
+        context->tensor[i].gradient = at;
+        at += remote_align(context->tensor[i].bytes);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status remote_ready(adtopk_context *context, const struct client_reply *reply)
+{
+    struct local_page *page = context->remote->page;
+
+    atomic_store(&page->steps_done, reply->message->ready->step);
+    atomic_store(&page->ops_done, reply->message->ready->operation);
+    return ADTOPK_OK;
+}
+
+/* ---- training ---- */
+
+static enum adtopk_status remote_push(adtopk_context *context, const struct local_entry *entry)
+{
+    const struct client_tensor *tensor = &context->tensor[entry->tensor];
+    Adtopk__RemotePush push = ADTOPK__REMOTE_PUSH__INIT;
+    Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
+    enum adtopk_status status = ADTOPK_OK;
+
+    push.tensor = entry->tensor;
+    push.step = entry->number;
+    request.kind_case = ADTOPK__REMOTE_REQUEST__KIND_PUSH;
+    request.push = &push;
+    while (status == ADTOPK_OK && push.offset < tensor->bytes) {
+        const uint64_t left = tensor->bytes - push.offset;
+        const size_t piece = left < REMOTE_PIECE ? (size_t)left : REMOTE_PIECE;
+
+        status = remote_send_part(
+            context, &request, (const uint8_t *)tensor->gradient + push.offset, piece);
+        push.offset += piece;
+    }
+    return status;
+}
+
+static enum adtopk_status remote_op(adtopk_context *context, const struct local_entry *entry)
+{
+    Adtopk__RemoteOp op = ADTOPK__REMOTE_OP__INIT;
+    Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
+    const bool reduces = entry->tensor == 2, root = entry->root == (uint32_t)context->rank;
+    const bool gives = reduces || (entry->tensor == 1 && root);
+
+    op.number = entry->number;
+    op.kind = entry->tensor;
+    op.root = entry->root;
+    op.size = entry->size;
+    request.kind_case = ADTOPK__REMOTE_REQUEST__KIND_OP;
+    request.op = &op;
+    context->remote->op_bytes = reduces || !gives ? entry->size : 0;
+    return remote_send_part(context, &request, context->op_in, gives ? entry->size : 0);
+}
+
+static enum adtopk_status remote_submit(adtopk_context *context, const struct local_entry *entry)
+{
+    Adtopk__RemoteStepEnd end = ADTOPK__REMOTE_STEP_END__INIT;
+    Adtopk__RemoteWait wait = ADTOPK__REMOTE_WAIT__INIT;
+    Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
+
+    switch (entry->type) {
+    case LOCAL_PUSH: return remote_push(context, entry);
+    case LOCAL_OP: return remote_op(context, entry);
+    case LOCAL_WAIT:
+        wait.tensor = entry->tensor;
+        wait.step = entry->number;
+        request.kind_case = ADTOPK__REMOTE_REQUEST__KIND_WAIT;
+        request.wait = &wait;
+        break;
+    default:
+        end.step = entry->number;
+        request.kind_case = ADTOPK__REMOTE_REQUEST__KIND_STEP_END;
+        request.step_end = &end;
+        break;
+    }
+    return remote_send_part(context, &request, NULL, 0);
+}
+
+static enum adtopk_status remote_wait(adtopk_context *context,
+    bool (*done)(const adtopk_context *context, uint64_t argument), uint64_t argument)
+{
+    for (;;) {
+        const enum adtopk_status status = remote_progress(context);
+
+        /* What was reached before the end counts: the next call returns the failure. */
+        if (done(context, argument)) {
+            return ADTOPK_OK;
+        }
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+        client_gate_wait(context->remote, -1);
+    }
+}
+
+static void remote_update(
+    const adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
+{
+    const struct client_arrival *arrival = &context->remote->arrival[tensor];
+
+    if ((arrival->forms & LOCAL_FORM_LIST) != 0) {
+        update->count = arrival->count;
+        update->index = arrival->index;
+        update->value = arrival->value;
+    }
+    if ((arrival->forms & LOCAL_FORM_DENSE) != 0) {
+        update->dense = arrival->dense;
+    }
+}
+
+/* A forked child has no thread of libzmq's, and the connection is its parent's: it only frees. */
+static void remote_close(adtopk_context *context, bool ours)
+{
+    struct client_remote *remote = context->remote;
+
+    if (remote == NULL) {
+        return;
+    }
+    if (ours) {
+        client_gate_close(remote);
+    }
+    for (uint32_t i = 0; remote->arrival != NULL && i < context->tensors; i++) {
+        free(remote->arrival[i].dense);
+        free(remote->arrival[i].index);
+        free(remote->arrival[i].value);
+    }
+    if (context->gradients.bytes != NULL) {
+        (void)munmap(context->gradients.bytes, context->gradients.size);
+    }
+    if (remote->reply != NULL) {
+        codec_free(&remote->reply->base);
+    }
+    free(remote->arrival);
+    free(remote->page);
+    free(remote);
+}
+
+const struct client_transport client_remote = {
+    .connect = remote_connect,
+    .send = remote_send,
+    .receive = remote_receive,
+    .opened = remote_opened,
+    .arena = remote_arena,
+    .ready = remote_ready,
+    .submit = remote_submit,
+    .wait = remote_wait,
+    .update = remote_update,
+    .close = remote_close,
+};

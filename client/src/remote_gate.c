@@ -1,0 +1,268 @@
+/*
+ * Sockets to a daemon on another machine: a DEALER, and its monitor, which says how the handshake
+ * ended and when the connection broke. libzmq would reconnect without a word; a session does not
+ * survive that, because what was on its way is lost.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include <zmq.h>
+
+#include "client/src/clock.h"
+#include "client/src/remote.h"
+#include "proto/keyfile.h"
+#include "proto/remote.h"
+
+#define GATE_MONITOR "inproc://adtopk-monitor"
+#define GATE_HEARTBEAT_MS 1000
+#define GATE_SILENCE_MS 4000 /* after a heartbeat: the daemon is gone */
+#define GATE_HANDSHAKE_MS 5000
+#define GATE_RETRY_MS 50
+#define GATE_RETRY_MAX_MS 500
+#define GATE_BROKEN_HANDSHAKES 3 /* then it is no accident */
+
+#define GATE_EVENTS                                                                                \
+    (ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED |                       \
+        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                      \
+        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+
+/* ---- opening ---- */
+
+static enum adtopk_status gate_failed(const char *what, const char *address, struct error *err)
+{
+    const int reason = errno;
+
+    return error_set(err, reason == EINVAL ? ADTOPK_ERR_ARGUMENT : ADTOPK_ERR_SYSTEM,
+        "cannot connect to %.150s: %s: %s", address, what, zmq_strerror(reason));
+}
+
+static bool gate_set_text(void *socket, int option, const char *text)
+{
+    return zmq_setsockopt(socket, option, text, strlen(text)) == 0;
+}
+
+static enum adtopk_status gate_set_keys(
+    struct client_remote *remote, const struct client_options *options, struct error *err)
+{
+    struct keyfile_pair pair;
+    enum adtopk_status status;
+    bool set;
+
+    if (options->key_file == NULL && options->server_key == NULL) {
+        return ADTOPK_OK;
+    }
+    if (options->key_file == NULL || options->server_key == NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s is given without %s",
+            options->key_file != NULL ? "key_file" : "server_key",
+            options->key_file != NULL ? "server_key" : "key_file");
+    }
+    if (!keyfile_is_key(options->server_key)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "server_key \"%.50s\" is no key: 40 characters (Z85)", options->server_key);
+    }
+    status = keyfile_load(options->key_file, &pair, err);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (pair.secret_key[0] == '\0') {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "the key file %.150s has no secret key", options->key_file);
+    }
+    set = gate_set_text(remote->dealer, ZMQ_CURVE_SERVERKEY, options->server_key) &&
+          gate_set_text(remote->dealer, ZMQ_CURVE_PUBLICKEY, pair.public_key) &&
+          gate_set_text(remote->dealer, ZMQ_CURVE_SECRETKEY, pair.secret_key);
+    keyfile_wipe(&pair);
+    return set ? ADTOPK_OK : gate_failed("keys", options->address, err);
+}
+
+static bool gate_set(struct client_remote *remote, const struct client_options *options)
+{
+    const int64_t longest = REMOTE_OP_SIZE;
+    const struct {
+        int name, value;
+    } settings[] = {
+        {ZMQ_LINGER, 0},
+        {ZMQ_IMMEDIATE, 1},
+        {ZMQ_SNDHWM, REMOTE_QUEUE},
+        {ZMQ_RCVHWM, 0}, /* a full queue stops heartbeats; the window bounds it */
+        {ZMQ_IPV6, strchr(options->address, '[') != NULL},
+        {ZMQ_HANDSHAKE_IVL, GATE_HANDSHAKE_MS},
+        {ZMQ_RECONNECT_IVL, GATE_RETRY_MS},
+        {ZMQ_RECONNECT_IVL_MAX, GATE_RETRY_MAX_MS},
+        {ZMQ_HEARTBEAT_IVL, GATE_HEARTBEAT_MS},
+        {ZMQ_HEARTBEAT_TIMEOUT, GATE_SILENCE_MS},
+    };
+
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        if (zmq_setsockopt(remote->dealer, settings[i].name, &settings[i].value, sizeof(int)) !=
+            0) {
+            return false;
+        }
+    }
+    return zmq_setsockopt(remote->dealer, ZMQ_MAXMSGSIZE, &longest, sizeof longest) == 0;
+}
+
+static enum adtopk_status gate_open(
+    struct client_remote *remote, const struct client_options *options, struct error *err)
+{
+    const int none = 0; /* a full queue would stop libzmq's thread */
+    enum adtopk_status status;
+
+    remote->zmq = zmq_ctx_new();
+    if (remote->zmq == NULL || (remote->dealer = zmq_socket(remote->zmq, ZMQ_DEALER)) == NULL ||
+        !gate_set(remote, options)) {
+        return gate_failed("socket", options->address, err);
+    }
+    status = gate_set_keys(remote, options, err);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (zmq_socket_monitor(remote->dealer, GATE_MONITOR, GATE_EVENTS) != 0 ||
+        (remote->monitor = zmq_socket(remote->zmq, ZMQ_PAIR)) == NULL ||
+        zmq_setsockopt(remote->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
+        zmq_connect(remote->monitor, GATE_MONITOR) != 0) {
+        return gate_failed("monitor", options->address, err);
+    }
+    return zmq_connect(remote->dealer, options->address) == 0
+               ? ADTOPK_OK
+               : gate_failed("address", options->address, err);
+}
+
+/* ---- the handshake ---- */
+
+/* The next event of the monitor, and its value; 0 if there is none. */
+static unsigned gate_event(struct client_remote *remote, uint32_t *value)
+{
+    uint8_t bytes[6] = {0};
+    char address[8];
+    uint16_t event;
+
+    if (zmq_recv(remote->monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) < 0) {
+        return 0;
+    }
+    (void)zmq_recv(remote->monitor, address, sizeof address, ZMQ_DONTWAIT); /* its second part */
+    memcpy(&event, bytes, sizeof event);
+    memcpy(value, bytes + sizeof event, sizeof *value);
+    return event;
+}
+
+/* What went wrong so far while connecting. */
+struct gate_attempt {
+    unsigned refused; /* nobody listens */
+    unsigned broken;  /* somebody did, and hung up before it said who it is */
+};
+
+static enum adtopk_status gate_give_up(
+    const struct gate_attempt *attempt, const struct client_options *options, struct error *err)
+{
+    if (attempt->broken > 0) {
+        return error_set(err, ADTOPK_ERR_DENIED,
+            "whoever listens at %.100s hung up during the handshake: %s", options->address,
+            options->server_key != NULL ? "is server_key its key?"
+                                        : "does it want a key, or is it no adtopkd?");
+    }
+    return error_set(err, ADTOPK_ERR_UNREACHABLE, "no daemon at %.150s", options->address);
+}
+
+/* Takes an event. OK: connected or not decided yet. */
+static enum adtopk_status gate_decide(struct gate_attempt *attempt, unsigned event, uint32_t value,
+    const struct client_options *options, struct error *err)
+{
+    switch (event) {
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        return error_set(err, ADTOPK_ERR_DENIED,
+            "the daemon at %.100s does not know this trainer's key (code %u): is it in its "
+            "`trainers`?",
+            options->address, value);
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        if (value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
+            return error_set(err, ADTOPK_ERR_DENIED,
+                options->key_file != NULL ? "the daemon at %.100s works without keys, and this "
+                                            "trainer has one"
+                                          : "the daemon at %.100s wants a key: set key_file and "
+                                            "server_key",
+                options->address);
+        }
+        break;
+    case ZMQ_EVENT_DISCONNECTED: attempt->broken++; break; /* however it came to that */
+    case ZMQ_EVENT_CLOSED:
+    case ZMQ_EVENT_CONNECT_RETRIED: attempt->refused++; break;
+    default: break;
+    }
+    if (attempt->broken >= GATE_BROKEN_HANDSHAKES ||
+        (options->connect_timeout_ms < 0 && attempt->broken + attempt->refused > 0)) {
+        return gate_give_up(attempt, options, err);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status gate_handshake(
+    struct client_remote *remote, const struct client_options *options, struct error *err)
+{
+    const int limit_ms =
+        options->connect_timeout_ms > 0 ? options->connect_timeout_ms : GATE_HANDSHAKE_MS;
+    const uint64_t deadline = client_now_ns() + (uint64_t)limit_ms * 1000000u;
+    struct gate_attempt attempt = {0};
+
+    for (;;) {
+        const uint64_t now = client_now_ns();
+        zmq_pollitem_t item = {.socket = remote->monitor, .events = ZMQ_POLLIN};
+        uint32_t value = 0;
+        unsigned event;
+        enum adtopk_status status;
+
+        if (now >= deadline) {
+            return gate_give_up(&attempt, options, err);
+        }
+        (void)zmq_poll(&item, 1, (long)((deadline - now) / 1000000) + 1);
+        event = gate_event(remote, &value);
+        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+            return ADTOPK_OK;
+        }
+        status = event != 0 ? gate_decide(&attempt, event, value, options, err) : ADTOPK_OK;
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+    }
+}
+
+enum adtopk_status client_gate_connect(
+    struct client_remote *remote, const struct client_options *options, struct error *err)
+{
+    const enum adtopk_status status = gate_open(remote, options, err);
+
+    return status == ADTOPK_OK ? gate_handshake(remote, options, err) : status;
+}
+
+/* ---- while it lasts ---- */
+
+void client_gate_wait(struct client_remote *remote, int timeout_ms)
+{
+    zmq_pollitem_t items[] = {{.socket = remote->dealer, .events = ZMQ_POLLIN},
+        {.socket = remote->monitor, .events = ZMQ_POLLIN}};
+
+    (void)zmq_poll(items, 2, timeout_ms); /* a signal wakes too, to no harm */
+}
+
+void client_gate_look(struct client_remote *remote)
+{
+    uint32_t value;
+    unsigned event;
+
+    while ((event = gate_event(remote, &value)) != 0) {
+        remote->broken |= event == ZMQ_EVENT_DISCONNECTED;
+    }
+}
+
+void client_gate_close(struct client_remote *remote)
+{
+    if (remote->monitor != NULL) {
+        (void)zmq_socket_monitor(remote->dealer, NULL, 0);
+        (void)zmq_close(remote->monitor);
+    }
+    if (remote->dealer != NULL) {
+        (void)zmq_close(remote->dealer);
+    }
+    while (remote->zmq != NULL && zmq_ctx_term(remote->zmq) != 0 && errno == EINTR) {
+    }
+}

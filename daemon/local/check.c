@@ -1,0 +1,89 @@
+#include "daemon/local/check.h"
+
+#include <string.h>
+
+#include "proto/local.h"
+#include "proto/utf8.h"
+
+static enum adtopk_status check_copy_key(
+    char to[CORE_KEY_SIZE], const char *from, const char *field, struct error *err)
+{
+    const size_t length = strlen(from);
+
+    if (length == 0 || length >= CORE_KEY_SIZE) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %zu bytes; 1 to %d are allowed",
+            field, length, CORE_KEY_SIZE - 1);
+    }
+    for (size_t i = 0; i < length; i++) {
+        if ((unsigned char)from[i] < 0x20 || from[i] == 0x7f) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has a control character", field);
+        }
+    }
+    memcpy(to, from, length + 1);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status check_open(const Adtopk__LocalOpen *open, uint32_t version, uint32_t owner,
+    struct event *event, struct error *err)
+{
+    enum adtopk_status status;
+
+    *event = (struct event){.type = EVENT_RANK_OPEN,
+        .open = {.key = {.owner = owner},
+            .rank = open->rank,
+            .world_size = open->world_size,
+            .policy = open->policy[0] != '\0' ? open->policy : NULL}};
+    if (open->version != version) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "the client library speaks version %u of the protocol and the daemon version %u",
+            open->version, version);
+    }
+    status = check_copy_key(event->open.key.name, open->job, "job's name", err);
+    if (status == ADTOPK_OK) {
+        status = check_copy_key(event->open.key.run_id, open->run_id, "run id", err);
+    }
+    return status;
+}
+
+enum adtopk_status check_tensor(
+    const Adtopk__LocalTensor *tensor, struct tensor_spec *spec, struct error *err)
+{
+    const size_t length = strlen(tensor->name);
+    const char *fault;
+
+    if (length == 0 || length >= CORE_NAME_SIZE) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "a tensor's name has %zu bytes; 1 to %d are allowed", length, CORE_NAME_SIZE - 1);
+    }
+    fault = utf8_name_fault(tensor->name);
+    if (fault != NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "a tensor's name has %s", fault);
+    }
+    memset(spec, 0, sizeof *spec);
+    memcpy(spec->name, tensor->name, length + 1);
+    if (tensor->dtype >= DTYPE_COUNT) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" has the unknown dtype %u",
+            spec->name, tensor->dtype);
+    }
+    if (tensor->n_shape == 0 || tensor->n_shape > TENSOR_MAX_DIMS) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" has %zu dimensions; 1 to %d are allowed", spec->name, tensor->n_shape,
+            TENSOR_MAX_DIMS);
+    }
+    if (tensor->forms == 0 || tensor->forms > (LOCAL_FORM_LIST | LOCAL_FORM_DENSE)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" asks for unknown forms %u",
+            spec->name, tensor->forms);
+    }
+    if (tensor->group[0] != '\0' || tensor->n_global_shape > 0 || tensor->n_global_offset > 0 ||
+        tensor->memory != 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is in a group, a shard or not in host memory, "
+            "which this daemon does not serve",
+            spec->name);
+    }
+    spec->dtype = (enum dtype)tensor->dtype;
+    spec->forms = tensor->forms;
+    spec->shape.dims = (unsigned)tensor->n_shape;
+    memcpy(spec->shape.size, tensor->shape, tensor->n_shape * sizeof tensor->shape[0]);
+    return ADTOPK_OK;
+}

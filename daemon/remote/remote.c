@@ -1,0 +1,193 @@
+/* The public functions: creating, a turn of the loop, closing. */
+#include "daemon/remote/remote.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/remote/trainer.h"
+
+#define REMOTE_MAX_SESSIONS 256
+#define REMOTE_MESSAGES_A_TURN 64
+#define REMOTE_SENDS_A_TURN 16 /* to one trainer */
+#define REMOTE_PROBE_MS 250
+#define REMOTE_PROBES 4
+
+/* ---- who is still there ---- */
+
+/* The monitor says that a connection went away, not whose; sending to it tells. The socket may hear
+ * of it a little later than the monitor, hence several looks. */
+static void remote_probe(uv_timer_t *timer)
+{
+    struct remote *remote = timer->data;
+
+    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
+        Adtopk__RemoteReply nothing = ADTOPK__REMOTE_REPLY__INIT;
+
+        if (one->state != TRAINER_ENDED) {
+            (void)trainer_send(one, &nothing, NULL);
+        }
+    }
+    if (--remote->probes == 0) {
+        (void)uv_timer_stop(timer);
+    }
+}
+
+static void remote_look(struct remote *remote)
+{
+    if (gate_look(&remote->gate)) {
+        remote->probes = REMOTE_PROBES;
+        if (!uv_is_active((uv_handle_t *)&remote->timer)) {
+            (void)uv_timer_start(&remote->timer, remote_probe, 0, REMOTE_PROBE_MS);
+        }
+    }
+}
+
+/* ---- a turn ---- */
+
+bool remote_poll(struct remote *remote)
+{
+    struct gate_message message;
+    unsigned taken = 0;
+    bool busy = false;
+
+    remote->turn++;
+    remote_look(remote);
+    while (taken < REMOTE_MESSAGES_A_TURN && gate_receive(&remote->gate, &message)) {
+        intake_take(remote, &message);
+        gate_drop(&message);
+        taken++;
+    }
+    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
+        busy |= trainer_execute(one);
+        busy |= delivery_pump(one, REMOTE_SENDS_A_TURN);
+    }
+    trainer_collect(remote);
+    return busy || taken > 0 || gate_readable(&remote->gate);
+}
+
+/* ---- creating, closing ---- */
+
+static void remote_free(struct remote *remote)
+{
+    while (remote->trainers != NULL) {
+        struct trainer *trainer = remote->trainers;
+
+        remote->trainers = trainer->next;
+        trainer_free(trainer);
+    }
+    arena_drop_all(remote);
+    gate_close(&remote->gate);
+    free(remote);
+}
+
+static void remote_on_closed(uv_handle_t *handle)
+{
+    struct remote *remote = handle->data;
+
+    if (--remote->handles == 0) {
+        remote_free(remote);
+    }
+}
+
+/* The turn that follows does the work; this only ends the loop's sleep. */
+static void remote_on_ready(uv_poll_t *poll, int status, int events)
+{
+    (void)poll;
+    (void)status;
+    (void)events;
+}
+
+static enum adtopk_status remote_watch(struct remote *remote, uv_loop_t *loop, struct error *err)
+{
+    (void)uv_timer_init(loop, &remote->timer);
+    remote->timer.data = remote;
+    remote->handles = 1;
+    for (unsigned i = 0; i < GATE_DESCRIPTORS && remote->gate.descriptor[i] >= 0; i++) {
+        if (uv_poll_init(loop, &remote->poll[i], remote->gate.descriptor[i]) != 0) {
+            return error_set(err, ADTOPK_ERR_SYSTEM, "cannot watch %.200s", remote->config.listen);
+        }
+        remote->poll[i].data = remote;
+        remote->handles++;
+        (void)uv_poll_start(&remote->poll[i], UV_READABLE, remote_on_ready);
+    }
+    return ADTOPK_OK;
+}
+
+static void remote_close_handles(struct remote *remote)
+{
+    const unsigned polls = remote->handles - 1;
+
+    uv_close((uv_handle_t *)&remote->timer, remote_on_closed);
+    for (unsigned i = 0; i < polls; i++) {
+        uv_close((uv_handle_t *)&remote->poll[i], remote_on_closed);
+    }
+}
+
+struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config,
+    const struct remote_ops *ops, void *context, struct error *err)
+{
+    struct remote *remote = calloc(1, sizeof *remote);
+
+    if (remote == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for remote sessions");
+        return NULL;
+    }
+    remote->loop = loop;
+    remote->config = *config;
+    if (config->max_sessions == 0) {
+        remote->config.max_sessions = REMOTE_MAX_SESSIONS;
+    }
+    remote->ops = ops;
+    remote->context = context;
+    if (gate_open(&remote->gate, config, context, err) != ADTOPK_OK) {
+        free(remote);
+        return NULL;
+    }
+    if (remote_watch(remote, loop, err) != ADTOPK_OK) {
+        remote_close_handles(remote);
+        return NULL;
+    }
+    return remote;
+}
+
+enum adtopk_status remote_reload(struct remote *remote, const struct keyfile_pair *pair,
+    const struct remote_owner *owners, size_t count, struct error *err)
+{
+    const enum adtopk_status status = gate_reload(&remote->gate, pair, owners, count, err);
+
+    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
+        if (one->state != TRAINER_ENDED && !gate_knows(&remote->gate, one->key, one->uid)) {
+            const struct error why = {
+                .code = ADTOPK_ERR_DENIED, .text = "its key was taken off the list"};
+
+            trainer_judge(one, TRAINER_VERDICT_END, &why);
+        }
+    }
+    return status;
+}
+
+const char *remote_endpoint(const struct remote *remote)
+{
+    return remote->gate.endpoint;
+}
+
+void remote_stats(const struct remote *remote, struct remote_stats *stats)
+{
+    *stats = remote->stats;
+    stats->sessions = remote->count;
+    stats->keys = remote->gate.refused.keys;
+    stats->handshakes = remote->gate.refused.handshakes;
+    stats->gradient_bytes = 0;
+    for (const struct trainer *one = remote->trainers; one != NULL; one = one->next) {
+        stats->gradient_bytes += one->gradients.size;
+    }
+}
+
+void remote_close(struct remote *remote)
+{
+    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
+        one->known = false;
+        trainer_end(one, ADTOPK_ERR_UNREACHABLE, "the daemon stops");
+    }
+    remote_close_handles(remote);
+}

@@ -1,0 +1,121 @@
+#include "tests/bench/perf/benchmarks.h"
+
+#include "tests/bench/perf/data.h"
+#include "tests/bench/perf/frames.h"
+#include "tests/bench/perf/handover.h"
+#include "tests/bench/perf/link_end.h"
+
+#define BIT(index) ((name_set)1 << (index))
+#define EVERY ((name_set)-1)
+#define KB UINT64_C(1024)
+#define MB (1024 * KB)
+
+/* In the order of the bits in options.c. */
+const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
+    {.name = {"select", "compensate, select exactly, update the residual"},
+        .about = "# algbw: bytes of the gradient; busbw: gradient read, residual read and written\n"
+                 "# floor: the fastest of four r += g loops on the same memory, in turns\n",
+        .run = select_run,
+        .defaults = {.min = 4 * KB,
+            .max = 100 * MB,
+            .factor = 16,
+            .iterations = 31,
+            .warmup = 4,
+            .densities = {{0.001, 0.01}, 2},
+            .distributions = BIT(DATA_NORMAL),
+            .dtypes = BIT(DTYPE_F32),
+            .kernels = EVERY,
+            .fibre = 1024}},
+    {.name = {"encode", "write a payload"},
+        .about = "# algbw: bytes of the dense tensor; busbw: list read, frame written\n"
+                 "# floor: reading the list (the elements, if dense)\n",
+        .run = encode_run,
+        .defaults = {.min = MB,
+            .max = 100 * MB,
+            .factor = 100,
+            .iterations = 31,
+            .warmup = 2,
+            .densities = {{0.01}, 1},
+            .indices = EVERY,
+            .values = EVERY,
+            .fibre = 1024}},
+    {.name = {"decode", "check and read a payload"},
+        .about = "# algbw: bytes of the dense tensor; busbw: frame read, list written\n"
+                 "# floor: memcpy of the frame\n",
+        .run = decode_run,
+        .defaults = {.min = MB,
+            .max = 100 * MB,
+            .factor = 100,
+            .iterations = 31,
+            .warmup = 2,
+            .densities = {{0.01}, 1},
+            .indices = EVERY,
+            .values = EVERY,
+            .fibre = 1024}},
+    {.name = {"sum", "several contributions into one"},
+        .about = "# algbw: bytes of the dense tensor; busbw: bytes of the lists read\n"
+                 "# floor: reading the lists (dense-add: the r += g loops)\n",
+        .run = sum_run,
+        .defaults = {.min = MB,
+            .max = 100 * MB,
+            .factor = 100,
+            .iterations = 31,
+            .warmup = 2,
+            .densities = {{0.01}, 1},
+            .lists = {{2, 4, 16}, 3}}},
+    {.name = {"handover", "from the last rank's push to a rank's return, one node"},
+        .about = "# density 1: the dense form; awake: back to back; asleep: after a pause;\n"
+                 "# busy: as awake, beside processes that burn all cores\n"
+                 "# floor: a round trip through shared memory between two processes; spinning\n"
+                 "# with yields (awake), by futex (asleep, busy)\n",
+        .layout = REPORT_LATENCY,
+        .run = handover_run,
+        .defaults = {.min = 4 * KB,
+            .max = 4 * KB,
+            .factor = 16,
+            .iterations = 5000,
+            .warmup = 100,
+            .densities = {{1, 0.01}, 2},
+            .ranks = {{1, 2}, 2},
+            .modes = EVERY,
+            .pause_ms = 5}},
+    {.name = {"round", "whole steps of two nodes on loopback, one rank each"},
+        .about =
+            "# algbw: bytes of the dense tensor; wire: sent by one node, a step; busbw: those\n"
+            "# floor: the fastest r += g loop and an exchange of the same wire bytes over\n"
+            "# loopback TCP, both nodes at once\n",
+        .run = round_run,
+        .defaults = {.min = 64 * KB,
+            .max = 32 * MB,
+            .factor = 32,
+            .iterations = 31,
+            .warmup = 4,
+            .densities = {{1, 0.01, 0.001}, 3}}},
+    {.name = {"link", "messages between two nodes through ZeroMQ and the links on top"},
+        .about = "# a batch of messages one way, until the receiver has the last\n"
+                 "# floor: the same bytes through a plain TCP socket, in turns\n",
+        .run = link_run,
+        .defaults = {.min = 4 * KB,
+            .max = 16 * MB,
+            .factor = 16,
+            .iterations = 31,
+            .warmup = 3,
+            .security = EVERY}},
+};
+
+struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
+{
+    for (unsigned i = 0; i < BENCHMARK_COUNT; i++) {
+        storage->names[i] = benchmark_table[i].name;
+    }
+    kernels_list(storage->kernels);
+    return (struct vocabulary){.distributions = {data_names},
+        .dtypes = {data_dtype_names},
+        .kernels = {storage->kernels},
+        .indices = {frames_index_names},
+        .values = {frames_value_names},
+        .modes = {handover_mode_names},
+        .security = {link_security_names},
+        .benchmarks = storage->names,
+        .benchmark_count = BENCHMARK_COUNT};
+}

@@ -1,0 +1,22 @@
+/*
+ * The table of benchmarks, and the words of the command line that they understand.
+ */
+#ifndef PERF_BENCHMARKS_H
+#define PERF_BENCHMARKS_H
+
+#include "tests/bench/perf/kernels.h"
+#include "tests/bench/perf/perf.h"
+
+#define BENCHMARK_COUNT 7
+
+extern const struct benchmark benchmark_table[BENCHMARK_COUNT];
+
+/* Memory of the vocabulary. */
+struct vocabulary_storage {
+    struct benchmark_name names[BENCHMARK_COUNT];
+    const char *kernels[KERNELS_MAX];
+};
+
+struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage);
+
+#endif

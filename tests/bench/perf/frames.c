@@ -1,0 +1,278 @@
+/*
+ * encode and decode: payload frames of one tensor, in every encoding of indices and values.
+ */
+#include "tests/bench/perf/frames.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/payload.h"
+#include "tests/bench/perf/clock.h"
+#include "tests/bench/perf/data.h"
+#include "tests/bench/perf/perf.h"
+#include "tests/bench/perf/stop.h"
+
+const char *const frames_index_names[] = {[PAYLOAD_INDEX_AUTO] = "auto",
+    [PAYLOAD_INDEX_DENSE] = "dense",
+    [PAYLOAD_INDEX_RAW] = "raw",
+    [PAYLOAD_INDEX_ROWS] = "rows",
+    [PAYLOAD_INDEX_DELTA] = "delta",
+    [PAYLOAD_INDEX_BITMAP] = "bitmap",
+    [PAYLOAD_INDEX_COUNT] = NULL};
+
+const char *const frames_value_names[] = {
+    [PAYLOAD_VALUE_F32] = "f32", [PAYLOAD_VALUE_BF16] = "bf16", [PAYLOAD_VALUE_COUNT] = NULL};
+
+/* One tensor with one frame of it. */
+struct frame {
+    enum payload_index index;
+    enum payload_value value;
+    uint64_t n;
+    double density;
+    struct payload_shape shape;
+    struct sparse list; /* what is encoded, and what is decoded into; empty if dense */
+    float *dense;       /* the same for DENSE; else NULL */
+    struct payload_writer writer;
+    uint8_t *copy; /* as long as the frame */
+};
+
+static enum adtopk_status frame_encode(struct frame *frame)
+{
+    const struct payload_header header = {.job = 1};
+    enum adtopk_status status = payload_begin(&frame->writer, &header);
+
+    if (status == ADTOPK_OK && frame->dense != NULL) {
+        status = payload_put_dense(&frame->writer, frame->dense, frame->n, frame->value, NULL);
+    } else if (status == ADTOPK_OK) {
+        status = payload_put_list(
+            &frame->writer, &frame->shape, &frame->list, frame->index, frame->value);
+    }
+    if (status == ADTOPK_OK) {
+        payload_end(&frame->writer);
+    }
+    return status;
+}
+
+static enum adtopk_status frame_decode(struct frame *frame, struct error *err)
+{
+    struct payload_reader reader;
+    enum adtopk_status status = payload_open(&reader, frame->writer.bytes, frame->writer.size, err);
+
+    if (status == ADTOPK_OK && frame->dense != NULL) {
+        status = payload_get_dense(&reader, frame->dense, frame->n, err);
+    } else if (status == ADTOPK_OK) {
+        status = payload_get_list(&reader, &frame->shape, &frame->list, err);
+    }
+    return status == ADTOPK_OK ? payload_close(&reader, err) : status;
+}
+
+/* Bytes of what is encoded. */
+static size_t plain_size(const struct frame *frame)
+{
+    return frame->dense != NULL ? frame->n * sizeof(float)
+                                : frame->list.count * (sizeof(uint32_t) + sizeof(float));
+}
+
+/* The floor of decoding: writing as many bytes as come in. */
+static uint64_t floor_decode(struct frame *frame)
+{
+    memcpy(frame->copy, frame->writer.bytes, frame->writer.size);
+    return frame->copy[0];
+}
+
+/* The floor of encoding: reading what is encoded. */
+static uint64_t floor_encode(const struct frame *frame)
+{
+    if (frame->dense != NULL) {
+        return data_read(frame->dense, frame->n * sizeof(float));
+    }
+    return data_read(frame->list.position, frame->list.count * sizeof(uint32_t)) ^
+           data_read(frame->list.value, frame->list.count * sizeof(float));
+}
+
+static enum adtopk_status sample(
+    struct frame *frame, bool decode, double *time, double *floor, struct error *err)
+{
+    volatile uint64_t sink; /* what was read is needed */
+    uint64_t begin = clock_ns();
+    enum adtopk_status status;
+
+    sink = decode ? floor_decode(frame) : floor_encode(frame);
+    *floor = clock_us_between(begin, clock_ns());
+    (void)sink;
+    begin = clock_ns();
+    status = decode ? frame_decode(frame, err) : frame_encode(frame);
+    *time = clock_us_between(begin, clock_ns());
+    return status;
+}
+
+static enum adtopk_status measure(struct perf *perf, struct frame *frame, bool decode,
+    struct series *times, struct series *floors, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    const uint64_t all = perf->options.warmup + perf->options.iterations;
+
+    for (uint64_t i = 0; i < all && status == ADTOPK_OK && !stop_requested(); i++) {
+        double time;
+        double floor;
+
+        status = sample(frame, decode, &time, &floor, err);
+        if (status == ADTOPK_OK && i >= perf->options.warmup &&
+            (!series_add(times, time) || !series_add(floors, floor))) {
+            return perf_no_memory(err, sizeof(double));
+        }
+    }
+    return status;
+}
+
+static enum adtopk_status report_frame(struct perf *perf, const struct frame *frame, bool decode,
+    const struct series *times, const struct series *floors, struct error *err)
+{
+    const bool dense = frame->dense != NULL;
+    const bool fibres = frame->shape.per_fibre > 0;
+    char variant[32];
+    struct row row = {.benchmark = perf->benchmark,
+        .variant = variant,
+        .input = dense    ? ""
+                 : fibres ? "fibres"
+                          : "list",
+        .size = frame->n * sizeof(float),
+        .count = frame->n,
+        .type = "f32",
+        .density = frame->density,
+        .alg_bytes = (double)(frame->n * sizeof(float)),
+        .bus_bytes = (double)(plain_size(frame) + frame->writer.size),
+        .wire_bytes = (double)frame->writer.size,
+        .nonzeros = (double)(dense ? frame->n : frame->list.count),
+        .target_us = NAN,
+        .time = times,
+        .floor_name = decode ? "memcpy" : "read",
+        .floor = floors,
+        .paired = true};
+
+    (void)snprintf(variant, sizeof(variant), "%s %s", frames_index_names[frame->index],
+        frames_value_names[frame->value]);
+    return perf_row(perf, &row, err);
+}
+
+static bool frame_fill(struct frame *frame, uint64_t fibre)
+{
+    const bool fibres = frame->shape.per_fibre > 0;
+    const uint64_t length = fibres ? fibre : frame->n;
+    const uint64_t k = data_share(length, frame->density);
+
+    if (frame->index == PAYLOAD_INDEX_DENSE) {
+        frame->dense = malloc(frame->n * sizeof(float));
+        if (frame->dense != NULL) {
+            data_fill(frame->dense, frame->n, DATA_NORMAL, 1);
+        }
+        return frame->dense != NULL;
+    }
+    frame->shape.view = (struct view){.fibres = frame->n / fibre, .length = fibre, .stride = 1};
+    frame->shape.per_fibre = fibres ? k : 0;
+    frame->shape.max_count = frame->n / length * k;
+    return data_list(&frame->list, frame->n, length, k, 1);
+}
+
+static void frame_free(struct frame *frame)
+{
+    data_list_free(&frame->list);
+    free(frame->dense);
+    free(frame->copy);
+    payload_free(&frame->writer);
+}
+
+static enum adtopk_status one_frame(
+    struct perf *perf, const struct frame *kind, bool decode, struct error *err)
+{
+    struct frame frame = *kind;
+    struct series times = {0};
+    struct series floors = {0};
+    const uint64_t fibre = perf->options.fibre < kind->n ? perf->options.fibre : kind->n;
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
+
+    frame.n -= frame.n % fibre;
+    if (frame_fill(&frame, fibre) && frame_encode(&frame) == ADTOPK_OK) {
+        frame.copy = malloc(frame.writer.size);
+        status = frame.copy != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    }
+    if (status == ADTOPK_OK) {
+        status = measure(perf, &frame, decode, &times, &floors, err);
+    } else {
+        (void)perf_no_memory(err, frame.n * sizeof(float));
+    }
+    if (status == ADTOPK_OK) {
+        status = report_frame(perf, &frame, decode, &times, &floors, err);
+    }
+    series_free(&times);
+    series_free(&floors);
+    frame_free(&frame);
+    return status;
+}
+
+/* Rows need fixed counts in every fibre; auto chooses differently for both kinds of list. */
+static bool has_list(enum payload_index index, bool fibres)
+{
+    return index == PAYLOAD_INDEX_AUTO || fibres == (index == PAYLOAD_INDEX_ROWS);
+}
+
+static enum adtopk_status all_lists(
+    struct perf *perf, const struct frame *kind, bool decode, struct error *err)
+{
+    const struct options *options = &perf->options;
+    struct frame frame = *kind;
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (uint64_t size = options->min; size > 0; size = perf_next_size(options, size)) {
+        perf_progress(perf, frames_index_names[kind->index], size, 0);
+        frame.n = size / sizeof(float);
+        for (size_t i = 0; i < options->densities.count; i++) {
+            const bool dense = kind->index == PAYLOAD_INDEX_DENSE;
+
+            frame.density = dense ? 1 : options->densities.value[i];
+            if (dense && i > 0) {
+                break;
+            }
+            status = one_frame(perf, &frame, decode, err);
+            if (status != ADTOPK_OK || stop_requested()) {
+                return status;
+            }
+        }
+    }
+    return status;
+}
+
+static enum adtopk_status all_frames(struct perf *perf, bool decode, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned i = 0; i < PAYLOAD_INDEX_COUNT * PAYLOAD_VALUE_COUNT * 2; i++) {
+        const unsigned index = i / 2 % PAYLOAD_INDEX_COUNT;
+        const unsigned value = i / 2 / PAYLOAD_INDEX_COUNT;
+        const bool fibres = i % 2 != 0;
+        const struct frame kind = {.index = (enum payload_index)index,
+            .value = (enum payload_value)value,
+            .shape.per_fibre = fibres};
+
+        if (perf_has(perf->options.indices, index) && perf_has(perf->options.values, value) &&
+            has_list(kind.index, fibres)) {
+            status = all_lists(perf, &kind, decode, err);
+        }
+        perf_progress_end(perf);
+        if (status != ADTOPK_OK || stop_requested()) {
+            return status;
+        }
+    }
+    return status;
+}
+
+enum adtopk_status encode_run(struct perf *perf, struct error *err)
+{
+    return all_frames(perf, false, err);
+}
+
+enum adtopk_status decode_run(struct perf *perf, struct error *err)
+{
+    return all_frames(perf, true, err);
+}

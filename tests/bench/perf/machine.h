@@ -1,0 +1,20 @@
+/*
+ * The machine that a measurement was taken on.
+ */
+#ifndef PERF_MACHINE_H
+#define PERF_MACHINE_H
+
+#define MACHINE_TEXT 128
+
+struct machine {
+    char cpu[MACHINE_TEXT];     /* model name of the first core; "unknown" */
+    char kernel[MACHINE_TEXT];  /* "Linux 6.1.0 x86_64" */
+    char vectors[MACHINE_TEXT]; /* "avx2 avx512f": what of it the processor has */
+    long cores;                 /* online */
+    double load;                /* of the last minute, when the run began; -1: unknown */
+};
+
+/** Never fails: what cannot be found out is said to be unknown. */
+void machine_describe(struct machine *machine);
+
+#endif

@@ -1,0 +1,88 @@
+/* adtopk-perf: how fast the parts of adtopk are, and how far from the floor of this machine. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/bench/perf/benchmarks.h"
+#include "tests/bench/perf/stop.h"
+
+enum { EXIT_MEASURED = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+static int fail(const struct error *err)
+{
+    (void)fprintf(stderr, "adtopk-perf: %s\n", err->text);
+    return EXIT_FAILED;
+}
+
+static enum adtopk_status run_chosen(
+    struct perf *perf, const struct options *given, name_set chosen, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned i = 0; i < BENCHMARK_COUNT && status == ADTOPK_OK && !stop_requested(); i++) {
+        const struct benchmark *benchmark = &benchmark_table[i];
+
+        if (!perf_has(chosen, i)) {
+            continue;
+        }
+        perf->options = *given;
+        perf_fill(&perf->options, &benchmark->defaults);
+        perf->benchmark = benchmark->name.name;
+        report_begin(perf->report, benchmark->layout, benchmark->name.name, benchmark->name.help,
+            benchmark->about);
+        status = benchmark->run(perf, err);
+        perf_progress_end(perf);
+    }
+    return status;
+}
+
+static int run(const struct options *options, name_set chosen, int argc, char *const *argv)
+{
+    struct error err = {.code = ADTOPK_OK};
+    struct error late = {.code = ADTOPK_OK};
+    struct machine machine;
+    struct perf perf = {.progress = isatty(STDERR_FILENO) != 0};
+    enum adtopk_status status;
+
+    machine_describe(&machine);
+    if (!stop_install()) {
+        perror("adtopk-perf: cannot handle signals");
+        return EXIT_FAILED;
+    }
+    perf.report = report_new(stdout, options->json, &machine, argc, argv);
+    if (perf.report == NULL) {
+        (void)perf_no_memory(&err, sizeof(perf));
+        return fail(&err);
+    }
+    status = run_chosen(&perf, options, chosen, &err);
+    if (stop_requested()) {
+        status = ADTOPK_OK; /* what failed, failed because of that */
+    }
+    if (report_finish(perf.report, stop_requested(), &late) != ADTOPK_OK) {
+        return fail(&late);
+    }
+    if (status != ADTOPK_OK) {
+        return fail(&err);
+    }
+    return stop_requested() ? EXIT_FAILED : EXIT_MEASURED;
+}
+
+int main(int argc, char **argv)
+{
+    struct vocabulary_storage storage;
+    const struct vocabulary vocabulary = benchmarks_vocabulary(&storage);
+    struct options options;
+    enum options_action action;
+    name_set chosen;
+    struct error err;
+
+    if (options_parse(&vocabulary, argc, argv, &options, &chosen, &action, &err) != ADTOPK_OK) {
+        (void)fprintf(stderr, "adtopk-perf: %s\nadtopk-perf --help lists all\n", err.text);
+        return EXIT_USAGE;
+    }
+    switch (action) {
+    case OPTIONS_HELP: options_help(&vocabulary, stdout); return EXIT_MEASURED;
+    case OPTIONS_VERSION: (void)printf("adtopk-perf " ADTOPK_VERSION "\n"); return EXIT_MEASURED;
+    default: return run(&options, chosen, argc, argv);
+    }
+}

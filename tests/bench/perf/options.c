@@ -1,0 +1,421 @@
+#include "tests/bench/perf/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SIZE_LOW 64.0
+#define SIZE_HIGH ((double)(UINT64_C(8) << 30))
+
+enum option_type {
+    OPTION_SIZE,       /* bytes */
+    OPTION_BOTH_SIZES, /* --size: min and max at once */
+    OPTION_NUMBER,     /* a whole number */
+    OPTION_REAL,
+    OPTION_LIST,      /* of whole numbers */
+    OPTION_REAL_LIST, /* of numbers above `low` */
+    OPTION_NAMES,     /* a list from a table */
+    OPTION_PATH,
+    OPTION_SWITCH,
+};
+
+/* Which benchmarks an option belongs to; the bits are in the order of main.c's table. */
+enum {
+    SELECT = 1 << 0,
+    ENCODE = 1 << 1,
+    DECODE = 1 << 2,
+    SUM = 1 << 3,
+    HANDOVER = 1 << 4,
+    ROUND = 1 << 5,
+    LINK = 1 << 6,
+    ALL = (1 << 7) - 1,
+    WITH_DAEMON = HANDOVER | ROUND,
+    WITH_DENSITY = ALL & ~LINK,
+};
+
+static const struct option {
+    const char *flag;
+    const char *argument;
+    enum option_type type;
+    size_t offset;
+    double low, high;
+    unsigned belongs;
+    size_t names; /* offset in struct vocabulary */
+    const char *help;
+} table[] = {
+    {"--min", "SIZE", OPTION_SIZE, offsetof(struct options, min), SIZE_LOW, SIZE_HIGH, ALL, 0,
+        "smallest tensor or message, in bytes; K, M, G are powers of 1024"},
+    {"--max", "SIZE", OPTION_SIZE, offsetof(struct options, max), SIZE_LOW, SIZE_HIGH, ALL, 0,
+        "largest; it is always measured"},
+    {"--size", "SIZE", OPTION_BOTH_SIZES, 0, SIZE_LOW, SIZE_HIGH, ALL, 0, "only this size"},
+    {"--factor", "X", OPTION_REAL, offsetof(struct options, factor), 1.01, 1e6, ALL, 0,
+        "from one size to the next"},
+    {"--iterations", "N", OPTION_NUMBER, offsetof(struct options, iterations), 1, 1e6, ALL, 0,
+        "samples of each row (handover: steps)"},
+    {"--warmup", "N", OPTION_NUMBER, offsetof(struct options, warmup), 0, 1e6, ALL, 0,
+        "turns before the first sample"},
+    {"--density", "LIST", OPTION_REAL_LIST, offsetof(struct options, densities), 0, 1, WITH_DENSITY,
+        0, "fractions of the elements that are sent; 1 is dense"},
+    {"--dtype", "LIST", OPTION_NAMES, offsetof(struct options, dtypes), 0, 0, SELECT,
+        offsetof(struct vocabulary, dtypes), "element type of the gradient"},
+    {"--distribution", "LIST", OPTION_NAMES, offsetof(struct options, distributions), 0, 0, SELECT,
+        offsetof(struct vocabulary, distributions), "what the gradient looks like"},
+    {"--kernel", "LIST", OPTION_NAMES, offsetof(struct options, kernels), 0, 0, SELECT,
+        offsetof(struct vocabulary, kernels), "which kernels"},
+    {"--fibre", "N", OPTION_NUMBER, offsetof(struct options, fibre), 1, 1e9,
+        SELECT | ENCODE | DECODE, 0, "elements of a fibre where a selection is per fibre"},
+    {"--index", "LIST", OPTION_NAMES, offsetof(struct options, indices), 0, 0, ENCODE | DECODE,
+        offsetof(struct vocabulary, indices), "index encodings"},
+    {"--value", "LIST", OPTION_NAMES, offsetof(struct options, values), 0, 0, ENCODE | DECODE,
+        offsetof(struct vocabulary, values), "value encodings"},
+    {"--lists", "LIST", OPTION_LIST, offsetof(struct options, lists), 2, 256, SUM, 0,
+        "how many contributions are summed"},
+    {"--ranks", "LIST", OPTION_LIST, offsetof(struct options, ranks), 1, 64, HANDOVER, 0,
+        "trainers on the node"},
+    {"--mode", "LIST", OPTION_NAMES, offsetof(struct options, modes), 0, 0, HANDOVER,
+        offsetof(struct vocabulary, modes), "who is awake"},
+    {"--pause", "MS", OPTION_NUMBER, offsetof(struct options, pause_ms), 1, 10000, HANDOVER, 0,
+        "between the steps of mode asleep"},
+    {"--burners", "N", OPTION_NUMBER, offsetof(struct options, burners), 1, 256, HANDOVER, 0,
+        "processes beside the steps of mode busy"},
+    {"--security", "LIST", OPTION_NAMES, offsetof(struct options, security), 0, 0, LINK,
+        offsetof(struct vocabulary, security), "how the link is protected"},
+    {"--daemon", "PATH", OPTION_PATH, offsetof(struct options, daemon), 0, 0, WITH_DAEMON, 0,
+        "adtopkd to start; default: the one beside this program"},
+    {"--ctl", "PATH", OPTION_PATH, offsetof(struct options, ctl), 0, 0, ROUND, 0,
+        "adtopkctl to ask; default: the one beside this program"},
+    {"--json", NULL, OPTION_SWITCH, offsetof(struct options, json), 0, 0, ALL, 0,
+        "print one JSON document, with every sample"},
+};
+
+#define OPTION_COUNT (sizeof(table) / sizeof(table[0]))
+
+static const struct names *option_names(
+    const struct vocabulary *vocabulary, const struct option *option)
+{
+    return (const struct names *)(const void *)((const char *)vocabulary + option->names);
+}
+
+bool options_size(const char *text, uint64_t *size)
+{
+    static const char *const units[] = {"", "K", "M", "G"};
+    char *end = NULL;
+    double number = strtod(text, &end);
+    double unit = 1;
+
+    if (end == text || end != text + strspn(text, "0123456789.") || number > 0x1p52) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++, unit *= 1024) {
+        size_t length = strlen(units[i]);
+        const char *rest = end + length;
+        bool prefix = length == 0 || (*end & ~0x20) == *units[i];
+
+        if (prefix &&
+            (*rest == '\0' || strcmp(rest, "B") == 0 || (length > 0 && strcmp(rest, "iB") == 0))) {
+            *size = (uint64_t)(number * unit);
+            return (double)*size == number * unit;
+        }
+    }
+    return false;
+}
+
+static enum adtopk_status refuse(const struct option *option, const char *text, struct error *err)
+{
+    switch (option->type) {
+    case OPTION_SIZE:
+    case OPTION_BOTH_SIZES:
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "%s: \"%.40s\" is no size from 64 bytes to 8G, such as 4096, 4K or 100M", option->flag,
+            text);
+    case OPTION_REAL_LIST:
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "%s: \"%.40s\" is no list of at most %d numbers above %g and at most %g", option->flag,
+            text, OPTIONS_LIST_MAX, option->low, option->high);
+    case OPTION_LIST:
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "%s: \"%.40s\" is no list of at most %d whole numbers from %.0f to %.0f", option->flag,
+            text, OPTIONS_LIST_MAX, option->low, option->high);
+    default:
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%.40s\" is no %s from %.10g to %.10g",
+            option->flag, text, option->type == OPTION_NUMBER ? "whole number" : "number",
+            option->low, option->high);
+    }
+}
+
+/* One number of the option's range; whole if `whole`. */
+static bool read_number(
+    const struct option *option, const char *text, size_t length, bool whole, double *number)
+{
+    char copy[32];
+    char *end = NULL;
+
+    if (length == 0 || length >= sizeof(copy) || strspn(text, "0123456789.e-") < length) {
+        return false;
+    }
+    memcpy(copy, text, length);
+    copy[length] = '\0';
+    *number = strtod(copy, &end);
+    return *end == '\0' && *number >= option->low && *number <= option->high &&
+           (!whole || *number == floor(*number));
+}
+
+static enum adtopk_status take_list(
+    const struct option *option, const char *text, struct number_list *list, struct error *err)
+{
+    const bool whole = option->type == OPTION_LIST;
+    const char *at = text;
+
+    list->count = 0;
+    for (;;) {
+        size_t length = strcspn(at, ",");
+        double number;
+
+        if (list->count == OPTIONS_LIST_MAX || !read_number(option, at, length, whole, &number) ||
+            (!whole && number == option->low)) {
+            return refuse(option, text, err);
+        }
+        list->value[list->count++] = number;
+        if (at[length] == '\0') {
+            return ADTOPK_OK;
+        }
+        at += length + 1;
+    }
+}
+
+/* "a, b, c, all" */
+static void join_names(const struct names *names, char *text, size_t size)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; names->name[i] != NULL && used < size; i++) {
+        used += (size_t)snprintf(text + used, size - used, "%s, ", names->name[i]);
+    }
+    if (used < size) {
+        (void)snprintf(text + used, size - used, "all");
+    }
+}
+
+static enum adtopk_status take_names(const struct vocabulary *vocabulary,
+    const struct option *option, const char *text, name_set *set, struct error *err)
+{
+    const struct names *names = option_names(vocabulary, option);
+    const char *at = text;
+    char known[160];
+
+    *set = 0;
+    for (;;) {
+        size_t length = strcspn(at, ",");
+        size_t i = 0;
+
+        while (names->name[i] != NULL &&
+               (strlen(names->name[i]) != length || strncmp(names->name[i], at, length) != 0)) {
+            i++;
+        }
+        if (names->name[i] != NULL) {
+            *set |= (name_set)1 << i;
+        } else if (length == 3 && strncmp(at, "all", 3) == 0) {
+            *set = UINT32_MAX;
+        } else {
+            join_names(names, known, sizeof(known));
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%.*s\" is not one of: %s",
+                option->flag, (int)(length < 30 ? length : 30), at, known);
+        }
+        if (at[length] == '\0') {
+            return ADTOPK_OK;
+        }
+        at += length + 1;
+    }
+}
+
+static enum adtopk_status take_size(
+    const struct option *option, const char *text, struct options *options, struct error *err)
+{
+    uint64_t size;
+
+    if (!options_size(text, &size) || (double)size < option->low || (double)size > option->high) {
+        return refuse(option, text, err);
+    }
+    if (option->type == OPTION_BOTH_SIZES) {
+        options->min = options->max = size;
+    } else {
+        *(uint64_t *)(void *)((char *)options + option->offset) = size;
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status take_number(
+    const struct option *option, const char *text, struct options *options, struct error *err)
+{
+    void *field = (char *)options + option->offset;
+    double number;
+
+    if (!read_number(option, text, strlen(text), option->type == OPTION_NUMBER, &number)) {
+        return refuse(option, text, err);
+    }
+    if (option->type == OPTION_REAL) {
+        *(double *)field = number;
+    } else {
+        *(uint64_t *)field = (uint64_t)number;
+    }
+    options->warmup_given = options->warmup_given || field == &options->warmup;
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status take_value(const struct vocabulary *vocabulary,
+    const struct option *option, const char *text, struct options *options, struct error *err)
+{
+    void *field = (char *)options + option->offset;
+
+    switch (option->type) {
+    case OPTION_SIZE:
+    case OPTION_BOTH_SIZES: return take_size(option, text, options, err);
+    case OPTION_NUMBER:
+    case OPTION_REAL: return take_number(option, text, options, err);
+    case OPTION_LIST:
+    case OPTION_REAL_LIST: return take_list(option, text, field, err);
+    case OPTION_NAMES: return take_names(vocabulary, option, text, field, err);
+    case OPTION_PATH: *(const char **)field = text; return ADTOPK_OK;
+    case OPTION_SWITCH: *(bool *)field = true; return ADTOPK_OK;
+    }
+    return ADTOPK_ERR_ARGUMENT;
+}
+
+static const struct option *find_option(const char *text, size_t length)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if (strlen(table[i].flag) == length && strncmp(table[i].flag, text, length) == 0) {
+            return &table[i];
+        }
+    }
+    return NULL;
+}
+
+static enum adtopk_status take_option(const struct vocabulary *vocabulary, int argc,
+    char *const *argv, int *at, struct options *options, const struct option **taken,
+    struct error *err)
+{
+    const char *given = argv[*at];
+    size_t length = strcspn(given, "=");
+    const struct option *option = find_option(given, length);
+    const char *value = given[length] == '=' ? given + length + 1 : NULL;
+
+    *taken = option;
+    if (option == NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "unknown option \"%.60s\"", given);
+    }
+    if (option->argument == NULL && value != NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s takes no value", option->flag);
+    }
+    if (option->argument != NULL && value == NULL) {
+        if (*at + 1 >= argc) {
+            return error_set(
+                err, ADTOPK_ERR_ARGUMENT, "%s needs a value: %s", option->flag, option->argument);
+        }
+        value = argv[++*at];
+    }
+    return take_value(vocabulary, option, value, options, err);
+}
+
+static enum adtopk_status take_benchmark(
+    const struct vocabulary *vocabulary, const char *name, name_set *chosen, struct error *err)
+{
+    for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
+        if (strcmp(vocabulary->benchmarks[i].name, name) == 0) {
+            *chosen |= (name_set)1 << i;
+            return ADTOPK_OK;
+        }
+    }
+    if (strcmp(name, "all") == 0) {
+        *chosen = ((name_set)1 << vocabulary->benchmark_count) - 1;
+        return ADTOPK_OK;
+    }
+    return error_set(err, ADTOPK_ERR_ARGUMENT, "unknown benchmark \"%.60s\"", name);
+}
+
+static enum adtopk_status check(const struct options *options, const struct option *const *given,
+    size_t count, name_set chosen, struct error *err)
+{
+    if (chosen == 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "which benchmark?");
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (given[i] != NULL && (given[i]->belongs & chosen) == 0) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT,
+                "%s means nothing to the benchmark that was asked for", given[i]->flag);
+        }
+    }
+    if (options->min > 0 && options->max > 0 && options->min > options->max) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "--min is larger than --max");
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status options_parse(const struct vocabulary *vocabulary, int argc, char *const *argv,
+    struct options *options, name_set *chosen, enum options_action *action, struct error *err)
+{
+    const struct option *given[OPTION_COUNT] = {NULL};
+    enum adtopk_status status = ADTOPK_OK;
+
+    memset(options, 0, sizeof(*options));
+    *chosen = 0;
+    *action = OPTIONS_RUN;
+    for (int i = 1; i < argc && status == ADTOPK_OK; i++) {
+        const struct option *option = NULL;
+
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "--version") == 0) {
+            *action = argv[i][2] == 'h' ? OPTIONS_HELP : OPTIONS_VERSION;
+            return ADTOPK_OK;
+        }
+        status = argv[i][0] == '-' ? take_option(vocabulary, argc, argv, &i, options, &option, err)
+                                   : take_benchmark(vocabulary, argv[i], chosen, err);
+        if (option != NULL) {
+            given[option - table] = option;
+        }
+    }
+    return status == ADTOPK_OK ? check(options, given, OPTION_COUNT, *chosen, err) : status;
+}
+
+static void help_option(const struct vocabulary *vocabulary, const struct option *option, FILE *out)
+{
+    char left[32];
+    char known[160];
+
+    (void)snprintf(left, sizeof(left), "%s%s%s", option->flag, option->argument != NULL ? " " : "",
+        option->argument != NULL ? option->argument : "");
+    (void)fprintf(out, "  %-20s %s\n", left, option->help);
+    if (option->type == OPTION_NAMES) {
+        join_names(option_names(vocabulary, option), known, sizeof(known));
+        (void)fprintf(out, "  %-20s   %s\n", "", known);
+    }
+    if (option->belongs != ALL) {
+        const char *gap = "  (";
+
+        (void)fprintf(out, "  %-20s", "");
+        for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
+            if ((option->belongs >> i & 1u) != 0) {
+                (void)fprintf(out, "%s%s", gap, vocabulary->benchmarks[i].name);
+                gap = ", ";
+            }
+        }
+        (void)fprintf(out, ")\n");
+    }
+}
+
+void options_help(const struct vocabulary *vocabulary, FILE *out)
+{
+    (void)fprintf(out, "usage: adtopk-perf [OPTION]... BENCHMARK...\n\n");
+    for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
+        (void)fprintf(
+            out, "  %-20s %s\n", vocabulary->benchmarks[i].name, vocabulary->benchmarks[i].help);
+    }
+    (void)fprintf(out, "  %-20s %s\n\n", "all", "one after the other");
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        help_option(vocabulary, &table[i], out);
+    }
+    (void)fprintf(out, "  %-20s %s\n  %-20s %s\n", "--help", "print this text", "--version",
+        "print the version");
+    (void)fprintf(out, "\nA LIST is separated by commas; lists of names accept all.\n"
+                       "Exit status: 0 measured, 1 failure or interrupted, 2 usage.\n");
+}

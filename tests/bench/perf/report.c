@@ -1,0 +1,370 @@
+#include "tests/bench/perf/report.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/bench/perf/format.h"
+
+struct report {
+    FILE *out;
+    cJSON *document; /* NULL: text */
+    cJSON *rows;
+    bool failed; /* no memory for some item of the document */
+    enum report_layout layout;
+};
+
+/* A row with what is derived from it. */
+struct figures {
+    const struct row *row;
+    struct summary time, floor;
+    double ratio;
+};
+
+double report_bits(double bytes, double nonzeros)
+{
+    return nonzeros > 0 ? 8 * bytes / nonzeros : NAN;
+}
+
+double report_bandwidth(double bytes, double us)
+{
+    return us > 0 ? bytes / us * 1e-3 : NAN;
+}
+
+static cJSON *add(struct report *report, cJSON *object, const char *name, cJSON *item)
+{
+    if (item == NULL || object == NULL || !cJSON_AddItemToObject(object, name, item)) {
+        cJSON_Delete(item);
+        report->failed = true;
+        return NULL;
+    }
+    return item;
+}
+
+/* NAN becomes null. */
+static void add_number(struct report *report, cJSON *object, const char *name, double number)
+{
+    (void)add(
+        report, object, name, isnan(number) ? cJSON_CreateNull() : cJSON_CreateNumber(number));
+}
+
+static void add_text(struct report *report, cJSON *object, const char *name, const char *text)
+{
+    (void)add(report, object, name, cJSON_CreateString(text));
+}
+
+static void add_machine(struct report *report, const struct machine *machine)
+{
+    cJSON *object = add(report, report->document, "machine", cJSON_CreateObject());
+
+    add_text(report, object, "cpu", machine->cpu);
+    add_number(report, object, "cores", (double)machine->cores);
+    add_text(report, object, "kernel", machine->kernel);
+    add_text(report, object, "vectors", machine->vectors);
+    add_number(report, object, "load", machine->load);
+}
+
+static void begin_document(
+    struct report *report, const struct machine *machine, int argc, char *const *argv)
+{
+    cJSON *command;
+
+    add_number(report, report->document, "schema", REPORT_SCHEMA);
+    add_text(report, report->document, "program", "adtopk-perf");
+    add_text(report, report->document, "version", ADTOPK_VERSION);
+    command = add(report, report->document, "command", cJSON_CreateArray());
+    for (int i = 1; i < argc; i++) {
+        cJSON *word = cJSON_CreateString(argv[i]);
+
+        if (word == NULL || command == NULL || !cJSON_AddItemToArray(command, word)) {
+            cJSON_Delete(word);
+            report->failed = true;
+        }
+    }
+    add_machine(report, machine);
+    report->rows = add(report, report->document, "rows", cJSON_CreateArray());
+}
+
+struct report *report_new(
+    FILE *out, bool json, const struct machine *machine, int argc, char *const *argv)
+{
+    struct report *report = calloc(1, sizeof(*report));
+
+    if (report == NULL) {
+        return NULL;
+    }
+    report->out = out;
+    if (json) {
+        report->document = cJSON_CreateObject();
+        if (report->document == NULL) {
+            free(report);
+            return NULL;
+        }
+        begin_document(report, machine, argc, argv);
+        return report;
+    }
+    (void)fprintf(out, "# adtopk-perf " ADTOPK_VERSION ": %s, %ld cores, %s\n# %s, load %.1f\n",
+        machine->cpu, machine->cores, machine->vectors, machine->kernel, machine->load);
+    return report;
+}
+
+/* ---- the table ---- */
+
+typedef void (*print_fn)(char text[FORMAT_SIZE], const struct figures *figures);
+
+static void print_size(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_count(text, (double)figures->row->size);
+}
+
+static void print_count(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_count(text, (double)figures->row->count);
+}
+
+static void print_type(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    (void)snprintf(text, FORMAT_SIZE, "%s", figures->row->type);
+}
+
+static void print_density(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_density(text, figures->row->density);
+}
+
+static void print_time(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->time.median);
+}
+
+static void print_p90(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->time.p90);
+}
+
+static void print_p99(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->time.p99);
+}
+
+static void print_max(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->time.max);
+}
+
+static void print_target(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_count(text, figures->row->target_us);
+}
+
+static void print_algbw(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, report_bandwidth(figures->row->alg_bytes, figures->time.median));
+}
+
+static void print_busbw(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, report_bandwidth(figures->row->bus_bytes, figures->time.median));
+}
+
+static void print_wire(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_count(text, figures->row->wire_bytes);
+}
+
+static void print_bits(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, report_bits(figures->row->wire_bytes, figures->row->nonzeros));
+}
+
+static void print_floor(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->floor.median);
+}
+
+static void print_ratio(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->ratio);
+}
+
+static void print_spread(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_percent(text, figures->time.spread);
+}
+
+struct column {
+    const char *name, *unit;
+    int width;
+    print_fn print;
+};
+
+#define WHAT_WIDTH 20
+#define COLUMNS_MAX 13
+
+static const struct column layouts[][COLUMNS_MAX] = {
+    [REPORT_BANDWIDTH] = {{"size", "(B)", 9, print_size}, {"count", "", 8, print_count},
+        {"type", "", 4, print_type}, {"dens.", "", 5, print_density},
+        {"time", "(us)", 7, print_time}, {"algbw", "(GB/s)", 6, print_algbw},
+        {"busbw", "(GB/s)", 6, print_busbw}, {"wire", "(B)", 9, print_wire},
+        {"bits", "/nnz", 4, print_bits}, {"ratio", "", 5, print_ratio},
+        {"spread", "", 6, print_spread}},
+    [REPORT_LATENCY] = {{"size", "(B)", 8, print_size}, {"count", "", 7, print_count},
+        {"type", "", 4, print_type}, {"dens.", "", 5, print_density},
+        {"time", "(us)", 7, print_time}, {"p90", "(us)", 7, print_p90},
+        {"p99", "(us)", 7, print_p99}, {"max", "(us)", 7, print_max},
+        {"target", "(us)", 6, print_target}, {"floor", "(us)", 6, print_floor},
+        {"ratio", "", 5, print_ratio}},
+};
+
+static void print_heading(const struct report *report)
+{
+    const struct column *columns = layouts[report->layout];
+
+    for (int line = 0; line < 2; line++) {
+        (void)fprintf(report->out, "%-*s", WHAT_WIDTH, line == 0 ? "# what" : "#");
+        for (size_t i = 0; i < COLUMNS_MAX && columns[i].name != NULL; i++) {
+            (void)fprintf(report->out, " %*s", columns[i].width,
+                line == 0 ? columns[i].name : columns[i].unit);
+        }
+        (void)fprintf(report->out, "\n");
+    }
+}
+
+static void print_row(struct report *report, const struct figures *figures)
+{
+    const struct column *columns = layouts[report->layout];
+    const struct row *row = figures->row;
+    char what[64];
+
+    (void)snprintf(what, sizeof(what), "%.30s%s%.30s", row->variant,
+        row->input[0] != '\0' ? " " : "", row->input);
+    (void)fprintf(report->out, "%-*s", WHAT_WIDTH, what);
+    for (size_t i = 0; i < COLUMNS_MAX && columns[i].name != NULL; i++) {
+        char text[FORMAT_SIZE];
+
+        columns[i].print(text, figures);
+        (void)fprintf(report->out, " %*s", columns[i].width, text);
+    }
+    (void)fprintf(report->out, "\n");
+    (void)fflush(report->out);
+}
+
+void report_begin(struct report *report, enum report_layout layout, const char *name,
+    const char *help, const char *about)
+{
+    if (report->document != NULL) {
+        return;
+    }
+    report->layout = layout;
+    (void)fprintf(report->out, "#\n# %s: %s\n%s#\n", name, help, about);
+    print_heading(report);
+}
+
+/* ---- the document ---- */
+
+static void add_series(struct report *report, cJSON *object, const char *name,
+    const struct summary *summary, const struct series *series)
+{
+    cJSON *item = add(report, object, name, cJSON_CreateObject());
+
+    add_number(report, item, "median", summary->median);
+    add_number(report, item, "p90", summary->p90);
+    add_number(report, item, "p99", summary->p99);
+    add_number(report, item, "min", summary->min);
+    add_number(report, item, "max", summary->max);
+    add_number(report, item, "spread", summary->spread);
+    (void)add(report, item, "samples",
+        series->count > 0 ? cJSON_CreateDoubleArray(series->value, (int)series->count)
+                          : cJSON_CreateArray());
+}
+
+static void add_row(struct report *report, const struct figures *figures)
+{
+    const struct row *row = figures->row;
+    cJSON *object = cJSON_CreateObject();
+
+    if (object == NULL || !cJSON_AddItemToArray(report->rows, object)) {
+        cJSON_Delete(object);
+        report->failed = true;
+        return;
+    }
+    add_text(report, object, "benchmark", row->benchmark);
+    add_text(report, object, "variant", row->variant);
+    add_text(report, object, "input", row->input);
+    add_number(report, object, "size_bytes", (double)row->size);
+    add_number(report, object, "count", (double)row->count);
+    add_text(report, object, "type", row->type);
+    add_number(report, object, "density", row->density);
+    add_series(report, object, "time_us", &figures->time, row->time);
+    add_number(
+        report, object, "algbw_gb_s", report_bandwidth(row->alg_bytes, figures->time.median));
+    add_number(
+        report, object, "busbw_gb_s", report_bandwidth(row->bus_bytes, figures->time.median));
+    add_number(report, object, "wire_bytes", row->wire_bytes);
+    add_number(report, object, "nonzeros", row->nonzeros);
+    add_number(report, object, "bits_per_nonzero", report_bits(row->wire_bytes, row->nonzeros));
+    add_number(report, object, "target_us", row->target_us);
+    add_text(report, object, "floor", row->floor_name);
+    add_series(report, object, "floor_us", &figures->floor, row->floor);
+    add_number(report, object, "ratio", figures->ratio);
+    add_text(report, object, "ratio_of", row->paired ? "pairs" : "medians");
+}
+
+enum adtopk_status report_row(struct report *report, const struct row *row, struct error *err)
+{
+    struct figures figures = {.row = row, .ratio = NAN};
+
+    if (!series_summarise(row->time, &figures.time) ||
+        !series_summarise(row->floor, &figures.floor) ||
+        !series_ratio(row->time, row->floor, row->paired, &figures.ratio)) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the statistics");
+    }
+    if (row->time->count == 0) {
+        return ADTOPK_OK; /* interrupted before the first sample */
+    }
+    if (report->document == NULL) {
+        print_row(report, &figures);
+    } else {
+        add_row(report, &figures);
+    }
+    return report->failed ? error_set(err, ADTOPK_ERR_MEMORY, "no memory for the document")
+                          : ADTOPK_OK;
+}
+
+static enum adtopk_status print_document(struct report *report, bool interrupted, struct error *err)
+{
+    char *text = NULL;
+
+    (void)add(report, report->document, "interrupted", cJSON_CreateBool(interrupted));
+    if (!report->failed) {
+        text = cJSON_PrintUnformatted(report->document);
+    }
+    if (text == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the document");
+    }
+    (void)fprintf(report->out, "%s\n", text);
+    cJSON_free(text);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status report_finish(struct report *report, bool interrupted, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (report == NULL) {
+        return ADTOPK_OK;
+    }
+    if (report->document != NULL) {
+        status = print_document(report, interrupted, err);
+    } else if (interrupted) {
+        (void)fprintf(report->out, "# interrupted\n");
+    }
+    if (status == ADTOPK_OK && (fflush(report->out) != 0 || ferror(report->out) != 0)) {
+        status = error_set(err, ADTOPK_ERR_SYSTEM, "cannot write the report: %s", strerror(errno));
+    }
+    cJSON_Delete(report->document);
+    free(report);
+    return status;
+}

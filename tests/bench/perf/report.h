@@ -1,0 +1,67 @@
+/*
+ * What a run found: a table as it goes, in the manner of nccl-tests, or one JSON document at the
+ * end.
+ */
+#ifndef PERF_REPORT_H
+#define PERF_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "proto/error.h"
+#include "tests/bench/perf/machine.h"
+#include "tests/bench/perf/series.h"
+
+#define REPORT_SCHEMA 1
+
+/* Which columns the table of a benchmark has. */
+enum report_layout {
+    REPORT_BANDWIDTH, /* throughput: GB/s, bytes on the wire */
+    REPORT_LATENCY,   /* hand-over: percentiles against a target */
+};
+
+/* One line of the table. NAN: does not apply. */
+struct row {
+    const char *benchmark;
+    const char *variant; /* kernel, encoding, mode */
+    const char *input;   /* what it worked on; "" */
+    uint64_t size;       /* bytes of the dense tensor or message */
+    uint64_t count;      /* its elements; how many messages */
+    const char *type;    /* of an element */
+    double density;
+    double alg_bytes;  /* what algbw counts */
+    double bus_bytes;  /* what busbw counts */
+    double wire_bytes; /* of one contribution, everything counted */
+    double nonzeros;   /* in wire_bytes */
+    double target_us;
+    const struct series *time; /* microseconds */
+    const char *floor_name;
+    const struct series *floor; /* microseconds; what `time` cannot go below */
+    bool paired;                /* both were sampled in turns */
+};
+
+struct report;
+
+/** 8 * bytes / nonzeros; NAN if either is NAN or there are none. */
+double report_bits(double bytes, double nonzeros);
+
+/** Gigabytes (10^9) a second of so many bytes in so many microseconds; NAN without time. */
+double report_bandwidth(double bytes, double us);
+
+/** NULL without memory. `argv` is kept in the document. Text goes to `out` unless `json`. */
+struct report *report_new(
+    FILE *out, bool json, const struct machine *machine, int argc, char *const *argv);
+
+/** Begins a benchmark: a heading, and in text the columns' names. */
+void report_begin(struct report *report, enum report_layout layout, const char *name,
+    const char *help, const char *about);
+
+/** Prints or keeps a row; everything is copied. ADTOPK_ERR_MEMORY is the only error. */
+enum adtopk_status report_row(struct report *report, const struct row *row, struct error *err);
+
+/** Prints the document of a JSON report, and frees it in any case. Errors: MEMORY, SYSTEM (the
+ * output cannot be written). NULL is allowed. */
+enum adtopk_status report_finish(struct report *report, bool interrupted, struct error *err);
+
+#endif

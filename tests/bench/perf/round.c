@@ -1,0 +1,240 @@
+/*
+ * round: whole steps of a job of two ranks on two nodes, from the last push to the last return.
+ *
+ * Two daemons run for the whole benchmark, each row is a job of its own. What the nodes sent comes
+ * from adtopkctl. Then the floor is measured: two processes that each add the gradient and exchange
+ * as many bytes over one TCP connection.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/bench/perf/clock.h"
+#include "tests/bench/perf/data.h"
+#include "tests/bench/perf/floor.h"
+#include "tests/bench/perf/perf.h"
+#include "tests/bench/perf/stop.h"
+#include "tests/bench/perf/tcp.h"
+#include "tests/bench/perf/training.h"
+
+#define RANKS 2
+
+/* Shared by the two processes of the floor. */
+struct bare {
+    int fd[RANKS];
+    uint64_t n;
+    uint64_t count; /* samples */
+    size_t wire;    /* bytes to exchange */
+    const struct floor_loop *loop;
+    double *time; /* of side 0: shared memory */
+};
+
+static bool bare_steps(
+    const struct bare *bare, unsigned side, float *r, float *g, char *out, char *in)
+{
+    for (uint64_t i = 0; i < bare->count; i++) {
+        uint64_t begin;
+
+        if (!tcp_exchange(bare->fd[side], out, in, 1)) { /* both begin together */
+            return false;
+        }
+        begin = clock_ns();
+        bare->loop->add(r, g, DTYPE_F32, bare->n);
+        if (!tcp_exchange(bare->fd[side], out, in, bare->wire)) {
+            return false;
+        }
+        if (side == 0) {
+            bare->time[i] = clock_us_between(begin, clock_ns());
+        }
+    }
+    return true;
+}
+
+static int bare_main(void *context, unsigned side)
+{
+    const struct bare *bare = context;
+    const size_t size = bare->n * sizeof(float);
+    float *r = data_map(size);
+    float *g = data_map(size);
+    char *out = calloc(1, bare->wire + 1);
+    char *in = calloc(1, bare->wire + 1);
+    const bool ok = r != NULL && g != NULL && out != NULL && in != NULL &&
+                    bare_steps(bare, side, r, g, out, in);
+
+    data_unmap(r, size);
+    data_unmap(g, size);
+    free(out);
+    free(in);
+    return ok ? 0 : 1;
+}
+
+/* The loop that is fastest for tensors of this size. */
+static enum adtopk_status choose_loop(uint64_t n, const struct floor_loop **loop, struct error *err)
+{
+    const size_t size = n * sizeof(float);
+    float *r = data_map(size);
+    float *g = data_map(size);
+    struct floor_race race = {0};
+    bool ok = r != NULL && g != NULL;
+
+    for (int i = 0; i < 5 && ok; i++) {
+        ok = floor_sample(&race, r, g, DTYPE_F32, n, NULL);
+    }
+    *loop = &floor_loops[floor_fastest(&race)];
+    floor_free(&race);
+    data_unmap(r, size);
+    data_unmap(g, size);
+    return ok ? ADTOPK_OK : perf_no_memory(err, 2 * size);
+}
+
+static enum adtopk_status bare_run(struct bare *bare, struct series *floors, struct error *err)
+{
+    struct crew crew = {.count = 0};
+    enum adtopk_status status = tcp_pair(bare->fd, err);
+
+    for (unsigned side = 0; side < RANKS && status == ADTOPK_OK; side++) {
+        status = crew_start(&crew, bare_main, bare, side, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = crew_wait(&crew, err);
+    }
+    crew_kill(&crew);
+    tcp_close(bare->fd);
+    for (uint64_t i = 0; i < bare->count && status == ADTOPK_OK && bare->time[i] > 0; i++) {
+        if (!series_add(floors, bare->time[i])) {
+            status = perf_no_memory(err, bare->count * sizeof(double));
+        }
+    }
+    return status;
+}
+
+static enum adtopk_status measure_floor(
+    const struct perf *perf, uint64_t n, double wire, struct series *floors, struct error *err)
+{
+    const size_t size = perf->options.iterations * sizeof(double);
+    struct bare bare = {.fd = {-1, -1},
+        .n = n,
+        .count = perf->options.iterations,
+        .wire = (size_t)llround(wire),
+        .time = data_map(size)};
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (bare.time == NULL) {
+        return perf_no_memory(err, size);
+    }
+    status = choose_loop(n, &bare.loop, err);
+    if (status == ADTOPK_OK) {
+        status = bare_run(&bare, floors, err);
+    }
+    data_unmap(bare.time, size);
+    return status;
+}
+
+/* Runs the job; `sent` is what node 0 sent in a step. */
+static enum adtopk_status measure_job(
+    struct training *training, struct series *times, struct nodes_sent *sent, struct error *err)
+{
+    struct diary *diary = NULL;
+    enum adtopk_status status = training_run(training, &diary, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (!training_times(training, diary, true, times)) {
+        status = perf_no_memory(err, training->steps * sizeof(double));
+    }
+    training_free(training, diary);
+    if (status == ADTOPK_OK && !stop_requested()) {
+        status = nodes_ask(training->nodes, 0, training->job, sent, err);
+    }
+    if (status == ADTOPK_OK && sent->steps > 0) {
+        sent->wire_bytes /= sent->steps;
+        sent->nonzeros /= sent->steps;
+    }
+    return status;
+}
+
+static enum adtopk_status report_job(struct perf *perf, const struct training *training,
+    const struct nodes_sent *sent, const struct series *times, const struct series *floors,
+    struct error *err)
+{
+    const bool dense = training->density >= 1;
+    const struct row row = {.benchmark = perf->benchmark,
+        .variant = dense ? "dense" : "adtopk",
+        .input = "2 nodes",
+        .size = training->count * sizeof(float),
+        .count = training->count,
+        .type = "f32",
+        .density = training->density,
+        .alg_bytes = (double)(training->count * sizeof(float)),
+        .bus_bytes = sent->wire_bytes,
+        .wire_bytes = sent->wire_bytes,
+        .nonzeros = sent->nonzeros > 0 ? sent->nonzeros
+                    : dense            ? (double)training->count
+                                       : NAN,
+        .target_us = NAN,
+        .time = times,
+        .floor_name = "r+=g and tcp",
+        .floor = floors};
+
+    return perf_row(perf, &row, err);
+}
+
+static enum adtopk_status one_job(struct perf *perf, struct training *training, struct error *err)
+{
+    struct series times = {0};
+    struct series floors = {0};
+    struct nodes_sent sent = {0};
+    enum adtopk_status status;
+
+    (void)training_shape(&training->count);
+    status = measure_job(training, &times, &sent, err);
+    if (status == ADTOPK_OK && !stop_requested()) {
+        status = measure_floor(perf, training->count, sent.wire_bytes, &floors, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = report_job(perf, training, &sent, &times, &floors, err);
+    }
+    series_free(&times);
+    series_free(&floors);
+    return status;
+}
+
+static enum adtopk_status all_jobs(struct perf *perf, const struct nodes *nodes, struct error *err)
+{
+    const struct options *options = &perf->options;
+    enum adtopk_status status = ADTOPK_OK;
+    unsigned job = 0;
+
+    for (size_t i = 0; i < options->densities.count; i++) {
+        for (uint64_t size = options->min; size > 0; size = perf_next_size(options, size)) {
+            struct training training = {.nodes = nodes,
+                .spread = true,
+                .density = options->densities.value[i],
+                .count = size / sizeof(float),
+                .ranks = RANKS,
+                .warmup = options->warmup,
+                .steps = options->iterations};
+
+            perf_progress(perf, "job", size, 0);
+            (void)snprintf(training.job, sizeof(training.job), "round-%u", job++);
+            status = one_job(perf, &training, err);
+            if (status != ADTOPK_OK || stop_requested()) {
+                return status;
+            }
+        }
+    }
+    return status;
+}
+
+enum adtopk_status round_run(struct perf *perf, struct error *err)
+{
+    struct nodes nodes;
+    enum adtopk_status status = nodes_start(&nodes, RANKS, &perf->options, err);
+
+    if (status == ADTOPK_OK) {
+        status = all_jobs(perf, &nodes, err);
+        nodes_stop(&nodes);
+    }
+    return status;
+}

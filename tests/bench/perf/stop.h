@@ -1,0 +1,15 @@
+/*
+ * Ctrl-C: a benchmark looks at stop_requested() between two samples, prints what it has and ends.
+ */
+#ifndef PERF_STOP_H
+#define PERF_STOP_H
+
+#include <stdbool.h>
+
+/** From now on SIGINT, SIGTERM and SIGHUP only set the flag (a second one ends the program at
+ * once), and interrupt system calls. False on failure, see errno. */
+bool stop_install(void);
+
+bool stop_requested(void);
+
+#endif

@@ -1,0 +1,332 @@
+/*
+ * Fuzz target: what a remote trainer says, from its first message on, to the real sessions over a
+ * small core; the socket is replaced by functions here, which take every message.
+ *
+ * The input is a list of records: a kind, then its numbers. Numbers of messages are filled in, so
+ * that the fuzzer gets beyond the first check; kind 0 is a header byte for byte. An input that
+ * begins with 0xff is one message for the codec.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/remote/trainer.h"
+#include "proto/remote.h"
+#include "tests/fuzz/message.h"
+#include "tests/unit/local_core.h"
+
+#define FUZZ_PART_MAX 20000u
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* ---- the socket ---- */
+
+static uint64_t fuzz_received; /* messages of the daemon */
+
+enum gate_sent gate_send(struct gate *gate, const uint8_t *route, size_t route_size,
+    const uint8_t *header, size_t header_size, zmq_msg_t *part)
+{
+    Adtopk__RemoteReply *reply = (Adtopk__RemoteReply *)(void *)codec_unpack(
+        &adtopk__remote_reply__descriptor, header, header_size, REMOTE_HEADER_MAX, NULL);
+
+    (void)gate;
+    (void)route;
+    (void)route_size;
+    if (reply == NULL || (part != NULL && zmq_msg_size(part) > REMOTE_OP_SIZE)) {
+        abort();
+    }
+    fuzz_received = reply->sequence;
+    codec_free(&reply->base);
+    if (part != NULL) {
+        (void)zmq_msg_close(part);
+    }
+    return GATE_SENT;
+}
+
+uint16_t gate_who(const struct gate *gate, struct gate_message *message)
+{
+    (void)gate;
+    (void)message;
+    return GATE_NOBODY;
+}
+
+/* ---- the host ---- */
+
+struct fuzz_job {
+    struct fuzz_job *next;
+    uint64_t id;
+    void *bytes;
+};
+
+static struct fuzz_job *fuzz_jobs;
+
+static void *fuzz_results(
+    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+{
+    struct fuzz_job *added = malloc(sizeof *added);
+    void *bytes = calloc(1, size);
+
+    (void)context;
+    if (added == NULL || bytes == NULL) {
+        free(added);
+        free(bytes);
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory");
+        return NULL;
+    }
+    *existing = false;
+    *added = (struct fuzz_job){.next = fuzz_jobs, .id = job, .bytes = bytes};
+    fuzz_jobs = added;
+    return bytes;
+}
+
+static void *fuzz_store(
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+{
+    (void)part;
+    return fuzz_results(context, job, size, existing, err);
+}
+
+static void fuzz_release_job(void *context, uint64_t job)
+{
+    (void)context;
+    for (struct fuzz_job **link = &fuzz_jobs; *link != NULL;) {
+        struct fuzz_job *one = *link;
+
+        if (one->id == job) {
+            *link = one->next;
+            free(one->bytes);
+            free(one);
+        } else {
+            link = &one->next;
+        }
+    }
+}
+
+static enum adtopk_status fuzz_event(void *context, struct event *event, struct error *err)
+{
+    return fake_core_event(context, event, err);
+}
+
+static void fuzz_turn(struct remote *remote, struct fake_core *core)
+{
+    struct action action;
+
+    remote->turn++;
+    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
+        (void)trainer_execute(one);
+        (void)delivery_pump(one, 16);
+    }
+    trainer_collect(remote);
+    while (fake_core_next_action(core, &action)) {
+        remote_apply(remote, &action);
+    }
+}
+
+/* ---- records ---- */
+
+struct fuzz_input {
+    const uint8_t *data;
+    size_t size;
+};
+
+static unsigned fuzz_byte(struct fuzz_input *input)
+{
+    if (input->size == 0) {
+        return 0;
+    }
+    input->size--;
+    return *input->data++;
+}
+
+static unsigned fuzz_number(struct fuzz_input *input)
+{
+    const unsigned high = fuzz_byte(input);
+
+    return high << 8 | fuzz_byte(input);
+}
+
+static void fuzz_deliver(
+    struct remote *remote, const void *header, size_t header_size, size_t part_size)
+{
+    static const uint8_t zeros[FUZZ_PART_MAX];
+    struct gate_message message = {.has_part = part_size > 0, .whole = true};
+
+    if (zmq_msg_init_size(&message.route, 1) != 0 ||
+        zmq_msg_init_size(&message.header, header_size) != 0 ||
+        zmq_msg_init_size(&message.part, part_size) != 0) {
+        abort();
+    }
+    memset(zmq_msg_data(&message.route), 'r', 1);
+    memcpy(zmq_msg_data(&message.header), header, header_size);
+    memcpy(zmq_msg_data(&message.part), zeros, part_size);
+    intake_take(remote, &message);
+    (void)zmq_msg_close(&message.route);
+    (void)zmq_msg_close(&message.header);
+    (void)zmq_msg_close(&message.part);
+}
+
+static void fuzz_send(struct remote *remote, Adtopk__RemoteRequest *request, size_t part_size)
+{
+    const struct trainer *trainer = remote->trainers;
+    const bool counts = request->kind_case != ADTOPK__REMOTE_REQUEST__KIND__NOT_SET;
+    size_t size = 0;
+    uint8_t *header;
+
+    request->sequence = (trainer != NULL ? trainer->received : 0) + (counts ? 1 : 0);
+    request->acknowledged = trainer != NULL ? fuzz_received : 0;
+    header = codec_pack(&request->base, &size);
+    if (header != NULL) {
+        fuzz_deliver(remote, header, size, part_size);
+    }
+    free(header);
+}
+
+static void fuzz_local(struct remote *remote, unsigned kind, struct fuzz_input *input)
+{
+    static char *const names[] = {"a", "b", "c", "", "\x01"};
+    static char *const jobs[] = {"job", "silent", "failing", "refused"};
+    Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
+    Adtopk__LocalTensor tensor = ADTOPK__LOCAL_TENSOR__INIT;
+    Adtopk__LocalTensor *list[] = {&tensor};
+    Adtopk__LocalRegister batch = ADTOPK__LOCAL_REGISTER__INIT;
+    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
+    Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
+    Adtopk__LocalLeave leave = ADTOPK__LOCAL_LEAVE__INIT;
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    Adtopk__RemoteRequest message = ADTOPK__REMOTE_REQUEST__INIT;
+    uint64_t shape[2];
+
+    request.kind_case = (Adtopk__LocalRequest__KindCase)kind;
+    switch (request.kind_case) {
+    case ADTOPK__LOCAL_REQUEST__KIND_OPEN:
+        open.version = REMOTE_VERSION;
+        open.job = jobs[fuzz_byte(input) % 4];
+        open.run_id = jobs[0];
+        open.world_size = 1;
+        request.open = &open;
+        break;
+    case ADTOPK__LOCAL_REQUEST__KIND_REGISTER:
+        shape[0] = fuzz_number(input) % 4000;
+        shape[1] = 1 + fuzz_byte(input) % 4;
+        tensor.name = names[fuzz_byte(input) % 5];
+        tensor.forms = fuzz_byte(input);
+        tensor.n_shape = 2;
+        tensor.shape = shape;
+        batch.n_tensors = 1;
+        batch.tensors = list;
+        request.register_ = &batch;
+        break;
+    case ADTOPK__LOCAL_REQUEST__KIND_COMMIT: request.commit = &commit; break;
+    case ADTOPK__LOCAL_REQUEST__KIND_MAPPED: request.mapped = &mapped; break;
+    default:
+        request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_LEAVE;
+        request.leave = &leave;
+        break;
+    }
+    message.kind_case = ADTOPK__REMOTE_REQUEST__KIND_REQUEST;
+    message.request = &request;
+    fuzz_send(remote, &message, 0);
+}
+
+static void fuzz_training(struct remote *remote, unsigned kind, struct fuzz_input *input)
+{
+    const uint64_t step = (remote->trainers != NULL ? remote->trainers->step : 0) +
+                          (fuzz_byte(input) == 0xff ? 1 : 0);
+    Adtopk__RemotePush push = ADTOPK__REMOTE_PUSH__INIT;
+    Adtopk__RemoteStepEnd end = ADTOPK__REMOTE_STEP_END__INIT;
+    Adtopk__RemoteWait wait = ADTOPK__REMOTE_WAIT__INIT;
+    Adtopk__RemoteOp op = ADTOPK__REMOTE_OP__INIT;
+    Adtopk__RemoteRequest message = ADTOPK__REMOTE_REQUEST__INIT;
+    size_t part = 0;
+
+    message.kind_case = (Adtopk__RemoteRequest__KindCase)kind;
+    switch (message.kind_case) {
+    case ADTOPK__REMOTE_REQUEST__KIND_PUSH:
+        push.tensor = fuzz_byte(input);
+        push.step = step;
+        push.offset = fuzz_number(input);
+        part = fuzz_number(input) % FUZZ_PART_MAX;
+        message.push = &push;
+        break;
+    case ADTOPK__REMOTE_REQUEST__KIND_STEP_END:
+        end.step = step;
+        message.step_end = &end;
+        break;
+    case ADTOPK__REMOTE_REQUEST__KIND_WAIT:
+        wait.tensor = fuzz_byte(input);
+        wait.step = step;
+        message.wait = &wait;
+        break;
+    default:
+        message.kind_case = ADTOPK__REMOTE_REQUEST__KIND_OP;
+        op.number = fuzz_byte(input);
+        op.kind = fuzz_byte(input);
+        op.root = fuzz_byte(input);
+        op.size = fuzz_number(input) * 17;
+        part = fuzz_number(input) % FUZZ_PART_MAX;
+        message.op = &op;
+        break;
+    }
+    fuzz_send(remote, &message, part);
+}
+
+static void fuzz_record(struct remote *remote, struct fuzz_input *input)
+{
+    const unsigned kind = fuzz_byte(input) % 12;
+
+    if (kind == 0) {
+        const size_t wanted = fuzz_byte(input);
+        const size_t size = wanted < input->size ? wanted : input->size;
+
+        fuzz_deliver(remote, input->data, size, fuzz_received % 5);
+        input->data += size;
+        input->size -= size;
+    } else if (kind <= 5) {
+        fuzz_local(remote, kind, input);
+    } else if (kind <= 9) {
+        fuzz_training(remote, kind - 2, input);
+    } else {
+        Adtopk__RemoteRequest nothing = ADTOPK__REMOTE_REQUEST__INIT;
+
+        fuzz_send(remote, &nothing, 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const struct remote_ops ops = {.event = fuzz_event};
+    static struct daemon_view view;
+    struct core_memory memory = {
+        .results = fuzz_results, .store = fuzz_store, .release_job = fuzz_release_job};
+    struct fake_core *core = fake_core_create(&view);
+    struct remote remote = {.ops = &ops, .context = core, .config = {.max_sessions = 4}};
+    struct fuzz_input input = {.data = data, .size = size};
+
+    if (core == NULL) {
+        return 0;
+    }
+    fuzz_received = 0;
+    fake_core_memory(core, remote_memory(&remote, &memory));
+    if (size > 0 && data[0] == 0xff) {
+        message_check_dialogue(&adtopk__remote_request__descriptor,
+            &adtopk__remote_reply__descriptor, data + 1, size - 1);
+        input.size = 0;
+    }
+    while (input.size > 0) {
+        fuzz_record(&remote, &input);
+        fuzz_turn(&remote, core);
+    }
+    fake_core_destroy(core);
+    while (remote.trainers != NULL) {
+        struct trainer *trainer = remote.trainers;
+
+        remote.trainers = trainer->next;
+        trainer_free(trainer);
+    }
+    arena_drop_all(&remote);
+    while (fuzz_jobs != NULL) {
+        fuzz_release_job(NULL, fuzz_jobs->id);
+    }
+    return 0;
+}

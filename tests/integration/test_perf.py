@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""adtopk-perf as a program: every benchmark runs with tiny sizes, its document is complete, its
+figures follow from its samples, and nothing is left behind. No time decides anything.
+
+usage: test_perf.py BUILD [unittest's arguments]
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import time
+import unittest
+
+from cluster import die_with_parent, take_build
+
+BUILD = None  # set by main()
+TINY = {
+    "select": ["--min", "4K", "--max", "64K", "--iterations", "3", "--distribution", "all",
+               "--dtype", "all"],
+    "encode": ["--min", "4K", "--max", "64K", "--iterations", "3", "--density", "0.01,1"],
+    "decode": ["--min", "4K", "--max", "64K", "--iterations", "3", "--density", "0.01,1"],
+    "sum": ["--min", "4K", "--max", "64K", "--iterations", "3"],
+    "handover": ["--iterations", "40", "--warmup", "4"],
+    "round": ["--min", "4K", "--max", "64K", "--iterations", "3"],
+    "link": ["--min", "4K", "--max", "64K", "--iterations", "3"],
+}
+ROW_KEYS = {"benchmark", "variant", "input", "size_bytes", "count", "type", "density", "time_us",
+            "algbw_gb_s", "busbw_gb_s", "wire_bytes", "nonzeros", "bits_per_nonzero", "target_us",
+            "floor", "floor_us", "ratio", "ratio_of"}
+SERIES_KEYS = {"median", "p90", "p99", "min", "max", "spread", "samples"}
+
+
+def program():
+    return os.path.join(BUILD, "tests", "bench", "adtopk-perf")
+
+
+def run(*arguments, timeout=120):
+    return subprocess.run([program(), *arguments], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, preexec_fn=die_with_parent, timeout=timeout,
+                          check=False)
+
+
+def percentile(values, p):
+    ascending = sorted(values)
+    at = p * (len(ascending) - 1)
+    below = int(at)
+    above = min(below + 1, len(ascending) - 1)
+    return ascending[below] + (at - below) * (ascending[above] - ascending[below])
+
+
+def folders():
+    return set(glob.glob("/tmp/adtopk-perf-*"))
+
+
+class Documents(unittest.TestCase):
+    def document(self, benchmark):
+        before = folders()
+        done = run(benchmark, "--json", *TINY[benchmark])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(folders() - before, set())
+        document = json.loads(done.stdout)
+        self.assertEqual(document["schema"], 1)
+        self.assertEqual(document["command"], [benchmark, "--json", *TINY[benchmark]])
+        self.assertFalse(document["interrupted"])
+        self.assertGreaterEqual(document["machine"]["cores"], 1)
+        for key in ("cpu", "kernel", "vectors"):
+            self.assertTrue(document["machine"][key])
+        self.assertTrue(document["rows"])
+        for row in document["rows"]:
+            with self.subTest(row={key: row[key] for key in ("variant", "input", "size_bytes")}):
+                self.assertEqual(row["benchmark"], benchmark)
+                self.check_row(row)
+        return document["rows"]
+
+    def check_row(self, row):
+        self.assertEqual(set(row), ROW_KEYS)
+        self.check_series(row["time_us"])
+        self.check_series(row["floor_us"])
+        samples, floors = row["time_us"]["samples"], row["floor_us"]["samples"]
+        if row["ratio_of"] == "pairs":
+            self.assertEqual(len(samples), len(floors))
+            ratios = [sample / floor for sample, floor in zip(samples, floors) if floor > 0]
+            expected = statistics.median(ratios) if ratios else None
+        else:
+            self.assertEqual(row["ratio_of"], "medians")
+            expected = statistics.median(samples) / statistics.median(floors)
+        if expected is None:
+            self.assertIsNone(row["ratio"])
+        else:
+            self.assertAlmostEqual(row["ratio"], expected, delta=1e-9 * expected)
+        if row["bits_per_nonzero"] is not None:
+            self.assertAlmostEqual(row["bits_per_nonzero"],
+                                   8 * row["wire_bytes"] / row["nonzeros"], places=6)
+
+    def check_series(self, series):
+        self.assertEqual(set(series), SERIES_KEYS)
+        samples = series["samples"]
+        self.assertTrue(samples)
+        self.assertTrue(all(sample >= 0 for sample in samples))
+        median = percentile(samples, 0.5)
+        for key, expected in (("median", median), ("p90", percentile(samples, 0.9)),
+                              ("p99", percentile(samples, 0.99)), ("min", min(samples)),
+                              ("max", max(samples))):
+            self.assertAlmostEqual(series[key], expected, places=6, msg=key)
+        spread = percentile(samples, 0.75) - percentile(samples, 0.25)
+        self.assertAlmostEqual(series["spread"], spread / median if median > 0 else 0, places=6)
+
+    def test_select(self):
+        rows = self.document("select")
+        self.assertEqual({row["type"] for row in rows}, {"f32", "f16", "bf16"})
+        self.assertEqual(len({row["input"] for row in rows}), 8)  # 7, and "" of the floor's rows
+        self.assertLessEqual({"top", "fibres"}, {row["variant"] for row in rows})
+        self.assertTrue(all(row["floor"].startswith("r+=g ") for row in rows))
+        self.assertTrue(all(len(row["time_us"]["samples"]) == 3 for row in rows))
+
+    def check_payload(self, rows):
+        self.assertEqual({row["variant"].split()[0] for row in rows},
+                         {"auto", "dense", "raw", "rows", "delta", "bitmap"})
+        for row in rows:
+            value = 32 if row["variant"].endswith("f32") and "bf16" not in row["variant"] else 16
+            self.assertGreaterEqual(row["bits_per_nonzero"], value)
+            if row["variant"].startswith("raw") and row["size_bytes"] == 65536:
+                raw = 8 * (row["wire_bytes"] - 64) / row["nonzeros"]
+                self.assertAlmostEqual(raw, 32 + value, delta=1)
+
+    def test_encode_and_decode(self):
+        encoded = self.document("encode")
+        decoded = self.document("decode")
+        self.check_payload(encoded)
+        self.assertEqual([(row["variant"], row["wire_bytes"]) for row in encoded],
+                         [(row["variant"], row["wire_bytes"]) for row in decoded])
+
+    def test_sum(self):
+        rows = self.document("sum")
+        self.assertLessEqual({"add", "scatter", "dense-add"}, {row["variant"] for row in rows})
+
+    def test_handover(self):
+        rows = self.document("handover")
+        seen = {(row["variant"], row["input"], row["density"]) for row in rows}
+        self.assertEqual(seen, {(mode, ranks, density) for mode in ("awake", "asleep", "busy")
+                                for ranks in ("1 rank", "2 ranks") for density in (1, 0.01)})
+        targets = {row["variant"]: row["target_us"] for row in rows}
+        self.assertEqual(targets, {"awake": 10, "asleep": 100, "busy": 50})
+        for row in rows:
+            steps = {"awake": 40, "asleep": 2, "busy": 4}[row["variant"]]
+            ranks = int(row["input"].split()[0])
+            self.assertEqual(len(row["time_us"]["samples"]), steps * ranks)
+
+    def test_round(self):
+        rows = self.document("round")
+        self.assertEqual({row["variant"] for row in rows}, {"dense", "adtopk"})
+        for row in rows:
+            self.assertEqual(len(row["time_us"]["samples"]), 3)
+            self.assertGreater(row["wire_bytes"], 0)
+        dense = [row["wire_bytes"] for row in rows if row["density"] == 1]
+        sparse = [row["wire_bytes"] for row in rows if row["density"] == 0.01]
+        self.assertTrue(all(few < many for few, many in zip(sparse, dense)))
+
+    def test_link(self):
+        rows = self.document("link")
+        self.assertEqual({row["variant"] for row in rows}, {"plain", "curve", "curve-control"})
+
+
+class Program(unittest.TestCase):
+    def test_text(self):
+        done = run("sum", "encode", "--size", "64K", "--iterations", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "")
+        lines = done.stdout.splitlines()
+        self.assertLess(max(map(len, lines)), 101)
+        headings = [line for line in lines if re.match(r"# what +size +count +type", line)]
+        self.assertEqual(len(headings), 2)
+        self.assertTrue(any(re.match(r"dense-add +65536 +16384 +f32 +1 ", line) for line in lines))
+
+    def test_help(self):
+        done = run("--help")
+        self.assertEqual(done.returncode, 0)
+        for word in [*TINY, "--density", "--json", "hot-block", "asleep", "bitmap"]:
+            self.assertIn(word, done.stdout)
+        self.assertIn("adtopk-perf ", run("--version").stdout)
+
+    def test_usage(self):
+        for arguments in ([], ["nonsense"], ["select", "--iterations", "0"],
+                          ["select", "--ranks", "1"], ["select", "--distribution", "flat"]):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertTrue(done.stderr.startswith("adtopk-perf: "), done.stderr)
+            self.assertEqual(done.stdout, "")
+
+    def test_no_daemon(self):
+        before = folders()
+        done = run("handover", "--daemon", "/nonexistent/adtopkd")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/nonexistent/adtopkd", done.stderr)
+        done = run("handover", "--daemon", "/bin/false")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("adtopkd does not start", done.stderr)
+        self.assertEqual(folders() - before, set())
+
+    def test_full_device(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([program(), "sum", "--size", "4K", "--iterations", "1"],
+                                  stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+                                  check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot write", done.stderr)
+
+    def start(self, *arguments):
+        """Starts a long run; returns it with its folder once its daemons are there."""
+        before = folders()
+        process = subprocess.Popen([program(), *arguments], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=die_with_parent)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 30
+        folder = None
+        while folder is None or not os.path.exists(os.path.join(folder, "0.sock")):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+            folder = next(iter(folders() - before), None)
+        time.sleep(0.3)
+        return process, folder
+
+    def processes(self, folder):
+        """The ids of the processes that have the folder on their command line."""
+        listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True,
+                                check=True).stdout.splitlines()
+        return [int(line.split()[0]) for line in listed if folder in line]
+
+    def check_gone(self, folder):
+        deadline = time.monotonic() + 10
+        while self.processes(folder) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.processes(folder), [])
+
+    def interrupt(self, number, *arguments):
+        process, folder = self.start(*arguments)
+        process.send_signal(number)
+        out, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, error)
+        self.assertEqual(error, "")
+        self.assertFalse(os.path.exists(folder))
+        self.check_gone(folder)
+        return out
+
+    def test_interrupt(self):
+        out = self.interrupt(signal.SIGINT, "round", "--json", "--iterations", "100000")
+        self.assertTrue(json.loads(out)["interrupted"])
+        out = self.interrupt(signal.SIGTERM, "handover", "--iterations", "1000000")
+        self.assertTrue(out.endswith("# interrupted\n"))
+
+    def test_death(self):
+        process, folder = self.start("handover", "--iterations", "1000000")
+        process.kill()
+        process.communicate()
+        self.check_gone(folder)  # even so no daemon stays
+        shutil.rmtree(folder)
+        process, folder = self.start("round", "--iterations", "100000")
+        os.kill(self.processes(folder)[0], signal.SIGKILL)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(error, r"^adtopk-perf: rank [01]: .*\w")
+        self.assertFalse(os.path.exists(folder))
+        self.check_gone(folder)
+
+
+def main():
+    global BUILD
+    BUILD = take_build(__doc__)
+    unittest.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+"""Trainers without a daemon on their machine: the same results, the same errors, over tcp://.
+
+usage: test_remote.py BUILD [unittest's arguments]
+"""
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+import scene
+from cluster import Cluster, die_with_parent, free_ports
+from ranks import Job, Rank
+from scene import SOON, Scene, text
+
+OWNER = os.getuid()
+# Small timeouts, so that tests of silence are short.
+SETTINGS = {"trainers_owner": OWNER, "peer_timeout_ms": 2000, "heartbeat_ms": 200}
+SILENCE = 2.0 + SOON
+# More than one piece of 256 KiB, and every form and type.
+TENSORS = [("w", "f32", "both", (300, 700)), ("list", "bf16", "list", (64, 128)),
+           ("bias", "f32", "dense", (1000,)), ("half", "f16", "dense", (500, 400)),
+           ("one", "f32", "list", (1,))]
+
+
+class Same(Scene):
+    """A job's updates do not depend on how its ranks reach the daemons."""
+
+    settings = SETTINGS
+
+    def train(self, homes, policy):
+        with Job(self.cluster, scene.BUILD, self.name, homes, TENSORS, policy) as job:
+            Scene.serial += 1
+            self.name = f"job{Scene.serial}"
+            job.join()
+            job.each("gradients random 7")
+            results = [job.steps(4)]
+            job.each("poison 5 1 nan")
+            results.append(job.steps(3))
+            job.each("barrier", "broadcast 2500000 0", "allreduce 300000", "broadcast 7 0")
+            for rank in job.ranks:
+                rank.send("push 4", "push 0", "wait 0", "wait 4", "push 1", "finish")
+            finished = {[rank.answer() for _ in range(6)][-1] for rank in job.ranks}
+            self.assertEqual(len(finished), 1, finished)
+            results.append(finished.pop())
+            return results
+
+    def check(self, policy, here, *elsewhere):
+        expected = self.train(here, policy)
+        self.assertEqual(expected[1][:3], ("ok", 6, 1))
+        for homes in elsewhere:
+            with self.subTest(homes=homes):
+                self.assertEqual(self.train(homes, policy), expected)
+
+    def test_one_daemon(self):
+        self.check(text(density=0.02), [0, 0], [0, "r0"], ["r0", 0], ["r0", "r0"])
+
+    def test_two_daemons(self):
+        self.check(text(density=0.02), [0, 1], ["r0", "r1"], [0, "r1"])
+
+    def test_dense(self):
+        self.check(text(sparsifier="dense"), [0, 0, 1], ["r0", 0, "r1"])
+
+    def test_each_rank_selects(self):
+        self.check(text(scope="rank", interleave=False), [0, 0, 1], [0, "r0", "r1"])
+
+    def test_alone(self):
+        self.check(text(density=0.5), [0], ["r0"])
+
+    def test_many_tensors(self):
+        tensors = [(f"layer{i}.weight", "f32", "both", (4, 3 + i % 5)) for i in range(1500)]
+        results = []
+        for homes in [0, 0], [0, "r0"]:
+            job = self.joined(homes, tensors=tensors)
+            job.each("gradients random 1")
+            results.append(job.steps(3))
+            job.end()
+        self.assertEqual(*results)
+
+
+class Deaths(Scene):
+    """Whoever depends on a rank or a daemon that dies hears of it within seconds."""
+
+    settings = SETTINGS
+
+    def started(self, homes):
+        job = self.joined(homes, tensors=TENSORS)
+        job.each("gradients random 1")
+        job.steps(2)
+        return job
+
+    def check_kill(self, homes, victim, number, *before):
+        job = self.started(homes)
+        others = [rank for rank in job.ranks if rank.rank != victim]
+        for rank in others:
+            rank.send("steps 1")
+        if before:
+            job.ranks[victim].do(*before)
+        died = time.monotonic()
+        if number == signal.SIGKILL:
+            job.ranks[victim].kill()
+        else:
+            job.ranks[victim].process.send_signal(number)
+        for rank in others:
+            self.assert_error(rank, "peer", f"rank {victim}", "127.0.0.1", timeout=SILENCE)
+        self.assertLess(time.monotonic() - died, SOON if number == signal.SIGKILL else SILENCE)
+        job.kill()
+
+    def test_killed_between_steps(self):
+        self.check_kill([0, "r0", 1], 1, signal.SIGKILL)
+
+    def test_killed_in_a_step(self):
+        self.check_kill(["r0", "r1"], 0, signal.SIGKILL, "push 0")
+
+    def test_killed_while_others_commit(self):
+        ranks = self.ranks(["r0", 0, "r1"])
+        for rank in ranks:
+            rank.do(rank.opening, "tensor a f32 both 32x64")
+        for rank in ranks[1:]:
+            rank.send("commit")
+        time.sleep(0.1)
+        ranks[0].kill()
+        for rank in ranks[1:]:
+            self.assert_error(rank, "peer", "rank 0", timeout=SOON)
+
+    def test_silent(self):
+        """A machine that hangs sends neither heartbeats nor the end of its connection."""
+        self.check_kill([0, "r0"], 1, signal.SIGSTOP)
+
+    def test_busy(self):
+        """A trainer that computes for longer than the timeout is alive."""
+        job = self.started([0, "r0"])
+        job.ranks[0].send("steps 1")
+        time.sleep(SETTINGS["peer_timeout_ms"] / 1000 + 1)
+        job.ranks[1].send("steps 1")
+        self.assertEqual(job.ranks[0].answer(), job.ranks[1].answer())
+        job.end()
+
+    def test_left_in_a_step(self):
+        job = self.started([0, "r0"])
+        job.ranks[1].do("push 0", "close")
+        job.ranks[0].send("steps 1")
+        self.assert_error(job.ranks[0], "peer", "rank 1 left", timeout=SOON)
+
+    def test_left_between_steps(self):
+        job = self.started([0, "r0"])
+        job.ranks[1].do("close")
+        job.ranks[0].do("close")
+
+
+class Daemons(unittest.TestCase):
+    """A daemon that goes, and one that is not there."""
+
+    def setUp(self):
+        self.cluster = Cluster(scene.BUILD, nodes=1, settings=SETTINGS).start()
+        self.addCleanup(self.cluster.close)
+        self.job = Job(self.cluster, scene.BUILD, "job", [0, "r0"], TENSORS)
+        self.addCleanup(self.job.kill)
+        self.job.join()
+        self.job.each("gradients random 1")
+        self.job.steps(2)
+
+    def expect(self, name, *words, timeout):
+        found, sentence = self.job.ranks[1].error(timeout)
+        self.assertEqual(found, name, sentence)
+        for word in words:
+            self.assertIn(word, sentence)
+
+    def test_killed(self):
+        self.job.ranks[1].send("steps 1")
+        self.cluster.daemons[0].kill()
+        self.expect("unreachable", "tcp://127.0.0.1", "went away", timeout=SOON)
+        self.job.ranks[1].send("steps 1")  # again, without waiting
+        self.expect("unreachable", "went away", timeout=SOON)
+
+    def test_killed_and_restarted(self):
+        self.cluster.daemons[0].kill()
+        self.cluster.restart(0)
+        self.job.ranks[1].send("steps 1")
+        self.expect("unreachable", "went away", timeout=SOON)
+
+    def test_silent(self):
+        self.job.ranks[1].send("steps 1")
+        self.cluster.daemons[0].signal(signal.SIGSTOP)
+        self.addCleanup(self.cluster.daemons[0].signal, signal.SIGCONT)
+        self.expect("unreachable", "went away", timeout=5 + SOON)
+
+    def test_stopped(self):
+        self.job.ranks[1].send("steps 1")
+        self.cluster.daemons[0].stop()
+        self.expect("unreachable", "the daemon stops", timeout=SOON)
+
+    def test_nobody_there(self):
+        address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+        rank = Rank(scene.BUILD, address, "job", 0, 1)
+        self.addCleanup(rank.kill)
+        rank.send(rank.opening)
+        name, sentence = rank.error(20)
+        self.assertEqual(name, "unreachable", sentence)
+        self.assertIn(address, sentence)
+
+    def test_somebody_else_there(self):
+        other = socket.create_server(("127.0.0.1", 0))
+        other.settimeout(20)
+        self.addCleanup(other.close)
+        rank = Rank(scene.BUILD, f"tcp://127.0.0.1:{other.getsockname()[1]}", "job", 0, 1)
+        self.addCleanup(rank.kill)
+        rank.send(rank.opening)
+        for _ in range(3):
+            connection = other.accept()[0]
+            connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n" * 4)
+            connection.close()
+        name, sentence = rank.error(20)
+        self.assertEqual(name, "denied", sentence)
+        self.assertIn("no adtopkd?", sentence)
+
+
+class Errors(Scene):
+    """The same refusals as on the same node."""
+
+    settings = SETTINGS
+
+    def test_taken(self):
+        first, second = self.rank("r0", 1), self.rank("r0", 1)
+        first.do(first.opening)
+        second.send(second.opening)
+        self.assert_error(second, "mismatch", "rank 1")
+
+    def test_policy(self):
+        rank = self.rank("r0", 0, policy=text(sparsifier="wrong"))
+        rank.send(rank.opening)
+        self.assert_error(rank, "policy", "sparsifier")
+
+    def test_mismatch(self):
+        here, there = self.ranks([0, "r0"])
+        here.send(here.opening, "tensor a f32 both 8x8", "commit")
+        there.send(there.opening, "tensor a f32 both 8x9", "commit")
+        for rank in here, there:
+            rank.answer()
+            rank.answer()
+        for rank in here, there:
+            self.assert_error(rank, "mismatch", "ranks", "tensor 'a'")
+
+    def test_no_memory(self):
+        rank = self.rank("r0", 0, world=1)
+        rank.do(rank.opening, "tensor huge f32 both 60000x60000")
+        for i in range(30):
+            rank.do(f"tensor huge{i} f32 both 60000x60000")
+        rank.send("commit")
+        self.assert_error(rank, "memory", "bytes")
+
+    def test_operations_differ(self):
+        job = self.joined([0, "r0"], tensors=TENSORS)
+        job.ranks[0].send("barrier")
+        job.ranks[1].send("allreduce 10")
+        for rank in job.ranks:
+            self.assert_error(rank, "mismatch", "different operations")
+
+
+class Keys(unittest.TestCase):
+    """With keys, a trainer is who its key says; nobody else gets in, and each hears why."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="adtopk-", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.folder)
+        maker = Rank(scene.BUILD, "-", "-", 0, 1)
+        self.addCleanup(maker.kill)
+        self.key = {name: maker.do(f"keygen {self.path(name)}")
+                    for name in ("node", "one", "two", "stranger")}
+        self.settings = {
+            "key_file": self.path("node"), "heartbeat_ms": 200, "peer_timeout_ms": 2000,
+            "trainers": [{"key": self.key["one"], "owner": OWNER},
+                         {"key": self.key["two"], "owner": 4242}]}
+        self.cluster = Cluster(scene.BUILD, nodes=1, settings=self.settings).start()
+        self.addCleanup(self.cluster.close)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def rank(self, name, number, world, server=None):
+        one = Rank(scene.BUILD, self.cluster.address("r0"), "job", number, world)
+        self.addCleanup(one.kill)
+        one.do(f"keys {self.path(name) if name else '-'} "
+               f"{(server or self.key['node']) if name else '-'}")
+        return one
+
+    def refused(self, rank, *words):
+        rank.send(rank.opening)
+        name, sentence = rank.error(20)
+        self.assertEqual(name, "denied", sentence)
+        for word in words:
+            self.assertIn(word, sentence)
+
+    def test_trains(self):
+        local = Rank(scene.BUILD, self.cluster.address(0), "job", 0, 2)
+        self.addCleanup(local.kill)
+        ranks = [local, self.rank("one", 1, 2)]
+        for rank in ranks:
+            rank.send(rank.opening, "tensor a f32 both 64x64", "commit", "gradients random 1",
+                      "steps 5")
+        answers = {[rank.answer() for _ in range(5)][-1] for rank in ranks}
+        self.assertEqual(len(answers), 1, answers)
+
+    def test_owners_have_jobs_of_their_own(self):
+        one, two = self.rank("one", 0, 1), self.rank("two", 0, 1)
+        for rank in one, two:
+            rank.do(rank.opening)  # the same name, run and rank, and not in each other's way
+
+    def test_unknown_key(self):
+        self.refused(self.rank("stranger", 0, 1), "does not know this trainer's key")
+        self.assertIn(self.key["stranger"], self.cluster.daemons[0].log())
+
+    def test_wrong_server_key(self):
+        self.refused(self.rank("one", 0, 1, server=self.key["two"]), "server_key")
+
+    def test_no_key(self):
+        self.refused(self.rank(None, 0, 1), "key")
+
+    def test_key_where_none_is_wanted(self):
+        with Cluster(scene.BUILD, nodes=1, settings=SETTINGS) as plain:
+            rank = Rank(scene.BUILD, plain.address("r0"), "job", 0, 1)
+            self.addCleanup(rank.kill)
+            rank.do(f"keys {self.path('one')} {self.key['node']}")
+            self.refused(rank, "key")
+
+    def test_bad_key_files(self):
+        rank = self.rank("one", 0, 1)
+        os.chmod(self.path("one"), 0o644)
+        rank.send(rank.opening)
+        self.assertEqual(rank.error()[0], "denied")
+        other = self.rank("missing", 0, 1)
+        other.send(other.opening)
+        self.assertEqual(other.error()[0], "system")
+
+
+class Digits(unittest.TestCase):
+    """The example trains with one rank here and one elsewhere, and ends with equal parameters."""
+
+    def train(self, cluster, homes, data):
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith("ADTOPK_")}
+        processes = [subprocess.Popen(
+            [os.path.join(scene.BUILD, "client", "adtopk-digits"), "--data", data, "--steps", "20",
+             "--job", "digits" + "".join(map(str, homes)), "--rank", str(rank), "--world", "2"],
+            env={**environment, "ADTOPK_ADDRESS": cluster.address(home)}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent)
+            for rank, home in enumerate(homes)]
+        try:
+            outputs = [process.communicate(timeout=120)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        self.assertEqual([process.returncode for process in processes], [0, 0], outputs)
+        hashes = {re.search(r"parameters ([0-9a-f]{16})", output).group(1) for output in outputs}
+        self.assertEqual(len(hashes), 1, outputs)
+        return hashes.pop()
+
+    def test_same_parameters(self):
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data",
+                              "digits.csv.gz")
+        with Cluster(scene.BUILD, nodes=2, settings={"trainers_owner": OWNER}) as cluster:
+            data = os.path.join(cluster.directory, "digits.csv")
+            with gzip.open(source, "rb") as packed, open(data, "wb") as out:
+                shutil.copyfileobj(packed, out)
+            here = self.train(cluster, [0, 0], data)
+            self.assertEqual(self.train(cluster, [0, "r0"], data), here)
+            self.assertEqual(self.train(cluster, ["r0", "r1"], data),
+                             self.train(cluster, [0, 1], data))
+
+
+if __name__ == "__main__":
+    scene.main(__doc__)
