@@ -99,9 +99,7 @@ static enum adtopk_status gate_guard(
     }
     gate->zap = (struct zap){.allow = &gate->allow,
         .tokens = &gate->tokens,
-        .refused = &gate->refused,
-        .warn = gate->warn,
-        .context = gate->context,
+        .refusals = &gate->refusals,
         .final = true};
     return gate_protect(gate, config->pair) && zap_open(&gate->zap, gate->zmq)
                ? ADTOPK_OK
@@ -201,8 +199,7 @@ enum adtopk_status gate_open(
 {
     enum adtopk_status status;
 
-    gate->warn = config->warn;
-    gate->context = context;
+    gate->refusals = (struct refusals){.warn = config->warn, .context = context};
     status = gate_listen(gate, config, err);
     if (status != ADTOPK_OK) {
         gate_close(gate);
@@ -288,13 +285,10 @@ void gate_drop(struct gate_message *message)
 
 static void gate_warn_of_handshake(struct gate *gate)
 {
-    gate->refused.handshakes++;
-    if (gate->warn != NULL) {
-        gate->warn(gate->context,
-            gate->zap.socket != NULL
-                ? "refused a remote trainer that has no key, or not this daemon's"
-                : "refused a remote trainer that does not speak this protocol without keys");
-    }
+    refusals_add(&gate->refusals, REFUSAL_HANDSHAKE,
+        gate->zap.socket != NULL
+            ? "refused a remote trainer that has no key, or not this daemon's"
+            : "refused a remote trainer that does not speak this protocol without keys");
 }
 
 bool gate_look(struct gate *gate)

@@ -18,6 +18,7 @@
 #include "daemon/remote/remote.h"
 #include "daemon/transport/allow.h"
 #include "daemon/transport/monitor.h"
+#include "daemon/transport/refusals.h"
 #include "daemon/transport/zap.h"
 
 #define GATE_ROUTE_SIZE 255
@@ -33,9 +34,7 @@ struct gate {
     struct allow allow; /* a key's "node" is its owner's place in `uid` */
     uint32_t *uid;
     struct token_table tokens; /* nobody here presents one */
-    struct transport_refused refused;
-    void (*warn)(void *context, const char *line);
-    void *context;
+    struct refusals refusals;
     int descriptor[GATE_DESCRIPTORS]; /* router, monitor, doorkeeper (-1: none); edge-triggered */
     char endpoint[GATE_ENDPOINT_SIZE];
 };

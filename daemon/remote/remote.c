@@ -175,8 +175,8 @@ void remote_stats(const struct remote *remote, struct remote_stats *stats)
 {
     *stats = remote->stats;
     stats->sessions = remote->count;
-    stats->keys = remote->gate.refused.keys;
-    stats->handshakes = remote->gate.refused.handshakes;
+    stats->keys = remote->gate.refusals.budget[REFUSAL_KEY].count;
+    stats->handshakes = remote->gate.refusals.budget[REFUSAL_HANDSHAKE].count;
     stats->gradient_bytes = 0;
     for (const struct trainer *one = remote->trainers; one != NULL; one = one->next) {
         stats->gradient_bytes += one->gradients.size;

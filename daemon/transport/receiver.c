@@ -115,8 +115,7 @@ static const char *receiver_report(struct receiver *receiver, const struct monit
     }
 }
 
-bool receiver_watch(struct receiver *receiver, unsigned budget, struct transport_refused *refused,
-    transport_warn_fn warn, void *context)
+bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals *refusals)
 {
     struct monitor_event event;
 
@@ -124,14 +123,10 @@ bool receiver_watch(struct receiver *receiver, unsigned budget, struct transport
         const char *reason = receiver_report(receiver, &event);
         char line[SOCKET_ENDPOINT_SIZE + 128];
 
-        if (reason == NULL) {
-            continue;
-        }
-        refused->handshakes++;
-        if (warn != NULL) {
+        if (reason != NULL) {
             (void)snprintf(
                 line, sizeof(line), "refused a connection to %s: %s", receiver->endpoint, reason);
-            warn(context, line);
+            refusals_add(refusals, REFUSAL_HANDSHAKE, line);
         }
     }
     return budget == 0;

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "daemon/transport/monitor.h"
+#include "daemon/transport/refusals.h"
 #include "daemon/transport/socket.h"
-#include "daemon/transport/transport.h"
 
 /* What a connection must bring. */
 enum receiver_door { RECEIVER_OPEN, RECEIVER_KEY, RECEIVER_TOKEN };
@@ -35,12 +35,11 @@ bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
 void receiver_close(struct receiver *receiver);
 
 /**
- * Counts, and describes to `warn`, connections that were turned away before anybody was asked
+ * Counts and describes connections that were turned away before anybody was asked
  * (zap.h does it afterwards). Those that never got as far as a handshake are noticed only if no
  * other one succeeded meanwhile: libzmq does not say whose handshake did. Looks at up to `budget`
  * reports; true if more may wait.
  */
-bool receiver_watch(struct receiver *receiver, unsigned budget, struct transport_refused *refused,
-    transport_warn_fn warn, void *context);
+bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals *refusals);
 
 #endif

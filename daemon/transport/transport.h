@@ -22,8 +22,8 @@
 /* A peer may have two keys while it changes from one to the other. */
 #define TRANSPORT_PEER_KEYS 2
 
-/* Takes one line on a connection or packet that was refused. A flood of those is a flood of calls:
- * the callee limits what it writes. */
+/* Takes one line on a connection or packet that was refused; of each sort at most 10 at once, then
+ * 2 a second. */
 typedef void (*transport_warn_fn)(void *context, const char *line);
 
 struct transport_config {

@@ -67,13 +67,6 @@ void zap_close(struct zap *zap)
     }
 }
 
-static void zap_warn(const struct zap *zap, const char *line)
-{
-    if (zap->warn != NULL) {
-        zap->warn(zap->context, line);
-    }
-}
-
 static bool zap_is(const struct zap_frame *frame, const char *text)
 {
     return frame->size == strlen(text) && memcmp(frame->bytes, text, frame->size) == 0;
@@ -93,10 +86,9 @@ static bool zap_check_key(
     if (allow_find(zap->allow, user) != UINT16_MAX) {
         return true;
     }
-    zap->refused->keys++;
     (void)snprintf(line, sizeof(line), "refused a connection from %.64s: its key %s is no peer's",
         question->frame[ZAP_AT_ADDRESS].bytes, user);
-    zap_warn(zap, line);
+    refusals_add(zap->refusals, REFUSAL_KEY, line);
     return false;
 }
 
@@ -124,11 +116,10 @@ static bool zap_check_token(
         allow_find(zap->allow, user) == node) {
         return true;
     }
-    zap->refused->tokens++;
     (void)snprintf(line, sizeof(line),
         "refused a bulk connection from %.64s, which says it is node %.20s: no valid token",
         question->frame[ZAP_AT_ADDRESS].bytes, question->frame[ZAP_AT_CREDENTIAL].bytes);
-    zap_warn(zap, line);
+    refusals_add(zap->refusals, REFUSAL_TOKEN, line);
     return false;
 }
 

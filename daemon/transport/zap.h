@@ -14,17 +14,15 @@
 #include <stdbool.h>
 
 #include "daemon/transport/allow.h"
+#include "daemon/transport/refusals.h"
 #include "daemon/transport/token.h"
-#include "daemon/transport/transport.h"
 
 struct zap {
     void *socket; /* NULL: closed */
     const struct allow *allow;
     struct token_table *tokens;
-    struct transport_refused *refused; /* counted here */
-    transport_warn_fn warn;            /* may be NULL */
+    struct refusals *refusals;
     bool final; /* tell who is refused, whose libzmq then does not try again, instead of "later" */
-    void *context;
 };
 
 /** Starts to answer for all sockets of this ZeroMQ context; the other fields are the caller's.

@@ -130,11 +130,8 @@ static bool transport_zmq_start(
     }
     transport->pair = *config->pair;
     transport->home.pair = &transport->pair;
-    transport->zap = (struct zap){.allow = &transport->allow,
-        .tokens = &transport->tokens,
-        .refused = &transport->refused,
-        .warn = config->warn,
-        .context = transport->context};
+    transport->zap = (struct zap){
+        .allow = &transport->allow, .tokens = &transport->tokens, .refusals = &transport->refusals};
     return zap_open(&transport->zap, transport->zmq) &&
            waiter_add(&transport->waiter, SOURCE_ZAP, transport->zap.socket);
 }
@@ -170,7 +167,7 @@ static void *transport_zmq_create(const struct transport_config *config,
     }
     transport->receive = receive;
     transport->context = context;
-    transport->warn = config->warn;
+    transport->refusals = (struct refusals){.warn = config->warn, .context = context};
     if (!transport_zmq_start(transport, config)) {
         (void)transport_zmq_failed(err, "cannot start ZeroMQ for", config->listen);
     } else if (transport_zmq_listen(transport, config->listen, config->bulk_listen, false, err) ==
@@ -233,19 +230,15 @@ static const char *transport_zmq_protection(const void *handle)
 static struct transport_refused transport_zmq_refused(const void *handle)
 {
     const struct transport_zmq *transport = handle;
+    const struct refusal_budget *budget = transport->refusals.budget;
 
-    return transport->refused;
+    return (struct transport_refused){.keys = budget[REFUSAL_KEY].count,
+        .handshakes = budget[REFUSAL_HANDSHAKE].count,
+        .tokens = budget[REFUSAL_TOKEN].count,
+        .packets = budget[REFUSAL_PACKET].count};
 }
 
 /* ------------------------------------------------------------------ receiving */
-
-static void transport_zmq_refuse(struct transport_zmq *transport, const char *line)
-{
-    transport->refused.packets++;
-    if (transport->warn != NULL) {
-        transport->warn(transport->context, line);
-    }
-}
 
 static uint16_t transport_zmq_bulk_port(const struct transport_zmq *transport)
 {
@@ -280,7 +273,7 @@ static void transport_zmq_take_token_message(struct transport_zmq *transport, ui
 
     if (sender == NULL || !token_decode(&message, bytes, size)) {
         (void)snprintf(line, sizeof(line), "node %" PRIu16 " sent a malformed token message", peer);
-        transport_zmq_refuse(transport, line);
+        refusals_add(&transport->refusals, REFUSAL_PACKET, line);
     } else if (message.type == TOKEN_REQUEST) {
         transport_zmq_grant(transport, sender, key, &message);
     } else {
@@ -305,7 +298,7 @@ static bool transport_zmq_is_honest(
     } else {
         return true;
     }
-    transport_zmq_refuse(transport, line);
+    refusals_add(&transport->refusals, REFUSAL_PACKET, line);
     return false;
 }
 
@@ -325,7 +318,8 @@ static void transport_zmq_hand_on(
 
         peer = allow_find(&transport->allow, key);
         if (peer == UINT16_MAX) {
-            transport_zmq_refuse(transport, "a packet came under a key that was removed");
+            refusals_add(
+                &transport->refusals, REFUSAL_PACKET, "a packet came under a key that was removed");
             return;
         }
         if (token_is_message(packet, size) && receiver->door == RECEIVER_KEY) {
@@ -377,8 +371,8 @@ static bool transport_zmq_serve(
     case SOURCE_WATCH:
     case SOURCE_BULK_WATCH: break;
     }
-    return receiver_watch(at == SOURCE_WATCH ? &transport->receiver : &transport->bulk, budget,
-        &transport->refused, transport->warn, transport->context);
+    return receiver_watch(
+        at == SOURCE_WATCH ? &transport->receiver : &transport->bulk, budget, &transport->refusals);
 }
 
 static bool transport_zmq_pump(void *handle, unsigned budget)

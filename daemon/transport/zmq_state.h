@@ -7,6 +7,7 @@
 
 #include "daemon/transport/allow.h"
 #include "daemon/transport/receiver.h"
+#include "daemon/transport/refusals.h"
 #include "daemon/transport/sender.h"
 #include "daemon/transport/token.h"
 #include "daemon/transport/transport.h"
@@ -25,8 +26,7 @@ struct transport_zmq {
     struct allow allow;
     struct token_table tokens;
     struct zap zap; /* closed without keys */
-    struct transport_refused refused;
-    transport_warn_fn warn;
+    struct refusals refusals;
     transport_receive_fn receive;
     void *context;
     struct sender *peers; /* in ascending order of id */

@@ -22,7 +22,7 @@ struct fixture {
     void *zmq, *asker;
     struct allow allow;
     struct token_table tokens;
-    struct transport_refused refused;
+    struct refusals refusals;
     struct zap zap;
     struct keyfile_pair known, unknown;
     unsigned warnings;
@@ -48,11 +48,9 @@ static int start(void **state)
 
     assert_non_null(fixture);
     fixture->zmq = zmq_ctx_new();
-    fixture->zap = (struct zap){.allow = &fixture->allow,
-        .tokens = &fixture->tokens,
-        .refused = &fixture->refused,
-        .warn = keep_warning,
-        .context = fixture};
+    fixture->refusals = (struct refusals){.warn = keep_warning, .context = fixture};
+    fixture->zap = (struct zap){
+        .allow = &fixture->allow, .tokens = &fixture->tokens, .refusals = &fixture->refusals};
     assert_true(zap_open(&fixture->zap, fixture->zmq));
     fixture->asker = zmq_socket(fixture->zmq, ZMQ_REQ);
     assert_int_equal(zmq_connect(fixture->asker, "inproc://zeromq.zap.01"), 0);
@@ -143,14 +141,14 @@ static void test_keys(void **state)
     assert_int_equal(fixture->warnings, 0);
 
     assert_false(ask_key(fixture, fixture->unknown.public_key, SOCKET_DOMAIN_CONTROL, user));
-    assert_int_equal(fixture->refused.keys, 1);
+    assert_int_equal(fixture->refusals.budget[REFUSAL_KEY].count, 1);
     assert_non_null(strstr(fixture->warning, "10.0.0.9"));
     assert_non_null(strstr(fixture->warning, fixture->unknown.public_key));
 
     assert_false(ask_key(fixture, fixture->known.public_key, SOCKET_DOMAIN_BULK, user));
     allow_remove(&fixture->allow, 3);
     assert_false(ask_key(fixture, fixture->known.public_key, SOCKET_DOMAIN_CONTROL, user));
-    assert_int_equal(fixture->refused.keys, 2);
+    assert_int_equal(fixture->refusals.budget[REFUSAL_KEY].count, 2);
 }
 
 static void test_tokens(void **state)
@@ -164,7 +162,7 @@ static void test_tokens(void **state)
         token_issue(&fixture->tokens, 3, fixture->known.public_key, transport_now_us(), token));
     for (size_t i = 0; i < sizeof(no_nodes) / sizeof(no_nodes[0]); i++) {
         assert_false(ask_token(fixture, no_nodes[i], token, user));
-        assert_int_equal(fixture->refused.tokens, i + 1);
+        assert_int_equal(fixture->refusals.budget[REFUSAL_TOKEN].count, i + 1);
     }
     assert_true(ask_token(fixture, "3", token, user));
     assert_string_equal(user, fixture->known.public_key);
@@ -216,6 +214,25 @@ static void test_shapes(void **state)
     assert_true(ask_key(fixture, fixture->known.public_key, SOCKET_DOMAIN_CONTROL, user));
 }
 
+/* A flood of one sort is thinned out, and hides no other. */
+static void test_limits(void **state)
+{
+    struct fixture *fixture = *state;
+
+    for (int i = 0; i < 1000; i++) {
+        refusals_add(&fixture->refusals, REFUSAL_HANDSHAKE, "flood");
+    }
+    assert_in_range(fixture->warnings, REFUSAL_BURST, REFUSAL_BURST + 2); /* it may be slow */
+    assert_string_equal(fixture->warning, "flood");
+    assert_int_equal(fixture->refusals.budget[REFUSAL_HANDSHAKE].count, 1000);
+    refusals_add(&fixture->refusals, REFUSAL_TOKEN, "other");
+    assert_string_equal(fixture->warning, "other");
+    fixture->refusals.budget[REFUSAL_HANDSHAKE].refilled_us -= REFUSAL_REFILL_US;
+    refusals_add(&fixture->refusals, REFUSAL_HANDSHAKE, "later");
+    assert_non_null(strstr(fixture->warning, "later (and 9"));
+    assert_non_null(strstr(fixture->warning, " more of this sort before)"));
+}
+
 static void test_budget(void **state)
 {
     struct fixture *fixture = *state;
@@ -244,6 +261,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_keys, start, stop),
         cmocka_unit_test_setup_teardown(test_tokens, start, stop),
         cmocka_unit_test_setup_teardown(test_shapes, start, stop),
+        cmocka_unit_test_setup_teardown(test_limits, start, stop),
         cmocka_unit_test_setup_teardown(test_budget, start, stop),
         cmocka_unit_test_setup_teardown(test_one_a_context, start, stop),
     };
