@@ -37,6 +37,7 @@ static void set_defaults(struct config *config)
     *config = (struct config){
         .socket = "/run/adtopk/adtopkd.sock",
         .control_socket = "/run/adtopk/control.sock",
+        .control_group = "adtopk",
         .trainers_owner = CONFIG_NOBODY,
         .log_level = LEVEL_INFO,
         .log_format = LOG_FORMAT_TEXT,

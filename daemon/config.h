@@ -21,6 +21,7 @@
 
 #define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
 #define CONFIG_ENDPOINT_SIZE 272
+#define CONFIG_GROUP_SIZE 33 /* of a group's name, including the NUL (useradd's limit) */
 #define CONFIG_FILE_SIZE 101
 #define CONFIG_SOURCE_SIZE 128
 #define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
@@ -76,6 +77,7 @@ struct config {
     uint64_t trainers_owner; /* uid of those without keys, or CONFIG_NOBODY */
     char socket[CONFIG_PATH_SIZE];
     char control_socket[CONFIG_PATH_SIZE];
+    char control_group[CONFIG_GROUP_SIZE];
     uint64_t workers; /* 0: as many as suit the machine */
     uint64_t log_level;
     uint64_t log_format;

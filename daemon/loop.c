@@ -47,6 +47,11 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
 {
     struct loop *loop = context;
 
+    if (event->type == EVENT_RANK_OPEN && control_is_draining(loop->control)) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "node %llu is draining: an operator wants no new ranks here",
+            (unsigned long long)loop->config->node);
+    }
     if (event->type == EVENT_RANK_LEAVE || event->type == EVENT_RANK_LOST) {
         history_record(&loop->history, loop->core, event->session);
     }
@@ -129,6 +134,8 @@ static bool do_actions(struct loop *loop)
     while (done < ACTIONS_PER_TURN && core_next_action(loop->core, &action)) {
         if (action.type == ACTION_COMPUTE) {
             run_compute(loop, action.compute);
+        } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
+            control_apply(loop->control, &action);
         } else {
             watch_log_action(loop->log, &action);
             apply(loop, &action);

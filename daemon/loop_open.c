@@ -102,11 +102,26 @@ static struct report_network describe_network(void *context)
         .packets = refused.packets};
 }
 
-static void log_control(void *context, const char *line)
+static enum adtopk_status control_event(void *context, struct event *event, struct error *err)
 {
+    return loop_raise(context, event, err);
+}
+
+static const char *default_policy(void *context)
+{
+    const struct loop *loop = context;
+
+    return loop->config->policy;
+}
+
+static void log_control(void *context, enum control_level level, const char *line)
+{
+    static const enum log_level levels[] = {[CONTROL_DEBUG] = LEVEL_DEBUG,
+        [CONTROL_INFO] = LEVEL_INFO,
+        [CONTROL_WARNING] = LEVEL_WARNING};
     struct loop *loop = context;
 
-    log_write(loop->log, LEVEL_DEBUG, LOG_CONTROL, "%s", line);
+    log_write(loop->log, levels[level], LOG_CONTROL, "%s", line);
 }
 
 /* ------------------------------------------------------------------ opening */
@@ -306,7 +321,10 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         .history = &loop->history,
         .node = (uint16_t)loop->config->node,
         .incarnation = incarnation,
+        .group = loop->config->control_group,
         .sessions = count_sessions,
+        .event = control_event,
+        .policy = default_policy,
         .network = describe_network,
         .log = log_control,
         .context = loop,

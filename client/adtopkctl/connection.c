@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "proto/codec.h"
-#include "proto/control.pb-c.h"
 
 #define DOCUMENT_MAX (256u << 20) /* bytes: whoever sends more is no daemon */
 
@@ -22,6 +21,7 @@ struct connection {
     int64_t deadline_ms;
     char *text;
     size_t size;
+    bool answered; /* with an error */
 };
 
 static int64_t now_ms(void)
@@ -91,29 +91,12 @@ static enum adtopk_status connect_to(struct connection *connection, struct error
 }
 
 static enum adtopk_status send_request(
-    const struct connection *connection, enum request_kind kind, const char *job, struct error *err)
+    const struct connection *connection, const Adtopk__ControlRequest *request, struct error *err)
 {
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
-    Adtopk__ControlStats stats = ADTOPK__CONTROL_STATS__INIT;
-    char *name = strdup(job); /* the message has no const */
-    uint8_t *bytes = NULL;
     size_t size = 0;
+    uint8_t *bytes = codec_pack(&request->base, &size);
     ssize_t sent;
 
-    request.version = 1;
-    if (kind == REQUEST_STATUS) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
-        request.status = &status;
-    } else {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
-        request.stats = &stats;
-        stats.job = name;
-    }
-    if (name != NULL) {
-        bytes = codec_pack(&request.base, &size);
-    }
-    free(name);
     if (bytes == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the request");
     }
@@ -166,11 +149,12 @@ static enum adtopk_status receive(struct connection *connection, bool *more, str
     if (reply == NULL) {
         return err->code;
     }
-    if (reply->status != ADTOPK_OK) {
+    connection->answered = reply->status != ADTOPK_OK;
+    if (connection->answered) {
         status = error_set(err,
             reply->status < ADTOPK_STATUS_COUNT ? (enum adtopk_status)reply->status
                                                 : ADTOPK_ERR_PROTOCOL,
-            "%.200s", reply->text);
+            "%s", reply->text);
     } else {
         *more = reply->more != 0;
         status = append(connection, reply->text, err);
@@ -179,15 +163,15 @@ static enum adtopk_status receive(struct connection *connection, bool *more, str
     return status;
 }
 
-enum adtopk_status connection_ask(const char *path, int timeout_ms, enum request_kind kind,
-    const char *job, char **document, struct error *err)
+enum adtopk_status connection_ask(const char *path, int timeout_ms,
+    const Adtopk__ControlRequest *request, char **document, bool *answered, struct error *err)
 {
     struct connection connection = {.fd = -1, .path = path, .deadline_ms = now_ms() + timeout_ms};
     enum adtopk_status status = connect_to(&connection, err);
     bool more = true;
 
     if (status == ADTOPK_OK) {
-        status = send_request(&connection, kind, job, err);
+        status = send_request(&connection, request, err);
     }
     while (status == ADTOPK_OK && more) {
         status = receive(&connection, &more, err);
@@ -195,6 +179,7 @@ enum adtopk_status connection_ask(const char *path, int timeout_ms, enum request
     if (connection.fd >= 0) {
         (void)close(connection.fd);
     }
+    *answered = connection.answered;
     if (status == ADTOPK_OK) {
         *document = connection.text;
     } else {

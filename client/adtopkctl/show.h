@@ -1,5 +1,7 @@
 /*
- * The daemon's documents as text for people, at most 80 columns wide.
+ * The daemon's documents as text for people, at most 80 columns wide for ordinary numbers.
+ * daemon/admin/README.md lists their fields. Any JSON may be given: what is missing shows as 0 or
+ * "-".
  */
 #ifndef ADTOPK_SHOW_H
 #define ADTOPK_SHOW_H
@@ -12,7 +14,21 @@
 bool show_is_healthy(const cJSON *document);
 
 void show_status(FILE *out, const cJSON *document);
-
+void show_jobs(FILE *out, const cJSON *document);
+void show_peers(FILE *out, const cJSON *document);
+void show_drain(FILE *out, const cJSON *document);
 void show_stats(FILE *out, const cJSON *document);
+void show_tensors(FILE *out, const cJSON *document);
+void show_policy(FILE *out, const cJSON *document);
+void show_policy_keys(FILE *out, const cJSON *document);
+void show_policy_change(FILE *out, const cJSON *document);
+void show_policy_log(FILE *out, const cJSON *document);
+void show_verify(FILE *out, const cJSON *document);
+
+/** The columns of show_rates(). */
+void show_rates_header(FILE *out);
+
+/** What each job did between two documents of stats, a line each. */
+void show_rates(FILE *out, const cJSON *before, const cJSON *after);
 
 #endif

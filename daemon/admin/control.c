@@ -1,11 +1,16 @@
 /*
  * A client sends a request and gets its document in as many replies as it takes; only then is the
- * next request read, so a client that does not read costs one document until its time is up.
+ * next request read. What may go wrong:
+ *   - It does not read, or says nothing: it costs one document until its time is up.
+ *   - It sends rubbish, or what it may not: it gets a sentence, and the daemon hangs up.
+ *   - It goes away while it waits for an outcome: its ticket is forgotten, the core goes on.
+ *   - There are too many of it, or no descriptors left: the connection is dropped.
  */
 #include "daemon/admin/control.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,55 +18,25 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "daemon/admin/listener.h"
-#include "daemon/admin/report.h"
+#include "daemon/admin/client.h"
 #include "proto/codec.h"
 #include "proto/control.pb-c.h"
 
-#define REQUEST_MAX 4096u
+#define REQUEST_MAX CODEC_LOCAL_MAX
 #define CHUNK 32768u /* bytes of a document in one reply */
 #define ACCEPTS_PER_CALL 8
+#define TICK_MS 1000 /* at most between looks at the clock */
 
-struct client {
-    uv_poll_t poll;
-    struct control *control;
-    int fd;
-    struct ucred who;
-    char *document; /* being sent; NULL between requests */
-    size_t size;
-    size_t sent;
-    uint32_t status;
-    bool last; /* drop the client once the document is sent */
-    uint64_t progress_ms;
-    struct client *next;
-};
-
-struct control {
-    uv_loop_t *loop;
-    struct control_config config;
-    struct listener listener;
-    uv_poll_t poll;
-    uv_timer_t timer;
-    int spare; /* descriptor given up to accept, and drop, when there are no others; or -1 */
-    bool closing;
-    unsigned handles; /* that have not closed yet */
-    uint64_t started_ms;
-    struct client *clients;
-};
-
-static void note(const struct control *control, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void note(const struct control *control, const char *format, ...)
+void control_note(const struct control *control, enum control_level level, const char *format, ...)
 {
-    char line[ERROR_TEXT_SIZE];
+    char line[ERROR_TEXT_SIZE * 2];
     va_list args;
 
     if (control->config.log != NULL) {
         va_start(args, format);
         (void)vsnprintf(line, sizeof(line), format, args);
         va_end(args);
-        control->config.log(control->config.context, line);
+        control->config.log(control->config.context, level, line);
     }
 }
 
@@ -175,13 +150,14 @@ static void client_send(struct client *client)
     }
 }
 
-/* Takes the document; without one, memory was short. */
-static void client_reply(struct client *client, uint32_t status, char *document)
+void client_reply(struct client *client, uint32_t status, char *document)
 {
     if (document == NULL) {
+        control_note(client->control, CONTROL_WARNING, "no memory for an answer");
         client_drop(client);
         return;
     }
+    client->ticket = 0;
     client->document = document;
     client->size = strlen(document);
     client->sent = 0;
@@ -190,83 +166,19 @@ static void client_reply(struct client *client, uint32_t status, char *document)
     client_send(client);
 }
 
-static void client_refuse(struct client *client, enum adtopk_status status, const char *why)
+void client_refuse(struct client *client, enum adtopk_status status, const char *why)
 {
-    note(client->control, "refused a request of uid %u, pid %d: %s", client->who.uid,
-        client->who.pid, why);
+    control_note(client->control, status == ADTOPK_ERR_DENIED ? CONTROL_WARNING : CONTROL_DEBUG,
+        "refused a request of uid %u, pid %d: %s", client->who.uid, client->who.pid, why);
     client_reply(client, status, strdup(why));
 }
 
+void client_await(struct client *client)
+{
+    client_watch(client, UV_DISCONNECT);
+}
+
 /* ------------------------------------------------------------------ requests */
-
-static struct report_network describe_network(const struct control *control)
-{
-    return control->config.network != NULL ? control->config.network(control->config.context)
-                                           : (struct report_network){.protection = NULL};
-}
-
-static struct report_daemon describe(const struct control *control)
-{
-    return (struct report_daemon){
-        .core = control->config.core,
-        .history = control->config.history,
-        .node = control->config.node,
-        .incarnation = control->config.incarnation,
-        .uptime_s = (uv_now(control->loop) - control->started_ms) / 1000,
-        .sessions = control->config.sessions(control->config.context),
-        .network = describe_network(control),
-    };
-}
-
-static void answer_status(struct client *client)
-{
-    struct report_daemon daemon = describe(client->control);
-
-    client_reply(client, ADTOPK_OK, report_status(&daemon));
-}
-
-static void answer_stats(struct client *client, const char *job)
-{
-    struct report_daemon daemon = describe(client->control);
-    bool found = false;
-    char *document = report_stats(&daemon, job, &found);
-    char why[160];
-
-    if (found) {
-        client_reply(client, ADTOPK_OK, document);
-        return;
-    }
-    free(document);
-    (void)snprintf(why, sizeof(why), "no job \"%.64s\" has or had ranks on this node", job);
-    client_refuse(client, ADTOPK_ERR_ARGUMENT, why);
-}
-
-static void answer(struct client *client, const Adtopk__ControlRequest *request)
-{
-    if (request->version != 1) {
-        client_refuse(client, ADTOPK_ERR_PROTOCOL, "this daemon speaks version 1 of the messages");
-    } else if (request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_STATUS) {
-        answer_status(client);
-    } else if (request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_STATS) {
-        answer_stats(client, request->stats->job);
-    } else {
-        client_refuse(client, ADTOPK_ERR_PROTOCOL, "this daemon does not know that request");
-    }
-}
-
-static void take_request(struct client *client, const uint8_t *bytes, size_t size)
-{
-    struct error err = {.code = ADTOPK_OK};
-    ProtobufCMessage *message =
-        codec_unpack(&adtopk__control_request__descriptor, bytes, size, REQUEST_MAX, &err);
-
-    if (message == NULL) {
-        client_refuse(client, err.code, err.text);
-        return;
-    }
-    answer(client, (const Adtopk__ControlRequest *)message);
-    codec_free(message);
-}
 
 /* Descriptors are never taken: without room for them the kernel closes them and says so. */
 static void client_read(struct client *client)
@@ -285,9 +197,9 @@ static void client_read(struct client *client)
     } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
         client_refuse(client, ADTOPK_ERR_PROTOCOL, "a request with descriptors");
     } else if ((message.msg_flags & MSG_TRUNC) != 0) {
-        client_refuse(client, ADTOPK_ERR_PROTOCOL, "a request of more than 4096 bytes");
+        client_refuse(client, ADTOPK_ERR_PROTOCOL, "a request of more than 60000 bytes");
     } else {
-        take_request(client, bytes, (size_t)size);
+        request_take(client, bytes, (size_t)size);
     }
 }
 
@@ -315,7 +227,8 @@ static bool has_room(const struct control *control, uid_t uid)
         all++;
         same += client->who.uid == uid ? 1 : 0;
     }
-    return all < CONTROL_CLIENTS && (uid == 0 || same < CONTROL_CLIENTS_A_USER);
+    return uid == 0 ? all < CONTROL_CLIENTS
+                    : all < CONTROL_CLIENTS - CONTROL_CLIENTS_FREE && same < CONTROL_CLIENTS_A_USER;
 }
 
 /* Takes the descriptor over if it returns true. */
@@ -358,7 +271,7 @@ static void shed(struct control *control)
         (void)close(fd);
     }
     control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    note(control, "no descriptors left: dropped a connection");
+    control_note(control, CONTROL_WARNING, "no descriptors left: dropped a connection");
     if (fd < 0) {
         (void)uv_poll_stop(&control->poll); /* until the timer starts it again */
     }
@@ -375,7 +288,7 @@ static void on_connection(uv_poll_t *handle, int status, int events)
 
         if (fd >= 0) {
             if (!client_open(control, fd)) {
-                note(control, "too many clients: dropped a connection");
+                control_note(control, CONTROL_WARNING, "too many clients: dropped a connection");
                 (void)close(fd);
             }
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
@@ -387,6 +300,19 @@ static void on_connection(uv_poll_t *handle, int status, int events)
     }
 }
 
+/* The sentence does not say that nothing will happen: the core may be at it. */
+static void check_wait(struct client *client, uint64_t now)
+{
+    char why[160];
+
+    if (now >= client->deadline_ms) {
+        (void)snprintf(why, sizeof(why),
+            "no outcome within %" PRIu64 " ms; the daemon goes on with it all the same",
+            client->limit_ms);
+        client_refuse(client, ADTOPK_ERR_TIMEOUT, why);
+    }
+}
+
 static void on_timer(uv_timer_t *handle)
 {
     struct control *control = handle->data;
@@ -395,7 +321,9 @@ static void on_timer(uv_timer_t *handle)
 
     for (struct client *client = control->clients; client != NULL; client = next) {
         next = client->next;
-        if (now - client->progress_ms >= control->config.idle_ms) {
+        if (client->ticket != 0) {
+            check_wait(client, now);
+        } else if (now - client->progress_ms >= control->config.idle_ms) {
             client_drop(client);
         }
     }
@@ -406,7 +334,8 @@ static void on_timer(uv_timer_t *handle)
 
 static enum adtopk_status start(struct control *control, struct error *err)
 {
-    uint64_t tick = control->config.idle_ms / 4 + 1;
+    uint64_t quarter = control->config.idle_ms / 4 + 1;
+    uint64_t tick = quarter < TICK_MS ? quarter : TICK_MS;
     int code = uv_poll_init(control->loop, &control->poll, control->listener.fd);
 
     if (code == 0) {
@@ -436,6 +365,8 @@ struct control *control_create(
     control->loop = loop;
     control->config = *config;
     control->config.path = NULL; /* the listener has its own copy */
+    control->config.group = config->group != NULL ? config->group : CONTROL_GROUP;
+    control->rights = rights_of(geteuid(), control->config.group);
     control->config.idle_ms = config->idle_ms > 0 ? config->idle_ms : CONTROL_IDLE_MS;
     uv_update_time(loop);
     control->started_ms = uv_now(loop);
@@ -443,12 +374,40 @@ struct control *control_create(
         free(control);
         return NULL;
     }
+    if (!control->rights.has_group) { /* the default one may well be missing */
+        control_note(control,
+            strcmp(control->config.group, CONTROL_GROUP) == 0 ? CONTROL_DEBUG : CONTROL_WARNING,
+            "there is no group \"%s\": only root, uid %u and jobs' owners may change things",
+            control->config.group, control->rights.self);
+    }
     control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (start(control, err) != ADTOPK_OK) {
         control_close(control);
         return NULL;
     }
     return control;
+}
+
+void control_apply(struct control *control, const struct action *action)
+{
+    struct client *client = control->clients;
+
+    control->pending -= control->pending > 0 ? 1 : 0;
+    while (client != NULL && client->ticket != action->ticket) {
+        client = client->next;
+    }
+    if (client != NULL) {
+        client->progress_ms = uv_now(control->loop);
+        request_finish(client, action);
+    } else {
+        control_note(control, CONTROL_INFO, "the outcome of a request whose client has gone: %s",
+            action->status == ADTOPK_OK ? "done" : action->error->text);
+    }
+}
+
+bool control_is_draining(const struct control *control)
+{
+    return control->draining;
 }
 
 static void on_closed(uv_handle_t *handle)

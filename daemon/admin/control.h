@@ -1,11 +1,16 @@
 /*
  * The control socket: what adtopkctl asks, and the answers. AF_UNIX, SOCK_SEQPACKET, messages of
- * proto/control.proto. All requests that exist are read-only, so everybody who can connect may
- * ask. It never blocks, and what one client does or leaves undone harms nobody else.
+ * proto/control.proto. Whoever can connect may look; changes need a right (rights.h). It never
+ * blocks, and what one client does or leaves undone harms nobody else.
+ *
+ * A request whose outcome takes time goes into the core as an event with a ticket. Its client
+ * waits until control_apply() brings the action with that ticket, until the time limit that it
+ * sent, or until it goes away, which forgets the ticket: the core finishes what it began.
  */
 #ifndef ADTOPK_CONTROL_H
 #define ADTOPK_CONTROL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <uv.h>
@@ -16,8 +21,14 @@
 #include "proto/error.h"
 
 #define CONTROL_CLIENTS 32       /* at once */
-#define CONTROL_CLIENTS_A_USER 8 /* of them, but for root */
-#define CONTROL_IDLE_MS 10000    /* without progress a client is dropped */
+#define CONTROL_CLIENTS_A_USER 8 /* of them, but for root, */
+#define CONTROL_CLIENTS_FREE 4   /* whom the others leave so many */
+#define CONTROL_IDLE_MS 10000    /* without progress a client is dropped, unless it waits */
+#define CONTROL_WAIT_MS 600000   /* the longest time limit of a ticket */
+#define CONTROL_PENDING 64       /* tickets without an outcome, at once */
+#define CONTROL_GROUP "adtopk"   /* the default of control_config.group */
+
+enum control_level { CONTROL_DEBUG, CONTROL_INFO, CONTROL_WARNING };
 
 struct control_config {
     const char *path; /* copied */
@@ -25,9 +36,13 @@ struct control_config {
     const struct history *history;
     uint16_t node;
     uint64_t incarnation;
+    const char *group; /* whose members may change things; NULL: CONTROL_GROUP */
     uint32_t (*sessions)(void *context);
     struct report_network (*network)(void *context); /* may be NULL: no other nodes */
-    void (*log)(void *context, const char *line);    /* may be NULL */
+    /* Takes an event of an operator: stamps it and passes it to core_event(). */
+    enum adtopk_status (*event)(void *context, struct event *event, struct error *err);
+    const char *(*policy)(void *context); /* the default for jobs, JSON or NULL; may be NULL */
+    void (*log)(void *context, enum control_level level, const char *line); /* may be NULL */
     void *context;
     uint64_t idle_ms; /* 0: CONTROL_IDLE_MS */
 };
@@ -37,6 +52,13 @@ struct control;
 /** Listens; a stale socket file is replaced. NULL and an err that names the path on failure. */
 struct control *control_create(
     uv_loop_t *loop, const struct control_config *config, struct error *err);
+
+/** Takes an ACTION_POLICY or ACTION_VERIFIED to the client that waits for it, if it still does. Not
+ * to be called inside config->event(). */
+void control_apply(struct control *control, const struct action *action);
+
+/** True while an operator wants no new ranks here. */
+bool control_is_draining(const struct control *control);
 
 /** Drops the clients and unlinks the socket. The core is not looked at any more; the memory is
  * freed when the handles have closed in the loop. */

@@ -2,15 +2,7 @@
 
 #include <string.h>
 
-static bool find_live(const struct core *core, uint64_t id, struct job_info *info)
-{
-    for (uint32_t i = 0; i < core_job_count(core) && core_job_info(core, i, info); i++) {
-        if (info->id == id) {
-            return true;
-        }
-    }
-    return false;
-}
+#include "daemon/admin/jobname.h"
 
 static void remove_at(struct history *history, uint32_t index)
 {
@@ -44,7 +36,7 @@ void history_record(struct history *history, const struct core *core, session_id
     uint64_t id = core_session_job(core, session);
     struct job_info info;
 
-    if (id != 0 && find_live(core, id, &info)) {
+    if (id != 0 && jobname_find_id(core, id, &info)) {
         keep(history, &info);
     }
 }
@@ -75,7 +67,7 @@ bool history_job(const struct history *history, const struct core *core, uint32_
     }
     index -= core_job_count(core);
     for (uint32_t i = 0; i < history->count; i++) {
-        if (find_live(core, history->job[i].id, &other)) {
+        if (jobname_find_id(core, history->job[i].id, &other)) {
             continue; /* it goes on with other ranks, or was started anew */
         }
         if (index-- == 0) {

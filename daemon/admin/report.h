@@ -1,6 +1,8 @@
 /*
- * The documents behind status and stats: JSON, with "schema": 1 first. A schema's fields keep
- * their meaning; fields may be added. README.md beside this file lists them.
+ * The documents that the control socket answers with: JSON, with "schema": 1 first. A schema's
+ * fields keep their meaning; fields may be added. README.md beside this file lists them.
+ *
+ * All texts are to be freed with free(); NULL without memory.
  */
 #ifndef ADTOPK_REPORT_H
 #define ADTOPK_REPORT_H
@@ -8,10 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/admin/document.h"
 #include "daemon/admin/history.h"
 #include "daemon/core/inspect.h"
 
-#define REPORT_SCHEMA 1
 #define REPORT_MAX_TENSORS 1024u /* described one by one, a job; the rest is only counted */
 
 /* What the transport says of its protection, and how much it refused since the start. */
@@ -28,15 +30,48 @@ struct report_daemon {
     uint16_t node;
     uint64_t incarnation;
     uint64_t uptime_s;
+    double clock_s; /* monotonic, from any moment on */
     uint32_t sessions;
+    bool draining;
     struct report_network network;
 };
 
-/** The text of the document, to be freed with free(); NULL without memory. */
 char *report_status(const struct report_daemon *daemon);
 
-/** `job`: only jobs of this name, or all if it is empty. NULL without memory; *found tells
- * whether there was such a job. */
+char *report_jobs(const struct report_daemon *daemon);
+
+char *report_peers(const struct report_daemon *daemon);
+
+char *report_drain(const struct report_daemon *daemon);
+
+/** `job`: only jobs that it fits (jobname.h), or all if it is empty. *found tells whether there
+ * was such a job. */
 char *report_stats(const struct report_daemon *daemon, const char *job, bool *found);
+
+/** The tensors of a live job from number `first` on. */
+char *report_tensors(
+    const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
+
+/** The policy of a live job. */
+char *report_policy(const struct job_info *job);
+
+/** The daemon's default policy: its document on top of the built-in one (NULL: nothing). */
+char *report_default_policy(const char *policy);
+
+/** A change that was agreed on: this version holds from this step on. */
+char *report_policy_change(const struct job_info *job, uint32_t version, uint64_t step);
+
+char *report_policy_log(const struct report_daemon *daemon, const struct job_info *job);
+
+/** What the verification at the end of `step` found in the tensors of a live job. */
+char *report_verify(const struct report_daemon *daemon, const struct job_info *job, uint64_t step);
+
+/* Parts of several documents. */
+
+/** "name", "run_id" and "owner" of a job. */
+void report_key(struct document *document, cJSON *object, const struct job_key *key);
+
+/** What went over the link to a peer. */
+void report_link(struct document *document, cJSON *peer, const struct link_stats *link);
 
 #endif

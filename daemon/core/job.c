@@ -236,6 +236,7 @@ void job_stop(struct job *job)
     }
     (void)error_set(
         &error, ADTOPK_ERR_PEER, "node %u: its daemon is stopping", job->core->config.node);
+    job->last_steps = step_number(job);
     job_fail(job, &error, true);
 }
 
@@ -268,6 +269,23 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
     }
     answer_tickets(job, error);
     machine_fire(&job->machine, JOB_ON_FAIL, JOB_ENDED);
+}
+
+void job_fail_later(struct job *job, const struct error *error, uint64_t steps)
+{
+    if (job->last_steps == 0) {
+        job->failure->error = *error;
+        job->last_steps = steps;
+    }
+}
+
+void job_fail_due(struct job *job)
+{
+    struct error error = job->failure->error;
+
+    if (job->last_steps > 0 && !job_ended(job)) {
+        job_fail(job, &error, false);
+    }
 }
 
 static bool all_left(const struct job *job)
@@ -347,6 +365,10 @@ void job_peer_down(struct job *job, uint16_t node)
     struct error error;
 
     if (job_ended(job) || view_index(job, node) < 0) {
+        return;
+    }
+    if (job->last_steps > 0) {
+        job_fail_due(job); /* what its last step needs may be lost */
         return;
     }
     if (job->waiting_since_us == 0) {

@@ -301,6 +301,8 @@ struct job {
     bool out_of_memory; /* something could not be sent: fails when the event is over */
     bool untold;        /* it has failed, and the peers could not be told yet */
     struct failure *failure;
+    uint64_t
+        last_steps; /* it fails when so many steps are done, on the other nodes too; 0: at once */
 
     struct fetch *fetches;
 
@@ -356,6 +358,9 @@ bool job_is_ending(const struct core *core, uint64_t id);
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
 void job_fail(struct job *job, const struct error *error, bool tell_peers);
+/* When so many steps are done; at once if that can never be. The peers know. */
+void job_fail_later(struct job *job, const struct error *error, uint64_t steps);
+void job_fail_due(struct job *job); /* a step is done, or never will be */
 void job_tell_failure(struct job *job);
 void job_end(struct job *job);
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way */

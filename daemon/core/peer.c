@@ -64,6 +64,7 @@ void peer_send_fail(struct job *job, const struct error *error)
 
     fail.status = (uint32_t)error->code;
     fail.text = (char *)(uintptr_t)error->text;
+    fail.steps_done = job->last_steps;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
     for (unsigned i = 0; i < job->core->peers; i++) {
@@ -146,7 +147,11 @@ static void on_fail(struct job *job, uint16_t from, const Adtopk__PeerFail *fail
             : ADTOPK_ERR_PROTOCOL,
         "%.200s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job",
         from);
-    job_fail(job, &error, false);
+    if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
+        job_fail_later(job, &error, failed->steps_done);
+    } else {
+        job_fail(job, &error, false);
+    }
 }
 
 static void dispatch(struct job *job, uint16_t from, const Adtopk__PeerMessage *message)

@@ -130,7 +130,9 @@ static void step_done(struct work *work)
     }
     machine_fire(&job->step, STEP_ON_DONE, STEP_IDLE);
     job->step_since_us = 0;
-    if (switch_hold(job)) {
+    if (job->last_steps > 0 && job->store->steps_done >= job->last_steps) {
+        job_fail_due(job);
+    } else if (switch_hold(job)) {
         note_rest(job);
     } else {
         step_open(job, false);

@@ -53,22 +53,10 @@ static uint64_t adtopk_count(
     return view.fibres * adtopk_per_fibre(shape, params, turn);
 }
 
-static void adtopk_select(const float *acc, const struct tensor_shape *shape,
-    const struct sparsifier_params *params, uint64_t turn, struct sparse *out, void *scratch)
-{
-    if (adtopk_is_global(params, turn)) {
-        sparsifier_topk.select(acc, shape, params, turn, out, scratch);
-        return;
-    }
-    const struct view view = adtopk_view(shape, params, turn);
-    select_fibres(acc, &view, adtopk_per_fibre(shape, params, turn), out, scratch);
-}
-
 const struct sparsifier_ops sparsifier_adtopk = {
     .name = "adtopk",
     .view = adtopk_view,
     .count = adtopk_count,
     .per_fibre = adtopk_per_fibre,
-    .select = adtopk_select,
     .settle = sparsifier_settle,
 };

@@ -15,6 +15,5 @@ const struct sparsifier_ops sparsifier_dense = {
     .view = sparsifier_identity,
     .count = dense_count,
     .per_fibre = sparsifier_per_fibre_none,
-    .select = NULL,
     .settle = sparsifier_settle,
 };

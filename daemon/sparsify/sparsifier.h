@@ -3,8 +3,8 @@
  * residual once the exchange accepted them.
  *
  * One file a sparsifier, one table of operations. A sparsifier never touches gradients, files or
- * messages: it reads `acc` (residual plus gradient), returns an ordered list of positions in the
- * view of this turn, and after the round takes the accepted values out of the residual.
+ * messages: it says which view of the tensor and how many entries of it are selected this turn
+ * (kernels/cpu/fused.h does it), and after the round takes the accepted values out of the residual.
  */
 #ifndef ADTOPK_SPARSIFIER_H
 #define ADTOPK_SPARSIFIER_H
@@ -50,15 +50,11 @@ struct sparsifier_ops {
     uint64_t (*count)(
         const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn);
 
-    /** Entries that every fibre of the view contributes, if that is fixed; 0 otherwise. Lets the
-     * payload leave out row identities. */
+    /** Entries that every fibre of the view contributes, if that is fixed: the largest ones of each
+     * fibre are selected. 0: the count() largest ones of the whole tensor are. A fixed number lets
+     * the payload leave out row identities. */
     uint64_t (*per_fibre)(
         const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn);
-
-    /** Selects from acc (tensor memory) into out (capacity at least count()); scratch has
-     * select_scratch(numel) bytes. NULL where count() is always 0. */
-    void (*select)(const float *acc, const struct tensor_shape *shape,
-        const struct sparsifier_params *params, uint64_t turn, struct sparse *out, void *scratch);
 
     /** Takes what was sent and accepted out of the residual: sent->value is the *decoded* value
      * the others received, so what quantisation cut off stays. accepted: one bit an entry of

@@ -8,18 +8,10 @@ static uint64_t topk_count(
     return sparsifier_skips(shape) ? 0 : sparsifier_share(tensor_numel(shape), params->density);
 }
 
-static void topk_select(const float *acc, const struct tensor_shape *shape,
-    const struct sparsifier_params *params, uint64_t turn, struct sparse *out, void *scratch)
-{
-    const struct view view = sparsifier_identity(shape, params, turn);
-    select_top(acc, &view, topk_count(shape, params, turn), out, scratch);
-}
-
 const struct sparsifier_ops sparsifier_topk = {
     .name = "topk",
     .view = sparsifier_identity,
     .count = topk_count,
     .per_fibre = sparsifier_per_fibre_none,
-    .select = topk_select,
     .settle = sparsifier_settle,
 };

@@ -80,23 +80,30 @@ static uint64_t bracket_sample(const struct fused *pass, float *sample)
     return lines * LINE;
 }
 
+/* Sampled elements that would be candidates. */
+static uint64_t bracket_reached(const struct select_span *sample, uint32_t least)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < sample->length; i++) {
+        count += select_key(sample->x[i]) >= least;
+    }
+    return count;
+}
+
 bool bracket_guess(struct fused *pass)
 {
-    float *const values = pass->candidate[0].value;
-    const uint64_t length = bracket_sample(pass, values);
-    const struct select_span sample = {.x = values, .length = length, .stride = 1};
-    const double rank = (double)pass->k * (double)length / (double)view_size(&pass->view);
+    struct select_span sample = {.x = pass->candidate[0].value, .stride = 1};
+    sample.length = bracket_sample(pass, pass->candidate[0].value);
+    const double rank = (double)pass->k * (double)sample.length / (double)view_size(&pass->view);
     const double most = ceil(rank + bracket_margin(rank));
     const double fewest = floor(rank - bracket_margin(rank));
-    if (most >= (double)length) {
+    if (most >= (double)sample.length) {
         return false;
     }
     pass->least = select_cut_between(&sample, 1, 0, 31, (uint64_t)most, pass->histogram).key;
-    if (pass->least == 0) {
-        pass->least = 1; /* mostly zeros, which are no candidates */
-    }
+    pass->least = pass->least > 0 ? pass->least : 1; /* zeros are no candidates */
     pass->bits = 31;
-    if (fewest >= 1 && pass->ops->count(values, length, pass->least) >= (size_t)fewest) {
+    if (fewest >= 1 && bracket_reached(&sample, pass->least) >= (uint64_t)fewest) {
         const uint32_t high =
             select_cut_between(&sample, 1, pass->least, 31, (uint64_t)fewest, pass->histogram).key;
         for (pass->bits = 0; (high - pass->least) >> pass->bits != 0;) {
@@ -141,6 +148,15 @@ static struct select_cut bracket_cut(const struct fused *pass, uint64_t candidat
     return select_cut_between(spans, pass->ranges, pass->least, 31, pass->k, pass->histogram);
 }
 
+/* All that is not zero is among the candidates, and not enough. */
+static void bracket_fill(const struct fused *pass, uint64_t candidates)
+{
+    const uint64_t end = select_prefix(pass->residual, pass->k - candidates, 0, pass->out);
+    for (unsigned r = 0; r < pass->ranges; r++) {
+        select_rest(&pass->candidate[r], end, pass->out);
+    }
+}
+
 bool bracket_select(struct fused *pass)
 {
     uint64_t candidates = 0;
@@ -149,6 +165,10 @@ bool bracket_select(struct fused *pass)
             return false;
         }
         candidates += pass->candidate[r].count;
+    }
+    if (candidates < pass->k && pass->least == 1) {
+        bracket_fill(pass, candidates);
+        return true;
     }
     if (candidates < pass->k) {
         return false;

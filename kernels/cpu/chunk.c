@@ -75,7 +75,7 @@ struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *li
     uint32_t histogram[SELECT_BINS])
 {
     if (list->count <= SELECT_SHORT) {
-        return select_cut_bisect(list->value, list->count, k, ops->count);
+        return ops->cut(list->value, list->count, k);
     }
     const struct select_span span = {.x = list->value, .length = list->count, .stride = 1};
     return select_cut_between(&span, 1, 0, 31, k, histogram);

@@ -16,7 +16,7 @@
 enum { CHUNK_WORD = LEDGER_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
 
 /* What a list of candidates needs behind its last entry beyond what is collected. */
-enum { CHUNK_SLACK = 2 };
+enum { CHUNK_SLACK = 3 };
 
 /* A chunk on its way through chunk_step(). The first four fields are set by the caller, the next
  * three before each step, the others are zero at first. */
@@ -50,8 +50,8 @@ struct chunk_ops {
     void (*collect)(
         const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list);
 
-    /* The number of elements whose key is at least `least`. */
-    size_t (*count)(const float *x, size_t n, uint32_t least);
+    /* The cut for 0 < k <= n, where n is at most SELECT_SHORT. */
+    struct select_cut (*cut)(const float *x, size_t n, size_t k);
 
     /* Appends the entries of a list whose key is at least `least`. */
     void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);

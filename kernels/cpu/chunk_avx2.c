@@ -1,8 +1,8 @@
 /* The chunk operations with AVX2, for x86-64 processors that have it. */
 #ifdef __x86_64__
 #include <immintrin.h>
-#include <string.h>
 
+#include "kernels/cpu/bisect.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/select.h"
@@ -118,9 +118,10 @@ AVX2 static inline uint64_t avx2_word(float *acc, const float *sum, __m256i belo
     return mask;
 }
 
-/* Appends a word's marked elements to a list of `count`; returns the new count. Most words have at
- * most two: both are written without a look at the mask, as a branch on it would be mispredicted
- * every other time. An empty mask writes the word's first element, which is not counted. */
+/* Appends a word's marked elements to a list of `count`; returns the new count. Few words have more
+ * than three: so many are written without a look at the mask, as a branch on it would be
+ * mispredicted too often. An exhausted mask writes the word's first element, which is not counted.
+ */
 AVX2 static inline size_t avx2_pack(
     const float *x, uint64_t mask, uint32_t position, const struct sparse *list, size_t count)
 {
@@ -215,6 +216,13 @@ AVX2 static inline void avx2_filter_word(
     out->count = count;
 }
 
+/* Which lanes of the vector at element i are below n. */
+AVX2 static inline __m256i avx2_below_end(size_t i, size_t n)
+{
+    const int rest = n - i < VECTOR ? (int)(n - i) : VECTOR;
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(rest), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
 AVX2 static void avx2_filter(const struct sparse *list, uint32_t least, struct sparse *out)
 {
     const __m256i below = _mm256_set1_epi32((int)least - 1);
@@ -223,22 +231,38 @@ AVX2 static void avx2_filter(const struct sparse *list, uint32_t least, struct s
     for (size_t i = 0; i < whole; i += CHUNK_WORD) {
         avx2_filter_word(list, i, avx2_marks(list->value + i, below), out);
     }
-    if (rest != 0) {
-        float tail[CHUNK_WORD] = {0};
-        memcpy(tail, list->value + whole, rest * sizeof *tail);
-        const uint64_t valid = (UINT64_C(1) << rest) - 1;
-        avx2_filter_word(list, whole, avx2_marks(tail, below) & valid, out);
+    uint64_t mask = 0;
+    for (unsigned j = 0; j * VECTOR < rest; j++) {
+        const __m256i valid = avx2_below_end(j * VECTOR, rest);
+        mask |= avx2_mark(_mm256_maskload_ps(list->value + whole + j * VECTOR, valid), below, j);
     }
+    avx2_filter_word(list, whole, mask & ((UINT64_C(1) << rest) - 1), out);
 }
 
-AVX2 static size_t avx2_count(const float *x, size_t n, uint32_t least)
+AVX2 static inline size_t avx2_count(const float *x, size_t n, uint32_t least)
 {
-    const int32_t bound = (int32_t)least;
-    uint32_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        count += (int32_t)select_key(x[i]) >= bound;
+    const __m256i below = _mm256_set1_epi32((int)least - 1);
+    __m256i counts = _mm256_setzero_si256(); /* each lane counts down */
+    size_t i = 0;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        counts =
+            _mm256_add_epi32(counts, _mm256_cmpgt_epi32(avx2_key(_mm256_loadu_ps(x + i)), below));
     }
-    return count;
+    if (i < n) {
+        const __m256i valid = avx2_below_end(i, n);
+        const __m256i key = avx2_key(_mm256_maskload_ps(x + i, valid));
+        counts = _mm256_add_epi32(counts, _mm256_and_si256(_mm256_cmpgt_epi32(key, below), valid));
+    }
+    __m128i sum =
+        _mm_add_epi32(_mm256_castsi256_si128(counts), _mm256_extracti128_si256(counts, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
+    return (uint32_t)-_mm_cvtsi128_si32(sum);
+}
+
+AVX2 static struct select_cut avx2_cut(const float *x, size_t n, size_t k)
+{
+    return select_bisect(x, n, k, avx2_count);
 }
 
 extern const struct chunk_ops chunk_avx2;
@@ -248,7 +272,7 @@ const struct chunk_ops chunk_avx2 = {
     .gather = avx2_gather,
     .add = avx2_add,
     .collect = avx2_collect,
-    .count = avx2_count,
+    .cut = avx2_cut,
     .filter = avx2_filter,
 };
 #endif

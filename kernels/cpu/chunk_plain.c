@@ -67,6 +67,6 @@ const struct chunk_ops chunk_plain = {
     .gather = plain_gather,
     .add = plain_add,
     .collect = plain_collect,
-    .count = select_count_from,
+    .cut = select_cut_short,
     .filter = select_filter_from,
 };

@@ -45,20 +45,25 @@ static size_t fused_capacity(const struct view *view, uint64_t k, bool per_fibre
     }
 }
 
-/* Scratch: the selections' own, then a list a range, then (rows) a histogram a range. */
+/* The plain selection's part of the scratch. */
+static size_t fused_plain(const struct view *view, uint64_t k)
+{
+    return k > 0 ? fused_align(select_scratch(view_size(view))) : 0;
+}
+
+/* Scratch: the plain selection's, then a list a range, then (rows) a histogram a range. */
 size_t fused_scratch(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges)
 {
     const size_t capacity = fused_capacity(view, k, per_fibre, ranges);
     const size_t list = fused_align(capacity * (sizeof(uint32_t) + sizeof(float)));
-    const size_t plain = fused_align(select_scratch(view_size(view)));
-    return plain + ranges * (list + SELECT_BINS * sizeof(uint32_t));
+    return fused_plain(view, k) + ranges * (list + SELECT_BINS * sizeof(uint32_t));
 }
 
 static void fused_place(struct fused *pass)
 {
     const size_t capacity = fused_capacity(&pass->view, pass->k, pass->per_fibre, pass->ranges);
     const size_t list = fused_align(capacity * (sizeof(uint32_t) + sizeof(float)));
-    char *place = (char *)pass->scratch + fused_align(select_scratch(view_size(&pass->view)));
+    char *place = (char *)pass->scratch + fused_plain(&pass->view, pass->k);
     for (unsigned r = 0; r < pass->ranges; r++) {
         pass->overflow[r] = false;
         pass->candidate[r] = (struct sparse){.position = (uint32_t *)(void *)place,
@@ -72,7 +77,7 @@ static void fused_place(struct fused *pass)
 void fused_start(struct fused *pass, const double sums[2])
 {
     assert(pass->stamp != 0 && pass->ranges > 0 && pass->ranges <= FUSED_MAX_RANGES);
-    assert(view_size(&pass->view) <= VIEW_MAX_ELEMENTS);
+    assert(pass->k == 0 || view_size(&pass->view) <= VIEW_MAX_ELEMENTS);
     pass->ops = pass->ops != NULL ? pass->ops : chunk_best();
     pass->mode = fused_mode(&pass->view, pass->k, pass->per_fibre);
     pass->least = 0;
@@ -120,7 +125,7 @@ struct fused_stream {
     bool added;     /* already, by an earlier attempt */
     bool look;      /* the elements are complete */
     uint32_t least; /* of candidates of a global selection in this range */
-    float buffer[CHUNK];
+    float *buffer;  /* CHUNK elements, for gradients that have to be summed */
 };
 
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
@@ -215,7 +220,8 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
 {
     const uint64_t end = fused_first_chunk(pass, range + 1);
     struct rows rows = rows_begin(pass, range);
-    struct fused_stream stream = {.pass = pass, .least = pass->least};
+    float buffer[CHUNK];
+    struct fused_stream stream = {.pass = pass, .least = pass->least, .buffer = buffer};
     assert(range < pass->ranges);
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
         fused_open(&stream, c, journal);
@@ -266,4 +272,13 @@ uint64_t fused_finish(struct fused *pass, double sums[2])
     sums[0] = total[0];
     sums[1] = total[1];
     return nonfinite;
+}
+
+uint64_t fused_run(struct fused *pass, struct journal *journal, double sums[2])
+{
+    fused_start(pass, sums);
+    for (unsigned r = 0; r < pass->ranges; r++) {
+        fused_range(pass, r, journal);
+    }
+    return fused_finish(pass, sums);
 }

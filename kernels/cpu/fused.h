@@ -6,15 +6,17 @@
  * depends neither on the number of ranges, nor on the implementation, nor on what is repeated.
  *
  * Happy path: set the fields, fused_start(), fused_range() once for every range on any threads,
- * then fused_finish(). A large tensor has its k-th magnitude bracketed from a sample; the pass
- * collects what reaches the bracket, fused_finish() selects among that. Rows are selected while
- * they are in the cache. When the guess was wrong (too few or too many candidates) or no guess is
- * worth it (small, strided, dense selections) the plain selection reads the residual again.
+ * then fused_finish(); or fused_run() for all of that. A large tensor has its k-th magnitude
+ * bracketed from a sample; the pass collects what reaches the bracket, fused_finish() selects among
+ * that. Contiguous fibres (rows) are selected while they are in the cache. Where the guess was
+ * wrong, or none is worth it (small tensors, strided fibres, more than one element in eight), the
+ * plain selection reads the residual again.
  *
- * Retry: a pass with a stamp that is in the residual's progress already adds nothing and selects
- * the same list again. Killed anywhere: give every journal back with journal_recover(), then repeat
- * the pass with the same stamp, sums or not yet sums, gradients and any number of ranges. After
- * fused_finish() the stamp's gradients may be gone.
+ * Retry: a pass whose stamp is in the progress already adds nothing, needs no gradients (count may
+ * be 0) and selects the same list again. Killed anywhere, by whatever signal: give every pending
+ * journal back with journal_recover(), then repeat the pass with the same stamp, the same gradients
+ * and any number of ranges; chunks that are done are only looked at. The sums may be those from
+ * before the pass or whatever the killed fused_finish() left of them.
  */
 #ifndef ADTOPK_KERNELS_FUSED_H
 #define ADTOPK_KERNELS_FUSED_H
@@ -44,8 +46,8 @@ struct fused {
     const void *const *gradients; /* as accumulate() takes them */
     unsigned count;
     enum dtype dtype;
-    uint64_t id;               /* the residual's number in journals */
-    uint64_t stamp;            /* never 0; each pass over this residual has one of its own */
+    uint64_t id;    /* the residual's number in journals */
+    uint64_t stamp; /* never 0; each pass (step, and its withdrawal) has one of its own */
     struct progress *progress; /* progress_size() bytes, zeros before the first pass */
     float *hints; /* or NULL: one float a fibre, zeros at first, which the caller keeps from turn to
                    * turn for this tensor. Any values give the right list, good ones sooner. */
@@ -78,6 +80,9 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal);
  * first began, plus what it added (minus what it withdrew). Returns the number of non-finite
  * elements, which were left out. */
 uint64_t fused_finish(struct fused *pass, double sums[2]);
+
+/** All of it on this thread. */
+uint64_t fused_run(struct fused *pass, struct journal *journal, double sums[2]);
 
 /* For the parts of the pass: is the chunk complete already, and where does a range begin? */
 bool fused_is_added(const struct fused *pass, uint64_t chunk);

@@ -31,7 +31,8 @@ float f16_to_f32(uint16_t bits);
 
 /**
  * acc[i] += gradients[0][i] + gradients[1][i] + ..., summed in f32 in the order of the array
- * first, then added once. Elements whose sum is non-finite are left out of acc and counted.
+ * first, then added once. The sum of none is -0.0, which changes nothing. Elements whose sum is
+ * non-finite are left out of acc and counted.
  *
  * gradients: `count` arrays of `n` elements of `dtype`, aligned to it; a NULL entry counts as
  * zeros.
@@ -49,13 +50,13 @@ uint64_t accumulate(float *acc, const void *const *gradients, unsigned count, en
 void withdraw(float *acc, const void *const *gradients, unsigned count, enum dtype dtype,
     uint64_t n, double sums[2]);
 
-/** The ledger's sign hash of an element: +1 or -1, the same on every machine. Catches a value that
- * moved to another index, which the plain sum cannot see. */
+/** The ledger's sign of an element: +1 or -1, the same on every machine, a hash (ledger.h has its
+ * definition). Catches a value that moved to another index, which the plain sum cannot see. */
 double ledger_sign(uint64_t element);
 
 /** sums[0] += sum of x, sums[1] += sum of x * ledger_sign, elements numbered from 0. The order of
- * summation is fixed, here and in accumulate(): 4096 elements a chunk, 8 lanes a chunk; the same
- * values give the same bits on every machine. */
+ * summation is fixed, here, in accumulate() and in the fused pass (ledger.h): 4096 elements a
+ * chunk, 8 lanes a chunk; the same values give the same bits on every machine. */
 void ledger_sums(const float *x, uint64_t n, double sums[2]);
 
 /**

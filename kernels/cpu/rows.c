@@ -16,7 +16,7 @@ size_t rows_capacity(uint64_t length, uint64_t k)
 }
 
 /* The margin at first, and within which bounds it adapts. */
-static const float margin_first = 0.05f;
+static const float margin_first = 0.01f;
 static const float margin_least = 0.002f;
 static const float margin_most = 0.5f;
 
@@ -39,18 +39,6 @@ static float rows_expected(const struct rows *rows, uint64_t row)
 {
     const float *hints = rows->pass->hints;
     return hints != NULL && hints[row] > 0 ? hints[row] : rows->last;
-}
-
-/* A miss costs a second look at the row, every candidate a little. */
-static void rows_adapt(struct rows *rows)
-{
-    const uint64_t count = rows->candidate->count;
-    const uint64_t k = rows->pass->k;
-    if (count < k) {
-        rows->margin = rows->margin < margin_most / 2 ? rows->margin * 2 : margin_most;
-    } else if (count > k + k / 2 && rows->margin > margin_least) {
-        rows->margin *= 0.97f;
-    }
 }
 
 /* Keeps the list short enough for the next piece. */
@@ -93,16 +81,6 @@ static void rows_collect(struct rows *rows, uint64_t row, uint32_t least)
     }
 }
 
-static void rows_select_plain(const struct rows *rows, uint64_t row, struct sparse *out)
-{
-    const uint64_t first = row * rows->pass->view.length;
-    const struct view whole = {.fibres = 1, .length = rows->pass->view.length, .stride = 1};
-    select_top(rows->pass->residual + first, &whole, rows->pass->k, out, rows->histogram);
-    for (size_t i = 0; i < out->count; i++) {
-        out->position[i] += (uint32_t)first;
-    }
-}
-
 /* The smallest magnitude of the entries. */
 static float rows_threshold(const struct sparse *list)
 {
@@ -114,26 +92,41 @@ static float rows_threshold(const struct sparse *list)
     return convert_float((uint32_t)least);
 }
 
+/* After a guess with too few candidates: a lower one, then all that is not zero. */
+static void rows_retry(struct rows *rows, uint64_t row)
+{
+    if (rows->least > 1) {
+        rows_collect(rows, row, rows_key(rows->expected * (1.0f - 4.0f * rows->margin)));
+        if (rows->candidate->count >= rows->pass->k) {
+            rows->margin = rows->margin < margin_most / 2 ? rows->margin * 2 : margin_most;
+            return;
+        }
+    }
+    if (rows->least > 1) {
+        rows_collect(rows, row, 1);
+    }
+}
+
 /* Selects a row; rows->candidate holds what reaches the guess. */
 static void rows_select(struct rows *rows, uint64_t row)
 {
     struct fused *pass = rows->pass;
     const struct sparse *list = rows->candidate;
+    const uint64_t first = row * pass->view.length;
     struct sparse out = {.position = pass->out->position + row * pass->k,
         .value = pass->out->value + row * pass->k,
         .capacity = pass->k};
-    rows_adapt(rows);
     if (list->count < pass->k) {
-        rows_collect(rows, row, rows_key(rows->expected * (1.0f - 2 * rows->margin)));
-    }
-    if (list->count < pass->k) {
-        rows_collect(rows, row, 1);
+        rows_retry(rows, row);
+    } else if (list->count > pass->k + pass->k / 2 && rows->margin > margin_least) {
+        rows->margin *= 0.97f; /* a miss costs a second look, every candidate a little */
     }
     if (list->count >= pass->k) {
         struct select_cut cut = chunk_cut(pass->ops, list, pass->k, rows->histogram);
         chunk_select(pass->ops, list, &cut, &out, pass->k);
     } else {
-        rows_select_plain(rows, row, &out);
+        const uint64_t zeros = pass->k - list->count;
+        select_rest(list, select_prefix(pass->residual + first, zeros, first, &out), &out);
     }
     rows->last = rows_threshold(&out);
     if (pass->hints != NULL) {

@@ -4,10 +4,10 @@
  *
  * A row's candidates are what reaches a guess: the row's threshold of the last turn, or that of the
  * row before it, less a margin that adapts itself from row to row. If they are too few, the row is
- * looked at again with a lower guess, then with all that is not zero, then by the plain selection.
- * A list that grows long keeps the best so far. A range selects the rows that lie wholly in it;
- * those on a border of two ranges wait for rows_finish(). Row f's entries have their place in the
- * list, k * f, whoever selects it.
+ * looked at again with a lower guess, then with all that is not zero; the first zeros make up for
+ * what is missing even then. A list that grows long keeps the best so far. A range selects the rows
+ * that lie wholly in it; those on a border of two ranges wait for rows_finish(). Row f's entries
+ * have their place in the list, k * f, whoever selects it.
  */
 #ifndef ADTOPK_KERNELS_ROWS_H
 #define ADTOPK_KERNELS_ROWS_H

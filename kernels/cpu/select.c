@@ -1,6 +1,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/cpu/bisect.h"
 #include "kernels/cpu/select.h"
 
 /*
@@ -58,9 +59,9 @@ struct select_cut select_cut_between(const struct select_span *spans, unsigned c
     return (struct select_cut){.key = base, .ties = rank};
 }
 
-size_t select_count_from(const float *x, size_t n, uint32_t least)
+/* Signed and 32 bits wide, as SSE2 compares signed integers only. */
+static size_t select_count_from(const float *x, size_t n, uint32_t least)
 {
-    /* 32 bits and signed, as SSE2 compares signed integers only. */
     const int32_t bound = (int32_t)least;
     uint32_t count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -69,41 +70,9 @@ size_t select_count_from(const float *x, size_t n, uint32_t least)
     return count;
 }
 
-/* The largest and the smallest key of n > 0 elements. */
-static void select_extremes(const float *x, size_t n, uint32_t *most, uint32_t *least)
+struct select_cut select_cut_short(const float *x, size_t n, size_t k)
 {
-    int32_t high = 0;
-    int32_t low = INT32_MAX;
-    for (size_t i = 0; i < n; i++) {
-        const int32_t key = (int32_t)select_key(x[i]);
-        high = key > high ? key : high;
-        low = key < low ? key : low;
-    }
-    *most = (uint32_t)high;
-    *least = (uint32_t)low;
-}
-
-struct select_cut select_cut_bisect(
-    const float *x, size_t n, size_t k, size_t (*count_from)(const float *, size_t, uint32_t))
-{
-    uint32_t high;
-    uint32_t low; /* reached by at least k entries; high + 1 by `above`, fewer than k */
-    size_t above = 0;
-    select_extremes(x, n, &high, &low);
-    while (n > k && low < high) {
-        const uint32_t middle = low + (high - low + 1) / 2;
-        const size_t count = count_from(x, n, middle);
-        if (count == k) {
-            return (struct select_cut){.key = middle, .ties = SELECT_ALL};
-        }
-        if (count > k) {
-            low = middle;
-        } else {
-            high = middle - 1;
-            above = count;
-        }
-    }
-    return (struct select_cut){.key = low, .ties = k - above};
+    return select_bisect(x, n, k, select_count_from);
 }
 
 void select_filter(
@@ -139,6 +108,29 @@ void select_filter_from(const struct sparse *list, uint32_t least, struct sparse
     out->count = count;
 }
 
+uint64_t select_prefix(const float *x, uint64_t zeros, uint64_t first, struct sparse *out)
+{
+    uint64_t i = 0;
+    size_t count = out->count;
+    for (; zeros > 0; i++) {
+        out->position[count] = (uint32_t)(first + i);
+        out->value[count++] = x[i];
+        zeros -= select_key(x[i]) == 0;
+    }
+    out->count = count;
+    return first + i;
+}
+
+void select_rest(const struct sparse *list, uint64_t from, struct sparse *out)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->position[i] >= from) {
+            out->position[out->count] = list->position[i];
+            out->value[out->count++] = list->value[i];
+        }
+    }
+}
+
 static struct select_cut select_find_cut(
     const struct select_span *span, uint64_t k, uint32_t histogram[SELECT_BINS])
 {
@@ -146,7 +138,7 @@ static struct select_cut select_find_cut(
         return (struct select_cut){.key = 0, .ties = SELECT_ALL};
     }
     if (span->stride == 1 && span->length <= SELECT_SHORT) {
-        return select_cut_bisect(span->x, span->length, k, select_count_from);
+        return select_cut_short(span->x, span->length, k);
     }
     return select_cut_between(span, 1, 0, 31, k, histogram);
 }

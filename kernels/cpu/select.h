@@ -37,12 +37,16 @@ static inline uint32_t select_key(float value)
 struct select_cut select_cut_between(const struct select_span *spans, unsigned count, uint32_t base,
     unsigned bits, uint64_t rank, uint32_t histogram[SELECT_BINS]);
 
-/** The cut for 0 < k <= n. count_from: select_count_from() or a faster one. */
-struct select_cut select_cut_bisect(
-    const float *x, size_t n, size_t k, size_t (*count_from)(const float *, size_t, uint32_t));
+/** The cut for 0 < k <= n; fast where n is at most SELECT_SHORT. */
+struct select_cut select_cut_short(const float *x, size_t n, size_t k);
 
-/** The number of elements whose key is at least `least`, which is below 2^31. */
-size_t select_count_from(const float *x, size_t n, uint32_t least);
+/** Where fewer than k elements are not zero, the k are those and the first zeros. Appends all
+ * elements of x up to the zeros-th zero, zeros > 0, which exists; x[0] has position `first`.
+ * Returns the position behind the last one. */
+uint64_t select_prefix(const float *x, uint64_t zeros, uint64_t first, struct sparse *out);
+
+/** Appends the entries of a list whose position is at least `from`. */
+void select_rest(const struct sparse *list, uint64_t from, struct sparse *out);
 
 /** Appends the list's selected entries to out, up to `end` entries in all; cut->ties shrinks. */
 void select_filter(

@@ -92,7 +92,12 @@ class CommandLine(WithDirectory):
         done = run(adtopkctl(), "--help")
         self.assertEqual(done.returncode, 0)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
-        for word in ("status", "stats", "waits for a node", "'': of all", "--socket", "--json", "--timeout", "--job", "Exit status"):
+        for word in ("status", "stats", "policy set", "waits for a node", "--socket", "--json",
+                     "--timeout", "Exit status"):
+            self.assertIn(word, done.stdout)
+        done = run(adtopkctl(), "stats", "--help")
+        self.assertEqual(done.returncode, 0)
+        for word in ("'': of all", "--job", "--interval"):
             self.assertIn(word, done.stdout)
 
     def test_check_config(self):

@@ -162,7 +162,7 @@ class Documents(unittest.TestCase):
 
     def test_link(self):
         rows = self.document("link")
-        self.assertIn("plain", {row["variant"] for row in rows})
+        self.assertEqual({row["variant"] for row in rows}, {"plain", "curve", "curve-control"})
 
 
 class Program(unittest.TestCase):

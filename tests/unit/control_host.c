@@ -36,18 +36,40 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
 bool core_tensor_info(
     const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info)
 {
-    (void)core;
     *info = (struct tensor_info){.numel = 100 + tensor,
         .sparsifier = "adtopk",
         .collective = "allgather",
+        .density = 0.1,
+        .scope = "rank",
+        .values = "bf16",
+        .indices = "rice",
         .bucket = tensor / 2,
         .turn = 7,
         .count = 10,
         .input = {1.5, -2},
-        .applied = {0.25, 4}};
+        .applied = {0.25, 4},
+        .verified_step = core->verified_step,
+        .verified_input = {3, 1},
+        .verified_applied = {2, 1},
+        .residual = {1, tensor == core->broken ? 0.5 : 0},
+        .residual_magnitude = 1};
     info->spec.dtype = DTYPE_BF16;
     (void)snprintf(info->spec.name, sizeof(info->spec.name), "layer%u.weight", tensor);
     return job != 0;
+}
+
+bool core_policy_change(
+    const struct core *core, uint64_t job, uint32_t index, struct policy_change *change)
+{
+    if (job != 1 || index >= core->changes) {
+        return false;
+    }
+    *change = (struct policy_change){.version = core->changes - index,
+        .step = 10 * (core->changes - index),
+        .node = 5,
+        .uid = 1000,
+        .pid = 77};
+    return true;
 }
 
 uint64_t core_session_job(const struct core *core, session_id session)
@@ -83,7 +105,7 @@ const char *phase_name(enum phase phase)
 
 static void fill_core(struct core *core)
 {
-    *core = (struct core){.jobs = 2, .peers = 2};
+    *core = (struct core){.jobs = 2, .peers = 2, .verified_step = 39, .broken = UINT32_MAX};
     core->job[0] = (struct job_info){.id = 1,
         .key = {.owner = 1000, .name = "digits", .run_id = "r7"},
         .state = "active",
@@ -104,7 +126,12 @@ static void fill_core(struct core *core)
         .payload_bytes = 8000,
         .sparse_payload_bytes = 6000,
         .sparse_nonzeros = 1500,
-        .phase_us = {1000000, 2000000, 3000000, 4000000, 500000}};
+        .phase_us = {1000000, 2000000, 3000000, 4000000, 500000},
+        .policy = "{\"density\":0.1}",
+        .policy_version = 2,
+        .policy_step = 20,
+        .policy_next_version = 3,
+        .policy_next_step = 50};
     core->job[1] = (struct job_info){.id = 2,
         .key = {.owner = 0, .name = "b\xFFg \"\xC3\xBC\"", .run_id = "0"},
         .state = "forming",
@@ -124,6 +151,57 @@ static uint32_t nine_sessions(void *context)
     return 9;
 }
 
+static enum adtopk_status take_event(void *context, struct event *event, struct error *err)
+{
+    struct daemon *daemon = context;
+
+    if (daemon->refusal != ADTOPK_OK) {
+        return error_set(err, daemon->refusal, "the core says no");
+    }
+    daemon->events++;
+    daemon->event = *event;
+    if (event->type == EVENT_POLICY) {
+        (void)snprintf(daemon->policy, sizeof(daemon->policy), "%s", event->policy.text);
+        daemon->event.policy.text = daemon->policy;
+    }
+    return ADTOPK_OK;
+}
+
+static const char *default_policy(void *context)
+{
+    (void)context;
+    return "{\"density\": 0.25}";
+}
+
+static void log_line(void *context, enum control_level level, const char *line)
+{
+    struct daemon *daemon = context;
+    size_t used = strlen(daemon->log);
+
+    (void)snprintf(daemon->log + used, sizeof(daemon->log) - used, "%d %s\n", (int)level, line);
+}
+
+void daemon_turn(struct daemon *daemon)
+{
+    for (int i = 0; i < 10; i++) {
+        (void)uv_run(&daemon->loop, UV_RUN_NOWAIT);
+    }
+}
+
+void daemon_finish(struct daemon *daemon, enum action_type type, uint64_t ticket,
+    enum adtopk_status status, const char *why)
+{
+    struct error err = {.code = ADTOPK_OK};
+    struct action action = {
+        .type = type, .ticket = ticket, .status = status, .operation = 3, .number = 39};
+
+    if (status != ADTOPK_OK) {
+        (void)error_set(&err, status, "%s", why);
+        action.error = &err;
+    }
+    control_apply(daemon->control, &action);
+}
+
 struct control *open_control(struct daemon *daemon, const char *path, struct error *err)
 {
     struct control_config config = {.path = path,
@@ -131,7 +209,12 @@ struct control *open_control(struct daemon *daemon, const char *path, struct err
         .history = &daemon->history,
         .node = 3,
         .incarnation = 0xABCDEF,
+        .group = daemon->group,
         .sessions = nine_sessions,
+        .event = take_event,
+        .policy = default_policy,
+        .log = log_line,
+        .context = daemon,
         .idle_ms = IDLE_MS};
 
     return control_create(&daemon->loop, &config, err);
@@ -145,6 +228,7 @@ int daemon_setup(void **state)
         return -1;
     }
     fill_core(&daemon->core);
+    daemon->group = "no-such-group";
     (void)strcpy(daemon->directory, "/tmp/adtopk-test-control-XXXXXX");
     if (mkdtemp(daemon->directory) == NULL) {
         return -1;
@@ -206,15 +290,22 @@ static void await_readable(struct daemon *daemon, int fd)
     } while (poll(&entry, 1, 1) == 0);
 }
 
+void send_message(int fd, Adtopk__ControlRequest *request)
+{
+    uint8_t bytes[8192];
+
+    request->version = 1;
+    assert_true(adtopk__control_request__get_packed_size(request) <= sizeof(bytes));
+    assert_true(send(fd, bytes, adtopk__control_request__pack(request, bytes), 0) > 0);
+}
+
 void send_request(int fd, const char *job)
 {
     Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
     Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
     Adtopk__ControlStats stats = ADTOPK__CONTROL_STATS__INIT;
     char name[80] = "";
-    uint8_t bytes[128];
 
-    request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
     request.status = &status;
     if (job != NULL) {
@@ -223,7 +314,7 @@ void send_request(int fd, const char *job)
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
         request.stats = &stats;
     }
-    assert_true(send(fd, bytes, adtopk__control_request__pack(&request, bytes), 0) > 0);
+    send_message(fd, &request);
 }
 
 char *receive_answer(struct daemon *daemon, int fd, uint32_t *status, unsigned *replies)
@@ -270,6 +361,24 @@ cJSON *ask(struct daemon *daemon, int fd, const char *job, unsigned *replies)
     assert_int_equal(status, ADTOPK_OK);
     document = cJSON_Parse(text);
     assert_non_null(document);
+    free(text);
+    return document;
+}
+
+cJSON *receive_document(struct daemon *daemon, int fd)
+{
+    uint32_t status = ADTOPK_ERR_SYSTEM;
+    unsigned replies;
+    char *text = receive_answer(daemon, fd, &status, &replies);
+    cJSON *document;
+
+    assert_non_null(text);
+    if (status != ADTOPK_OK) {
+        fail_msg("%s", text);
+    }
+    document = cJSON_Parse(text);
+    assert_non_null(document);
+    assert_true(cJSON_GetObjectItem(document, "schema")->valuedouble == 1);
     free(text);
     return document;
 }

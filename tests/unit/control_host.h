@@ -12,6 +12,7 @@
 
 #include "daemon/admin/control.h"
 #include "daemon/core/inspect.h"
+#include "proto/control.pb-c.h"
 
 #define PATIENCE_MS 10000 /* how long a test waits for the daemon before it fails */
 #define IDLE_MS 400       /* after which the daemon hangs up on a client */
@@ -24,13 +25,22 @@ struct core {
     uint32_t peers;
     struct peer_info peer[2];
     struct link_refused refused;
+    unsigned changes;       /* of job 1's policy */
+    uint64_t verified_step; /* of all tensors; job 1's tensor `broken` is out of balance */
+    uint32_t broken;
 };
 
 struct daemon {
     uv_loop_t loop;
     struct core core;
     struct history history;
-    struct control *control; /* NULL: closed by the test */
+    struct control *control;    /* NULL: closed by the test */
+    enum adtopk_status refusal; /* what the core says to the next events */
+    unsigned events;            /* taken so far */
+    struct event event;         /* the last one; policy.text points to `policy` */
+    char policy[4096];
+    const char *group; /* whose members may change things, from the next open_control() on */
+    char log[8192];
     char directory[64];
     char path[96]; /* of the socket, in `directory` */
 };
@@ -42,6 +52,13 @@ int daemon_setup(void **state);
 /** A test's teardown: it fails if the daemon leaves anything open in its loop. */
 int daemon_teardown(void **state);
 
+/** Lets the daemon go on for a few turns. */
+void daemon_turn(struct daemon *daemon);
+
+/** The outcome of a ticket, as the core would tell it. */
+void daemon_finish(struct daemon *daemon, enum action_type type, uint64_t ticket,
+    enum adtopk_status status, const char *why);
+
 /** Lets the daemon serve at `path`; NULL and *err (which may be NULL) if it cannot. */
 struct control *open_control(struct daemon *daemon, const char *path, struct error *err);
 
@@ -52,6 +69,9 @@ void connect_socket(const struct daemon *daemon, int fd);
 /** ... and connected. */
 int connect_client(const struct daemon *daemon);
 
+/** Sends any request; its version is filled in. */
+void send_message(int fd, Adtopk__ControlRequest *request);
+
 /** Asks for the statistics of a job ("": of all), or for the status if `job` is NULL. */
 void send_request(int fd, const char *job);
 
@@ -61,6 +81,9 @@ char *receive_answer(struct daemon *daemon, int fd, uint32_t *status, unsigned *
 
 /** Sends a request, which must succeed; the caller deletes the document. */
 cJSON *ask(struct daemon *daemon, int fd, const char *job, unsigned *replies);
+
+/** Takes the answer, which must be a document of schema 1; the caller deletes it. */
+cJSON *receive_document(struct daemon *daemon, int fd);
 
 /** A client that behaves is served, whatever the others did. */
 void assert_serves(struct daemon *daemon);

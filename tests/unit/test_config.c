@@ -102,6 +102,7 @@ static void test_defaults(void **state)
     assert_int_equal(config.peer_count, 0);
     assert_string_equal(config.socket, "/run/adtopk/adtopkd.sock");
     assert_string_equal(config.control_socket, "/run/adtopk/control.sock");
+    assert_string_equal(config.control_group, "adtopk");
     assert_null(config.policy);
     assert_false(config.insecure);
     assert_int_equal(config.log_level, LEVEL_INFO);

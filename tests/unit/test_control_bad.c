@@ -36,11 +36,15 @@ static void test_unknown_request_and_version(void **state)
 {
     struct daemon *daemon = *state;
     static const uint8_t no_kind[] = {0x08, 0x01};
+    static const uint8_t future[] = {0x08, 0x01, 0x9A, 0x06, 0x00};
     static const uint8_t other_version[] = {0x08, 0x02, 0x12, 0x00};
     int fd = connect_client(daemon);
 
     assert_int_equal(send(fd, no_kind, sizeof(no_kind), 0), sizeof(no_kind));
-    assert_refused(daemon, fd, ADTOPK_ERR_PROTOCOL, "does not know");
+    assert_refused(daemon, fd, ADTOPK_ERR_PROTOCOL, "has no kind");
+    fd = connect_client(daemon);
+    assert_int_equal(send(fd, future, sizeof(future), 0), sizeof(future));
+    assert_refused(daemon, fd, ADTOPK_ERR_PROTOCOL, "does not know requests of kind 99");
     fd = connect_client(daemon);
     assert_int_equal(send(fd, other_version, sizeof(other_version), 0), sizeof(other_version));
     assert_refused(daemon, fd, ADTOPK_ERR_PROTOCOL, "version 1");
@@ -49,11 +53,11 @@ static void test_unknown_request_and_version(void **state)
 static void test_too_long_request(void **state)
 {
     struct daemon *daemon = *state;
-    static const uint8_t zeros[50000];
+    static const uint8_t zeros[60001];
     int fd = connect_client(daemon);
 
     assert_int_equal(send(fd, zeros, sizeof(zeros), 0), sizeof(zeros));
-    assert_refused(daemon, fd, ADTOPK_ERR_PROTOCOL, "more than 4096");
+    assert_refused(daemon, fd, ADTOPK_ERR_PROTOCOL, "more than 60000");
 }
 
 static void test_empty_message(void **state)

@@ -134,6 +134,9 @@ static uint64_t bench_run(struct bench *bench)
     struct fused *pass = &bench->pass;
     const unsigned shift = (unsigned)random_below(pass->ranges);
     pass->out = &bench->out;
+    if (random_below(3) == 0) {
+        return fused_run(pass, bench->journal, bench->sums);
+    }
     fused_start(pass, bench->sums);
     for (unsigned r = 0; r < pass->ranges; r++) {
         fused_range(pass, (r + shift) % pass->ranges, random_below(2) == 0 ? bench->journal : NULL);
@@ -321,6 +324,44 @@ static void test_modes(void **state)
     }
 }
 
+/* The sample sees the large elements only: there are fewer candidates than wanted. */
+static void test_misled_sample(void **state)
+{
+    (void)state;
+    enum { N = 65536, K = 4000 };
+    const struct view view = {.fibres = 1, .length = N, .stride = 1};
+    float *residual = pattern_make(RANDOM, N);
+    for (uint64_t i = 0; i < N; i++) {
+        residual[i] += i / 16 % 32 == 16 ? 100.0f : 0.0f; /* the lines that are sampled */
+    }
+    struct expectation e =
+        expect(view, K, false, residual, (struct push){.dtype = DTYPE_F32, .n = N});
+    struct bench bench = bench_make(&e, NULL, 1);
+    (void)bench_run(&bench);
+    assert_int_equal(bench.pass.mode, FUSED_BRACKET);
+    assert_true(bench.pass.candidate[0].count < K);
+    assert_as_expected(&bench, &e);
+    bench_drop(&bench);
+    expect_drop(&e);
+}
+
+/* More ranges than chunks, and the most that may be. */
+static void test_many_ranges(void **state)
+{
+    (void)state;
+    static const struct view views[] = {
+        {1, 20000, 1}, {1, 500000, 1}, {70, 1024, 1}, {3, 30000, 1}};
+    for (size_t v = 0; v < sizeof views / sizeof *views; v++) {
+        const bool per_fibre = views[v].fibres > 1;
+        struct expectation e = expect_random(views[v], views[v].length / 100, per_fibre, RANDOM);
+        struct bench bench = bench_make(&e, NULL, FUSED_MAX_RANGES);
+        assert_int_equal(bench_run(&bench), e.left_out);
+        assert_as_expected(&bench, &e);
+        bench_drop(&bench);
+        expect_drop(&e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +370,8 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_bracket),
         cmocka_unit_test(test_large),
+        cmocka_unit_test(test_misled_sample),
+        cmocka_unit_test(test_many_ranges),
     };
     return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
 }

@@ -248,7 +248,7 @@ static void test_every_instruction(void **state)
             const uint64_t steps =
                 trace(chunk_table[i], cases[c].n, cases[c].k, cases[c].interval, &traced);
             if (!traced) {
-                print_message("tracing is not allowed here\n");
+                print_message("# tracing is not allowed here\n");
                 skip();
             }
             assert_true(steps > 100);
@@ -334,7 +334,7 @@ static void test_random_kills(void **state)
         outcome_drop(&expected);
         assert_int_equal(munmap(world, world->bytes), 0);
     }
-    print_message("%u children killed\n", killed);
+    print_message("# %u children killed\n", killed);
     worker_drop(&worker);
 }
 

@@ -186,7 +186,6 @@ static void test_what_travels_dense(void **state)
     const struct tensor_shape matrix = shape_2(100, 100);
     const struct sparsifier_params all = {.density = 1.0};
     assert_int_equal(find("dense")->count(&matrix, &all, 0), 0);
-    assert_null(find("dense")->select);
     /* A full density is a count like any other: the planner decides what travels dense. */
     assert_int_equal(find("topk")->count(&matrix, &all, 0), 10000);
     assert_int_equal(find("adtopk")->count(&matrix, &all, 0), 10000);
@@ -220,7 +219,12 @@ static struct sparse select_turn(const struct turn *t, const float *x, bool *cho
     const uint64_t n = tensor_numel(&t->shape);
     struct sparse out = sparse_make(t->ops->count(&t->shape, &t->params, t->number));
     void *scratch = allocate(1, select_scratch(n));
-    t->ops->select(x, &t->shape, &t->params, t->number, &out, scratch);
+    const uint64_t per_fibre = t->ops->per_fibre(&t->shape, &t->params, t->number);
+    if (per_fibre > 0) {
+        select_fibres(x, &view, per_fibre, &out, scratch);
+    } else {
+        select_top(x, &view, out.capacity, &out, scratch);
+    }
     free(scratch);
     assert_int_equal(out.count, out.capacity);
     assert_int_equal(view_size(&view), n);

@@ -25,6 +25,7 @@
 /* A row, shared by the two processes. */
 struct pair {
     const struct link_security *security;
+    struct keyfile_pair keys[2];
     size_t size;       /* bytes of a message */
     uint64_t messages; /* of a batch */
     uint64_t warmup;
@@ -46,7 +47,8 @@ static enum adtopk_status meet(
     const struct pair *pair, struct link_end *end, unsigned side, struct error *err)
 {
     char endpoint[LINK_ENDPOINT_SIZE] = "";
-    enum adtopk_status status = link_end_start(end, (uint16_t)side, pair->security, err);
+    enum adtopk_status status =
+        link_end_start(end, (uint16_t)side, pair->security, pair->keys, err);
 
     if (status != ADTOPK_OK) {
         return status;
@@ -213,6 +215,9 @@ static enum adtopk_status one_pair(
         .fd = {-1, -1}};
     enum adtopk_status status;
 
+    if (security->keys && !link_end_keys(pair.keys)) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "this libzmq was built without CURVE");
+    }
     pair.note = data_map(note_size(&pair));
     if (pair.note == NULL) {
         return perf_no_memory(err, note_size(&pair));

@@ -3,12 +3,14 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <zmq.h>
 
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/stop.h"
 
 #define SECOND_US UINT64_C(1000000)
 #define CONNECT_US (10 * SECOND_US)
+#define ANY_PORT "tcp://127.0.0.1:*"
 #define TURN_MS 20
 #define PUMP_BUDGET 64
 
@@ -19,11 +21,13 @@
 static const struct transport_ops *const transport = &transport_zmq;
 
 const struct link_security link_security_table[] = {
-    {"plain"},
-    {NULL},
+    {.name = "plain"},
+    {.name = "curve", .keys = true},
+    {.name = "curve-control", .keys = true, .clear_bulk = true},
+    {.name = NULL},
 };
 
-const char *const link_security_names[] = {"plain", NULL};
+const char *const link_security_names[] = {"plain", "curve", "curve-control", NULL};
 
 static uint64_t now_us(void)
 {
@@ -69,8 +73,14 @@ static void peer_down(void *context, uint16_t peer)
     (void)peer;
 }
 
-enum adtopk_status link_end_start(
-    struct link_end *end, uint16_t self, const struct link_security *security, struct error *err)
+bool link_end_keys(struct keyfile_pair keys[2])
+{
+    return zmq_curve_keypair(keys[0].public_key, keys[0].secret_key) == 0 &&
+           zmq_curve_keypair(keys[1].public_key, keys[1].secret_key) == 0;
+}
+
+enum adtopk_status link_end_start(struct link_end *end, uint16_t self,
+    const struct link_security *security, const struct keyfile_pair keys[2], struct error *err)
 {
     const struct links_config config = {.self = self,
         .incarnation = self + UINT64_C(1),
@@ -83,11 +93,14 @@ enum adtopk_status link_end_start(
         .resend_us = SECOND_US};
     const struct links_ops ops = {
         .transmit = transmit, .deliver = deliver, .peer_up = peer_up, .peer_down = peer_down};
-    const struct transport_config address = {.self = self, .listen = "tcp://127.0.0.1:*"};
+    const struct transport_config address = {.self = self,
+        .listen = ANY_PORT,
+        .pair = security->keys ? &keys[self] : NULL,
+        .bulk_listen = security->clear_bulk ? ANY_PORT : NULL};
 
-    (void)security; /* "plain" configures nothing */
     memset(end, 0, sizeof(*end));
     end->peer = (uint16_t)(1 - self);
+    end->keys = security->keys ? keys : NULL;
     end->links = links_create(&config, &ops, end);
     if (end->links == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a link");
@@ -103,7 +116,10 @@ enum adtopk_status link_end_start(
 enum adtopk_status link_end_connect(struct link_end *end, const char *endpoint, struct error *err)
 {
     const uint64_t limit = now_us() + CONNECT_US;
-    enum adtopk_status status = transport->add_peer(end->transport, end->peer, endpoint, err);
+    const struct transport_peer peer = {.id = end->peer,
+        .endpoint = endpoint,
+        .keys = {end->keys != NULL ? end->keys[end->peer].public_key : NULL}};
+    enum adtopk_status status = transport->add_peer(end->transport, &peer, err);
 
     if (status != ADTOPK_OK) {
         return status;

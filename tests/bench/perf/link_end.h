@@ -15,6 +15,8 @@
 /* How a link is protected: a row of a table each. */
 struct link_security {
     const char *name;
+    bool keys;       /* CURVE, with the other end's key allowed */
+    bool clear_bulk; /* only control under CURVE, bulk in the clear by a token */
 };
 
 extern const struct link_security link_security_table[]; /* ends with a name of NULL */
@@ -23,15 +25,20 @@ extern const char *const link_security_names[];          /* of the table; ends w
 struct link_end {
     struct links *links;
     void *transport;
-    uint16_t peer; /* there are two ends, 0 and 1 */
+    uint16_t peer;                   /* there are two ends, 0 and 1 */
+    const struct keyfile_pair *keys; /* of both ends; NULL: plain */
     char endpoint[LINK_ENDPOINT_SIZE];
     uint64_t bytes[LINK_LANES]; /* received so far */
     uint64_t messages[LINK_LANES];
 };
 
-/** Listens on a free port of loopback. End with link_end_stop(), also on an error. */
-enum adtopk_status link_end_start(
-    struct link_end *end, uint16_t self, const struct link_security *security, struct error *err);
+/** Listens on a free port of loopback. `keys`: of both ends, kept. End with link_end_stop(), also
+ * on an error. */
+enum adtopk_status link_end_start(struct link_end *end, uint16_t self,
+    const struct link_security *security, const struct keyfile_pair keys[2], struct error *err);
+
+/** New keys for both ends. False if ZeroMQ was built without CURVE. */
+bool link_end_keys(struct keyfile_pair keys[2]);
 
 /** Makes the other end known and waits until it answers. Errors: TIMEOUT, or stop_requested(). */
 enum adtopk_status link_end_connect(struct link_end *end, const char *endpoint, struct error *err);

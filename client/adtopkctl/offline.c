@@ -1,0 +1,127 @@
+#include "client/adtopkctl/offline.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/adtopkctl/policytext.h"
+#include "client/adtopkctl/show.h"
+#include "client/adtopkctl/text.h"
+#include "daemon/core/policy.h"
+#include "proto/keyfile.h"
+
+#define KEY_FILE "adtopk.key"
+
+/* Prints a document of our own, which it deletes; NULL, or one that lacks something because memory
+ * was short, is a failure. */
+static enum exit_code print(const struct options *options, cJSON *document, bool complete,
+    void (*show)(FILE *out, const cJSON *document))
+{
+    bool json = options->value[OPTION_JSON] != NULL;
+    char *text = json && complete ? cJSON_PrintUnformatted(document) : NULL;
+
+    if (!complete || (json && text == NULL)) {
+        run_complain("no memory for the answer");
+        cJSON_Delete(document);
+        return EXIT_FAILED;
+    }
+    if (json) {
+        (void)printf("%s\n", text);
+    } else {
+        show(stdout, document);
+    }
+    cJSON_free(text);
+    cJSON_Delete(document);
+    return run_flushed(EXIT_OK);
+}
+
+static cJSON *begin(bool *complete)
+{
+    cJSON *document = cJSON_CreateObject();
+
+    *complete = cJSON_AddNumberToObject(document, "schema", RUN_SCHEMA) != NULL;
+    return document;
+}
+
+enum exit_code offline_policy_check(const struct options *options)
+{
+    struct error err = {.code = ADTOPK_OK};
+    struct policy policy;
+    char canonical[POLICY_TEXT_SIZE];
+    char *text = NULL;
+    enum adtopk_status status;
+    cJSON *document;
+    bool pairs;
+    bool complete;
+
+    status = policytext_read(options->argument, options->arguments, &text, &pairs, &err);
+    if (status == ADTOPK_OK) {
+        policy_default(&policy);
+        status = policy_parse(&policy, text, &err);
+        free(text);
+    }
+    if (status != ADTOPK_OK) {
+        return run_failed(&err, false);
+    }
+    policy_print(&policy, canonical);
+    document = begin(&complete);
+    complete = complete && cJSON_AddItemToObject(document, "policy", cJSON_Parse(canonical));
+    return print(options, document, complete, show_policy);
+}
+
+enum exit_code offline_policy_keys(const struct options *options)
+{
+    struct policy_key_info info;
+    bool complete;
+    cJSON *document = begin(&complete);
+    cJSON *keys = cJSON_AddArrayToObject(document, "keys");
+
+    for (unsigned i = 0; policy_key(i, &info); i++) {
+        cJSON *key = cJSON_CreateObject();
+
+        complete = complete && cJSON_AddStringToObject(key, "name", info.name) != NULL &&
+                   cJSON_AddBoolToObject(key, "in_rules", info.tensor) != NULL &&
+                   cJSON_AddStringToObject(key, "values", info.values) != NULL &&
+                   cJSON_AddStringToObject(key, "default", info.standard) != NULL &&
+                   cJSON_AddStringToObject(key, "help", info.help) != NULL;
+        if (!cJSON_AddItemToArray(keys, key)) {
+            cJSON_Delete(key);
+            complete = false;
+        }
+    }
+    return print(options, document, complete, show_policy_keys);
+}
+
+static void show_key(FILE *out, const cJSON *document)
+{
+    char key[TEXT_SIZE];
+
+    (void)fprintf(out, "%s\n", text_string(document, "public", TEXT_SIZE, key));
+}
+
+enum exit_code offline_keygen(const struct options *options)
+{
+    const char *path = options->value[OPTION_OUT] != NULL ? options->value[OPTION_OUT] : KEY_FILE;
+    char key[KEYFILE_KEY_SIZE];
+    struct error err = {.code = ADTOPK_OK};
+    cJSON *document;
+    bool complete;
+
+    if (keyfile_generate(path, key, &err) != ADTOPK_OK) {
+        return run_failed(&err, false);
+    }
+    document = begin(&complete);
+    complete = complete && cJSON_AddStringToObject(document, "file", path) != NULL &&
+               cJSON_AddStringToObject(document, "public", key) != NULL;
+    return print(options, document, complete, show_key);
+}
+
+enum exit_code offline_completion(const struct options *options)
+{
+    if (strcmp(options->argument[0], "bash") != 0) {
+        run_complain("completion is there for bash only");
+        return EXIT_USAGE;
+    }
+    options_completion(stdout);
+    return run_flushed(EXIT_OK);
+}

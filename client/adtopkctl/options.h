@@ -1,0 +1,79 @@
+/*
+ * The command line: one table of commands and one of options, from which it is read, --help is
+ * printed and the completion of bash is made.
+ */
+#ifndef ADTOPK_CTL_OPTIONS_H
+#define ADTOPK_CTL_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "proto/error.h"
+
+#define OPTIONS_SOCKET "/run/adtopk/control.sock"
+#define OPTIONS_ARGUMENTS_MAX 64
+
+enum command_id {
+    COMMAND_STATUS,
+    COMMAND_JOBS,
+    COMMAND_TENSORS,
+    COMMAND_PEERS,
+    COMMAND_STATS,
+    COMMAND_POLICY_GET,
+    COMMAND_POLICY_SET,
+    COMMAND_POLICY_CHECK,
+    COMMAND_POLICY_KEYS,
+    COMMAND_POLICY_LOG,
+    COMMAND_VERIFY,
+    COMMAND_DRAIN,
+    COMMAND_KEYGEN,
+    COMMAND_COMPLETION,
+    COMMAND_COUNT
+};
+
+enum option_id {
+    OPTION_SOCKET,
+    OPTION_JSON,
+    OPTION_TIMEOUT,
+    OPTION_JOB,
+    OPTION_INTERVAL,
+    OPTION_INTERVALS,
+    OPTION_FIRST,
+    OPTION_IF_VERSION,
+    OPTION_MERGE,
+    OPTION_REPLACE,
+    OPTION_OUT,
+    OPTION_UNDO,
+    OPTION_HELP,
+    OPTION_VERSION,
+    OPTION_COUNT
+};
+
+/* What the command line says. Texts are the command line's own. */
+struct options {
+    enum command_id command;         /* COMMAND_COUNT: none, with --help or --version only */
+    const char *value[OPTION_COUNT]; /* NULL: not given; "" for those without a value */
+    const char *argument[OPTIONS_ARGUMENTS_MAX];
+    unsigned arguments;
+    int timeout_ms;
+    double interval_s;  /* 0: not given */
+    uint32_t intervals; /* 0: without end */
+    uint32_t first;
+    uint32_t if_version; /* if value[OPTION_IF_VERSION] is given */
+};
+
+/** Reads the command line. ADTOPK_ERR_ARGUMENT: it is wrong, err names what. */
+enum adtopk_status options_parse(
+    struct options *options, int argc, char *const *argv, struct error *err);
+
+/** The text of --help: of one command, or with COMMAND_COUNT of the program. */
+void options_help(FILE *out, enum command_id command);
+
+/** A file for bash that completes commands and options. */
+void options_completion(FILE *out);
+
+/** "policy set", ... */
+const char *options_command_name(enum command_id command);
+
+#endif

@@ -1,0 +1,113 @@
+#include "client/adtopkctl/policytext.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_pair(const char *argument)
+{
+    size_t key = strspn(argument, "abcdefghijklmnopqrstuvwxyz_");
+
+    return key > 0 && argument[key] == '=';
+}
+
+static enum adtopk_status no_memory(struct error *err)
+{
+    return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the policy");
+}
+
+/* A key that is there twice stays: who reads the document says what is wrong with that. */
+static enum adtopk_status add_pair(cJSON *document, const char *pair, struct error *err)
+{
+    const char *value = strchr(pair, '=') + 1;
+    char *key = strndup(pair, (size_t)(value - 1 - pair));
+    cJSON *item = cJSON_ParseWithOpts(value, NULL, true);
+    bool added;
+
+    if (item == NULL) {
+        item = cJSON_CreateString(value);
+    }
+    added = key != NULL && item != NULL && cJSON_AddItemToObject(document, key, item);
+    free(key);
+    if (!added) {
+        cJSON_Delete(item);
+        return no_memory(err);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status read_pairs(
+    const char *const *argument, unsigned count, char **text, struct error *err)
+{
+    cJSON *document = cJSON_CreateObject();
+    enum adtopk_status status = document != NULL ? ADTOPK_OK : no_memory(err);
+
+    for (unsigned i = 0; status == ADTOPK_OK && i < count; i++) {
+        status = is_pair(argument[i]) ? add_pair(document, argument[i], err)
+                                      : error_set(err, ADTOPK_ERR_ARGUMENT,
+                                            "\"%.100s\" is not of the form KEY=VALUE", argument[i]);
+    }
+    if (status == ADTOPK_OK) {
+        *text = cJSON_PrintUnformatted(document);
+        status = *text != NULL ? ADTOPK_OK : no_memory(err);
+    }
+    cJSON_Delete(document);
+    return status;
+}
+
+static enum adtopk_status read_stream(
+    FILE *stream, const char *name, char **text, struct error *err)
+{
+    char *room = malloc(POLICYTEXT_MAX + 2);
+    size_t size;
+
+    if (room == NULL) {
+        return no_memory(err);
+    }
+    size = fread(room, 1, POLICYTEXT_MAX + 1, stream);
+    room[size] = '\0';
+    if (ferror(stream) != 0) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot read %.100s: %s", name, strerror(errno));
+    } else if (size > POLICYTEXT_MAX) {
+        (void)error_set(
+            err, ADTOPK_ERR_ARGUMENT, "%.100s is longer than %u bytes", name, POLICYTEXT_MAX);
+    } else if (strlen(room) != size) {
+        (void)error_set(err, ADTOPK_ERR_ARGUMENT, "%.100s holds a NUL: it is no JSON", name);
+    } else {
+        *text = room;
+        return ADTOPK_OK;
+    }
+    free(room);
+    return err->code;
+}
+
+enum adtopk_status policytext_read(
+    const char *const *argument, unsigned count, char **text, bool *pairs, struct error *err)
+{
+    enum adtopk_status status;
+    FILE *stream;
+
+    *pairs = count > 1 || is_pair(argument[0]);
+    if (*pairs) {
+        status = read_pairs(argument, count, text, err);
+        if (status == ADTOPK_OK && strlen(*text) > POLICYTEXT_MAX) {
+            free(*text);
+            return error_set(
+                err, ADTOPK_ERR_ARGUMENT, "the policy is longer than %u bytes", POLICYTEXT_MAX);
+        }
+        return status;
+    }
+    if (strcmp(argument[0], "-") == 0) {
+        return read_stream(stdin, "standard input", text, err);
+    }
+    stream = fopen(argument[0], "re");
+    if (stream == NULL) {
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot open %.100s: %s", argument[0], strerror(errno));
+    }
+    status = read_stream(stream, argument[0], text, err);
+    (void)fclose(stream);
+    return status;
+}

@@ -1,0 +1,386 @@
+#include "client/adtopkctl/run.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "client/adtopkctl/connection.h"
+#include "client/adtopkctl/offline.h"
+#include "client/adtopkctl/policytext.h"
+#include "client/adtopkctl/show.h"
+#include "client/adtopkctl/text.h"
+
+#define SLACK_MS 3000 /* a daemon whose outcome does not come in time has so long to say so */
+
+typedef Adtopk__ControlRequest Request;
+
+void run_complain(const char *sentence)
+{
+    char clean[TEXT_SIZE];
+
+    (void)fprintf(stderr, "adtopkctl: %s\n", text_clean(sentence, TEXT_SIZE, clean));
+}
+
+enum exit_code run_exit_code(enum adtopk_status status, bool answered)
+{
+    switch (status) {
+    case ADTOPK_OK: return EXIT_OK;
+    case ADTOPK_ERR_DENIED: return EXIT_DENIED;
+    case ADTOPK_ERR_UNREACHABLE:
+    case ADTOPK_ERR_TIMEOUT: return answered ? EXIT_FAILED : EXIT_UNREACHABLE;
+    default: return EXIT_FAILED;
+    }
+}
+
+enum exit_code run_failed(const struct error *err, bool answered)
+{
+    run_complain(err->text);
+    return run_exit_code(err->code, answered);
+}
+
+/* ------------------------------------------------------------------ asking */
+
+static const char *socket_path(const struct options *options)
+{
+    const char *path = options->value[OPTION_SOCKET];
+
+    path = path != NULL ? path : getenv("ADTOPK_CONTROL_SOCKET");
+    return path != NULL ? path : OPTIONS_SOCKET;
+}
+
+/* An answer: its text, and the same parsed. */
+struct answer {
+    char *text;
+    cJSON *document;
+};
+
+static void answer_free(struct answer *answer)
+{
+    free(answer->text);
+    cJSON_Delete(answer->document);
+    *answer = (struct answer){.text = NULL};
+}
+
+/* Asked the same, the socket for trainers answers, but with no document. */
+static enum exit_code no_document(const char *path, const cJSON *document)
+{
+    bool has_schema = cJSON_IsNumber(text_member(document, "schema"));
+    char sentence[TEXT_SIZE];
+
+    (void)snprintf(sentence, sizeof(sentence), "the daemon's answer is not a document of schema %d",
+        RUN_SCHEMA);
+    run_complain(sentence);
+    if (!has_schema) {
+        (void)snprintf(sentence, sizeof(sentence),
+            "%.200s may be the socket for trainers; adtopkctl needs the control socket", path);
+        run_complain(sentence);
+    }
+    return EXIT_FAILED;
+}
+
+/* Free the answer in any case. */
+static enum exit_code ask(
+    const struct options *options, const Request *request, int timeout_ms, struct answer *answer)
+{
+    const char *path = socket_path(options);
+    struct error err = {.code = ADTOPK_OK};
+    bool answered = false;
+
+    *answer = (struct answer){.text = NULL};
+    if (connection_ask(path, timeout_ms, request, &answer->text, &answered, &err) != ADTOPK_OK) {
+        return run_failed(&err, answered);
+    }
+    answer->document = cJSON_Parse(answer->text);
+    if (text_number(answer->document, "schema") != RUN_SCHEMA) {
+        return no_document(path, answer->document);
+    }
+    return EXIT_OK;
+}
+
+/* Whoever reads standard output must have got all of it. */
+enum exit_code run_flushed(enum exit_code code)
+{
+    char sentence[TEXT_SIZE];
+
+    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
+        (void)snprintf(sentence, sizeof(sentence), "cannot write the answer: %s", strerror(errno));
+        run_complain(sentence);
+        return EXIT_FAILED;
+    }
+    return code;
+}
+
+typedef void show_function(FILE *out, const cJSON *document);
+
+static void print(const struct options *options, const struct answer *answer, show_function *show)
+{
+    if (options->value[OPTION_JSON] != NULL) {
+        (void)printf("%s\n", answer->text);
+    } else {
+        show(stdout, answer->document);
+    }
+}
+
+/* The usual command: one question, one document. */
+static enum exit_code ask_and_print(
+    const struct options *options, const Request *request, int timeout_ms, show_function *show)
+{
+    struct answer answer;
+    enum exit_code code = ask(options, request, timeout_ms, &answer);
+
+    if (code == EXIT_OK) {
+        print(options, &answer, show);
+        if (show == show_status || show == show_jobs || show == show_peers) {
+            code = show_is_healthy(answer.document) ? EXIT_OK : EXIT_DEGRADED;
+        } else if (show == show_verify) {
+            code = text_true(answer.document, "conserved") ? EXIT_OK : EXIT_FAILED;
+        }
+        code = run_flushed(code);
+    }
+    answer_free(&answer);
+    return code;
+}
+
+/* The messages have no const; nothing is written through it. */
+static char *argument(const struct options *options, unsigned index)
+{
+    return index < options->arguments ? (char *)(uintptr_t)options->argument[index] : NULL;
+}
+
+/* ------------------------------------------------------------------ stats with rates */
+
+static void rest(double seconds)
+{
+    struct timespec left = {
+        .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    }
+}
+
+/* Each interval begins with the document that ended the one before. */
+static enum exit_code watch(const struct options *options, const Request *request)
+{
+    struct answer before;
+    struct answer after = {.text = NULL};
+    enum exit_code code = ask(options, request, options->timeout_ms, &before);
+    bool json = options->value[OPTION_JSON] != NULL;
+
+    if (code == EXIT_OK && json) {
+        (void)printf("%s\n", before.text);
+    } else if (code == EXIT_OK) {
+        show_rates_header(stdout);
+    }
+    code = code == EXIT_OK ? run_flushed(code) : code;
+    for (uint64_t i = 0; code == EXIT_OK && (options->intervals == 0 || i < options->intervals);
+         i++) {
+        rest(options->interval_s);
+        code = ask(options, request, options->timeout_ms, &after);
+        if (code == EXIT_OK && json) {
+            (void)printf("%s\n", after.text);
+        } else if (code == EXIT_OK) {
+            show_rates(stdout, before.document, after.document);
+        }
+        code = code == EXIT_OK ? run_flushed(code) : code;
+        answer_free(&before);
+        before = after;
+        after = (struct answer){.text = NULL};
+    }
+    answer_free(&before);
+    return code;
+}
+
+static enum exit_code stats(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlStats stats = ADTOPK__CONTROL_STATS__INIT;
+    const char *job = options->value[OPTION_JOB];
+
+    request.version = 1;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
+    request.stats = &stats;
+    if (job != NULL) {
+        stats.job = (char *)(uintptr_t)job;
+    } else if (options->arguments > 0) {
+        stats.job = argument(options, 0);
+    }
+    return options->interval_s > 0
+               ? watch(options, &request)
+               : ask_and_print(options, &request, options->timeout_ms, show_stats);
+}
+
+/* ------------------------------------------------------------------ policy */
+
+static enum exit_code policy_set(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlPolicySet set = ADTOPK__CONTROL_POLICY_SET__INIT;
+    struct error err = {.code = ADTOPK_OK};
+    enum exit_code code;
+    char *text = NULL;
+    bool pairs = false;
+
+    if (policytext_read(options->argument + 1, options->arguments - 1, &text, &pairs, &err) !=
+        ADTOPK_OK) {
+        return run_failed(&err, false);
+    }
+    set.job = argument(options, 0);
+    set.policy = text;
+    set.merge =
+        options->value[OPTION_MERGE] != NULL || (pairs && options->value[OPTION_REPLACE] == NULL);
+    set.check_version = options->value[OPTION_IF_VERSION] != NULL;
+    set.if_version = options->if_version;
+    set.timeout_ms = (uint32_t)options->timeout_ms;
+    request.version = 1;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET;
+    request.policy_set = &set;
+    code = ask_and_print(options, &request, options->timeout_ms + SLACK_MS, show_policy_change);
+    free(text);
+    return code;
+}
+
+/* ------------------------------------------------------------------ verify */
+
+static enum exit_code verify_job(const struct options *options, char *job)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlVerify verify = ADTOPK__CONTROL_VERIFY__INIT;
+
+    verify.job = job;
+    verify.timeout_ms = (uint32_t)options->timeout_ms;
+    request.version = 1;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_VERIFY;
+    request.verify = &verify;
+    return ask_and_print(options, &request, options->timeout_ms + SLACK_MS, show_verify);
+}
+
+/* One after the other; the first exit code that is not 0 counts. */
+static enum exit_code verify_all(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlJobs jobs = ADTOPK__CONTROL_JOBS__INIT;
+    struct answer answer;
+    enum exit_code code;
+    enum exit_code all = EXIT_OK;
+    const cJSON *job;
+    bool any = false;
+
+    request.version = 1;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
+    request.jobs = &jobs;
+    code = ask(options, &request, options->timeout_ms, &answer);
+    cJSON_ArrayForEach(job, text_member(answer.document, "jobs"))
+    {
+        char name[TEXT_SIZE];
+        const cJSON *text = text_member(job, "name");
+        const cJSON *run = text_member(job, "run_id");
+
+        if (text_is(job, "state", "ended") || !cJSON_IsString(text) || !cJSON_IsString(run)) {
+            continue;
+        }
+        (void)snprintf(name, sizeof(name), "%.0f:%.200s/%.200s", text_number(job, "owner"),
+            text->valuestring, run->valuestring);
+        any = true;
+        code = verify_job(options, name);
+        all = all == EXIT_OK ? code : all;
+    }
+    answer_free(&answer);
+    if (!any && code == EXIT_OK && options->value[OPTION_JSON] == NULL) {
+        (void)printf("no jobs\n");
+        code = run_flushed(code);
+    }
+    return all == EXIT_OK ? code : all;
+}
+
+/* ------------------------------------------------------------------ the rest */
+
+static enum exit_code look(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
+    Adtopk__ControlJobs jobs = ADTOPK__CONTROL_JOBS__INIT;
+    Adtopk__ControlPeers peers = ADTOPK__CONTROL_PEERS__INIT;
+    show_function *show = show_status;
+
+    request.version = 1;
+    if (options->command == COMMAND_JOBS) {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
+        request.jobs = &jobs;
+        show = show_jobs;
+    } else if (options->command == COMMAND_PEERS) {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PEERS;
+        request.peers = &peers;
+        show = show_peers;
+    } else {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
+        request.status = &status;
+    }
+    return ask_and_print(options, &request, options->timeout_ms, show);
+}
+
+static enum exit_code look_at_job(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
+    Adtopk__ControlPolicyGet get = ADTOPK__CONTROL_POLICY_GET__INIT;
+    Adtopk__ControlPolicyLog log = ADTOPK__CONTROL_POLICY_LOG__INIT;
+    char *job = argument(options, 0);
+    show_function *show = show_policy;
+
+    request.version = 1;
+    if (options->command == COMMAND_TENSORS) {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_TENSORS;
+        request.tensors = &tensors;
+        tensors.job = job;
+        tensors.first = options->first;
+        show = show_tensors;
+    } else if (options->command == COMMAND_POLICY_LOG) {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG;
+        request.policy_log = &log;
+        log.job = job;
+        show = show_policy_log;
+    } else {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET;
+        request.policy_get = &get;
+        get.job = job != NULL ? job : get.job;
+    }
+    return ask_and_print(options, &request, options->timeout_ms, show);
+}
+
+static enum exit_code drain(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlDrain drain = ADTOPK__CONTROL_DRAIN__INIT;
+
+    drain.undo = options->value[OPTION_UNDO] != NULL;
+    request.version = 1;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
+    request.drain = &drain;
+    return ask_and_print(options, &request, options->timeout_ms, show_drain);
+}
+
+enum exit_code run_command(const struct options *options)
+{
+    switch (options->command) {
+    case COMMAND_STATUS:
+    case COMMAND_JOBS:
+    case COMMAND_PEERS: return look(options);
+    case COMMAND_TENSORS:
+    case COMMAND_POLICY_GET:
+    case COMMAND_POLICY_LOG: return look_at_job(options);
+    case COMMAND_STATS: return stats(options);
+    case COMMAND_POLICY_SET: return policy_set(options);
+    case COMMAND_POLICY_CHECK: return offline_policy_check(options);
+    case COMMAND_POLICY_KEYS: return offline_policy_keys(options);
+    case COMMAND_VERIFY:
+        return options->arguments > 0 ? verify_job(options, argument(options, 0))
+                                      : verify_all(options);
+    case COMMAND_DRAIN: return drain(options);
+    case COMMAND_KEYGEN: return offline_keygen(options);
+    case COMMAND_COMPLETION: return offline_completion(options);
+    case COMMAND_COUNT: break;
+    }
+    return EXIT_USAGE;
+}

@@ -1,0 +1,122 @@
+/* policy get, check, set and log. */
+#include <stdlib.h>
+
+#include "client/adtopkctl/show.h"
+#include "client/adtopkctl/text.h"
+
+#define KEY_COLUMNS 20
+
+static void show_line(FILE *out, const char *key, const char *value)
+{
+    char clean[TEXT_SIZE];
+
+    (void)fprintf(out, "  ");
+    text_pad(out, text_clean(key, KEY_COLUMNS, clean), KEY_COLUMNS);
+    (void)fprintf(out, "  %s\n", text_clean(value, TEXT_COLUMNS - KEY_COLUMNS - 4, clean));
+}
+
+static void show_value(FILE *out, const char *key, const cJSON *item)
+{
+    char *text = cJSON_IsString(item) ? NULL : cJSON_PrintUnformatted(item);
+
+    show_line(out, key, cJSON_IsString(item) ? item->valuestring : text != NULL ? text : "?");
+    cJSON_free(text);
+}
+
+/* A line a key; a line an element of an array, which is how rules come. */
+static void show_keys(FILE *out, const cJSON *policy)
+{
+    const cJSON *item;
+    const cJSON *element;
+
+    cJSON_ArrayForEach(item, policy)
+    {
+        const char *key = item->string != NULL ? item->string : "";
+
+        if (!cJSON_IsArray(item) || item->child == NULL) {
+            show_value(out, key, item);
+            continue;
+        }
+        cJSON_ArrayForEach(element, item)
+        {
+            show_value(out, element == item->child ? key : "", element);
+        }
+    }
+}
+
+void show_policy(FILE *out, const cJSON *document)
+{
+    double version = text_number(document, "version");
+    double next = text_number(document, "next_version");
+
+    if (text_member(document, "name") == NULL) {
+        (void)fprintf(out, "policy\n");
+    } else {
+        text_job(out, document);
+        (void)fprintf(out, ": policy version %.0f", version);
+        if (version > 0) {
+            (void)fprintf(out, " from step %.0f", text_number(document, "step"));
+        }
+        (void)fprintf(out, "\n");
+    }
+    if (next > 0) {
+        (void)fprintf(out, "  version %.0f is to hold from step %.0f\n", next,
+            text_number(document, "next_step"));
+    }
+    show_keys(out, text_member(document, "policy"));
+}
+
+/* A line of what a key can be and its default, and what it means below. */
+void show_policy_keys(FILE *out, const cJSON *document)
+{
+    const cJSON *key;
+    char name[TEXT_SIZE];
+    char values[TEXT_SIZE];
+    char line[2 * TEXT_SIZE + 4];
+
+    cJSON_ArrayForEach(key, text_member(document, "keys"))
+    {
+        text_pad(out, text_string(key, "name", KEY_COLUMNS - 2, name), KEY_COLUMNS - 2);
+        (void)fprintf(out, "%s  ", text_true(key, "in_rules") ? " *" : "  ");
+        (void)snprintf(line, sizeof(line), "%s (%s)",
+            text_string(key, "values", TEXT_SIZE / 2, values),
+            text_string(key, "default", TEXT_SIZE / 4, name));
+        text_fill(out, KEY_COLUMNS + 2, KEY_COLUMNS + 2, line);
+        (void)fprintf(out, "%*s", KEY_COLUMNS + 2, "");
+        text_fill(
+            out, KEY_COLUMNS + 2, KEY_COLUMNS + 2, text_string(key, "help", TEXT_SIZE / 2, values));
+    }
+    (void)fprintf(out,
+        "\n* may also stand in a rule, for tensors whose name matches a pattern; the last\n"
+        "  rule that matches wins: \"rules\": [{\"match\": \"*.norm*\", "
+        "\"sparsifier\": \"dense\"}]\n");
+}
+
+void show_policy_change(FILE *out, const cJSON *document)
+{
+    text_job(out, document);
+    (void)fprintf(out, ": policy version %.0f holds from step %.0f\n",
+        text_number(document, "version"), text_number(document, "step"));
+}
+
+void show_policy_log(FILE *out, const cJSON *document)
+{
+    const cJSON *change;
+    char user[TEXT_SIZE];
+
+    text_job(out, document);
+    (void)fprintf(out, ": policy version %.0f\n", text_number(document, "version"));
+    if (cJSON_GetArraySize(text_member(document, "changes")) == 0) {
+        (void)fprintf(out, "no changes\n");
+        return;
+    }
+    (void)fprintf(out, "%9s%14s  %-24s%10s%8s\n", "version", "from step", "by", "process", "node");
+    cJSON_ArrayForEach(change, text_member(document, "changes"))
+    {
+        (void)fprintf(
+            out, "%9.0f%14.0f  ", text_number(change, "version"), text_number(change, "step"));
+        text_pad(out, text_user(text_number(change, "uid"), 24, user), 24);
+        (void)fprintf(
+            out, "%10.0f%8.0f\n", text_number(change, "pid"), text_number(change, "node"));
+    }
+}

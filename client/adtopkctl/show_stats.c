@@ -1,0 +1,196 @@
+/* stats, and the rates between two of them. */
+#include <string.h>
+
+#include "client/adtopkctl/show.h"
+#include "client/adtopkctl/text.h"
+
+static void show_volume(FILE *out, const cJSON *job)
+{
+    char wire[TEXT_SIZE];
+    char payload[TEXT_SIZE];
+    char dense[TEXT_SIZE];
+    double sent = text_number(job, "wire_bytes_sent");
+
+    (void)fprintf(out, "  sent        %s on the wire, %s of payload\n", text_bytes(sent, wire),
+        text_bytes(text_number(job, "payload_bytes"), payload));
+    (void)fprintf(out, "  dense f32   %s would have been one rank's gradients",
+        text_bytes(text_number(job, "dense_bytes"), dense));
+    if (sent > 0) {
+        (void)fprintf(out, ", %.1f times the wire", text_number(job, "dense_bytes") / sent);
+    }
+    (void)fprintf(out, "\n");
+    if (text_number(job, "nonzeros_sent") > 0) {
+        (void)fprintf(out, "  sparse      %.0f non-zeros in %s, %.1f bits each\n",
+            text_number(job, "nonzeros_sent"),
+            text_bytes(text_number(job, "sparse_bytes_sent"), payload),
+            text_number(job, "bits_per_nonzero"));
+    }
+}
+
+static void show_phases(FILE *out, const cJSON *job)
+{
+    const cJSON *phase;
+    unsigned shown = 0;
+    char name[TEXT_SIZE];
+
+    (void)fprintf(out, "  time        ");
+    cJSON_ArrayForEach(phase, text_member(job, "phase_seconds"))
+    {
+        const char *between = shown == 0 ? "" : shown % 3 == 0 ? ",\n              " : ", ";
+
+        if (cJSON_IsNumber(phase) && phase->string != NULL) {
+            (void)fprintf(out, "%s%s %.3g s", between, text_clean(phase->string, 10, name),
+                phase->valuedouble);
+            shown++;
+        }
+    }
+    (void)fprintf(out, "\n");
+}
+
+static void show_links(FILE *out, const cJSON *document)
+{
+    const cJSON *link;
+    char sent[TEXT_SIZE];
+    char received[TEXT_SIZE];
+    char trip[TEXT_SIZE];
+
+    if (cJSON_GetArraySize(text_member(document, "links")) == 0) {
+        return;
+    }
+    (void)fprintf(
+        out, "\n  link  state       sent   received  resent  duplicates  malformed  round trip\n");
+    cJSON_ArrayForEach(link, text_member(document, "links"))
+    {
+        (void)fprintf(out, "%6.0f  ", text_number(link, "node"));
+        text_column(out, link, "state", 5);
+        (void)fprintf(out, "%11s%11s%8.0f%12.0f%11.0f%12s\n",
+            text_bytes(text_number(link, "bytes_sent"), sent),
+            text_bytes(text_number(link, "bytes_received"), received), text_number(link, "resent"),
+            text_number(link, "duplicates"), text_number(link, "malformed"),
+            text_round_trip(link, trip));
+    }
+}
+
+void show_stats(FILE *out, const cJSON *document)
+{
+    const cJSON *jobs = text_member(document, "jobs");
+    const cJSON *job;
+    char state[TEXT_SIZE];
+
+    if (cJSON_GetArraySize(jobs) == 0) {
+        (void)fprintf(out, "no jobs\n");
+    }
+    cJSON_ArrayForEach(job, jobs)
+    {
+        (void)fprintf(out, "%s", job != jobs->child ? "\n" : "");
+        text_job(out, job);
+        (void)fprintf(out, ", %s\n", text_string(job, "state", 12, state));
+        (void)fprintf(out, "  steps       %.0f, %.0f of them withdrawn\n",
+            text_number(job, "steps"), text_number(job, "steps_withdrawn"));
+        (void)fprintf(out, "  rounds      %.0f, %.0f of them repeated\n",
+            text_number(job, "rounds"), text_number(job, "rounds_retried"));
+        (void)fprintf(out, "  tensors     %.0f in %.0f buckets, %.0f elements\n",
+            text_number(job, "tensors"), text_number(job, "buckets"), text_number(job, "elements"));
+        show_volume(out, job);
+        show_phases(out, job);
+    }
+    show_links(out, document);
+}
+
+/* ------------------------------------------------------------------ rates */
+
+static const char *const phases[] = {"collect", "select", "exchange", "reduce", "settle"};
+
+#define PHASES (sizeof(phases) / sizeof(phases[0]))
+
+void show_rates_header(FILE *out)
+{
+    (void)fprintf(out, "%-15s%8s%11s%8s   ms a step:\n", "", "", "", "");
+    (void)fprintf(out, "%-15s%8s%11s%8s%8s%7s%9s%7s%7s\n", "job", "steps/s", "wire/s", "density",
+        phases[0], phases[1], phases[2], phases[3], phases[4]);
+}
+
+/* The same job in another document; NULL if it is not there. */
+static const cJSON *find_job(const cJSON *document, const cJSON *job)
+{
+    const cJSON *other;
+    char name[TEXT_SIZE];
+    char run[TEXT_SIZE];
+
+    (void)text_string(job, "name", TEXT_SIZE, name);
+    (void)text_string(job, "run_id", TEXT_SIZE, run);
+    cJSON_ArrayForEach(other, text_member(document, "jobs"))
+    {
+        if (text_is(other, "name", name) && text_is(other, "run_id", run) &&
+            text_number(other, "owner") == text_number(job, "owner")) {
+            return other;
+        }
+    }
+    return NULL;
+}
+
+static double grown(const cJSON *before, const cJSON *after, const char *name)
+{
+    return text_number(after, name) - text_number(before, name);
+}
+
+/* Entries sent per element of sparse tensors and step; negative: no such tensor, or no step. */
+static double density(const cJSON *before, const cJSON *after, double steps)
+{
+    double elements = text_number(after, "sparse_elements");
+
+    return elements > 0 && steps > 0 ? grown(before, after, "nonzeros_sent") / (elements * steps)
+                                     : -1;
+}
+
+static void show_rate(FILE *out, const cJSON *before, const cJSON *after, double seconds)
+{
+    static const int widths[PHASES] = {8, 7, 9, 7, 7};
+    double steps = grown(before, after, "steps");
+    double sent = density(before, after, steps);
+    char text[TEXT_SIZE];
+    char rate[TEXT_SIZE];
+
+    text_column(out, after, "name", 15);
+    (void)snprintf(rate, sizeof(rate), "%s/s",
+        text_bytes(grown(before, after, "wire_bytes_sent") / seconds, text));
+    (void)fprintf(out, "%8.1f%11s", steps / seconds, rate);
+    if (sent >= 0) {
+        (void)fprintf(out, "%7.3g%%", 100 * sent);
+    } else {
+        (void)fprintf(out, "%8s", "-");
+    }
+    for (size_t i = 0; i < PHASES; i++) {
+        double spent = grown(
+            text_member(before, "phase_seconds"), text_member(after, "phase_seconds"), phases[i]);
+
+        if (steps > 0) {
+            (void)fprintf(out, "%*.2f", widths[i], 1000 * spent / steps);
+        } else {
+            (void)fprintf(out, "%*s", widths[i], "-");
+        }
+    }
+    (void)fprintf(out, "\n");
+}
+
+void show_rates(FILE *out, const cJSON *before, const cJSON *after)
+{
+    double seconds = grown(before, after, "clock_s");
+    const cJSON *job;
+    bool any = false;
+
+    cJSON_ArrayForEach(job, text_member(after, "jobs"))
+    {
+        const cJSON *earlier = find_job(before, job);
+
+        /* A job that has begun anew meanwhile has fewer steps: the next interval shows it. */
+        if (earlier != NULL && seconds > 0 && grown(earlier, job, "steps") >= 0 &&
+            !text_is(job, "state", "ended")) {
+            show_rate(out, earlier, job, seconds);
+            any = true;
+        }
+    }
+    if (!any) {
+        (void)fprintf(out, "no jobs\n");
+    }
+}

@@ -1,0 +1,223 @@
+/* status, jobs, peers and drain. */
+#include <string.h>
+
+#include "client/adtopkctl/show.h"
+#include "client/adtopkctl/text.h"
+
+/* ------------------------------------------------------------------ health */
+
+/* "node N, which ...": the job cannot go on before that node is back. */
+static bool waits_for_node(const cJSON *job)
+{
+    const cJSON *item = text_member(job, "waiting_for");
+    unsigned node;
+
+    return cJSON_IsString(item) && sscanf(item->valuestring, "node %5u", &node) == 1 &&
+           strstr(item->valuestring, ", which ") != NULL;
+}
+
+static bool job_is_healthy(const cJSON *job)
+{
+    return text_is(job, "state", "ended") ||
+           (text_is(job, "state", "active") && !waits_for_node(job));
+}
+
+bool show_is_healthy(const cJSON *document)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, text_member(document, "peers"))
+    {
+        if (!text_is(item, "state", "up")) {
+            return false;
+        }
+    }
+    cJSON_ArrayForEach(item, text_member(document, "jobs"))
+    {
+        if (!job_is_healthy(item)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ parts */
+
+static void show_strangers(FILE *out, const cJSON *document)
+{
+    const cJSON *strangers = text_member(document, "strangers");
+
+    if (text_number(strangers, "packets") > 0) {
+        (void)fprintf(out,
+            "%.0f packets were not for this node or not from a peer of it; the last\n"
+            "one was from node %.0f for node %.0f: node ids or peers are configured wrongly\n",
+            text_number(strangers, "packets"), text_number(strangers, "source"),
+            text_number(strangers, "destination"));
+    }
+}
+
+static void show_status_peers(FILE *out, const cJSON *document)
+{
+    const cJSON *peer;
+    char queued[TEXT_SIZE];
+    char trip[TEXT_SIZE];
+
+    if (cJSON_GetArraySize(text_member(document, "peers")) == 0) {
+        (void)fprintf(out, "no peers\n");
+        return;
+    }
+    (void)fprintf(out, "  peer  state  round trip     queued\n");
+    cJSON_ArrayForEach(peer, text_member(document, "peers"))
+    {
+        (void)fprintf(out, "%6.0f  ", text_number(peer, "node"));
+        text_column(out, peer, "state", 5);
+        (void)fprintf(out, "%12s  %9s\n", text_round_trip(peer, trip),
+            text_bytes(text_number(peer, "queued_bytes"), queued));
+    }
+}
+
+/* Why a job does not go on. */
+static void show_trouble(FILE *out, const cJSON *job)
+{
+    const cJSON *waiting = text_member(job, "waiting_for");
+    const cJSON *reason = text_member(job, "reason");
+
+    if (cJSON_IsString(waiting) && waiting->valuestring[0] != '\0') {
+        text_wrapped(out, "waits for", waiting->valuestring);
+    }
+    if (cJSON_IsString(reason) && reason->valuestring[0] != '\0') {
+        text_wrapped(out, "failed:", reason->valuestring);
+    }
+}
+
+static void show_status_jobs(FILE *out, const cJSON *document)
+{
+    const cJSON *job;
+
+    if (cJSON_GetArraySize(text_member(document, "jobs")) == 0) {
+        (void)fprintf(out, "no jobs\n");
+        return;
+    }
+    (void)fprintf(
+        out, "%-20s%-14s%-10shere of ranks  nodes  view    steps\n", "job", "run", "state");
+    cJSON_ArrayForEach(job, text_member(document, "jobs"))
+    {
+        text_column(out, job, "name", 18);
+        (void)fprintf(out, "  ");
+        text_column(out, job, "run_id", 12);
+        (void)fprintf(out, "  ");
+        text_column(out, job, "state", 8);
+        (void)fprintf(out, "  %4.0f of %5.0f  %5.0f  %4.0f  %7.0f\n",
+            text_number(job, "local_ranks"), text_number(job, "world_size"),
+            text_number(job, "nodes"), text_number(job, "view"), text_number(job, "steps_done"));
+        show_trouble(out, job);
+    }
+}
+
+/* ------------------------------------------------------------------ documents */
+
+void show_status(FILE *out, const cJSON *document)
+{
+    char version[TEXT_SIZE];
+    char up[TEXT_SIZE];
+
+    (void)fprintf(out, "node %.0f: adtopkd %s, pid %.0f, up %s, %.0f sessions\n",
+        text_number(document, "node"), text_string(document, "version", 20, version),
+        text_number(document, "pid"), text_duration(text_number(document, "uptime_s"), up),
+        text_number(document, "sessions"));
+    if (text_true(document, "draining")) {
+        (void)fprintf(out, "draining: no new ranks are taken (adtopkctl drain --undo ends that)\n");
+    }
+    (void)fprintf(out, "\n");
+    show_status_peers(out, document);
+    show_strangers(out, document);
+    (void)fprintf(out, "\n");
+    show_status_jobs(out, document);
+}
+
+static void show_job(FILE *out, const cJSON *job)
+{
+    char count[TEXT_SIZE];
+    char user[TEXT_SIZE];
+    char line[2 * TEXT_SIZE];
+
+    text_column(out, job, "name", 22);
+    (void)fprintf(out, "  ");
+    text_column(out, job, "run_id", 14);
+    (void)fprintf(out, "  ");
+    text_pad(out, text_user(text_number(job, "owner"), 12, user), 12);
+    (void)fprintf(out, "  ");
+    text_column(out, job, "state", 8);
+    (void)fprintf(out, "  %12.0f\n", text_number(job, "steps_done"));
+    (void)snprintf(line, sizeof(line),
+        "%.0f of %.0f ranks here, %.0f nodes; %.0f tensors in %.0f buckets, %s elements",
+        text_number(job, "local_ranks"), text_number(job, "world_size"), text_number(job, "nodes"),
+        text_number(job, "tensors"), text_number(job, "buckets"),
+        text_count(text_number(job, "elements"), count));
+    (void)fprintf(out, "  ");
+    text_fill(out, 2, 4, line);
+    (void)fprintf(out, "  policy version %.0f", text_number(job, "policy_version"));
+    if (text_number(job, "policy_version") > 0) {
+        (void)fprintf(out, " from step %.0f", text_number(job, "policy_step"));
+    }
+    if (text_number(job, "policy_next_version") > 0) {
+        (void)fprintf(out, ", version %.0f from step %.0f", text_number(job, "policy_next_version"),
+            text_number(job, "policy_next_step"));
+    }
+    (void)fprintf(out, "\n");
+    show_trouble(out, job);
+}
+
+void show_jobs(FILE *out, const cJSON *document)
+{
+    const cJSON *job;
+
+    if (cJSON_GetArraySize(text_member(document, "jobs")) == 0) {
+        (void)fprintf(out, "no jobs\n");
+        return;
+    }
+    (void)fprintf(out, "%-24s%-16s%-14s%-10s%12s\n", "job", "run", "owner", "state", "steps");
+    cJSON_ArrayForEach(job, text_member(document, "jobs"))
+    {
+        show_job(out, job);
+    }
+}
+
+void show_peers(FILE *out, const cJSON *document)
+{
+    const cJSON *peer;
+    char sent[TEXT_SIZE];
+    char received[TEXT_SIZE];
+    char queued[TEXT_SIZE];
+    char trip[TEXT_SIZE];
+
+    if (cJSON_GetArraySize(text_member(document, "peers")) == 0) {
+        (void)fprintf(out, "no peers\n");
+        return;
+    }
+    (void)fprintf(out, "  peer  state round trip      sent  received    queued"
+                       "  resent  twice  malformed\n");
+    cJSON_ArrayForEach(peer, text_member(document, "peers"))
+    {
+        (void)fprintf(out, "%6.0f  ", text_number(peer, "node"));
+        text_column(out, peer, "state", 5);
+        (void)fprintf(out, "%11s%10s%10s%10s%8.0f%7.0f%11.0f\n", text_round_trip(peer, trip),
+            text_bytes(text_number(peer, "bytes_sent"), sent),
+            text_bytes(text_number(peer, "bytes_received"), received),
+            text_bytes(text_number(peer, "queued_bytes"), queued), text_number(peer, "resent"),
+            text_number(peer, "duplicates"), text_number(peer, "malformed"));
+    }
+    show_strangers(out, document);
+}
+
+void show_drain(FILE *out, const cJSON *document)
+{
+    double sessions = text_number(document, "sessions");
+
+    if (text_true(document, "draining")) {
+        (void)fprintf(out, "node %.0f takes no new ranks; %.0f are connected\n",
+            text_number(document, "node"), sessions);
+    } else {
+        (void)fprintf(out, "node %.0f takes new ranks\n", text_number(document, "node"));
+    }
+}

@@ -1,0 +1,93 @@
+/* tensors and verify. */
+#include "client/adtopkctl/show.h"
+#include "client/adtopkctl/text.h"
+
+static void show_tensor(FILE *out, const cJSON *tensor)
+{
+    char elements[TEXT_SIZE];
+    double count = text_number(tensor, "count");
+
+    text_column(out, tensor, "name", 20);
+    (void)fprintf(out, "%9s  ", text_count(text_number(tensor, "elements"), elements));
+    text_column(out, tensor, "sparsifier", 10);
+    if (count > 0) {
+        (void)fprintf(out, "%8.3g%%", 100 * text_number(tensor, "density"));
+        (void)fprintf(out, "%8s  ", text_count(count, elements));
+    } else {
+        (void)fprintf(out, "%9s%8s  ", "-", "all");
+    }
+    text_column(out, tensor, "values", 6);
+    (void)fprintf(out, " ");
+    text_column(out, tensor, "scope", 5);
+    (void)fprintf(out, "%7.0f\n", text_number(tensor, "bucket"));
+}
+
+void show_tensors(FILE *out, const cJSON *document)
+{
+    const cJSON *tensor;
+    double first = text_number(document, "first");
+    double omitted = text_number(document, "tensors_omitted");
+    int shown = cJSON_GetArraySize(text_member(document, "tensors"));
+
+    text_job(out, document);
+    (void)fprintf(out, ": %.0f tensors\n", text_number(document, "tensors_count"));
+    (void)fprintf(out, "%-20s%9s  %-10s%9s%8s  %-6s %-5s%7s\n", "tensor", "elements", "sparsifier",
+        "density", "a turn", "values", "scope", "bucket");
+    cJSON_ArrayForEach(tensor, text_member(document, "tensors"))
+    {
+        show_tensor(out, tensor);
+    }
+    if (omitted > 0) {
+        (void)fprintf(out, "and %.0f more (--first %.0f)\n", omitted, first + shown);
+    }
+}
+
+static double element(const cJSON *object, const char *name, int index)
+{
+    const cJSON *item = cJSON_GetArrayItem(text_member(object, name), index);
+
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+static void show_sum(FILE *out, const cJSON *tensor, int index, const char *what)
+{
+    (void)fprintf(out, "  %-6s  %13.6g%13.6g%13.6g%13.3g%13.3g\n", what,
+        element(tensor, "input", index), element(tensor, "applied", index),
+        element(tensor, "residual", index), element(tensor, "off", index),
+        text_number(tensor, "tolerance"));
+}
+
+void show_verify(FILE *out, const cJSON *document)
+{
+    const cJSON *tensors = text_member(document, "out_of_balance");
+    const cJSON *tensor;
+    char name[TEXT_SIZE];
+    char line[TEXT_SIZE];
+    double all = text_number(document, "tensors");
+    double checked = text_number(document, "checked");
+    double unbalanced = text_number(document, "unbalanced");
+
+    text_job(out, document);
+    (void)fprintf(out, ": %s as of step %.0f\n",
+        text_true(document, "conserved") ? "conserved" : "NOT CONSERVED",
+        text_number(document, "step"));
+    (void)snprintf(line, sizeof(line),
+        "%.0f of %.0f tensors looked at, %.0f out of balance, at worst %.2g times the tolerance",
+        checked, all, unbalanced, text_number(document, "worst_share_of_tolerance"));
+    (void)fprintf(out, "  ");
+    text_fill(out, 2, 4, line);
+    if (cJSON_GetArraySize(tensors) == 0) {
+        return;
+    }
+    (void)fprintf(out, "\n  %-6s  %13s%13s%13s%13s%13s\n", "sum", "input", "applied", "residual",
+        "off by", "tolerance");
+    cJSON_ArrayForEach(tensor, tensors)
+    {
+        (void)fprintf(out, "%s\n", text_string(tensor, "name", TEXT_COLUMNS, name));
+        show_sum(out, tensor, 0, "plain");
+        show_sum(out, tensor, 1, "signed");
+    }
+    if (unbalanced > cJSON_GetArraySize(tensors)) {
+        (void)fprintf(out, "and %.0f more\n", unbalanced - cJSON_GetArraySize(tensors));
+    }
+}

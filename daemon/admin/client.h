@@ -1,0 +1,75 @@
+/*
+ * Inside of the control socket: control.c looks after connections, request.c knows what is asked.
+ */
+#ifndef ADTOPK_ADMIN_CLIENT_H
+#define ADTOPK_ADMIN_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include <uv.h>
+
+#include "daemon/admin/control.h"
+#include "daemon/admin/listener.h"
+#include "daemon/admin/rights.h"
+
+struct client {
+    uv_poll_t poll;
+    struct control *control;
+    int fd;
+    struct ucred who;
+    char *document; /* being sent; NULL between requests and while it waits */
+    size_t size;
+    size_t sent;
+    uint32_t status;
+    bool last; /* drop the client once the document is sent */
+    uint64_t progress_ms;
+    uint64_t ticket; /* of the outcome it waits for; 0: none */
+    uint64_t job;    /* ... which is this job's */
+    uint64_t limit_ms;
+    uint64_t deadline_ms; /* when it has waited for limit_ms */
+    struct client *next;
+};
+
+struct control {
+    uv_loop_t *loop;
+    struct control_config config;
+    struct rights rights;
+    struct listener listener;
+    uv_poll_t poll;
+    uv_timer_t timer;
+    int spare; /* descriptor given up to accept, and drop, when there are no others; or -1 */
+    bool closing;
+    bool draining;
+    unsigned handles; /* that have not closed yet */
+    uint64_t started_ms;
+    uint64_t tickets; /* given out so far */
+    unsigned pending; /* of them without an outcome, their clients gone or not */
+    struct client *clients;
+};
+
+/** Sends a document, which it takes over; without one (NULL), memory was short. The client may be
+ * gone afterwards. */
+void client_reply(struct client *client, uint32_t status, char *document);
+
+/** Sends an error, then hangs up. The client may be gone afterwards. */
+void client_refuse(struct client *client, enum adtopk_status status, const char *why);
+
+/** Nothing is read from the client, and it may stay, until its ticket has an outcome. It may be
+ * gone afterwards. */
+void client_await(struct client *client);
+
+/** One line for the log. */
+void control_note(const struct control *control, enum control_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ------------------------------------------------------------------ request.c */
+
+/** Takes one request's bytes and answers it, or lets the client wait for its ticket. */
+void request_take(struct client *client, const uint8_t *bytes, size_t size);
+
+/** The outcome that the client waits for. */
+void request_finish(struct client *client, const struct action *action);
+
+#endif

@@ -1,0 +1,115 @@
+#include "daemon/admin/document.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/utf8.h"
+
+#define TEXT_SIZE 256
+
+void document_begin(struct document *document)
+{
+    *document = (struct document){.root = cJSON_CreateObject()};
+    document_count(document, document->root, "schema", DOCUMENT_SCHEMA);
+}
+
+char *document_end(struct document *document)
+{
+    char *text = document->failed ? NULL : cJSON_PrintUnformatted(document->root);
+
+    cJSON_Delete(document->root);
+    document->root = NULL;
+    return text;
+}
+
+static cJSON *add(struct document *document, cJSON *parent, const char *name, cJSON *item)
+{
+    if (item == NULL || parent == NULL || !cJSON_AddItemToObject(parent, name, item)) {
+        cJSON_Delete(item);
+        document->failed = true;
+        return NULL;
+    }
+    return item;
+}
+
+cJSON *document_object(struct document *document, cJSON *parent, const char *name)
+{
+    return add(document, parent, name, cJSON_CreateObject());
+}
+
+cJSON *document_array(struct document *document, cJSON *parent, const char *name)
+{
+    return add(document, parent, name, cJSON_CreateArray());
+}
+
+cJSON *document_append(struct document *document, cJSON *array)
+{
+    cJSON *item = cJSON_CreateObject();
+
+    if (item == NULL || array == NULL || !cJSON_AddItemToArray(array, item)) {
+        cJSON_Delete(item);
+        document->failed = true;
+        return NULL;
+    }
+    return item;
+}
+
+void document_number(struct document *document, cJSON *parent, const char *name, double number)
+{
+    (void)add(document, parent, name, cJSON_CreateNumber(number));
+}
+
+void document_count(struct document *document, cJSON *parent, const char *name, uint64_t count)
+{
+    document_number(document, parent, name, (double)count);
+}
+
+void document_bool(struct document *document, cJSON *parent, const char *name, bool value)
+{
+    (void)add(document, parent, name, cJSON_CreateBool(value));
+}
+
+void document_null(struct document *document, cJSON *parent, const char *name)
+{
+    (void)add(document, parent, name, cJSON_CreateNull());
+}
+
+void document_pair(struct document *document, cJSON *parent, const char *name, const double pair[2])
+{
+    (void)add(document, parent, name, cJSON_CreateDoubleArray(pair, 2));
+}
+
+void document_text(struct document *document, cJSON *parent, const char *name, const char *text)
+{
+    char valid[TEXT_SIZE];
+    size_t size = 0;
+
+    while (*text != '\0') {
+        size_t length = utf8_length(text);
+        size_t taken = length > 0 ? length : 1;
+
+        if (size + taken >= sizeof(valid)) {
+            break;
+        }
+        memcpy(valid + size, length > 0 ? text : "?", taken);
+        size += taken;
+        text += taken;
+    }
+    valid[size] = '\0';
+    (void)add(document, parent, name, cJSON_CreateString(valid));
+}
+
+void document_identity(
+    struct document *document, cJSON *parent, const char *name, uint64_t identity)
+{
+    char text[17];
+
+    (void)snprintf(text, sizeof(text), "%016" PRIx64, identity);
+    document_text(document, parent, name, text);
+}
+
+void document_raw(struct document *document, cJSON *parent, const char *name, const char *json)
+{
+    (void)add(document, parent, name, cJSON_CreateRaw(json));
+}

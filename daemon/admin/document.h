@@ -1,0 +1,48 @@
+/*
+ * A JSON document under construction. Memory may run out at any item: that is remembered, and
+ * looked at once, at the end; adding to an object that is NULL is harmless.
+ */
+#ifndef ADTOPK_DOCUMENT_H
+#define ADTOPK_DOCUMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#define DOCUMENT_SCHEMA 1
+
+struct document {
+    cJSON *root;
+    bool failed;
+};
+
+/** An object whose first field is "schema". */
+void document_begin(struct document *document);
+
+/** The text, to be freed with free(); NULL if memory was short. */
+char *document_end(struct document *document);
+
+/** A new object or array in `parent`, which owns it; NULL without memory. */
+cJSON *document_object(struct document *document, cJSON *parent, const char *name);
+cJSON *document_array(struct document *document, cJSON *parent, const char *name);
+
+/** A new object at the end of `array`. */
+cJSON *document_append(struct document *document, cJSON *array);
+
+void document_number(struct document *document, cJSON *parent, const char *name, double number);
+/** Exact up to 2^53. */
+void document_count(struct document *document, cJSON *parent, const char *name, uint64_t count);
+void document_bool(struct document *document, cJSON *parent, const char *name, bool value);
+void document_null(struct document *document, cJSON *parent, const char *name);
+void document_pair(
+    struct document *document, cJSON *parent, const char *name, const double pair[2]);
+/** At most 255 bytes of it; what is not valid UTF-8 becomes question marks. */
+void document_text(struct document *document, cJSON *parent, const char *name, const char *text);
+/** 16 hexadecimal digits: 64 bits do not survive as a number. */
+void document_identity(
+    struct document *document, cJSON *parent, const char *name, uint64_t identity);
+/** `json` as it is: valid JSON of our own making. */
+void document_raw(struct document *document, cJSON *parent, const char *name, const char *json);
+
+#endif

@@ -1,0 +1,83 @@
+#include "daemon/admin/jobname.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void jobname_print(const struct job_key *key, char text[JOBNAME_SIZE])
+{
+    (void)snprintf(text, JOBNAME_SIZE, "%u:%s/%s", key->owner, key->name, key->run_id);
+}
+
+/* Names may hold slashes and colons, so nothing is taken apart: the text is compared with all that
+ * the job may be called. */
+bool jobname_fits(const struct job_key *key, const char *text)
+{
+    char full[JOBNAME_SIZE];
+    size_t owner = (size_t)snprintf(full, sizeof(full), "%u:", key->owner);
+    size_t name = strlen(key->name);
+
+    jobname_print(key, full);
+    if (strcmp(text, full) == 0 || strcmp(text, full + owner) == 0) {
+        return true;
+    }
+    full[owner + name] = '\0';
+    return strcmp(text, full) == 0 || strcmp(text, full + owner) == 0;
+}
+
+bool jobname_find_id(const struct core *core, uint64_t id, struct job_info *info)
+{
+    for (uint32_t i = 0; core_job_info(core, i, info); i++) {
+        if (info->id == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum adtopk_status ambiguous(
+    const struct core *core, const char *text, unsigned count, struct error *err)
+{
+    char list[ERROR_TEXT_SIZE / 2 + JOBNAME_SIZE] = "";
+    size_t used = 0;
+    unsigned shown = 0;
+    struct job_info info;
+
+    for (uint32_t i = 0; core_job_info(core, i, &info); i++) {
+        if (jobname_fits(&info.key, text) && used < ERROR_TEXT_SIZE / 2) {
+            char name[JOBNAME_SIZE];
+
+            jobname_print(&info.key, name);
+            used += (size_t)snprintf(
+                list + used, sizeof(list) - used, "%s%s", shown > 0 ? ", " : "", name);
+            shown++;
+        }
+    }
+    return error_set(err, ADTOPK_ERR_ARGUMENT, "\"%.64s\" fits %u jobs: %s%s", text, count, list,
+        shown < count ? " and others" : "");
+}
+
+enum adtopk_status jobname_find(const struct core *core, const struct history *history,
+    const char *text, struct job_info *info, struct error *err)
+{
+    unsigned count = 0;
+    struct job_info one;
+
+    for (uint32_t i = 0; core_job_info(core, i, &one); i++) {
+        if (jobname_fits(&one.key, text)) {
+            *info = one;
+            count++;
+        }
+    }
+    if (count == 1) {
+        return ADTOPK_OK;
+    }
+    if (count > 1) {
+        return ambiguous(core, text, count, err);
+    }
+    for (uint32_t i = 0; i < history->count; i++) {
+        if (jobname_fits(&history->job[i].key, text)) {
+            return error_set(err, ADTOPK_ERR_STATE, "job \"%.64s\" has ended", text);
+        }
+    }
+    return error_set(err, ADTOPK_ERR_ARGUMENT, "no job \"%.64s\" has ranks on this node", text);
+}

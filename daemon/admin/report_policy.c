@@ -1,0 +1,66 @@
+/* Policies, and who changed them. */
+#include "daemon/admin/report.h"
+#include "daemon/core/policy.h"
+
+char *report_policy(const struct job_info *job)
+{
+    struct document document;
+
+    document_begin(&document);
+    report_key(&document, document.root, &job->key);
+    document_count(&document, document.root, "version", job->policy_version);
+    document_count(&document, document.root, "step", job->policy_step);
+    document_count(&document, document.root, "next_version", job->policy_next_version);
+    document_count(&document, document.root, "next_step", job->policy_next_step);
+    document_raw(&document, document.root, "policy", job->policy != NULL ? job->policy : "{}");
+    return document_end(&document);
+}
+
+char *report_default_policy(const char *policy)
+{
+    struct document document;
+    struct policy parsed;
+    char text[POLICY_TEXT_SIZE];
+
+    policy_default(&parsed);
+    if (policy != NULL) {
+        (void)policy_parse(&parsed, policy, NULL); /* the core has taken it, so it is right */
+    }
+    policy_print(&parsed, text);
+    document_begin(&document);
+    document_raw(&document, document.root, "policy", text);
+    return document_end(&document);
+}
+
+char *report_policy_change(const struct job_info *job, uint32_t version, uint64_t step)
+{
+    struct document document;
+
+    document_begin(&document);
+    report_key(&document, document.root, &job->key);
+    document_count(&document, document.root, "version", version);
+    document_count(&document, document.root, "step", step);
+    return document_end(&document);
+}
+
+char *report_policy_log(const struct report_daemon *daemon, const struct job_info *job)
+{
+    struct document document;
+    struct policy_change change;
+    cJSON *changes;
+
+    document_begin(&document);
+    report_key(&document, document.root, &job->key);
+    document_count(&document, document.root, "version", job->policy_version);
+    changes = document_array(&document, document.root, "changes");
+    for (uint32_t i = 0; core_policy_change(daemon->core, job->id, i, &change); i++) {
+        cJSON *entry = document_append(&document, changes);
+
+        document_count(&document, entry, "version", change.version);
+        document_count(&document, entry, "step", change.step);
+        document_count(&document, entry, "node", change.node);
+        document_count(&document, entry, "uid", change.uid);
+        document_count(&document, entry, "pid", change.pid);
+    }
+    return document_end(&document);
+}

@@ -1,0 +1,346 @@
+/*
+ * What a client may ask for. One table says who may; a kind that is not in it is refused. What
+ * changes something on all nodes is an event with a ticket, whose outcome request_finish() tells.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/admin/client.h"
+#include "daemon/admin/jobname.h"
+#include "daemon/admin/report.h"
+#include "proto/codec.h"
+#include "proto/control.pb-c.h"
+
+#define POLICY_LOGGED 120 /* bytes of a policy in a line of the log */
+
+typedef Adtopk__ControlRequest Request;
+
+static struct report_daemon describe(const struct control *control)
+{
+    return (struct report_daemon){
+        .core = control->config.core,
+        .history = control->config.history,
+        .node = control->config.node,
+        .incarnation = control->config.incarnation,
+        .uptime_s = (uv_now(control->loop) - control->started_ms) / 1000,
+        .clock_s = (double)uv_hrtime() * 1e-9,
+        .sessions = control->config.sessions(control->config.context),
+        .network = control->config.network != NULL
+                       ? control->config.network(control->config.context)
+                       : (struct report_network){.protection = NULL},
+        .draining = control->draining,
+    };
+}
+
+/* ------------------------------------------------------------------ looking */
+
+static void answer_status(struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = describe(client->control);
+
+    (void)request;
+    (void)job;
+    client_reply(client, ADTOPK_OK, report_status(&daemon));
+}
+
+static void answer_jobs(struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = describe(client->control);
+
+    (void)request;
+    (void)job;
+    client_reply(client, ADTOPK_OK, report_jobs(&daemon));
+}
+
+static void answer_peers(struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = describe(client->control);
+
+    (void)request;
+    (void)job;
+    client_reply(client, ADTOPK_OK, report_peers(&daemon));
+}
+
+/* Of all jobs that the name fits, ended ones too. */
+static void answer_stats(struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = describe(client->control);
+    bool found = false;
+    char *document = report_stats(&daemon, request->stats->job, &found);
+    char why[160];
+
+    (void)job;
+    if (found) {
+        client_reply(client, ADTOPK_OK, document);
+        return;
+    }
+    free(document);
+    (void)snprintf(
+        why, sizeof(why), "no job \"%.64s\" has or had ranks on this node", request->stats->job);
+    client_refuse(client, ADTOPK_ERR_ARGUMENT, why);
+}
+
+static void answer_tensors(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = describe(client->control);
+
+    client_reply(client, ADTOPK_OK, report_tensors(&daemon, job, request->tensors->first));
+}
+
+static void answer_policy_get(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    const struct control_config *config = &client->control->config;
+
+    (void)request;
+    client_reply(client, ADTOPK_OK,
+        job != NULL ? report_policy(job)
+                    : report_default_policy(
+                          config->policy != NULL ? config->policy(config->context) : NULL));
+}
+
+static void answer_policy_log(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = describe(client->control);
+
+    (void)request;
+    client_reply(client, ADTOPK_OK, report_policy_log(&daemon, job));
+}
+
+/* ------------------------------------------------------------------ changing */
+
+static void answer_drain(struct client *client, const Request *request, const struct job_info *job)
+{
+    struct control *control = client->control;
+    struct report_daemon daemon;
+
+    (void)job;
+    control->draining = !request->drain->undo;
+    control_note(control, CONTROL_INFO, "%s: asked by uid %u, pid %d",
+        control->draining ? "draining, no new ranks" : "new ranks are taken again", client->who.uid,
+        client->who.pid);
+    daemon = describe(control);
+    client_reply(client, ADTOPK_OK, report_drain(&daemon));
+}
+
+/* A ticket for the client; 0 if it was refused one. */
+static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_ms)
+{
+    struct control *control = client->control;
+    char why[160];
+
+    if (limit_ms == 0 || limit_ms > CONTROL_WAIT_MS) {
+        (void)snprintf(why, sizeof(why), "a time limit of %" PRIu32 " ms: 1 to %d are possible",
+            limit_ms, CONTROL_WAIT_MS);
+        client_refuse(client, ADTOPK_ERR_ARGUMENT, why);
+        return 0;
+    }
+    if (control->pending >= CONTROL_PENDING) {
+        client_refuse(client, ADTOPK_ERR_STATE, "too many requests are under way already");
+        return 0;
+    }
+    client->ticket = ++control->tickets;
+    client->job = job;
+    client->limit_ms = limit_ms;
+    client->deadline_ms = uv_now(control->loop) + limit_ms;
+    return client->ticket;
+}
+
+/* Into the core with it. False: it was refused, which is the answer. */
+static bool raise_event(struct client *client, struct event *event)
+{
+    struct control *control = client->control;
+    struct error err = {.code = ADTOPK_OK};
+    enum adtopk_status status = control->config.event(control->config.context, event, &err);
+
+    if (status != ADTOPK_OK) {
+        client_refuse(client, status, err.text);
+        return false;
+    }
+    control->pending++;
+    return true;
+}
+
+static void answer_policy_set(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    const Adtopk__ControlPolicySet *set = request->policy_set;
+    struct event event = {.type = EVENT_POLICY};
+    char name[JOBNAME_SIZE];
+
+    event.policy.ticket = take_ticket(client, job->id, set->timeout_ms);
+    event.policy.job = job->id;
+    event.policy.text = set->policy;
+    event.policy.merge = set->merge != 0;
+    event.policy.if_version = set->check_version != 0 ? set->if_version : UINT32_MAX;
+    event.policy.uid = client->who.uid;
+    event.policy.pid = (uint32_t)client->who.pid;
+    if (event.policy.ticket != 0 && raise_event(client, &event)) {
+        jobname_print(&job->key, name);
+        control_note(client->control, CONTROL_INFO, "uid %u, pid %d %s the policy of job %s: %.*s",
+            client->who.uid, client->who.pid, set->merge ? "amends" : "replaces", name,
+            POLICY_LOGGED, set->policy);
+        client_await(client);
+    }
+}
+
+static void answer_verify(struct client *client, const Request *request, const struct job_info *job)
+{
+    struct event event = {.type = EVENT_VERIFY};
+
+    event.verify.ticket = take_ticket(client, job->id, request->verify->timeout_ms);
+    event.verify.job = job->id;
+    if (event.verify.ticket != 0 && raise_event(client, &event)) {
+        client_await(client);
+    }
+}
+
+void request_finish(struct client *client, const struct action *action)
+{
+    struct control *control = client->control;
+    struct report_daemon daemon = describe(control);
+    struct job_info job;
+
+    if (action->status != ADTOPK_OK) {
+        client_refuse(client, action->status, action->error->text);
+    } else if (!jobname_find_id(control->config.core, client->job, &job)) {
+        client_refuse(client, ADTOPK_ERR_STATE, "the job ended meanwhile");
+    } else if (action->type == ACTION_POLICY) {
+        control_note(control, CONTROL_INFO,
+            "policy version %" PRIu64 " holds from step %" PRIu64 ", set by uid %u, pid %d",
+            action->operation, action->number, client->who.uid, client->who.pid);
+        client_reply(client, ADTOPK_OK,
+            report_policy_change(&job, (uint32_t)action->operation, action->number));
+    } else {
+        client_reply(client, ADTOPK_OK, report_verify(&daemon, &job, action->number));
+    }
+}
+
+/* ------------------------------------------------------------------ the table */
+
+static const char *tensors_job(const Request *request)
+{
+    return request->tensors->job;
+}
+
+static const char *policy_get_job(const Request *request)
+{
+    return request->policy_get->job[0] != '\0' ? request->policy_get->job : NULL;
+}
+
+static const char *policy_set_job(const Request *request)
+{
+    return request->policy_set->job;
+}
+
+static const char *policy_log_job(const Request *request)
+{
+    return request->policy_log->job;
+}
+
+static const char *verify_job(const Request *request)
+{
+    return request->verify->job;
+}
+
+static const struct kind {
+    Adtopk__ControlRequest__KindCase kind;
+    enum right right;
+    const char *what;                    /* "may not ... job NAME" */
+    const char *(*job)(const Request *); /* the one job it is about; NULL, or of NULL: none */
+    void (*answer)(struct client *client, const Request *request, const struct job_info *job);
+} kinds[] = {
+    {ADTOPK__CONTROL_REQUEST__KIND_STATUS, RIGHT_READ, "see the status", NULL, answer_status},
+    {ADTOPK__CONTROL_REQUEST__KIND_STATS, RIGHT_READ, "see statistics", NULL, answer_stats},
+    {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, answer_jobs},
+    {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, answer_peers},
+    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", tensors_job,
+        answer_tensors},
+    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy of", policy_get_job,
+        answer_policy_get},
+    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG, RIGHT_READ, "see who changed the policy of",
+        policy_log_job, answer_policy_log},
+    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET, RIGHT_OWNER, "change the policy of", policy_set_job,
+        answer_policy_set},
+    {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", verify_job, answer_verify},
+    {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, answer_drain},
+};
+
+static const struct kind *find_kind(const Request *request)
+{
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (kinds[i].kind == request->kind_case) {
+            return &kinds[i];
+        }
+    }
+    return NULL;
+}
+
+/* A kind that this daemon does not know is a field that its messages do not know. */
+static void refuse_unknown(struct client *client, const Request *request)
+{
+    char why[80] = "the request has no kind";
+
+    if (request->base.n_unknown_fields > 0) {
+        (void)snprintf(why, sizeof(why), "this daemon does not know requests of kind %" PRIu32,
+            request->base.unknown_fields[0].tag);
+    }
+    client_refuse(client, ADTOPK_ERR_PROTOCOL, why);
+}
+
+static void refuse_right(struct client *client, const struct kind *kind, const struct job_info *job)
+{
+    const struct control *control = client->control;
+    char why[ERROR_TEXT_SIZE * 2];
+    char name[JOBNAME_SIZE] = "";
+
+    if (job != NULL) {
+        jobname_print(&job->key, name);
+    }
+    (void)snprintf(why, sizeof(why),
+        "uid %u may not %s%s%s: only %sroot, the daemon's user and members of the group %s may",
+        client->who.uid, kind->what, job != NULL ? " job " : "", name,
+        kind->right == RIGHT_OWNER ? "its owner, " : "", control->config.group);
+    client_refuse(client, ADTOPK_ERR_DENIED, why);
+}
+
+static void answer(struct client *client, const Request *request)
+{
+    struct control *control = client->control;
+    const struct kind *kind = find_kind(request);
+    const char *name = kind != NULL && kind->job != NULL ? kind->job(request) : NULL;
+    struct job_info job = {.id = 0};
+    struct error err = {.code = ADTOPK_OK};
+
+    if (request->version != 1) {
+        client_refuse(client, ADTOPK_ERR_PROTOCOL, "this daemon speaks version 1 of the messages");
+    } else if (kind == NULL) {
+        refuse_unknown(client, request);
+    } else if (name != NULL && jobname_find(control->config.core, control->config.history, name,
+                                   &job, &err) != ADTOPK_OK) {
+        client_refuse(client, err.code, err.text);
+    } else if (!rights_allow(
+                   &control->rights, kind->right, client->fd, &client->who, job.key.owner)) {
+        refuse_right(client, kind, name != NULL ? &job : NULL);
+    } else {
+        kind->answer(client, request, name != NULL ? &job : NULL);
+    }
+}
+
+void request_take(struct client *client, const uint8_t *bytes, size_t size)
+{
+    struct error err = {.code = ADTOPK_OK};
+    ProtobufCMessage *message =
+        codec_unpack(&adtopk__control_request__descriptor, bytes, size, CODEC_LOCAL_MAX, &err);
+
+    if (message == NULL) {
+        client_refuse(client, err.code, err.text);
+        return;
+    }
+    answer(client, (const Request *)message);
+    codec_free(message);
+}

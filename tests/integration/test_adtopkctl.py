@@ -1,0 +1,530 @@
+#!/usr/bin/env python3
+"""adtopkctl and the control socket against real daemons: looking, changing, who may, and clients
+that misbehave.
+
+usage: test_adtopkctl.py BUILD [unittest's arguments]
+"""
+import grp
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+from cluster import Cluster, die_with_parent, take_build
+from ranks import Job, Rank
+
+BUILD = None  # set by main()
+NOBODY = 65534
+TENSORS = [("embed.weight", "f32", "both", (64, 64)), ("layer.weight", "f32", "both", (32, 64)),
+           ("layer.bias", "f32", "dense", (64,))]
+REFUSED = 1
+DENIED = 4
+
+
+def user(uid, groups=()):
+    """What a child runs to become this user, and no more than a member of these groups."""
+    def become():
+        die_with_parent()
+        os.setgroups(list(groups))
+        os.setgid(uid)
+        os.setuid(uid)
+    return become
+
+
+class Training(threading.Thread):
+    """Trains a job in the background, so that changes find steps in flight."""
+
+    def __init__(self, job):
+        super().__init__()
+        self.job = job
+        self.stopping = threading.Event()
+        self.problem = None
+
+    def run(self):
+        try:
+            while not self.stopping.is_set():
+                status, _, withdrawn, _ = self.job.steps(3)
+                if status != "ok" or withdrawn:
+                    raise AssertionError(f"{status}, {withdrawn} steps withdrawn")
+        except Exception as problem:  # told by __exit__() in the test's thread
+            self.problem = problem
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.stopping.set()
+        self.join()
+        if kind is None and self.problem is not None:
+            raise self.problem
+
+
+class Daemons(unittest.TestCase):
+    """Two daemons for all tests of a class, and a name for the job of each."""
+
+    settings = {}
+    serial = 0
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(BUILD, nodes=2, settings=cls.settings)
+        cls.addClassCleanup(cls.cluster.close)
+        cls.cluster.start()
+        os.chmod(cls.cluster.directory, 0o755)
+
+    def setUp(self):
+        Daemons.serial += 1
+        self.name = f"job{Daemons.serial}"
+
+    def tearDown(self):
+        for daemon in self.cluster.daemons:
+            self.assertIsNone(daemon.process.poll(), daemon.log_tail())
+            self.assertEqual(daemon.ask("peers")[0], 0)
+
+    def joined(self, homes=(0, 1), run="0", policy="-"):
+        job = Job(self.cluster, BUILD, self.name, list(homes), TENSORS, policy, run)
+        self.addCleanup(job.kill)
+        return job.join()
+
+    def ask(self, *command, node=0, become=None, stdin=None, timeout=60):
+        """Runs adtopkctl, as another user if `become`; returns (exit status, stdout, stderr)."""
+        daemon = self.cluster.daemons[node]
+        done = subprocess.run(
+            [daemon.programs["adtopkctl"], "--socket", daemon.control, *command], input=stdin or "",
+            capture_output=True, text=True, timeout=timeout, check=False,
+            preexec_fn=become or die_with_parent)
+        return done.returncode, done.stdout, done.stderr
+
+    def text(self, *command, expected=0, **more):
+        """Its text, which fits 80 columns."""
+        code, out, error = self.ask(*command, **more)
+        self.assertEqual(code, expected, out + error)
+        self.assertLessEqual(max(map(len, out.splitlines()), default=0), 80, out)
+        return out
+
+    def document(self, *command, **more):
+        code, out, error = self.ask("--json", *command, **more)
+        self.assertEqual(code, 0, error)
+        document = json.loads(out)
+        self.assertEqual(document["schema"], 1)
+        return document
+
+    def fails(self, expected, *command, words=(), **more):
+        code, out, error = self.ask(*command, **more)
+        self.assertEqual((code, out), (expected, ""), error)
+        self.assertTrue(error.startswith("adtopkctl: "), error)
+        for word in words:
+            self.assertIn(word, error)
+
+    def need_other_users(self):
+        if os.getuid() != 0:
+            self.skipTest("needs root to become another user")
+        os.chmod(BUILD, os.stat(BUILD).st_mode | 0o555)
+        if self.ask("--version", become=user(NOBODY))[0] != 0:
+            self.skipTest("other users cannot run the programs of this build")
+
+
+class Looking(Daemons):
+    def test_every_command(self):
+        job = self.joined()
+        job.steps(12)
+        for words, holds in (("status", self.name), ("jobs", "1 of 2 ranks here"),
+                             ("peers", "up"), ("stats", "non-zeros"),
+                             (f"stats {self.name}", self.name),
+                             (f"tensors {self.name}", "embed.weight"),
+                             ("policy get", "adtopk"), (f"policy get {self.name}", "sparsifier"),
+                             (f"policy log {self.name}", "no changes"),
+                             ("verify", "conserved"), (f"verify {self.name}/0", "conserved"),
+                             ("policy keys", "density")):
+            with self.subTest(words):
+                self.assertIn(holds, self.text(*words.split()))
+        self.assertEqual(self.document("status")["draining"], False)
+        entry, = [one for one in self.document("jobs")["jobs"] if one["name"] == self.name]
+        self.assertEqual((entry["owner"], entry["steps_done"], entry["tensors"],
+                          entry["policy_version"]), (os.getuid(), 12, 3, 0))
+        peer, = self.document("peers")["peers"]
+        self.assertEqual((peer["node"], peer["state"]), (1, "up"))
+        self.assertGreater(peer["bytes_sent"], 0)
+        tensors = self.document("tensors", self.name, "--first", "1")
+        self.assertEqual([one["name"] for one in tensors["tensors"]],
+                         ["layer.weight", "layer.bias"])
+        self.assertEqual([one["sparsifier"] for one in tensors["tensors"]], ["adtopk", "dense"])
+        self.assertEqual(self.document("policy", "get", self.name)["policy"]["density"], 0.01)
+        self.assertEqual(self.document("policy", "get")["policy"]["density"], 0.01)
+        self.assertEqual(self.document("policy", "log", self.name)["changes"], [])
+        verified = self.document("verify", self.name)
+        self.assertEqual((verified["conserved"], verified["checked"], verified["unbalanced"]),
+                         (True, 3, 0))
+        job.end()
+
+    def test_rates(self):
+        job = self.joined()
+        with Training(job):
+            header, titles, *lines = self.text(
+                "stats", "--interval", "0.3", "--count", "2", self.name).splitlines()
+            self.assertIn("ms a step", header)
+            self.assertIn("steps/s", titles)
+            self.assertEqual(len(lines), 2)
+            for line in lines:
+                name, steps = line.split()[:2]
+                self.assertEqual(name, self.name)
+                self.assertGreater(float(steps), 0)
+            code, out, _ = self.ask("--json", "stats", "--interval", "0.1", "--count", "2")
+            self.assertEqual(code, 0)
+            clocks = [json.loads(line)["clock_s"] for line in out.splitlines()]
+            self.assertEqual(len(clocks), 3)
+            self.assertEqual(clocks, sorted(clocks))
+        job.end()
+
+    def test_which_job(self):
+        jobs = [self.joined(run=run) for run in ("r1", "r2")]
+        uid = os.getuid()
+        self.fails(REFUSED, "tensors", self.name,
+                   words=(f"fits 2 jobs: {uid}:{self.name}/r1, {uid}:{self.name}/r2",))
+        for name in (f"{self.name}/r2", f"{uid}:{self.name}/r2"):
+            self.assertEqual(self.document("tensors", name)["run_id"], "r2")
+        self.assertEqual(len(self.document("stats", self.name)["jobs"]), 2)
+        for job in jobs:
+            job.end()
+        self.fails(REFUSED, "policy", "get", f"{self.name}/r1", words=("has ended",))
+        self.fails(REFUSED, "tensors", "nobody's", words=('no job "nobody\'s"',))
+
+    def test_without_a_daemon(self):
+        with tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp") as directory:
+            nowhere = ("--socket", os.path.join(directory, "none"))
+            self.fails(3, "jobs", *nowhere, words=("none",))
+            out = self.text("policy", "check", "density=0.5", *nowhere)
+            self.assertRegex(out, r"density +0\.5\n")
+            policy = os.path.join(directory, "policy.json")
+            with open(policy, "w", encoding="utf-8") as file:
+                file.write('{"rules": [{"match": "a*", "density": 0.5}]}')
+            code, out, _ = self.ask("policy", "check", policy, "--json", *nowhere)
+            self.assertEqual((code, json.loads(out)["policy"]["rules"][0]["density"]), (0, 0.5))
+            self.fails(REFUSED, "policy", "check", "-", stdin='{"densty": 1}', words=("densty",))
+            self.fails(REFUSED, "policy", "check", "-", stdin="{", words=("not valid JSON",))
+            key = os.path.join(directory, "key")
+            public = self.text("keygen", "--out", key).strip()
+            self.assertEqual(len(public), 40)
+            self.assertEqual(os.stat(key).st_mode & 0o777, 0o600)
+            with open(key, encoding="utf-8") as file:
+                self.assertIn(public, file.read())
+            self.fails(REFUSED, "keygen", "--out", key, words=(key, "exists"))
+
+
+class Changing(Daemons):
+    def set(self, *policy, **more):
+        return self.document("policy", "set", self.name, *policy, **more)
+
+    def test_policy(self):
+        """Pairs and documents, merged and replaced, from both nodes, while steps are in flight."""
+        job = self.joined(policy='{"density":0.25}')
+        with Training(job):
+            self.assertEqual(self.set("values=f32")["version"], 1)
+            self.assertEqual(self.set("-", node=1, stdin='{"scope": "rank"}')["version"], 2)
+            last = self.set('rules=[{"match":"embed*","density":0.5}]', "scope=node")
+            self.assertEqual(last["version"], 3)
+            self.fails(REFUSED, "policy", "set", self.name, "density=2", words=("density",))
+            self.fails(REFUSED, "policy", "set", self.name, "densty=1", words=("densty",))
+            self.fails(REFUSED, "policy", "set", self.name, "a=1", "a=2", words=("\"a\"",))
+            self.fails(REFUSED, "policy", "set", "--if-version", "1", self.name, "density=0.5",
+                       words=("version",))
+            self.assertIn(f"{self.name}, run 0: policy version 4 holds from step ",
+                          self.text("policy", "set", "--if-version", "3", "--replace", self.name,
+                                    "sparsifier=topk"))
+        for node in (0, 1):
+            got = self.document("policy", "get", self.name, node=node)
+            self.assertEqual((got["version"], got["policy"]["sparsifier"], got["policy"]["values"],
+                              got["policy"]["density"]), (4, "topk", "bf16", 0.01))
+            changes = self.document("policy", "log", self.name, node=node)["changes"]
+            self.assertEqual([one["version"] for one in changes], [4, 3, 2, 1])
+            self.assertEqual([one["node"] for one in changes], [0, 0, 1, 0])
+            self.assertEqual({one["uid"] for one in changes}, {os.getuid()})
+            self.assertEqual(len({one["pid"] for one in changes}), 4)
+            self.assertEqual(changes[1]["step"], last["step"])
+            self.assertEqual([one["sparsifier"] for one in self.document(
+                "tensors", self.name, node=node)["tensors"]], ["topk", "topk", "dense"])
+            self.text("verify", self.name, node=node)
+        self.assertRegex(self.cluster.daemons[0].log(), rf"info control: uid {os.getuid()}, "
+                         rf"pid \d+ amends the policy of job {os.getuid()}:{self.name}/0: ")
+        job.end()
+
+    def test_nothing_is_lost(self):
+        """Gradients that round, through every kind of change, and back."""
+        job = self.joined((0, 1, 1))
+        job.each("gradients random 1")
+        with Training(job):
+            for policy in ("density=0.001", "scope=rank", "values=f32", "sparsifier=topk",
+                           "scope=node", "density=1", "sparsifier=dense", "dense_values=bf16",
+                           "sparsifier=adtopk"):
+                self.set(policy)
+                for node in (0, 1):
+                    self.text("verify", self.name, node=node)
+        job.end()
+
+    def test_nobody_trains(self):
+        """The step from which it is to hold does not come: a time limit, and another client."""
+        job = self.joined()
+        job.steps(2)
+        self.fails(REFUSED, "policy", "set", "--timeout", "300", self.name, "density=0.5",
+                   words=("no outcome within 300 ms",))
+        self.fails(REFUSED, "policy", "set", "--timeout", "300", self.name, "density=0.6")
+        job.steps(8)
+        self.assertEqual(self.document("policy", "get", self.name)["policy"]["density"], 0.5)
+        job.end()
+
+    def test_a_client_that_is_killed_while_it_waits(self):
+        job = self.joined()
+        job.steps(2)
+        daemon = self.cluster.daemons[0]
+        client = subprocess.Popen(
+            [daemon.programs["adtopkctl"], "--socket", daemon.control, "policy", "set", self.name,
+             "density=0.5"], preexec_fn=die_with_parent)
+        self.wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
+        client.kill()
+        client.wait()
+        job.steps(8)
+        self.assertEqual(self.document("policy", "get", self.name)["version"], 1)
+        self.wait_for(lambda: "whose client has gone" in daemon.log())
+        job.end()
+
+    def test_a_job_that_ends_meanwhile(self):
+        job = self.joined()
+        job.steps(2)
+        daemon = self.cluster.daemons[0]
+        client = subprocess.Popen(
+            [daemon.programs["adtopkctl"], "--socket", daemon.control, "policy", "set", self.name,
+             "density=0.5"], stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        self.wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
+        job.kill()
+        _, error = client.communicate(timeout=20)
+        self.assertEqual(client.returncode, REFUSED, error)
+        self.assertIn("adtopkctl: ", error)
+
+    def test_drain(self):
+        job = self.joined()
+        self.assertIn("takes no new ranks", self.text("drain"))
+        self.assertIn("draining", self.text("status"))
+        self.assertTrue(self.document("status")["draining"])
+        late = Rank(BUILD, self.cluster.address(0), "late", 0, 1)
+        self.addCleanup(late.kill)
+        late.send(late.opening)
+        name, sentence = late.error()
+        self.assertEqual(name, "state", sentence)
+        self.assertIn("node 0 is draining", sentence)
+        self.assertEqual(job.steps(5)[0], "ok")
+        self.assertIn("takes new ranks", self.text("drain", "--undo"))
+        self.assertFalse(self.document("status")["draining"])
+        again = Rank(BUILD, self.cluster.address(0), "late", 0, 1)
+        self.addCleanup(again.kill)
+        again.do(again.opening)
+        job.end()
+
+    def wait_for(self, condition, seconds=10):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
+
+class Rights(Daemons):
+    settings = {"control_group": grp.getgrgid(1).gr_name}
+
+    def setUp(self):
+        super().setUp()
+        self.need_other_users()
+
+    def test_a_stranger(self):
+        job = self.joined()
+        job.steps(2)
+        stranger = {"become": user(NOBODY)}
+        for words in ("status", "jobs", "peers", "stats", f"tensors {self.name}", "policy get",
+                      f"policy get {self.name}", f"policy log {self.name}"):
+            self.text(*words.split(), **stranger)
+        for words in (f"policy set {self.name} density=0.5", f"verify {self.name}", "verify",
+                      "drain", "drain --undo"):
+            with self.subTest(words):
+                self.fails(DENIED, *words.split(), words=(f"uid {NOBODY} may not",), **stranger)
+        self.assertFalse(self.document("status")["draining"])
+        self.assertEqual(self.document("policy", "get", self.name)["version"], 0)
+        self.assertRegex(self.cluster.daemons[0].log(),
+                         rf"warning control: refused a request of uid {NOBODY}, pid \d+: .*drain")
+        job.end()
+
+    def test_the_owner(self):
+        """... of a job may change it, and nothing else."""
+        mine = [Rank(BUILD, self.cluster.address(node), self.name, rank, 2, prepare=user(NOBODY))
+                for rank, node in enumerate((0, 1))]
+        for rank in mine:
+            self.addCleanup(rank.kill)
+            rank.send(rank.opening, "tensor a f32 both 32x32", "commit")
+        for rank in mine:
+            for _ in range(3):
+                rank.answer()
+            rank.send("steps 3")
+        for rank in mine:
+            rank.answer()
+        owner = {"become": user(NOBODY)}
+        self.text("verify", f"{NOBODY}:{self.name}", **owner)
+        self.fails(REFUSED, "policy", "set", "--timeout", "200", self.name, "density=0.5",
+                   words=("no outcome",), **owner)
+        for rank in mine:
+            rank.send("steps 8")
+        for rank in mine:
+            rank.answer()
+        change, = self.document("policy", "log", self.name)["changes"]
+        self.assertEqual(change["uid"], NOBODY)
+        self.fails(DENIED, "drain", **owner)
+        for rank in mine:
+            rank.end()
+
+    def test_the_group(self):
+        self.fails(DENIED, "drain", become=user(NOBODY, groups=(2, 3)))
+        self.text("drain", become=user(NOBODY, groups=(2, 1, 3)))
+        self.text("drain", "--undo", become=user(NOBODY, groups=(1,)))
+
+    def test_a_daemon_of_another_user(self):
+        """Its own user may do everything, and it has no more rights than that user."""
+        with tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp") as directory:
+            os.chown(directory, NOBODY, NOBODY)
+            os.chmod(directory, 0o755)
+            control = os.path.join(directory, "c")
+            daemon = self.cluster.daemons[0]
+            process = subprocess.Popen(
+                [daemon.programs["adtopkd"], "--socket", os.path.join(directory, "s"),
+                 "--control-socket", control, "--control-group", "no-such-group-here"],
+                stderr=subprocess.DEVNULL, preexec_fn=user(NOBODY))
+            try:
+                deadline = time.monotonic() + 10
+                while self.ask("status", "--socket", control)[0] != 0:
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.05)
+                self.text("drain", "--socket", control, become=user(NOBODY))
+                self.text("drain", "--socket", control)  # root
+                self.fails(DENIED, "drain", "--socket", control, become=user(54321, groups=(1,)))
+            finally:
+                process.terminate()
+                process.wait(10)
+
+
+def varint(number):
+    out = b""
+    while number > 0x7F:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
+def request(kind, body=b"", version=1):
+    return b"\x08" + varint(version) + varint(kind << 3 | 2) + varint(len(body)) + body
+
+
+class Hostile(Daemons):
+    """Clients that misbehave, while a job trains."""
+
+    def setUp(self):
+        super().setUp()
+        self.job = self.joined()
+        self.training = Training(self.job)
+        self.training.__enter__()
+
+    def tearDown(self):
+        self.training.__exit__(None, None, None)
+        self.job.end()
+        super().tearDown()
+
+    def connect(self, timeout=20):
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(client.close)
+        client.settimeout(timeout)
+        client.connect(self.cluster.daemons[0].control)
+        return client
+
+    def refused(self, packet, status, words):
+        """The daemon answers the packet with this error, then hangs up."""
+        client = self.connect()
+        client.send(packet)
+        reply = client.recv(65536)
+        self.assertEqual(reply[:2], b"\x08" + bytes([status]))
+        self.assertIn(words, reply)
+        self.assertEqual(client.recv(65536), b"")
+
+    def test_rubbish(self):
+        self.refused(b"\xff" * 100, 10, b"malformed")
+        self.refused(request(2)[:-1], 10, b"malformed")  # half a message
+        self.refused(request(7, b"\x0a\x7fabc"), 10, b"malformed")
+        self.refused(b"\x08\x01", 10, b"no kind")
+        self.refused(request(99), 10, b"kind 99")
+        self.refused(request(2, version=2), 10, b"version 1")
+        self.refused(bytes(60001), 10, b"more than 60000")
+        self.refused(request(6, b"\x0a\x01x\x10" + varint(2**40)), 2, b'no job "x"')
+
+    def test_bad_fields(self):
+        name = self.name.encode()
+        job = b"\x0a" + bytes([len(name)]) + name
+        policy = b"\x12\x02{}"
+        self.refused(request(8, job + policy), 2, b"a time limit of 0 ms")
+        self.refused(request(8, job + policy + b"\x30" + varint(600001)), 2, b"600001")
+        self.refused(request(8, job + b"\x30\x01"), 13, b"policy")  # no document
+        self.refused(request(8, policy + b"\x30\x01"), 2, b'no job ""')
+        self.refused(request(10, job), 2, b"a time limit of 0 ms")
+        self.refused(request(7, b"\x0a\xc8\x01" + b"n" * 200), 2, b"no job")
+        self.refused(request(8, job + b"\x12\x94\x23" + b"[" * 4500 + b"\x30\x01"), 13, b"policy")
+
+    def test_a_flood(self):
+        """Many who say nothing, and many who ask and do not read: others are served."""
+        limit = 32 if os.getuid() == 0 else 8
+        flood = []
+        try:
+            while True:
+                flood.append(self.connect())
+                if len(flood) % 2 == 0:
+                    flood[-1].send(request(3))
+                if len(flood) > 3 * limit:
+                    break
+        except (BlockingIOError, BrokenPipeError, ConnectionError):
+            pass
+        dropped = 0
+        for client in flood:
+            client.settimeout(0.05)
+            try:
+                while client.recv(65536):
+                    pass
+                dropped += 1
+            except socket.timeout:
+                pass
+            except ConnectionError:
+                dropped += 1
+            client.close()
+        self.assertGreaterEqual(dropped, len(flood) - limit)
+        self.text("status")
+
+    def test_floods_of_refusals_do_not_fill_the_log(self):
+        before = len(self.cluster.daemons[0].log())
+        for _ in range(300):
+            client = self.connect()
+            client.send(b"\xff")
+            client.recv(1000)
+            client.close()
+        self.assertLess(len(self.cluster.daemons[0].log()) - before, 100000)
+
+    def test_one_that_stalls(self):
+        client = self.connect(timeout=30)
+        began = time.monotonic()
+        self.assertEqual(client.recv(100), b"")
+        self.assertGreater(time.monotonic() - began, 9)
+        self.text("status")
+
+
+def main():
+    global BUILD
+    BUILD = take_build(__doc__)
+    unittest.main()
+
+
+if __name__ == "__main__":
+    main()

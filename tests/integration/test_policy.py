@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Policies that change while real training runs, and nodes that die in the middle of a change.
+
+usage: test_policy.py BUILD [unittest's arguments]
+"""
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+from cluster import Cluster, die_with_parent, take_build
+from ranks import Job
+
+BUILD = None  # set by main()
+HOMES = [0, 0, 1, 1]  # node of each rank
+CHANGES = 20
+# What is changed in turn: density, sparsifier, values, scope, and rules for some tensors.
+TURNS = [
+    {"density": 0.05}, {"sparsifier": "topk"}, {"values": "f32"}, {"scope": "rank"},
+    {"density": 0.002}, {"sparsifier": "dense", "scope": "node"}, {"dense_values": "bf16"},
+    {"sparsifier": "adtopk", "density": 0.02, "interleave": False}, {"scope": "rank"},
+    {"values": "bf16", "rules": [{"match": "*1*", "scope": "node", "density": 0.3}]},
+    {"rules": [], "bucket_bytes": 1, "indices": "delta"}, {"scope": "node", "bucket_bytes": 1 << 20},
+]
+
+
+def digits(cluster, directory, steps):
+    """The example trainer as four ranks."""
+    data = os.path.join(directory, "digits.csv")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "digits.csv.gz")
+    with gzip.open(source, "rb") as packed, open(data, "wb") as out:
+        shutil.copyfileobj(packed, out)
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("ADTOPK_")}
+    return [subprocess.Popen(
+        [os.path.join(BUILD, "client", "adtopk-digits"), "--data", data, "--steps", str(steps),
+         "--address", cluster.address(node), "--job", "digits", "--rank", str(rank),
+         "--world", str(len(HOMES))],
+        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=die_with_parent) for rank, node in enumerate(HOMES)]
+
+
+class Policy(unittest.TestCase):
+    def document(self, cluster, node, *command):
+        code, out, err = cluster.daemons[node].ask("--json", *command, timeout=60)
+        self.assertEqual(code, 0, f"{command}: {err}")
+        return json.loads(out)
+
+    def test_while_the_digits_train(self):
+        """Twenty changes in mid-training: nothing is lost, and all ranks end with equal bits."""
+        with tempfile.TemporaryDirectory() as directory, Cluster(BUILD, nodes=2) as cluster:
+            steps = 4000
+            ranks = digits(cluster, directory, steps)
+            for rank in ranks:
+                self.addCleanup(rank.stdout.close)
+                self.addCleanup(rank.wait)
+                self.addCleanup(rank.kill)
+            self.wait_until(lambda: any(job["steps"] > 3 for job in cluster.stats(1)["jobs"]))
+            agreed = []
+            for turn in range(CHANGES):
+                pairs = [f"{key}={json.dumps(value)}"
+                         for key, value in TURNS[turn % len(TURNS)].items()]
+                outcome = self.document(cluster, turn % 2, "policy", "set", "digits", *pairs)
+                agreed.append((outcome["version"], outcome["step"]))
+                self.document(cluster, 1 - turn % 2, "verify", "digits")
+            self.assertEqual([version for version, _ in agreed], list(range(1, CHANGES + 1)))
+            self.assertEqual(agreed, sorted(agreed, key=lambda one: one[1]))
+            for node in (0, 1):  # the last 16 changes are remembered
+                log = self.document(cluster, node, "policy", "log", "digits")["changes"]
+                self.assertEqual([(one["version"], one["step"]) for one in log], agreed[:3:-1])
+                self.document(cluster, node, "verify", "digits")
+                stats = cluster.stats(node)["jobs"][0]
+                self.assertEqual(stats["steps_withdrawn"], 0)
+                self.assertEqual((stats["policy_version"], stats["policy_step"]), agreed[-1])
+                self.assertLess(stats["steps"], steps, "the training was over too soon")
+            for rank in ranks:
+                rank.terminate()
+            for rank in ranks:
+                rank.communicate(timeout=60)
+            cluster.stop()
+
+    def test_digits_end_equal(self):
+        """A short training with changes from a thread beside it, to its end."""
+        with tempfile.TemporaryDirectory() as directory, Cluster(BUILD, nodes=2) as cluster:
+            ranks = digits(cluster, directory, 150)
+            stopping, versions = threading.Event(), []
+
+            def change():
+                turn = 0
+                while not stopping.is_set():
+                    pairs = [f"{key}={json.dumps(value)}"
+                             for key, value in TURNS[turn % len(TURNS)].items()]
+                    code, out, _ = cluster.daemons[turn % 2].ask(
+                        "--json", "policy", "set", "digits", *pairs, timeout=60)
+                    if code == 0:  # refused before it has begun, and when it has ended
+                        versions.append(json.loads(out)["version"])
+                    turn += 1
+
+            thread = threading.Thread(target=change)
+            thread.start()
+            try:
+                outputs = [rank.communicate(timeout=200)[0] for rank in ranks]
+            finally:
+                stopping.set()
+                thread.join()
+                for rank in ranks:
+                    rank.kill()
+                    rank.wait()
+            self.assertEqual([rank.returncode for rank in ranks], [0] * len(ranks), outputs)
+            hashes = {re.search(r"parameters ([0-9a-f]{16})", one).group(1) for one in outputs}
+            self.assertEqual(len(hashes), 1, outputs)
+            self.assertGreater(len(versions), 2)
+            cluster.stop()
+
+    def test_a_node_dies_in_the_middle(self):
+        """Whoever dies, coordinator or not: the change ends with a sentence, and nothing hangs."""
+        for victim in (0, 1):
+            with self.subTest(victim=victim), Cluster(BUILD, nodes=2) as cluster, \
+                    Job(cluster, BUILD, "job", [0, 1], [("w", "f32", "both", (64, 64))]) as job:
+                job.join()
+                self.assertEqual(job.steps(2)[0], "ok")
+                outcome = {}
+                asker = 1 - victim
+
+                def change():
+                    # No step is under way: the change waits for one that never comes.
+                    outcome["answer"] = cluster.daemons[asker].ask(
+                        "--timeout", "50000", "policy", "set", "job", "density=0.5", timeout=60)
+
+                thread = threading.Thread(target=change)
+                thread.start()
+                self.wait_until(lambda: cluster.status(asker)["jobs"][0].get("policy_next_version"))
+                cluster.daemons[victim].kill()
+                cluster.restart(victim)
+                for rank in job.ranks:
+                    rank.send("steps 1")
+                    self.assertIn(rank.error()[0], ("peer", "lost", "unreachable"))
+                thread.join()
+                code, _, sentence = outcome["answer"]
+                self.assertEqual(code, 1)
+                self.assertRegex(sentence, r"node|job|changed|ended")
+                cluster.stop()
+
+    def wait_until(self, holds, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not holds():
+            self.assertLess(time.monotonic(), deadline, "it takes too long")
+            time.sleep(0.02)
+
+
+def main():
+    global BUILD
+    BUILD = take_build(__doc__)
+    unittest.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+/*
+ * Who may do what, by what the kernel says of a client. Where the test runs as root it becomes
+ * other users while it connects; otherwise those cases are skipped.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <grp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "control_host.h"
+#include "daemon/admin/rights.h"
+
+#define STRANGER 54321u
+#define GROUP 43210u
+
+static void need_root(void)
+{
+    if (geteuid() != 0) {
+        skip();
+    }
+}
+
+/* Becomes a user of this group and these other groups, then root again with user 0. */
+static void become(uid_t uid, gid_t gid, const gid_t *groups, size_t count)
+{
+    if (uid == 0) {
+        assert_int_equal(seteuid(0), 0);
+    }
+    assert_int_equal(setgroups(count, groups), 0);
+    assert_int_equal(setegid(gid), 0);
+    assert_int_equal(seteuid(uid), 0);
+}
+
+/* One end of a connection whose other end belongs to such a user. */
+static int connection_of(uid_t uid, gid_t gid, const gid_t *groups, size_t count, int *other)
+{
+    int pair[2];
+
+    become(uid, gid, groups, count);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    become(0, 0, NULL, 0);
+    *other = pair[1];
+    return pair[0];
+}
+
+static void assert_rights(
+    const struct rights *rights, int fd, bool owner_of_5, bool admin, uint32_t owner)
+{
+    struct ucred who;
+    socklen_t size = sizeof(who);
+
+    assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size), 0);
+    assert_true(rights_allow(rights, RIGHT_READ, fd, &who, owner));
+    assert_int_equal(rights_allow(rights, RIGHT_OWNER, fd, &who, owner), owner_of_5 || admin);
+    assert_int_equal(rights_allow(rights, RIGHT_ADMIN, fd, &who, owner), admin);
+    assert_false(rights_allow(rights, (enum right)7, fd, &who, owner)); /* not in the table */
+}
+
+static void test_rights(void **state)
+{
+    static const gid_t in[] = {7, GROUP, 9};
+    static const gid_t out[] = {7, GROUP + 1};
+    struct rights rights = {.self = 999, .has_group = true, .group = GROUP};
+    static const struct {
+        uid_t uid;
+        gid_t gid;
+        const gid_t *groups;
+        size_t count;
+        uint32_t owner;
+        bool owns, admin;
+    } cases[] = {
+        {STRANGER, STRANGER, NULL, 0, 5, false, false},
+        {STRANGER, STRANGER, out, 2, 5, false, false},
+        {STRANGER, STRANGER, out, 2, STRANGER, true, false},
+        {STRANGER, STRANGER, in, 3, 5, false, true},
+        {STRANGER, GROUP, NULL, 0, 5, false, true},
+        {999, STRANGER, NULL, 0, 5, false, true}, /* the daemon's user */
+        {0, 0, NULL, 0, 5, false, true},
+    };
+
+    (void)state;
+    need_root();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int other;
+        int fd = connection_of(cases[i].uid, cases[i].gid, cases[i].groups, cases[i].count, &other);
+
+        assert_rights(&rights, fd, cases[i].owns, cases[i].admin, cases[i].owner);
+        (void)close(fd);
+        (void)close(other);
+    }
+}
+
+static void test_without_the_group(void **state)
+{
+    static const gid_t in[] = {GROUP, 0};
+    struct rights rights = rights_of(999, "no-such-group-anywhere");
+    int other;
+    int fd;
+
+    (void)state;
+    assert_false(rights.has_group);
+    assert_false(rights_of(999, "").has_group);
+    need_root();
+    fd = connection_of(STRANGER, rights.group, in, 2, &other); /* the number 0 means nothing */
+    assert_rights(&rights, fd, false, false, 5);
+    (void)close(fd);
+    (void)close(other);
+}
+
+static void test_group_is_found(void **state)
+{
+    struct group *root = getgrgid(0);
+    struct rights rights;
+
+    (void)state;
+    if (root == NULL) {
+        skip();
+    }
+    rights = rights_of(999, root->gr_name);
+    assert_true(rights.has_group);
+    assert_int_equal(rights.group, 0);
+}
+
+/* ------------------------------------------------------------------ over the socket */
+
+static int connect_as(struct daemon *daemon, uid_t uid)
+{
+    int fd = new_socket();
+
+    assert_int_equal(chmod(daemon->directory, 0755), 0);
+    become(uid, uid, NULL, 0);
+    connect_socket(daemon, fd);
+    become(0, 0, NULL, 0);
+    return fd;
+}
+
+static void send_verify(int fd, const char *job)
+{
+    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlVerify verify = ADTOPK__CONTROL_VERIFY__INIT;
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "%s", job);
+    verify.job = name;
+    verify.timeout_ms = 1000;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_VERIFY;
+    request.verify = &verify;
+    send_message(fd, &request);
+}
+
+static void test_a_stranger_may_look_only(void **state)
+{
+    struct daemon *daemon = *state;
+    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlPolicySet set = ADTOPK__CONTROL_POLICY_SET__INIT;
+    Adtopk__ControlDrain drain = ADTOPK__CONTROL_DRAIN__INIT;
+    char job[] = "digits";
+    char policy[] = "{}";
+    unsigned replies;
+    int fd;
+
+    need_root();
+    fd = connect_as(daemon, STRANGER);
+    cJSON_Delete(ask(daemon, fd, NULL, &replies));
+    cJSON_Delete(ask(daemon, fd, "digits", &replies));
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
+    request.drain = &drain;
+    send_message(fd, &request);
+    assert_refused(daemon, fd, ADTOPK_ERR_DENIED,
+        "uid 54321 may not drain this node: only root, the daemon's user and members of the group");
+    assert_false(control_is_draining(daemon->control));
+    assert_non_null(strstr(daemon->log, "2 refused a request of uid 54321, pid "));
+
+    fd = connect_as(daemon, STRANGER);
+    set.job = job;
+    set.policy = policy;
+    set.timeout_ms = 1000;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET;
+    request.policy_set = &set;
+    send_message(fd, &request);
+    assert_refused(daemon, fd, ADTOPK_ERR_DENIED,
+        "may not change the policy of job 1000:digits/r7: only its owner, root");
+    fd = connect_as(daemon, STRANGER);
+    send_verify(fd, "digits");
+    assert_refused(daemon, fd, ADTOPK_ERR_DENIED, "may not verify job 1000:digits/r7");
+    assert_int_equal(daemon->events, 0);
+}
+
+static void test_the_owner_may_change_the_job(void **state)
+{
+    struct daemon *daemon = *state;
+    cJSON *document;
+    int fd;
+
+    need_root();
+    fd = connect_as(daemon, 1000);
+    send_verify(fd, "digits");
+    daemon_turn(daemon);
+    daemon_finish(daemon, ACTION_VERIFIED, daemon->event.verify.ticket, ADTOPK_OK, NULL);
+    document = receive_document(daemon, fd);
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(document, "conserved")));
+    cJSON_Delete(document);
+    daemon->core.job[1].key = (struct job_key){.owner = 0, .name = "other", .run_id = "1"};
+    send_verify(fd, "other");
+    assert_refused(daemon, fd, ADTOPK_ERR_DENIED, "job 0:other/1");
+    assert_int_equal(daemon->events, 1);
+}
+
+/* One user's clients leave room for others, and for root. */
+static void test_a_flood_of_one_user(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd[CONTROL_CLIENTS_A_USER + 1];
+    unsigned replies;
+    uint32_t status;
+    int other;
+
+    need_root();
+    for (unsigned i = 0; i <= CONTROL_CLIENTS_A_USER; i++) {
+        fd[i] = connect_as(daemon, STRANGER);
+    }
+    assert_null(receive_answer(daemon, fd[CONTROL_CLIENTS_A_USER], &status, &replies));
+    cJSON_Delete(ask(daemon, fd[0], NULL, &replies));
+    other = connect_as(daemon, STRANGER + 1);
+    cJSON_Delete(ask(daemon, other, NULL, &replies));
+    assert_serves(daemon);
+    for (unsigned i = 0; i <= CONTROL_CLIENTS_A_USER; i++) {
+        (void)close(fd[i]);
+    }
+    (void)close(other);
+}
+
+/* Many users together leave room for root. */
+static void test_a_flood_of_many_users(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd[CONTROL_CLIENTS];
+    uint32_t status;
+    unsigned replies;
+
+    need_root();
+    for (unsigned i = 0; i < CONTROL_CLIENTS; i++) {
+        fd[i] = connect_as(daemon, STRANGER + i / CONTROL_CLIENTS_A_USER);
+        daemon_turn(daemon);
+    }
+    for (unsigned i = CONTROL_CLIENTS - CONTROL_CLIENTS_FREE; i < CONTROL_CLIENTS; i++) {
+        assert_null(receive_answer(daemon, fd[i], &status, &replies));
+    }
+    assert_serves(daemon);
+    for (unsigned i = 0; i < CONTROL_CLIENTS; i++) {
+        (void)close(fd[i]);
+    }
+}
+
+#define WITH_DAEMON(test) cmocka_unit_test_setup_teardown(test, daemon_setup, daemon_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rights),
+        cmocka_unit_test(test_without_the_group),
+        cmocka_unit_test(test_group_is_found),
+        WITH_DAEMON(test_a_stranger_may_look_only),
+        WITH_DAEMON(test_the_owner_may_change_the_job),
+        WITH_DAEMON(test_a_flood_of_one_user),
+        WITH_DAEMON(test_a_flood_of_many_users),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

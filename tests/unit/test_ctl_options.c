@@ -1,0 +1,328 @@
+/* adtopkctl's command line, the policies on it, and its exit codes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/adtopkctl/options.h"
+#include "client/adtopkctl/policytext.h"
+#include "client/adtopkctl/run.h"
+
+#define WORDS_MAX 80
+
+/* Reads a command line whose words are separated by single spaces. */
+static enum adtopk_status parse(const char *line, struct options *options, struct error *err)
+{
+    static char text[4096]; /* the options point into it */
+    char *argv[WORDS_MAX + 1] = {NULL};
+    int argc = 0;
+    char *rest = text;
+
+    (void)snprintf(text, sizeof(text), "adtopkctl%s%s", line[0] != '\0' ? " " : "", line);
+    while (rest != NULL && argc < WORDS_MAX) {
+        argv[argc++] = strsep(&rest, " ");
+    }
+    return options_parse(options, argc, argv, err);
+}
+
+static void assert_usage(const char *line, const char *words)
+{
+    struct options options;
+    struct error err = {.code = ADTOPK_OK};
+
+    if (parse(line, &options, &err) != ADTOPK_ERR_ARGUMENT || strstr(err.text, words) == NULL) {
+        fail_msg("\"%s\": %s", line, err.text);
+    }
+}
+
+static struct options assert_good(const char *line, enum command_id command)
+{
+    struct options options;
+    struct error err = {.code = ADTOPK_OK};
+
+    if (parse(line, &options, &err) != ADTOPK_OK) {
+        fail_msg("\"%s\": %s", line, err.text);
+    }
+    assert_int_equal(options.command, command);
+    return options;
+}
+
+static void test_commands(void **state)
+{
+    struct options options;
+
+    (void)state;
+    options = assert_good("status", COMMAND_STATUS);
+    assert_int_equal(options.timeout_ms, 5000);
+    options = assert_good("--json jobs --timeout 7 --socket=/a", COMMAND_JOBS);
+    assert_int_equal(options.timeout_ms, 7);
+    assert_string_equal(options.value[OPTION_SOCKET], "/a");
+    assert_non_null(options.value[OPTION_JSON]);
+    options = assert_good("tensors --first 1024 digits/r7", COMMAND_TENSORS);
+    assert_int_equal(options.first, 1024);
+    assert_int_equal(options.arguments, 1);
+    assert_string_equal(options.argument[0], "digits/r7");
+    (void)assert_good("peers", COMMAND_PEERS);
+    options = assert_good("stats --interval 0.5 --count 0 digits", COMMAND_STATS);
+    assert_true(options.interval_s == 0.5);
+    assert_int_equal(options.intervals, 0);
+    options = assert_good("stats --job=", COMMAND_STATS);
+    assert_string_equal(options.value[OPTION_JOB], "");
+    (void)assert_good("policy get", COMMAND_POLICY_GET);
+    options = assert_good("policy set digits density=0.5 values=f32", COMMAND_POLICY_SET);
+    assert_int_equal(options.timeout_ms, 60000);
+    assert_int_equal(options.arguments, 3);
+    assert_string_equal(options.argument[2], "values=f32");
+    options = assert_good("--if-version 3 policy --merge set a -", COMMAND_POLICY_SET);
+    assert_int_equal(options.if_version, 3);
+    assert_string_equal(options.argument[1], "-");
+    (void)assert_good("policy check --socket /a -- --odd-file", COMMAND_POLICY_CHECK);
+    (void)assert_good("policy keys", COMMAND_POLICY_KEYS);
+    (void)assert_good("policy log digits", COMMAND_POLICY_LOG);
+    options = assert_good("verify --timeout 600000", COMMAND_VERIFY);
+    assert_int_equal(options.timeout_ms, 600000);
+    options = assert_good("drain --undo", COMMAND_DRAIN);
+    assert_non_null(options.value[OPTION_UNDO]);
+    (void)assert_good("keygen --out k", COMMAND_KEYGEN);
+    (void)assert_good("completion bash", COMMAND_COMPLETION);
+    (void)assert_good("--help", COMMAND_COUNT);
+    (void)assert_good("--version", COMMAND_COUNT);
+    (void)assert_good("policy set --help", COMMAND_POLICY_SET);
+}
+
+static void test_usage_errors(void **state)
+{
+    char line[WORDS_MAX * 2 + 20] = "policy check";
+
+    (void)state;
+    assert_usage("", "a command is needed");
+    assert_usage("--json", "a command is needed");
+    assert_usage("stutus", "unknown command \"stutus\"");
+    assert_usage("policy", "unknown command \"policy (get, set, check, keys or log)\"");
+    assert_usage("policy put", "unknown command \"policy put\"");
+    assert_usage("policys get", "unknown command \"policys\"");
+    assert_usage("--frob status", "unknown option \"--frob\"");
+    assert_usage("-j status", "unknown option \"-j\"");
+    assert_usage("--json=1 status", "--json takes no value");
+    assert_usage("status --socket", "--socket needs a value");
+    assert_usage("status digits", "unexpected argument \"digits\"");
+    assert_usage("tensors", "tensors needs JOB");
+    assert_usage("policy set digits", "policy set needs JOB FILE|-|KEY=VALUE...");
+    assert_usage("policy check", "policy check needs FILE");
+    assert_usage("--undo status", "--undo does not belong to status");
+    assert_usage("--job x status", "--job does not belong to status");
+    assert_usage("keygen --timeout 5", "--timeout does not belong to keygen");
+    assert_usage("stats --job a b", "exclude each other");
+    assert_usage("stats --count 3", "--count needs --interval");
+    assert_usage("policy set --merge --replace a b=1", "exclude each other");
+    for (unsigned i = 0; i < 70; i++) {
+        (void)strcat(line, " x");
+    }
+    assert_usage(line, "too many arguments");
+}
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    assert_usage("--timeout 0 status", "\"0\" is not a number of milliseconds from 1 to 3600000");
+    assert_usage("--timeout 3600001 status", "3600001");
+    assert_usage("--timeout 600001 verify", "from 1 to 600000");
+    assert_usage("--timeout -1 status", "\"-1\"");
+    assert_usage("--timeout 5s status", "\"5s\"");
+    assert_usage("--timeout 99999999999999999999 status", "--timeout");
+    assert_usage("--interval 0 stats", "from 0.01 to 86400");
+    assert_usage("--interval nan stats", "\"nan\"");
+    assert_usage("--interval 1e9 stats", "\"1e9\"");
+    assert_usage("--interval x stats", "\"x\"");
+    assert_usage("--interval 1 --count x stats", "--count");
+    assert_usage("--first -1 tensors a", "--first");
+    assert_usage("--if-version 4294967295 policy set a b=1", "from 0 to 4294967294");
+}
+
+/* Every command has a help of at most 80 columns that names its options. */
+static void test_help(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i <= COMMAND_COUNT; i++) {
+        char *text = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&text, &size);
+
+        assert_non_null(out);
+        options_help(out, (enum command_id)i);
+        assert_int_equal(fclose(out), 0);
+        for (const char *at = text; *at != '\0'; at += strcspn(at, "\n") + 1) {
+            if (strcspn(at, "\n") > 80) {
+                fail_msg("%.*s", (int)strcspn(at, "\n"), at);
+            }
+        }
+        assert_non_null(strstr(text, "--help"));
+        if (i < COMMAND_COUNT) {
+            assert_non_null(strstr(text, options_command_name((enum command_id)i)));
+        }
+        free(text);
+    }
+}
+
+static void test_completion(void **state)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    (void)state;
+    assert_non_null(out);
+    options_completion(out);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(text, "\" status jobs tensors peers stats policy verify drain keygen "));
+    assert_non_null(strstr(text, "    policy) words=\" get set check keys log\""));
+    assert_non_null(strstr(text, "    \"drain\" | \"drain \"*) words=\" --socket --json"));
+    free(text);
+}
+
+/* ------------------------------------------------------------------ policies */
+
+static char *read_policy(bool pairs, unsigned count, ...)
+{
+    const char *argument[WORDS_MAX];
+    struct error err = {.code = ADTOPK_OK};
+    bool are_pairs = !pairs;
+    char *text = NULL;
+    va_list list;
+
+    va_start(list, count);
+    for (unsigned i = 0; i < count; i++) {
+        argument[i] = va_arg(list, const char *);
+    }
+    va_end(list);
+    if (policytext_read(argument, count, &text, &are_pairs, &err) != ADTOPK_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(are_pairs, pairs);
+    return text;
+}
+
+static void test_pairs(void **state)
+{
+    static const struct {
+        const char *pair;
+        const char *text;
+    } pairs[] = {
+        {"density=0.02", "{\"density\":0.02}"},
+        {"sparsifier=topk", "{\"sparsifier\":\"topk\"}"},
+        {"interleave=true", "{\"interleave\":true}"},
+        {"sparsifier=\"topk\"", "{\"sparsifier\":\"topk\"}"},
+        {"a=", "{\"a\":\"\"}"},
+        {"a=b=c", "{\"a\":\"b=c\"}"},
+        {"a=null", "{\"a\":null}"},
+        {"a={", "{\"a\":\"{\"}"},
+        {"a=1 2", "{\"a\":\"1 2\"}"},
+        {"rules=[{\"match\":\"e*\",\"density\":0.5}]",
+            "{\"rules\":[{\"match\":\"e*\",\"density\":0.5}]}"},
+    };
+    char *text;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        text = read_policy(true, 1, pairs[i].pair);
+        assert_string_equal(text, pairs[i].text);
+        free(text);
+    }
+    text = read_policy(true, 3, "a=1", "b=x", "a=2"); /* the parser says what is wrong with it */
+    assert_string_equal(text, "{\"a\":1,\"b\":\"x\",\"a\":2}");
+    free(text);
+}
+
+static void test_files(void **state)
+{
+    char path[] = "/tmp/adtopk-test-policy-XXXXXX";
+    const char *argument[] = {path, "a=1"};
+    int fd = mkstemp(path);
+    FILE *stream = fdopen(fd, "w");
+    struct error err = {.code = ADTOPK_OK};
+    char *text;
+    bool pairs;
+
+    (void)state;
+    assert_non_null(stream);
+    (void)fputs(" {\"density\": 0.5}\n", stream);
+    assert_int_equal(fflush(stream), 0);
+    text = read_policy(false, 1, path);
+    assert_string_equal(text, " {\"density\": 0.5}\n");
+    free(text);
+
+    assert_int_equal(policytext_read(argument, 2, &text, &pairs, &err), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "is not of the form KEY=VALUE"));
+    (void)fputc('\0', stream);
+    assert_int_equal(fflush(stream), 0);
+    assert_int_equal(policytext_read(argument, 1, &text, &pairs, &err), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "NUL"));
+    for (unsigned i = 0; i < POLICYTEXT_MAX; i++) {
+        (void)fputc(' ', stream);
+    }
+    assert_int_equal(fclose(stream), 0);
+    assert_int_equal(policytext_read(argument, 1, &text, &pairs, &err), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "longer than 50000 bytes"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(policytext_read(argument, 1, &text, &pairs, &err), ADTOPK_ERR_SYSTEM);
+    assert_non_null(strstr(err.text, path));
+    argument[0] = "/tmp";
+    assert_int_equal(policytext_read(argument, 1, &text, &pairs, &err), ADTOPK_ERR_SYSTEM);
+}
+
+static void test_huge_value(void **state)
+{
+    char *pair = malloc(POLICYTEXT_MAX + 10);
+    const char *argument[1];
+    struct error err = {.code = ADTOPK_OK};
+    char *text;
+    bool pairs;
+
+    (void)state;
+    assert_non_null(pair);
+    memset(pair, 'x', POLICYTEXT_MAX + 9);
+    pair[POLICYTEXT_MAX + 9] = '\0';
+    pair[1] = '=';
+    argument[0] = pair;
+    assert_int_equal(policytext_read(argument, 1, &text, &pairs, &err), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "longer than"));
+    free(pair);
+}
+
+static void test_exit_codes(void **state)
+{
+    (void)state;
+    for (int status = ADTOPK_NONFINITE; status < ADTOPK_STATUS_COUNT; status++) {
+        bool unreachable = status == ADTOPK_ERR_UNREACHABLE || status == ADTOPK_ERR_TIMEOUT;
+        enum exit_code answered = status == ADTOPK_ERR_DENIED ? EXIT_DENIED : EXIT_FAILED;
+
+        assert_int_equal(run_exit_code((enum adtopk_status)status, true), answered);
+        assert_int_equal(run_exit_code((enum adtopk_status)status, false),
+            unreachable ? EXIT_UNREACHABLE : answered);
+    }
+    assert_int_equal(run_exit_code(ADTOPK_OK, true), EXIT_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_usage_errors),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_huge_value),
+        cmocka_unit_test(test_exit_codes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,297 @@
+/*
+ * What adtopkctl prints of documents that a daemon gave (tests/data/control): NAME.json shows as
+ * NAME.txt, in lines of at most 80 columns. ADTOPK_TEST_RECORD=1 writes the texts anew.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/adtopkctl/show.h"
+#include "client/adtopkctl/text.h"
+
+static char *read_file(const char *name, const char *suffix)
+{
+    char path[300];
+    FILE *stream;
+    char *text = calloc(1, 1 << 16);
+
+    assert_non_null(text);
+    (void)snprintf(path, sizeof(path), TEST_DATA "/%s%s", name, suffix);
+    stream = fopen(path, "r");
+    if (stream == NULL) {
+        fail_msg("cannot open %s", path);
+    }
+    (void)fread(text, 1, (1 << 16) - 1, stream);
+    assert_int_equal(ferror(stream), 0);
+    (void)fclose(stream);
+    return text;
+}
+
+static cJSON *read_document(const char *name)
+{
+    char *text = read_file(name, ".json");
+    cJSON *document = cJSON_Parse(text);
+
+    assert_non_null(document);
+    free(text);
+    return document;
+}
+
+static void assert_fits(const char *text)
+{
+    while (*text != '\0') {
+        size_t length = strcspn(text, "\n");
+        size_t columns = 0;
+
+        for (size_t i = 0; i < length; i++) {
+            unsigned char byte = (unsigned char)text[i];
+
+            assert_true(byte >= 0x20 && byte != 0x7F);
+            columns += (byte & 0xC0) != 0x80 ? 1 : 0;
+        }
+        if (columns > TEXT_COLUMNS) {
+            fail_msg("%zu columns: %.*s", columns, (int)length, text);
+        }
+        text += length;
+        text += *text == '\n' ? 1 : 0;
+    }
+}
+
+static void assert_shown(const char *name, const char *text)
+{
+    char *expected;
+
+    assert_fits(text);
+    if (getenv("ADTOPK_TEST_RECORD") != NULL) {
+        char path[300];
+        FILE *stream;
+
+        (void)snprintf(path, sizeof(path), TEST_DATA "/%s.txt", name);
+        stream = fopen(path, "w");
+        assert_non_null(stream);
+        (void)fputs(text, stream);
+        (void)fclose(stream);
+    }
+    expected = read_file(name, ".txt");
+    assert_string_equal(text, expected);
+    free(expected);
+}
+
+static const struct {
+    const char *name;
+    void (*show)(FILE *out, const cJSON *document);
+} cases[] = {
+    {"status", show_status},
+    {"status_trouble", show_status},
+    {"jobs", show_jobs},
+    {"jobs_trouble", show_jobs},
+    {"peers", show_peers},
+    {"drain", show_drain},
+    {"stats", show_stats},
+    {"stats_empty", show_stats},
+    {"tensors", show_tensors},
+    {"tensors_more", show_tensors},
+    {"policy", show_policy},
+    {"policy_next", show_policy},
+    {"default_policy", show_policy},
+    {"keys", show_policy_keys},
+    {"policy_set", show_policy_change},
+    {"policy_log", show_policy_log},
+    {"verify", show_verify},
+    {"verify_bad", show_verify},
+};
+
+#define CASES (sizeof(cases) / sizeof(cases[0]))
+
+static void test_documents(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASES; i++) {
+        cJSON *document = read_document(cases[i].name);
+        char *text = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&text, &size);
+
+        assert_non_null(out);
+        cases[i].show(out, document);
+        assert_int_equal(fclose(out), 0);
+        assert_shown(cases[i].name, text);
+        free(text);
+        cJSON_Delete(document);
+    }
+}
+
+/* A daemon of another version may lack anything. */
+static void test_missing_fields(void **state)
+{
+    static const char *const texts[] = {"{}", "[]", "null", "{\"jobs\":[{}],\"peers\":[{}]}",
+        "{\"jobs\":7,\"peers\":\"x\",\"tensors\":[[]],\"policy\":[1],\"changes\":[null]}",
+        "{\"out_of_balance\":[{\"input\":[null]}],\"keys\":[{}],\"jobs\":[[1]]}"};
+
+    (void)state;
+    for (size_t t = 0; t < sizeof(texts) / sizeof(texts[0]); t++) {
+        cJSON *document = cJSON_Parse(texts[t]);
+
+        assert_non_null(document);
+        for (size_t i = 0; i < CASES; i++) {
+            char *text = NULL;
+            size_t size = 0;
+            FILE *out = open_memstream(&text, &size);
+
+            assert_non_null(out);
+            cases[i].show(out, document);
+            show_rates(out, document, document);
+            (void)show_is_healthy(document);
+            assert_int_equal(fclose(out), 0);
+            assert_fits(text);
+            free(text);
+        }
+        cJSON_Delete(document);
+    }
+}
+
+static void test_rates(void **state)
+{
+    cJSON *before = read_document("stats");
+    cJSON *after = read_document("stats_later");
+    cJSON *empty = read_document("stats_empty");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    (void)state;
+    assert_non_null(out);
+    show_rates_header(out);
+    show_rates(out, before, after);
+    show_rates(out, before, before); /* no time has passed */
+    show_rates(out, after, before);
+    show_rates(out, empty, after); /* the job is new */
+    assert_int_equal(fclose(out), 0);
+    assert_shown("rates", text);
+    free(text);
+    cJSON_Delete(before);
+    cJSON_Delete(after);
+    cJSON_Delete(empty);
+}
+
+/* The numbers of a line of rates, computed from round ones. */
+static void test_rates_are_right(void **state)
+{
+    cJSON *before = cJSON_Parse("{\"clock_s\":10,\"jobs\":[{\"name\":\"a\",\"run_id\":\"1\","
+                                "\"owner\":3,\"steps\":100,\"wire_bytes_sent\":1000000,"
+                                "\"nonzeros_sent\":0,\"phase_seconds\":{\"select\":1}}]}");
+    cJSON *after = cJSON_Parse("{\"clock_s\":12,\"jobs\":[{\"name\":\"a\",\"run_id\":\"1\","
+                               "\"owner\":3,\"steps\":150,\"wire_bytes_sent\":7000000,"
+                               "\"nonzeros_sent\":2500,\"sparse_elements\":1000,"
+                               "\"phase_seconds\":{\"select\":1.1}}]}");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    (void)state;
+    assert_non_null(out);
+    show_rates(out, before, after);
+    assert_int_equal(fclose(out), 0);
+    assert_string_equal(text, "a                  25.0  3.00 MB/s      5%    0.00   2.00     0.00"
+                              "   0.00   0.00\n");
+    free(text);
+    cJSON_Delete(before);
+    cJSON_Delete(after);
+}
+
+static void test_health(void **state)
+{
+    static const struct {
+        const char *name;
+        bool healthy;
+    } documents[] = {{"status", true}, {"status_trouble", false}, {"jobs", true},
+        {"jobs_trouble", false}, {"peers", true}, {"nothing", true}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++) {
+        cJSON *document = read_document(documents[i].name);
+
+        assert_int_equal(show_is_healthy(document), documents[i].healthy);
+        cJSON_Delete(document);
+    }
+}
+
+static void test_clean(void **state)
+{
+    static const struct {
+        const char *from;
+        size_t columns;
+        const char *clean;
+    } texts[] = {
+        {"abcdefgh", 8, "abcdefgh"},
+        {"abcdefghi", 8, "abc..ghi"},
+        {"abcdefghi", 3, "a.."},
+        {"abcdefghi", 2, "ab"},
+        {"abcdefghi", 1, "a"},
+        {"abcdefghi", 0, ""},
+        {"\xC3\xA4\xC3\xB6\xC3\xBC\xC3\x9F", 3, "\xC3\xA4.."},
+        {"a\x1B[2J\nb\x7F", 20, "a?[2J?b?"},
+        {"\xC2\x9B"
+         "2J",
+            20, "?2J"},
+        {"\xE2\x80\xAE"
+         "evil\xE2\x81\xA6",
+            20, "?evil?"},
+        {"\xE2\x82\xAC", 20, "\xE2\x82\xAC"},
+        {"\xFF\xC3", 20, "??"},
+    };
+    char out[TEXT_SIZE];
+    char *huge = malloc(100000);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        assert_string_equal(text_clean(texts[i].from, texts[i].columns, out), texts[i].clean);
+    }
+    assert_non_null(huge);
+    memset(huge, 'x', 99999);
+    huge[99999] = '\0';
+    assert_int_equal(strlen(text_clean(huge, SIZE_MAX, out)), TEXT_SIZE - 1);
+    free(huge);
+}
+
+static void test_quantities(void **state)
+{
+    char out[TEXT_SIZE];
+
+    (void)state;
+    assert_string_equal(text_bytes(0, out), "0 B");
+    assert_string_equal(text_bytes(999, out), "999 B");
+    assert_string_equal(text_bytes(999.6, out), "1.00 kB");
+    assert_string_equal(text_bytes(12345678, out), "12.3 MB");
+    assert_string_equal(text_bytes(9.99e20, out), "999000 PB");
+    assert_string_equal(text_count(65536, out), "65.5 k");
+    assert_string_equal(text_duration(59, out), "59 s");
+    assert_string_equal(text_duration(3599, out), "60 min");
+    assert_string_equal(text_duration(7200, out), "2.0 h");
+    assert_string_equal(text_duration(864000, out), "10.0 days");
+    assert_string_equal(text_user(0, 20, out), "root");
+    assert_string_equal(text_user(4242424, 20, out), "4242424");
+    assert_string_equal(text_user(-1, 20, out), "-1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_missing_fields),
+        cmocka_unit_test(test_rates),
+        cmocka_unit_test(test_rates_are_right),
+        cmocka_unit_test(test_health),
+        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_quantities),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
