@@ -326,9 +326,9 @@ static void test_copies_under_two_plans(void **state)
     }
 }
 
-int main(void)
+size_t suite_switching(struct CMUnitTest *tests)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest mine[] = {
         cmocka_unit_test(test_refused_and_asked_again),
         cmocka_unit_test(test_one_node_cannot),
         cmocka_unit_test(test_two_at_once),
@@ -336,6 +336,10 @@ int main(void)
         cmocka_unit_test(test_restart_while_all_hold),
         cmocka_unit_test(test_copies_under_two_plans),
     };
+    size_t count = sizeof(mine) / sizeof(mine[0]);
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    for (size_t i = 0; i < count; i++) {
+        tests[i] = mine[i];
+    }
+    return count;
 }
