@@ -226,7 +226,8 @@ static void describe_values(const struct policy_key *key, char *text, size_t siz
     } else if (key->type == KEY_NUMBER || key->type == KEY_SECONDS) {
         (void)snprintf(text, size, "a number from %.15g to %.15g", key->minimum, key->maximum);
     } else if (key->type == KEY_BYTES) {
-        (void)snprintf(text, size, "a whole number from %.15g to %.15g", key->minimum, key->maximum);
+        (void)snprintf(
+            text, size, "a whole number from %.15g to %.15g", key->minimum, key->maximum);
     }
 }
 

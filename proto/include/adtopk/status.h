@@ -11,6 +11,7 @@ extern "C" {
 #endif
 
 enum adtopk_status {
+    /** It worked. */
     ADTOPK_OK = 0,
     /** Not an error: the step was withdrawn on every rank because a gradient held NaN or Inf. */
     ADTOPK_NONFINITE = 1,
