@@ -23,7 +23,7 @@ enum adtopk_status {
     ADTOPK_ERR_MEMORY = 4,
     /** The daemon cannot be reached, or went away. */
     ADTOPK_ERR_UNREACHABLE = 5,
-    /** The caller may not: no permission to connect, or too many sessions. */
+    /** The caller may not: no permission, a wrong or missing key, or too many sessions. */
     ADTOPK_ERR_DENIED = 6,
     /** Ranks disagree: world size, policy, a tensor's name, type or shape, a duplicate rank. */
     ADTOPK_ERR_MISMATCH = 7,
