@@ -476,7 +476,7 @@ static void help_line(
 
     (void)snprintf(left, sizeof(left), "%s%s%s", flag, argument != NULL ? " " : "",
         argument != NULL ? argument : "");
-    (void)fprintf(out, "%s%-24s %s\n", margin, left, help);
+    (void)fprintf(out, "%s%-26s %s\n", margin, left, help);
 }
 
 void config_help(FILE *out)
@@ -499,8 +499,9 @@ void config_help(FILE *out)
     (void)fprintf(out,
         "\nEach setting is also a key of the configuration file (JSON, with _ for -)\n"
         "and a variable (ADTOPK_LOG_LEVEL for --log-level); flags win over variables,\n"
-        "variables over the file. Those marked * may change while the daemon runs:\n"
-        "SIGHUP makes it read everything again (peers can be added, not removed).\n");
+        "variables over the file, which $ADTOPK_CONFIG may name too. Those marked * may\n"
+        "change while the daemon runs: SIGHUP makes it read everything again (peers can\n"
+        "be added, not removed).\n");
 }
 
 unsigned config_default_workers(long cores)

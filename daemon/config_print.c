@@ -71,6 +71,18 @@ static bool add(cJSON *object, const char *name, cJSON *item)
     return false;
 }
 
+/* What a number or a choice may be. */
+static bool add_range(cJSON *setting, const struct option *option)
+{
+    if (option->type == OPTION_NUMBER) {
+        return add(setting, "minimum", cJSON_CreateNumber((double)option->low)) &&
+               add(setting, "maximum", cJSON_CreateNumber((double)option->high));
+    }
+    return option->type != OPTION_CHOICE ||
+           add(setting, "choices",
+               cJSON_CreateStringArray((const char *const *)option->names, (int)option->high + 1));
+}
+
 static bool add_setting(cJSON *settings, const struct config *config, const struct option *option)
 {
     cJSON *setting = cJSON_AddObjectToObject(settings, option->key);
@@ -79,7 +91,7 @@ static bool add_setting(cJSON *settings, const struct config *config, const stru
     config_where(config, option->key, where);
     return setting != NULL && add(setting, "value", value_json(option, config)) &&
            add(setting, "source", cJSON_CreateString(where)) &&
-           add(setting, "live", cJSON_CreateBool(option->live));
+           add(setting, "live", cJSON_CreateBool(option->live)) && add_range(setting, option);
 }
 
 static char *document_text(const struct config *config)

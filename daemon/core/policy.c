@@ -224,9 +224,10 @@ static void describe_values(const struct policy_key *key, char *text, size_t siz
     if (key->type == KEY_BOOL) {
         (void)snprintf(text, size, "true or false");
     } else if (key->type == KEY_NUMBER || key->type == KEY_SECONDS) {
-        (void)snprintf(text, size, "a number from %g to %g", key->minimum, key->maximum);
+        (void)snprintf(text, size, "a number from %.15g to %.15g", key->minimum, key->maximum);
     } else if (key->type == KEY_BYTES) {
-        (void)snprintf(text, size, "a whole number from %g to %g", key->minimum, key->maximum);
+        (void)snprintf(
+            text, size, "a whole number from %.15g to %.15g", key->minimum, key->maximum);
     }
 }
 
@@ -653,5 +654,8 @@ bool policy_key(unsigned index, struct policy_key_info *info)
     print_value(key,
         (const char *)(key->tensor ? (const void *)&policy.tensor : &policy) + key->offset, value);
     (void)snprintf(info->standard, sizeof(info->standard), "%.31s", value);
+    if (key->type == KEY_SECONDS) {
+        *strchr(info->standard, '.') = '\0'; /* the defaults are whole seconds */
+    }
     return true;
 }

@@ -1,4 +1,4 @@
-"""The small scripts: tests/check/count, format and readme, and deploy/setup."""
+"""The small scripts: tests/check/count, format, readme and documents, and deploy/setup."""
 import os
 import shutil
 import subprocess
@@ -86,6 +86,51 @@ class Readme(unittest.TestCase):
             result = self.check(text)
             self.assertEqual(result.returncode, 1)
             self.assertIn(words, result.stderr)
+
+
+class Documents(unittest.TestCase):
+    PROTO = "message A {\n  uint32 a = 1; // what it is\n}\n"
+    STATUS = "    /** It worked. */\n    ADTOPK_OK = 0,\n"
+    CLIENT = ("<!-- status codes -->\n| code |  | meaning | what to do |\n| --- | --- | --- | --- |\n"
+              "| `ADTOPK_OK` | 0 | It worked. | go on |\n<!-- end -->\n")
+
+    def check(self, *arguments, **changed):
+        """Runs the check in a tree of good files, of which some were changed; returns the run and
+        the client's README after it."""
+        files = {"proto/a.proto": self.PROTO, "proto/include/adtopk/status.h": self.STATUS,
+                 "client/README.md": self.CLIENT, "deploy/options.md": "`ADTOPK_A`\n",
+                 "client/a.c": 'getenv("ADTOPK_A");\n'}
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in {**files, **changed}.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            os.makedirs(os.path.join(root, "tests/check"))
+            shutil.copy(os.path.join(HERE, "documents"), os.path.join(root, "tests/check"))
+            result = run(sys.executable, os.path.join(root, "tests/check/documents"), *arguments)
+            with open(os.path.join(root, "client/README.md"), encoding="utf-8") as file:
+                return result, file.read()
+
+    def test_good_and_bad(self):
+        self.assertEqual(self.check()[0].stderr, "")
+        for path, text, words in (
+                ("proto/a.proto", "message A {\n  uint32 bare = 1;\n}\n", "A.bare has no comment"),
+                ("proto/a.proto", "message A { uint32 bare = 1; }\n", "has no comment"),
+                ("proto/a.proto", "message A {\n  oneof kind {\n    B b = 2;\n  }\n  bool bare = 1;\n}\n",
+                 "A.bare has no comment"),
+                ("client/a.c", 'getenv("ADTOPK_B");', "reads ADTOPK_B"),
+                ("client/README.md", self.CLIENT.replace("worked", "failed"), "status codes differs"),
+                ("client/README.md", self.CLIENT.replace("go on", ""), "without advice"),
+                ("client/README.md", "nothing\n", "no table between"),
+                ("deploy/a.md", "[a](nowhere.md#there)\n", "a link to nowhere.md")):
+            result, _ = self.check(**{path: text})
+            self.assertEqual(result.returncode, 1, words)
+            self.assertIn(words, result.stderr)
+
+    def test_write_keeps_what_was_written_by_hand(self):
+        old = self.CLIENT.replace("It worked.", "Something else.")
+        result, after = self.check("--write", **{"client/README.md": old})
+        self.assertEqual((result.returncode, after), (0, self.CLIENT), result.stderr)
 
 
 class Setup(unittest.TestCase):

@@ -57,10 +57,12 @@ class Show(WithDirectory):
         self.assertEqual((done.returncode, document["schema"], document["file"]), (0, 1, config))
         settings = document["settings"]
         self.assertEqual(settings["window"],
-                         {"value": 70000, "source": f"{config}:2", "live": False})
+                         {"value": 70000, "source": f"{config}:2", "live": False,
+                          "minimum": 65536, "maximum": 4294967296})
         self.assertEqual(settings["chunk_size"]["source"], "ADTOPK_CHUNK_SIZE")
         self.assertEqual(settings["log_level"],
-                         {"value": "debug", "source": "--log-level", "live": True})
+                         {"value": "debug", "source": "--log-level", "live": True,
+                          "choices": ["error", "warning", "info", "debug"]})
         self.assertEqual(settings["socket"]["source"], "default")
         # What is printed can be a configuration again.
         again = self.write("again.json", json.dumps(

@@ -18,7 +18,8 @@
  * A *job* is one training run (owner, name, run id, world size); a *rank* is one of its processes;
  * a *step* is one training iteration, numbered by the library from adtopk_step(); a *tensor* is
  * registered once; an *update* is what comes back: the sum, or the mean, over all ranks of what
- * was sent of the tensor in this step. Every rank of a job gets the same bits.
+ * was sent of the tensor in this step. Every rank of a job gets the same bits. A *policy* says what
+ * is sent, and how (deploy/policy.md).
  *
  * ## Threads
  *
@@ -31,8 +32,22 @@
  * Functions return ADTOPK_OK (0) or a status from <adtopk/status.h>; adtopk_message() then has one
  * sentence that names the tensor, rank, peer or argument. An error that concerns the job (a rank
  * died, ranks disagree) is final: every later call returns it again, and only adtopk_close() is
- * left to do. A wrong argument changes nothing. Every function that takes a context returns
- * ADTOPK_ERR_ARGUMENT if it is NULL, and may return ADTOPK_ERR_UNREACHABLE if the daemon is gone.
+ * left to do. A wrong argument changes nothing. Every function that takes a context and returns a
+ * status returns ADTOPK_ERR_ARGUMENT if it is NULL, ADTOPK_ERR_STATE in a forked child, and
+ * ADTOPK_ERR_UNREACHABLE if the daemon is gone, which no session survives. "Errors:" below lists
+ * the others, without ADTOPK_ERR_. *What ends the job* is one of MISMATCH, TIMEOUT, PEER, PROTOCOL,
+ * LOST, MEMORY and SYSTEM. client/README.md says what to do about each.
+ *
+ * ## Waiting
+ *
+ * adtopk_commit(), adtopk_wait(), adtopk_step_wait() and the collective operations wait for other
+ * ranks, as long as the policy says (join_timeout, push_timeout, wait_limit); the error then names
+ * who was missing. adtopk_open() waits for the daemon, adtopk_close() for its goodbye.
+ *
+ * ## A daemon on another machine
+ *
+ * With a tcp:// address everything is as described here, but memory that is "shared" is this
+ * process's own, and adtopk_push() sends the gradient, which takes as long as the network needs.
  */
 #ifndef ADTOPK_H
 #define ADTOPK_H
@@ -86,16 +101,17 @@ struct adtopk_options {
     /** Ranks of the job, 1..65536. Default: $WORLD_SIZE, $OMPI_COMM_WORLD_SIZE, $PMI_SIZE,
      * $SLURM_NTASKS, else 1. */
     int world_size;
-    /** Policy document (JSON), the same on all ranks. Default: the daemon's. */
+    /** Policy document (JSON, deploy/policy.md), the same on all ranks. Default: the daemon's. */
     const char *policy;
-    /** Milliseconds to wait for the daemon's socket to appear. 0: the default, 10,000; -1: do not
-     * wait. */
+    /** Milliseconds to wait for the daemon to appear. 0: the default, 10,000; -1: do not wait. */
     int connect_timeout_ms;
-    /** For tcp://: file with this trainer's pair of keys, as adtopkctl keygen writes it. Default:
-     * $ADTOPK_KEY_FILE, else no keys: then nothing is encrypted, and the daemon must allow that. */
+    /** For tcp://, not used otherwise: path of the file with this trainer's pair of keys, as
+     * adtopkctl keygen writes it, readable for its owner only. Read in adtopk_open(). Default:
+     * $ADTOPK_KEY_FILE, else no keys: then nothing is encrypted, which a daemon allows on its own
+     * machine only. */
     const char *key_file;
-    /** For tcp://: the daemon's public key, 40 characters (Z85). Needed with key_file. Default:
-     * $ADTOPK_SERVER_KEY. */
+    /** For tcp://, not used otherwise: the daemon's public key, 40 characters (Z85), which proves
+     * that it is that daemon. Given if and only if key_file is. Default: $ADTOPK_SERVER_KEY. */
     const char *server_key;
 };
 
@@ -104,32 +120,37 @@ struct adtopk_options {
  *
  * options: may be NULL for all defaults; not kept.
  * context: set on success, and only then; free it with adtopk_close().
- * Errors: ARGUMENT (a field or variable is wrong), UNREACHABLE (no daemon), DENIED (no permission
- * to connect, or the daemon or this user has all the sessions that it may have), MISMATCH (world
- * size or policy differ from the job's, the rank is taken), POLICY, PROTOCOL (a daemon of another
- * version, or something else at that address), MEMORY, SYSTEM. A job of the same name and run id
- * of another user is another job. The message of a failed open is adtopk_message(NULL), per thread.
+ * Errors: ARGUMENT (a field, variable or key is wrong), UNREACHABLE (no daemon), DENIED (no
+ * permission to connect; a key that the daemon does not know, or that others can read; or the
+ * daemon or this user has all the sessions that it may have), MISMATCH (world size or policy differ
+ * from the job's, the rank is taken), POLICY, STATE (the daemon is draining or stopping), PROTOCOL
+ * (a daemon of another version, or something else at that address), MEMORY, SYSTEM. A job of the
+ * same name and run id of another user is another job. The message of a failed open is
+ * adtopk_message(NULL), per thread.
  */
 enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_context **context);
 
 /**
  * Leaves the job and frees the context with all memory that it handed out. NULL is allowed.
  * A rank that leaves after adtopk_step_wait() leaves cleanly; in mid-step it ends the job for all.
+ * Waits for the daemon to take note, at most 10 s, and cannot fail.
  */
 void adtopk_close(adtopk_context *context);
 
-/** This process's rank and the job's world size. */
+/** This process's rank and the job's world size; -1 if the context is NULL. */
 int adtopk_rank(const adtopk_context *context);
 int adtopk_world_size(const adtopk_context *context);
 
 /** The sentence that belongs to the last error of this context (of this thread's last failed
- * adtopk_open() if NULL). Valid until the next call. */
+ * adtopk_open() if NULL), "" before the first. Never NULL, the library's own, valid until the next
+ * call. */
 const char *adtopk_message(const adtopk_context *context);
 
-/** The library's version, "major.minor.patch". */
+/** The library's version, "major.minor.patch", a constant. */
 const char *adtopk_version(void);
 
-/** What a rank says of a tensor. Zero-initialise. */
+/** What a rank says of a tensor. Zero-initialise. With a single dimension it always travels dense.
+ */
 struct adtopk_tensor_spec {
     /** 1 to 127 bytes of UTF-8 without control characters, unique in the job. */
     const char *name;
@@ -158,12 +179,14 @@ enum adtopk_status adtopk_register(
  * the memory, and makes the job ready for its first step. After ADTOPK_ERR_MEMORY it may be called
  * again, when memory has become free.
  *
- * Errors: MISMATCH (names the tensor and the ranks), MEMORY (with the numbers), TIMEOUT (names the
- * ranks that are missing), and any that ends the job.
+ * Errors: MISMATCH (names the tensor and the ranks), MEMORY (with the numbers), POLICY (it does not
+ * fit a tensor), STATE (called before), TIMEOUT (names the ranks that are missing), and what ends
+ * the job.
  */
 enum adtopk_status adtopk_commit(adtopk_context *context);
 
-/** The number of the step that is open or comes next, 0 in a new job. After commit. */
+/** The number of the step that is open or comes next, 0 in a new job. After commit; 0 before, and
+ * if the context is NULL. */
 uint64_t adtopk_step(const adtopk_context *context);
 
 /**
@@ -181,13 +204,14 @@ void *adtopk_gradient(adtopk_context *context, uint32_t tensor);
  * The first push of a step, or its end without one, releases the previous step's updates: what
  * adtopk_update() returned must not be read any more.
  * Errors: ARGUMENT (unknown tensor), STATE (before commit; pushed twice in this step; the previous
- * step was ended but not waited for), and any that ends the job.
+ * step was ended but not waited for), and what ends the job.
  */
 enum adtopk_status adtopk_push(adtopk_context *context, uint32_t tensor, const void *gradient);
 
 /**
  * Closes the step: what was not pushed counts as zero from this rank. Does not wait. Implied by
  * adtopk_step_wait().
+ * Errors: STATE (before commit; ended already), and what ends the job.
  */
 enum adtopk_status adtopk_step_end(adtopk_context *context);
 
@@ -198,8 +222,8 @@ enum adtopk_status adtopk_step_end(adtopk_context *context);
  * Returns ADTOPK_OK, or ADTOPK_NONFINITE if the tensor's round had a non-finite gradient (the step
  * will be withdrawn). Until adtopk_step_wait() returns OK the update may be read but must not be
  * applied for good.
- * Errors: ARGUMENT, STATE (this rank has not pushed the tensor in this step), any that ends the
- * job.
+ * Errors: ARGUMENT (unknown tensor), STATE (this rank has not pushed the tensor in this step), and
+ * what ends the job.
  */
 enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor);
 
@@ -209,7 +233,8 @@ enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor);
  *
  * ADTOPK_OK: every update is there; apply them all. ADTOPK_NONFINITE: a gradient somewhere held
  * NaN or Inf; the step is withdrawn on every rank, residuals are as before it, to rounding of the
- * withdrawn gradients; apply nothing, and go on with the next step. Anything else ends the job.
+ * withdrawn gradients; apply nothing, and go on with the next step.
+ * Errors: STATE (before commit), and what ends the job.
  */
 enum adtopk_status adtopk_step_wait(adtopk_context *context);
 
@@ -230,8 +255,9 @@ struct adtopk_update {
 /**
  * The tensor's update: of the last step, after adtopk_step_wait() returned ADTOPK_OK, for every
  * tensor; or of the open step, after adtopk_wait() for this tensor returned ADTOPK_OK.
- * Errors: ARGUMENT, STATE (nothing was waited for yet; it was released, or withdrawn with its
- * step).
+ * update: filled on success; its pointers are borrowed.
+ * Errors: ARGUMENT (unknown tensor, update is NULL), STATE (nothing was waited for yet; it was
+ * released, or withdrawn with its step).
  */
 enum adtopk_status adtopk_update(
     adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
@@ -240,7 +266,8 @@ enum adtopk_status adtopk_update(
  * Plain SGD: parameters[i] -= learning_rate * update[i], touching only the entries of the list
  * where there is one. Exact only for plain SGD: with momentum, Adam or weight decay, use the
  * dense form.
- * Needs no context; any thread.
+ * parameters: as many as the tensor has elements. update: as adtopk_update() gave it. Cannot fail;
+ * needs no context; any thread.
  */
 void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, float learning_rate);
 
@@ -249,7 +276,7 @@ void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, flo
  * the same root and size, outside or inside a step, in the same order as other collective calls.
  * A size of 0 does nothing.
  * Errors: ARGUMENT (bytes is NULL, the root, a size beyond PTRDIFF_MAX), MISMATCH (ranks called
- * different operations), STATE (before commit), any that ends the job.
+ * different operations), STATE (before commit), and what ends the job.
  */
 enum adtopk_status adtopk_broadcast(adtopk_context *context, void *bytes, size_t size, int root);
 
@@ -258,7 +285,8 @@ enum adtopk_status adtopk_barrier(adtopk_context *context);
 
 /**
  * values[i] = the sum over all ranks of values[i], in f32, the same bits on every rank. For
- * metrics: uncompressed, and no residual is involved. `count` is the same on all ranks.
+ * metrics: uncompressed, and no residual is involved. `count` is the same on all ranks; 0 does
+ * nothing. After an error that ends the job some values may be sums already.
  * Errors: as adtopk_broadcast().
  */
 enum adtopk_status adtopk_allreduce(adtopk_context *context, float *values, size_t count);

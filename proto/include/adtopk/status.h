@@ -11,6 +11,7 @@ extern "C" {
 #endif
 
 enum adtopk_status {
+    /** It worked. */
     ADTOPK_OK = 0,
     /** Not an error: the step was withdrawn on every rank because a gradient held NaN or Inf. */
     ADTOPK_NONFINITE = 1,
@@ -22,7 +23,7 @@ enum adtopk_status {
     ADTOPK_ERR_MEMORY = 4,
     /** The daemon cannot be reached, or went away. */
     ADTOPK_ERR_UNREACHABLE = 5,
-    /** The caller may not: no permission to connect, or too many sessions. */
+    /** The caller may not: no permission, a wrong or missing key, or too many sessions. */
     ADTOPK_ERR_DENIED = 6,
     /** Ranks disagree: world size, policy, a tensor's name, type or shape, a duplicate rank. */
     ADTOPK_ERR_MISMATCH = 7,
