@@ -55,6 +55,9 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
     if (event->type == EVENT_RANK_LEAVE || event->type == EVENT_RANK_LOST) {
         history_record(&loop->history, loop->core, event->session);
     }
+    if (event->type == EVENT_RANK_LOST) {
+        watch_log_lost(loop->log, loop->core, event->session, event->reason);
+    }
     return loop_raise(loop, event, err);
 }
 
@@ -137,7 +140,7 @@ static bool do_actions(struct loop *loop)
         } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
             control_apply(loop->control, &action);
         } else {
-            watch_log_action(loop->log, &action);
+            watch_log_action(loop->log, loop->core, &action);
             apply(loop, &action);
         }
         done++;

@@ -209,10 +209,10 @@ int main(int argc, char **argv)
         code = report(&err);
     } else if (action == CONFIG_HELP) {
         config_help(stdout);
-        code = EXIT_OK;
+        code = fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
     } else if (action == CONFIG_VERSION) {
         (void)printf("adtopkd " ADTOPK_VERSION "\n");
-        code = EXIT_OK;
+        code = fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
     } else if (action == CONFIG_CHECK || action == CONFIG_PRINT) {
         code = show(&config, action);
     } else {

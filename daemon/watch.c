@@ -1,9 +1,13 @@
 #include "daemon/watch.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "daemon/admin/jobname.h"
+
 #define STRANGERS_EVERY_MS 60000
+#define SESSION_NAME_SIZE (JOBNAME_SIZE + 40)
 
 struct watch {
     struct log *log;
@@ -59,17 +63,46 @@ void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms)
     look_at_strangers(watch, core, now_ms);
 }
 
-void watch_log_action(struct log *log, const struct action *action)
+/* "session 7 of job 0:digits/0"; without the job once the core has forgotten the session. */
+static const char *session_name(
+    const struct core *core, session_id session, char *text, size_t size)
 {
-    unsigned long long session = action->session;
+    uint64_t id = core_session_job(core, session);
+    char job[JOBNAME_SIZE] = "";
+    struct job_info info;
 
+    if (id != 0 && jobname_find_id(core, id, &info)) {
+        jobname_print(&info.key, job);
+    }
+    (void)snprintf(text, size, "session %llu%s%s", (unsigned long long)session,
+        job[0] != '\0' ? " of job " : "", job);
+    return text;
+}
+
+void watch_log_lost(
+    struct log *log, const struct core *core, session_id session, const char *reason)
+{
+    char name[SESSION_NAME_SIZE];
+
+    log_write(log, LEVEL_WARNING, LOG_SESSION, "%s is lost: %s",
+        session_name(core, session, name, sizeof(name)), reason);
+}
+
+void watch_log_action(struct log *log, const struct core *core, const struct action *action)
+{
+    char name[SESSION_NAME_SIZE];
+
+    if (action->type != ACTION_FAILED && action->type != ACTION_READY &&
+        action->type != ACTION_CLOSED) {
+        return; /* most actions are part of a step */
+    }
+    (void)session_name(core, action->session, name, sizeof(name));
     if (action->type == ACTION_FAILED) {
-        log_write(log, LEVEL_WARNING, LOG_SESSION, "session %llu has failed: %s", session,
-            action->error->text);
+        log_write(log, LEVEL_WARNING, LOG_SESSION, "%s has failed: %s", name, action->error->text);
     } else if (action->type == ACTION_READY) {
-        log_write(log, LEVEL_INFO, LOG_SESSION, "session %llu is ready, next step %llu", session,
+        log_write(log, LEVEL_INFO, LOG_SESSION, "%s is ready, next step %llu", name,
             (unsigned long long)action->number);
-    } else if (action->type == ACTION_CLOSED) {
-        log_write(log, LEVEL_INFO, LOG_SESSION, "session %llu has left", session);
+    } else {
+        log_write(log, LEVEL_INFO, LOG_SESSION, "%s has left", name);
     }
 }

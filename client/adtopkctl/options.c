@@ -165,6 +165,9 @@ static void completion_case(FILE *out, const struct command *command)
             (void)fprintf(out, " %s", option_table[i].flag);
         }
     }
+    if (command == &command_table[COMMAND_COMPLETION]) {
+        (void)fprintf(out, " %s", command->arguments);
+    }
     (void)fprintf(out, "\" ;;\n");
 }
 
@@ -306,8 +309,10 @@ static enum adtopk_status no_command(const struct options *options, struct error
         return error_set(err, ADTOPK_ERR_ARGUMENT, "a command is needed");
     }
     if (strcmp(options->argument[0], "policy") == 0) {
-        (void)snprintf(second, sizeof(second), " %.60s",
-            options->arguments > 1 ? options->argument[1] : "(get, set, check, keys or log)");
+        if (options->arguments == 1) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "policy needs get, set, check, keys or log");
+        }
+        (void)snprintf(second, sizeof(second), " %.60s", options->argument[1]);
     }
     return error_set(
         err, ADTOPK_ERR_ARGUMENT, "unknown command \"%.60s%s\"", options->argument[0], second);

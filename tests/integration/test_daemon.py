@@ -81,6 +81,14 @@ class CommandLine(WithDirectory):
             self.assertEqual(done.returncode, 0)
             self.assertRegex(done.stdout, r"^adtopk(d|ctl) \d+\.\d+\.\d+\n$")
 
+    def test_help_that_cannot_be_written_is_a_failure(self):
+        for program in (adtopkd(), adtopkctl()):
+            for option in ("--help", "--version"):
+                with open("/dev/full", "w", encoding="utf-8") as full:
+                    done = subprocess.run([program, option], stdout=full, check=False,
+                                          stderr=subprocess.PIPE)
+                self.assertEqual(done.returncode, 1, (program, option))
+
     def test_usage_errors(self):
         self.assert_ends(run(adtopkd(), "--wrokers", "2"), 2, "--wrokers")
         self.assert_ends(run(adtopkd(), "--workers", "x"), 2, "--workers")

@@ -31,6 +31,12 @@ class Deaths(Scene):
         for rank in others:
             rank.kill()
         self.assert_clean()
+        self.check_log(victim)
+
+    def check_log(self, victim):
+        """The log names the job of the rank that was lost, and the process that it was."""
+        self.assertRegex(self.cluster.daemons[self.HOMES[victim]].log(),
+                         rf"session \d+ of job \d+:{self.name}/\S+ is lost: process \d+ ")
 
     def each(self, prepare):
         for victim in (0, 3):

@@ -105,7 +105,7 @@ static void test_usage_errors(void **state)
     assert_usage("", "a command is needed");
     assert_usage("--json", "a command is needed");
     assert_usage("stutus", "unknown command \"stutus\"");
-    assert_usage("policy", "unknown command \"policy (get, set, check, keys or log)\"");
+    assert_usage("policy", "policy needs get, set, check, keys or log");
     assert_usage("policy put", "unknown command \"policy put\"");
     assert_usage("policys get", "unknown command \"policys\"");
     assert_usage("--frob status", "unknown option \"--frob\"");

@@ -81,8 +81,9 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     switch (action) {
-    case OPTIONS_HELP: options_help(&vocabulary, stdout); return EXIT_MEASURED;
-    case OPTIONS_VERSION: (void)printf("adtopk-perf " ADTOPK_VERSION "\n"); return EXIT_MEASURED;
+    case OPTIONS_HELP: options_help(&vocabulary, stdout); break;
+    case OPTIONS_VERSION: (void)printf("adtopk-perf " ADTOPK_VERSION "\n"); break;
     default: return run(&options, chosen, argc, argv);
     }
+    return fflush(stdout) == 0 ? EXIT_MEASURED : EXIT_FAILED;
 }
