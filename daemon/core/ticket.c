@@ -18,6 +18,14 @@ struct ticket *ticket_create(uint64_t number)
     return ticket;
 }
 
+void ticket_free(struct ticket *ticket)
+{
+    if (ticket != NULL) {
+        job_drop_failure(ticket->failure);
+        free(ticket);
+    }
+}
+
 void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,
     const struct error *error)
 {
