@@ -142,59 +142,6 @@ static uint64_t any(struct liar *liar)
     }
 }
 
-/* A policy of any version from any step: one that goes with the job's, or none at all. */
-static Adtopk__PeerPolicy any_policy(struct liar *liar)
-{
-    static const char *const texts[] = {"", "{}", "[", "{\"density\":2}", "{\"version\":2}",
-        "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"bucket_bytes\":1}",
-        "{\"reduce\":\"sum\",\"scope\":\"rank\",\"values\":\"f32\"}"};
-    Adtopk__PeerPolicy policy = ADTOPK__PEER_POLICY__INIT;
-
-    policy.version = (uint32_t)any(liar);
-    policy.step = any(liar);
-    policy.node = world_chance(liar->ghost.world, 0.7) ? GHOST : (uint32_t)any(liar);
-    policy.text =
-        (char *)(uintptr_t)texts[world_random(liar->ghost.world, sizeof(texts) / sizeof(texts[0]))];
-    return policy;
-}
-
-static void lie_switch(struct liar *liar, uint16_t peer)
-{
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerPolicy policy = any_policy(liar);
-    Adtopk__PeerPolicyAsk ask = ADTOPK__PEER_POLICY_ASK__INIT;
-    Adtopk__PeerPolicyPropose propose = ADTOPK__PEER_POLICY_PROPOSE__INIT;
-    Adtopk__PeerPolicyAnswer reply = ADTOPK__PEER_POLICY_ANSWER__INIT;
-    Adtopk__PeerPolicyEnd end = ADTOPK__PEER_POLICY_END__INIT;
-    bool none = world_chance(liar->ghost.world, 0.1);
-
-    ask.policy = propose.policy = none ? NULL : &policy;
-    propose.attempt = reply.attempt = (uint32_t)world_random(liar->ghost.world, 4);
-    reply.version = end.version = policy.version;
-    reply.status = end.status = (uint32_t)any(liar);
-    reply.text = end.text = (char *)(uintptr_t) "%s%n";
-    end.node = (uint32_t)any(liar);
-    switch (world_random(liar->ghost.world, 4)) {
-    case 0:
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK;
-        message.policy_ask = &ask;
-        break;
-    case 1:
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE;
-        message.policy_propose = &propose;
-        break;
-    case 2:
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER;
-        message.policy_answer = &reply;
-        break;
-    default:
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_END;
-        message.policy_end = &end;
-        break;
-    }
-    say(liar, peer, &message);
-}
-
 static void lie_prepare(struct liar *liar, uint16_t peer)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
@@ -222,7 +169,6 @@ static void lie_state(struct liar *liar, uint16_t peer)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerState peer_state = ADTOPK__PEER_STATE__INIT;
-    Adtopk__PeerPolicy policy = any_policy(liar);
     uint32_t numbers[4] = {
         (uint32_t)any(liar), (uint32_t)any(liar), (uint32_t)any(liar), (uint32_t)any(liar)};
     uint64_t steps[4] = {any(liar), any(liar), any(liar), any(liar)};
@@ -237,8 +183,6 @@ static void lie_state(struct liar *liar, uint16_t peer)
     peer_state.split_step = steps;
     peer_state.n_split_step = world_random(liar->ghost.world, 5);
     peer_state.fresh = world_chance(liar->ghost.world, 0.5);
-    peer_state.policy = world_chance(liar->ghost.world, 0.3) ? &policy : NULL;
-    peer_state.held = world_chance(liar->ghost.world, 0.3) ? (uint32_t)any(liar) : 0;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
     message.state = &peer_state;
     say(liar, peer, &message);
@@ -250,7 +194,6 @@ static void lie_commit(struct liar *liar, uint16_t peer)
     Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
     Adtopk__PeerRound round = ADTOPK__PEER_ROUND__INIT;
     Adtopk__PeerRound *rounds[1] = {&round};
-    Adtopk__PeerPolicy policy = any_policy(liar);
     uint32_t bucket = (uint32_t)any(liar);
     uint64_t step = any(liar);
 
@@ -258,8 +201,6 @@ static void lie_commit(struct liar *liar, uint16_t peer)
     round.bucket = (uint32_t)any(liar);
     round.operation = world_chance(liar->ghost.world, 0.3);
     round.holder = (uint32_t)any(liar);
-    commit.policy = world_chance(liar->ghost.world, 0.3) ? &policy : NULL;
-    commit.split_policy = world_chance(liar->ghost.world, 0.3) ? (uint32_t)any(liar) : 0;
     commit.view = (uint32_t)any(liar);
     commit.delivered = rounds;
     commit.n_delivered = world_random(liar->ghost.world, 2);
@@ -288,10 +229,8 @@ static void lie_small(struct liar *liar, uint16_t peer, unsigned kind)
     fetch.round = world_chance(liar->ghost.world, 0.9) ? &round : NULL;
     split.step = any(liar);
     split.bucket = (uint32_t)any(liar);
-    split.policy = world_chance(liar->ghost.world, 0.3) ? (uint32_t)any(liar) : 0;
     leaving.steps_done = any(liar);
     fail.status = (uint32_t)any(liar);
-    fail.steps_done = any(liar);
     fail.text = (char *)(uintptr_t) "%s%n";
     if (kind == 0) {
         message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
@@ -350,7 +289,7 @@ static void lie(struct liar *liar)
     uint8_t rubbish[64];
 
     liar->lies++;
-    switch (world_random(world, 15)) {
+    switch (world_random(world, 12)) {
     case 0:
         say_join(liar, peer, (uint32_t)any(liar), (uint32_t)world_random(world, 5), true);
         break;
@@ -366,9 +305,6 @@ static void lie(struct liar *liar)
         break;
     case 9:
     case 10: lie_frame(liar, peer); break;
-    case 11:
-    case 12:
-    case 13: lie_switch(liar, peer); break;
     default:
         for (unsigned i = 0; i < sizeof(rubbish); i++) {
             rubbish[i] = (uint8_t)world_random(world, 256);
