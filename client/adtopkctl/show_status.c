@@ -76,6 +76,26 @@ static void show_status_peers(FILE *out, const cJSON *document)
     }
 }
 
+/* How the links are protected, and whom the daemon refused. */
+static void show_network(FILE *out, const cJSON *document)
+{
+    const cJSON *network = text_member(document, "network");
+    const cJSON *refused = text_member(network, "refused");
+    char protection[TEXT_SIZE];
+
+    if (network == NULL) {
+        return;
+    }
+    (void)fprintf(out, "protection: %s\n", text_string(network, "protection", 20, protection));
+    if (text_number(refused, "keys") + text_number(refused, "handshakes") +
+            text_number(refused, "tokens") + text_number(refused, "packets") >
+        0) {
+        (void)fprintf(out, "refused: %.0f keys, %.0f handshakes, %.0f tokens, %.0f packets\n",
+            text_number(refused, "keys"), text_number(refused, "handshakes"),
+            text_number(refused, "tokens"), text_number(refused, "packets"));
+    }
+}
+
 /* Why a job does not go on. */
 static void show_trouble(FILE *out, const cJSON *job)
 {
@@ -131,6 +151,7 @@ void show_status(FILE *out, const cJSON *document)
     (void)fprintf(out, "\n");
     show_status_peers(out, document);
     show_strangers(out, document);
+    show_network(out, document);
     (void)fprintf(out, "\n");
     show_status_jobs(out, document);
 }

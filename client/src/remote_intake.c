@@ -92,6 +92,9 @@ static bool intake_place(const Adtopk__RemoteUpdate *piece, struct client_arriva
         (piece->span == 0 && total > 0) || piece->sparse < list) {
         return false;
     }
+    if (piece->span == 0) {
+        return size == 0; /* an empty list has no memory */
+    }
     if (list) {
         if (size != 8 * piece->span ||
             !intake_scatter((arrival->forms & LOCAL_FORM_DENSE) != 0 ? arrival->dense : NULL, part,

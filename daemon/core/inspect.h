@@ -76,7 +76,7 @@ struct tensor_info {
      * was applied. What is left in the residual is their difference, to rounding. */
     double input[2];
     double applied[2];
-    /* The residual's own sums when the job was last verified, at the end of this step, with the
+    /* The residual's own sums when the job was last verified, while this step was open, with the
      * ledger of that moment. verified_step UINT64_MAX: never. */
     uint64_t verified_step;
     double verified_input[2];

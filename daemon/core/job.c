@@ -180,7 +180,7 @@ void job_free(struct job *job)
     for (unsigned i = 0; i < job->members; i++) {
         member_free(job->member[i]);
     }
-    ticket_free(job->asked); /* of a daemon that ends in mid-job */
+    ticket_free(job->asked);
     ticket_free(job->verify);
     job_drop_failure(job->failure);
     free(job->tensor);

@@ -434,7 +434,7 @@ void switch_drop(struct job *job, const struct error *error); /* the job is over
 
 /* ticket.c */
 struct ticket *ticket_create(uint64_t number);
-void ticket_free(struct ticket *ticket); /* nobody is answered; NULL is fine */
+void ticket_free(struct ticket *ticket); /* without an answer */
 /* Acts with `outcome`, filling in ticket, status and error, and frees the ticket, if there is one.
  * error NULL: it was done. */
 void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,

@@ -468,7 +468,11 @@ static void remember(struct job *job, const struct plan *plan)
     store->policies++;
     job->change[(plan->change.version - 1) % POLICY_CHANGES] = plan->change;
     for (uint32_t t = 0; t < job->tensors; t++) {
-        job->tensor[t].store->split = 0; /* the buckets are new ones */
+        job->tensor[t].store->split = 0; /* the buckets are new ones, */
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        free(job->member[i]->copied); /* and so are the rounds */
+        job->member[i]->copied = NULL;
     }
 }
 

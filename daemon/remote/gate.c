@@ -97,10 +97,8 @@ static enum adtopk_status gate_guard(
     if (status != ADTOPK_OK) {
         return status;
     }
-    gate->zap = (struct zap){.allow = &gate->allow,
-        .tokens = &gate->tokens,
-        .refusals = &gate->refusals,
-        .final = true};
+    gate->zap = (struct zap){
+        .allow = &gate->allow, .tokens = &gate->tokens, .refusals = &gate->refusals, .final = true};
     return gate_protect(gate, config->pair) && zap_open(&gate->zap, gate->zmq)
                ? ADTOPK_OK
                : gate_failed("keys", config->listen, err);

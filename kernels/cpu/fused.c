@@ -7,8 +7,8 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/select.h"
 
-/* Up to this size the tensor is still in the cache when the plain selection reads it. */
-enum { SMALL_TENSOR = 16384 };
+/* Up to this size the tensor stays in the cache, and is selected from as one row. */
+enum { SMALL_TENSOR = 1 << 16 };
 /* A selection denser than one in this many has no small set of candidates. */
 enum { DENSE_SELECTION = 8 };
 
@@ -29,10 +29,10 @@ static enum fused_mode fused_mode(const struct view *view, uint64_t k, bool per_
     if (view->stride != 1 || k > span / DENSE_SELECTION) {
         return FUSED_AFTER;
     }
-    if (per_fibre) {
+    if (per_fibre || span <= SMALL_TENSOR) {
         return span >= ROWS_SHORTEST ? FUSED_ROWS : FUSED_AFTER;
     }
-    return span > SMALL_TENSOR ? FUSED_BRACKET : FUSED_AFTER;
+    return FUSED_BRACKET;
 }
 
 /* Entries of one range's list of candidates. */
@@ -40,7 +40,7 @@ static size_t fused_capacity(const struct view *view, uint64_t k, bool per_fibre
 {
     switch (fused_mode(view, k, per_fibre)) {
     case FUSED_BRACKET: return bracket_capacity(view_size(view), k, ranges);
-    case FUSED_ROWS: return rows_capacity(view->length, k);
+    case FUSED_ROWS: return rows_capacity(per_fibre ? view->length : view_size(view), k);
     default: return 0;
     }
 }
@@ -80,6 +80,9 @@ void fused_start(struct fused *pass, const double sums[2])
     assert(pass->k == 0 || view_size(&pass->view) <= VIEW_MAX_ELEMENTS);
     pass->ops = pass->ops != NULL ? pass->ops : chunk_best();
     pass->mode = fused_mode(&pass->view, pass->k, pass->per_fibre);
+    if (pass->mode == FUSED_ROWS && !pass->per_fibre) {
+        pass->view = (struct view){.fibres = 1, .length = view_size(&pass->view), .stride = 1};
+    }
     pass->least = 0;
     fused_place(pass);
     progress_start(pass->progress, pass->stamp, sums);

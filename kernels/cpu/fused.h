@@ -38,8 +38,8 @@ enum fused_mode {
 
 struct fused {
     /* What the caller sets; all pointers stay the caller's and valid until fused_finish(). */
-    float *residual; /* view_size(view) elements, tensor memory */
-    struct view view;
+    float *residual;  /* view_size(view) elements, tensor memory */
+    struct view view; /* a small global selection is made as one row: then this changes */
     uint64_t k; /* entries to select, of the tensor or of every fibre; 0: none, out may be NULL */
     bool per_fibre; /* select_fibres() instead of select_top() */
     bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */

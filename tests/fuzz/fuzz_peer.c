@@ -40,7 +40,10 @@ enum record {
     HOLD, /* computes wait, or are done */
     RESTART_CORE,
     RESTART_PEER,
-    SAY_COPY, /* the core's last copy with changes */
+    SAY_COPY,   /* the core's last copy with changes */
+    SAY_POLICY, /* of a change of the policy: asks, proposes, answers, ends */
+    ASK_POLICY, /* an operator of the core's node changes it, */
+    ASK_VERIFY, /* or verifies the ledgers */
     RECORDS
 };
 
@@ -97,14 +100,96 @@ static void say_prepare(struct host *host, const uint8_t *bytes, size_t size)
     host_send_message(host, &message);
 }
 
-/* Bytes: view, steps, operations (differences), fresh, splits, then delivered rounds. */
+static const char *const changes[] = {
+    "{\"scope\":\"rank\",\"sparsifier\":\"adtopk\"}",
+    "{\"scope\":\"node\",\"sparsifier\":\"dense\",\"bucket_bytes\":1}",
+    "{\"bucket_bytes\":100000}",
+    "{\"values\":\"bf16\",\"rules\":[{\"match\":\"*t\",\"sparsifier\":\"topk\"}]}",
+    "{\"scope\":\"rank\",\"rules\":[{\"match\":\"*\",\"sparsifier\":\"dense\"}]}",
+    "{\"density\":2}",
+    "",
+    "{\"rules\":[{\"match\":\"fc*\",\"dense_values\":\"bf16\",\"density\":0.3}]}",
+};
+
+/* A byte: its lower half picks the document, its upper one differences of version and step. */
+static Adtopk__PeerPolicy policy_of_byte(const struct host *host, uint8_t byte)
+{
+    Adtopk__PeerPolicy policy = ADTOPK__PEER_POLICY__INIT;
+
+    policy.text = (char *)(uintptr_t)changes[byte % 8];
+    policy.version = host->policy_version + byte / 16 % 4;
+    policy.step = host->step + byte / 64;
+    policy.node = (byte & 8) != 0 ? PEER : host->node;
+    return policy;
+}
+
+/* Bytes: which message, the policy, attempt (a difference), status, version (a difference). */
+static void say_policy(struct host *host, const uint8_t *bytes, size_t size)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerPolicy policy = policy_of_byte(host, byte_at(bytes, size, 1));
+    Adtopk__PeerPolicy *said = byte_at(bytes, size, 0) < 128 ? &policy : NULL;
+    Adtopk__PeerPolicyAsk ask = ADTOPK__PEER_POLICY_ASK__INIT;
+    Adtopk__PeerPolicyPropose propose = ADTOPK__PEER_POLICY_PROPOSE__INIT;
+    Adtopk__PeerPolicyAnswer answer = ADTOPK__PEER_POLICY_ANSWER__INIT;
+    Adtopk__PeerPolicyEnd end = ADTOPK__PEER_POLICY_END__INIT;
+
+    ask.policy = propose.policy = said;
+    propose.attempt = answer.attempt = host->attempt + (uint32_t)change_at(bytes, size, 2);
+    answer.status = end.status = byte_at(bytes, size, 3);
+    answer.version = end.version = host->policy_version + (uint32_t)change_at(bytes, size, 4);
+    end.node = policy.node;
+    switch (byte_at(bytes, size, 0) % 4) {
+    case 0:
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK;
+        message.policy_ask = &ask;
+        break;
+    case 1:
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE;
+        message.policy_propose = &propose;
+        break;
+    case 2:
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER;
+        message.policy_answer = &answer;
+        break;
+    default:
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_END;
+        message.policy_end = &end;
+        break;
+    }
+    host_send_message(host, &message);
+}
+
+/* Requests that may be refused; nothing more is asked of them. */
+static void ask(struct host *host, enum record what, const uint8_t *bytes, size_t size)
+{
+    struct event event = {.type = EVENT_VERIFY};
+
+    if (what == ASK_POLICY) {
+        event.type = EVENT_POLICY;
+        event.policy.job = host->job;
+        event.policy.text = changes[byte_at(bytes, size, 0) % 8];
+        event.policy.merge = (byte_at(bytes, size, 0) & 8) != 0;
+        event.policy.if_version = UINT32_MAX;
+    } else {
+        event.verify.job = host->job;
+    }
+    host_event(host, event);
+}
+
+/* Bytes: view, steps, operations (differences), fresh and policy, splits, then delivered rounds.
+ * Of the fourth: a bit for fresh, two for the policy in force, and two for the one it holds for. */
 static void say_state(struct host *host, const uint8_t *bytes, size_t size)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
     uint32_t delivered[ROUNDS_MAX], split = byte_at(bytes, size, 4);
     uint64_t step = host->step + split / 16;
+    uint8_t more = byte_at(bytes, size, 3);
+    Adtopk__PeerPolicy policy = policy_of_byte(host, (uint8_t)(more * 2));
 
+    state.policy = (more & 6) != 0 ? &policy : NULL;
+    state.held = (more & 24) != 0 ? host->policy_version + more / 8 % 4 : 0;
     state.view = host->view + (uint32_t)change_at(bytes, size, 0);
     state.steps_done = host->step + change_at(bytes, size, 1);
     state.ops_done = host->operation + change_at(bytes, size, 2);
@@ -138,10 +223,12 @@ static void say_commit(struct host *host, const uint8_t *bytes, size_t size)
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
     Adtopk__PeerRound round[ROUNDS_MAX], *list[ROUNDS_MAX];
+    Adtopk__PeerPolicy policy = policy_of_byte(host, byte_at(bytes, size, 1));
 
     commit.view = host->view + (uint32_t)change_at(bytes, size, 0);
+    commit.policy = size > 1 && bytes[1] != 0 ? &policy : NULL;
     commit.delivered = list;
-    for (size_t i = 1; i + 1 < size && commit.n_delivered < ROUNDS_MAX; i += 2) {
+    for (size_t i = 2; i + 1 < size && commit.n_delivered < ROUNDS_MAX; i += 2) {
         list[commit.n_delivered] = &round[commit.n_delivered];
         round[commit.n_delivered++] = round_of(host, bytes[i], bytes[i + 1]);
     }
@@ -170,6 +257,7 @@ static void say_split(struct host *host, const uint8_t *bytes, size_t size)
 
     split.bucket = byte_at(bytes, size, 0);
     split.step = host->step + change_at(bytes, size, 1);
+    split.policy = host->policy_version + (uint32_t)change_at(bytes, size, 2);
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_SPLIT;
     message.split = &split;
     host_send_message(host, &message);
@@ -263,6 +351,10 @@ static void act(struct host *host, enum record what, const uint8_t *bytes, size_
         host_compute(host);
     } else if (what == SAY_COPY) {
         host_send_copy(host, bytes, size);
+    } else if (what == SAY_POLICY) {
+        say_policy(host, bytes, size);
+    } else if (what == ASK_POLICY || what == ASK_VERIFY) {
+        ask(host, what, bytes, size);
     } else if (what == RESTART_CORE) {
         host_restart_core(host);
     } else {

@@ -168,7 +168,11 @@ static void take_action(struct host *host, const struct action *action)
 {
     switch (action->type) {
     case ACTION_POLICY:
-    case ACTION_VERIFIED: break; /* nobody asked */
+    case ACTION_VERIFIED:
+        if ((action->status == ADTOPK_OK) != (action->error == NULL)) {
+            abort();
+        }
+        break;
     case ACTION_COMPUTE:
         if (host->held_count == 64) {
             abort();
@@ -383,35 +387,6 @@ void host_send_copy(struct host *host, const uint8_t *changes, size_t size)
 }
 
 /* Answers as a member of the same view would. */
-static void reflex(struct host *host, const Adtopk__PeerMessage *heard)
-{
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
-    Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
-
-    if (heard->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN &&
-        (host->reflexes & REFLEX_JOIN) != 0 && heard->join->reply) {
-        host_send_join(host, 0, false);
-    } else if (heard->kind_case == ADTOPK__PEER_MESSAGE__KIND_PREPARE &&
-               (host->reflexes & REFLEX_STATE) != 0) {
-        state.view = heard->prepare->view;
-        state.steps_done = host->step;
-        state.ops_done = host->operation;
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
-        message.state = &state;
-        host_send_message(host, &message);
-    } else if (heard->kind_case == ADTOPK__PEER_MESSAGE__KIND_STATE &&
-               (host->reflexes & REFLEX_COMMIT) != 0) {
-        commit.view = heard->state->view;
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_COMMIT;
-        message.commit = &commit;
-        host_send_message(host, &message);
-    } else if (heard->kind_case == ADTOPK__PEER_MESSAGE__KIND_FETCH &&
-               (host->reflexes & REFLEX_COPY) != 0) {
-        host_send_copy(host, NULL, 0);
-    }
-}
-
 static void hear(struct host *host, const Adtopk__PeerMessage *message)
 {
     if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN &&
@@ -424,7 +399,7 @@ static void hear(struct host *host, const Adtopk__PeerMessage *message)
     } else if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_STATE) {
         host->view = message->state->view;
     }
-    reflex(host, message);
+    host_reflex(host, message);
 }
 
 static void hear_frame(struct host *host, const struct buffer *buffer)

@@ -6,6 +6,7 @@
 #define ADTOPK_FUZZ_PEER_HOST_H
 
 #include "daemon/core/core.h"
+#include "daemon/core/policy.h"
 #include "peer.pb-c.h"
 
 #define PEER 1
@@ -35,7 +36,8 @@ enum {
     REFLEX_STATE = 2,  /* answers a prepare with a state */
     REFLEX_COMMIT = 4, /* answers a state with a commit */
     REFLEX_FRAME = 8,  /* answers a frame with the same as its own */
-    REFLEX_COPY = 16   /* answers a fetch with the copy it has */
+    REFLEX_COPY = 16,  /* answers a fetch with the copy it has */
+    REFLEX_POLICY = 32 /* takes part in changes of the policy */
 };
 
 struct host {
@@ -57,7 +59,11 @@ struct host {
     bool hold;
     unsigned reflexes;
     /* What the core said last. */
-    uint32_t view; /* in a prepare or state */
+    uint32_t view;            /* in a prepare or state */
+    uint32_t policy_version;  /* in force, as far as the peer knows */
+    uint32_t attempt;         /* of the last proposal */
+    Adtopk__PeerPolicy offer; /* of the last proposal; version 0: none is under way */
+    char offer_text[POLICY_TEXT_SIZE];
     uint64_t policy_hash;
     uint64_t tensor_hash[HOST_TENSORS];
     unsigned tensor_hashes;
@@ -86,6 +92,9 @@ void host_fill(struct host *host, uint32_t tensor, uint8_t seed);
 /** The daemon of the core, or the peer's, starts anew; memory stays. */
 void host_restart_core(struct host *host);
 void host_restart_peer(struct host *host);
+
+/** What the peer answers by itself to a message of the core's; host_pump() calls it. */
+void host_reflex(struct host *host, const Adtopk__PeerMessage *heard);
 
 /** Runs the computes that were held back. */
 void host_compute(struct host *host);

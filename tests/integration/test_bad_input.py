@@ -15,6 +15,7 @@ from cluster import die_with_parent
 from ranks import RankError
 from rawclient import RawClient
 from scene import SOON, STATUS, Scene, text, usage
+from service import wait_for
 
 NOBODY = 65534
 
@@ -118,10 +119,12 @@ class Disagreement(Scene):
                     self.assert_error(rank, "timeout", "rank 2")
 
     def test_missing_push(self):
-        job = self.joined([0, 1], text(push_timeout=0.5))
+        job = self.joined([0, 1], text(push_timeout=2))
         job.ranks[0].send("steps 1")
         job.ranks[1].do("push 0")
         self.assert_error(job.ranks[0], "timeout")
+        wait_for(lambda: any(one["name"] == self.name and one["state"] == "ended"
+                             for one in self.cluster.status(1)["jobs"]))
         job.ranks[1].send("push 1")
         self.assert_error(job.ranks[1], "timeout", "rank 1", "bias")
 

@@ -15,6 +15,7 @@
 /** Appends at most SUITE_MAX tests; returns their number. */
 size_t suite_forming(struct CMUnitTest *tests);
 size_t suite_failures(struct CMUnitTest *tests);
+size_t suite_switching(struct CMUnitTest *tests);
 size_t suite_planted(struct CMUnitTest *tests);
 
 #endif

@@ -165,6 +165,58 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     say(liar, peer, &message);
 }
 
+static Adtopk__PeerPolicy any_policy(struct liar *liar)
+{
+    static const char *const texts[] = {"", "{}", "{\"density\":7}", "{\"scope\":\"rank\"}",
+        "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"bucket_bytes\":1}", "%s%n"};
+    Adtopk__PeerPolicy policy = ADTOPK__PEER_POLICY__INIT;
+    struct world *world = liar->ghost.world;
+
+    policy.text = (char *)(uintptr_t)texts[world_random(world, 6)];
+    policy.version = (uint32_t)any(liar);
+    policy.step = any(liar);
+    policy.node = world_chance(world, 0.5) ? GHOST : (uint32_t)any(liar);
+    return policy;
+}
+
+/* As one who asks, coordinates or follows. */
+static void lie_policy(struct liar *liar, uint16_t peer)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerPolicyAsk ask = ADTOPK__PEER_POLICY_ASK__INIT;
+    Adtopk__PeerPolicyPropose propose = ADTOPK__PEER_POLICY_PROPOSE__INIT;
+    Adtopk__PeerPolicyAnswer reply = ADTOPK__PEER_POLICY_ANSWER__INIT;
+    Adtopk__PeerPolicyEnd end = ADTOPK__PEER_POLICY_END__INIT;
+    struct world *world = liar->ghost.world;
+    Adtopk__PeerPolicy policy = any_policy(liar);
+
+    ask.policy = propose.policy = world_chance(world, 0.9) ? &policy : NULL;
+    propose.attempt = reply.attempt = (uint32_t)any(liar);
+    reply.version = end.version = policy.version;
+    reply.status = end.status = (uint32_t)any(liar);
+    reply.text = end.text = policy.text;
+    end.node = policy.node;
+    switch (world_random(world, 4)) {
+    case 0:
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK;
+        message.policy_ask = &ask;
+        break;
+    case 1:
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE;
+        message.policy_propose = &propose;
+        break;
+    case 2:
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER;
+        message.policy_answer = &reply;
+        break;
+    default:
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_END;
+        message.policy_end = &end;
+        break;
+    }
+    say(liar, peer, &message);
+}
+
 static void lie_state(struct liar *liar, uint16_t peer)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
@@ -172,7 +224,10 @@ static void lie_state(struct liar *liar, uint16_t peer)
     uint32_t numbers[4] = {
         (uint32_t)any(liar), (uint32_t)any(liar), (uint32_t)any(liar), (uint32_t)any(liar)};
     uint64_t steps[4] = {any(liar), any(liar), any(liar), any(liar)};
+    Adtopk__PeerPolicy policy = any_policy(liar);
 
+    peer_state.policy = world_chance(liar->ghost.world, 0.5) ? &policy : NULL;
+    peer_state.held = (uint32_t)any(liar);
     peer_state.view = (uint32_t)any(liar);
     peer_state.steps_done = any(liar);
     peer_state.ops_done = any(liar);
@@ -196,7 +251,10 @@ static void lie_commit(struct liar *liar, uint16_t peer)
     Adtopk__PeerRound *rounds[1] = {&round};
     uint32_t bucket = (uint32_t)any(liar);
     uint64_t step = any(liar);
+    Adtopk__PeerPolicy policy = any_policy(liar);
 
+    commit.policy = world_chance(liar->ghost.world, 0.5) ? &policy : NULL;
+    commit.split_policy = (uint32_t)any(liar);
     round.number = any(liar);
     round.bucket = (uint32_t)any(liar);
     round.operation = world_chance(liar->ghost.world, 0.3);
@@ -229,6 +287,7 @@ static void lie_small(struct liar *liar, uint16_t peer, unsigned kind)
     fetch.round = world_chance(liar->ghost.world, 0.9) ? &round : NULL;
     split.step = any(liar);
     split.bucket = (uint32_t)any(liar);
+    split.policy = world_chance(liar->ghost.world, 0.5) ? 0 : (uint32_t)any(liar);
     leaving.steps_done = any(liar);
     fail.status = (uint32_t)any(liar);
     fail.text = (char *)(uintptr_t) "%s%n";
@@ -289,7 +348,7 @@ static void lie(struct liar *liar)
     uint8_t rubbish[64];
 
     liar->lies++;
-    switch (world_random(world, 12)) {
+    switch (world_random(world, 14)) {
     case 0:
         say_join(liar, peer, (uint32_t)any(liar), (uint32_t)world_random(world, 5), true);
         break;
@@ -305,6 +364,8 @@ static void lie(struct liar *liar)
         break;
     case 9:
     case 10: lie_frame(liar, peer); break;
+    case 11:
+    case 12: lie_policy(liar, peer); break;
     default:
         for (unsigned i = 0; i < sizeof(rubbish); i++) {
             rubbish[i] = (uint8_t)world_random(world, 256);
@@ -384,6 +445,7 @@ static void hear(
 /* Three nodes of one rank each; the ghost plays the third, and only job 0 has a rank there. */
 static struct world *world_with(struct liar *liar, uint64_t seed)
 {
+    double rate = liar->rate;
     struct scenario scenario = failure_scenario(POLICY);
     struct world *world;
 
@@ -394,6 +456,7 @@ static struct world *world_with(struct liar *liar, uint64_t seed)
     scenario.steps = 12;
     scenario.loss = seed % 3 == 0 ? 0.05 : 0;
     scenario.wait = seed % 2 == 0 ? 0.3 : 0;
+    scenario.operator_every_us = rate > 0 && seed % 4 < 2 ? 30000 : 0;
     world = world_create(&scenario);
     world->job[0].may_fail = world->job[0].forged = true;
     world->job[1].trainers = 2;

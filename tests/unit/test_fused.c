@@ -303,7 +303,9 @@ static void test_modes(void **state)
     } cases[] = {
         {{1, 100000, 1}, 1000, false, FUSED_BRACKET},
         {{1, 100000, 1}, 50000, false, FUSED_AFTER},
-        {{1, 4096, 1}, 40, false, FUSED_AFTER},
+        {{1, 4096, 1}, 40, false, FUSED_ROWS},
+        {{8, 512, 1}, 40, false, FUSED_ROWS},
+        {{1, 100, 1}, 5, false, FUSED_AFTER},
         {{100, 1000, 1}, 10, true, FUSED_ROWS},
         {{100, 1000, 10}, 10, true, FUSED_AFTER},
         {{100, 1000, 1}, 1000, false, FUSED_BRACKET},
@@ -328,7 +330,7 @@ static void test_modes(void **state)
 static void test_misled_sample(void **state)
 {
     (void)state;
-    enum { N = 65536, K = 4000 };
+    enum { N = 131072, K = 8000 };
     const struct view view = {.fibres = 1, .length = N, .stride = 1};
     float *residual = pattern_make(RANDOM, N);
     for (uint64_t i = 0; i < N; i++) {

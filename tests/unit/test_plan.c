@@ -328,6 +328,79 @@ static void test_layout(void **state)
     host_free(&host);
 }
 
+/* Tensors of one bucket travel alike, whatever rules they come under, and each is in one. */
+static void test_buckets_of_mixed_policies(void **state)
+{
+    static const char policy[] =
+        "{\"bucket_bytes\":9000,\"density\":0.05,\"rules\":["
+        "{\"match\":\"?a*\",\"values\":\"f32\"},{\"match\":\"?b*\",\"sparsifier\":\"dense\"},"
+        "{\"match\":\"?c*\",\"indices\":\"raw\",\"density\":0.02},"
+        "{\"match\":\"*d\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\"}]}";
+    struct tensor_spec spec[TENSORS_MAX];
+    struct tensor_info info[TENSORS_MAX];
+    struct host host;
+    char name[16];
+
+    (void)state;
+    for (unsigned t = 0; t < TENSORS_MAX; t++) {
+        (void)snprintf(name, sizeof(name), "t%c%u%s", 'a' + t % 4, t, t % 5 == 0 ? "d" : "");
+        spec[t] = spec_of(name, 2, (const uint64_t[]){20, 40});
+    }
+    host_init(&host, policy, spec, TENSORS_MAX);
+    for (unsigned t = 0; t < TENSORS_MAX; t++) {
+        unsigned alike = 0, bucket = 0;
+        info[t] = tensor_of(&host, t);
+        assert_true(info[t].bucket < job_of(&host).buckets);
+        assert_int_equal(strcmp(info[t].sparsifier, "dense") == 0, t % 4 == 1 || t % 5 == 0);
+        for (unsigned other = 0; other < t; other++) {
+            bool same = strcmp(info[t].collective, info[other].collective) == 0 &&
+                        strcmp(info[t].values, info[other].values) == 0 &&
+                        strcmp(info[t].indices, info[other].indices) == 0;
+            alike += same ? 1 : 0;
+            bucket += info[other].bucket == info[t].bucket ? 1 : 0;
+            assert_true(same || info[other].bucket != info[t].bucket);
+            assert_true(!same || info[other].bucket <= info[t].bucket); /* in their order */
+        }
+        assert_true(bucket <= 1); /* two of 3200 bytes fit, three do not */
+        assert_int_equal(bucket, alike % 2);
+    }
+    host_free(&host);
+}
+
+/* Where gradients and updates lie is the same under every policy: nothing moves in a change. */
+static void test_layout_of_ten_policies(void **state)
+{
+    static const char *const policies[] = {"{}", "{\"sparsifier\":\"dense\"}",
+        "{\"sparsifier\":\"topk\"}", "{\"density\":1}", "{\"density\":0.6}", "{\"density\":1e-6}",
+        "{\"scope\":\"rank\"}", "{\"values\":\"f32\"}", "{\"bucket_bytes\":1}",
+        "{\"rules\":[{\"match\":\"a\",\"sparsifier\":\"dense\"}]}"};
+    const uint64_t size[] = {30, 70};
+    struct tensor_spec spec[] = {
+        spec_of("a", 2, size), spec_of("b", 1, size), spec_of("c", 2, size), spec_of("d", 2, size)};
+    struct tensor_layout first[4], layout;
+    uint64_t place[2], first_place[2];
+
+    (void)state;
+    spec[2].forms = 1; /* list only */
+    spec[3].forms = 2; /* dense only */
+    for (unsigned p = 0; p < 10; p++) {
+        struct host host;
+        host_init(&host, policies[p], spec, 4);
+        assert_true(core_op_layout(host.core, SESSION, &place[0], &place[1]));
+        for (uint32_t t = 0; t < 4; t++) {
+            assert_true(core_tensor_layout(host.core, SESSION, t, &layout));
+            first[t] = p == 0 ? layout : first[t];
+            assert_int_equal(layout.gradient_offset, first[t].gradient_offset);
+            assert_int_equal(layout.update_offset, first[t].update_offset);
+        }
+        if (p == 0) {
+            memcpy(first_place, place, sizeof(place));
+        }
+        assert_memory_equal(place, first_place, sizeof(place));
+        host_free(&host);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,6 +408,8 @@ int main(void)
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_buckets),
         cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_buckets_of_mixed_policies),
+        cmocka_unit_test(test_layout_of_ten_policies),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

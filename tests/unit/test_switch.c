@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "lone_core.h"
+#include "proto/local.h"
 
 /* Trains until the change under way is done, and expects this version of it. */
 static void expect_change(struct lone_core *lone, uint64_t ticket, uint32_t version)
@@ -303,6 +304,46 @@ static void test_residuals_stay(void **state)
     lone_free(&lone);
 }
 
+/* The form in which the update of a tensor came that wants a list only, and its length. */
+static uint32_t form_of(const struct lone_core *lone, uint32_t tensor, uint64_t *count)
+{
+    const struct local_results *table = (const void *)lone->results;
+    const struct local_update *update =
+        (const void *)(lone->results + table->tensor[tensor].update_offset);
+
+    *count = update->count;
+    return update->forms;
+}
+
+/* A list of at most half the elements is a list; a longer one, and what travels dense, is not. */
+static void test_forms_of_updates(void **state)
+{
+    static const struct {
+        const char *policy;
+        uint32_t form;
+    } cases[] = {
+        {"{\"density\":0.05}", LOCAL_FORM_LIST},
+        {"{\"density\":0.4}", LOCAL_FORM_LIST},
+        {"{\"density\":0.9,\"values\":\"bf16\"}", LOCAL_FORM_DENSE},
+        {"{\"density\":0.05}", LOCAL_FORM_LIST},
+        {"{\"sparsifier\":\"dense\"}", LOCAL_FORM_DENSE},
+        {"{\"sparsifier\":\"topk\",\"scope\":\"rank\",\"density\":0.1}", LOCAL_FORM_LIST},
+    };
+    struct tensor_spec spec = lone_spec("list", 2, (const uint64_t[]){40, 50});
+    struct lone_core lone;
+
+    (void)state;
+    spec.forms = LOCAL_FORM_LIST;
+    lone_start(&lone, 2, "{" LONE_EXACT "}", &spec, 1);
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint64_t count;
+        change(&lone, cases[i].policy);
+        assert_int_equal(form_of(&lone, 0, &count), cases[i].form);
+        assert_true(cases[i].form == LOCAL_FORM_LIST ? count > 0 && count <= 1008 : count == 0);
+    }
+    lone_free(&lone);
+}
+
 /* What the ranks' residuals were, element by element, is the node's; and the other way round. */
 static void test_residuals_are_joined(void **state)
 {
@@ -438,7 +479,8 @@ static void test_no_memory_for_ranks(void **state)
     assert_int_equal(lone.policy.count, 1);
     assert_int_equal(lone.policy.ticket, 8);
     assert_int_equal(lone.policy.status, ADTOPK_ERR_MEMORY);
-    (void)snprintf(size, sizeof(size), "%llu bytes", 4ull * (640 + 48 + 192));
+    (void)snprintf(size, sizeof(size), "%llu bytes",
+        4ull * (640 + 48 + 192) + 3 * 64); /* each with a chunk's progress, in lines of 64 bytes */
     assert_non_null(strstr(lone.policy.error.text, "node 3"));
     if (strstr(lone.policy.error.text, size) == NULL) {
         fail_msg("\"%s\" does not say %s", lone.policy.error.text, size);
@@ -514,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_ranks_while_it_is_held),
         cmocka_unit_test(test_a_whole_step_while_it_is_held),
         cmocka_unit_test(test_residuals_stay),
+        cmocka_unit_test(test_forms_of_updates),
         cmocka_unit_test(test_residuals_are_joined),
         cmocka_unit_test(test_history),
         cmocka_unit_test(test_restart),
