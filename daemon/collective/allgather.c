@@ -51,6 +51,17 @@ static void sparse_release(struct sparse *list)
     free(list->value);
 }
 
+/* Where a node's share depends on its ranks, no list alone is too long, but all together may be
+ * longer than the update can get. The node that sent most is to blame. */
+static enum adtopk_status too_many(
+    struct exchange *exchange, unsigned most, uint64_t capacity, struct error *err)
+{
+    (void)error_set(err, ADTOPK_ERR_PROTOCOL,
+        "with the entries it sent there are more than the %llu that the ranks may select",
+        (unsigned long long)capacity);
+    return exchange_blame(exchange, most, err);
+}
+
 /* Folds the members' lists of tensor t: ((c0 + c1) + c2) + ... The sums go to `spare` and the
  * update by turns, so that the last one is where it belongs. */
 static enum adtopk_status fold(struct exchange *exchange, unsigned t,
@@ -60,6 +71,8 @@ static enum adtopk_status fold(struct exchange *exchange, unsigned t,
     struct exchange_tensor *tensor = &exchange->tensor[t];
     bool odd = exchange->members % 2 != 0;
     struct sparse *sum = odd ? spare : &tensor->update, *next = odd ? &tensor->update : spare;
+    uint64_t total = 0, longest = 0;
+    unsigned most = 0;
 
     sum->count = 0;
     for (unsigned m = 0; m < exchange->members; m++) {
@@ -70,6 +83,12 @@ static enum adtopk_status fold(struct exchange *exchange, unsigned t,
                 return exchange_blame(exchange, m, err);
             }
             list = received;
+            most = list->count >= longest ? m : most;
+            longest = list->count >= longest ? list->count : longest;
+        }
+        total += list->count;
+        if (total > tensor->update.capacity && tensor->update.capacity < tensor->numel) {
+            return too_many(exchange, most, tensor->update.capacity, err);
         }
         sparse_add(sum, list, next);
         sum = next;

@@ -87,11 +87,13 @@ bool core_policy_change(
 
 static void fill_verified(const struct tensor *tensor, struct tensor_info *info)
 {
+    const struct verified *verified = &tensor->verified;
+
     info->verified_step = tensor->verified_step;
-    (void)memcpy(info->verified_input, tensor->verified_input, sizeof(info->verified_input));
-    (void)memcpy(info->verified_applied, tensor->verified_applied, sizeof(info->verified_applied));
-    (void)memcpy(info->residual, tensor->sums, sizeof(info->residual));
-    info->residual_magnitude = tensor->magnitude;
+    (void)memcpy(info->verified_input, verified->input, sizeof(info->verified_input));
+    (void)memcpy(info->verified_applied, verified->applied, sizeof(info->verified_applied));
+    (void)memcpy(info->residual, verified->residual, sizeof(info->residual));
+    info->residual_magnitude = verified->magnitude;
 }
 
 bool core_tensor_info(

@@ -126,15 +126,21 @@ struct member {
     unsigned early;             /* frames of it that wait in job->early */
 };
 
+/* What a verification found: plain and sign-hashed sums of one moment. */
+struct verified {
+    double input[2];
+    double applied[2];
+    double residual[2];
+    double magnitude; /* of the residual */
+};
+
 struct tensor {
     struct tensor_spec spec;
     uint64_t numel;
     uint64_t hash;          /* of the description */
     uint64_t verified_step; /* UINT64_MAX: never */
-    double verified_input[2];
-    double verified_applied[2];
-    double sums[2]; /* of the residual, then */
-    double magnitude;
+    struct verified verified;
+    struct verified found; /* by a verification that may be running */
     struct tensor_layout layout;
     uint64_t list_capacity;      /* entries of an update; a longer one comes dense */
     struct store_tensor *store;  /* a compute of its round may be writing it */

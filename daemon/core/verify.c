@@ -31,6 +31,7 @@ static void verified(struct work *work)
 
     job->verifying = false;
     for (uint32_t t = 0; t < job->tensors; t++) {
+        job->tensor[t].verified = job->tensor[t].found; /* the next one must not show half done */
         job->tensor[t].verified_step = step_number(job);
     }
     ticket_answer(job, &job->verify,

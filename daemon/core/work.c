@@ -497,16 +497,16 @@ void work_verify(struct compute *compute)
 
     for (uint32_t t = 0; t < job->tensors; t++) {
         struct tensor *tensor = &job->tensor[t];
-        tensor->sums[0] = tensor->sums[1] = tensor->magnitude = 0;
+        struct verified *found = &tensor->found;
+        *found = (struct verified){.magnitude = 0};
         for (unsigned r = 0; r < (job->plan->tensor[t].by_rank ? job->ranks : 1); r++) {
             const float *residual = layout_residual(job, t, r);
-            ledger_sums(residual, tensor->numel, tensor->sums);
+            ledger_sums(residual, tensor->numel, found->residual);
             for (uint64_t i = 0; i < tensor->numel; i++) {
-                tensor->magnitude += fabs((double)residual[i]);
+                found->magnitude += fabs((double)residual[i]);
             }
         }
-        (void)memcpy(tensor->verified_input, tensor->store->input, sizeof(tensor->verified_input));
-        (void)memcpy(
-            tensor->verified_applied, tensor->store->applied, sizeof(tensor->verified_applied));
+        (void)memcpy(found->input, tensor->store->input, sizeof(found->input));
+        (void)memcpy(found->applied, tensor->store->applied, sizeof(found->applied));
     }
 }

@@ -445,11 +445,38 @@ static void test_wrong_data(void **state)
     group_free(&plain.group);
 }
 
+/* Each list is short enough for a member of many ranks, but all are too long for the update. */
+static void test_too_many_entries(void **state)
+{
+    static struct fixture fixture;
+    struct error err;
+
+    (void)state;
+    for (unsigned to = 0; to < MEMBERS; to++) {
+        unsigned greedy = (to + 1) % MEMBERS;
+        fixture_init(&fixture, &collective_allgather);
+        for (unsigned m = 0; m < MEMBERS; m++) {
+            fixture.tensor[m].shape.max_count = 12;
+            fixture.tensor[m].sent.count = m == greedy ? 12 : 4;
+            for (unsigned i = 0; i < NUMEL; i++) {
+                fixture.position[m][i] = m == greedy ? i : 15 + 4 * m + i;
+            }
+        }
+        group_produce(&fixture.group, 0);
+        assert_blamed(&fixture.group, 0, greedy, to);
+        fixture.tensor[to].update.capacity = 20; /* as many as there are */
+        assert_int_equal(judge(&fixture.group, 0, to, &err), ADTOPK_OK);
+        assert_int_equal(fixture.tensor[to].update.count, 20);
+        group_free(&fixture.group);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spoiled_frames),
         cmocka_unit_test(test_wrong_sections),
+        cmocka_unit_test(test_too_many_entries),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_plain_allreduce),
         cmocka_unit_test(test_barrier),

@@ -31,6 +31,7 @@ struct host {
     unsigned ready;
     unsigned steps_heard; /* ACTION_STEP of all ranks */
     unsigned closed;
+    unsigned changed, verified; /* requests of an operator that were done */
 };
 
 static const void *host_gradients(
@@ -65,6 +66,15 @@ static void *host_store(
     *existing = false;
     host->store[part] = calloc(1, size);
     return host->store[part];
+}
+
+static void host_drop_store(void *context, uint64_t job, unsigned part)
+{
+    struct host *host = context;
+
+    (void)job;
+    free(host->store[part]);
+    host->store[part] = NULL;
 }
 
 static void notify(void *context)
@@ -105,6 +115,8 @@ static void do_actions(struct host *host)
         host->ready += action.type == ACTION_READY ? 1 : 0;
         host->steps_heard += action.type == ACTION_STEP ? 1 : 0;
         host->closed += action.type == ACTION_CLOSED ? 1 : 0;
+        host->changed += action.type == ACTION_POLICY && action.status == ADTOPK_OK ? 1 : 0;
+        host->verified += action.type == ACTION_VERIFIED && action.status == ADTOPK_OK ? 1 : 0;
         if (action.type == ACTION_COMPUTE) {
             assert_true(workers_submit(host->workers, action.compute));
         }
@@ -134,9 +146,35 @@ static void join(struct host *host, const char *policy)
     assert_int_equal(host->ready, RANKS);
 }
 
-static void push_step(struct host *host, uint64_t step)
+/* An operator changes the policy and verifies in the middle of the step. */
+static void operate(struct host *host, uint64_t step)
+{
+    static const char *const texts[] = {"{\"scope\":\"rank\",\"bucket_bytes\":1}",
+        "{\"scope\":\"node\",\"sparsifier\":\"dense\"}",
+        "{\"sparsifier\":\"adtopk\",\"bucket_bytes\":30000}"};
+    struct event event = {.type = EVENT_VERIFY, .now_us = ++host->now_us};
+    struct job_info job;
+    struct error err;
+
+    assert_true(core_job_info(host->core, 0, &job));
+    event.verify.job = job.id;
+    event.verify.ticket = 1;
+    (void)core_event(host->core, &event, &err); /* or the last one is still under way */
+    event = (struct event){.type = EVENT_POLICY, .now_us = host->now_us};
+    event.policy.job = job.id;
+    event.policy.ticket = 2;
+    event.policy.text = texts[step / 3 % 3];
+    event.policy.merge = true;
+    event.policy.if_version = UINT32_MAX;
+    (void)core_event(host->core, &event, &err);
+}
+
+static void push_step(struct host *host, uint64_t step, bool changes)
 {
     for (unsigned t = 0; t < TENSORS; t++) {
+        if (changes) {
+            operate(host, step);
+        }
         for (unsigned r = 0; r < RANKS; r++) {
             struct event event = {.type = EVENT_RANK_PUSH, .session = r + 1};
             struct tensor_layout layout;
@@ -180,7 +218,7 @@ static void check_sum(const struct host *host, uint64_t step)
     }
 }
 
-static void run(const char *policy, bool check)
+static void run(const char *policy, bool check, bool changes)
 {
     struct host host = {0};
     struct error err;
@@ -197,7 +235,7 @@ static void run(const char *policy, bool check)
             .gradients = host_gradients,
             .results = host_results,
             .store = host_store,
-            .drop_store = lone_drop_store,
+            .drop_store = host_drop_store,
             .release_session = lone_release_session,
             .release_job = lone_release_job},
         .transmit = lone_transmit,
@@ -209,11 +247,12 @@ static void run(const char *policy, bool check)
     assert_non_null(host.workers);
     join(&host, policy);
     for (uint64_t step = 0; step < STEPS; step++) {
-        push_step(&host, step);
+        push_step(&host, step, changes);
         if (check) {
             check_sum(&host, step);
         }
     }
+    assert_true(!changes || (host.changed >= STEPS / 4 && host.verified >= STEPS / 4));
     for (unsigned r = 0; r < RANKS; r++) {
         raise_event(&host, (struct event){.type = EVENT_RANK_LEAVE, .session = r + 1});
     }
@@ -232,19 +271,25 @@ static void run(const char *policy, bool check)
 static void test_dense(void **state)
 {
     (void)state;
-    run("{\"sparsifier\":\"dense\",\"reduce\":\"sum\",\"bucket_bytes\":1}", true);
+    run("{\"sparsifier\":\"dense\",\"reduce\":\"sum\",\"bucket_bytes\":1}", true, false);
 }
 
 static void test_sparse(void **state)
 {
     (void)state;
-    run("{\"density\":0.05,\"bucket_bytes\":30000}", false);
+    run("{\"density\":0.05,\"bucket_bytes\":30000}", false, false);
 }
 
 static void test_sparse_by_rank(void **state)
 {
     (void)state;
-    run("{\"density\":0.05,\"scope\":\"rank\",\"bucket_bytes\":1}", false);
+    run("{\"density\":0.05,\"scope\":\"rank\",\"bucket_bytes\":1}", false, false);
+}
+
+static void test_changes(void **state)
+{
+    (void)state;
+    run("{\"density\":0.05,\"bucket_bytes\":30000}", false, true);
 }
 
 int main(void)
@@ -253,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_dense),
         cmocka_unit_test(test_sparse),
         cmocka_unit_test(test_sparse_by_rank),
+        cmocka_unit_test(test_changes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
