@@ -263,9 +263,6 @@ static enum adtopk_status note_policy(
     if (policy == NULL || policy->version <= job->plan->change.version) {
         return ADTOPK_OK;
     }
-    if (strlen(policy->text) >= POLICY_TEXT_SIZE) {
-        return ADTOPK_ERR_PROTOCOL;
-    }
     member->newer = calloc(1, sizeof(*member->newer));
     if (member->newer == NULL) {
         return ADTOPK_ERR_MEMORY;
@@ -299,7 +296,8 @@ static enum adtopk_status note_state(struct member *member, const Adtopk__PeerSt
 
 static bool state_is_valid(const struct job *job, const Adtopk__PeerState *state)
 {
-    bool valid = state->n_delivered <= job->plan->rounds;
+    bool valid = state->n_delivered <= job->plan->rounds &&
+                 (state->policy == NULL || strlen(state->policy->text) < POLICY_TEXT_SIZE);
 
     for (size_t i = 0; valid && i < state->n_delivered; i++) {
         valid = state->delivered[i] < job->plan->rounds;
@@ -316,7 +314,8 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
         return; /* the answer to a proposal that is over */
     }
     if (!state_is_valid(job, state)) {
-        view_fail(job, ADTOPK_ERR_PROTOCOL, "node %u answered with rounds that do not exist", from);
+        view_fail(job, ADTOPK_ERR_PROTOCOL,
+            "node %u answered with rounds or a policy that cannot be", from);
         return;
     }
     if (state->view > job->proposed) {
