@@ -297,7 +297,8 @@ static enum adtopk_status note_state(struct member *member, const Adtopk__PeerSt
 static bool state_is_valid(const struct job *job, const Adtopk__PeerState *state)
 {
     bool valid = state->n_delivered <= job->plan->rounds &&
-                 (state->policy == NULL || strlen(state->policy->text) < POLICY_TEXT_SIZE);
+                 (state->policy == NULL || (strlen(state->policy->text) < POLICY_TEXT_SIZE &&
+                                               state->policy->version < UINT32_MAX));
 
     for (size_t i = 0; valid && i < state->n_delivered; i++) {
         valid = state->delivered[i] < job->plan->rounds;

@@ -106,7 +106,7 @@ static enum adtopk_status decode_list(
     bool wants_dense = (job->tensor[t].spec.forms & LOCAL_FORM_DENSE) != 0;
 
     if (update->index_offset == 0 || size % (2 * sizeof(uint32_t)) != 0 ||
-        count > update->capacity) {
+        count > update->capacity || count > plan_update_count(job, job->plan, t)) {
         return bad_copy(job, t, err);
     }
     (void)memcpy(index, bytes, count * sizeof(*index));
@@ -127,6 +127,13 @@ static enum adtopk_status decode_list(
     return ADTOPK_OK;
 }
 
+/* Whether memory is reserved for the dense form under this plan. */
+static bool may_be_dense(const struct job *job, uint32_t t)
+{
+    return job->plan->tensor[t].dense || job->tensor[t].spec.forms != LOCAL_FORM_LIST ||
+           plan_update_count(job, job->plan, t) > job->tensor[t].list_capacity;
+}
+
 static enum adtopk_status decode_tensor(
     struct job *job, uint32_t t, struct payload_reader *reader, struct error *err)
 {
@@ -145,7 +152,7 @@ static enum adtopk_status decode_tensor(
             return err->code;
         }
     } else {
-        if (size != 1 + dense || bytes[0] != LOCAL_FORM_DENSE) {
+        if (size != 1 + dense || bytes[0] != LOCAL_FORM_DENSE || !may_be_dense(job, t)) {
             return bad_copy(job, t, err);
         }
         (void)memcpy(result_at(job, update->dense_offset), bytes + 1, dense);

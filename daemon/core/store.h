@@ -5,8 +5,9 @@
  * record a tensor, and a residual for each; the second, while a tensor is by rank, has the
  * residuals of the local ranks but the first, whose residual is the one in the first part. Every
  * field is written by the core or by a compute it started, and between computes the block describes
- * a state from which the step can be repeated: see tensor_stage. (A crash in the middle of a pass
- * over a residual would need a journal of it, which there is none of yet.)
+ * a state from which the step can be repeated: see tensor_stage. A pass that adds gradients is
+ * journalled (kernels/cpu/journal.h) and may be cut short anywhere. Settling, and joining the
+ * residuals of ranks, may not yet: they must not end within a tensor.
  */
 #ifndef ADTOPK_STORE_H
 #define ADTOPK_STORE_H

@@ -210,6 +210,10 @@ static enum adtopk_status check_ask(
         return error_set(err, ADTOPK_ERR_STATE,
             "another change of the policy of job '%s' is under way", job->key.name);
     }
+    if (policy->version == UINT32_MAX - 1) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "the policy of job '%s' cannot change any more", job->key.name);
+    }
     if (policy->version != job->plan->change.version) {
         return error_set(err, ADTOPK_ERR_STATE,
             "the policy of job '%s' has version %u by now, not %u", job->key.name,
@@ -385,7 +389,8 @@ void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyProp
         job->core->bad_messages++;
         return;
     }
-    if (policy->version != job->plan->change.version + 1 || policy->step <= step_number(job)) {
+    if (policy->version != job->plan->change.version + 1 || policy->step <= step_number(job) ||
+        policy->step > step_number(job) + 3) {
         (void)error_set(&error, ADTOPK_ERR_PROTOCOL,
             "version %u of the policy from step %llu cannot follow version %u at step %llu",
             policy->version, (unsigned long long)policy->step, job->plan->change.version,
