@@ -104,8 +104,9 @@ enum adtopk_status policytext_read(
     }
     stream = fopen(argument[0], "re");
     if (stream == NULL) {
-        return error_set(
-            err, ADTOPK_ERR_SYSTEM, "cannot open %.100s: %s", argument[0], strerror(errno));
+        return error_set(err, ADTOPK_ERR_SYSTEM,
+            "cannot open %.80s: %s; a policy is a file, - or KEY=VALUE...", argument[0],
+            strerror(errno));
     }
     status = read_stream(stream, argument[0], text, err);
     (void)fclose(stream);
