@@ -39,6 +39,27 @@ static const void **gradients_of(const struct job *job, uint32_t t)
     return gradient;
 }
 
+/* What the pass selects this turn. */
+static void choose_selection(
+    const struct job *job, uint32_t t, unsigned rank, struct fused *fused, struct sparse *out)
+{
+    const struct tensor *tensor = &job->tensor[t];
+    const struct planned *planned = &job->plan->tensor[t];
+    const struct tensor_shape *shape = &tensor->spec.shape;
+    const struct sparsifier_params *params = &planned->policy.params;
+    const struct sparsifier_ops *ops = planned->policy.sparsifier;
+    uint64_t turn = tensor->store->turn;
+    uint64_t per_fibre = ops->per_fibre(shape, params, turn);
+
+    fused->out = out;
+    fused->view = ops->view(shape, params, turn);
+    fused->per_fibre = per_fibre > 0;
+    fused->k = per_fibre > 0 ? per_fibre : ops->count(shape, params, turn);
+    if (planned->hints != NULL && per_fibre > 0 && fused->view.fibres <= planned->fibres) {
+        fused->hints = planned->hints + rank * planned->fibres;
+    }
+}
+
 /* One pass over one residual: the gradients are added (or withdrawn), and with `out` the largest
  * entries selected. A pass that was made before adds nothing again and selects the same. */
 static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
@@ -46,20 +67,11 @@ static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
 {
     const struct job *job = work->job;
     const struct tensor *tensor = &job->tensor[t];
-    const struct planned *planned = &job->plan->tensor[t];
-    const struct tensor_shape *shape = &tensor->spec.shape;
-    const struct sparsifier_params *params = &planned->policy.params;
-    const struct sparsifier_ops *ops = planned->policy.sparsifier;
-    uint64_t turn = tensor->store->turn;
-    uint64_t per_fibre = out != NULL ? ops->per_fibre(shape, params, turn) : 0;
+    struct journal *journal =
+        job->core->config.threads > 0 ? &job->journal[work->compute.thread] : NULL;
     struct fused fused = {
         .residual = layout_residual(job, t, rank),
-        .view = out != NULL ? ops->view(shape, params, turn)
-                            : (struct view){.fibres = 1, .length = tensor->numel, .stride = 1},
-        .k = out == NULL     ? 0
-             : per_fibre > 0 ? per_fibre
-                             : ops->count(shape, params, turn),
-        .per_fibre = per_fibre > 0,
+        .view = {.fibres = 1, .length = tensor->numel, .stride = 1},
         .withdraw = withdraw,
         .gradients = gradients,
         .count = count,
@@ -67,14 +79,12 @@ static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
         .id = layout_number(t, rank),
         .stamp = 2 * job->store->steps_done + (withdraw ? 2 : 1),
         .progress = layout_progress(job, t, rank),
-        .out = out,
         .ranges = 1,
     };
     size_t size;
-    uint64_t nonfinite;
 
-    if (planned->hints != NULL && per_fibre > 0 && fused.view.fibres <= planned->fibres) {
-        fused.hints = planned->hints + rank * planned->fibres;
+    if (out != NULL) {
+        choose_selection(job, t, rank, &fused, out);
     }
     size = fused_scratch(&fused.view, fused.k, fused.per_fibre, 1);
     fused.scratch = aligned_alloc(64, (size + 63) / 64 * 64);
@@ -82,13 +92,11 @@ static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
         return ADTOPK_ERR_MEMORY;
     }
     fused_start(&fused, tensor->store->input);
-    fused_range(
-        &fused, 0, job->core->config.threads > 0 ? &job->journal[work->compute.thread] : NULL);
-    nonfinite = fused_finish(&fused, tensor->store->input);
-    free(fused.scratch);
-    if (!withdraw && nonfinite > 0) {
+    fused_range(&fused, 0, journal);
+    if (fused_finish(&fused, tensor->store->input) > 0 && !withdraw) {
         tensor->store->nonfinite = 1;
     }
+    free(fused.scratch);
     return ADTOPK_OK;
 }
 
