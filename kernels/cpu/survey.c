@@ -55,9 +55,9 @@ static struct stats survey_list_stats(const struct survey *survey, uint32_t leas
     return total;
 }
 
-static void survey_describe(struct survey *survey, uint64_t n, const struct stats *stats)
+struct survey_stats survey_describe(uint64_t n, const struct stats *stats)
 {
-    survey->stats = (struct survey_stats){.n = n,
+    return (struct survey_stats){.n = n,
         .zeros = n - stats->count,
         .sum = stats->sum,
         .sum_abs = stats->sum_abs,
@@ -73,11 +73,11 @@ void survey_read(
     *survey = (struct survey){.x = x,
         .stats = {.n = n},
         .ops = ops != NULL ? ops : stats_best(),
-        .complete = UINT32_MAX,
+        .complete = SURVEY_NOTHING,
         .scratch = scratch};
     assert(n <= VIEW_MAX_ELEMENTS);
     const struct stats stats = survey_read_stats(survey, 1);
-    survey_describe(survey, n, &stats);
+    survey->stats = survey_describe(n, &stats);
 }
 
 float survey_threshold(double threshold, bool strict)

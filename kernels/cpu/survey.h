@@ -20,6 +20,7 @@
 
 #include "kernels/cpu/sparse.h"
 
+struct stats;
 struct stats_ops;
 
 /* Of all elements. Logarithms and minimum: of those that are not zero. */
@@ -42,6 +43,9 @@ struct survey_tail {
     double sum_log;
     float least; /* smallest magnitude among them; 0 if there are none */
 };
+
+/* No key reaches it: there are no candidates. */
+#define SURVEY_NOTHING UINT32_MAX
 
 struct survey {
     const float *x; /* n elements in memory order: rules may look at single ones */
@@ -80,5 +84,8 @@ void survey_take(struct survey *survey, float threshold, uint64_t most, struct s
 
 /** The k largest magnitudes, exact, as select_top(). out: capacity at least k. */
 void survey_top(struct survey *survey, uint64_t k, struct sparse *out);
+
+/** For the fused pass: the statistics of n elements. */
+struct survey_stats survey_describe(uint64_t n, const struct stats *stats);
 
 #endif
