@@ -120,7 +120,17 @@ static unsigned plain_count(const float *x, unsigned length, uint32_t least)
 static const struct stats_ops stats_plain = {
     .name = "plain", .supported = plain_supported, .add = plain_add, .count = plain_count};
 
-const struct stats_ops *const stats_table[] = {&stats_plain, NULL};
+#ifdef __x86_64__
+extern const struct stats_ops stats_avx2;
+#endif
+
+const struct stats_ops *const stats_table[] = {
+    &stats_plain,
+#ifdef __x86_64__
+    &stats_avx2,
+#endif
+    NULL,
+};
 
 const struct stats_ops *stats_best(void)
 {
