@@ -122,12 +122,14 @@ static const struct stats_ops stats_plain = {
 
 #ifdef __x86_64__
 extern const struct stats_ops stats_avx2;
+extern const struct stats_ops stats_avx512;
 #endif
 
 const struct stats_ops *const stats_table[] = {
     &stats_plain,
 #ifdef __x86_64__
     &stats_avx2,
+    &stats_avx512,
 #endif
     NULL,
 };

@@ -74,42 +74,58 @@ AVX2 static inline uint32_t avx2_sum(__m256i x)
     return (uint32_t)_mm_cvtsi128_si32(s);
 }
 
-/* Keys in their lanes: how many reach the bound, the largest and the smallest of those. */
-struct avx2_keys {
-    __m256i count; /* counts down */
-    __m256i most;
-    __m256i least;
-};
+/* Half of the lanes at a time: the registers do not hold more. */
+AVX2 static inline void avx2_sums(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+{
+    const __m128i magnitude = _mm_set1_epi32(0x7fffffff);
+    const __m128i below = _mm_set1_epi32((int)least - 1);
+    for (unsigned first = 0; first < STATS_LANES; first += 4) {
+        struct avx2_half half = avx2_load(lanes, first);
+        for (unsigned i = first; i < length; i += STATS_LANES) {
+            const __m128 v = _mm_loadu_ps(x + i);
+            const __m128i key = _mm_and_si128(_mm_castps_si128(v), magnitude);
+            const __m128i reached = _mm_cmpgt_epi32(key, below);
+            avx2_add4(&half, _mm_and_ps(v, _mm_castsi128_ps(reached)));
+        }
+        avx2_store(lanes, first, &half);
+    }
+}
 
-AVX2 static void avx2_add(
+/* How many reach the bound, the largest and the smallest of them. */
+AVX2 static inline void avx2_keys(
     struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     const __m256i below = _mm256_set1_epi32((int)least - 1);
+    const __m256i bound = _mm256_set1_epi32((int)least);
     const __m256i all = _mm256_set1_epi32(-1);
-    struct avx2_half low = avx2_load(lanes, 0);
-    struct avx2_half high = avx2_load(lanes, 4);
-    struct avx2_keys keys = {
-        .count = _mm256_setzero_si256(), .most = _mm256_setzero_si256(), .least = all};
+    __m256i count = _mm256_setzero_si256(); /* counts down */
+    __m256i most = _mm256_setzero_si256();
+    __m256i margin = all; /* between the bound and the smallest key */
     for (unsigned i = 0; i < length; i += STATS_LANES) {
-        const __m256 v = _mm256_loadu_ps(x + i);
-        const __m256i key = _mm256_and_si256(_mm256_castps_si256(v), magnitude);
-        const __m256i reached = _mm256_cmpgt_epi32(key, below);
-        const __m256 kept = _mm256_and_ps(v, _mm256_castsi256_ps(reached));
-        keys.count = _mm256_add_epi32(keys.count, reached);
-        keys.most = _mm256_max_epu32(keys.most, _mm256_and_si256(key, reached));
-        keys.least =
-            _mm256_min_epu32(keys.least, _mm256_or_si256(key, _mm256_xor_si256(reached, all)));
-        avx2_add4(&low, _mm256_castps256_ps128(kept));
-        avx2_add4(&high, _mm256_extractf128_ps(kept, 1));
+        const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x + i));
+        const __m256i key = _mm256_and_si256(bits, magnitude);
+        count = _mm256_add_epi32(count, _mm256_cmpgt_epi32(key, below));
+        most = _mm256_max_epu32(most, key);
+        /* Keys below the bound wrap around and are large. */
+        margin = _mm256_min_epu32(margin, _mm256_sub_epi32(key, bound));
     }
-    avx2_store(lanes, 0, &low);
-    avx2_store(lanes, 4, &high);
-    const uint32_t most = avx2_max(keys.most);
-    const uint32_t smallest = ~avx2_max(_mm256_xor_si256(keys.least, all));
-    lanes->count += 0u - avx2_sum(keys.count);
-    lanes->most = most > lanes->most ? most : lanes->most;
-    lanes->least = smallest < lanes->least ? smallest : lanes->least;
+    const uint32_t reached = 0u - avx2_sum(count);
+    if (reached > 0) {
+        const uint32_t largest = avx2_max(most);
+        const uint32_t smallest = least + ~avx2_max(_mm256_xor_si256(margin, all));
+        lanes->count += reached;
+        lanes->most = largest > lanes->most ? largest : lanes->most;
+        lanes->least = smallest < lanes->least ? smallest : lanes->least;
+    }
+}
+
+AVX2 static void avx2_add(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+{
+    avx2_sums(lanes, x, length, least);
+    avx2_keys(lanes, x, length, least);
 }
 
 AVX2 static unsigned avx2_count(const float *x, unsigned length, uint32_t least)
