@@ -424,6 +424,8 @@ enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the s
 void plan_take_splits(struct job *job);
 /* Most entries of an update that does not travel dense. */
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
+/* What the tensor's turn selects from, and how its contribution looks to a decoder. */
+struct sparsifier_choice plan_choice(const struct job *job, uint32_t tensor);
 struct payload_shape plan_shape(const struct job *job, uint32_t tensor);
 
 /* switch.c: from one policy to another */

@@ -10,9 +10,6 @@
 #include "daemon/core/combination.h"
 #include "daemon/core/model.h"
 
-/* The period after which a sparsifier's counts repeat: interleaving alternates. */
-#define TURN_PERIOD 2u
-
 /* Shorter fibres get no hints: they would be more than 1 % of the residual. */
 #define HINTED_LENGTH 128u
 
@@ -77,19 +74,35 @@ uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint3
     return count < numel ? count : numel;
 }
 
+/* What one of the tensor's turns selects from. */
+static struct sparsifier_choice choice_of(const struct tensor *tensor,
+    const struct tensor_policy *policy, const struct sparsifier_agreed *agreed, uint64_t turn)
+{
+    struct sparsifier_turn this = {
+        .shape = &tensor->spec.shape, .params = &policy->params, .agreed = agreed, .turn = turn};
+    struct sparsifier_choice choice;
+
+    policy->sparsifier->choose(&this, &choice);
+    return choice;
+}
+
+struct sparsifier_choice plan_choice(const struct job *job, uint32_t t)
+{
+    const struct tensor *tensor = &job->tensor[t];
+    struct sparsifier_agreed agreed = {.real = {0}};
+
+    return choice_of(tensor, &job->plan->tensor[t].policy, &agreed, tensor->store->turn);
+}
+
 struct payload_shape plan_shape(const struct job *job, uint32_t t)
 {
     const struct planned *planned = &job->plan->tensor[t];
-    const struct sparsifier_params *params = &planned->policy.params;
-    const struct sparsifier_ops *ops = planned->policy.sparsifier;
-    const struct tensor *tensor = &job->tensor[t];
-    const struct tensor_shape *shape = &tensor->spec.shape;
-    uint64_t turn = tensor->store->turn;
+    struct sparsifier_choice choice = plan_choice(job, t);
 
     return (struct payload_shape){
-        .view = ops->view(shape, params, turn),
-        .per_fibre = planned->by_rank ? 0 : ops->per_fibre(shape, params, turn),
-        .max_count = contribution_count(job, planned, tensor->numel),
+        .view = choice.view,
+        .per_fibre = planned->by_rank ? 0 : choice.per_fibre,
+        .max_count = contribution_count(job, planned, job->tensor[t].numel),
     };
 }
 
@@ -97,22 +110,17 @@ struct payload_shape plan_shape(const struct job *job, uint32_t t)
 static void choose(const struct tensor *tensor, struct planned *planned)
 {
     const struct tensor_policy *policy = &planned->policy;
-    const struct sparsifier_params *params = &policy->params;
-    const struct sparsifier_ops *ops = policy->sparsifier;
-    const struct tensor_shape *shape = &tensor->spec.shape;
+    const struct sparsifier_agreed agreed = {.real = {0}};
     size_t dense = payload_dense_size(tensor->numel, policy->dense_values);
     size_t sparse = 0;
 
-    for (uint64_t turn = 0; turn < TURN_PERIOD; turn++) {
-        uint64_t count = ops->count(shape, params, turn);
+    for (uint64_t turn = 0; turn < sparsifier_period(&policy->params); turn++) {
+        struct sparsifier_choice choice = choice_of(tensor, policy, &agreed, turn);
         struct payload_shape payload = {
-            .view = ops->view(shape, params, turn),
-            .per_fibre = ops->per_fibre(shape, params, turn),
-            .max_count = count,
-        };
-        size_t size = payload_list_bound(&payload, count, policy->values);
+            .view = choice.view, .per_fibre = choice.per_fibre, .max_count = choice.count};
+        size_t size = payload_list_bound(&payload, choice.count, policy->values);
         sparse = size > sparse ? size : sparse;
-        planned->count = count > planned->count ? count : planned->count;
+        planned->count = choice.count > planned->count ? choice.count : planned->count;
     }
     planned->dense = planned->count == 0 || sparse >= dense;
     planned->by_rank = !planned->dense && policy->scope == SCOPE_RANK;
@@ -129,17 +137,17 @@ static enum adtopk_status list_alloc(struct sparse *list, uint64_t capacity)
 
 /* Room for the hints of the selection: only contiguous fibres have use for them. */
 static enum adtopk_status hints_alloc(
-    const struct job *job, const struct tensor_shape *shape, struct planned *planned)
+    const struct job *job, const struct tensor *tensor, struct planned *planned)
 {
-    const struct sparsifier_params *params = &planned->policy.params;
-    const struct sparsifier_ops *ops = planned->policy.sparsifier;
+    const struct sparsifier_agreed agreed = {.real = {0}};
     unsigned residuals = planned->by_rank ? job->ranks : 1;
 
-    for (uint64_t turn = 0; !planned->dense && turn < TURN_PERIOD; turn++) {
-        struct view view = ops->view(shape, params, turn);
-        if (ops->per_fibre(shape, params, turn) > 0 && view.stride == 1 &&
-            view.length >= HINTED_LENGTH) {
-            planned->fibres = view.fibres > planned->fibres ? view.fibres : planned->fibres;
+    for (uint64_t turn = 0; !planned->dense && turn < sparsifier_period(&planned->policy.params);
+         turn++) {
+        struct sparsifier_choice choice = choice_of(tensor, &planned->policy, &agreed, turn);
+        if (choice.mode == SPARSIFIER_FIBRES && choice.view.stride == 1 &&
+            choice.view.length >= HINTED_LENGTH && choice.view.fibres > planned->fibres) {
+            planned->fibres = choice.view.fibres;
         }
     }
     if (planned->fibres == 0) {
@@ -294,7 +302,7 @@ enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *e
         choose(&job->tensor[t], planned);
         status = lists_alloc(job, job->tensor[t].numel, planned);
         if (status == ADTOPK_OK) {
-            status = hints_alloc(job, &job->tensor[t].spec.shape, planned);
+            status = hints_alloc(job, &job->tensor[t], planned);
         }
     }
     if (status == ADTOPK_OK) {

@@ -43,19 +43,14 @@ static const void **gradients_of(const struct job *job, uint32_t t)
 static void choose_selection(
     const struct job *job, uint32_t t, unsigned rank, struct fused *fused, struct sparse *out)
 {
-    const struct tensor *tensor = &job->tensor[t];
     const struct planned *planned = &job->plan->tensor[t];
-    const struct tensor_shape *shape = &tensor->spec.shape;
-    const struct sparsifier_params *params = &planned->policy.params;
-    const struct sparsifier_ops *ops = planned->policy.sparsifier;
-    uint64_t turn = tensor->store->turn;
-    uint64_t per_fibre = ops->per_fibre(shape, params, turn);
+    struct sparsifier_choice choice = plan_choice(job, t);
 
     fused->out = out;
-    fused->view = ops->view(shape, params, turn);
-    fused->per_fibre = per_fibre > 0;
-    fused->k = per_fibre > 0 ? per_fibre : ops->count(shape, params, turn);
-    if (planned->hints != NULL && per_fibre > 0 && fused->view.fibres <= planned->fibres) {
+    fused->view = choice.view;
+    fused->per_fibre = choice.mode == SPARSIFIER_FIBRES;
+    fused->k = fused->per_fibre ? choice.per_fibre : choice.count;
+    if (planned->hints != NULL && fused->per_fibre && fused->view.fibres <= planned->fibres) {
         fused->hints = planned->hints + rank * planned->fibres;
     }
 }
@@ -425,7 +420,7 @@ static enum adtopk_status settle_tensor(struct work *work, uint32_t t)
         return ADTOPK_ERR_MEMORY;
     }
     if (!planned->by_rank) {
-        planned->policy.sparsifier->settle(
+        sparsifier_settle(
             tensor->residual, &shape.view, &planned->sent, accepted, tensor->store->applied);
     } else {
         next = calloc(job->ranks, sizeof(*next));
