@@ -37,7 +37,12 @@ enum fibre_view {
 struct sparsifier_params {
     double density; /* in (0, 1]: what travels, once a warm-up is over */
     enum fibre_view view;
-    bool interleave; /* adtopk: all-dimension and traditional (global) turns alternate */
+    bool interleave;       /* adtopk: all-dimension and traditional (global) turns alternate */
+    double momentum;       /* correction factor; 0: none */
+    bool nesterov;         /* ... after Nesterov */
+    bool momentum_masking; /* what leaves the residual leaves the momentum too */
+    double
+        clip; /* Euclidean norm to which a rank's gradient is clipped, over sqrt(ranks); 0: none */
 };
 
 struct tensor_shape {
