@@ -209,7 +209,8 @@ struct looping {
     unsigned parts;
     unsigned ran[PARTS_MAX];           /* by whom: 1 + thread */
     unsigned scratch[WORKERS_MAX + 1]; /* of each thread: nobody else may be in it */
-    unsigned before, wrong;
+    unsigned before;
+    atomic_uint wrong;
     bool nested;
 };
 
