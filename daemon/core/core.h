@@ -19,6 +19,7 @@
 #include "daemon/core/link.h"
 #include "daemon/core/machine.h"
 #include "daemon/sparsify/sparsifier.h"
+#include "kernels/cpu/parallel.h"
 #include "proto/error.h"
 
 #define CORE_NAME_SIZE 128 /* of a tensor, including the NUL */
@@ -37,7 +38,7 @@ struct core;
 struct compute {
     void (*run)(struct compute *compute);
     uint64_t bytes;  /* memory it will move, about: small ones are cheaper inline */
-    unsigned thread; /* set by the driver: who runs it, below core_config.threads */
+    unsigned thread; /* set by the driver: who runs it, below core_config.threads, if not 0 */
 };
 
 /* A session is one rank's connection to this daemon; the driver numbers them, never reusing a
@@ -195,6 +196,9 @@ struct core_config {
     /* Threads that run computes, if a pass that is cut short with the daemon is to be repeated from
      * the store; 0: the store ends with the daemon. */
     unsigned threads;
+    /* How a compute spreads a loop over threads that are idle; `caller` is filled in for each
+     * compute, with its thread. Numbers are those of compute.thread. Zero: computes do not. */
+    struct parallel parallel;
     uint64_t segment;   /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
     const char *policy; /* JSON: the default policy; NULL for the built-in one */
     /* One line per decision, for traces and failed tests; may be NULL. */

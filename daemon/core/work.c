@@ -19,6 +19,15 @@ static struct work *work_of(struct compute *compute)
     return (struct work *)compute;
 }
 
+/* For the loops of this compute. */
+static struct parallel parallel_of(const struct work *work)
+{
+    struct parallel parallel = work->job->core->config.parallel;
+
+    parallel.caller = work->compute.thread;
+    return parallel;
+}
+
 static enum adtopk_status no_memory(struct work *work, const char *what)
 {
     work->status = error_set(
@@ -216,6 +225,7 @@ void work_select(struct compute *compute)
     struct round *round = work->round;
     struct job *job = work->job;
 
+    round->exchange.parallel = parallel_of(work);
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         struct exchange_tensor *entry = &round->exchange.tensor[i];
@@ -236,6 +246,7 @@ void work_combine(struct compute *compute)
     struct work *work = work_of(compute);
     struct round *round = work->round;
 
+    round->exchange.parallel = parallel_of(work);
     work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
 }
 
@@ -335,6 +346,7 @@ void work_reduce(struct compute *compute)
     struct round *round = work->round;
     struct job *job = work->job;
 
+    round->exchange.parallel = parallel_of(work);
     for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
         if (place_result(job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
             (void)no_memory(work, "sum");
