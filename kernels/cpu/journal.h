@@ -6,11 +6,11 @@
  * gradients added to the ledger, and the *stamp* of the pass that did so last. Every worker has one
  * *journal*: before elements of a chunk are modified their old bytes are saved there.
  *
- * Happy path: journal_open, (journal_save, modify) for one group of elements after the other,
- * record written, stamp published, journal_close. Killed before the stamp: the saved bytes go back
- * (journal_recover) and the repeated pass does that chunk again. Killed after it: the repeated pass
- * skips the chunk. Both structures live in memory that outlives the process; all bytes zero is
- * their initial state.
+ * Happy path: journal_open, (journal_save, modify) for one group of elements after the other, and
+ * (journal_move, modify) for the momentum, record written, stamp published, journal_close. Killed
+ * before the stamp: the saved bytes go back (journal_recover) and the repeated pass does that chunk
+ * again. Killed after it: the repeated pass skips the chunk. Both structures live in memory that
+ * outlives the process; all bytes zero is their initial state.
  *
  * A killed thread stops between two instructions and what it stored before stays, so it is enough
  * to keep the compiler from reordering the stores.
@@ -48,6 +48,8 @@ struct journal {
     uint64_t chunk;
     _Atomic uint64_t saved; /* that many first elements of the chunk are in `old`; 0: none */
     _Alignas(64) float old[CHUNK];
+    _Alignas(64) _Atomic uint64_t moved; /* the same of the chunk's momentum */
+    _Alignas(64) float momentum[CHUNK];
 };
 
 /** Chunks of a residual of n elements. */
@@ -75,6 +77,13 @@ static inline void journal_save(struct journal *journal, uint64_t saved)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
+/** The same for the first `moved` elements of the chunk's momentum, in journal->momentum. */
+static inline void journal_move(struct journal *journal, uint64_t moved)
+{
+    atomic_store_explicit(&journal->moved, moved, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
 /** Publishes a finished chunk's record, then closes the journal (which may be NULL). */
 void journal_close(struct journal *journal, struct chunk_record *record, uint64_t stamp);
 
@@ -84,10 +93,11 @@ bool journal_pending(const struct journal *journal, uint64_t *residual);
 
 /**
  * Puts the interrupted chunk's old bytes back, if it was not finished, and closes the journal. May
- * itself be interrupted and repeated. residual: n elements, with its progress.
+ * itself be interrupted and repeated. residual: n elements, with its progress; momentum: as many,
+ * or NULL where no pass had any.
  * Returns false, and changes nothing, if the journal does not fit them: its bytes are damaged.
  */
-bool journal_recover(
-    struct journal *journal, float *residual, uint64_t n, const struct progress *progress);
+bool journal_recover(struct journal *journal, float *residual, float *momentum, uint64_t n,
+    const struct progress *progress);
 
 #endif
