@@ -6,38 +6,75 @@
 #include "kernels/cpu/momentum.h"
 #include "kernels/cpu/stats.h"
 
-static bool gradient_is_scaled(const struct fused *pass)
+/* Elements; bytes of a cache line, and how far ahead of use memory is fetched. */
+enum { PIECE = 512, LINE = 64, AHEAD = 4096 };
+
+/* The gradients' sum: the gradient itself if it is the only one, else in `buffer`. */
+static const float *gradient_plain(
+    const struct fused *pass, uint64_t first, unsigned length, float *buffer)
 {
-    return pass->scale != 0 && pass->scale != 1;
+    if (pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32) {
+        return (const float *)pass->gradients[0] + first;
+    }
+    pass->ops->gather(buffer, pass->gradients, pass->count, pass->dtype, first, length);
+    return buffer;
 }
 
 /* Elements that are not finite before they are scaled, are not afterwards. */
-static void gradient_scale(float *sum, unsigned length, float scale)
+static const float *gradient_scaled(
+    const struct fused *pass, uint64_t first, unsigned length, float *buffer)
 {
+    const float *sum = gradient_plain(pass, first, length, buffer);
+    const float scale = pass->scale;
+    if (scale == 0 || scale == 1) {
+        return sum;
+    }
+    if (sum != buffer) {
+        memcpy(buffer, sum, length * sizeof *sum);
+    }
     for (unsigned i = 0; i < length; i++) {
-        const bool finite = fabsf(sum[i]) < KERNEL_FINITE_LIMIT;
-        sum[i] = finite ? sum[i] * scale : INFINITY;
+        const float finite = fabsf(buffer[i]) < KERNEL_FINITE_LIMIT ? buffer[i] : INFINITY;
+        buffer[i] = finite * scale;
+    }
+    return buffer;
+}
+
+/* Fetches what the pieces to come need: the sum is formed apart from the pass's own loop, which
+ * would do it. */
+static void gradient_fetch(const struct fused *pass, uint64_t first, unsigned length)
+{
+    const size_t size = dtype_size(pass->dtype);
+    for (unsigned r = 0; r < pass->count; r++) {
+        const char *g = pass->gradients[r];
+        for (size_t i = 0; g != NULL && i < length * size; i += LINE) {
+            __builtin_prefetch(g + first * size + AHEAD + i, 0, 3);
+        }
+    }
+    const char *m = (const char *)(pass->momentum + (pass->momentum != NULL ? first : 0));
+    for (size_t i = 0; m != NULL && i < length * sizeof(float); i += LINE) {
+        __builtin_prefetch(m + AHEAD + i, 1, 3);
     }
 }
 
-static void gradient_gather(const struct fused *pass, uint64_t first, unsigned length, float *sum)
+/* One piece of a chunk; it stays in the first-level cache from one step to the next. */
+static void gradient_piece(
+    const struct fused *pass, struct chunk *chunk, unsigned done, unsigned length, float *sum)
 {
-    pass->ops->gather(sum, pass->gradients, pass->count, pass->dtype, first, length);
-    if (gradient_is_scaled(pass)) {
-        gradient_scale(sum, length, pass->scale);
+    const uint64_t first = chunk->number * CHUNK + done;
+    float buffer[PIECE];
+    gradient_fetch(pass, first, length);
+    const float *g = gradient_scaled(pass, first, length, buffer);
+    if (pass->momentum == NULL) {
+        memcpy(sum, g, length * sizeof *sum);
+        return;
     }
-}
-
-static void gradient_move(
-    const struct fused *pass, struct chunk *chunk, unsigned length, float *sum)
-{
-    float *m = pass->momentum + chunk->number * CHUNK;
+    float *m = pass->momentum + first;
     if (chunk->journal != NULL) {
-        memcpy(chunk->journal->momentum, m, length * sizeof *m);
-        journal_move(chunk->journal, length);
+        memcpy(chunk->journal->momentum + done, m, length * sizeof *m);
+        journal_move(chunk->journal, done + length);
     }
-    chunk->nonfinite +=
-        (pass->withdraw ? momentum_undo : momentum_step)(m, sum, length, pass->mu, pass->nesterov);
+    chunk->nonfinite += (pass->withdraw ? momentum_undo : momentum_step)(
+        m, g, sum, length, pass->mu, pass->nesterov);
 }
 
 /* The opposite of what a value comes to on the wire. */
@@ -65,21 +102,26 @@ void gradient_take_rest(const struct fused *pass, uint64_t number, unsigned leng
     }
 }
 
+/* Nothing is to be done with the only gradient. */
+static bool gradient_is_sum(const struct fused *pass)
+{
+    return pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32 &&
+           (pass->scale == 0 || pass->scale == 1) && pass->momentum == NULL && !pass->withdraw;
+}
+
 const float *gradient_sum(
     const struct fused *pass, struct chunk *chunk, unsigned length, float buffer[CHUNK])
 {
-    const uint64_t first = chunk->number * CHUNK;
     if (pass->take != FUSED_TAKE_NOTHING) {
         gradient_take(pass->take, chunk->acc, length, buffer);
         return buffer;
     }
-    if (pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32 &&
-        pass->momentum == NULL && !pass->withdraw && !gradient_is_scaled(pass)) {
-        return (const float *)pass->gradients[0] + first;
+    if (gradient_is_sum(pass)) {
+        return (const float *)pass->gradients[0] + chunk->number * CHUNK;
     }
-    gradient_gather(pass, first, length, buffer);
-    if (pass->momentum != NULL) {
-        gradient_move(pass, chunk, length, buffer);
+    for (unsigned done = 0; done < length; done += PIECE) {
+        const unsigned rest = length - done;
+        gradient_piece(pass, chunk, done, rest < PIECE ? rest : PIECE, buffer + done);
     }
     for (unsigned i = 0; pass->withdraw && i < length; i++) {
         buffer[i] = -buffer[i];
@@ -89,28 +131,42 @@ const float *gradient_sum(
 
 void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, float *sum)
 {
-    gradient_gather(pass, first, length, sum);
-    if (pass->momentum != NULL) {
-        float m[CHUNK_WORD];
-        memcpy(m, pass->momentum + first, length * sizeof *m);
-        (void)momentum_step(m, sum, length, pass->mu, pass->nesterov);
+    float buffer[CHUNK_WORD];
+    const float *g = gradient_scaled(pass, first, length, buffer);
+    if (pass->momentum == NULL) {
+        memcpy(sum, g, length * sizeof *sum);
+        return;
     }
+    float m[CHUNK_WORD];
+    memcpy(m, pass->momentum + first, length * sizeof *m);
+    (void)momentum_step(m, g, sum, length, pass->mu, pass->nesterov);
+}
+
+/* The sum of the squares of at most CHUNK elements, those that are not finite left out. */
+static double gradient_squares(const struct stats_ops *ops, const float *sum, unsigned length)
+{
+    const struct stats stats = stats_chunk(ops, sum, length, 1);
+    float finite[CHUNK];
+    if (fabsf(convert_float(stats.most)) < KERNEL_FINITE_LIMIT) {
+        return stats.sum_squares;
+    }
+    for (unsigned i = 0; i < length; i++) {
+        finite[i] = fabsf(sum[i]) < KERNEL_FINITE_LIMIT ? sum[i] : 0;
+    }
+    return stats_chunk(ops, finite, length, 1).sum_squares;
 }
 
 double fused_gradient_norm(const struct fused *pass)
 {
-    const struct chunk_ops *ops = pass->ops != NULL ? pass->ops : chunk_best();
-    const struct stats_ops *stats = pass->surveyed != NULL ? pass->surveyed : stats_best();
     const uint64_t n = view_size(&pass->view);
+    const struct stats_ops *stats = pass->surveyed != NULL ? pass->surveyed : stats_best();
+    struct fused copy = *pass;
     double total = 0;
+    copy.ops = pass->ops != NULL ? pass->ops : chunk_best();
     for (uint64_t first = 0; first < n; first += CHUNK) {
         const unsigned length = n - first < CHUNK ? (unsigned)(n - first) : CHUNK;
-        float sum[CHUNK];
-        ops->gather(sum, pass->gradients, pass->count, pass->dtype, first, length);
-        for (unsigned i = 0; i < length; i++) {
-            sum[i] = fabsf(sum[i]) < KERNEL_FINITE_LIMIT ? sum[i] : 0;
-        }
-        total += stats_chunk(stats, sum, length, 1).sum_squares;
+        float buffer[CHUNK];
+        total += gradient_squares(stats, gradient_plain(&copy, first, length, buffer), length);
     }
     return sqrt(total);
 }

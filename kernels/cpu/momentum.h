@@ -14,13 +14,15 @@
 
 #include <stdbool.h>
 
-/** One step of n elements. sum: the gradients; on return what v grows by. Returns the number of
- * elements that are not finite. */
-unsigned momentum_step(float *m, float *sum, unsigned n, float mu, bool nesterov);
+/** One step of n elements with gradient g. sum: on return what v grows by. No two arrays overlap.
+ * Returns the number of elements that are not finite. */
+unsigned momentum_step(float *restrict m, const float *restrict g, float *restrict sum, unsigned n,
+    float mu, bool nesterov);
 
 /** Takes a step back: m becomes what it was before the step, to rounding (what mu multiplies is
  * off by no more than the step's own rounding); with mu = 0, where nothing depends on it, 0. sum:
- * the same gradients; on return what v shrinks by, the same bits. */
-unsigned momentum_undo(float *m, float *sum, unsigned n, float mu, bool nesterov);
+ * what v shrinks by, the bits that it grew by. */
+unsigned momentum_undo(float *restrict m, const float *restrict g, float *restrict sum, unsigned n,
+    float mu, bool nesterov);
 
 #endif
