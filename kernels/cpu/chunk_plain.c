@@ -33,7 +33,7 @@ static void plain_add(struct chunk *chunk, unsigned words)
     for (; words > 0; words--) {
         float sum[CHUNK_WORD];
         chunk->nonfinite += chunk_filter(sum, chunk->sum);
-        ledger_add(sum, (signs >> chunk->word) & 1u, &chunk->lanes);
+        ledger_add(sum, chunk->word, signs, &chunk->lanes);
         if (chunk->journal != NULL) {
             const unsigned first = chunk->word * CHUNK_WORD;
             memcpy(chunk->journal->old + first, chunk->acc, sizeof sum);
