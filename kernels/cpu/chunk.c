@@ -95,12 +95,14 @@ uint32_t chunk_prune(
 extern const struct chunk_ops chunk_plain;
 #ifdef __x86_64__
 extern const struct chunk_ops chunk_avx2;
+extern const struct chunk_ops chunk_avx512;
 #endif
 
 const struct chunk_ops *const chunk_table[] = {
     &chunk_plain,
 #ifdef __x86_64__
     &chunk_avx2,
+    &chunk_avx512,
 #endif
     NULL,
 };
