@@ -51,7 +51,7 @@ AVX2 static inline bool avx2_all_finite(const float *sum)
 
 AVX2 static inline void avx2_save(struct journal *journal, unsigned word, const float *acc)
 {
-    float *const old = journal->old + word * CHUNK_WORD;
+    float *const old = journal_word(journal, word);
     for (unsigned j = 0; j < VECTORS; j++) {
         _mm256_storeu_ps(old + j * VECTOR, _mm256_loadu_ps(acc + j * VECTOR));
     }

@@ -9,7 +9,8 @@
 #include "kernels/cpu/select.h"
 
 #define AVX512                                                                                     \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt,prfchw")))
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt,"        \
+                          "prfchw")))
 
 /* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
 enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024 };
@@ -54,7 +55,7 @@ AVX512 static inline bool avx512_all_finite(const float *sum)
 
 AVX512 static inline void avx512_save(struct journal *journal, unsigned word, const float *acc)
 {
-    float *const old = journal->old + word * CHUNK_WORD;
+    float *const old = journal_word(journal, word);
     for (unsigned j = 0; j < VECTORS; j++) {
         _mm512_storeu_ps(old + j * VECTOR, _mm512_loadu_ps(acc + j * VECTOR));
     }
@@ -120,24 +121,24 @@ AVX512 static inline uint64_t avx512_word(float *acc, const float *sum, __m512i 
     return mask;
 }
 
-/* Where marked elements of up to a chunk are: word and number in it. All is written without a look
- * at the masks, as a branch on them would be mispredicted too often. */
-struct avx512_found {
-    size_t count;
-    uint8_t number[CHUNK + CHUNK_WORD];
-    uint8_t word[CHUNK + CHUNK_WORD];
-};
-
-AVX512 static inline void avx512_find(struct avx512_found *found, unsigned word, uint64_t mask)
+/* Appends a word's marked elements to a list of `count`; returns the new count. Few words have more
+ * than three: so many are written without a look at the mask, as a branch on it would be
+ * mispredicted too often. An exhausted mask writes the word's first element, which is not counted.
+ */
+AVX512 static inline size_t avx512_pack(
+    const float *x, uint64_t mask, uint32_t position, const struct sparse *list, size_t count)
 {
-    static const uint8_t numbers[CHUNK_WORD] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
-        15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37,
-        38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60,
-        61, 62, 63};
-    const __m512i number = _mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(numbers));
-    _mm512_storeu_si512(found->number + found->count, number);
-    _mm512_storeu_si512(found->word + found->count, _mm512_set1_epi8((char)word));
-    found->count += (size_t)_mm_popcnt_u64(mask);
+    const size_t end = count + (size_t)_mm_popcnt_u64(mask);
+    do {
+        for (unsigned i = 0; i < CHUNK_SLACK; i++) {
+            const unsigned at = (unsigned)_tzcnt_u64(mask) & (CHUNK_WORD - 1);
+            list->position[count + i] = position + at;
+            list->value[count + i] = x[at];
+            mask = _blsr_u64(mask);
+        }
+        count += CHUNK_SLACK;
+    } while (count < end);
+    return end;
 }
 
 /* Lanes of the vector at entry i that are below n. */
@@ -146,38 +147,15 @@ AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
     return (__mmask16)_bzhi_u32(0xffff, n - i < VECTOR ? (unsigned)(n - i) : VECTOR);
 }
 
-AVX512 static inline __m512i avx512_bytes(const uint8_t *bytes)
-{
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)bytes));
-}
-
-/* Appends what was found to a list; x and position: of word 0. */
-AVX512 static void avx512_append(
-    const struct avx512_found *found, const float *x, uint32_t position, struct sparse *list)
-{
-    const __m512i base = _mm512_set1_epi32((int)position);
-    for (size_t i = 0; i < found->count; i += VECTOR) {
-        const __mmask16 valid = avx512_valid(i, found->count);
-        const __m512i word = _mm512_slli_epi32(avx512_bytes(found->word + i), 6);
-        const __m512i at = _mm512_or_si512(word, avx512_bytes(found->number + i));
-        const __m512 value =
-            _mm512_mask_i32gather_ps(_mm512_setzero_ps(), valid, at, x, sizeof *x);
-        const size_t to = list->count + i;
-        _mm512_mask_storeu_epi32(list->position + to, valid, _mm512_add_epi32(base, at));
-        _mm512_mask_storeu_ps(list->value + to, valid, value);
-    }
-    list->count += found->count;
-}
-
 AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
 {
     const __m512i least = _mm512_set1_epi32((int)chunk->least);
     const uint64_t signs = ledger_word_signs(chunk->number);
-    const float *const home = chunk->acc;
     struct avx512_run run = {
         _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
-    struct avx512_found found;
-    found.count = 0;
+    const struct sparse none = {0};
+    const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
+    size_t count = list.count;
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
         const float *sum = chunk->sum + w * CHUNK_WORD;
@@ -196,14 +174,14 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
             avx512_flush(&run, &chunk->lanes);
         }
         const uint64_t mask = avx512_word(acc, sum, least);
-        if (chunk->candidate != NULL) {
-            avx512_find(&found, w, mask);
+        if (list.position != NULL) {
+            count = avx512_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }
     _mm512_storeu_ps(chunk->lanes.positive, run.positive);
     _mm512_storeu_ps(chunk->lanes.negative, run.negative);
     if (chunk->candidate != NULL) {
-        avx512_append(&found, home, chunk->position, chunk->candidate);
+        chunk->candidate->count = count;
     }
     chunk->acc += words * CHUNK_WORD;
     chunk->sum += words * CHUNK_WORD;
@@ -215,15 +193,12 @@ AVX512 static void avx512_collect(
     const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
 {
     const __m512i bound = _mm512_set1_epi32((int)least);
-    struct avx512_found found;
-    for (unsigned w = 0; w < words; w += CHUNK_WORDS) {
-        const float *const first = x + w * CHUNK_WORD;
-        found.count = 0;
-        for (unsigned i = 0; i < CHUNK_WORDS && w + i < words; i++) {
-            avx512_find(&found, i, avx512_marks(first + i * CHUNK_WORD, bound));
-        }
-        avx512_append(&found, first, position + w * CHUNK_WORD, list);
+    size_t count = list->count;
+    for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
+        const uint64_t mask = avx512_marks(x, bound);
+        count = avx512_pack(x, mask, position + w * CHUNK_WORD, list, count);
     }
+    list->count = count;
 }
 
 AVX512 static void avx512_filter(const struct sparse *list, uint32_t least, struct sparse *out)
@@ -252,8 +227,8 @@ AVX512 static inline size_t avx512_count(const float *x, size_t n, uint32_t leas
     for (size_t i = 0; i < n; i += VECTOR) {
         const __mmask16 valid = avx512_valid(i, n);
         const __m512 value = _mm512_maskz_loadu_ps(valid, x + i);
-        count += (size_t)_mm_popcnt_u32(
-            _mm512_mask_cmpge_epi32_mask(valid, avx512_key(value), bound));
+        count +=
+            (size_t)_mm_popcnt_u32(_mm512_mask_cmpge_epi32_mask(valid, avx512_key(value), bound));
     }
     return count;
 }
