@@ -11,6 +11,7 @@
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ledger.h"
+#include "kernels/cpu/pick.h"
 #include "kernels/cpu/select.h"
 
 enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
@@ -56,6 +57,8 @@ struct chunk_ops {
 
     /* Appends the entries of a list whose key is at least `least`. */
     void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);
+
+    const struct pick_ops *pick; /* of fibres */
 };
 
 /** All implementations of this build, the best last, NULL-terminated. */

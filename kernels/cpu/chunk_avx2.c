@@ -285,6 +285,7 @@ const struct chunk_ops chunk_avx2 = {
     .add = avx2_add,
     .collect = avx2_collect,
     .cut = avx2_cut,
+    .pick = &pick_avx2,
     .filter = avx2_filter,
 };
 #endif

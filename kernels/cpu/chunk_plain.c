@@ -67,5 +67,6 @@ const struct chunk_ops chunk_plain = {
     .add = plain_add,
     .collect = plain_collect,
     .cut = select_cut_short,
+    .pick = &pick_plain,
     .filter = select_filter_from,
 };

@@ -239,22 +239,12 @@ static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsig
     rule_look(pass, number, length);
 }
 
-/* A chunk of rows. Rows of whole words are collected while they are added, others after it. */
+/* A chunk of rows, which are looked at while it is in the cache. */
 static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
 {
-    const struct fused *pass = stream->pass;
-    const unsigned length = fused_length(pass, number);
-    if (!stream->look && pass->view.length % CHUNK_WORD != 0) {
-        fused_step(stream, length, 0, 0, NULL);
-        stream->chunk.acc = pass->residual + number * CHUNK;
-        stream->look = true;
-    }
-    for (unsigned done = 0; done < length;) {
-        const unsigned step = rows_open(rows, number * CHUNK + done, length - done);
-        fused_step(stream, step, rows->least, rows->position, rows->list);
-        rows_close(rows);
-        done += step;
-    }
+    const unsigned length = fused_length(stream->pass, number);
+    fused_step(stream, length, 0, 0, NULL);
+    rows_look(rows, stream->pass->residual + number * CHUNK, length);
 }
 
 uint64_t fused_first_chunk(const struct fused *pass, unsigned range)
