@@ -1,7 +1,6 @@
 #include "tests/bench/perf/benchmarks.h"
 
 #include "tests/bench/perf/data.h"
-#include "tests/bench/perf/frames.h"
 #include "tests/bench/perf/handover.h"
 #include "tests/bench/perf/link_end.h"
 #include "tests/bench/perf/models.h"
@@ -115,13 +114,14 @@ struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
     for (unsigned i = 0; i < BENCHMARK_COUNT; i++) {
         storage->names[i] = benchmark_table[i].name;
     }
+    frames_list(storage->indices, storage->values);
     return (struct vocabulary){.distributions = {data_names},
         .dtypes = {data_dtype_names},
         .views = {select_view_names},
         .models = {models_names},
         .peers = {peers_names},
-        .indices = {frames_index_names},
-        .values = {frames_value_names},
+        .indices = {storage->indices},
+        .values = {storage->values},
         .modes = {handover_mode_names},
         .security = {link_security_names},
         .benchmarks = storage->names,

@@ -241,15 +241,28 @@ uint64_t data_share(uint64_t n, double density)
     return k > 0 ? k : 1;
 }
 
-/* Entry i of k lies somewhere in its own k-th of the fibre. */
+static double gap(uint64_t *state)
+{
+    return -log((double)uniform(state));
+}
+
+/* k of `length` positions, as independent elements would be selected: the gaps between them are
+ * exponential and rounded down, which makes them geometric. */
 static void fill_positions(
     uint32_t *position, uint64_t base, uint64_t length, uint64_t k, uint64_t *state)
 {
-    for (uint64_t i = 0; i < k; i++) {
-        const uint64_t first = length * i / k;
-        const uint64_t end = length * (i + 1) / k;
+    uint64_t again = *state;
+    double all = 0;
+    double at = 0;
 
-        position[i] = (uint32_t)(base + first + next(state) % (end - first));
+    for (uint64_t i = 0; i <= k; i++) {
+        all += gap(state);
+    }
+    for (uint64_t i = 0; i < k; i++) {
+        at += gap(&again);
+        position[i] =
+            (uint32_t)(base + i +
+                       (uint64_t)fmin(at / all * (double)(length - k + 1), (double)(length - k)));
     }
 }
 

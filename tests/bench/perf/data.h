@@ -53,9 +53,9 @@ void data_store(void *out, enum dtype dtype, const float *x, uint64_t n);
  * failure. Free with data_unmap(). */
 void *data_map(size_t size);
 
-/** A list of `k` entries out of n elements, evenly spread and jittered, with normal values; `k` in
- * every fibre of `length` elements if `length` < n. Capacity is its count. False without memory;
- * free with data_list_free() in any case. */
+/** A list of `k` entries out of n elements, any of them with the same chance, with normal values;
+ * `k` in every fibre of `length` elements if `length` < n. Capacity is its count. False without
+ * memory; free with data_list_free() in any case. */
 bool data_list(struct sparse *list, uint64_t n, uint64_t length, uint64_t k, uint64_t seed);
 
 void data_list_free(struct sparse *list);

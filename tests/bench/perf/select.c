@@ -210,7 +210,7 @@ static enum adtopk_status report_layers(
 static enum adtopk_status report_group(
     struct perf *perf, const struct group *group, struct error *err)
 {
-    struct row row = {.count = elements(group), .density = group->kind.density};
+    struct row row = {.count = elements(group), .density = group->kind.params.density};
     struct series times[PEERS_COUNT] = {0};
     enum adtopk_status status = ADTOPK_OK;
 
@@ -253,7 +253,7 @@ static enum adtopk_status all_densities(struct perf *perf, struct group *group, 
     enum adtopk_status status = ADTOPK_OK;
 
     for (size_t i = 0; i < densities->count && status == ADTOPK_OK && !stop_requested(); i++) {
-        group->kind.density = densities->value[i];
+        group->kind.params.density = densities->value[i];
         status = one_group(perf, group, err);
     }
     return status;
