@@ -185,10 +185,13 @@ static enum adtopk_status one_sum(
 static bool measure_dense(const struct perf *perf, float *acc, const float *x, uint64_t n,
     struct series *times, struct floor_race *race)
 {
+    const void *const gradient = x;
+    const struct floor_work work = {.r = acc, .g = &gradient, .count = 1, .n = n};
+
     for (uint64_t i = 0; i < perf->options.iterations && !stop_requested(); i++) {
         uint64_t begin;
 
-        if (!floor_sample(race, acc, x, DTYPE_F32, n, NULL)) {
+        if (!floor_sample(race, &work)) {
             return false;
         }
         begin = clock_ns();
