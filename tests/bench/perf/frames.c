@@ -19,10 +19,15 @@ const char *const frames_index_names[] = {[PAYLOAD_INDEX_AUTO] = "auto",
     [PAYLOAD_INDEX_ROWS] = "rows",
     [PAYLOAD_INDEX_DELTA] = "delta",
     [PAYLOAD_INDEX_BITMAP] = "bitmap",
+    [PAYLOAD_INDEX_RICE] = "rice",
+    [PAYLOAD_INDEX_HASHMAP] = "hashmap",
     [PAYLOAD_INDEX_COUNT] = NULL};
 
-const char *const frames_value_names[] = {
-    [PAYLOAD_VALUE_F32] = "f32", [PAYLOAD_VALUE_BF16] = "bf16", [PAYLOAD_VALUE_COUNT] = NULL};
+const char *const frames_value_names[] = {[PAYLOAD_VALUE_F32] = "f32",
+    [PAYLOAD_VALUE_BF16] = "bf16",
+    [PAYLOAD_VALUE_F16] = "f16",
+    [PAYLOAD_VALUE_INT8] = "int8",
+    [PAYLOAD_VALUE_COUNT] = NULL};
 
 /* One tensor with one frame of it. */
 struct frame {
