@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "kernels/cpu/quantise.h"
 
 /* What is settled. */
 struct settling {
@@ -170,7 +171,8 @@ static enum adtopk_status settle_dense(const struct settling *settling)
         return ADTOPK_OK;
     }
     for (uint64_t i = 0; i < tensor->numel; i++) {
-        float sent = bf16_to_f32(bf16_from_f32(residual[i]));
+        float sent = residual[i];
+        quantise_values(&sent, 1, (enum quantisation)settling->planned->policy.dense_values, 0);
         applied[0] += (double)sent;
         applied[1] += (double)sent * ledger_sign(i);
         residual[i] -= sent;

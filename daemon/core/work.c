@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "daemon/core/model.h"
+#include "kernels/cpu/quantise.h"
 
 static struct work *work_of(struct compute *compute)
 {
@@ -46,11 +48,13 @@ static const void **gradients_of(const struct job *job, uint32_t t)
     return gradient;
 }
 
-static void quantise(const struct tensor_policy *policy, struct sparse *list)
+/* Rounds a list to what the others will decode. A retry rounds as before, each node for itself. */
+static void quantise(const struct job *job, uint32_t t, struct sparse *list)
 {
-    for (size_t i = 0; policy->values == PAYLOAD_VALUE_BF16 && i < list->count; i++) {
-        list->value[i] = bf16_to_f32(bf16_from_f32(list->value[i]));
-    }
+    uint64_t seed = hash_mix(plan_turn(job, t).seed + job->core->config.node);
+
+    quantise_values(
+        list->value, list->count, (enum quantisation)job->plan->tensor[t].policy.values, seed);
 }
 
 /* Sums the local ranks' lists, in their order, into the node's. */
@@ -100,7 +104,7 @@ static enum adtopk_status form_sent(const struct job *job, uint32_t t)
             (void)memcpy(sent->value, kept->value, kept->count * sizeof(*kept->value));
         }
     }
-    quantise(&planned->policy, sent);
+    quantise(job, t, sent);
     planned->sent_step = job->store->steps_done + 1;
     return ADTOPK_OK;
 }
