@@ -13,6 +13,7 @@
 
 #include "daemon/core/model.h"
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/merge.h"
 
 static struct work *work_of(struct compute *compute)
 {
@@ -117,33 +118,28 @@ static void quantise(const struct tensor_policy *policy, struct sparse *list)
 }
 
 /* Sums the local ranks' lists, in their order, into the node's. */
-static enum adtopk_status merge_ranks(const struct job *job, struct planned *planned)
+static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
 {
-    struct sparse *sent = &planned->sent;
-    struct sparse other = *sent;
-    struct sparse *sum = sent, *next = &other;
+    const struct parallel parallel = parallel_of(work);
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+    struct merge merge = {.list = planned->rank_sent,
+        .lists = job->ranks,
+        .positions = job->tensor[t].numel,
+        .scale = 1,
+        .out = &planned->sent};
+    uint64_t total = 0;
 
-    other.position = malloc(sent->capacity * sizeof(*other.position));
-    other.value = malloc(sent->capacity * sizeof(*other.value));
-    if (other.position == NULL || other.value == NULL) {
-        free(other.position);
-        free(other.value);
+    for (unsigned r = 0; r < job->ranks; r++) {
+        total += planned->rank_sent[r].count;
+    }
+    merge.parts = merge_parts(merge.positions, total, parallel_threads(&parallel));
+    merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
+    if (merge.cursor == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
-    sum->count = 0;
-    for (unsigned r = 0; r < job->ranks; r++) {
-        struct sparse *swap = sum;
-        sparse_add(sum, &planned->rank_sent[r], next);
-        sum = next;
-        next = swap;
-    }
-    if (sum == &other) {
-        (void)memcpy(sent->position, other.position, other.count * sizeof(*other.position));
-        (void)memcpy(sent->value, other.value, other.count * sizeof(*other.value));
-        sent->count = other.count;
-    }
-    free(other.position);
-    free(other.value);
+    merge_run(&merge, &parallel);
+    free(merge.cursor);
     return ADTOPK_OK;
 }
 
@@ -168,7 +164,7 @@ static enum adtopk_status select_tensor(struct work *work, uint32_t t)
         status = pass(work, t, r, &gradient[r], 1, false, &planned->rank_sent[r]);
     }
     if (status == ADTOPK_OK && planned->by_rank) {
-        status = merge_ranks(job, planned);
+        status = merge_ranks(work, t);
     } else if (!planned->by_rank) {
         status =
             pass(work, t, 0, gradient, job->ranks, false, planned->dense ? NULL : &planned->sent);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "kernels/cpu/merge.h"
 #include "tests/sim/world.h"
 
 enum planted planted_bug = PLANTED_NONE;
@@ -17,8 +18,8 @@ void __real_sparsifier_settle(float *residual, const struct view *view, const st
     const uint8_t *accepted, double sums[2]);
 void __wrap_sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
     const uint8_t *accepted, double sums[2]);
-void __real_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
-void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
+void __real_merge_run(struct merge *merge, const struct parallel *parallel);
+void __wrap_merge_run(struct merge *merge, const struct parallel *parallel);
 void __real_round_freeze(struct round *round);
 void __wrap_round_freeze(struct round *round);
 void __real_work_select(struct compute *compute);
@@ -57,11 +58,14 @@ void __wrap_sparsifier_settle(float *residual, const struct view *view, const st
     }
 }
 
-void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out)
+void __wrap_merge_run(struct merge *merge, const struct parallel *parallel)
 {
-    __real_sparse_add(a, b, out);
-    if (planted_bug == PLANTED_DOUBLE && a->count > 0 && b->count > 0) {
-        out->value[0] += b->value[0];
+    const struct sparse *list = merge->list;
+
+    __real_merge_run(merge, parallel);
+    if (planted_bug == PLANTED_DOUBLE && merge->lists > 1 && list[0].count > 0 &&
+        list[1].count > 0) {
+        merge->out->value[0] += list[1].value[0];
     }
 }
 
