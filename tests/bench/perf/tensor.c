@@ -94,6 +94,11 @@ uint64_t tensor_selected(const struct tensor *tensor)
     return tensor->choice.mode == SPARSIFIER_DENSE ? tensor->n : tensor->choice.count;
 }
 
+uint64_t tensor_sent(const struct tensor *tensor)
+{
+    return tensor->choice.mode == SPARSIFIER_DENSE ? tensor->n : tensor->out.count;
+}
+
 static bool allocate(struct tensor *tensor, const struct need *need)
 {
     struct fused *pass = &tensor->pass;

@@ -56,6 +56,9 @@ void tensor_close(struct tensor *tensor);
 /** Elements that this turn selects, at most; all of them where the tensor travels dense. */
 uint64_t tensor_selected(const struct tensor *tensor);
 
+/** Entries that the last pass selected; all where the tensor travels dense. */
+uint64_t tensor_sent(const struct tensor *tensor);
+
 /** Turn number `turn`: its choice and its gradients. */
 void tensor_turn(struct tensor *tensor, uint64_t turn);
 
