@@ -9,8 +9,10 @@
 
 struct exchange {
     adtopk_context *context; /* NULL: trains alone, and a gradient is its own mean */
-    float *gradients[MODEL_TENSORS];
-    uint32_t tensors[MODEL_TENSORS]; /* the library's numbers */
+    const struct tensor *tensors;
+    size_t count;
+    float **gradients;
+    uint32_t *numbers; /* the library's, of each tensor */
     int failed;
     char message[512];
 };
@@ -29,7 +31,7 @@ static int exchange_check(struct exchange *exchange, enum adtopk_status status)
 
 static int exchange_register(struct exchange *exchange, size_t tensor)
 {
-    const struct model_tensor *from = model_tensor(tensor);
+    const struct tensor *from = &exchange->tensors[tensor];
     /* Momentum and weight decay move every element, so the update is wanted in its dense form. */
     struct adtopk_tensor_spec spec = {.name = from->name,
         .dtype = ADTOPK_F32,
@@ -39,7 +41,7 @@ static int exchange_register(struct exchange *exchange, size_t tensor)
         spec.shape[d] = from->shape[d];
     }
     return exchange_check(
-        exchange, adtopk_register(exchange->context, &spec, &exchange->tensors[tensor]));
+        exchange, adtopk_register(exchange->context, &spec, &exchange->numbers[tensor]));
 }
 
 static int exchange_join(struct exchange *exchange, const struct exchange_options *options)
@@ -55,7 +57,7 @@ static int exchange_join(struct exchange *exchange, const struct exchange_option
     }
     /* In the order in which the backward pass completes them, so that neighbours in a bucket are
      * ready together. */
-    for (size_t t = MODEL_TENSORS; t-- > 0;) {
+    for (size_t t = exchange->count; t-- > 0;) {
         if (exchange_register(exchange, t) != 0) {
             return -1;
         }
@@ -63,16 +65,16 @@ static int exchange_join(struct exchange *exchange, const struct exchange_option
     if (exchange_check(exchange, adtopk_commit(exchange->context)) != 0) {
         return -1;
     }
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        exchange->gradients[t] = adtopk_gradient(exchange->context, exchange->tensors[t]);
+    for (size_t t = 0; t < exchange->count; t++) {
+        exchange->gradients[t] = adtopk_gradient(exchange->context, exchange->numbers[t]);
     }
     return 0;
 }
 
 static int exchange_allocate(struct exchange *exchange)
 {
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        exchange->gradients[t] = calloc(model_tensor_size(t), sizeof(float));
+    for (size_t t = 0; t < exchange->count; t++) {
+        exchange->gradients[t] = calloc(tensor_size(&exchange->tensors[t]), sizeof(float));
         if (!exchange->gradients[t]) {
             exchange->failed = 1;
             snprintf(exchange->message, sizeof exchange->message, "no memory for gradients");
@@ -82,10 +84,19 @@ static int exchange_allocate(struct exchange *exchange)
     return 0;
 }
 
-struct exchange *exchange_open(const struct exchange_options *options)
+struct exchange *exchange_open(
+    const struct exchange_options *options, const struct tensor *tensors, size_t count)
 {
     struct exchange *exchange = calloc(1, sizeof *exchange);
     if (!exchange) {
+        return NULL;
+    }
+    exchange->tensors = tensors;
+    exchange->count = count;
+    exchange->gradients = calloc(count, sizeof *exchange->gradients);
+    exchange->numbers = calloc(count, sizeof *exchange->numbers);
+    if (!exchange->gradients || !exchange->numbers) {
+        exchange_close(exchange);
         return NULL;
     }
     if (options->local) {
@@ -109,10 +120,12 @@ void exchange_close(struct exchange *exchange)
     if (exchange->context) {
         adtopk_close(exchange->context); /* the gradients were the library's */
     } else {
-        for (size_t t = 0; t < MODEL_TENSORS; t++) {
+        for (size_t t = 0; exchange->gradients && t < exchange->count; t++) {
             free(exchange->gradients[t]);
         }
     }
+    free(exchange->gradients);
+    free(exchange->numbers);
     free(exchange);
 }
 
@@ -131,12 +144,19 @@ const char *exchange_message(const struct exchange *exchange)
     return exchange->message;
 }
 
-int exchange_share_parameters(struct exchange *exchange, struct model *model)
+const struct tensor *exchange_tensors(const struct exchange *exchange, size_t *count)
 {
-    for (size_t t = 0; exchange->context && t < MODEL_TENSORS; t++) {
-        const size_t bytes = model_tensor_size(t) * sizeof(float);
-        if (exchange_check(exchange,
-                adtopk_broadcast(exchange->context, model_parameters(model, t), bytes, 0)) != 0) {
+    *count = exchange->count;
+    return exchange->tensors;
+}
+
+int exchange_share_parameters(struct exchange *exchange)
+{
+    for (size_t t = 0; exchange->context && t < exchange->count; t++) {
+        const struct tensor *tensor = &exchange->tensors[t];
+        const size_t bytes = tensor_size(tensor) * sizeof(float);
+        if (exchange_check(
+                exchange, adtopk_broadcast(exchange->context, tensor->values, bytes, 0)) != 0) {
             return -1;
         }
     }
@@ -155,14 +175,14 @@ int exchange_push(void *context, size_t tensor)
         return 0;
     }
     return exchange_check(
-        exchange, adtopk_push(exchange->context, exchange->tensors[tensor], NULL));
+        exchange, adtopk_push(exchange->context, exchange->numbers[tensor], NULL));
 }
 
 /* Alone, a step is withdrawn under the same condition as by the daemon. */
 static enum exchange_step exchange_wait_alone(const struct exchange *exchange)
 {
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        const size_t size = model_tensor_size(t);
+    for (size_t t = 0; t < exchange->count; t++) {
+        const size_t size = tensor_size(&exchange->tensors[t]);
         for (size_t i = 0; i < size; i++) {
             if (!isfinite(exchange->gradients[t][i])) {
                 return EXCHANGE_WITHDRAWN;
@@ -191,7 +211,7 @@ const float *exchange_update(struct exchange *exchange, size_t tensor)
     }
     struct adtopk_update update;
     if (exchange_check(
-            exchange, adtopk_update(exchange->context, exchange->tensors[tensor], &update)) != 0) {
+            exchange, adtopk_update(exchange->context, exchange->numbers[tensor], &update)) != 0) {
         return NULL;
     }
     return update.dense;

@@ -1,6 +1,6 @@
 /* Matrix product for small dense matrices: the one hot loop of the example. */
-#ifndef DIGITS_GEMM_H
-#define DIGITS_GEMM_H
+#ifndef EXAMPLE_GEMM_H
+#define EXAMPLE_GEMM_H
 
 #include <stddef.h>
 

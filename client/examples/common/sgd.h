@@ -1,11 +1,11 @@
 /* Momentum SGD with weight decay and its learning-rate schedule. */
-#ifndef DIGITS_SGD_H
-#define DIGITS_SGD_H
+#ifndef EXAMPLE_SGD_H
+#define EXAMPLE_SGD_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model.h"
+#include "tensor.h"
 
 struct sgd_options {
     float lr;           /* highest learning rate */
@@ -17,8 +17,9 @@ struct sgd_options {
 
 struct sgd;
 
-/* NULL when there is no memory. */
-struct sgd *sgd_create(const struct sgd_options *options);
+/* For these tensors, which must outlive it. NULL when there is no memory. */
+struct sgd *sgd_create(
+    const struct sgd_options *options, const struct tensor *tensors, size_t count);
 void sgd_destroy(struct sgd *sgd);
 
 /* The learning rate of a step, counted from 0; without libm, so that all machines agree. */
@@ -28,7 +29,6 @@ float sgd_rate(const struct sgd_options *options, uint64_t step);
  *
  * `update` is the dense mean gradient, zeros included: with momentum and weight decay every element
  * moves in every step, whether or not its gradient was sent. Equal updates give equal bits. */
-void sgd_apply(
-    struct sgd *sgd, struct model *model, size_t tensor, const float *update, float rate);
+void sgd_apply(struct sgd *sgd, size_t tensor, const float *update, float rate);
 
 #endif

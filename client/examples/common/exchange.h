@@ -3,13 +3,13 @@
  *
  * One thread uses an exchange. Functions that return int return 0, or -1 on an error that ends the
  * run; exchange_message() then has the sentence. */
-#ifndef DIGITS_EXCHANGE_H
-#define DIGITS_EXCHANGE_H
+#ifndef EXAMPLE_EXCHANGE_H
+#define EXAMPLE_EXCHANGE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model.h"
+#include "tensor.h"
 
 struct exchange_options {
     int local;           /* train alone, without a daemon */
@@ -29,9 +29,11 @@ enum exchange_step {
     EXCHANGE_WITHDRAWN    /* a gradient of some rank was not finite: apply nothing, go on */
 };
 
-/* Joins the job with all tensors of the model; waits for the other ranks. NULL only when there is
- * no memory; otherwise ask exchange_failed(), and close it in either case. */
-struct exchange *exchange_open(const struct exchange_options *options);
+/* Joins the job with these tensors, which must outlive the exchange; waits for the other ranks.
+ * NULL only when there is no memory; otherwise ask exchange_failed(), and close it in either case.
+ */
+struct exchange *exchange_open(
+    const struct exchange_options *options, const struct tensor *tensors, size_t count);
 int exchange_failed(const struct exchange *exchange);
 void exchange_close(struct exchange *exchange);
 
@@ -39,13 +41,16 @@ int exchange_rank(const struct exchange *exchange);
 int exchange_world(const struct exchange *exchange);
 const char *exchange_message(const struct exchange *exchange);
 
+/* The tensors it was opened with. */
+const struct tensor *exchange_tensors(const struct exchange *exchange, size_t *count);
+
 /* Gives every rank the parameters of rank 0. */
-int exchange_share_parameters(struct exchange *exchange, struct model *model);
+int exchange_share_parameters(struct exchange *exchange);
 
 /* Where the gradient of each tensor is to be written: shared memory, so that nothing is copied. */
 float *const *exchange_gradients(const struct exchange *exchange);
 
-/* Hands over a gradient that is complete; does not wait. A model_ready_fn: `exchange` is a struct
+/* Hands over a gradient that is complete; does not wait. A tensor_ready_fn: `exchange` is a struct
  * exchange. */
 int exchange_push(void *exchange, size_t tensor);
 

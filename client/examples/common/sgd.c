@@ -4,18 +4,28 @@
 
 struct sgd {
     struct sgd_options options;
-    float *velocity[MODEL_TENSORS];
+    const struct tensor *tensors;
+    size_t count;
+    float **velocity;
 };
 
-struct sgd *sgd_create(const struct sgd_options *options)
+struct sgd *sgd_create(
+    const struct sgd_options *options, const struct tensor *tensors, size_t count)
 {
     struct sgd *sgd = calloc(1, sizeof *sgd);
     if (!sgd) {
         return NULL;
     }
     sgd->options = *options;
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        sgd->velocity[t] = calloc(model_tensor_size(t), sizeof(float));
+    sgd->tensors = tensors;
+    sgd->count = count;
+    sgd->velocity = calloc(count, sizeof *sgd->velocity);
+    if (!sgd->velocity) {
+        sgd_destroy(sgd);
+        return NULL;
+    }
+    for (size_t t = 0; t < count; t++) {
+        sgd->velocity[t] = calloc(tensor_size(&tensors[t]), sizeof(float));
         if (!sgd->velocity[t]) {
             sgd_destroy(sgd);
             return NULL;
@@ -29,9 +39,10 @@ void sgd_destroy(struct sgd *sgd)
     if (!sgd) {
         return;
     }
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+    for (size_t t = 0; sgd->velocity && t < sgd->count; t++) {
         free(sgd->velocity[t]);
     }
+    free(sgd->velocity);
     free(sgd);
 }
 
@@ -48,13 +59,13 @@ float sgd_rate(const struct sgd_options *options, uint64_t step)
     return options->lr * (float)left;
 }
 
-void sgd_apply(struct sgd *sgd, struct model *model, size_t tensor, const float *update, float rate)
+void sgd_apply(struct sgd *sgd, size_t tensor, const float *update, float rate)
 {
-    const size_t size = model_tensor_size(tensor);
-    const int is_bias = model_tensor(tensor)->dims == 1;
+    const size_t size = tensor_size(&sgd->tensors[tensor]);
+    const int is_bias = sgd->tensors[tensor].dims == 1;
     const float momentum = sgd->options.momentum;
     const float decay = is_bias ? 0 : sgd->options.weight_decay;
-    float *parameter = model_parameters(model, tensor), *velocity = sgd->velocity[tensor];
+    float *parameter = sgd->tensors[tensor].values, *velocity = sgd->velocity[tensor];
 
     for (size_t i = 0; i < size; i++) {
         velocity[i] = momentum * velocity[i] + update[i] + decay * parameter[i];

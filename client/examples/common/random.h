@@ -1,7 +1,7 @@
 /* A small seeded generator (splitmix64, Steele, Lea and Flood 2014): the same numbers everywhere.
  */
-#ifndef DIGITS_RANDOM_H
-#define DIGITS_RANDOM_H
+#ifndef EXAMPLE_RANDOM_H
+#define EXAMPLE_RANDOM_H
 
 #include <stddef.h>
 #include <stdint.h>

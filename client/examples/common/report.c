@@ -12,25 +12,27 @@ enum { BAR_WIDTH = 40, LINES = 10 };
 
 struct report {
     FILE *log; /* NULL: none */
+    const char *program;
     const char *path;
     uint64_t steps;
     uint64_t printed; /* progress lines so far, when stderr is no terminal */
     int terminal;
 };
 
-struct report *report_open(const char *log_path, uint64_t steps)
+struct report *report_open(const char *program, const char *log_path, uint64_t steps)
 {
     struct report *report = calloc(1, sizeof *report);
     if (!report) {
-        fprintf(stderr, "adtopk-digits: no memory\n");
+        fprintf(stderr, "%s: no memory\n", program);
         return NULL;
     }
     report->steps = steps;
+    report->program = program;
     report->path = log_path;
     report->terminal = isatty(STDERR_FILENO);
     report->log = log_path ? fopen(log_path, "w") : NULL;
     if (log_path && !report->log) {
-        fprintf(stderr, "adtopk-digits: --log %s: %s\n", log_path, strerror(errno));
+        fprintf(stderr, "%s: --log %s: %s\n", program, log_path, strerror(errno));
         free(report);
         return NULL;
     }
@@ -58,6 +60,14 @@ static void report_phases(FILE *log, const struct report_phases *phases)
     fputc('}', log);
 }
 
+static void report_test(FILE *log, const struct report_test *test)
+{
+    report_number(log, "test_accuracy", test->accuracy);
+    fputc(',', log);
+    report_number(log, "test_loss", test->loss);
+    fputc(',', log);
+}
+
 static void report_log_step(FILE *log, const struct report_step *step)
 {
     fprintf(log, "{\"step\":%" PRIu64 ",", step->step);
@@ -65,6 +75,9 @@ static void report_log_step(FILE *log, const struct report_step *step)
     fputc(',', log);
     report_number(log, "lr", step->lr);
     fprintf(log, ",\"withdrawn\":%s,", step->withdrawn ? "true" : "false");
+    if (step->tested) {
+        report_test(log, &step->test);
+    }
     report_phases(log, &step->seconds);
     fputs("}\n", log);
 }
@@ -107,7 +120,7 @@ void report_final(struct report *report, const struct report_final *final)
 {
     printf("test accuracy %.2f%%  test loss %.4f  parameters %016" PRIx64 "\n"
            "%" PRIu64 " steps in %.2f s: compute %.2f s, wait %.2f s, apply %.2f s\n",
-        100 * final->test_accuracy, final->test_loss, final->parameter_hash, final->steps,
+        100 * final->test.accuracy, final->test.loss, final->parameter_hash, final->steps,
         final->seconds, final->totals.compute, final->totals.wait, final->totals.apply);
     if (!report->log) {
         return;
@@ -115,10 +128,8 @@ void report_final(struct report *report, const struct report_final *final)
     fprintf(report->log,
         "{\"final\":true,\"steps\":%" PRIu64 ",\"withdrawn\":%" PRIu64 ",\"world\":%d,",
         final->steps, final->withdrawn, final->world);
-    report_number(report->log, "test_accuracy", final->test_accuracy);
-    fputc(',', report->log);
-    report_number(report->log, "test_loss", final->test_loss);
-    fprintf(report->log, ",\"parameter_hash\":\"%016" PRIx64 "\",", final->parameter_hash);
+    report_test(report->log, &final->test);
+    fprintf(report->log, "\"parameter_hash\":\"%016" PRIx64 "\",", final->parameter_hash);
     report_number(report->log, "training_seconds", final->seconds);
     fputc(',', report->log);
     report_phases(report->log, &final->totals);
@@ -134,7 +145,7 @@ int report_close(struct report *report)
     if (report->log) {
         const int wrong = ferror(report->log);
         if (fclose(report->log) != 0 || wrong) {
-            fprintf(stderr, "adtopk-digits: --log %s: cannot write\n", report->path);
+            fprintf(stderr, "%s: --log %s: cannot write\n", report->program, report->path);
             result = -1;
         }
     }

@@ -1,6 +1,6 @@
 /* What people and programs see of a run: progress on stderr, JSON lines in the log. */
-#ifndef DIGITS_REPORT_H
-#define DIGITS_REPORT_H
+#ifndef EXAMPLE_REPORT_H
+#define EXAMPLE_REPORT_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,11 +12,19 @@ struct report_phases {
     double apply;   /* optimiser */
 };
 
+/* What the model makes of test examples. */
+struct report_test {
+    double accuracy; /* 0..1 */
+    double loss;     /* mean, in nats */
+};
+
 struct report_step {
     uint64_t step;
     double loss; /* mean over the global batch */
     double lr;
     int withdrawn;
+    int tested; /* after this step, on a part of the test set: */
+    struct report_test test;
     struct report_phases seconds;
 };
 
@@ -24,8 +32,7 @@ struct report_final {
     uint64_t steps;
     uint64_t withdrawn;
     int world;
-    double test_accuracy; /* 0..1 */
-    double test_loss;
+    struct report_test test; /* on the whole test set */
     uint64_t parameter_hash;
     double seconds; /* of the training loop */
     struct report_phases totals;
@@ -33,9 +40,9 @@ struct report_final {
 
 struct report;
 
-/* log_path: NULL for no log. `steps` is the number of steps to come. NULL on an error, which was
- * printed to stderr. */
-struct report *report_open(const char *log_path, uint64_t steps);
+/* program: for messages. log_path: NULL for no log. `steps` is the number of steps to come. NULL on
+ * an error, which was printed to stderr. */
+struct report *report_open(const char *program, const char *log_path, uint64_t steps);
 
 /* Takes `count` steps in order. */
 void report_steps(struct report *report, const struct report_step *steps, size_t count);

@@ -1,27 +1,33 @@
-/* Trains the digits, data-parallel: the example to copy. Read train_step() first. */
+/* Trains data-parallel: the loop to copy. Read train_step() first. */
+#include "train.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "data.h"
 #include "exchange.h"
-#include "model.h"
 #include "options.h"
 #include "report.h"
+#include "sampler.h"
 #include "sgd.h"
+#include "task.h"
 
 enum {
-    REPORT_EVERY = 10,   /* steps whose losses are added up over the ranks at once */
-    WITHDRAWN_LIMIT = 20 /* steps in a row after which training has plainly diverged */
+    REPORT_EVERY = 10,    /* steps whose losses are added up over the ranks at once */
+    WITHDRAWN_LIMIT = 20, /* steps in a row after which training has plainly diverged */
+    TEST_SOME = 4096      /* examples, about, that are tested while it trains */
 };
 
 struct trainer {
     struct options options;
     struct sgd_options sgd_options;
-    struct data data;
-    struct data_sampler *sampler;
-    struct model *model;
+    const struct train_observer *observer; /* NULL: none */
+    struct task *task;
+    const struct tensor *tensors;
+    size_t count; /* of the tensors */
+    struct sampler *sampler;
+    size_t *tested; /* numbers of a batch of test examples */
     struct exchange *exchange;
     struct sgd *sgd;
     struct report *report; /* rank 0 only */
@@ -43,9 +49,9 @@ static double seconds_now(void)
 static int train_fail(const struct trainer *trainer, const char *what)
 {
     if (trainer->rank < 0) {
-        fprintf(stderr, "adtopk-digits: %s\n", what);
+        fprintf(stderr, "%s: %s\n", task_options.program, what);
     } else {
-        fprintf(stderr, "adtopk-digits: rank %d: %s\n", trainer->rank, what);
+        fprintf(stderr, "%s: rank %d: %s\n", task_options.program, trainer->rank, what);
     }
     return -1;
 }
@@ -61,14 +67,19 @@ static size_t train_share(const struct trainer *trainer, int rank)
     return (size_t)(trainer->options.batch * (uint64_t)rank / (uint64_t)trainer->world);
 }
 
-static int train_apply(struct trainer *trainer, float rate)
+static int train_apply(struct trainer *trainer, uint64_t step, float rate)
 {
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+    const struct train_observer *observer = trainer->observer;
+    if (observer &&
+        observer->step(observer->self, &trainer->options, trainer->exchange, step) != 0) {
+        return -1;
+    }
+    for (size_t t = 0; t < trainer->count; t++) {
         const float *update = exchange_update(trainer->exchange, t);
         if (!update) {
             return train_exchange_failed(trainer);
         }
-        sgd_apply(trainer->sgd, trainer->model, t, update, rate);
+        sgd_apply(trainer->sgd, t, update, rate);
     }
     return 0;
 }
@@ -84,11 +95,12 @@ static int train_step(struct trainer *trainer, uint64_t step, struct report_step
     const float rate = sgd_rate(&trainer->sgd_options, step);
 
     const double start = seconds_now();
-    const struct model_batch batch = data_sampler_batch(trainer->sampler, step,
-        train_share(trainer, trainer->rank), train_share(trainer, trainer->rank + 1));
-    const struct model_score score = model_forward(trainer->model, &batch);
-    if (model_backward(
-            trainer->model, scale, exchange_gradients(exchange), exchange_push, exchange) != 0) {
+    const size_t begin = train_share(trainer, trainer->rank);
+    const size_t end = train_share(trainer, trainer->rank + 1);
+    const struct score score = task_forward(
+        trainer->task, TASK_TRAIN, sampler_batch(trainer->sampler, step) + begin, end - begin);
+    if (task_backward(
+            trainer->task, scale, exchange_gradients(exchange), exchange_push, exchange) != 0) {
         return train_exchange_failed(trainer);
     }
 
@@ -99,7 +111,7 @@ static int train_step(struct trainer *trainer, uint64_t step, struct report_step
     }
 
     const double waited = seconds_now();
-    if (outcome == EXCHANGE_ACCEPTED && train_apply(trainer, rate) != 0) {
+    if (outcome == EXCHANGE_ACCEPTED && train_apply(trainer, step, rate) != 0) {
         return -1;
     }
     *record = (struct report_step){.step = step,
@@ -144,6 +156,26 @@ static int train_account(struct trainer *trainer, const struct report_step *reco
     return 0;
 }
 
+/* Tests about `most` examples, evenly spread over the test set. */
+static struct report_test train_test(struct trainer *trainer, size_t most)
+{
+    const size_t total = task_count(trainer->task, TASK_TEST), batch = trainer->options.batch;
+    const size_t stride = total / most + (total % most != 0);
+    size_t tested = 0, *examples = trainer->tested;
+    struct score sum = {0};
+    for (size_t next = 0; next < total;) {
+        size_t count = 0;
+        for (; count < batch && next < total; next += stride) {
+            examples[count++] = next;
+        }
+        const struct score score = task_forward(trainer->task, TASK_TEST, examples, count);
+        sum.loss += score.loss;
+        sum.correct += score.correct;
+        tested += count;
+    }
+    return (struct report_test){(double)sum.correct / (double)tested, sum.loss / (double)tested};
+}
+
 static int train_loop(struct trainer *trainer)
 {
     const uint64_t steps = trainer->options.steps;
@@ -152,6 +184,11 @@ static int train_loop(struct trainer *trainer)
         struct report_step *record = &trainer->recent[trainer->recent_count];
         if (train_step(trainer, step, record) != 0) {
             return -1;
+        }
+        const uint64_t every = trainer->options.evaluate_every;
+        if (trainer->report && every > 0 && (step + 1) % every == 0) {
+            record->tested = 1;
+            record->test = train_test(trainer, TEST_SOME);
         }
         trainer->recent_count++;
         if (train_account(trainer, record) != 0) {
@@ -167,29 +204,11 @@ static int train_loop(struct trainer *trainer)
     return 0;
 }
 
-static void train_evaluate(struct trainer *trainer)
-{
-    const struct data_set *test = &trainer->data.test;
-    const size_t most = (size_t)trainer->options.batch;
-    double loss = 0;
-    size_t correct = 0;
-    for (size_t first = 0; first < test->count; first += most) {
-        const size_t left = test->count - first;
-        const struct model_batch batch = {
-            test->images + first * MODEL_PIXELS, test->labels + first, left < most ? left : most};
-        const struct model_score score = model_forward(trainer->model, &batch);
-        loss += score.loss;
-        correct += score.correct;
-    }
-    trainer->final.test_loss = loss / (double)test->count;
-    trainer->final.test_accuracy = (double)correct / (double)test->count;
-}
-
 static int train_finish(struct trainer *trainer)
 {
     trainer->final.steps = trainer->options.steps;
     trainer->final.world = trainer->world;
-    trainer->final.parameter_hash = model_hash(trainer->model);
+    trainer->final.parameter_hash = tensors_hash(trainer->tensors, trainer->count);
     if (exchange_check_equal(trainer->exchange, trainer->final.parameter_hash) != 0) {
         return train_exchange_failed(trainer);
     }
@@ -198,39 +217,37 @@ static int train_finish(struct trainer *trainer)
             trainer->final.parameter_hash);
         return 0;
     }
-    train_evaluate(trainer);
+    trainer->final.test = train_test(trainer, SIZE_MAX);
     report_final(trainer->report, &trainer->final);
-    return 0;
-}
-
-static int train_read_data(struct trainer *trainer)
-{
-    char error[DATA_ERROR_SIZE];
-    if (data_load(&trainer->data, trainer->options.data, error) != 0) {
-        fprintf(stderr, "adtopk-digits: %s\n", error);
-        return -1;
-    }
-    if (trainer->options.batch > trainer->data.train.count) {
-        fprintf(stderr, "adtopk-digits: --batch is above the %zu training examples\n",
-            trainer->data.train.count);
-        return -1;
-    }
     return 0;
 }
 
 static int train_create(struct trainer *trainer)
 {
     const struct options *options = &trainer->options;
-    const size_t batch = (size_t)options->batch;
+    char error[TASK_ERROR_SIZE] = "";
+    trainer->task = task_create(options, error);
+    if (!trainer->task) {
+        return train_fail(trainer, error);
+    }
+    const size_t examples = task_count(trainer->task, TASK_TRAIN);
+    if (options->batch > examples) {
+        snprintf(error, sizeof error, "--batch is above the %zu training examples", examples);
+        return train_fail(trainer, error);
+    }
+    if (task_build(trainer->task, options) != 0) {
+        return train_fail(trainer, "no memory");
+    }
+    trainer->tensors = task_tensors(trainer->task, &trainer->count);
     trainer->sgd_options = (struct sgd_options){.lr = options->lr,
         .momentum = 0.9f,
         .weight_decay = 1e-4f,
         .warmup = options->warmup,
         .steps = options->steps};
-    trainer->sampler = data_sampler_create(&trainer->data.train, batch, options->seed);
-    trainer->model = model_create(batch);
-    trainer->sgd = sgd_create(&trainer->sgd_options);
-    if (!trainer->sampler || !trainer->model || !trainer->sgd) {
+    trainer->sampler = sampler_create(examples, options->batch, options->seed);
+    trainer->sgd = sgd_create(&trainer->sgd_options, trainer->tensors, trainer->count);
+    trainer->tested = malloc(options->batch * sizeof *trainer->tested);
+    if (!trainer->sampler || !trainer->sgd || !trainer->tested) {
         return train_fail(trainer, "no memory");
     }
     return 0;
@@ -240,7 +257,7 @@ static int train_create(struct trainer *trainer)
 static int train_join(struct trainer *trainer)
 {
     const struct options *options = &trainer->options;
-    trainer->exchange = exchange_open(&options->exchange);
+    trainer->exchange = exchange_open(&options->exchange, trainer->tensors, trainer->count);
     if (!trainer->exchange) {
         return train_fail(trainer, "no memory");
     }
@@ -253,11 +270,14 @@ static int train_join(struct trainer *trainer)
     if (options->batch < (uint64_t)trainer->world) {
         return train_fail(trainer, "--batch is below the number of ranks");
     }
-    if (trainer->rank == 0 && !(trainer->report = report_open(options->log, options->steps))) {
-        return -1;
+    if (trainer->rank == 0) {
+        trainer->report = report_open(task_options.program, options->log, options->steps);
+        if (!trainer->report) {
+            return -1;
+        }
     }
-    model_init(trainer->model, options->seed);
-    if (exchange_share_parameters(trainer->exchange, trainer->model) != 0) {
+    tensors_init(trainer->tensors, trainer->count, options->seed);
+    if (exchange_share_parameters(trainer->exchange) != 0) {
         return train_exchange_failed(trainer);
     }
     return 0;
@@ -265,10 +285,7 @@ static int train_join(struct trainer *trainer)
 
 static int train_run(struct trainer *trainer)
 {
-    if (train_read_data(trainer) != 0 || train_create(trainer) != 0) {
-        return -1;
-    }
-    if (train_join(trainer) != 0 || train_loop(trainer) != 0) {
+    if (train_create(trainer) != 0 || train_join(trainer) != 0 || train_loop(trainer) != 0) {
         return -1;
     }
     return train_finish(trainer);
@@ -278,18 +295,18 @@ static int train_destroy(struct trainer *trainer)
 {
     exchange_close(trainer->exchange);
     sgd_destroy(trainer->sgd);
-    model_destroy(trainer->model);
-    data_sampler_destroy(trainer->sampler);
-    data_free(&trainer->data);
+    sampler_destroy(trainer->sampler);
+    free(trainer->tested);
+    task_destroy(trainer->task);
     options_free(&trainer->options);
     return report_close(trainer->report);
 }
 
-int main(int argc, char **argv)
+int train_main(int argc, char **argv, const struct train_observer *observer)
 {
-    struct trainer trainer = {.rank = -1};
+    struct trainer trainer = {.observer = observer, .rank = -1};
     int result = 0;
-    switch (options_read(&trainer.options, argc, argv)) {
+    switch (options_read(&trainer.options, &task_options, argc, argv)) {
     case OPTIONS_HELP: break;
     case OPTIONS_ERROR: result = 2; break;
     case OPTIONS_RUN: result = train_run(&trainer) != 0; break;
