@@ -246,6 +246,7 @@ const struct chunk_ops chunk_avx512 = {
     .add = avx512_add,
     .collect = avx512_collect,
     .cut = avx512_cut,
+    .pick = &pick_avx512,
     .filter = avx512_filter,
 };
 #endif

@@ -124,7 +124,7 @@ static void test_shared_loop(void **state)
             const struct floor_work work = {.r = r, .g = &gradient, .count = 1, .n = n};
 
             memset(r, 0, sizeof(r));
-            assert_true(floor_time(&work, (unsigned)n % FLOOR_LOOPS, team) >= 0);
+            assert_true(floor_time(&work, (unsigned)n % FLOOR_LOOPS, team, 3) >= 0);
             assert_memory_equal(r, g, n * sizeof(*r));
             assert_true(n == LONGEST || r[n] == 0);
         }

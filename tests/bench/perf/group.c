@@ -59,7 +59,7 @@ static bool sample_floor(struct group *group, unsigned loop)
     restore(group);
     for (unsigned t = 0; t < group->count && ok; t++) {
         const struct floor_work work = tensor_floor(&group->tensor[t]);
-        const double time = floor_time(&work, loop, group->team);
+        const double time = floor_time(&work, loop, group->team, group->tensor[t].pass.ranges);
 
         all += time;
         ok = series_add(&group->measured[t].race.time[loop], time);

@@ -89,7 +89,7 @@ static void team_announce(
     (void)atomic_fetch_add_explicit(&team->task, 1, memory_order_release);
 }
 
-void team_run(struct team *team, void (*part)(void *context, unsigned index), void *context)
+static void team_run(struct team *team, void (*part)(void *context, unsigned index), void *context)
 {
     team_announce(team, part, context);
     part(context, 0);
