@@ -13,6 +13,7 @@
 
 #include "daemon/core/hash.h"
 #include "daemon/core/model.h"
+#include "kernels/cpu/merge.h"
 #include "kernels/cpu/quantise.h"
 
 static struct work *work_of(struct compute *compute)
@@ -58,44 +59,42 @@ static void quantise(const struct job *job, uint32_t t, struct sparse *list)
 }
 
 /* Sums the local ranks' lists, in their order, into the node's. */
-static enum adtopk_status merge_ranks(const struct job *job, struct planned *planned)
+static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
 {
-    struct sparse *sent = &planned->sent;
-    struct sparse other = *sent;
-    struct sparse *sum = sent, *next = &other;
+    const struct parallel parallel = work_parallel(work);
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+    struct sparse *lists = malloc(job->ranks * sizeof(*lists));
+    struct merge merge = {.list = lists,
+        .lists = job->ranks,
+        .positions = job->tensor[t].numel,
+        .scale = 1,
+        .out = &planned->sent};
+    uint64_t total = 0;
 
-    other.position = malloc(sent->capacity * sizeof(*other.position));
-    other.value = malloc(sent->capacity * sizeof(*other.value));
-    if (other.position == NULL || other.value == NULL) {
-        free(other.position);
-        free(other.value);
-        return ADTOPK_ERR_MEMORY;
+    for (unsigned r = 0; lists != NULL && r < job->ranks; r++) {
+        lists[r] = planned->kept[r].list;
+        total += lists[r].count;
     }
-    sum->count = 0;
-    for (unsigned r = 0; r < job->ranks; r++) {
-        struct sparse *swap = sum;
-        sparse_add(sum, &planned->kept[r].list, next);
-        sum = next;
-        next = swap;
+    merge.parts = merge_parts(merge.positions, total, parallel_threads(&parallel));
+    merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
+    if (lists != NULL && merge.cursor != NULL) {
+        merge_run(&merge, &parallel);
     }
-    if (sum == &other) {
-        (void)memcpy(sent->position, other.position, other.count * sizeof(*other.position));
-        (void)memcpy(sent->value, other.value, other.count * sizeof(*other.value));
-        sent->count = other.count;
-    }
-    free(other.position);
-    free(other.value);
-    return ADTOPK_OK;
+    free(lists);
+    free(merge.cursor);
+    return lists != NULL && merge.cursor != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
 /* What this node sends, from what its residuals selected. */
-static enum adtopk_status form_sent(const struct job *job, uint32_t t)
+static enum adtopk_status form_sent(const struct work *work, uint32_t t)
 {
+    const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
     const struct sparse *kept = &planned->kept[0].list;
     struct sparse *sent = &planned->sent;
 
-    if (planned->by_rank && merge_ranks(job, planned) != ADTOPK_OK) {
+    if (planned->by_rank && merge_ranks(work, t) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
     if (!planned->by_rank) {
@@ -133,7 +132,7 @@ static enum adtopk_status select_tensor(struct work *work, uint32_t t)
         status = pass_add(work, t, 0, gradient, job->ranks, planned->kept);
     }
     free(gradient);
-    return status == ADTOPK_OK && !planned->dense ? form_sent(job, t) : status;
+    return status == ADTOPK_OK && !planned->dense ? form_sent(work, t) : status;
 }
 
 enum adtopk_status work_sent(struct work *work, uint32_t t)
@@ -150,7 +149,7 @@ enum adtopk_status work_sent(struct work *work, uint32_t t)
     for (unsigned r = 0; r < (planned->by_rank ? job->ranks : 1); r++) {
         planned->kept[r].list.count = planned->kept[r].header->count;
     }
-    return form_sent(job, t);
+    return form_sent(work, t);
 }
 
 /* The gradients are in the residuals: what is wrong with them is known. */

@@ -264,52 +264,6 @@ static struct sparse sparse_random(uint64_t n, unsigned one_in)
     return list;
 }
 
-static void check_sparse_add(uint64_t n, unsigned one_in_a, unsigned one_in_b)
-{
-    struct sparse lists[2] = {sparse_random(n, one_in_a), sparse_random(n, one_in_b)};
-    int *present = allocate(n, sizeof *present);
-    float *sum = allocate(n, sizeof *sum);
-    size_t count = 0;
-    for (int l = 0; l < 2; l++) {
-        for (size_t i = 0; i < lists[l].count; i++) {
-            const uint32_t p = lists[l].position[i];
-            sum[p] = present[p] ? sum[p] + lists[l].value[i] : lists[l].value[i];
-            count += !present[p];
-            present[p] = 1;
-        }
-    }
-    struct sparse out = sparse_make(count); /* any overrun is seen by the sanitizer */
-    sparse_add(&lists[0], &lists[1], &out);
-    assert_int_equal(out.count, count);
-    size_t i = 0;
-    for (uint64_t p = 0; p < n; p++) {
-        if (present[p]) {
-            assert_int_equal(out.position[i], p);
-            assert_same_bits(&out.value[i], &sum[p], 1);
-            i++;
-        }
-    }
-    free(present);
-    free(sum);
-    sparse_drop(&out);
-    sparse_drop(&lists[0]);
-    sparse_drop(&lists[1]);
-}
-
-static void test_sparse_add(void **state)
-{
-    (void)state;
-    for (int round = 0; round < 2000; round++) {
-        check_sparse_add(
-            random_below(60), 1 + (unsigned)random_below(8), 1 + (unsigned)random_below(8));
-    }
-    check_sparse_add(50000, 100, 3);
-    const struct sparse empty = {0};
-    struct sparse out = {.count = 7};
-    sparse_add(&empty, &empty, &out);
-    assert_int_equal(out.count, 0);
-}
-
 static void test_sparse_scatter(void **state)
 {
     (void)state;
@@ -363,7 +317,6 @@ int main(void)
         cmocka_unit_test(test_round_trip_of_integers_is_exact),
         cmocka_unit_test(test_finite_limit),
         cmocka_unit_test(test_ledger_sign),
-        cmocka_unit_test(test_sparse_add),
         cmocka_unit_test(test_sparse_scatter),
         cmocka_unit_test(test_dense),
     };
