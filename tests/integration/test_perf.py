@@ -26,11 +26,12 @@ TINY = {
     "sum": ["--min", "4K", "--max", "64K", "--iterations", "3"],
     "handover": ["--iterations", "40", "--warmup", "4"],
     "round": ["--min", "4K", "--max", "64K", "--iterations", "3"],
+    "sparsify": ["--min", "4K", "--max", "64K", "--iterations", "3", "--distribution", "all"],
     "link": ["--min", "4K", "--max", "64K", "--iterations", "3"],
 }
 ROW_KEYS = {"benchmark", "variant", "input", "layer", "size_bytes", "count", "type", "density",
             "threads", "ranks", "time_us", "algbw_gb_s", "busbw_gb_s", "wire_bytes", "nonzeros",
-            "bits_per_nonzero", "target_us", "floor", "floor_us", "ratio", "ratio_of", "settle_us",
+            "target_count", "bits_per_nonzero", "target_us", "floor", "floor_us", "ratio", "ratio_of", "settle_us",
             "peers"}
 SERIES_KEYS = {"median", "p90", "p99", "min", "max", "spread", "samples"}
 
@@ -155,6 +156,15 @@ class Documents(unittest.TestCase):
             self.assertTrue(all(len(peer["time_us"]["samples"]) == 7 for peer in row["peers"]))
         if os.path.exists(os.path.join(BUILD, "tests", "bench", "adtopk-perf-nth")):
             self.assertTrue(all(row["peers"][0]["name"] == "nth" for row in rows))
+
+    def test_sparsify(self):
+        rows = self.document("sparsify")
+        self.assertLessEqual({"dense", "topk", "adtopk"}, {row["variant"] for row in rows})
+        for row in rows:
+            exact = row["count"] * row["density"] // 1
+            self.assertEqual(row["target_count"], exact)
+            if row["variant"] == "topk":
+                self.assertEqual(row["nonzeros"], max(exact, 1))
 
     def check_payload(self, rows):
         self.assertEqual({row["variant"].split()[0] for row in rows},

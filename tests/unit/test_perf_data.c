@@ -124,13 +124,56 @@ static void test_shared_loop(void **state)
             const struct floor_work work = {.r = r, .g = &gradient, .count = 1, .n = n};
 
             memset(r, 0, sizeof(r));
-            assert_true(floor_time(&work, (unsigned)n % FLOOR_LOOPS, team) >= 0);
+            assert_true(floor_time(&work, (unsigned)n % FLOOR_LOOPS, team, 3) >= 0);
             assert_memory_equal(r, g, n * sizeof(*r));
             assert_true(n == LONGEST || r[n] == 0);
         }
         team_free(team);
     }
     team_free(NULL);
+}
+
+#define PARTS 100
+
+struct loops {
+    struct parallel parallel;
+    unsigned seen[PARTS][PARTS];
+};
+
+static void count_part(void *arg, unsigned p, unsigned thread)
+{
+    unsigned *seen = arg;
+
+    assert_in_range(thread, 0, 2);
+    seen[p]++;
+}
+
+static void loop_inside(void *arg, unsigned p, unsigned thread)
+{
+    struct loops *loops = arg;
+    struct parallel own = loops->parallel;
+
+    own.caller = thread;
+    parallel_for(&own, count_part, loops->seen[p], PARTS);
+}
+
+/* A loop runs every part once, and so does a loop inside a part. */
+static void test_loop(void **state)
+{
+    static struct loops loops;
+    struct team *team = team_new(3);
+
+    (void)state;
+    assert_non_null(team);
+    loops.parallel = team_parallel(team);
+    assert_int_equal(parallel_threads(&loops.parallel), 3);
+    parallel_for(&loops.parallel, loop_inside, &loops, PARTS);
+    for (unsigned p = 0; p < PARTS; p++) {
+        for (unsigned q = 0; q < PARTS; q++) {
+            assert_int_equal(loops.seen[p][q], 1);
+        }
+    }
+    team_free(team);
 }
 
 static void check_list(uint64_t n, uint64_t length, uint64_t k)
@@ -255,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_loops),
         cmocka_unit_test(test_race),
         cmocka_unit_test(test_shared_loop),
+        cmocka_unit_test(test_loop),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_residual),

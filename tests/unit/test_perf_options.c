@@ -12,19 +12,21 @@
 
 static const char *const colours[] = {"red", "green", "blue", NULL};
 static const struct benchmark_name benchmarks[] = {{"select", "s"}, {"encode", "e"},
-    {"decode", "d"}, {"sum", "s"}, {"handover", "h"}, {"round", "r"}, {"link", "l"}};
+    {"decode", "d"}, {"sum", "s"}, {"handover", "h"}, {"round", "r"}, {"link", "l"},
+    {"sparsify", "s"}};
 
 static const struct vocabulary vocabulary = {.distributions = {colours},
     .dtypes = {colours},
     .views = {colours},
     .models = {colours},
     .peers = {colours},
+    .sparsifiers = {colours},
     .indices = {colours},
     .values = {colours},
     .modes = {colours},
     .security = {colours},
     .benchmarks = benchmarks,
-    .benchmark_count = 7};
+    .benchmark_count = 8};
 
 #define WORDS_MAX 12
 
@@ -111,7 +113,7 @@ static void test_values(void **state)
     assert_true(options->layers && options->threads.count == 2 && options->ranks.count == 1);
     assert_int_equal(options->columns.count, 1);
 
-    assert_int_equal(parse(&parsed, "all")->chosen, 127);
+    assert_int_equal(parse(&parsed, "all")->chosen, 255);
     assert_int_equal(parse(&parsed, "nonsense --help")->status, ADTOPK_ERR_ARGUMENT);
     assert_int_equal(parse(&parsed, "--help nonsense")->action, OPTIONS_HELP);
     assert_int_equal(parse(&parsed, "--version")->action, OPTIONS_VERSION);

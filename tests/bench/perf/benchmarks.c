@@ -68,7 +68,8 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .iterations = 31,
             .warmup = 2,
             .densities = {{0.01}, 1},
-            .lists = {{2, 4, 16}, 3}}},
+            .lists = {{2, 4, 16}, 3},
+            .threads = {{1}, 1}}},
     {.name = {"handover", "from the last rank's push to a rank's return, one node"},
         .about = "# density 1: the dense form; awake: back to back; asleep: after a pause;\n"
                  "# busy: as awake, beside processes that burn all cores\n"
@@ -107,6 +108,20 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .iterations = 31,
             .warmup = 3,
             .security = EVERY}},
+    {.name = {"sparsify", "a turn of every sparsifier"},
+        .about = "# count/k: entries that were selected, on average / density * elements\n"
+                 "# floor: the fastest of four r += g loops on the same memory, in turns\n",
+        .layout = REPORT_SPARSIFY,
+        .run = sparsify_run,
+        .defaults = {.min = 4 * MB,
+            .max = 100 * MB,
+            .factor = 100,
+            .iterations = 31,
+            .warmup = 8,
+            .densities = {{0.001, 0.01}, 2},
+            .distributions = BIT(DATA_NORMAL),
+            .sparsifiers = EVERY,
+            .threads = {{1}, 1}}},
 };
 
 struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
@@ -114,12 +129,14 @@ struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
     for (unsigned i = 0; i < BENCHMARK_COUNT; i++) {
         storage->names[i] = benchmark_table[i].name;
     }
+    sparsify_list(storage->sparsifiers);
     frames_list(storage->indices, storage->values);
     return (struct vocabulary){.distributions = {data_names},
         .dtypes = {data_dtype_names},
         .views = {select_view_names},
         .models = {models_names},
         .peers = {peers_names},
+        .sparsifiers = {storage->sparsifiers},
         .indices = {storage->indices},
         .values = {storage->values},
         .modes = {handover_mode_names},

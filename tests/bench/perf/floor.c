@@ -238,22 +238,24 @@ struct shared {
 };
 
 /* Cut at cache lines. */
-static void add_part(void *context, unsigned index)
+static void add_part(void *arg, unsigned index, unsigned thread)
 {
-    const struct shared *shared = context;
+    const struct shared *shared = arg;
     const uint64_t lines = shared->work->n / LINE;
     const uint64_t first = lines * index / shared->parts * LINE;
     const uint64_t end = lines * (index + 1) / shared->parts * LINE;
 
+    (void)thread;
     shared->loop->add(shared->work, first, index + 1 < shared->parts ? end : shared->work->n);
 }
 
-double floor_time(const struct floor_work *work, unsigned loop, struct team *team)
+double floor_time(const struct floor_work *work, unsigned loop, struct team *team, unsigned parts)
 {
-    struct shared shared = {work, &floor_loops[loop], team_threads(team)};
+    const struct parallel parallel = team_parallel(team);
+    struct shared shared = {work, &floor_loops[loop], parts};
     const uint64_t begin = clock_ns();
 
-    team_run(team, add_part, &shared);
+    parallel_for(&parallel, add_part, &shared, parts);
     return clock_us_between(begin, clock_ns());
 }
 

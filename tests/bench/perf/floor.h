@@ -37,8 +37,8 @@ struct floor_race {
     struct series time[FLOOR_LOOPS]; /* microseconds */
 };
 
-/** The microseconds that a loop takes, its elements shared by the team. */
-double floor_time(const struct floor_work *work, unsigned loop, struct team *team);
+/** The microseconds that a loop takes whose elements are cut into so many parts for the team. */
+double floor_time(const struct floor_work *work, unsigned loop, struct team *team, unsigned parts);
 
 /** One more sample of every loop on this thread. False without memory. */
 bool floor_sample(struct floor_race *race, const struct floor_work *work);

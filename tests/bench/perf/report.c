@@ -221,6 +221,11 @@ static void print_settle(char text[FORMAT_SIZE], const struct figures *figures)
     format_measure(text, figures->settle.median);
 }
 
+static void print_share(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->row->nonzeros / figures->row->target_count);
+}
+
 static void print_peer_0(char text[FORMAT_SIZE], const struct figures *figures)
 {
     format_measure(text, peer_ratio(figures, 0));
@@ -255,6 +260,12 @@ static const struct layout {
                                {"busbw", "(GB/s)", 6, print_busbw}, {"ratio", "", 5, print_ratio},
                                {"spread", "", 6, print_spread}, {"settle", "(us)", 6, print_settle},
                                {"nth", "", 4, print_peer_0}, {"torch", "", 5, print_peer_1}}},
+    [REPORT_SPARSIFY] = {19,
+        {{"size", "(B)", 9, print_size}, {"type", "", 6, print_types},
+            {"dens.", "", 6, print_density}, {"thr.", "", 4, print_threads},
+            {"time", "(us)", 6, print_time}, {"floor", "(us)", 6, print_floor},
+            {"ratio", "", 5, print_ratio}, {"spread", "", 6, print_spread},
+            {"settle", "(us)", 6, print_settle}, {"count/k", "", 7, print_share}}},
     [REPORT_LAYERS] = {36, {{"size", "(B)", 9, print_size}, {"type", "", 6, print_types},
                                {"dens.", "", 6, print_density}, {"thr.", "", 4, print_threads},
                                {"time", "(us)", 6, print_time}, {"floor", "(us)", 6, print_floor},
@@ -383,6 +394,7 @@ static void add_row(struct report *report, const struct figures *figures)
         report, object, "busbw_gb_s", report_bandwidth(row->bus_bytes, figures->time.median));
     add_number(report, object, "wire_bytes", row->wire_bytes);
     add_number(report, object, "nonzeros", row->nonzeros);
+    add_number(report, object, "target_count", row->target_count > 0 ? row->target_count : NAN);
     add_number(report, object, "bits_per_nonzero", report_bits(row->wire_bytes, row->nonzeros));
     add_number(report, object, "target_us", row->target_us);
     add_text(report, object, "floor", row->floor_name);

@@ -20,6 +20,7 @@
 enum report_layout {
     REPORT_BANDWIDTH, /* throughput: GB/s, bytes on the wire */
     REPORT_SELECT,    /* the pass: threads, peers */
+    REPORT_SPARSIFY,  /* the same by sparsifier, which may select more or fewer */
     REPORT_LAYERS,    /* the same for the tensors of a model, with room for their names */
     REPORT_LATENCY,   /* hand-over: percentiles against a target */
 };
@@ -40,12 +41,13 @@ struct row {
     uint64_t count;      /* its elements; how many messages */
     const char *type;    /* of an element */
     double density;
-    unsigned threads;  /* that share the work; 0: does not apply */
-    unsigned ranks;    /* gradients that are summed; 0: does not apply */
-    double alg_bytes;  /* what algbw counts */
-    double bus_bytes;  /* what busbw counts */
-    double wire_bytes; /* of one contribution, everything counted */
-    double nonzeros;   /* in wire_bytes */
+    unsigned threads;    /* that share the work; 0: does not apply */
+    unsigned ranks;      /* gradients that are summed; 0: does not apply */
+    double alg_bytes;    /* what algbw counts */
+    double bus_bytes;    /* what busbw counts */
+    double wire_bytes;   /* of one contribution, everything counted */
+    double nonzeros;     /* in wire_bytes; or that were selected, on average */
+    double target_count; /* nonzeros that were asked for */
     double target_us;
     const struct series *time; /* microseconds */
     const char *floor_name;

@@ -1,10 +1,5 @@
 /*
  * select: the pass over one tensor, or over all of a model's, against the r += g loops.
- *
- * Happy path, one turn: new gradients; every loop, and at last the pass, each from the residual of
- * this turn, which is copied back before; then what was selected leaves the residual. Only loops
- * and pass are timed (and the leaving, apart). Loops and pass go over all tensors of a model before
- * the next begins, so that each finds the caches as a training step would leave them.
  */
 #include "tests/bench/perf/select.h"
 
@@ -12,16 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/bench/perf/models.h"
+#include "tests/bench/perf/group.h"
 #include "tests/bench/perf/peers.h"
 #include "tests/bench/perf/perf.h"
 #include "tests/bench/perf/stop.h"
-#include "tests/bench/perf/tensor.h"
 
 #define CONVOLUTION 3 /* of [512, 512, 3, 3] */
 #define CHANNELS 512
-#define TENSORS_MAX 256 /* of a model */
-#define PEER_TURNS 7    /* they are slow */
+#define PEER_TURNS 7 /* they are slow */
 
 enum select_view { VIEW_GLOBAL, VIEW_ROWS, VIEW_CONVOLUTION, VIEW_COUNT };
 
@@ -29,167 +22,6 @@ const char *const select_view_names[] = {[VIEW_GLOBAL] = "global",
     [VIEW_ROWS] = "rows",
     [VIEW_CONVOLUTION] = "conv",
     [VIEW_COUNT] = NULL};
-
-/* The samples of one tensor, or of all together. */
-struct measured {
-    struct series time, settle;
-    struct floor_race race;
-};
-
-/* What is measured together. */
-struct group {
-    const char *name;
-    struct tensor_kind kind;
-    struct model_tensor shape[TENSORS_MAX]; /* a name only where it is a model's */
-    unsigned count;
-    struct tensor tensor[TENSORS_MAX];
-    struct measured measured[TENSORS_MAX];
-    struct measured all;
-    struct team *team;
-    struct journal *journals; /* one a thread */
-};
-
-static size_t journals_size(const struct group *group)
-{
-    return team_threads(group->team) * sizeof(struct journal);
-}
-
-static void measured_free(struct measured *measured)
-{
-    series_free(&measured->time);
-    series_free(&measured->settle);
-    floor_free(&measured->race);
-}
-
-static void group_close(struct group *group)
-{
-    for (unsigned t = 0; t < group->count; t++) {
-        tensor_close(&group->tensor[t]);
-        measured_free(&group->measured[t]);
-    }
-    measured_free(&group->all);
-    data_unmap(group->journals, journals_size(group));
-}
-
-static bool group_open(struct group *group)
-{
-    bool ok;
-
-    memset(group->tensor, 0, sizeof(group->tensor));
-    memset(group->measured, 0, sizeof(group->measured));
-    memset(&group->all, 0, sizeof(group->all));
-    group->journals = data_map(journals_size(group));
-    ok = group->journals != NULL;
-    for (unsigned t = 0; t < group->count && ok && !stop_requested(); t++) {
-        ok = tensor_open(
-            &group->tensor[t], &group->kind, &group->shape[t].shape, team_threads(group->team));
-    }
-    return ok;
-}
-
-static void restore(struct group *group)
-{
-    for (unsigned t = 0; t < group->count; t++) {
-        tensor_restore(&group->tensor[t]);
-    }
-}
-
-static bool sample_floor(struct group *group, unsigned loop)
-{
-    double all = 0;
-    bool ok = true;
-
-    restore(group);
-    for (unsigned t = 0; t < group->count && ok; t++) {
-        const struct floor_work work = tensor_floor(&group->tensor[t]);
-        const double time = floor_time(&work, loop, group->team);
-
-        all += time;
-        ok = series_add(&group->measured[t].race.time[loop], time);
-    }
-    return ok && series_add(&group->all.race.time[loop], all);
-}
-
-static bool sample_pass(struct group *group, bool counts)
-{
-    double all = 0;
-    double settled = 0;
-    bool ok = true;
-
-    restore(group);
-    for (unsigned t = 0; t < group->count && ok; t++) {
-        const double time = tensor_pass(&group->tensor[t], group->team, group->journals);
-
-        all += time;
-        ok = !counts || series_add(&group->measured[t].time, time);
-    }
-    for (unsigned t = 0; t < group->count && ok; t++) {
-        const double time = tensor_settle(&group->tensor[t]);
-
-        settled += time;
-        ok = !counts || series_add(&group->measured[t].settle, time);
-    }
-    return ok && (!counts || (series_add(&group->all.time, all) &&
-                                 series_add(&group->all.settle, settled)));
-}
-
-static uint64_t elements(const struct group *group)
-{
-    uint64_t n = 0;
-
-    for (unsigned t = 0; t < group->count; t++) {
-        n += group->tensor[t].n;
-    }
-    return n;
-}
-
-static bool measure(const struct perf *perf, struct group *group)
-{
-    const uint64_t warmup = perf->options.warmup;
-    bool ok = true;
-
-    for (uint64_t turn = 0; turn < warmup + perf->options.iterations && ok && !stop_requested();
-         turn++) {
-        const bool counts = turn >= warmup;
-
-        perf_progress(perf, group->name, elements(group) * dtype_size(group->kind.dtype),
-            counts ? turn - warmup : 0);
-        for (unsigned t = 0; t < group->count; t++) {
-            tensor_turn(&group->tensor[t], turn);
-        }
-        for (unsigned loop = 0; loop < FLOOR_LOOPS && counts && ok; loop++) {
-            ok = sample_floor(group, loop);
-        }
-        ok = ok && sample_pass(group, counts);
-    }
-    return ok;
-}
-
-/* The row of one tensor, or of all of them. */
-static enum adtopk_status report_measured(struct perf *perf, const struct group *group,
-    const struct measured *measured, const struct row *own, struct error *err)
-{
-    const struct tensor_kind *kind = &group->kind;
-    const unsigned fastest = floor_fastest(&measured->race);
-    struct row row = *own;
-
-    row.benchmark = perf->benchmark;
-    row.variant = group->name;
-    row.input = data_names[kind->distribution];
-    row.type = data_dtype_names[kind->dtype];
-    row.threads = team_threads(group->team);
-    row.ranks = kind->ranks;
-    row.size = row.count * dtype_size(kind->dtype);
-    row.alg_bytes = (double)row.size;
-    row.bus_bytes = (double)(row.size * kind->ranks + 2 * row.count * sizeof(float));
-    row.wire_bytes = row.nonzeros = row.target_us = NAN;
-    row.time = &measured->time;
-    row.settle = &measured->settle;
-    row.floor_name = floor_loops[fastest].name;
-    row.floor = &measured->race.time[fastest];
-    row.paired = true;
-    return perf_row(perf, &row, err);
-}
 
 static enum adtopk_status report_layers(
     struct perf *perf, const struct group *group, struct error *err)
@@ -202,7 +34,7 @@ static enum adtopk_status report_layers(
             .count = tensor->n,
             .density = (double)tensor_selected(tensor) / (double)tensor->n};
 
-        status = report_measured(perf, group, &group->measured[t], &row, err);
+        status = group_row(perf, group, &group->measured[t], &row, err);
     }
     return status;
 }
@@ -210,7 +42,7 @@ static enum adtopk_status report_layers(
 static enum adtopk_status report_group(
     struct perf *perf, const struct group *group, struct error *err)
 {
-    struct row row = {.count = elements(group), .density = group->kind.params.density};
+    struct row row = {.count = group_elements(group), .density = group->kind.params.density};
     struct series times[PEERS_COUNT] = {0};
     enum adtopk_status status = ADTOPK_OK;
 
@@ -222,7 +54,7 @@ static enum adtopk_status report_group(
         row.peer[p] = (struct row_peer){peers_names[p], &times[p]};
     }
     if (status == ADTOPK_OK) {
-        status = report_measured(perf, group, &group->all, &row, err);
+        status = group_row(perf, group, &group->all, &row, err);
     }
     for (unsigned p = 0; p < PEERS_COUNT; p++) {
         series_free(&times[p]);
@@ -234,8 +66,8 @@ static enum adtopk_status one_group(struct perf *perf, struct group *group, stru
 {
     enum adtopk_status status = ADTOPK_OK;
 
-    if (!group_open(group) || !measure(perf, group)) {
-        status = perf_no_memory(err, 16 * elements(group));
+    if (!group_open(group) || !group_measure(perf, group)) {
+        status = perf_no_memory(err, 16 * group_elements(group));
     }
     if (status == ADTOPK_OK && perf->options.layers) {
         status = report_layers(perf, group, err);
@@ -268,7 +100,7 @@ static enum adtopk_status all_models(struct perf *perf, struct group *group, str
         if (perf_has(perf->options.models, m)) {
             group->name = models_names[m];
             group->count = 0;
-            while (group->count < TENSORS_MAX &&
+            while (group->count < GROUP_MAX &&
                    models_tensor(m, group->count, &group->shape[group->count])) {
                 group->count++;
             }
@@ -364,12 +196,8 @@ enum adtopk_status select_run(struct perf *perf, struct error *err)
     }
     for (size_t i = 0; i < threads->count && status == ADTOPK_OK && !stop_requested(); i++) {
         group->team = team_new((unsigned)threads->value[i]);
-        if (group->team != NULL) {
-            status = all_kinds(perf, group, err);
-        } else {
-            status =
-                error_set(err, ADTOPK_ERR_SYSTEM, "cannot start %.0f threads", threads->value[i]);
-        }
+        status = group->team != NULL ? all_kinds(perf, group, err)
+                                     : perf_no_threads(err, threads->value[i]);
         team_free(group->team);
     }
     free(group);

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdint.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #define SPINS 2000 /* some ten microseconds */
@@ -18,6 +18,7 @@ struct team {
     unsigned threads;
     void (*part)(void *context, unsigned index); /* NULL: the members end */
     void *context;
+    bool looping;                  /* inside of team_parallel()'s loop */
     _Alignas(64) atomic_uint task; /* counts them */
     _Alignas(64) atomic_uint left; /* members that have not finished it */
     struct member member[TEAM_MAX];
@@ -88,11 +89,49 @@ static void team_announce(
     (void)atomic_fetch_add_explicit(&team->task, 1, memory_order_release);
 }
 
-void team_run(struct team *team, void (*part)(void *context, unsigned index), void *context)
+static void team_run(struct team *team, void (*part)(void *context, unsigned index), void *context)
 {
     team_announce(team, part, context);
     part(context, 0);
     team_await(&team->left, 0, true);
+}
+
+/* A loop whose parts go to whoever is free. */
+struct loop {
+    void (*part)(void *arg, unsigned p, unsigned thread);
+    void *arg;
+    unsigned parts;
+    atomic_uint next;
+};
+
+static void loop_parts(void *context, unsigned thread)
+{
+    struct loop *loop = context;
+
+    for (unsigned p = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed);
+         p < loop->parts; p = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed)) {
+        loop->part(loop->arg, p, thread);
+    }
+}
+
+static void loop_run(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    struct team *team = context;
+    struct loop loop = {.part = part, .arg = arg, .parts = parts};
+
+    if (team->looping) {
+        loop_parts(&loop, caller);
+        return;
+    }
+    team->looping = true;
+    team_run(team, loop_parts, &loop);
+    team->looping = false;
+}
+
+struct parallel team_parallel(struct team *team)
+{
+    return (struct parallel){.run = loop_run, .context = team, .threads = team->threads};
 }
 
 void team_free(struct team *team)

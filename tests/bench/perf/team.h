@@ -6,7 +6,7 @@
 #ifndef PERF_TEAM_H
 #define PERF_TEAM_H
 
-#include <stdbool.h>
+#include "kernels/cpu/parallel.h"
 
 #define TEAM_MAX 64
 
@@ -17,9 +17,9 @@ struct team *team_new(unsigned threads);
 
 unsigned team_threads(const struct team *team);
 
-/** Runs part(context, 0), part(context, 1), ... on one thread each, part 0 on the caller's, and
- * returns when all are through. */
-void team_run(struct team *team, void (*part)(void *context, unsigned index), void *context);
+/** The team as what kernels take for loops: parts go to whoever is free. A loop inside a part runs
+ * where it is called. For the team's owner; valid as long as the team is. */
+struct parallel team_parallel(struct team *team);
 
 /** NULL is allowed. */
 void team_free(struct team *team);

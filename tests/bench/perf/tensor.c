@@ -9,7 +9,9 @@
 #include "tests/bench/perf/clock.h"
 
 #define ALIGNMENT 64
-#define HINTED_LENGTH 128u /* as the daemon's plan has it */
+#define HINTED_LENGTH 128u                 /* as the daemon's plan has it */
+#define RANGE_ELEMENTS (UINT64_C(1) << 18) /* as its passes have it */
+#define GUESS 0.95f                        /* of the last threshold, the same */
 
 static size_t residual_size(const struct tensor *tensor)
 {
@@ -94,6 +96,11 @@ uint64_t tensor_selected(const struct tensor *tensor)
     return tensor->choice.mode == SPARSIFIER_DENSE ? tensor->n : tensor->choice.count;
 }
 
+uint64_t tensor_sent(const struct tensor *tensor)
+{
+    return tensor->choice.mode == SPARSIFIER_DENSE ? tensor->n : tensor->out.count;
+}
+
 static bool allocate(struct tensor *tensor, const struct need *need)
 {
     struct fused *pass = &tensor->pass;
@@ -118,14 +125,21 @@ static bool allocate(struct tensor *tensor, const struct need *need)
     return ok;
 }
 
+static unsigned ranges_of(uint64_t n, unsigned threads)
+{
+    const uint64_t ranges = n / RANGE_ELEMENTS;
+
+    return ranges < 1 ? 1 : ranges < threads ? (unsigned)ranges : threads;
+}
+
 bool tensor_open(struct tensor *tensor, const struct tensor_kind *kind,
-    const struct tensor_shape *shape, unsigned ranges)
+    const struct tensor_shape *shape, unsigned threads)
 {
     struct fused *pass = &tensor->pass;
     struct need need;
 
     *tensor = (struct tensor){.kind = *kind, .shape = *shape, .n = tensor_numel(shape)};
-    pass->ranges = ranges;
+    pass->ranges = ranges_of(tensor->n, threads);
     pass->gradients = (const void *const *)tensor->gradient;
     pass->count = kind->ranks;
     pass->dtype = kind->dtype;
@@ -181,7 +195,7 @@ void tensor_turn(struct tensor *tensor, uint64_t turn)
     if (mode == SPARSIFIER_KNOWN) {
         pass->k = 0;
     }
-    pass->guess = tensor->state.threshold;
+    pass->guess = tensor->state.threshold * GUESS;
     pass->hints = pass->per_fibre && pass->view.length >= HINTED_LENGTH ? tensor->hints : NULL;
     pass->out = mode == SPARSIFIER_TOP || pass->per_fibre ? &tensor->out : NULL;
     for (unsigned r = 0; r < tensor->kind.ranks; r++) {
@@ -210,11 +224,11 @@ struct shared {
     struct journal *journals;
 };
 
-static void pass_range(void *context, unsigned index)
+static void pass_range(void *arg, unsigned range, unsigned thread)
 {
-    const struct shared *shared = context;
+    const struct shared *shared = arg;
 
-    fused_range(shared->pass, index, &shared->journals[index]);
+    fused_range(shared->pass, range, &shared->journals[thread]);
 }
 
 /* Where the pass did not: what the rule takes, or what everybody knows. */
@@ -239,15 +253,16 @@ static void select_entries(struct tensor *tensor)
 
 double tensor_pass(struct tensor *tensor, struct team *team, struct journal *journals)
 {
+    const struct parallel parallel = team_parallel(team);
     struct shared shared = {&tensor->pass, journals};
     uint64_t begin;
 
     tensor->pass.stamp++;
     begin = clock_ns();
     fused_start(&tensor->pass, tensor->sums);
-    team_run(team, pass_range, &shared);
-    (void)fused_finish(&tensor->pass, tensor->sums);
+    parallel_for(&parallel, pass_range, &shared, tensor->pass.ranges);
     select_entries(tensor);
+    (void)fused_finish(&tensor->pass, tensor->sums);
     return clock_us_between(begin, clock_ns());
 }
 

@@ -46,15 +46,18 @@ struct tensor {
     double sums[2];
 };
 
-/** Prepares for passes in `ranges` ranges. False without memory; tensor_close() frees what
- * is there in any case. */
+/** Prepares for passes that a team of `threads` shares; a small tensor is no work for many. False
+ * without memory; tensor_close() frees what is there in any case. */
 bool tensor_open(struct tensor *tensor, const struct tensor_kind *kind,
-    const struct tensor_shape *shape, unsigned ranges);
+    const struct tensor_shape *shape, unsigned threads);
 
 void tensor_close(struct tensor *tensor);
 
 /** Elements that this turn selects, at most; all of them where the tensor travels dense. */
 uint64_t tensor_selected(const struct tensor *tensor);
+
+/** Entries that the last pass selected; all where the tensor travels dense. */
+uint64_t tensor_sent(const struct tensor *tensor);
 
 /** Turn number `turn`: its choice and its gradients. */
 void tensor_turn(struct tensor *tensor, uint64_t turn);
@@ -65,8 +68,8 @@ void tensor_restore(struct tensor *tensor);
 /** What the floor's loops do for this turn. */
 struct floor_work tensor_floor(const struct tensor *tensor);
 
-/** The pass, one range a thread of the team, each with its own journal, and the selection: as the
- * daemon runs it. Returns its microseconds. */
+/** The pass, shared by the team, each thread with its own journal, and the selection: as the daemon
+ * runs it. Returns its microseconds. */
 double tensor_pass(struct tensor *tensor, struct team *team, struct journal *journals);
 
 /** What was selected leaves the residual, as after an exchange that accepted it; the next turn
