@@ -68,8 +68,11 @@ def draw_panel(curves, column, edges, log, x_format, labels, more_is_better):
     y_axis = plot.Axis(*plot.padded(low, high, False), plot.BOTTOM, plot.TOP, False)
     parts = plot.draw_frame(x_axis, y_axis, x_format, *labels)
     for number, curve in enumerate(curves):
+        # What lies outside at the start is left out, all but the last of it.
+        outside = [not y_axis.low <= y <= y_axis.high for y in curve[3]]
+        first = max(0, outside.index(False) - 1) if False in outside else 0
         line = " ".join(f"{x_axis.place(x):.1f},{y_axis.place(y):.1f}"
-                        for x, y in zip(curve[column], curve[3]))
+                        for x, y in list(zip(curve[column], curve[3]))[first:])
         parts.append(f'<path class="line curve{number}" d="M{line}"/>')
     return parts
 

@@ -26,6 +26,7 @@ struct probe {
     const char *path;
     uint64_t every;
     int ranks_per_worker;
+    const char *address;
     adtopk_context *own; /* rank 0: the job in which it is alone */
     const struct tensor *tensors;
     size_t count;
@@ -37,7 +38,8 @@ struct probe {
     float *ideal;
 };
 
-struct probe *probe_create(const char *path, uint64_t every, int ranks_per_worker)
+struct probe *probe_create(
+    const char *path, uint64_t every, int ranks_per_worker, const char *address)
 {
     struct probe *probe = calloc(1, sizeof *probe);
     if (!probe) {
@@ -47,6 +49,7 @@ struct probe *probe_create(const char *path, uint64_t every, int ranks_per_worke
     probe->path = path;
     probe->every = every;
     probe->ranks_per_worker = ranks_per_worker;
+    probe->address = address;
     return probe;
 }
 
@@ -102,9 +105,8 @@ static int probe_register(struct probe *probe, size_t t)
 /* Tensors in the same order as those of the training, so that all that is seeded by them agrees. */
 static int probe_join(struct probe *probe, const struct options *options)
 {
-    const struct adtopk_options join = {.address = options->exchange.address,
+    const struct adtopk_options join = {.address = probe->address,
         .job = options->exchange.job,
-        .run_id = "probe",
         .policy = options->exchange.policy,
         .has_rank = 1,
         .world_size = 1};

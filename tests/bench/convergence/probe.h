@@ -7,9 +7,10 @@
  * and the parts are added up over the ranks when a step is measured.
  *
  * xi = ||C(mean a) - mean C(a)|| / ||mean g||, with a the gradient plus residual of each worker.
- * The second term is u. For the first one rank 0 is also the only rank of a job of its own, under
- * the same name and policy; at every measured step it pushes mean a less that job's own residual,
- * so that selection there sees mean a. So C is the daemon's, at the same turn, for any sparsifier.
+ * The second term is u. For the first one rank 0 is also the only rank of a job under another
+ * daemon that has nothing else to do; at every measured step it pushes mean a less that job's own
+ * residual, so that selection there sees mean a. So C is the daemon's, for any sparsifier: at the
+ * same turn and, as the job has the same name and run id, with the same random numbers.
  *
  * A worker is who selects: with the policy's scope "node" a node, whose ranks' gradients are added
  * up before. */
@@ -23,8 +24,10 @@
 struct probe;
 
 /* Writes to `path` a JSON line a measured step, every `every` steps from the first one on.
- * ranks_per_worker: 1 with scope "rank". NULL on an error, which was printed to stderr. */
-struct probe *probe_create(const char *path, uint64_t every, int ranks_per_worker);
+ * ranks_per_worker: 1 with scope "rank". address: of the other daemon. NULL on an error, which was
+ * printed to stderr. */
+struct probe *probe_create(
+    const char *path, uint64_t every, int ranks_per_worker, const char *address);
 
 /* A train_observer's step, with self a struct probe. */
 int probe_step(void *self, const struct options *options, struct exchange *exchange, uint64_t step);
