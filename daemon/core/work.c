@@ -11,12 +11,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "daemon/core/model.h"
-#include "kernels/cpu/fused.h"
+#include "kernels/cpu/merge.h"
+#include "kernels/cpu/quantise.h"
 
 static struct work *work_of(struct compute *compute)
 {
     return (struct work *)compute;
+}
+
+struct parallel work_parallel(const struct work *work)
+{
+    struct parallel parallel = work->job->core->config.parallel;
+
+    parallel.caller = work->compute.thread;
+    return parallel;
 }
 
 static enum adtopk_status no_memory(struct work *work, const char *what)
@@ -39,107 +49,67 @@ static const void **gradients_of(const struct job *job, uint32_t t)
     return gradient;
 }
 
-/* What the pass selects this turn. */
-static void choose_selection(
-    const struct job *job, uint32_t t, unsigned rank, struct fused *fused, struct sparse *out)
+/* Rounds a list to what the others will decode. A retry rounds as before, each node for itself. */
+static void quantise(const struct job *job, uint32_t t, struct sparse *list)
 {
-    const struct tensor *tensor = &job->tensor[t];
-    const struct planned *planned = &job->plan->tensor[t];
-    const struct tensor_shape *shape = &tensor->spec.shape;
-    const struct sparsifier_params *params = &planned->policy.params;
-    const struct sparsifier_ops *ops = planned->policy.sparsifier;
-    uint64_t turn = tensor->store->turn;
-    uint64_t per_fibre = ops->per_fibre(shape, params, turn);
+    uint64_t seed = hash_mix(plan_turn(job, t).seed + job->core->config.node);
 
-    fused->out = out;
-    fused->view = ops->view(shape, params, turn);
-    fused->per_fibre = per_fibre > 0;
-    fused->k = per_fibre > 0 ? per_fibre : ops->count(shape, params, turn);
-    if (planned->hints != NULL && per_fibre > 0 && fused->view.fibres <= planned->fibres) {
-        fused->hints = planned->hints + rank * planned->fibres;
-    }
-}
-
-/* One pass over one residual: the gradients are added (or withdrawn), and with `out` the largest
- * entries selected. A pass that was made before adds nothing again and selects the same. */
-static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
-    const void *const *gradients, unsigned count, bool withdraw, struct sparse *out)
-{
-    const struct job *job = work->job;
-    const struct tensor *tensor = &job->tensor[t];
-    struct journal *journal =
-        job->core->config.threads > 0 ? &job->journal[work->compute.thread] : NULL;
-    struct fused fused = {
-        .residual = layout_residual(job, t, rank),
-        .view = {.fibres = 1, .length = tensor->numel, .stride = 1},
-        .withdraw = withdraw,
-        .gradients = gradients,
-        .count = count,
-        .dtype = tensor->spec.dtype,
-        .id = layout_number(t, rank),
-        .stamp = 2 * job->store->steps_done + (withdraw ? 2 : 1),
-        .progress = layout_progress(job, t, rank),
-        .ranges = 1,
-    };
-    size_t size;
-
-    if (out != NULL) {
-        choose_selection(job, t, rank, &fused, out);
-    }
-    size = fused_scratch(&fused.view, fused.k, fused.per_fibre, 1);
-    fused.scratch = aligned_alloc(64, (size + 63) / 64 * 64);
-    if (fused.scratch == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    fused_start(&fused, tensor->store->input);
-    fused_range(&fused, 0, journal);
-    if (fused_finish(&fused, tensor->store->input) > 0 && !withdraw) {
-        tensor->store->nonfinite = 1;
-    }
-    free(fused.scratch);
-    return ADTOPK_OK;
-}
-
-static void quantise(const struct tensor_policy *policy, struct sparse *list)
-{
-    for (size_t i = 0; policy->values == PAYLOAD_VALUE_BF16 && i < list->count; i++) {
-        list->value[i] = bf16_to_f32(bf16_from_f32(list->value[i]));
-    }
+    quantise_values(
+        list->value, list->count, (enum quantisation)job->plan->tensor[t].policy.values, seed);
 }
 
 /* Sums the local ranks' lists, in their order, into the node's. */
-static enum adtopk_status merge_ranks(const struct job *job, struct planned *planned)
+static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
 {
-    struct sparse *sent = &planned->sent;
-    struct sparse other = *sent;
-    struct sparse *sum = sent, *next = &other;
+    const struct parallel parallel = work_parallel(work);
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+    struct sparse *lists = malloc(job->ranks * sizeof(*lists));
+    struct merge merge = {.list = lists,
+        .lists = job->ranks,
+        .positions = job->tensor[t].numel,
+        .scale = 1,
+        .out = &planned->sent};
+    uint64_t total = 0;
 
-    other.position = malloc(sent->capacity * sizeof(*other.position));
-    other.value = malloc(sent->capacity * sizeof(*other.value));
-    if (other.position == NULL || other.value == NULL) {
-        free(other.position);
-        free(other.value);
+    for (unsigned r = 0; lists != NULL && r < job->ranks; r++) {
+        lists[r] = planned->kept[r].list;
+        total += lists[r].count;
+    }
+    merge.parts = merge_parts(merge.positions, total, parallel_threads(&parallel));
+    merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
+    if (lists != NULL && merge.cursor != NULL) {
+        merge_run(&merge, &parallel);
+    }
+    free(lists);
+    free(merge.cursor);
+    return lists != NULL && merge.cursor != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+/* What this node sends, from what its residuals selected. */
+static enum adtopk_status form_sent(const struct work *work, uint32_t t)
+{
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+    const struct sparse *kept = &planned->kept[0].list;
+    struct sparse *sent = &planned->sent;
+
+    if (planned->by_rank && merge_ranks(work, t) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
-    sum->count = 0;
-    for (unsigned r = 0; r < job->ranks; r++) {
-        struct sparse *swap = sum;
-        sparse_add(sum, &planned->rank_sent[r], next);
-        sum = next;
-        next = swap;
+    if (!planned->by_rank) {
+        sent->count = kept->count;
+        if (sent->value != kept->value) {
+            (void)memcpy(sent->value, kept->value, kept->count * sizeof(*kept->value));
+        }
     }
-    if (sum == &other) {
-        (void)memcpy(sent->position, other.position, other.count * sizeof(*other.position));
-        (void)memcpy(sent->value, other.value, other.count * sizeof(*other.value));
-        sent->count = other.count;
-    }
-    free(other.position);
-    free(other.value);
+    quantise(job, t, sent);
+    planned->sent_step = job->store->steps_done + 1;
     return ADTOPK_OK;
 }
 
 /* Adds the step's gradients to the tensor's residuals, if they are not in there yet, and selects
- * what this node contributes into planned->sent. Repeatable. */
+ * what this node contributes. Repeatable. */
 static enum adtopk_status select_tensor(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
@@ -156,20 +126,30 @@ static enum adtopk_status select_tensor(struct work *work, uint32_t t)
         store->round_nonfinite = 0;
     }
     for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
-        status = pass(work, t, r, &gradient[r], 1, false, &planned->rank_sent[r]);
+        status = pass_add(work, t, r, &gradient[r], 1, &planned->kept[r]);
     }
-    if (status == ADTOPK_OK && planned->by_rank) {
-        status = merge_ranks(job, planned);
-    } else if (!planned->by_rank) {
-        status =
-            pass(work, t, 0, gradient, job->ranks, false, planned->dense ? NULL : &planned->sent);
+    if (!planned->by_rank) {
+        status = pass_add(work, t, 0, gradient, job->ranks, planned->kept);
     }
     free(gradient);
-    if (status == ADTOPK_OK && !planned->dense) {
-        quantise(&planned->policy, &planned->sent);
-        planned->sent_step = job->store->steps_done + 1;
+    return status == ADTOPK_OK && !planned->dense ? form_sent(work, t) : status;
+}
+
+enum adtopk_status work_sent(struct work *work, uint32_t t)
+{
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+
+    if (planned->dense || planned->sent_step == job->store->steps_done + 1) {
+        return ADTOPK_OK;
     }
-    return status;
+    if (job->tensor[t].store->stage != STAGE_SETTLING) {
+        return select_tensor(work, t);
+    }
+    for (unsigned r = 0; r < (planned->by_rank ? job->ranks : 1); r++) {
+        planned->kept[r].list.count = planned->kept[r].header->count;
+    }
+    return form_sent(work, t);
 }
 
 /* The gradients are in the residuals: what is wrong with them is known. */
@@ -179,7 +159,7 @@ static void accumulated(const struct job *job, uint32_t t)
 
     if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
         store->step = job->store->steps_done;
-        store->stage = STAGE_ACCUMULATED;
+        store_publish(&store->stage, STAGE_ACCUMULATED);
     }
 }
 
@@ -189,6 +169,7 @@ void work_select(struct compute *compute)
     struct round *round = work->round;
     struct job *job = work->job;
 
+    round->exchange.parallel = work_parallel(work);
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         struct exchange_tensor *entry = &round->exchange.tensor[i];
@@ -198,8 +179,8 @@ void work_select(struct compute *compute)
         }
         accumulated(job, t);
         round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
-        entry->acc = job->tensor[t].residual;
         entry->sent = job->plan->tensor[t].sent;
+        entry->acc = job->plan->tensor[t].known ? entry->sent.value : layout_residual(job, t, 0);
     }
     work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
 }
@@ -209,6 +190,7 @@ void work_combine(struct compute *compute)
     struct work *work = work_of(compute);
     struct round *round = work->round;
 
+    round->exchange.parallel = work_parallel(work);
     work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
 }
 
@@ -232,7 +214,7 @@ static float *update_value(const struct job *job, uint32_t t)
 /* Whether the sum is written straight into the list that the ranks see. */
 static bool in_place(const struct job *job, uint32_t t)
 {
-    return wants(job, t, LOCAL_FORM_LIST) &&
+    return !job->plan->tensor[t].known && wants(job, t, LOCAL_FORM_LIST) &&
            plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
 }
 
@@ -241,11 +223,10 @@ static bool in_place(const struct job *job, uint32_t t)
 static enum adtopk_status place_result(
     const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    const struct local_update *update = layout_update(job, t);
+    const struct planned *planned = &job->plan->tensor[t];
     struct sparse *list = &entry->update;
 
-    entry->dense = (float *)(void *)(job->results + update->dense_offset);
-    if (job->plan->tensor[t].dense) {
+    if (planned->dense || planned->known) {
         return ADTOPK_OK;
     }
     list->capacity = plan_update_count(job, job->plan, t);
@@ -261,11 +242,24 @@ static enum adtopk_status place_result(
 
 static void drop_result(const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    if (!job->plan->tensor[t].dense && !in_place(job, t)) {
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (!planned->dense && !planned->known && !in_place(job, t)) {
         free(entry->update.position);
         free(entry->update.value);
     }
     entry->update = (struct sparse){0};
+}
+
+/* Sums at known positions are the update, whatever their value. */
+static void note_known(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (planned->known) {
+        entry->update = (struct sparse){
+            .position = planned->sent.position, .value = planned->known_sum, .count = entry->numel};
+    }
 }
 
 /* From positions of the turn's view to what ranks see: elements, and the dense form. */
@@ -273,6 +267,7 @@ static void write_update(const struct job *job, uint32_t t, struct exchange_tens
 {
     const struct tensor *tensor = &job->tensor[t];
     struct local_update *update = layout_update(job, t);
+    float *dense = (float *)(void *)(job->results + update->dense_offset);
     const struct sparse *list = &entry->update;
     bool fits = list->count <= tensor->list_capacity;
 
@@ -285,8 +280,8 @@ static void write_update(const struct job *job, uint32_t t, struct exchange_tens
         return;
     }
     if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
-        (void)memset(entry->dense, 0, tensor->numel * sizeof(float));
-        sparse_scatter(entry->dense, &entry->shape.view, list);
+        (void)memset(dense, 0, tensor->numel * sizeof(float));
+        sparse_scatter(dense, &entry->shape.view, list);
         update->forms |= LOCAL_FORM_DENSE;
     }
     if (wants(job, t, LOCAL_FORM_LIST) && fits) {
@@ -308,6 +303,7 @@ void work_reduce(struct compute *compute)
     struct round *round = work->round;
     struct job *job = work->job;
 
+    round->exchange.parallel = work_parallel(work);
     for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
         if (place_result(job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
             (void)no_memory(work, "sum");
@@ -319,6 +315,7 @@ void work_reduce(struct compute *compute)
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         if (work->status == ADTOPK_OK) {
+            note_known(job, t, &round->exchange.tensor[i]);
             write_update(job, t, &round->exchange.tensor[i]);
         }
         drop_result(job, t, &round->exchange.tensor[i]);
@@ -326,127 +323,22 @@ void work_reduce(struct compute *compute)
     for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
         struct store_tensor *store = job->tensor[round->tensor[i]].store;
         store->round_nonfinite = round->exchange.nonfinite;
-        store->stage = STAGE_DELIVERED;
+        store_publish(&store->stage, STAGE_DELIVERED);
     }
-}
-
-/* One bit an entry of what was sent: is it in the sum? NULL if all are. */
-static enum adtopk_status accepted_entries(
-    const struct job *job, uint32_t t, const struct collective_ops *ops, uint8_t **accepted)
-{
-    const struct sparse *sent = &job->plan->tensor[t].sent;
-    struct payload_header header = {.job = job->id, .number = job->store->steps_done};
-
-    *accepted = NULL;
-    if (ops->accepts == NULL) {
-        return ADTOPK_OK;
-    }
-    *accepted = calloc(sent->count / 8 + 1, 1);
-    for (size_t i = 0; *accepted != NULL && i < sent->count; i++) {
-        if (ops->accepts(&header, t, sent->position[i])) {
-            (*accepted)[i / 8] |= (uint8_t)(1u << i % 8);
-        }
-    }
-    return *accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
-}
-
-/* Scope rank: an accepted entry leaves the residual of every rank that selected it; what rounding
- * cut off the sum stays with the first of them. */
-static void settle_ranks(const struct job *job, uint32_t t, const struct view *view,
-    const uint8_t *accepted, size_t *next)
-{
-    double *applied = job->tensor[t].store->applied;
-    const struct planned *planned = &job->plan->tensor[t];
-    const struct sparse *sent = &planned->sent;
-
-    for (size_t i = 0; i < sent->count; i++) {
-        uint64_t element = view_element(view, sent->position[i]);
-        bool leaves = accepted == NULL || (accepted[i / 8] >> i % 8 & 1) != 0;
-        double left = -(double)sent->value[i];
-        float *first = NULL;
-        for (unsigned r = 0; r < job->ranks; r++) {
-            const struct sparse *list = &planned->rank_sent[r];
-            float *residual = layout_residual(job, t, r) + element;
-            if (next[r] == list->count || list->position[next[r]] != sent->position[i]) {
-                continue;
-            }
-            next[r]++;
-            if (leaves) {
-                left += (double)*residual;
-                *residual = 0;
-                first = first != NULL ? first : residual;
-            }
-        }
-        if (leaves && first != NULL) {
-            *first = (float)left;
-            applied[0] += (double)sent->value[i];
-            applied[1] += (double)sent->value[i] * ledger_sign(element);
-        }
-    }
-}
-
-static void settle_dense(const struct job *job, uint32_t t)
-{
-    struct tensor *tensor = &job->tensor[t];
-    double *applied = tensor->store->applied;
-    float *residual = tensor->residual;
-
-    if (job->plan->tensor[t].policy.dense_values == PAYLOAD_VALUE_F32) {
-        ledger_sums(residual, tensor->numel, applied);
-        (void)memset(residual, 0, tensor->numel * sizeof(*residual));
-        return;
-    }
-    for (uint64_t i = 0; i < tensor->numel; i++) {
-        float sent = bf16_to_f32(bf16_from_f32(residual[i]));
-        applied[0] += (double)sent;
-        applied[1] += (double)sent * ledger_sign(i);
-        residual[i] -= sent;
-    }
-}
-
-static enum adtopk_status settle_tensor(struct work *work, uint32_t t)
-{
-    struct job *job = work->job;
-    struct tensor *tensor = &job->tensor[t];
-    struct planned *planned = &job->plan->tensor[t];
-    struct payload_shape shape = {0};
-    uint8_t *accepted = NULL;
-    size_t *next = NULL;
-
-    if (planned->dense) {
-        settle_dense(job, t);
-        return ADTOPK_OK;
-    }
-    shape = plan_shape(job, t);
-    if (planned->sent_step != job->store->steps_done + 1 && select_tensor(work, t) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY; /* a restarted daemon selects what it had sent again */
-    }
-    if (accepted_entries(job, t, planned->policy.sparse_collective, &accepted) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    if (!planned->by_rank) {
-        planned->policy.sparsifier->settle(
-            tensor->residual, &shape.view, &planned->sent, accepted, tensor->store->applied);
-    } else {
-        next = calloc(job->ranks, sizeof(*next));
-        if (next != NULL) {
-            settle_ranks(job, t, &shape.view, accepted, next);
-        }
-        free(next);
-    }
-    free(accepted);
-    return planned->by_rank && next == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_OK;
 }
 
 static enum adtopk_status withdraw_tensor(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
-    bool by_rank = job->plan->tensor[t].by_rank;
+    struct planned *planned = &job->plan->tensor[t];
     const void **gradient = gradients_of(job, t);
     enum adtopk_status status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 
-    for (unsigned r = 0; status == ADTOPK_OK && r < (by_rank ? job->ranks : 1); r++) {
-        status = pass(work, t, r, &gradient[r], by_rank ? 1 : job->ranks, true, NULL);
+    for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
+        status = pass_withdraw(work, t, r, &gradient[r], 1, &planned->kept[r]);
+    }
+    if (status == ADTOPK_OK && !planned->by_rank) {
+        status = pass_withdraw(work, t, 0, gradient, job->ranks, planned->kept);
     }
     free(gradient);
     return status;
@@ -467,36 +359,26 @@ void work_settle(struct compute *compute)
             (void)no_memory(work, "settle");
             return;
         }
-        store->turn += withdrawn ? 0 : 1;
-        store->stage = STAGE_SETTLED;
+        store_publish(&store->stage, STAGE_SETTLED);
     }
 }
 
-/* The ranks' residuals of a tensor become the node's. Each element is in one of them at any moment,
- * so that a daemon that is killed between two tensors finds everything. */
-static void join_residuals(const struct job *job, uint32_t t)
-{
-    float *node = layout_residual(job, t, 0);
-
-    for (unsigned r = 1; r < job->ranks; r++) {
-        float *rank = layout_residual(job, t, r);
-        for (uint64_t i = 0; i < job->tensor[t].numel; i++) {
-            node[i] += rank[i];
-            rank[i] = 0;
-        }
-    }
-}
-
-/* The other way round there is nothing to do: the first rank takes over what the node had. */
+/* From ranks to node residuals are joined. The other way round there is nothing to do: the first
+ * rank takes over what the node had. */
 void work_switch(struct compute *compute)
 {
-    const struct job *job = work_of(compute)->job;
+    struct work *work = work_of(compute);
+    struct job *job = work->job;
 
+    store_publish(&job->store->joining, 1);
     for (uint32_t t = 0; t < job->tensors; t++) {
-        if (job->plan->tensor[t].by_rank && !job->next_plan->tensor[t].by_rank) {
-            join_residuals(job, t);
+        if (job->plan->tensor[t].by_rank && !job->next_plan->tensor[t].by_rank &&
+            settle_join(work, t) != ADTOPK_OK) {
+            (void)no_memory(work, "join the residuals of its ranks");
+            return;
         }
     }
+    store_publish(&job->store->joining, 0);
 }
 
 void work_verify(struct compute *compute)
@@ -515,6 +397,6 @@ void work_verify(struct compute *compute)
             }
         }
         (void)memcpy(found->input, tensor->store->input, sizeof(found->input));
-        (void)memcpy(found->applied, tensor->store->applied, sizeof(found->applied));
+        (void)memcpy(found->applied, store_applied(tensor->store), sizeof(found->applied));
     }
 }

@@ -37,7 +37,7 @@ bool journal_pending(const struct journal *journal, uint64_t *residual)
 }
 
 bool journal_recover(
-    struct journal *journal, float *residual, uint64_t n, const struct progress *progress)
+    struct journal *journal, float *residual, uint64_t n, struct progress *progress)
 {
     uint64_t saved = atomic_load_explicit(&journal->saved, memory_order_acquire);
     if (saved == 0) {
@@ -50,9 +50,14 @@ bool journal_recover(
     if (saved > n - first) {
         return false;
     }
-    const struct chunk_record *record = &progress->chunk[journal->chunk];
+    struct chunk_record *record = &progress->chunk[journal->chunk];
     if (atomic_load_explicit(&record->stamp, memory_order_acquire) != journal->stamp) {
-        memcpy(residual + first, journal->old, saved * sizeof *residual);
+        const uint64_t word = (saved - 1) / JOURNAL_WORD;
+        const uint64_t complete = word * JOURNAL_WORD;
+        memcpy(residual + first + complete, journal_word(journal, word),
+            (saved - complete) * sizeof *residual);
+        atomic_store_explicit(
+            &record->resumed, journal->stamp * CHUNK + complete, memory_order_release);
         atomic_signal_fence(memory_order_seq_cst);
     }
     journal_save(journal, 0);

@@ -16,7 +16,9 @@ static const struct benchmark_name benchmarks[] = {{"select", "s"}, {"encode", "
 
 static const struct vocabulary vocabulary = {.distributions = {colours},
     .dtypes = {colours},
-    .kernels = {colours},
+    .views = {colours},
+    .models = {colours},
+    .peers = {colours},
     .indices = {colours},
     .values = {colours},
     .modes = {colours},
@@ -103,6 +105,12 @@ static void test_values(void **state)
     assert_int_equal(options->ranks.count, 2);
     assert_true(perf_has(options->modes, 2));
 
+    parse(&parsed, "select --model red,green --layers --threads 1,64 --columns 256 --ranks 2");
+    assert_int_equal(parsed.status, ADTOPK_OK);
+    assert_int_equal(options->models, 3);
+    assert_true(options->layers && options->threads.count == 2 && options->ranks.count == 1);
+    assert_int_equal(options->columns.count, 1);
+
     assert_int_equal(parse(&parsed, "all")->chosen, 127);
     assert_int_equal(parse(&parsed, "nonsense --help")->status, ADTOPK_ERR_ARGUMENT);
     assert_int_equal(parse(&parsed, "--help nonsense")->action, OPTIONS_HELP);
@@ -138,7 +146,8 @@ static void test_refusals(void **state)
         {"sum --lists 2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2", "is no list of at most 16"},
         {"select --dtype red,pink", "--dtype: \"pink\" is not one of: red, green, blue, all"},
         {"select --dtype re", "--dtype: \"re\" is not one of"},
-        {"select --ranks 1", "--ranks means nothing to the benchmark"},
+        {"select --threads 65", "--threads: \"65\" is no list of at most 16 whole numbers"},
+        {"sum --ranks 1", "--ranks means nothing to the benchmark"},
         {"link --density 1", "--density means nothing to the benchmark"},
         {"select --json=yes", "--json takes no value"},
     };

@@ -4,7 +4,7 @@
 #ifndef PERF_BENCHMARKS_H
 #define PERF_BENCHMARKS_H
 
-#include "tests/bench/perf/kernels.h"
+#include "tests/bench/perf/frames.h"
 #include "tests/bench/perf/perf.h"
 
 #define BENCHMARK_COUNT 7
@@ -14,7 +14,8 @@ extern const struct benchmark benchmark_table[BENCHMARK_COUNT];
 /* Memory of the vocabulary. */
 struct vocabulary_storage {
     struct benchmark_name names[BENCHMARK_COUNT];
-    const char *kernels[KERNELS_MAX];
+    const char *indices[FRAMES_NAMES_MAX];
+    const char *values[FRAMES_NAMES_MAX];
 };
 
 struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage);

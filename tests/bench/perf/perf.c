@@ -84,7 +84,9 @@ void perf_fill(struct options *options, const struct options *defaults)
     fill_list(&options->ranks, &defaults->ranks);
     fill_names(&options->distributions, defaults->distributions);
     fill_names(&options->dtypes, defaults->dtypes);
-    fill_names(&options->kernels, defaults->kernels);
+    fill_names(&options->views, defaults->views);
+    fill_list(&options->columns, &defaults->columns);
+    fill_list(&options->threads, &defaults->threads);
     fill_names(&options->indices, defaults->indices);
     fill_names(&options->values, defaults->values);
     fill_names(&options->modes, defaults->modes);
