@@ -33,7 +33,7 @@ const struct sparsifier_ops sparsifier_randomk = {
     .name = "randomk",
     .help = "one entry drawn from each of k equal stretches; positions do not travel",
     .entries = "k",
-    .source = "random-k with a shared seed, after Konecny et al. 2016, arXiv 1610.05492",
+    .source = "random masks, Konecny et al. 2016, arXiv 1610.05492",
     .choose = randomk_choose,
     .known = randomk_known,
 };
