@@ -19,12 +19,11 @@ uint64_t sparsifier_share(uint64_t length, double density);
  * neither are empty ones. */
 bool sparsifier_skips(const struct tensor_shape *shape);
 
-/** The whole tensor in memory order: one fibre. Fits the view operation. */
-struct view sparsifier_identity(
-    const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn);
+/** The whole tensor in memory order: one fibre. */
+struct view sparsifier_identity(const struct tensor_shape *shape);
 
-/** The per_fibre operation where fibres contribute as they may. */
-uint64_t sparsifier_per_fibre_none(
-    const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn);
+/** The turn's share of the whole tensor, in that mode; dense for what is never sparsified. */
+void sparsifier_choose_global(const struct sparsifier_turn *turn, enum sparsifier_mode mode,
+    struct sparsifier_choice *choice);
 
 #endif

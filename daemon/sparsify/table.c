@@ -53,21 +53,31 @@ bool sparsifier_skips(const struct tensor_shape *shape)
     return shape->dims < 2 || tensor_numel(shape) == 0;
 }
 
-struct view sparsifier_identity(
-    const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn)
+struct view sparsifier_identity(const struct tensor_shape *shape)
 {
-    (void)params;
-    (void)turn;
     return (struct view){.fibres = 1, .length = tensor_numel(shape), .stride = 1};
 }
 
-uint64_t sparsifier_per_fibre_none(
-    const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn)
+unsigned sparsifier_period(const struct sparsifier_params *params)
 {
-    (void)shape;
-    (void)params;
+    return params->interleave ? 2 : 1;
+}
+
+double sparsifier_density(const struct sparsifier_params *params, uint64_t turn)
+{
     (void)turn;
-    return 0;
+    return params->density;
+}
+
+void sparsifier_choose_global(
+    const struct sparsifier_turn *turn, enum sparsifier_mode mode, struct sparsifier_choice *choice)
+{
+    *choice = (struct sparsifier_choice){.view = sparsifier_identity(turn->shape)};
+    if (!sparsifier_skips(turn->shape)) {
+        choice->mode = mode;
+        choice->count =
+            sparsifier_share(choice->view.length, sparsifier_density(turn->params, turn->turn));
+    }
 }
 
 void sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
