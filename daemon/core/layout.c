@@ -108,7 +108,7 @@ static enum adtopk_status recover(struct job *job, struct error *err)
         }
     }
     for (uint32_t t = 0; job->store->joining != 0 && job->more != NULL && t < job->tensors; t++) {
-        status = status == ADTOPK_OK ? settle_join(job, t, 0) : status;
+        status = status == ADTOPK_OK ? settle_join(&job->settle, t) : status;
     }
     store_publish(&job->store->joining, 0);
     return status == ADTOPK_OK

@@ -38,8 +38,13 @@ bool journal_pending(const struct journal *journal, uint64_t *residual)
            atomic_load_explicit(&journal->moved, memory_order_acquire) != 0;
 }
 
+<<<<<<< HEAD
+bool journal_recover(
+    struct journal *journal, float *residual, uint64_t n, struct progress *progress)
+=======
 bool journal_recover(struct journal *journal, float *residual, float *momentum, uint64_t n,
     const struct progress *progress)
+>>>>>>> kern-s
 {
     const uint64_t saved = atomic_load_explicit(&journal->saved, memory_order_acquire);
     const uint64_t moved = atomic_load_explicit(&journal->moved, memory_order_acquire);
@@ -54,12 +59,21 @@ bool journal_recover(struct journal *journal, float *residual, float *momentum, 
     if (most > n - first) {
         return false;
     }
-    const struct chunk_record *record = &progress->chunk[journal->chunk];
+    struct chunk_record *record = &progress->chunk[journal->chunk];
     if (atomic_load_explicit(&record->stamp, memory_order_acquire) != journal->stamp) {
+<<<<<<< HEAD
+        const uint64_t word = (saved - 1) / JOURNAL_WORD;
+        const uint64_t complete = word * JOURNAL_WORD;
+        memcpy(residual + first + complete, journal_word(journal, word),
+            (saved - complete) * sizeof *residual);
+        atomic_store_explicit(
+            &record->resumed, journal->stamp * CHUNK + complete, memory_order_release);
+=======
         memcpy(residual + first, journal->old, saved * sizeof *residual);
         if (moved > 0) {
             memcpy(momentum + first, journal->momentum, moved * sizeof *momentum);
         }
+>>>>>>> kern-s
         atomic_signal_fence(memory_order_seq_cst);
     }
     journal_save(journal, 0);
