@@ -70,18 +70,28 @@ static void gradient_piece(
     }
     float *m = pass->momentum + first;
     if (chunk->journal != NULL) {
-        memcpy(chunk->journal->momentum + done, m, length * sizeof *m);
-        journal_move(chunk->journal, done + length);
+        journal_copy(chunk->journal, true, m, done, length);
     }
     chunk->nonfinite += (pass->withdraw ? momentum_undo : momentum_step)(
         m, g, sum, length, pass->mu, pass->nesterov);
 }
 
 /* The opposite of what a value comes to on the wire. */
+static float gradient_on_the_wire(enum fused_take take, float x)
+{
+    switch (take) {
+    case FUSED_TAKE_BF16: return bf16_to_f32(bf16_from_f32(x));
+    case FUSED_TAKE_F16: return f16_to_f32(f16_from_f32(x));
+    case FUSED_TAKE_NOTHING:
+    case FUSED_TAKE_F32: break;
+    }
+    return x;
+}
+
 static void gradient_take(enum fused_take take, const float *x, unsigned length, float *sum)
 {
     for (unsigned i = 0; i < length; i++) {
-        sum[i] = -(take == FUSED_TAKE_BF16 ? bf16_to_f32(bf16_from_f32(x[i])) : x[i]);
+        sum[i] = -gradient_on_the_wire(take, x[i]);
     }
 }
 
@@ -113,6 +123,9 @@ const float *gradient_sum(
     const struct fused *pass, struct chunk *chunk, unsigned length, float buffer[CHUNK])
 {
     if (pass->take != FUSED_TAKE_NOTHING) {
+        if (chunk->journal != NULL) {
+            journal_copy(chunk->journal, false, chunk->acc, 0, length);
+        }
         gradient_take(pass->take, chunk->acc, length, buffer);
         return buffer;
     }
