@@ -136,8 +136,12 @@ enum adtopk_status payload_peek(
 /** True if the next section is DENSE (and false at the end of the frame). */
 bool payload_next_is_dense(const struct payload_reader *reader);
 
-/** Decodes the next section into a list with capacity for shape->max_count entries. A DENSE
- * section is refused here. */
+/** How many entries the next section says it has, but at most what the shape allows: enough
+ * capacity for payload_get_list(). 0 at the end of the frame. */
+uint64_t payload_next_count(const struct payload_reader *reader, const struct payload_shape *shape);
+
+/** Decodes the next section into a list with capacity for shape->max_count entries, or
+ * payload_next_count(). A DENSE section is refused here. */
 enum adtopk_status payload_get_list(struct payload_reader *reader,
     const struct payload_shape *shape, struct sparse *list, struct error *err);
 

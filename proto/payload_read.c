@@ -177,10 +177,29 @@ bool payload_next_is_dense(const struct payload_reader *reader)
            section.index == PAYLOAD_INDEX_DENSE;
 }
 
+/* A list has at most so many entries. */
+static uint64_t list_limit(const struct payload_shape *shape)
+{
+    uint64_t positions = view_size(&shape->view);
+
+    return shape->max_count < positions ? shape->max_count : positions;
+}
+
+uint64_t payload_next_count(const struct payload_reader *reader, const struct payload_shape *shape)
+{
+    struct section section = {0};
+    uint64_t limit = list_limit(shape);
+
+    if (next_section(reader, &section, NULL) != ADTOPK_OK) {
+        return 0;
+    }
+    return section.count < limit ? section.count : limit;
+}
+
 enum adtopk_status payload_get_list(struct payload_reader *reader,
     const struct payload_shape *shape, struct sparse *list, struct error *err)
 {
-    uint64_t limit = view_size(&shape->view);
+    uint64_t limit = list_limit(shape);
     struct payload_input input;
     struct section section = {0};
     enum adtopk_status status = next_section(reader, &section, err);
@@ -192,7 +211,6 @@ enum adtopk_status payload_get_list(struct payload_reader *reader,
     if (!payload_index_is_list(section.index)) {
         return refuse_kind(reader, "a list", err);
     }
-    limit = shape->max_count < limit ? shape->max_count : limit;
     limit = list->capacity < limit ? list->capacity : limit;
     if (section.count > limit) {
         return refuse_count(reader, section.count, "is over", limit, err);

@@ -85,13 +85,6 @@ void select_fibres(
  * for any n. */
 size_t select_scratch(uint64_t n);
 
-/**
- * out = a + b, merged by position. A position in one list only keeps its bits; in both it is the
- * f32 sum a + b in this order. out: capacity at least a->count + b->count (or the view's size, if
- * smaller), not overlapping a or b.
- */
-void sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
-
 /** dense[view_element(position)] += value for every entry, in the order of the list. */
 void sparse_scatter(float *dense, const struct view *view, const struct sparse *list);
 

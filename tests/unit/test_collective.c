@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,10 +202,9 @@ static void set_values(struct group *group, enum payload_value value, float scal
     }
 }
 
-static void run_allgather(
-    unsigned members, enum payload_value value, const unsigned percent[GROUP_MAX])
+static void run_allgather(unsigned members, enum payload_value value, const uint64_t numel[4],
+    const unsigned percent[GROUP_MAX])
 {
-    static const uint64_t numel[] = {1000, 1, 130, 7};
     struct group group;
     struct bucket bucket;
 
@@ -229,14 +229,60 @@ static void test_allgather(void **state)
     static const unsigned empty[GROUP_MAX] = {0};
     static const unsigned lopsided[GROUP_MAX] = {0, 100, 0, 1, 50, 0, 2, 100, 0};
 
+    static const uint64_t numel[4] = {1000, 1, 130, 7};
+
     (void)state;
     for (unsigned members = 1; members <= GROUP_MAX; members++) {
         for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_COUNT; value++) {
-            run_allgather(members, (enum payload_value)value, even);
-            run_allgather(members, (enum payload_value)value, empty);
-            run_allgather(members, (enum payload_value)value, lopsided);
+            run_allgather(members, (enum payload_value)value, numel, even);
+            run_allgather(members, (enum payload_value)value, numel, empty);
+            run_allgather(members, (enum payload_value)value, numel, lopsided);
         }
     }
+}
+
+/* Large enough to be decoded and merged in parts. */
+static void test_allgather_in_parts(void **state)
+{
+    static const uint64_t numel[4] = {9, 100000, 1, 70000};
+    static const unsigned percent[GROUP_MAX] = {90, 20, 60, 50, 0};
+
+    (void)state;
+    for (unsigned members = 2; members <= 5; members++) {
+        run_allgather(members, PAYLOAD_VALUE_F32, numel, percent);
+    }
+}
+
+/* Of frames that are decoded at the same time, several bad ones: the lowest node is told of,
+ * whichever was looked at first. */
+static void test_bad_frames_in_parts(void **state)
+{
+    static const uint64_t numel[] = {100000};
+    struct group group;
+    struct bucket bucket;
+
+    (void)state;
+    group_init(&group, &collective_allgather, 4);
+    bucket_init(&bucket, &group, numel, 1);
+    for (unsigned m = 0; m < 4; m++) {
+        fill_list(&bucket, &group, m, 0, 60);
+    }
+    group_exchange(&group);
+    for (unsigned bad = 3; bad > 0; bad--) {
+        struct payload_writer writer = {0};
+        struct error err;
+        char name[16];
+        assert_int_equal(payload_begin(&writer, &group.exchange[bad].header), ADTOPK_OK);
+        assert_int_equal(payload_put_bytes(&writer, numel, sizeof(numel)), ADTOPK_OK);
+        payload_end(&writer);
+        group_replace(&group, 0, bad, 0, writer.bytes, writer.size);
+        payload_free(&writer);
+        assert_int_equal(group.ops->finish(&group.exchange[0], &err), ADTOPK_ERR_PROTOCOL);
+        (void)snprintf(name, sizeof(name), "node %u ", group.node[bad]);
+        assert_non_null(strstr(err.text, name));
+    }
+    bucket_free(&bucket);
+    group_free(&group);
 }
 
 static void run_allreduce(
@@ -363,6 +409,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_allgather),
+        cmocka_unit_test(test_allgather_in_parts),
+        cmocka_unit_test(test_bad_frames_in_parts),
         cmocka_unit_test(test_allreduce),
         cmocka_unit_test(test_order_shows),
         cmocka_unit_test(test_nonfinite_travels),
