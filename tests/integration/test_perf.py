@@ -168,9 +168,9 @@ class Documents(unittest.TestCase):
 
     def check_payload(self, rows):
         self.assertEqual({row["variant"].split()[0] for row in rows},
-                         {"auto", "dense", "raw", "rows", "delta", "bitmap"})
+                         {"auto", "dense", "raw", "rows", "delta", "bitmap", "rice", "hashmap"})
         for row in rows:
-            value = 32 if row["variant"].endswith("f32") and "bf16" not in row["variant"] else 16
+            value = {"f32": 32, "bf16": 16, "f16": 16, "int8": 8.125}[row["variant"].split()[1]]
             self.assertGreaterEqual(row["bits_per_nonzero"], value)
             if row["variant"].startswith("raw") and row["size_bytes"] == 65536:
                 raw = 8 * (row["wire_bytes"] - 64) / row["nonzeros"]
