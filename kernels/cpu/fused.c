@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/bracket.h"
 #include "kernels/cpu/chunk.h"
+#include "kernels/cpu/gradient.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/rule.h"
 #include "kernels/cpu/select.h"
@@ -118,21 +119,6 @@ bool fused_is_added(const struct fused *pass, uint64_t chunk)
     return atomic_load_explicit(&record->stamp, memory_order_acquire) == pass->stamp;
 }
 
-/* What is to be added to a chunk: the gradient itself if it is the only one, else in `buffer`. */
-static const float *fused_sum(
-    const struct fused *pass, uint64_t first, unsigned length, float buffer[CHUNK])
-{
-    if (pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32 &&
-        !pass->withdraw) {
-        return (const float *)pass->gradients[0] + first;
-    }
-    pass->ops->gather(buffer, pass->gradients, pass->count, pass->dtype, first, length);
-    for (unsigned i = 0; pass->withdraw && i < length; i++) {
-        buffer[i] = -buffer[i];
-    }
-    return buffer;
-}
-
 static unsigned fused_length(const struct fused *pass, uint64_t chunk)
 {
     const uint64_t rest = view_size(&pass->view) - chunk * CHUNK;
@@ -153,9 +139,9 @@ struct fused_stream {
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
 {
     struct fused *pass = stream->pass;
-    const uint64_t first = number * CHUNK;
     stream->added = fused_is_added(pass, number);
     stream->look = stream->added;
+<<<<<<< HEAD
     stream->skip = 0;
     stream->chunk = (struct chunk){.acc = pass->residual + first, .number = number};
     if (stream->added) {
@@ -163,21 +149,34 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
     }
     stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
     stream->chunk.sum = fused_sum(pass, first, fused_length(pass, number), stream->buffer);
+=======
+    stream->chunk = (struct chunk){.acc = pass->residual + number * CHUNK, .number = number};
+    if (stream->added) {
+        return;
+    }
+>>>>>>> kern-s
     stream->chunk.journal = journal;
     if (journal != NULL) {
         journal_open(journal, pass->id, pass->stamp, number);
     }
+    stream->chunk.sum =
+        gradient_sum(pass, &stream->chunk, fused_length(pass, number), stream->buffer);
 }
 
 static void fused_close(struct fused_stream *stream, struct journal *journal)
 {
-    struct chunk_record *record = &stream->pass->progress->chunk[stream->chunk.number];
+    const struct fused *pass = stream->pass;
+    const uint64_t number = stream->chunk.number;
+    struct chunk_record *record = &pass->progress->chunk[number];
     if (stream->added) {
         return;
     }
     chunk_sums(&stream->chunk, record->sums);
     record->nonfinite = stream->chunk.nonfinite;
-    journal_close(journal, record, stream->pass->stamp);
+    if (pass->take != FUSED_TAKE_NOTHING && record->nonfinite > 0) {
+        gradient_take_rest(pass, number, fused_length(pass, number), stream->buffer, record);
+    }
+    journal_close(journal, record, pass->stamp);
 }
 
 static void fused_look(struct fused_stream *stream, unsigned length, uint32_t least,

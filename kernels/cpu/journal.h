@@ -8,11 +8,19 @@
  * has room for two words, so that it stays in the first-level cache: while one may be modified the
  * next one is saved.
  *
+<<<<<<< HEAD
  * Happy path: journal_open, (journal_save, modify) for one word after the other, record written,
  * stamp published, journal_close. Killed before the stamp: the last word's bytes go back and the
  * record says how many words before it are complete (journal_recover); the repeated pass only looks
  * at those and goes on behind them. Killed after the stamp: the repeated pass skips the chunk. Both
  * structures live in memory that outlives the process; all bytes zero is their initial state.
+=======
+ * Happy path: journal_open, (journal_save, modify) for one group of elements after the other, and
+ * (journal_move, modify) for the momentum, record written, stamp published, journal_close. Killed
+ * before the stamp: the saved bytes go back (journal_recover) and the repeated pass does that chunk
+ * again. Killed after it: the repeated pass skips the chunk. Both structures live in memory that
+ * outlives the process; all bytes zero is their initial state.
+>>>>>>> kern-s
  *
  * A killed thread stops between two instructions and what it stored before stays, so it is enough
  * to keep the compiler from reordering the stores.
@@ -50,9 +58,16 @@ struct journal {
     uint64_t residual; /* the caller's number for it */
     uint64_t stamp;
     uint64_t chunk;
+<<<<<<< HEAD
     _Atomic uint64_t saved; /* the chunk's elements up to here may be modified, the last word of
                              * them is in `old`; 0: none */
     _Alignas(64) float old[JOURNAL_WORDS][JOURNAL_WORD];
+=======
+    _Atomic uint64_t saved; /* that many first elements of the chunk are in `old`; 0: none */
+    _Alignas(64) float old[CHUNK];
+    _Alignas(64) _Atomic uint64_t moved; /* the same of the chunk's momentum */
+    _Alignas(64) float momentum[CHUNK];
+>>>>>>> kern-s
 };
 
 /** Chunks of a residual of n elements. */
@@ -87,6 +102,13 @@ static inline void journal_save(struct journal *journal, uint64_t saved)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
+/** The same for the first `moved` elements of the chunk's momentum, in journal->momentum. */
+static inline void journal_move(struct journal *journal, uint64_t moved)
+{
+    atomic_store_explicit(&journal->moved, moved, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
 /** Publishes a finished chunk's record, then closes the journal (which may be NULL). */
 void journal_close(struct journal *journal, struct chunk_record *record, uint64_t stamp);
 
@@ -103,6 +125,7 @@ static inline unsigned journal_resumed(const struct chunk_record *record, uint64
 }
 
 /**
+<<<<<<< HEAD
  * Puts the interrupted word's old bytes back, if its chunk was not finished, notes in the chunk's
  * record what is complete, and closes the journal. May itself be interrupted and repeated.
  * residual: n elements, with its progress.
@@ -110,5 +133,14 @@ static inline unsigned journal_resumed(const struct chunk_record *record, uint64
  */
 bool journal_recover(
     struct journal *journal, float *residual, uint64_t n, struct progress *progress);
+=======
+ * Puts the interrupted chunk's old bytes back, if it was not finished, and closes the journal. May
+ * itself be interrupted and repeated. residual: n elements, with its progress; momentum: as many,
+ * or NULL where no pass had any.
+ * Returns false, and changes nothing, if the journal does not fit them: its bytes are damaged.
+ */
+bool journal_recover(struct journal *journal, float *residual, float *momentum, uint64_t n,
+    const struct progress *progress);
+>>>>>>> kern-s
 
 #endif
