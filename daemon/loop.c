@@ -115,6 +115,7 @@ static void run_compute(struct loop *loop, struct compute *compute)
     if (compute->bytes > SMALL_COMPUTE && workers_submit(loop->workers, compute)) {
         return;
     }
+    compute->thread = 0;
     compute->run(compute);
     compute_done(loop, compute);
 }

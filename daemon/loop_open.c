@@ -180,6 +180,7 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
         .memory = local_memory(loop->local),
         .transmit = loop_transmit,
         .transmit_context = loop,
+        .parallel = workers_parallel(loop->workers),
         .policy = config->policy,
         .trace = loop->log->level >= LEVEL_DEBUG ? loop_trace : NULL,
         .moved = loop_moved,

@@ -15,15 +15,29 @@ struct queue {
     size_t count;
 };
 
+/* A loop that is spread over threads. It lies on its caller's stack. */
+struct spread {
+    struct spread *next;
+    void (*part)(void *arg, unsigned p, unsigned thread);
+    void *arg;
+    unsigned parts;
+    atomic_uint claimed; /* the next part; at most `parts` + the number of threads */
+    unsigned helping;    /* workers inside a part; guarded by the lock */
+};
+
 struct worker {
     struct workers *workers;
     pthread_t thread;
+    unsigned number;
     atomic_uint_least64_t since_us; /* its compute has been running; 0: none is */
 };
 
 struct workers {
     pthread_mutex_t lock; /* guards all from here to `finished` */
     pthread_cond_t wake;
+    pthread_cond_t helped;  /* a worker has left a part */
+    struct spread *spreads; /* loops that may have parts left */
+    unsigned idle;
     struct queue waiting;
     struct queue done; /* has room for every compute that is under way */
     size_t running;
@@ -83,11 +97,112 @@ static uint64_t monotonic_us(void)
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-static void run(struct worker *self, struct compute *compute)
+static void begin_work(struct worker *self)
 {
     atomic_store_explicit(&self->since_us, monotonic_us(), memory_order_relaxed);
-    compute->run(compute);
+}
+
+static void end_work(struct worker *self)
+{
     atomic_store_explicit(&self->since_us, 0, memory_order_relaxed);
+}
+
+/* ------------------------------------------------------------------ loops */
+
+/* Runs parts until none is left. */
+static void run_parts(struct spread *spread, unsigned thread)
+{
+    unsigned p;
+
+    while ((p = atomic_fetch_add_explicit(&spread->claimed, 1, memory_order_relaxed)) <
+           spread->parts) {
+        spread->part(spread->arg, p, thread);
+    }
+}
+
+/* With the lock: takes a loop out of the list, if it is still there. */
+static void unlist(struct workers *workers, const struct spread *spread)
+{
+    struct spread **at = &workers->spreads;
+
+    while (*at != NULL && *at != spread) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL) {
+        *at = spread->next;
+    }
+}
+
+static void spread_run(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    struct workers *workers = context;
+    struct spread spread = {.part = part, .arg = arg, .parts = parts};
+
+    (void)pthread_mutex_lock(&workers->lock);
+    spread.next = workers->spreads;
+    workers->spreads = &spread;
+    for (unsigned i = 0; i < workers->idle && i + 1 < parts; i++) {
+        (void)pthread_cond_signal(&workers->wake);
+    }
+    (void)pthread_mutex_unlock(&workers->lock);
+    run_parts(&spread, caller);
+    (void)pthread_mutex_lock(&workers->lock);
+    unlist(workers, &spread);
+    while (spread.helping > 0) {
+        (void)pthread_cond_wait(&workers->helped, &workers->lock);
+    }
+    (void)pthread_mutex_unlock(&workers->lock);
+}
+
+struct parallel workers_parallel(struct workers *workers)
+{
+    return (struct parallel){.run = spread_run, .context = workers, .threads = workers->count + 1};
+}
+
+/* With the lock, which it gives up meanwhile: runs one part of a loop. */
+static void help(struct worker *self)
+{
+    struct workers *workers = self->workers;
+    struct spread *spread = workers->spreads;
+    const unsigned p = atomic_fetch_add_explicit(&spread->claimed, 1, memory_order_relaxed);
+
+    if (p >= spread->parts) {
+        unlist(workers, spread);
+        return;
+    }
+    spread->helping++;
+    (void)pthread_mutex_unlock(&workers->lock);
+    begin_work(self);
+    spread->part(spread->arg, p, self->number);
+    end_work(self);
+    (void)pthread_mutex_lock(&workers->lock);
+    if (--spread->helping == 0) {
+        (void)pthread_cond_broadcast(&workers->helped);
+    }
+}
+
+/* ------------------------------------------------------------------ computes */
+
+/* With the lock, which it gives up meanwhile: runs the compute that waits longest. */
+static void run_next(struct worker *self)
+{
+    struct workers *workers = self->workers;
+    struct compute *compute = queue_get(&workers->waiting);
+
+    workers->running++;
+    (void)pthread_mutex_unlock(&workers->lock);
+    compute->thread = self->number;
+    begin_work(self);
+    compute->run(compute);
+    end_work(self);
+    (void)pthread_mutex_lock(&workers->lock);
+    workers->running--;
+    queue_put(&workers->done, compute);
+    atomic_store_explicit(&workers->finished, workers->done.count, memory_order_release);
+    (void)pthread_mutex_unlock(&workers->lock);
+    workers->notify(workers->context);
+    (void)pthread_mutex_lock(&workers->lock);
 }
 
 static void *worker(void *argument)
@@ -96,26 +211,16 @@ static void *worker(void *argument)
     struct workers *workers = self->workers;
 
     (void)pthread_mutex_lock(&workers->lock);
-    for (;;) {
-        struct compute *compute;
-
-        while (workers->waiting.count == 0 && !workers->stopping) {
+    while (!workers->stopping) {
+        if (workers->waiting.count > 0) {
+            run_next(self);
+        } else if (workers->spreads != NULL) {
+            help(self);
+        } else {
+            workers->idle++;
             (void)pthread_cond_wait(&workers->wake, &workers->lock);
+            workers->idle--;
         }
-        if (workers->stopping) {
-            break;
-        }
-        compute = queue_get(&workers->waiting);
-        workers->running++;
-        (void)pthread_mutex_unlock(&workers->lock);
-        run(self, compute);
-        (void)pthread_mutex_lock(&workers->lock);
-        workers->running--;
-        queue_put(&workers->done, compute);
-        atomic_store_explicit(&workers->finished, workers->done.count, memory_order_release);
-        (void)pthread_mutex_unlock(&workers->lock);
-        workers->notify(workers->context);
-        (void)pthread_mutex_lock(&workers->lock);
     }
     (void)pthread_mutex_unlock(&workers->lock);
     return NULL;
@@ -132,6 +237,7 @@ static int start_thread(struct workers *workers)
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);
     self->workers = workers;
+    self->number = workers->count + 1;
     code = pthread_create(&self->thread, NULL, worker, self);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (code == 0) {
@@ -157,6 +263,7 @@ struct workers *workers_create(
     }
     (void)pthread_mutex_init(&workers->lock, NULL); /* cannot fail with default attributes */
     (void)pthread_cond_init(&workers->wake, NULL);
+    (void)pthread_cond_init(&workers->helped, NULL);
     workers->notify = notify;
     workers->context = context;
     while (workers->count < count) {
@@ -234,6 +341,7 @@ void workers_destroy(struct workers *workers)
     for (unsigned i = 0; i < workers->count; i++) {
         (void)pthread_join(workers->worker[i].thread, NULL);
     }
+    (void)pthread_cond_destroy(&workers->helped);
     (void)pthread_cond_destroy(&workers->wake);
     (void)pthread_mutex_destroy(&workers->lock);
     free(workers->waiting.entry);

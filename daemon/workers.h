@@ -4,6 +4,16 @@
  * The owner's thread submits and takes; `notify` is called on a worker's thread after a compute
  * has been queued for taking, and must be safe there (uv_async_send is). Notifications may
  * coalesce, so on each one the owner takes until there is nothing left.
+ *
+ * A compute can spread a loop over the workers that are idle (workers_parallel). The happy path:
+ * the loop is announced, idle workers wake up and claim one part after the other, as its caller
+ * does, from one counter; when no part is left the caller withdraws the loop and waits for the
+ * parts that others still run. What could go wrong:
+ *   - All workers are busy, or wake too late: the caller runs every part itself. It waits for
+ *     nobody but those who are inside a part, so there is no circle of waiting, also not where
+ *     parts run loops of their own.
+ *   - A worker that helps could leave computes waiting: it looks for one after every part.
+ *   - The workers are being destroyed: none claims another part, and callers finish alone.
  */
 #ifndef ADTOPK_WORKERS_H
 #define ADTOPK_WORKERS_H
@@ -13,6 +23,7 @@
 #include <stdint.h>
 
 #include "daemon/core/core.h"
+#include "kernels/cpu/parallel.h"
 #include "proto/error.h"
 
 #define WORKERS_MAX 256
@@ -22,6 +33,10 @@ struct workers;
 /** Starts `count` threads (1 to WORKERS_MAX); NULL and err on failure. */
 struct workers *workers_create(
     unsigned count, void (*notify)(void *context), void *context, struct error *err);
+
+/** How computes spread a loop over these workers, for core_config.parallel: the threads are the
+ * owner's, number 0, and the workers', 1 to `count`. A worker sets compute->thread accordingly. */
+struct parallel workers_parallel(struct workers *workers);
 
 /** Queues a compute. False without memory: then the caller runs it itself. */
 bool workers_submit(struct workers *workers, struct compute *compute);

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
 #include "proto/error.h"
 #include "proto/payload.h"
 
@@ -75,6 +76,8 @@ struct exchange {
     struct exchange_frame *outgoing; /* of the phase produced last; the core takes the bytes */
     unsigned outgoing_count;
     struct exchange_input *input; /* [phase * members + member] */
+
+    struct parallel parallel; /* for the loops of the compute that runs; zero: none */
 };
 
 struct collective_ops {

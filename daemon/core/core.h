@@ -19,6 +19,7 @@
 #include "daemon/core/link.h"
 #include "daemon/core/machine.h"
 #include "daemon/sparsify/sparsifier.h"
+#include "kernels/cpu/parallel.h"
 #include "proto/error.h"
 
 #define CORE_NAME_SIZE 128 /* of a tensor, including the NUL */
@@ -26,7 +27,7 @@
 #define CORE_MAX_NODES 1024
 #define CORE_MAX_WORLD 65536
 #define CORE_MAX_TENSORS 65536
-#define CORE_STORE_PARTS 2u
+#define CORE_STORE_PARTS 4u
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
 #define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
@@ -37,7 +38,7 @@ struct core;
 struct compute {
     void (*run)(struct compute *compute);
     uint64_t bytes;  /* memory it will move, about: small ones are cheaper inline */
-    unsigned thread; /* set by the driver: who runs it, below core_config.threads */
+    unsigned thread; /* set by the driver: who runs it, below core_config.threads, if not 0 */
 };
 
 /* A session is one rank's connection to this daemon; the driver numbers them, never reusing a
@@ -169,8 +170,9 @@ struct core_memory {
     /* `size` bytes of the results at `offset` may be written from now on. NULL: all may be. */
     enum adtopk_status (*reserve_results)(
         void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err);
-    /* Residuals and their state: outlives the core. A job has part 0, and part 1 while its ranks
-     * have residuals of their own. */
+    /* Residuals and their state: outlives the core. A job has part 0, part 1 while its ranks have
+     * residuals of their own, and by turns parts 2 and 3 (store.h). A part whose size has changed
+     * is new. drop_store() of a part that is not there does nothing. */
     void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,
         struct error *err);
     void (*drop_store)(void *context, uint64_t job, unsigned part);
@@ -194,6 +196,9 @@ struct core_config {
     /* Threads that run computes, if a pass that is cut short with the daemon is to be repeated from
      * the store; 0: the store ends with the daemon. */
     unsigned threads;
+    /* How a compute spreads a loop over threads that are idle; `caller` is filled in for each
+     * compute, with its thread. Numbers are those of compute.thread. Zero: computes do not. */
+    struct parallel parallel;
     uint64_t segment;   /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
     const char *policy; /* JSON: the default policy; NULL for the built-in one */
     /* One line per decision, for traces and failed tests; may be NULL. */

@@ -124,7 +124,7 @@ bool core_tensor_info(
         .count = planned->dense ? 0 : planned->count,
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
-    (void)memcpy(info->applied, tensor->at_rest.applied, sizeof(info->applied));
+    (void)memcpy(info->applied, store_applied(&tensor->at_rest), sizeof(info->applied));
     fill_verified(tensor, info);
     return true;
 }
@@ -138,7 +138,7 @@ bool core_tensor_ledger(
         return false;
     }
     (void)memcpy(input, job->tensor[number].store->input, 2 * sizeof(*input));
-    (void)memcpy(applied, job->tensor[number].store->applied, 2 * sizeof(*applied));
+    (void)memcpy(applied, store_applied(job->tensor[number].store), 2 * sizeof(*applied));
     return true;
 }
 

@@ -41,15 +41,20 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
 
 /* ------------------------------------------------------------------ residuals */
 
-/* A residual and the progress of the passes over it, counted in elements. */
+/* A residual, the progress of the passes over it, and states, counted in elements. */
 static uint64_t padded(const struct tensor *tensor)
 {
     return align(tensor->numel * sizeof(float)) / sizeof(float);
 }
 
-static uint64_t slot(const struct tensor *tensor)
+static uint64_t states_offset(const struct tensor *tensor)
 {
     return padded(tensor) + align(progress_size(tensor->numel)) / sizeof(float);
+}
+
+static uint64_t slot(const struct tensor *tensor)
+{
+    return states_offset(tensor) + align(sizeof(struct store_states)) / sizeof(float);
 }
 
 static uint64_t all_slots(const struct job *job)
@@ -80,9 +85,12 @@ uint64_t layout_number(uint32_t t, unsigned rank)
     return (uint64_t)t << 32 | rank;
 }
 
-/* Puts back what computes were just changing when the daemon was killed. */
+/* Puts back what computes were just changing when the daemon was killed, and ends the joining of
+ * residuals: they fit either plan then. */
 static enum adtopk_status recover(struct job *job, struct error *err)
 {
+    enum adtopk_status status = ADTOPK_OK;
+
     for (unsigned j = 0; j < job->core->config.threads; j++) {
         uint64_t number;
         uint32_t t;
@@ -99,7 +107,13 @@ static enum adtopk_status recover(struct job *job, struct error *err)
                 err, ADTOPK_ERR_LOST, "the store of job '%s' is damaged", job->key.name);
         }
     }
-    return ADTOPK_OK;
+    for (uint32_t t = 0; job->store->joining != 0 && job->more != NULL && t < job->tensors; t++) {
+        status = status == ADTOPK_OK ? settle_join(job, t, 0) : status;
+    }
+    store_publish(&job->store->joining, 0);
+    return status == ADTOPK_OK
+               ? ADTOPK_OK
+               : error_set(err, status, "no memory for the residuals of job '%s'", job->key.name);
 }
 
 enum adtopk_status layout_store(struct job *job, struct error *err)
@@ -182,6 +196,94 @@ float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
 struct progress *layout_progress(const struct job *job, uint32_t t, unsigned rank)
 {
     return (struct progress *)(void *)(layout_residual(job, t, rank) + padded(&job->tensor[t]));
+}
+
+struct store_states *layout_states(const struct job *job, uint32_t t, unsigned rank)
+{
+    return (struct store_states *)(void *)(layout_residual(job, t, rank) +
+                                           states_offset(&job->tensor[t]));
+}
+
+/* ------------------------------------------------------------------ what a plan keeps */
+
+static bool has_momentum(const struct planned *planned)
+{
+    return !planned->dense && planned->policy.params.momentum > 0;
+}
+
+/* Points to what is kept of one residual, `offset` behind the part's begin; returns its end. */
+static uint64_t lay_kept(const struct planned *planned, uint64_t numel, uint8_t *part,
+    uint64_t offset, struct kept *kept)
+{
+    uint64_t position = offset + sizeof(struct store_kept);
+    uint64_t value = position + align(planned->count * sizeof(uint32_t));
+    uint64_t momentum = value + align(planned->count * sizeof(float));
+
+    if (part != NULL) {
+        *kept = (struct kept){.header = (struct store_kept *)(void *)(part + offset),
+            .list = {.position = (uint32_t *)(void *)(part + position),
+                .value = (float *)(void *)(part + value),
+                .capacity = planned->count}};
+        kept->momentum = has_momentum(planned) ? (float *)(void *)(part + momentum) : NULL;
+    }
+    return momentum + (has_momentum(planned) ? align(numel * sizeof(float)) : 0);
+}
+
+/* Lays out all of a plan; part NULL: only for the size. */
+static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part)
+{
+    uint64_t offset = 0;
+
+    for (uint32_t t = 0; t < plan->tensors; t++) {
+        struct planned *planned = &plan->tensor[t];
+        for (unsigned r = 0; !planned->dense && r < plan_residuals(job, planned); r++) {
+            offset = lay_kept(planned, job->tensor[t].numel, part, offset, &planned->kept[r]);
+        }
+        if (!planned->dense && part != NULL) {
+            const struct sparse *list = &planned->kept[0].list;
+            planned->sent.position =
+                planned->positions != NULL ? planned->positions : list->position;
+            planned->sent.value = planned->values != NULL ? planned->values : list->value;
+        }
+    }
+    return offset;
+}
+
+static unsigned kept_part(uint32_t switches)
+{
+    return STORE_PLAN + switches % 2;
+}
+
+enum adtopk_status layout_kept(
+    struct job *job, struct plan *plan, uint32_t switches, struct error *err)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    uint64_t size = lay_plan(job, plan, NULL);
+    bool existing = false;
+
+    if (size == 0) {
+        return ADTOPK_OK;
+    }
+    plan->store =
+        memory->store(memory->context, job->id, kept_part(switches), size, &existing, err);
+    if (plan->store == NULL) {
+        return err->code;
+    }
+    for (uint32_t t = 0; !existing && switches == job->store->policies && t < job->tensors; t++) {
+        if (job->tensor[t].store->stage == STAGE_SETTLING) {
+            return error_set(err, ADTOPK_ERR_LOST,
+                "what job '%s' was taking out of its residuals is gone", job->key.name);
+        }
+    }
+    (void)lay_plan(job, plan, plan->store);
+    return ADTOPK_OK;
+}
+
+void layout_drop_kept(struct job *job)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+
+    memory->drop_store(memory->context, job->id, kept_part(job->store->policies + 1));
 }
 
 /* ------------------------------------------------------------------ updates */

@@ -148,6 +148,13 @@ struct tensor {
     float *residual;             /* numel elements; see plan_residual() for those of single ranks */
 };
 
+/* What a plan keeps of a residual, in the store. */
+struct kept {
+    struct store_kept *header;
+    struct sparse list; /* positions, and the residual's values there */
+    float *momentum;    /* an element each; NULL: no momentum correction */
+};
+
 /* What the plan says of one tensor. */
 struct planned {
     struct tensor_policy policy;
@@ -155,13 +162,15 @@ struct planned {
     bool by_rank;    /* every local rank has a residual of its own */
     uint32_t bucket; /* the round it belongs to while that is not split */
     uint64_t count;  /* sparse: most entries of one turn of one residual */
-    /* This step's contribution of this node, and with scope rank of each local rank. Valid if
-     * sent_step is the open step + 1. */
+    /* What each residual selected in this step, in the store, and what this node sends of it: the
+     * sum, with values as the others will decode them. Valid if sent_step is the open step + 1. */
+    struct kept *kept; /* one a residual */
     uint64_t sent_step;
     struct sparse sent;
-    struct sparse *rank_sent;
-    uint64_t fibres; /* ... of the turns that select from each */
-    float *hints;    /* where the selection looks first: one a fibre and residual; NULL: none */
+    uint32_t *positions; /* sent.position, where it is not that of kept[0] */
+    float *values;       /* sent.value, where it is not that of kept[0] */
+    uint64_t fibres;     /* ... of the turns that select from each */
+    float *hints;        /* where the selection looks first: one a fibre and residual; NULL: none */
 };
 
 /* What a policy means for the job's tensors. A job has one in force, and while it switches to
@@ -173,7 +182,8 @@ struct plan {
     /* From here on empty until the local ranks are known. */
     struct planned *tensor;
     uint32_t tensors;
-    unsigned ranks; /* local ones, for which there are lists */
+    unsigned ranks; /* local ones */
+    uint8_t *store; /* its part of the job's store */
     uint32_t buckets;
     uint32_t rounds; /* buckets, then one for every tensor alone */
     struct round *round;
@@ -300,7 +310,7 @@ struct job {
     uint64_t op_result_offset;
 
     struct journal *journal; /* one for each of config.threads */
-    uint8_t *more;           /* the store's second part; NULL: no tensor is by rank */
+    uint8_t *more;           /* STORE_RANKS; NULL: no tensor is by rank */
 
     uint32_t undelivered; /* rounds of the open step */
     struct round op_round;
@@ -402,9 +412,15 @@ enum adtopk_status register_disagree(
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
 enum adtopk_status layout_store(struct job *job, struct error *err);
 enum adtopk_status layout_results(struct job *job, struct error *err);
-enum adtopk_status layout_more(struct job *job, struct error *err); /* opens the second part */
+enum adtopk_status layout_more(struct job *job, struct error *err); /* opens STORE_RANKS */
 void layout_drop_more(
     struct job *job); /* ... is given back if the plan in force has no use of it */
+/* Opens the plan's STORE_PLAN and points its tensors' kept lists there; `switches`: those that were
+ * made when the plan is in force. */
+enum adtopk_status layout_kept(
+    struct job *job, struct plan *plan, uint32_t switches, struct error *err);
+/* Gives back the part that the plan in force does not use. */
+void layout_drop_kept(struct job *job);
 /* Reserves what updates need of the results under this plan. */
 enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err);
 struct local_update *layout_update(const struct job *job, uint32_t tensor);
@@ -412,6 +428,8 @@ struct local_update *layout_update(const struct job *job, uint32_t tensor);
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
 /* ... and the progress of the passes over it. */
 struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigned rank);
+/* ... and what its sparsifier remembers. */
+struct store_states *layout_states(const struct job *job, uint32_t tensor, unsigned rank);
 uint64_t layout_number(uint32_t tensor, unsigned rank); /* the residual's, in journals */
 
 /* plan.c */
@@ -424,6 +442,11 @@ enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the s
 void plan_take_splits(struct job *job);
 /* Most entries of an update that does not travel dense. */
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
+/* Residuals that a tensor has on this node: one, or one a rank. */
+unsigned plan_residuals(const struct job *job, const struct planned *planned);
+/* The tensor's turn; what it selects from, and how its contribution looks to a decoder. */
+struct sparsifier_turn plan_turn(const struct job *job, uint32_t tensor);
+struct sparsifier_choice plan_choice(const struct job *job, uint32_t tensor);
 struct payload_shape plan_shape(const struct job *job, uint32_t tensor);
 
 /* switch.c: from one policy to another */
@@ -509,6 +532,13 @@ void work_reduce(struct compute *compute);
 void work_settle(struct compute *compute);
 void work_switch(struct compute *compute);
 void work_verify(struct compute *compute);
+/* What the settling of a tensor needs: what it sent, selected again or read from what is kept. */
+enum adtopk_status work_sent(struct work *work, uint32_t tensor);
+
+/* settle.c */
+enum adtopk_status settle_tensor(struct work *work, uint32_t tensor);
+/* The ranks' residuals of the tensor become the node's. */
+enum adtopk_status settle_join(struct job *job, uint32_t tensor, unsigned thread);
 
 /* copy.c */
 struct buffer *copy_encode(const struct round *round, uint64_t number);

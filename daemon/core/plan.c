@@ -8,10 +8,8 @@
 #include <string.h>
 
 #include "daemon/core/combination.h"
+#include "daemon/core/hash.h"
 #include "daemon/core/model.h"
-
-/* The period after which a sparsifier's counts repeat: interleaving alternates. */
-#define TURN_PERIOD 2u
 
 /* Shorter fibres get no hints: they would be more than 1 % of the residual. */
 #define HINTED_LENGTH 128u
@@ -27,15 +25,11 @@ struct plan *plan_create(const struct policy *policy)
     return plan;
 }
 
-static void planned_free(struct planned *planned, unsigned ranks)
+static void planned_free(struct planned *planned)
 {
-    free(planned->sent.position);
-    free(planned->sent.value);
-    for (unsigned r = 0; planned->rank_sent != NULL && r < ranks; r++) {
-        free(planned->rank_sent[r].position);
-        free(planned->rank_sent[r].value);
-    }
-    free(planned->rank_sent);
+    free(planned->kept);
+    free(planned->positions);
+    free(planned->values);
     free(planned->hints);
 }
 
@@ -48,7 +42,7 @@ void plan_free(struct plan *plan)
         round_free(&plan->round[r]);
     }
     for (uint32_t t = 0; t < plan->tensors; t++) {
-        planned_free(&plan->tensor[t], plan->ranks);
+        planned_free(&plan->tensor[t]);
     }
     free(plan->round);
     free(plan->tensor);
@@ -77,19 +71,57 @@ uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint3
     return count < numel ? count : numel;
 }
 
+unsigned plan_residuals(const struct job *job, const struct planned *planned)
+{
+    return planned->by_rank ? job->ranks : 1;
+}
+
+/* What one of the tensor's turns selects from. */
+static struct sparsifier_choice choice_of(const struct tensor *tensor,
+    const struct tensor_policy *policy, const struct sparsifier_agreed *agreed, uint64_t turn)
+{
+    struct sparsifier_turn this = {
+        .shape = &tensor->spec.shape, .params = &policy->params, .agreed = agreed, .turn = turn};
+    struct sparsifier_choice choice;
+
+    policy->sparsifier->choose(&this, &choice);
+    return choice;
+}
+
+struct sparsifier_turn plan_turn(const struct job *job, uint32_t t)
+{
+    static const struct sparsifier_agreed nothing;
+    const struct tensor *tensor = &job->tensor[t];
+    uint64_t turn = tensor->store->turn;
+    bool agreed = tensor->store->agreed_after[turn % 2] == job->store->policies;
+
+    return (struct sparsifier_turn){
+        .shape = &tensor->spec.shape,
+        .params = &job->plan->tensor[t].policy.params,
+        .agreed = agreed ? &tensor->store->agreed[turn % 2] : &nothing,
+        .turn = turn,
+        .seed = hash_mix(hash_mix(job->id ^ tensor->hash) + turn),
+    };
+}
+
+struct sparsifier_choice plan_choice(const struct job *job, uint32_t t)
+{
+    struct sparsifier_turn turn = plan_turn(job, t);
+    struct sparsifier_choice choice;
+
+    job->plan->tensor[t].policy.sparsifier->choose(&turn, &choice);
+    return choice;
+}
+
 struct payload_shape plan_shape(const struct job *job, uint32_t t)
 {
     const struct planned *planned = &job->plan->tensor[t];
-    const struct sparsifier_params *params = &planned->policy.params;
-    const struct sparsifier_ops *ops = planned->policy.sparsifier;
-    const struct tensor *tensor = &job->tensor[t];
-    const struct tensor_shape *shape = &tensor->spec.shape;
-    uint64_t turn = tensor->store->turn;
+    struct sparsifier_choice choice = plan_choice(job, t);
 
     return (struct payload_shape){
-        .view = ops->view(shape, params, turn),
-        .per_fibre = planned->by_rank ? 0 : ops->per_fibre(shape, params, turn),
-        .max_count = contribution_count(job, planned, tensor->numel),
+        .view = choice.view,
+        .per_fibre = planned->by_rank ? 0 : choice.per_fibre,
+        .max_count = contribution_count(job, planned, job->tensor[t].numel),
     };
 }
 
@@ -97,49 +129,35 @@ struct payload_shape plan_shape(const struct job *job, uint32_t t)
 static void choose(const struct tensor *tensor, struct planned *planned)
 {
     const struct tensor_policy *policy = &planned->policy;
-    const struct sparsifier_params *params = &policy->params;
-    const struct sparsifier_ops *ops = policy->sparsifier;
-    const struct tensor_shape *shape = &tensor->spec.shape;
+    const struct sparsifier_agreed agreed = {.real = {0}};
     size_t dense = payload_dense_size(tensor->numel, policy->dense_values);
     size_t sparse = 0;
 
-    for (uint64_t turn = 0; turn < TURN_PERIOD; turn++) {
-        uint64_t count = ops->count(shape, params, turn);
+    for (uint64_t turn = 0; turn < sparsifier_period(&policy->params); turn++) {
+        struct sparsifier_choice choice = choice_of(tensor, policy, &agreed, turn);
         struct payload_shape payload = {
-            .view = ops->view(shape, params, turn),
-            .per_fibre = ops->per_fibre(shape, params, turn),
-            .max_count = count,
-        };
-        size_t size = payload_list_bound(&payload, count, policy->values);
+            .view = choice.view, .per_fibre = choice.per_fibre, .max_count = choice.count};
+        size_t size = payload_list_bound(&payload, choice.count, policy->values);
         sparse = size > sparse ? size : sparse;
-        planned->count = count > planned->count ? count : planned->count;
+        planned->count = choice.count > planned->count ? choice.count : planned->count;
     }
     planned->dense = planned->count == 0 || sparse >= dense;
     planned->by_rank = !planned->dense && policy->scope == SCOPE_RANK;
 }
 
-static enum adtopk_status list_alloc(struct sparse *list, uint64_t capacity)
-{
-    list->capacity = capacity;
-    list->count = 0;
-    list->position = malloc((size_t)capacity * sizeof(*list->position));
-    list->value = malloc((size_t)capacity * sizeof(*list->value));
-    return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
-}
-
 /* Room for the hints of the selection: only contiguous fibres have use for them. */
 static enum adtopk_status hints_alloc(
-    const struct job *job, const struct tensor_shape *shape, struct planned *planned)
+    const struct job *job, const struct tensor *tensor, struct planned *planned)
 {
-    const struct sparsifier_params *params = &planned->policy.params;
-    const struct sparsifier_ops *ops = planned->policy.sparsifier;
-    unsigned residuals = planned->by_rank ? job->ranks : 1;
+    const struct sparsifier_agreed agreed = {.real = {0}};
+    unsigned residuals = plan_residuals(job, planned);
 
-    for (uint64_t turn = 0; !planned->dense && turn < TURN_PERIOD; turn++) {
-        struct view view = ops->view(shape, params, turn);
-        if (ops->per_fibre(shape, params, turn) > 0 && view.stride == 1 &&
-            view.length >= HINTED_LENGTH) {
-            planned->fibres = view.fibres > planned->fibres ? view.fibres : planned->fibres;
+    for (uint64_t turn = 0; !planned->dense && turn < sparsifier_period(&planned->policy.params);
+         turn++) {
+        struct sparsifier_choice choice = choice_of(tensor, &planned->policy, &agreed, turn);
+        if (choice.mode == SPARSIFIER_FIBRES && choice.view.stride == 1 &&
+            choice.view.length >= HINTED_LENGTH && choice.view.fibres > planned->fibres) {
+            planned->fibres = choice.view.fibres;
         }
     }
     if (planned->fibres == 0) {
@@ -149,25 +167,27 @@ static enum adtopk_status hints_alloc(
     return planned->hints != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-static enum adtopk_status lists_alloc(
-    const struct job *job, uint64_t numel, struct planned *planned)
+/* Room for what is sent, where it differs from what the residual's kept list says. */
+static enum adtopk_status sent_alloc(const struct job *job, uint64_t numel, struct planned *planned)
 {
+    size_t capacity = (size_t)contribution_count(job, planned, numel);
+
     if (planned->dense) {
         return ADTOPK_OK;
     }
-    if (list_alloc(&planned->sent, contribution_count(job, planned, numel)) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY;
+    planned->sent.capacity = capacity;
+    planned->kept = calloc(plan_residuals(job, planned), sizeof(*planned->kept));
+    if (planned->by_rank) {
+        planned->positions = malloc(capacity * sizeof(*planned->positions));
     }
-    if (!planned->by_rank) {
-        return ADTOPK_OK;
+    if (planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32) {
+        planned->values = malloc(capacity * sizeof(*planned->values));
     }
-    planned->rank_sent = calloc(job->ranks, sizeof(*planned->rank_sent));
-    for (unsigned r = 0; planned->rank_sent != NULL && r < job->ranks; r++) {
-        if (list_alloc(&planned->rank_sent[r], planned->count) != ADTOPK_OK) {
-            return ADTOPK_ERR_MEMORY;
-        }
-    }
-    return planned->rank_sent != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    return planned->kept != NULL && (planned->positions != NULL || !planned->by_rank) &&
+                   (planned->values != NULL ||
+                       (!planned->by_rank && planned->policy.values == PAYLOAD_VALUE_F32))
+               ? ADTOPK_OK
+               : ADTOPK_ERR_MEMORY;
 }
 
 /* Whether two tensors can travel in one bucket. */
@@ -292,9 +312,9 @@ enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *e
                 job->tensor[t].spec.name, reason.text);
         }
         choose(&job->tensor[t], planned);
-        status = lists_alloc(job, job->tensor[t].numel, planned);
+        status = sent_alloc(job, job->tensor[t].numel, planned);
         if (status == ADTOPK_OK) {
-            status = hints_alloc(job, &job->tensor[t].spec.shape, planned);
+            status = hints_alloc(job, &job->tensor[t], planned);
         }
     }
     if (status == ADTOPK_OK) {
@@ -320,8 +340,9 @@ void plan_take_splits(struct job *job)
 {
     for (uint32_t b = 0; b < job->plan->buckets; b++) {
         struct round *round = &job->plan->round[b];
-        uint64_t split = job->tensor[round->tensor[0]].store->split;
-        round->split_step = split > 0 ? split - 1 : UINT64_MAX;
+        const struct store_tensor *store = job->tensor[round->tensor[0]].store;
+        bool split = store->split > 0 && store->split_policy == job->store->policies;
+        round->split_step = split ? store->split - 1 : UINT64_MAX;
     }
 }
 
@@ -343,12 +364,16 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
         policy_print(&job->plan->policy, job->plan->text);
     }
     status = status == ADTOPK_OK ? plan_make(job, job->plan, err) : status;
+    if (status == ADTOPK_OK) {
+        status = layout_kept(job, job->plan, store->policies, err);
+    }
     if (status == ADTOPK_OK && plan_by_rank(job->plan)) {
         status = layout_more(job, err);
     }
     if (status == ADTOPK_OK) {
-        layout_drop_more(
-            job); /* of a change that an earlier daemon did not live to see, or to end */
+        /* What a change left that an earlier daemon did not live to see, or to end. */
+        layout_drop_more(job);
+        layout_drop_kept(job);
         plan_take_splits(job);
     }
     return status;

@@ -1,17 +1,26 @@
 /*
  * The store: what a job keeps on this node and a restarted daemon finds again.
  *
- * Memory that outlives the core (core_memory.store), in two parts. The first is a header, one
- * record a tensor, and a residual for each; the second, while a tensor is by rank, has the
- * residuals of the local ranks but the first, whose residual is the one in the first part. Every
- * field is written by the core or by a compute it started, and between computes the block describes
- * a state from which the step can be repeated: see tensor_stage. A pass that adds gradients is
- * journalled (kernels/cpu/journal.h) and may be cut short anywhere. Settling, and joining the
- * residuals of ranks, may not yet: they must not end within a tensor.
+ * Memory that outlives the core (core_memory.store), in parts:
+ *
+ *   STORE_MAIN   a header, one record a tensor, and for each a residual with its progress and
+ * states STORE_RANKS  while a tensor is by rank: the same for the local ranks but the first, whose
+ *                residual is the one in STORE_MAIN
+ *   STORE_PLAN   two of them, taken by turns by the policies that follow each other: what a plan
+ *                keeps of each residual (struct store_kept)
+ *
+ * Every field is written by the core or by a compute it started. A daemon may be killed at any
+ * instruction and the next one goes on from here without losing anything or doing it twice. Passes
+ * over residuals are journalled (kernels/cpu/journal.h). All other changes are made so that making
+ * them again changes nothing: new values are computed from what they do not overwrite, then a
+ * stage, a turn or a count is published that makes them the ones in force. A killed thread stops
+ * between two instructions and what it stored before stays, so it is enough to keep the compiler
+ * from reordering the stores (store_publish).
  */
 #ifndef ADTOPK_STORE_H
 #define ADTOPK_STORE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,13 +30,16 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 2u
+#define STORE_VERSION 3u
+
+enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2 };
 
 /* How far a tensor is in step `step`. Before it, and after SETTLED, the residual is at rest. */
 enum tensor_stage {
     STAGE_REST = 0,    /* nothing of step `step` is in the residual */
     STAGE_ACCUMULATED, /* the step's gradients were added; what will be sent is still inside */
     STAGE_DELIVERED,   /* the update is in the results; what was sent is still inside */
+    STAGE_SETTLING,    /* what was accepted is leaving, as the kept lists say */
     STAGE_SETTLED      /* what was accepted has left, or the gradients were withdrawn */
 };
 
@@ -37,10 +49,27 @@ struct store_tensor {
     uint32_t stage;
     uint32_t nonfinite;       /* a gradient of this node held NaN or Inf in step `step` */
     uint32_t round_nonfinite; /* DELIVERED: one of any node did */
-    uint32_t reserved;
-    uint64_t split;  /* step + 1 from which its bucket is split, in the bucket's first tensor */
-    double input[2]; /* ledger: plain and sign-hashed sums */
-    double applied[2];
+    uint32_t split_policy;    /* `split` is about the plan after so many switches */
+    uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
+    uint64_t settled; /* SETTLING: the turn that comes next */
+    double input[2];  /* ledger: plain and sign-hashed sums */
+    double applied[2][2];               /* ... at [turn % 2]; the other is being made */
+    struct sparsifier_agreed agreed[2]; /* at [turn % 2] too, if made */
+    uint32_t agreed_after[2];           /* ... after so many switches, else zeros */
+};
+
+/* Behind each residual's progress, as store_tensor.agreed: what its sparsifier remembers. */
+struct store_states {
+    struct sparsifier_state state[2];
+    uint32_t after[2];
+};
+
+/* What a plan keeps of one residual. Behind it, each aligned: `capacity` positions, as many values,
+ * and with momentum correction an element's momentum each. The values are those of the residual at
+ * the selected positions; valid from SETTLING on. */
+struct store_kept {
+    uint64_t count;
+    uint64_t reserved[7];
 };
 
 /* A policy that was switched to. */
@@ -61,12 +90,43 @@ struct store_header {
     uint64_t ops_done;
     uint64_t steps_withdrawn;
     uint32_t op_size;  /* of the last plain operation */
-    uint32_t more;     /* the second part is in use */
+    uint32_t more;     /* STORE_RANKS is in use */
     uint32_t policies; /* switched to: the one in force is policy[policies % 2]; 0: none was */
-    uint32_t reserved[13];
+    uint32_t joining;  /* residuals of ranks are becoming the node's */
+    uint32_t reserved[12];
     struct store_policy policy[2];
     struct store_tensor tensor[];
 };
+
+/* The passes of a step over a residual: each has a stamp of its own. */
+enum store_pass { STAMP_ADD = 1, STAMP_WITHDRAW, STAMP_TAKE, STAMP_JOIN, STAMPS };
+
+static inline uint64_t store_stamp(const struct store_header *store, enum store_pass pass)
+{
+    return store->steps_done * STAMPS + pass;
+}
+
+/** The ledger's sums of what was applied. */
+static inline const double *store_applied(const struct store_tensor *tensor)
+{
+    return tensor->applied[tensor->turn % 2];
+}
+
+/** What was stored before is there when `*word` is. */
+static inline void store_publish(uint32_t *word, uint32_t value)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    *(volatile uint32_t *)word = value;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+/** Puts the records of the turn that was settled in force. */
+static inline void store_count_turn(struct store_tensor *tensor)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    *(volatile uint64_t *)&tensor->turn = tensor->settled;
+    atomic_signal_fence(memory_order_seq_cst);
+}
 
 /** Bytes of a store of `tensors` tensors with `residual_elements` f32 in all. */
 uint64_t store_size(uint32_t tensors, uint64_t residual_elements);

@@ -130,6 +130,7 @@ static void drop_next(struct job *job)
     plan_free(job->next_plan);
     job->next_plan = NULL;
     layout_drop_more(job);
+    layout_drop_kept(job);
 }
 
 /* The change is off on this node; a step that was held is not opened here. */
@@ -359,8 +360,10 @@ static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, s
     plan->change = switch_change(policy);
     if (plan_make(job, plan, err) != ADTOPK_OK ||
         (plan_by_rank(plan) && layout_more(job, err) != ADTOPK_OK) ||
+        layout_kept(job, plan, job->store->policies + 1, err) != ADTOPK_OK ||
         layout_reserve(job, plan, err) != ADTOPK_OK) {
         plan_free(plan);
+        layout_drop_kept(job);
         return NULL;
     }
     return plan;
@@ -470,13 +473,10 @@ static void remember(struct job *job, const struct plan *plan)
 
     kept->change = plan->change;
     (void)memcpy(kept->text, plan->text, sizeof(kept->text));
-    store->policies++;
+    store_publish(&store->policies, store->policies + 1);
     job->change[(plan->change.version - 1) % POLICY_CHANGES] = plan->change;
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        job->tensor[t].store->split = 0; /* the buckets are new ones, */
-    }
     for (unsigned i = 0; i < job->members; i++) {
-        free(job->member[i]->copied); /* and so are the rounds */
+        free(job->member[i]->copied); /* the rounds are new ones */
         job->member[i]->copied = NULL;
     }
 }

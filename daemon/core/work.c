@@ -19,6 +19,15 @@ static struct work *work_of(struct compute *compute)
     return (struct work *)compute;
 }
 
+/* For the loops of this compute. */
+static struct parallel parallel_of(const struct work *work)
+{
+    struct parallel parallel = work->job->core->config.parallel;
+
+    parallel.caller = work->compute.thread;
+    return parallel;
+}
+
 static enum adtopk_status no_memory(struct work *work, const char *what)
 {
     work->status = error_set(
@@ -43,19 +52,14 @@ static const void **gradients_of(const struct job *job, uint32_t t)
 static void choose_selection(
     const struct job *job, uint32_t t, unsigned rank, struct fused *fused, struct sparse *out)
 {
-    const struct tensor *tensor = &job->tensor[t];
     const struct planned *planned = &job->plan->tensor[t];
-    const struct tensor_shape *shape = &tensor->spec.shape;
-    const struct sparsifier_params *params = &planned->policy.params;
-    const struct sparsifier_ops *ops = planned->policy.sparsifier;
-    uint64_t turn = tensor->store->turn;
-    uint64_t per_fibre = ops->per_fibre(shape, params, turn);
+    struct sparsifier_choice choice = plan_choice(job, t);
 
     fused->out = out;
-    fused->view = ops->view(shape, params, turn);
-    fused->per_fibre = per_fibre > 0;
-    fused->k = per_fibre > 0 ? per_fibre : ops->count(shape, params, turn);
-    if (planned->hints != NULL && per_fibre > 0 && fused->view.fibres <= planned->fibres) {
+    fused->view = choice.view;
+    fused->per_fibre = choice.mode == SPARSIFIER_FIBRES;
+    fused->k = fused->per_fibre ? choice.per_fibre : choice.count;
+    if (planned->hints != NULL && fused->per_fibre && fused->view.fibres <= planned->fibres) {
         fused->hints = planned->hints + rank * planned->fibres;
     }
 }
@@ -77,7 +81,7 @@ static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
         .count = count,
         .dtype = tensor->spec.dtype,
         .id = layout_number(t, rank),
-        .stamp = 2 * job->store->steps_done + (withdraw ? 2 : 1),
+        .stamp = store_stamp(job->store, withdraw ? STAMP_WITHDRAW : STAMP_ADD),
         .progress = layout_progress(job, t, rank),
         .ranges = 1,
     };
@@ -124,7 +128,7 @@ static enum adtopk_status merge_ranks(const struct job *job, struct planned *pla
     sum->count = 0;
     for (unsigned r = 0; r < job->ranks; r++) {
         struct sparse *swap = sum;
-        sparse_add(sum, &planned->rank_sent[r], next);
+        sparse_add(sum, &planned->kept[r].list, next);
         sum = next;
         next = swap;
     }
@@ -138,8 +142,29 @@ static enum adtopk_status merge_ranks(const struct job *job, struct planned *pla
     return ADTOPK_OK;
 }
 
+/* What this node sends, from what its residuals selected. */
+static enum adtopk_status form_sent(const struct job *job, uint32_t t)
+{
+    struct planned *planned = &job->plan->tensor[t];
+    const struct sparse *kept = &planned->kept[0].list;
+    struct sparse *sent = &planned->sent;
+
+    if (planned->by_rank && merge_ranks(job, planned) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (!planned->by_rank) {
+        sent->count = kept->count;
+        if (sent->value != kept->value) {
+            (void)memcpy(sent->value, kept->value, kept->count * sizeof(*kept->value));
+        }
+    }
+    quantise(&planned->policy, sent);
+    planned->sent_step = job->store->steps_done + 1;
+    return ADTOPK_OK;
+}
+
 /* Adds the step's gradients to the tensor's residuals, if they are not in there yet, and selects
- * what this node contributes into planned->sent. Repeatable. */
+ * what this node contributes. Repeatable. */
 static enum adtopk_status select_tensor(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
@@ -156,20 +181,31 @@ static enum adtopk_status select_tensor(struct work *work, uint32_t t)
         store->round_nonfinite = 0;
     }
     for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
-        status = pass(work, t, r, &gradient[r], 1, false, &planned->rank_sent[r]);
+        status = pass(work, t, r, &gradient[r], 1, false, &planned->kept[r].list);
     }
-    if (status == ADTOPK_OK && planned->by_rank) {
-        status = merge_ranks(job, planned);
-    } else if (!planned->by_rank) {
-        status =
-            pass(work, t, 0, gradient, job->ranks, false, planned->dense ? NULL : &planned->sent);
+    if (!planned->by_rank) {
+        status = pass(work, t, 0, gradient, job->ranks, false,
+            planned->dense ? NULL : &planned->kept[0].list);
     }
     free(gradient);
-    if (status == ADTOPK_OK && !planned->dense) {
-        quantise(&planned->policy, &planned->sent);
-        planned->sent_step = job->store->steps_done + 1;
+    return status == ADTOPK_OK && !planned->dense ? form_sent(job, t) : status;
+}
+
+enum adtopk_status work_sent(struct work *work, uint32_t t)
+{
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+
+    if (planned->dense || planned->sent_step == job->store->steps_done + 1) {
+        return ADTOPK_OK;
     }
-    return status;
+    if (job->tensor[t].store->stage != STAGE_SETTLING) {
+        return select_tensor(work, t);
+    }
+    for (unsigned r = 0; r < (planned->by_rank ? job->ranks : 1); r++) {
+        planned->kept[r].list.count = planned->kept[r].header->count;
+    }
+    return form_sent(job, t);
 }
 
 /* The gradients are in the residuals: what is wrong with them is known. */
@@ -179,7 +215,7 @@ static void accumulated(const struct job *job, uint32_t t)
 
     if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
         store->step = job->store->steps_done;
-        store->stage = STAGE_ACCUMULATED;
+        store_publish(&store->stage, STAGE_ACCUMULATED);
     }
 }
 
@@ -189,6 +225,7 @@ void work_select(struct compute *compute)
     struct round *round = work->round;
     struct job *job = work->job;
 
+    round->exchange.parallel = parallel_of(work);
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         struct exchange_tensor *entry = &round->exchange.tensor[i];
@@ -209,6 +246,7 @@ void work_combine(struct compute *compute)
     struct work *work = work_of(compute);
     struct round *round = work->round;
 
+    round->exchange.parallel = parallel_of(work);
     work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
 }
 
@@ -308,6 +346,7 @@ void work_reduce(struct compute *compute)
     struct round *round = work->round;
     struct job *job = work->job;
 
+    round->exchange.parallel = parallel_of(work);
     for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
         if (place_result(job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
             (void)no_memory(work, "sum");
@@ -326,116 +365,8 @@ void work_reduce(struct compute *compute)
     for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
         struct store_tensor *store = job->tensor[round->tensor[i]].store;
         store->round_nonfinite = round->exchange.nonfinite;
-        store->stage = STAGE_DELIVERED;
+        store_publish(&store->stage, STAGE_DELIVERED);
     }
-}
-
-/* One bit an entry of what was sent: is it in the sum? NULL if all are. */
-static enum adtopk_status accepted_entries(
-    const struct job *job, uint32_t t, const struct collective_ops *ops, uint8_t **accepted)
-{
-    const struct sparse *sent = &job->plan->tensor[t].sent;
-    struct payload_header header = {.job = job->id, .number = job->store->steps_done};
-
-    *accepted = NULL;
-    if (ops->accepts == NULL) {
-        return ADTOPK_OK;
-    }
-    *accepted = calloc(sent->count / 8 + 1, 1);
-    for (size_t i = 0; *accepted != NULL && i < sent->count; i++) {
-        if (ops->accepts(&header, t, sent->position[i])) {
-            (*accepted)[i / 8] |= (uint8_t)(1u << i % 8);
-        }
-    }
-    return *accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
-}
-
-/* Scope rank: an accepted entry leaves the residual of every rank that selected it; what rounding
- * cut off the sum stays with the first of them. */
-static void settle_ranks(const struct job *job, uint32_t t, const struct view *view,
-    const uint8_t *accepted, size_t *next)
-{
-    double *applied = job->tensor[t].store->applied;
-    const struct planned *planned = &job->plan->tensor[t];
-    const struct sparse *sent = &planned->sent;
-
-    for (size_t i = 0; i < sent->count; i++) {
-        uint64_t element = view_element(view, sent->position[i]);
-        bool leaves = accepted == NULL || (accepted[i / 8] >> i % 8 & 1) != 0;
-        double left = -(double)sent->value[i];
-        float *first = NULL;
-        for (unsigned r = 0; r < job->ranks; r++) {
-            const struct sparse *list = &planned->rank_sent[r];
-            float *residual = layout_residual(job, t, r) + element;
-            if (next[r] == list->count || list->position[next[r]] != sent->position[i]) {
-                continue;
-            }
-            next[r]++;
-            if (leaves) {
-                left += (double)*residual;
-                *residual = 0;
-                first = first != NULL ? first : residual;
-            }
-        }
-        if (leaves && first != NULL) {
-            *first = (float)left;
-            applied[0] += (double)sent->value[i];
-            applied[1] += (double)sent->value[i] * ledger_sign(element);
-        }
-    }
-}
-
-static void settle_dense(const struct job *job, uint32_t t)
-{
-    struct tensor *tensor = &job->tensor[t];
-    double *applied = tensor->store->applied;
-    float *residual = tensor->residual;
-
-    if (job->plan->tensor[t].policy.dense_values == PAYLOAD_VALUE_F32) {
-        ledger_sums(residual, tensor->numel, applied);
-        (void)memset(residual, 0, tensor->numel * sizeof(*residual));
-        return;
-    }
-    for (uint64_t i = 0; i < tensor->numel; i++) {
-        float sent = bf16_to_f32(bf16_from_f32(residual[i]));
-        applied[0] += (double)sent;
-        applied[1] += (double)sent * ledger_sign(i);
-        residual[i] -= sent;
-    }
-}
-
-static enum adtopk_status settle_tensor(struct work *work, uint32_t t)
-{
-    struct job *job = work->job;
-    struct tensor *tensor = &job->tensor[t];
-    struct planned *planned = &job->plan->tensor[t];
-    struct payload_shape shape = {0};
-    uint8_t *accepted = NULL;
-    size_t *next = NULL;
-
-    if (planned->dense) {
-        settle_dense(job, t);
-        return ADTOPK_OK;
-    }
-    shape = plan_shape(job, t);
-    if (planned->sent_step != job->store->steps_done + 1 && select_tensor(work, t) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY; /* a restarted daemon selects what it had sent again */
-    }
-    if (accepted_entries(job, t, planned->policy.sparse_collective, &accepted) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    if (!planned->by_rank) {
-        planned->policy.sparsifier->settle(
-            tensor->residual, &shape.view, &planned->sent, accepted, tensor->store->applied);
-    } else {
-        next = calloc(job->ranks, sizeof(*next));
-        if (next != NULL) {
-            settle_ranks(job, t, &shape.view, accepted, next);
-        }
-        free(next);
-    }
-    free(accepted);
-    return planned->by_rank && next == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_OK;
 }
 
 static enum adtopk_status withdraw_tensor(struct work *work, uint32_t t)
@@ -467,36 +398,26 @@ void work_settle(struct compute *compute)
             (void)no_memory(work, "settle");
             return;
         }
-        store->turn += withdrawn ? 0 : 1;
-        store->stage = STAGE_SETTLED;
+        store_publish(&store->stage, STAGE_SETTLED);
     }
 }
 
-/* The ranks' residuals of a tensor become the node's. Each element is in one of them at any moment,
- * so that a daemon that is killed between two tensors finds everything. */
-static void join_residuals(const struct job *job, uint32_t t)
-{
-    float *node = layout_residual(job, t, 0);
-
-    for (unsigned r = 1; r < job->ranks; r++) {
-        float *rank = layout_residual(job, t, r);
-        for (uint64_t i = 0; i < job->tensor[t].numel; i++) {
-            node[i] += rank[i];
-            rank[i] = 0;
-        }
-    }
-}
-
-/* The other way round there is nothing to do: the first rank takes over what the node had. */
+/* From ranks to node residuals are joined. The other way round there is nothing to do: the first
+ * rank takes over what the node had. */
 void work_switch(struct compute *compute)
 {
-    const struct job *job = work_of(compute)->job;
+    struct work *work = work_of(compute);
+    struct job *job = work->job;
 
+    store_publish(&job->store->joining, 1);
     for (uint32_t t = 0; t < job->tensors; t++) {
-        if (job->plan->tensor[t].by_rank && !job->next_plan->tensor[t].by_rank) {
-            join_residuals(job, t);
+        if (job->plan->tensor[t].by_rank && !job->next_plan->tensor[t].by_rank &&
+            settle_join(job, t, compute->thread) != ADTOPK_OK) {
+            (void)no_memory(work, "join the residuals of its ranks");
+            return;
         }
     }
+    store_publish(&job->store->joining, 0);
 }
 
 void work_verify(struct compute *compute)
@@ -515,6 +436,6 @@ void work_verify(struct compute *compute)
             }
         }
         (void)memcpy(found->input, tensor->store->input, sizeof(found->input));
-        (void)memcpy(found->applied, tensor->store->applied, sizeof(found->applied));
+        (void)memcpy(found->applied, store_applied(tensor->store), sizeof(found->applied));
     }
 }

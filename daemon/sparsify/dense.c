@@ -1,19 +1,15 @@
 /* No sparsification: every tensor travels whole. */
 #include "daemon/sparsify/backend.h"
 
-static uint64_t dense_count(
-    const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn)
+static void dense_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    (void)shape;
-    (void)params;
-    (void)turn;
-    return 0;
+    sparsifier_choose_whole(turn, SPARSIFIER_DENSE, 0, choice);
 }
 
 const struct sparsifier_ops sparsifier_dense = {
     .name = "dense",
-    .view = sparsifier_identity,
-    .count = dense_count,
-    .per_fibre = sparsifier_per_fibre_none,
-    .settle = sparsifier_settle,
+    .help = "every tensor travels whole, and nothing stays behind",
+    .entries = "all",
+    .source = "data-parallel training without sparsification",
+    .choose = dense_choose,
 };

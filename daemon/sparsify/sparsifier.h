@@ -1,10 +1,15 @@
 /*
- * Sparsifiers: which entries of an accumulated gradient travel this turn, and what leaves the
- * residual once the exchange accepted them.
+ * Sparsifiers: which entries of an accumulated gradient travel this turn.
  *
  * One file a sparsifier, one table of operations. A sparsifier never touches gradients, files or
- * messages: it says which view of the tensor and how many entries of it are selected this turn
- * (kernels/cpu/fused.h does it), and after the round takes the accepted values out of the residual.
+ * messages. Before a turn it says how the tensor is selected from (choose); most leave the rest to
+ * the exact kernels (kernels/cpu/fused.h). One with a rule of its own then looks at the complete
+ * residual through a survey (kernels/cpu/survey.h) and selects itself (select); one whose positions
+ * are known to all nodes beforehand only lists them (known).
+ *
+ * A choice is the same on every node: it depends on shape, parameters, turn and what the nodes
+ * agree on, never on a node's own residual. A selection depends on the residual and its state, and
+ * is repeated bit for bit by a retry: it never changes the state it reads, only the next one.
  */
 #ifndef ADTOPK_SPARSIFIER_H
 #define ADTOPK_SPARSIFIER_H
@@ -15,6 +20,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/sparse.h"
+#include "kernels/cpu/survey.h"
 #include "kernels/cpu/view.h"
 
 #define TENSOR_MAX_DIMS 8
@@ -27,10 +33,35 @@ enum fibre_view {
     FIBRE_VIEW_COUNT
 };
 
+/* The distribution that sidco fits to the magnitudes. */
+enum sidco_fit { SIDCO_EXPONENTIAL = 0, SIDCO_PARETO, SIDCO_GAMMA, SIDCO_FITS };
+
+/* The parameters of all sparsifiers. daemon/core/policy.c has their ranges, defaults and meaning;
+ * each sparsifier says which ones it uses. All may be 0 except the density. */
 struct sparsifier_params {
-    double density; /* in (0, 1] */
+    double density; /* in (0, 1]: what travels, once a warm-up is over */
+    uint64_t warmup_epochs;
+    uint64_t epoch_turns; /* of one epoch of the warm-up */
+
+    /* adtopk */
     enum fibre_view view;
-    bool interleave; /* adtopk: all-dimension on even turns, global on odd ones */
+    bool interleave;       /* all-dimension and traditional (global) turns alternate: */
+    uint64_t fibre_turns;  /* so many all-dimension ones, */
+    uint64_t global_turns; /* then so many traditional ones; 0 counts as 1, at most 64 each */
+    bool adaptive;         /* ... or as the updates show */
+    uint64_t total_turns;  /* of the training; 0: not known */
+    bool estimate;         /* traditional turns go by an estimated threshold */
+    uint64_t estimate_period;
+
+    double sample;      /* dgc: share of the entries that is looked at for a threshold */
+    enum sidco_fit fit; /* sidco */
+    double threshold;   /* threshold */
+
+    /* Not the sparsifier's but of the pass before it: momentum correction and clipping. */
+    double momentum;       /* correction factor; 0: none */
+    bool nesterov;         /* ... after Nesterov */
+    bool momentum_masking; /* what leaves the residual leaves the momentum too */
+    double clip; /* norm to which a rank's gradient is clipped, over sqrt(ranks); 0: none */
 };
 
 struct tensor_shape {
@@ -38,31 +69,81 @@ struct tensor_shape {
     uint64_t size[TENSOR_MAX_DIMS];
 };
 
+/* What a sparsifier remembers of one residual from turn to turn; zeros before its first. Kept in
+ * the store, so plain numbers only. */
+struct sparsifier_state {
+    float
+        threshold; /* smallest magnitude the last turn selected: where the next pass looks first */
+    uint32_t number[5];
+    double real[3];
+};
+
+/* What all nodes agree on about a tensor: made of updates only. Zeros at first. */
+struct sparsifier_agreed {
+    double real[3];
+    uint32_t number[2];
+};
+
+/* One time a tensor is sparsified. */
+struct sparsifier_turn {
+    const struct tensor_shape *shape;
+    const struct sparsifier_params *params;
+    const struct sparsifier_agreed *agreed;
+    uint64_t turn;
+    uint64_t seed; /* of job, tensor and turn; the same on all nodes */
+};
+
+enum sparsifier_mode {
+    SPARSIFIER_DENSE = 0, /* the tensor travels whole */
+    SPARSIFIER_TOP,       /* the `count` largest magnitudes of the tensor, exact */
+    SPARSIFIER_FIBRES,    /* the `per_fibre` largest of every fibre of the view, exact */
+    SPARSIFIER_RULE,      /* what select() takes, at most `count` */
+    SPARSIFIER_KNOWN      /* the `count` positions that known() lists; they do not travel */
+};
+
+struct sparsifier_choice {
+    enum sparsifier_mode mode;
+    struct view view;   /* whose positions the turn's selection uses */
+    uint64_t per_fibre; /* FIBRES; else 0 */
+    uint64_t count;     /* entries of the turn; RULE: at most */
+};
+
+/* The update of a turn, which every node has: input of observe(). */
+struct sparsifier_update {
+    uint64_t count; /* elements that are not zero */
+    double sum_abs; /* of their magnitudes */
+};
+
 struct sparsifier_ops {
     const char *name;
+    const char *help;    /* one sentence */
+    const char *entries; /* how many travel a turn, where k is the density's share: its band */
+    const char *source;  /* whose rule it is */
+    const char *const *parameters; /* policy keys besides sparsifier_common; NULL-terminated */
 
-    /** The view whose positions the turn's selection uses. The same on every node. */
-    struct view (*view)(
-        const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn);
+    /** How the turn selects. Within the first sparsifier_period() turns every mode and view occurs,
+     * and no later choice has a larger count. */
+    void (*choose)(const struct sparsifier_turn *turn, struct sparsifier_choice *choice);
 
-    /** The number of entries that select() yields at this turn, or its upper bound. 0: the tensor
-     * is not sparsified at all but travels dense. */
-    uint64_t (*count)(
-        const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn);
+    /** RULE (else NULL): selects from a complete residual into out, ascending positions, capacity
+     * choice.count. state: after the turns before; next: a copy of it, to be brought up to date. */
+    void (*select)(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
+        struct survey *survey, struct sparsifier_state *next, struct sparse *out);
 
-    /** Entries that every fibre of the view contributes, if that is fixed: the largest ones of each
-     * fibre are selected. 0: the count() largest ones of the whole tensor are. A fixed number lets
-     * the payload leave out row identities. */
-    uint64_t (*per_fibre)(
-        const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t turn);
+    /** KNOWN (else NULL): the positions, ascending, into out->position and out->count. */
+    void (*known)(const struct sparsifier_turn *turn, struct sparse *out);
 
-    /** Takes what was sent and accepted out of the residual: sent->value is the *decoded* value
-     * the others received, so what quantisation cut off stays. accepted: one bit an entry of
-     * `sent`, lowest bit first; NULL means all. sums: the ledger's applied sums, which grow by
-     * what left. */
-    void (*settle)(float *residual, const struct view *view, const struct sparse *sent,
-        const uint8_t *accepted, double sums[2]);
+    /** What the next turns' choices need of this turn's update; NULL: nothing. agreed: what the
+     * nodes agreed on before, to be brought up to date. */
+    void (*observe)(const struct sparsifier_turn *turn, const struct sparsifier_update *update,
+        struct sparsifier_agreed *agreed);
 };
+
+/** See choose(); at most 128. */
+unsigned sparsifier_period(const struct sparsifier_params *params);
+
+/** The density of a turn: during a warm-up above params->density, never rising. */
+double sparsifier_density(const struct sparsifier_params *params, uint64_t turn);
 
 /** Elements of a shape; 0 if a size is 0 or the product exceeds 2^40. */
 uint64_t tensor_numel(const struct tensor_shape *shape);
@@ -73,8 +154,13 @@ const struct sparsifier_ops *sparsifier_find(const char *name);
 /** All sparsifiers, NULL-terminated, in the order of their names' documentation. */
 extern const struct sparsifier_ops *const sparsifier_table[];
 
-/** The settle() of every sparsifier that has no rule of its own. */
+/** Takes what was sent and accepted out of the residual: sent->value is the *decoded* value the
+ * others received, so what quantisation cut off stays. accepted: one bit an entry of `sent`, lowest
+ * bit first; NULL means all. sums: the ledger's applied sums, which grow by what left. */
 void sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
     const uint8_t *accepted, double sums[2]);
+
+/** The policy keys that all sparsifiers but dense use, NULL-terminated. */
+extern const char *const sparsifier_common[];
 
 #endif

@@ -5,6 +5,7 @@
 #include "kernels/cpu/bracket.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/rule.h"
 #include "kernels/cpu/select.h"
 
 /* Up to this size the tensor stays in the cache, and is selected from as one row. */
@@ -51,27 +52,42 @@ static size_t fused_plain(const struct view *view, uint64_t k)
     return k > 0 ? fused_align(select_scratch(view_size(view))) : 0;
 }
 
-/* Scratch: the plain selection's, then a list a range, then (rows) a histogram a range. */
+static size_t fused_list(size_t capacity)
+{
+    return fused_align(capacity * (sizeof(uint32_t) + sizeof(float)));
+}
+
+/* Scratch: the plain selection's, then a list a range, then a histogram a range, then (rule) the
+ * chunks' statistics. */
 size_t fused_scratch(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges)
 {
-    const size_t capacity = fused_capacity(view, k, per_fibre, ranges);
-    const size_t list = fused_align(capacity * (sizeof(uint32_t) + sizeof(float)));
+    const size_t list = fused_list(fused_capacity(view, k, per_fibre, ranges));
     return fused_plain(view, k) + ranges * (list + SELECT_BINS * sizeof(uint32_t));
+}
+
+size_t fused_rule_scratch(uint64_t n, uint64_t k, unsigned ranges)
+{
+    const size_t list = fused_list(rule_capacity(n, k, ranges));
+    return fused_align(select_scratch(n)) + ranges * (list + SELECT_BINS * sizeof(uint32_t)) +
+           chunk_count(n) * sizeof(struct stats);
 }
 
 static void fused_place(struct fused *pass)
 {
-    const size_t capacity = fused_capacity(&pass->view, pass->k, pass->per_fibre, pass->ranges);
-    const size_t list = fused_align(capacity * (sizeof(uint32_t) + sizeof(float)));
-    char *place = (char *)pass->scratch + fused_plain(&pass->view, pass->k);
+    const bool rule = pass->mode == FUSED_RULE;
+    const size_t capacity =
+        rule ? rule_capacity(view_size(&pass->view), pass->k, pass->ranges)
+             : fused_capacity(&pass->view, pass->k, pass->per_fibre, pass->ranges);
+    char *place = (char *)pass->scratch + fused_plain(&pass->view, rule ? 1 : pass->k);
     for (unsigned r = 0; r < pass->ranges; r++) {
         pass->overflow[r] = false;
         pass->candidate[r] = (struct sparse){.position = (uint32_t *)(void *)place,
             .value = (float *)(void *)place + capacity,
             .capacity = capacity};
-        place += list;
+        place += fused_list(capacity);
     }
     pass->histogram = (uint32_t *)(void *)place;
+    pass->statistics = (struct stats *)(void *)(pass->histogram + pass->ranges * SELECT_BINS);
 }
 
 void fused_start(struct fused *pass, const double sums[2])
@@ -79,7 +95,7 @@ void fused_start(struct fused *pass, const double sums[2])
     assert(pass->stamp != 0 && pass->ranges > 0 && pass->ranges <= FUSED_MAX_RANGES);
     assert(pass->k == 0 || view_size(&pass->view) <= VIEW_MAX_ELEMENTS);
     pass->ops = pass->ops != NULL ? pass->ops : chunk_best();
-    pass->mode = fused_mode(&pass->view, pass->k, pass->per_fibre);
+    pass->mode = pass->rule ? FUSED_RULE : fused_mode(&pass->view, pass->k, pass->per_fibre);
     if (pass->mode == FUSED_ROWS && !pass->per_fibre) {
         pass->view = (struct view){.fibres = 1, .length = view_size(&pass->view), .stride = 1};
     }
@@ -88,6 +104,8 @@ void fused_start(struct fused *pass, const double sums[2])
     progress_start(pass->progress, pass->stamp, sums);
     if (pass->mode == FUSED_BRACKET && !bracket_guess(pass)) {
         pass->mode = FUSED_AFTER;
+    } else if (pass->mode == FUSED_RULE) {
+        rule_start(pass);
     }
     if (pass->out != NULL) {
         pass->out->count = 0;
@@ -196,6 +214,16 @@ static void fused_chunk_global(struct fused_stream *stream, uint64_t number, uns
         pass->overflow[range] ? NULL : list);
 }
 
+/* A chunk of a residual that is surveyed. */
+static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsigned range)
+{
+    struct fused *pass = stream->pass;
+    const unsigned length = fused_length(pass, number);
+    struct sparse *list = rule_list(pass, range, &stream->least);
+    fused_step(stream, length, stream->least, (uint32_t)(number * CHUNK), list);
+    rule_look(pass, number, length);
+}
+
 /* A chunk of rows. Rows of whole words are collected while they are added, others after it. */
 static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
 {
@@ -232,6 +260,8 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
             fused_chunk_rows(&stream, c, &rows);
         } else if (pass->mode == FUSED_BRACKET) {
             fused_chunk_global(&stream, c, range);
+        } else if (pass->mode == FUSED_RULE) {
+            fused_chunk_rule(&stream, c, range);
         } else {
             fused_step(&stream, fused_length(pass, c), 0, 0, NULL);
         }
@@ -249,7 +279,8 @@ static void fused_select_plain(struct fused *pass)
 static void fused_select(struct fused *pass)
 {
     switch (pass->mode) {
-    case FUSED_NOTHING: break;
+    case FUSED_NOTHING:
+    case FUSED_RULE: break;
     case FUSED_BRACKET:
         if (!bracket_select(pass)) {
             fused_select_plain(pass);

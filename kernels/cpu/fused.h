@@ -25,6 +25,9 @@
 #include "kernels/cpu/kernels.h"
 
 struct chunk_ops;
+struct stats;
+struct stats_ops;
+struct survey;
 
 enum { FUSED_MAX_RANGES = 64 };
 
@@ -33,6 +36,7 @@ enum fused_mode {
     FUSED_NOTHING, /* nothing is selected */
     FUSED_BRACKET, /* candidates of the whole tensor */
     FUSED_ROWS,    /* fibres that are contiguous, each while it is in the cache */
+    FUSED_RULE,    /* a survey for a rule that selects itself */
     FUSED_AFTER    /* plain selection after the pass */
 };
 
@@ -42,6 +46,10 @@ struct fused {
     struct view view; /* a small global selection is made as one row: then this changes */
     uint64_t k; /* entries to select, of the tensor or of every fibre; 0: none, out may be NULL */
     bool per_fibre; /* select_fibres() instead of select_top() */
+    bool rule;      /* nothing is selected: fused_survey() after the pass. View of stride 1; k is
+                     * about how many entries questions will be about, 0 if unknown; no out */
+    float guess;    /* rule: magnitude that questions will be about, or a little less; 0 if unknown:
+                     * taken from a sample */
     bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */
     const void *const *gradients; /* as accumulate() takes them */
     unsigned count;
@@ -54,7 +62,8 @@ struct fused {
     struct sparse *out; /* capacity as select_top() or select_fibres() ask for */
     unsigned ranges;    /* 1..FUSED_MAX_RANGES parts that threads may work on side by side */
     void *scratch;      /* fused_scratch() bytes, aligned to 64 */
-    const struct chunk_ops *ops; /* NULL: the best for this processor */
+    const struct chunk_ops *ops;      /* NULL: the best for this processor */
+    const struct stats_ops *surveyed; /* rule: the same */
 
     /* The pass's own. */
     enum fused_mode mode;
@@ -63,10 +72,15 @@ struct fused {
     uint32_t *histogram;
     struct sparse candidate[FUSED_MAX_RANGES];
     bool overflow[FUSED_MAX_RANGES];
+    struct stats *statistics;            /* rule: of every chunk */
+    uint32_t complete[FUSED_MAX_RANGES]; /* rule: a list holds all of at least this key */
 };
 
 /** Bytes of scratch for a pass: 300 KiB and about 10 bytes an entry of a global selection. */
 size_t fused_scratch(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges);
+
+/** The same for a rule's pass over n elements. */
+size_t fused_rule_scratch(uint64_t n, uint64_t k, unsigned ranges);
 
 /** Begins the pass. sums: the ledger's two sums as the last pass left them. Reads a sample of the
  * gradients and the residual; changes the progress only. */
@@ -80,6 +94,10 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal);
  * first began, plus what it added (minus what it withdrew). Returns the number of non-finite
  * elements, which were left out. */
 uint64_t fused_finish(struct fused *pass, double sums[2]);
+
+/** After all ranges of a rule's pass: what the rule can ask. The survey points into the pass, its
+ * residual and its scratch. Same answers whatever guess, ranges, implementation or repetition. */
+void fused_survey(const struct fused *pass, struct survey *survey);
 
 /** All of it on this thread. */
 uint64_t fused_run(struct fused *pass, struct journal *journal, double sums[2]);

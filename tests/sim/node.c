@@ -10,6 +10,8 @@
 /* How long a packet that is replayed may have been under way. */
 #define REPLAY_US 50000u
 
+#define SIM_THREADS 3u
+
 /* The network */
 
 static void send_packet(struct world *world, struct sim_event packet, const uint8_t *header,
@@ -258,6 +260,25 @@ static void set_timer(struct world *world, struct node *node, uint64_t due_us)
             .type = SIM_TIMER, .node = node->number, .incarnation = node->incarnation});
 }
 
+/* The parts of a loop, in any order and as if on any thread. */
+static void run_parts(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    const struct node *node = context;
+    unsigned *order = sim_alloc(parts * sizeof(*order));
+
+    (void)caller;
+    for (unsigned p = 0; p < parts; p++) {
+        unsigned at = (unsigned)world_random(node->world, p + 1);
+        order[p] = order[at];
+        order[at] = p;
+    }
+    for (unsigned p = 0; p < parts; p++) {
+        part(arg, order[p], (unsigned)world_random(node->world, SIM_THREADS));
+    }
+    free(order);
+}
+
 void node_start(struct world *world, unsigned number)
 {
     struct node *node = &world->node[number];
@@ -276,7 +297,8 @@ void node_start(struct world *world, unsigned number)
             .release_job = memory_release_job},
         .transmit = node_transmit,
         .transmit_context = node,
-        .threads = 1,
+        .threads = SIM_THREADS,
+        .parallel = {.run = run_parts, .context = node, .threads = SIM_THREADS},
         .segment = 1 + world->scenario.seed % 200,
         .policy = world->scenario.policy,
         .moved = coverage_move,
@@ -328,6 +350,7 @@ static void compute(struct world *world, struct node *node, struct compute *comp
     uint64_t longest = world->scenario.compute_us;
     bool now = world_chance(world, 0.5);
 
+    compute->thread = (unsigned)world_random(world, SIM_THREADS);
     if (now) {
         compute->run(compute);
     }

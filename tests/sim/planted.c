@@ -13,10 +13,8 @@ const struct collective_ops *__real_collective_find(const char *name);
 const struct collective_ops *__wrap_collective_find(const char *name);
 enum adtopk_status __real_combination_check(const struct tensor_policy *policy, struct error *err);
 enum adtopk_status __wrap_combination_check(const struct tensor_policy *policy, struct error *err);
-void __real_sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
-    const uint8_t *accepted, double sums[2]);
-void __wrap_sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
-    const uint8_t *accepted, double sums[2]);
+enum adtopk_status __real_settle_tensor(struct work *work, uint32_t tensor);
+enum adtopk_status __wrap_settle_tensor(struct work *work, uint32_t tensor);
 void __real_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
 void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
 void __real_round_freeze(struct round *round);
@@ -48,13 +46,14 @@ const struct collective_ops *__wrap_collective_find(const char *name)
     return strcmp(name, "half") == 0 ? &collective_half : __real_collective_find(name);
 }
 
-void __wrap_sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
-    const uint8_t *accepted, double sums[2])
+enum adtopk_status __wrap_settle_tensor(struct work *work, uint32_t tensor)
 {
-    __real_sparsifier_settle(residual, view, sent, accepted, sums);
+    enum adtopk_status status = __real_settle_tensor(work, tensor);
+
     if (planted_bug == PLANTED_RESIDUAL) {
-        residual[view_size(view) - 1] = 0;
+        layout_residual(work->job, tensor, 0)[work->job->tensor[tensor].numel - 1] = 0;
     }
+    return status;
 }
 
 void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out)

@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
+#include "daemon/core/store.h"
 #include "lone_host.h"
 #include "proto/local.h"
 
@@ -17,12 +19,32 @@ static const struct job_key key = {.owner = 1000, .name = "lone", .run_id = "1"}
 
 /* ------------------------------------------------------------------ memory */
 
+/* Shared with processes that are forked. */
 static void *zeroed(uint64_t size)
 {
-    void *memory = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    void *memory = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-    assert_non_null(memory);
-    return memset(memory, 0, size);
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    return memory;
+}
+
+static void release(void *memory, uint64_t size)
+{
+    assert_true(memory == NULL || munmap(memory, size + 1) == 0);
+}
+
+/* A copy that is not shared any more. */
+static void *own_copy(const void *memory, uint64_t size)
+{
+    return memory != NULL ? memcpy(zeroed(size), memory, size) : NULL;
+}
+
+void lone_own_memory(struct lone_core *lone)
+{
+    lone->results = own_copy(lone->results, lone->results_size);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        lone->store[part] = own_copy(lone->store[part], lone->store_size[part]);
+    }
 }
 
 static const void *gradients(void *context, session_id session, uint64_t size, struct error *err)
@@ -31,8 +53,9 @@ static const void *gradients(void *context, session_id session, uint64_t size, s
     uint8_t **arena = &lone->arena[(session - 1) % LONE_RANKS];
 
     (void)err;
-    free(*arena);
+    release(*arena, lone->arena_size);
     *arena = zeroed(size);
+    lone->arena_size = size;
     return *arena;
 }
 
@@ -61,6 +84,15 @@ static enum adtopk_status reserve_results(
                             : ADTOPK_OK;
 }
 
+static void drop_store(void *context, uint64_t job, unsigned part)
+{
+    struct lone_core *lone = context;
+
+    (void)job;
+    release(lone->store[part], lone->store_size[part]);
+    lone->store[part] = NULL;
+}
+
 static void *store(
     void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
@@ -73,19 +105,14 @@ static void *store(
         return NULL;
     }
     *existing = lone->store[part] != NULL;
-    assert_true(!*existing || lone->store_size[part] == size);
+    if (*existing && lone->store_size[part] != size) {
+        assert_true(part >= STORE_PLAN);
+        drop_store(context, job, part);
+        *existing = false;
+    }
     lone->store[part] = *existing ? lone->store[part] : zeroed(size);
     lone->store_size[part] = size;
     return lone->store[part];
-}
-
-static void drop_store(void *context, uint64_t job, unsigned part)
-{
-    struct lone_core *lone = context;
-
-    (void)job;
-    free(lone->store[part]);
-    lone->store[part] = NULL;
 }
 
 /* ------------------------------------------------------------------ events */
@@ -169,6 +196,15 @@ void lone_compute_one(struct lone_core *lone)
     compute_first(lone);
 }
 
+void lone_compute_until(struct lone_core *lone, void (*run)(struct compute *compute))
+{
+    assert_true(lone->helds > 0);
+    while (lone->held[0]->run != run) {
+        compute_first(lone);
+        assert_true(lone->helds > 0);
+    }
+}
+
 enum adtopk_status lone_event(struct lone_core *lone, struct event event)
 {
     enum adtopk_status status;
@@ -237,6 +273,7 @@ void lone_open(struct lone_core *lone, unsigned ranks, const char *policy,
             .release_session = lone_release_session,
             .release_job = lone_release_job},
         .policy = policy,
+        .threads = 1,
         .transmit = lone_transmit};
     create(lone);
     for (unsigned t = 0; t < tensors; t++) {
@@ -304,15 +341,16 @@ void lone_free(struct lone_core *lone)
 {
     core_destroy(lone->core);
     for (unsigned r = 0; r < LONE_RANKS; r++) {
-        free(lone->arena[r]);
+        release(lone->arena[r], lone->arena_size);
     }
     for (unsigned t = 0; t < lone->tensors; t++) {
         free(lone->pushed[t]);
         free(lone->applied[t]);
     }
-    free(lone->results);
-    free(lone->store[0]);
-    free(lone->store[1]);
+    release(lone->results, lone->results_size);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        release(lone->store[part], lone->store_size[part]);
+    }
 }
 
 /* ------------------------------------------------------------------ steps */
@@ -321,7 +359,7 @@ static float gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t el
 {
     uint64_t x = (step * 31 + rank * 7 + tensor * 13 + element) * 0x9e3779b97f4a7c15u;
 
-    return (float)(int)((x >> 40) % 15) - 7.0f;
+    return ((float)(int)((x >> 40) % 15) - 7.0f) * 257; /* more digits than a bf16 has */
 }
 
 enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor)
@@ -412,9 +450,29 @@ void lone_train(struct lone_core *lone, unsigned count)
     }
 }
 
+/* input == applied + residual, to the bit: all values are integers. */
+static void check_ledger(const struct lone_core *lone, uint32_t t)
+{
+    double input[2], applied[2], left[2] = {0, 0};
+    const float *residual;
+
+    for (unsigned slot = 0; (residual = core_residual(lone->core, lone->job, t, slot)) != NULL;
+         slot++) {
+        ledger_sums(residual, lone->numel[t], left);
+    }
+    assert_true(core_tensor_ledger(lone->core, lone->job, t, input, applied));
+    for (unsigned k = 0; k < 2; k++) {
+        if (input[k] != applied[k] + left[k]) {
+            fail_msg("ledger of tensor %u, sum %u: input %g, applied %g, left %g", t, k, input[k],
+                applied[k], left[k]);
+        }
+    }
+}
+
 void lone_check(const struct lone_core *lone)
 {
     for (uint32_t t = 0; t < lone->tensors; t++) {
+        check_ledger(lone, t);
         for (uint64_t i = 0; i < lone->numel[t]; i++) {
             double have = lone->applied[t][i];
             const float *residual;

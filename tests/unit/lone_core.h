@@ -30,7 +30,7 @@ struct lone_core {
     unsigned ranks, tensors;
     uint64_t numel[LONE_TENSORS];
     uint8_t *arena[LONE_RANKS], *results, *store[CORE_STORE_PARTS];
-    uint64_t results_size, store_size[CORE_STORE_PARTS];
+    uint64_t arena_size, results_size, store_size[CORE_STORE_PARTS];
     bool no_more;    /* there is no memory for the store's second part, */
     bool no_results; /* or none that may be reserved for the results */
     bool hold;       /* computes wait in `held` */
@@ -64,11 +64,16 @@ void lone_leave(struct lone_core *lone);
 enum adtopk_status lone_event(struct lone_core *lone, struct event event);
 /** Runs the computes that were held. */
 void lone_compute(struct lone_core *lone);
+/** ... until the next one is this. */
+void lone_compute_until(struct lone_core *lone, void (*run)(struct compute *compute));
 /** Runs one of them: the only one that there is. */
 void lone_compute_one(struct lone_core *lone);
 
 /** The daemon is killed, starts again and finds its memory; the ranks join again. */
 void lone_restart(struct lone_core *lone);
+
+/** In a forked process: what the others do to stores and results is not seen any more. */
+void lone_own_memory(struct lone_core *lone);
 
 /** Requests of one rank in the open step, lone->step. A push writes the gradient first. */
 enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor);

@@ -241,10 +241,11 @@ static void run(const char *policy, bool check, bool changes)
         .transmit = lone_transmit,
     };
 
-    host.core = core_create(&config, &err);
-    assert_non_null(host.core);
     host.workers = workers_create(3, notify, &host, &err);
     assert_non_null(host.workers);
+    config.parallel = workers_parallel(host.workers);
+    host.core = core_create(&config, &err);
+    assert_non_null(host.core);
     join(&host, policy);
     for (uint64_t step = 0; step < STEPS; step++) {
         push_step(&host, step, changes);

@@ -21,6 +21,23 @@ static const struct sparsifier_ops *find(const char *name)
     return ops;
 }
 
+static struct sparsifier_choice choose(const struct sparsifier_ops *ops,
+    const struct tensor_shape *shape, const struct sparsifier_params *params, uint64_t number)
+{
+    const struct sparsifier_agreed agreed = {.real = {0}};
+    const struct sparsifier_turn turn = {
+        .shape = shape, .params = params, .agreed = &agreed, .turn = number};
+    struct sparsifier_choice choice;
+    ops->choose(&turn, &choice);
+    return choice;
+}
+
+static uint64_t count_of(const struct sparsifier_ops *ops, const struct tensor_shape *shape,
+    const struct sparsifier_params *params, uint64_t number)
+{
+    return choose(ops, shape, params, number).count;
+}
+
 static struct tensor_shape shape_4(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
     return (struct tensor_shape){.dims = 4, .size = {a, b, c, d}};
@@ -34,12 +51,13 @@ static struct tensor_shape shape_2(uint64_t a, uint64_t b)
 static void test_table(void **state)
 {
     (void)state;
-    static const char *const names[] = {"dense", "topk", "adtopk"};
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const names[] = {"dense", "topk", "adtopk", "dgc", "gaussiank", "redsync",
+        "redsync-trim", "sidco", "threshold", "randomk"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         assert_string_equal(sparsifier_table[i]->name, names[i]);
         assert_ptr_equal(sparsifier_find(names[i]), sparsifier_table[i]);
     }
-    assert_null(sparsifier_table[3]);
+    assert_null(sparsifier_table[sizeof names / sizeof *names]);
     assert_null(sparsifier_find("top"));
     assert_null(sparsifier_find(""));
     assert_null(sparsifier_find("topk2"));
@@ -78,13 +96,13 @@ static void test_counts_of_decimal_densities(void **state)
         for (uint64_t n = 1; n <= 3000; n++) {
             const struct tensor_shape shape = shape_2(1, n);
             const uint64_t expected = n * percent / 100 > 0 ? n * percent / 100 : 1;
-            assert_int_equal(topk->count(&shape, &params, 0), expected);
-            assert_int_equal(topk->count(&shape, &literal, 0), expected);
+            assert_int_equal(count_of(topk, &shape, &params, 0), expected);
+            assert_int_equal(count_of(topk, &shape, &literal, 0), expected);
         }
     }
     const struct tensor_shape large = shape_2(1 << 20, 1 << 12);
     const struct sparsifier_params permille = {.density = 0.001};
-    assert_int_equal(topk->count(&large, &permille, 0), (UINT64_C(1) << 32) / 1000);
+    assert_int_equal(count_of(topk, &large, &permille, 0), (UINT64_C(1) << 32) / 1000);
 }
 
 /* The densities that the paper's rule really gives, from its minimum of one entry a fibre. */
@@ -105,8 +123,8 @@ static void test_adtopk_counts(void **state)
         {shape_2(10, 300), 3, 30},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_int_equal(adtopk->per_fibre(&cases[i].shape, &params, 3), cases[i].per_fibre);
-        assert_int_equal(adtopk->count(&cases[i].shape, &params, 3), cases[i].count);
+        assert_int_equal(choose(adtopk, &cases[i].shape, &params, 3).per_fibre, cases[i].per_fibre);
+        assert_int_equal(count_of(adtopk, &cases[i].shape, &params, 3), cases[i].count);
     }
 }
 
@@ -120,7 +138,7 @@ static void assert_view(struct view view, uint64_t fibres, uint64_t length, uint
 static struct view adtopk_view_of(struct tensor_shape shape, enum fibre_view view)
 {
     const struct sparsifier_params params = {.density = 0.01, .view = view};
-    return find("adtopk")->view(&shape, &params, 0);
+    return choose(find("adtopk"), &shape, &params, 0).view;
 }
 
 static void test_adtopk_views(void **state)
@@ -147,14 +165,14 @@ static void test_interleave(void **state)
     const struct sparsifier_params params = {.density = 0.01, .interleave = true};
     for (uint64_t turn = 0; turn < 6; turn++) {
         const bool global = turn % 2 == 1;
-        const struct view view = adtopk->view(&shape, &params, turn);
+        const struct view view = choose(adtopk, &shape, &params, turn).view;
         if (global) {
             assert_view(view, 1, 9408, 1);
         } else {
             assert_view(view, 64 * 49, 3, 49);
         }
-        assert_int_equal(adtopk->per_fibre(&shape, &params, turn), global ? 0 : 1);
-        assert_int_equal(adtopk->count(&shape, &params, turn), global ? 94 : 3136);
+        assert_int_equal(choose(adtopk, &shape, &params, turn).per_fibre, global ? 0 : 1);
+        assert_int_equal(count_of(adtopk, &shape, &params, turn), global ? 94 : 3136);
     }
 }
 
@@ -162,9 +180,9 @@ static void assert_not_sparsified(const struct sparsifier_ops *ops,
     const struct tensor_shape *shape, const struct sparsifier_params *params)
 {
     for (uint64_t turn = 0; turn < 2; turn++) {
-        assert_int_equal(ops->count(shape, params, turn), 0);
-        assert_int_equal(ops->per_fibre(shape, params, turn), 0);
-        assert_view(ops->view(shape, params, turn), 1, tensor_numel(shape), 1);
+        assert_int_equal(count_of(ops, shape, params, turn), 0);
+        assert_int_equal(choose(ops, shape, params, turn).per_fibre, 0);
+        assert_view(choose(ops, shape, params, turn).view, 1, tensor_numel(shape), 1);
     }
 }
 
@@ -185,10 +203,10 @@ static void test_what_travels_dense(void **state)
     }
     const struct tensor_shape matrix = shape_2(100, 100);
     const struct sparsifier_params all = {.density = 1.0};
-    assert_int_equal(find("dense")->count(&matrix, &all, 0), 0);
+    assert_int_equal(count_of(find("dense"), &matrix, &all, 0), 0);
     /* A full density is a count like any other: the planner decides what travels dense. */
-    assert_int_equal(find("topk")->count(&matrix, &all, 0), 10000);
-    assert_int_equal(find("adtopk")->count(&matrix, &all, 0), 10000);
+    assert_int_equal(count_of(find("topk"), &matrix, &all, 0), 10000);
+    assert_int_equal(count_of(find("adtopk"), &matrix, &all, 0), 10000);
 }
 
 /* How many elements of x[start], x[start + step], ... (`length` of them) rank before number
@@ -215,11 +233,11 @@ struct turn {
 /* Selects, checks the shape of the answer and marks what was selected in chosen[element]. */
 static struct sparse select_turn(const struct turn *t, const float *x, bool *chosen)
 {
-    const struct view view = t->ops->view(&t->shape, &t->params, t->number);
+    const struct view view = choose(t->ops, &t->shape, &t->params, t->number).view;
     const uint64_t n = tensor_numel(&t->shape);
-    struct sparse out = sparse_make(t->ops->count(&t->shape, &t->params, t->number));
+    struct sparse out = sparse_make(count_of(t->ops, &t->shape, &t->params, t->number));
     void *scratch = allocate(1, select_scratch(n));
-    const uint64_t per_fibre = t->ops->per_fibre(&t->shape, &t->params, t->number);
+    const uint64_t per_fibre = choose(t->ops, &t->shape, &t->params, t->number).per_fibre;
     if (per_fibre > 0) {
         select_fibres(x, &view, per_fibre, &out, scratch);
     } else {
@@ -318,7 +336,7 @@ static void test_topk_selects_globally_every_turn(void **state)
 static void check_settle(const struct turn *t, bool partly)
 {
     const uint64_t n = tensor_numel(&t->shape);
-    const struct view view = t->ops->view(&t->shape, &t->params, t->number);
+    const struct view view = choose(t->ops, &t->shape, &t->params, t->number).view;
     float *residual = coarse_values(n);
     float *expected = allocate(n, sizeof *expected);
     bool *chosen = allocate(n, sizeof *chosen);
@@ -340,7 +358,7 @@ static void check_settle(const struct turn *t, bool partly)
     double after[2] = {0, 0};
     double sums[2] = {100, 200};
     ledger_sums(residual, n, before);
-    t->ops->settle(residual, &view, &sent, partly ? accepted : NULL, sums);
+    sparsifier_settle(residual, &view, &sent, partly ? accepted : NULL, sums);
     ledger_sums(residual, n, after);
     assert_same_bits(residual, expected, n);
     for (int s = 0; s < 2; s++) {
@@ -387,9 +405,9 @@ static void test_feedback_loses_nothing(void **state)
         const void *gradients[] = {gradient};
         assert_int_equal(accumulate(acc, gradients, 1, DTYPE_F32, n, input), 0);
         dense_add(pushed, gradient, n);
-        const struct view view = t.ops->view(&t.shape, &t.params, t.number);
+        const struct view view = choose(t.ops, &t.shape, &t.params, t.number).view;
         struct sparse sent = select_turn(&t, acc, chosen);
-        t.ops->settle(acc, &view, &sent, NULL, applied);
+        sparsifier_settle(acc, &view, &sent, NULL, applied);
         sparse_scatter(received, &view, &sent);
         sparse_drop(&sent);
         free(gradient);

@@ -197,6 +197,204 @@ static void test_longest(void **state)
     (void)close(fd);
 }
 
+/* ------------------------------------------------------------------ loops */
+
+#define PARTS_MAX 200u
+#define LOOPS 300u
+
+/* A compute with loops in it. */
+struct looping {
+    struct compute compute;
+    struct parallel parallel;
+    unsigned parts;
+    unsigned ran[PARTS_MAX];           /* by whom: 1 + thread */
+    unsigned scratch[WORKERS_MAX + 1]; /* of each thread: nobody else may be in it */
+    unsigned before;
+    atomic_uint wrong;
+    bool nested;
+};
+
+static void run_part(void *arg, unsigned p, unsigned thread)
+{
+    struct looping *looping = arg;
+
+    looping->wrong += looping->before != 77 || p >= looping->parts ? 1 : 0;
+    looping->scratch[thread]++;
+    looping->ran[p] += 1 + thread;
+}
+
+struct inner {
+    struct looping *outer;
+    unsigned p;
+    unsigned parts[7];
+};
+
+static void run_inner(void *arg, unsigned p, unsigned thread)
+{
+    struct inner *inner = arg;
+
+    (void)thread;
+    inner->parts[p] = inner->p + p;
+}
+
+/* A part that runs a loop of its own. */
+static void run_outer(void *arg, unsigned p, unsigned thread)
+{
+    struct looping *looping = arg;
+    struct parallel parallel = looping->parallel;
+    struct inner inner = {.outer = looping, .p = p};
+
+    parallel.caller = thread;
+    parallel_for(&parallel, run_inner, &inner, 7);
+    for (unsigned i = 0; i < 7; i++) {
+        if (inner.parts[i] != p + i) {
+            return; /* the part is then missing */
+        }
+    }
+    run_part(arg, p, thread);
+}
+
+static void run_looping(struct compute *compute)
+{
+    struct looping *looping = (struct looping *)compute;
+
+    looping->parallel.caller = compute->thread;
+    looping->before = 77;
+    parallel_for(
+        &looping->parallel, looping->nested ? run_outer : run_part, looping, looping->parts);
+    for (unsigned p = 0; p < PARTS_MAX; p++) {
+        looping->wrong += (looping->ran[p] != 0) != (p < looping->parts) ? 1 : 0;
+        looping->wrong += looping->ran[p] > looping->parallel.threads ? 1 : 0;
+    }
+}
+
+/* Every part of every loop runs once, whether its workers are idle or all in loops themselves. */
+static void all_parts_run(unsigned threads, bool nested)
+{
+    int fd = eventfd(0, EFD_CLOEXEC);
+    struct workers *workers = workers_create(threads, notify, &fd, NULL);
+    struct looping *looping = calloc(LOOPS, sizeof(*looping));
+    unsigned back = 0;
+
+    assert_non_null(workers);
+    assert_non_null(looping);
+    assert_int_equal(parallel_threads(&(struct parallel){.threads = 5}), 1);
+    for (unsigned i = 0; i < LOOPS; i++) {
+        looping[i].compute.run = run_looping;
+        looping[i].parallel = workers_parallel(workers);
+        looping[i].parts = i % PARTS_MAX;
+        looping[i].nested = nested;
+        assert_int_equal(parallel_threads(&looping[i].parallel), threads + 1);
+        assert_true(workers_submit(workers, &looping[i].compute));
+        if (i % 16 == 0) { /* the owner has loops too */
+            struct looping *own = calloc(1, sizeof(*own));
+            assert_non_null(own);
+            own->parallel = workers_parallel(workers);
+            own->parts = PARTS_MAX;
+            own->nested = nested;
+            run_looping(&own->compute);
+            assert_int_equal(own->wrong, 0);
+            free(own);
+        }
+    }
+    while (back < LOOPS) {
+        struct compute *done;
+
+        await_notification(fd);
+        while ((done = workers_take(workers)) != NULL) {
+            assert_int_equal(((struct looping *)done)->wrong, 0);
+            back++;
+        }
+    }
+    assert_int_equal(workers_longest_us(workers), 0);
+    workers_destroy(workers);
+    free(looping);
+    (void)close(fd);
+}
+
+static void test_loops(void **state)
+{
+    (void)state;
+    for (unsigned threads = 1; threads <= 4; threads++) {
+        all_parts_run(threads, false);
+        all_parts_run(threads, true);
+    }
+}
+
+/* Two parts that wait for each other: only two threads at once can end the loop. */
+static void meet(void *arg, unsigned p, unsigned thread)
+{
+    atomic_uint *arrived = arg;
+
+    (void)p;
+    (void)thread;
+    atomic_fetch_add(arrived, 1);
+    while (atomic_load(arrived) < 2) {
+        (void)usleep(100);
+    }
+}
+
+static void test_idle_workers_help(void **state)
+{
+    int fd = eventfd(0, EFD_CLOEXEC);
+    struct workers *workers = workers_create(1, notify, &fd, NULL);
+    struct parallel parallel;
+
+    (void)state;
+    assert_non_null(workers);
+    parallel = workers_parallel(workers);
+    for (unsigned i = 0; i < 50; i++) {
+        atomic_uint arrived = 0;
+        parallel_for(&parallel, meet, &arrived, 2);
+        assert_int_equal(atomic_load(&arrived), 2);
+    }
+    workers_destroy(workers);
+    (void)close(fd);
+}
+
+static atomic_uint slow_parts;
+
+static void slow_part(void *arg, unsigned p, unsigned thread)
+{
+    (void)arg;
+    (void)p;
+    (void)thread;
+    (void)usleep(1000);
+    atomic_fetch_add(&slow_parts, 1);
+}
+
+static void run_slow_loop(struct compute *compute)
+{
+    const struct looping *looping = (struct looping *)compute;
+
+    atomic_store(&slow_started, true);
+    parallel_for(&looping->parallel, slow_part, NULL, 60);
+    atomic_store(&slow_ended, true);
+}
+
+/* Stopping in the middle of a loop: its caller ends it, whoever helped. */
+static void test_destroy_waits_for_a_loop(void **state)
+{
+    int fd = eventfd(0, EFD_CLOEXEC);
+    struct workers *workers = workers_create(3, notify, &fd, NULL);
+    static struct looping slow = {.compute = {.run = run_slow_loop}};
+
+    (void)state;
+    assert_non_null(workers);
+    slow.parallel = workers_parallel(workers);
+    atomic_store(&slow_started, false);
+    atomic_store(&slow_ended, false);
+    assert_true(workers_submit(workers, &slow.compute));
+    while (!atomic_load(&slow_started)) {
+        (void)usleep(100);
+    }
+    (void)usleep(5000);
+    workers_destroy(workers);
+    assert_true(atomic_load(&slow_ended));
+    assert_int_equal(atomic_load(&slow_parts), 60);
+    (void)close(fd);
+}
+
 static void test_bad_count(void **state)
 {
     struct error err = {.code = ADTOPK_OK};
@@ -217,6 +415,9 @@ int main(void)
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_destroy_waits_for_the_running_one),
         cmocka_unit_test(test_longest),
+        cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_idle_workers_help),
+        cmocka_unit_test(test_destroy_waits_for_a_loop),
         cmocka_unit_test(test_bad_count),
     };
 

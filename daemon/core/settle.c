@@ -1,0 +1,266 @@
+/*
+ * Settling: what was sent and accepted leaves the residuals, once, whenever the daemon is killed.
+ *
+ * Happy path of a tensor: the ledger, the sparsifier's states and what the nodes agree on are made
+ * for the turn that comes next, beside those in force; the lists that say what leaves are complete
+ * in the store; STAGE_SETTLING is published; the elements are written; the turn is counted, which
+ * puts the new records in force. Killed before the stage: everything is computed again. Killed
+ * after it: the elements are written again, to the same values, because a kept list has what its
+ * residual was; a dense tensor's pass is journalled.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+#include "kernels/cpu/fused.h"
+
+/* What is settled. */
+struct settling {
+    struct job *job;
+    uint32_t t;
+    struct planned *planned;
+    struct store_tensor *store;
+    struct view view;
+    uint8_t *accepted; /* one bit an entry of what was sent: is it in the sum? NULL: all are */
+};
+
+static bool leaves(const struct settling *settling, size_t entry)
+{
+    return settling->accepted == NULL || (settling->accepted[entry / 8] >> entry % 8 & 1) != 0;
+}
+
+static enum adtopk_status find_accepted(struct settling *settling)
+{
+    const struct sparse *sent = &settling->planned->sent;
+    const struct collective_ops *ops = settling->planned->policy.sparse_collective;
+    const struct job *job = settling->job;
+    struct payload_header header = {.job = job->id, .number = job->store->steps_done};
+
+    if (ops->accepts == NULL) {
+        return ADTOPK_OK;
+    }
+    settling->accepted = calloc(sent->count / 8 + 1, 1);
+    for (size_t i = 0; settling->accepted != NULL && i < sent->count; i++) {
+        if (ops->accepts(&header, settling->t, sent->position[i])) {
+            settling->accepted[i / 8] |= (uint8_t)(1u << i % 8);
+        }
+    }
+    return settling->accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+/* ------------------------------------------------------------------ records of the next turn */
+
+static void sum_applied(const struct settling *settling, double sums[2])
+{
+    const struct sparse *sent = &settling->planned->sent;
+
+    for (size_t i = 0; i < sent->count; i++) {
+        if (leaves(settling, i)) {
+            uint64_t element = view_element(&settling->view, sent->position[i]);
+            sums[0] += (double)sent->value[i];
+            sums[1] += (double)sent->value[i] * ledger_sign(element);
+        }
+    }
+}
+
+/* What all nodes see of the update. */
+static struct sparsifier_update look_at_update(const struct job *job, uint32_t t)
+{
+    const struct local_update *update = layout_update(job, t);
+    bool dense = (update->forms & LOCAL_FORM_DENSE) != 0;
+    const float *value =
+        (const float *)(const void *)(job->results +
+                                      (dense ? update->dense_offset : update->value_offset));
+    uint64_t count = dense ? update->numel : update->count;
+    struct sparsifier_update seen = {.count = 0};
+
+    for (uint64_t i = 0; i < count; i++) {
+        seen.count += value[i] != 0;
+        seen.sum_abs += (double)(value[i] < 0 ? -value[i] : value[i]);
+    }
+    return seen;
+}
+
+/* What the nodes agree on for the next turn. */
+static void agree(const struct settling *settling)
+{
+    const struct sparsifier_ops *ops = settling->planned->policy.sparsifier;
+    struct sparsifier_turn turn = plan_turn(settling->job, settling->t);
+    unsigned next = (unsigned)((turn.turn + 1) % 2);
+    struct sparsifier_update update;
+
+    settling->store->agreed[next] = *turn.agreed;
+    settling->store->agreed_after[next] = settling->job->store->policies;
+    if (!settling->planned->dense && ops->observe != NULL) {
+        update = look_at_update(settling->job, settling->t);
+        ops->observe(&turn, &update, &settling->store->agreed[next]);
+    }
+}
+
+static void prepare(const struct settling *settling)
+{
+    struct store_tensor *store = settling->store;
+    struct planned *planned = settling->planned;
+    uint64_t turn = store->turn;
+
+    (void)memcpy(store->applied[(turn + 1) % 2], store->applied[turn % 2], sizeof(*store->applied));
+    agree(settling);
+    if (!planned->dense) {
+        sum_applied(settling, store->applied[(turn + 1) % 2]);
+        for (unsigned r = 0; r < (planned->by_rank ? settling->job->ranks : 1); r++) {
+            planned->kept[r].header->count = planned->kept[r].list.count;
+        }
+    }
+    store->settled = turn + 1;
+    store_publish(&store->stage, STAGE_SETTLING);
+}
+
+/* ------------------------------------------------------------------ elements */
+
+/* An entry leaves the residual of every rank that selected it; what rounding cut off the sum stays
+ * with the first of them. next: the first entry of each rank's list that is not settled. */
+static void settle_entry(const struct settling *settling, size_t entry, size_t *next)
+{
+    const struct planned *planned = settling->planned;
+    uint32_t position = planned->sent.position[entry];
+    uint64_t element = view_element(&settling->view, position);
+    bool accepted = leaves(settling, entry);
+    double left = -(double)planned->sent.value[entry];
+    float *first = NULL;
+
+    for (unsigned r = 0; r < (planned->by_rank ? settling->job->ranks : 1); r++) {
+        const struct kept *kept = &planned->kept[r];
+        float *residual = layout_residual(settling->job, settling->t, r) + element;
+        if (next[r] == kept->list.count || kept->list.position[next[r]] != position) {
+            continue;
+        }
+        left += (double)kept->list.value[next[r]++];
+        if (accepted) {
+            *residual = 0;
+            first = first != NULL ? first : residual;
+        }
+        if (accepted && kept->momentum != NULL && planned->policy.params.momentum_masking) {
+            kept->momentum[element] = 0;
+        }
+    }
+    if (first != NULL) {
+        *first = (float)left;
+    }
+}
+
+static enum adtopk_status settle_lists(const struct settling *settling)
+{
+    size_t *next = calloc(settling->job->ranks, sizeof(*next));
+
+    for (size_t i = 0; next != NULL && i < settling->planned->sent.count; i++) {
+        settle_entry(settling, i, next);
+    }
+    free(next);
+    return next != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+/* A journalled pass over one residual that selects nothing. */
+static enum adtopk_status run_pass(
+    const struct job *job, uint32_t t, struct fused *pass, unsigned thread, double sums[2])
+{
+    size_t size;
+
+    pass->residual = layout_residual(job, t, 0);
+    pass->view = (struct view){.fibres = 1, .length = job->tensor[t].numel, .stride = 1};
+    pass->id = layout_number(t, 0);
+    pass->progress = layout_progress(job, t, 0);
+    pass->ranges = 1;
+    size = fused_scratch(&pass->view, 0, false, 1);
+    pass->scratch = aligned_alloc(64, (size + 63) / 64 * 64);
+    if (pass->scratch == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    (void)fused_run(pass, job->core->config.threads > 0 ? &job->journal[thread] : NULL, sums);
+    free(pass->scratch);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status settle_dense(const struct settling *settling, unsigned thread)
+{
+    (void)thread;
+    struct tensor *tensor = &settling->job->tensor[settling->t];
+    double *applied = settling->store->applied[settling->store->settled % 2];
+    float *residual = tensor->residual;
+
+    if (settling->planned->policy.dense_values == PAYLOAD_VALUE_F32) {
+        ledger_sums(residual, tensor->numel, applied);
+        (void)memset(residual, 0, tensor->numel * sizeof(*residual));
+        return ADTOPK_OK;
+    }
+    for (uint64_t i = 0; i < tensor->numel; i++) {
+        float sent = bf16_to_f32(bf16_from_f32(residual[i]));
+        applied[0] += (double)sent;
+        applied[1] += (double)sent * ledger_sign(i);
+        residual[i] -= sent;
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status settle_elements(const struct settling *settling, unsigned thread)
+{
+    if (!settling->planned->dense) {
+        return settle_lists(settling);
+    }
+    return settle_dense(settling, thread);
+}
+
+enum adtopk_status settle_tensor(struct work *work, uint32_t t)
+{
+    struct job *job = work->job;
+    struct settling settling = {.job = job,
+        .t = t,
+        .planned = &job->plan->tensor[t],
+        .store = job->tensor[t].store,
+        .view = plan_choice(job, t).view};
+    enum adtopk_status status;
+
+    if (settling.store->stage == STAGE_SETTLING &&
+        settling.store->turn == settling.store->settled) {
+        return ADTOPK_OK; /* killed just before its stage could say so */
+    }
+    status = work_sent(work, t);
+    if (status == ADTOPK_OK && !settling.planned->dense) {
+        status = find_accepted(&settling);
+    }
+    if (status == ADTOPK_OK && settling.store->stage != STAGE_SETTLING) {
+        prepare(&settling);
+    }
+    if (status == ADTOPK_OK) {
+        status = settle_elements(&settling, work->compute.thread);
+    }
+    free(settling.accepted);
+    if (status == ADTOPK_OK) {
+        store_count_turn(settling.store);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------ another scope */
+
+enum adtopk_status settle_join(struct job *job, uint32_t t, unsigned thread)
+{
+    const void **others = calloc(job->ranks, sizeof(*others));
+    struct fused pass = {.gradients = others,
+        .count = job->ranks - 1,
+        .dtype = DTYPE_F32,
+        .stamp = store_stamp(job->store, STAMP_JOIN)};
+    double sums[2] = {0, 0}; /* nothing comes in */
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
+
+    for (unsigned r = 1; others != NULL && r < job->ranks; r++) {
+        others[r - 1] = layout_residual(job, t, r);
+    }
+    if (others != NULL) {
+        status = run_pass(job, t, &pass, thread, sums);
+    }
+    for (unsigned r = 1; status == ADTOPK_OK && r < job->ranks; r++) {
+        (void)memset(layout_residual(job, t, r), 0, job->tensor[t].numel * sizeof(float));
+    }
+    free(others);
+    return status;
+}

@@ -1,0 +1,28 @@
+/*
+ * The survey of a fused pass whose selection is a rule's: statistics of every chunk while it is in
+ * the cache, and the candidates that reach a guess. Internal to kernels/cpu.
+ *
+ * A list that is full keeps the better half, and is complete from a higher magnitude on: a guess
+ * that is far too low costs time, never an answer. Small tensors have no candidates, as reading
+ * them again is cheap.
+ */
+#ifndef ADTOPK_KERNELS_RULE_H
+#define ADTOPK_KERNELS_RULE_H
+
+#include "kernels/cpu/fused.h"
+#include "kernels/cpu/stats.h"
+
+/** Entries of each range's list of candidates; 0: there are none. */
+size_t rule_capacity(uint64_t n, uint64_t k, unsigned ranges);
+
+/** Chooses pass->least, from which all ranges collect. */
+void rule_start(struct fused *pass);
+
+/** Makes room for a chunk's candidates; NULL if the range has no list. *least, from which it
+ * collects, grows if entries have to go. */
+struct sparse *rule_list(struct fused *pass, unsigned range, uint32_t *least);
+
+/** The chunk is complete. */
+void rule_look(struct fused *pass, uint64_t chunk, unsigned length);
+
+#endif

@@ -1,0 +1,108 @@
+/*
+ * Statistics of the elements whose key reaches a bound: those that are not zero, or a tail.
+ * Internal to kernels/cpu and its tests.
+ *
+ * Order of summation, part of the definition, so that the doubles depend neither on the compiler,
+ * the vector width nor the number of workers: element i of a chunk belongs to lane i % 8; a lane
+ * adds its elements in their order; at the chunk's end the 8 lanes are added as ledger_tree() does;
+ * the chunks are added one after the other. An element that does not reach the bound adds nothing,
+ * so a list of those that do gives the same bits as the array that they are from.
+ *
+ * Logarithms: a magnitude, as a double, is a mantissa in [1, 2) times a power of two. A lane
+ * multiplies its mantissas, at most 512 a chunk and so below 2^512, and adds its exponents as
+ * integers. One logarithm, of the product of all mantissas, serves all elements. Each product
+ * errs by at most 2^-53 of itself, the sum of logarithms by as much an element.
+ */
+#ifndef ADTOPK_KERNELS_STATS_H
+#define ADTOPK_KERNELS_STATS_H
+
+#include <string.h>
+
+#include "kernels/cpu/journal.h"
+#include "kernels/cpu/select.h"
+
+enum { STATS_LANES = 8 };
+
+/* The running sums of one chunk. */
+struct stats_lanes {
+    double sum[STATS_LANES];
+    double sum_abs[STATS_LANES];
+    double sum_squares[STATS_LANES];
+    double product[STATS_LANES];    /* of mantissas; 1 at first */
+    uint64_t exponent[STATS_LANES]; /* sums of exponents, each with its bias */
+    uint64_t count;                 /* elements that reach the bound */
+    uint32_t most;                  /* their largest key, 0 at first */
+    uint32_t least;                 /* their smallest, UINT32_MAX at first */
+};
+
+/* Of one chunk, or of several together. */
+struct stats {
+    uint64_t count;
+    double sum;
+    double sum_abs;
+    double sum_squares;
+    double mantissa; /* the product of all magnitudes is mantissa, in [1, 2), times 2^exponent */
+    int64_t exponent;
+    uint32_t most;
+    uint32_t least;
+};
+
+/* One implementation; all give the same bits. */
+struct stats_ops {
+    const char *name;
+    bool (*supported)(void);
+
+    /* Adds the elements of a chunk's lanes whose key is at least `least` > 0. length: a multiple of
+     * STATS_LANES, at most CHUNK. */
+    void (*add)(struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least);
+
+    /* How many of `length` elements, at most CHUNK, have a key of at least `least` > 0. */
+    unsigned (*count)(const float *x, unsigned length, uint32_t least);
+};
+
+/** All implementations of this build, the best last, NULL-terminated. */
+extern const struct stats_ops *const stats_table[];
+
+/** The best one that this processor supports. */
+const struct stats_ops *stats_best(void);
+
+/** The lanes and the statistics of nothing. */
+struct stats_lanes stats_lanes_none(void);
+struct stats stats_none(void);
+
+/** A chunk's statistics. */
+struct stats stats_fold(const struct stats_lanes *lanes);
+
+/** The statistics of one chunk of at most CHUNK elements. */
+struct stats stats_chunk(
+    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least);
+
+/** total, of the chunks before, grows by the next one. */
+void stats_join(struct stats *total, const struct stats *next);
+
+/** The sum of the natural logarithms of all magnitudes. No library's logarithm: the same bits on
+ * every machine. Errs by less than 2^-51 of itself beside what the products err by. */
+double stats_log(const struct stats *stats);
+
+/* Adds one element to its lane, i % 8. */
+static inline void stats_lane(struct stats_lanes *lanes, unsigned lane, float x)
+{
+    const double value = (double)x;
+    const double magnitude = value < 0 ? -value : value;
+    const uint32_t key = select_key(x);
+    uint64_t bits;
+    double mantissa;
+    memcpy(&bits, &magnitude, sizeof bits);
+    const uint64_t fraction = (bits & 0xfffffffffffffu) | 0x3ff0000000000000u;
+    memcpy(&mantissa, &fraction, sizeof mantissa);
+    lanes->sum[lane] += value;
+    lanes->sum_abs[lane] += magnitude;
+    lanes->sum_squares[lane] += value * value;
+    lanes->product[lane] *= mantissa;
+    lanes->exponent[lane] += bits >> 52 & 0x7ff;
+    lanes->count++;
+    lanes->most = key > lanes->most ? key : lanes->most;
+    lanes->least = key < lanes->least ? key : lanes->least;
+}
+
+#endif

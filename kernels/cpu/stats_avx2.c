@@ -1,0 +1,152 @@
+/* Statistics with AVX2, for x86-64 processors that have it. */
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include "kernels/cpu/stats.h"
+
+#define AVX2 __attribute__((target("avx2,popcnt")))
+
+static bool avx2_supported(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+}
+
+/* Lanes 0..3 or 4..7 of each sum. */
+struct avx2_half {
+    __m256d sum;
+    __m256d sum_abs;
+    __m256d sum_squares;
+    __m256d product;
+    __m256i exponent;
+};
+
+AVX2 static inline struct avx2_half avx2_load(const struct stats_lanes *lanes, unsigned first)
+{
+    return (struct avx2_half){.sum = _mm256_loadu_pd(lanes->sum + first),
+        .sum_abs = _mm256_loadu_pd(lanes->sum_abs + first),
+        .sum_squares = _mm256_loadu_pd(lanes->sum_squares + first),
+        .product = _mm256_loadu_pd(lanes->product + first),
+        .exponent = _mm256_loadu_si256((const __m256i *)(const void *)(lanes->exponent + first))};
+}
+
+AVX2 static inline void avx2_store(
+    struct stats_lanes *lanes, unsigned first, const struct avx2_half *half)
+{
+    _mm256_storeu_pd(lanes->sum + first, half->sum);
+    _mm256_storeu_pd(lanes->sum_abs + first, half->sum_abs);
+    _mm256_storeu_pd(lanes->sum_squares + first, half->sum_squares);
+    _mm256_storeu_pd(lanes->product + first, half->product);
+    _mm256_storeu_si256((__m256i *)(void *)(lanes->exponent + first), half->exponent);
+}
+
+/* Adds four elements, +0 for one that does not reach the bound: its mantissa comes out as 1 and its
+ * exponent as 0, so it changes nothing. */
+AVX2 static inline void avx2_add4(struct avx2_half *half, __m128 x)
+{
+    const __m256d sign = _mm256_set1_pd(-0.0);
+    const __m256i fraction = _mm256_set1_epi64x(0xfffffffffffff);
+    const __m256d one = _mm256_set1_pd(1.0);
+    const __m256d value = _mm256_cvtps_pd(x);
+    const __m256d magnitude = _mm256_andnot_pd(sign, value);
+    const __m256i bits = _mm256_castpd_si256(magnitude);
+    const __m256d mantissa =
+        _mm256_or_pd(_mm256_castsi256_pd(_mm256_and_si256(bits, fraction)), one);
+    half->sum = _mm256_add_pd(half->sum, value);
+    half->sum_abs = _mm256_add_pd(half->sum_abs, magnitude);
+    half->sum_squares = _mm256_add_pd(half->sum_squares, _mm256_mul_pd(value, value));
+    half->product = _mm256_mul_pd(half->product, mantissa);
+    half->exponent = _mm256_add_epi64(half->exponent, _mm256_srli_epi64(bits, 52));
+}
+
+AVX2 static inline uint32_t avx2_max(__m256i x)
+{
+    __m128i m = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(m);
+}
+
+AVX2 static inline uint32_t avx2_sum(__m256i x)
+{
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(s);
+}
+
+/* Half of the lanes at a time: the registers do not hold more. */
+AVX2 static inline void avx2_sums(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+{
+    const __m128i magnitude = _mm_set1_epi32(0x7fffffff);
+    const __m128i below = _mm_set1_epi32((int)least - 1);
+    for (unsigned first = 0; first < STATS_LANES; first += 4) {
+        struct avx2_half half = avx2_load(lanes, first);
+        for (unsigned i = first; i < length; i += STATS_LANES) {
+            const __m128 v = _mm_loadu_ps(x + i);
+            const __m128i key = _mm_and_si128(_mm_castps_si128(v), magnitude);
+            const __m128i reached = _mm_cmpgt_epi32(key, below);
+            avx2_add4(&half, _mm_and_ps(v, _mm_castsi128_ps(reached)));
+        }
+        avx2_store(lanes, first, &half);
+    }
+}
+
+/* How many reach the bound, the largest and the smallest of them. */
+AVX2 static inline void avx2_keys(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    const __m256i below = _mm256_set1_epi32((int)least - 1);
+    const __m256i bound = _mm256_set1_epi32((int)least);
+    const __m256i all = _mm256_set1_epi32(-1);
+    __m256i count = _mm256_setzero_si256(); /* counts down */
+    __m256i most = _mm256_setzero_si256();
+    __m256i margin = all; /* between the bound and the smallest key */
+    for (unsigned i = 0; i < length; i += STATS_LANES) {
+        const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x + i));
+        const __m256i key = _mm256_and_si256(bits, magnitude);
+        count = _mm256_add_epi32(count, _mm256_cmpgt_epi32(key, below));
+        most = _mm256_max_epu32(most, key);
+        /* Keys below the bound wrap around and are large. */
+        margin = _mm256_min_epu32(margin, _mm256_sub_epi32(key, bound));
+    }
+    const uint32_t reached = 0u - avx2_sum(count);
+    if (reached > 0) {
+        const uint32_t largest = avx2_max(most);
+        const uint32_t smallest = least + ~avx2_max(_mm256_xor_si256(margin, all));
+        lanes->count += reached;
+        lanes->most = largest > lanes->most ? largest : lanes->most;
+        lanes->least = smallest < lanes->least ? smallest : lanes->least;
+    }
+}
+
+AVX2 static void avx2_add(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+{
+    avx2_sums(lanes, x, length, least);
+    avx2_keys(lanes, x, length, least);
+}
+
+AVX2 static unsigned avx2_count(const float *x, unsigned length, uint32_t least)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    const __m256i below = _mm256_set1_epi32((int)least - 1);
+    const unsigned rest = length % STATS_LANES;
+    __m256i count = _mm256_setzero_si256();
+    float tail[STATS_LANES] = {0};
+    memcpy(tail, x + length - rest, rest * sizeof *tail);
+    for (unsigned i = 0; i < length - rest; i += STATS_LANES) {
+        const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x + i));
+        count =
+            _mm256_add_epi32(count, _mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude), below));
+    }
+    const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(tail));
+    count = _mm256_add_epi32(count, _mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude), below));
+    return 0u - avx2_sum(count);
+}
+
+extern const struct stats_ops stats_avx2;
+const struct stats_ops stats_avx2 = {
+    .name = "avx2", .supported = avx2_supported, .add = avx2_add, .count = avx2_count};
+#endif

@@ -1,0 +1,91 @@
+/*
+ * What a rule can ask of a residual that is complete: statistics of all of it, how many entries
+ * reach a threshold, and those entries.
+ *
+ * A fused pass in mode RULE (fused.h) gathers both while the elements are in the cache: the
+ * statistics, and as candidates what reaches a guess. Questions about thresholds from the guess up
+ * are answered from the candidates, others by reading the residual; the answers are the same.
+ * Everything is deterministic: sums are formed in a written-out order (stats.h), whatever ranges,
+ * implementation or guess.
+ *
+ * Magnitudes compare as in select_top(): NaN ranks above infinity, and so reaches every threshold.
+ * The residual must not change while it is surveyed. Functions that take the survey as const may
+ * run on several threads at once, the others use its scratch.
+ */
+#ifndef ADTOPK_KERNELS_SURVEY_H
+#define ADTOPK_KERNELS_SURVEY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cpu/sparse.h"
+
+struct stats;
+struct stats_ops;
+
+/* Of all elements. Logarithms and minimum: of those that are not zero. */
+struct survey_stats {
+    uint64_t n;
+    uint64_t zeros;
+    double sum;
+    double sum_abs;
+    double sum_squares;
+    double sum_log; /* natural logarithm of magnitudes */
+    float most;     /* largest magnitude; 0 if there is no element */
+    float least;    /* smallest magnitude that is not zero; 0 if there is none */
+};
+
+/* Of the elements whose magnitude reaches a threshold. */
+struct survey_tail {
+    uint64_t count;
+    double sum_abs;
+    double sum_squares;
+    double sum_log;
+    float least; /* smallest magnitude among them; 0 if there are none */
+};
+
+/* No key reaches it: there are no candidates. */
+#define SURVEY_NOTHING UINT32_MAX
+
+struct survey {
+    const float *x; /* n elements in memory order: rules may look at single ones */
+    struct survey_stats stats;
+
+    /* The survey's own. */
+    const struct stats_ops *ops;
+    const struct sparse *candidate; /* lists of one part of the tensor after the other */
+    unsigned lists;
+    uint32_t complete; /* the lists hold all elements whose key is at least this */
+    void *scratch;
+};
+
+/** Bytes of scratch for survey_read(), aligned to 8: less than 300 KiB. */
+size_t survey_scratch(uint64_t n);
+
+/** Surveys n elements, at most VIEW_MAX_ELEMENTS, by reading them. x and scratch stay the caller's
+ * and have to outlive the survey. ops: NULL for the best. */
+void survey_read(
+    struct survey *survey, const struct stats_ops *ops, const float *x, uint64_t n, void *scratch);
+
+/** The smallest float t for which |x| >= t means |x| >= threshold, or with `strict` |x| >
+ * threshold, for every finite x. Infinity where no finite x does, and for NaN; 0 where every x
+ * does. */
+float survey_threshold(double threshold, bool strict);
+
+/** How many magnitudes are at least threshold (> 0). */
+uint64_t survey_count(const struct survey *survey, float threshold);
+
+/** ... and their sums. */
+struct survey_tail survey_tail(const struct survey *survey, float threshold);
+
+/** All entries of magnitude >= threshold (> 0), in memory order, if they are at most `most`; else
+ * the `most` largest of them, ties to the lower position. out: capacity `most`. */
+void survey_take(struct survey *survey, float threshold, uint64_t most, struct sparse *out);
+
+/** The k largest magnitudes, exact, as select_top(). out: capacity at least k. */
+void survey_top(struct survey *survey, uint64_t k, struct sparse *out);
+
+/** For the fused pass: the statistics of n elements. */
+struct survey_stats survey_describe(uint64_t n, const struct stats *stats);
+
+#endif

@@ -1,0 +1,156 @@
+/*
+ * The daemon is killed while a step is settled, or while the residuals of ranks become the node's:
+ * a child does that instruction by instruction; after every so many of them a daemon that starts
+ * anew from a copy of what it left has lost nothing and does nothing twice.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon/core/model.h"
+#include "lone_core.h"
+
+/* In a child: stops itself, then runs the only compute that was held. */
+static void traced(struct lone_core *lone)
+{
+    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) {
+        _exit(1);
+    }
+    (void)raise(SIGSTOP);
+    lone->held[0]->run(lone->held[0]);
+    _exit(0);
+}
+
+/* In a child: a new daemon takes over, the ranks repeat the step and train on. Failed assertions
+ * print and end this process with an error like any test. */
+static void recover(struct lone_core *lone)
+{
+    lone_own_memory(lone);
+    lone->hold = false;
+    lone_restart(lone);
+    lone_train(lone, 3);
+    lone_check(lone);
+    _exit(0);
+}
+
+static pid_t start(struct lone_core *lone, void (*run)(struct lone_core *lone))
+{
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        run(lone);
+    }
+    return child;
+}
+
+/* Stops the held compute after every `interval`-th instruction. False if tracing is not allowed. */
+static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
+{
+    pid_t child = start(lone, traced);
+    uint64_t steps = 0;
+    int status, outcome;
+    bool allowed;
+
+    assert_int_equal(waitpid(child, &status, 0), child);
+    allowed = WIFSTOPPED(status);
+    while (WIFSTOPPED(status)) {
+        if (steps++ % interval == 0) {
+            pid_t other = start(lone, recover);
+            assert_int_equal(waitpid(other, &outcome, 0), other);
+            if (!WIFEXITED(outcome) || WEXITSTATUS(outcome) != 0) {
+                (void)kill(child, SIGKILL);
+                fail_msg("killed after instruction %llu", (unsigned long long)steps);
+            }
+        }
+        assert_int_equal(ptrace(PTRACE_SINGLESTEP, child, NULL, NULL), 0);
+        assert_int_equal(waitpid(child, &status, 0), child);
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == (allowed ? 0 : 1));
+    assert_true(!allowed || steps > 1000);
+    return allowed;
+}
+
+/* A whole step but its settling. */
+static void hold_settling(struct lone_core *lone)
+{
+    lone->hold = true;
+    lone_push_all(lone);
+    lone_end_all(lone);
+    lone_compute_until(lone, work_settle);
+}
+
+static void check_settling(const char *policy, uint64_t interval)
+{
+    struct lone_core lone;
+    bool allowed;
+
+    lone_begin(&lone, policy);
+    lone_train(&lone, 3);
+    hold_settling(&lone);
+    allowed = kill_everywhere(&lone, interval);
+    lone_free(&lone);
+    if (!allowed) {
+        print_message("# tracing is not allowed here\n");
+        skip();
+    }
+}
+
+static void test_settling(void **state)
+{
+    (void)state;
+    check_settling("{" LONE_EXACT "}", 97);
+}
+
+static void test_settling_quantised(void **state)
+{
+    (void)state;
+    check_settling("{\"reduce\":\"sum\",\"density\":0.05}", 101);
+}
+
+static void test_settling_ranks(void **state)
+{
+    (void)state;
+    check_settling("{\"reduce\":\"sum\",\"density\":0.05,\"scope\":\"rank\"}", 103);
+}
+
+static void test_joining(void **state)
+{
+    struct lone_core lone;
+    bool allowed;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\"}");
+    lone_train(&lone, 2);
+    assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"node\"}"), ADTOPK_OK);
+    lone_train(&lone, 1);
+    hold_settling(&lone);
+    lone_compute_until(&lone, work_switch);
+    lone_close(&lone);
+    allowed = kill_everywhere(&lone, 89);
+    lone_free(&lone);
+    if (!allowed) {
+        print_message("# tracing is not allowed here\n");
+        skip();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_settling),
+        cmocka_unit_test(test_settling_quantised),
+        cmocka_unit_test(test_settling_ranks),
+        cmocka_unit_test(test_joining),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

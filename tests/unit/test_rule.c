@@ -1,0 +1,268 @@
+/* The survey of a fused pass against adding element by element and surveying by reading. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/fused.h"
+#include "kernels/cpu/stats.h"
+#include "kernels/cpu/survey.h"
+#include "tests/unit/arrays.h"
+#include "tests/unit/push.h"
+#include "tests/unit/select_reference.h"
+
+/* One input and what must come of it. */
+struct expectation {
+    uint64_t n;
+    struct push push;
+    float *before;
+    float *after;
+    double sums[2];
+    uint64_t left_out;
+    struct survey survey; /* by reading what is expected */
+    void *scratch;
+};
+
+static struct expectation expect(uint64_t n, float *residual, struct push push)
+{
+    struct expectation e = {.n = n, .push = push, .before = residual, .sums = {3.0, -5.0}};
+    float *added = allocate(n, sizeof *added);
+    e.after = allocate(n, sizeof *e.after);
+    memcpy(e.after, e.before, n * sizeof *e.after);
+    e.left_out = reference_accumulate(e.after, added, &e.push);
+    reference_ledger(added, n, e.sums);
+    free(added);
+    e.scratch = allocate(1, survey_scratch(n));
+    survey_read(&e.survey, stats_table[0], e.after, n, e.scratch);
+    return e;
+}
+
+static void expect_drop(struct expectation *e)
+{
+    free(e->before);
+    free(e->after);
+    free(e->scratch);
+    push_drop(&e->push);
+}
+
+/* Memory of exactly the documented sizes. */
+struct bench {
+    struct fused pass;
+    struct survey survey;
+    double sums[2];
+};
+
+static void bench_resize(struct bench *bench, uint64_t n)
+{
+    const size_t size = fused_rule_scratch(n, bench->pass.k, bench->pass.ranges);
+    free(bench->pass.scratch);
+    bench->pass.scratch = aligned_alloc(64, (size + 63) / 64 * 64);
+    assert_non_null(bench->pass.scratch);
+    memset(bench->pass.scratch, 0xab, size);
+}
+
+static struct bench bench_make(const struct expectation *e, uint64_t k, float guess)
+{
+    struct bench bench = {.sums = {3.0, -5.0}};
+    bench.pass = (struct fused){.residual = allocate(e->n, sizeof(float)),
+        .view = {.fibres = 1, .length = e->n, .stride = 1},
+        .k = k,
+        .rule = true,
+        .guess = guess,
+        .gradients = (const void *const *)e->push.gradients,
+        .count = e->push.ranks,
+        .dtype = e->push.dtype,
+        .stamp = 1 + random_below(5),
+        .progress = allocate(1, progress_size(e->n)),
+        .ranges = 1 + (unsigned)random_below(4)};
+    memcpy(bench.pass.residual, e->before, e->n * sizeof(float));
+    bench_resize(&bench, e->n);
+    return bench;
+}
+
+static void bench_drop(struct bench *bench)
+{
+    free(bench->pass.residual);
+    free(bench->pass.progress);
+    free(bench->pass.scratch);
+}
+
+static void bench_run(struct bench *bench, const struct expectation *e)
+{
+    static struct journal journal;
+    assert_int_equal(fused_run(&bench->pass, &journal, bench->sums), e->left_out);
+    assert_same_bits(bench->pass.residual, e->after, e->n);
+    assert_memory_equal(bench->sums, e->sums, sizeof e->sums);
+    fused_survey(&bench->pass, &bench->survey);
+}
+
+static void assert_same_list(const struct sparse *a, const struct sparse *b)
+{
+    assert_int_equal(a->count, b->count);
+    assert_memory_equal(a->position, b->position, a->count * sizeof *a->position);
+    assert_same_bits(a->value, b->value, a->count);
+}
+
+static void assert_same_tail(const struct survey_tail *a, const struct survey_tail *b)
+{
+    assert_int_equal(a->count, b->count);
+    assert_memory_equal(&a->sum_abs, &b->sum_abs, sizeof a->sum_abs);
+    assert_memory_equal(&a->sum_squares, &b->sum_squares, sizeof a->sum_squares);
+    assert_memory_equal(&a->sum_log, &b->sum_log, sizeof a->sum_log);
+    assert_same_bits(&a->least, &b->least, 1);
+}
+
+static void assert_same_stats(const struct survey_stats *a, const struct survey_stats *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_int_equal(a->zeros, b->zeros);
+    assert_memory_equal(&a->sum, &b->sum, sizeof a->sum);
+    assert_memory_equal(&a->sum_abs, &b->sum_abs, sizeof a->sum_abs);
+    assert_memory_equal(&a->sum_squares, &b->sum_squares, sizeof a->sum_squares);
+    assert_memory_equal(&a->sum_log, &b->sum_log, sizeof a->sum_log);
+    assert_same_bits(&a->most, &b->most, 1);
+    assert_same_bits(&a->least, &b->least, 1);
+}
+
+/* One random question to both. */
+static void check_question(struct survey *found, struct survey *expected)
+{
+    const uint64_t n = expected->stats.n;
+    const uint64_t k = random_below(3) == 0 ? random_count(n) : random_below(n / 50 + 2);
+    const float value = n > 0 ? expected->x[random_below(n)] : 1;
+    const float share = random_below(2) == 0 ? 1 : (float)random_below(100) / 100;
+    const float threshold = share * (random_below(2) == 0 ? expected->stats.most : fabsf(value));
+    struct sparse a = sparse_make(k);
+    struct sparse b = sparse_make(k);
+    survey_top(found, k, &a);
+    survey_top(expected, k, &b);
+    assert_same_list(&a, &b);
+    if (threshold > 0) {
+        const struct survey_tail ends[2] = {
+            survey_tail(found, threshold), survey_tail(expected, threshold)};
+        assert_same_tail(&ends[0], &ends[1]);
+        assert_int_equal(survey_count(found, threshold), survey_count(expected, threshold));
+        survey_take(found, threshold, k, &a);
+        survey_take(expected, threshold, k, &b);
+        assert_same_list(&a, &b);
+    }
+    sparse_drop(&a);
+    sparse_drop(&b);
+}
+
+static void check_answers(struct bench *bench, struct expectation *e)
+{
+    assert_same_stats(&bench->survey.stats, &e->survey.stats);
+    for (int question = 0; question < 4; question++) {
+        check_question(&bench->survey, &e->survey);
+    }
+}
+
+static void check_pass(struct expectation *e, uint64_t k, float guess)
+{
+    struct bench bench = bench_make(e, k, guess);
+    for (size_t i = 0; chunk_table[i] != NULL; i++) {
+        bench.pass.ops = chunk_table[i]->supported() ? chunk_table[i] : bench.pass.ops;
+    }
+    for (size_t i = 0; stats_table[i] != NULL && stats_table[i]->supported(); i++) {
+        /* From the second time on a retry, perhaps with the gradients gone and another guess. */
+        bench.pass.surveyed = stats_table[i];
+        bench_run(&bench, e);
+        check_answers(&bench, e);
+        bench.pass.ranges = 1 + (unsigned)random_below(5);
+        bench.pass.count = random_below(2) == 0 ? 0 : e->push.ranks;
+        bench.pass.guess = random_below(2) == 0 ? guess : guess * 0.5f;
+        bench_resize(&bench, e->n);
+    }
+    bench_drop(&bench);
+}
+
+static struct expectation expect_random(uint64_t n, enum pattern pattern)
+{
+    const enum dtype dtype = (enum dtype)random_below(DTYPE_COUNT);
+    const unsigned ranks = (unsigned)random_below(4);
+    struct push push = push_make(dtype, ranks, n);
+    for (unsigned r = 0; r < ranks && random_below(2) == 0; r++) {
+        if (push.gradients[r] != NULL) {
+            memset(push.gradients[r], 0, n * dtype_size(dtype));
+        }
+    }
+    return expect(n, pattern_make(pattern == NOT_FINITE ? RANDOM : pattern, n), push);
+}
+
+static void check_random(uint64_t n)
+{
+    struct expectation e = expect_random(n, (enum pattern)random_below(PATTERN_COUNT));
+    const float near = n > 0 ? fabsf(e.after[random_below(n)]) : 0;
+    const float guess = random_below(3) == 0 ? 0 : near * (float)random_below(3) / 2;
+    check_pass(&e, random_below(n / 8 + 2), guess);
+    expect_drop(&e);
+}
+
+static void test_small(void **state)
+{
+    (void)state;
+    check_random(0);
+    for (int round = 0; round < 1000; round++) {
+        check_random(random_below(300));
+    }
+    for (int round = 0; round < 100; round++) {
+        check_random(random_below(10000));
+    }
+}
+
+static void test_large(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        check_random(65537 + random_below(35000));
+    }
+}
+
+/* A guess that is met answers from the candidates, one that is far too low drops some of them. */
+static void test_guess(void **state)
+{
+    (void)state;
+    enum { N = 300000, K = 600 };
+    struct expectation e = expect(N, pattern_make(RANDOM, N), (struct push){.n = N});
+    struct sparse top = sparse_make(K);
+    survey_top(&e.survey, K, &top);
+    float last = INFINITY;
+    for (size_t i = 0; i < K; i++) {
+        last = fminf(last, fabsf(top.value[i]));
+    }
+    const struct {
+        float guess;
+        uint64_t k;
+        bool met; /* the K best are among the candidates */
+        bool all; /* of that many none was dropped */
+    } cases[] = {{last, K, true, true}, {0, K, true, true}, {last * 0.99f, K, true, true},
+        {0x1p-100f, K, true, false}, {last * 1.01f, K, false, true}, {last, 0, false, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bench bench = bench_make(&e, cases[i].k, cases[i].guess);
+        bench_run(&bench, &e);
+        assert_int_equal(bench.survey.complete <= bits_of(last), cases[i].met);
+        assert_int_equal(bench.survey.complete == bench.pass.least, cases[i].all);
+        check_answers(&bench, &e);
+        bench_drop(&bench);
+    }
+    sparse_drop(&top);
+    expect_drop(&e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_guess),
+    };
+    return cmocka_run_group_tests_name("rule", tests, NULL, NULL);
+}
