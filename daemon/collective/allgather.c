@@ -1,10 +1,18 @@
 /*
  * Sparse all-gather: every node sends its list to every other, and each forms the sum itself, in
  * the order of the nodes. One phase; k(P-1) entries received a node, so it suits small P.
+ *
+ * Of one tensor at a time all lists are decoded, each frame on a thread of its own where threads
+ * are idle, then merged. Which thread did what shows in nothing: of several bad frames, the one of
+ * the lowest node is reported.
  */
 #include <stdlib.h>
 
 #include "daemon/collective/collective.h"
+#include "kernels/cpu/merge.h"
+
+/* Fewer are decoded one frame after the other. */
+#define PARALLEL_ENTRIES (UINT64_C(1) << 15)
 
 static unsigned allgather_phases(const struct exchange *exchange)
 {
@@ -36,112 +44,177 @@ static enum adtopk_status allgather_produce(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status sparse_alloc(struct sparse *list, uint64_t capacity)
+/* The sum of one tensor after the other, on its way. */
+struct gathering {
+    struct exchange *exchange;
+    unsigned tensor;
+    struct payload_reader *reader; /* [member] */
+    struct sparse *list;           /* [member], of this tensor; what `self` sent is borrowed */
+    struct error *error;           /* [member] */
+};
+
+static enum adtopk_status no_memory(const struct exchange *exchange, struct error *err)
 {
-    list->capacity = capacity;
-    list->count = 0;
-    list->position = malloc((size_t)capacity * sizeof(uint32_t) + 1);
-    list->value = malloc((size_t)capacity * sizeof(float) + 1);
-    return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    return error_set(err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
 }
 
-static void sparse_release(struct sparse *list)
+/* Decodes member m's list; its memory is as large as the list. */
+static void decode(void *arg, unsigned m, unsigned thread)
 {
-    free(list->position);
-    free(list->value);
+    struct gathering *gathering = arg;
+    const struct exchange *exchange = gathering->exchange;
+    const struct exchange_tensor *tensor = &exchange->tensor[gathering->tensor];
+    struct sparse *list = &gathering->list[m];
+    struct error *err = &gathering->error[m];
+
+    (void)thread;
+    *err = (struct error){.code = ADTOPK_OK};
+    if (m == exchange->self) {
+        *list = tensor->sent;
+        return;
+    }
+    list->count = 0;
+    list->capacity = payload_next_count(&gathering->reader[m], &tensor->shape);
+    list->position = malloc(list->capacity * sizeof(*list->position) + 1);
+    list->value = malloc(list->capacity * sizeof(*list->value) + 1);
+    if (list->position == NULL || list->value == NULL) {
+        (void)no_memory(exchange, err);
+    } else if (payload_get_list(&gathering->reader[m], &tensor->shape, list, err) != ADTOPK_OK) {
+        (void)exchange_blame(exchange, m, err);
+    }
+}
+
+static void drop_lists(struct gathering *gathering)
+{
+    for (unsigned m = 0; m < gathering->exchange->members; m++) {
+        if (m != gathering->exchange->self) {
+            free(gathering->list[m].position);
+            free(gathering->list[m].value);
+        }
+        gathering->list[m] = (struct sparse){0};
+    }
 }
 
 /* Where a node's share depends on its ranks, no list alone is too long, but all together may be
  * longer than the update can get. The node that sent most is to blame. */
-static enum adtopk_status too_many(
-    struct exchange *exchange, unsigned most, uint64_t capacity, struct error *err)
+static enum adtopk_status check_total(
+    const struct gathering *gathering, uint64_t *total, struct error *err)
 {
+    const struct exchange *exchange = gathering->exchange;
+    const struct exchange_tensor *tensor = &exchange->tensor[gathering->tensor];
+    uint64_t capacity = tensor->update.capacity, longest = 0;
+    unsigned most = 0;
+
+    *total = 0;
+    for (unsigned m = 0; m < exchange->members; m++) {
+        uint64_t count = gathering->list[m].count;
+        *total += count;
+        if (m != exchange->self && count >= longest) {
+            most = m;
+            longest = count;
+        }
+    }
+    if (*total <= capacity || capacity >= tensor->numel) {
+        return ADTOPK_OK;
+    }
     (void)error_set(err, ADTOPK_ERR_PROTOCOL,
         "with the entries it sent there are more than the %llu that the ranks may select",
         (unsigned long long)capacity);
     return exchange_blame(exchange, most, err);
 }
 
-/* Folds the members' lists of tensor t: ((c0 + c1) + c2) + ... The sums go to `spare` and the
- * update by turns, so that the last one is where it belongs. */
-static enum adtopk_status fold(struct exchange *exchange, unsigned t,
-    struct payload_reader *readers, struct sparse *spare, struct sparse *received,
-    struct error *err)
+/* ((c0 + c1) + c2) + ... */
+static enum adtopk_status sum_lists(
+    const struct gathering *gathering, uint64_t total, struct error *err)
 {
-    struct exchange_tensor *tensor = &exchange->tensor[t];
-    bool odd = exchange->members % 2 != 0;
-    struct sparse *sum = odd ? spare : &tensor->update, *next = odd ? &tensor->update : spare;
-    uint64_t total = 0, longest = 0;
-    unsigned most = 0;
+    const struct exchange *exchange = gathering->exchange;
+    struct exchange_tensor *tensor = &exchange->tensor[gathering->tensor];
+    uint64_t positions = view_size(&tensor->shape.view);
+    struct merge merge = {.list = gathering->list,
+        .lists = exchange->members,
+        .positions = positions,
+        .scale = exchange->scale,
+        .out = &tensor->update,
+        .parts = merge_parts(positions, total, parallel_threads(&exchange->parallel))};
 
-    sum->count = 0;
-    for (unsigned m = 0; m < exchange->members; m++) {
-        const struct sparse *list = &tensor->sent;
-        struct sparse *swap = sum;
-        if (m != exchange->self) {
-            if (payload_get_list(&readers[m], &tensor->shape, received, err) != ADTOPK_OK) {
-                return exchange_blame(exchange, m, err);
-            }
-            list = received;
-            most = list->count >= longest ? m : most;
-            longest = list->count >= longest ? list->count : longest;
-        }
-        total += list->count;
-        if (total > tensor->update.capacity && tensor->update.capacity < tensor->numel) {
-            return too_many(exchange, most, tensor->update.capacity, err);
-        }
-        sparse_add(sum, list, next);
-        sum = next;
-        next = swap;
+    merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
+    if (merge.cursor == NULL) {
+        return no_memory(exchange, err);
     }
-    for (size_t i = 0; i < sum->count; i++) {
-        sum->value[i] *= exchange->scale;
-    }
+    merge_run(&merge, &exchange->parallel);
+    free(merge.cursor);
     return ADTOPK_OK;
 }
 
-static enum adtopk_status finish_tensor(
-    struct exchange *exchange, unsigned t, struct payload_reader *readers, struct error *err)
+static enum adtopk_status finish_tensor(struct gathering *gathering, struct error *err)
 {
-    const struct exchange_tensor *tensor = &exchange->tensor[t];
-    struct sparse spare = {0}, received = {0};
-    enum adtopk_status status = sparse_alloc(&spare, tensor->update.capacity);
+    struct exchange *exchange = gathering->exchange;
+    const struct payload_shape *shape = &exchange->tensor[gathering->tensor].shape;
+    const struct parallel alone = {.caller = exchange->parallel.caller};
+    enum adtopk_status status = ADTOPK_OK;
+    uint64_t total = 0;
 
+    for (unsigned m = 0; m < exchange->members; m++) {
+        total += m != exchange->self ? payload_next_count(&gathering->reader[m], shape) : 0;
+    }
+    parallel_for(total >= PARALLEL_ENTRIES ? &exchange->parallel : &alone, decode, gathering,
+        exchange->members);
+    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
+        if (gathering->error[m].code != ADTOPK_OK) {
+            status = gathering->error[m].code;
+            *err = gathering->error[m];
+        }
+    }
     if (status == ADTOPK_OK) {
-        status = sparse_alloc(&received, tensor->shape.max_count);
+        status = check_total(gathering, &total, err);
     }
-    if (status != ADTOPK_OK) {
-        (void)error_set(err, status, "no memory to sum bucket %u", exchange->header.bucket);
-    } else {
-        status = fold(exchange, t, readers, &spare, &received, err);
+    if (status == ADTOPK_OK) {
+        status = sum_lists(gathering, total, err);
     }
-    sparse_release(&spare);
-    sparse_release(&received);
+    drop_lists(gathering);
+    return status;
+}
+
+static enum adtopk_status finish_tensors(struct gathering *gathering, struct error *err)
+{
+    struct exchange *exchange = gathering->exchange;
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
+        if (m != exchange->self) {
+            status = exchange_open(exchange, 0, m, &gathering->reader[m], err);
+        }
+    }
+    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
+        gathering->tensor = t;
+        status = finish_tensor(gathering, err);
+    }
+    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
+        if (m != exchange->self && payload_close(&gathering->reader[m], err) != ADTOPK_OK) {
+            status = exchange_blame(exchange, m, err);
+        }
+    }
     return status;
 }
 
 static enum adtopk_status allgather_finish(struct exchange *exchange, struct error *err)
 {
-    struct payload_reader *readers = calloc(exchange->members, sizeof(*readers));
-    enum adtopk_status status = ADTOPK_OK;
+    struct gathering gathering = {
+        .exchange = exchange,
+        .reader = calloc(exchange->members, sizeof(*gathering.reader)),
+        .list = calloc(exchange->members, sizeof(*gathering.list)),
+        .error = calloc(exchange->members, sizeof(*gathering.error)),
+    };
+    enum adtopk_status status;
 
-    if (readers == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for %u readers", exchange->members);
+    if (gathering.reader == NULL || gathering.list == NULL || gathering.error == NULL) {
+        status = no_memory(exchange, err);
+    } else {
+        status = finish_tensors(&gathering, err);
     }
-    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
-        if (m != exchange->self) {
-            status = exchange_open(exchange, 0, m, &readers[m], err);
-        }
-    }
-    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
-        status = finish_tensor(exchange, t, readers, err);
-    }
-    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
-        if (m != exchange->self && payload_close(&readers[m], err) != ADTOPK_OK) {
-            status = exchange_blame(exchange, m, err);
-        }
-    }
-    free(readers);
+    free(gathering.reader);
+    free(gathering.list);
+    free(gathering.error);
     return status;
 }
 

@@ -8,7 +8,9 @@
 
 #define ONE(what) (1u << (what))
 #define SCOPES (ONE(SCOPE_NODE) | ONE(SCOPE_RANK))
-#define VALUES (ONE(PAYLOAD_VALUE_F32) | ONE(PAYLOAD_VALUE_BF16))
+#define VALUES                                                                                     \
+    (ONE(PAYLOAD_VALUE_F32) | ONE(PAYLOAD_VALUE_BF16) | ONE(PAYLOAD_VALUE_F16) |                   \
+        ONE(PAYLOAD_VALUE_INT8))
 
 static const struct {
     const char *sparsifier;

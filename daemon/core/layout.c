@@ -101,14 +101,14 @@ static enum adtopk_status recover(struct job *job, struct error *err)
         t = (uint32_t)(number >> 32);
         rank = (unsigned)(number & UINT32_MAX);
         if (t >= job->tensors || rank >= (job->more != NULL ? job->ranks : 1) ||
-            !journal_recover(&job->journal[j], layout_residual(job, t, rank), job->tensor[t].numel,
-                layout_progress(job, t, rank))) {
+            !journal_recover(&job->journal[j], layout_residual(job, t, rank), NULL,
+                job->tensor[t].numel, layout_progress(job, t, rank))) {
             return error_set(
                 err, ADTOPK_ERR_LOST, "the store of job '%s' is damaged", job->key.name);
         }
     }
     for (uint32_t t = 0; job->store->joining != 0 && job->more != NULL && t < job->tensors; t++) {
-        status = status == ADTOPK_OK ? settle_join(job, t, 0) : status;
+        status = status == ADTOPK_OK ? settle_join(&job->settle, t) : status;
     }
     store_publish(&job->store->joining, 0);
     return status == ADTOPK_OK

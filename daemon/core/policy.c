@@ -41,8 +41,12 @@ static const char *const reduce_names[] = {"mean", "sum", NULL};
 static const char *const peer_loss_names[] = {"wait", "fail", NULL};
 static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
 static const char *const view_names[] = {"fibre", "row", "longest", NULL};
-static const char *const value_names[] = {"f32", "bf16", NULL};
-static const char *const index_names[] = {"auto", "", "raw", "rows", "delta", "bitmap", NULL};
+static const char *const value_names[] = {"f32", "bf16", "f16", "int8", NULL};
+/* Dense elements travel in slices, one a node, and an int8 block would depend on where these begin:
+ * no int8. */
+static const char *const dense_value_names[] = {"f32", "bf16", "f16", NULL};
+static const char *const index_names[] = {
+    "auto", "", "raw", "rows", "delta", "bitmap", "rice", "hashmap", NULL};
 
 #define JOB(member) .offset = offsetof(struct policy, member)
 #define TENSOR(member) .tensor = true, .offset = offsetof(struct tensor_policy, member)
@@ -168,7 +172,7 @@ static const struct policy_key keys[] = {
     {.name = "dense_values",
         .type = KEY_CHOICE,
         TENSOR(dense_values),
-        .choices = value_names,
+        .choices = dense_value_names,
         .help = "how the values of dense contributions travel"},
     {.name = "indices",
         .type = KEY_CHOICE,

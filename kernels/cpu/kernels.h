@@ -29,6 +29,10 @@ uint16_t bf16_from_f32(float value);
 float bf16_to_f32(uint16_t bits);
 float f16_to_f32(uint16_t bits);
 
+/** binary16 with round to nearest even; magnitudes above 65504, infinity included, become 65504;
+ * NaN stays NaN. */
+uint16_t f16_from_f32(float value);
+
 /**
  * acc[i] += gradients[0][i] + gradients[1][i] + ..., summed in f32 in the order of the array
  * first, then added once. The sum of none is -0.0, which changes nothing. Elements whose sum is
@@ -80,13 +84,6 @@ void select_fibres(
 /** Bytes of scratch that the select functions need for a tensor of n elements: less than 300 KiB
  * for any n. */
 size_t select_scratch(uint64_t n);
-
-/**
- * out = a + b, merged by position. A position in one list only keeps its bits; in both it is the
- * f32 sum a + b in this order. out: capacity at least a->count + b->count (or the view's size, if
- * smaller), not overlapping a or b.
- */
-void sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
 
 /** dense[view_element(position)] += value for every entry, in the order of the list. */
 void sparse_scatter(float *dense, const struct view *view, const struct sparse *list);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "kernels/cpu/merge.h"
 #include "tests/sim/world.h"
 
 enum planted planted_bug = PLANTED_NONE;
@@ -15,8 +16,8 @@ enum adtopk_status __real_combination_check(const struct tensor_policy *policy, 
 enum adtopk_status __wrap_combination_check(const struct tensor_policy *policy, struct error *err);
 enum adtopk_status __real_settle_tensor(struct work *work, uint32_t tensor);
 enum adtopk_status __wrap_settle_tensor(struct work *work, uint32_t tensor);
-void __real_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
-void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out);
+void __real_merge_run(struct merge *merge, const struct parallel *parallel);
+void __wrap_merge_run(struct merge *merge, const struct parallel *parallel);
 void __real_round_freeze(struct round *round);
 void __wrap_round_freeze(struct round *round);
 void __real_work_select(struct compute *compute);
@@ -56,11 +57,14 @@ enum adtopk_status __wrap_settle_tensor(struct work *work, uint32_t tensor)
     return status;
 }
 
-void __wrap_sparse_add(const struct sparse *a, const struct sparse *b, struct sparse *out)
+void __wrap_merge_run(struct merge *merge, const struct parallel *parallel)
 {
-    __real_sparse_add(a, b, out);
-    if (planted_bug == PLANTED_DOUBLE && a->count > 0 && b->count > 0) {
-        out->value[0] += b->value[0];
+    const struct sparse *list = merge->list;
+
+    __real_merge_run(merge, parallel);
+    if (planted_bug == PLANTED_DOUBLE && merge->lists > 1 && list[0].count > 0 &&
+        list[1].count > 0) {
+        merge->out->value[0] += list[1].value[0];
     }
 }
 

@@ -9,6 +9,16 @@
 
 #include "tests/unit/collective_group.h"
 
+/* The last part first: the order must not matter. */
+static void run_backwards(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    (void)context;
+    while (parts-- > 0) {
+        part(arg, parts, caller);
+    }
+}
+
 void group_init(struct group *group, const struct collective_ops *ops, unsigned members)
 {
     *group = (struct group){.members = members, .ops = ops};
@@ -24,6 +34,7 @@ void group_init(struct group *group, const struct collective_ops *ops, unsigned 
             .value = PAYLOAD_VALUE_F32,
             .scale = 1.0f,
             .input = group->input[m],
+            .parallel = {.run = run_backwards, .threads = 4},
         };
     }
 }

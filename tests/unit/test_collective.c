@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@
 
 #include "tests/unit/arrays.h"
 #include "tests/unit/collective_group.h"
+#include "tests/unit/values_reference.h"
 
 #define TENSORS_MAX 4
 
@@ -28,15 +30,6 @@ struct bucket {
     float *acc[GROUP_MAX][TENSORS_MAX]; /* before rounding; dense only */
     struct exchange_tensor tensor[GROUP_MAX][TENSORS_MAX];
 };
-
-/* bf16 by its definition: the upper half of an f32, to the nearest, ties to even. */
-static uint32_t rounded(float value, enum payload_value type)
-{
-    uint32_t bits = bits_of(value);
-
-    return type == PAYLOAD_VALUE_F32 ? bits
-                                     : (bits + 0x7fffu + (bits >> 16 & 1)) & UINT32_C(0xffff0000);
-}
 
 static float float_of(uint32_t bits)
 {
@@ -78,6 +71,7 @@ static void fill_list(
 {
     struct exchange_tensor *tensor = &bucket->tensor[m][t];
     uint64_t n = bucket->numel[t];
+    float *raw = allocate(n, sizeof(float));
 
     tensor->sent.position = allocate(n, sizeof(uint32_t));
     tensor->sent.value = allocate(n, sizeof(float));
@@ -87,12 +81,15 @@ static void fill_list(
     tensor->update.capacity = n;
     for (uint64_t i = 0; i < n; i++) {
         if (random_below(100) < percent) {
-            uint32_t bits = rounded(some_value(), group->exchange[m].value);
-            bucket->sent[m][t][i] = bits;
-            tensor->sent.position[tensor->sent.count] = (uint32_t)i;
-            tensor->sent.value[tensor->sent.count++] = float_of(bits);
+            raw[tensor->sent.count] = some_value();
+            tensor->sent.position[tensor->sent.count++] = (uint32_t)i;
         }
     }
+    reference_values(raw, tensor->sent.count, group->exchange[m].value, tensor->sent.value);
+    for (size_t i = 0; i < tensor->sent.count; i++) {
+        bucket->sent[m][t][tensor->sent.position[i]] = bits_of(tensor->sent.value[i]);
+    }
+    free(raw);
 }
 
 static void fill_dense(struct bucket *bucket, struct group *group, unsigned m, unsigned t)
@@ -100,9 +97,10 @@ static void fill_dense(struct bucket *bucket, struct group *group, unsigned m, u
     struct exchange_tensor *tensor = &bucket->tensor[m][t];
 
     for (uint64_t i = 0; i < bucket->numel[t]; i++) {
-        float value = some_value();
+        float value = some_value(), rounded;
         bucket->acc[m][t][i] = value;
-        bucket->sent[m][t][i] = rounded(value, group->exchange[m].value);
+        reference_values(&value, 1, group->exchange[m].value, &rounded);
+        bucket->sent[m][t][i] = bits_of(rounded);
     }
     tensor->acc = bucket->acc[m][t];
     tensor->dense = allocate(bucket->numel[t], sizeof(float));
@@ -204,10 +202,9 @@ static void set_values(struct group *group, enum payload_value value, float scal
     }
 }
 
-static void run_allgather(
-    unsigned members, enum payload_value value, const unsigned percent[GROUP_MAX])
+static void run_allgather(unsigned members, enum payload_value value, const uint64_t numel[4],
+    const unsigned percent[GROUP_MAX])
 {
-    static const uint64_t numel[] = {1000, 1, 130, 7};
     struct group group;
     struct bucket bucket;
 
@@ -232,14 +229,60 @@ static void test_allgather(void **state)
     static const unsigned empty[GROUP_MAX] = {0};
     static const unsigned lopsided[GROUP_MAX] = {0, 100, 0, 1, 50, 0, 2, 100, 0};
 
+    static const uint64_t numel[4] = {1000, 1, 130, 7};
+
     (void)state;
     for (unsigned members = 1; members <= GROUP_MAX; members++) {
         for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_COUNT; value++) {
-            run_allgather(members, (enum payload_value)value, even);
-            run_allgather(members, (enum payload_value)value, empty);
-            run_allgather(members, (enum payload_value)value, lopsided);
+            run_allgather(members, (enum payload_value)value, numel, even);
+            run_allgather(members, (enum payload_value)value, numel, empty);
+            run_allgather(members, (enum payload_value)value, numel, lopsided);
         }
     }
+}
+
+/* Large enough to be decoded and merged in parts. */
+static void test_allgather_in_parts(void **state)
+{
+    static const uint64_t numel[4] = {9, 100000, 1, 70000};
+    static const unsigned percent[GROUP_MAX] = {90, 20, 60, 50, 0};
+
+    (void)state;
+    for (unsigned members = 2; members <= 5; members++) {
+        run_allgather(members, PAYLOAD_VALUE_F32, numel, percent);
+    }
+}
+
+/* Of frames that are decoded at the same time, several bad ones: the lowest node is told of,
+ * whichever was looked at first. */
+static void test_bad_frames_in_parts(void **state)
+{
+    static const uint64_t numel[] = {100000};
+    struct group group;
+    struct bucket bucket;
+
+    (void)state;
+    group_init(&group, &collective_allgather, 4);
+    bucket_init(&bucket, &group, numel, 1);
+    for (unsigned m = 0; m < 4; m++) {
+        fill_list(&bucket, &group, m, 0, 60);
+    }
+    group_exchange(&group);
+    for (unsigned bad = 3; bad > 0; bad--) {
+        struct payload_writer writer = {0};
+        struct error err;
+        char name[16];
+        assert_int_equal(payload_begin(&writer, &group.exchange[bad].header), ADTOPK_OK);
+        assert_int_equal(payload_put_bytes(&writer, numel, sizeof(numel)), ADTOPK_OK);
+        payload_end(&writer);
+        group_replace(&group, 0, bad, 0, writer.bytes, writer.size);
+        payload_free(&writer);
+        assert_int_equal(group.ops->finish(&group.exchange[0], &err), ADTOPK_ERR_PROTOCOL);
+        (void)snprintf(name, sizeof(name), "node %u ", group.node[bad]);
+        assert_non_null(strstr(err.text, name));
+    }
+    bucket_free(&bucket);
+    group_free(&group);
 }
 
 static void run_allreduce(
@@ -270,7 +313,7 @@ static void test_allreduce(void **state)
 
     (void)state;
     for (unsigned members = 1; members <= GROUP_MAX; members++) {
-        for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_COUNT; value++) {
+        for (int value = PAYLOAD_VALUE_F32; value <= PAYLOAD_VALUE_F16; value++) {
             run_allreduce(members, (enum payload_value)value, even, 4);
             run_allreduce(members, (enum payload_value)value, small, 1); /* empty slices */
             run_allreduce(members, (enum payload_value)value, few, 3);
@@ -366,6 +409,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_allgather),
+        cmocka_unit_test(test_allgather_in_parts),
+        cmocka_unit_test(test_bad_frames_in_parts),
         cmocka_unit_test(test_allreduce),
         cmocka_unit_test(test_order_shows),
         cmocka_unit_test(test_nonfinite_travels),

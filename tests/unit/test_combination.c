@@ -16,7 +16,7 @@
 #include "lone_core.h"
 
 #define SCOPES 2
-#define VALUES 2
+#define VALUES PAYLOAD_VALUE_COUNT
 
 /* Everything that goes together; '*' stands for all. */
 static const struct {

@@ -283,7 +283,7 @@ static void test_rules_refused(void **state)
         {"{\"rules\":[{\"match\":\"a\",\"density\":\"1\"}]}", "rules[0]", "\"density\""},
         {"{\"rules\":[{\"match\":\"a\",\"density\":1.5}]}", "rules[0]", "\"density\""},
         {"{\"rules\":[{\"match\":\"a\",\"density\":0}]}", "rules[0]", "\"density\""},
-        {"{\"rules\":[{\"match\":\"a\",\"values\":\"f16\"}]}", "rules[0]", "\"values\""},
+        {"{\"rules\":[{\"match\":\"a\",\"values\":\"f8\"}]}", "rules[0]", "\"values\""},
         {"{\"rules\":[{\"match\":\"a\",\"interleave\":1}]}", "rules[0]", "\"interleave\""},
         {"{\"rules\":[{\"match\":\"a\",\"rules\":[]}]}", "rules[0]", "\"rules\""},
         {"{\"rules\":[{\"match\":\"a\",\"version\":1}]}", "rules[0]", "\"version\""},

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/merge.h"
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
 #include "tests/bench/perf/floor.h"
@@ -19,22 +20,25 @@ struct sum {
     double density;
     unsigned count;
     struct sparse list[LISTS_MAX];
-    struct sparse partial[2]; /* partial sums, in turns */
+    struct sparse merged;
     float *dense;
     struct view view;
 };
 
 /* ((l0 + l1) + l2) + ... */
-static void run_add(struct sum *sum)
+static void run_merge(struct sum *sum)
 {
-    const struct sparse *so_far = &sum->list[0];
+    const struct parallel alone = {0};
+    size_t cursor[LISTS_MAX];
+    struct merge merge = {.list = sum->list,
+        .lists = sum->count,
+        .positions = sum->n,
+        .scale = 1,
+        .out = &sum->merged,
+        .cursor = cursor,
+        .parts = 1};
 
-    for (unsigned i = 1; i < sum->count; i++) {
-        struct sparse *out = &sum->partial[i % 2];
-
-        sparse_add(so_far, &sum->list[i], out);
-        so_far = out;
-    }
+    merge_run(&merge, &alone);
 }
 
 static void run_scatter(struct sum *sum)
@@ -62,7 +66,7 @@ static const struct variant {
     const char *name;
     void (*run)(struct sum *sum);
 } variants[] = {
-    {"add", run_add},
+    {"merge", run_merge},
     {"scatter", run_scatter},
 };
 
@@ -86,13 +90,11 @@ static bool sum_fill(struct sum *sum)
             return false;
         }
     }
-    for (unsigned i = 0; i < 2; i++) {
-        sum->partial[i] = (struct sparse){.position = malloc(most * sizeof(uint32_t)),
-            .value = malloc(most * sizeof(float)),
-            .capacity = most};
-        if (sum->partial[i].position == NULL || sum->partial[i].value == NULL) {
-            return false;
-        }
+    sum->merged = (struct sparse){.position = malloc(most * sizeof(uint32_t)),
+        .value = malloc(most * sizeof(float)),
+        .capacity = most};
+    if (sum->merged.position == NULL || sum->merged.value == NULL) {
+        return false;
     }
     sum->view = (struct view){.fibres = 1, .length = sum->n, .stride = 1};
     sum->dense = data_map(sum->n * sizeof(float));
@@ -104,8 +106,7 @@ static void sum_free(struct sum *sum)
     for (unsigned i = 0; i < LISTS_MAX; i++) {
         data_list_free(&sum->list[i]);
     }
-    data_list_free(&sum->partial[0]);
-    data_list_free(&sum->partial[1]);
+    data_list_free(&sum->merged);
     data_unmap(sum->dense, sum->n * sizeof(float));
 }
 
@@ -185,10 +186,13 @@ static enum adtopk_status one_sum(
 static bool measure_dense(const struct perf *perf, float *acc, const float *x, uint64_t n,
     struct series *times, struct floor_race *race)
 {
+    const void *const gradient = x;
+    const struct floor_work work = {.r = acc, .g = &gradient, .count = 1, .n = n};
+
     for (uint64_t i = 0; i < perf->options.iterations && !stop_requested(); i++) {
         uint64_t begin;
 
-        if (!floor_sample(race, acc, x, DTYPE_F32, n, NULL)) {
+        if (!floor_sample(race, &work)) {
             return false;
         }
         begin = clock_ns();

@@ -1,0 +1,282 @@
+#include "kernels/cpu/merge.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define WINDOW 8192u                         /* positions */
+#define ENTRIES_PER_PART (UINT64_C(1) << 15) /* fewer are not worth a thread's attention */
+
+/* The first entry at `position` or above. */
+static size_t lower_bound(const struct sparse *list, uint64_t position)
+{
+    size_t low = 0, high = list->count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (list->position[middle] < position) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* ------------------------------------------------------------------ up to two lists */
+
+/* The entries of a list at positions from `begin` to `end`. */
+static struct sparse slice(const struct merge *merge, unsigned l, uint64_t begin, uint64_t end)
+{
+    const struct sparse none = {0};
+    const struct sparse *list = l < merge->lists ? &merge->list[l] : &none;
+    const size_t first = lower_bound(list, begin);
+
+    if (list->count == 0) {
+        return none;
+    }
+    return (struct sparse){.position = list->position + first,
+        .value = list->value + first,
+        .count = lower_bound(list, end) - first};
+}
+
+static size_t pair_count(const struct sparse *a, const struct sparse *b)
+{
+    size_t i = 0, j = 0, both = 0;
+
+    while (i < a->count && j < b->count) {
+        const uint32_t p = a->position[i], q = b->position[j];
+
+        i += p <= q ? 1 : 0;
+        j += q <= p ? 1 : 0;
+        both += p == q ? 1 : 0;
+    }
+    return a->count + b->count - both;
+}
+
+/* Writes what only one list has left. */
+static size_t pair_rest(
+    const struct sparse *list, size_t entry, const struct merge *merge, size_t next)
+{
+    for (; entry < list->count; entry++, next++) {
+        merge->out->position[next] = list->position[entry];
+        merge->out->value[next] = list->value[entry] * merge->scale;
+    }
+    return next;
+}
+
+/* Which list is next cannot be predicted, so nothing is left to branches; x + -0.0 is x. */
+static size_t pair_write(
+    const struct sparse *a, const struct sparse *b, const struct merge *merge, size_t next)
+{
+    uint32_t *position = merge->out->position;
+    float *value = merge->out->value;
+    size_t i = 0, j = 0;
+
+    while (i < a->count && j < b->count) {
+        const uint32_t p = a->position[i], q = b->position[j];
+        const float x = p <= q ? a->value[i] : -0.0f;
+        const float y = q <= p ? b->value[j] : -0.0f;
+
+        position[next] = p <= q ? p : q;
+        value[next++] = (x + y) * merge->scale;
+        i += p <= q ? 1 : 0;
+        j += q <= p ? 1 : 0;
+    }
+    return pair_rest(b, j, merge, pair_rest(a, i, merge, next));
+}
+
+/* ------------------------------------------------------------------ windows */
+
+/* Sums under way. Between windows every sum is -0.0, to which x can be added without changing x,
+ * and every bit is 0. Bits are in two levels, so that sparse windows are quickly read. */
+struct window {
+    float sum[WINDOW];
+    uint64_t present[WINDOW / 64];
+    uint64_t words[WINDOW / 4096]; /* bit w: present[w] has bits */
+};
+
+static void window_init(struct window *window)
+{
+    for (unsigned i = 0; i < WINDOW; i++) {
+        window->sum[i] = -0.0f;
+    }
+    (void)memset(window->present, 0, sizeof(window->present));
+    (void)memset(window->words, 0, sizeof(window->words));
+}
+
+/* Adds a list's entries to the window that begins at `base`; returns the first one behind it. */
+static size_t window_add(
+    struct window *window, uint64_t base, const struct sparse *list, size_t entry)
+{
+    const uint32_t *position = list->position;
+    const float *value = list->value;
+
+    while (entry < list->count && position[entry] < base + WINDOW) {
+        const uint64_t at = position[entry] - base;
+
+        window->sum[at] += value[entry++];
+        window->present[at / 64] |= UINT64_C(1) << at % 64;
+        window->words[at / 4096] |= UINT64_C(1) << at / 64 % 64;
+    }
+    return entry;
+}
+
+/* Only the bits; *count grows by those that were not set. */
+static size_t window_mark(
+    struct window *window, uint64_t base, const struct sparse *list, size_t entry, size_t *count)
+{
+    size_t fresh = 0;
+
+    while (entry < list->count && list->position[entry] < base + WINDOW) {
+        const uint64_t at = list->position[entry++] - base;
+        uint64_t *word = &window->present[at / 64];
+
+        fresh += ~*word >> at % 64 & 1;
+        *word |= UINT64_C(1) << at % 64;
+    }
+    *count += fresh;
+    return entry;
+}
+
+/* Writes the sums of 64 positions to out[next] and on, and empties them. Returns the end. */
+static inline size_t word_write(
+    struct window *window, unsigned w, uint64_t base, const struct merge *merge, size_t next)
+{
+    uint32_t *position = merge->out->position;
+    float *value = merge->out->value;
+    float *sum = window->sum + w * 64;
+
+    for (uint64_t bits = window->present[w]; bits != 0; bits &= bits - 1) {
+        const unsigned at = (unsigned)__builtin_ctzll(bits);
+
+        position[next] = (uint32_t)(base + w * 64 + at);
+        value[next++] = sum[at] * merge->scale;
+        sum[at] = -0.0f;
+    }
+    window->present[w] = 0;
+    return next;
+}
+
+static size_t window_write(
+    struct window *window, uint64_t base, const struct merge *merge, size_t next)
+{
+    for (unsigned i = 0; i < WINDOW / 4096; i++) {
+        for (uint64_t words = window->words[i]; words != 0; words &= words - 1) {
+            const unsigned w = i * 64 + (unsigned)__builtin_ctzll(words);
+
+            next = word_write(window, w, base, merge, next);
+        }
+        window->words[i] = 0;
+    }
+    return next;
+}
+
+/* ------------------------------------------------------------------ parts */
+
+/* The position at which a part begins. */
+static uint64_t part_begin(const struct merge *merge, unsigned part)
+{
+    const uint64_t windows = (merge->positions + WINDOW - 1) / WINDOW;
+    const uint64_t begin = windows * part / merge->parts * WINDOW;
+
+    return begin < merge->positions ? begin : merge->positions;
+}
+
+/* The lists' entries at which a part begins. */
+static size_t *part_cursors(const struct merge *merge, unsigned part)
+{
+    size_t *cursor = merge->cursor + (size_t)part * merge->lists;
+
+    for (unsigned l = 0; l < merge->lists; l++) {
+        cursor[l] = lower_bound(&merge->list[l], part_begin(merge, part));
+    }
+    return cursor;
+}
+
+static size_t count_windows(const struct merge *merge, unsigned part)
+{
+    const uint64_t end = part_begin(merge, part + 1);
+    size_t *cursor = part_cursors(merge, part);
+    struct window window;
+    size_t count = 0;
+
+    for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
+        (void)memset(window.present, 0, sizeof(window.present));
+        for (unsigned l = 0; l < merge->lists; l++) {
+            cursor[l] = window_mark(&window, base, &merge->list[l], cursor[l], &count);
+        }
+    }
+    return count;
+}
+
+static size_t write_windows(const struct merge *merge, unsigned part, size_t next)
+{
+    const uint64_t end = part_begin(merge, part + 1);
+    size_t *cursor = part_cursors(merge, part);
+    struct window window;
+
+    window_init(&window);
+    for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
+        for (unsigned l = 0; l < merge->lists; l++) {
+            cursor[l] = window_add(&window, base, &merge->list[l], cursor[l]);
+        }
+        next = window_write(&window, base, merge, next);
+    }
+    return next;
+}
+
+static void count_part(void *arg, unsigned part, unsigned thread)
+{
+    struct merge *merge = arg;
+    const uint64_t begin = part_begin(merge, part), end = part_begin(merge, part + 1);
+
+    (void)thread;
+    if (merge->lists <= 2) {
+        const struct sparse a = slice(merge, 0, begin, end), b = slice(merge, 1, begin, end);
+        merge->first[part + 1] = pair_count(&a, &b);
+    } else {
+        merge->first[part + 1] = count_windows(merge, part);
+    }
+}
+
+static void write_part(void *arg, unsigned part, unsigned thread)
+{
+    struct merge *merge = arg;
+    const uint64_t begin = part_begin(merge, part), end = part_begin(merge, part + 1);
+    size_t next = merge->first[part];
+
+    (void)thread;
+    if (merge->lists <= 2) {
+        const struct sparse a = slice(merge, 0, begin, end), b = slice(merge, 1, begin, end);
+        next = pair_write(&a, &b, merge, next);
+    } else {
+        next = write_windows(merge, part, next);
+    }
+    assert(next <= merge->out->capacity && (merge->parts == 1 || next == merge->first[part + 1]));
+    if (part + 1 == merge->parts) {
+        merge->out->count = next;
+    }
+}
+
+unsigned merge_parts(uint64_t positions, uint64_t entries, unsigned threads)
+{
+    const uint64_t windows = (positions + WINDOW - 1) / WINDOW;
+    uint64_t parts = threads > 1 ? entries / ENTRIES_PER_PART : 1;
+
+    parts = parts < windows ? parts : windows;
+    parts = parts < MERGE_PARTS ? parts : MERGE_PARTS;
+    return parts > 1 ? (unsigned)parts : 1;
+}
+
+void merge_run(struct merge *merge, const struct parallel *parallel)
+{
+    merge->first[0] = 0;
+    if (merge->parts > 1) { /* one part knows where it begins */
+        parallel_for(parallel, count_part, merge, merge->parts);
+        for (unsigned p = 0; p < merge->parts; p++) {
+            merge->first[p + 1] += merge->first[p];
+        }
+    }
+    parallel_for(parallel, write_part, merge, merge->parts);
+}
