@@ -141,20 +141,12 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
     struct fused *pass = stream->pass;
     stream->added = fused_is_added(pass, number);
     stream->look = stream->added;
-<<<<<<< HEAD
     stream->skip = 0;
-    stream->chunk = (struct chunk){.acc = pass->residual + first, .number = number};
-    if (stream->added) {
-        return;
-    }
-    stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
-    stream->chunk.sum = fused_sum(pass, first, fused_length(pass, number), stream->buffer);
-=======
     stream->chunk = (struct chunk){.acc = pass->residual + number * CHUNK, .number = number};
     if (stream->added) {
         return;
     }
->>>>>>> kern-s
+    stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
     stream->chunk.journal = journal;
     if (journal != NULL) {
         journal_open(journal, pass->id, pass->stamp, number);

@@ -44,8 +44,9 @@ enum fused_mode {
 /* What leaves the residual when all of a tensor travels. */
 enum fused_take {
     FUSED_TAKE_NOTHING = 0,
-    FUSED_TAKE_F32, /* every element itself; +0 remains */
-    FUSED_TAKE_BF16 /* its nearest bfloat16 */
+    FUSED_TAKE_F32,  /* every element itself; +0 remains */
+    FUSED_TAKE_BF16, /* its nearest bfloat16 */
+    FUSED_TAKE_F16   /* its nearest binary16 that is finite */
 };
 
 struct fused {

@@ -255,13 +255,10 @@ static void test_every_instruction(void **state)
         uint64_t n;
         uint64_t k;
         uint64_t interval;
-<<<<<<< HEAD
-    } cases[] = {{85, 4, 1}, {130, 0, 1}, {448, 10, 7}, {CHUNK + 70, 0, 97}};
-=======
-    } cases[] = {{ADD, 85, 4, 1}, {ADD, 130, 0, 1}, {ADD, CHUNK + 70, 0, 97},
-        {ADD_WITH_MOMENTUM, 85, 4, 1}, {UNDO_WITH_MOMENTUM, 85, 0, 1}, {TAKE, 85, 0, 1},
-        {ADD_WITH_MOMENTUM, CHUNK + 70, 0, 97}};
->>>>>>> kern-s
+    } cases[] = {{ADD, 85, 4, 1}, {ADD, 130, 0, 1}, {ADD, 448, 10, 7}, {ADD, CHUNK + 70, 0, 97},
+        {ADD_WITH_MOMENTUM, 85, 4, 1}, {ADD_WITH_MOMENTUM, 448, 10, 7},
+        {UNDO_WITH_MOMENTUM, 85, 0, 1}, {TAKE, 85, 0, 1}, {TAKE, 448, 0, 7},
+        {ADD_WITH_MOMENTUM, CHUNK + 70, 0, 97}, {TAKE, CHUNK + 70, 0, 97}};
     for (size_t i = 0; chunk_table[i] != NULL && chunk_table[i]->supported(); i++) {
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
             if (cases[c].n > CHUNK && chunk_table[i] != chunk_best()) {
@@ -395,7 +392,7 @@ static void test_damaged_journal(void **state)
         assert_int_equal(atomic_load(&journal.saved), cases[i].fits ? 0 : cases[i].saved);
     }
     /* Momentum that nobody knows of. */
-    journal = (struct journal){.stamp = 1, .moved = 1};
+    journal = (struct journal){.stamp = 1, .of_momentum = 1, .copied = 1};
     assert_false(journal_recover(&journal, residual, NULL, N, progress));
     assert_true(journal_recover(&journal, residual, residual, N, progress));
     free(progress);
