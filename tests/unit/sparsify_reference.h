@@ -26,8 +26,7 @@ struct plain {
     uint64_t n, nonzeros, k;
     double density;
     double *sorted;
-    bool close; /* a threshold is as near to a magnitude as doubles are to each other: who
-                   rounds otherwise selects otherwise */
+    bool close; /* a threshold is so near to a magnitude that rounding decides about it */
     struct ranked *list;
     uint64_t count;
 };
@@ -73,7 +72,7 @@ static inline uint64_t plain_count(struct plain *plain, double threshold)
     }
     for (uint64_t i = low > 0 ? low - 1 : 0; i < low + 1 && i < plain->nonzeros; i++) {
         const double off = fabs(plain->sorted[i] - threshold);
-        plain->close = plain->close || (off > 0 && off < 1e-10 * threshold);
+        plain->close = plain->close || (off > 0 && off < 1e-8 * threshold);
     }
     return low;
 }

@@ -324,7 +324,7 @@ static void test_list_as_dense(void **state)
 
         x[fibre / 3 * 15 + fibre % 3 + list.position[i] % 5 * 3] = list.value[i];
     }
-    for (int v = 0; v < PAYLOAD_VALUE_COUNT; v++) {
+    for (unsigned v = 0; v < PAYLOAD_VALUE_COUNT; v++) {
         memcpy(fed_back.value, list.value, list.count * sizeof(float));
         frame_begin(&writer);
         assert_int_equal(payload_put_list(&writer, &shape, &fed_back, PAYLOAD_INDEX_DENSE,

@@ -200,8 +200,8 @@ static const enum pattern patterns[] = {
 /* Up to 10^5, less in long sequences: sorting takes its time. */
 static uint64_t random_size(unsigned round, unsigned turns)
 {
-    return round % 16 == 0  ? 1 + random_below(300000 / turns)
-           : round % 2 == 0 ? 1 + random_below(3000)
+    return round == 0       ? 1 + random_below(300000 / turns)
+           : round % 3 == 0 ? 1 + random_below(3000)
                             : 1 + random_below(60);
 }
 
@@ -271,6 +271,252 @@ static void test_estimate(void **state)
         0);
 }
 
+/* ------------------------------------------------------------------ traps */
+
+/* Selects from one input, at turn 0 and from the state given. */
+static struct sparse select_once(const char *name, struct sparsifier_params params, uint64_t n,
+    const float *x, struct sparsifier_state *state)
+{
+    const struct rule rule = {.sparsifier = name, .params = params};
+    const struct sequence s = {.rule = &rule,
+        .ops = sparsifier_find(name),
+        .shape = {.dims = 2, .size = {1, n}},
+        .state = state != NULL ? *state : (struct sparsifier_state){.threshold = 0}};
+    struct sparsifier_state next;
+    struct sparse out = select_turn(&s, params.interleave ? 1 : 0, x, &next);
+    if (state != NULL) {
+        *state = next;
+    }
+    return out;
+}
+
+static uint64_t count_once(
+    const char *name, struct sparsifier_params params, uint64_t n, const float *x)
+{
+    struct sparse out = select_once(name, params, n, x, NULL);
+    const uint64_t count = out.count;
+    sparse_drop(&out);
+    return count;
+}
+
+static const char *const rules[] = {
+    "dgc", "gaussiank", "redsync", "redsync-trim", "sidco", "threshold"};
+
+#define RULES (sizeof rules / sizeof *rules)
+
+/* Whatever the bits of the residual, a selection ends and fits. */
+static void test_any_bits(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 600; round++) {
+        const uint64_t n = 1 + random_below(round % 30 == 0 ? 20000 : 200);
+        float *x = pattern_make(round % 2 == 0 ? ANY_BITS : NOT_FINITE, n);
+        for (unsigned r = 0; r < RULES; r++) {
+            const struct sparsifier_params params = {.density = (double)(1 + round % 50) / 50,
+                .sample = 0.01,
+                .fit = (enum sidco_fit)(round % SIDCO_FITS)};
+            (void)count_once(rules[r], params, n, x); /* it checks the list against the choice */
+        }
+        free(x);
+    }
+}
+
+/* Magnitudes that are all alike: something leaves, or the residual would grow for ever. Neither the
+ * sign nor the scale of a residual changes what is selected. */
+static void test_alike(void **state)
+{
+    (void)state;
+    for (unsigned r = 0; r < RULES; r++) {
+        for (int fit = 0; fit < SIDCO_FITS; fit++) {
+            const struct sparsifier_params params = {
+                .density = 0.01, .sample = 0.01, .fit = (enum sidco_fit)fit};
+            float x[1000];
+            for (uint64_t n = 1; n <= 1000; n += n < 10 ? 1 : 99) {
+                for (uint64_t i = 0; i < n; i++) {
+                    x[i] = -1e-5f;
+                }
+                assert_true(count_once(rules[r], params, n, x) > 0);
+                for (uint64_t i = 0; i < n; i++) {
+                    x[i] = random_below(2) == 0 ? 3e5f : -3e5f;
+                }
+                assert_true(count_once(rules[r], params, n, x) > 0);
+            }
+        }
+    }
+}
+
+static void test_sign_and_scale(void **state)
+{
+    (void)state;
+    for (unsigned r = 0; r + 1 < RULES; r++) { /* all but `threshold` */
+        for (unsigned round = 0; round < 60; round++) {
+            const uint64_t n = 1 + random_below(2000);
+            const struct sparsifier_params params = {
+                .density = 0.02, .sample = 0.1, .fit = (enum sidco_fit)(round % SIDCO_FITS)};
+            float *x = pattern_make(round % 2 == 0 ? RANDOM : HOT_BLOCK, n);
+            struct sparse before = select_once(rules[r], params, n, x, NULL);
+            for (uint64_t i = 0; i < n; i++) {
+                x[i] *= -0x1p-20f;
+            }
+            struct sparse after = select_once(rules[r], params, n, x, NULL);
+            assert_int_equal(before.count, after.count);
+            assert_memory_equal(
+                before.position, after.position, before.count * sizeof *before.position);
+            sparse_drop(&before);
+            sparse_drop(&after);
+            free(x);
+        }
+    }
+}
+
+/* Too much is cut to the largest, wherever they are, not to the first. */
+static void test_dgc_cuts_by_magnitude(void **state)
+{
+    const struct sparsifier_params params = {.density = 0.01, .sample = 0.001};
+    unsigned cut = 0;
+
+    (void)state;
+    for (uint64_t n = 201; n < 4000; n += 40) {
+        float *x = pattern_make(ASCENDING, n);
+        struct sparse out = select_once("dgc", params, n, x, NULL);
+        for (uint64_t i = 0; i < out.count; i++) {
+            assert_int_equal(out.position[i], n - out.count + i);
+        }
+        cut += out.count == n / 100;
+        sparse_drop(&out);
+        free(x);
+    }
+    assert_true(cut > 10);
+}
+
+/* A matrix of 1024 columns, one of them hot: an even stride would see all of it, or none. */
+static void test_dgc_does_not_run_along_columns(void **state)
+{
+    const uint64_t n = 1024 * 256;
+    const struct sparsifier_params params = {.density = 1.0 / 1024, .sample = 0.1};
+    float *x = allocate(n, sizeof *x);
+
+    (void)state;
+    for (uint64_t i = 0; i < n; i++) {
+        x[i] = random_value() * (i % 1024 == 500 ? 1.0f : 0.01f);
+    }
+    const uint64_t count = count_once("dgc", params, n, x);
+    assert_true(count >= 204 && count <= 332); /* 0.8 and 1.3 times 256 */
+    free(x);
+}
+
+/* Uniform magnitudes: halfway up, k/2 to k entries remain, and r has to fall. */
+static void test_redsync_moves_the_right_way(void **state)
+{
+    float *x = pattern_make(ASCENDING, 1000);
+    const struct sparsifier_params params = {.density = 0.3};
+
+    (void)state;
+    const uint64_t count = count_once("redsync", params, 1000, x);
+    assert_true(count > 300 && count < 600);
+    free(x);
+}
+
+/* All of 10,000 exponential magnitudes: every fit starts near k, and the stages bring it there. */
+static void test_sidco_finds_k(void **state)
+{
+    const uint64_t n = 10000;
+    float *x = allocate(n, sizeof *x);
+
+    (void)state;
+    for (uint64_t i = 0; i < n; i++) {
+        x[i] = (float)-log(((double)i + 0.5) / (double)n) * (i % 2 == 0 ? 1.0f : -1.0f);
+    }
+    for (int fit = 0; fit < SIDCO_FITS; fit++) {
+        const struct sparsifier_params params = {.density = 0.01, .fit = (enum sidco_fit)fit};
+        const uint64_t count = count_once("sidco", params, n, x);
+        assert_true(count >= 90 && count <= 110);
+    }
+    free(x);
+}
+
+/* ------------------------------------------------------------------ traps of the estimate */
+
+/* How many entries 60 traditional turns select of the magnitudes 1 to 1000, all negative, which are
+ * `factor` as large from turn number `from` on. */
+static void run_estimate(uint64_t period, int from, double factor, size_t count[60])
+{
+    const struct sparsifier_params params = {
+        .density = 0.01, .interleave = true, .estimate = true, .estimate_period = period};
+    struct sparsifier_state kept = {.threshold = 0};
+    float x[1000];
+    for (int turn = 0; turn < 60; turn++) {
+        for (int i = 0; i < 1000; i++) {
+            x[i] = (float)(-(i + 1) * (turn < from ? 1 : factor));
+        }
+        struct sparse out = select_once("adtopk", params, 1000, x, &kept);
+        count[turn] = out.count;
+        sparse_drop(&out);
+    }
+}
+
+/* 10 entries exactly, 9 that exceed the threshold between: with the sign, or counted by steps
+ * instead of traditional turns, it would not be so. */
+static void test_estimate_periods_grow(void **state)
+{
+    size_t count[60];
+
+    (void)state;
+    run_estimate(6, 0, 1, count);
+    for (int turn = 0; turn < 60; turn++) {
+        /* Exact in the first 15 turns, then 6, 8, 10, 12 turns later: two more each time. */
+        const bool exact = turn < 15 || turn == 20 || turn == 28 || turn == 38 || turn == 50;
+        assert_int_equal(count[turn], exact ? 10 : 9);
+    }
+}
+
+/* By how much the threshold moved decides when the next exact selection is, narrow bands first.
+ * Until it is noticed, at turn 34, far too much may exceed it: then the 15 largest travel. */
+static void test_estimate_bands(void **state)
+{
+    static const struct {
+        double factor;
+        int next;
+    } cases[] = {{1, 22}, {1.03, 22}, {0.97, 22}, {1.07, 21}, {0.93, 21}, {1.15, 19}, {0.85, 19},
+        {1.25, 18}, {0.7, 18}, {10, 18}};
+    size_t count[60];
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run_estimate(20, 20, cases[i].factor, count);
+        for (int turn = 0; turn < 60; turn++) {
+            if (turn < 15 || turn == 34 || turn == 34 + cases[i].next) {
+                assert_int_equal(count[turn], 10);
+            } else if (turn < 20 || (turn > 34 && turn < 34 + cases[i].next)) {
+                assert_int_equal(count[turn], 9);
+            } else if (turn < 34) {
+                assert_true(count[turn] <= 15);
+                assert_true(cases[i].factor < 1.05 || count[turn] == 15);
+            }
+        }
+    }
+}
+
+/* However the threshold leaps, exact selections are never nearer than five turns. */
+static void test_estimate_period_ends(void **state)
+{
+    const struct sparsifier_params params = {
+        .density = 0.01, .interleave = true, .estimate = true, .estimate_period = 5};
+    struct sparsifier_state kept = {.threshold = 0};
+    float x[1000];
+
+    (void)state;
+    for (int turn = 0; turn < 60; turn++) {
+        for (int i = 0; i < 1000; i++) {
+            x[i] = (float)((i + 1) * (turn / 5 % 2 == 0 ? 1 : 3));
+        }
+        struct sparse out = select_once("adtopk", params, 1000, x, &kept);
+        const bool exact = turn < 15 || turn % 5 == 4;
+        assert_true(exact == (out.count == 10));
+        sparse_drop(&out);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +526,16 @@ int main(void)
         cmocka_unit_test(test_threshold),
         cmocka_unit_test(test_sidco),
         cmocka_unit_test(test_estimate),
+        cmocka_unit_test(test_any_bits),
+        cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_sign_and_scale),
+        cmocka_unit_test(test_dgc_cuts_by_magnitude),
+        cmocka_unit_test(test_dgc_does_not_run_along_columns),
+        cmocka_unit_test(test_redsync_moves_the_right_way),
+        cmocka_unit_test(test_sidco_finds_k),
+        cmocka_unit_test(test_estimate_periods_grow),
+        cmocka_unit_test(test_estimate_bands),
+        cmocka_unit_test(test_estimate_period_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

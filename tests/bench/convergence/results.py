@@ -76,7 +76,9 @@ def selection(run):
 
 
 def reached(run, goal, more_is_better):
-    """Returns the first step tested at which the goal was reached, or None."""
+    """Returns the first step tested at which the goal, if there is one, was reached, or None."""
+    if goal is None:
+        return None
     return next((step for step, value in run.curve
                  if (value >= goal if more_is_better else value <= goal)), None)
 
@@ -160,7 +162,7 @@ def learning_row(row, dense, measure):
     cells.append("-" if dense is None or not row["bytes"] else
                  f"{dense['bytes'] / row['bytes']:.3g}")
     if row["steps_to_goal"] is None:
-        return cells + ["not", "reached"]
+        return cells + ["-", "-"] if dense is None else cells + ["not", "reached"]
     return cells + [f"{row['steps_to_goal']:.0f}", plot.format_bytes(row["bytes_to_goal"])]
 
 
@@ -213,6 +215,6 @@ def claim(task, rows, name="adtopk-alldim", other="topk"):
             f"{task.name} {100 * density:g}%: topk misses {format_share(theirs['missed'])}% of the "
             f"dimensions a step ({format_share(theirs['missed_norm'])}% of the squared norm), "
             f"all-dimension\n  top-k {format_share(ours['missed'])}%, with "
-            f"{ours['bytes'] / theirs['bytes']:.2f} times the bytes; its {words}: "
+            f"{ratio(ours['bytes'], theirs['bytes']):.2f} times the bytes; its {words}: "
             f"{abs(better):.{digits}f}{spread} {'better' if better >= 0 else 'worse'},\n  {verdict}")
     return "\n".join(lines)

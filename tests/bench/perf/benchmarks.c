@@ -59,8 +59,9 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .values = EVERY,
             .fibre = 1024}},
     {.name = {"sum", "several contributions into one"},
-        .about = "# algbw: bytes of the dense tensor; busbw: bytes of the lists read\n"
-                 "# floor: reading the lists (dense-add: the r += g loops)\n",
+        .about =
+            "# algbw: bytes of the dense tensor; busbw: bytes of the lists read (dense: written)\n"
+            "# floor: reading the lists; clearing the dense form; the r += g loops\n",
         .run = sum_run,
         .defaults = {.min = MB,
             .max = 100 * MB,

@@ -282,16 +282,32 @@ static void learn(struct tensor *tensor)
     }
 }
 
+/* The ledger, then the elements: what was sent as f32 leaves nothing behind. */
+static void settle_list(struct tensor *tensor)
+{
+    const struct view *view = &tensor->choice.view;
+    const struct sparse *out = &tensor->out;
+
+    for (size_t i = 0; i < out->count; i++) {
+        tensor->applied[0] += (double)out->value[i];
+        tensor->applied[1] +=
+            (double)out->value[i] * ledger_sign(view_element(view, out->position[i]));
+    }
+    for (size_t i = 0; i < out->count; i++) {
+        tensor->residual[view_element(view, out->position[i])] = 0;
+    }
+}
+
 double tensor_settle(struct tensor *tensor)
 {
-    double applied[2] = {0};
     const uint64_t begin = clock_ns();
     double time;
 
     if (tensor->dense) {
+        ledger_sums(tensor->residual, tensor->n, tensor->applied);
         memset(tensor->residual, 0, residual_size(tensor));
     } else {
-        sparsifier_settle(tensor->residual, &tensor->choice.view, &tensor->out, NULL, applied);
+        settle_list(tensor);
     }
     time = clock_us_between(begin, clock_ns());
     memcpy(tensor->start, tensor->residual, residual_size(tensor));

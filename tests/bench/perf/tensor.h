@@ -43,7 +43,7 @@ struct tensor {
     float *hints;
     struct fused pass;
     struct sparse out;
-    double sums[2];
+    double sums[2], applied[2]; /* the ledger's: what came in, what left */
 };
 
 /** Prepares for passes that a team of `threads` shares; a small tensor is no work for many. False
