@@ -8,9 +8,9 @@
  * Happy path: set the fields, fused_start(), fused_range() once for every range on any threads,
  * then fused_finish(); or fused_run() for all of that. A large tensor has its k-th magnitude
  * bracketed from a sample; the pass collects what reaches the bracket, fused_finish() selects among
- * that. Contiguous fibres (rows) are selected while they are in the cache. Where the guess was
- * wrong, or none is worth it (small tensors, strided fibres, more than one element in eight), the
- * plain selection reads the residual again.
+ * that. Fibres, contiguous (rows) or strided, are selected from while they go by. Where the guess
+ * was wrong, or none is worth it (tiny fibres, more than one element in eight), the plain selection
+ * reads the residual again.
  *
  * Retry: a pass whose stamp is in the progress already adds nothing, needs no gradients (count may
  * be 0) and selects the same list again. Killed anywhere, by whatever signal: give every pending
@@ -37,6 +37,7 @@ enum fused_mode {
     FUSED_NOTHING, /* nothing is selected */
     FUSED_BRACKET, /* candidates of the whole tensor */
     FUSED_ROWS,    /* fibres that are contiguous, each while it is in the cache */
+    FUSED_SLABS,   /* strided fibres, where they lie */
     FUSED_RULE,    /* a survey for a rule that selects itself */
     FUSED_AFTER    /* plain selection after the pass */
 };
