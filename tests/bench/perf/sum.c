@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/merge.h"
+#include "kernels/cpu/scatter.h"
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
 #include "tests/bench/perf/floor.h"
@@ -41,11 +42,12 @@ static void run_merge(struct sum *sum)
     merge_run(&merge, &alone);
 }
 
+/* ... and the dense form of it. */
 static void run_scatter(struct sum *sum)
 {
-    for (unsigned i = 0; i < sum->count; i++) {
-        sparse_scatter(sum->dense, &sum->view, &sum->list[i]);
-    }
+    const struct parallel alone = {0};
+
+    scatter_dense(sum->dense, &sum->view, &sum->merged, &alone);
 }
 
 /* The floor of both: reading all lists once. */
