@@ -37,6 +37,20 @@ static inline uint64_t load_u64(const uint8_t *from)
     return le64toh(word);
 }
 
+/** The first `size` bytes, at most 8, as a number. */
+static inline uint64_t load_part_u64(const uint8_t *from, size_t size)
+{
+    uint64_t word = 0;
+
+    if (size >= 8) {
+        return load_u64(from);
+    }
+    for (size_t i = 0; i < size; i++) {
+        word |= (uint64_t)from[i] << 8 * i;
+    }
+    return word;
+}
+
 static inline void store_u16(uint8_t *to, uint16_t value)
 {
     value = htole16(value);
@@ -65,6 +79,16 @@ static inline unsigned bit_width(uint64_t value)
 static inline uint64_t bit_bytes(uint64_t count, unsigned width)
 {
     return (count * width + 7) / 8;
+}
+
+/** The `width` (0..32) bits from bit `at` on of a stream of `size` bytes; those behind its end are
+ * zero. */
+static inline uint32_t bit_field(const uint8_t *bytes, size_t size, uint64_t at, unsigned width)
+{
+    uint64_t byte = at / 8;
+    uint64_t word = byte < size ? load_part_u64(bytes + byte, size - (size_t)byte) : 0;
+
+    return (uint32_t)(word >> at % 8 & ((UINT64_C(1) << width) - 1));
 }
 
 struct bit_writer {

@@ -29,10 +29,19 @@ enum payload_index {
     PAYLOAD_INDEX_ROWS,     /* fixed count a fibre, ceil(log2 length) bits a position in it */
     PAYLOAD_INDEX_DELTA,    /* deltas, one bit width per block of 128 entries */
     PAYLOAD_INDEX_BITMAP,   /* one bit a position */
+    PAYLOAD_INDEX_RICE,     /* deltas in Rice codes, one parameter a list */
+    PAYLOAD_INDEX_HASHMAP,  /* one bit a position of the shape's partition */
     PAYLOAD_INDEX_COUNT
 };
 
-enum payload_value { PAYLOAD_VALUE_F32 = 0, PAYLOAD_VALUE_BF16 = 1, PAYLOAD_VALUE_COUNT };
+/* The numbers of both enums are on the wire: append only. */
+enum payload_value {
+    PAYLOAD_VALUE_F32 = 0,
+    PAYLOAD_VALUE_BF16 = 1,
+    PAYLOAD_VALUE_F16 = 2,  /* saturates at 65504 */
+    PAYLOAD_VALUE_INT8 = 3, /* levels of a step that each block of 128 values has */
+    PAYLOAD_VALUE_COUNT
+};
 
 /* What a frame is about; `kind` and `phase` belong to the core and its collectives. */
 struct payload_header {
@@ -54,6 +63,8 @@ struct payload_shape {
     struct view view;
     uint64_t per_fibre; /* entries in every fibre if fixed (allows ROWS), else 0 */
     uint64_t max_count; /* entries a list may hold at most; a decoder refuses more */
+    uint32_t part;  /* the list only has positions of this partition (kernels/cpu/partition.h) */
+    uint32_t parts; /* of so many, part < parts; 0 or 1: of the whole tensor */
 };
 
 /* Grows a frame in memory that it allocates itself. Zero-initialised it is empty. */
@@ -70,19 +81,21 @@ enum adtopk_status payload_begin(
     struct payload_writer *writer, const struct payload_header *header);
 
 /**
- * Appends a sparse list, whose positions must be ascending and inside the view. `index` AUTO takes
- * the smallest list encoding that the shape allows (ROWS needs per_fibre); so does ROWS for a list
- * that does not have per_fibre entries in every fibre. DENSE writes all elements, 0 where the list
- * has none, for payload_get_dense(); AUTO never takes it, because a dense section forgets which
- * elements were selected. With `value` BF16 the values in `list` are replaced by what the receiver
- * will decode, so that the caller can feed the rounding back.
+ * Appends a sparse list, whose positions must be ascending and inside the view (and its partition).
+ * `index` AUTO takes the smallest list encoding that the shape allows (ROWS needs per_fibre), but
+ * ROWS, which is decoded fastest, wherever its section is at most 2 % larger; so does ROWS for a
+ * list that does not have per_fibre entries in every fibre. DENSE writes all elements, 0 where the
+ * list has none, for payload_get_dense(); AUTO never takes it, because a dense section forgets
+ * which elements were selected. The values in `list` are replaced by what the receiver will decode
+ * (F32: by themselves; the others: the nearest that can be written), so that the caller can feed
+ * the rounding back; what quantise_values() made of a list travels unchanged.
  */
 enum adtopk_status payload_put_list(struct payload_writer *writer,
     const struct payload_shape *shape, struct sparse *list, enum payload_index index,
     enum payload_value value);
 
-/** Appends n dense elements; with BF16 `decoded` (which may be x itself, or NULL) receives what the
- * receiver will decode. */
+/** Appends n dense elements, rounded in the same way; `decoded` (which may be x itself, or NULL)
+ * receives what the receiver will decode. */
 enum adtopk_status payload_put_dense(struct payload_writer *writer, const float *x, uint64_t n,
     enum payload_value value, float *decoded);
 

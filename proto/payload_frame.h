@@ -38,12 +38,6 @@ struct section {
     uint64_t count;
 };
 
-/* Bytes of one value. */
-static inline size_t section_value_size(enum payload_value value)
-{
-    return value == PAYLOAD_VALUE_BF16 ? 2 : 4;
-}
-
 /* The CRC covers every byte of the frame but its own four. */
 static inline uint32_t frame_crc(const uint8_t *bytes, size_t size)
 {

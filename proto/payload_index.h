@@ -9,6 +9,7 @@
 #include "proto/payload.h"
 
 #define PAYLOAD_DELTA_BLOCK 128
+#define PAYLOAD_RICE_MAX 31 /* the parameter */
 
 /* Bytes to decode from, and the number of their section for messages. */
 struct payload_input {
@@ -17,20 +18,38 @@ struct payload_input {
     uint32_t section;
 };
 
+/** Hands out `bytes` of the input, or NULL with an error that names the field they were for. */
+const uint8_t *payload_input_take(
+    struct payload_input *input, uint64_t bytes, const char *field, struct error *err);
+
+/* What one pass over a list's deltas finds: what encodings need that depend on all of them. */
+struct payload_scan {
+    uint64_t delta_bytes;
+    unsigned rice_parameter; /* the best one, the least of equals */
+    uint64_t rice_bits;      /* of all codes, with that parameter */
+};
+
+/** Scans `count` ascending positions. */
+void payload_scan(const uint32_t *position, size_t count, struct payload_scan *scan);
+
 /** True for the encodings of a list: not AUTO, not DENSE, no unknown number. */
 bool payload_index_is_list(unsigned index);
+
+/** True for those whose size and bytes depend on a scan; others do not look at it. */
+bool payload_index_is_scanned(enum payload_index index);
 
 /** Most bytes that `count` positions can take; UINT64_MAX if no such list can be encoded so. */
 uint64_t payload_index_bound(
     enum payload_index index, const struct payload_shape *shape, uint64_t count);
 
-/** Bytes that this list's positions take; UINT64_MAX if it cannot be encoded so. */
-uint64_t payload_index_size(
-    enum payload_index index, const struct payload_shape *shape, const struct sparse *list);
+/** Bytes that this list's positions take, exactly; UINT64_MAX if it cannot be encoded so. `scan` is
+ * of this list. */
+uint64_t payload_index_size(enum payload_index index, const struct payload_shape *shape,
+    const struct sparse *list, const struct payload_scan *scan);
 
 /** Writes the positions to `out`, which has payload_index_size() bytes. */
 void payload_index_write(enum payload_index index, const struct payload_shape *shape,
-    const struct sparse *list, uint8_t *out);
+    const struct sparse *list, const struct payload_scan *scan, uint8_t *out);
 
 /**
  * Reads `count` positions and moves input->next behind them. Fails (ADTOPK_ERR_PROTOCOL, with the

@@ -1,10 +1,11 @@
 /* The decoder of payload.h: it trusts nothing. */
 #include <inttypes.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/partition.h"
 #include "proto/bits.h"
 #include "proto/payload_frame.h"
 #include "proto/payload_index.h"
+#include "proto/payload_values.h"
 
 static enum adtopk_status check_header(const uint8_t *bytes, size_t size, struct error *err)
 {
@@ -139,33 +140,26 @@ static enum adtopk_status refuse_count(const struct payload_reader *reader, uint
         relation, limit);
 }
 
-/* Fails unless `count` items of `each` bytes lie between `from` and the frame's end. */
-static enum adtopk_status check_left(const struct payload_reader *reader, const uint8_t *from,
-    uint64_t count, size_t each, struct error *err)
+/* The reader's place behind the next section's header. */
+static struct payload_input section_body(const struct payload_reader *reader)
 {
-    size_t left = (size_t)(reader->end - from);
-
-    if (count > left / each) {
-        return error_set(err, ADTOPK_ERR_PROTOCOL,
-            "payload section %" PRIu32 ": %" PRIu64 " values of %zu bytes, %zu bytes are left",
-            section_number(reader), count, each, left);
-    }
-    return ADTOPK_OK;
+    return (struct payload_input){
+        reader->next + PAYLOAD_SECTION_MAX, reader->end, section_number(reader)};
 }
 
-static void get_values(const uint8_t *from, float *x, uint64_t n, enum payload_value value)
+/* Fails unless all positions are of the shape's partition. */
+static enum adtopk_status check_partition(const struct payload_reader *reader,
+    const struct payload_shape *shape, const uint32_t *position, size_t count, struct error *err)
 {
-    if (value == PAYLOAD_VALUE_BF16) {
-        for (uint64_t i = 0; i < n; i++) {
-            x[i] = bf16_to_f32(load_u16(from + 2 * i));
+    for (size_t i = 0; shape->parts > 1 && i < count; i++) {
+        if (partition_of(position[i], shape->parts) != shape->part) {
+            return error_set(err, ADTOPK_ERR_PROTOCOL,
+                "payload section %" PRIu32 ": position %" PRIu32
+                " of entry %zu is not in partition %" PRIu32 " of %" PRIu32,
+                section_number(reader), position[i], i, shape->part, shape->parts);
         }
-        return;
     }
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t bits = load_u32(from + 4 * i);
-
-        memcpy(&x[i], &bits, sizeof(bits));
-    }
+    return ADTOPK_OK;
 }
 
 /* Moves the reader behind a section that ends at `end`. */
@@ -205,8 +199,8 @@ uint64_t payload_next_count(const struct payload_reader *reader, const struct pa
 enum adtopk_status payload_get_list(struct payload_reader *reader,
     const struct payload_shape *shape, struct sparse *list, struct error *err)
 {
-    struct payload_input input = {reader->next, reader->end, section_number(reader)};
     uint64_t limit = list_limit(shape);
+    struct payload_input input;
     struct section section = {0};
     enum adtopk_status status = next_section(reader, &section, err);
 
@@ -221,26 +215,26 @@ enum adtopk_status payload_get_list(struct payload_reader *reader,
     if (section.count > limit) {
         return refuse_count(reader, section.count, "is over", limit, err);
     }
-    input.next += PAYLOAD_SECTION_MAX;
+    input = section_body(reader);
     status = payload_index_read((enum payload_index)section.index, shape, &input, list->position,
         (size_t)section.count, err);
     if (status == ADTOPK_OK) {
-        status =
-            check_left(reader, input.next, section.count, section_value_size(section.value), err);
+        status = check_partition(reader, shape, list->position, (size_t)section.count, err);
     }
-    if (status != ADTOPK_OK) {
-        return status;
+    if (status == ADTOPK_OK) {
+        status = payload_values_read(&input, list->value, section.count, section.value, err);
     }
-    get_values(input.next, list->value, section.count, section.value);
-    list->count = (size_t)section.count;
-    finish_section(reader, input.next + section.count * section_value_size(section.value));
-    return ADTOPK_OK;
+    if (status == ADTOPK_OK) {
+        list->count = (size_t)section.count;
+        finish_section(reader, input.next);
+    }
+    return status;
 }
 
 enum adtopk_status payload_get_dense(
     struct payload_reader *reader, float *x, uint64_t n, struct error *err)
 {
-    const uint8_t *body;
+    struct payload_input input;
     struct section section = {0};
     enum adtopk_status status = next_section(reader, &section, err);
 
@@ -253,19 +247,18 @@ enum adtopk_status payload_get_dense(
     if (section.count != n) {
         return refuse_count(reader, section.count, "is not", n, err);
     }
-    body = reader->next + PAYLOAD_SECTION_MAX;
-    status = check_left(reader, body, n, section_value_size(section.value), err);
-    if (status != ADTOPK_OK) {
-        return status;
+    input = section_body(reader);
+    status = payload_values_read(&input, x, n, section.value, err);
+    if (status == ADTOPK_OK) {
+        finish_section(reader, input.next);
     }
-    get_values(body, x, n, section.value);
-    finish_section(reader, body + n * section_value_size(section.value));
-    return ADTOPK_OK;
+    return status;
 }
 
 enum adtopk_status payload_get_bytes(struct payload_reader *reader, size_t max,
     const uint8_t **bytes, size_t *size, struct error *err)
 {
+    struct payload_input input;
     const uint8_t *body;
     struct section section = {0};
     enum adtopk_status status = next_section(reader, &section, err);
@@ -279,14 +272,14 @@ enum adtopk_status payload_get_bytes(struct payload_reader *reader, size_t max,
     if (section.count > max) {
         return refuse_count(reader, section.count, "is over", max, err);
     }
-    body = reader->next + PAYLOAD_SECTION_MAX;
-    status = check_left(reader, body, section.count, 1, err);
-    if (status != ADTOPK_OK) {
-        return status;
+    input = section_body(reader);
+    body = payload_input_take(&input, section.count, "bytes", err);
+    if (body == NULL) {
+        return ADTOPK_ERR_PROTOCOL;
     }
     *bytes = body;
     *size = (size_t)section.count;
-    finish_section(reader, body + section.count);
+    finish_section(reader, input.next);
     return ADTOPK_OK;
 }
 

@@ -2,10 +2,10 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "kernels/cpu/kernels.h"
 #include "proto/bits.h"
 #include "proto/payload_frame.h"
 #include "proto/payload_index.h"
+#include "proto/payload_values.h"
 
 /* Makes room for `size` more bytes and returns where they begin, or NULL. */
 static uint8_t *writer_extend(struct payload_writer *writer, uint64_t size)
@@ -77,52 +77,66 @@ enum adtopk_status payload_begin(struct payload_writer *writer, const struct pay
     return ADTOPK_OK;
 }
 
-/* Writes values, and to `decoded` (unless NULL) what the receiver will read. */
-static void put_values(
-    uint8_t *to, const float *x, uint64_t n, enum payload_value value, float *decoded)
+/* Whether a section with rows is small enough to be taken for its speed. */
+static bool rows_will_do(uint64_t rows, uint64_t smallest, uint64_t values)
 {
-    if (value == PAYLOAD_VALUE_BF16) {
-        for (uint64_t i = 0; i < n; i++) {
-            uint16_t bits = bf16_from_f32(x[i]);
+    uint64_t rest = PAYLOAD_SECTION_MAX + values;
 
-            store_u16(to + 2 * i, bits);
-            if (decoded != NULL) {
-                decoded[i] = bf16_to_f32(bits);
-            }
-        }
-        return;
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t bits;
-
-        memcpy(&bits, &x[i], sizeof(bits));
-        store_u32(to + 4 * i, bits);
-        if (decoded != NULL) {
-            decoded[i] = x[i];
-        }
-    }
+    return rows != UINT64_MAX && (rows + rest) * 50 <= (smallest + rest) * 51;
 }
 
-/* The smallest encoding of a list; the first in the enum's order, the fastest, of equals. */
-static enum payload_index smallest_index(
-    const struct payload_shape *shape, const struct sparse *list, uint64_t *size)
+/* The encoding that AUTO takes if positions need `sizes` bytes, by encoding (UINT64_MAX: not
+ * possible); the first in the enum's order of equals. */
+static enum payload_index choose_index(
+    const uint64_t sizes[PAYLOAD_INDEX_COUNT], uint64_t count, enum payload_value value)
 {
     enum payload_index best = PAYLOAD_INDEX_RAW;
 
-    *size = payload_index_size(best, shape, list);
     for (unsigned index = 0; index < PAYLOAD_INDEX_COUNT; index++) {
-        uint64_t bytes;
-
-        if (!payload_index_is_list(index)) {
-            continue;
-        }
-        bytes = payload_index_size((enum payload_index)index, shape, list);
-        if (bytes < *size) {
+        if (payload_index_is_list(index) && sizes[index] < sizes[best]) {
             best = (enum payload_index)index;
-            *size = bytes;
         }
     }
+    return rows_will_do(sizes[PAYLOAD_INDEX_ROWS], sizes[best], payload_values_size(count, value))
+               ? PAYLOAD_INDEX_ROWS
+               : best;
+}
+
+static enum payload_index smallest_index(const struct payload_shape *shape,
+    const struct sparse *list, enum payload_value value, const struct payload_scan *scan,
+    uint64_t *size)
+{
+    uint64_t sizes[PAYLOAD_INDEX_COUNT];
+    enum payload_index best;
+
+    for (unsigned i = 0; i < PAYLOAD_INDEX_COUNT; i++) {
+        sizes[i] = payload_index_is_list(i)
+                       ? payload_index_size((enum payload_index)i, shape, list, scan)
+                       : UINT64_MAX;
+    }
+    best = choose_index(sizes, list->count, value);
+    *size = sizes[best];
     return best;
+}
+
+/* The encoding that was asked for, or the smallest where that cannot take the list; scans the list
+ * if that is of use. */
+static enum payload_index settle_index(enum payload_index wanted, const struct payload_shape *shape,
+    const struct sparse *list, enum payload_value value, struct payload_scan *scan, uint64_t *size)
+{
+    if (payload_index_is_list(wanted) && !payload_index_is_scanned(wanted)) {
+        *size = payload_index_size(wanted, shape, list, scan);
+        if (*size != UINT64_MAX) {
+            return wanted;
+        }
+        wanted = PAYLOAD_INDEX_AUTO;
+    }
+    payload_scan(list->position, list->count, scan);
+    if (!payload_index_is_list(wanted)) {
+        return smallest_index(shape, list, value, scan, size);
+    }
+    *size = payload_index_size(wanted, shape, list, scan);
+    return wanted;
 }
 
 /* A list as a DENSE section: zeros where it has no entry. */
@@ -130,20 +144,21 @@ static enum adtopk_status put_list_densely(struct payload_writer *writer, const 
     struct sparse *list, enum payload_value value)
 {
     uint64_t n = view_size(view);
-    size_t each = section_value_size(value);
-    struct section section = {PAYLOAD_INDEX_DENSE, value, n};
-    uint8_t *body = writer_add_section(writer, &section, n * each);
+    float *x = calloc(n > 0 ? n : 1, sizeof(*x));
+    enum adtopk_status status;
 
-    if (body == NULL) {
+    if (x == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
-    memset(body, 0, n * each);
     for (size_t i = 0; i < list->count; i++) {
-        uint8_t *to = body + view_element(view, list->position[i]) * each;
-
-        put_values(to, &list->value[i], 1, value, &list->value[i]);
+        x[view_element(view, list->position[i])] = list->value[i];
     }
-    return ADTOPK_OK;
+    status = payload_put_dense(writer, x, n, value, x);
+    for (size_t i = 0; i < list->count; i++) {
+        list->value[i] = x[view_element(view, list->position[i])];
+    }
+    free(x);
+    return status;
 }
 
 enum adtopk_status payload_put_list(struct payload_writer *writer,
@@ -151,7 +166,8 @@ enum adtopk_status payload_put_list(struct payload_writer *writer,
     enum payload_value value)
 {
     struct section section = {.value = value, .count = list->count};
-    uint64_t size = UINT64_MAX;
+    struct payload_scan scan = {0};
+    uint64_t size;
     uint8_t *body;
 
     assert(view_size(&shape->view) <= VIEW_MAX_ELEMENTS);
@@ -159,19 +175,14 @@ enum adtopk_status payload_put_list(struct payload_writer *writer,
     if (index == PAYLOAD_INDEX_DENSE) {
         return put_list_densely(writer, &shape->view, list, value);
     }
-    if (payload_index_is_list(index)) {
-        size = payload_index_size(index, shape, list);
-    }
-    if (size == UINT64_MAX) {
-        index = smallest_index(shape, list, &size);
-    }
+    index = settle_index(index, shape, list, value, &scan, &size);
     section.index = index;
-    body = writer_add_section(writer, &section, size + list->count * section_value_size(value));
+    body = writer_add_section(writer, &section, size + payload_values_size(list->count, value));
     if (body == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
-    payload_index_write(index, shape, list, body);
-    put_values(body + size, list->value, list->count, value, list->value);
+    payload_index_write(index, shape, list, &scan, body);
+    payload_values_write(body + size, list->value, list->count, value, list->value);
     return ADTOPK_OK;
 }
 
@@ -184,11 +195,11 @@ enum adtopk_status payload_put_dense(struct payload_writer *writer, const float 
     if (n > SECTION_COUNT_MAX) {
         return ADTOPK_ERR_MEMORY;
     }
-    body = writer_add_section(writer, &section, n * section_value_size(value));
+    body = writer_add_section(writer, &section, payload_values_size(n, value));
     if (body == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
-    put_values(body, x, n, value, decoded);
+    payload_values_write(body, x, n, value, decoded);
     return ADTOPK_OK;
 }
 
@@ -224,8 +235,8 @@ static size_t section_size(uint64_t index_size, uint64_t count, enum payload_val
 {
     uint64_t size;
 
-    if (__builtin_mul_overflow(count, section_value_size(value), &size) ||
-        __builtin_add_overflow(size, index_size, &size) ||
+    if (count > SECTION_COUNT_MAX ||
+        __builtin_add_overflow(index_size, payload_values_size(count, value), &size) ||
         __builtin_add_overflow(size, PAYLOAD_SECTION_MAX, &size) || size > SIZE_MAX) {
         return SIZE_MAX;
     }
@@ -236,17 +247,15 @@ size_t payload_list_bound(
     const struct payload_shape *shape, uint64_t count, enum payload_value value)
 {
     uint64_t n = view_size(&shape->view);
-    uint64_t smallest = UINT64_MAX;
+    uint64_t sizes[PAYLOAD_INDEX_COUNT];
 
     count = count < n ? count : n;
-    for (unsigned index = 0; index < PAYLOAD_INDEX_COUNT; index++) {
-        if (payload_index_is_list(index)) {
-            uint64_t bytes = payload_index_bound((enum payload_index)index, shape, count);
-
-            smallest = bytes < smallest ? bytes : smallest;
-        }
+    for (unsigned i = 0; i < PAYLOAD_INDEX_COUNT; i++) {
+        sizes[i] = payload_index_is_list(i)
+                       ? payload_index_bound((enum payload_index)i, shape, count)
+                       : UINT64_MAX;
     }
-    return section_size(smallest, count, value);
+    return section_size(sizes[choose_index(sizes, count, value)], count, value);
 }
 
 size_t payload_dense_size(uint64_t n, enum payload_value value)

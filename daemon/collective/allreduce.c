@@ -8,13 +8,14 @@
  * of every sum is fixed. (Thakur, Rabenseifner, Gropp, "Optimization of collective communication
  * operations in MPICH", 2005, section 4.5.) The segments bound the memory for frames under way.
  *
- * With bf16 values only the first phase is rounded, and each sender's residual keeps what that cut
- * off; sums travel as f32.
+ * With bf16 or f16 values only the first phase is rounded, and each sender's residual keeps what
+ * that cut off; sums travel as f32.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/collective.h"
+#include "kernels/cpu/quantise.h"
 
 #define SEGMENTS_MAX 120u /* a frame's header counts phases in 8 bits */
 
@@ -126,13 +127,8 @@ static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, s
 /* out = this node's own contribution, rounded as the others' are. */
 static void round_own(const struct exchange *exchange, const float *acc, uint64_t n, float *out)
 {
-    if (exchange->value == PAYLOAD_VALUE_F32) {
-        (void)memcpy(out, acc, n * sizeof(*out));
-        return;
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        out[i] = bf16_to_f32(bf16_from_f32(acc[i]));
-    }
+    (void)memcpy(out, acc, n * sizeof(*out));
+    quantise_values(out, n, (enum quantisation)exchange->value, 0);
 }
 
 /* Adds member m's slice to the sum; the first member's is copied. */

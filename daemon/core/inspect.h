@@ -67,7 +67,7 @@ struct tensor_info {
     const char *collective;
     double density;
     const char *scope;   /* "node" or "rank" */
-    const char *values;  /* as they travel: "f32" or "bf16" */
+    const char *values;  /* as they travel, by the name that a policy uses */
     const char *indices; /* as the policy says: "auto", ...; "none" where it travels dense */
     uint32_t bucket;
     uint64_t turn;

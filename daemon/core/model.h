@@ -160,6 +160,7 @@ struct planned {
     struct tensor_policy policy;
     bool dense;      /* travels dense */
     bool by_rank;    /* every local rank has a residual of its own */
+    bool known;      /* all nodes know the positions: the values travel as a dense vector */
     uint32_t bucket; /* the round it belongs to while that is not split */
     uint64_t count;  /* sparse: most entries of one turn of one residual */
     /* What each residual selected in this step, in the store, and what this node sends of it: the
@@ -169,6 +170,7 @@ struct planned {
     struct sparse sent;
     uint32_t *positions; /* sent.position, where it is not that of kept[0] */
     float *values;       /* sent.value, where it is not that of kept[0] */
+    float *known_sum;    /* known: the sum of all nodes' values */
     uint64_t fibres;     /* ... of the turns that select from each */
     float *hints;        /* where the selection looks first: one a fibre and residual; NULL: none */
 };
@@ -419,6 +421,9 @@ void layout_drop_more(
  * made when the plan is in force. */
 enum adtopk_status layout_kept(
     struct job *job, struct plan *plan, uint32_t switches, struct error *err);
+/* Puts back what computes were just changing when the daemon was killed, and ends the joining of
+ * residuals: they fit either plan then. */
+enum adtopk_status layout_recover(struct job *job, struct error *err);
 /* Gives back the part that the plan in force does not use. */
 void layout_drop_kept(struct job *job);
 /* Reserves what updates need of the results under this plan. */
@@ -532,13 +537,28 @@ void work_reduce(struct compute *compute);
 void work_settle(struct compute *compute);
 void work_switch(struct compute *compute);
 void work_verify(struct compute *compute);
+/* For the loops of a compute. */
+struct parallel work_parallel(const struct work *work);
 /* What the settling of a tensor needs: what it sent, selected again or read from what is kept. */
 enum adtopk_status work_sent(struct work *work, uint32_t tensor);
 
 /* settle.c */
 enum adtopk_status settle_tensor(struct work *work, uint32_t tensor);
 /* The ranks' residuals of the tensor become the node's. */
-enum adtopk_status settle_join(struct job *job, uint32_t tensor, unsigned thread);
+enum adtopk_status settle_join(struct work *work, uint32_t tensor);
+
+/* pass.c: the passes over one residual, each at most once a step. kept: NULL for a tensor that
+ * travels dense. */
+/* Adds the gradients (`count`, NULL where there is none), and selects into kept->list. */
+enum adtopk_status pass_add(struct work *work, uint32_t tensor, unsigned rank,
+    const void *const *gradients, unsigned count, struct kept *kept);
+/* Takes them out again. */
+enum adtopk_status pass_withdraw(struct work *work, uint32_t tensor, unsigned rank,
+    const void *const *gradients, unsigned count, struct kept *kept);
+/* Takes out what travels of a dense tensor; taken: the ledger's sums of it. */
+enum adtopk_status pass_take(struct work *work, uint32_t tensor, double taken[2]);
+/* Adds the residuals of the other ranks. */
+enum adtopk_status pass_join(struct work *work, uint32_t tensor, const void *const *others);
 
 /* copy.c */
 struct buffer *copy_encode(const struct round *round, uint64_t number);

@@ -30,6 +30,7 @@ static void planned_free(struct planned *planned)
     free(planned->kept);
     free(planned->positions);
     free(planned->values);
+    free(planned->known_sum);
     free(planned->hints);
 }
 
@@ -55,7 +56,7 @@ static uint64_t contribution_count(
 {
     uint64_t count = planned->count;
 
-    if (planned->policy.scope == SCOPE_RANK) {
+    if (planned->policy.scope == SCOPE_RANK && !planned->known) {
         count *= job->world_size; /* other nodes may have more ranks than this one */
     }
     return count < numel ? count : numel;
@@ -65,7 +66,8 @@ uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint3
 {
     const struct planned *planned = &plan->tensor[t];
     uint64_t numel = job->tensor[t].numel;
-    uint64_t factor = planned->policy.scope == SCOPE_RANK ? 1 : job->view_nodes;
+    bool once = planned->policy.scope == SCOPE_RANK || planned->known;
+    uint64_t factor = once ? 1 : job->view_nodes;
     uint64_t count = contribution_count(job, planned, numel) * factor;
 
     return count < numel ? count : numel;
@@ -137,11 +139,15 @@ static void choose(const struct tensor *tensor, struct planned *planned)
         struct sparsifier_choice choice = choice_of(tensor, policy, &agreed, turn);
         struct payload_shape payload = {
             .view = choice.view, .per_fibre = choice.per_fibre, .max_count = choice.count};
-        size_t size = payload_list_bound(&payload, choice.count, policy->values);
+        size_t size = choice.mode == SPARSIFIER_KNOWN
+                          ? payload_dense_size(choice.count, policy->values)
+                          : payload_list_bound(&payload, choice.count, policy->values);
         sparse = size > sparse ? size : sparse;
         planned->count = choice.count > planned->count ? choice.count : planned->count;
+        planned->known = choice.mode == SPARSIFIER_KNOWN;
     }
     planned->dense = planned->count == 0 || sparse >= dense;
+    planned->known = planned->known && !planned->dense;
     planned->by_rank = !planned->dense && policy->scope == SCOPE_RANK;
 }
 
@@ -167,34 +173,41 @@ static enum adtopk_status hints_alloc(
     return planned->hints != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
+static bool allocated(size_t count, size_t size, bool needed, void **memory)
+{
+    *memory = needed ? calloc(count, size) : NULL;
+    return *memory != NULL || !needed;
+}
+
 /* Room for what is sent, where it differs from what the residual's kept list says. */
 static enum adtopk_status sent_alloc(const struct job *job, uint64_t numel, struct planned *planned)
 {
     size_t capacity = (size_t)contribution_count(job, planned, numel);
+    bool decoded = planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32;
+    void *kept, *positions, *values, *sum;
+    bool all =
+        allocated(plan_residuals(job, planned), sizeof(*planned->kept), !planned->dense, &kept);
 
-    if (planned->dense) {
-        return ADTOPK_OK;
-    }
-    planned->sent.capacity = capacity;
-    planned->kept = calloc(plan_residuals(job, planned), sizeof(*planned->kept));
-    if (planned->by_rank) {
-        planned->positions = malloc(capacity * sizeof(*planned->positions));
-    }
-    if (planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32) {
-        planned->values = malloc(capacity * sizeof(*planned->values));
-    }
-    return planned->kept != NULL && (planned->positions != NULL || !planned->by_rank) &&
-                   (planned->values != NULL ||
-                       (!planned->by_rank && planned->policy.values == PAYLOAD_VALUE_F32))
-               ? ADTOPK_OK
-               : ADTOPK_ERR_MEMORY;
+    planned->kept = kept;
+    all = allocated(capacity, sizeof(uint32_t), planned->by_rank, &positions) && all;
+    planned->positions = positions;
+    all = allocated(capacity, sizeof(float), !planned->dense && decoded, &values) && all;
+    planned->values = values;
+    all = allocated(capacity, sizeof(float), planned->known, &sum) && all;
+    planned->known_sum = sum;
+    planned->sent.capacity = planned->dense ? 0 : capacity;
+    return all ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
 /* Whether two tensors can travel in one bucket. */
 static bool alike(const struct planned *a, const struct planned *b)
 {
-    if (a->dense != b->dense) {
+    if (a->dense != b->dense || a->known != b->known) {
         return false;
+    }
+    if (a->known) {
+        return a->policy.values == b->policy.values &&
+               a->policy.dense_collective == b->policy.dense_collective;
     }
     if (a->dense) {
         return a->policy.dense_values == b->policy.dense_values &&
@@ -369,6 +382,9 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
     }
     if (status == ADTOPK_OK && plan_by_rank(job->plan)) {
         status = layout_more(job, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = layout_recover(job, err);
     }
     if (status == ADTOPK_OK) {
         /* What a change left that an earlier daemon did not live to see, or to end. */

@@ -297,28 +297,41 @@ static enum adtopk_status begin_op(struct round *round)
     return ADTOPK_OK;
 }
 
+/* What travels as a dense vector: the whole tensor, or the values at known positions. */
+static void begin_dense(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (planned->known) {
+        entry->numel = plan_choice(job, t).count;
+        entry->shape = plan_shape(job, t);
+        entry->dense = planned->known_sum;
+    } else {
+        entry->dense = (float *)(void *)(job->results + layout_update(job, t)->dense_offset);
+    }
+}
+
 static void begin_tensors(struct round *round)
 {
     const struct job *job = round->job;
-    const struct tensor_policy *policy = &job->plan->tensor[round->tensor[0]].policy;
+    const struct planned *first = &job->plan->tensor[round->tensor[0]];
     struct exchange *exchange = &round->exchange;
-    bool dense = job->plan->tensor[round->tensor[0]].dense;
+    bool dense = first->dense || first->known;
 
-    exchange->ops = dense ? policy->dense_collective : policy->sparse_collective;
-    exchange->value = dense ? policy->dense_values : policy->values;
-    exchange->index = policy->indices;
+    exchange->ops = dense ? first->policy.dense_collective : first->policy.sparse_collective;
+    exchange->value = first->dense ? first->policy.dense_values : first->policy.values;
+    exchange->index = first->policy.indices;
     exchange->segment = job->core->config.segment > 0 ? job->core->config.segment : CORE_SEGMENT;
     exchange->scale =
         job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
     exchange->tensors = round->tensors;
     for (unsigned i = 0; i < round->tensors; i++) {
-        const struct tensor *tensor = &job->tensor[round->tensor[i]];
-        exchange->tensor[i] = (struct exchange_tensor){.numel = tensor->numel};
-        if (!dense) {
-            exchange->tensor[i].shape = plan_shape(job, round->tensor[i]);
+        uint32_t t = round->tensor[i];
+        exchange->tensor[i] = (struct exchange_tensor){.numel = job->tensor[t].numel};
+        if (dense) {
+            begin_dense(job, t, &exchange->tensor[i]);
         } else {
-            const struct local_update *update = layout_update(job, round->tensor[i]);
-            exchange->tensor[i].dense = (float *)(void *)(job->results + update->dense_offset);
+            exchange->tensor[i].shape = plan_shape(job, t);
         }
     }
 }
@@ -378,6 +391,11 @@ static void fail_memory(struct round *round)
     job_fail(round->job, &error, true);
 }
 
+static bool is_sparse(const struct round *round)
+{
+    return !round->op && !round->job->plan->tensor[round->tensor[0]].dense;
+}
+
 /* Frames that left a compute: one buffer each, shared by all who get it. */
 static enum adtopk_status send_frames(struct round *round)
 {
@@ -400,7 +418,7 @@ static enum adtopk_status send_frames(struct round *round)
                 core_send_frame(round, exchange->node[m], frame);
             }
         }
-        if (!round->op && !exchange->ops->dense) {
+        if (is_sparse(round)) {
             job->counters.sparse_payload_bytes += size;
         }
         buffer_unref(frame);
@@ -481,7 +499,7 @@ static bool outdated(struct round *round)
 
 static void count_entries(struct round *round)
 {
-    for (unsigned i = 0; !round->op && !round->exchange.ops->dense && i < round->tensors; i++) {
+    for (unsigned i = 0; is_sparse(round) && i < round->tensors; i++) {
         round->job->counters.sparse_nonzeros += round->exchange.tensor[i].sent.count;
     }
 }

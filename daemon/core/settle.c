@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
-#include "kernels/cpu/fused.h"
 
 /* What is settled. */
 struct settling {
@@ -159,54 +158,19 @@ static enum adtopk_status settle_lists(const struct settling *settling)
     return next != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-/* A journalled pass over one residual that selects nothing. */
-static enum adtopk_status run_pass(
-    const struct job *job, uint32_t t, struct fused *pass, unsigned thread, double sums[2])
+static enum adtopk_status settle_dense(struct work *work, const struct settling *settling)
 {
-    size_t size;
+    struct store_tensor *store = settling->store;
+    const double *before = store->applied[(store->settled - 1) % 2];
+    double *applied = store->applied[store->settled % 2];
+    double taken[2];
 
-    pass->residual = layout_residual(job, t, 0);
-    pass->view = (struct view){.fibres = 1, .length = job->tensor[t].numel, .stride = 1};
-    pass->id = layout_number(t, 0);
-    pass->progress = layout_progress(job, t, 0);
-    pass->ranges = 1;
-    size = fused_scratch(&pass->view, 0, false, 1);
-    pass->scratch = aligned_alloc(64, (size + 63) / 64 * 64);
-    if (pass->scratch == NULL) {
+    if (pass_take(work, settling->t, taken) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
-    (void)fused_run(pass, job->core->config.threads > 0 ? &job->journal[thread] : NULL, sums);
-    free(pass->scratch);
+    applied[0] = before[0] + taken[0];
+    applied[1] = before[1] + taken[1];
     return ADTOPK_OK;
-}
-
-static enum adtopk_status settle_dense(const struct settling *settling, unsigned thread)
-{
-    (void)thread;
-    struct tensor *tensor = &settling->job->tensor[settling->t];
-    double *applied = settling->store->applied[settling->store->settled % 2];
-    float *residual = tensor->residual;
-
-    if (settling->planned->policy.dense_values == PAYLOAD_VALUE_F32) {
-        ledger_sums(residual, tensor->numel, applied);
-        (void)memset(residual, 0, tensor->numel * sizeof(*residual));
-        return ADTOPK_OK;
-    }
-    for (uint64_t i = 0; i < tensor->numel; i++) {
-        float sent = bf16_to_f32(bf16_from_f32(residual[i]));
-        applied[0] += (double)sent;
-        applied[1] += (double)sent * ledger_sign(i);
-        residual[i] -= sent;
-    }
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status settle_elements(const struct settling *settling, unsigned thread)
-{
-    if (!settling->planned->dense) {
-        return settle_lists(settling);
-    }
-    return settle_dense(settling, thread);
 }
 
 enum adtopk_status settle_tensor(struct work *work, uint32_t t)
@@ -231,7 +195,7 @@ enum adtopk_status settle_tensor(struct work *work, uint32_t t)
         prepare(&settling);
     }
     if (status == ADTOPK_OK) {
-        status = settle_elements(&settling, work->compute.thread);
+        status = settling.planned->dense ? settle_dense(work, &settling) : settle_lists(&settling);
     }
     free(settling.accepted);
     if (status == ADTOPK_OK) {
@@ -242,21 +206,17 @@ enum adtopk_status settle_tensor(struct work *work, uint32_t t)
 
 /* ------------------------------------------------------------------ another scope */
 
-enum adtopk_status settle_join(struct job *job, uint32_t t, unsigned thread)
+enum adtopk_status settle_join(struct work *work, uint32_t t)
 {
+    const struct job *job = work->job;
     const void **others = calloc(job->ranks, sizeof(*others));
-    struct fused pass = {.gradients = others,
-        .count = job->ranks - 1,
-        .dtype = DTYPE_F32,
-        .stamp = store_stamp(job->store, STAMP_JOIN)};
-    double sums[2] = {0, 0}; /* nothing comes in */
     enum adtopk_status status = ADTOPK_ERR_MEMORY;
 
     for (unsigned r = 1; others != NULL && r < job->ranks; r++) {
         others[r - 1] = layout_residual(job, t, r);
     }
     if (others != NULL) {
-        status = run_pass(job, t, &pass, thread, sums);
+        status = pass_join(work, t, others);
     }
     for (unsigned r = 1; status == ADTOPK_OK && r < job->ranks; r++) {
         (void)memset(layout_residual(job, t, r), 0, job->tensor[t].numel * sizeof(float));

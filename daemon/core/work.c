@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "daemon/core/model.h"
-#include "kernels/cpu/fused.h"
 #include "kernels/cpu/merge.h"
+#include "kernels/cpu/quantise.h"
 #include "kernels/cpu/scatter.h"
 
 static struct work *work_of(struct compute *compute)
@@ -21,8 +22,7 @@ static struct work *work_of(struct compute *compute)
     return (struct work *)compute;
 }
 
-/* For the loops of this compute. */
-static struct parallel parallel_of(const struct work *work)
+struct parallel work_parallel(const struct work *work)
 {
     struct parallel parallel = work->job->core->config.parallel;
 
@@ -50,73 +50,19 @@ static const void **gradients_of(const struct job *job, uint32_t t)
     return gradient;
 }
 
-/* What the pass selects this turn. */
-static void choose_selection(
-    const struct job *job, uint32_t t, unsigned rank, struct fused *fused, struct sparse *out)
+/* Rounds a list to what the others will decode. A retry rounds as before, each node for itself. */
+static void quantise(const struct job *job, uint32_t t, struct sparse *list)
 {
-    const struct planned *planned = &job->plan->tensor[t];
-    struct sparsifier_choice choice = plan_choice(job, t);
+    uint64_t seed = hash_mix(plan_turn(job, t).seed + job->core->config.node);
 
-    fused->out = out;
-    fused->view = choice.view;
-    fused->per_fibre = choice.mode == SPARSIFIER_FIBRES;
-    fused->k = fused->per_fibre ? choice.per_fibre : choice.count;
-    if (planned->hints != NULL && fused->per_fibre && fused->view.fibres <= planned->fibres) {
-        fused->hints = planned->hints + rank * planned->fibres;
-    }
-}
-
-/* One pass over one residual: the gradients are added (or withdrawn), and with `out` the largest
- * entries selected. A pass that was made before adds nothing again and selects the same. */
-static enum adtopk_status pass(struct work *work, uint32_t t, unsigned rank,
-    const void *const *gradients, unsigned count, bool withdraw, struct sparse *out)
-{
-    const struct job *job = work->job;
-    const struct tensor *tensor = &job->tensor[t];
-    struct journal *journal =
-        job->core->config.threads > 0 ? &job->journal[work->compute.thread] : NULL;
-    struct fused fused = {
-        .residual = layout_residual(job, t, rank),
-        .view = {.fibres = 1, .length = tensor->numel, .stride = 1},
-        .withdraw = withdraw,
-        .gradients = gradients,
-        .count = count,
-        .dtype = tensor->spec.dtype,
-        .id = layout_number(t, rank),
-        .stamp = store_stamp(job->store, withdraw ? STAMP_WITHDRAW : STAMP_ADD),
-        .progress = layout_progress(job, t, rank),
-        .ranges = 1,
-    };
-    size_t size;
-
-    if (out != NULL) {
-        choose_selection(job, t, rank, &fused, out);
-    }
-    size = fused_scratch(&fused.view, fused.k, fused.per_fibre, 1);
-    fused.scratch = aligned_alloc(64, (size + 63) / 64 * 64);
-    if (fused.scratch == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    fused_start(&fused, tensor->store->input);
-    fused_range(&fused, 0, journal);
-    if (fused_finish(&fused, tensor->store->input) > 0 && !withdraw) {
-        tensor->store->nonfinite = 1;
-    }
-    free(fused.scratch);
-    return ADTOPK_OK;
-}
-
-static void quantise(const struct tensor_policy *policy, struct sparse *list)
-{
-    for (size_t i = 0; policy->values == PAYLOAD_VALUE_BF16 && i < list->count; i++) {
-        list->value[i] = bf16_to_f32(bf16_from_f32(list->value[i]));
-    }
+    quantise_values(
+        list->value, list->count, (enum quantisation)job->plan->tensor[t].policy.values, seed);
 }
 
 /* Sums the local ranks' lists, in their order, into the node's. */
 static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
 {
-    const struct parallel parallel = parallel_of(work);
+    const struct parallel parallel = work_parallel(work);
     const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
     struct sparse *list = malloc(job->ranks * sizeof(*list));
@@ -160,7 +106,7 @@ static enum adtopk_status form_sent(const struct work *work, uint32_t t)
             (void)memcpy(sent->value, kept->value, kept->count * sizeof(*kept->value));
         }
     }
-    quantise(&planned->policy, sent);
+    quantise(job, t, sent);
     planned->sent_step = job->store->steps_done + 1;
     return ADTOPK_OK;
 }
@@ -183,11 +129,10 @@ static enum adtopk_status select_tensor(struct work *work, uint32_t t)
         store->round_nonfinite = 0;
     }
     for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
-        status = pass(work, t, r, &gradient[r], 1, false, &planned->kept[r].list);
+        status = pass_add(work, t, r, &gradient[r], 1, &planned->kept[r]);
     }
     if (!planned->by_rank) {
-        status = pass(work, t, 0, gradient, job->ranks, false,
-            planned->dense ? NULL : &planned->kept[0].list);
+        status = pass_add(work, t, 0, gradient, job->ranks, planned->kept);
     }
     free(gradient);
     return status == ADTOPK_OK && !planned->dense ? form_sent(work, t) : status;
@@ -227,7 +172,7 @@ void work_select(struct compute *compute)
     struct round *round = work->round;
     struct job *job = work->job;
 
-    round->exchange.parallel = parallel_of(work);
+    round->exchange.parallel = work_parallel(work);
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         struct exchange_tensor *entry = &round->exchange.tensor[i];
@@ -237,8 +182,8 @@ void work_select(struct compute *compute)
         }
         accumulated(job, t);
         round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
-        entry->acc = job->tensor[t].residual;
         entry->sent = job->plan->tensor[t].sent;
+        entry->acc = job->plan->tensor[t].known ? entry->sent.value : layout_residual(job, t, 0);
     }
     work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
 }
@@ -248,7 +193,7 @@ void work_combine(struct compute *compute)
     struct work *work = work_of(compute);
     struct round *round = work->round;
 
-    round->exchange.parallel = parallel_of(work);
+    round->exchange.parallel = work_parallel(work);
     work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
 }
 
@@ -272,7 +217,7 @@ static float *update_value(const struct job *job, uint32_t t)
 /* Whether the sum is written straight into the list that the ranks see. */
 static bool in_place(const struct job *job, uint32_t t)
 {
-    return wants(job, t, LOCAL_FORM_LIST) &&
+    return !job->plan->tensor[t].known && wants(job, t, LOCAL_FORM_LIST) &&
            plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
 }
 
@@ -281,11 +226,10 @@ static bool in_place(const struct job *job, uint32_t t)
 static enum adtopk_status place_result(
     const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    const struct local_update *update = layout_update(job, t);
+    const struct planned *planned = &job->plan->tensor[t];
     struct sparse *list = &entry->update;
 
-    entry->dense = (float *)(void *)(job->results + update->dense_offset);
-    if (job->plan->tensor[t].dense) {
+    if (planned->dense || planned->known) {
         return ADTOPK_OK;
     }
     list->capacity = plan_update_count(job, job->plan, t);
@@ -301,20 +245,34 @@ static enum adtopk_status place_result(
 
 static void drop_result(const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    if (!job->plan->tensor[t].dense && !in_place(job, t)) {
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (!planned->dense && !planned->known && !in_place(job, t)) {
         free(entry->update.position);
         free(entry->update.value);
     }
     entry->update = (struct sparse){0};
 }
 
+/* Sums at known positions are the update, whatever their value. */
+static void note_known(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (planned->known) {
+        entry->update = (struct sparse){
+            .position = planned->sent.position, .value = planned->known_sum, .count = entry->numel};
+    }
+}
+
 /* From positions of the turn's view to what ranks see: elements, and the dense form. */
 static void write_update(const struct work *work, uint32_t t, struct exchange_tensor *entry)
 {
-    const struct parallel parallel = parallel_of(work);
+    const struct parallel parallel = work_parallel(work);
     const struct job *job = work->job;
     const struct tensor *tensor = &job->tensor[t];
     struct local_update *update = layout_update(job, t);
+    float *dense = (float *)(void *)(job->results + update->dense_offset);
     const struct sparse *list = &entry->update;
     bool fits = list->count <= tensor->list_capacity;
 
@@ -327,7 +285,7 @@ static void write_update(const struct work *work, uint32_t t, struct exchange_te
         return;
     }
     if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
-        scatter_dense(entry->dense, &entry->shape.view, list, &parallel);
+        scatter_dense(dense, &entry->shape.view, list, &parallel);
         update->forms |= LOCAL_FORM_DENSE;
     }
     if (wants(job, t, LOCAL_FORM_LIST) && fits) {
@@ -346,7 +304,7 @@ void work_reduce(struct compute *compute)
     struct round *round = work->round;
     struct job *job = work->job;
 
-    round->exchange.parallel = parallel_of(work);
+    round->exchange.parallel = work_parallel(work);
     for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
         if (place_result(job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
             (void)no_memory(work, "sum");
@@ -358,6 +316,7 @@ void work_reduce(struct compute *compute)
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         if (work->status == ADTOPK_OK) {
+            note_known(job, t, &round->exchange.tensor[i]);
             write_update(work, t, &round->exchange.tensor[i]);
         }
         drop_result(job, t, &round->exchange.tensor[i]);
@@ -372,12 +331,15 @@ void work_reduce(struct compute *compute)
 static enum adtopk_status withdraw_tensor(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
-    bool by_rank = job->plan->tensor[t].by_rank;
+    struct planned *planned = &job->plan->tensor[t];
     const void **gradient = gradients_of(job, t);
     enum adtopk_status status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 
-    for (unsigned r = 0; status == ADTOPK_OK && r < (by_rank ? job->ranks : 1); r++) {
-        status = pass(work, t, r, &gradient[r], by_rank ? 1 : job->ranks, true, NULL);
+    for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
+        status = pass_withdraw(work, t, r, &gradient[r], 1, &planned->kept[r]);
+    }
+    if (status == ADTOPK_OK && !planned->by_rank) {
+        status = pass_withdraw(work, t, 0, gradient, job->ranks, planned->kept);
     }
     free(gradient);
     return status;
@@ -412,7 +374,7 @@ void work_switch(struct compute *compute)
     store_publish(&job->store->joining, 1);
     for (uint32_t t = 0; t < job->tensors; t++) {
         if (job->plan->tensor[t].by_rank && !job->next_plan->tensor[t].by_rank &&
-            settle_join(job, t, compute->thread) != ADTOPK_OK) {
+            settle_join(work, t) != ADTOPK_OK) {
             (void)no_memory(work, "join the residuals of its ranks");
             return;
         }

@@ -10,7 +10,7 @@ double ledger_sign(uint64_t element)
     const uint64_t word = ledger_word_signs(chunk) >> (element % CHUNK / CHUNK_WORD);
     const uint64_t lane = ledger_lane_signs(chunk) >> (element % LEDGER_LANES);
     /* Bit j: the parity of j's bits. */
-    const uint64_t vector = 0x96u >> (element % CHUNK_WORD / LEDGER_LANES);
+    const uint64_t vector = 0x6u >> (element % CHUNK_WORD / LEDGER_LANES);
     return ((word ^ lane ^ vector) & 1u) != 0 ? -1.0 : 1.0;
 }
 
@@ -24,7 +24,7 @@ static void ledger_chunk(const float *x, unsigned length, uint64_t chunk, double
         float word[CHUNK_WORD] = {0};
         const unsigned rest = length - first;
         memcpy(word, x + first, (rest < CHUNK_WORD ? rest : CHUNK_WORD) * sizeof *word);
-        ledger_add(word, (signs >> (first / CHUNK_WORD)) & 1u, &lanes);
+        ledger_add(word, first / CHUNK_WORD, signs, &lanes);
     }
     ledger_total(&lanes, chunk, part);
     sums[0] += part[0];

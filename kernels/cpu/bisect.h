@@ -21,15 +21,13 @@ static inline void select_extremes(const float *x, size_t n, uint32_t *most, uin
     *least = (uint32_t)low;
 }
 
-/* The cut for 0 < k <= n. count_from: the number of elements whose key is at least `least`. */
-static inline struct select_cut select_bisect(const float *x, size_t n, size_t k,
-    size_t (*count_from)(const float *x, size_t n, uint32_t least))
+typedef size_t select_counter(const float *x, size_t n, uint32_t least);
+
+/* The cut for 0 < k <= n, which lies in low..high: `count` entries, at least k, reach low, and
+ * `above`, fewer than k, reach high + 1. */
+static inline struct select_cut select_halve(const float *x, size_t n, size_t k, uint32_t low,
+    uint32_t high, size_t count, size_t above, select_counter *count_from)
 {
-    uint32_t high;
-    uint32_t low;     /* reached by at least k entries */
-    size_t above = 0; /* entries that reach high + 1, fewer than k */
-    size_t count = n;
-    select_extremes(x, n, &high, &low);
     while (count != k && low < high) {
         const uint32_t middle = low + (high - low + 1) / 2;
         count = count_from(x, n, middle);
@@ -40,6 +38,25 @@ static inline struct select_cut select_bisect(const float *x, size_t n, size_t k
         above = reached ? above : count;
     }
     return (struct select_cut){.key = low, .ties = count == k ? SELECT_ALL : k - above};
+}
+
+/* The cut for 0 < k <= n. count_from: the number of elements whose key is at least `least`. */
+static inline struct select_cut select_bisect(
+    const float *x, size_t n, size_t k, select_counter *count_from)
+{
+    uint32_t high;
+    uint32_t low;
+    select_extremes(x, n, &high, &low);
+    return select_halve(x, n, k, low, high, n, 0, count_from);
+}
+
+/* The same where all keys are at least `least` and the cut is probably below `likely`. */
+static inline struct select_cut select_bisect_near(
+    const float *x, size_t n, size_t k, uint32_t least, uint32_t likely, select_counter *count_from)
+{
+    const size_t above = likely > least && n > k ? count_from(x, n, likely) : n;
+    return above < k ? select_halve(x, n, k, least, likely - 1, n, above, count_from)
+                     : select_bisect(x, n, k, count_from);
 }
 
 #endif

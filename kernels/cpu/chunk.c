@@ -25,7 +25,7 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     memcpy(sum, chunk->sum, rest * sizeof *sum);
     if (chunk->journal != NULL) {
         const unsigned first = chunk->word * CHUNK_WORD;
-        memcpy(chunk->journal->old + first, acc, rest * sizeof *acc);
+        memcpy(journal_word(chunk->journal, chunk->word), acc, rest * sizeof *acc);
         journal_save(chunk->journal, first + rest);
     }
     chunk->journal = NULL;
@@ -40,6 +40,19 @@ void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned lengt
     ops->add(chunk, length / CHUNK_WORD);
     if (length % CHUNK_WORD != 0) {
         chunk_tail(ops, chunk, length % CHUNK_WORD);
+    }
+}
+
+void chunk_skip(struct chunk *chunk, unsigned length)
+{
+    const uint64_t signs = ledger_word_signs(chunk->number);
+    for (unsigned i = 0; i < length; i += CHUNK_WORD) {
+        float sum[CHUNK_WORD];
+        chunk->nonfinite += chunk_filter(sum, chunk->sum);
+        ledger_add(sum, chunk->word, signs, &chunk->lanes);
+        chunk->acc += CHUNK_WORD;
+        chunk->sum += CHUNK_WORD;
+        chunk->word++;
     }
 }
 
@@ -95,12 +108,14 @@ uint32_t chunk_prune(
 extern const struct chunk_ops chunk_plain;
 #ifdef __x86_64__
 extern const struct chunk_ops chunk_avx2;
+extern const struct chunk_ops chunk_avx512;
 #endif
 
 const struct chunk_ops *const chunk_table[] = {
     &chunk_plain,
 #ifdef __x86_64__
     &chunk_avx2,
+    &chunk_avx512,
 #endif
     NULL,
 };

@@ -11,9 +11,11 @@
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ledger.h"
+#include "kernels/cpu/pick.h"
 #include "kernels/cpu/select.h"
 
-enum { CHUNK_WORD = LEDGER_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
+enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
+_Static_assert(CHUNK_WORD == (int)LEDGER_WORD, "one length of words");
 
 /* What a list of candidates needs behind its last entry beyond what is collected. */
 enum { CHUNK_SLACK = 3 };
@@ -55,6 +57,8 @@ struct chunk_ops {
 
     /* Appends the entries of a list whose key is at least `least`. */
     void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);
+
+    const struct pick_ops *pick; /* of fibres */
 };
 
 /** All implementations of this build, the best last, NULL-terminated. */
@@ -66,6 +70,10 @@ const struct chunk_ops *chunk_best(void);
 /** Adds the chunk's next `length` elements, a multiple of CHUNK_WORD but for the chunk's last step.
  */
 void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length);
+
+/** The same for elements, a multiple of CHUNK_WORD, that are complete already: takes them into the
+ * sums only. */
+void chunk_skip(struct chunk *chunk, unsigned length);
 
 /** The sums of all steps of the chunk. */
 void chunk_sums(struct chunk *chunk, double sums[2]);

@@ -51,41 +51,49 @@ AVX2 static inline bool avx2_all_finite(const float *sum)
 
 AVX2 static inline void avx2_save(struct journal *journal, unsigned word, const float *acc)
 {
-    float *const old = journal->old + word * CHUNK_WORD;
+    float *const old = journal_word(journal, word);
     for (unsigned j = 0; j < VECTORS; j++) {
         _mm256_storeu_ps(old + j * VECTOR, _mm256_loadu_ps(acc + j * VECTOR));
     }
     journal_save(journal, (word + 1) * CHUNK_WORD);
 }
 
-/* The ledger's lanes in registers: 0..3 and 4..7 of each sum. */
-struct avx2_lanes {
-    __m256d plain[2];
-    __m256d hashed[2];
+/* The sums of a run that are no doubles yet, in registers: lanes 0..7 and 8..15. */
+struct avx2_run {
+    __m256 positive[2];
+    __m256 negative[2];
 };
 
-/* Lanes 0..3 or, with half 1, 4..7 of vector j, in double. */
-AVX2 static inline __m256d avx2_wide(const float *x, unsigned j, unsigned half)
+/* swap: the word's sign bit. It exchanges vectors instead of signs. */
+AVX2 static inline void avx2_ledger(const float *x, uint64_t swap, struct avx2_run *run)
 {
-    return _mm256_cvtps_pd(_mm_loadu_ps(x + j * VECTOR + half * 4));
-}
-
-AVX2 static inline __m256d avx2_sum4(
-    const float *x, unsigned half, unsigned a, unsigned b, unsigned c, unsigned d)
-{
-    const __m256d ab = _mm256_add_pd(avx2_wide(x, a, half), avx2_wide(x, b, half));
-    return _mm256_add_pd(_mm256_add_pd(ab, avx2_wide(x, c, half)), avx2_wide(x, d, half));
-}
-
-AVX2 static inline void avx2_ledger(const float *x, uint64_t negative, struct avx2_lanes *lanes)
-{
-    const __m256d flip = _mm256_castsi256_pd(_mm256_set1_epi64x((long long)(negative << 63)));
+    const float *const up = x + 16 * (swap & 1);
+    const float *const down = x - 16 * (swap & 1);
     for (unsigned h = 0; h < 2; h++) {
-        const __m256d even = avx2_sum4(x, h, 0, 3, 5, 6);
-        const __m256d odd = avx2_sum4(x, h, 1, 2, 4, 7);
-        const __m256d difference = _mm256_xor_pd(_mm256_sub_pd(even, odd), flip);
-        lanes->plain[h] = _mm256_add_pd(lanes->plain[h], _mm256_add_pd(even, odd));
-        lanes->hashed[h] = _mm256_add_pd(lanes->hashed[h], difference);
+        const __m256 even =
+            _mm256_add_ps(_mm256_loadu_ps(up + 8 * h), _mm256_loadu_ps(down + 48 + 8 * h));
+        const __m256 odd =
+            _mm256_add_ps(_mm256_loadu_ps(down + 16 + 8 * h), _mm256_loadu_ps(up + 32 + 8 * h));
+        run->positive[h] = _mm256_add_ps(run->positive[h], even);
+        run->negative[h] = _mm256_add_ps(run->negative[h], odd);
+    }
+}
+
+AVX2 static inline void avx2_grow(double lane[4], __m128 by)
+{
+    _mm256_storeu_pd(lane, _mm256_add_pd(_mm256_loadu_pd(lane), _mm256_cvtps_pd(by)));
+}
+
+AVX2 static inline void avx2_flush(struct avx2_run *run, struct ledger_lanes *lanes)
+{
+    for (unsigned h = 0; h < 2; h++) {
+        const __m256 sum = _mm256_add_ps(run->positive[h], run->negative[h]);
+        const __m256 difference = _mm256_sub_ps(run->positive[h], run->negative[h]);
+        avx2_grow(lanes->plain + 8 * h, _mm256_castps256_ps128(sum));
+        avx2_grow(lanes->plain + 8 * h + 4, _mm256_extractf128_ps(sum, 1));
+        avx2_grow(lanes->hashed + 8 * h, _mm256_castps256_ps128(difference));
+        avx2_grow(lanes->hashed + 8 * h + 4, _mm256_extractf128_ps(difference, 1));
+        run->positive[h] = run->negative[h] = _mm256_setzero_ps();
     }
 }
 
@@ -138,19 +146,21 @@ AVX2 static inline size_t avx2_pack(
     return end;
 }
 
-AVX2 static inline void avx2_load_lanes(struct avx2_lanes *to, const struct ledger_lanes *from)
+AVX2 static inline struct avx2_run avx2_load_run(const struct ledger_lanes *from)
 {
+    struct avx2_run run;
     for (unsigned h = 0; h < 2; h++) {
-        to->plain[h] = _mm256_loadu_pd(from->plain + 4 * h);
-        to->hashed[h] = _mm256_loadu_pd(from->hashed + 4 * h);
+        run.positive[h] = _mm256_loadu_ps(from->positive + 8 * h);
+        run.negative[h] = _mm256_loadu_ps(from->negative + 8 * h);
     }
+    return run;
 }
 
-AVX2 static inline void avx2_store_lanes(struct ledger_lanes *to, const struct avx2_lanes *from)
+AVX2 static inline void avx2_store_run(struct ledger_lanes *to, const struct avx2_run *run)
 {
     for (unsigned h = 0; h < 2; h++) {
-        _mm256_storeu_pd(to->plain + 4 * h, from->plain[h]);
-        _mm256_storeu_pd(to->hashed + 4 * h, from->hashed[h]);
+        _mm256_storeu_ps(to->positive + 8 * h, run->positive[h]);
+        _mm256_storeu_ps(to->negative + 8 * h, run->negative[h]);
     }
 }
 
@@ -159,10 +169,9 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
     const __m256i below = _mm256_set1_epi32((int)chunk->least - 1);
-    const uint64_t signs = ledger_word_signs(chunk->number) >> chunk->word;
+    const uint64_t signs = ledger_word_signs(chunk->number);
     size_t count = list.count;
-    struct avx2_lanes lanes;
-    avx2_load_lanes(&lanes, &chunk->lanes);
+    struct avx2_run run = avx2_load_run(&chunk->lanes);
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
         const float *sum = chunk->sum + w * CHUNK_WORD;
@@ -175,13 +184,16 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         if (chunk->journal != NULL) {
             avx2_save(chunk->journal, chunk->word + w, acc);
         }
-        avx2_ledger(sum, signs >> w, &lanes);
+        avx2_ledger(sum, signs >> (chunk->word + w), &run);
+        if ((chunk->word + w) % LEDGER_RUN == LEDGER_RUN - 1) {
+            avx2_flush(&run, &chunk->lanes);
+        }
         const uint64_t mask = avx2_word(acc, sum, below);
         if (list.position != NULL) {
             count = avx2_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }
-    avx2_store_lanes(&chunk->lanes, &lanes);
+    avx2_store_run(&chunk->lanes, &run);
     if (chunk->candidate != NULL) {
         chunk->candidate->count = count;
     }
@@ -273,6 +285,7 @@ const struct chunk_ops chunk_avx2 = {
     .add = avx2_add,
     .collect = avx2_collect,
     .cut = avx2_cut,
+    .pick = &pick_avx2,
     .filter = avx2_filter,
 };
 #endif

@@ -33,11 +33,10 @@ static void plain_add(struct chunk *chunk, unsigned words)
     for (; words > 0; words--) {
         float sum[CHUNK_WORD];
         chunk->nonfinite += chunk_filter(sum, chunk->sum);
-        ledger_add(sum, (signs >> chunk->word) & 1u, &chunk->lanes);
+        ledger_add(sum, chunk->word, signs, &chunk->lanes);
         if (chunk->journal != NULL) {
-            const unsigned first = chunk->word * CHUNK_WORD;
-            memcpy(chunk->journal->old + first, chunk->acc, sizeof sum);
-            journal_save(chunk->journal, first + CHUNK_WORD);
+            memcpy(journal_word(chunk->journal, chunk->word), chunk->acc, sizeof sum);
+            journal_save(chunk->journal, (chunk->word + 1) * CHUNK_WORD);
         }
         for (unsigned i = 0; i < CHUNK_WORD; i++) {
             chunk->acc[i] += sum[i];
@@ -68,5 +67,6 @@ const struct chunk_ops chunk_plain = {
     .add = plain_add,
     .collect = plain_collect,
     .cut = select_cut_short,
+    .pick = &pick_plain,
     .filter = select_filter_from,
 };

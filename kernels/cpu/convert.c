@@ -13,13 +13,7 @@ size_t dtype_size(enum dtype dtype)
 
 uint16_t bf16_from_f32(float value)
 {
-    const uint32_t bits = convert_bits(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        /* Truncation could clear a NaN's whole fraction: set the quiet bit. */
-        return (uint16_t)((bits >> 16) | 0x40u);
-    }
-    /* Adding just under half, plus the last kept bit, rounds ties to even. */
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    return convert_to_bf16(value);
 }
 
 float bf16_to_f32(uint16_t bits)
@@ -30,4 +24,9 @@ float bf16_to_f32(uint16_t bits)
 float f16_to_f32(uint16_t bits)
 {
     return convert_f16(bits);
+}
+
+uint16_t f16_from_f32(float value)
+{
+    return convert_to_f16(value);
 }

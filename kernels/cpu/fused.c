@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/bracket.h"
 #include "kernels/cpu/chunk.h"
+#include "kernels/cpu/gradient.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/rule.h"
 #include "kernels/cpu/select.h"
@@ -118,21 +119,6 @@ bool fused_is_added(const struct fused *pass, uint64_t chunk)
     return atomic_load_explicit(&record->stamp, memory_order_acquire) == pass->stamp;
 }
 
-/* What is to be added to a chunk: the gradient itself if it is the only one, else in `buffer`. */
-static const float *fused_sum(
-    const struct fused *pass, uint64_t first, unsigned length, float buffer[CHUNK])
-{
-    if (pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32 &&
-        !pass->withdraw) {
-        return (const float *)pass->gradients[0] + first;
-    }
-    pass->ops->gather(buffer, pass->gradients, pass->count, pass->dtype, first, length);
-    for (unsigned i = 0; pass->withdraw && i < length; i++) {
-        buffer[i] = -buffer[i];
-    }
-    return buffer;
-}
-
 static unsigned fused_length(const struct fused *pass, uint64_t chunk)
 {
     const uint64_t rest = view_size(&pass->view) - chunk * CHUNK;
@@ -145,6 +131,7 @@ struct fused_stream {
     struct chunk chunk;
     bool added;     /* already, by an earlier attempt */
     bool look;      /* the elements are complete */
+    unsigned skip;  /* the next elements that are, from an attempt that was stopped in the chunk */
     uint32_t least; /* of candidates of a global selection in this range */
     float *buffer;  /* CHUNK elements, for gradients that have to be summed */
 };
@@ -152,29 +139,44 @@ struct fused_stream {
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
 {
     struct fused *pass = stream->pass;
-    const uint64_t first = number * CHUNK;
     stream->added = fused_is_added(pass, number);
     stream->look = stream->added;
-    stream->chunk = (struct chunk){.acc = pass->residual + first, .number = number};
+    stream->skip = 0;
+    stream->chunk = (struct chunk){.acc = pass->residual + number * CHUNK, .number = number};
     if (stream->added) {
         return;
     }
-    stream->chunk.sum = fused_sum(pass, first, fused_length(pass, number), stream->buffer);
+    stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
     stream->chunk.journal = journal;
     if (journal != NULL) {
         journal_open(journal, pass->id, pass->stamp, number);
     }
+    stream->chunk.sum =
+        gradient_sum(pass, &stream->chunk, fused_length(pass, number), stream->buffer);
 }
 
 static void fused_close(struct fused_stream *stream, struct journal *journal)
 {
-    struct chunk_record *record = &stream->pass->progress->chunk[stream->chunk.number];
+    const struct fused *pass = stream->pass;
+    const uint64_t number = stream->chunk.number;
+    struct chunk_record *record = &pass->progress->chunk[number];
     if (stream->added) {
         return;
     }
     chunk_sums(&stream->chunk, record->sums);
     record->nonfinite = stream->chunk.nonfinite;
-    journal_close(journal, record, stream->pass->stamp);
+    if (pass->take != FUSED_TAKE_NOTHING && record->nonfinite > 0) {
+        gradient_take_rest(pass, number, fused_length(pass, number), stream->buffer, record);
+    }
+    journal_close(journal, record, pass->stamp);
+}
+
+static void fused_look(struct fused_stream *stream, unsigned length, uint32_t least,
+    uint32_t position, struct sparse *list)
+{
+    if (list != NULL) {
+        chunk_collect(stream->pass->ops, stream->chunk.acc, length, least, position, list);
+    }
 }
 
 /* Takes the chunk's next elements; with a list, collects those whose key is at least `least`. */
@@ -182,17 +184,21 @@ static void fused_step(struct fused_stream *stream, unsigned length, uint32_t le
     uint32_t position, struct sparse *list)
 {
     struct chunk *chunk = &stream->chunk;
-    if (!stream->look) {
-        chunk->candidate = list;
-        chunk->least = least;
-        chunk->position = position;
-        chunk_step(stream->pass->ops, chunk, length);
+    const unsigned skip = stream->skip < length ? stream->skip : length;
+    if (stream->look) {
+        fused_look(stream, length, least, position, list);
+        chunk->acc += length;
         return;
     }
-    if (list != NULL) {
-        chunk_collect(stream->pass->ops, chunk->acc, length, least, position, list);
+    if (skip > 0) {
+        fused_look(stream, skip, least, position, list);
+        chunk_skip(chunk, skip);
+        stream->skip -= skip;
     }
-    chunk->acc += length;
+    chunk->candidate = list;
+    chunk->least = least;
+    chunk->position = position + skip;
+    chunk_step(stream->pass->ops, chunk, length - skip);
 }
 
 static bool fused_has_room(const struct sparse *list)
@@ -224,22 +230,12 @@ static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsig
     rule_look(pass, number, length);
 }
 
-/* A chunk of rows. Rows of whole words are collected while they are added, others after it. */
+/* A chunk of rows, which are looked at while it is in the cache. */
 static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
 {
-    const struct fused *pass = stream->pass;
-    const unsigned length = fused_length(pass, number);
-    if (!stream->look && pass->view.length % CHUNK_WORD != 0) {
-        fused_step(stream, length, 0, 0, NULL);
-        stream->chunk.acc = pass->residual + number * CHUNK;
-        stream->look = true;
-    }
-    for (unsigned done = 0; done < length;) {
-        const unsigned step = rows_open(rows, number * CHUNK + done, length - done);
-        fused_step(stream, step, rows->least, rows->position, rows->list);
-        rows_close(rows);
-        done += step;
-    }
+    const unsigned length = fused_length(stream->pass, number);
+    fused_step(stream, length, 0, 0, NULL);
+    rows_look(rows, stream->pass->residual + number * CHUNK, length);
 }
 
 uint64_t fused_first_chunk(const struct fused *pass, unsigned range)

@@ -16,7 +16,8 @@
  * be 0) and selects the same list again. Killed anywhere, by whatever signal: give every pending
  * journal back with journal_recover(), then repeat the pass with the same stamp, the same gradients
  * and any number of ranges; chunks that are done are only looked at. The sums may be those from
- * before the pass or whatever the killed fused_finish() left of them.
+ * before the pass or whatever the killed fused_finish() left of them. A pass with momentum moves
+ * it exactly as often as the residual.
  */
 #ifndef ADTOPK_KERNELS_FUSED_H
 #define ADTOPK_KERNELS_FUSED_H
@@ -40,6 +41,14 @@ enum fused_mode {
     FUSED_AFTER    /* plain selection after the pass */
 };
 
+/* What leaves the residual when all of a tensor travels. */
+enum fused_take {
+    FUSED_TAKE_NOTHING = 0,
+    FUSED_TAKE_F32,  /* every element itself; +0 remains */
+    FUSED_TAKE_BF16, /* its nearest bfloat16 */
+    FUSED_TAKE_F16   /* its nearest binary16 that is finite */
+};
+
 struct fused {
     /* What the caller sets; all pointers stay the caller's and valid until fused_finish(). */
     float *residual;  /* view_size(view) elements, tensor memory */
@@ -51,9 +60,17 @@ struct fused {
     float guess;    /* rule: magnitude that questions will be about, or a little less; 0 if unknown:
                      * taken from a sample */
     bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */
+    enum fused_take take; /* instead of adding gradients, subtract what travels; take k = 0, no
+                           * momentum. Values that are not finite leave nothing behind. */
     const void *const *gradients; /* as accumulate() takes them */
     unsigned count;
     enum dtype dtype;
+    float scale;     /* of the gradients' sum, before anything else; 0 or 1: none. Finite, not
+                      * negative; what is not finite unscaled is left out whatever the scale */
+    float *momentum; /* of every element of the residual, zeros at first; or NULL. The pass adds
+                      * what momentum.h says instead of the gradients, of which none count as 0 */
+    float mu;        /* in [0, 1) */
+    bool nesterov;
     uint64_t id;    /* the residual's number in journals */
     uint64_t stamp; /* never 0; each pass (step, and its withdrawal) has one of its own */
     struct progress *progress; /* progress_size() bytes, zeros before the first pass */
@@ -89,6 +106,11 @@ void fused_start(struct fused *pass, const double sums[2]);
 /** Works on range number `range` < pass->ranges. Different ranges may run at the same time;
  * journal: this thread's, or NULL where no restart will repeat the pass. */
 void fused_range(struct fused *pass, unsigned range, struct journal *journal);
+
+/** The Euclidean norm of the sum of the local gradients, unscaled, elements that are not finite
+ * left out: what clipping compares with its limit. One read of the gradients; needs the fields
+ * view, gradients, count and dtype. The same bits on every machine. */
+double fused_gradient_norm(const struct fused *pass);
 
 /** After all ranges: fills pass->out and sets sums to what they were when the pass with this stamp
  * first began, plus what it added (minus what it withdrew). Returns the number of non-finite

@@ -2,15 +2,19 @@
  * How far a pass over a residual has come, so that it can be repeated after a SIGKILL at any
  * instruction without adding a gradient twice.
  *
- * A pass works chunk by chunk. For every chunk the tensor keeps a *record*: what the chunk's
- * gradients added to the ledger, and the *stamp* of the pass that did so last. Every worker has one
- * *journal*: before elements of a chunk are modified their old bytes are saved there.
+ * A pass works chunk by chunk, and in a chunk word by word. For every chunk the tensor keeps a
+ * *record*: what the chunk's gradients added to the ledger, and the *stamp* of the pass that did so
+ * last. Every worker has one *journal*: before a word is modified its old bytes are saved there. It
+ * has room for two words, so that it stays in the first-level cache: while one may be modified the
+ * next one is saved.
  *
- * Happy path: journal_open, (journal_save, modify) for one group of elements after the other,
- * record written, stamp published, journal_close. Killed before the stamp: the saved bytes go back
- * (journal_recover) and the repeated pass does that chunk again. Killed after it: the repeated pass
- * skips the chunk. Both structures live in memory that outlives the process; all bytes zero is
- * their initial state.
+ * Happy path: journal_open, (journal_save, modify) for one word after the other, record written,
+ * stamp published, journal_close. Where what is added depends on the old bytes (momentum, and what
+ * travels of a whole tensor), a copy of all of the chunk's is made first (journal_copy). Killed
+ * before the stamp: such a copy goes back; otherwise the last word's bytes go back, and the record
+ * says how many words before it are complete (journal_recover); the repeated pass only looks at
+ * those and goes on behind them. Killed after the stamp: the repeated pass skips the chunk. Both
+ * structures live in memory that outlives the process; all bytes zero is their initial state.
  *
  * A killed thread stops between two instructions and what it stored before stays, so it is enough
  * to keep the compiler from reordering the stores.
@@ -23,14 +27,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Elements of a chunk: its old bytes and its gradient together fit in a first-level cache. */
-enum { CHUNK = 4096 };
+/* Elements of a chunk and of a word. */
+enum { CHUNK = 4096, JOURNAL_WORD = 64, JOURNAL_WORDS = 2 };
 
 /* What the chunk's gradients came to; valid for the pass whose stamp it carries. */
 struct chunk_record {
     double sums[2];     /* plain and sign-hashed */
     uint64_t nonfinite; /* elements left out */
     _Atomic uint64_t stamp;
+    _Atomic uint64_t resumed; /* CHUNK * the stamp of a pass that was stopped in the chunk
+                               * + elements that it had completed */
 };
 
 /* Of one residual. */
@@ -46,8 +52,12 @@ struct journal {
     uint64_t residual; /* the caller's number for it */
     uint64_t stamp;
     uint64_t chunk;
-    _Atomic uint64_t saved; /* that many first elements of the chunk are in `old`; 0: none */
-    _Alignas(64) float old[CHUNK];
+    _Atomic uint64_t saved; /* the chunk's elements up to here may be modified, the last word of
+                             * them is in `old`; 0: none */
+    _Alignas(64) float old[JOURNAL_WORDS][JOURNAL_WORD];
+    uint64_t of_momentum;    /* whose elements are in `copy`: the momentum's or the residual's */
+    _Atomic uint64_t copied; /* so many first elements of the chunk are there; 0: none */
+    _Alignas(64) float copy[CHUNK];
 };
 
 /** Chunks of a residual of n elements. */
@@ -56,7 +66,7 @@ static inline uint64_t chunk_count(uint64_t n)
     return n / CHUNK + (n % CHUNK != 0);
 }
 
-/** Bytes of the progress of a residual of n elements: 0.2% of the residual's. Aligned to 8. */
+/** Bytes of the progress of a residual of n elements: 0.25% of the residual's. Aligned to 8. */
 static inline size_t progress_size(uint64_t n)
 {
     return sizeof(struct progress) + chunk_count(n) * sizeof(struct chunk_record);
@@ -68,12 +78,31 @@ void progress_start(struct progress *progress, uint64_t stamp, const double sums
 /** Announces that a chunk is going to be modified. */
 void journal_open(struct journal *journal, uint64_t residual, uint64_t stamp, uint64_t chunk);
 
-/** The first `saved` elements of the chunk are in journal->old: they may be modified now. */
+/** Where the old bytes of a chunk's word number `word` go. */
+static inline float *journal_word(struct journal *journal, uint64_t word)
+{
+    return journal->old[word % JOURNAL_WORDS];
+}
+
+/** The word that ends with the chunk's element number `saved` - 1 is in its place: it may be
+ * modified now, and those before it are complete. */
 static inline void journal_save(struct journal *journal, uint64_t saved)
 {
     atomic_store_explicit(&journal->saved, saved, memory_order_release);
     atomic_signal_fence(memory_order_seq_cst);
 }
+
+/** The first `copied` elements of the chunk, all that will change, are in journal->copy. */
+static inline void journal_copied(struct journal *journal, uint64_t copied)
+{
+    atomic_store_explicit(&journal->copied, copied, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+/** Copies the chunk's `length` elements from number `first` on, of the momentum or else of the
+ * residual, before they change; those before them are copied. */
+void journal_copy(
+    struct journal *journal, bool of_momentum, const float *x, unsigned first, unsigned length);
 
 /** Publishes a finished chunk's record, then closes the journal (which may be NULL). */
 void journal_close(struct journal *journal, struct chunk_record *record, uint64_t stamp);
@@ -82,12 +111,21 @@ void journal_close(struct journal *journal, struct chunk_record *record, uint64_
  * that has to be given to journal_recover(). */
 bool journal_pending(const struct journal *journal, uint64_t *residual);
 
+/** How many first elements of the chunk the pass had completed when it was stopped in it: a
+ * multiple of JOURNAL_WORD. */
+static inline unsigned journal_resumed(const struct chunk_record *record, uint64_t stamp)
+{
+    const uint64_t resumed = atomic_load_explicit(&record->resumed, memory_order_relaxed);
+    return resumed / CHUNK == stamp ? (unsigned)(resumed % CHUNK) : 0;
+}
+
 /**
- * Puts the interrupted chunk's old bytes back, if it was not finished, and closes the journal. May
- * itself be interrupted and repeated. residual: n elements, with its progress.
+ * Puts back what an interrupted chunk was changed from, if it was not finished, notes in its record
+ * what is complete, and closes the journal. May itself be interrupted and repeated. residual: n
+ * elements, with its progress; momentum: as many, or NULL where no pass had any.
  * Returns false, and changes nothing, if the journal does not fit them: its bytes are damaged.
  */
-bool journal_recover(
-    struct journal *journal, float *residual, uint64_t n, const struct progress *progress);
+bool journal_recover(struct journal *journal, float *residual, float *momentum, uint64_t n,
+    struct progress *progress);
 
 #endif

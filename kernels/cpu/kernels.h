@@ -29,6 +29,10 @@ uint16_t bf16_from_f32(float value);
 float bf16_to_f32(uint16_t bits);
 float f16_to_f32(uint16_t bits);
 
+/** binary16 with round to nearest even; magnitudes above 65504, infinity included, become 65504;
+ * NaN stays NaN. */
+uint16_t f16_from_f32(float value);
+
 /**
  * acc[i] += gradients[0][i] + gradients[1][i] + ..., summed in f32 in the order of the array
  * first, then added once. The sum of none is -0.0, which changes nothing. Elements whose sum is

@@ -12,18 +12,27 @@ static uint64_t rows_limit(uint64_t length, uint64_t k)
 
 size_t rows_capacity(uint64_t length, uint64_t k)
 {
-    return rows_limit(length, k) + CHUNK + CHUNK_SLACK;
+    return rows_limit(length, k) + CHUNK + PICK_SLACK;
 }
 
-/* The margin at first, and within which bounds it adapts. */
-static const float margin_first = 0.01f;
-static const float margin_least = 0.002f;
+/* The margin at first, within which bounds it adapts, and how: about one row in a hundred is looked
+ * at twice. That costs ten times what a third more candidates do. */
+static const float margin_first = 0.03f;
+static const float margin_least = 0.001f;
 static const float margin_most = 0.5f;
+static const float margin_hit = 0.997f;
+static const float margin_miss = 1.25f;
 
 struct rows rows_begin(struct fused *pass, unsigned range)
 {
+    const uint64_t length = pass->view.length;
+    const uint64_t first = fused_first_chunk(pass, range) * CHUNK;
     return (struct rows){.pass = pass,
+        .pick = pass->ops->pick,
         .margin = margin_first,
+        .length = length,
+        .row = length > 0 ? first / length : 0,
+        .done = length > 0 ? first % length : 0,
         .candidate = &pass->candidate[range],
         .histogram = pass->histogram + (size_t)range * SELECT_BINS};
 }
@@ -35,110 +44,115 @@ static uint32_t rows_key(float guess)
     return guess > 0 && key > 0 ? key : 1;
 }
 
-static float rows_expected(const struct rows *rows, uint64_t row)
+static void rows_open(struct rows *rows)
 {
     const float *hints = rows->pass->hints;
-    return hints != NULL && hints[row] > 0 ? hints[row] : rows->last;
+    const float hint = hints != NULL ? hints[rows->row] : 0;
+    rows->expected = hint > 0 ? hint : rows->last;
+    rows->least = rows_key(rows->expected * (1.0f - rows->margin));
+    rows->candidate->count = 0;
 }
 
-/* Keeps the list short enough for the next piece. */
-static void rows_prune(struct rows *rows)
+/* Collects the next elements of the row at hand. */
+static void rows_collect(struct rows *rows, const float *x, uint64_t length)
 {
     const struct fused *pass = rows->pass;
-    if (rows->candidate->count > rows_limit(pass->view.length, pass->k)) {
-        rows->least = chunk_prune(pass->ops, rows->candidate, pass->k, rows->histogram);
+    struct sparse *list = rows->candidate;
+    if (list->count > rows_limit(rows->length, pass->k)) {
+        rows->least = chunk_prune(pass->ops, list, pass->k, rows->histogram);
     }
+    rows->pick->collect(x, length, rows->least, (uint32_t)(x - pass->residual), list);
 }
 
-unsigned rows_open(struct rows *rows, uint64_t element, unsigned most)
+/* Collects the row at hand, which is complete, with another guess. */
+static void rows_again(struct rows *rows, uint32_t least)
 {
-    const uint64_t length = rows->pass->view.length;
-    const uint64_t offset = element % length;
-    const unsigned piece = length - offset < most ? (unsigned)(length - offset) : most;
-    if (offset == 0) {
-        rows->expected = rows_expected(rows, element / length);
-        rows->least = rows_key(rows->expected * (1.0f - rows->margin));
-        rows->list = rows->candidate;
-        rows->list->count = 0;
-    }
-    rows_prune(rows);
-    rows->end = element + piece;
-    rows->position = (uint32_t)element;
-    return piece;
-}
-
-/* Collects a row that is complete. */
-static void rows_collect(struct rows *rows, uint64_t row, uint32_t least)
-{
-    const uint64_t length = rows->pass->view.length;
-    const uint64_t end = (row + 1) * length;
+    const float *x = rows->pass->residual + rows->row * rows->length;
     rows->candidate->count = 0;
     rows->least = least;
-    for (uint64_t at = row * length; at < end; at += CHUNK) {
-        rows_prune(rows);
-        chunk_collect(rows->pass->ops, rows->pass->residual + at,
-            end - at < CHUNK ? end - at : CHUNK, rows->least, (uint32_t)at, rows->candidate);
+    for (uint64_t at = 0; at < rows->length; at += CHUNK) {
+        const uint64_t rest = rows->length - at;
+        rows_collect(rows, x + at, rest < CHUNK ? rest : CHUNK);
     }
-}
-
-/* The smallest magnitude of the entries. */
-static float rows_threshold(const struct sparse *list)
-{
-    int32_t least = INT32_MAX;
-    for (size_t i = 0; i < list->count; i++) {
-        const int32_t key = (int32_t)select_key(list->value[i]);
-        least = key < least ? key : least;
-    }
-    return convert_float((uint32_t)least);
 }
 
 /* After a guess with too few candidates: a lower one, then all that is not zero. */
-static void rows_retry(struct rows *rows, uint64_t row)
+static void rows_retry(struct rows *rows)
 {
     if (rows->least > 1) {
-        rows_collect(rows, row, rows_key(rows->expected * (1.0f - 4.0f * rows->margin)));
-        if (rows->candidate->count >= rows->pass->k) {
-            rows->margin = rows->margin < margin_most / 2 ? rows->margin * 2 : margin_most;
-            return;
-        }
+        rows_again(rows, rows_key(rows->expected * (1.0f - 4.0f * rows->margin)));
+        rows->margin =
+            rows->margin * margin_miss < margin_most ? rows->margin * margin_miss : margin_most;
     }
-    if (rows->least > 1) {
-        rows_collect(rows, row, 1);
+    if (rows->least > 1 && rows->candidate->count < rows->pass->k) {
+        rows_again(rows, 1);
     }
 }
 
-/* Selects a row; rows->candidate holds what reaches the guess. */
-static void rows_select(struct rows *rows, uint64_t row)
+/* All that is not zero are candidates, and not enough: the first zeros fill up. */
+static uint32_t rows_fill(const struct rows *rows, struct sparse *out)
 {
-    struct fused *pass = rows->pass;
+    const uint64_t first = rows->row * rows->length;
+    const uint64_t zeros = rows->pass->k - rows->candidate->count;
+    const uint64_t end = select_prefix(rows->pass->residual + first, zeros, first, out);
+    select_rest(rows->candidate, end, out);
+    return 0;
+}
+
+/* The best of the candidates; returns the row's threshold. */
+static uint32_t rows_best(const struct rows *rows, struct sparse *out)
+{
+    const struct fused *pass = rows->pass;
     const struct sparse *list = rows->candidate;
-    const uint64_t first = row * pass->view.length;
-    struct sparse out = {.position = pass->out->position + row * pass->k,
-        .value = pass->out->value + row * pass->k,
-        .capacity = pass->k};
-    if (list->count < pass->k) {
-        rows_retry(rows, row);
-    } else if (list->count > pass->k + pass->k / 2 && rows->margin > margin_least) {
-        rows->margin *= 0.97f; /* a miss costs a second look, every candidate a little */
-    }
-    if (list->count >= pass->k) {
+    if (list->count > SELECT_SHORT) {
         struct select_cut cut = chunk_cut(pass->ops, list, pass->k, rows->histogram);
-        chunk_select(pass->ops, list, &cut, &out, pass->k);
-    } else {
-        const uint64_t zeros = pass->k - list->count;
-        select_rest(list, select_prefix(pass->residual + first, zeros, first, &out), &out);
+        chunk_select(pass->ops, list, &cut, out, pass->k);
+        return cut.key;
     }
-    rows->last = rows_threshold(&out);
+    return rows->pick->best(
+        list, pass->k, rows->least, rows_key(rows->expected * (1.0f + rows->margin)), out);
+}
+
+/* Selects the row at hand, whose candidates are collected. */
+static void rows_select(struct rows *rows)
+{
+    const struct fused *pass = rows->pass;
+    struct sparse out = {.position = pass->out->position + rows->row * pass->k,
+        .value = pass->out->value + rows->row * pass->k,
+        .capacity = pass->k};
+    if (rows->candidate->count < pass->k) {
+        rows_retry(rows);
+    } else if (rows->margin > margin_least) {
+        rows->margin *= margin_hit;
+    }
+    rows->last = convert_float(
+        rows->candidate->count >= pass->k ? rows_best(rows, &out) : rows_fill(rows, &out));
     if (pass->hints != NULL) {
-        pass->hints[row] = rows->last;
+        pass->hints[rows->row] = rows->last;
     }
 }
 
-void rows_close(struct rows *rows)
+void rows_look(struct rows *rows, const float *x, unsigned length)
 {
-    const uint64_t length = rows->pass->view.length;
-    if (rows->list != NULL && rows->end % length == 0) {
-        rows_select(rows, rows->end / length - 1);
+    while (length > 0) {
+        const uint64_t rest = rows->length - rows->done;
+        const unsigned piece = rest < length ? (unsigned)rest : length;
+        if (rows->done == 0) {
+            rows_open(rows);
+        }
+        if (rows->least > 0) {
+            rows_collect(rows, x, piece);
+        }
+        rows->done += piece;
+        x += piece;
+        length -= piece;
+        if (rows->done == rows->length) {
+            if (rows->least > 0) {
+                rows_select(rows);
+            }
+            rows->done = 0;
+            rows->row++;
+        }
     }
 }
 
@@ -149,12 +163,12 @@ void rows_finish(struct fused *pass)
     uint64_t next = 0; /* no row before this one is left */
     for (unsigned r = 1; r < pass->ranges; r++) {
         const uint64_t border = fused_first_chunk(pass, r) * CHUNK;
-        const uint64_t row = border / length;
-        if (border % length != 0 && row >= next) {
-            rows.expected = rows_expected(&rows, row);
-            rows_collect(&rows, row, rows_key(rows.expected * (1.0f - rows.margin)));
-            rows_select(&rows, row);
-            next = row + 1;
+        rows.row = border / length;
+        if (border % length != 0 && rows.row >= next) {
+            rows_open(&rows);
+            rows_again(&rows, rows.least);
+            rows_select(&rows);
+            next = rows.row + 1;
         }
     }
     pass->out->count = pass->view.fibres * pass->k;

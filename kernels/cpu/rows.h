@@ -13,24 +13,24 @@
 #define ADTOPK_KERNELS_ROWS_H
 
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/pick.h"
 
 /* Shorter rows are selected by the plain selection. */
-enum { ROWS_SHORTEST = 128 };
+enum { ROWS_SHORTEST = 16 };
 
 /* A range on its way through its rows, piece by piece. */
 struct rows {
     struct fused *pass;
+    const struct pick_ops *pick;
     struct sparse *candidate;
     uint32_t *histogram;
-    float last;     /* threshold of the row before, 0 if unknown */
-    float expected; /* threshold of the row at hand, 0 if unknown */
-    float margin;   /* how far below that the guess is, relative */
-    uint64_t end;   /* element behind the piece at hand */
-
-    /* How to collect the piece at hand. */
-    struct sparse *list; /* NULL: not at all, its row begins in another range */
-    uint32_t least;
-    uint32_t position;
+    uint64_t length; /* of a row */
+    uint64_t row;    /* at hand */
+    uint64_t done;   /* elements of it that were seen */
+    uint32_t least;  /* key that candidates reach; 0: the row began in another range */
+    float last;      /* threshold of the row before, 0 if unknown */
+    float expected;  /* threshold of the row at hand, 0 if unknown */
+    float margin;    /* how far below that the guess is, relative */
 };
 
 /** Entries of a range's list of candidates. */
@@ -38,12 +38,8 @@ size_t rows_capacity(uint64_t length, uint64_t k);
 
 struct rows rows_begin(struct fused *pass, unsigned range);
 
-/** Goes to the piece at `element`: the rest of its row, or `most` elements of it. Returns its
- * length. */
-unsigned rows_open(struct rows *rows, uint64_t element, unsigned most);
-
-/** The piece is added and collected: selects the row if it ends here. */
-void rows_close(struct rows *rows);
+/** Goes on with the range's next elements, which are complete; at most CHUNK. */
+void rows_look(struct rows *rows, const float *x, unsigned length);
 
 /** Selects the rows on the borders of ranges. */
 void rows_finish(struct fused *pass);

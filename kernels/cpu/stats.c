@@ -1,7 +1,5 @@
 #include "kernels/cpu/stats.h"
 
-#include "kernels/cpu/ledger.h"
-
 /* A double's exponent of 0 is stored as this. */
 enum { BIAS = 1023 };
 
@@ -31,12 +29,18 @@ static void stats_normalise(double *mantissa, int64_t *exponent)
     memcpy(mantissa, &bits, sizeof bits);
 }
 
+static double stats_tree(const double lane[STATS_LANES])
+{
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
 struct stats stats_fold(const struct stats_lanes *lanes)
 {
     struct stats stats = {.count = lanes->count,
-        .sum = ledger_tree(lanes->sum),
-        .sum_abs = ledger_tree(lanes->sum_abs),
-        .sum_squares = ledger_tree(lanes->sum_squares),
+        .sum = stats_tree(lanes->sum),
+        .sum_abs = stats_tree(lanes->sum_abs),
+        .sum_squares = stats_tree(lanes->sum_squares),
         .mantissa = 1,
         .exponent = -(int64_t)lanes->count * BIAS,
         .most = lanes->most,

@@ -4,9 +4,10 @@
  *
  * Order of summation, part of the definition, so that the doubles depend neither on the compiler,
  * the vector width nor the number of workers: element i of a chunk belongs to lane i % 8; a lane
- * adds its elements in their order; at the chunk's end the 8 lanes are added as ledger_tree() does;
- * the chunks are added one after the other. An element that does not reach the bound adds nothing,
- * so a list of those that do gives the same bits as the array that they are from.
+ * adds its elements in their order; at the chunk's end the 8 lanes are added as a tree, ((l0 + l4)
+ * + (l2 + l6)) + ((l1 + l5) + (l3 + l7)); the chunks are added one after the other. An element that
+ * does not reach the bound adds nothing, so a list of those that do gives the same bits as the
+ * array that they are from.
  *
  * Logarithms: a magnitude, as a double, is a mantissa in [1, 2) times a power of two. A lane
  * multiplies its mantissas, at most 512 a chunk and so below 2^512, and adds its exponents as

@@ -74,9 +74,10 @@ AVX2 static inline uint32_t avx2_sum(__m256i x)
     return (uint32_t)_mm_cvtsi128_si32(s);
 }
 
-/* Half of the lanes at a time: the registers do not hold more. */
+/* Half of the lanes at a time: the registers do not hold more. whole: no element but zeros, which
+ * change nothing anyway, is below the bound. */
 AVX2 static inline void avx2_sums(
-    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool whole)
 {
     const __m128i magnitude = _mm_set1_epi32(0x7fffffff);
     const __m128i below = _mm_set1_epi32((int)least - 1);
@@ -85,8 +86,8 @@ AVX2 static inline void avx2_sums(
         for (unsigned i = first; i < length; i += STATS_LANES) {
             const __m128 v = _mm_loadu_ps(x + i);
             const __m128i key = _mm_and_si128(_mm_castps_si128(v), magnitude);
-            const __m128i reached = _mm_cmpgt_epi32(key, below);
-            avx2_add4(&half, _mm_and_ps(v, _mm_castsi128_ps(reached)));
+            const __m128 reached = _mm_castsi128_ps(_mm_cmpgt_epi32(key, below));
+            avx2_add4(&half, whole ? v : _mm_and_ps(v, reached));
         }
         avx2_store(lanes, first, &half);
     }
@@ -124,7 +125,11 @@ AVX2 static inline void avx2_keys(
 AVX2 static void avx2_add(
     struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
 {
-    avx2_sums(lanes, x, length, least);
+    if (least == 1) {
+        avx2_sums(lanes, x, length, least, true);
+    } else {
+        avx2_sums(lanes, x, length, least, false);
+    }
     avx2_keys(lanes, x, length, least);
 }
 

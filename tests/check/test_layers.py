@@ -25,7 +25,9 @@ CLEAN = {
     "client/include/adtopk/client.h": "#include <adtopk/status.h>\n",
     "client/src/client.c": '#include <adtopk/client.h>\n#include "proto/codec.h"\n',
     "client/examples/digits/net.h": "int net;\n",
-    "client/examples/digits/main.c": '#include "net.h"\n#include <adtopk/client.h>\n',
+    "client/examples/common/loop.h": "int loop;\n",
+    "client/examples/digits/main.c": '#include "net.h"\n#include "../common/loop.h"\n'
+                                     '#include <adtopk/client.h>\n',
     "tests/unit/test_core.c": '#include <cmocka.h>\n#include "daemon/core/core.h"\n#include MACRO\n',
     "build/generated.c": '#include "nowhere.h"\n',
 }
@@ -57,6 +59,8 @@ VIOLATIONS = [
     ("the daemon uses the client", "daemon/a.c", "#include <adtopk/client.h>\n", 1,
      "daemon may not include client/include/adtopk/client.h"),
     ("an example uses proto", "client/examples/digits/a.c", '#include "proto/codec.h"\n', 1,
+     "may include only <adtopk/...>"),
+    ("an example uses another", "client/examples/text/a.c", '#include "../digits/net.h"\n', 1,
      "may include only <adtopk/...>"),
     ("an example knows the tree", "client/examples/digits/a.c",
      '#include "client/include/adtopk/client.h"\n', 1, "may include only <adtopk/...>"),

@@ -20,17 +20,19 @@ from cluster import die_with_parent, take_build
 BUILD = None  # set by main()
 TINY = {
     "select": ["--min", "4K", "--max", "64K", "--iterations", "3", "--distribution", "all",
-               "--dtype", "all"],
+               "--dtype", "all", "--columns", "256,4096", "--threads", "1,2", "--ranks", "1,3"],
     "encode": ["--min", "4K", "--max", "64K", "--iterations", "3", "--density", "0.01,1"],
     "decode": ["--min", "4K", "--max", "64K", "--iterations", "3", "--density", "0.01,1"],
-    "sum": ["--min", "4K", "--max", "64K", "--iterations", "3"],
+    "sum": ["--min", "4K", "--max", "64K", "--iterations", "3", "--threads", "1,2"],
     "handover": ["--iterations", "40", "--warmup", "4"],
     "round": ["--min", "4K", "--max", "64K", "--iterations", "3"],
+    "sparsify": ["--min", "4K", "--max", "64K", "--iterations", "3", "--distribution", "all"],
     "link": ["--min", "4K", "--max", "64K", "--iterations", "3"],
 }
-ROW_KEYS = {"benchmark", "variant", "input", "size_bytes", "count", "type", "density", "time_us",
-            "algbw_gb_s", "busbw_gb_s", "wire_bytes", "nonzeros", "bits_per_nonzero", "target_us",
-            "floor", "floor_us", "ratio", "ratio_of"}
+ROW_KEYS = {"benchmark", "variant", "input", "layer", "size_bytes", "count", "type", "density",
+            "threads", "ranks", "time_us", "algbw_gb_s", "busbw_gb_s", "wire_bytes", "nonzeros",
+            "target_count", "bits_per_nonzero", "target_us", "floor", "floor_us", "ratio", "ratio_of", "settle_us",
+            "peers"}
 SERIES_KEYS = {"median", "p90", "p99", "min", "max", "spread", "samples"}
 
 
@@ -57,14 +59,15 @@ def folders():
 
 
 class Documents(unittest.TestCase):
-    def document(self, benchmark):
+    def document(self, benchmark, *options):
         before = folders()
-        done = run(benchmark, "--json", *TINY[benchmark])
+        options = options or TINY[benchmark]
+        done = run(benchmark, "--json", *options)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(folders() - before, set())
         document = json.loads(done.stdout)
         self.assertEqual(document["schema"], 1)
-        self.assertEqual(document["command"], [benchmark, "--json", *TINY[benchmark]])
+        self.assertEqual(document["command"], [benchmark, "--json", *options])
         self.assertFalse(document["interrupted"])
         self.assertGreaterEqual(document["machine"]["cores"], 1)
         for key in ("cpu", "kernel", "vectors"):
@@ -96,6 +99,14 @@ class Documents(unittest.TestCase):
             self.assertAlmostEqual(row["bits_per_nonzero"],
                                    8 * row["wire_bytes"] / row["nonzeros"], places=6)
 
+        if row["settle_us"] is not None:
+            self.check_series(row["settle_us"])
+        for peer in row["peers"]:
+            self.check_series(peer["time_us"])
+            ours = statistics.median(samples) + statistics.median(row["settle_us"]["samples"])
+            self.assertAlmostEqual(peer["ratio"], peer["time_us"]["median"] / ours,
+                                   delta=1e-9 * peer["ratio"])
+
     def check_series(self, series):
         self.assertEqual(set(series), SERIES_KEYS)
         samples = series["samples"]
@@ -112,16 +123,54 @@ class Documents(unittest.TestCase):
     def test_select(self):
         rows = self.document("select")
         self.assertEqual({row["type"] for row in rows}, {"f32", "f16", "bf16"})
-        self.assertEqual(len({row["input"] for row in rows}), 8)  # 7, and "" of the floor's rows
-        self.assertLessEqual({"top", "fibres"}, {row["variant"] for row in rows})
+        self.assertEqual(len({row["input"] for row in rows}), 8)
+        self.assertEqual({row["variant"] for row in rows},
+                         {"global", "rows256", "rows4096", "conv"})
+        self.assertEqual({(row["threads"], row["ranks"]) for row in rows},
+                         {(1, 1), (1, 3), (2, 1), (2, 3)})
         self.assertTrue(all(row["floor"].startswith("r+=g ") for row in rows))
         self.assertTrue(all(len(row["time_us"]["samples"]) == 3 for row in rows))
+        self.assertTrue(all(len(row["settle_us"]["samples"]) == 3 for row in rows))
+
+    def test_model(self):
+        rows = self.document("select", "--model", "resnet50", "--layers", "--iterations", "2",
+                             "--warmup", "0", "--density", "0.01")
+        layers = {row["layer"]: row for row in rows}
+        whole = layers.pop(None)
+        self.assertEqual(len(layers), 161)
+        self.assertEqual(whole["count"], 25557032)
+        self.assertEqual(whole["count"], sum(row["count"] for row in layers.values()))
+        self.assertEqual({row["variant"] for row in rows}, {"resnet50"})
+        self.assertEqual(layers["bn1.weight"]["density"], 1)
+        self.assertEqual(layers["fc.weight"]["density"], 20 / 2048)
+        for at in range(2):
+            self.assertAlmostEqual(whole["time_us"]["samples"][at], places=3, second=sum(
+                row["time_us"]["samples"][at] for row in layers.values()))
+
+    def test_peers(self):
+        rows = self.document("select", "--size", "64K", "--columns", "128", "--iterations", "2",
+                             "--peers", "all", "--dtype", "all", "--density", "0.01")
+        self.assertEqual(len(rows), 9)
+        for row in rows:
+            self.assertLessEqual({peer["name"] for peer in row["peers"]}, {"nth", "torch"})
+            self.assertTrue(all(len(peer["time_us"]["samples"]) == 7 for peer in row["peers"]))
+        if os.path.exists(os.path.join(BUILD, "tests", "bench", "adtopk-perf-nth")):
+            self.assertTrue(all(row["peers"][0]["name"] == "nth" for row in rows))
+
+    def test_sparsify(self):
+        rows = self.document("sparsify")
+        self.assertLessEqual({"dense", "topk", "adtopk"}, {row["variant"] for row in rows})
+        for row in rows:
+            exact = row["count"] * row["density"] // 1
+            self.assertEqual(row["target_count"], exact)
+            if row["variant"] == "topk":
+                self.assertEqual(row["nonzeros"], max(exact, 1))
 
     def check_payload(self, rows):
         self.assertEqual({row["variant"].split()[0] for row in rows},
-                         {"auto", "dense", "raw", "rows", "delta", "bitmap"})
+                         {"auto", "dense", "raw", "rows", "delta", "bitmap", "rice", "hashmap"})
         for row in rows:
-            value = 32 if row["variant"].endswith("f32") and "bf16" not in row["variant"] else 16
+            value = {"f32": 32, "bf16": 16, "f16": 16, "int8": 8.125}[row["variant"].split()[1]]
             self.assertGreaterEqual(row["bits_per_nonzero"], value)
             if row["variant"].startswith("raw") and row["size_bytes"] == 65536:
                 raw = 8 * (row["wire_bytes"] - 64) / row["nonzeros"]
@@ -136,7 +185,7 @@ class Documents(unittest.TestCase):
 
     def test_sum(self):
         rows = self.document("sum")
-        self.assertLessEqual({"merge", "scatter", "dense-add"}, {row["variant"] for row in rows})
+        self.assertLessEqual({"merge", "dense", "dense-add"}, {row["variant"] for row in rows})
 
     def test_handover(self):
         rows = self.document("handover")
@@ -185,7 +234,7 @@ class Program(unittest.TestCase):
 
     def test_usage(self):
         for arguments in ([], ["nonsense"], ["select", "--iterations", "0"],
-                          ["select", "--ranks", "1"], ["select", "--distribution", "flat"]):
+                          ["select", "--lists", "2"], ["select", "--distribution", "flat"]):
             done = run(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertTrue(done.stderr.startswith("adtopk-perf: "), done.stderr)

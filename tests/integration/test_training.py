@@ -91,7 +91,7 @@ class EqualBits(WithCluster):
         self.assertEqual(first, self.hashes(document, **options))
 
     def test_dense(self):
-        for values in ("f32", "bf16"):
+        for values in ("f32", "bf16", "f16"):
             self.check(policy(sparsifier="dense", dense_values=values))
 
     def test_default_policy(self):
@@ -106,6 +106,7 @@ class EqualBits(WithCluster):
     def test_more_policies(self):
         for changes in ({"sparsifier": "topk"}, {"view": "row", "interleave": False},
                         {"view": "longest", "reduce": "sum"}, {"indices": "raw"},
+                        {"indices": "hashmap"}, {"indices": "rice", "values": "f16"},
                         {"bucket_bytes": 1}):
             with self.subTest(changes):
                 self.check(policy(**changes))
@@ -249,6 +250,9 @@ class Conservation(WithCluster):
     def test_rounded_values(self):
         self.check(policy(values="bf16"), drain=200)
         self.check(policy(values="bf16", scope="rank"), drain=200)
+        self.check(policy(values="f16"), drain=200)
+        self.check(policy(values="int8"), drain=200)
+        self.check(policy(values="int8", scope="rank"), drain=200)
 
     def test_rounded_dense(self):
         self.check(policy(sparsifier="dense", dense_values="bf16"), drain=10, least=1e-6)

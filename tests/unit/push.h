@@ -36,38 +36,50 @@ static inline float element_of(const void *gradient, enum dtype dtype, uint64_t 
     return (float)(dtype == DTYPE_F16 ? format_value(code, 5, 10) : format_value(code, 8, 7));
 }
 
-/* One lane of 64 elements: vectors of even and of odd parity apart, in the documented order. */
-static inline double reference_vectors(const double *word, const int order[4])
+/* A lane's sums of the vectors of each sign go from float to double after 8 words. */
+static inline void reference_run(float run[2][16], double lane[2][16])
 {
-    double sum = word[8 * order[0]];
-    for (int v = 1; v < 4; v++) {
-        sum += word[8 * order[v]];
+    for (int l = 0; l < 16; l++) {
+        lane[0][l] += (double)(run[0][l] + run[1][l]);
+        lane[1][l] += (double)(run[0][l] - run[1][l]);
+        run[0][l] = run[1][l] = 0;
     }
-    return sum;
+}
+
+/* One word of up to 64 elements; `first` is its number in the tensor. */
+static inline void reference_word(const float *x, uint64_t rest, uint64_t first, float run[2][16])
+{
+    float word[64] = {0};
+    memcpy(word, x, (rest < 64 ? rest : 64) * sizeof *word);
+    for (unsigned l = 0; l < 16; l++) {
+        /* The sign of vector 0, but for the lane's. */
+        const int swap = ledger_sign(first + l) != ledger_sign(first / 4096 * 4096 + l);
+        run[swap][l] += word[l] + word[l + 48];
+        run[!swap][l] += word[l + 16] + word[l + 32];
+    }
 }
 
 /* The documented order of summation, with the signs as ledger_sign() gives them. */
 static inline void reference_ledger(const float *x, uint64_t n, double sums[2])
 {
-    static const int even[] = {0, 3, 5, 6};
-    static const int odd[] = {1, 2, 4, 7};
     for (uint64_t first = 0; first < n; first += 4096) {
-        double lane[2][8] = {{0}};
+        float run[2][16] = {{0}};
+        double lane[2][16] = {{0}};
         for (uint64_t w = first; w < n && w < first + 4096; w += 64) {
-            double word[2][64] = {{0}};
-            for (uint64_t i = w; i < n && i < w + 64; i++) {
-                word[0][i - w] = (double)x[i];
-                word[1][i - w] = (double)x[i] * ledger_sign(i);
-            }
-            for (int s = 0; s < 2; s++) {
-                for (int l = 0; l < 8; l++) {
-                    lane[s][l] +=
-                        reference_vectors(word[s] + l, even) + reference_vectors(word[s] + l, odd);
-                }
+            reference_word(x + w, n - w, w, run);
+            if ((w - first) / 64 % 8 == 7) {
+                reference_run(run, lane);
             }
         }
+        reference_run(run, lane);
+        for (unsigned i = 0; i < 16; i++) {
+            lane[1][i] *= ledger_sign(first + i);
+        }
         for (int s = 0; s < 2; s++) {
-            const double *l = lane[s];
+            double l[8];
+            for (int i = 0; i < 8; i++) {
+                l[i] = lane[s][i] + lane[s][i + 8];
+            }
             sums[s] += ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
         }
     }

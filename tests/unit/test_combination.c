@@ -16,7 +16,7 @@
 #include "lone_core.h"
 
 #define SCOPES 2
-#define VALUES 2
+#define VALUES PAYLOAD_VALUE_COUNT
 
 /* Everything that goes together; '*' stands for all. */
 static const struct {
@@ -24,6 +24,13 @@ static const struct {
 } good[] = {
     {"adtopk", "allgather", "*", "*"},
     {"topk", "allgather", "*", "*"},
+    {"dgc", "allgather", "*", "*"},
+    {"gaussiank", "allgather", "*", "*"},
+    {"redsync", "allgather", "*", "*"},
+    {"redsync-trim", "allgather", "*", "*"},
+    {"sidco", "allgather", "*", "*"},
+    {"threshold", "allgather", "*", "*"},
+    {"randomk", "allgather", "*", "*"},
     {"dense", "allgather", "node", "*"},
 };
 

@@ -11,11 +11,12 @@
 
 #include <cmocka.h>
 
+#include "common/gemm.h"
+#include "common/random.h"
+#include "common/sampler.h"
+#include "common/sgd.h"
 #include "data.h"
-#include "gemm.h"
 #include "model.h"
-#include "random.h"
-#include "sgd.h"
 
 enum { EXAMPLES = 3, LARGEST_TENSOR = 131072 };
 
@@ -33,6 +34,16 @@ static void *checked(void *memory)
 
 /* --- the plain network ------------------------------------------------------------------------ */
 
+static size_t model_tensor_size(const struct model *model, size_t t)
+{
+    return tensor_size(&model_tensors(model)[t]);
+}
+
+static float *model_parameters(const struct model *model, size_t t)
+{
+    return model_tensors(model)[t].values;
+}
+
 struct reference {
     double *parameters[MODEL_TENSORS];
 };
@@ -41,7 +52,7 @@ static struct reference reference_copy(struct model *model)
 {
     struct reference reference;
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        const size_t size = model_tensor_size(t);
+        const size_t size = model_tensor_size(model, t);
         reference.parameters[t] = checked(malloc(size * sizeof(double)));
         for (size_t i = 0; i < size; i++)
             reference.parameters[t][i] = model_parameters(model, t)[i];
@@ -132,9 +143,9 @@ struct fixture {
 static void fixture_randomise(struct fixture *fixture, uint64_t seed)
 {
     struct random random = random_start(seed, 1000);
-    model_init(fixture->model, seed);
+    tensors_init(model_tensors(fixture->model), MODEL_TENSORS, seed);
     for (size_t t = 1; t < MODEL_TENSORS; t += 2)
-        for (size_t i = 0; i < model_tensor_size(t); i++)
+        for (size_t i = 0; i < model_tensor_size(fixture->model, t); i++)
             model_parameters(fixture->model, t)[i] = random_symmetric(&random, 0.3f);
     for (size_t i = 0; i < EXAMPLES * MODEL_PIXELS; i++)
         fixture->images[i] = fabsf(random_symmetric(&random, 1));
@@ -148,7 +159,8 @@ static int fixture_setup(void **state)
     fixture->model = checked(model_create(EXAMPLES));
     fixture->batch = (struct model_batch){fixture->images, fixture->labels, EXAMPLES};
     for (size_t t = 0; t < MODEL_TENSORS; t++)
-        fixture->gradients[t] = checked(calloc(model_tensor_size(t), sizeof(float)));
+        fixture->gradients[t] =
+            checked(calloc(model_tensor_size(fixture->model, t), sizeof(float)));
     fixture_randomise(fixture, 7);
     *state = fixture;
     return 0;
@@ -166,13 +178,14 @@ static int fixture_teardown(void **state)
 
 static void test_tensors(void **state)
 {
-    (void)state;
+    struct fixture *fixture = *state;
+    const struct tensor *tensors = model_tensors(fixture->model);
     const size_t sizes[MODEL_TENSORS] = {288, 32, 18432, 64, LARGEST_TENSOR, 128, 1280, 10};
     for (size_t t = 0; t < MODEL_TENSORS; t++)
-        assert_int_equal(model_tensor_size(t), sizes[t]);
-    assert_string_equal(model_tensor(2)->name, "conv2.weight");
-    assert_int_equal(model_tensor(2)->dims, 4);
-    assert_int_equal(model_tensor(2)->shape[1], 32);
+        assert_int_equal(tensor_size(&tensors[t]), sizes[t]);
+    assert_string_equal(tensors[2].name, "conv2.weight");
+    assert_int_equal(tensors[2].dims, 4);
+    assert_int_equal(tensors[2].shape[1], 32);
 }
 
 static void test_forward_matches_reference(void **state)
@@ -181,7 +194,7 @@ static void test_forward_matches_reference(void **state)
     for (uint64_t seed = 1; seed <= 5; seed++) {
         fixture_randomise(fixture, seed);
         struct reference reference = reference_copy(fixture->model);
-        const struct model_score score = model_forward(fixture->model, &fixture->batch);
+        const struct score score = model_forward(fixture->model, &fixture->batch);
         size_t correct = 0;
         for (size_t n = 0; n < EXAMPLES; n++) {
             double logits[10];
@@ -216,7 +229,7 @@ static void test_backward_matches_finite_differences(void **state)
     assert_int_equal(
         model_backward(fixture->model, (float)scale, fixture->gradients, NULL, NULL), 0);
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        const size_t size = model_tensor_size(t);
+        const size_t size = model_tensor_size(fixture->model, t);
         const double most = largest(fixture->gradients[t], size);
         assert_true(most > 1e-3);
         for (int trial = 0; trial < 40; trial++) {
@@ -249,7 +262,7 @@ static int observe(void *context, size_t tensor)
 {
     struct observer *observer = context;
     float *gradient = observer->fixture->gradients[tensor];
-    const size_t size = model_tensor_size(tensor);
+    const size_t size = model_tensor_size(observer->fixture->model, tensor);
     assert_true(observer->calls < MODEL_TENSORS);
     observer->order[observer->calls++] = tensor;
     memcpy(observer->seen[tensor], gradient, size * sizeof(float));
@@ -267,7 +280,7 @@ static void test_ready_is_final(void **state)
     float *expected[MODEL_TENSORS];
 
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        const size_t bytes = model_tensor_size(t) * sizeof(float);
+        const size_t bytes = model_tensor_size(fixture->model, t) * sizeof(float);
         observer.seen[t] = checked(malloc(bytes));
         expected[t] = checked(malloc(bytes));
     }
@@ -277,7 +290,7 @@ static void test_ready_is_final(void **state)
 
     assert_int_equal(observer.calls, MODEL_TENSORS);
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        const size_t size = model_tensor_size(t);
+        const size_t size = model_tensor_size(fixture->model, t);
         assert_int_equal(observer.order[t], MODEL_TENSORS - 1 - t);
         assert_memory_equal(observer.seen[t], expected[t], size * sizeof(float));
         for (size_t i = 0; i < size; i++)
@@ -301,7 +314,7 @@ static void test_nan_is_not_hidden(void **state)
 {
     struct fixture *fixture = *state;
     model_parameters(fixture->model, 1)[0] = NAN;
-    const struct model_score score = model_forward(fixture->model, &fixture->batch);
+    const struct score score = model_forward(fixture->model, &fixture->batch);
     assert_true(isnan(score.loss));
     model_backward(fixture->model, 1, fixture->gradients, NULL, NULL);
     assert_true(isnan(fixture->gradients[7][0]));
@@ -317,13 +330,13 @@ static void test_ranks_add_up(void **state)
     float *whole[MODEL_TENSORS];
 
     for (size_t t = 0; t < MODEL_TENSORS; t++)
-        whole[t] = checked(malloc(model_tensor_size(t) * sizeof(float)));
+        whole[t] = checked(malloc(model_tensor_size(fixture->model, t) * sizeof(float)));
     model_forward(fixture->model, &fixture->batch);
     model_backward(fixture->model, 1.0f / EXAMPLES, whole, NULL, NULL);
 
     /* Two ranks with one and two examples; the mean of their scaled gradients. */
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        const size_t size = model_tensor_size(t);
+        const size_t size = model_tensor_size(fixture->model, t);
         memset(sum, 0, size * sizeof *sum);
         for (size_t rank = 0; rank < 2; rank++) {
             const size_t begin = EXAMPLES * rank / 2, end = EXAMPLES * (rank + 1) / 2;
@@ -346,14 +359,14 @@ static void test_ranks_add_up(void **state)
 static void test_seed_decides_parameters(void **state)
 {
     struct fixture *fixture = *state;
-    model_init(fixture->model, 5);
-    const uint64_t first = model_hash(fixture->model);
-    model_init(fixture->model, 6);
-    assert_true(model_hash(fixture->model) != first);
-    model_init(fixture->model, 5);
-    assert_true(model_hash(fixture->model) == first);
+    tensors_init(model_tensors(fixture->model), MODEL_TENSORS, 5);
+    const uint64_t first = tensors_hash(model_tensors(fixture->model), MODEL_TENSORS);
+    tensors_init(model_tensors(fixture->model), MODEL_TENSORS, 6);
+    assert_true(tensors_hash(model_tensors(fixture->model), MODEL_TENSORS) != first);
+    tensors_init(model_tensors(fixture->model), MODEL_TENSORS, 5);
+    assert_true(tensors_hash(model_tensors(fixture->model), MODEL_TENSORS) == first);
     model_parameters(fixture->model, 7)[9] = -0.0f;
-    assert_true(model_hash(fixture->model) != first);
+    assert_true(tensors_hash(model_tensors(fixture->model), MODEL_TENSORS) != first);
     assert_true(largest(model_parameters(fixture->model, 4), LARGEST_TENSOR) <= sqrt(6.0 / 1024));
     assert_true(
         largest(model_parameters(fixture->model, 4), LARGEST_TENSOR) > 0.99 * sqrt(6.0 / 1024));
@@ -366,15 +379,15 @@ static void test_training_learns(void **state)
     struct fixture *fixture = *state;
     const struct sgd_options options = {
         .lr = 0.02f, .momentum = 0.9f, .weight_decay = 1e-4f, .warmup = 5, .steps = 60};
-    struct sgd *sgd = checked(sgd_create(&options));
+    struct sgd *sgd = checked(sgd_create(&options, model_tensors(fixture->model), MODEL_TENSORS));
     const double before = model_forward(fixture->model, &fixture->batch).loss;
     for (uint64_t step = 0; step < options.steps; step++) {
         model_forward(fixture->model, &fixture->batch);
         model_backward(fixture->model, 1.0f / EXAMPLES, fixture->gradients, NULL, NULL);
         for (size_t t = 0; t < MODEL_TENSORS; t++)
-            sgd_apply(sgd, fixture->model, t, fixture->gradients[t], sgd_rate(&options, step));
+            sgd_apply(sgd, t, fixture->gradients[t], sgd_rate(&options, step));
     }
-    const struct model_score after = model_forward(fixture->model, &fixture->batch);
+    const struct score after = model_forward(fixture->model, &fixture->batch);
     assert_true(after.loss < 0.05 * before);
     assert_int_equal(after.correct, EXAMPLES);
     sgd_destroy(sgd);
@@ -385,7 +398,7 @@ static void test_sgd_matches_reference(void **state)
     struct fixture *fixture = *state;
     const struct sgd_options options = {
         .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .warmup = 4, .steps = 20};
-    struct sgd *sgd = checked(sgd_create(&options));
+    struct sgd *sgd = checked(sgd_create(&options, model_tensors(fixture->model), MODEL_TENSORS));
     struct random random = random_start(9, 0);
 
     for (size_t t = 6; t < MODEL_TENSORS; t++) { /* a weight and a bias */
@@ -398,7 +411,7 @@ static void test_sgd_matches_reference(void **state)
             fixture->gradients[t][3] = random_symmetric(&random, 1);
             velocity = 0.9 * velocity + fixture->gradients[t][3] + decay * parameter;
             parameter -= rate * velocity;
-            sgd_apply(sgd, fixture->model, t, fixture->gradients[t], sgd_rate(&options, step));
+            sgd_apply(sgd, t, fixture->gradients[t], sgd_rate(&options, step));
             assert_close(model_parameters(fixture->model, t)[3], parameter, 1e-5);
         }
     }
@@ -548,51 +561,33 @@ static void test_load_errors(void **state)
     assert_non_null(strstr(error, "line 1, column 1: unexpected byte 0x00"));
 }
 
-/* Every epoch shows each example at most once, the ranks' stretches make up the whole batch, and
- * the seed decides. */
+/* Every epoch shows each example at most once, and the seed decides. */
 static void test_sampler(void **state)
 {
     (void)state;
     enum { COUNT = 23, BATCH = 6, BATCHES = 3, EPOCHS = 4 };
-    static float images[COUNT * MODEL_PIXELS];
-    static uint8_t labels[COUNT];
-    const struct data_set train = {images, labels, COUNT};
-    uint8_t first[EPOCHS * BATCHES * BATCH];
     size_t differences = 0;
-
-    for (size_t i = 0; i < COUNT; i++) {
-        labels[i] = (uint8_t)i;
-        images[i * MODEL_PIXELS + 63] = (float)i;
-    }
-    struct data_sampler *whole = checked(data_sampler_create(&train, BATCH, 11));
-    struct data_sampler *part = checked(data_sampler_create(&train, BATCH, 11));
-    struct data_sampler *other = checked(data_sampler_create(&train, BATCH, 12));
+    struct sampler *sampler = checked(sampler_create(COUNT, BATCH, 11));
+    struct sampler *same = checked(sampler_create(COUNT, BATCH, 11));
+    struct sampler *other = checked(sampler_create(COUNT, BATCH, 12));
     for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
         unsigned seen[COUNT] = {0};
         for (uint64_t step = epoch * BATCHES; step < (epoch + 1) * BATCHES; step++) {
-            const struct model_batch all = data_sampler_batch(whole, step, 0, BATCH);
-            assert_int_equal(all.count, BATCH);
+            const size_t *batch = sampler_batch(sampler, step);
             for (size_t i = 0; i < BATCH; i++) {
-                const uint8_t label = all.labels[i];
-                assert_int_equal(seen[label]++, 0);
-                assert_close(all.images[i * MODEL_PIXELS + 63], label, 0);
-                first[step * BATCH + i] = label;
+                assert_true(batch[i] < COUNT);
+                assert_int_equal(seen[batch[i]]++, 0);
             }
-            for (size_t rank = 0; rank < 3; rank++) {
-                const struct model_batch own =
-                    data_sampler_batch(part, step, 2 * rank, 2 * rank + 2);
-                assert_int_equal(own.count, 2);
-                assert_memory_equal(own.labels, all.labels + 2 * rank, 2);
-            }
-            const struct model_batch strange = data_sampler_batch(other, step, 0, BATCH);
-            differences += memcmp(strange.labels, all.labels, BATCH) != 0;
+            assert_memory_equal(sampler_batch(same, step), batch, BATCH * sizeof *batch);
+            differences += memcmp(sampler_batch(other, step), batch, BATCH * sizeof *batch) != 0;
         }
     }
-    assert_memory_not_equal(first, first + BATCHES * BATCH, BATCHES * BATCH);
+    /* Back to an epoch that is over. */
+    assert_memory_equal(sampler_batch(sampler, 0), sampler_batch(same, 0), BATCH * sizeof(size_t));
     assert_true(differences > EPOCHS * BATCHES / 2);
-    data_sampler_destroy(whole);
-    data_sampler_destroy(part);
-    data_sampler_destroy(other);
+    sampler_destroy(sampler);
+    sampler_destroy(same);
+    sampler_destroy(other);
 }
 
 #define WITH_MODEL(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
@@ -600,7 +595,7 @@ static void test_sampler(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors),
+        WITH_MODEL(test_tensors),
         cmocka_unit_test(test_gemm_matches_reference),
         WITH_MODEL(test_forward_matches_reference),
         WITH_MODEL(test_backward_matches_finite_differences),

@@ -15,23 +15,26 @@
 #define LENGTH_AT 8
 #define CRC_AT 60
 
+enum { LISTS = PAYLOAD_INDEX_COUNT - PAYLOAD_INDEX_RAW };
+
+/* With the positions below, which all are of partition 1 of 2, every encoding can be tried. */
 static const struct payload_shape small_shape = {
-    .view = {4, 6, 2}, .per_fibre = 2, .max_count = 10};
+    .view = {4, 6, 2}, .per_fibre = 2, .max_count = 10, .part = 1, .parts = 2};
 
 /* A frame with every kind of section, small enough to try all damage. */
 static void small_frame(struct payload_writer *writer)
 {
-    static const uint32_t positions[8] = {0, 5, 7, 8, 13, 17, 18, 23};
+    static const uint32_t positions[8] = {0, 4, 7, 8, 12, 16, 19, 23};
     static const float values[8] = {1, -2, 3, -4, 5.5f, 0x1.010101p0f, -0.0f, 0x1p-140f};
     struct sparse list = list_make(8);
 
     list.count = 8;
     memcpy(list.position, positions, sizeof(positions));
     frame_begin(writer);
-    for (unsigned i = PAYLOAD_INDEX_RAW; i <= PAYLOAD_INDEX_BITMAP; i++) {
+    for (unsigned i = PAYLOAD_INDEX_RAW; i < PAYLOAD_INDEX_COUNT; i++) {
         memcpy(list.value, values, sizeof(values));
         assert_int_equal(payload_put_list(writer, &small_shape, &list, (enum payload_index)i,
-                             (enum payload_value)(i % 2)),
+                             (enum payload_value)(i % PAYLOAD_VALUE_COUNT)),
             ADTOPK_OK);
     }
     assert_int_equal(payload_put_dense(writer, values, 8, PAYLOAD_VALUE_BF16, NULL), ADTOPK_OK);
@@ -51,7 +54,7 @@ static enum adtopk_status small_read(const uint8_t *bytes, size_t size, struct e
     size_t opaque_size;
     enum adtopk_status status = payload_open(&reader, bytes, size, err);
 
-    for (unsigned i = 0; i < 4 && status == ADTOPK_OK; i++) {
+    for (unsigned i = 0; i < LISTS && status == ADTOPK_OK; i++) {
         status = payload_get_list(&reader, &small_shape, &list, err);
         assert_true(status == ADTOPK_OK || list.count == 0);
         for (size_t j = 0; j < list.count; j++) {
@@ -147,8 +150,8 @@ static void test_corruption(void **state)
             writer.bytes[at] = (uint8_t)(writer.bytes[at] ^ flip);
         }
     }
-    /* A changed count in any of six section headers is found without the CRC's help. */
-    assert_true(refused > 6 * 7 * 255);
+    /* A changed count in any of the section headers is found without the CRC's help. */
+    assert_true(refused > (LISTS + 2) * 7 * 255);
     payload_free(&writer);
 }
 
@@ -192,16 +195,17 @@ struct bad_section {
 /* Tensor: 4 fibres of 25, 2 entries each where rows are used, at most 50 entries. */
 static const struct bad_section bad_sections[] = {
     {"unknown index encoding 0", 8, {0}},
-    {"unknown index encoding 6", 8, {6}},
+    {"unknown index encoding 8", 8, {8}},
     {"unknown index encoding 14", 8, {14}},
-    {"unknown value encoding 2", 8, {0x22}},
+    {"unknown value encoding 4", 8, {0x42}},
+    {"unknown value encoding 15", 8, {0xF2}},
     {"unknown value encoding 1", 8, {0x1F}},
     {"kind is not a list", 8, {1}},
     {"kind is not a list", 8, {15}},
     {"count 51 is over 50", 8, {2, 51}},
     {"count 72057594037927935 is over 50", 8, {2, 255, 255, 255, 255, 255, 255, 255}},
     {"raw positions need 4 bytes, 3 are left", 11, {2, 1}},
-    {"1 values of 2 bytes, 1 bytes are left", 13, {0x12, 1}},
+    {"values need 2 bytes, 1 are left", 13, {0x12, 1}},
     {"position 100 of entry 0", 14, {0x12, 1, 0, 0, 0, 0, 0, 0, 100}},
     {"position 3 of entry 1", 20, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 3}},
     {"position 2 of entry 1", 20, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2}},
@@ -227,19 +231,63 @@ static const struct bad_section bad_sections[] = {
     {"count 1 is not the number of bits", 23, {0x15, 1}},
     {"count 1 is not the number of bits", 23, {0x15, 1, 0, 0, 0, 0, 0, 0, 3}},
     {"padding bits", 23, {0x15, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16}},
+    {"rice parameter need 1 bytes, 0 are left", 8, {0x16, 1}},
+    {"rice parameter 32 is over 31", 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 32, 5}},
+    {NULL, 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 1, 5}},
+    {"rice parameter 2 where 1 is best", 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 2, 7}},
+    {"rice parameter 0 where 1 is best", 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 0, 8}},
+    {"padding bits", 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 1, 13}},
+    {"rice codes end before that of entry 0", 9, {0x16, 1}},
+    {"rice codes end before that of entry 0", 24, {0x16, 1}},
+    {"rice codes end before that of entry 1", 24, {0x16, 2, 0, 0, 0, 0, 0, 0, 0, 1}},
+    {"position 100 of entry 0", 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 7, 228}},
+    {"position 103 of entry 0", 24,
+        {0x16, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 128}},
+    {NULL, 9, {0x16}},
+    {"rice parameter 1 where 0 is best", 9, {0x16, 0, 0, 0, 0, 0, 0, 0, 1}},
+    {"bitmap need 13 bytes, 12 are left", 20, {0x17, 1}}, /* not partitioned: a bitmap */
+    {NULL, 23, {0x17, 1, 0, 0, 0, 0, 0, 0, 1}},
+    {NULL, 14, {0x22, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0xFF, 0x7B}},
+    {NULL, 14, {0x22, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x01, 0x7C}},
+    {"an f16 value is infinite", 14, {0x22, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0x7C}},
+    {"an f16 value is infinite", 14, {0x22, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0xFC}},
+    {"values need 3 bytes, 2 are left", 14, {0x32, 1}},
+    {NULL, 15, {0x32, 1}},
+    {NULL, 15, {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 127}},
+    {NULL, 15, {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x01, 0x7C, 0x81}},
+    {"step 0x7c02 of block 0 is over", 15, {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 2, 0x7C, 127}},
+    {"step 0x8000 of block 0 is over", 15, {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0x80, 127}},
+    {"int8 level of block 0 is 126, not 127", 15,
+        {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 0x82}},
+    {"int8 level of block 0 is 128, not 127", 15,
+        {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 0x80}},
+    {"int8 level of block 0 is 1, not 0", 15, {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1}},
 };
 
-static void test_bad_sections(void **state)
-{
-    struct payload_shape shape = shape_of(4, 25, 1);
+/* The same tensor, of which the list has partition 1 of 3: positions 2, 4, 8, 11, ... 33 of them.
+ */
+static const struct bad_section bad_partitions[] = {
+    {NULL, 14, {0x12, 1, 0, 0, 0, 0, 0, 0, 2}},
+    {"position 3 of entry 0 is not in partition 1 of 3", 14, {0x12, 1, 0, 0, 0, 0, 0, 0, 3}},
+    {"position 5 of entry 1 is not in partition 1 of 3", 20,
+        {0x12, 2, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 5}},
+    {"position 0 of entry 0 is not in partition", 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 0, 1}},
+    {"bitmap need 5 bytes, 4 are left", 12, {0x17, 1}},
+    {NULL, 15, {0x17, 1, 0, 0, 0, 0, 0, 0, 1}},
+    {NULL, 17, {0x17, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 1}},
+    {"count 1 is not the number of bits", 15, {0x17, 1, 0, 0, 0, 0, 0, 0, 3}},
+    {"count 2 is not the number of bits", 17, {0x17, 2, 0, 0, 0, 0, 0, 0, 4}},
+    {"padding bits", 15, {0x17, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2}},
+    {"padding bits", 15, {0x17, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 128}},
+};
 
-    (void)state;
-    shape.per_fibre = 2;
-    shape.max_count = 50;
-    for (size_t i = 0; i < sizeof(bad_sections) / sizeof(bad_sections[0]); i++) {
-        const struct bad_section *bad = &bad_sections[i];
+static void check_sections(
+    const struct payload_shape *shape, const struct bad_section *sections, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct bad_section *bad = &sections[i];
         struct error err = {ADTOPK_OK, "accepted"};
-        enum adtopk_status status = read_section(&shape, bad->bytes, bad->size, &err);
+        enum adtopk_status status = read_section(shape, bad->bytes, bad->size, &err);
 
         if (bad->says == NULL ? status != ADTOPK_OK
                               : status != ADTOPK_ERR_PROTOCOL || !strstr(err.text, bad->says)) {
@@ -247,8 +295,26 @@ static void test_bad_sections(void **state)
                 bad->says == NULL ? "no error" : bad->says, err.text);
         }
     }
+}
+
+static void test_bad_sections(void **state)
+{
+    struct payload_shape shape = shape_of(4, 25, 1);
+    const struct bad_section *good_rows = bad_sections;
+
+    (void)state;
+    while (good_rows->says != NULL || good_rows->bytes[0] != 0x13) {
+        good_rows++;
+    }
+    shape.per_fibre = 2;
+    shape.max_count = 50;
+    check_sections(&shape, bad_sections, sizeof(bad_sections) / sizeof(bad_sections[0]));
+    shape.part = 1;
+    shape.parts = 3;
+    check_sections(&shape, bad_partitions, sizeof(bad_partitions) / sizeof(bad_partitions[0]));
+    shape.parts = 0;
     shape.per_fibre = 0; /* then rows are no encoding of this tensor */
-    assert_int_equal(read_section(&shape, bad_sections[18].bytes, 29, NULL), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(read_section(&shape, good_rows->bytes, 29, NULL), ADTOPK_ERR_PROTOCOL);
 }
 
 /* Sets one byte of a good frame's header; the CRC is checked last, so the field is named. */
@@ -286,7 +352,7 @@ static void test_bad_headers(void **state)
     assert_header_refused(CRC_AT, 0, "crc");
     small_frame(&writer);
     assert_int_equal(payload_peek(&header, writer.bytes, PAYLOAD_HEADER_SIZE, &err), ADTOPK_OK);
-    assert_int_equal(header.sections, 6);
+    assert_int_equal(header.sections, LISTS + 2);
     assert_int_equal(
         payload_peek(&header, writer.bytes, PAYLOAD_HEADER_SIZE - 1, &err), ADTOPK_ERR_PROTOCOL);
     payload_free(&writer);

@@ -12,17 +12,21 @@
 
 static const char *const colours[] = {"red", "green", "blue", NULL};
 static const struct benchmark_name benchmarks[] = {{"select", "s"}, {"encode", "e"},
-    {"decode", "d"}, {"sum", "s"}, {"handover", "h"}, {"round", "r"}, {"link", "l"}};
+    {"decode", "d"}, {"sum", "s"}, {"handover", "h"}, {"round", "r"}, {"link", "l"},
+    {"sparsify", "s"}};
 
 static const struct vocabulary vocabulary = {.distributions = {colours},
     .dtypes = {colours},
-    .kernels = {colours},
+    .views = {colours},
+    .models = {colours},
+    .peers = {colours},
+    .sparsifiers = {colours},
     .indices = {colours},
     .values = {colours},
     .modes = {colours},
     .security = {colours},
     .benchmarks = benchmarks,
-    .benchmark_count = 7};
+    .benchmark_count = 8};
 
 #define WORDS_MAX 12
 
@@ -103,7 +107,13 @@ static void test_values(void **state)
     assert_int_equal(options->ranks.count, 2);
     assert_true(perf_has(options->modes, 2));
 
-    assert_int_equal(parse(&parsed, "all")->chosen, 127);
+    parse(&parsed, "select --model red,green --layers --threads 1,64 --columns 256 --ranks 2");
+    assert_int_equal(parsed.status, ADTOPK_OK);
+    assert_int_equal(options->models, 3);
+    assert_true(options->layers && options->threads.count == 2 && options->ranks.count == 1);
+    assert_int_equal(options->columns.count, 1);
+
+    assert_int_equal(parse(&parsed, "all")->chosen, 255);
     assert_int_equal(parse(&parsed, "nonsense --help")->status, ADTOPK_ERR_ARGUMENT);
     assert_int_equal(parse(&parsed, "--help nonsense")->action, OPTIONS_HELP);
     assert_int_equal(parse(&parsed, "--version")->action, OPTIONS_VERSION);
@@ -138,7 +148,8 @@ static void test_refusals(void **state)
         {"sum --lists 2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2", "is no list of at most 16"},
         {"select --dtype red,pink", "--dtype: \"pink\" is not one of: red, green, blue, all"},
         {"select --dtype re", "--dtype: \"re\" is not one of"},
-        {"select --ranks 1", "--ranks means nothing to the benchmark"},
+        {"select --threads 65", "--threads: \"65\" is no list of at most 16 whole numbers"},
+        {"sum --ranks 1", "--ranks means nothing to the benchmark"},
         {"link --density 1", "--density means nothing to the benchmark"},
         {"select --json=yes", "--json takes no value"},
     };

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "random.h"
-
 enum {
     FIELDS = MODEL_PIXELS + 1,
     LARGEST_PIXEL = 16,
@@ -197,75 +195,4 @@ void data_free(struct data *data)
 {
     data_set_free(&data->train);
     data_set_free(&data->test);
-}
-
-struct data_sampler {
-    const struct data_set *train;
-    size_t batch;
-    uint64_t seed;
-    uint64_t epoch; /* that `order` belongs to */
-    size_t *order;
-    float *images; /* the stretch drawn last */
-    uint8_t *labels;
-};
-
-static void data_sampler_shuffle(struct data_sampler *sampler, uint64_t epoch)
-{
-    /* Streams 0..255 are left to others who draw from the same seed. */
-    struct random random = random_start(sampler->seed, 256 + epoch);
-    for (size_t i = 0; i < sampler->train->count; i++) {
-        sampler->order[i] = i;
-    }
-    random_shuffle(&random, sampler->order, sampler->train->count);
-    sampler->epoch = epoch;
-}
-
-struct data_sampler *data_sampler_create(const struct data_set *train, size_t batch, uint64_t seed)
-{
-    struct data_sampler *sampler = calloc(1, sizeof *sampler);
-    if (!sampler) {
-        return NULL;
-    }
-    sampler->train = train;
-    sampler->batch = batch;
-    sampler->seed = seed;
-    sampler->order = malloc(train->count * sizeof *sampler->order);
-    sampler->images = malloc(batch * MODEL_PIXELS * sizeof *sampler->images);
-    sampler->labels = malloc(batch);
-    if (!sampler->order || !sampler->images || !sampler->labels) {
-        data_sampler_destroy(sampler);
-        return NULL;
-    }
-    data_sampler_shuffle(sampler, 0);
-    return sampler;
-}
-
-void data_sampler_destroy(struct data_sampler *sampler)
-{
-    if (!sampler) {
-        return;
-    }
-    free(sampler->order);
-    free(sampler->images);
-    free(sampler->labels);
-    free(sampler);
-}
-
-struct model_batch data_sampler_batch(
-    struct data_sampler *sampler, uint64_t step, size_t begin, size_t end)
-{
-    const size_t batches = sampler->train->count / sampler->batch;
-    const uint64_t epoch = step / batches;
-    const size_t first = (size_t)(step % batches) * sampler->batch;
-
-    if (epoch != sampler->epoch) {
-        data_sampler_shuffle(sampler, epoch);
-    }
-    for (size_t i = begin; i < end; i++) {
-        const size_t from = sampler->order[first + i];
-        memcpy(sampler->images + (i - begin) * MODEL_PIXELS,
-            sampler->train->images + from * MODEL_PIXELS, MODEL_PIXELS * sizeof(float));
-        sampler->labels[i - begin] = sampler->train->labels[from];
-    }
-    return (struct model_batch){sampler->images, sampler->labels, end - begin};
 }

@@ -1,4 +1,4 @@
-/* The hand-written digits: reading the file, splitting it, and drawing batches. */
+/* The hand-written digits: reading the file and splitting it. */
 #ifndef DIGITS_DATA_H
 #define DIGITS_DATA_H
 
@@ -33,18 +33,5 @@ int data_load(struct data *data, const char *path, char error[DATA_ERROR_SIZE]);
 int data_parse(struct data *data, FILE *stream, const char *name, char error[DATA_ERROR_SIZE]);
 
 void data_free(struct data *data);
-
-/* Draws batches of `batch` training examples: every epoch goes through a fresh permutation that
- * depends on nothing but seed and epoch, and drops the rest that fills no batch. */
-struct data_sampler;
-
-/* NULL when there is no memory. 1 <= batch <= train->count. The set must outlive the sampler. */
-struct data_sampler *data_sampler_create(const struct data_set *train, size_t batch, uint64_t seed);
-void data_sampler_destroy(struct data_sampler *sampler);
-
-/* The examples begin..end-1 of the batch of step `step`; valid until the next call. The ranks of a
- * job each take their own stretch of the same batch. */
-struct model_batch data_sampler_batch(
-    struct data_sampler *sampler, uint64_t step, size_t begin, size_t end);
 
 #endif

@@ -1,11 +1,7 @@
 #include "model.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "gemm.h"
-#include "random.h"
 
 /* Activations lie as [example][pixel][channel], so that every layer is a matrix product whose
  * inner loop runs over contiguous numbers. A convolution is a product with the patches around each
@@ -24,7 +20,7 @@ enum {
 
 enum { CONV1, CONV1_BIAS, CONV2, CONV2_BIAS, LINEAR1, LINEAR1_BIAS, LINEAR2, LINEAR2_BIAS };
 
-static const struct model_tensor tensors[MODEL_TENSORS] = {
+static const struct tensor shapes[MODEL_TENSORS] = {
     [CONV1] = {"conv1.weight", 4, {CHANNELS1, 1, 3, 3}},
     [CONV1_BIAS] = {"conv1.bias", 1, {CHANNELS1}},
     [CONV2] = {"conv2.weight", 4, {CHANNELS2, CHANNELS1, 3, 3}},
@@ -39,7 +35,7 @@ struct model {
     size_t max_batch;
     struct model_batch batch; /* of the last forward pass */
     float *memory;            /* all that follows */
-    float *parameters[MODEL_TENSORS];
+    struct tensor tensors[MODEL_TENSORS];
     float *transposed; /* of the weights in use by a forward product */
     /* Outputs after their ReLU, and the patches that the convolutions saw. */
     float *patches1; /* [batch][8][8][PATCH1] */
@@ -57,20 +53,6 @@ struct model {
     float *d_hidden;
     float *d_classes;
 };
-
-const struct model_tensor *model_tensor(size_t index)
-{
-    return &tensors[index];
-}
-
-size_t model_tensor_size(size_t index)
-{
-    size_t size = 1;
-    for (size_t d = 0; d < tensors[index].dims; d++) {
-        size *= tensors[index].shape[d];
-    }
-    return size;
-}
 
 static int model_allocate(struct model *model, size_t batch)
 {
@@ -100,7 +82,7 @@ static int model_allocate(struct model *model, size_t batch)
         total += parts[i].count;
     }
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        total += model_tensor_size(t);
+        total += tensor_size(&shapes[t]);
     }
     model->memory = calloc(total, sizeof(float));
     if (!model->memory) {
@@ -113,8 +95,9 @@ static int model_allocate(struct model *model, size_t batch)
         next += parts[i].count;
     }
     for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        model->parameters[t] = next;
-        next += model_tensor_size(t);
+        model->tensors[t] = shapes[t];
+        model->tensors[t].values = next;
+        next += tensor_size(&shapes[t]);
     }
     return 0;
 }
@@ -145,42 +128,9 @@ void model_destroy(struct model *model)
     free(model);
 }
 
-void model_init(struct model *model, uint64_t seed)
+const struct tensor *model_tensors(const struct model *model)
 {
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        const size_t size = model_tensor_size(t);
-        if (tensors[t].dims == 1) {
-            memset(model->parameters[t], 0, size * sizeof(float));
-            continue;
-        }
-        const float inputs = (float)(size / tensors[t].shape[0]);
-        const float limit = sqrtf(6.0f / inputs);
-        struct random random = random_start(seed, t);
-        for (size_t i = 0; i < size; i++) {
-            model->parameters[t][i] = random_symmetric(&random, limit);
-        }
-    }
-}
-
-float *model_parameters(struct model *model, size_t index)
-{
-    return model->parameters[index];
-}
-
-uint64_t model_hash(const struct model *model)
-{
-    uint64_t hash = 0xCBF29CE484222325u;
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
-        const size_t size = model_tensor_size(t);
-        for (size_t i = 0; i < size; i++) {
-            uint32_t bits;
-            memcpy(&bits, &model->parameters[t][i], sizeof bits);
-            for (int shift = 0; shift < 32; shift += 8) {
-                hash = (hash ^ ((bits >> shift) & 0xFF)) * 0x100000001B3u;
-            }
-        }
-    }
-    return hash;
+    return model->tensors;
 }
 
 /* The part of a 3x3 kernel that falls on the image at one coordinate: taps begin..end-1, where tap
@@ -237,43 +187,6 @@ static void model_scatter_patches(
     }
 }
 
-static void model_transpose(size_t rows, size_t cols, const float *from, float *to)
-{
-    for (size_t i = 0; i < rows; i++) {
-        for (size_t j = 0; j < cols; j++) {
-            to[j * rows + i] = from[i * cols + j];
-        }
-    }
-}
-
-/* output[row][o] = bias[o] + sum over i of input[row][i] weight[o][i] */
-static void model_affine(struct model *model, size_t weight, size_t rows, size_t inputs,
-    size_t outputs, const float *input, float *output)
-{
-    const float *bias = model->parameters[weight + 1];
-    model_transpose(outputs, inputs, model->parameters[weight], model->transposed);
-    for (size_t row = 0; row < rows; row++) {
-        memcpy(output + row * outputs, bias, outputs * sizeof(float));
-    }
-    gemm_add(rows, outputs, inputs, input, inputs, 1, model->transposed, output);
-}
-
-/* Written so that NaN passes: a diverged model must not look like a dead one. */
-static void model_relu(float *values, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        values[i] = values[i] < 0 ? 0 : values[i];
-    }
-}
-
-/* A unit that put out zero passes no gradient. */
-static void model_relu_backward(const float *output, float *gradient, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        gradient[i] = output[i] <= 0 ? 0 : gradient[i];
-    }
-}
-
 /* The first of the four conv1 pixels under one pooled pixel. */
 static size_t model_pool_corner(size_t pooled_pixel)
 {
@@ -317,147 +230,75 @@ static void model_pool_backward(
     }
 }
 
-/* Turns logits into probabilities and adds up the loss. */
-static struct model_score model_softmax(const struct model_batch *batch, float *classes)
+/* An affine layer and, unless it is the last one, its ReLU. */
+static void model_affine(
+    struct model *model, size_t weight, size_t rows, const float *input, float *output)
 {
-    struct model_score score = {0};
-    for (size_t n = 0; n < batch->count; n++) {
-        float *p = classes + n * MODEL_CLASSES;
-        size_t best = 0;
-        for (size_t c = 1; c < MODEL_CLASSES; c++) {
-            best = p[c] > p[best] ? c : best;
-        }
-        const double largest = p[best], target = p[batch->labels[n]];
-        double sum = 0;
-        for (size_t c = 0; c < MODEL_CLASSES; c++) {
-            sum += exp(p[c] - largest);
-        }
-        for (size_t c = 0; c < MODEL_CLASSES; c++) {
-            p[c] = (float)(exp(p[c] - largest) / sum);
-        }
-        score.loss += log(sum) + largest - target;
-        score.correct += best == batch->labels[n];
+    const struct tensor *tensors = &model->tensors[weight];
+    layer_affine(tensors, rows, input, model->transposed, output);
+    if (weight != LINEAR2) {
+        layer_relu(output, rows * tensors->shape[0]);
     }
-    return score;
 }
 
-struct model_score model_forward(struct model *model, const struct model_batch *batch)
+struct score model_forward(struct model *model, const struct model_batch *batch)
 {
     const size_t count = batch->count;
     model->batch = *batch;
 
     model_gather_patches(count, SIDE, 1, batch->images, model->patches1);
-    model_affine(
-        model, CONV1, count * SIDE * SIDE, PATCH1, CHANNELS1, model->patches1, model->conv1);
-    model_relu(model->conv1, count * SIDE * SIDE * CHANNELS1);
+    model_affine(model, CONV1, count * SIDE * SIDE, model->patches1, model->conv1);
     model_pool(count, model->conv1, model->pooled);
 
     model_gather_patches(count, HALF, CHANNELS1, model->pooled, model->patches2);
-    model_affine(
-        model, CONV2, count * HALF * HALF, PATCH2, CHANNELS2, model->patches2, model->conv2);
-    model_relu(model->conv2, count * FEATURES);
-
-    model_affine(model, LINEAR1, count, FEATURES, HIDDEN, model->conv2, model->hidden);
-    model_relu(model->hidden, count * HIDDEN);
-    model_affine(model, LINEAR2, count, HIDDEN, MODEL_CLASSES, model->hidden, model->classes);
-    return model_softmax(batch, model->classes);
+    model_affine(model, CONV2, count * HALF * HALF, model->patches2, model->conv2);
+    model_affine(model, LINEAR1, count, model->conv2, model->hidden);
+    model_affine(model, LINEAR2, count, model->hidden, model->classes);
+    return layer_softmax(batch->labels, count, MODEL_CLASSES, model->classes);
 }
 
-/* Where a backward pass writes and whom it tells. */
-struct backward {
-    struct model *model;
-    float *const *gradients;
-    model_ready_fn ready;
-    void *context;
-};
-
-static int model_ready(const struct backward *pass, size_t tensor)
+static int model_backward_linears(struct model *m, const struct backward *pass)
 {
-    return pass->ready ? pass->ready(pass->context, tensor) : 0;
-}
-
-/* Gradients of a layer's bias and weight, from the gradient of its output:
- * d_bias[o] = sum over rows of d_output[row][o], d_weight[o][i] = the same times input[row][i]. */
-static int model_affine_gradients(const struct backward *pass, size_t weight, size_t rows,
-    size_t inputs, size_t outputs, const float *input, const float *d_output)
-{
-    float *d_weight = pass->gradients[weight], *d_bias = pass->gradients[weight + 1];
-
-    memset(d_bias, 0, outputs * sizeof(float));
-    for (size_t row = 0; row < rows; row++) {
-        for (size_t o = 0; o < outputs; o++) {
-            d_bias[o] += d_output[row * outputs + o];
-        }
-    }
-    int result = model_ready(pass, weight + 1);
-    if (result != 0) {
-        return result;
-    }
-
-    memset(d_weight, 0, outputs * inputs * sizeof(float));
-    gemm_add(outputs, inputs, rows, d_output, 1, outputs, input, d_weight);
-    return model_ready(pass, weight);
-}
-
-/* d_input[row][i] = sum over o of d_output[row][o] weight[o][i] */
-static void model_affine_input(const struct backward *pass, size_t weight, size_t rows,
-    size_t inputs, size_t outputs, const float *d_output, float *d_input)
-{
-    memset(d_input, 0, rows * inputs * sizeof(float));
-    gemm_add(rows, inputs, outputs, d_output, outputs, 1, pass->model->parameters[weight], d_input);
-}
-
-static int model_backward_linears(const struct backward *pass)
-{
-    struct model *m = pass->model;
     const size_t count = m->batch.count;
-    int result = model_affine_gradients(
-        pass, LINEAR2, count, HIDDEN, MODEL_CLASSES, m->hidden, m->d_classes);
+    int result = layer_affine_gradients(pass, LINEAR2, count, m->hidden, m->d_classes);
     if (result != 0) {
         return result;
     }
-    model_affine_input(pass, LINEAR2, count, HIDDEN, MODEL_CLASSES, m->d_classes, m->d_hidden);
-    model_relu_backward(m->hidden, m->d_hidden, count * HIDDEN);
+    layer_affine_input(&m->tensors[LINEAR2], count, m->d_classes, m->d_hidden);
+    layer_relu_backward(m->hidden, m->d_hidden, count * HIDDEN);
 
-    result = model_affine_gradients(pass, LINEAR1, count, FEATURES, HIDDEN, m->conv2, m->d_hidden);
+    result = layer_affine_gradients(pass, LINEAR1, count, m->conv2, m->d_hidden);
     if (result != 0) {
         return result;
     }
-    model_affine_input(pass, LINEAR1, count, FEATURES, HIDDEN, m->d_hidden, m->d_conv2);
-    model_relu_backward(m->conv2, m->d_conv2, count * FEATURES);
+    layer_affine_input(&m->tensors[LINEAR1], count, m->d_hidden, m->d_conv2);
+    layer_relu_backward(m->conv2, m->d_conv2, count * FEATURES);
     return 0;
 }
 
-static int model_backward_convolutions(const struct backward *pass)
+static int model_backward_convolutions(struct model *m, const struct backward *pass)
 {
-    struct model *m = pass->model;
     const size_t count = m->batch.count;
     const size_t pixels1 = count * SIDE * SIDE, pixels2 = count * HALF * HALF;
-    int result =
-        model_affine_gradients(pass, CONV2, pixels2, PATCH2, CHANNELS2, m->patches2, m->d_conv2);
+    int result = layer_affine_gradients(pass, CONV2, pixels2, m->patches2, m->d_conv2);
     if (result != 0) {
         return result;
     }
-    model_affine_input(pass, CONV2, pixels2, PATCH2, CHANNELS2, m->d_conv2, m->d_patches2);
+    layer_affine_input(&m->tensors[CONV2], pixels2, m->d_conv2, m->d_patches2);
     model_scatter_patches(count, HALF, CHANNELS1, m->d_patches2, m->d_pooled);
 
     model_pool_backward(count, m->conv1, m->pooled, m->d_pooled, m->d_conv1);
-    model_relu_backward(m->conv1, m->d_conv1, pixels1 * CHANNELS1);
-    return model_affine_gradients(pass, CONV1, pixels1, PATCH1, CHANNELS1, m->patches1, m->d_conv1);
+    layer_relu_backward(m->conv1, m->d_conv1, pixels1 * CHANNELS1);
+    return layer_affine_gradients(pass, CONV1, pixels1, m->patches1, m->d_conv1);
 }
 
 int model_backward(struct model *model, float scale, float *const gradients[MODEL_TENSORS],
-    model_ready_fn ready, void *context)
+    tensor_ready_fn ready, void *context)
 {
-    const struct backward pass = {model, gradients, ready, context};
+    const struct backward pass = {model->tensors, gradients, ready, context};
 
-    for (size_t n = 0; n < model->batch.count; n++) {
-        for (size_t c = 0; c < MODEL_CLASSES; c++) {
-            const size_t at = n * MODEL_CLASSES + c;
-            const float target = c == model->batch.labels[n] ? 1.0f : 0.0f;
-            model->d_classes[at] = (model->classes[at] - target) * scale;
-        }
-    }
-    int result = model_backward_linears(&pass);
-    return result != 0 ? result : model_backward_convolutions(&pass);
+    layer_softmax_backward(model->batch.labels, model->batch.count, MODEL_CLASSES, scale,
+        model->classes, model->d_classes);
+    int result = model_backward_linears(model, &pass);
+    return result != 0 ? result : model_backward_convolutions(model, &pass);
 }

@@ -1,9 +1,11 @@
 #include "tests/bench/perf/benchmarks.h"
 
 #include "tests/bench/perf/data.h"
-#include "tests/bench/perf/frames.h"
 #include "tests/bench/perf/handover.h"
 #include "tests/bench/perf/link_end.h"
+#include "tests/bench/perf/models.h"
+#include "tests/bench/perf/peers.h"
+#include "tests/bench/perf/select.h"
 
 #define BIT(index) ((name_set)1 << (index))
 #define EVERY ((name_set)-1)
@@ -12,20 +14,24 @@
 
 /* In the order of the bits in options.c. */
 const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
-    {.name = {"select", "compensate, select exactly, update the residual"},
-        .about = "# algbw: bytes of the gradient; busbw: gradient read, residual read and written\n"
+    {.name = {"select", "compensate and select exactly in one pass"},
+        .about = "# busbw: gradients read, residual read and written; settle: what was selected\n"
+                 "# leaves the residual; nth, torch: a peer's time / (time + settle)\n"
                  "# floor: the fastest of four r += g loops on the same memory, in turns\n",
+        .layout = REPORT_SELECT,
         .run = select_run,
         .defaults = {.min = 4 * KB,
             .max = 100 * MB,
             .factor = 16,
             .iterations = 31,
-            .warmup = 4,
+            .warmup = 8,
             .densities = {{0.001, 0.01}, 2},
             .distributions = BIT(DATA_NORMAL),
             .dtypes = BIT(DTYPE_F32),
-            .kernels = EVERY,
-            .fibre = 1024}},
+            .views = EVERY,
+            .columns = {{4096}, 1},
+            .threads = {{1}, 1},
+            .ranks = {{1}, 1}}},
     {.name = {"encode", "write a payload"},
         .about = "# algbw: bytes of the dense tensor; busbw: list read, frame written\n"
                  "# floor: reading the list (the elements, if dense)\n",
@@ -53,8 +59,9 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .values = EVERY,
             .fibre = 1024}},
     {.name = {"sum", "several contributions into one"},
-        .about = "# algbw: bytes of the dense tensor; busbw: bytes of the lists read\n"
-                 "# floor: reading the lists (dense-add: the r += g loops)\n",
+        .about =
+            "# algbw: bytes of the dense tensor; busbw: bytes of the lists read (dense: written)\n"
+            "# floor: reading the lists; clearing the dense form; the r += g loops\n",
         .run = sum_run,
         .defaults = {.min = MB,
             .max = 100 * MB,
@@ -62,7 +69,8 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .iterations = 31,
             .warmup = 2,
             .densities = {{0.01}, 1},
-            .lists = {{2, 4, 16}, 3}}},
+            .lists = {{2, 4, 16}, 3},
+            .threads = {{1}, 1}}},
     {.name = {"handover", "from the last rank's push to a rank's return, one node"},
         .about = "# density 1: the dense form; awake: back to back; asleep: after a pause;\n"
                  "# busy: as awake, beside processes that burn all cores\n"
@@ -101,6 +109,20 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .iterations = 31,
             .warmup = 3,
             .security = EVERY}},
+    {.name = {"sparsify", "a turn of every sparsifier"},
+        .about = "# count/k: entries that were selected, on average / density * elements\n"
+                 "# floor: the fastest of four r += g loops on the same memory, in turns\n",
+        .layout = REPORT_SPARSIFY,
+        .run = sparsify_run,
+        .defaults = {.min = 4 * MB,
+            .max = 100 * MB,
+            .factor = 100,
+            .iterations = 31,
+            .warmup = 8,
+            .densities = {{0.001, 0.01}, 2},
+            .distributions = BIT(DATA_NORMAL),
+            .sparsifiers = EVERY,
+            .threads = {{1}, 1}}},
 };
 
 struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
@@ -108,12 +130,16 @@ struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
     for (unsigned i = 0; i < BENCHMARK_COUNT; i++) {
         storage->names[i] = benchmark_table[i].name;
     }
-    kernels_list(storage->kernels);
+    sparsify_list(storage->sparsifiers);
+    frames_list(storage->indices, storage->values);
     return (struct vocabulary){.distributions = {data_names},
         .dtypes = {data_dtype_names},
-        .kernels = {storage->kernels},
-        .indices = {frames_index_names},
-        .values = {frames_value_names},
+        .views = {select_view_names},
+        .models = {models_names},
+        .peers = {peers_names},
+        .sparsifiers = {storage->sparsifiers},
+        .indices = {storage->indices},
+        .values = {storage->values},
         .modes = {handover_mode_names},
         .security = {link_security_names},
         .benchmarks = storage->names,

@@ -14,10 +14,13 @@ const char *const data_names[] = {[DATA_NORMAL] = "normal",
     [DATA_CONSTANT] = "constant",
     [DATA_MOSTLY_ZERO] = "zeros",
     [DATA_HOT_BLOCK] = "hot-block",
+    [DATA_QUANTISED] = "quantised",
     [DATA_COUNT] = NULL};
 
 const char *const data_dtype_names[] = {
     [DTYPE_F32] = "f32", [DTYPE_F16] = "f16", [DTYPE_BF16] = "bf16", [DTYPE_COUNT] = NULL};
+
+#define STRETCHES 16 /* parts of a tensor that may differ in scale */
 
 /* splitmix64 (Steele, Lea and Flood 2014) */
 static uint64_t next(uint64_t *state)
@@ -33,6 +36,14 @@ static uint64_t next(uint64_t *state)
 static float uniform(uint64_t *state)
 {
     return (float)((next(state) >> 40) + 1) * 0x1p-24f;
+}
+
+/* From -1 to 1, most often near 0. */
+static float triangle(uint64_t *state)
+{
+    const float one = uniform(state);
+
+    return one - uniform(state);
 }
 
 /* Box and Muller (1958). */
@@ -58,11 +69,34 @@ static void fill_laplace(float *x, uint64_t n, uint64_t *state)
     }
 }
 
-/* Multiplies stretch `s` of 16 by factors[s % 4]. */
-static void scale_stretches(float *x, uint64_t n, const float factors[4])
+/* The first element of stretch s, 0..STRETCHES. */
+static uint64_t stretch(uint64_t n, unsigned s)
+{
+    return n * s / STRETCHES;
+}
+
+static void scale_stretch(float *x, uint64_t n, unsigned s, float factor)
+{
+    for (uint64_t i = stretch(n, s); i < stretch(n, s + 1); i++) {
+        x[i] *= factor;
+    }
+}
+
+static void fill_layered(float *x, uint64_t n, uint64_t *state)
+{
+    static const float deviations[4] = {1, 0.001f, 0.1f, 0.01f};
+
+    fill_normal(x, n, state);
+    for (unsigned s = 0; s < STRETCHES; s++) {
+        scale_stretch(x, n, s, deviations[s % 4]);
+    }
+}
+
+/* To multiples of 1/4. */
+static void quantise(float *x, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
-        x[i] *= factors[(i * 16 / n) % 4];
+        x[i] = rintf(x[i] * 4) / 4;
     }
 }
 
@@ -77,28 +111,21 @@ static void fill_mostly_zero(float *x, uint64_t n, uint64_t *state)
 
 static void fill_hot_block(float *x, uint64_t n, uint64_t *state)
 {
-    const uint64_t length = n / 16;
-    const uint64_t first = next(state) % (n - length + 1);
+    const unsigned hot = (unsigned)(next(state) % STRETCHES);
 
     fill_normal(x, n, state);
-    for (uint64_t i = first; i < first + length; i++) {
-        x[i] *= 1000;
-    }
+    scale_stretch(x, n, hot, 1000);
 }
 
 void data_fill(float *x, uint64_t n, enum distribution distribution, uint64_t seed)
 {
-    static const float deviations[4] = {1, 0.001f, 0.1f, 0.01f};
     uint64_t state = seed;
 
     switch (distribution) {
     case DATA_LAPLACE: fill_laplace(x, n, &state); break;
     case DATA_MOSTLY_ZERO: fill_mostly_zero(x, n, &state); break;
     case DATA_HOT_BLOCK: fill_hot_block(x, n, &state); break;
-    case DATA_LAYERED:
-        fill_normal(x, n, &state);
-        scale_stretches(x, n, deviations);
-        break;
+    case DATA_LAYERED: fill_layered(x, n, &state); break;
     case DATA_SORTED:
     case DATA_CONSTANT:
         for (uint64_t i = 0; i < n; i++) {
@@ -106,6 +133,75 @@ void data_fill(float *x, uint64_t n, enum distribution distribution, uint64_t se
         }
         break;
     default: fill_normal(x, n, &state); break;
+    }
+    if (distribution == DATA_QUANTISED) {
+        quantise(x, n);
+    }
+}
+
+static bool is_still(enum distribution distribution)
+{
+    return distribution == DATA_SORTED || distribution == DATA_CONSTANT ||
+           distribution == DATA_MOSTLY_ZERO;
+}
+
+void data_turn(void *gradient, const void *base, size_t element, uint64_t n,
+    enum distribution distribution, uint64_t turn)
+{
+    for (unsigned s = 0; s < STRETCHES; s++) {
+        const uint64_t first = stretch(n, s) * element;
+        const uint64_t length = stretch(n, s + 1) * element - first;
+        uint64_t state = turn;
+        uint64_t distance = length > 0 ? next(&state) % (length / element) * element : 0;
+        char *to = (char *)gradient + first;
+        const char *from = (const char *)base + first;
+
+        distance = is_still(distribution) ? 0 : distance;
+        memcpy(to, from + distance, length - distance);
+        memcpy(to + length - distance, from, distance);
+    }
+}
+
+/* The mean square of stretch s. */
+static double mean_square(const float *x, uint64_t n, unsigned s)
+{
+    const uint64_t first = stretch(n, s);
+    const uint64_t end = stretch(n, s + 1);
+    double sum = 0;
+
+    for (uint64_t i = first; i < end; i++) {
+        sum += (double)x[i] * (double)x[i];
+    }
+    return end > first ? sum / (double)(end - first) : 0;
+}
+
+/*
+ * A walk with steps of deviation d stays inside +-T for (T / d)^2 turns on average; one element in
+ * 1 / density leaves at every turn, so T^2 = mean(d^2) / density. In between it is distributed as a
+ * triangle over +-T. Where a thousand turns do not reach T, the triangle has their variance.
+ */
+void data_residual(float *x, const float *base, uint64_t n, enum distribution distribution,
+    double density, bool global)
+{
+    const double turns = 1000;
+    double square[STRETCHES];
+    double mean = 0;
+    uint64_t state = n;
+
+    for (unsigned s = 0; s < STRETCHES; s++) {
+        square[s] = is_still(distribution) ? 0 : mean_square(base, n, s);
+        mean += square[s] / STRETCHES;
+    }
+    for (unsigned s = 0; s < STRETCHES; s++) {
+        const double threshold = sqrt((global ? mean : square[s]) / density);
+        const float width = (float)fmin(threshold, sqrt(6 * turns * square[s]));
+
+        for (uint64_t i = stretch(n, s); i < stretch(n, s + 1); i++) {
+            x[i] = width * triangle(&state);
+        }
+    }
+    if (distribution == DATA_QUANTISED) {
+        quantise(x, n);
     }
 }
 
@@ -145,15 +241,28 @@ uint64_t data_share(uint64_t n, double density)
     return k > 0 ? k : 1;
 }
 
-/* Entry i of k lies somewhere in its own k-th of the fibre. */
+static double gap(uint64_t *state)
+{
+    return -log((double)uniform(state));
+}
+
+/* k of `length` positions, as independent elements would be selected: the gaps between them are
+ * exponential and rounded down, which makes them geometric. */
 static void fill_positions(
     uint32_t *position, uint64_t base, uint64_t length, uint64_t k, uint64_t *state)
 {
-    for (uint64_t i = 0; i < k; i++) {
-        const uint64_t first = length * i / k;
-        const uint64_t end = length * (i + 1) / k;
+    uint64_t again = *state;
+    double all = 0;
+    double at = 0;
 
-        position[i] = (uint32_t)(base + first + next(state) % (end - first));
+    for (uint64_t i = 0; i <= k; i++) {
+        all += gap(state);
+    }
+    for (uint64_t i = 0; i < k; i++) {
+        at += gap(&again);
+        position[i] =
+            (uint32_t)(base + i +
+                       (uint64_t)fmin(at / all * (double)(length - k + 1), (double)(length - k)));
     }
 }
 

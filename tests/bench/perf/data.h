@@ -18,6 +18,7 @@ enum distribution {
     DATA_CONSTANT,    /* all equal: nothing but ties */
     DATA_MOSTLY_ZERO, /* all but one element in 1,000 are zero */
     DATA_HOT_BLOCK,   /* 1/16 of the elements, in one place, are 1,000 times larger */
+    DATA_QUANTISED,   /* normal, rounded to quarters: 20 different magnitudes */
     DATA_COUNT
 };
 
@@ -27,6 +28,24 @@ extern const char *const data_dtype_names[]; /* of enum dtype; ends with NULL */
 /** Fills x with n elements. */
 void data_fill(float *x, uint64_t n, enum distribution distribution, uint64_t seed);
 
+/**
+ * The gradient of turn number `turn`: `base`, which data_fill() made (elements of so many bytes),
+ * with every sixteenth of it rotated by a distance of this turn's own, so that an element meets
+ * another value of the same distribution. Distributions without chance in them, and zeros that stay
+ * where they are, are copied as they are.
+ */
+void data_turn(void *gradient, const void *base, size_t element, uint64_t n,
+    enum distribution distribution, uint64_t turn);
+
+/**
+ * A residual as error feedback at `density` leaves it after a thousand turns of gradients like
+ * `base`: a random walk that starts at 0 again when it reaches the threshold. `global`: one
+ * threshold for the whole tensor; otherwise each sixteenth of it has its own. Zeros where
+ * data_turn() changes nothing.
+ */
+void data_residual(float *x, const float *base, uint64_t n, enum distribution distribution,
+    double density, bool global);
+
 /** Stores n elements as `dtype`; what f16 cannot hold as a normal number becomes 0. */
 void data_store(void *out, enum dtype dtype, const float *x, uint64_t n);
 
@@ -34,9 +53,9 @@ void data_store(void *out, enum dtype dtype, const float *x, uint64_t n);
  * failure. Free with data_unmap(). */
 void *data_map(size_t size);
 
-/** A list of `k` entries out of n elements, evenly spread and jittered, with normal values; `k` in
- * every fibre of `length` elements if `length` < n. Capacity is its count. False without memory;
- * free with data_list_free() in any case. */
+/** A list of `k` entries out of n elements, any of them with the same chance, with normal values;
+ * `k` in every fibre of `length` elements if `length` < n. Capacity is its count. False without
+ * memory; free with data_list_free() in any case. */
 bool data_list(struct sparse *list, uint64_t n, uint64_t length, uint64_t k, uint64_t seed);
 
 void data_list_free(struct sparse *list);

@@ -26,19 +26,41 @@ INLINE float load(const void *g, enum dtype dtype, uint64_t i)
     }
 }
 
-INLINE void add_tail(float *r, const void *g, enum dtype dtype, uint64_t first, uint64_t n)
+/* Element i of the gradients' sum. */
+INLINE float sum_of(const void *const *g, unsigned count, enum dtype dtype, uint64_t i)
 {
-    for (uint64_t i = first; i < n; i++) {
-        r[i] += load(g, dtype, i);
+    float sum = load(g[0], dtype, i);
+
+    for (unsigned k = 1; k < count; k++) {
+        sum += load(g[k], dtype, i);
+    }
+    return sum;
+}
+
+INLINE void add_tail(
+    const struct floor_work *work, unsigned count, enum dtype dtype, uint64_t first, uint64_t end)
+{
+    const void *const *g = work->g;
+    float *r = work->r;
+
+    for (uint64_t i = first; i < end; i++) {
+        r[i] += sum_of(g, count, dtype, i);
     }
 }
 
-static void add_plain(float *r, const void *g, enum dtype dtype, uint64_t n)
+/* Beyond the end a prefetch is harmless. */
+INLINE void prefetch_line(const struct floor_work *work, unsigned count, enum dtype dtype,
+    uint64_t i, enum prefetch prefetch)
 {
-    switch (dtype) { /* one vectorised loop each */
-    case DTYPE_F16: add_tail(r, g, DTYPE_F16, 0, n); break;
-    case DTYPE_BF16: add_tail(r, g, DTYPE_BF16, 0, n); break;
-    default: add_tail(r, g, DTYPE_F32, 0, n); break;
+    const uint64_t size = dtype == DTYPE_F32 ? 4 : 2;
+
+    for (unsigned k = 0; k < count && prefetch != PREFETCH_NONE; k++) {
+        __builtin_prefetch((const char *)work->g[k] + (i + AHEAD) * size, 0);
+    }
+    if (prefetch == PREFETCH_WRITE) {
+        __builtin_prefetch(work->r + i + AHEAD, 1);
+    } else if (prefetch == PREFETCH_READ) {
+        __builtin_prefetch(work->r + i + AHEAD, 0);
     }
 }
 
@@ -57,50 +79,68 @@ WIDE INLINE __m256 load8(const void *g, enum dtype dtype, uint64_t i)
     }
 }
 
-WIDE INLINE void add_lines(
-    float *r, const void *g, enum dtype dtype, uint64_t n, enum prefetch prefetch)
+WIDE INLINE __m256 sum8(const void *const *g, unsigned count, enum dtype dtype, uint64_t i)
 {
-    uint64_t i = 0;
+    __m256 sum = load8(g[0], dtype, i);
 
-    for (; i + LINE <= n; i += LINE) {
-        if (prefetch != PREFETCH_NONE) { /* beyond the end it is harmless */
-            __builtin_prefetch((const char *)g + (i + AHEAD) * (dtype == DTYPE_F32 ? 4 : 2), 0);
-            if (prefetch == PREFETCH_WRITE) {
-                __builtin_prefetch(r + i + AHEAD, 1);
-            } else {
-                __builtin_prefetch(r + i + AHEAD, 0);
-            }
-        }
+    for (unsigned k = 1; k < count; k++) {
+        sum = _mm256_add_ps(sum, load8(g[k], dtype, i));
+    }
+    return sum;
+}
+
+WIDE INLINE void add_lines(const struct floor_work *work, unsigned count, enum dtype dtype,
+    uint64_t first, uint64_t end, enum prefetch prefetch)
+{
+    const void *const *g = work->g;
+    float *r = work->r;
+    uint64_t i = first;
+
+    for (; i + LINE <= end; i += LINE) {
+        prefetch_line(work, count, dtype, i, prefetch);
         for (uint64_t j = i; j < i + LINE; j += 8) {
-            _mm256_storeu_ps(r + j, _mm256_add_ps(_mm256_loadu_ps(r + j), load8(g, dtype, j)));
+            _mm256_storeu_ps(
+                r + j, _mm256_add_ps(_mm256_loadu_ps(r + j), sum8(g, count, dtype, j)));
         }
     }
-    add_tail(r, g, dtype, i, n);
+    add_tail(work, count, dtype, i, end);
+}
+
+/* Inlined once for every type and for the usual numbers of gradients. */
+WIDE INLINE void add_wide_of(const struct floor_work *work, enum dtype dtype, uint64_t first,
+    uint64_t end, enum prefetch prefetch)
+{
+    switch (work->count) {
+    case 1: add_lines(work, 1, dtype, first, end, prefetch); break;
+    case 2: add_lines(work, 2, dtype, first, end, prefetch); break;
+    case 4: add_lines(work, 4, dtype, first, end, prefetch); break;
+    default: add_lines(work, work->count, dtype, first, end, prefetch); break;
+    }
 }
 
 WIDE INLINE void add_wide(
-    float *r, const void *g, enum dtype dtype, uint64_t n, enum prefetch prefetch)
+    const struct floor_work *work, uint64_t first, uint64_t end, enum prefetch prefetch)
 {
-    switch (dtype) {
-    case DTYPE_F16: add_lines(r, g, DTYPE_F16, n, prefetch); break;
-    case DTYPE_BF16: add_lines(r, g, DTYPE_BF16, n, prefetch); break;
-    default: add_lines(r, g, DTYPE_F32, n, prefetch); break;
+    switch (work->dtype) {
+    case DTYPE_F16: add_wide_of(work, DTYPE_F16, first, end, prefetch); break;
+    case DTYPE_BF16: add_wide_of(work, DTYPE_BF16, first, end, prefetch); break;
+    default: add_wide_of(work, DTYPE_F32, first, end, prefetch); break;
     }
 }
 
-WIDE static void add_avx2_none(float *r, const void *g, enum dtype dtype, uint64_t n)
+WIDE static void add_avx2_none(const struct floor_work *work, uint64_t first, uint64_t end)
 {
-    add_wide(r, g, dtype, n, PREFETCH_NONE);
+    add_wide(work, first, end, PREFETCH_NONE);
 }
 
-WIDE static void add_avx2_read(float *r, const void *g, enum dtype dtype, uint64_t n)
+WIDE static void add_avx2_read(const struct floor_work *work, uint64_t first, uint64_t end)
 {
-    add_wide(r, g, dtype, n, PREFETCH_READ);
+    add_wide(work, first, end, PREFETCH_READ);
 }
 
-WIDE static void add_avx2_write(float *r, const void *g, enum dtype dtype, uint64_t n)
+WIDE static void add_avx2_write(const struct floor_work *work, uint64_t first, uint64_t end)
 {
-    add_wide(r, g, dtype, n, PREFETCH_WRITE);
+    add_wide(work, first, end, PREFETCH_WRITE);
 }
 
 /* Every processor with AVX2 has F16C. */
@@ -111,50 +151,76 @@ static bool has_avx2(void)
 
 #endif
 
-INLINE void add_blocks(
-    float *r, const void *g, enum dtype dtype, uint64_t n, enum prefetch prefetch)
+INLINE void add_blocks(const struct floor_work *work, unsigned count, enum dtype dtype,
+    uint64_t first, uint64_t end, enum prefetch prefetch)
 {
-    for (uint64_t i = 0; i < n; i += LINE) {
-        if (prefetch == PREFETCH_READ) {
-            __builtin_prefetch(r + i + AHEAD, 0);
-        } else if (prefetch == PREFETCH_WRITE) {
-            __builtin_prefetch(r + i + AHEAD, 1);
-        }
-        add_tail(r, g, dtype, i, i + LINE < n ? i + LINE : n);
+    if (prefetch == PREFETCH_NONE) {
+        add_tail(work, count, dtype, first, end);
+        return;
+    }
+    for (uint64_t i = first; i < end; i += LINE) {
+        prefetch_line(work, count, dtype, i, prefetch);
+        add_tail(work, count, dtype, i, i + LINE < end ? i + LINE : end);
     }
 }
 
-static void add_vector(float *r, const void *g, enum dtype dtype, uint64_t n)
+INLINE void add_blocks_of(const struct floor_work *work, enum dtype dtype, uint64_t first,
+    uint64_t end, enum prefetch prefetch)
 {
-#if defined(__x86_64__)
-    if (has_avx2()) {
-        add_avx2_none(r, g, dtype, n);
-        return;
+    switch (work->count) {
+    case 1: add_blocks(work, 1, dtype, first, end, prefetch); break;
+    case 2: add_blocks(work, 2, dtype, first, end, prefetch); break;
+    case 4: add_blocks(work, 4, dtype, first, end, prefetch); break;
+    default: add_blocks(work, work->count, dtype, first, end, prefetch); break;
     }
-#endif
-    add_blocks(r, g, dtype, n, PREFETCH_NONE);
 }
 
-static void add_prefetch(float *r, const void *g, enum dtype dtype, uint64_t n)
+INLINE void add_narrow(
+    const struct floor_work *work, uint64_t first, uint64_t end, enum prefetch prefetch)
 {
-#if defined(__x86_64__)
-    if (has_avx2()) {
-        add_avx2_read(r, g, dtype, n);
-        return;
+    switch (work->dtype) {
+    case DTYPE_F16: add_blocks_of(work, DTYPE_F16, first, end, prefetch); break;
+    case DTYPE_BF16: add_blocks_of(work, DTYPE_BF16, first, end, prefetch); break;
+    default: add_blocks_of(work, DTYPE_F32, first, end, prefetch); break;
     }
-#endif
-    add_blocks(r, g, dtype, n, PREFETCH_READ);
 }
 
-static void add_prefetchw(float *r, const void *g, enum dtype dtype, uint64_t n)
+static void add_plain(const struct floor_work *work, uint64_t first, uint64_t end)
+{
+    add_narrow(work, first, end, PREFETCH_NONE);
+}
+
+static void add_vector(const struct floor_work *work, uint64_t first, uint64_t end)
 {
 #if defined(__x86_64__)
     if (has_avx2()) {
-        add_avx2_write(r, g, dtype, n);
+        add_avx2_none(work, first, end);
         return;
     }
 #endif
-    add_blocks(r, g, dtype, n, PREFETCH_WRITE);
+    add_narrow(work, first, end, PREFETCH_NONE);
+}
+
+static void add_prefetch(const struct floor_work *work, uint64_t first, uint64_t end)
+{
+#if defined(__x86_64__)
+    if (has_avx2()) {
+        add_avx2_read(work, first, end);
+        return;
+    }
+#endif
+    add_narrow(work, first, end, PREFETCH_READ);
+}
+
+static void add_prefetchw(const struct floor_work *work, uint64_t first, uint64_t end)
+{
+#if defined(__x86_64__)
+    if (has_avx2()) {
+        add_avx2_write(work, first, end);
+        return;
+    }
+#endif
+    add_narrow(work, first, end, PREFETCH_WRITE);
 }
 
 const struct floor_loop floor_loops[FLOOR_LOOPS] = {
@@ -164,17 +230,41 @@ const struct floor_loop floor_loops[FLOOR_LOOPS] = {
     {"r+=g prefetchw", add_prefetchw},
 };
 
-bool floor_sample(struct floor_race *race, float *r, const void *g, enum dtype dtype, uint64_t n,
-    const float *start)
+/* A loop's work, shared by a team. */
+struct shared {
+    const struct floor_work *work;
+    const struct floor_loop *loop;
+    unsigned parts;
+};
+
+/* Cut at cache lines. */
+static void add_part(void *arg, unsigned index, unsigned thread)
+{
+    const struct shared *shared = arg;
+    const uint64_t lines = shared->work->n / LINE;
+    const uint64_t first = lines * index / shared->parts * LINE;
+    const uint64_t end = lines * (index + 1) / shared->parts * LINE;
+
+    (void)thread;
+    shared->loop->add(shared->work, first, index + 1 < shared->parts ? end : shared->work->n);
+}
+
+double floor_time(const struct floor_work *work, unsigned loop, struct team *team, unsigned parts)
+{
+    const struct parallel parallel = team_parallel(team);
+    struct shared shared = {work, &floor_loops[loop], parts};
+    const uint64_t begin = clock_ns();
+
+    parallel_for(&parallel, add_part, &shared, parts);
+    return clock_us_between(begin, clock_ns());
+}
+
+bool floor_sample(struct floor_race *race, const struct floor_work *work)
 {
     for (unsigned i = 0; i < FLOOR_LOOPS; i++) {
-        uint64_t begin;
+        const uint64_t begin = clock_ns();
 
-        if (start != NULL) {
-            memcpy(r, start, n * sizeof(*r));
-        }
-        begin = clock_ns();
-        floor_loops[i].add(r, g, dtype, n);
+        floor_loops[i].add(work, 0, work->n);
         if (!series_add(&race->time[i], clock_us_between(begin, clock_ns()))) {
             return false;
         }

@@ -1,6 +1,7 @@
 /*
  * The floor of everything that compensates: the loop r[i] += g[i], in several ways. It reads the
- * gradient, reads the residual and writes the residual, and no kernel that does more can be faster.
+ * gradients, reads the residual and writes the residual, and no kernel that does more can be
+ * faster. Several gradients are summed first, as the pass does: r[i] += g0[i] + g1[i] + ...
  */
 #ifndef PERF_FLOOR_H
 #define PERF_FLOOR_H
@@ -9,13 +10,22 @@
 
 #include "kernels/cpu/kernels.h"
 #include "tests/bench/perf/perf.h"
+#include "tests/bench/perf/team.h"
 
 #define FLOOR_LOOPS 4
 
+/* What a loop works on. */
+struct floor_work {
+    float *r;
+    const void *const *g; /* `count` gradients, at least 1, of `n` elements of `dtype` */
+    unsigned count;
+    enum dtype dtype;
+    uint64_t n;
+};
+
 struct floor_loop {
     const char *name; /* "r+=g ..." */
-    /* r[i] += g[i] for n elements of g's type */
-    void (*add)(float *r, const void *g, enum dtype dtype, uint64_t n);
+    void (*add)(const struct floor_work *work, uint64_t first, uint64_t end);
 };
 
 /* plain, avx2, prefetch, prefetchw. Without AVX2 the last three are plain loops that prefetch or
@@ -27,10 +37,11 @@ struct floor_race {
     struct series time[FLOOR_LOOPS]; /* microseconds */
 };
 
-/** One more sample of every loop. Before each, r is made equal to `start` (NULL: r is left as it
- * is), outside of the time. False without memory. */
-bool floor_sample(struct floor_race *race, float *r, const void *g, enum dtype dtype, uint64_t n,
-    const float *start);
+/** The microseconds that a loop takes whose elements are cut into so many parts for the team. */
+double floor_time(const struct floor_work *work, unsigned loop, struct team *team, unsigned parts);
+
+/** One more sample of every loop on this thread. False without memory. */
+bool floor_sample(struct floor_race *race, const struct floor_work *work);
 
 /** The loop of the smallest median; 0 while there are no samples or without memory. */
 unsigned floor_fastest(const struct floor_race *race);

@@ -7,22 +7,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/policy.h"
 #include "proto/payload.h"
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
 #include "tests/bench/perf/perf.h"
 #include "tests/bench/perf/stop.h"
 
-const char *const frames_index_names[] = {[PAYLOAD_INDEX_AUTO] = "auto",
-    [PAYLOAD_INDEX_DENSE] = "dense",
-    [PAYLOAD_INDEX_RAW] = "raw",
-    [PAYLOAD_INDEX_ROWS] = "rows",
-    [PAYLOAD_INDEX_DELTA] = "delta",
-    [PAYLOAD_INDEX_BITMAP] = "bitmap",
-    [PAYLOAD_INDEX_COUNT] = NULL};
+static const char *index_name(enum payload_index index)
+{
+    return index == PAYLOAD_INDEX_DENSE ? "dense" : policy_index_name(index);
+}
 
-const char *const frames_value_names[] = {
-    [PAYLOAD_VALUE_F32] = "f32", [PAYLOAD_VALUE_BF16] = "bf16", [PAYLOAD_VALUE_COUNT] = NULL};
+void frames_list(const char *indices[FRAMES_NAMES_MAX], const char *values[FRAMES_NAMES_MAX])
+{
+    unsigned i;
+
+    for (i = 0; i < PAYLOAD_INDEX_COUNT; i++) {
+        indices[i] = index_name((enum payload_index)i);
+    }
+    indices[i] = NULL;
+    for (i = 0; i < PAYLOAD_VALUE_COUNT; i++) {
+        values[i] = policy_value_name((enum payload_value)i);
+    }
+    values[i] = NULL;
+}
 
 /* One tensor with one frame of it. */
 struct frame {
@@ -151,8 +160,8 @@ static enum adtopk_status report_frame(struct perf *perf, const struct frame *fr
         .floor = floors,
         .paired = true};
 
-    (void)snprintf(variant, sizeof(variant), "%s %s", frames_index_names[frame->index],
-        frames_value_names[frame->value]);
+    (void)snprintf(variant, sizeof(variant), "%s %s", index_name(frame->index),
+        policy_value_name(frame->value));
     return perf_row(perf, &row, err);
 }
 
@@ -225,7 +234,7 @@ static enum adtopk_status all_lists(
     enum adtopk_status status = ADTOPK_OK;
 
     for (uint64_t size = options->min; size > 0; size = perf_next_size(options, size)) {
-        perf_progress(perf, frames_index_names[kind->index], size, 0);
+        perf_progress(perf, index_name(kind->index), size, 0);
         frame.n = size / sizeof(float);
         for (size_t i = 0; i < options->densities.count; i++) {
             const bool dense = kind->index == PAYLOAD_INDEX_DENSE;

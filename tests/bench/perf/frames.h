@@ -1,10 +1,17 @@
 /*
- * The encodings that `encode` and `decode` measure.
+ * The encodings that `encode` and `decode` measure: all that the payload has.
  */
 #ifndef PERF_FRAMES_H
 #define PERF_FRAMES_H
 
-extern const char *const frames_index_names[]; /* of enum payload_index; ends with NULL */
-extern const char *const frames_value_names[]; /* of enum payload_value; ends with NULL */
+#include "proto/payload.h"
+
+#define FRAMES_NAMES_MAX 16
+
+_Static_assert(PAYLOAD_INDEX_COUNT < FRAMES_NAMES_MAX && PAYLOAD_VALUE_COUNT < FRAMES_NAMES_MAX,
+    "room for all names and the end");
+
+/** Their names in the order of the enums, as a policy writes them; each list ends with NULL. */
+void frames_list(const char *indices[FRAMES_NAMES_MAX], const char *values[FRAMES_NAMES_MAX]);
 
 #endif

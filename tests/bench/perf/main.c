@@ -14,6 +14,11 @@ static int fail(const struct error *err)
     return EXIT_FAILED;
 }
 
+static enum report_layout layout_of(const struct benchmark *benchmark, const struct options *given)
+{
+    return benchmark->layout == REPORT_SELECT && given->layers ? REPORT_LAYERS : benchmark->layout;
+}
+
 static enum adtopk_status run_chosen(
     struct perf *perf, const struct options *given, name_set chosen, struct error *err)
 {
@@ -28,8 +33,8 @@ static enum adtopk_status run_chosen(
         perf->options = *given;
         perf_fill(&perf->options, &benchmark->defaults);
         perf->benchmark = benchmark->name.name;
-        report_begin(perf->report, benchmark->layout, benchmark->name.name, benchmark->name.help,
-            benchmark->about);
+        report_begin(perf->report, layout_of(benchmark, given), benchmark->name.name,
+            benchmark->name.help, benchmark->about);
         status = benchmark->run(perf, err);
         perf_progress_end(perf);
     }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/bench/perf/team.h"
+
 #define SIZE_LOW 64.0
 #define SIZE_HIGH ((double)(UINT64_C(8) << 30))
 
@@ -29,7 +31,8 @@ enum {
     HANDOVER = 1 << 4,
     ROUND = 1 << 5,
     LINK = 1 << 6,
-    ALL = (1 << 7) - 1,
+    SPARSIFY = 1 << 7,
+    ALL = (1 << 8) - 1,
     WITH_DAEMON = HANDOVER | ROUND,
     WITH_DENSITY = ALL & ~LINK,
 };
@@ -59,20 +62,35 @@ static const struct option {
         0, "fractions of the elements that are sent; 1 is dense"},
     {"--dtype", "LIST", OPTION_NAMES, offsetof(struct options, dtypes), 0, 0, SELECT,
         offsetof(struct vocabulary, dtypes), "element type of the gradient"},
-    {"--distribution", "LIST", OPTION_NAMES, offsetof(struct options, distributions), 0, 0, SELECT,
-        offsetof(struct vocabulary, distributions), "what the gradient looks like"},
-    {"--kernel", "LIST", OPTION_NAMES, offsetof(struct options, kernels), 0, 0, SELECT,
-        offsetof(struct vocabulary, kernels), "which kernels"},
-    {"--fibre", "N", OPTION_NUMBER, offsetof(struct options, fibre), 1, 1e9,
-        SELECT | ENCODE | DECODE, 0, "elements of a fibre where a selection is per fibre"},
+    {"--distribution", "LIST", OPTION_NAMES, offsetof(struct options, distributions), 0, 0,
+        SELECT | SPARSIFY, offsetof(struct vocabulary, distributions),
+        "what the gradient looks like"},
+    {"--view", "LIST", OPTION_NAMES, offsetof(struct options, views), 0, 0, SELECT,
+        offsetof(struct vocabulary, views),
+        "the k largest of the tensor, of every row, of every fibre of [*,512,3,3]"},
+    {"--columns", "LIST", OPTION_LIST, offsetof(struct options, columns), 1, 1e9, SELECT, 0,
+        "elements of a row"},
+    {"--model", "LIST", OPTION_NAMES, offsetof(struct options, models), 0, 0, SELECT,
+        offsetof(struct vocabulary, models),
+        "all tensors of a model as adtopk sees them, instead of sizes and views"},
+    {"--layers", NULL, OPTION_SWITCH, offsetof(struct options, layers), 0, 0, SELECT, 0,
+        "each tensor of a model too"},
+    {"--threads", "LIST", OPTION_LIST, offsetof(struct options, threads), 1, TEAM_MAX,
+        SELECT | SUM | SPARSIFY, 0, "threads that share the work"},
+    {"--peers", "LIST", OPTION_NAMES, offsetof(struct options, peers), 0, 0, SELECT,
+        offsetof(struct vocabulary, peers), "what else does the same, where it is installed"},
+    {"--fibre", "N", OPTION_NUMBER, offsetof(struct options, fibre), 1, 1e9, ENCODE | DECODE, 0,
+        "elements of a fibre where a selection is per fibre"},
+    {"--sparsifier", "LIST", OPTION_NAMES, offsetof(struct options, sparsifiers), 0, 0, SPARSIFY,
+        offsetof(struct vocabulary, sparsifiers), "which of them"},
     {"--index", "LIST", OPTION_NAMES, offsetof(struct options, indices), 0, 0, ENCODE | DECODE,
         offsetof(struct vocabulary, indices), "index encodings"},
     {"--value", "LIST", OPTION_NAMES, offsetof(struct options, values), 0, 0, ENCODE | DECODE,
         offsetof(struct vocabulary, values), "value encodings"},
     {"--lists", "LIST", OPTION_LIST, offsetof(struct options, lists), 2, 256, SUM, 0,
         "how many contributions are summed"},
-    {"--ranks", "LIST", OPTION_LIST, offsetof(struct options, ranks), 1, 64, HANDOVER, 0,
-        "trainers on the node"},
+    {"--ranks", "LIST", OPTION_LIST, offsetof(struct options, ranks), 1, 64, SELECT | HANDOVER, 0,
+        "trainers on the node: gradients that are summed"},
     {"--mode", "LIST", OPTION_NAMES, offsetof(struct options, modes), 0, 0, HANDOVER,
         offsetof(struct vocabulary, modes), "who is awake"},
     {"--pause", "MS", OPTION_NUMBER, offsetof(struct options, pause_ms), 1, 10000, HANDOVER, 0,

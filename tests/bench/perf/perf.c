@@ -84,7 +84,10 @@ void perf_fill(struct options *options, const struct options *defaults)
     fill_list(&options->ranks, &defaults->ranks);
     fill_names(&options->distributions, defaults->distributions);
     fill_names(&options->dtypes, defaults->dtypes);
-    fill_names(&options->kernels, defaults->kernels);
+    fill_names(&options->views, defaults->views);
+    fill_list(&options->columns, &defaults->columns);
+    fill_list(&options->threads, &defaults->threads);
+    fill_names(&options->sparsifiers, defaults->sparsifiers);
     fill_names(&options->indices, defaults->indices);
     fill_names(&options->values, defaults->values);
     fill_names(&options->modes, defaults->modes);
@@ -92,6 +95,11 @@ void perf_fill(struct options *options, const struct options *defaults)
     fill_number(&options->fibre, defaults->fibre);
     fill_number(&options->pause_ms, defaults->pause_ms);
     fill_number(&options->burners, defaults->burners);
+}
+
+enum adtopk_status perf_no_threads(struct error *err, double threads)
+{
+    return error_set(err, ADTOPK_ERR_SYSTEM, "cannot start %.0f threads", threads);
 }
 
 enum adtopk_status perf_no_memory(struct error *err, uint64_t bytes)

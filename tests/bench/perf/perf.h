@@ -31,6 +31,7 @@ enum adtopk_status sum_run(struct perf *perf, struct error *err);
 enum adtopk_status handover_run(struct perf *perf, struct error *err);
 enum adtopk_status round_run(struct perf *perf, struct error *err);
 enum adtopk_status link_run(struct perf *perf, struct error *err);
+enum adtopk_status sparsify_run(struct perf *perf, struct error *err);
 
 /** The size after `size`: times the factor, and the largest one last; 0 when that was it. */
 uint64_t perf_next_size(const struct options *options, uint64_t size);
@@ -52,6 +53,7 @@ enum adtopk_status perf_row(struct perf *perf, const struct row *row, struct err
 /** Fills what `options` leaves open from `defaults`. */
 void perf_fill(struct options *options, const struct options *defaults);
 
+enum adtopk_status perf_no_threads(struct error *err, double threads);
 enum adtopk_status perf_no_memory(struct error *err, uint64_t bytes);
 
 #endif

@@ -19,7 +19,7 @@ struct report {
 /* A row with what is derived from it. */
 struct figures {
     const struct row *row;
-    struct summary time, floor;
+    struct summary time, floor, settle, peer[REPORT_PEERS];
     double ratio;
 };
 
@@ -31,6 +31,15 @@ double report_bits(double bytes, double nonzeros)
 double report_bandwidth(double bytes, double us)
 {
     return us > 0 ? bytes / us * 1e-3 : NAN;
+}
+
+/* How many times longer a peer takes than we do, for all of it; NAN: not measured. */
+static double peer_ratio(const struct figures *figures, unsigned peer)
+{
+    const double settle = isnan(figures->settle.median) ? 0 : figures->settle.median;
+    const double ours = figures->time.median + settle;
+
+    return ours > 0 ? figures->peer[peer].median / ours : NAN;
 }
 
 static cJSON *add(struct report *report, cJSON *object, const char *name, cJSON *item)
@@ -129,6 +138,19 @@ static void print_type(char text[FORMAT_SIZE], const struct figures *figures)
     (void)snprintf(text, FORMAT_SIZE, "%s", figures->row->type);
 }
 
+/* With the number of gradients that are summed: "bf16x2". */
+static void print_types(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    const struct row *row = figures->row;
+
+    (void)snprintf(text, FORMAT_SIZE, row->ranks > 1 ? "%sx%u" : "%s", row->type, row->ranks);
+}
+
+static void print_threads(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_count(text, figures->row->threads > 0 ? (double)figures->row->threads : NAN);
+}
+
 static void print_density(char text[FORMAT_SIZE], const struct figures *figures)
 {
     format_density(text, figures->row->density);
@@ -194,36 +216,76 @@ static void print_spread(char text[FORMAT_SIZE], const struct figures *figures)
     format_percent(text, figures->time.spread);
 }
 
+static void print_settle(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->settle.median);
+}
+
+static void print_share(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->row->nonzeros / figures->row->target_count);
+}
+
+static void print_peer_0(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, peer_ratio(figures, 0));
+}
+
+static void print_peer_1(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, peer_ratio(figures, 1));
+}
+
 struct column {
     const char *name, *unit;
     int width;
     print_fn print;
 };
 
-#define WHAT_WIDTH 20
 #define COLUMNS_MAX 13
 
-static const struct column layouts[][COLUMNS_MAX] = {
-    [REPORT_BANDWIDTH] = {{"size", "(B)", 9, print_size}, {"count", "", 8, print_count},
-        {"type", "", 4, print_type}, {"dens.", "", 5, print_density},
-        {"time", "(us)", 7, print_time}, {"algbw", "(GB/s)", 6, print_algbw},
-        {"busbw", "(GB/s)", 6, print_busbw}, {"wire", "(B)", 9, print_wire},
-        {"bits", "/nnz", 4, print_bits}, {"ratio", "", 5, print_ratio},
-        {"spread", "", 6, print_spread}},
-    [REPORT_LATENCY] = {{"size", "(B)", 8, print_size}, {"count", "", 7, print_count},
-        {"type", "", 4, print_type}, {"dens.", "", 5, print_density},
-        {"time", "(us)", 7, print_time}, {"p90", "(us)", 7, print_p90},
-        {"p99", "(us)", 7, print_p99}, {"max", "(us)", 7, print_max},
-        {"target", "(us)", 6, print_target}, {"floor", "(us)", 6, print_floor},
-        {"ratio", "", 5, print_ratio}},
+static const struct layout {
+    int what; /* width of the first column */
+    struct column columns[COLUMNS_MAX];
+} layouts[] = {
+    [REPORT_BANDWIDTH] = {20,
+        {{"size", "(B)", 9, print_size}, {"count", "", 8, print_count}, {"type", "", 4, print_type},
+            {"dens.", "", 5, print_density}, {"time", "(us)", 7, print_time},
+            {"algbw", "(GB/s)", 6, print_algbw}, {"busbw", "(GB/s)", 6, print_busbw},
+            {"wire", "(B)", 9, print_wire}, {"bits", "/nnz", 4, print_bits},
+            {"ratio", "", 5, print_ratio}, {"spread", "", 6, print_spread}}},
+    [REPORT_SELECT] = {19, {{"size", "(B)", 9, print_size}, {"type", "", 6, print_types},
+                               {"dens.", "", 6, print_density}, {"thr.", "", 4, print_threads},
+                               {"time", "(us)", 6, print_time}, {"floor", "(us)", 6, print_floor},
+                               {"busbw", "(GB/s)", 6, print_busbw}, {"ratio", "", 5, print_ratio},
+                               {"spread", "", 6, print_spread}, {"settle", "(us)", 6, print_settle},
+                               {"nth", "", 4, print_peer_0}, {"torch", "", 5, print_peer_1}}},
+    [REPORT_SPARSIFY] = {19,
+        {{"size", "(B)", 9, print_size}, {"type", "", 6, print_types},
+            {"dens.", "", 6, print_density}, {"thr.", "", 4, print_threads},
+            {"time", "(us)", 6, print_time}, {"floor", "(us)", 6, print_floor},
+            {"ratio", "", 5, print_ratio}, {"spread", "", 6, print_spread},
+            {"settle", "(us)", 6, print_settle}, {"count/k", "", 7, print_share}}},
+    [REPORT_LAYERS] = {36, {{"size", "(B)", 9, print_size}, {"type", "", 6, print_types},
+                               {"dens.", "", 6, print_density}, {"thr.", "", 4, print_threads},
+                               {"time", "(us)", 6, print_time}, {"floor", "(us)", 6, print_floor},
+                               {"ratio", "", 5, print_ratio}, {"spread", "", 6, print_spread},
+                               {"settle", "(us)", 6, print_settle}}},
+    [REPORT_LATENCY] = {20,
+        {{"size", "(B)", 8, print_size}, {"count", "", 7, print_count}, {"type", "", 4, print_type},
+            {"dens.", "", 5, print_density}, {"time", "(us)", 7, print_time},
+            {"p90", "(us)", 7, print_p90}, {"p99", "(us)", 7, print_p99},
+            {"max", "(us)", 7, print_max}, {"target", "(us)", 6, print_target},
+            {"floor", "(us)", 6, print_floor}, {"ratio", "", 5, print_ratio}}},
 };
 
 static void print_heading(const struct report *report)
 {
-    const struct column *columns = layouts[report->layout];
+    const struct layout *layout = &layouts[report->layout];
+    const struct column *columns = layout->columns;
 
     for (int line = 0; line < 2; line++) {
-        (void)fprintf(report->out, "%-*s", WHAT_WIDTH, line == 0 ? "# what" : "#");
+        (void)fprintf(report->out, "%-*s", layout->what, line == 0 ? "# what" : "#");
         for (size_t i = 0; i < COLUMNS_MAX && columns[i].name != NULL; i++) {
             (void)fprintf(report->out, " %*s", columns[i].width,
                 line == 0 ? columns[i].name : columns[i].unit);
@@ -234,13 +296,14 @@ static void print_heading(const struct report *report)
 
 static void print_row(struct report *report, const struct figures *figures)
 {
-    const struct column *columns = layouts[report->layout];
+    const struct layout *layout = &layouts[report->layout];
+    const struct column *columns = layout->columns;
     const struct row *row = figures->row;
     char what[64];
 
     (void)snprintf(what, sizeof(what), "%.30s%s%.30s", row->variant,
         row->input[0] != '\0' ? " " : "", row->input);
-    (void)fprintf(report->out, "%-*s", WHAT_WIDTH, what);
+    (void)fprintf(report->out, "%-*s", layout->what, row->layer != NULL ? row->layer : what);
     for (size_t i = 0; i < COLUMNS_MAX && columns[i].name != NULL; i++) {
         char text[FORMAT_SIZE];
 
@@ -280,6 +343,29 @@ static void add_series(struct report *report, cJSON *object, const char *name,
                           : cJSON_CreateArray());
 }
 
+static void add_peers(struct report *report, cJSON *object, const struct figures *figures)
+{
+    cJSON *peers = add(report, object, "peers", cJSON_CreateArray());
+
+    for (unsigned p = 0; p < REPORT_PEERS; p++) {
+        const struct row_peer *peer = &figures->row->peer[p];
+        cJSON *item;
+
+        if (peer->time == NULL || peer->time->count == 0) {
+            continue;
+        }
+        item = cJSON_CreateObject();
+        if (item == NULL || peers == NULL || !cJSON_AddItemToArray(peers, item)) {
+            cJSON_Delete(item);
+            report->failed = true;
+            return;
+        }
+        add_text(report, item, "name", peer->name);
+        add_series(report, item, "time_us", &figures->peer[p], peer->time);
+        add_number(report, item, "ratio", peer_ratio(figures, p));
+    }
+}
+
 static void add_row(struct report *report, const struct figures *figures)
 {
     const struct row *row = figures->row;
@@ -293,10 +379,14 @@ static void add_row(struct report *report, const struct figures *figures)
     add_text(report, object, "benchmark", row->benchmark);
     add_text(report, object, "variant", row->variant);
     add_text(report, object, "input", row->input);
+    (void)add(report, object, "layer",
+        row->layer != NULL ? cJSON_CreateString(row->layer) : cJSON_CreateNull());
     add_number(report, object, "size_bytes", (double)row->size);
     add_number(report, object, "count", (double)row->count);
     add_text(report, object, "type", row->type);
     add_number(report, object, "density", row->density);
+    add_number(report, object, "threads", row->threads > 0 ? (double)row->threads : NAN);
+    add_number(report, object, "ranks", row->ranks > 0 ? (double)row->ranks : NAN);
     add_series(report, object, "time_us", &figures->time, row->time);
     add_number(
         report, object, "algbw_gb_s", report_bandwidth(row->alg_bytes, figures->time.median));
@@ -304,21 +394,42 @@ static void add_row(struct report *report, const struct figures *figures)
         report, object, "busbw_gb_s", report_bandwidth(row->bus_bytes, figures->time.median));
     add_number(report, object, "wire_bytes", row->wire_bytes);
     add_number(report, object, "nonzeros", row->nonzeros);
+    add_number(report, object, "target_count", row->target_count > 0 ? row->target_count : NAN);
     add_number(report, object, "bits_per_nonzero", report_bits(row->wire_bytes, row->nonzeros));
     add_number(report, object, "target_us", row->target_us);
     add_text(report, object, "floor", row->floor_name);
     add_series(report, object, "floor_us", &figures->floor, row->floor);
     add_number(report, object, "ratio", figures->ratio);
     add_text(report, object, "ratio_of", row->paired ? "pairs" : "medians");
+    if (row->settle != NULL) {
+        add_series(report, object, "settle_us", &figures->settle, row->settle);
+    } else {
+        add_number(report, object, "settle_us", NAN);
+    }
+    add_peers(report, object, figures);
+}
+
+static bool summarise(struct figures *figures)
+{
+    static const struct series none = {0};
+    const struct row *row = figures->row;
+    bool ok = series_summarise(row->time, &figures->time) &&
+              series_summarise(row->floor, &figures->floor) &&
+              series_summarise(row->settle != NULL ? row->settle : &none, &figures->settle) &&
+              series_ratio(row->time, row->floor, row->paired, &figures->ratio);
+
+    for (unsigned p = 0; p < REPORT_PEERS && ok; p++) {
+        ok = series_summarise(
+            row->peer[p].time != NULL ? row->peer[p].time : &none, &figures->peer[p]);
+    }
+    return ok;
 }
 
 enum adtopk_status report_row(struct report *report, const struct row *row, struct error *err)
 {
     struct figures figures = {.row = row, .ratio = NAN};
 
-    if (!series_summarise(row->time, &figures.time) ||
-        !series_summarise(row->floor, &figures.floor) ||
-        !series_ratio(row->time, row->floor, row->paired, &figures.ratio)) {
+    if (!summarise(&figures)) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the statistics");
     }
     if (row->time->count == 0) {

@@ -14,11 +14,21 @@
 #include "tests/bench/perf/series.h"
 
 #define REPORT_SCHEMA 1
+#define REPORT_PEERS 2
 
 /* Which columns the table of a benchmark has. */
 enum report_layout {
     REPORT_BANDWIDTH, /* throughput: GB/s, bytes on the wire */
+    REPORT_SELECT,    /* the pass: threads, peers */
+    REPORT_SPARSIFY,  /* the same by sparsifier, which may select more or fewer */
+    REPORT_LAYERS,    /* the same for the tensors of a model, with room for their names */
     REPORT_LATENCY,   /* hand-over: percentiles against a target */
+};
+
+/* What another program needs for the same. */
+struct row_peer {
+    const char *name;
+    const struct series *time; /* microseconds; NULL or empty: not measured */
 };
 
 /* One line of the table. NAN: does not apply. */
@@ -26,19 +36,25 @@ struct row {
     const char *benchmark;
     const char *variant; /* kernel, encoding, mode */
     const char *input;   /* what it worked on; "" */
+    const char *layer;   /* tensor of a model; NULL: does not apply */
     uint64_t size;       /* bytes of the dense tensor or message */
     uint64_t count;      /* its elements; how many messages */
     const char *type;    /* of an element */
     double density;
-    double alg_bytes;  /* what algbw counts */
-    double bus_bytes;  /* what busbw counts */
-    double wire_bytes; /* of one contribution, everything counted */
-    double nonzeros;   /* in wire_bytes */
+    unsigned threads;    /* that share the work; 0: does not apply */
+    unsigned ranks;      /* gradients that are summed; 0: does not apply */
+    double alg_bytes;    /* what algbw counts */
+    double bus_bytes;    /* what busbw counts */
+    double wire_bytes;   /* of one contribution, everything counted */
+    double nonzeros;     /* in wire_bytes; or that were selected, on average */
+    double target_count; /* nonzeros that were asked for */
     double target_us;
     const struct series *time; /* microseconds */
     const char *floor_name;
-    const struct series *floor; /* microseconds; what `time` cannot go below */
-    bool paired;                /* both were sampled in turns */
+    const struct series *floor;  /* microseconds; what `time` cannot go below */
+    bool paired;                 /* both were sampled in turns */
+    const struct series *settle; /* microseconds that are not in `time`; NULL: does not apply */
+    struct row_peer peer[REPORT_PEERS];
 };
 
 struct report;

@@ -30,7 +30,7 @@ struct bare {
 };
 
 static bool bare_steps(
-    const struct bare *bare, unsigned side, float *r, float *g, char *out, char *in)
+    const struct bare *bare, unsigned side, const struct floor_work *work, char *out, char *in)
 {
     for (uint64_t i = 0; i < bare->count; i++) {
         uint64_t begin;
@@ -39,7 +39,7 @@ static bool bare_steps(
             return false;
         }
         begin = clock_ns();
-        bare->loop->add(r, g, DTYPE_F32, bare->n);
+        bare->loop->add(work, 0, work->n);
         if (!tcp_exchange(bare->fd[side], out, in, bare->wire)) {
             return false;
         }
@@ -55,14 +55,15 @@ static int bare_main(void *context, unsigned side)
     const struct bare *bare = context;
     const size_t size = bare->n * sizeof(float);
     float *r = data_map(size);
-    float *g = data_map(size);
+    const void *g = data_map(size);
+    const struct floor_work work = {.r = r, .g = &g, .count = 1, .n = bare->n};
     char *out = calloc(1, bare->wire + 1);
     char *in = calloc(1, bare->wire + 1);
     const bool ok = r != NULL && g != NULL && out != NULL && in != NULL &&
-                    bare_steps(bare, side, r, g, out, in);
+                    bare_steps(bare, side, &work, out, in);
 
     data_unmap(r, size);
-    data_unmap(g, size);
+    data_unmap((void *)(uintptr_t)g, size);
     free(out);
     free(in);
     return ok ? 0 : 1;
@@ -73,17 +74,18 @@ static enum adtopk_status choose_loop(uint64_t n, const struct floor_loop **loop
 {
     const size_t size = n * sizeof(float);
     float *r = data_map(size);
-    float *g = data_map(size);
+    const void *g = data_map(size);
+    const struct floor_work work = {.r = r, .g = &g, .count = 1, .n = n};
     struct floor_race race = {0};
     bool ok = r != NULL && g != NULL;
 
     for (int i = 0; i < 5 && ok; i++) {
-        ok = floor_sample(&race, r, g, DTYPE_F32, n, NULL);
+        ok = floor_sample(&race, &work);
     }
     *loop = &floor_loops[floor_fastest(&race)];
     floor_free(&race);
     data_unmap(r, size);
-    data_unmap(g, size);
+    data_unmap((void *)(uintptr_t)g, size);
     return ok ? ADTOPK_OK : perf_no_memory(err, 2 * size);
 }
 

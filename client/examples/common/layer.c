@@ -1,0 +1,116 @@
+#include "layer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "gemm.h"
+
+static void layer_transpose(size_t rows, size_t cols, const float *from, float *to)
+{
+    for (size_t i = 0; i < rows; i++) {
+        for (size_t j = 0; j < cols; j++) {
+            to[j * rows + i] = from[i * cols + j];
+        }
+    }
+}
+
+static size_t layer_inputs(const struct tensor *weight)
+{
+    return tensor_size(weight) / weight->shape[0];
+}
+
+void layer_affine(
+    const struct tensor *tensors, size_t rows, const float *input, float *transposed, float *output)
+{
+    const size_t outputs = tensors[0].shape[0], inputs = layer_inputs(&tensors[0]);
+    layer_transpose(outputs, inputs, tensors[0].values, transposed);
+    for (size_t row = 0; row < rows; row++) {
+        memcpy(output + row * outputs, tensors[1].values, outputs * sizeof(float));
+    }
+    gemm_add(rows, outputs, inputs, input, inputs, 1, transposed, output);
+}
+
+int layer_ready(const struct backward *pass, size_t tensor)
+{
+    return pass->ready ? pass->ready(pass->context, tensor) : 0;
+}
+
+int layer_affine_gradients(const struct backward *pass, size_t weight, size_t rows,
+    const float *input, const float *d_output)
+{
+    const struct tensor *tensor = &pass->tensors[weight];
+    const size_t outputs = tensor->shape[0], inputs = layer_inputs(tensor);
+    float *d_weight = pass->gradients[weight], *d_bias = pass->gradients[weight + 1];
+
+    memset(d_bias, 0, outputs * sizeof(float));
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t o = 0; o < outputs; o++) {
+            d_bias[o] += d_output[row * outputs + o];
+        }
+    }
+    const int result = layer_ready(pass, weight + 1);
+    if (result != 0) {
+        return result;
+    }
+
+    memset(d_weight, 0, outputs * inputs * sizeof(float));
+    gemm_add(outputs, inputs, rows, d_output, 1, outputs, input, d_weight);
+    return layer_ready(pass, weight);
+}
+
+void layer_affine_input(
+    const struct tensor *weight, size_t rows, const float *d_output, float *d_input)
+{
+    const size_t outputs = weight->shape[0], inputs = layer_inputs(weight);
+    memset(d_input, 0, rows * inputs * sizeof(float));
+    gemm_add(rows, inputs, outputs, d_output, outputs, 1, weight->values, d_input);
+}
+
+void layer_relu(float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        values[i] = values[i] < 0 ? 0 : values[i];
+    }
+}
+
+void layer_relu_backward(const float *output, float *gradient, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        gradient[i] = output[i] <= 0 ? 0 : gradient[i];
+    }
+}
+
+struct score layer_softmax(const uint8_t *labels, size_t rows, size_t classes, float *logits)
+{
+    struct score score = {0};
+    for (size_t row = 0; row < rows; row++) {
+        float *p = logits + row * classes;
+        size_t best = 0;
+        for (size_t c = 1; c < classes; c++) {
+            best = p[c] > p[best] ? c : best;
+        }
+        const double largest = p[best], target = p[labels[row]];
+        double sum = 0;
+        for (size_t c = 0; c < classes; c++) {
+            sum += exp(p[c] - largest);
+        }
+        for (size_t c = 0; c < classes; c++) {
+            p[c] = (float)(exp(p[c] - largest) / sum);
+        }
+        score.loss += log(sum) + largest - target;
+        score.correct += best == labels[row];
+    }
+    return score;
+}
+
+void layer_softmax_backward(const uint8_t *labels, size_t rows, size_t classes, float scale,
+    const float *probabilities, float *d_logits)
+{
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t c = 0; c < classes; c++) {
+            const size_t at = row * classes + c;
+            const float target = c == labels[row] ? 1.0f : 0.0f;
+            d_logits[at] = (probabilities[at] - target) * scale;
+        }
+    }
+}

@@ -1,0 +1,259 @@
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_POLICY_BYTES = 1 << 20 };
+static const uint64_t max_count = 1000000000;
+
+/* After the lines of the task: program, about, data, steps, batch, lr, warmup. */
+static const char help[] =
+    "Usage: %s --data FILE [option...]\n"
+    "\n"
+    "%s"
+    "Start one process a rank; rank and world size come from the variables of torchrun, Slurm or\n"
+    "MPI (RANK, WORLD_SIZE, ...) unless given here.\n"
+    "\n"
+    "  --data FILE      %s\n"
+    "  --local          train alone in this process, without a daemon\n"
+    "  --steps N        training steps (default %" PRIu64 ")\n"
+    "  --batch N        examples a step, over all ranks (default %" PRIu64 ")\n"
+    "  --lr X           highest learning rate (default %g)\n"
+    "  --warmup N       steps until the highest rate is reached (default %" PRIu64
+    ", at most --steps)\n"
+    "  --seed S         seed of parameters and batches, the same on all ranks (default 1)\n"
+    "  --log FILE       write JSON lines: one a step, then a final one (rank 0 only)\n"
+    "  --evaluate-every N  also test every N steps, on a part of the test set (default: at the "
+    "end)\n"
+    "  --address ADDR   of the daemon, such as unix:/run/adtopk/adtopkd.sock\n"
+    "  --job NAME       name of the job\n"
+    "  --policy FILE    policy document (JSON), the same on all ranks\n"
+    "  --rank N         this process, 0 to world size - 1\n"
+    "  --world N        number of ranks\n";
+
+enum {
+    OPTION_DATA = 1,
+    OPTION_LOCAL,
+    OPTION_STEPS,
+    OPTION_BATCH,
+    OPTION_LR,
+    OPTION_WARMUP,
+    OPTION_SEED,
+    OPTION_LOG,
+    OPTION_EVALUATE,
+    OPTION_ADDRESS,
+    OPTION_JOB,
+    OPTION_POLICY,
+    OPTION_RANK,
+    OPTION_WORLD,
+    OPTION_HELP,
+    OPTION_SIZES /* and the numbers after it: those of the task */
+};
+
+static const struct option flags[] = {
+    {"data", required_argument, NULL, OPTION_DATA},
+    {"local", no_argument, NULL, OPTION_LOCAL},
+    {"steps", required_argument, NULL, OPTION_STEPS},
+    {"batch", required_argument, NULL, OPTION_BATCH},
+    {"lr", required_argument, NULL, OPTION_LR},
+    {"warmup", required_argument, NULL, OPTION_WARMUP},
+    {"seed", required_argument, NULL, OPTION_SEED},
+    {"log", required_argument, NULL, OPTION_LOG},
+    {"evaluate-every", required_argument, NULL, OPTION_EVALUATE},
+    {"address", required_argument, NULL, OPTION_ADDRESS},
+    {"job", required_argument, NULL, OPTION_JOB},
+    {"policy", required_argument, NULL, OPTION_POLICY},
+    {"rank", required_argument, NULL, OPTION_RANK},
+    {"world", required_argument, NULL, OPTION_WORLD},
+    {"help", no_argument, NULL, OPTION_HELP},
+};
+enum { FLAGS = sizeof flags / sizeof flags[0] };
+
+static int options_number(const struct options *options, const char *name, const char *text,
+    uint64_t least, uint64_t most, uint64_t *value)
+{
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long number = strtoull(text, &end, 10);
+    const int digits_only = text[0] != '\0' && strspn(text, "0123456789") == strlen(text);
+    if (digits_only && errno == 0 && number >= least && number <= most) {
+        *value = number;
+        return 0;
+    }
+    fprintf(stderr, "%s: --%s %s: expected a whole number from %" PRIu64 " to %" PRIu64 "\n",
+        options->task->program, name, text, least, most);
+    return -1;
+}
+
+static int options_small(
+    const struct options *options, const char *name, const char *text, int least, int *value)
+{
+    uint64_t number = 0;
+    if (options_number(options, name, text, (uint64_t)least, INT_MAX, &number) != 0) {
+        return -1;
+    }
+    *value = (int)number;
+    return 0;
+}
+
+static int options_rate(const struct options *options, const char *text, float *value)
+{
+    char *end = NULL;
+    const float number = strtof(text, &end);
+    if (end != text && *end == '\0' && isfinite(number) && number > 0) {
+        *value = number;
+        return 0;
+    }
+    fprintf(stderr, "%s: --lr %s: expected a number above 0\n", options->task->program, text);
+    return -1;
+}
+
+static int options_policy(struct options *options, const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char *text = malloc(MAX_POLICY_BYTES + 1);
+    size_t size = 0;
+    const char *problem = NULL;
+
+    if (!file) {
+        problem = strerror(errno);
+    } else if (!text) {
+        problem = "no memory";
+    } else if ((size = fread(text, 1, MAX_POLICY_BYTES + 1, file)) > MAX_POLICY_BYTES) {
+        problem = "larger than 1 MiB";
+    } else if (ferror(file)) {
+        problem = strerror(errno);
+    } else if (memchr(text, '\0', size)) {
+        problem = "not text";
+    }
+    if (file) {
+        fclose(file);
+    }
+    if (problem) {
+        fprintf(stderr, "%s: --policy %s: %s\n", options->task->program, path, problem);
+        free(text);
+        return -1;
+    }
+    text[size] = '\0';
+    free(options->policy_text);
+    options->policy_text = text;
+    options->exchange.policy = text;
+    return 0;
+}
+
+static int options_size(struct options *o, int number, const char *value)
+{
+    if (number < 0 || number >= OPTIONS_MAX_SIZES) {
+        return -1; /* getopt has said what is wrong */
+    }
+    const struct options_size *size = &o->task->sizes[number];
+    return options_number(o, size->name, value, size->least, size->most, &o->sizes[number]);
+}
+
+static int options_set(struct options *o, int option, const char *value)
+{
+    switch (option) {
+    case OPTION_DATA: o->data = value; return 0;
+    case OPTION_LOCAL: o->exchange.local = 1; return 0;
+    case OPTION_STEPS: return options_number(o, "steps", value, 1, max_count, &o->steps);
+    case OPTION_BATCH: return options_number(o, "batch", value, 1, max_count, &o->batch);
+    case OPTION_LR: return options_rate(o, value, &o->lr);
+    case OPTION_WARMUP: return options_number(o, "warmup", value, 0, max_count, &o->warmup);
+    case OPTION_SEED: return options_number(o, "seed", value, 0, UINT64_MAX, &o->seed);
+    case OPTION_LOG: o->log = value; return 0;
+    case OPTION_ADDRESS: o->exchange.address = value; return 0;
+    case OPTION_JOB: o->exchange.job = value; return 0;
+    case OPTION_POLICY: return options_policy(o, value);
+    case OPTION_RANK: return options_small(o, "rank", value, 0, &o->exchange.rank);
+    case OPTION_WORLD: return options_small(o, "world", value, 1, &o->exchange.world);
+    case OPTION_EVALUATE:
+        return options_number(o, "evaluate-every", value, 1, max_count, &o->evaluate_every);
+    default: return options_size(o, option - OPTION_SIZES, value);
+    }
+}
+
+static int options_check(const struct options *options, int argc, char **argv)
+{
+    const struct exchange_options *join = &options->exchange;
+    const char *program = options->task->program;
+    if (optind < argc) {
+        fprintf(stderr, "%s: unexpected argument '%s'\n", program, argv[optind]);
+    } else if (!options->data) {
+        fprintf(stderr, "%s: --data FILE is needed; see --help\n", program);
+    } else if (join->local &&
+               (join->address || join->job || join->policy || join->rank >= 0 || join->world > 0)) {
+        fprintf(stderr,
+            "%s: --local trains alone; it goes with none of --address, "
+            "--job, --policy, --rank, --world\n",
+            program);
+    } else {
+        return 0;
+    }
+    return -1;
+}
+
+static void options_help(const struct options_task *task)
+{
+    printf(help, task->program, task->about, task->data, task->steps, task->batch, (double)task->lr,
+        task->warmup);
+    for (size_t i = 0; i < OPTIONS_MAX_SIZES && task->sizes[i].name; i++) {
+        const struct options_size *size = &task->sizes[i];
+        printf("  --%-14s %s (default %" PRIu64 ")\n", size->name, size->help, size->usual);
+    }
+    puts("  --help           this text");
+}
+
+/* The flags of every example and then those of this one. */
+static void options_flags(const struct options_task *task, struct option *all)
+{
+    memcpy(all, flags, sizeof flags);
+    for (int i = 0; i < OPTIONS_MAX_SIZES && task->sizes[i].name; i++) {
+        all[FLAGS + i] =
+            (struct option){task->sizes[i].name, required_argument, NULL, OPTION_SIZES + i};
+    }
+}
+
+enum options_result options_read(
+    struct options *options, const struct options_task *task, int argc, char **argv)
+{
+    struct option all[FLAGS + OPTIONS_MAX_SIZES + 1] = {0};
+    options_flags(task, all);
+    *options = (struct options){.task = task,
+        .steps = task->steps,
+        .seed = 1,
+        .batch = task->batch,
+        .warmup = task->warmup,
+        .lr = task->lr,
+        .exchange = {.rank = -1}};
+    for (size_t i = 0; i < OPTIONS_MAX_SIZES; i++) {
+        options->sizes[i] = task->sizes[i].usual;
+    }
+    for (int option; (option = getopt_long(argc, argv, "", all, NULL)) != -1;) {
+        if (option == OPTION_HELP) {
+            options_help(task);
+            return OPTIONS_HELP;
+        }
+        if (options_set(options, option, optarg) != 0) {
+            return OPTIONS_ERROR;
+        }
+    }
+    if (options_check(options, argc, argv) != 0) {
+        return OPTIONS_ERROR;
+    }
+    if (options->warmup > options->steps) {
+        options->warmup = options->steps;
+    }
+    return OPTIONS_RUN;
+}
+
+void options_free(struct options *options)
+{
+    free(options->policy_text);
+    options->policy_text = NULL;
+}

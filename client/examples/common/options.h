@@ -1,0 +1,55 @@
+/* The command line. */
+#ifndef EXAMPLE_OPTIONS_H
+#define EXAMPLE_OPTIONS_H
+
+#include <stdint.h>
+
+#include "exchange.h"
+
+enum { OPTIONS_MAX_SIZES = 4 };
+
+/* A whole number that only this example has, such as a width of its model. */
+struct options_size {
+    const char *name;
+    const char *help;
+    uint64_t least;
+    uint64_t most;
+    uint64_t usual; /* default */
+};
+
+/* What the command line of an example says of it. */
+struct options_task {
+    const char *program;
+    const char *about; /* whole lines */
+    const char *data;  /* what --data takes */
+    uint64_t steps;    /* this and what follows: defaults */
+    uint64_t batch;
+    uint64_t warmup;
+    float lr;
+    struct options_size sizes[OPTIONS_MAX_SIZES]; /* up to the first without a name */
+};
+
+struct options {
+    const struct options_task *task;
+    const char *data;
+    const char *log; /* NULL: none */
+    uint64_t steps;
+    uint64_t seed;
+    uint64_t batch; /* over all ranks */
+    uint64_t warmup;
+    uint64_t evaluate_every; /* steps; 0: only at the end */
+    float lr;
+    uint64_t sizes[OPTIONS_MAX_SIZES]; /* as in the task's table */
+    struct exchange_options exchange;
+    char *policy_text; /* owned; what exchange.policy points to */
+};
+
+enum options_result { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_ERROR };
+
+/* Reads the command line; prints help to stdout and errors to stderr. Strings point into argv.
+ * Free with options_free in every case. */
+enum options_result options_read(
+    struct options *options, const struct options_task *task, int argc, char **argv);
+void options_free(struct options *options);
+
+#endif

@@ -1,0 +1,318 @@
+/* Trains data-parallel: the loop to copy. Read train_step() first. */
+#include "train.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "exchange.h"
+#include "options.h"
+#include "report.h"
+#include "sampler.h"
+#include "sgd.h"
+#include "task.h"
+
+enum {
+    REPORT_EVERY = 10,    /* steps whose losses are added up over the ranks at once */
+    WITHDRAWN_LIMIT = 20, /* steps in a row after which training has plainly diverged */
+    TEST_SOME = 4096      /* examples, about, that are tested while it trains */
+};
+
+struct trainer {
+    struct options options;
+    struct sgd_options sgd_options;
+    const struct train_observer *observer; /* NULL: none */
+    struct task *task;
+    const struct tensor *tensors;
+    size_t count; /* of the tensors */
+    struct sampler *sampler;
+    size_t *tested; /* numbers of a batch of test examples */
+    struct exchange *exchange;
+    struct sgd *sgd;
+    struct report *report; /* rank 0 only */
+    int rank;              /* -1 until it has joined */
+    int world;
+    struct report_step recent[REPORT_EVERY];
+    size_t recent_count;
+    unsigned withdrawn_in_a_row;
+    struct report_final final;
+};
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int train_fail(const struct trainer *trainer, const char *what)
+{
+    if (trainer->rank < 0) {
+        fprintf(stderr, "%s: %s\n", task_options.program, what);
+    } else {
+        fprintf(stderr, "%s: rank %d: %s\n", task_options.program, trainer->rank, what);
+    }
+    return -1;
+}
+
+static int train_exchange_failed(const struct trainer *trainer)
+{
+    return train_fail(trainer, exchange_message(trainer->exchange));
+}
+
+/* The first example of the global batch that belongs to a rank. */
+static size_t train_share(const struct trainer *trainer, int rank)
+{
+    return (size_t)(trainer->options.batch * (uint64_t)rank / (uint64_t)trainer->world);
+}
+
+static int train_apply(struct trainer *trainer, uint64_t step, float rate)
+{
+    const struct train_observer *observer = trainer->observer;
+    if (observer &&
+        observer->step(observer->self, &trainer->options, trainer->exchange, step) != 0) {
+        return -1;
+    }
+    for (size_t t = 0; t < trainer->count; t++) {
+        const float *update = exchange_update(trainer->exchange, t);
+        if (!update) {
+            return train_exchange_failed(trainer);
+        }
+        sgd_apply(trainer->sgd, t, update, rate);
+    }
+    return 0;
+}
+
+/* One training step. Gradients leave for the daemon while the backward pass still runs; nothing is
+ * applied before the whole step is accepted. */
+static int train_step(struct trainer *trainer, uint64_t step, struct report_step *record)
+{
+    struct exchange *exchange = trainer->exchange;
+    /* The mean over the ranks of (world / batch * sum over own examples) is the mean over the
+     * global batch, also where the ranks' shares differ by one. */
+    const float scale = (float)trainer->world / (float)trainer->options.batch;
+    const float rate = sgd_rate(&trainer->sgd_options, step);
+
+    const double start = seconds_now();
+    const size_t begin = train_share(trainer, trainer->rank);
+    const size_t end = train_share(trainer, trainer->rank + 1);
+    const struct score score = task_forward(
+        trainer->task, TASK_TRAIN, sampler_batch(trainer->sampler, step) + begin, end - begin);
+    if (task_backward(
+            trainer->task, scale, exchange_gradients(exchange), exchange_push, exchange) != 0) {
+        return train_exchange_failed(trainer);
+    }
+
+    const double computed = seconds_now();
+    const enum exchange_step outcome = exchange_wait(exchange);
+    if (outcome == EXCHANGE_FAILED) {
+        return train_exchange_failed(trainer);
+    }
+
+    const double waited = seconds_now();
+    if (outcome == EXCHANGE_ACCEPTED && train_apply(trainer, step, rate) != 0) {
+        return -1;
+    }
+    *record = (struct report_step){.step = step,
+        .loss = score.loss,
+        .lr = rate,
+        .withdrawn = outcome == EXCHANGE_WITHDRAWN,
+        .seconds = {computed - start, waited - computed, seconds_now() - waited}};
+    return 0;
+}
+
+/* Adds up the losses of the recent steps over the ranks, and reports them. */
+static int train_report(struct trainer *trainer)
+{
+    float losses[REPORT_EVERY];
+    for (size_t i = 0; i < trainer->recent_count; i++) {
+        losses[i] = (float)trainer->recent[i].loss;
+    }
+    if (exchange_sum(trainer->exchange, losses, trainer->recent_count) != 0) {
+        return train_exchange_failed(trainer);
+    }
+    for (size_t i = 0; i < trainer->recent_count; i++) {
+        trainer->recent[i].loss = losses[i] / (double)trainer->options.batch;
+    }
+    if (trainer->report) {
+        report_steps(trainer->report, trainer->recent, trainer->recent_count);
+    }
+    trainer->recent_count = 0;
+    return 0;
+}
+
+static int train_account(struct trainer *trainer, const struct report_step *record)
+{
+    struct report_phases *totals = &trainer->final.totals;
+    totals->compute += record->seconds.compute;
+    totals->wait += record->seconds.wait;
+    totals->apply += record->seconds.apply;
+    trainer->final.withdrawn += (uint64_t)record->withdrawn;
+    trainer->withdrawn_in_a_row = record->withdrawn ? trainer->withdrawn_in_a_row + 1 : 0;
+    if (trainer->withdrawn_in_a_row == WITHDRAWN_LIMIT) {
+        return train_fail(trainer, "the gradients are not finite any more; try a lower --lr");
+    }
+    return 0;
+}
+
+/* Tests about `most` examples, evenly spread over the test set. */
+static struct report_test train_test(struct trainer *trainer, size_t most)
+{
+    const size_t total = task_count(trainer->task, TASK_TEST), batch = trainer->options.batch;
+    const size_t stride = total / most + (total % most != 0);
+    size_t tested = 0, *examples = trainer->tested;
+    struct score sum = {0};
+    for (size_t next = 0; next < total;) {
+        size_t count = 0;
+        for (; count < batch && next < total; next += stride) {
+            examples[count++] = next;
+        }
+        const struct score score = task_forward(trainer->task, TASK_TEST, examples, count);
+        sum.loss += score.loss;
+        sum.correct += score.correct;
+        tested += count;
+    }
+    return (struct report_test){(double)sum.correct / (double)tested, sum.loss / (double)tested};
+}
+
+static int train_loop(struct trainer *trainer)
+{
+    const uint64_t steps = trainer->options.steps;
+    const double start = seconds_now();
+    for (uint64_t step = 0; step < steps; step++) {
+        struct report_step *record = &trainer->recent[trainer->recent_count];
+        if (train_step(trainer, step, record) != 0) {
+            return -1;
+        }
+        const uint64_t every = trainer->options.evaluate_every;
+        if (trainer->report && every > 0 && (step + 1) % every == 0) {
+            record->tested = 1;
+            record->test = train_test(trainer, TEST_SOME);
+        }
+        trainer->recent_count++;
+        if (train_account(trainer, record) != 0) {
+            return -1;
+        }
+        if (trainer->recent_count == REPORT_EVERY || step + 1 == steps) {
+            if (train_report(trainer) != 0) {
+                return -1;
+            }
+        }
+    }
+    trainer->final.seconds = seconds_now() - start;
+    return 0;
+}
+
+static int train_finish(struct trainer *trainer)
+{
+    trainer->final.steps = trainer->options.steps;
+    trainer->final.world = trainer->world;
+    trainer->final.parameter_hash = tensors_hash(trainer->tensors, trainer->count);
+    if (exchange_check_equal(trainer->exchange, trainer->final.parameter_hash) != 0) {
+        return train_exchange_failed(trainer);
+    }
+    if (!trainer->report) {
+        printf("rank %d: parameters %016" PRIx64 ", the same as on rank 0\n", trainer->rank,
+            trainer->final.parameter_hash);
+        return 0;
+    }
+    trainer->final.test = train_test(trainer, SIZE_MAX);
+    report_final(trainer->report, &trainer->final);
+    return 0;
+}
+
+static int train_create(struct trainer *trainer)
+{
+    const struct options *options = &trainer->options;
+    char error[TASK_ERROR_SIZE] = "";
+    trainer->task = task_create(options, error);
+    if (!trainer->task) {
+        return train_fail(trainer, error);
+    }
+    const size_t examples = task_count(trainer->task, TASK_TRAIN);
+    if (options->batch > examples) {
+        snprintf(error, sizeof error, "--batch is above the %zu training examples", examples);
+        return train_fail(trainer, error);
+    }
+    if (task_build(trainer->task, options) != 0) {
+        return train_fail(trainer, "no memory");
+    }
+    trainer->tensors = task_tensors(trainer->task, &trainer->count);
+    trainer->sgd_options = (struct sgd_options){.lr = options->lr,
+        .momentum = 0.9f,
+        .weight_decay = 1e-4f,
+        .warmup = options->warmup,
+        .steps = options->steps};
+    trainer->sampler = sampler_create(examples, options->batch, options->seed);
+    trainer->sgd = sgd_create(&trainer->sgd_options, trainer->tensors, trainer->count);
+    trainer->tested = malloc(options->batch * sizeof *trainer->tested);
+    if (!trainer->sampler || !trainer->sgd || !trainer->tested) {
+        return train_fail(trainer, "no memory");
+    }
+    return 0;
+}
+
+/* Joins the other ranks; from here on all have the same parameters. */
+static int train_join(struct trainer *trainer)
+{
+    const struct options *options = &trainer->options;
+    trainer->exchange = exchange_open(&options->exchange, trainer->tensors, trainer->count);
+    if (!trainer->exchange) {
+        return train_fail(trainer, "no memory");
+    }
+    if (exchange_failed(trainer->exchange)) {
+        return train_exchange_failed(trainer);
+    }
+
+    trainer->rank = exchange_rank(trainer->exchange);
+    trainer->world = exchange_world(trainer->exchange);
+    if (options->batch < (uint64_t)trainer->world) {
+        return train_fail(trainer, "--batch is below the number of ranks");
+    }
+    if (trainer->rank == 0) {
+        trainer->report = report_open(task_options.program, options->log, options->steps);
+        if (!trainer->report) {
+            return -1;
+        }
+    }
+    tensors_init(trainer->tensors, trainer->count, options->seed);
+    if (exchange_share_parameters(trainer->exchange) != 0) {
+        return train_exchange_failed(trainer);
+    }
+    return 0;
+}
+
+static int train_run(struct trainer *trainer)
+{
+    if (train_create(trainer) != 0 || train_join(trainer) != 0 || train_loop(trainer) != 0) {
+        return -1;
+    }
+    return train_finish(trainer);
+}
+
+static int train_destroy(struct trainer *trainer)
+{
+    exchange_close(trainer->exchange);
+    sgd_destroy(trainer->sgd);
+    sampler_destroy(trainer->sampler);
+    free(trainer->tested);
+    task_destroy(trainer->task);
+    options_free(&trainer->options);
+    return report_close(trainer->report);
+}
+
+int train_main(int argc, char **argv, const struct train_observer *observer)
+{
+    struct trainer trainer = {.observer = observer, .rank = -1};
+    int result = 0;
+    switch (options_read(&trainer.options, &task_options, argc, argv)) {
+    case OPTIONS_HELP: break;
+    case OPTIONS_ERROR: result = 2; break;
+    case OPTIONS_RUN: result = train_run(&trainer) != 0; break;
+    }
+    if (train_destroy(&trainer) != 0 && result == 0) {
+        result = 1;
+    }
+    return result;
+}

@@ -1,0 +1,94 @@
+/* The digits as the training loop sees them. */
+#include "../common/task.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+#include "model.h"
+
+const struct options_task task_options = {
+    .program = "adtopk-digits",
+    .about = "Trains a small convolutional network on hand-written digits, data-parallel through "
+             "adtopkd.\n",
+    .data = "CSV: 64 pixels 0..16 and a label 0..9 a line (gunzip digits.csv.gz first)",
+    .steps = 440,
+    .batch = 128,
+    .warmup = 40,
+    .lr = 0.04f,
+};
+
+struct task {
+    struct data data;
+    struct model *model;
+    float *images; /* of the examples in use */
+    uint8_t *labels;
+};
+
+struct task *task_create(const struct options *options, char error[TASK_ERROR_SIZE])
+{
+    struct task *task = calloc(1, sizeof *task);
+    if (!task) {
+        snprintf(error, TASK_ERROR_SIZE, "no memory");
+    } else if (data_load(&task->data, options->data, error) != 0) {
+        free(task);
+        task = NULL;
+    }
+    return task;
+}
+
+int task_build(struct task *task, const struct options *options)
+{
+    const size_t batch = options->batch;
+    task->model = model_create(batch);
+    task->images = malloc(batch * MODEL_PIXELS * sizeof *task->images);
+    task->labels = malloc(batch);
+    return task->model && task->images && task->labels ? 0 : -1;
+}
+
+void task_destroy(struct task *task)
+{
+    if (!task) {
+        return;
+    }
+    model_destroy(task->model);
+    data_free(&task->data);
+    free(task->images);
+    free(task->labels);
+    free(task);
+}
+
+const struct tensor *task_tensors(const struct task *task, size_t *count)
+{
+    *count = MODEL_TENSORS;
+    return model_tensors(task->model);
+}
+
+static const struct data_set *task_set(const struct task *task, enum task_part part)
+{
+    return part == TASK_TRAIN ? &task->data.train : &task->data.test;
+}
+
+size_t task_count(const struct task *task, enum task_part part)
+{
+    return task_set(task, part)->count;
+}
+
+struct score task_forward(
+    struct task *task, enum task_part part, const size_t *examples, size_t count)
+{
+    const struct data_set *set = task_set(task, part);
+    for (size_t i = 0; i < count; i++) {
+        memcpy(task->images + i * MODEL_PIXELS, set->images + examples[i] * MODEL_PIXELS,
+            MODEL_PIXELS * sizeof(float));
+        task->labels[i] = set->labels[examples[i]];
+    }
+    const struct model_batch batch = {task->images, task->labels, count};
+    return model_forward(task->model, &batch);
+}
+
+int task_backward(
+    struct task *task, float scale, float *const *gradients, tensor_ready_fn ready, void *context)
+{
+    return model_backward(task->model, scale, gradients, ready, context);
+}

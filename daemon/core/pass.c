@@ -1,0 +1,247 @@
+/*
+ * The passes over one residual: gradients in, gradients out again, what travels densely out, the
+ * residuals of other ranks in. Each is journalled and has a stamp of its own, so that it happens
+ * once, however often it is repeated.
+ *
+ * A large residual is cut into ranges that idle workers share; the result does not depend on it.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+#include "kernels/cpu/fused.h"
+#include "kernels/cpu/survey.h"
+
+/* A range is worth another thread from so many elements on. */
+#define RANGE_ELEMENTS (UINT64_C(1) << 18)
+
+struct pass {
+    struct work *work;
+    uint32_t t;
+    unsigned rank;
+    struct parallel parallel;
+    struct fused fused;
+};
+
+static struct pass pass_of(struct work *work, uint32_t t, unsigned rank, enum store_pass kind)
+{
+    const struct job *job = work->job;
+    const struct tensor *tensor = &job->tensor[t];
+    struct pass pass = {.work = work, .t = t, .rank = rank, .parallel = work_parallel(work)};
+    uint64_t ranges = tensor->numel / RANGE_ELEMENTS;
+    uint64_t most = parallel_threads(&pass.parallel);
+
+    most = most < FUSED_MAX_RANGES ? most : FUSED_MAX_RANGES;
+    ranges = ranges < most ? ranges : most;
+    pass.fused = (struct fused){
+        .residual = layout_residual(job, t, rank),
+        .view = {.fibres = 1, .length = tensor->numel, .stride = 1},
+        .dtype = tensor->spec.dtype,
+        .id = layout_number(t, rank),
+        .stamp = store_stamp(job->store, kind),
+        .progress = layout_progress(job, t, rank),
+        .ranges = ranges > 1 ? (unsigned)ranges : 1,
+    };
+    return pass;
+}
+
+/* What the policy makes of the gradients before they are added: clipping, momentum. The norm that
+ * one rank's gradient may have is clip / sqrt(ranks), that of a sum as often as it has ranks. */
+static void prepare(struct pass *pass, const struct kept *kept)
+{
+    const struct job *job = pass->work->job;
+    const struct sparsifier_params *params = &job->plan->tensor[pass->t].policy.params;
+    double limit = params->clip * pass->fused.count / sqrt((double)job->world_size);
+    double norm;
+
+    if (kept == NULL) {
+        return; /* what travels dense is left to the optimiser */
+    }
+    if (params->clip > 0) {
+        norm = fused_gradient_norm(&pass->fused);
+        pass->fused.scale = norm > limit ? (float)(limit / norm) : 1.0f;
+    }
+    pass->fused.momentum = kept->momentum;
+    pass->fused.mu = (float)params->momentum;
+    pass->fused.nesterov = params->nesterov;
+}
+
+static void run_range(void *arg, unsigned range, unsigned thread)
+{
+    struct pass *pass = arg;
+    const struct job *job = pass->work->job;
+
+    fused_range(&pass->fused, range, job->core->config.threads > 0 ? &job->journal[thread] : NULL);
+}
+
+/* Everything but what comes after the ranges. Scratch is the caller's to free. */
+static enum adtopk_status run_ranges(struct pass *pass, const double sums[2])
+{
+    struct fused *fused = &pass->fused;
+    size_t size = fused->rule
+                      ? fused_rule_scratch(view_size(&fused->view), fused->k, fused->ranges)
+                      : fused_scratch(&fused->view, fused->k, fused->per_fibre, fused->ranges);
+
+    fused->scratch = aligned_alloc(64, (size + 63) / 64 * 64);
+    if (fused->scratch == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    fused_start(fused, sums);
+    parallel_for(&pass->parallel, run_range, pass, fused->ranges);
+    return ADTOPK_OK;
+}
+
+/* A pass that selects nothing. */
+static enum adtopk_status run_plain(struct pass *pass, double sums[2])
+{
+    if (run_ranges(pass, sums) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    (void)fused_finish(&pass->fused, sums);
+    free(pass->fused.scratch);
+    return ADTOPK_OK;
+}
+
+/* ------------------------------------------------------------------ adding and selecting */
+
+static struct sparsifier_state state_of(const struct pass *pass)
+{
+    const struct job *job = pass->work->job;
+    const struct store_states *states = layout_states(job, pass->t, pass->rank);
+    unsigned now = (unsigned)(job->tensor[pass->t].store->turn % 2);
+    struct sparsifier_state none = {.threshold = 0};
+
+    return states->after[now] == job->store->policies ? states->state[now] : none;
+}
+
+static void keep_state(const struct pass *pass, const struct sparsifier_state *next)
+{
+    const struct job *job = pass->work->job;
+    struct store_states *states = layout_states(job, pass->t, pass->rank);
+    unsigned then = (unsigned)((job->tensor[pass->t].store->turn + 1) % 2);
+
+    states->state[then] = *next;
+    states->after[then] = job->store->policies;
+}
+
+/* Tells the kernels what the turn selects. */
+static void choose(struct pass *pass, const struct sparsifier_choice *choice, struct sparse *out)
+{
+    const struct planned *planned = &pass->work->job->plan->tensor[pass->t];
+    struct fused *fused = &pass->fused;
+
+    fused->view = choice->view;
+    switch (choice->mode) {
+    case SPARSIFIER_DENSE:
+    case SPARSIFIER_KNOWN: break;
+    case SPARSIFIER_TOP:
+        fused->k = choice->count;
+        fused->out = out;
+        break;
+    case SPARSIFIER_FIBRES:
+        fused->k = choice->per_fibre;
+        fused->per_fibre = true;
+        fused->out = out;
+        if (planned->hints != NULL && choice->view.fibres <= planned->fibres) {
+            fused->hints = planned->hints + pass->rank * planned->fibres;
+        }
+        break;
+    case SPARSIFIER_RULE:
+        fused->rule = true;
+        fused->k = choice->count;
+        fused->guess = state_of(pass).threshold * 0.95f;
+        break;
+    }
+}
+
+/* What is left to do when the residual is complete. */
+static void select_rest(
+    struct pass *pass, const struct sparsifier_choice *choice, struct sparse *out)
+{
+    const struct job *job = pass->work->job;
+    const struct sparsifier_ops *ops = job->plan->tensor[pass->t].policy.sparsifier;
+    struct sparsifier_turn turn = plan_turn(job, pass->t);
+    struct sparsifier_state state = state_of(pass), next = state;
+    struct survey survey;
+
+    if (choice->mode == SPARSIFIER_RULE) {
+        fused_survey(&pass->fused, &survey);
+        ops->select(&turn, &state, &survey, &next, out);
+    }
+    if (choice->mode == SPARSIFIER_KNOWN) {
+        ops->known(&turn, out);
+        for (size_t i = 0; i < out->count; i++) {
+            out->value[i] = pass->fused.residual[view_element(&choice->view, out->position[i])];
+        }
+    }
+    keep_state(pass, &next);
+}
+
+enum adtopk_status pass_add(struct work *work, uint32_t t, unsigned rank,
+    const void *const *gradients, unsigned count, struct kept *kept)
+{
+    struct pass pass = pass_of(work, t, rank, STAMP_ADD);
+    struct store_tensor *store = work->job->tensor[t].store;
+    struct sparsifier_choice choice = {.mode = SPARSIFIER_DENSE};
+
+    pass.fused.gradients = gradients;
+    pass.fused.count = count;
+    prepare(&pass, kept);
+    if (kept != NULL) {
+        choice = plan_choice(work->job, t);
+        choose(&pass, &choice, &kept->list);
+    }
+    if (run_ranges(&pass, store->input) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (kept != NULL) {
+        select_rest(&pass, &choice, &kept->list);
+    }
+    if (fused_finish(&pass.fused, store->input) > 0) {
+        store->nonfinite = 1;
+    }
+    free(pass.fused.scratch);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status pass_withdraw(struct work *work, uint32_t t, unsigned rank,
+    const void *const *gradients, unsigned count, struct kept *kept)
+{
+    struct pass pass = pass_of(work, t, rank, STAMP_WITHDRAW);
+
+    pass.fused.gradients = gradients;
+    pass.fused.count = count;
+    pass.fused.withdraw = true;
+    prepare(&pass, kept);
+    return run_plain(&pass, work->job->tensor[t].store->input);
+}
+
+enum adtopk_status pass_join(struct work *work, uint32_t t, const void *const *others)
+{
+    struct pass pass = pass_of(work, t, 0, STAMP_JOIN);
+    double sums[2] = {0, 0}; /* nothing comes in */
+
+    pass.fused.gradients = others;
+    pass.fused.count = work->job->ranks - 1;
+    pass.fused.dtype = DTYPE_F32;
+    return run_plain(&pass, sums);
+}
+
+enum adtopk_status pass_take(struct work *work, uint32_t t, double taken[2])
+{
+    static const enum fused_take take[PAYLOAD_VALUE_COUNT] = {
+        [PAYLOAD_VALUE_F32] = FUSED_TAKE_F32,
+        [PAYLOAD_VALUE_BF16] = FUSED_TAKE_BF16,
+        [PAYLOAD_VALUE_F16] = FUSED_TAKE_F16,
+    };
+    struct pass pass = pass_of(work, t, 0, STAMP_TAKE);
+    double sums[2] = {0, 0};
+    enum adtopk_status status;
+
+    pass.fused.take = take[work->job->plan->tensor[t].policy.dense_values];
+    status = run_plain(&pass, sums);
+    taken[0] = -sums[0];
+    taken[1] = -sums[1];
+    return status;
+}

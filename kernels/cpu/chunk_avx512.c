@@ -1,0 +1,252 @@
+/* The chunk operations with AVX-512, for x86-64 processors that have it and VBMI2 (Ice Lake, Zen 4
+ * and later). */
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include "kernels/cpu/bisect.h"
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/gather.h"
+#include "kernels/cpu/select.h"
+
+#define AVX512                                                                                     \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt,"        \
+                          "prfchw")))
+
+/* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
+enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024 };
+
+static bool avx512_supported(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("bmi") &&
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+}
+
+AVX512 static void avx512_gather(float *sum, const void *const *gradients, unsigned count,
+    enum dtype dtype, uint64_t first, unsigned length)
+{
+    gather_all(sum, gradients, count, dtype, first, length);
+}
+
+AVX512 static inline __m512i avx512_key(__m512 x)
+{
+    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
+
+AVX512 static inline void avx512_prefetch(const float *acc, const float *sum)
+{
+    for (unsigned i = 0; i < CHUNK_WORD; i += VECTOR) {
+        __builtin_prefetch(acc + AHEAD + i, 1, 3);
+        __builtin_prefetch(sum + AHEAD + i, 0, 3);
+    }
+}
+
+AVX512 static inline bool avx512_all_finite(const float *sum)
+{
+    /* The smallest key that is not: the bits of 2^120. */
+    const __m512i least = _mm512_set1_epi32((127 + 120) << 23);
+    const __m512i a =
+        _mm512_max_epi32(avx512_key(_mm512_loadu_ps(sum)), avx512_key(_mm512_loadu_ps(sum + 16)));
+    const __m512i b = _mm512_max_epi32(
+        avx512_key(_mm512_loadu_ps(sum + 32)), avx512_key(_mm512_loadu_ps(sum + 48)));
+    return _mm512_cmpge_epi32_mask(_mm512_max_epi32(a, b), least) == 0;
+}
+
+AVX512 static inline void avx512_save(struct journal *journal, unsigned word, const float *acc)
+{
+    float *const old = journal_word(journal, word);
+    for (unsigned j = 0; j < VECTORS; j++) {
+        _mm512_storeu_ps(old + j * VECTOR, _mm512_loadu_ps(acc + j * VECTOR));
+    }
+    journal_save(journal, (word + 1) * CHUNK_WORD);
+}
+
+/* The sums of a run that are no doubles yet, in registers. */
+struct avx512_run {
+    __m512 positive;
+    __m512 negative;
+};
+
+/* swap: the word's sign bit. It exchanges vectors instead of signs. */
+AVX512 static inline void avx512_ledger(const float *x, uint64_t swap, struct avx512_run *run)
+{
+    const float *const up = x + VECTOR * (swap & 1);
+    const float *const down = x - VECTOR * (swap & 1);
+    const __m512 even = _mm512_add_ps(_mm512_loadu_ps(up), _mm512_loadu_ps(down + 48));
+    const __m512 odd = _mm512_add_ps(_mm512_loadu_ps(down + 16), _mm512_loadu_ps(up + 32));
+    run->positive = _mm512_add_ps(run->positive, even);
+    run->negative = _mm512_add_ps(run->negative, odd);
+}
+
+AVX512 static inline void avx512_grow(double lane[LEDGER_LANES], __m512 by)
+{
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(by));
+    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(by, 1));
+    _mm512_storeu_pd(lane, _mm512_add_pd(_mm512_loadu_pd(lane), low));
+    _mm512_storeu_pd(lane + 8, _mm512_add_pd(_mm512_loadu_pd(lane + 8), high));
+}
+
+AVX512 static inline void avx512_flush(struct avx512_run *run, struct ledger_lanes *lanes)
+{
+    avx512_grow(lanes->plain, _mm512_add_ps(run->positive, run->negative));
+    avx512_grow(lanes->hashed, _mm512_sub_ps(run->positive, run->negative));
+    run->positive = run->negative = _mm512_setzero_ps();
+}
+
+AVX512 static inline uint64_t avx512_mark(__m512 x, __m512i least)
+{
+    return _mm512_cmpge_epi32_mask(avx512_key(x), least);
+}
+
+AVX512 static inline uint64_t avx512_marks(const float *x, __m512i least)
+{
+    uint64_t mask = 0;
+    for (unsigned j = 0; j < VECTORS; j++) {
+        mask |= avx512_mark(_mm512_loadu_ps(x + j * VECTOR), least) << (j * VECTOR);
+    }
+    return mask;
+}
+
+/* Adds one word of finite elements; returns its mask. */
+AVX512 static inline uint64_t avx512_word(float *acc, const float *sum, __m512i least)
+{
+    uint64_t mask = 0;
+    for (unsigned j = 0; j < VECTORS; j++) {
+        const __m512 a =
+            _mm512_add_ps(_mm512_loadu_ps(acc + j * VECTOR), _mm512_loadu_ps(sum + j * VECTOR));
+        _mm512_storeu_ps(acc + j * VECTOR, a);
+        mask |= avx512_mark(a, least) << (j * VECTOR);
+    }
+    return mask;
+}
+
+/* Appends a word's marked elements to a list of `count`; returns the new count. Few words have more
+ * than three: so many are written without a look at the mask, as a branch on it would be
+ * mispredicted too often. An exhausted mask writes the word's first element, which is not counted.
+ */
+AVX512 static inline size_t avx512_pack(
+    const float *x, uint64_t mask, uint32_t position, const struct sparse *list, size_t count)
+{
+    const size_t end = count + (size_t)_mm_popcnt_u64(mask);
+    do {
+        for (unsigned i = 0; i < CHUNK_SLACK; i++) {
+            const unsigned at = (unsigned)_tzcnt_u64(mask) & (CHUNK_WORD - 1);
+            list->position[count + i] = position + at;
+            list->value[count + i] = x[at];
+            mask = _blsr_u64(mask);
+        }
+        count += CHUNK_SLACK;
+    } while (count < end);
+    return end;
+}
+
+/* Lanes of the vector at entry i that are below n. */
+AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
+{
+    return (__mmask16)_bzhi_u32(0xffff, n - i < VECTOR ? (unsigned)(n - i) : VECTOR);
+}
+
+AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
+{
+    const __m512i least = _mm512_set1_epi32((int)chunk->least);
+    const uint64_t signs = ledger_word_signs(chunk->number);
+    struct avx512_run run = {
+        _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
+    const struct sparse none = {0};
+    const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
+    size_t count = list.count;
+    for (unsigned w = 0; w < words; w++) {
+        float *const acc = chunk->acc + w * CHUNK_WORD;
+        const float *sum = chunk->sum + w * CHUNK_WORD;
+        const unsigned word = chunk->word + w;
+        float filtered[CHUNK_WORD];
+        avx512_prefetch(acc, sum);
+        if (!avx512_all_finite(sum)) {
+            chunk->nonfinite += chunk_filter(filtered, sum);
+            sum = filtered;
+        }
+        if (chunk->journal != NULL) {
+            avx512_save(chunk->journal, word, acc);
+        }
+        avx512_ledger(sum, signs >> word, &run);
+        if (word % LEDGER_RUN == LEDGER_RUN - 1) {
+            avx512_flush(&run, &chunk->lanes);
+        }
+        const uint64_t mask = avx512_word(acc, sum, least);
+        if (list.position != NULL) {
+            count = avx512_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
+        }
+    }
+    _mm512_storeu_ps(chunk->lanes.positive, run.positive);
+    _mm512_storeu_ps(chunk->lanes.negative, run.negative);
+    if (chunk->candidate != NULL) {
+        chunk->candidate->count = count;
+    }
+    chunk->acc += words * CHUNK_WORD;
+    chunk->sum += words * CHUNK_WORD;
+    chunk->position += words * CHUNK_WORD;
+    chunk->word += words;
+}
+
+AVX512 static void avx512_collect(
+    const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
+{
+    const __m512i bound = _mm512_set1_epi32((int)least);
+    size_t count = list->count;
+    for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
+        const uint64_t mask = avx512_marks(x, bound);
+        count = avx512_pack(x, mask, position + w * CHUNK_WORD, list, count);
+    }
+    list->count = count;
+}
+
+AVX512 static void avx512_filter(const struct sparse *list, uint32_t least, struct sparse *out)
+{
+    const __m512i bound = _mm512_set1_epi32((int)least);
+    size_t count = out->count;
+    for (size_t i = 0; i < list->count; i += VECTOR) {
+        const __mmask16 valid = avx512_valid(i, list->count);
+        const __m512 value = _mm512_maskz_loadu_ps(valid, list->value + i);
+        const __m512i position = _mm512_maskz_loadu_epi32(valid, list->position + i);
+        const __mmask16 kept = _mm512_mask_cmpge_epi32_mask(valid, avx512_key(value), bound);
+        const unsigned more = (unsigned)_mm_popcnt_u32(kept);
+        const __mmask16 room = (__mmask16)_bzhi_u32(0xffff, more);
+        _mm512_mask_storeu_ps(out->value + count, room, _mm512_maskz_compress_ps(kept, value));
+        _mm512_mask_storeu_epi32(
+            out->position + count, room, _mm512_maskz_compress_epi32(kept, position));
+        count += more;
+    }
+    out->count = count;
+}
+
+AVX512 static inline size_t avx512_count(const float *x, size_t n, uint32_t least)
+{
+    const __m512i bound = _mm512_set1_epi32((int)least);
+    size_t count = 0;
+    for (size_t i = 0; i < n; i += VECTOR) {
+        const __mmask16 valid = avx512_valid(i, n);
+        const __m512 value = _mm512_maskz_loadu_ps(valid, x + i);
+        count +=
+            (size_t)_mm_popcnt_u32(_mm512_mask_cmpge_epi32_mask(valid, avx512_key(value), bound));
+    }
+    return count;
+}
+
+AVX512 static struct select_cut avx512_cut(const float *x, size_t n, size_t k)
+{
+    return select_bisect(x, n, k, avx512_count);
+}
+
+extern const struct chunk_ops chunk_avx512;
+const struct chunk_ops chunk_avx512 = {
+    .name = "avx512",
+    .supported = avx512_supported,
+    .gather = avx512_gather,
+    .add = avx512_add,
+    .collect = avx512_collect,
+    .cut = avx512_cut,
+    .pick = &pick_avx512,
+    .filter = avx512_filter,
+};
+#endif

@@ -1,0 +1,55 @@
+/*
+ * Partitions of a tensor's positions: balanced whatever the skew, the same on every machine, and
+ * without a table.
+ *
+ * Positions are cut into groups of `parts` consecutive ones, and every group is dealt to the
+ * partitions, one position each, beginning at a place that a hash of the group's number chooses: in
+ * group g partition p owns position g * parts + (hash(g) + p) mod parts. So entries that lie close
+ * together, or one stride apart, spread over all partitions (the balance that Zen gets from its
+ * hash h0, arXiv 2309.13254, section 4, here with sizes that are equal and known).
+ *
+ * A partition has at most one position a group, and the group's number is its *slot*: slots ascend
+ * with positions. Where parts does not divide the number of positions the last group is shorter,
+ * and partitions whose place in it does not exist are one position smaller. With one part the
+ * partition is the tensor, slots are positions. Needs parts > 0 and part < parts.
+ */
+#ifndef ADTOPK_KERNELS_PARTITION_H
+#define ADTOPK_KERNELS_PARTITION_H
+
+#include "kernels/cpu/ledger.h"
+
+/* Where the partition `part` sits in a group. */
+static inline uint64_t partition_place(uint64_t group, uint32_t part, uint32_t parts)
+{
+    const uint64_t place = ledger_hash(group) % parts + part;
+    return place < parts ? place : place - parts;
+}
+
+/** The partition that owns a position. */
+static inline uint32_t partition_of(uint64_t position, uint32_t parts)
+{
+    const uint64_t place = position % parts;
+    const uint64_t first = ledger_hash(position / parts) % parts;
+    return (uint32_t)(place >= first ? place - first : place + parts - first);
+}
+
+/** The slot of a position in the partition that owns it. */
+static inline uint64_t partition_slot(uint64_t position, uint32_t parts)
+{
+    return position / parts;
+}
+
+/** The position of a slot: the inverse of the two above. */
+static inline uint64_t partition_position(uint64_t slot, uint32_t part, uint32_t parts)
+{
+    return slot * parts + partition_place(slot, part, parts);
+}
+
+/** The number of slots of a partition of n positions: n / parts, or one more. */
+static inline uint64_t partition_size(uint64_t n, uint32_t part, uint32_t parts)
+{
+    const uint64_t groups = n / parts;
+    return groups + (partition_place(groups, part, parts) < n % parts);
+}
+
+#endif

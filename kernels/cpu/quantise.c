@@ -1,0 +1,122 @@
+#include "kernels/cpu/quantise.h"
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/ledger.h"
+
+enum { FRACTION_BITS = 16 }; /* of u: level + u is exact in f32 */
+
+/* The bits of |v|, with NaN as 0 and at most QUANTISE_LARGEST; they order as magnitudes do, also
+ * as signed numbers, which plain SSE2 can compare. */
+static inline int32_t magnitude(float v)
+{
+    const int32_t largest = (int32_t)convert_bits(QUANTISE_LARGEST);
+    const int32_t bits = (int32_t)(convert_bits(v) & 0x7fffffffu);
+    const int32_t capped = bits < largest ? bits : largest;
+    return bits > 0x7f800000 ? 0 : capped;
+}
+
+/* The least step, as bf16 bits, of which 127 reach a magnitude. */
+static uint16_t least_step(float largest)
+{
+    const float quotient = largest / QUANTISE_LEVELS;
+    const uint16_t step = (uint16_t)((convert_bits(quotient) + 0xffffu) >> 16);
+    /* The quotient may have been rounded down, to a bf16 that is too small. */
+    return (uint16_t)(step + (convert_bf16(step) * QUANTISE_LEVELS < largest));
+}
+
+static uint16_t levels_of(const float *value, size_t n, const float *u, int8_t *level)
+{
+    int32_t m[QUANTISE_BLOCK];
+    int32_t largest = 0;
+    size_t first = 0;
+    uint16_t bits;
+    float step;
+
+    for (size_t i = 0; i < n; i++) {
+        m[i] = magnitude(value[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        largest = m[i] > largest ? m[i] : largest;
+    }
+    while (first + 1 < n && m[first] != largest) {
+        first++;
+    }
+    bits = least_step(convert_float((uint32_t)largest));
+    step = bits > 0 ? convert_bf16(bits) : 1; /* all are 0 */
+    for (size_t i = 0; i < n; i++) {
+        m[i] = (int32_t)(convert_float((uint32_t)m[i]) / step + u[i]);
+    }
+    m[first] = largest > 0 ? QUANTISE_LEVELS : 0;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t negative = (int32_t)convert_bits(value[i]) >> 31; /* -1 or 0 */
+        level[i] = (int8_t)((m[i] ^ negative) - negative);
+    }
+    return bits;
+}
+
+uint16_t quantise_block(const float *value, size_t n, int8_t *level)
+{
+    float u[QUANTISE_BLOCK];
+
+    for (size_t i = 0; i < n; i++) {
+        u[i] = 0.5f;
+    }
+    return levels_of(value, n, u, level);
+}
+
+void quantise_decode(uint16_t step, const int8_t *level, size_t n, float *value)
+{
+    const float size = convert_bf16(step);
+
+    for (size_t i = 0; i < n; i++) {
+        value[i] = (float)level[i] * size;
+    }
+}
+
+/* Four numbers come from each hash of a counter. */
+static void uniform(uint64_t base, size_t block, float *u)
+{
+    enum { EACH = 64 / FRACTION_BITS, HASHES = QUANTISE_BLOCK / EACH };
+
+    for (size_t i = 0; i < HASHES; i++) {
+        const uint64_t word = ledger_hash(base + block * HASHES + i);
+        for (unsigned j = 0; j < EACH; j++) {
+            const uint16_t fraction = (uint16_t)(word >> FRACTION_BITS * j);
+            u[i * EACH + j] = (float)fraction * 0x1p-16f;
+        }
+    }
+}
+
+static void quantise_int8(float *value, size_t n, uint64_t seed)
+{
+    const uint64_t base = ledger_hash(seed); /* so that the streams of two seeds lie far apart */
+    float u[QUANTISE_BLOCK];
+    int8_t level[QUANTISE_BLOCK];
+
+    for (size_t i = 0; i < n; i += QUANTISE_BLOCK) {
+        const size_t block = n - i < QUANTISE_BLOCK ? n - i : QUANTISE_BLOCK;
+        uint16_t step;
+
+        uniform(base, i / QUANTISE_BLOCK, u);
+        step = levels_of(value + i, block, u, level);
+        quantise_decode(step, level, block, value + i);
+    }
+}
+
+void quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed)
+{
+    switch (type) {
+    case QUANTISE_F32: break;
+    case QUANTISE_BF16:
+        for (size_t i = 0; i < n; i++) {
+            value[i] = convert_bf16(convert_to_bf16(value[i]));
+        }
+        break;
+    case QUANTISE_F16:
+        for (size_t i = 0; i < n; i++) {
+            value[i] = convert_f16(convert_to_f16(value[i]));
+        }
+        break;
+    case QUANTISE_INT8: quantise_int8(value, n, seed); break;
+    }
+}

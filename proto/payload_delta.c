@@ -1,0 +1,327 @@
+/*
+ * DELTA and RICE: the encodings of a list's deltas. The delta of an entry is the number of
+ * positions between it and the entry before (from -1 for the first of the list), so a run of
+ * neighbours has deltas of 0.
+ */
+#include <inttypes.h>
+
+#include "proto/bits.h"
+#include "proto/payload_coding.h"
+
+static size_t block_size(size_t count, size_t first)
+{
+    return count - first < PAYLOAD_DELTA_BLOCK ? count - first : PAYLOAD_DELTA_BLOCK;
+}
+
+/* Writes the deltas of a block that begins at entry `first`; returns all of them or-ed. */
+static uint32_t deltas_of(const uint32_t *position, size_t first, size_t block, uint32_t *delta)
+{
+    const uint32_t *here = position + first;
+    uint32_t seen = 0;
+
+    delta[0] = first == 0 ? here[0] : here[0] - here[-1] - 1;
+    for (size_t i = 1; i < block; i++) {
+        delta[i] = here[i] - here[i - 1] - 1;
+    }
+    for (size_t i = 0; i < block; i++) {
+        seen |= delta[i];
+    }
+    return seen;
+}
+
+/* The greatest parameter that can be the best. A step from k to k + 1 costs a bit an entry and
+ * saves, of a quotient q, q - q / 2 <= q bits; below a mean delta of 2^k the quotients add up to
+ * fewer than the entries. */
+static unsigned rice_limit(uint64_t n, uint64_t count)
+{
+    unsigned limit = count == 0 ? 0 : bit_width((n - count) / count);
+
+    return limit < PAYLOAD_RICE_MAX ? limit : PAYLOAD_RICE_MAX;
+}
+
+void payload_scan(const uint32_t *position, size_t count, struct payload_scan *scan)
+{
+    unsigned limit = rice_limit(count == 0 ? 0 : (uint64_t)position[count - 1] + 1, count);
+    uint64_t quotients[PAYLOAD_RICE_MAX + 1] = {0}; /* their sum, for every parameter */
+    uint32_t delta[PAYLOAD_DELTA_BLOCK];
+
+    *scan = (struct payload_scan){.rice_bits = UINT64_MAX};
+    for (size_t first = 0; first < count; first += PAYLOAD_DELTA_BLOCK) {
+        size_t block = block_size(count, first);
+        unsigned width = bit_width(deltas_of(position, first, block, delta));
+
+        scan->delta_bytes += 1 + bit_bytes(block, width);
+        for (unsigned k = 0; k <= limit && k < width; k++) {
+            uint32_t sum = 0; /* at most the last position */
+
+            for (size_t i = 0; i < block; i++) {
+                sum += delta[i] >> k;
+            }
+            quotients[k] += sum;
+        }
+    }
+    for (unsigned k = 0; k <= limit; k++) {
+        uint64_t bits = count * (k + UINT64_C(1)) + quotients[k];
+
+        if (bits < scan->rice_bits) {
+            scan->rice_bits = bits;
+            scan->rice_parameter = k;
+        }
+    }
+}
+
+/* DELTA: blocks of entries, each one byte of width and then that many bits an entry. */
+
+static uint64_t delta_bytes(uint64_t count, unsigned width)
+{
+    uint64_t blocks = (count + PAYLOAD_DELTA_BLOCK - 1) / PAYLOAD_DELTA_BLOCK;
+
+    /* A full block is a whole number of bytes, so only the last one is padded. */
+    return blocks + bit_bytes(count, width);
+}
+
+static uint64_t delta_bound(const struct payload_shape *shape, uint64_t count)
+{
+    uint64_t n = view_size(&shape->view);
+
+    return count > n ? PAYLOAD_IMPOSSIBLE : delta_bytes(count, bit_width(n - count));
+}
+
+static uint64_t delta_size(
+    const struct payload_shape *shape, const struct sparse *list, const struct payload_scan *scan)
+{
+    (void)shape;
+    (void)list;
+    return scan->delta_bytes;
+}
+
+static void delta_write(const struct payload_shape *shape, const struct sparse *list,
+    const struct payload_scan *scan, uint8_t *out)
+{
+    uint32_t delta[PAYLOAD_DELTA_BLOCK];
+
+    (void)shape;
+    (void)scan;
+    for (size_t first = 0; first < list->count; first += PAYLOAD_DELTA_BLOCK) {
+        size_t block = block_size(list->count, first);
+        unsigned width = bit_width(deltas_of(list->position, first, block, delta));
+        struct bit_writer writer = {.next = out + 1};
+
+        *out = (uint8_t)width;
+        for (size_t i = 0; i < block; i++) {
+            bit_put(&writer, delta[i], width);
+        }
+        bit_finish(&writer);
+        out = writer.next;
+    }
+}
+
+/* Reads the block that begins at entry `first`; *lowest is the position that a delta of 0 means,
+ * for the block's first entry and on return for the entry behind it. */
+static enum adtopk_status delta_read_block(struct payload_input *input, uint64_t n,
+    uint64_t *lowest, uint32_t *position, size_t first, size_t block, struct error *err)
+{
+    struct bit_reader reader = {0};
+    const uint8_t *width;
+    uint32_t seen = 0;
+
+    width = payload_input_take(input, 1, "delta widths", err);
+    if (width == NULL) {
+        return ADTOPK_ERR_PROTOCOL;
+    }
+    if (*width > 32) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload section %" PRIu32 ": delta width %u is over 32", input->section, *width);
+    }
+    reader.next = payload_input_take(input, bit_bytes(block, *width), "deltas", err);
+    if (reader.next == NULL) {
+        return ADTOPK_ERR_PROTOCOL;
+    }
+    reader.end = input->next;
+    for (size_t i = first; i < first + block; i++) {
+        uint32_t delta = bit_get(&reader, *width);
+        uint64_t here = *lowest + delta;
+
+        if (here >= n) {
+            return payload_refuse_position(input, i, here, err);
+        }
+        seen |= delta;
+        position[i] = (uint32_t)here;
+        *lowest = here + 1;
+    }
+    if (bit_width(seen) != *width) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload section %" PRIu32 ": delta width %u where %u is enough", input->section,
+            *width, bit_width(seen));
+    }
+    return bit_padding_is_zero(&reader) ? ADTOPK_OK : payload_refuse_padding(input, err);
+}
+
+static enum adtopk_status delta_read(const struct payload_shape *shape, struct payload_input *input,
+    uint32_t *position, size_t count, struct error *err)
+{
+    uint64_t n = view_size(&shape->view);
+    uint64_t lowest = 0;
+
+    for (size_t first = 0; first < count; first += PAYLOAD_DELTA_BLOCK) {
+        enum adtopk_status status =
+            delta_read_block(input, n, &lowest, position, first, block_size(count, first), err);
+
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+    }
+    return ADTOPK_OK;
+}
+
+const struct index_coding payload_coding_delta = {.scanned = true,
+    .bound = delta_bound,
+    .size = delta_size,
+    .write = delta_write,
+    .read = delta_read};
+
+/* RICE: one byte of parameter k, the lowest k bits of each delta, and then for each the rest of it,
+ * the quotient delta >> k, as that many zeros and a one. All in one stream of bits. */
+
+static uint64_t rice_bytes(uint64_t bits)
+{
+    return 1 + bit_bytes(bits, 1);
+}
+
+static uint64_t rice_bound(const struct payload_shape *shape, uint64_t count)
+{
+    uint64_t n = view_size(&shape->view);
+    uint64_t least = 0;
+
+    for (unsigned k = 0; count <= n && k <= rice_limit(n, count); k++) {
+        uint64_t bits = count * (k + UINT64_C(1)) + ((n - count) >> k);
+
+        least = k == 0 || bits < least ? bits : least;
+    }
+    return count > n ? PAYLOAD_IMPOSSIBLE : rice_bytes(count == 0 ? 0 : least);
+}
+
+static uint64_t rice_size(
+    const struct payload_shape *shape, const struct sparse *list, const struct payload_scan *scan)
+{
+    (void)shape;
+    (void)list;
+    return rice_bytes(scan->rice_bits);
+}
+
+static void rice_write(const struct payload_shape *shape, const struct sparse *list,
+    const struct payload_scan *scan, uint8_t *out)
+{
+    struct bit_writer writer = {.next = out + 1};
+    unsigned k = scan->rice_parameter;
+    uint32_t low = (UINT32_C(1) << k) - 1;
+    uint32_t lowest = 0; /* the position that a delta of 0 means; after the last it is not used */
+
+    (void)shape;
+    *out = (uint8_t)k;
+    for (size_t i = 0; i < list->count; i++) {
+        bit_put(&writer, (list->position[i] - lowest) & low, k);
+        lowest = list->position[i] + 1;
+    }
+    lowest = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        uint32_t quotient = (list->position[i] - lowest) >> k;
+
+        for (; quotient >= 32; quotient -= 32) {
+            bit_put(&writer, 0, 32);
+        }
+        bit_put(&writer, UINT32_C(1) << quotient, quotient + 1);
+        lowest = list->position[i] + 1;
+    }
+    bit_finish(&writer);
+}
+
+/* The codes of a list, and how far they are read. */
+struct rice_codes {
+    const uint8_t *bytes;
+    size_t size; /* no list of this length takes more, and no more are left */
+    unsigned k;
+};
+
+/* Reads the positions; *end is the bit behind the last code. The quotients' ones tell how long all
+ * quotients up to an entry are together, and the rest is a sum of low bits. */
+static enum adtopk_status rice_read_codes(const struct payload_input *input, uint64_t n,
+    const struct rice_codes *codes, uint32_t *position, size_t count, uint64_t *end,
+    struct error *err)
+{
+    uint64_t begin = (uint64_t)count * codes->k; /* of the quotients */
+    uint64_t low_sum = 0;
+    size_t i = 0;
+
+    for (size_t at = begin / 8; i < count && at < codes->size; at += 8) {
+        uint64_t word = load_part_u64(codes->bytes + at, codes->size - at);
+
+        word &= at == begin / 8 ? ~UINT64_C(0) << begin % 8 : ~UINT64_C(0);
+        for (; word != 0 && i < count; word &= word - 1, i++) {
+            uint64_t bit = at * UINT64_C(8) + (unsigned)__builtin_ctzll(word);
+            uint64_t quotients = bit - begin - i, here;
+
+            low_sum += bit_field(codes->bytes, codes->size, (uint64_t)i * codes->k, codes->k);
+            here = (quotients << codes->k) + low_sum + i;
+            if (quotients > n >> codes->k || here >= n) {
+                return payload_refuse_position(input, i, here, err);
+            }
+            position[i] = (uint32_t)here;
+            *end = bit + 1;
+        }
+    }
+    return i == count ? ADTOPK_OK
+                      : error_set(err, ADTOPK_ERR_PROTOCOL,
+                            "payload section %" PRIu32 ": rice codes end before that of entry %zu",
+                            input->section, i);
+}
+
+/* Whether another parameter would have been better, which the encoder would have taken. */
+static enum adtopk_status rice_check(const struct payload_input *input, unsigned k,
+    const uint32_t *position, size_t count, struct error *err)
+{
+    struct payload_scan scan;
+
+    payload_scan(position, count, &scan);
+    return scan.rice_parameter == k
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_PROTOCOL,
+                     "payload section %" PRIu32 ": rice parameter %u where %u is best",
+                     input->section, k, scan.rice_parameter);
+}
+
+static enum adtopk_status rice_read(const struct payload_shape *shape, struct payload_input *input,
+    uint32_t *position, size_t count, struct error *err)
+{
+    uint64_t n = view_size(&shape->view);
+    const uint8_t *k = payload_input_take(input, 1, "rice parameter", err);
+    struct rice_codes codes;
+    uint64_t most, end = 0;
+
+    if (k == NULL) {
+        return ADTOPK_ERR_PROTOCOL;
+    }
+    if (*k > PAYLOAD_RICE_MAX) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload section %" PRIu32 ": rice parameter %u is over %d", input->section, *k,
+            PAYLOAD_RICE_MAX);
+    }
+    most = bit_bytes(count * (*k + UINT64_C(1)) + (n >> *k), 1);
+    codes = (struct rice_codes){input->next, (size_t)(input->end - input->next), *k};
+    codes.size = codes.size < most ? codes.size : (size_t)most;
+    if (rice_read_codes(input, n, &codes, position, count, &end, err) != ADTOPK_OK ||
+        rice_check(input, *k, position, count, err) != ADTOPK_OK) {
+        return ADTOPK_ERR_PROTOCOL;
+    }
+    if (end % 8 != 0 && codes.bytes[end / 8] >> end % 8 != 0) {
+        return payload_refuse_padding(input, err);
+    }
+    input->next += bit_bytes(end, 1);
+    return ADTOPK_OK;
+}
+
+const struct index_coding payload_coding_rice = {.scanned = true,
+    .bound = rice_bound,
+    .size = rice_size,
+    .write = rice_write,
+    .read = rice_read};

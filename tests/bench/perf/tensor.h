@@ -1,0 +1,79 @@
+/*
+ * One tensor, turn after turn, with what the daemon keeps for it: residual, progress, hints,
+ * ledger, the sparsifier's state. Every turn brings new gradients; what was selected leaves the
+ * residual between two turns.
+ *
+ * Happy path: tensor_open(); then for every turn tensor_turn(), any number of times
+ * tensor_restore() and something that is measured, at last tensor_restore(), tensor_pass() and
+ * tensor_settle(); tensor_close().
+ */
+#ifndef PERF_TENSOR_H
+#define PERF_TENSOR_H
+
+#include "daemon/sparsify/sparsifier.h"
+#include "kernels/cpu/fused.h"
+#include "tests/bench/perf/data.h"
+#include "tests/bench/perf/floor.h"
+#include "tests/bench/perf/team.h"
+
+#define TENSOR_RANKS_MAX 64
+
+/* What is asked for. */
+struct tensor_kind {
+    const struct sparsifier_ops *sparsifier;
+    struct sparsifier_params params;
+    enum dtype dtype;
+    unsigned ranks; /* local gradients, 1 to TENSOR_RANKS_MAX */
+    enum distribution distribution;
+};
+
+struct tensor {
+    struct tensor_kind kind;
+    uint64_t n;
+    float *residual;
+    float *start; /* the residual before this turn */
+    void *base;   /* what the gradients are made of */
+    void *gradient[TENSOR_RANKS_MAX];
+    struct tensor_shape shape;
+    uint64_t turn;
+    bool dense; /* at every turn: the sparse payload would not be smaller */
+    struct sparsifier_choice choice;
+    struct sparsifier_state state, next;
+    struct sparsifier_agreed agreed;
+    float *hints;
+    struct fused pass;
+    struct sparse out;
+    double sums[2], applied[2]; /* the ledger's: what came in, what left */
+};
+
+/** Prepares for passes that a team of `threads` shares; a small tensor is no work for many. False
+ * without memory; tensor_close() frees what is there in any case. */
+bool tensor_open(struct tensor *tensor, const struct tensor_kind *kind,
+    const struct tensor_shape *shape, unsigned threads);
+
+void tensor_close(struct tensor *tensor);
+
+/** Elements that this turn selects, at most; all of them where the tensor travels dense. */
+uint64_t tensor_selected(const struct tensor *tensor);
+
+/** Entries that the last pass selected; all where the tensor travels dense. */
+uint64_t tensor_sent(const struct tensor *tensor);
+
+/** Turn number `turn`: its choice and its gradients. */
+void tensor_turn(struct tensor *tensor, uint64_t turn);
+
+/** The residual is again as it was before this turn. */
+void tensor_restore(struct tensor *tensor);
+
+/** What the floor's loops do for this turn. */
+struct floor_work tensor_floor(const struct tensor *tensor);
+
+/** The pass, shared by the team, each thread with its own journal, and the selection: as the daemon
+ * runs it. Returns its microseconds. */
+double tensor_pass(struct tensor *tensor, struct team *team, struct journal *journals);
+
+/** What was selected leaves the residual, as after an exchange that accepted it; the next turn
+ * starts from there. Returns the microseconds of the former. */
+double tensor_settle(struct tensor *tensor);
+
+#endif

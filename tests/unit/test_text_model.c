@@ -1,0 +1,377 @@
+/* The text example: the network against finite differences of a plain forward pass in double
+ * precision, and the reader of the text. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/random.h"
+#include "corpus.h"
+#include "model.h"
+
+enum { EXAMPLES = 4, MAX_CONTEXT = 5, MAX_WIDTH = 64 };
+
+static void *checked(void *memory)
+{
+    assert_non_null(memory);
+    return memory;
+}
+
+static void assert_close(double got, double expected, double tolerance)
+{
+    if (!(fabs(got - expected) <= tolerance))
+        fail_msg("got %.9g, expected %.9g within %.3g", got, expected, tolerance);
+}
+
+/* --- the plain network ------------------------------------------------------------------------ */
+
+struct reference {
+    struct model_sizes sizes;
+    double *parameters[MODEL_MAX_TENSORS];
+    size_t count;
+};
+
+static struct reference reference_copy(const struct model_sizes *sizes, const struct model *model)
+{
+    struct reference reference = {.sizes = *sizes};
+    const struct tensor *tensors = model_tensors(model, &reference.count);
+    for (size_t t = 0; t < reference.count; t++) {
+        const size_t size = tensor_size(&tensors[t]);
+        reference.parameters[t] = checked(malloc(size * sizeof(double)));
+        for (size_t i = 0; i < size; i++)
+            reference.parameters[t][i] = tensors[t].values[i];
+    }
+    return reference;
+}
+
+static void reference_free(struct reference *reference)
+{
+    for (size_t t = 0; t < reference->count; t++)
+        free(reference->parameters[t]);
+}
+
+static void reference_logits(
+    const struct reference *reference, const uint8_t *context, double *logits)
+{
+    const struct model_sizes *sizes = &reference->sizes;
+    double in[MAX_WIDTH], out[MAX_WIDTH];
+    size_t inputs = sizes->context * sizes->embedding;
+    for (size_t i = 0; i < inputs; i++)
+        in[i] = reference->parameters[0][context[i / sizes->embedding] * sizes->embedding +
+                                         i % sizes->embedding];
+    for (size_t l = 0; l <= sizes->layers; l++) {
+        const size_t outputs = l == sizes->layers ? sizes->symbols : sizes->hidden;
+        const double *weight = reference->parameters[1 + 2 * l];
+        for (size_t o = 0; o < outputs; o++) {
+            out[o] = reference->parameters[2 + 2 * l][o];
+            for (size_t i = 0; i < inputs; i++)
+                out[o] += weight[o * inputs + i] * in[i];
+            if (l < sizes->layers)
+                out[o] = fmax(out[o], 0);
+        }
+        memcpy(in, out, outputs * sizeof *in);
+        inputs = outputs;
+    }
+    memcpy(logits, in, inputs * sizeof *in);
+}
+
+static double reference_loss(const struct reference *reference, const struct model_batch *batch)
+{
+    double loss = 0;
+    for (size_t n = 0; n < batch->count; n++) {
+        double logits[MAX_WIDTH], sum = 0;
+        reference_logits(reference, batch->contexts + n * reference->sizes.context, logits);
+        for (size_t c = 0; c < reference->sizes.symbols; c++)
+            sum += exp(logits[c]);
+        loss += log(sum) - logits[batch->labels[n]];
+    }
+    return loss;
+}
+
+/* --- a model with a batch --------------------------------------------------------------------- */
+
+struct fixture {
+    struct model *model;
+    const struct tensor *tensors;
+    size_t count;
+    uint8_t contexts[EXAMPLES * MAX_CONTEXT];
+    uint8_t labels[EXAMPLES];
+    struct model_batch batch;
+    float *gradients[MODEL_MAX_TENSORS];
+    size_t announced[MODEL_MAX_TENSORS];
+    size_t announcements;
+    size_t stop_at;
+};
+
+static const struct model_sizes all_sizes[] = {
+    {.symbols = 7, .context = 5, .embedding = 3, .hidden = 11, .layers = 1},
+    {.symbols = 2, .context = 1, .embedding = 1, .hidden = 9, .layers = 2},
+    {.symbols = 19, .context = 4, .embedding = 8, .hidden = 16, .layers = MODEL_MAX_LAYERS},
+};
+enum { SIZES = sizeof all_sizes / sizeof all_sizes[0] };
+
+/* Biases away from zero, so that no unit sits on the bend of its ReLU. */
+static struct fixture *fixture_create(const struct model_sizes *sizes)
+{
+    struct fixture *fixture = checked(calloc(1, sizeof *fixture));
+    struct random random = random_start(5, 1000);
+    fixture->model = checked(model_create(sizes, EXAMPLES));
+    fixture->tensors = model_tensors(fixture->model, &fixture->count);
+    tensors_init(fixture->tensors, fixture->count, 5);
+    for (size_t t = 0; t < fixture->count; t++) {
+        const size_t size = tensor_size(&fixture->tensors[t]);
+        fixture->gradients[t] = checked(calloc(size, sizeof(float)));
+        for (size_t i = 0; fixture->tensors[t].dims == 1 && i < size; i++)
+            fixture->tensors[t].values[i] = random_symmetric(&random, 0.3f);
+    }
+    for (size_t i = 0; i < EXAMPLES * MAX_CONTEXT; i++)
+        fixture->contexts[i] = (uint8_t)(random_next(&random) % sizes->symbols);
+    for (size_t n = 0; n < EXAMPLES; n++)
+        fixture->labels[n] = (uint8_t)(random_next(&random) % sizes->symbols);
+    fixture->batch = (struct model_batch){fixture->contexts, fixture->labels, EXAMPLES};
+    return fixture;
+}
+
+static void fixture_destroy(struct fixture *fixture)
+{
+    for (size_t t = 0; t < fixture->count; t++)
+        free(fixture->gradients[t]);
+    model_destroy(fixture->model);
+    free(fixture);
+}
+
+static int announce(void *context, size_t tensor)
+{
+    struct fixture *fixture = context;
+    assert_true(fixture->announcements < fixture->count);
+    fixture->announced[fixture->announcements++] = tensor;
+    return fixture->announcements == fixture->stop_at ? 7 : 0;
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    struct fixture *fixture = fixture_create(&all_sizes[0]);
+    const char *names[] = {
+        "embedding.weight", "hidden1.weight", "hidden1.bias", "output.weight", "output.bias"};
+    const size_t sizes[] = {7 * 3, 11 * 15, 11, 7 * 11, 7};
+    assert_int_equal(fixture->count, 5);
+    for (size_t t = 0; t < fixture->count; t++) {
+        assert_string_equal(fixture->tensors[t].name, names[t]);
+        assert_int_equal(tensor_size(&fixture->tensors[t]), sizes[t]);
+    }
+    fixture_destroy(fixture);
+}
+
+static void test_forward_matches_reference(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < SIZES; s++) {
+        struct fixture *fixture = fixture_create(&all_sizes[s]);
+        struct reference reference = reference_copy(&all_sizes[s], fixture->model);
+        const struct score score = model_forward(fixture->model, &fixture->batch);
+        size_t correct = 0;
+        for (size_t n = 0; n < EXAMPLES; n++) {
+            double logits[MAX_WIDTH];
+            size_t best = 0;
+            reference_logits(&reference, fixture->contexts + n * all_sizes[s].context, logits);
+            for (size_t c = 1; c < all_sizes[s].symbols; c++)
+                best = logits[c] > logits[best] ? c : best;
+            correct += best == fixture->labels[n];
+        }
+        assert_close(score.loss, reference_loss(&reference, &fixture->batch), 1e-4);
+        assert_int_equal(score.correct, correct);
+        reference_free(&reference);
+        fixture_destroy(fixture);
+    }
+}
+
+static void check_gradients(struct fixture *fixture, struct reference *reference, double scale)
+{
+    const double nudge = 1e-6;
+    for (size_t t = 0; t < fixture->count; t++) {
+        const size_t size = tensor_size(&fixture->tensors[t]);
+        double most = 0;
+        for (size_t i = 0; i < size; i++)
+            most = fmax(most, fabs((double)fixture->gradients[t][i]));
+        assert_true(most > 1e-3);
+        for (size_t i = 0; i < size; i++) {
+            double *parameter = &reference->parameters[t][i];
+            const double kept = *parameter;
+            *parameter = kept + nudge;
+            const double above = reference_loss(reference, &fixture->batch);
+            *parameter = kept - nudge;
+            const double below = reference_loss(reference, &fixture->batch);
+            *parameter = kept;
+            const double expected = scale * (above - below) / (2 * nudge);
+            assert_close(fixture->gradients[t][i], expected, 2e-5 * most + 1e-7);
+        }
+    }
+}
+
+static void test_backward_matches_finite_differences(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < SIZES; s++) {
+        struct fixture *fixture = fixture_create(&all_sizes[s]);
+        struct reference reference = reference_copy(&all_sizes[s], fixture->model);
+        model_forward(fixture->model, &fixture->batch);
+        assert_int_equal(
+            model_backward(fixture->model, 0.5f, fixture->gradients, announce, fixture), 0);
+        check_gradients(fixture, &reference, 0.5);
+        reference_free(&reference);
+        fixture_destroy(fixture);
+    }
+}
+
+/* Every tensor is announced once, the last layer first, and an announcement can end the pass. */
+static void test_announcements(void **state)
+{
+    (void)state;
+    const size_t order[] = {4, 3, 2, 1, 0};
+    struct fixture *fixture = fixture_create(&all_sizes[0]);
+    model_forward(fixture->model, &fixture->batch);
+    for (size_t stop = 1; stop <= fixture->count + 1; stop++) {
+        const size_t calls = stop <= fixture->count ? stop : fixture->count;
+        fixture->announcements = 0;
+        fixture->stop_at = stop;
+        assert_int_equal(model_backward(fixture->model, 1, fixture->gradients, announce, fixture),
+            stop <= fixture->count ? 7 : 0);
+        assert_int_equal(fixture->announcements, calls);
+        assert_memory_equal(fixture->announced, order, calls * sizeof *order);
+    }
+    fixture_destroy(fixture);
+}
+
+/* A gradient that is not finite must reach the exchange, which withdraws the step. */
+static void test_nan_is_not_hidden(void **state)
+{
+    (void)state;
+    struct fixture *fixture = fixture_create(&all_sizes[0]);
+    fixture->tensors[2].values[0] = NAN;
+    assert_true(isnan(model_forward(fixture->model, &fixture->batch).loss));
+    model_backward(fixture->model, 1, fixture->gradients, NULL, NULL);
+    assert_true(isnan(fixture->gradients[0][fixture->contexts[0] * 3]));
+    fixture_destroy(fixture);
+}
+
+/* --- the text --------------------------------------------------------------------------------- */
+
+static int read_text(struct corpus *corpus, const char *text, size_t size, size_t context,
+    char error[CORPUS_ERROR_SIZE])
+{
+    FILE *stream = checked(tmpfile());
+    assert_int_equal(fwrite(text, 1, size, stream), size);
+    rewind(stream);
+    error[0] = '\0';
+    const int result = corpus_read(corpus, stream, "test.txt", context, error);
+    fclose(stream);
+    return result;
+}
+
+/* Twenty-five lines, line i of i % 4 letters: some are empty. */
+static size_t write_lines(char *text)
+{
+    size_t size = 0;
+    for (size_t line = 0; line < 25; line++) {
+        for (size_t i = 0; i < line % 4; i++)
+            text[size++] = (char)('a' + (line + i) % 26);
+        text[size++] = '\n';
+    }
+    return size;
+}
+
+static void check_part(const struct corpus *corpus, const char *text, const size_t *positions,
+    size_t count, int held_out)
+{
+    size_t line = 0, next = 0;
+    for (size_t i = 0; i < corpus->length; i++) {
+        if ((line % 10 == 9) == held_out) {
+            assert_true(next < count);
+            assert_int_equal(positions[next++], i);
+        }
+        line += text[i] == '\n';
+    }
+    assert_int_equal(next, count);
+}
+
+static void test_text_is_split_and_numbered(void **state)
+{
+    (void)state;
+    char text[256], error[CORPUS_ERROR_SIZE];
+    const size_t size = write_lines(text);
+    for (size_t cut = 0; cut < 2; cut++) { /* the last line may end with the file */
+        struct corpus corpus;
+        assert_int_equal(read_text(&corpus, text, size - cut, 3, error), 0);
+        assert_int_equal(corpus.length, size - cut);
+        for (size_t i = 0; i < corpus.length; i++)
+            assert_int_equal(corpus.bytes[corpus.text[i]], text[i]);
+        for (size_t i = 1; i < corpus.symbols; i++)
+            assert_true(corpus.bytes[i - 1] < corpus.bytes[i]);
+        for (size_t i = 1; i <= 3; i++)
+            assert_int_equal(corpus.bytes[*(corpus.text - i)], '\n');
+        check_part(&corpus, text, corpus.train, corpus.train_count, 0);
+        check_part(&corpus, text, corpus.test, corpus.test_count, 1);
+        corpus_free(&corpus);
+        assert_null(corpus.memory);
+    }
+}
+
+static void assert_refused(const char *text, size_t size, const char *expected)
+{
+    char error[CORPUS_ERROR_SIZE];
+    struct corpus corpus;
+    assert_int_equal(read_text(&corpus, text, size, 16, error), -1);
+    if (!strstr(error, expected))
+        fail_msg("got '%s', expected '%s'", error, expected);
+    assert_null(corpus.memory);
+    assert_null(corpus.train);
+    assert_int_equal(corpus.length, 0);
+}
+
+static void test_bad_texts_are_named(void **state)
+{
+    (void)state;
+    assert_refused("", 0, "test.txt: the file ends in line 1, expected at least 10");
+    assert_refused("x", 1, "the file ends in line 1, expected at least 10");
+    assert_refused("\n\n\n\n\n\n\n\n\n", 9, "the file ends in line 10, expected at least 10");
+    assert_refused("a\nbc\x01", 5, "test.txt: line 2, column 3: unexpected byte 0x01");
+    assert_refused("a\r\n", 3, "line 1, column 2: unexpected byte 0x0d");
+    assert_refused("a\x7f", 2, "line 1, column 2: unexpected byte 0x7f");
+    assert_refused("a\n\0", 3, "line 2, column 1: unexpected byte 0x00");
+    assert_refused("\x1f\x8b\x08\n", 4, "not text; if the file is compressed, gunzip it first");
+}
+
+static void test_load_errors(void **state)
+{
+    (void)state;
+    char error[CORPUS_ERROR_SIZE];
+    struct corpus corpus;
+    assert_int_equal(corpus_load(&corpus, "/nonexistent/a.txt", 1, error), -1);
+    assert_non_null(strstr(error, "/nonexistent/a.txt: cannot open: No such file"));
+    assert_int_equal(corpus_load(&corpus, "/", 1, error), -1);
+    assert_non_null(strstr(error, "/: cannot read: Is a directory"));
+    assert_int_equal(corpus_load(&corpus, "/dev/zero", 1, error), -1);
+    assert_non_null(strstr(error, "/dev/zero: larger than 64 MiB"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_forward_matches_reference),
+        cmocka_unit_test(test_backward_matches_finite_differences),
+        cmocka_unit_test(test_announcements),
+        cmocka_unit_test(test_nan_is_not_hidden),
+        cmocka_unit_test(test_text_is_split_and_numbered),
+        cmocka_unit_test(test_bad_texts_are_named),
+        cmocka_unit_test(test_load_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
