@@ -55,9 +55,8 @@ static void gradient_fetch(const struct fused *pass, uint64_t first, unsigned le
             __builtin_prefetch(g + first * size + AHEAD + i, 0, 3);
         }
     }
-    const char *m = (const char *)(pass->momentum + (pass->momentum != NULL ? first : 0));
-    for (size_t i = 0; m != NULL && i < length * sizeof(float); i += LINE) {
-        __builtin_prefetch(m + AHEAD + i, 1, 3);
+    for (size_t i = 0; pass->momentum != NULL && i < length * sizeof(float); i += LINE) {
+        __builtin_prefetch((const char *)(pass->momentum + first) + AHEAD + i, 1, 3);
     }
 }
 
