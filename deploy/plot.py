@@ -142,7 +142,7 @@ def text_at(x, y, words, style=""):
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
 
 
-def draw_frame(x_axis, y_axis, x_format, title, x_label):
+def draw_frame(x_axis, y_axis, x_format, title, x_label, y_label="training loss"):
     """Draws title, grid, ticks, labels and the frame of one panel."""
     left, right = x_axis.start, x_axis.end
     parts = [text_at(left, TOP - 16, title, "title"),
@@ -159,7 +159,7 @@ def draw_frame(x_axis, y_axis, x_format, title, x_label):
                  f'height="{BOTTOM - TOP}"/>')
     middle = (TOP + BOTTOM) / 2
     parts.append(f'<text class="middle" transform="translate({left - 52} {middle}) rotate(-90)">'
-                 "training loss</text>")
+                 f"{escape(y_label)}</text>")
     return parts
 
 

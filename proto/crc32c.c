@@ -3,7 +3,7 @@
 #include "proto/payload.h"
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #include <string.h>
 #endif
 
@@ -54,12 +54,54 @@ uint32_t crc32c_table(uint32_t crc, const void *bytes, size_t size)
 }
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(
+/* The instruction takes three cycles, but three of them can run at once: long inputs are cut into
+ * triples of streams of this many bytes. */
+#define STREAM 1024
+
+/* x^(8 n - 33) modulo the polynomial, bit-reversed as all remainders are, for n = STREAM and twice
+ * that. Their carryless product with a remainder, put through the instruction (which multiplies by
+ * x^32; that the product of two reversed numbers is one bit short makes it x^33), is what that
+ * remainder becomes n bytes later. (Gopal et al., "Fast CRC computation for iSCSI polynomial using
+ * CRC32 instruction", 2011.) */
+#define LATER_1 UINT64_C(0x170076FA)
+#define LATER_2 UINT64_C(0xA51B6135)
+
+__attribute__((target("sse4.2,pclmul"))) static uint64_t crc_later(uint64_t state, uint64_t factor)
+{
+    const __m128i product = _mm_clmulepi64_si128(
+        _mm_cvtsi64_si128((long long)state), _mm_cvtsi64_si128((long long)factor), 0);
+
+    return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
+}
+
+/* Three streams, one behind the other. */
+__attribute__((target("sse4.2,pclmul"))) static uint64_t crc_triple(
+    uint64_t state, const uint8_t *next)
+{
+    uint64_t second = 0, third = 0;
+
+    for (size_t at = 0; at < STREAM; at += 8) {
+        uint64_t word[3];
+
+        memcpy(&word[0], next + at, 8);
+        memcpy(&word[1], next + at + STREAM, 8);
+        memcpy(&word[2], next + at + 2 * STREAM, 8);
+        state = _mm_crc32_u64(state, word[0]);
+        second = _mm_crc32_u64(second, word[1]);
+        third = _mm_crc32_u64(third, word[2]);
+    }
+    return crc_later(state, LATER_2) ^ crc_later(second, LATER_1) ^ third;
+}
+
+__attribute__((target("sse4.2,pclmul"))) static uint32_t crc32c_sse42(
     uint32_t crc, const void *bytes, size_t size)
 {
     const uint8_t *next = bytes;
     uint64_t state = ~crc;
 
+    for (; size >= 3 * STREAM; size -= 3 * STREAM, next += 3 * STREAM) {
+        state = crc_triple(state, next);
+    }
     for (; size >= 8; size -= 8, next += 8) {
         uint64_t word;
 
@@ -76,7 +118,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(
 uint32_t crc32c(uint32_t crc, const void *bytes, size_t size)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("sse4.2")) {
+    if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
         return crc32c_sse42(crc, bytes, size);
     }
 #endif

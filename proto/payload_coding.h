@@ -11,6 +11,7 @@
 
 /* The functions of payload_index.h for one encoding. */
 struct index_coding {
+    bool scanned; /* size and write look at the scan */
     uint64_t (*bound)(const struct payload_shape *shape, uint64_t count);
     /* NULL where the bound is exact and every list of this count fits. */
     uint64_t (*size)(const struct payload_shape *shape, const struct sparse *list,

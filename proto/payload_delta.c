@@ -174,8 +174,11 @@ static enum adtopk_status delta_read(const struct payload_shape *shape, struct p
     return ADTOPK_OK;
 }
 
-const struct index_coding payload_coding_delta = {
-    .bound = delta_bound, .size = delta_size, .write = delta_write, .read = delta_read};
+const struct index_coding payload_coding_delta = {.scanned = true,
+    .bound = delta_bound,
+    .size = delta_size,
+    .write = delta_write,
+    .read = delta_read};
 
 /* RICE: one byte of parameter k, the lowest k bits of each delta, and then for each the rest of it,
  * the quotient delta >> k, as that many zeros and a one. All in one stream of bits. */
@@ -317,5 +320,8 @@ static enum adtopk_status rice_read(const struct payload_shape *shape, struct pa
     return ADTOPK_OK;
 }
 
-const struct index_coding payload_coding_rice = {
-    .bound = rice_bound, .size = rice_size, .write = rice_write, .read = rice_read};
+const struct index_coding payload_coding_rice = {.scanned = true,
+    .bound = rice_bound,
+    .size = rice_size,
+    .write = rice_write,
+    .read = rice_read};

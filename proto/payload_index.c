@@ -197,6 +197,11 @@ bool payload_index_is_list(unsigned index)
     return index < PAYLOAD_INDEX_COUNT && codings[index] != NULL;
 }
 
+bool payload_index_is_scanned(enum payload_index index)
+{
+    return codings[index]->scanned;
+}
+
 uint64_t payload_index_bound(
     enum payload_index index, const struct payload_shape *shape, uint64_t count)
 {

@@ -35,6 +35,9 @@ void payload_scan(const uint32_t *position, size_t count, struct payload_scan *s
 /** True for the encodings of a list: not AUTO, not DENSE, no unknown number. */
 bool payload_index_is_list(unsigned index);
 
+/** True for those whose size and bytes depend on a scan; others do not look at it. */
+bool payload_index_is_scanned(enum payload_index index);
+
 /** Most bytes that `count` positions can take; UINT64_MAX if no such list can be encoded so. */
 uint64_t payload_index_bound(
     enum payload_index index, const struct payload_shape *shape, uint64_t count);

@@ -85,7 +85,7 @@ static bool rows_will_do(uint64_t rows, uint64_t smallest, uint64_t values)
     return rows != UINT64_MAX && (rows + rest) * 50 <= (smallest + rest) * 51;
 }
 
-/* The encoding that AUTO takes, of lists whose sizes `sizes` has by encoding (UINT64_MAX: not
+/* The encoding that AUTO takes if positions need `sizes` bytes, by encoding (UINT64_MAX: not
  * possible); the first in the enum's order of equals. */
 static enum payload_index choose_index(
     const uint64_t sizes[PAYLOAD_INDEX_COUNT], uint64_t count, enum payload_value value)
@@ -100,6 +100,43 @@ static enum payload_index choose_index(
     return rows_will_do(sizes[PAYLOAD_INDEX_ROWS], sizes[best], payload_values_size(count, value))
                ? PAYLOAD_INDEX_ROWS
                : best;
+}
+
+static enum payload_index smallest_index(const struct payload_shape *shape,
+    const struct sparse *list, enum payload_value value, const struct payload_scan *scan,
+    uint64_t *size)
+{
+    uint64_t sizes[PAYLOAD_INDEX_COUNT];
+    enum payload_index best;
+
+    for (unsigned i = 0; i < PAYLOAD_INDEX_COUNT; i++) {
+        sizes[i] = payload_index_is_list(i)
+                       ? payload_index_size((enum payload_index)i, shape, list, scan)
+                       : UINT64_MAX;
+    }
+    best = choose_index(sizes, list->count, value);
+    *size = sizes[best];
+    return best;
+}
+
+/* The encoding that was asked for, or the smallest where that cannot take the list; scans the list
+ * if that is of use. */
+static enum payload_index settle_index(enum payload_index wanted, const struct payload_shape *shape,
+    const struct sparse *list, enum payload_value value, struct payload_scan *scan, uint64_t *size)
+{
+    if (payload_index_is_list(wanted) && !payload_index_is_scanned(wanted)) {
+        *size = payload_index_size(wanted, shape, list, scan);
+        if (*size != UINT64_MAX) {
+            return wanted;
+        }
+        wanted = PAYLOAD_INDEX_AUTO;
+    }
+    payload_scan(list->position, list->count, scan);
+    if (!payload_index_is_list(wanted)) {
+        return smallest_index(shape, list, value, scan, size);
+    }
+    *size = payload_index_size(wanted, shape, list, scan);
+    return wanted;
 }
 
 /* A list as a DENSE section: zeros where it has no entry. */
@@ -129,8 +166,8 @@ enum adtopk_status payload_put_list(struct payload_writer *writer,
     enum payload_value value)
 {
     struct section section = {.value = value, .count = list->count};
-    uint64_t sizes[PAYLOAD_INDEX_COUNT];
-    struct payload_scan scan;
+    struct payload_scan scan = {0};
+    uint64_t size;
     uint8_t *body;
 
     assert(view_size(&shape->view) <= VIEW_MAX_ELEMENTS);
@@ -138,23 +175,14 @@ enum adtopk_status payload_put_list(struct payload_writer *writer,
     if (index == PAYLOAD_INDEX_DENSE) {
         return put_list_densely(writer, &shape->view, list, value);
     }
-    payload_scan(list->position, list->count, &scan);
-    for (unsigned i = 0; i < PAYLOAD_INDEX_COUNT; i++) {
-        sizes[i] = payload_index_is_list(i)
-                       ? payload_index_size((enum payload_index)i, shape, list, &scan)
-                       : UINT64_MAX;
-    }
-    if (sizes[index] == UINT64_MAX) {
-        index = choose_index(sizes, list->count, value);
-    }
+    index = settle_index(index, shape, list, value, &scan, &size);
     section.index = index;
-    body = writer_add_section(
-        writer, &section, sizes[index] + payload_values_size(list->count, value));
+    body = writer_add_section(writer, &section, size + payload_values_size(list->count, value));
     if (body == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
     payload_index_write(index, shape, list, &scan, body);
-    payload_values_write(body + sizes[index], list->value, list->count, value, list->value);
+    payload_values_write(body + size, list->value, list->count, value, list->value);
     return ADTOPK_OK;
 }
 

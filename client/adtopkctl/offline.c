@@ -69,6 +69,23 @@ enum exit_code offline_policy_check(const struct options *options)
     return print(options, document, complete, show_policy);
 }
 
+/* ------------------------------------------------------------------ keys */
+
+static void add_key(cJSON *array, const struct policy_key_info *info, bool *complete)
+{
+    cJSON *key = cJSON_CreateObject();
+
+    *complete = *complete && cJSON_AddStringToObject(key, "name", info->name) != NULL &&
+                cJSON_AddBoolToObject(key, "in_rules", info->tensor) != NULL &&
+                cJSON_AddStringToObject(key, "values", info->values) != NULL &&
+                cJSON_AddStringToObject(key, "default", info->standard) != NULL &&
+                cJSON_AddStringToObject(key, "help", info->help) != NULL;
+    if (!cJSON_AddItemToArray(array, key)) {
+        cJSON_Delete(key);
+        *complete = false;
+    }
+}
+
 enum exit_code offline_policy_keys(const struct options *options)
 {
     struct policy_key_info info;
@@ -77,20 +94,52 @@ enum exit_code offline_policy_keys(const struct options *options)
     cJSON *keys = cJSON_AddArrayToObject(document, "keys");
 
     for (unsigned i = 0; policy_key(i, &info); i++) {
-        cJSON *key = cJSON_CreateObject();
-
-        complete = complete && cJSON_AddStringToObject(key, "name", info.name) != NULL &&
-                   cJSON_AddBoolToObject(key, "in_rules", info.tensor) != NULL &&
-                   cJSON_AddStringToObject(key, "values", info.values) != NULL &&
-                   cJSON_AddStringToObject(key, "default", info.standard) != NULL &&
-                   cJSON_AddStringToObject(key, "help", info.help) != NULL;
-        if (!cJSON_AddItemToArray(keys, key)) {
-            cJSON_Delete(key);
-            complete = false;
-        }
+        add_key(keys, &info, &complete);
     }
     return print(options, document, complete, show_policy_keys);
 }
+
+/* The keys of these names, as "parameters" of the object. */
+static void add_parameters(cJSON *object, const char *const *names, bool *complete)
+{
+    cJSON *array = cJSON_AddArrayToObject(object, "parameters");
+    struct policy_key_info info;
+
+    for (; names != NULL && *names != NULL; names++) {
+        for (unsigned i = 0; policy_key(i, &info); i++) {
+            if (strcmp(info.name, *names) == 0) {
+                add_key(array, &info, complete);
+            }
+        }
+    }
+    *complete = *complete && array != NULL;
+}
+
+enum exit_code offline_sparsifiers(const struct options *options)
+{
+    bool complete;
+    cJSON *document = begin(&complete);
+    cJSON *array = cJSON_AddArrayToObject(document, "sparsifiers");
+
+    for (unsigned i = 0; sparsifier_table[i] != NULL; i++) {
+        const struct sparsifier_ops *ops = sparsifier_table[i];
+        cJSON *sparsifier = cJSON_CreateObject();
+
+        complete = complete && cJSON_AddStringToObject(sparsifier, "name", ops->name) != NULL &&
+                   cJSON_AddStringToObject(sparsifier, "help", ops->help) != NULL &&
+                   cJSON_AddStringToObject(sparsifier, "entries", ops->entries) != NULL &&
+                   cJSON_AddStringToObject(sparsifier, "source", ops->source) != NULL;
+        add_parameters(sparsifier, ops->parameters, &complete);
+        if (!cJSON_AddItemToArray(array, sparsifier)) {
+            cJSON_Delete(sparsifier);
+            complete = false;
+        }
+    }
+    add_parameters(document, sparsifier_common, &complete);
+    return print(options, document, complete, show_sparsifiers);
+}
+
+/* ------------------------------------------------------------------ other commands */
 
 static void show_key(FILE *out, const cJSON *document)
 {

@@ -78,6 +78,8 @@ static const struct command {
         "what a policy can say, without a daemon", NULL},
     [COMMAND_POLICY_LOG] = {"policy log", "JOB", 1, 1, DAEMON,
         "who changed it, and from which step", JOB_IS},
+    [COMMAND_SPARSIFIERS] = {"sparsifiers", "", 0, 0, BIT(OPTION_JSON),
+        "the rules of what travels, and their parameters", "Needs no daemon."},
     [COMMAND_VERIFY] = {"verify", "[JOB]", 0, 1, DAEMON,
         "compare what came in with what was applied and is left",
         JOB_IS "\nWithout JOB: all live jobs, with --json a document a line. Exit status 1 if a\n"

@@ -378,6 +378,7 @@ enum exit_code run_command(const struct options *options)
         return options->arguments > 0 ? verify_job(options, argument(options, 0))
                                       : verify_all(options);
     case COMMAND_DRAIN: return drain(options);
+    case COMMAND_SPARSIFIERS: return offline_sparsifiers(options);
     case COMMAND_KEYGEN: return offline_keygen(options);
     case COMMAND_COMPLETION: return offline_completion(options);
     case COMMAND_COUNT: break;

@@ -21,6 +21,7 @@ void show_stats(FILE *out, const cJSON *document);
 void show_tensors(FILE *out, const cJSON *document);
 void show_policy(FILE *out, const cJSON *document);
 void show_policy_keys(FILE *out, const cJSON *document);
+void show_sparsifiers(FILE *out, const cJSON *document);
 void show_policy_change(FILE *out, const cJSON *document);
 void show_policy_log(FILE *out, const cJSON *document);
 void show_verify(FILE *out, const cJSON *document);

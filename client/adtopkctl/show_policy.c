@@ -66,30 +66,69 @@ void show_policy(FILE *out, const cJSON *document)
     show_keys(out, text_member(document, "policy"));
 }
 
-/* A line of what a key can be and its default, and what it means below. */
-void show_policy_keys(FILE *out, const cJSON *document)
+/* What a key can be and its default, behind its name, and what it means below. */
+static void show_key(FILE *out, const char *before, const cJSON *key, const char *behind)
 {
-    const cJSON *key;
     char name[TEXT_SIZE];
     char values[TEXT_SIZE];
     char line[2 * TEXT_SIZE + 4];
 
+    (void)fprintf(out, "%s", before);
+    text_pad(out, text_string(key, "name", KEY_COLUMNS - 2, name), KEY_COLUMNS - 2);
+    (void)snprintf(line, sizeof(line), "%s (%s)", text_string(key, "values", TEXT_SIZE / 2, values),
+        text_string(key, "default", TEXT_SIZE / 4, name));
+    (void)fprintf(out, "%s  ", behind);
+    text_fill(out, KEY_COLUMNS + 2, KEY_COLUMNS + 2, line);
+    (void)fprintf(out, "%*s", KEY_COLUMNS + 2, "");
+    text_fill(
+        out, KEY_COLUMNS + 2, KEY_COLUMNS + 2, text_string(key, "help", TEXT_SIZE / 2, values));
+}
+
+void show_policy_keys(FILE *out, const cJSON *document)
+{
+    const cJSON *key;
+
     cJSON_ArrayForEach(key, text_member(document, "keys"))
     {
-        text_pad(out, text_string(key, "name", KEY_COLUMNS - 2, name), KEY_COLUMNS - 2);
-        (void)fprintf(out, "%s  ", text_true(key, "in_rules") ? " *" : "  ");
-        (void)snprintf(line, sizeof(line), "%s (%s)",
-            text_string(key, "values", TEXT_SIZE / 2, values),
-            text_string(key, "default", TEXT_SIZE / 4, name));
-        text_fill(out, KEY_COLUMNS + 2, KEY_COLUMNS + 2, line);
-        (void)fprintf(out, "%*s", KEY_COLUMNS + 2, "");
-        text_fill(
-            out, KEY_COLUMNS + 2, KEY_COLUMNS + 2, text_string(key, "help", TEXT_SIZE / 2, values));
+        show_key(out, "", key, text_true(key, "in_rules") ? " *" : "  ");
     }
     (void)fprintf(out,
         "\n* may also stand in a rule, for tensors whose name matches a pattern; the last\n"
         "  rule that matches wins: \"rules\": [{\"match\": \"*.norm*\", "
         "\"sparsifier\": \"dense\"}]\n");
+}
+
+static void show_sparsifier(FILE *out, const cJSON *sparsifier)
+{
+    const cJSON *key;
+    char text[TEXT_SIZE];
+
+    text_column(out, sparsifier, "name", KEY_COLUMNS + 2);
+    text_fill(out, KEY_COLUMNS + 2, KEY_COLUMNS + 2,
+        text_string(sparsifier, "help", TEXT_SIZE / 2, text));
+    text_wrapped(out, "entries a turn:", text_string(sparsifier, "entries", TEXT_SIZE / 2, text));
+    text_wrapped(out, "source:", text_string(sparsifier, "source", TEXT_SIZE / 2, text));
+    cJSON_ArrayForEach(key, text_member(sparsifier, "parameters"))
+    {
+        show_key(out, "  ", key, "");
+    }
+    (void)fprintf(out, "\n");
+}
+
+void show_sparsifiers(FILE *out, const cJSON *document)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, text_member(document, "sparsifiers"))
+    {
+        show_sparsifier(out, item);
+    }
+    (void)fprintf(
+        out, "All but dense, where k is the density's share of the entries, at least 1:\n");
+    cJSON_ArrayForEach(item, text_member(document, "parameters"))
+    {
+        show_key(out, "  ", item, "");
+    }
 }
 
 void show_policy_change(FILE *out, const cJSON *document)

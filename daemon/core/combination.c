@@ -20,6 +20,14 @@ static const struct {
 } combinations[] = {
     {"adtopk", "allgather", SCOPES, VALUES},
     {"topk", "allgather", SCOPES, VALUES},
+    {"dgc", "allgather", SCOPES, VALUES},
+    {"gaussiank", "allgather", SCOPES, VALUES},
+    {"redsync", "allgather", SCOPES, VALUES},
+    {"redsync-trim", "allgather", SCOPES, VALUES},
+    {"sidco", "allgather", SCOPES, VALUES},
+    {"threshold", "allgather", SCOPES, VALUES},
+    /* Its positions are those of all ranks and nodes: the dense collective adds up the values. */
+    {"randomk", "allgather", SCOPES, VALUES},
     /* Everything is sent: a rank has nothing to select for itself, and no residual but the node's.
      */
     {"dense", "allgather", ONE(SCOPE_NODE), VALUES},

@@ -85,37 +85,6 @@ uint64_t layout_number(uint32_t t, unsigned rank)
     return (uint64_t)t << 32 | rank;
 }
 
-/* Puts back what computes were just changing when the daemon was killed, and ends the joining of
- * residuals: they fit either plan then. */
-static enum adtopk_status recover(struct job *job, struct error *err)
-{
-    enum adtopk_status status = ADTOPK_OK;
-
-    for (unsigned j = 0; j < job->core->config.threads; j++) {
-        uint64_t number;
-        uint32_t t;
-        unsigned rank;
-        if (!journal_pending(&job->journal[j], &number)) {
-            continue;
-        }
-        t = (uint32_t)(number >> 32);
-        rank = (unsigned)(number & UINT32_MAX);
-        if (t >= job->tensors || rank >= (job->more != NULL ? job->ranks : 1) ||
-            !journal_recover(&job->journal[j], layout_residual(job, t, rank), job->tensor[t].numel,
-                layout_progress(job, t, rank))) {
-            return error_set(
-                err, ADTOPK_ERR_LOST, "the store of job '%s' is damaged", job->key.name);
-        }
-    }
-    for (uint32_t t = 0; job->store->joining != 0 && job->more != NULL && t < job->tensors; t++) {
-        status = status == ADTOPK_OK ? settle_join(&job->settle, t) : status;
-    }
-    store_publish(&job->store->joining, 0);
-    return status == ADTOPK_OK
-               ? ADTOPK_OK
-               : error_set(err, status, "no memory for the residuals of job '%s'", job->key.name);
-}
-
 enum adtopk_status layout_store(struct job *job, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
@@ -142,10 +111,7 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
         residual += slot(tensor);
     }
     job->journal = (struct journal *)(void *)((uint8_t *)job->store + align(size));
-    if (job->store->more != 0 && layout_more(job, err) != ADTOPK_OK) {
-        return err->code;
-    }
-    return recover(job, err);
+    return job->store->more != 0 ? layout_more(job, err) : ADTOPK_OK;
 }
 
 enum adtopk_status layout_more(struct job *job, struct error *err)
@@ -284,6 +250,44 @@ void layout_drop_kept(struct job *job)
     const struct core_memory *memory = &job->core->config.memory;
 
     memory->drop_store(memory->context, job->id, kept_part(job->store->policies + 1));
+}
+
+/* The momentum of a residual that a pass may have been changing. */
+static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    return planned->dense || rank >= plan_residuals(job, planned) ? NULL
+                                                                  : planned->kept[rank].momentum;
+}
+
+enum adtopk_status layout_recover(struct job *job, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned j = 0; j < job->core->config.threads; j++) {
+        uint64_t number;
+        uint32_t t;
+        unsigned rank;
+        if (!journal_pending(&job->journal[j], &number)) {
+            continue;
+        }
+        t = (uint32_t)(number >> 32);
+        rank = (unsigned)(number & UINT32_MAX);
+        if (t >= job->tensors || rank >= (job->more != NULL ? job->ranks : 1) ||
+            !journal_recover(&job->journal[j], layout_residual(job, t, rank),
+                momentum_of(job, t, rank), job->tensor[t].numel, layout_progress(job, t, rank))) {
+            return error_set(
+                err, ADTOPK_ERR_LOST, "the store of job '%s' is damaged", job->key.name);
+        }
+    }
+    for (uint32_t t = 0; job->store->joining != 0 && job->more != NULL && t < job->tensors; t++) {
+        status = status == ADTOPK_OK ? settle_join(&job->settle, t) : status;
+    }
+    store_publish(&job->store->joining, 0);
+    return status == ADTOPK_OK
+               ? ADTOPK_OK
+               : error_set(err, status, "no memory for the residuals of job '%s'", job->key.name);
 }
 
 /* ------------------------------------------------------------------ updates */

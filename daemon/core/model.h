@@ -421,6 +421,9 @@ void layout_drop_more(
  * made when the plan is in force. */
 enum adtopk_status layout_kept(
     struct job *job, struct plan *plan, uint32_t switches, struct error *err);
+/* Puts back what computes were just changing when the daemon was killed, and ends the joining of
+ * residuals: they fit either plan then. */
+enum adtopk_status layout_recover(struct job *job, struct error *err);
 /* Gives back the part that the plan in force does not use. */
 void layout_drop_kept(struct job *job);
 /* Reserves what updates need of the results under this plan. */
@@ -552,6 +555,8 @@ enum adtopk_status pass_add(struct work *work, uint32_t tensor, unsigned rank,
 /* Takes them out again. */
 enum adtopk_status pass_withdraw(struct work *work, uint32_t tensor, unsigned rank,
     const void *const *gradients, unsigned count, struct kept *kept);
+/* Takes out what travels of a dense tensor; taken: the ledger's sums of it. */
+enum adtopk_status pass_take(struct work *work, uint32_t tensor, double taken[2]);
 /* Adds the residuals of the other ranks. */
 enum adtopk_status pass_join(struct work *work, uint32_t tensor, const void *const *others);
 

@@ -46,6 +46,27 @@ static struct pass pass_of(struct work *work, uint32_t t, unsigned rank, enum st
     return pass;
 }
 
+/* What the policy makes of the gradients before they are added: clipping, momentum. The norm that
+ * one rank's gradient may have is clip / sqrt(ranks), that of a sum as often as it has ranks. */
+static void prepare(struct pass *pass, const struct kept *kept)
+{
+    const struct job *job = pass->work->job;
+    const struct sparsifier_params *params = &job->plan->tensor[pass->t].policy.params;
+    double limit = params->clip * pass->fused.count / sqrt((double)job->world_size);
+    double norm;
+
+    if (kept == NULL) {
+        return; /* what travels dense is left to the optimiser */
+    }
+    if (params->clip > 0) {
+        norm = fused_gradient_norm(&pass->fused);
+        pass->fused.scale = norm > limit ? (float)(limit / norm) : 1.0f;
+    }
+    pass->fused.momentum = kept->momentum;
+    pass->fused.mu = (float)params->momentum;
+    pass->fused.nesterov = params->nesterov;
+}
+
 static void run_range(void *arg, unsigned range, unsigned thread)
 {
     struct pass *pass = arg;
@@ -71,18 +92,13 @@ static enum adtopk_status run_ranges(struct pass *pass, const double sums[2])
     return ADTOPK_OK;
 }
 
-/* A pass that selects nothing. nonfinite may be NULL. */
-static enum adtopk_status run_plain(struct pass *pass, double sums[2], uint64_t *nonfinite)
+/* A pass that selects nothing. */
+static enum adtopk_status run_plain(struct pass *pass, double sums[2])
 {
-    uint64_t left_out;
-
     if (run_ranges(pass, sums) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
-    left_out = fused_finish(&pass->fused, sums);
-    if (nonfinite != NULL) {
-        *nonfinite = left_out;
-    }
+    (void)fused_finish(&pass->fused, sums);
     free(pass->fused.scratch);
     return ADTOPK_OK;
 }
@@ -171,6 +187,7 @@ enum adtopk_status pass_add(struct work *work, uint32_t t, unsigned rank,
 
     pass.fused.gradients = gradients;
     pass.fused.count = count;
+    prepare(&pass, kept);
     if (kept != NULL) {
         choice = plan_choice(work->job, t);
         choose(&pass, &choice, &kept->list);
@@ -193,11 +210,11 @@ enum adtopk_status pass_withdraw(struct work *work, uint32_t t, unsigned rank,
 {
     struct pass pass = pass_of(work, t, rank, STAMP_WITHDRAW);
 
-    (void)kept;
     pass.fused.gradients = gradients;
     pass.fused.count = count;
     pass.fused.withdraw = true;
-    return run_plain(&pass, work->job->tensor[t].store->input, NULL);
+    prepare(&pass, kept);
+    return run_plain(&pass, work->job->tensor[t].store->input);
 }
 
 enum adtopk_status pass_join(struct work *work, uint32_t t, const void *const *others)
@@ -208,5 +225,23 @@ enum adtopk_status pass_join(struct work *work, uint32_t t, const void *const *o
     pass.fused.gradients = others;
     pass.fused.count = work->job->ranks - 1;
     pass.fused.dtype = DTYPE_F32;
-    return run_plain(&pass, sums, NULL);
+    return run_plain(&pass, sums);
+}
+
+enum adtopk_status pass_take(struct work *work, uint32_t t, double taken[2])
+{
+    static const enum fused_take take[PAYLOAD_VALUE_COUNT] = {
+        [PAYLOAD_VALUE_F32] = FUSED_TAKE_F32,
+        [PAYLOAD_VALUE_BF16] = FUSED_TAKE_BF16,
+        [PAYLOAD_VALUE_F16] = FUSED_TAKE_F16,
+    };
+    struct pass pass = pass_of(work, t, 0, STAMP_TAKE);
+    double sums[2] = {0, 0};
+    enum adtopk_status status;
+
+    pass.fused.take = take[work->job->plan->tensor[t].policy.dense_values];
+    status = run_plain(&pass, sums);
+    taken[0] = -sums[0];
+    taken[1] = -sums[1];
+    return status;
 }

@@ -384,6 +384,9 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
         status = layout_more(job, err);
     }
     if (status == ADTOPK_OK) {
+        status = layout_recover(job, err);
+    }
+    if (status == ADTOPK_OK) {
         /* What a change left that an earlier daemon did not live to see, or to end. */
         layout_drop_more(job);
         layout_drop_kept(job);

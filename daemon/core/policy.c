@@ -20,7 +20,7 @@ enum key_type {
     KEY_CHOICE,
     KEY_NUMBER,
     KEY_BOOL,
-    KEY_BYTES,
+    KEY_WHOLE,
     KEY_SECONDS,
     KEY_SPARSIFIER,
     KEY_COLLECTIVE
@@ -39,6 +39,7 @@ struct policy_key {
 static const char *const scope_names[] = {"node", "rank", NULL};
 static const char *const reduce_names[] = {"mean", "sum", NULL};
 static const char *const peer_loss_names[] = {"wait", "fail", NULL};
+static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
 static const char *const view_names[] = {"fibre", "row", "longest", NULL};
 static const char *const value_names[] = {"f32", "bf16", "f16", "int8", NULL};
 /* Dense elements travel in slices, one a node, and an int8 block would depend on where these begin:
@@ -62,6 +63,18 @@ static const struct policy_key keys[] = {
         .minimum = 1e-6,
         .maximum = 1.0,
         .help = "share of the entries that travel each step"},
+    {.name = "warmup_epochs",
+        .type = KEY_WHOLE,
+        TENSOR(params.warmup_epochs),
+        .minimum = 0,
+        .maximum = 100,
+        .help = "epochs in which the density falls to its value by equal factors"},
+    {.name = "epoch_turns",
+        .type = KEY_WHOLE,
+        TENSOR(params.epoch_turns),
+        .minimum = 1,
+        .maximum = 1e9,
+        .help = "turns of one epoch of the warm-up"},
     {.name = "view",
         .type = KEY_CHOICE,
         TENSOR(params.view),
@@ -70,7 +83,77 @@ static const struct policy_key keys[] = {
     {.name = "interleave",
         .type = KEY_BOOL,
         TENSOR(params.interleave),
-        .help = "adtopk: every other turn selects from the whole tensor"},
+        .help = "adtopk: some turns select from the whole tensor, the others from each fibre"},
+    {.name = "fibre_turns",
+        .type = KEY_WHOLE,
+        TENSOR(params.fibre_turns),
+        .minimum = 1,
+        .maximum = 64,
+        .help = "adtopk: with interleave, so many turns select from each fibre"},
+    {.name = "global_turns",
+        .type = KEY_WHOLE,
+        TENSOR(params.global_turns),
+        .minimum = 1,
+        .maximum = 64,
+        .help = "adtopk: ... then so many from the whole tensor"},
+    {.name = "adaptive",
+        .type = KEY_BOOL,
+        TENSOR(params.adaptive),
+        .help = "adtopk: instead 1 to 3 of 4 turns select from the whole tensor, as updates show"},
+    {.name = "total_turns",
+        .type = KEY_WHOLE,
+        TENSOR(params.total_turns),
+        .minimum = 0,
+        .maximum = 1e12,
+        .help = "adtopk: turns of the training; in the last quarter all select from each fibre"},
+    {.name = "estimate",
+        .type = KEY_BOOL,
+        TENSOR(params.estimate),
+        .help = "adtopk: turns of the whole tensor go by an estimated threshold"},
+    {.name = "estimate_period",
+        .type = KEY_WHOLE,
+        TENSOR(params.estimate_period),
+        .minimum = 5,
+        .maximum = 1e6,
+        .help = "adtopk: estimates between two exact selections, to begin with"},
+    {.name = "sample",
+        .type = KEY_NUMBER,
+        TENSOR(params.sample),
+        .minimum = 1e-6,
+        .maximum = 1.0,
+        .help = "dgc: share of the entries that its threshold is estimated from"},
+    {.name = "fit",
+        .type = KEY_CHOICE,
+        TENSOR(params.fit),
+        .choices = fit_names,
+        .help = "sidco: the distribution that it fits to the magnitudes"},
+    {.name = "threshold",
+        .type = KEY_NUMBER,
+        TENSOR(params.threshold),
+        .minimum = 0,
+        .maximum = 1e30,
+        .help = "threshold: the magnitude above which entries travel"},
+    {.name = "momentum",
+        .type = KEY_NUMBER,
+        TENSOR(params.momentum),
+        .minimum = 0,
+        .maximum = 0.9999,
+        .help = "momentum correction: share of the last velocity in the next; 0: none"},
+    {.name = "nesterov",
+        .type = KEY_BOOL,
+        TENSOR(params.nesterov),
+        .help = "momentum correction looks one step ahead"},
+    {.name = "momentum_masking",
+        .type = KEY_BOOL,
+        TENSOR(params.momentum_masking),
+        .help = "momentum correction forgets the velocity of what was sent"},
+    {.name = "clip",
+        .type = KEY_NUMBER,
+        TENSOR(params.clip),
+        .minimum = 0,
+        .maximum = 1e30,
+        .help =
+            "norm to which a gradient is clipped, of a rank over the root of the ranks; 0: none"},
     {.name = "scope",
         .type = KEY_CHOICE,
         TENSOR(scope),
@@ -105,7 +188,7 @@ static const struct policy_key keys[] = {
         TENSOR(dense_collective),
         .help = "how dense contributions become one sum"},
     {.name = "bucket_bytes",
-        .type = KEY_BYTES,
+        .type = KEY_WHOLE,
         JOB(bucket_bytes),
         .minimum = 1,
         .maximum = 0x1p40,
@@ -138,7 +221,7 @@ static const struct policy_key keys[] = {
 
 #define KEY_COUNT (sizeof(keys) / sizeof(keys[0]))
 
-_Static_assert(KEY_COUNT <= 32, "policy_rule.sets has a bit for every key");
+_Static_assert(KEY_COUNT <= 64, "policy_rule.sets has a bit for every key");
 
 void policy_default(struct policy *policy)
 {
@@ -146,7 +229,19 @@ void policy_default(struct policy *policy)
         .tensor =
             {
                 .sparsifier = sparsifier_find("adtopk"),
-                .params = {.density = 0.01, .view = FIBRE_VIEW_FIBRE, .interleave = true},
+                .params =
+                    {
+                        .density = 0.01,
+                        .epoch_turns = 1000,
+                        .view = FIBRE_VIEW_FIBRE,
+                        .interleave = true,
+                        .fibre_turns = 1,
+                        .global_turns = 1,
+                        .estimate_period = 5,
+                        .sample = 0.01,
+                        .fit = SIDCO_EXPONENTIAL,
+                        .momentum_masking = true,
+                    },
                 .scope = SCOPE_NODE,
                 .indices = PAYLOAD_INDEX_AUTO,
                 .values = PAYLOAD_VALUE_BF16,
@@ -186,7 +281,7 @@ static size_t key_size(const struct policy_key *key)
     case KEY_CHOICE: return sizeof(unsigned);
     case KEY_BOOL: return sizeof(bool);
     case KEY_NUMBER: return sizeof(double);
-    case KEY_BYTES:
+    case KEY_WHOLE:
     case KEY_SECONDS: return sizeof(uint64_t);
     case KEY_SPARSIFIER:
     case KEY_COLLECTIVE: break;
@@ -229,7 +324,7 @@ static void describe_values(const struct policy_key *key, char *text, size_t siz
         (void)snprintf(text, size, "true or false");
     } else if (key->type == KEY_NUMBER || key->type == KEY_SECONDS) {
         (void)snprintf(text, size, "a number from %.15g to %.15g", key->minimum, key->maximum);
-    } else if (key->type == KEY_BYTES) {
+    } else if (key->type == KEY_WHOLE) {
         (void)snprintf(
             text, size, "a whole number from %.15g to %.15g", key->minimum, key->maximum);
     }
@@ -250,7 +345,7 @@ static bool set_number(const struct policy_key *key, const cJSON *item, void *fi
 {
     double x = cJSON_IsNumber(item) ? item->valuedouble : NAN;
 
-    if (!(x >= key->minimum && x <= key->maximum) || (key->type == KEY_BYTES && x != floor(x))) {
+    if (!(x >= key->minimum && x <= key->maximum) || (key->type == KEY_WHOLE && x != floor(x))) {
         return false;
     }
     if (key->type == KEY_NUMBER) {
@@ -288,13 +383,13 @@ static bool set_named(const struct policy_key *key, const cJSON *item, void *fie
 static enum adtopk_status set_key(
     const struct policy_key *key, const cJSON *item, void *field, struct error *err)
 {
-    char values[128];
+    char values[POLICY_VALUES_SIZE];
     bool set = false;
 
     switch (key->type) {
     case KEY_CHOICE: set = set_choice(key, item, field); break;
     case KEY_NUMBER:
-    case KEY_BYTES:
+    case KEY_WHOLE:
     case KEY_SECONDS: set = set_number(key, item, field); break;
     case KEY_BOOL: set = set_bool(item, field); break;
     case KEY_SPARSIFIER:
@@ -354,7 +449,7 @@ static bool matches(const char *pattern, const char *name)
 static void apply_rule(const struct policy_rule *rule, struct tensor_policy *tensor)
 {
     for (unsigned i = 0; i < KEY_COUNT; i++) {
-        if ((rule->sets >> i & 1u) != 0) {
+        if ((rule->sets >> i & 1) != 0) {
             (void)memcpy((char *)tensor + keys[i].offset,
                 (const char *)&rule->tensor + keys[i].offset, key_size(&keys[i]));
         }
@@ -423,7 +518,7 @@ static enum adtopk_status set_rule_item(
         return error_set(err, ADTOPK_ERR_POLICY,
             "\"%s\" concerns the whole job and cannot stand in a rule", key->name);
     }
-    rule->sets |= 1u << (key - keys);
+    rule->sets |= UINT64_C(1) << (key - keys);
     return set_key(key, item, (char *)&rule->tensor + key->offset, err);
 }
 
@@ -574,7 +669,7 @@ static void print_value(const struct policy_key *key, const void *field, char te
     case KEY_COLLECTIVE: name = (*(const struct collective_ops *const *)field)->name; break;
     case KEY_NUMBER: (void)snprintf(text, 64, "%.17g", *(const double *)field); return;
     case KEY_BOOL: (void)snprintf(text, 64, "%s", *(const bool *)field ? "true" : "false"); return;
-    case KEY_BYTES: (void)snprintf(text, 64, "%" PRIu64, *(const uint64_t *)field); return;
+    case KEY_WHOLE: (void)snprintf(text, 64, "%" PRIu64, *(const uint64_t *)field); return;
     case KEY_SECONDS:
         (void)snprintf(text, 64, "%.6f", (double)*(const uint64_t *)field / SECOND_US);
         return;
@@ -619,7 +714,7 @@ static void put_rule(struct printer *printer, const struct policy_rule *rule)
     }
     put(printer, "\"");
     for (unsigned i = 0; i < KEY_COUNT; i++) {
-        if ((rule->sets >> i & 1u) != 0) {
+        if ((rule->sets >> i & 1) != 0) {
             put_key(printer, &keys[i], (const char *)&rule->tensor + keys[i].offset);
         }
     }

@@ -22,7 +22,8 @@
 #define POLICY_VERSION 1 /* of the document; its key "version" may say so */
 #define POLICY_RULES_MAX 32
 #define POLICY_MATCH_SIZE 128  /* of a rule's pattern, including the NUL */
-#define POLICY_TEXT_SIZE 24576 /* of a canonical document, including the NUL */
+#define POLICY_TEXT_SIZE 53248 /* of a canonical document, including the NUL */
+#define POLICY_VALUES_SIZE 160 /* of what a key can be, including the NUL */
 
 enum policy_scope { SCOPE_NODE = 0, SCOPE_RANK };
 enum policy_reduce { REDUCE_MEAN = 0, REDUCE_SUM };
@@ -42,7 +43,7 @@ struct tensor_policy {
 
 struct policy_rule {
     char match[POLICY_MATCH_SIZE]; /* a tensor's name; '*' any characters, '?' any one */
-    uint32_t sets;                 /* one bit a key, in the order of policy_key() */
+    uint64_t sets;                 /* one bit a key, in the order of policy_key() */
     struct tensor_policy tensor;   /* only the keys that it sets */
 };
 
@@ -80,7 +81,7 @@ struct tensor_policy policy_of(const struct policy *policy, const char *tensor);
 struct policy_key_info {
     const char *name;
     bool tensor; /* may stand in a rule */
-    char values[96];
+    char values[POLICY_VALUES_SIZE];
     char standard[32]; /* the default */
     const char *help;
 };

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
-#include "kernels/cpu/quantise.h"
 
 /* What is settled. */
 struct settling {
@@ -159,24 +158,18 @@ static enum adtopk_status settle_lists(const struct settling *settling)
     return next != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-static enum adtopk_status settle_dense(const struct settling *settling)
+static enum adtopk_status settle_dense(struct work *work, const struct settling *settling)
 {
-    struct tensor *tensor = &settling->job->tensor[settling->t];
-    double *applied = settling->store->applied[settling->store->settled % 2];
-    float *residual = tensor->residual;
+    struct store_tensor *store = settling->store;
+    const double *before = store->applied[(store->settled - 1) % 2];
+    double *applied = store->applied[store->settled % 2];
+    double taken[2];
 
-    if (settling->planned->policy.dense_values == PAYLOAD_VALUE_F32) {
-        ledger_sums(residual, tensor->numel, applied);
-        (void)memset(residual, 0, tensor->numel * sizeof(*residual));
-        return ADTOPK_OK;
+    if (pass_take(work, settling->t, taken) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
     }
-    for (uint64_t i = 0; i < tensor->numel; i++) {
-        float sent = residual[i];
-        quantise_values(&sent, 1, (enum quantisation)settling->planned->policy.dense_values, 0);
-        applied[0] += (double)sent;
-        applied[1] += (double)sent * ledger_sign(i);
-        residual[i] -= sent;
-    }
+    applied[0] = before[0] + taken[0];
+    applied[1] = before[1] + taken[1];
     return ADTOPK_OK;
 }
 
@@ -202,7 +195,7 @@ enum adtopk_status settle_tensor(struct work *work, uint32_t t)
         prepare(&settling);
     }
     if (status == ADTOPK_OK) {
-        status = settling.planned->dense ? settle_dense(&settling) : settle_lists(&settling);
+        status = settling.planned->dense ? settle_dense(work, &settling) : settle_lists(&settling);
     }
     free(settling.accepted);
     if (status == ADTOPK_OK) {

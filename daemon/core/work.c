@@ -64,26 +64,28 @@ static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
     const struct parallel parallel = work_parallel(work);
     const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
-    struct sparse *lists = malloc(job->ranks * sizeof(*lists));
-    struct merge merge = {.list = lists,
+    struct sparse *list = malloc(job->ranks * sizeof(*list));
+    struct merge merge = {.list = list,
         .lists = job->ranks,
         .positions = job->tensor[t].numel,
         .scale = 1,
         .out = &planned->sent};
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
     uint64_t total = 0;
 
-    for (unsigned r = 0; lists != NULL && r < job->ranks; r++) {
-        lists[r] = planned->kept[r].list;
-        total += lists[r].count;
+    for (unsigned r = 0; list != NULL && r < job->ranks; r++) {
+        list[r] = planned->kept[r].list;
+        total += list[r].count;
     }
     merge.parts = merge_parts(merge.positions, total, parallel_threads(&parallel));
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
-    if (lists != NULL && merge.cursor != NULL) {
+    if (list != NULL && merge.cursor != NULL) {
         merge_run(&merge, &parallel);
+        status = ADTOPK_OK;
     }
-    free(lists);
+    free(list);
     free(merge.cursor);
-    return lists != NULL && merge.cursor != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    return status;
 }
 
 /* What this node sends, from what its residuals selected. */

@@ -1,9 +1,102 @@
 /*
  * ADTopk: all-dimension top-k, every fibre of the tensor contributes its largest magnitudes. With
- * `interleave` the odd turns take the traditional top-k of the whole tensor instead; one residual
- * serves both. After the paper of HPDC 2024, doi 10.1145/3625549.3658678.
+ * `interleave` turns of the traditional top-k of the whole tensor come between; one residual serves
+ * both. After the paper of HPDC 2024, doi 10.1145/3625549.3658678.
+ *
+ * Which turns are traditional: of every `fibre_turns` + `global_turns` turns the last ones. With
+ * `adaptive` the period is four turns, and the share of traditional ones is that of their mass:
+ * with f the mean magnitude of an entry of the last all-dimension turn's update and g that of the
+ * last traditional turn's, 4 g / (f + g) of the next four turns, rounded, 1 to 3. A kind that has
+ * just had its turns has less left to send, so the share settles where both bring alike. It starts
+ * at 2. In the last quarter of `total_turns` all turns are all-dimension ones; the paper asks
+ * whether the threshold is stable, too, but that is each node's own and a view is all nodes'.
+ *
+ * With `estimate` a traditional turn does not search the k-th magnitude but takes what exceeds
+ * an estimate of it (adtopk_select).
  */
+#include <math.h>
+
 #include "daemon/sparsify/backend.h"
+
+#define ADAPTIVE_PERIOD 4u
+#define TURNS_MAX 64u      /* of one kind in a period */
+#define EXACT_TURNS 15u    /* before the first estimate */
+#define SHORTEST_PERIOD 5u /* of exact selections between estimates */
+
+/* In sparsifier_agreed. */
+enum { AGREED_SHARE }; /* number: traditional turns of the present four; 0: not yet known */
+enum { AGREED_FIBRE, AGREED_TOP }; /* real: mean magnitude of an entry in the last turn of a kind */
+
+/* In sparsifier_state: about traditional turns only. */
+enum {
+    STATE_SEEN,
+    STATE_LEFT,
+    STATE_PERIOD
+};                       /* number: how many, until the next exact one, from
+                            one exact one to the next */
+enum { STATE_ESTIMATE }; /* real: magnitudes above it are taken */
+
+/* ------------------------------------------------------------------ which turn is what */
+
+struct rhythm {
+    uint64_t fibre, global; /* turns of each kind in a period */
+};
+
+static uint64_t turns_within(uint64_t turns)
+{
+    return turns < 1 ? 1 : turns < TURNS_MAX ? turns : TURNS_MAX;
+}
+
+static struct rhythm adtopk_rhythm(
+    const struct sparsifier_params *params, const struct sparsifier_agreed *agreed)
+{
+    if (!params->interleave) {
+        return (struct rhythm){.fibre = 1};
+    }
+    if (params->adaptive) {
+        const uint64_t share = agreed->number[AGREED_SHARE];
+        const uint64_t global = share > 0 && share < ADAPTIVE_PERIOD ? share : ADAPTIVE_PERIOD / 2;
+        return (struct rhythm){.fibre = ADAPTIVE_PERIOD - global, .global = global};
+    }
+    return (struct rhythm){
+        .fibre = turns_within(params->fibre_turns), .global = turns_within(params->global_turns)};
+}
+
+unsigned sparsifier_period(const struct sparsifier_params *params)
+{
+    const struct sparsifier_agreed nothing = {.number = {0}};
+    const struct rhythm rhythm = adtopk_rhythm(params, &nothing);
+    return (unsigned)(rhythm.fibre + rhythm.global);
+}
+
+static bool adtopk_is_global(const struct sparsifier_turn *turn)
+{
+    const struct rhythm rhythm = adtopk_rhythm(turn->params, turn->agreed);
+    const uint64_t total = turn->params->total_turns;
+    if (total > 0 && turn->turn >= total - total / 4) {
+        return false;
+    }
+    return turn->turn % (rhythm.fibre + rhythm.global) >= rhythm.fibre;
+}
+
+static void adtopk_observe(const struct sparsifier_turn *turn,
+    const struct sparsifier_update *update, struct sparsifier_agreed *agreed)
+{
+    if (!turn->params->interleave || !turn->params->adaptive) {
+        return;
+    }
+    agreed->real[adtopk_is_global(turn) ? AGREED_TOP : AGREED_FIBRE] =
+        update->count > 0 ? update->sum_abs / (double)update->count : 0;
+    const double both = agreed->real[AGREED_TOP] + agreed->real[AGREED_FIBRE];
+    if ((turn->turn + 1) % ADAPTIVE_PERIOD == 0 && both > 0 && isfinite(both)) {
+        const double share = round(ADAPTIVE_PERIOD * agreed->real[AGREED_TOP] / both);
+        agreed->number[AGREED_SHARE] = share < 1                     ? 1
+                                       : share < ADAPTIVE_PERIOD - 1 ? (uint32_t)share
+                                                                     : ADAPTIVE_PERIOD - 1;
+    }
+}
+
+/* ------------------------------------------------------------------ the choice */
 
 /* The fibres along `axis`, 0 or 1, in the tensor's native layout. */
 static struct view adtopk_axis(const struct tensor_shape *shape, unsigned axis)
@@ -27,20 +120,86 @@ static struct view adtopk_view(const struct tensor_shape *shape, enum fibre_view
 
 static void adtopk_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    const struct sparsifier_params *params = turn->params;
-    if (sparsifier_skips(turn->shape) || (params->interleave && turn->turn % 2 == 1)) {
-        sparsifier_choose_global(turn, SPARSIFIER_TOP, choice);
+    if (sparsifier_skips(turn->shape)) {
+        sparsifier_choose_whole(turn, SPARSIFIER_DENSE, 0, choice);
         return;
     }
-    const struct view view = adtopk_view(turn->shape, params->view);
-    const uint64_t each = sparsifier_share(view.length, sparsifier_density(params, turn->turn));
+    if (adtopk_is_global(turn)) {
+        const bool rule = turn->params->estimate;
+        sparsifier_choose_whole(turn, rule ? SPARSIFIER_RULE : SPARSIFIER_TOP,
+            rule ? sparsifier_most(turn, 3, 2) : sparsifier_target(turn), choice);
+        return;
+    }
+    const struct view view = adtopk_view(turn->shape, turn->params->view);
+    const uint64_t per_fibre =
+        sparsifier_share(view.length, sparsifier_density(turn->params, turn->turn));
     *choice = (struct sparsifier_choice){
-        .mode = SPARSIFIER_FIBRES, .view = view, .per_fibre = each, .count = view.fibres * each};
+        .mode = SPARSIFIER_FIBRES,
+        .view = view,
+        .per_fibre = per_fibre,
+        .count = view.fibres * per_fibre,
+    };
 }
+
+/* ------------------------------------------------------------------ threshold estimation */
+
+/* The period after an exact selection found `found` where the estimate was `estimate`. The narrow
+ * bands, a twentieth and twice a tenth of the estimate, come before the wide ones. */
+static uint32_t adtopk_next_period(double estimate, double found, uint32_t period)
+{
+    const double band = estimate / 10;
+    const double off = fabs(estimate - found);
+    const uint32_t longer = off < band / 2 ? 2 : off < band ? 1 : 0;
+    const uint32_t shorter = off > 2 * band ? 2 : off > band ? 1 : 0;
+    return period + longer < SHORTEST_PERIOD + shorter ? SHORTEST_PERIOD
+                                                       : period + longer - shorter;
+}
+
+static void adtopk_select_exact(const struct sparsifier_turn *turn,
+    const struct sparsifier_state *state, struct survey *survey, struct sparsifier_state *next,
+    struct sparse *out)
+{
+    const uint64_t start = turn->params->estimate_period;
+    survey_top(survey, sparsifier_target(turn), out);
+    next->threshold = sparsifier_least(out, next->threshold);
+    if (state->number[STATE_SEEN] < EXACT_TURNS) {
+        next->number[STATE_PERIOD] = start > SHORTEST_PERIOD ? (uint32_t)start : SHORTEST_PERIOD;
+    } else {
+        next->number[STATE_PERIOD] = adtopk_next_period(
+            state->real[STATE_ESTIMATE], (double)next->threshold, state->number[STATE_PERIOD]);
+    }
+    next->number[STATE_LEFT] = next->number[STATE_PERIOD];
+    next->real[STATE_ESTIMATE] = (double)next->threshold;
+}
+
+/* The first EXACT_TURNS traditional turns and then every period-th one select exactly and take the
+ * smallest magnitude selected as the estimate (the updater); the others take what exceeds it (the
+ * monitor), of more than 1.5 k the largest. */
+static void adtopk_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
+    struct survey *survey, struct sparsifier_state *next, struct sparse *out)
+{
+    const uint32_t seen = state->number[STATE_SEEN];
+    if (seen < EXACT_TURNS || state->number[STATE_LEFT] <= 1) {
+        adtopk_select_exact(turn, state, survey, next, out);
+    } else {
+        const float above = survey_threshold(state->real[STATE_ESTIMATE], true);
+        sparsifier_take(survey, (double)above, sparsifier_most(turn, 3, 2), next, out);
+        next->number[STATE_LEFT] = state->number[STATE_LEFT] - 1;
+    }
+    next->number[STATE_SEEN] = seen < EXACT_TURNS ? seen + 1 : seen;
+}
+
+static const char *const parameters[] = {"view", "interleave", "fibre_turns", "global_turns",
+    "adaptive", "total_turns", "estimate", "estimate_period", NULL};
 
 const struct sparsifier_ops sparsifier_adtopk = {
     .name = "adtopk",
-    .help = "the largest magnitudes of every fibre, and of the tensor by turns",
+    .help = "the largest magnitudes of every fibre, at least one; in other turns those of the "
+            "whole tensor",
+    .entries = "k of every fibre; else k, with estimate at most 1.5 k",
     .source = "ADTopk, HPDC 2024, doi 10.1145/3625549.3658678",
+    .parameters = parameters,
     .choose = adtopk_choose,
+    .select = adtopk_select,
+    .observe = adtopk_observe,
 };

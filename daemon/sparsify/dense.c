@@ -3,13 +3,13 @@
 
 static void dense_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    *choice = (struct sparsifier_choice){
-        .mode = SPARSIFIER_DENSE, .view = sparsifier_identity(turn->shape)};
+    sparsifier_choose_whole(turn, SPARSIFIER_DENSE, 0, choice);
 }
 
 const struct sparsifier_ops sparsifier_dense = {
     .name = "dense",
-    .help = "every tensor travels whole",
-    .source = "none",
+    .help = "every tensor travels whole, and nothing stays behind",
+    .entries = "all",
+    .source = "data-parallel training without sparsification",
     .choose = dense_choose,
 };

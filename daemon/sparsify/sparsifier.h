@@ -20,11 +20,10 @@
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/sparse.h"
+#include "kernels/cpu/survey.h"
 #include "kernels/cpu/view.h"
 
 #define TENSOR_MAX_DIMS 8
-
-struct survey;
 
 /* How all-dimension top-k cuts a tensor into fibres. */
 enum fibre_view {
@@ -34,15 +33,35 @@ enum fibre_view {
     FIBRE_VIEW_COUNT
 };
 
+/* The distribution that sidco fits to the magnitudes. */
+enum sidco_fit { SIDCO_EXPONENTIAL = 0, SIDCO_PARETO, SIDCO_GAMMA, SIDCO_FITS };
+
+/* The parameters of all sparsifiers. daemon/core/policy.c has their ranges, defaults and meaning;
+ * each sparsifier says which ones it uses. All may be 0 except the density. */
 struct sparsifier_params {
     double density; /* in (0, 1]: what travels, once a warm-up is over */
+    uint64_t warmup_epochs;
+    uint64_t epoch_turns; /* of one epoch of the warm-up */
+
+    /* adtopk */
     enum fibre_view view;
-    bool interleave;       /* adtopk: all-dimension and traditional (global) turns alternate */
+    bool interleave;       /* all-dimension and traditional (global) turns alternate: */
+    uint64_t fibre_turns;  /* so many all-dimension ones, */
+    uint64_t global_turns; /* then so many traditional ones; 0 counts as 1, at most 64 each */
+    bool adaptive;         /* ... or as the updates show */
+    uint64_t total_turns;  /* of the training; 0: not known */
+    bool estimate;         /* traditional turns go by an estimated threshold */
+    uint64_t estimate_period;
+
+    double sample;      /* dgc: share of the entries that is looked at for a threshold */
+    enum sidco_fit fit; /* sidco */
+    double threshold;   /* threshold */
+
+    /* Not the sparsifier's but of the pass before it: momentum correction and clipping. */
     double momentum;       /* correction factor; 0: none */
     bool nesterov;         /* ... after Nesterov */
     bool momentum_masking; /* what leaves the residual leaves the momentum too */
-    double
-        clip; /* Euclidean norm to which a rank's gradient is clipped, over sqrt(ranks); 0: none */
+    double clip; /* norm to which a rank's gradient is clipped, over sqrt(ranks); 0: none */
 };
 
 struct tensor_shape {
@@ -97,8 +116,10 @@ struct sparsifier_update {
 
 struct sparsifier_ops {
     const char *name;
-    const char *help;   /* one sentence */
-    const char *source; /* whose rule it is */
+    const char *help;    /* one sentence */
+    const char *entries; /* how many travel a turn, where k is the density's share: its band */
+    const char *source;  /* whose rule it is */
+    const char *const *parameters; /* policy keys besides sparsifier_common; NULL-terminated */
 
     /** How the turn selects. Within the first sparsifier_period() turns every mode and view occurs,
      * and no later choice has a larger count. */
@@ -138,5 +159,8 @@ extern const struct sparsifier_ops *const sparsifier_table[];
  * bit first; NULL means all. sums: the ledger's applied sums, which grow by what left. */
 void sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
     const uint8_t *accepted, double sums[2]);
+
+/** The policy keys that all sparsifiers but dense use, NULL-terminated. */
+extern const char *const sparsifier_common[];
 
 #endif

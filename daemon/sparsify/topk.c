@@ -3,12 +3,13 @@
 
 static void topk_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_global(turn, SPARSIFIER_TOP, choice);
+    sparsifier_choose_whole(turn, SPARSIFIER_TOP, sparsifier_target(turn), choice);
 }
 
 const struct sparsifier_ops sparsifier_topk = {
     .name = "topk",
-    .help = "the largest magnitudes of the tensor",
-    .source = "Aji and Heafield 2017",
+    .help = "the k largest magnitudes of the whole tensor, exact",
+    .entries = "k",
+    .source = "Aji and Heafield, EMNLP 2017",
     .choose = topk_choose,
 };

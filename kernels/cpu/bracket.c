@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "kernels/cpu/chunk.h"
+#include "kernels/cpu/gradient.h"
 #include "kernels/cpu/select.h"
 
 /* The sample consists of whole cache lines at equal distances. */
@@ -55,7 +56,7 @@ static void bracket_line(const struct fused *pass, uint64_t first, float line[LI
         }
         return;
     }
-    pass->ops->gather(line, pass->gradients, pass->count, pass->dtype, first, LINE);
+    gradient_peek(pass, first, LINE, line);
     for (unsigned i = 0; i < LINE; i++) {
         line[i] += acc[i];
     }

@@ -22,6 +22,14 @@ static inline float convert_float(uint32_t bits)
     return value;
 }
 
+/* Both are computed: a branch around what might raise a floating point exception would keep the
+ * compiler from vectorising. */
+static inline uint32_t convert_select(int condition, uint32_t yes, uint32_t no)
+{
+    const uint32_t mask = 0u - (uint32_t)(condition != 0);
+    return (yes & mask) | (no & ~mask);
+}
+
 /* A bfloat16 is the upper half of a binary32. */
 static inline float convert_bf16(uint16_t bits)
 {
@@ -49,7 +57,8 @@ static inline float convert_f16(uint16_t bits)
     const uint32_t subnormal = convert_bits((float)(int32_t)fraction * 0x1p-24f);
     const uint32_t normal = ((exponent + 127 - 15) << 23) | (fraction << 13);
     const uint32_t special = 0x7f800000u | (fraction << 13);
-    const uint32_t magnitude = exponent == 0 ? subnormal : exponent == 0x1f ? special : normal;
+    const uint32_t magnitude =
+        convert_select(exponent == 0, subnormal, convert_select(exponent == 0x1f, special, normal));
     return convert_float(sign | magnitude);
 }
 
@@ -64,9 +73,10 @@ static inline uint16_t convert_to_f16(float value)
     const uint32_t normal = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
     /* Neighbours from 0.5 on lie 2^-24 apart, as subnormals do: the sum rounds as they have to. */
     const uint32_t subnormal = convert_bits(convert_float(capped) + 0.5f) - 0x3f000000u;
-    const uint32_t finite = capped < 0x38800000u ? subnormal : normal; /* 2^-14 */
+    const uint32_t finite = convert_select(capped < 0x38800000u, subnormal, normal); /* 2^-14 */
     const uint32_t nan = 0x7e00u | ((bits >> 13) & 0x3ffu);
-    return (uint16_t)(((bits >> 16) & 0x8000u) | (magnitude > 0x7f800000u ? nan : finite));
+    return (
+        uint16_t)(((bits >> 16) & 0x8000u) | convert_select(magnitude > 0x7f800000u, nan, finite));
 }
 
 #endif

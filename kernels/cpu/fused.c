@@ -4,9 +4,11 @@
 
 #include "kernels/cpu/bracket.h"
 #include "kernels/cpu/chunk.h"
+#include "kernels/cpu/gradient.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/rule.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/slabs.h"
 
 /* Up to this size the tensor stays in the cache, and is selected from as one row. */
 enum { SMALL_TENSOR = 1 << 16 };
@@ -27,8 +29,12 @@ static enum fused_mode fused_mode(const struct view *view, uint64_t k, bool per_
     if (n == 0 || k == 0) {
         return FUSED_NOTHING;
     }
-    if (view->stride != 1 || k > span / DENSE_SELECTION) {
+    if (k > span / DENSE_SELECTION) {
         return FUSED_AFTER;
+    }
+    if (view->stride != 1) {
+        const bool fits = view->stride <= SLABS_WIDEST && view->length >= SLABS_SHORTEST;
+        return per_fibre && fits ? FUSED_SLABS : FUSED_AFTER;
     }
     if (per_fibre || span <= SMALL_TENSOR) {
         return span >= ROWS_SHORTEST ? FUSED_ROWS : FUSED_AFTER;
@@ -42,6 +48,7 @@ static size_t fused_capacity(const struct view *view, uint64_t k, bool per_fibre
     switch (fused_mode(view, k, per_fibre)) {
     case FUSED_BRACKET: return bracket_capacity(view_size(view), k, ranges);
     case FUSED_ROWS: return rows_capacity(per_fibre ? view->length : view_size(view), k);
+    case FUSED_SLABS: return slabs_capacity(view, k);
     default: return 0;
     }
 }
@@ -118,21 +125,6 @@ bool fused_is_added(const struct fused *pass, uint64_t chunk)
     return atomic_load_explicit(&record->stamp, memory_order_acquire) == pass->stamp;
 }
 
-/* What is to be added to a chunk: the gradient itself if it is the only one, else in `buffer`. */
-static const float *fused_sum(
-    const struct fused *pass, uint64_t first, unsigned length, float buffer[CHUNK])
-{
-    if (pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32 &&
-        !pass->withdraw) {
-        return (const float *)pass->gradients[0] + first;
-    }
-    pass->ops->gather(buffer, pass->gradients, pass->count, pass->dtype, first, length);
-    for (unsigned i = 0; pass->withdraw && i < length; i++) {
-        buffer[i] = -buffer[i];
-    }
-    return buffer;
-}
-
 static unsigned fused_length(const struct fused *pass, uint64_t chunk)
 {
     const uint64_t rest = view_size(&pass->view) - chunk * CHUNK;
@@ -153,31 +145,36 @@ struct fused_stream {
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
 {
     struct fused *pass = stream->pass;
-    const uint64_t first = number * CHUNK;
     stream->added = fused_is_added(pass, number);
     stream->look = stream->added;
     stream->skip = 0;
-    stream->chunk = (struct chunk){.acc = pass->residual + first, .number = number};
+    stream->chunk = (struct chunk){.acc = pass->residual + number * CHUNK, .number = number};
     if (stream->added) {
         return;
     }
     stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
-    stream->chunk.sum = fused_sum(pass, first, fused_length(pass, number), stream->buffer);
     stream->chunk.journal = journal;
     if (journal != NULL) {
         journal_open(journal, pass->id, pass->stamp, number);
     }
+    stream->chunk.sum =
+        gradient_sum(pass, &stream->chunk, fused_length(pass, number), stream->buffer);
 }
 
 static void fused_close(struct fused_stream *stream, struct journal *journal)
 {
-    struct chunk_record *record = &stream->pass->progress->chunk[stream->chunk.number];
+    const struct fused *pass = stream->pass;
+    const uint64_t number = stream->chunk.number;
+    struct chunk_record *record = &pass->progress->chunk[number];
     if (stream->added) {
         return;
     }
     chunk_sums(&stream->chunk, record->sums);
     record->nonfinite = stream->chunk.nonfinite;
-    journal_close(journal, record, stream->pass->stamp);
+    if (pass->take != FUSED_TAKE_NOTHING && record->nonfinite > 0) {
+        gradient_take_rest(pass, number, fused_length(pass, number), stream->buffer, record);
+    }
+    journal_close(journal, record, pass->stamp);
 }
 
 static void fused_look(struct fused_stream *stream, unsigned length, uint32_t least,
@@ -239,12 +236,16 @@ static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsig
     rule_look(pass, number, length);
 }
 
-/* A chunk of rows, which are looked at while it is in the cache. */
+/* A chunk of rows, which are looked at while it is in the cache. Candidates are marked while it is
+ * added, unless a word has some of two rows. */
 static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
 {
     const unsigned length = fused_length(stream->pass, number);
+    const bool marked = rows_open(rows, length) && !stream->look && stream->skip == 0;
+    stream->chunk.floors = marked ? rows->floors : NULL;
+    stream->chunk.marks = rows->marks;
     fused_step(stream, length, 0, 0, NULL);
-    rows_look(rows, stream->pass->residual + number * CHUNK, length);
+    rows_close(rows, marked);
 }
 
 uint64_t fused_first_chunk(const struct fused *pass, unsigned range)
@@ -255,14 +256,23 @@ uint64_t fused_first_chunk(const struct fused *pass, unsigned range)
 void fused_range(struct fused *pass, unsigned range, struct journal *journal)
 {
     const uint64_t end = fused_first_chunk(pass, range + 1);
-    struct rows rows = rows_begin(pass, range);
+    struct rows rows;
+    struct slabs slabs;
     float buffer[CHUNK];
     struct fused_stream stream = {.pass = pass, .least = pass->least, .buffer = buffer};
     assert(range < pass->ranges);
+    if (pass->mode == FUSED_ROWS) {
+        rows_begin(&rows, pass, range);
+    } else if (pass->mode == FUSED_SLABS) {
+        slabs_begin(&slabs, pass, range);
+    }
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
         fused_open(&stream, c, journal);
         if (pass->mode == FUSED_ROWS) {
             fused_chunk_rows(&stream, c, &rows);
+        } else if (pass->mode == FUSED_SLABS) {
+            fused_step(&stream, fused_length(pass, c), 0, 0, NULL);
+            slabs_look(&slabs, fused_length(pass, c));
         } else if (pass->mode == FUSED_BRACKET) {
             fused_chunk_global(&stream, c, range);
         } else if (pass->mode == FUSED_RULE) {
@@ -292,6 +302,7 @@ static void fused_select(struct fused *pass)
         }
         break;
     case FUSED_ROWS: rows_finish(pass); break;
+    case FUSED_SLABS: slabs_finish(pass); break;
     case FUSED_AFTER: fused_select_plain(pass); break;
     }
 }

@@ -8,15 +8,16 @@
  * Happy path: set the fields, fused_start(), fused_range() once for every range on any threads,
  * then fused_finish(); or fused_run() for all of that. A large tensor has its k-th magnitude
  * bracketed from a sample; the pass collects what reaches the bracket, fused_finish() selects among
- * that. Contiguous fibres (rows) are selected while they are in the cache. Where the guess was
- * wrong, or none is worth it (small tensors, strided fibres, more than one element in eight), the
- * plain selection reads the residual again.
+ * that. Fibres, contiguous (rows) or strided, are selected from while they go by. Where the guess
+ * was wrong, or none is worth it (tiny fibres, more than one element in eight), the plain selection
+ * reads the residual again.
  *
  * Retry: a pass whose stamp is in the progress already adds nothing, needs no gradients (count may
  * be 0) and selects the same list again. Killed anywhere, by whatever signal: give every pending
  * journal back with journal_recover(), then repeat the pass with the same stamp, the same gradients
  * and any number of ranges; chunks that are done are only looked at. The sums may be those from
- * before the pass or whatever the killed fused_finish() left of them.
+ * before the pass or whatever the killed fused_finish() left of them. A pass with momentum moves
+ * it exactly as often as the residual.
  */
 #ifndef ADTOPK_KERNELS_FUSED_H
 #define ADTOPK_KERNELS_FUSED_H
@@ -36,8 +37,17 @@ enum fused_mode {
     FUSED_NOTHING, /* nothing is selected */
     FUSED_BRACKET, /* candidates of the whole tensor */
     FUSED_ROWS,    /* fibres that are contiguous, each while it is in the cache */
+    FUSED_SLABS,   /* strided fibres, where they lie */
     FUSED_RULE,    /* a survey for a rule that selects itself */
     FUSED_AFTER    /* plain selection after the pass */
+};
+
+/* What leaves the residual when all of a tensor travels. */
+enum fused_take {
+    FUSED_TAKE_NOTHING = 0,
+    FUSED_TAKE_F32,  /* every element itself; +0 remains */
+    FUSED_TAKE_BF16, /* its nearest bfloat16 */
+    FUSED_TAKE_F16   /* its nearest binary16 that is finite */
 };
 
 struct fused {
@@ -51,9 +61,17 @@ struct fused {
     float guess;    /* rule: magnitude that questions will be about, or a little less; 0 if unknown:
                      * taken from a sample */
     bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */
+    enum fused_take take; /* instead of adding gradients, subtract what travels; take k = 0, no
+                           * momentum. Values that are not finite leave nothing behind. */
     const void *const *gradients; /* as accumulate() takes them */
     unsigned count;
     enum dtype dtype;
+    float scale;     /* of the gradients' sum, before anything else; 0 or 1: none. Finite, not
+                      * negative; what is not finite unscaled is left out whatever the scale */
+    float *momentum; /* of every element of the residual, zeros at first; or NULL. The pass adds
+                      * what momentum.h says instead of the gradients, of which none count as 0 */
+    float mu;        /* in [0, 1) */
+    bool nesterov;
     uint64_t id;    /* the residual's number in journals */
     uint64_t stamp; /* never 0; each pass (step, and its withdrawal) has one of its own */
     struct progress *progress; /* progress_size() bytes, zeros before the first pass */
@@ -89,6 +107,11 @@ void fused_start(struct fused *pass, const double sums[2]);
 /** Works on range number `range` < pass->ranges. Different ranges may run at the same time;
  * journal: this thread's, or NULL where no restart will repeat the pass. */
 void fused_range(struct fused *pass, unsigned range, struct journal *journal);
+
+/** The Euclidean norm of the sum of the local gradients, unscaled, elements that are not finite
+ * left out: what clipping compares with its limit. One read of the gradients; needs the fields
+ * view, gradients, count and dtype. The same bits on every machine. */
+double fused_gradient_norm(const struct fused *pass);
 
 /** After all ranges: fills pass->out and sets sums to what they were when the pass with this stamp
  * first began, plus what it added (minus what it withdrew). Returns the number of non-finite

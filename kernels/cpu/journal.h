@@ -9,9 +9,11 @@
  * next one is saved.
  *
  * Happy path: journal_open, (journal_save, modify) for one word after the other, record written,
- * stamp published, journal_close. Killed before the stamp: the last word's bytes go back and the
- * record says how many words before it are complete (journal_recover); the repeated pass only looks
- * at those and goes on behind them. Killed after the stamp: the repeated pass skips the chunk. Both
+ * stamp published, journal_close. Where what is added depends on the old bytes (momentum, and what
+ * travels of a whole tensor), a copy of all of the chunk's is made first (journal_copy). Killed
+ * before the stamp: such a copy goes back; otherwise the last word's bytes go back, and the record
+ * says how many words before it are complete (journal_recover); the repeated pass only looks at
+ * those and goes on behind them. Killed after the stamp: the repeated pass skips the chunk. Both
  * structures live in memory that outlives the process; all bytes zero is their initial state.
  *
  * A killed thread stops between two instructions and what it stored before stays, so it is enough
@@ -53,6 +55,9 @@ struct journal {
     _Atomic uint64_t saved; /* the chunk's elements up to here may be modified, the last word of
                              * them is in `old`; 0: none */
     _Alignas(64) float old[JOURNAL_WORDS][JOURNAL_WORD];
+    uint64_t of_momentum;    /* whose elements are in `copy`: the momentum's or the residual's */
+    _Atomic uint64_t copied; /* so many first elements of the chunk are there; 0: none */
+    _Alignas(64) float copy[CHUNK];
 };
 
 /** Chunks of a residual of n elements. */
@@ -87,6 +92,18 @@ static inline void journal_save(struct journal *journal, uint64_t saved)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
+/** The first `copied` elements of the chunk, all that will change, are in journal->copy. */
+static inline void journal_copied(struct journal *journal, uint64_t copied)
+{
+    atomic_store_explicit(&journal->copied, copied, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+/** Copies the chunk's `length` elements from number `first` on, of the momentum or else of the
+ * residual, before they change; those before them are copied. */
+void journal_copy(
+    struct journal *journal, bool of_momentum, const float *x, unsigned first, unsigned length);
+
 /** Publishes a finished chunk's record, then closes the journal (which may be NULL). */
 void journal_close(struct journal *journal, struct chunk_record *record, uint64_t stamp);
 
@@ -103,12 +120,12 @@ static inline unsigned journal_resumed(const struct chunk_record *record, uint64
 }
 
 /**
- * Puts the interrupted word's old bytes back, if its chunk was not finished, notes in the chunk's
- * record what is complete, and closes the journal. May itself be interrupted and repeated.
- * residual: n elements, with its progress.
+ * Puts back what an interrupted chunk was changed from, if it was not finished, notes in its record
+ * what is complete, and closes the journal. May itself be interrupted and repeated. residual: n
+ * elements, with its progress; momentum: as many, or NULL where no pass had any.
  * Returns false, and changes nothing, if the journal does not fit them: its bytes are damaged.
  */
-bool journal_recover(
-    struct journal *journal, float *residual, uint64_t n, struct progress *progress);
+bool journal_recover(struct journal *journal, float *residual, float *momentum, uint64_t n,
+    struct progress *progress);
 
 #endif

@@ -5,13 +5,14 @@
 
 enum { FRACTION_BITS = 16 }; /* of u: level + u is exact in f32 */
 
-/* The bits of |v|, with NaN as 0 and at most QUANTISE_LARGEST; they order as magnitudes do. */
-static inline uint32_t magnitude(float v)
+/* The bits of |v|, with NaN as 0 and at most QUANTISE_LARGEST; they order as magnitudes do, also
+ * as signed numbers, which plain SSE2 can compare. */
+static inline int32_t magnitude(float v)
 {
-    const uint32_t largest = convert_bits(QUANTISE_LARGEST);
-    const uint32_t bits = convert_bits(v) & 0x7fffffffu;
-    const uint32_t capped = bits < largest ? bits : largest;
-    return bits > 0x7f800000u ? 0 : capped;
+    const int32_t largest = (int32_t)convert_bits(QUANTISE_LARGEST);
+    const int32_t bits = (int32_t)(convert_bits(v) & 0x7fffffffu);
+    const int32_t capped = bits < largest ? bits : largest;
+    return bits > 0x7f800000 ? 0 : capped;
 }
 
 /* The least step, as bf16 bits, of which 127 reach a magnitude. */
@@ -25,27 +26,30 @@ static uint16_t least_step(float largest)
 
 static uint16_t levels_of(const float *value, size_t n, const float *u, int8_t *level)
 {
-    uint32_t largest = 0;
+    int32_t m[QUANTISE_BLOCK];
+    int32_t largest = 0;
     size_t first = 0;
     uint16_t bits;
     float step;
 
     for (size_t i = 0; i < n; i++) {
-        const uint32_t m = magnitude(value[i]);
-        largest = m > largest ? m : largest;
+        m[i] = magnitude(value[i]);
     }
-    bits = least_step(convert_float(largest));
-    step = bits > 0 ? convert_bf16(bits) : 1; /* all are 0 */
     for (size_t i = 0; i < n; i++) {
-        const int32_t steps = (int32_t)(convert_float(magnitude(value[i])) / step + u[i]);
-        level[i] = (int8_t)(convert_bits(value[i]) >> 31 != 0 ? -steps : steps);
+        largest = m[i] > largest ? m[i] : largest;
     }
-    while (magnitude(value[first]) != largest) {
+    while (first + 1 < n && m[first] != largest) {
         first++;
     }
-    if (largest > 0) {
-        level[first] =
-            (int8_t)(convert_bits(value[first]) >> 31 != 0 ? -QUANTISE_LEVELS : QUANTISE_LEVELS);
+    bits = least_step(convert_float((uint32_t)largest));
+    step = bits > 0 ? convert_bf16(bits) : 1; /* all are 0 */
+    for (size_t i = 0; i < n; i++) {
+        m[i] = (int32_t)(convert_float((uint32_t)m[i]) / step + u[i]);
+    }
+    m[first] = largest > 0 ? QUANTISE_LEVELS : 0;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t negative = (int32_t)convert_bits(value[i]) >> 31; /* -1 or 0 */
+        level[i] = (int8_t)((m[i] ^ negative) - negative);
     }
     return bits;
 }

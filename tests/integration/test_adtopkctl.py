@@ -140,7 +140,7 @@ class Looking(Daemons):
                              ("policy get", "adtopk"), (f"policy get {self.name}", "sparsifier"),
                              (f"policy log {self.name}", "no changes"),
                              ("verify", "conserved"), (f"verify {self.name}/0", "conserved"),
-                             ("policy keys", "density")):
+                             ("policy keys", "density"), ("sparsifiers", "redsync-trim")):
             with self.subTest(words):
                 self.assertIn(holds, self.text(*words.split()))
         self.assertEqual(self.document("status")["draining"], False)

@@ -169,7 +169,7 @@ class Documents(unittest.TestCase):
     def check_payload(self, rows):
         self.assertLessEqual({"auto", "dense", "raw", "rows", "delta", "bitmap", "rice", "hashmap"},
                              {row["variant"].split()[0] for row in rows})
-        values = {"f32": 32, "bf16": 16, "f16": 16, "int8": 8}
+        values = {"f32": 32, "bf16": 16, "f16": 16, "int8": 8.125}
         self.assertEqual({row["variant"].split()[1] for row in rows}, set(values))
         self.assertEqual({row["input"] for row in rows}, {"", "list", "fibres", "part"})
         for row in rows:

@@ -24,6 +24,13 @@ static const struct {
 } good[] = {
     {"adtopk", "allgather", "*", "*"},
     {"topk", "allgather", "*", "*"},
+    {"dgc", "allgather", "*", "*"},
+    {"gaussiank", "allgather", "*", "*"},
+    {"redsync", "allgather", "*", "*"},
+    {"redsync-trim", "allgather", "*", "*"},
+    {"sidco", "allgather", "*", "*"},
+    {"threshold", "allgather", "*", "*"},
+    {"randomk", "allgather", "*", "*"},
     {"dense", "allgather", "node", "*"},
 };
 

@@ -86,6 +86,8 @@ static void test_commands(void **state)
     (void)assert_good("policy check --socket /a -- --odd-file", COMMAND_POLICY_CHECK);
     (void)assert_good("policy keys", COMMAND_POLICY_KEYS);
     (void)assert_good("policy log digits", COMMAND_POLICY_LOG);
+    options = assert_good("sparsifiers --json", COMMAND_SPARSIFIERS);
+    assert_non_null(options.value[OPTION_JSON]);
     options = assert_good("verify --timeout 600000", COMMAND_VERIFY);
     assert_int_equal(options.timeout_ms, 600000);
     options = assert_good("drain --undo", COMMAND_DRAIN);
@@ -181,7 +183,8 @@ static void test_completion(void **state)
     assert_non_null(out);
     options_completion(out);
     assert_int_equal(fclose(out), 0);
-    assert_non_null(strstr(text, "\" status jobs tensors peers stats policy verify drain keygen "));
+    assert_non_null(
+        strstr(text, "\" status jobs tensors peers stats policy sparsifiers verify drain keygen "));
     assert_non_null(strstr(text, "    policy) words=\" get set check keys log\""));
     assert_non_null(strstr(text, "    \"drain\" | \"drain \"*) words=\" --socket --json"));
     free(text);

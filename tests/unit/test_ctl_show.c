@@ -102,6 +102,7 @@ static const struct {
     {"policy_next", show_policy},
     {"default_policy", show_policy},
     {"keys", show_policy_keys},
+    {"sparsifiers", show_sparsifiers},
     {"policy_set", show_policy_change},
     {"policy_log", show_policy_log},
     {"verify", show_verify},
@@ -133,7 +134,8 @@ static void test_missing_fields(void **state)
 {
     static const char *const texts[] = {"{}", "[]", "null", "{\"jobs\":[{}],\"peers\":[{}]}",
         "{\"jobs\":7,\"peers\":\"x\",\"tensors\":[[]],\"policy\":[1],\"changes\":[null]}",
-        "{\"out_of_balance\":[{\"input\":[null]}],\"keys\":[{}],\"jobs\":[[1]]}"};
+        "{\"out_of_balance\":[{\"input\":[null]}],\"keys\":[{}],\"jobs\":[[1]]}",
+        "{\"sparsifiers\":[{},7,{\"parameters\":[{},null]}],\"parameters\":[{}]}"};
 
     (void)state;
     for (size_t t = 0; t < sizeof(texts) / sizeof(texts[0]); t++) {

@@ -36,7 +36,7 @@ struct world {
     double sums[2];
     uint64_t n;
     size_t bytes; /* of all */
-    /* then the progress, then the residual */
+    /* then the progress, then the residual, then its momentum */
     _Alignas(64) char more[];
 };
 
@@ -50,9 +50,14 @@ static float *world_residual(struct world *world)
     return (float *)(void *)(world->more + progress_size(world->n));
 }
 
+static float *world_momentum(struct world *world)
+{
+    return world_residual(world) + world->n;
+}
+
 static struct world *world_make(uint64_t n)
 {
-    const size_t bytes = sizeof(struct world) + progress_size(n) + n * sizeof(float);
+    const size_t bytes = sizeof(struct world) + progress_size(n) + 2 * n * sizeof(float);
     struct world *world =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(world, MAP_FAILED);
@@ -60,15 +65,19 @@ static struct world *world_make(uint64_t n)
     world->n = n;
     world->sums[0] = 0.1;
     world->sums[1] = -0.7;
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0; i < 2 * n; i++) {
         world_residual(world)[i] = random_value();
     }
     return world;
 }
 
+/* What a pass does with the residual. */
+enum deed { ADD, ADD_WITH_MOMENTUM, UNDO_WITH_MOMENTUM, TAKE };
+
 /* What does not outlive it, but can be had again: gradients, lists, scratch. */
 struct worker {
     const struct chunk_ops *ops;
+    enum deed deed;
     uint64_t n;
     uint64_t k;
     const void *gradients[2];
@@ -106,12 +115,17 @@ static void worker_drop(struct worker *worker)
 
 static struct fused worker_pass(struct worker *worker, struct world *world, unsigned ranges)
 {
+    const bool moves = worker->deed == ADD_WITH_MOMENTUM || worker->deed == UNDO_WITH_MOMENTUM;
     return (struct fused){.residual = world_residual(world),
         .view = {.fibres = 1, .length = worker->n, .stride = 1},
         .k = worker->k,
         .gradients = worker->gradients,
         .count = 1 + (unsigned)(worker->n % 2), /* one is added from where it lies */
         .dtype = DTYPE_F32,
+        .momentum = moves ? world_momentum(world) : NULL,
+        .mu = 0.9f,
+        .withdraw = worker->deed == UNDO_WITH_MOMENTUM,
+        .take = worker->deed == TAKE ? FUSED_TAKE_BF16 : FUSED_TAKE_NOTHING,
         .id = ID,
         .stamp = STAMP,
         .progress = world_progress(world),
@@ -129,8 +143,8 @@ static uint64_t worker_run(struct worker *worker, struct world *world, unsigned 
         uint64_t residual;
         if (journal_pending(&world->journal[w], &residual)) {
             assert_int_equal(residual, ID);
-            assert_true(journal_recover(
-                &world->journal[w], world_residual(world), world->n, world_progress(world)));
+            assert_true(journal_recover(&world->journal[w], world_residual(world),
+                world_momentum(world), world->n, world_progress(world)));
         }
     }
     fused_start(&pass, world->sums);
@@ -177,6 +191,7 @@ static void assert_recovers(
 {
     assert_int_equal(worker_run(worker, world, ranges), expected->nonfinite);
     assert_same_bits(world_residual(world), world_residual(expected->world), world->n);
+    assert_same_bits(world_momentum(world), world_momentum(expected->world), world->n);
     assert_memory_equal(world->sums, expected->world->sums, sizeof world->sums);
     assert_int_equal(worker->out.count, worker->k);
     assert_memory_equal(
@@ -199,11 +214,12 @@ static void traced_pass(struct worker *worker, struct world *world)
 
 /* Recovers a copy of what the child left after every `interval`-th instruction. Returns their
  * number, 0 where tracing is not allowed. */
-static uint64_t trace(
-    const struct chunk_ops *ops, uint64_t n, uint64_t k, uint64_t interval, bool *traced)
+static uint64_t trace(const struct chunk_ops *ops, enum deed deed, uint64_t n, uint64_t k,
+    uint64_t interval, bool *traced)
 {
     struct world *world = world_make(n);
     struct worker worker = worker_make(ops, n, k);
+    worker.deed = deed;
     struct outcome expected = outcome_of(&worker, world);
     uint64_t steps = 0;
     int status = 0;
@@ -235,18 +251,22 @@ static void test_every_instruction(void **state)
 {
     (void)state;
     static const struct {
+        enum deed deed;
         uint64_t n;
         uint64_t k;
         uint64_t interval;
-    } cases[] = {{85, 4, 1}, {130, 0, 1}, {448, 10, 7}, {CHUNK + 70, 0, 97}};
+    } cases[] = {{ADD, 85, 4, 1}, {ADD, 130, 0, 1}, {ADD, 448, 10, 7}, {ADD, CHUNK + 70, 0, 97},
+        {ADD_WITH_MOMENTUM, 85, 4, 1}, {ADD_WITH_MOMENTUM, 448, 10, 7},
+        {UNDO_WITH_MOMENTUM, 85, 0, 1}, {TAKE, 85, 0, 1}, {TAKE, 448, 0, 7},
+        {ADD_WITH_MOMENTUM, CHUNK + 70, 0, 97}, {TAKE, CHUNK + 70, 0, 97}};
     for (size_t i = 0; chunk_table[i] != NULL && chunk_table[i]->supported(); i++) {
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
             if (cases[c].n > CHUNK && chunk_table[i] != chunk_best()) {
                 continue; /* takes long */
             }
             bool traced;
-            const uint64_t steps =
-                trace(chunk_table[i], cases[c].n, cases[c].k, cases[c].interval, &traced);
+            const uint64_t steps = trace(
+                chunk_table[i], cases[c].deed, cases[c].n, cases[c].k, cases[c].interval, &traced);
             if (!traced) {
                 print_message("# tracing is not allowed here\n");
                 skip();
@@ -278,8 +298,8 @@ static void threaded_pass(struct worker *worker, struct world *world)
     pthread_t id[WORKERS];
     struct thread thread[WORKERS];
     for (unsigned w = 0; w < WORKERS; w++) {
-        if (!journal_recover(
-                &world->journal[w], world_residual(world), world->n, world_progress(world))) {
+        if (!journal_recover(&world->journal[w], world_residual(world), world_momentum(world),
+                world->n, world_progress(world))) {
             _exit(1);
         }
     }
@@ -328,6 +348,7 @@ static void test_random_kills(void **state)
     struct worker worker = worker_make(chunk_best(), N, K);
     for (int round = 0; round < 20; round++) {
         struct world *world = world_make(N);
+        worker.deed = round % 2 == 0 ? ADD : ADD_WITH_MOMENTUM;
         struct outcome expected = outcome_of(&worker, world);
         killed += kill_children(&worker, world);
         assert_recovers(&worker, world, 1 + (unsigned)random_below(WORKERS), &expected);
@@ -362,7 +383,7 @@ static void test_damaged_journal(void **state)
             journal.old[0][j] = journal.old[1][j] = 1;
         }
         atomic_store(&journal.saved, cases[i].saved);
-        assert_int_equal(journal_recover(&journal, residual, N, progress), cases[i].fits);
+        assert_int_equal(journal_recover(&journal, residual, NULL, N, progress), cases[i].fits);
         uint64_t restored = 0;
         for (unsigned j = 0; j < N; j++) {
             restored += residual[j] == 1;
@@ -370,6 +391,10 @@ static void test_damaged_journal(void **state)
         assert_int_equal(restored, cases[i].restored);
         assert_int_equal(atomic_load(&journal.saved), cases[i].fits ? 0 : cases[i].saved);
     }
+    /* Momentum that nobody knows of. */
+    journal = (struct journal){.stamp = 1, .of_momentum = 1, .copied = 1};
+    assert_false(journal_recover(&journal, residual, NULL, N, progress));
+    assert_true(journal_recover(&journal, residual, residual, N, progress));
     free(progress);
 }
 

@@ -114,7 +114,7 @@ static void test_settling(void **state)
 static void test_settling_quantised(void **state)
 {
     (void)state;
-    check_settling("{\"reduce\":\"sum\",\"density\":0.05}", 101);
+    check_settling("{\"reduce\":\"sum\",\"density\":0.05,\"dense_values\":\"bf16\"}", 101);
 }
 
 static void test_settling_ranks(void **state)

@@ -157,7 +157,7 @@ static size_t values_size(size_t count, enum payload_value value)
  * with the section's header and values counted but not the frame's header. */
 static void check_sizes(const struct payload_shape *shape, struct sparse *list, const char *what)
 {
-    for (int v = 0; v < PAYLOAD_VALUE_COUNT; v++) {
+    for (unsigned v = 0; v < PAYLOAD_VALUE_COUNT; v++) {
         enum payload_value value = (enum payload_value)v;
         size_t rest = PAYLOAD_SECTION_MAX + values_size(list->count, value), best = SIZE_MAX, size;
 

@@ -15,20 +15,48 @@
 #include "daemon/core/policy.h"
 
 static const char default_text[] =
-    "{\"version\":1,\"sparsifier\":\"adtopk\",\"density\":0.01,\"view\":\"fibre\",\"interleave\":"
-    "true,"
+    "{\"version\":1,\"sparsifier\":\"adtopk\",\"density\":0.01,\"warmup_epochs\":0,"
+    "\"epoch_turns\":1000,\"view\":\"fibre\",\"interleave\":true,\"fibre_turns\":1,"
+    "\"global_turns\":1,\"adaptive\":false,\"total_turns\":0,\"estimate\":false,"
+    "\"estimate_period\":5,\"sample\":0.01,\"fit\":\"exponential\",\"threshold\":0,"
+    "\"momentum\":0,\"nesterov\":false,\"momentum_masking\":true,\"clip\":0,"
     "\"scope\":\"node\",\"reduce\":\"mean\",\"values\":\"bf16\",\"dense_values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
     "\"bucket_bytes\":4194304,\"on_peer_loss\":\"wait\",\"join_timeout\":300.000000,"
     "\"push_timeout\":1800.000000,\"wait_limit\":600.000000,\"rules\":[]}";
 
+static void assert_equal_numbers(double a, double b)
+{
+    assert_true(a >= b && a <= b);
+}
+
+static void assert_equal_params(
+    const struct sparsifier_params *a, const struct sparsifier_params *b)
+{
+    assert_equal_numbers(a->density, b->density);
+    assert_int_equal(a->warmup_epochs, b->warmup_epochs);
+    assert_int_equal(a->epoch_turns, b->epoch_turns);
+    assert_int_equal(a->view, b->view);
+    assert_int_equal(a->interleave, b->interleave);
+    assert_int_equal(a->fibre_turns, b->fibre_turns);
+    assert_int_equal(a->global_turns, b->global_turns);
+    assert_int_equal(a->adaptive, b->adaptive);
+    assert_int_equal(a->total_turns, b->total_turns);
+    assert_int_equal(a->estimate, b->estimate);
+    assert_int_equal(a->estimate_period, b->estimate_period);
+    assert_equal_numbers(a->sample, b->sample);
+    assert_int_equal(a->fit, b->fit);
+    assert_equal_numbers(a->threshold, b->threshold);
+    assert_equal_numbers(a->momentum, b->momentum);
+    assert_int_equal(a->nesterov, b->nesterov);
+    assert_int_equal(a->momentum_masking, b->momentum_masking);
+    assert_equal_numbers(a->clip, b->clip);
+}
+
 static void assert_equal_policies(const struct policy *a, const struct policy *b)
 {
     assert_ptr_equal(a->tensor.sparsifier, b->tensor.sparsifier);
-    assert_true(a->tensor.params.density >= b->tensor.params.density &&
-                a->tensor.params.density <= b->tensor.params.density);
-    assert_int_equal(a->tensor.params.view, b->tensor.params.view);
-    assert_int_equal(a->tensor.params.interleave, b->tensor.params.interleave);
+    assert_equal_params(&a->tensor.params, &b->tensor.params);
     assert_int_equal(a->tensor.scope, b->tensor.scope);
     assert_int_equal(a->reduce, b->reduce);
     assert_int_equal(a->on_peer_loss, b->on_peer_loss);
@@ -104,6 +132,54 @@ static void test_defaults(void **state)
     assert_equal_policies(&same, &policy);
 }
 
+/* The sparsifiers' own. */
+static void test_every_parameter(void **state)
+{
+    const struct sparsifier_params wanted = {.density = 0.25,
+        .warmup_epochs = 4,
+        .epoch_turns = 200,
+        .view = FIBRE_VIEW_ROW,
+        .interleave = true,
+        .fibre_turns = 3,
+        .global_turns = 64,
+        .adaptive = true,
+        .total_turns = 1000000,
+        .estimate = true,
+        .estimate_period = 20,
+        .sample = 0.5,
+        .fit = SIDCO_GAMMA,
+        .threshold = 1e-3,
+        .momentum = 0.9,
+        .nesterov = true,
+        .momentum_masking = false,
+        .clip = 2.5};
+    struct policy policy;
+
+    (void)state;
+    policy_default(&policy);
+    parse(&policy,
+        "{\"density\":0.25,\"warmup_epochs\":4,\"epoch_turns\":200,\"view\":\"row\","
+        "\"interleave\":true,\"fibre_turns\":3,\"global_turns\":64,\"adaptive\":true,"
+        "\"total_turns\":1000000,\"estimate\":true,\"estimate_period\":20,\"sample\":0.5,"
+        "\"fit\":\"gamma\",\"threshold\":0.001,\"momentum\":0.9,\"nesterov\":true,"
+        "\"momentum_masking\":false,\"clip\":2.5}");
+    assert_equal_params(&policy.tensor.params, &wanted);
+    assert_round_trip(&policy);
+}
+
+/* A parameter of another sparsifier is taken: a rule may switch the sparsifier. */
+static void test_parameters_of_others(void **state)
+{
+    struct policy policy;
+
+    (void)state;
+    policy_default(&policy);
+    parse(&policy, "{\"sparsifier\":\"dense\",\"fit\":\"pareto\",\"sample\":0.1,"
+                   "\"rules\":[{\"match\":\"a\",\"sparsifier\":\"sidco\"}]}");
+    assert_int_equal(policy_of(&policy, "a").params.fit, SIDCO_PARETO);
+    assert_string_equal(policy_of(&policy, "a").sparsifier->name, "sidco");
+}
+
 static void test_every_field(void **state)
 {
     struct policy policy;
@@ -139,16 +215,23 @@ static void test_every_field(void **state)
 static void test_every_value(void **state)
 {
     static const char *const members[] = {"\"sparsifier\":\"dense\"", "\"sparsifier\":\"topk\"",
-        "\"sparsifier\":\"adtopk\"", "\"density\":1", "\"density\":0.33333333333333331",
-        "\"view\":\"fibre\"", "\"view\":\"row\"", "\"view\":\"longest\"", "\"interleave\":false",
-        "\"interleave\":true", "\"scope\":\"node\"", "\"scope\":\"rank\"", "\"reduce\":\"mean\"",
-        "\"reduce\":\"sum\"", "\"values\":\"f32\"", "\"values\":\"bf16\"",
-        "\"dense_values\":\"f32\"", "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"",
-        "\"indices\":\"raw\"", "\"indices\":\"rows\"", "\"indices\":\"delta\"",
-        "\"indices\":\"bitmap\"", "\"sparse_collective\":\"allgather\"",
-        "\"dense_collective\":\"allreduce\"", "\"bucket_bytes\":1",
-        "\"bucket_bytes\":1099511627776", "\"on_peer_loss\":\"wait\"", "\"on_peer_loss\":\"fail\"",
-        "\"join_timeout\":0.001000", "\"push_timeout\":1000000.000000", "\"wait_limit\":12.345678"};
+        "\"sparsifier\":\"adtopk\"", "\"sparsifier\":\"dgc\"", "\"sparsifier\":\"gaussiank\"",
+        "\"sparsifier\":\"redsync\"", "\"sparsifier\":\"redsync-trim\"", "\"sparsifier\":\"sidco\"",
+        "\"sparsifier\":\"threshold\"", "\"sparsifier\":\"randomk\"", "\"fit\":\"exponential\"",
+        "\"fit\":\"pareto\"", "\"fit\":\"gamma\"", "\"warmup_epochs\":100",
+        "\"epoch_turns\":1000000000", "\"fibre_turns\":64", "\"global_turns\":1",
+        "\"total_turns\":1000000000000", "\"estimate_period\":1000000", "\"sample\":1",
+        "\"threshold\":1e+30", "\"momentum\":0.99990000000000001", "\"clip\":1e-300",
+        "\"density\":1", "\"density\":0.33333333333333331", "\"view\":\"fibre\"",
+        "\"view\":\"row\"", "\"view\":\"longest\"", "\"interleave\":false", "\"interleave\":true",
+        "\"scope\":\"node\"", "\"scope\":\"rank\"", "\"reduce\":\"mean\"", "\"reduce\":\"sum\"",
+        "\"values\":\"f32\"", "\"values\":\"bf16\"", "\"dense_values\":\"f32\"",
+        "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"", "\"indices\":\"raw\"",
+        "\"indices\":\"rows\"", "\"indices\":\"delta\"", "\"indices\":\"bitmap\"",
+        "\"sparse_collective\":\"allgather\"", "\"dense_collective\":\"allreduce\"",
+        "\"bucket_bytes\":1", "\"bucket_bytes\":1099511627776", "\"on_peer_loss\":\"wait\"",
+        "\"on_peer_loss\":\"fail\"", "\"join_timeout\":0.001000", "\"push_timeout\":1000000.000000",
+        "\"wait_limit\":12.345678"};
 
     (void)state;
     for (unsigned i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
@@ -217,9 +300,11 @@ static void test_keys_refused(void **state)
 
 static void test_types_refused(void **state)
 {
-    static const char *const keys[] = {"sparsifier", "density", "view", "interleave", "scope",
-        "reduce", "values", "dense_values", "indices", "sparse_collective", "dense_collective",
-        "bucket_bytes", "on_peer_loss", "join_timeout", "push_timeout", "wait_limit"};
+    static const char *const keys[] = {"sparsifier", "density", "view", "interleave", "adaptive",
+        "estimate", "fibre_turns", "global_turns", "estimate_period", "epoch_turns", "sample",
+        "fit", "nesterov", "momentum_masking", "scope", "reduce", "values", "dense_values",
+        "indices", "sparse_collective", "dense_collective", "bucket_bytes", "on_peer_loss",
+        "join_timeout", "push_timeout", "wait_limit"};
     static const char *const values[] = {"null", "[]", "{}", "[0.5]", "\"\"", "\"0.5\"", "\"1\"",
         "\"true\"", "-1", "0", "1e999", "-1e999", "\"Node\"", "{\"x\":1}"};
 
@@ -232,6 +317,11 @@ static void test_types_refused(void **state)
         }
     }
     assert_refused("{\"density\":true}", "density");
+    assert_refused("{\"warmup_epochs\":\"0\"}", "warmup_epochs");
+    assert_refused("{\"total_turns\":[]}", "total_turns");
+    assert_refused("{\"threshold\":null}", "threshold");
+    assert_refused("{\"momentum\":false}", "momentum");
+    assert_refused("{\"clip\":{}}", "clip");
     assert_refused("{\"bucket_bytes\":true}", "bucket_bytes");
     assert_refused("{\"interleave\":1}", "interleave");
     assert_refused("{\"scope\":1}", "scope");
@@ -245,6 +335,18 @@ static void test_values_refused(void **state)
     assert_refused("{\"density\":0.0000009}", "density");
     assert_refused("{\"density\":1.0000001}", "density");
     assert_refused("{\"density\":-0.01}", "density");
+    assert_refused("{\"warmup_epochs\":101}", "warmup_epochs");
+    assert_refused("{\"warmup_epochs\":-1}", "warmup_epochs");
+    assert_refused("{\"epoch_turns\":0}", "epoch_turns");
+    assert_refused("{\"fibre_turns\":65}", "fibre_turns");
+    assert_refused("{\"global_turns\":1.5}", "global_turns");
+    assert_refused("{\"estimate_period\":4}", "estimate_period");
+    assert_refused("{\"total_turns\":1e13}", "total_turns");
+    assert_refused("{\"sample\":1.01}", "sample");
+    assert_refused("{\"fit\":\"normal\"}", "exponential");
+    assert_refused("{\"threshold\":-0.1}", "threshold");
+    assert_refused("{\"momentum\":1}", "momentum");
+    assert_refused("{\"clip\":1e31}", "clip");
     assert_refused("{\"bucket_bytes\":1.5}", "bucket_bytes");
     assert_refused("{\"bucket_bytes\":1099511627777}", "bucket_bytes");
     assert_refused("{\"bucket_bytes\":1e300}", "bucket_bytes");
@@ -324,6 +426,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_every_field),
+        cmocka_unit_test(test_every_parameter),
+        cmocka_unit_test(test_parameters_of_others),
         cmocka_unit_test(test_every_value),
         cmocka_unit_test(test_numbers_round_trip),
         cmocka_unit_test(test_layers),

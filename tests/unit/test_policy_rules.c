@@ -395,7 +395,7 @@ static void test_escapes(void **state)
 /* All there is in a rule, and the longest of it. */
 static void test_longest_document(void **state)
 {
-    char rule[1024], text[POLICY_TEXT_SIZE], match[2 * LONGEST_MATCH + 1] = "";
+    char rule[2048], text[POLICY_TEXT_SIZE], match[2 * LONGEST_MATCH + 1] = "";
     char *rules;
     struct policy policy;
 
@@ -404,8 +404,14 @@ static void test_longest_document(void **state)
         (void)strcat(match, "\\\"");
     }
     (void)snprintf(rule, sizeof(rule),
-        "{\"match\":\"%s\",\"sparsifier\":\"adtopk\",\"density\":1.2345678901234567e-06,"
-        "\"view\":\"longest\",\"interleave\":false,\"scope\":\"node\",\"values\":\"bf16\","
+        "{\"match\":\"%s\",\"sparsifier\":\"redsync-trim\",\"density\":1.2345678901234567e-06,"
+        "\"warmup_epochs\":100,\"epoch_turns\":1000000000,\"view\":\"longest\","
+        "\"interleave\":false,\"fibre_turns\":64,\"global_turns\":64,\"adaptive\":false,"
+        "\"total_turns\":1000000000000,\"estimate\":false,\"estimate_period\":1000000,"
+        "\"sample\":1.2345678901234567e-06,\"fit\":\"exponential\","
+        "\"threshold\":1.2345678901234567e-300,\"momentum\":1.2345678901234567e-300,"
+        "\"nesterov\":false,\"momentum_masking\":false,\"clip\":1.2345678901234567e-300,\"scope\":"
+        "\"node\",\"values\":\"bf16\","
         "\"dense_values\":\"bf16\",\"indices\":\"bitmap\",\"sparse_collective\":\"allgather\","
         "\"dense_collective\":\"allreduce\"}",
         match);
@@ -472,7 +478,7 @@ static void test_keys(void **state)
             assert_string_not_equal(other.name, info.name);
         }
     }
-    assert_int_equal(keys, 16);
+    assert_int_equal(keys, 31);
     assert_false(policy_key(UINT32_MAX, &info));
     for (const char *c = text; (c = strchr(c, ':')) != NULL; c++) {
         members++;
@@ -500,7 +506,7 @@ static void test_keys_in_rules(void **state)
             assert_refused(json, "rules[0]", "whole job");
         }
     }
-    assert_int_equal(tensor, 10);
+    assert_int_equal(tensor, 25);
 }
 
 /* Every value that the list names is taken; one that it does not name is refused with the list. */

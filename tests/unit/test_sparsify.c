@@ -51,12 +51,13 @@ static struct tensor_shape shape_2(uint64_t a, uint64_t b)
 static void test_table(void **state)
 {
     (void)state;
-    static const char *const names[] = {"dense", "topk", "adtopk"};
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const names[] = {"dense", "topk", "adtopk", "dgc", "gaussiank", "redsync",
+        "redsync-trim", "sidco", "threshold", "randomk"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         assert_string_equal(sparsifier_table[i]->name, names[i]);
         assert_ptr_equal(sparsifier_find(names[i]), sparsifier_table[i]);
     }
-    assert_null(sparsifier_table[3]);
+    assert_null(sparsifier_table[sizeof names / sizeof *names]);
     assert_null(sparsifier_find("top"));
     assert_null(sparsifier_find(""));
     assert_null(sparsifier_find("topk2"));

@@ -77,7 +77,7 @@ static inline void reference_int8(const float *x, size_t n, const float *u, floa
 }
 
 /* What a payload makes of n values that are not rounded yet; `value` is an enum payload_value. */
-static inline void reference_values(const float *x, size_t n, int value, float *decoded)
+static inline void reference_values(const float *x, size_t n, unsigned value, float *decoded)
 {
     float half[128];
 

@@ -1,0 +1,112 @@
+/*
+ * Deep gradient compression: a threshold from a sample of the entries. Its momentum correction and
+ * clipping belong to the pass before (policy keys momentum, nesterov, momentum_masking, clip), its
+ * warm-up to the density.
+ *
+ * Sampled is every stride-th entry from a random start on, the stride odd so that it does not run
+ * along the columns of power-of-two layouts. The threshold is the smallest of the density's share
+ * of the sample. It is lowered while fewer than 0.8 k entries reach it, at most ten times; of more
+ * than 1.3 k entries that reach it the k largest are taken.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "daemon/sparsify/backend.h"
+
+#define ROUNDS 10u
+
+struct sample {
+    const float *x;
+    uint64_t n, start, stride, count;
+};
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static struct sample dgc_sample(
+    const struct sparsifier_turn *turn, const struct survey *survey, double density)
+{
+    const uint64_t n = survey->stats.n;
+    const double least = ceil(2 / density);
+    struct sample sample = {.x = survey->x, .n = n, .stride = 1, .count = n};
+    if ((double)n > least) {
+        const double share = ceil((double)n * turn->params->sample);
+        const uint64_t need = (uint64_t)(share > least ? share : least);
+        sample.stride = (n + 32 * need - 1) / (32 * need) * 32 + 1;
+        sample.start =
+            sparsifier_below(sparsifier_random(turn->seed, 0), smaller(sample.stride, n));
+        sample.count = (n - sample.start + sample.stride - 1) / sample.stride;
+    }
+    return sample;
+}
+
+static uint32_t magnitude_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits & UINT32_C(0x7fffffff);
+}
+
+/* The rank-th largest magnitude of the sample: its bits, eleven and twice ten at a time. */
+static float dgc_ranked(const struct sample *sample, uint64_t rank)
+{
+    uint32_t bits = 0;
+    float magnitude;
+    for (unsigned shift = 20, done = 31;; done = shift, shift -= 10) {
+        uint32_t histogram[2048] = {0};
+        uint32_t bin = (UINT32_C(1) << (done - shift)) - 1;
+        for (uint64_t i = 0; i < sample->count; i++) {
+            const uint32_t other = magnitude_bits(sample->x[sample->start + i * sample->stride]);
+            if (other >> done == bits >> done) {
+                histogram[other >> shift & bin]++;
+            }
+        }
+        for (; rank > histogram[bin]; bin--) {
+            rank -= histogram[bin];
+        }
+        bits |= bin << shift;
+        if (shift == 0) {
+            memcpy(&magnitude, &bits, sizeof(magnitude));
+            return magnitude;
+        }
+    }
+}
+
+static void dgc_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
+{
+    sparsifier_choose_whole(turn, SPARSIFIER_RULE, sparsifier_most(turn, 13, 10), choice);
+}
+
+static void dgc_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
+    struct survey *survey, struct sparsifier_state *next, struct sparse *out)
+{
+    const double density = sparsifier_density(turn->params, turn->turn);
+    const uint64_t k = sparsifier_target(turn);
+    const uint64_t most = sparsifier_most(turn, 13, 10);
+    const uint64_t nonzeros = survey->stats.n - survey->stats.zeros;
+    const struct sample sample = dgc_sample(turn, survey, density);
+    const double share = ceil((double)sample.count * density);
+    double threshold = (double)dgc_ranked(&sample, smaller((uint64_t)share, sample.count));
+    uint64_t count = sparsifier_count(survey, threshold);
+
+    (void)state;
+    for (unsigned round = 0; round < ROUNDS && 10 * count < 8 * k && count < nonzeros; round++) {
+        threshold *= 0.8;
+        count = sparsifier_count(survey, threshold);
+    }
+    sparsifier_take(survey, threshold, count > most ? k : most, next, out);
+}
+
+static const char *const parameters[] = {"sample", NULL};
+
+const struct sparsifier_ops sparsifier_dgc = {
+    .name = "dgc",
+    .help = "what reaches a threshold from a sample; too much is cut to the k largest",
+    .entries = "0.8 k to 1.3 k; fewer where ten steps down from the sample do not reach them",
+    .source = "Deep Gradient Compression, ICLR 2018",
+    .parameters = parameters,
+    .choose = dgc_choose,
+    .select = dgc_select,
+};

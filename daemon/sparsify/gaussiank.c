@@ -1,0 +1,63 @@
+/*
+ * Gaussian-k: a threshold as if the entries were normally distributed, then adjusted until between
+ * 2/3 k and 4/3 k entries reach it, at most five times: halved or half as much again, and once it
+ * was too high and too low, halfway between. If it ends too high all the same, the last one that
+ * was too low is taken, and of what reaches that the 4/3 k largest. The mean counts by its
+ * magnitude, so that the selection does not depend on the sign of the gradient.
+ */
+#include <math.h>
+
+#include "daemon/sparsify/backend.h"
+#include "daemon/sparsify/quantile.h"
+
+#define ROUNDS 5u
+
+static double gaussiank_first(const struct survey_stats *stats, double density)
+{
+    const double n = (double)stats->n;
+    const double variance = sparsifier_variance(n, stats->sum, stats->sum_squares);
+    return fabs(stats->sum) / n + sqrt(variance) * quantile_normal(density / 2);
+}
+
+static void gaussiank_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
+{
+    sparsifier_choose_whole(turn, SPARSIFIER_RULE, sparsifier_most(turn, 4, 3), choice);
+}
+
+static void gaussiank_select(const struct sparsifier_turn *turn,
+    const struct sparsifier_state *state, struct survey *survey, struct sparsifier_state *next,
+    struct sparse *out)
+{
+    const uint64_t k = sparsifier_target(turn);
+    const uint64_t nonzeros = survey->stats.n - survey->stats.zeros;
+    double low = 0, high = 0; /* the last thresholds that were too low and too high; 0: none yet */
+    double threshold =
+        gaussiank_first(&survey->stats, sparsifier_density(turn->params, turn->turn));
+
+    (void)state;
+    for (unsigned round = 0;; round++) {
+        const uint64_t count = sparsifier_count(survey, threshold);
+        if (3 * count > 4 * k) {
+            low = threshold;
+        } else if (3 * count < 2 * k && count < nonzeros) {
+            high = threshold;
+        } else {
+            break;
+        }
+        if (round == ROUNDS) {
+            threshold = low > 0 ? low : threshold;
+            break;
+        }
+        threshold = low > 0 && high > 0 ? (low + high) / 2 : low > 0 ? low * 1.5 : high * 0.5;
+    }
+    sparsifier_take(survey, threshold, sparsifier_most(turn, 4, 3), next, out);
+}
+
+const struct sparsifier_ops sparsifier_gaussiank = {
+    .name = "gaussiank",
+    .help = "what reaches a threshold computed as if entries were normally distributed",
+    .entries = "2/3 k to 4/3 k; fewer where five halvings do not reach them",
+    .source = "Gaussian-k, Shi et al. 2019, arXiv 1911.08772",
+    .choose = gaussiank_choose,
+    .select = gaussiank_select,
+};

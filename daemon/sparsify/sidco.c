@@ -1,0 +1,179 @@
+/*
+ * SIDCo: a distribution is fitted to the magnitudes and its tail taken, in stages: each fits what
+ * exceeds the threshold before. The first stage keeps a quarter, the others an equal ratio each, so
+ * that k of the entries are expected to remain. Every five calls the number of stages follows how
+ * many entries were selected: one less when it was above 1.2 k on average, one more below 0.8 k.
+ *
+ * Formulas are linear in the magnitudes, so norms need no division. Zeros tell nothing of the
+ * distribution (and have no logarithm): the fit is of the others, and the ratio k to those. Without
+ * variance, the threshold is the mean; none exceeds the largest magnitude, so no stage is empty.
+ */
+#include <math.h>
+
+#include "daemon/sparsify/backend.h"
+#include "daemon/sparsify/quantile.h"
+
+#define FIRST_RATIO 0.25
+#define WINDOW 5u  /* calls between changes of the number of stages */
+#define FLAT 1e-12 /* s of a gamma fit that is rounding */
+#define SMALL_POWER 1e-12
+
+/* In sparsifier_state. */
+enum {
+    STATE_STAGES,
+    STATE_CALLS
+};                       /* number: stages, 0 before the first call; calls since they
+                            may have changed */
+enum { STATE_SELECTED }; /* real: sum of selected / k in those calls */
+
+/* Magnitudes less `origin`: those of a stage. */
+struct fitted {
+    double origin;
+    double mean;
+    double variance;
+    double mean_log; /* of the magnitudes themselves; first stage only */
+};
+
+static double fit_exponential(const struct fitted *set, double ratio)
+{
+    return -set->mean * log(ratio);
+}
+
+static double fit_pareto(const struct fitted *set, double ratio)
+{
+    const double spread = set->mean * set->mean / set->variance;
+    const double scale = 0.5 * set->mean * (spread + 1);
+    const double power = 0.5 * (spread - 1);
+    if (fabs(power) < SMALL_POWER) {
+        return -scale * log(ratio);
+    }
+    return scale * -expm1(power * log(ratio)) / power;
+}
+
+static double fit_gamma(const struct fitted *set, double ratio)
+{
+    const double s = log(set->mean) - set->mean_log;
+    if (s < FLAT) {
+        return set->mean;
+    }
+    const double shape = (3 - s + sqrt((s - 3) * (s - 3) + 24 * s)) / (12 * s);
+    return set->mean / shape * quantile_gamma(shape, ratio);
+}
+
+/* The magnitude that `ratio` of the set is expected to reach. */
+static double sidco_fit(
+    const struct fitted *set, enum sidco_fit fit, bool first, double ratio, double most)
+{
+    double reach = set->mean;
+    if (set->variance > 0 && set->mean > 0) {
+        reach = fit == SIDCO_EXPONENTIAL      ? fit_exponential(set, ratio)
+                : fit == SIDCO_GAMMA && first ? fit_gamma(set, ratio)
+                                              : fit_pareto(set, ratio);
+    }
+    reach += set->origin;
+    return reach < most ? reach : most;
+}
+
+static struct fitted sidco_all(const struct survey_stats *stats)
+{
+    const double count = (double)(stats->n - stats->zeros);
+    return (struct fitted){
+        .mean = stats->sum_abs / count,
+        .variance = sparsifier_variance(count, stats->sum_abs, stats->sum_squares),
+        .mean_log = stats->sum_log / count,
+    };
+}
+
+static struct fitted sidco_tail(const struct survey *survey, double threshold)
+{
+    const struct survey_tail tail = survey_tail(survey, sparsifier_reach(threshold));
+    const double count = (double)tail.count;
+    return (struct fitted){
+        .origin = (double)tail.least,
+        .mean = tail.sum_abs / count - (double)tail.least,
+        .variance = sparsifier_variance(count, tail.sum_abs, tail.sum_squares),
+    };
+}
+
+/* Expects `ratio` of the magnitudes that are not zero to reach it. */
+static double sidco_threshold(
+    const struct survey *survey, enum sidco_fit fit, uint32_t stages, double ratio)
+{
+    const double most = (double)survey->stats.most;
+    struct fitted set = sidco_all(&survey->stats);
+    if (stages == 1 || ratio >= FIRST_RATIO) {
+        return sidco_fit(&set, fit, true, ratio, most);
+    }
+    const double later = exp(log(ratio / FIRST_RATIO) / (stages - 1));
+    double threshold = sidco_fit(&set, fit, true, FIRST_RATIO, most);
+    for (uint32_t stage = 1; stage < stages; stage++) {
+        set = sidco_tail(survey, threshold);
+        threshold = sidco_fit(&set, fit, false, later, most);
+    }
+    return threshold;
+}
+
+/* ------------------------------------------------------------------ stages */
+
+static uint32_t sidco_most_stages(double density)
+{
+    const double most = ceil(log(density) / log(0.5));
+    return most > 1 ? (uint32_t)most : 1;
+}
+
+static void sidco_adapt(
+    struct sparsifier_state *next, uint32_t stages, double selected, double density)
+{
+    const double sum = next->real[STATE_SELECTED] + selected;
+    next->number[STATE_STAGES] = stages;
+    if (next->number[STATE_CALLS] + 1 < WINDOW) {
+        next->number[STATE_CALLS]++;
+        next->real[STATE_SELECTED] = sum;
+        return;
+    }
+    if (sum > 1.2 * WINDOW && stages > 1) {
+        next->number[STATE_STAGES] = stages - 1;
+    } else if (sum < 0.8 * WINDOW && stages < sidco_most_stages(density)) {
+        next->number[STATE_STAGES] = stages + 1;
+    }
+    next->number[STATE_CALLS] = 0;
+    next->real[STATE_SELECTED] = 0;
+}
+
+/* ------------------------------------------------------------------ the operations */
+
+static void sidco_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
+{
+    sparsifier_choose_whole(turn, SPARSIFIER_RULE, sparsifier_most(turn, 3, 2), choice);
+}
+
+static void sidco_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
+    struct survey *survey, struct sparsifier_state *next, struct sparse *out)
+{
+    const double density = sparsifier_density(turn->params, turn->turn);
+    const uint64_t k = sparsifier_target(turn);
+    const uint64_t nonzeros = survey->stats.n - survey->stats.zeros;
+    const uint32_t most = sidco_most_stages(density);
+    const uint32_t kept = state->number[STATE_STAGES];
+    const uint32_t stages = kept == 0 ? 1 : kept < most ? kept : most;
+    double threshold = 0; /* all that is not zero */
+
+    if (k < nonzeros) {
+        threshold =
+            sidco_threshold(survey, turn->params->fit, stages, (double)k / (double)nonzeros);
+    }
+    sparsifier_take(survey, threshold, sparsifier_most(turn, 3, 2), next, out);
+    sidco_adapt(next, stages, (double)out->count / (double)k, density);
+}
+
+static const char *const parameters[] = {"fit", NULL};
+
+const struct sparsifier_ops sparsifier_sidco = {
+    .name = "sidco",
+    .help = "what reaches a threshold from a distribution fitted in stages",
+    .entries = "1 to 1.5 k; none of a tensor of zeros",
+    .source = "SIDCo, MLSys 2021",
+    .parameters = parameters,
+    .choose = sidco_choose,
+    .select = sidco_select,
+};

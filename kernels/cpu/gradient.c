@@ -1,0 +1,185 @@
+#include "kernels/cpu/gradient.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/momentum.h"
+#include "kernels/cpu/stats.h"
+
+/* Elements; bytes of a cache line, and how far ahead of use memory is fetched. */
+enum { PIECE = 512, LINE = 64, AHEAD = 4096 };
+
+/* The gradients' sum: the gradient itself if it is the only one, else in `buffer`. */
+static const float *gradient_plain(
+    const struct fused *pass, uint64_t first, unsigned length, float *buffer)
+{
+    if (pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32) {
+        return (const float *)pass->gradients[0] + first;
+    }
+    pass->ops->gather(buffer, pass->gradients, pass->count, pass->dtype, first, length);
+    return buffer;
+}
+
+/* Elements that are not finite before they are scaled, are not afterwards. */
+static const float *gradient_scaled(
+    const struct fused *pass, uint64_t first, unsigned length, float *buffer)
+{
+    const float *sum = gradient_plain(pass, first, length, buffer);
+    const float scale = pass->scale;
+    if (scale == 0 || scale == 1) {
+        return sum;
+    }
+    if (sum != buffer) {
+        memcpy(buffer, sum, length * sizeof *sum);
+    }
+    for (unsigned i = 0; i < length; i++) {
+        const float finite = fabsf(buffer[i]) < KERNEL_FINITE_LIMIT ? buffer[i] : INFINITY;
+        buffer[i] = finite * scale;
+    }
+    return buffer;
+}
+
+/* Fetches what the pieces to come need: the sum is formed apart from the pass's own loop, which
+ * would do it. */
+static void gradient_fetch(const struct fused *pass, uint64_t first, unsigned length)
+{
+    const size_t size = dtype_size(pass->dtype);
+    for (unsigned r = 0; r < pass->count; r++) {
+        const char *g = pass->gradients[r];
+        for (size_t i = 0; g != NULL && i < length * size; i += LINE) {
+            __builtin_prefetch(g + first * size + AHEAD + i, 0, 3);
+        }
+    }
+    const char *m = (const char *)(pass->momentum + (pass->momentum != NULL ? first : 0));
+    for (size_t i = 0; m != NULL && i < length * sizeof(float); i += LINE) {
+        __builtin_prefetch(m + AHEAD + i, 1, 3);
+    }
+}
+
+/* One piece of a chunk; it stays in the first-level cache from one step to the next. */
+static void gradient_piece(
+    const struct fused *pass, struct chunk *chunk, unsigned done, unsigned length, float *sum)
+{
+    const uint64_t first = chunk->number * CHUNK + done;
+    float buffer[PIECE];
+    gradient_fetch(pass, first, length);
+    const float *g = gradient_scaled(pass, first, length, buffer);
+    if (pass->momentum == NULL) {
+        memcpy(sum, g, length * sizeof *sum);
+        return;
+    }
+    float *m = pass->momentum + first;
+    if (chunk->journal != NULL) {
+        journal_copy(chunk->journal, true, m, done, length);
+    }
+    chunk->nonfinite += (pass->withdraw ? momentum_undo : momentum_step)(
+        m, g, sum, length, pass->mu, pass->nesterov);
+}
+
+/* The opposite of what a value comes to on the wire. */
+static float gradient_on_the_wire(enum fused_take take, float x)
+{
+    switch (take) {
+    case FUSED_TAKE_BF16: return bf16_to_f32(bf16_from_f32(x));
+    case FUSED_TAKE_F16: return f16_to_f32(f16_from_f32(x));
+    case FUSED_TAKE_NOTHING:
+    case FUSED_TAKE_F32: break;
+    }
+    return x;
+}
+
+static void gradient_take(enum fused_take take, const float *x, unsigned length, float *sum)
+{
+    for (unsigned i = 0; i < length; i++) {
+        sum[i] = -gradient_on_the_wire(take, x[i]);
+    }
+}
+
+void gradient_take_rest(const struct fused *pass, uint64_t number, unsigned length,
+    const float *sum, struct chunk_record *record)
+{
+    float *x = pass->residual + number * CHUNK;
+    record->nonfinite = 0;
+    for (unsigned i = 0; i < length; i++) {
+        if (fabsf(sum[i]) < KERNEL_FINITE_LIMIT) {
+            continue;
+        }
+        const bool finite = isfinite(sum[i]);
+        x[i] = finite ? x[i] + sum[i] : 0;
+        record->nonfinite += !finite;
+        record->sums[0] += finite ? (double)sum[i] : 0;
+        record->sums[1] += finite ? (double)sum[i] * ledger_sign(number * CHUNK + i) : 0;
+    }
+}
+
+/* Nothing is to be done with the only gradient. */
+static bool gradient_is_sum(const struct fused *pass)
+{
+    return pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32 &&
+           (pass->scale == 0 || pass->scale == 1) && pass->momentum == NULL && !pass->withdraw;
+}
+
+const float *gradient_sum(
+    const struct fused *pass, struct chunk *chunk, unsigned length, float buffer[CHUNK])
+{
+    if (pass->take != FUSED_TAKE_NOTHING) {
+        if (chunk->journal != NULL) {
+            journal_copy(chunk->journal, false, chunk->acc, 0, length);
+        }
+        gradient_take(pass->take, chunk->acc, length, buffer);
+        return buffer;
+    }
+    if (gradient_is_sum(pass)) {
+        return (const float *)pass->gradients[0] + chunk->number * CHUNK;
+    }
+    for (unsigned done = 0; done < length; done += PIECE) {
+        const unsigned rest = length - done;
+        gradient_piece(pass, chunk, done, rest < PIECE ? rest : PIECE, buffer + done);
+    }
+    for (unsigned i = 0; pass->withdraw && i < length; i++) {
+        buffer[i] = -buffer[i];
+    }
+    return buffer;
+}
+
+void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, float *sum)
+{
+    float buffer[CHUNK_WORD];
+    const float *g = gradient_scaled(pass, first, length, buffer);
+    if (pass->momentum == NULL) {
+        memcpy(sum, g, length * sizeof *sum);
+        return;
+    }
+    float m[CHUNK_WORD];
+    memcpy(m, pass->momentum + first, length * sizeof *m);
+    (void)momentum_step(m, g, sum, length, pass->mu, pass->nesterov);
+}
+
+/* The sum of the squares of at most CHUNK elements, those that are not finite left out. */
+static double gradient_squares(const struct stats_ops *ops, const float *sum, unsigned length)
+{
+    const struct stats stats = stats_chunk(ops, sum, length, 1);
+    float finite[CHUNK];
+    if (fabsf(convert_float(stats.most)) < KERNEL_FINITE_LIMIT) {
+        return stats.sum_squares;
+    }
+    for (unsigned i = 0; i < length; i++) {
+        finite[i] = fabsf(sum[i]) < KERNEL_FINITE_LIMIT ? sum[i] : 0;
+    }
+    return stats_chunk(ops, finite, length, 1).sum_squares;
+}
+
+double fused_gradient_norm(const struct fused *pass)
+{
+    const uint64_t n = view_size(&pass->view);
+    const struct stats_ops *stats = pass->surveyed != NULL ? pass->surveyed : stats_best();
+    struct fused copy = *pass;
+    double total = 0;
+    copy.ops = pass->ops != NULL ? pass->ops : chunk_best();
+    for (uint64_t first = 0; first < n; first += CHUNK) {
+        const unsigned length = n - first < CHUNK ? (unsigned)(n - first) : CHUNK;
+        float buffer[CHUNK];
+        total += gradient_squares(stats, gradient_plain(&copy, first, length, buffer), length);
+    }
+    return sqrt(total);
+}

@@ -1,0 +1,73 @@
+"""What is compared: tasks, sparsifiers with their parameters, and the policy of each case."""
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass, field
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DATA = os.path.join(HERE, "..", "..", "data")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model to train. steps: of the whole study and of --quick."""
+    name: str
+    data: str
+    steps: int
+    quick_steps: int
+    measure: str  # what is reported: a key of results.MEASURES
+
+    @property
+    def program(self):
+        return f"convergence-{self.name}"
+
+
+TASKS = (Task("digits", os.path.join(DATA, "digits.csv.gz"), 300, 40, "accuracy"),
+         Task("text", os.path.join(DATA, "kjv-pentateuch.txt.gz"), 600, 40, "bits"))
+
+DENSITIES = (0.1, 0.01, 0.001)
+
+# Other ways to run a sparsifier than by its defaults: name in the tables, keys of the policy.
+VARIANTS = {"adtopk": (("adtopk", {}), ("adtopk-alldim", {"interleave": False}))}
+
+# `threshold` has no density. Magnitudes of a node's sum of two ranks' gradients and its residual
+# that gave about the density, by trial.
+THRESHOLDS = {("digits", 0.1): 1e-3, ("digits", 0.01): 5e-3, ("digits", 0.001): 2e-2,
+              ("text", 0.1): 2e-3, ("text", 0.01): 1e-2, ("text", 0.001): 4e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One policy. density is None for dense."""
+    name: str
+    density: float
+    policy: dict = field(hash=False, compare=False)
+
+
+def policy_keys(build):
+    """Returns the keys that the policy has in this build, by name."""
+    done = subprocess.run([os.path.join(build, "client", "adtopkctl", "adtopkctl"), "--json",
+                           "policy", "keys"], stdout=subprocess.PIPE, check=True, text=True)
+    return {key["name"]: key for key in json.loads(done.stdout)["keys"]}
+
+
+def sparsifiers(build):
+    """Returns the names of all sparsifiers that this build has, dense first."""
+    names = re.findall(r'"([^"]+)"', policy_keys(build)["sparsifier"]["values"])
+    return sorted(names, key=lambda name: name != "dense")
+
+
+def make_cases(task, names, densities):
+    """Returns the cases of a task: dense, then by density and sparsifier."""
+    cases = [Case("dense", None, {"sparsifier": "dense"})] if "dense" in names else []
+    for density in densities:
+        for name in names:
+            if name == "dense":
+                continue
+            for label, keys in VARIANTS.get(name, ((name, {}),)):
+                policy = {"sparsifier": name, "density": density, **keys}
+                if name == "threshold":
+                    policy["threshold"] = THRESHOLDS[task.name, density]
+                cases.append(Case(label, density, policy))
+    return cases

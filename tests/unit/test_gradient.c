@@ -1,0 +1,432 @@
+/* What a pass adds besides plain gradients (scaled, with momentum) and what it takes, against the
+ * definitions in double precision, rounded where floats round. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/fused.h"
+#include "kernels/cpu/stats.h"
+#include "tests/unit/arrays.h"
+#include "tests/unit/push.h"
+#include "tests/unit/select_reference.h"
+
+/* Memory of exactly the documented sizes. */
+struct bench {
+    struct fused pass;
+    struct journal *journal;
+    struct sparse out;
+    double sums[2];
+};
+
+static const struct chunk_ops *random_ops(void)
+{
+    size_t count = 0;
+    while (chunk_table[count] != NULL && chunk_table[count]->supported()) {
+        count++;
+    }
+    return chunk_table[random_below(count)];
+}
+
+static struct bench bench_make(uint64_t n, uint64_t k)
+{
+    const struct view view = {.fibres = 1, .length = n, .stride = 1};
+    const size_t scratch = fused_scratch(&view, k, false, 3);
+    struct bench bench = {.out = sparse_make(k)};
+    bench.pass = (struct fused){.residual = pattern_make(RANDOM, n),
+        .view = view,
+        .k = k,
+        .stamp = 1,
+        .progress = allocate(1, progress_size(n)),
+        .ranges = 3,
+        .ops = random_ops(),
+        .scratch = aligned_alloc(64, (scratch + 63) / 64 * 64 + 64)};
+    assert_non_null(bench.pass.scratch);
+    bench.journal = aligned_alloc(64, sizeof *bench.journal);
+    assert_non_null(bench.journal);
+    memset(bench.journal, 0, sizeof *bench.journal);
+    return bench;
+}
+
+static void bench_drop(struct bench *bench)
+{
+    free(bench->pass.residual);
+    free(bench->pass.progress);
+    free(bench->pass.scratch);
+    free(bench->pass.momentum);
+    free(bench->journal);
+    sparse_drop(&bench->out);
+}
+
+/* Runs the pass twice, as a retry does the second time; both leave the same. */
+static uint64_t bench_run(struct bench *bench)
+{
+    struct fused pass = bench->pass;
+    pass.out = pass.k > 0 ? &bench->out : NULL;
+    const uint64_t left_out = fused_run(&pass, bench->journal, bench->sums);
+    pass = bench->pass;
+    pass.out = pass.k > 0 ? &bench->out : NULL;
+    pass.count = random_below(2) == 0 ? 0 : pass.count;
+    pass.ranges = 1 + (unsigned)random_below(pass.ranges);
+    assert_int_equal(fused_run(&pass, bench->journal, bench->sums), left_out);
+    return left_out;
+}
+
+static float *copy_of(const float *x, uint64_t n)
+{
+    float *copy = allocate(n, sizeof *copy);
+    memcpy(copy, x, n * sizeof *copy);
+    return copy;
+}
+
+/* The sum of the gradients of one element, scaled; NaN if it is not finite. */
+static float scaled_sum(const struct push *push, uint64_t i, float scale)
+{
+    float sum = -0.0f;
+    for (unsigned r = 0; r < push->ranks; r++) {
+        sum += push->gradients[r] != NULL ? element_of(push->gradients[r], push->dtype, i) : -0.0f;
+    }
+    const bool finite = fabs((double)sum) < 0x1p120;
+    sum = (float)((double)sum * (double)(scale == 0 ? 1 : scale));
+    return finite && fabs((double)sum) < 0x1p120 ? sum : NAN;
+}
+
+/* A product and a sum of two floats in double have no or an innocuous rounding, so that rounding
+ * them once more gives the float operation's bits. */
+static float product(float a, float b)
+{
+    return (float)((double)a * (double)b);
+}
+
+static float plus(float a, float b)
+{
+    return (float)((double)a + (double)b);
+}
+
+/* What the residual grows by, and the momentum. */
+static float reference_step(const struct fused *pass, float g, float *m)
+{
+    if (pass->momentum == NULL) {
+        return isnan(g) ? -0.0f : g;
+    }
+    g = isnan(g) ? 0 : g;
+    if (pass->nesterov) {
+        *m = product(pass->mu, plus(*m, g));
+        return plus(*m, g);
+    }
+    *m = plus(product(pass->mu, *m), g);
+    return *m;
+}
+
+static struct push push_random(uint64_t n)
+{
+    struct push push =
+        push_make((enum dtype)random_below(DTYPE_COUNT), (unsigned)random_below(4), n);
+    for (unsigned r = 0; r < push.ranks && push.dtype == DTYPE_BF16; r++) {
+        /* Below 2^100, so that momentum does not reach the limit. */
+        for (uint64_t i = 0; push.gradients[r] != NULL && i < n; i++) {
+            ((uint16_t *)push.gradients[r])[i] &= 0xf1ff;
+        }
+    }
+    return push;
+}
+
+static void check_selection(const struct bench *bench)
+{
+    const struct fused *pass = &bench->pass;
+    const uint64_t n = view_size(&pass->view);
+    struct sparse expected = sparse_make(pass->k);
+    void *scratch = allocate(1, select_scratch(n));
+    select_top(pass->residual, &pass->view, pass->k, &expected, scratch);
+    if (pass->k > 0) {
+        assert_int_equal(bench->out.count, expected.count);
+        assert_memory_equal(bench->out.position, expected.position, 4 * expected.count);
+        assert_same_bits(bench->out.value, expected.value, expected.count);
+    }
+    free(scratch);
+    sparse_drop(&expected);
+}
+
+static void assert_near(float found, float expected, double scale)
+{
+    if (!(fabs((double)found - (double)expected) <= 0x1p-22 * scale + 0x1p-140)) {
+        fail_msg("%a, not %a (of %g)", (double)found, (double)expected, scale);
+    }
+}
+
+/* The pass taken back: residual and momentum as they were, to rounding. */
+static void check_withdraw(
+    struct bench *bench, const struct push *push, const float *v, const float *m)
+{
+    struct fused *pass = &bench->pass;
+    const uint64_t n = view_size(&pass->view);
+    float *v_after = copy_of(pass->residual, n);
+    float *m_after = m != NULL ? copy_of(pass->momentum, n) : NULL;
+    const double sums[2] = {bench->sums[0], bench->sums[1]};
+    pass->k = 0;
+    pass->withdraw = true;
+    pass->stamp++;
+    (void)bench_run(bench);
+    for (uint64_t i = 0; i < n; i++) {
+        const double g = fabs((double)scaled_sum(push, i, pass->scale));
+        const double size = (isnan(g) ? 0 : g) + fabs((double)v[i]) + fabs((double)v_after[i]);
+        if (m == NULL) {
+            assert_near(pass->residual[i], v[i], size);
+            continue;
+        }
+        const double moved = size + fabs((double)m[i]) + fabs((double)m_after[i]);
+        assert_near(pass->residual[i], v[i], 2 * moved);
+        if (pass->mu > 0) {
+            assert_near(pass->momentum[i], m[i], 4 * moved / (double)pass->mu);
+        } else {
+            assert_true(pass->momentum[i] == 0);
+        }
+    }
+    assert_true(isfinite(sums[0]) && isfinite(bench->sums[0]));
+    free(v_after);
+    free(m_after);
+}
+
+/* One step, and sometimes its withdrawal. */
+static void check_step(struct bench *bench)
+{
+    struct fused *pass = &bench->pass;
+    const uint64_t n = view_size(&pass->view);
+    struct push push = push_random(n);
+    float *v = copy_of(pass->residual, n);
+    float *m = pass->momentum != NULL ? copy_of(pass->momentum, n) : NULL;
+    float *v_expected = copy_of(v, n);
+    float *m_expected = m != NULL ? copy_of(m, n) : NULL;
+    float *added = allocate(n, sizeof *added);
+    double sums[2] = {bench->sums[0], bench->sums[1]};
+    uint64_t left_out = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const float g = scaled_sum(&push, i, pass->scale);
+        left_out += isnan(g) ? 1 : 0;
+        added[i] = reference_step(pass, g, m != NULL ? &m_expected[i] : NULL);
+        v_expected[i] = plus(v[i], added[i]);
+    }
+    reference_ledger(added, n, sums);
+    pass->gradients = (const void *const *)push.gradients;
+    pass->count = push.ranks;
+    pass->dtype = push.dtype;
+    pass->stamp++;
+    assert_int_equal(bench_run(bench), left_out);
+    assert_same_bits(pass->residual, v_expected, n);
+    if (m != NULL) {
+        assert_same_bits(pass->momentum, m_expected, n);
+    }
+    assert_memory_equal(bench->sums, sums, sizeof sums);
+    check_selection(bench);
+    if (random_below(2) == 0) {
+        const uint64_t k = pass->k;
+        check_withdraw(bench, &push, v, m);
+        pass->withdraw = false;
+        pass->k = k;
+    }
+    free(v);
+    free(m);
+    free(v_expected);
+    free(m_expected);
+    free(added);
+    push_drop(&push);
+}
+
+static void check_steps(uint64_t n, uint64_t k, bool momentum)
+{
+    static const float scales[] = {0, 1, 0.5f, 0x1.99999ap-4f, 1024, 0x1.5p-20f};
+    static const float mus[] = {0.9f, 0.99f, 0.5f, 0};
+    struct bench bench = bench_make(n, k);
+    bench.pass.momentum = momentum ? allocate(n, sizeof(float)) : NULL;
+    bench.pass.mu = mus[random_below(4)];
+    bench.pass.nesterov = random_below(2) == 0;
+    for (int step = 0; step < 3; step++) {
+        bench.pass.scale = scales[random_below(6)];
+        check_step(&bench);
+    }
+    bench_drop(&bench);
+}
+
+static void test_scale(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const uint64_t n = random_below(300);
+        check_steps(n, random_count(n), false);
+    }
+    check_steps(9000, 90, false);
+}
+
+static void test_momentum(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 600; round++) {
+        const uint64_t n = random_below(300);
+        check_steps(n, random_count(n), true);
+    }
+    for (int round = 0; round < 20; round++) {
+        const uint64_t n = 4000 + random_below(9000);
+        check_steps(n, n / 100, true);
+    }
+    check_steps(100000, 1000, true);
+}
+
+/* The bracket's sample knows what momentum is going to add. */
+static void test_sample_with_momentum(void **state)
+{
+    (void)state;
+    enum { N = 200000, K = 1000 };
+    struct bench bench = bench_make(N, K);
+    struct fused *pass = &bench.pass;
+    float *gradient = pattern_make(RANDOM, N);
+    const void *const gradients[] = {gradient};
+    pass->momentum = pattern_make(RANDOM, N);
+    for (unsigned i = 0; i < N; i++) {
+        pass->momentum[i] *= 100;
+    }
+    pass->mu = 0.9f;
+    pass->gradients = gradients;
+    pass->count = 1;
+    pass->out = &bench.out;
+    (void)fused_run(pass, bench.journal, bench.sums);
+    assert_int_equal(pass->mode, FUSED_BRACKET);
+    size_t candidates = 0;
+    for (unsigned r = 0; r < pass->ranges; r++) {
+        assert_false(pass->overflow[r]);
+        candidates += pass->candidate[r].count;
+    }
+    assert_true(candidates >= K && candidates < 3 * K);
+    check_selection(&bench);
+    free(gradient);
+    bench_drop(&bench);
+}
+
+/* Momentum that explodes starts again and is told; nothing stays infinite. */
+static void test_momentum_limit(void **state)
+{
+    (void)state;
+    enum { N = 100 };
+    struct bench bench = bench_make(N, 0);
+    struct fused *pass = &bench.pass;
+    float *gradient = allocate(N, sizeof *gradient);
+    const void *const gradients[] = {gradient};
+    pass->momentum = allocate(N, sizeof(float));
+    for (int nesterov = 0; nesterov < 2; nesterov++) {
+        gradient[7] = 0x1.8p119f;
+        gradient[8] = -0x1.8p119f;
+        gradient[9] = NAN;
+        pass->mu = 0.99f;
+        pass->nesterov = nesterov != 0;
+        pass->gradients = gradients;
+        pass->count = 1;
+        uint64_t left_out = 0;
+        for (int step = 0; step < 4; step++) {
+            pass->stamp++;
+            left_out += bench_run(&bench);
+        }
+        assert_true(left_out > 4);
+        for (unsigned i = 0; i < N; i++) {
+            assert_true(fabsf(pass->momentum[i]) < 0x1p120f);
+            assert_true(isfinite(pass->residual[i]));
+        }
+    }
+    free(gradient);
+    bench_drop(&bench);
+}
+
+static void test_norm(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 400; round++) {
+        const uint64_t n = random_below(round % 20 == 0 ? 10000 : 200);
+        struct push push = push_random(n);
+        struct fused pass = {.view = {.fibres = 1, .length = n, .stride = 1},
+            .gradients = (const void *const *)push.gradients,
+            .count = push.ranks,
+            .dtype = push.dtype,
+            .scale = 0.5f};
+        long double squares = 0;
+        double norms[2] = {0, 0};
+        for (uint64_t i = 0; i < n; i++) {
+            const long double g = (long double)scaled_sum(&push, i, 1);
+            squares += isnan(g) ? 0 : g * g;
+        }
+        norms[0] = fused_gradient_norm(&pass);
+        pass.ops = chunk_table[0];
+        pass.surveyed = stats_table[0];
+        norms[1] = fused_gradient_norm(&pass);
+        assert_memory_equal(&norms[0], &norms[1], sizeof norms[0]);
+        const double exact = (double)sqrtl(squares);
+        assert_true(fabs(norms[0] - exact) <= 1e-14 * exact);
+        push_drop(&push);
+    }
+}
+
+/* What a value comes to on the wire. */
+static float sent_of(enum fused_take take, float x)
+{
+    return take == FUSED_TAKE_F32 ? x : bf16_to_f32(bf16_from_f32(x));
+}
+
+static void check_take(uint64_t n, enum pattern pattern)
+{
+    struct bench bench = bench_make(n, 0);
+    struct fused *pass = &bench.pass;
+    free(pass->residual);
+    pass->residual = pattern_make(pattern, n);
+    pass->take = random_below(2) == 0 ? FUSED_TAKE_F32 : FUSED_TAKE_BF16;
+    float *expected = allocate(n, sizeof *expected);
+    long double sums[2] = {0, 0};
+    long double weight = 0;
+    uint64_t left_out = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const float sent = sent_of(pass->take, pass->residual[i]);
+        left_out += isfinite(sent) ? 0 : 1;
+        expected[i] = isfinite(sent) ? plus(pass->residual[i], -sent) : 0;
+        if (isfinite(sent)) {
+            sums[0] -= (long double)sent;
+            sums[1] -= (long double)sent * (long double)ledger_sign(i);
+            weight += fabsl((long double)sent);
+        }
+    }
+    assert_int_equal(bench_run(&bench), left_out);
+    for (uint64_t i = 0; i < n; i++) {
+        assert_true(pass->residual[i] == expected[i]);
+        assert_false(pass->residual[i] == 0 && signbit(pass->residual[i]));
+    }
+    assert_true(fabsl((long double)bench.sums[0] - sums[0]) <= 0x1p-18L * weight);
+    assert_true(fabsl((long double)bench.sums[1] - sums[1]) <= 0x1p-18L * weight);
+    free(expected);
+    bench_drop(&bench);
+}
+
+static void test_take(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 500; round++) {
+        check_take(random_below(300), (enum pattern)random_below(PATTERN_COUNT));
+        check_take(4000 + random_below(300), (enum pattern)random_below(PATTERN_COUNT));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_scale),
+        cmocka_unit_test(test_momentum),
+        cmocka_unit_test(test_sample_with_momentum),
+        cmocka_unit_test(test_momentum_limit),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_take),
+    };
+    return cmocka_run_group_tests_name("gradient", tests, NULL, NULL);
+}
