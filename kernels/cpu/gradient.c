@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/momentum.h"
 #include "kernels/cpu/stats.h"
 
@@ -76,22 +77,37 @@ static void gradient_piece(
         m, g, sum, length, pass->mu, pass->nesterov);
 }
 
-/* The opposite of what a value comes to on the wire. */
-static float gradient_on_the_wire(enum fused_take take, float x)
+/* What a value comes to on the wire; one that is not finite stays as it is. */
+static inline float gradient_sent(enum fused_take take, float x)
 {
+    const float f16 = convert_f16(convert_to_f16(x));
+    const int finite = (convert_bits(x) & 0x7fffffffu) < 0x7f800000u;
     switch (take) {
-    case FUSED_TAKE_BF16: return bf16_to_f32(bf16_from_f32(x));
-    case FUSED_TAKE_F16: return f16_to_f32(f16_from_f32(x));
-    case FUSED_TAKE_NOTHING:
-    case FUSED_TAKE_F32: break;
+    case FUSED_TAKE_BF16: return convert_bf16(convert_to_bf16(x));
+    case FUSED_TAKE_F16:
+        return convert_float(convert_select(finite, convert_bits(f16), convert_bits(x)));
+    default: return x;
     }
-    return x;
 }
 
+/* The opposite of what leaves. A loop a type, so that they vectorise. */
 static void gradient_take(enum fused_take take, const float *x, unsigned length, float *sum)
 {
-    for (unsigned i = 0; i < length; i++) {
-        sum[i] = -gradient_on_the_wire(take, x[i]);
+    switch (take) {
+    case FUSED_TAKE_BF16:
+        for (unsigned i = 0; i < length; i++) {
+            sum[i] = -gradient_sent(FUSED_TAKE_BF16, x[i]);
+        }
+        break;
+    case FUSED_TAKE_F16:
+        for (unsigned i = 0; i < length; i++) {
+            sum[i] = -gradient_sent(FUSED_TAKE_F16, x[i]);
+        }
+        break;
+    default:
+        for (unsigned i = 0; i < length; i++) {
+            sum[i] = -x[i];
+        }
     }
 }
 
