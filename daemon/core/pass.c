@@ -59,7 +59,7 @@ static void prepare(struct pass *pass, const struct kept *kept)
         return; /* what travels dense is left to the optimiser */
     }
     if (params->clip > 0) {
-        norm = fused_gradient_norm(&pass->fused);
+        norm = fused_gradient_norm(&pass->fused, &pass->parallel);
         pass->fused.scale = norm > limit ? (float)(limit / norm) : 1.0f;
     }
     pass->fused.momentum = kept->momentum;

@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stats.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/push.h"
@@ -343,11 +344,24 @@ static void test_momentum_limit(void **state)
     bench_drop(&bench);
 }
 
+/* Threads that take the parts from the last to the first. */
+static void run_backwards(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    (void)context;
+    for (unsigned p = parts; p > 0; p--) {
+        part(arg, p - 1, caller);
+    }
+}
+
 static void test_norm(void **state)
 {
     (void)state;
+    const struct parallel alone = {.run = NULL};
+    const struct parallel backwards = {.run = run_backwards, .threads = 2};
     for (int round = 0; round < 400; round++) {
-        const uint64_t n = random_below(round % 20 == 0 ? 10000 : 200);
+        const uint64_t most = round == 7 ? 1100000 : round % 20 == 0 ? 10000 : 200;
+        const uint64_t n = round == 7 ? most : random_below(most);
         struct push push = push_random(n);
         struct fused pass = {.view = {.fibres = 1, .length = n, .stride = 1},
             .gradients = (const void *const *)push.gradients,
@@ -360,10 +374,10 @@ static void test_norm(void **state)
             const long double g = (long double)scaled_sum(&push, i, 1);
             squares += isnan(g) ? 0 : g * g;
         }
-        norms[0] = fused_gradient_norm(&pass);
+        norms[0] = fused_gradient_norm(&pass, &alone);
         pass.ops = chunk_table[0];
         pass.surveyed = stats_table[0];
-        norms[1] = fused_gradient_norm(&pass);
+        norms[1] = fused_gradient_norm(&pass, &backwards);
         assert_memory_equal(&norms[0], &norms[1], sizeof norms[0]);
         const double exact = (double)sqrtl(squares);
         assert_true(fabs(norms[0] - exact) <= 1e-14 * exact);
@@ -374,7 +388,11 @@ static void test_norm(void **state)
 /* What a value comes to on the wire. */
 static float sent_of(enum fused_take take, float x)
 {
-    return take == FUSED_TAKE_F32 ? x : bf16_to_f32(bf16_from_f32(x));
+    switch (take) {
+    case FUSED_TAKE_BF16: return bf16_to_f32(bf16_from_f32(x));
+    case FUSED_TAKE_F16: return isfinite(x) ? f16_to_f32(f16_from_f32(x)) : x;
+    default: return x;
+    }
 }
 
 static void check_take(uint64_t n, enum pattern pattern)
@@ -383,7 +401,7 @@ static void check_take(uint64_t n, enum pattern pattern)
     struct fused *pass = &bench.pass;
     free(pass->residual);
     pass->residual = pattern_make(pattern, n);
-    pass->take = random_below(2) == 0 ? FUSED_TAKE_F32 : FUSED_TAKE_BF16;
+    pass->take = (enum fused_take)(1 + random_below(3));
     float *expected = allocate(n, sizeof *expected);
     long double sums[2] = {0, 0};
     long double weight = 0;
