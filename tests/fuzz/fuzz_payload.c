@@ -135,10 +135,18 @@ static size_t check_round_trip(const struct payload_shape *shape, struct sparse 
     return size;
 }
 
+/* A value takes a byte at least: no more of them can be there, and need memory. */
+static size_t at_most(uint64_t count, const struct payload_reader *reader)
+{
+    size_t left = (size_t)(reader->end - reader->next);
+
+    return count < left ? (size_t)count : left;
+}
+
 static enum adtopk_status read_list(
     struct payload_reader *reader, const struct payload_shape *shape, struct error *err)
 {
-    struct sparse list = list_make(shape->max_count);
+    struct sparse list = list_make(at_most(shape->max_count, reader));
     const uint8_t *begin = reader->next;
     enum adtopk_status status = payload_get_list(reader, shape, &list, err);
 
@@ -184,7 +192,7 @@ static enum adtopk_status read_dense(
     float *x;
 
     n = n < DENSE_LIMIT ? n : DENSE_LIMIT;
-    x = need(n * sizeof(*x));
+    x = need(at_most(n, reader) * sizeof(*x));
     status = payload_get_dense(reader, x, n, err);
     if (status == ADTOPK_OK) {
         check_dense(x, n, begin, (size_t)(reader->next - begin));
