@@ -265,8 +265,9 @@ static void run(const char *policy, bool check, bool changes)
         free(host.arena[r]);
     }
     free(host.results);
-    free(host.store[0]);
-    free(host.store[1]);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        free(host.store[part]);
+    }
 }
 
 static void test_dense(void **state)
