@@ -76,8 +76,9 @@ static void gradient_piece(
     if (chunk->journal != NULL) {
         journal_copy(chunk->journal, true, m, done, length);
     }
-    chunk->nonfinite += (pass->withdraw ? momentum_undo : momentum_step)(
-        m, g, sum, length, pass->mu, pass->nesterov);
+    const struct momentum_rule rule = {.mu = pass->mu, .nesterov = pass->nesterov};
+    const struct momentum_ops *ops = momentum_best();
+    chunk->nonfinite += (pass->withdraw ? ops->undo : ops->step)(rule, m, g, sum, length);
 }
 
 /* What a value comes to on the wire; one that is not finite stays as it is. */
@@ -171,7 +172,8 @@ void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, fl
     }
     float m[CHUNK_WORD];
     memcpy(m, pass->momentum + first, length * sizeof *m);
-    (void)momentum_step(m, g, sum, length, pass->mu, pass->nesterov);
+    const struct momentum_rule rule = {.mu = pass->mu, .nesterov = pass->nesterov};
+    (void)momentum_best()->step(rule, m, g, sum, length);
 }
 
 /* The sum of the squares of at most CHUNK elements, those that are not finite left out. */

@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/momentum.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stats.h"
 #include "tests/unit/arrays.h"
@@ -311,6 +312,36 @@ static void test_sample_with_momentum(void **state)
     bench_drop(&bench);
 }
 
+/* All implementations give the same bits, forth and back. */
+static void test_momentum_implementations(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const unsigned n = (unsigned)random_below(600);
+        const struct momentum_rule rule = {
+            .mu = round % 10 == 0 ? 0 : 0.9f, .nesterov = random_below(2) == 0};
+        const enum pattern pattern = (enum pattern)random_below(PATTERN_COUNT);
+        float *g = pattern_make(pattern, n);
+        float *m = pattern_make(pattern == NOT_FINITE ? RANDOM : pattern, n);
+        float *m_plain = copy_of(m, n);
+        float *sums[2] = {allocate(n, sizeof(float)), allocate(n, sizeof(float))};
+        const struct momentum_ops *ops[2] = {momentum_best(), momentum_table[0]};
+        assert_int_equal(
+            ops[0]->step(rule, m, g, sums[0], n), ops[1]->step(rule, m_plain, g, sums[1], n));
+        assert_same_bits(m, m_plain, n);
+        assert_same_bits(sums[0], sums[1], n);
+        assert_int_equal(
+            ops[0]->undo(rule, m, g, sums[0], n), ops[1]->undo(rule, m_plain, g, sums[1], n));
+        assert_same_bits(m, m_plain, n);
+        assert_same_bits(sums[0], sums[1], n);
+        free(g);
+        free(m);
+        free(m_plain);
+        free(sums[0]);
+        free(sums[1]);
+    }
+}
+
 /* Momentum that explodes starts again and is told; nothing stays infinite. */
 static void test_momentum_limit(void **state)
 {
@@ -442,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_scale),
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_sample_with_momentum),
+        cmocka_unit_test(test_momentum_implementations),
         cmocka_unit_test(test_momentum_limit),
         cmocka_unit_test(test_norm),
         cmocka_unit_test(test_take),
