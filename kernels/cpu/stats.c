@@ -1,6 +1,5 @@
 #include "kernels/cpu/stats.h"
 
-
 /* A double's exponent of 0 is stored as this. */
 enum { BIAS = 1023 };
 
