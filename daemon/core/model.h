@@ -172,7 +172,8 @@ struct planned {
     float *values;       /* sent.value, where it is not that of kept[0] */
     float *known_sum;    /* known: the sum of all nodes' values */
     uint64_t fibres;     /* ... of the turns that select from each */
-    float *hints;        /* where the selection looks first: one a fibre and residual; NULL: none */
+    float *hints; /* where the selection looks first: for each residual one of the tensor, then one
+                   * a fibre */
 };
 
 /* What a policy means for the job's tensors. A job has one in force, and while it switches to

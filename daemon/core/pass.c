@@ -5,6 +5,7 @@
  *
  * A large residual is cut into ranges that idle workers share; the result does not depend on it.
  */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +59,7 @@ static void prepare(struct pass *pass, const struct kept *kept)
     }
     if (params->clip > 0) {
         norm = fused_gradient_norm(&pass->fused, &pass->parallel);
-        pass->fused.scale = norm > limit ? (float)(limit / norm) : 1.0f;
+        pass->fused.scale = norm > limit ? fmaxf((float)(limit / norm), FLT_MIN) : 1.0f;
     }
     pass->fused.momentum = kept->momentum;
     pass->fused.mu = (float)params->momentum;
@@ -127,6 +128,7 @@ static void keep_state(const struct pass *pass, const struct sparsifier_state *n
 static void choose(struct pass *pass, const struct sparsifier_choice *choice, struct sparse *out)
 {
     const struct planned *planned = &pass->work->job->plan->tensor[pass->t];
+    float *hints = planned->hints + pass->rank * (1 + planned->fibres);
     struct fused *fused = &pass->fused;
 
     fused->view = choice->view;
@@ -135,15 +137,14 @@ static void choose(struct pass *pass, const struct sparsifier_choice *choice, st
     case SPARSIFIER_KNOWN: break;
     case SPARSIFIER_TOP:
         fused->k = choice->count;
+        fused->hints = hints;
         fused->out = out;
         break;
     case SPARSIFIER_FIBRES:
         fused->k = choice->per_fibre;
         fused->per_fibre = true;
         fused->out = out;
-        if (planned->hints != NULL && choice->view.fibres <= planned->fibres) {
-            fused->hints = planned->hints + pass->rank * planned->fibres;
-        }
+        fused->hints = choice->view.fibres <= planned->fibres ? hints + 1 : NULL;
         break;
     case SPARSIFIER_RULE:
         fused->rule = true;

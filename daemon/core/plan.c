@@ -151,7 +151,8 @@ static void choose(const struct tensor *tensor, struct planned *planned)
     planned->by_rank = !planned->dense && policy->scope == SCOPE_RANK;
 }
 
-/* Room for the hints of the selection: only contiguous fibres have use for them. */
+/* Room for the hints of the selection: one of the whole tensor, then one of every fibre that is
+ * long enough to have use for it. */
 static enum adtopk_status hints_alloc(
     const struct job *job, const struct tensor *tensor, struct planned *planned)
 {
@@ -161,15 +162,15 @@ static enum adtopk_status hints_alloc(
     for (uint64_t turn = 0; !planned->dense && turn < sparsifier_period(&planned->policy.params);
          turn++) {
         struct sparsifier_choice choice = choice_of(tensor, &planned->policy, &agreed, turn);
-        if (choice.mode == SPARSIFIER_FIBRES && choice.view.stride == 1 &&
-            choice.view.length >= HINTED_LENGTH && choice.view.fibres > planned->fibres) {
+        if (choice.mode == SPARSIFIER_FIBRES && choice.view.length >= HINTED_LENGTH &&
+            choice.view.fibres > planned->fibres) {
             planned->fibres = choice.view.fibres;
         }
     }
-    if (planned->fibres == 0) {
+    if (planned->dense) {
         return ADTOPK_OK;
     }
-    planned->hints = calloc(planned->fibres * residuals, sizeof(*planned->hints));
+    planned->hints = calloc((1 + planned->fibres) * residuals, sizeof(*planned->hints));
     return planned->hints != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
