@@ -26,8 +26,9 @@ static const struct {
     {"redsync-trim", "allgather", SCOPES, VALUES},
     {"sidco", "allgather", SCOPES, VALUES},
     {"threshold", "allgather", SCOPES, VALUES},
-    /* Its positions are those of all ranks and nodes: the dense collective adds up the values. */
-    {"randomk", "allgather", SCOPES, VALUES},
+    /* Its positions are those of all ranks and nodes: the dense collective adds up the values. It
+     * cuts them into slices, which are not those that stochastic values were rounded in. */
+    {"randomk", "allgather", SCOPES, VALUES & ~ONE(PAYLOAD_VALUE_INT8)},
     /* Everything is sent: a rank has nothing to select for itself, and no residual but the node's.
      */
     {"dense", "allgather", ONE(SCOPE_NODE), VALUES},

@@ -30,13 +30,15 @@ static bool leaves(const struct settling *settling, size_t entry)
 
 static enum adtopk_status find_accepted(struct settling *settling)
 {
-    const struct sparse *sent = &settling->planned->sent;
-    const struct collective_ops *ops = settling->planned->policy.sparse_collective;
+    const struct planned *planned = settling->planned;
+    const struct sparse *sent = &planned->sent;
+    const struct collective_ops *ops =
+        planned->known ? planned->policy.dense_collective : planned->policy.sparse_collective;
     const struct job *job = settling->job;
     struct payload_header header = {.job = job->id, .number = job->store->steps_done};
 
-    if (ops->accepts == NULL) {
-        return ADTOPK_OK;
+    if (ops->accepts == NULL || settling->planned->known) {
+        return ADTOPK_OK; /* known positions travel by the dense collective, which takes all */
     }
     settling->accepted = calloc(sent->count / 8 + 1, 1);
     for (size_t i = 0; settling->accepted != NULL && i < sent->count; i++) {

@@ -8,6 +8,7 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/rule.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/slabs.h"
 
 /* Up to this size the tensor stays in the cache, and is selected from as one row. */
 enum { SMALL_TENSOR = 1 << 16 };
@@ -15,6 +16,13 @@ enum { SMALL_TENSOR = 1 << 16 };
 enum { DENSE_SELECTION = 8 };
 
 enum { ALIGNMENT = 64 };
+
+/* Chunks whose records are fetched ahead. */
+enum { AHEAD = 4 };
+
+/* Elements of rows that are added before their candidates are listed: so few that memory does not
+ * run out of requests meanwhile. */
+enum { ROWS_STEP = 1024 };
 
 static size_t fused_align(size_t bytes)
 {
@@ -28,8 +36,12 @@ static enum fused_mode fused_mode(const struct view *view, uint64_t k, bool per_
     if (n == 0 || k == 0) {
         return FUSED_NOTHING;
     }
-    if (view->stride != 1 || k > span / DENSE_SELECTION) {
+    if (k > span / DENSE_SELECTION) {
         return FUSED_AFTER;
+    }
+    if (view->stride != 1) {
+        const bool fits = view->stride <= SLABS_WIDEST && view->length >= SLABS_SHORTEST;
+        return per_fibre && fits ? FUSED_SLABS : FUSED_AFTER;
     }
     if (per_fibre || span <= SMALL_TENSOR) {
         return span >= ROWS_SHORTEST ? FUSED_ROWS : FUSED_AFTER;
@@ -43,6 +55,7 @@ static size_t fused_capacity(const struct view *view, uint64_t k, bool per_fibre
     switch (fused_mode(view, k, per_fibre)) {
     case FUSED_BRACKET: return bracket_capacity(view_size(view), k, ranges);
     case FUSED_ROWS: return rows_capacity(per_fibre ? view->length : view_size(view), k);
+    case FUSED_SLABS: return slabs_capacity(view, k);
     default: return 0;
     }
 }
@@ -140,6 +153,7 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
 {
     struct fused *pass = stream->pass;
     stream->added = fused_is_added(pass, number);
+    __builtin_prefetch(&pass->progress->chunk[number + AHEAD], 1);
     stream->look = stream->added;
     stream->skip = 0;
     stream->chunk = (struct chunk){.acc = pass->residual + number * CHUNK, .number = number};
@@ -230,12 +244,23 @@ static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsig
     rule_look(pass, number, length);
 }
 
-/* A chunk of rows, which are looked at while it is in the cache. */
+/* A chunk of rows, which are looked at while it is in the cache. Candidates are marked while it is
+ * added, unless a word has some of two rows. */
 static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
 {
     const unsigned length = fused_length(stream->pass, number);
-    fused_step(stream, length, 0, 0, NULL);
-    rows_look(rows, stream->pass->residual + number * CHUNK, length);
+    const bool marked = rows_open(rows, length) && !stream->look && stream->skip == 0;
+    stream->chunk.floors = marked ? rows->floors : NULL;
+    stream->chunk.marks = rows->marks;
+    for (unsigned done = 0; done < length;) {
+        const unsigned step = length - done < ROWS_STEP ? length - done : ROWS_STEP;
+        fused_step(stream, step, 0, 0, NULL);
+        if (marked) {
+            rows_list(rows, done, step);
+        }
+        done += step;
+    }
+    rows_close(rows, marked);
 }
 
 uint64_t fused_first_chunk(const struct fused *pass, unsigned range)
@@ -246,14 +271,23 @@ uint64_t fused_first_chunk(const struct fused *pass, unsigned range)
 void fused_range(struct fused *pass, unsigned range, struct journal *journal)
 {
     const uint64_t end = fused_first_chunk(pass, range + 1);
-    struct rows rows = rows_begin(pass, range);
+    struct rows rows;
+    struct slabs slabs;
     float buffer[CHUNK];
     struct fused_stream stream = {.pass = pass, .least = pass->least, .buffer = buffer};
     assert(range < pass->ranges);
+    if (pass->mode == FUSED_ROWS) {
+        rows_begin(&rows, pass, range);
+    } else if (pass->mode == FUSED_SLABS) {
+        slabs_begin(&slabs, pass, range);
+    }
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
         fused_open(&stream, c, journal);
         if (pass->mode == FUSED_ROWS) {
             fused_chunk_rows(&stream, c, &rows);
+        } else if (pass->mode == FUSED_SLABS) {
+            fused_step(&stream, fused_length(pass, c), 0, 0, NULL);
+            slabs_look(&slabs, fused_length(pass, c));
         } else if (pass->mode == FUSED_BRACKET) {
             fused_chunk_global(&stream, c, range);
         } else if (pass->mode == FUSED_RULE) {
@@ -283,6 +317,7 @@ static void fused_select(struct fused *pass)
         }
         break;
     case FUSED_ROWS: rows_finish(pass); break;
+    case FUSED_SLABS: slabs_finish(pass); break;
     case FUSED_AFTER: fused_select_plain(pass); break;
     }
 }

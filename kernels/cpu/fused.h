@@ -8,9 +8,9 @@
  * Happy path: set the fields, fused_start(), fused_range() once for every range on any threads,
  * then fused_finish(); or fused_run() for all of that. A large tensor has its k-th magnitude
  * bracketed from a sample; the pass collects what reaches the bracket, fused_finish() selects among
- * that. Contiguous fibres (rows) are selected while they are in the cache. Where the guess was
- * wrong, or none is worth it (small tensors, strided fibres, more than one element in eight), the
- * plain selection reads the residual again.
+ * that. Fibres, contiguous (rows) or strided, are selected from while they go by. Where the guess
+ * was wrong, or none is worth it (tiny fibres, more than one element in eight), the plain selection
+ * reads the residual again.
  *
  * Retry: a pass whose stamp is in the progress already adds nothing, needs no gradients (count may
  * be 0) and selects the same list again. Killed anywhere, by whatever signal: give every pending
@@ -26,6 +26,7 @@
 #include "kernels/cpu/kernels.h"
 
 struct chunk_ops;
+struct parallel;
 struct stats;
 struct stats_ops;
 struct survey;
@@ -37,6 +38,7 @@ enum fused_mode {
     FUSED_NOTHING, /* nothing is selected */
     FUSED_BRACKET, /* candidates of the whole tensor */
     FUSED_ROWS,    /* fibres that are contiguous, each while it is in the cache */
+    FUSED_SLABS,   /* strided fibres, where they lie */
     FUSED_RULE,    /* a survey for a rule that selects itself */
     FUSED_AFTER    /* plain selection after the pass */
 };
@@ -109,8 +111,8 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal);
 
 /** The Euclidean norm of the sum of the local gradients, unscaled, elements that are not finite
  * left out: what clipping compares with its limit. One read of the gradients; needs the fields
- * view, gradients, count and dtype. The same bits on every machine. */
-double fused_gradient_norm(const struct fused *pass);
+ * view, gradients, count and dtype. The same bits on every machine, by any number of threads. */
+double fused_gradient_norm(const struct fused *pass, const struct parallel *parallel);
 
 /** After all ranges: fills pass->out and sets sums to what they were when the pass with this stamp
  * first began, plus what it added (minus what it withdrew). Returns the number of non-finite

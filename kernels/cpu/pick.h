@@ -14,6 +14,9 @@ enum { PICK_WORD = 64 };
 /* Entries that may be written behind a list's last one. */
 enum { PICK_SLACK = 16 };
 
+/* Words that are looked at together. */
+enum { PICK_WORDS = 64 };
+
 /* Which elements are listed: element i if its key is above below[(phase + i) % period]. */
 struct pick_pattern {
     const int32_t *below; /* at least 0: zeros are never listed. period + PICK_WORD entries, the
@@ -22,15 +25,21 @@ struct pick_pattern {
     uint32_t phase; /* less than period */
 };
 
+/* Lists need room for PICK_SLACK more entries than there are marks. At most
+ * PICK_WORDS words at once. */
 struct pick_ops {
-    /* Appends the elements of x whose key is at least `least`, above 0; the first has `position`.
-     * list: room for `length` + PICK_SLACK more. */
-    void (*collect)(
-        const float *x, size_t length, uint32_t least, uint32_t position, struct sparse *list);
+    /* Bit i of marks[w]: the key of element 64 w + i is at least `least`, above 0. Bits behind the
+     * last element are 0. */
+    void (*mark)(const float *x, size_t length, uint32_t least, uint64_t *marks);
 
     /* The same with the thresholds of a pattern. */
-    void (*sieve)(const float *x, size_t length, const struct pick_pattern *pattern,
-        uint32_t position, struct sparse *list);
+    void (*sieve)(
+        const float *x, size_t length, const struct pick_pattern *pattern, uint64_t *marks);
+
+    /* Appends the marked elements of so many words of x, the first of which has `position`. ends:
+     * NULL, or takes the list's count behind each word. */
+    void (*list)(const float *x, unsigned words, const uint64_t *marks, uint32_t position,
+        struct sparse *list, uint32_t *ends);
 
     /* Writes the k best of a list of at least k > 0 entries to out, which has room for no more;
      * of equals the first ones. All keys are at least `least`, and the k-th is expected below

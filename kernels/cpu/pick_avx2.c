@@ -24,7 +24,7 @@ AVX2 static inline __m256i avx2_first(size_t rest)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(end), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-AVX2 static inline uint32_t avx2_mark(__m256i value, __m256i below)
+AVX2 static inline uint32_t avx2_above(__m256i value, __m256i below)
 {
     const __m256i marked = _mm256_cmpgt_epi32(avx2_key(value), below);
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(marked));
@@ -38,7 +38,7 @@ AVX2 static inline uint64_t avx2_word(const float *x, const int32_t *pattern, __
         const void *bounds = pattern + (pattern != NULL ? j * VECTOR : 0);
         const __m256i bound = pattern != NULL ? _mm256_loadu_si256(bounds) : below;
         const __m256i value = _mm256_castps_si256(_mm256_loadu_ps(x + j * VECTOR));
-        marks |= (uint64_t)avx2_mark(value, bound) << (j * VECTOR);
+        marks |= (uint64_t)avx2_above(value, bound) << (j * VECTOR);
     }
     return marks;
 }
@@ -52,61 +52,62 @@ AVX2 static inline uint64_t avx2_rest(
         const void *bounds = pattern + (pattern != NULL ? i : 0);
         const __m256i bound = pattern != NULL ? _mm256_loadu_si256(bounds) : below;
         const __m256 value = _mm256_maskload_ps(x + i, avx2_first(rest - i));
-        marks |= (uint64_t)avx2_mark(_mm256_castps_si256(value), bound) << i;
+        marks |= (uint64_t)avx2_above(_mm256_castps_si256(value), bound) << i;
     }
     return marks;
 }
 
-/* Appends a word's marked elements; returns the new count. Few words have more than three: so many
- * are written without a look at the mask, as a branch on it would be mispredicted too often. An
- * exhausted mask writes the word's first element, which is not counted. */
-AVX2 static inline size_t avx2_pack(
-    const float *x, uint64_t marks, uint32_t position, const struct sparse *list, size_t count)
+AVX2 static inline uint64_t avx2_part(
+    const float *x, size_t rest, const int32_t *pattern, __m256i below)
 {
-    const size_t end = count + (size_t)_mm_popcnt_u64(marks);
-    do {
-        for (unsigned i = 0; i < UNSEEN; i++) {
-            const unsigned at = (unsigned)_tzcnt_u64(marks) & (PICK_WORD - 1);
-            list->position[count + i] = position + at;
-            list->value[count + i] = x[at];
-            marks = _blsr_u64(marks);
-        }
-        count += UNSEEN;
-    } while (count < end);
-    return end;
+    return rest >= PICK_WORD ? avx2_word(x, pattern, below) : avx2_rest(x, rest, pattern, below);
 }
 
-AVX2 static void avx2_collect(
-    const float *x, size_t length, uint32_t least, uint32_t position, struct sparse *list)
+AVX2 static void avx2_mark(const float *x, size_t length, uint32_t least, uint64_t *marks)
 {
     const __m256i below = _mm256_set1_epi32((int)least - 1);
-    size_t count = list->count;
-    size_t i = 0;
-    for (; i + PICK_WORD <= length; i += PICK_WORD) {
-        const uint64_t marks = avx2_word(x + i, NULL, below);
-        count = avx2_pack(x + i, marks, position + (uint32_t)i, list, count);
+    for (size_t i = 0; i < length; i += PICK_WORD) {
+        *marks++ = avx2_part(x + i, length - i, NULL, below);
     }
-    if (i < length) {
-        const uint64_t marks = avx2_rest(x + i, length - i, NULL, below);
-        count = avx2_pack(x + i, marks, position + (uint32_t)i, list, count);
-    }
-    list->count = count;
 }
 
-AVX2 static void avx2_sieve(const float *x, size_t length, const struct pick_pattern *pattern,
-    uint32_t position, struct sparse *list)
+AVX2 static void avx2_sieve(
+    const float *x, size_t length, const struct pick_pattern *pattern, uint64_t *marks)
 {
     const __m256i none = _mm256_setzero_si256();
     const uint32_t step = PICK_WORD % pattern->period;
     uint32_t phase = pattern->phase;
-    size_t count = list->count;
     for (size_t i = 0; i < length; i += PICK_WORD) {
-        const int32_t *below = pattern->below + phase;
-        const uint64_t marks = i + PICK_WORD <= length ? avx2_word(x + i, below, none)
-                                                       : avx2_rest(x + i, length - i, below, none);
-        count = avx2_pack(x + i, marks, position + (uint32_t)i, list, count);
+        *marks++ = avx2_part(x + i, length - i, pattern->below + phase, none);
         phase += step;
         phase -= phase >= pattern->period ? pattern->period : 0;
+    }
+}
+
+/* Few words have more than three: so many are written without a look at the mask, as a branch on it
+ * would be mispredicted too often. An exhausted mask writes the word's first element, which is not
+ * counted. */
+AVX2 static void avx2_list(const float *x, unsigned words, const uint64_t *marks, uint32_t position,
+    struct sparse *list, uint32_t *ends)
+{
+    size_t count = list->count;
+    for (unsigned w = 0; w < words; w++) {
+        uint64_t mark = marks[w];
+        const unsigned first = w * PICK_WORD;
+        const size_t end = count + (size_t)_mm_popcnt_u64(mark);
+        do {
+            for (unsigned i = 0; i < UNSEEN; i++) {
+                const unsigned at = first + ((unsigned)_tzcnt_u64(mark) & (PICK_WORD - 1));
+                list->position[count + i] = position + at;
+                list->value[count + i] = x[at];
+                mark = _blsr_u64(mark);
+            }
+            count += UNSEEN;
+        } while (count < end);
+        count = end;
+        if (ends != NULL) {
+            ends[w] = (uint32_t)end;
+        }
     }
     list->count = count;
 }
@@ -152,8 +153,9 @@ AVX2 static uint32_t avx2_best(
 }
 
 const struct pick_ops pick_avx2 = {
-    .collect = avx2_collect,
+    .mark = avx2_mark,
     .sieve = avx2_sieve,
+    .list = avx2_list,
     .best = avx2_best,
 };
 #endif

@@ -1,6 +1,7 @@
 /* Picking with AVX-512, for x86-64 processors that have it with VBMI2. */
 #ifdef __x86_64__
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels/cpu/bisect.h"
 #include "kernels/cpu/pick.h"
@@ -9,6 +10,9 @@
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt")))
 
 enum { VECTOR = 16, VECTORS = PICK_WORD / VECTOR };
+
+/* Elements of a word that are written without a look at their number. */
+enum { UNSEEN = 4 };
 
 AVX512 static inline __m512i avx512_key(__m512i x)
 {
@@ -21,97 +25,110 @@ AVX512 static inline __mmask16 avx512_first(size_t rest)
     return (__mmask16)_bzhi_u32(0xffff, rest < VECTOR ? (unsigned)rest : VECTOR);
 }
 
-/* Writes positions first + (each set bit of the mask); returns their number. */
-AVX512 static inline size_t avx512_spread(uint64_t mask, uint32_t first, uint32_t *position)
+/* The sign bits of four vectors, in the order of their lanes. */
+AVX512 static inline uint64_t avx512_signs(const __m512i x[VECTORS])
 {
-    const __m512i bits =
-        _mm512_set_epi8(63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45,
-            44, 43, 42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23,
-            22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i base = _mm512_set1_epi32((int)first);
-    const size_t count = (size_t)_mm_popcnt_u64(mask);
-    __m512i set = _mm512_maskz_compress_epi8(mask, bits);
-    for (size_t i = 0;;) {
-        const __m512i wide = _mm512_cvtepu8_epi32(_mm512_castsi512_si128(set));
-        _mm512_storeu_si512(position + i, _mm512_add_epi32(wide, base));
-        i += VECTOR;
-        if (__builtin_expect(i >= count, 1)) {
-            return count;
-        }
-        set = _mm512_alignr_epi32(set, set, VECTOR / 4);
-    }
+    return _mm512_kunpackd(_mm512_kunpackw(_mm512_movepi32_mask(x[3]), _mm512_movepi32_mask(x[2])),
+        _mm512_kunpackw(_mm512_movepi32_mask(x[1]), _mm512_movepi32_mask(x[0])));
 }
 
-AVX512 static inline uint64_t avx512_join(const __mmask16 part[VECTORS])
-{
-    return _mm512_kunpackd(_mm512_kunpackw(part[3], part[2]), _mm512_kunpackw(part[1], part[0]));
-}
-
-/* The elements of one word whose keys are above `below`; `rest` of them exist. */
-AVX512 static inline uint64_t avx512_marks(
+/* The elements of one word whose keys are above their bound, pattern's or, without one, `below`;
+ * `rest` elements exist. */
+AVX512 static inline uint64_t avx512_word(
     const float *x, size_t rest, const int32_t *pattern, __m512i below)
 {
-    __mmask16 part[VECTORS];
+    __m512i room[VECTORS];
     for (unsigned j = 0; j < VECTORS; j++) {
+        const size_t left = rest > j * VECTOR ? rest - j * VECTOR : 0;
+        const __m512i value = rest >= PICK_WORD
+                                  ? _mm512_loadu_si512(x + j * VECTOR)
+                                  : _mm512_maskz_loadu_epi32(avx512_first(left), x + j * VECTOR);
         const __m512i bound = pattern != NULL ? _mm512_loadu_si512(pattern + j * VECTOR) : below;
-        const __m512i value =
-            rest >= PICK_WORD
-                ? _mm512_loadu_si512(x + j * VECTOR)
-                : _mm512_maskz_loadu_epi32(
-                      avx512_first(rest > j * VECTOR ? rest - j * VECTOR : 0), x + j * VECTOR);
-        part[j] = _mm512_cmpgt_epi32_mask(avx512_key(value), bound);
+        room[j] = _mm512_sub_epi32(bound, avx512_key(value)); /* negative: above the bound */
     }
-    return avx512_join(part);
+    return avx512_signs(room);
 }
 
-/* Fetches the values of the list's entries from `from` on. */
-AVX512 static inline void avx512_fetch(
-    const float *x, uint32_t position, size_t from, struct sparse *list)
-{
-    const __m512i base = _mm512_set1_epi32((int)position);
-    for (size_t i = from; i < list->count; i += VECTOR) {
-        const __m512i index = _mm512_sub_epi32(_mm512_loadu_si512(list->position + i), base);
-        const __m512 value = _mm512_mask_i32gather_ps(
-            _mm512_setzero_ps(), avx512_first(list->count - i), index, x, sizeof *x);
-        _mm512_storeu_ps(list->value + i, value);
-    }
-}
-
-AVX512 static void avx512_collect(
-    const float *x, size_t length, uint32_t least, uint32_t position, struct sparse *list)
+AVX512 static void avx512_mark(const float *x, size_t length, uint32_t least, uint64_t *marks)
 {
     const __m512i below = _mm512_set1_epi32((int)least - 1);
-    const size_t from = list->count;
-    uint32_t *end = list->position + from;
-    size_t i = 0;
-    for (; i + PICK_WORD <= length; i += PICK_WORD) {
-        const uint64_t marks = avx512_marks(x + i, PICK_WORD, NULL, below);
-        end += avx512_spread(marks, position + (uint32_t)i, end);
+    for (size_t i = 0; i < length; i += PICK_WORD) {
+        *marks++ = avx512_word(x + i, length - i, NULL, below);
     }
-    if (i < length) {
-        const uint64_t marks = avx512_marks(x + i, length - i, NULL, below);
-        end += avx512_spread(marks, position + (uint32_t)i, end);
-    }
-    list->count = (size_t)(end - list->position);
-    avx512_fetch(x, position, from, list);
 }
 
-AVX512 static void avx512_sieve(const float *x, size_t length, const struct pick_pattern *pattern,
-    uint32_t position, struct sparse *list)
+AVX512 static void avx512_sieve(
+    const float *x, size_t length, const struct pick_pattern *pattern, uint64_t *marks)
 {
     const __m512i none = _mm512_setzero_si512();
     const uint32_t step = PICK_WORD % pattern->period;
-    const size_t from = list->count;
-    uint32_t *end = list->position + from;
     uint32_t phase = pattern->phase;
     for (size_t i = 0; i < length; i += PICK_WORD) {
-        const uint64_t marks = avx512_marks(x + i, length - i, pattern->below + phase, none);
-        end += avx512_spread(marks, position + (uint32_t)i, end);
+        *marks++ = avx512_word(x + i, length - i, pattern->below + phase, none);
         phase += step;
         phase -= phase >= pattern->period ? pattern->period : 0;
     }
-    list->count = (size_t)(end - list->position);
-    avx512_fetch(x, position, from, list);
+}
+
+/* Bit w: word w has marks. */
+AVX512 static inline uint64_t avx512_marked(const uint64_t *marks, unsigned words)
+{
+    uint64_t marked = 0;
+    for (unsigned w = 0; w < words; w += 8) {
+        const __mmask8 some = (__mmask8)_bzhi_u32(0xff, words - w < 8 ? words - w : 8);
+        const __m512i part = _mm512_maskz_loadu_epi64(some, marks + w);
+        marked |= (uint64_t)_mm512_test_epi64_mask(part, part) << w;
+    }
+    return marked;
+}
+
+/* Positions of the two lowest marks. */
+AVX512 static inline uint64_t avx512_two(uint64_t mark, uint64_t base)
+{
+    return (_tzcnt_u64(mark) | _tzcnt_u64(_blsr_u64(mark)) << 32) + base;
+}
+
+/* Appends the positions of marked elements; returns the new count. Few words have more than four:
+ * so many are written without a look at the mask, as a branch on it would be mispredicted too
+ * often. An exhausted mask writes what is not counted. */
+AVX512 static inline size_t avx512_positions(
+    unsigned words, const uint64_t *marks, uint32_t first, uint32_t *position, size_t count)
+{
+    for (uint64_t left = avx512_marked(marks, words); left != 0; left = _blsr_u64(left)) {
+        const unsigned w = (unsigned)_tzcnt_u64(left);
+        const uint64_t base = (first + w * PICK_WORD) * UINT64_C(0x100000001);
+        uint64_t mark = marks[w];
+        const size_t end = count + (size_t)_mm_popcnt_u64(mark);
+        do {
+            for (unsigned i = 0; i < UNSEEN; i += 2) {
+                const uint64_t two = avx512_two(mark, base);
+                memcpy(position + count, &two, sizeof two);
+                mark = _blsr_u64(_blsr_u64(mark));
+                count += 2;
+            }
+        } while (__builtin_expect(count < end, 0));
+        count = end;
+    }
+    return count;
+}
+
+AVX512 static void avx512_list(const float *x, unsigned words, const uint64_t *marks,
+    uint32_t position, struct sparse *list, uint32_t *ends)
+{
+    const __m512i base = _mm512_set1_epi32((int)position);
+    const size_t from = list->count;
+    list->count = avx512_positions(words, marks, position, list->position, from);
+    for (size_t i = from; i < list->count; i += VECTOR) {
+        const __m512i at = _mm512_sub_epi32(_mm512_loadu_si512(list->position + i), base);
+        const __m512 value = _mm512_mask_i32gather_ps(
+            _mm512_setzero_ps(), avx512_first(list->count - i), at, x, sizeof *x);
+        _mm512_storeu_ps(list->value + i, value);
+    }
+    uint32_t end = (uint32_t)from;
+    for (unsigned w = 0; ends != NULL && w < words; w++) {
+        end += (uint32_t)_mm_popcnt_u64(marks[w]);
+        ends[w] = end;
+    }
 }
 
 AVX512 static inline size_t avx512_count(const float *x, size_t n, uint32_t least)
@@ -119,7 +136,7 @@ AVX512 static inline size_t avx512_count(const float *x, size_t n, uint32_t leas
     const __m512i below = _mm512_set1_epi32((int)least - 1);
     size_t count = 0;
     for (size_t i = 0; i < n; i += PICK_WORD) {
-        count += (size_t)_mm_popcnt_u64(avx512_marks(x + i, n - i, NULL, below));
+        count += (size_t)_mm_popcnt_u64(avx512_word(x + i, n - i, NULL, below));
     }
     return count;
 }
@@ -183,8 +200,9 @@ AVX512 static uint32_t avx512_best(
 }
 
 const struct pick_ops pick_avx512 = {
-    .collect = avx512_collect,
+    .mark = avx512_mark,
     .sieve = avx512_sieve,
+    .list = avx512_list,
     .best = avx512_best,
 };
 #endif

@@ -2,31 +2,44 @@
 #include "kernels/cpu/bisect.h"
 #include "kernels/cpu/pick.h"
 
-static void plain_append(struct sparse *list, uint32_t position, float value)
+static void plain_mark(const float *x, size_t length, uint32_t least, uint64_t *marks)
 {
-    list->position[list->count] = position;
-    list->value[list->count++] = value;
-}
-
-static void plain_collect(
-    const float *x, size_t length, uint32_t least, uint32_t position, struct sparse *list)
-{
-    for (size_t i = 0; i < length; i++) {
-        if (select_key(x[i]) >= least) {
-            plain_append(list, position + (uint32_t)i, x[i]);
+    for (size_t first = 0; first < length; first += PICK_WORD) {
+        uint64_t word = 0;
+        for (size_t i = 0; i < PICK_WORD && first + i < length; i++) {
+            word |= (uint64_t)(select_key(x[first + i]) >= least) << i;
         }
+        *marks++ = word;
     }
 }
 
-static void plain_sieve(const float *x, size_t length, const struct pick_pattern *pattern,
-    uint32_t position, struct sparse *list)
+static void plain_sieve(
+    const float *x, size_t length, const struct pick_pattern *pattern, uint64_t *marks)
 {
     uint32_t phase = pattern->phase;
-    for (size_t i = 0; i < length; i++) {
-        if ((int32_t)select_key(x[i]) > pattern->below[phase]) {
-            plain_append(list, position + (uint32_t)i, x[i]);
+    for (size_t first = 0; first < length; first += PICK_WORD) {
+        uint64_t word = 0;
+        for (size_t i = 0; i < PICK_WORD && first + i < length; i++) {
+            word |= (uint64_t)((int32_t)select_key(x[first + i]) > pattern->below[phase]) << i;
+            phase = phase + 1 < pattern->period ? phase + 1 : 0;
         }
-        phase = phase + 1 < pattern->period ? phase + 1 : 0;
+        *marks++ = word;
+    }
+}
+
+static void plain_list(const float *x, unsigned words, const uint64_t *marks, uint32_t position,
+    struct sparse *list, uint32_t *ends)
+{
+    for (unsigned w = 0; w < words; w++) {
+        for (unsigned i = 0; i < PICK_WORD; i++) {
+            if ((marks[w] >> i & 1u) != 0) {
+                list->position[list->count] = position + w * PICK_WORD + i;
+                list->value[list->count++] = x[w * PICK_WORD + i];
+            }
+        }
+        if (ends != NULL) {
+            ends[w] = (uint32_t)list->count;
+        }
     }
 }
 
@@ -53,7 +66,8 @@ static uint32_t plain_best(
 }
 
 const struct pick_ops pick_plain = {
-    .collect = plain_collect,
+    .mark = plain_mark,
     .sieve = plain_sieve,
+    .list = plain_list,
     .best = plain_best,
 };

@@ -1,174 +1,257 @@
 #include "kernels/cpu/rows.h"
 
+#include <string.h>
+
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/select.h"
 
-/* A list longer than this is pruned. */
+/* The guess for a row of another range: nothing is a candidate but some NaN, which is dropped. */
+enum { ROWS_SKIP = INT32_MAX };
+
+/* Entries in a cache line. */
+enum { LINE = 16 };
+
+/* A row's list that is longer is pruned before it grows. */
 static uint64_t rows_limit(uint64_t length, uint64_t k)
 {
     const uint64_t limit = 4 * k + 256;
     return limit < length ? limit : length;
 }
 
-size_t rows_capacity(uint64_t length, uint64_t k)
+static size_t rows_room(uint64_t length, uint64_t k)
 {
     return rows_limit(length, k) + CHUNK + PICK_SLACK;
 }
 
-/* The margin at first, within which bounds it adapts, and how: about one row in a hundred is looked
- * at twice. That costs ten times what a third more candidates do. */
-static const float margin_first = 0.03f;
-static const float margin_least = 0.001f;
-static const float margin_most = 0.5f;
-static const float margin_hit = 0.997f;
-static const float margin_miss = 1.25f;
-
-struct rows rows_begin(struct fused *pass, unsigned range)
+size_t rows_capacity(uint64_t length, uint64_t k)
 {
-    const uint64_t length = pass->view.length;
-    const uint64_t first = fused_first_chunk(pass, range) * CHUNK;
-    return (struct rows){.pass = pass,
-        .pick = pass->ops->pick,
-        .margin = margin_first,
-        .length = length,
-        .row = length > 0 ? first / length : 0,
-        .done = length > 0 ? first % length : 0,
-        .candidate = &pass->candidate[range],
-        .histogram = pass->histogram + (size_t)range * SELECT_BINS};
+    return 2 * rows_room(length, k);
 }
 
-/* Zeros are never candidates. Without a guess everything else is. */
-static uint32_t rows_key(float guess)
+void rows_begin(struct rows *rows, struct fused *pass, unsigned range)
 {
-    const uint32_t key = select_key(guess);
-    return guess > 0 && key > 0 ? key : 1;
+    const struct sparse *all = &pass->candidate[range];
+    const size_t room = all->capacity / 2;
+    rows->pass = pass;
+    rows->pick = pass->ops->pick;
+    rows->list = (struct sparse){.position = all->position, .value = all->value, .capacity = room};
+    rows->again = (struct sparse){
+        .position = all->position + room, .value = all->value + room, .capacity = room};
+    rows->histogram = pass->histogram + (size_t)range * SELECT_BINS;
+    rows->last = 0;
+    rows->guess = guess_first();
+    rows->first = fused_first_chunk(pass, range) * CHUNK;
+    rows->done = rows->first % pass->view.length;
+    rows->pieces = 1;
+    rows->piece[0] = (struct rows_piece){
+        .row = rows->first / pass->view.length, .last = rows->done == 0, .least = ROWS_SKIP};
+    rows->piece[0].row -= rows->done == 0; /* before the first piece */
 }
 
-static void rows_open(struct rows *rows)
+/* A row whose first element comes next. */
+static void rows_guess(const struct rows *rows, struct rows_piece *piece)
 {
     const float *hints = rows->pass->hints;
-    const float hint = hints != NULL ? hints[rows->row] : 0;
-    rows->expected = hint > 0 ? hint : rows->last;
-    rows->least = rows_key(rows->expected * (1.0f - rows->margin));
-    rows->candidate->count = 0;
+    const float hint = hints != NULL ? hints[piece->row] : 0;
+    piece->least = guess_least(&rows->guess, hint > 0 ? hint : rows->last);
 }
 
-/* Collects the next elements of the row at hand. */
-static void rows_collect(struct rows *rows, const float *x, uint64_t length)
+/* Keeps the list of one row short enough for its next piece; returns what that has to reach. */
+static uint32_t rows_prune(const struct rows *rows, struct sparse *list, uint32_t least)
 {
     const struct fused *pass = rows->pass;
-    struct sparse *list = rows->candidate;
-    if (list->count > rows_limit(rows->length, pass->k)) {
-        rows->least = chunk_prune(pass->ops, list, pass->k, rows->histogram);
+    if (list->count <= rows_limit(pass->view.length, pass->k)) {
+        return least;
     }
-    rows->pick->collect(x, length, rows->least, (uint32_t)(x - pass->residual), list);
+    return chunk_prune(pass->ops, list, pass->k, rows->histogram);
 }
 
-/* Collects the row at hand, which is complete, with another guess. */
-static void rows_again(struct rows *rows, uint32_t least)
+static void rows_split(struct rows *rows, unsigned length)
 {
-    const float *x = rows->pass->residual + rows->row * rows->length;
-    rows->candidate->count = 0;
-    rows->least = least;
-    for (uint64_t at = 0; at < rows->length; at += CHUNK) {
-        const uint64_t rest = rows->length - at;
-        rows_collect(rows, x + at, rest < CHUNK ? rest : CHUNK);
+    const uint64_t whole = rows->pass->view.length;
+    struct rows_piece piece = rows->piece[rows->pieces - 1];
+    if (!piece.last && piece.least != ROWS_SKIP) {
+        piece.least = rows_prune(rows, &rows->list, piece.least);
+    }
+    for (rows->pieces = 0; length > 0; rows->pieces++) {
+        const uint64_t rest = whole - rows->done;
+        if (rows->done == 0) {
+            piece.row++;
+            rows_guess(rows, &piece);
+        }
+        piece.last = rest <= length;
+        piece.length = piece.last ? (unsigned)rest : length;
+        rows->done = piece.last ? 0 : rows->done + piece.length;
+        rows->piece[rows->pieces] = piece;
+        length -= piece.length;
+    }
+}
+
+/* Fetches the chunk's part of the list, and the next chunk's hints: a store that waits for memory
+ * would hold up all that follow. */
+static void rows_prefetch(const struct rows *rows)
+{
+    const struct fused *pass = rows->pass;
+    const uint64_t first = rows->piece[0].row;
+    const uint64_t end = rows->piece[rows->pieces - 1].row + 1;
+    for (uint64_t i = first * pass->k; i < end * pass->k; i += LINE) {
+        __builtin_prefetch(pass->out->position + i, 1);
+        __builtin_prefetch(pass->out->value + i, 1);
+    }
+    for (uint64_t row = end; pass->hints != NULL && row < end + rows->pieces; row += LINE) {
+        __builtin_prefetch(pass->hints + row, 1);
+    }
+}
+
+bool rows_open(struct rows *rows, unsigned length)
+{
+    rows_split(rows, length);
+    rows_prefetch(rows);
+    if (rows->pass->view.length % PICK_WORD != 0) {
+        return false;
+    }
+    unsigned word = 0;
+    for (unsigned p = 0; p < rows->pieces; p++) {
+        for (unsigned i = 0; i < rows->piece[p].length; i += PICK_WORD) {
+            rows->floors[word++] = rows->piece[p].least;
+        }
+    }
+    return true;
+}
+
+/* Collects elements of one row. */
+static void rows_collect(
+    const struct rows *rows, uint64_t first, unsigned length, uint32_t least, struct sparse *list)
+{
+    uint64_t marks[PICK_WORDS];
+    const float *x = rows->pass->residual + first;
+    rows->pick->mark(x, length, least, marks);
+    rows->pick->list(x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)first, list, NULL);
+}
+
+/* Collects a row that is complete, with another guess. */
+static void rows_again(struct rows *rows, struct rows_piece *piece, uint32_t least)
+{
+    const uint64_t length = rows->pass->view.length;
+    rows->again.count = 0;
+    piece->least = least;
+    for (uint64_t at = 0; at < length; at += CHUNK) {
+        const unsigned part = length - at < CHUNK ? (unsigned)(length - at) : CHUNK;
+        piece->least = rows_prune(rows, &rows->again, piece->least);
+        rows_collect(rows, piece->row * length + at, part, piece->least, &rows->again);
     }
 }
 
 /* After a guess with too few candidates: a lower one, then all that is not zero. */
-static void rows_retry(struct rows *rows)
+static void rows_retry(struct rows *rows, struct rows_piece *piece)
 {
-    if (rows->least > 1) {
-        rows_again(rows, rows_key(rows->expected * (1.0f - 4.0f * rows->margin)));
-        rows->margin =
-            rows->margin * margin_miss < margin_most ? rows->margin * margin_miss : margin_most;
+    rows_again(rows, piece, guess_lower(&rows->guess, piece->least));
+    if (piece->least > 1 && rows->again.count < rows->pass->k) {
+        rows_again(rows, piece, 1);
     }
-    if (rows->least > 1 && rows->candidate->count < rows->pass->k) {
-        rows_again(rows, 1);
-    }
+    guess_missed(&rows->guess);
 }
 
 /* All that is not zero are candidates, and not enough: the first zeros fill up. */
-static uint32_t rows_fill(const struct rows *rows, struct sparse *out)
+static void rows_fill(
+    const struct rows *rows, uint64_t row, const struct sparse *list, struct sparse *out)
 {
-    const uint64_t first = rows->row * rows->length;
-    const uint64_t zeros = rows->pass->k - rows->candidate->count;
-    const uint64_t end = select_prefix(rows->pass->residual + first, zeros, first, out);
-    select_rest(rows->candidate, end, out);
-    return 0;
+    const uint64_t first = row * rows->pass->view.length;
+    const uint64_t end =
+        select_prefix(rows->pass->residual + first, rows->pass->k - list->count, first, out);
+    select_rest(list, end, out);
 }
 
-/* The best of the candidates; returns the row's threshold. */
-static uint32_t rows_best(const struct rows *rows, struct sparse *out)
+/* Selects the best of a row's candidates; returns the row's threshold. */
+static uint32_t rows_best(const struct rows *rows, const struct rows_piece *piece,
+    const struct sparse *list, struct sparse *out)
 {
     const struct fused *pass = rows->pass;
-    const struct sparse *list = rows->candidate;
     if (list->count > SELECT_SHORT) {
         struct select_cut cut = chunk_cut(pass->ops, list, pass->k, rows->histogram);
         chunk_select(pass->ops, list, &cut, out, pass->k);
         return cut.key;
     }
+    /* A list that was pruned has entries just below what later ones had to reach. */
     return rows->pick->best(
-        list, pass->k, rows->least, rows_key(rows->expected * (1.0f + rows->margin)), out);
+        list, pass->k, piece->least - 1, guess_likely(&rows->guess, piece->least), out);
 }
 
-/* Selects the row at hand, whose candidates are collected. */
-static void rows_select(struct rows *rows)
+/* Selects a row whose candidates are in the list. */
+static void rows_select(struct rows *rows, struct rows_piece *piece, const struct sparse *list)
 {
     const struct fused *pass = rows->pass;
-    struct sparse out = {.position = pass->out->position + rows->row * pass->k,
-        .value = pass->out->value + rows->row * pass->k,
+    struct sparse out = {.position = pass->out->position + piece->row * pass->k,
+        .value = pass->out->value + piece->row * pass->k,
         .capacity = pass->k};
-    if (rows->candidate->count < pass->k) {
-        rows_retry(rows);
-    } else if (rows->margin > margin_least) {
-        rows->margin *= margin_hit;
+    if (list->count < pass->k && piece->least > 1) {
+        rows_retry(rows, piece);
+        list = &rows->again;
     }
-    rows->last = convert_float(
-        rows->candidate->count >= pass->k ? rows_best(rows, &out) : rows_fill(rows, &out));
+    if (list->count >= pass->k) {
+        rows->last = convert_float(rows_best(rows, piece, list, &out));
+        guess_met(&rows->guess, piece->least, rows->last);
+    } else {
+        rows_fill(rows, piece->row, list, &out);
+        rows->last = 0;
+    }
     if (pass->hints != NULL) {
-        pass->hints[rows->row] = rows->last;
+        pass->hints[piece->row] = rows->last;
     }
 }
 
-void rows_look(struct rows *rows, const float *x, unsigned length)
+static void rows_keep(struct sparse *list, size_t from)
 {
-    while (length > 0) {
-        const uint64_t rest = rows->length - rows->done;
-        const unsigned piece = rest < length ? (unsigned)rest : length;
-        if (rows->done == 0) {
-            rows_open(rows);
+    list->count -= from;
+    memmove(list->position, list->position + from, list->count * sizeof *list->position);
+    memmove(list->value, list->value + from, list->count * sizeof *list->value);
+}
+
+void rows_list(struct rows *rows, unsigned done, unsigned length)
+{
+    const uint64_t first = rows->first + done;
+    const unsigned word = done / PICK_WORD;
+    rows->pick->list(rows->pass->residual + first, (length + PICK_WORD - 1) / PICK_WORD,
+        rows->marks + word, (uint32_t)first, &rows->list, rows->ends + word);
+}
+
+void rows_close(struct rows *rows, bool marked)
+{
+    const struct sparse *all = &rows->list;
+    const uint64_t start = rows->first;
+    size_t from = 0; /* the candidates of the piece at hand */
+    for (unsigned p = 0; p < rows->pieces; p++) {
+        struct rows_piece *piece = &rows->piece[p];
+        if (!marked) {
+            rows_collect(rows, rows->first, piece->length, piece->least, &rows->list);
         }
-        if (rows->least > 0) {
-            rows_collect(rows, x, piece);
+        const uint64_t last = rows->first + piece->length - 1;
+        const size_t end = marked ? rows->ends[(last - start) / PICK_WORD] : all->count;
+        rows->first += piece->length;
+        if (piece->last && piece->least != ROWS_SKIP) {
+            const struct sparse list = {
+                .position = all->position + from, .value = all->value + from, .count = end - from};
+            rows_select(rows, piece, &list);
         }
-        rows->done += piece;
-        x += piece;
-        length -= piece;
-        if (rows->done == rows->length) {
-            if (rows->least > 0) {
-                rows_select(rows);
-            }
-            rows->done = 0;
-            rows->row++;
-        }
+        from = piece->last ? end : from;
     }
+    rows_keep(&rows->list, from);
 }
 
 void rows_finish(struct fused *pass)
 {
     const uint64_t length = pass->view.length;
-    struct rows rows = rows_begin(pass, 0);
     uint64_t next = 0; /* no row before this one is left */
+    struct rows rows;
+    rows_begin(&rows, pass, 0);
     for (unsigned r = 1; r < pass->ranges; r++) {
         const uint64_t border = fused_first_chunk(pass, r) * CHUNK;
-        rows.row = border / length;
-        if (border % length != 0 && rows.row >= next) {
-            rows_open(&rows);
-            rows_again(&rows, rows.least);
-            rows_select(&rows);
-            next = rows.row + 1;
+        struct rows_piece piece = {.row = border / length};
+        if (border % length != 0 && piece.row >= next) {
+            rows_guess(&rows, &piece);
+            rows_again(&rows, &piece, piece.least);
+            rows_select(&rows, &piece, &rows.again);
+            next = piece.row + 1;
         }
     }
     pass->out->count = pass->view.fibres * pass->k;

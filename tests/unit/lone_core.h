@@ -31,9 +31,11 @@ struct lone_core {
     uint64_t numel[LONE_TENSORS];
     uint8_t *arena[LONE_RANKS], *results, *store[CORE_STORE_PARTS];
     uint64_t arena_size, results_size, store_size[CORE_STORE_PARTS];
-    bool no_more;    /* there is no memory for the store's second part, */
-    bool no_results; /* or none that may be reserved for the results */
-    bool hold;       /* computes wait in `held` */
+    bool no_more;     /* there is no memory for the store's second part, */
+    bool no_results;  /* or none that may be reserved for the results */
+    bool withdrawing; /* steps end with NONFINITE */
+    bool hold;        /* computes wait in `held` */
+    bool changed;     /* gradients are not added as they are: lone_check() only looks at ledgers */
     struct compute *held[8];
     unsigned helds;
     double *pushed[LONE_TENSORS], *applied[LONE_TENSORS]; /* an element each: sums over steps */
@@ -43,6 +45,9 @@ struct lone_core {
     struct lone_answer policy, verified;
     struct error refused; /* by the last request that was */
 };
+
+/** What the rank pushes for the element. */
+float lone_gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t element);
 
 /** A core whose ranks have opened the job with this policy (NULL: the default) and registered
  * `tensors` tensors; their commit is lone_commit()'s. Fails the test if that is refused. */
@@ -84,6 +89,8 @@ void lone_push_all(struct lone_core *lone);
 void lone_end_all(struct lone_core *lone);
 /** Notes that the step is accepted (it must be), and what its updates were. */
 void lone_close(struct lone_core *lone);
+/** A whole step with a NaN in every gradient. */
+void lone_withdraw(struct lone_core *lone);
 /** `count` whole steps. */
 void lone_train(struct lone_core *lone, unsigned count);
 

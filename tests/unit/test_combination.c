@@ -30,7 +30,9 @@ static const struct {
     {"redsync-trim", "allgather", "*", "*"},
     {"sidco", "allgather", "*", "*"},
     {"threshold", "allgather", "*", "*"},
-    {"randomk", "allgather", "*", "*"},
+    {"randomk", "allgather", "*", "f32"},
+    {"randomk", "allgather", "*", "bf16"},
+    {"randomk", "allgather", "*", "f16"},
     {"dense", "allgather", "node", "*"},
 };
 

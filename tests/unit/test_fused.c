@@ -305,9 +305,9 @@ static void test_modes(void **state)
         {{1, 100000, 1}, 50000, false, FUSED_AFTER},
         {{1, 4096, 1}, 40, false, FUSED_ROWS},
         {{8, 512, 1}, 40, false, FUSED_ROWS},
-        {{1, 100, 1}, 5, false, FUSED_AFTER},
+        {{1, 15, 1}, 1, false, FUSED_AFTER},
         {{100, 1000, 1}, 10, true, FUSED_ROWS},
-        {{100, 1000, 10}, 10, true, FUSED_AFTER},
+        {{100, 1000, 10}, 10, true, FUSED_SLABS},
         {{100, 1000, 1}, 1000, false, FUSED_BRACKET},
         {{100, 1000, 1}, 0, true, FUSED_NOTHING},
     };

@@ -12,6 +12,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -95,6 +96,7 @@ static void check_settling(const char *policy, uint64_t interval)
     bool allowed;
 
     lone_begin(&lone, policy);
+    lone.changed = strstr(policy, "momentum") != NULL;
     lone_train(&lone, 3);
     hold_settling(&lone);
     allowed = kill_everywhere(&lone, interval);
@@ -121,6 +123,13 @@ static void test_settling_ranks(void **state)
 {
     (void)state;
     check_settling("{\"reduce\":\"sum\",\"density\":0.05,\"scope\":\"rank\"}", 103);
+}
+
+/* Halves of halves are exact for the few steps that there are. */
+static void test_settling_momentum(void **state)
+{
+    (void)state;
+    check_settling("{" LONE_EXACT ",\"momentum\":0.5}", 101);
 }
 
 static void test_joining(void **state)
@@ -150,6 +159,7 @@ int main(void)
         cmocka_unit_test(test_settling),
         cmocka_unit_test(test_settling_quantised),
         cmocka_unit_test(test_settling_ranks),
+        cmocka_unit_test(test_settling_momentum),
         cmocka_unit_test(test_joining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

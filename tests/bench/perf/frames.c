@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/core/policy.h"
+#include "kernels/cpu/partition.h"
 #include "proto/payload.h"
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
@@ -33,8 +34,21 @@ void frames_list(const char *indices[FRAMES_NAMES_MAX], const char *values[FRAME
     values[i] = NULL;
 }
 
+/* What a list has positions of. */
+enum frame_list {
+    LIST_TENSOR, /* anything */
+    LIST_FIBRES, /* the same number in every fibre */
+    LIST_PART,   /* one partition of PARTS, as a node sends to each owner of one */
+    LIST_KINDS
+};
+
+static const char *const list_names[LIST_KINDS] = {"list", "fibres", "part"};
+
+#define PARTS 16
+
 /* One tensor with one frame of it. */
 struct frame {
+    enum frame_list kind;
     enum payload_index index;
     enum payload_value value;
     uint64_t n;
@@ -139,13 +153,10 @@ static enum adtopk_status report_frame(struct perf *perf, const struct frame *fr
     const struct series *times, const struct series *floors, struct error *err)
 {
     const bool dense = frame->dense != NULL;
-    const bool fibres = frame->shape.per_fibre > 0;
     char variant[32];
     struct row row = {.benchmark = perf->benchmark,
         .variant = variant,
-        .input = dense    ? ""
-                 : fibres ? "fibres"
-                          : "list",
+        .input = dense ? "" : list_names[frame->kind],
         .size = frame->n * sizeof(float),
         .count = frame->n,
         .type = "f32",
@@ -165,10 +176,25 @@ static enum adtopk_status report_frame(struct perf *perf, const struct frame *fr
     return perf_row(perf, &row, err);
 }
 
+/* Keeps the positions of the first partition. */
+static void keep_part(struct frame *frame)
+{
+    struct sparse *list = &frame->list;
+    size_t kept = 0;
+
+    frame->shape.parts = PARTS;
+    for (size_t i = 0; i < list->count; i++) {
+        if (partition_of(list->position[i], PARTS) == 0) {
+            list->position[kept] = list->position[i];
+            list->value[kept++] = list->value[i];
+        }
+    }
+    list->count = kept;
+}
+
 static bool frame_fill(struct frame *frame, uint64_t fibre)
 {
-    const bool fibres = frame->shape.per_fibre > 0;
-    const uint64_t length = fibres ? fibre : frame->n;
+    const uint64_t length = frame->kind == LIST_FIBRES ? fibre : frame->n;
     const uint64_t k = data_share(length, frame->density);
 
     if (frame->index == PAYLOAD_INDEX_DENSE) {
@@ -179,9 +205,15 @@ static bool frame_fill(struct frame *frame, uint64_t fibre)
         return frame->dense != NULL;
     }
     frame->shape.view = (struct view){.fibres = frame->n / fibre, .length = fibre, .stride = 1};
-    frame->shape.per_fibre = fibres ? k : 0;
+    frame->shape.per_fibre = frame->kind == LIST_FIBRES ? k : 0;
     frame->shape.max_count = frame->n / length * k;
-    return data_list(&frame->list, frame->n, length, k, 1);
+    if (!data_list(&frame->list, frame->n, length, k, 1)) {
+        return false;
+    }
+    if (frame->kind == LIST_PART) {
+        keep_part(frame);
+    }
+    return true;
 }
 
 static void frame_free(struct frame *frame)
@@ -220,10 +252,16 @@ static enum adtopk_status one_frame(
     return status;
 }
 
-/* Rows need fixed counts in every fibre; auto chooses differently for both kinds of list. */
-static bool has_list(enum payload_index index, bool fibres)
+/* Rows need fixed counts in every fibre, hash bitmaps are made for partitions; auto chooses anew
+ * for every kind of list. */
+static bool has_list(enum payload_index index, enum frame_list kind)
 {
-    return index == PAYLOAD_INDEX_AUTO || fibres == (index == PAYLOAD_INDEX_ROWS);
+    switch (index) {
+    case PAYLOAD_INDEX_AUTO: return true;
+    case PAYLOAD_INDEX_ROWS: return kind == LIST_FIBRES;
+    case PAYLOAD_INDEX_HASHMAP: return kind == LIST_PART;
+    default: return kind == LIST_TENSOR;
+    }
 }
 
 static enum adtopk_status all_lists(
@@ -256,17 +294,16 @@ static enum adtopk_status all_frames(struct perf *perf, bool decode, struct erro
 {
     enum adtopk_status status = ADTOPK_OK;
 
-    for (unsigned i = 0; i < PAYLOAD_INDEX_COUNT * PAYLOAD_VALUE_COUNT * 2; i++) {
-        const unsigned index = i / 2 % PAYLOAD_INDEX_COUNT;
-        const unsigned value = i / 2 / PAYLOAD_INDEX_COUNT;
-        const bool fibres = i % 2 != 0;
-        const struct frame kind = {.index = (enum payload_index)index,
-            .value = (enum payload_value)value,
-            .shape.per_fibre = fibres};
+    for (unsigned i = 0; i < PAYLOAD_INDEX_COUNT * PAYLOAD_VALUE_COUNT * LIST_KINDS; i++) {
+        const unsigned index = i / LIST_KINDS % PAYLOAD_INDEX_COUNT;
+        const unsigned value = i / LIST_KINDS / PAYLOAD_INDEX_COUNT;
+        const struct frame frame = {.kind = (enum frame_list)(i % LIST_KINDS),
+            .index = (enum payload_index)index,
+            .value = (enum payload_value)value};
 
         if (perf_has(perf->options.indices, index) && perf_has(perf->options.values, value) &&
-            has_list(kind.index, fibres)) {
-            status = all_lists(perf, &kind, decode, err);
+            has_list(frame.index, frame.kind)) {
+            status = all_lists(perf, &frame, decode, err);
         }
         perf_progress_end(perf);
         if (status != ADTOPK_OK || stop_requested()) {

@@ -1,0 +1,282 @@
+#include "kernels/cpu/slabs.h"
+
+#include <string.h>
+
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/select.h"
+
+/* A list that is longer is pruned. */
+static size_t slabs_limit(const struct view *view, uint64_t k)
+{
+    return view->stride * (2 * k + 16);
+}
+
+static size_t slabs_room(const struct view *view, uint64_t k)
+{
+    return slabs_limit(view, k) + CHUNK + PICK_SLACK;
+}
+
+/* Entries of an array with one for every fibre, and of the plain selection's scratch. */
+static size_t slabs_table(const struct view *view)
+{
+    return view->stride + PICK_WORD;
+}
+
+static size_t slabs_plain(const struct view *view)
+{
+    return select_scratch(view->length) / sizeof(float);
+}
+
+size_t slabs_capacity(const struct view *view, uint64_t k)
+{
+    /* Even, so that what lies behind it is aligned to 8. */
+    return (2 * slabs_room(view, k) + 2 * slabs_table(view) + slabs_plain(view) + 1) / 2 * 2;
+}
+
+static void slabs_place(struct slabs *slabs, const struct sparse *all)
+{
+    const struct view *view = &slabs->pass->view;
+    const size_t room = slabs_room(view, slabs->pass->k);
+    const size_t table = slabs_table(view);
+    slabs->scratch = all->position; /* aligned */
+    uint32_t *next = all->position + slabs_plain(view);
+    slabs->start = next;
+    slabs->below = (int32_t *)(next + table);
+    slabs->last = all->value;
+    slabs->list = (struct sparse){
+        .position = next + 2 * table, .value = all->value + table, .capacity = room};
+    slabs->sorted = (struct sparse){
+        .position = next + 2 * table + room, .value = all->value + table + room, .capacity = room};
+}
+
+void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
+{
+    const struct view *view = &pass->view;
+    const uint64_t first = fused_first_chunk(pass, range) * CHUNK;
+    const uint64_t size = view->length * view->stride;
+    *slabs = (struct slabs){.pass = pass,
+        .pick = pass->ops->pick,
+        .reciprocal = UINT64_MAX / view->stride + 1,
+        .slab = first / size,
+        .done = first % size,
+        .phase = (uint32_t)(first % view->stride),
+        .skip = first % size != 0,
+        .next = guess_first()};
+    slabs_place(slabs, &pass->candidate[range]);
+    memset(slabs->last, 0, view->stride * sizeof *slabs->last);
+}
+
+/* A position in the slab divided by the stride, by the high half of a product: exact for 32-bit
+ * numbers (Lemire, Kaser and Kurz 2019). */
+static inline uint32_t slabs_divide(const struct slabs *slabs, uint32_t position)
+{
+    return (uint32_t)(((unsigned __int128)slabs->reciprocal * position) >> 64);
+}
+
+/* What a fibre's candidates have to reach at first; the same for all of the slab. */
+static uint32_t slabs_least(const struct slabs *slabs, uint64_t fibre)
+{
+    const uint64_t number = slabs->slab * slabs->pass->view.stride + fibre;
+    const float hint = slabs->pass->hints != NULL ? slabs->pass->hints[number] : 0;
+    return guess_least(&slabs->guess, hint > 0 ? hint : slabs->last[fibre]);
+}
+
+/* Completes the pattern of guesses. */
+static void slabs_repeat(struct slabs *slabs)
+{
+    const uint64_t stride = slabs->pass->view.stride;
+    for (unsigned i = 0; i < PICK_WORD; i++) {
+        slabs->below[stride + i] = slabs->below[i];
+    }
+}
+
+static void slabs_open(struct slabs *slabs)
+{
+    slabs->skip = false;
+    slabs->guess = slabs->next;
+    slabs->list.count = 0;
+    for (uint64_t f = 0; f < slabs->pass->view.stride; f++) {
+        slabs->below[f] = (int32_t)slabs_least(slabs, f) - 1;
+    }
+    slabs_repeat(slabs);
+}
+
+/* Sorts the list by fibre; what is in order stays so. */
+static void slabs_sort(struct slabs *slabs)
+{
+    const struct view *view = &slabs->pass->view;
+    const struct sparse *list = &slabs->list;
+    const uint32_t stride = (uint32_t)view->stride;
+    const uint32_t length = (uint32_t)view->length;
+    const uint32_t first = (uint32_t)(slabs->slab * stride * length);
+    uint32_t *const start = slabs->start + 1; /* becomes the end of each fibre */
+    memset(slabs->start, 0, (stride + 1) * sizeof *start);
+    for (size_t i = 0; i < list->count; i++) {
+        const uint32_t at = list->position[i];
+        start[at - slabs_divide(slabs, at) * stride]++;
+    }
+    uint32_t sum = 0;
+    for (uint32_t f = 0; f < stride; f++) {
+        const uint32_t count = start[f];
+        start[f] = sum;
+        sum += count;
+    }
+    for (size_t i = 0; i < list->count; i++) {
+        const uint32_t at = list->position[i];
+        const uint32_t row = slabs_divide(slabs, at);
+        const uint32_t fibre = at - row * stride;
+        const uint32_t to = start[fibre]++;
+        slabs->sorted.position[to] = first + fibre * length + row;
+        slabs->sorted.value[to] = list->value[i];
+    }
+}
+
+static struct sparse slabs_candidates(const struct slabs *slabs, uint64_t fibre)
+{
+    const uint32_t start = slabs->start[fibre];
+    return (struct sparse){.position = slabs->sorted.position + start,
+        .value = slabs->sorted.value + start,
+        .count = slabs->start[fibre + 1] - start};
+}
+
+/* Writes the k best of a fibre's candidates, all at least `least`; returns its threshold. */
+static uint32_t slabs_best(
+    const struct slabs *slabs, uint32_t least, const struct sparse *list, struct sparse *out)
+{
+    return slabs->pick->best(list, slabs->pass->k, least, guess_likely(&slabs->guess, least), out);
+}
+
+/* Keeps each fibre's best, and raises the guesses to what they are: equals that come later lose. */
+static void slabs_prune(struct slabs *slabs)
+{
+    const struct view *view = &slabs->pass->view;
+    const uint32_t first = (uint32_t)(slabs->slab * view->stride * view->length);
+    struct sparse *list = &slabs->list;
+    slabs_sort(slabs);
+    list->count = 0;
+    for (uint64_t f = 0; f < view->stride; f++) {
+        struct sparse kept = slabs_candidates(slabs, f);
+        struct sparse out = {
+            .position = list->position + list->count, .value = list->value + list->count};
+        if (kept.count > slabs->pass->k) {
+            slabs->below[f] = (int32_t)slabs_best(slabs, slabs_least(slabs, f), &kept, &out);
+        } else {
+            memcpy(out.position, kept.position, kept.count * sizeof *out.position);
+            memcpy(out.value, kept.value, kept.count * sizeof *out.value);
+            out.count = kept.count;
+        }
+        for (size_t i = 0; i < out.count; i++) {
+            const uint32_t row = out.position[i] - first - (uint32_t)(f * view->length);
+            out.position[i] = row * (uint32_t)view->stride + (uint32_t)f;
+        }
+        list->count += out.count;
+    }
+    slabs_repeat(slabs);
+}
+
+/* Selects from one fibre without a guess; returns its threshold. */
+static uint32_t slabs_alone(const struct slabs *slabs, uint64_t fibre, struct sparse *out)
+{
+    const struct fused *pass = slabs->pass;
+    const struct view one = {.fibres = 1, .length = pass->view.length, .stride = pass->view.stride};
+    uint32_t least = UINT32_MAX;
+    select_fibres(
+        pass->residual + view_base(&pass->view, fibre), &one, pass->k, out, slabs->scratch);
+    for (size_t i = 0; i < out->count; i++) {
+        const uint32_t key = select_key(out->value[i]);
+        out->position[i] += (uint32_t)(fibre * one.length);
+        least = key < least ? key : least;
+    }
+    return least;
+}
+
+/* Selects from the slab at hand, whose candidates are listed. */
+static void slabs_select(struct slabs *slabs)
+{
+    const struct fused *pass = slabs->pass;
+    const uint64_t stride = pass->view.stride;
+    slabs_sort(slabs);
+    for (uint64_t f = 0; f < stride; f++) {
+        const struct sparse list = slabs_candidates(slabs, f);
+        const uint64_t fibre = slabs->slab * stride + f;
+        struct sparse out = {.position = pass->out->position + fibre * pass->k,
+            .value = pass->out->value + fibre * pass->k,
+            .capacity = pass->k};
+        const uint32_t least = slabs_least(slabs, f);
+        if (list.count >= pass->k) {
+            slabs->last[f] = convert_float(slabs_best(slabs, least, &list, &out));
+            guess_met(&slabs->next, least, slabs->last[f]);
+        } else {
+            slabs->last[f] = convert_float(slabs_alone(slabs, fibre, &out));
+            guess_missed(&slabs->next);
+        }
+        if (pass->hints != NULL) {
+            pass->hints[fibre] = slabs->last[f];
+        }
+    }
+}
+
+/* Lists the next elements' candidates. */
+static void slabs_collect(struct slabs *slabs, uint64_t first, unsigned length)
+{
+    const struct fused *pass = slabs->pass;
+    const struct pick_pattern pattern = {
+        .below = slabs->below, .period = (uint32_t)pass->view.stride, .phase = slabs->phase};
+    const float *x = pass->residual + first;
+    uint64_t marks[PICK_WORDS];
+    slabs->pick->sieve(x, length, &pattern, marks);
+    slabs->pick->list(
+        x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)slabs->done, &slabs->list, NULL);
+    if (slabs->list.count > slabs_limit(&pass->view, pass->k)) {
+        slabs_prune(slabs);
+    }
+}
+
+void slabs_look(struct slabs *slabs, unsigned length)
+{
+    const struct view *view = &slabs->pass->view;
+    const uint64_t size = view->length * view->stride;
+    while (length > 0) {
+        const uint64_t rest = size - slabs->done;
+        const unsigned piece = rest < length ? (unsigned)rest : length;
+        if (slabs->done == 0) {
+            slabs_open(slabs);
+        }
+        if (!slabs->skip) {
+            slabs_collect(slabs, slabs->slab * size + slabs->done, piece);
+        }
+        slabs->done += piece;
+        slabs->phase = (uint32_t)((slabs->phase + piece) % view->stride);
+        length -= piece;
+        if (slabs->done == size) {
+            if (!slabs->skip) {
+                slabs_select(slabs);
+            }
+            slabs->done = 0;
+            slabs->phase = 0;
+            slabs->slab++;
+        }
+    }
+}
+
+void slabs_finish(struct fused *pass)
+{
+    const uint64_t size = pass->view.length * pass->view.stride;
+    uint64_t next = 0; /* no slab before this one is left */
+    struct slabs slabs;
+    slabs_begin(&slabs, pass, 0);
+    for (unsigned r = 1; r < pass->ranges; r++) {
+        const uint64_t border = fused_first_chunk(pass, r) * CHUNK;
+        if (border % size == 0 || border / size < next) {
+            continue;
+        }
+        slabs.slab = border / size;
+        for (uint64_t rest = size; rest > 0;) {
+            const unsigned piece = rest < CHUNK ? (unsigned)rest : CHUNK;
+            slabs_look(&slabs, piece);
+            rest -= piece;
+        }
+        next = slabs.slab;
+    }
+    pass->out->count = pass->view.fibres * pass->k;
+}

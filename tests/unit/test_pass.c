@@ -1,0 +1,190 @@
+/*
+ * What the policy makes of gradients before they are added, on a core of one node: momentum
+ * correction and clipping, against the plain rules in double precision, element by element.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+#include "lone_core.h"
+
+#define STEPS 12u
+#define ELEMENTS 640u
+
+/* What a policy asks for. */
+struct rule {
+    const char *policy;
+    double mu;
+    bool nesterov, masking;
+    double clip;
+    unsigned residuals; /* 1, or one a rank */
+};
+
+/* One residual by the plain rules. */
+struct plain {
+    double v[ELEMENTS], m[ELEMENTS];
+};
+
+static void plain_step(struct plain *plain, const double *gradient, const struct rule *rule,
+    unsigned ranks_in_it, unsigned ranks)
+{
+    double norm = 0, limit = rule->clip * ranks_in_it / sqrt(ranks), scale = 1;
+
+    for (unsigned i = 0; i < ELEMENTS; i++) {
+        norm += gradient[i] * gradient[i];
+    }
+    if (rule->clip > 0 && sqrt(norm) > limit) {
+        scale = limit / sqrt(norm);
+    }
+    for (unsigned i = 0; i < ELEMENTS; i++) {
+        double g = gradient[i] * scale;
+        if (rule->nesterov) {
+            plain->m[i] = rule->mu * (plain->m[i] + g);
+            plain->v[i] += plain->m[i] + g;
+        } else {
+            plain->m[i] = rule->mu * plain->m[i] + g;
+            plain->v[i] += plain->m[i];
+        }
+    }
+}
+
+static void assert_near(double a, double b)
+{
+    if (fabs(a - b) > 1e-4 * (1 + fabs(b))) {
+        fail_msg("%g instead of %g", a, b);
+    }
+}
+
+/* What was selected leaves the plain residuals as it left the core's. */
+static void compare(struct lone_core *lone, struct plain *plain, const struct rule *rule)
+{
+    const float *residual;
+
+    for (unsigned r = 0; r < rule->residuals; r++) {
+        residual = core_residual(lone->core, lone->job, 0, r);
+        assert_non_null(residual);
+        for (unsigned i = 0; i < ELEMENTS; i++) {
+            /* It was sent; what rounding cut off the ranks' sum stays with the first of them. */
+            if (plain[r].v[i] != 0 && fabs((double)residual[i]) <= 1e-6 * fabs(plain[r].v[i])) {
+                plain[r].v[i] = (double)residual[i];
+                plain[r].m[i] = rule->masking ? 0 : plain[r].m[i];
+            }
+            assert_near((double)residual[i], plain[r].v[i]);
+        }
+    }
+}
+
+static void check(const struct rule *rule)
+{
+    const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){16, 40});
+    struct plain *plain = calloc(rule->residuals, sizeof(*plain));
+    struct lone_core lone;
+    unsigned ranks = 2, sent = 0;
+
+    assert_non_null(plain);
+    lone_start(&lone, ranks, rule->policy, &spec, 1);
+    lone.changed = true;
+    for (unsigned s = 0; s < STEPS; s++) {
+        double sum[ELEMENTS] = {0};
+        lone_push_all(&lone);
+        for (unsigned r = 0; r < ranks; r++) {
+            double own[ELEMENTS];
+            for (unsigned i = 0; i < ELEMENTS; i++) {
+                own[i] = lone_gradient(lone.step, r, 0, i);
+                sum[i] += own[i];
+            }
+            if (rule->residuals > 1) {
+                plain_step(&plain[r], own, rule, 1, ranks);
+            }
+        }
+        if (rule->residuals == 1) {
+            plain_step(&plain[0], sum, rule, ranks, ranks);
+        }
+        lone_end_all(&lone);
+        lone_close(&lone);
+        compare(&lone, plain, rule);
+        for (unsigned i = 0; i < ELEMENTS; i++) {
+            sent += fabs(plain[0].v[i]) < 1;
+        }
+    }
+    assert_true(sent > 0);
+    lone_free(&lone);
+    free(plain);
+}
+
+#define POLICY(more) "{" LONE_EXACT "," more "}"
+
+static void test_momentum(void **state)
+{
+    (void)state;
+    check(&(struct rule){
+        .policy = POLICY("\"momentum\":0.9"), .mu = 0.9, .masking = true, .residuals = 1});
+    check(&(struct rule){.policy = POLICY("\"momentum\":0.9,\"momentum_masking\":false"),
+        .mu = 0.9,
+        .residuals = 1});
+    check(&(struct rule){.policy = POLICY("\"momentum\":0.7,\"scope\":\"rank\""),
+        .mu = 0.7,
+        .masking = true,
+        .residuals = 2});
+    check(&(struct rule){.policy = POLICY("\"momentum\":0.8,\"nesterov\":true"),
+        .mu = 0.8,
+        .nesterov = true,
+        .masking = true,
+        .residuals = 1});
+}
+
+static void test_clip(void **state)
+{
+    (void)state;
+    check(&(struct rule){.policy = POLICY("\"clip\":100"), .clip = 100, .residuals = 1});
+    check(&(struct rule){.policy = POLICY("\"clip\":1000000"), .clip = 1000000, .residuals = 1});
+    check(&(struct rule){
+        .policy = POLICY("\"clip\":50,\"scope\":\"rank\""), .clip = 50, .residuals = 2});
+    check(&(struct rule){.policy = POLICY("\"clip\":300,\"momentum\":0.5"),
+        .mu = 0.5,
+        .masking = true,
+        .clip = 300,
+        .residuals = 1});
+}
+
+/* A step with NaN is withdrawn: residuals and momentum are what they were, to rounding. */
+static void test_withdrawn(void **state)
+{
+    const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){16, 40});
+    struct lone_core lone;
+    float before[ELEMENTS], after[ELEMENTS], momentum[ELEMENTS];
+
+    (void)state;
+    lone_start(&lone, 2, POLICY("\"momentum\":0.5,\"clip\":20000"), &spec, 1);
+    lone.changed = true;
+    lone_train(&lone, 3);
+    (void)memcpy(before, core_residual(lone.core, lone.job, 0, 0), sizeof(before));
+    (void)memcpy(momentum, lone.core->jobs->plan->tensor[0].kept[0].momentum, sizeof(momentum));
+    lone_withdraw(&lone);
+    (void)memcpy(after, core_residual(lone.core, lone.job, 0, 0), sizeof(after));
+    for (unsigned i = 0; i < ELEMENTS; i++) {
+        assert_near((double)after[i], (double)before[i]);
+        assert_near(
+            (double)lone.core->jobs->plan->tensor[0].kept[0].momentum[i], (double)momentum[i]);
+    }
+    lone_train(&lone, 2);
+    lone_free(&lone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_momentum),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_withdrawn),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
