@@ -288,6 +288,7 @@ static uint64_t run(const char *policy, bool check, bool changes, uint64_t range
     for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
         free(host.store[part]);
     }
+    return hash;
 }
 
 static void test_dense(void **state)
