@@ -1,21 +1,29 @@
 #include "kernels/cpu/bracket.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gradient.h"
 #include "kernels/cpu/select.h"
 
-/* The sample consists of whole cache lines at equal distances. */
-enum { LINE = 16, SAMPLE_LINES = 4096, SAMPLE_SHARE = 32, SAMPLE_AHEAD = 16 };
+/* The sample consists of blocks at equal distances: as most of its time goes by looking for their
+ * pages, they are longer than a cache line. With a hint an eighth of them is enough. */
+enum { BLOCK = 64, SAMPLE_BLOCKS = 1024, SAMPLE_SHARE = 32, SAMPLE_AHEAD = 8, HINTED_SHARE = 8 };
+enum { LINE = 16 };
 
 /* The bracket reaches this many standard deviations of the sample's count to both sides. */
 #define BRACKET_WIDTH 4.0
 
-static uint64_t bracket_lines(uint64_t n)
+/* How far below the last turn's threshold candidates begin, relative: something for what a turn
+ * changes, and what the k-th of k random values varies, were they normal. */
+#define HINT_DRIFT 0.03
+#define HINT_NOISE 0.5
+
+static uint64_t bracket_blocks(uint64_t n)
 {
-    const uint64_t lines = n / LINE / SAMPLE_SHARE;
-    return lines < SAMPLE_LINES ? lines : SAMPLE_LINES;
+    const uint64_t blocks = n / BLOCK / SAMPLE_SHARE;
+    return blocks < SAMPLE_BLOCKS ? blocks : SAMPLE_BLOCKS;
 }
 
 /* How far beside the expected rank in a sample the wanted one may lie. */
@@ -26,127 +34,111 @@ static double bracket_margin(double rank)
 
 size_t bracket_capacity(uint64_t n, uint64_t k, unsigned ranges)
 {
-    const uint64_t sample = bracket_lines(n) * LINE;
+    const uint64_t sample = bracket_blocks(n) * BLOCK;
     const double rank = (double)k * (double)sample / (double)n;
     const double expected = (rank + bracket_margin(rank)) * (double)n / (double)sample;
     /* A quarter for what the guess is off; a chunk must fit behind the last entry. */
     const uint64_t each = (uint64_t)(expected * 1.25) / ranges + CHUNK + CHUNK_SLACK;
     /* The first list takes the sample too. */
-    return (each > sample ? each : sample) + LINE;
+    return (each > sample ? each : sample) + CHUNK_SLACK;
 }
 
-static void bracket_prefetch(const struct fused *pass, uint64_t element)
+static void bracket_prefetch(const struct fused *pass, uint64_t first)
 {
-    __builtin_prefetch(pass->residual + element);
-    for (unsigned r = 0; r < pass->count; r++) {
-        if (pass->gradients[r] != NULL) {
-            __builtin_prefetch(
-                (const char *)pass->gradients[r] + element * dtype_size(pass->dtype));
+    for (uint64_t i = first; i < first + BLOCK; i += LINE) {
+        __builtin_prefetch(pass->residual + i);
+        for (unsigned r = 0; r < pass->count; r++) {
+            if (pass->gradients[r] != NULL) {
+                __builtin_prefetch((const char *)pass->gradients[r] + i * dtype_size(pass->dtype));
+            }
         }
     }
 }
 
-/* One line of what the residual is going to be. Only a guess comes of it, so it need not filter. */
-static void bracket_line(const struct fused *pass, uint64_t first, float line[LINE])
+/* A block of what the residual is going to be. Only a guess comes of it, so it need not filter. */
+static void bracket_block(const struct fused *pass, uint64_t first, float block[BLOCK])
 {
     const float *acc = pass->residual + first;
     if (fused_is_added(pass, first / CHUNK)) {
-        for (unsigned i = 0; i < LINE; i++) {
-            line[i] = acc[i];
-        }
+        memcpy(block, acc, BLOCK * sizeof *block);
         return;
     }
-    gradient_peek(pass, first, LINE, line);
-    for (unsigned i = 0; i < LINE; i++) {
-        line[i] += acc[i];
+    gradient_peek(pass, first, BLOCK, block);
+    for (unsigned i = 0; i < BLOCK; i++) {
+        block[i] += acc[i];
     }
 }
 
-/* The distance between lines is a fraction, so that both ends of the tensor are in. */
-static uint64_t bracket_element(uint64_t n, uint64_t lines, uint64_t i)
+/* The distance between blocks is a fraction, so that both ends of the tensor are in. */
+static uint64_t bracket_element(uint64_t n, uint64_t blocks, uint64_t i)
 {
-    return (2 * i + 1) * (n / LINE) / (2 * lines) * LINE;
+    return (2 * i + 1) * (n / BLOCK) / (2 * blocks) * BLOCK;
 }
 
-static uint64_t bracket_sample(const struct fused *pass, float *sample)
+static void bracket_sample(const struct fused *pass, uint64_t blocks, float *sample)
 {
     const uint64_t n = view_size(&pass->view);
-    const uint64_t lines = bracket_lines(n);
-    for (uint64_t i = 0; i < lines; i++) {
-        if (i + SAMPLE_AHEAD < lines) {
-            bracket_prefetch(pass, bracket_element(n, lines, i + SAMPLE_AHEAD));
+    for (uint64_t i = 0; i < blocks; i++) {
+        if (i + SAMPLE_AHEAD < blocks) {
+            bracket_prefetch(pass, bracket_element(n, blocks, i + SAMPLE_AHEAD));
         }
-        bracket_line(pass, bracket_element(n, lines, i), sample + i * LINE);
+        bracket_block(pass, bracket_element(n, blocks, i), sample + i * BLOCK);
     }
-    return lines * LINE;
 }
 
-/* Sampled elements that would be candidates. */
-static uint64_t bracket_reached(const struct select_span *sample, uint32_t least)
+static uint32_t bracket_least(uint32_t key)
 {
-    uint64_t count = 0;
-    for (uint64_t i = 0; i < sample->length; i++) {
-        count += select_key(sample->x[i]) >= least;
+    return key > 0 ? key : 1; /* zeros are no candidates */
+}
+
+/* Whether the last turn's threshold serves: then it sets pass->least. A small sample must not say
+ * that it is far off. */
+static bool bracket_hinted(struct fused *pass)
+{
+    const uint64_t blocks = bracket_blocks(view_size(&pass->view)) / HINTED_SHARE;
+    const float hint = pass->hints != NULL ? pass->hints[0] : 0;
+    float *const sample = pass->candidate[0].value;
+    const double drift = HINT_DRIFT + HINT_NOISE / sqrt((double)pass->k);
+    if (blocks == 0 || !(hint > 0 && hint < KERNEL_FINITE_LIMIT) || drift >= 1) {
+        return false;
     }
-    return count;
+    pass->least = bracket_least(select_key(hint * (float)(1 - drift)));
+    bracket_sample(pass, blocks, sample);
+    const double found = (double)pass->ops->count(sample, blocks * BLOCK, pass->least);
+    const double rank = (double)pass->k * (double)(blocks * BLOCK) / (double)view_size(&pass->view);
+    return fabs(found - rank) <= bracket_margin(rank);
 }
 
 bool bracket_guess(struct fused *pass)
 {
-    struct select_span sample = {.x = pass->candidate[0].value, .stride = 1};
-    sample.length = bracket_sample(pass, pass->candidate[0].value);
-    const double rank = (double)pass->k * (double)sample.length / (double)view_size(&pass->view);
+    const uint64_t n = view_size(&pass->view);
+    const uint64_t blocks = bracket_blocks(n);
+    float *const sample = pass->candidate[0].value;
+    struct select_span span = {.x = sample, .length = blocks * BLOCK, .stride = 1};
+    const double rank = (double)pass->k * (double)span.length / (double)n;
     const double most = ceil(rank + bracket_margin(rank));
-    const double fewest = floor(rank - bracket_margin(rank));
-    if (most >= (double)sample.length) {
+    if (most >= (double)span.length) {
         return false;
     }
-    pass->least = select_cut_between(&sample, 1, 0, 31, (uint64_t)most, pass->histogram).key;
-    pass->least = pass->least > 0 ? pass->least : 1; /* zeros are no candidates */
-    pass->bits = 31;
-    if (fewest >= 1 && bracket_reached(&sample, pass->least) >= (uint64_t)fewest) {
-        const uint32_t high =
-            select_cut_between(&sample, 1, pass->least, 31, (uint64_t)fewest, pass->histogram).key;
-        for (pass->bits = 0; (high - pass->least) >> pass->bits != 0;) {
-            pass->bits++;
-        }
+    if (!bracket_hinted(pass)) {
+        bracket_sample(pass, blocks, sample);
+        pass->least = bracket_least(chunk_cut_spans(
+            pass->ops, &span, 1, (uint64_t)most, sample, span.length, pass->histogram)
+                                        .key);
     }
     return true;
 }
 
-/* Copies the candidates inside the bracket to `undecided`, of capacity `room`; those above it are
- * selected for sure. Returns their number, or `room` if that is too small. */
-static uint64_t bracket_undecided(const struct fused *pass, float *undecided, uint64_t room)
-{
-    uint64_t count = 0;
-    for (unsigned r = 0; r < pass->ranges; r++) {
-        const struct sparse *list = &pass->candidate[r];
-        for (size_t i = 0; i < list->count && count < room; i++) {
-            undecided[count] = list->value[i];
-            count += (select_key(list->value[i]) - pass->least) >> pass->bits == 0;
-        }
-    }
-    return count;
-}
-
-/* The cut among so many candidates, at least pass->k; pass->out->value serves as scratch. */
-static struct select_cut bracket_cut(const struct fused *pass, uint64_t candidates)
+/* The cut among all candidates, at least pass->k; pass->out->value serves as scratch. */
+static struct select_cut bracket_cut(const struct fused *pass)
 {
     struct select_span spans[FUSED_MAX_RANGES];
-    const uint64_t room = pass->k;
-    const uint64_t undecided = bracket_undecided(pass, pass->out->value, room);
-    const uint64_t sure = candidates - undecided;
-    if (undecided < room && sure < pass->k) {
-        spans[0] = (struct select_span){.x = pass->out->value, .length = undecided, .stride = 1};
-        return select_cut_between(
-            spans, 1, pass->least, pass->bits, pass->k - sure, pass->histogram);
-    }
-    /* The bracket is too wide for the scratch, or the k-th lies above it. */
     for (unsigned r = 0; r < pass->ranges; r++) {
         const struct sparse *list = &pass->candidate[r];
         spans[r] = (struct select_span){.x = list->value, .length = list->count, .stride = 1};
     }
-    return select_cut_between(spans, pass->ranges, pass->least, 31, pass->k, pass->histogram);
+    return chunk_cut_spans(
+        pass->ops, spans, pass->ranges, pass->k, pass->out->value, pass->k, pass->histogram);
 }
 
 /* All that is not zero is among the candidates, and not enough. */
@@ -174,7 +166,10 @@ bool bracket_select(struct fused *pass)
     if (candidates < pass->k) {
         return false;
     }
-    struct select_cut cut = bracket_cut(pass, candidates);
+    struct select_cut cut = bracket_cut(pass);
+    if (pass->hints != NULL) {
+        pass->hints[0] = convert_float(cut.key);
+    }
     for (unsigned r = 0; r < pass->ranges; r++) {
         chunk_select(pass->ops, &pass->candidate[r], &cut, pass->out, pass->k);
     }

@@ -74,13 +74,31 @@ void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length,
     }
 }
 
+/* Entries with ties that are selected in one go: all, or none. */
+enum { SELECT_BLOCK = 1024 };
+
 void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct select_cut *cut,
     struct sparse *out, size_t end)
 {
     if (cut->ties == SELECT_ALL) {
         ops->filter(list, cut->key, out);
-    } else {
-        select_filter(list, cut, out, end);
+        return;
+    }
+    for (size_t i = 0; i < list->count; i += SELECT_BLOCK) {
+        const size_t rest = list->count - i;
+        const struct sparse block = {.position = list->position + i,
+            .value = list->value + i,
+            .count = rest < SELECT_BLOCK ? rest : SELECT_BLOCK};
+        const size_t reached = ops->count(block.value, block.count, cut->key);
+        const uint64_t equal = cut->key < INT32_MAX
+                                   ? reached - ops->count(block.value, block.count, cut->key + 1)
+                                   : reached;
+        if (equal <= cut->ties) {
+            ops->filter(&block, cut->key, out);
+            cut->ties -= equal;
+        } else {
+            select_filter(&block, cut, out, end);
+        }
     }
 }
 
@@ -92,6 +110,86 @@ struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *li
     }
     const struct select_span span = {.x = list->value, .length = list->count, .stride = 1};
     return select_cut_between(&span, 1, 0, 31, k, histogram);
+}
+
+/* Elements of all spans at equal distances; `step` must be large enough for SELECT_SHORT. */
+static size_t chunk_pick(
+    const struct select_span *spans, unsigned count, uint64_t step, float picked[SELECT_SHORT])
+{
+    size_t found = 0;
+    uint64_t at = step / 2;
+    for (unsigned s = 0; s < count; s++) {
+        for (; at < spans[s].length; at += step) {
+            picked[found++] = spans[s].x[at];
+        }
+        at -= spans[s].length;
+    }
+    return found;
+}
+
+/* Guesses keys low..high - 1 around the k-th of n elements from a few of them. */
+static void chunk_guess(const struct chunk_ops *ops, const struct select_span *spans,
+    unsigned count, uint64_t n, uint64_t k, uint32_t *low, uint32_t *high)
+{
+    float picked[SELECT_SHORT];
+    const size_t found = chunk_pick(spans, count, n / SELECT_SHORT + 1, picked);
+    const double rank = (double)k * (double)found / (double)n;
+    const double margin = 3 * sqrt(rank * (1 - rank / (double)found)) + 2;
+    *low = 0;
+    *high = INT32_MAX;
+    if (rank + margin < (double)found) {
+        *low = ops->cut(picked, found, (size_t)(rank + margin)).key;
+    }
+    if (rank - margin >= 1) {
+        const uint32_t last = ops->cut(picked, found, (size_t)(rank - margin)).key;
+        *high = last < INT32_MAX ? last + 1 : last;
+    }
+}
+
+static uint64_t chunk_count_spans(
+    const struct chunk_ops *ops, const struct select_span *spans, unsigned count, uint32_t least)
+{
+    uint64_t reached = 0;
+    for (unsigned s = 0; s < count; s++) {
+        reached += ops->count(spans[s].x, spans[s].length, least);
+    }
+    return reached;
+}
+
+/* Again and again what lies around the k-th element is copied together; a histogram, where that
+ * does not get on. */
+struct select_cut chunk_cut_spans(const struct chunk_ops *ops, struct select_span *spans,
+    unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS])
+{
+    uint64_t n = chunk_count_spans(ops, spans, count, 0);
+    while (n > SELECT_SHORT) {
+        uint32_t low;
+        uint32_t high;
+        chunk_guess(ops, spans, count, n, k, &low, &high);
+        const uint64_t above = chunk_count_spans(ops, spans, count, high);
+        const uint64_t between = chunk_count_spans(ops, spans, count, low) - above;
+        if (above >= k || k > above + between) {
+            break;
+        }
+        if (high - low == 1) { /* ties */
+            return (struct select_cut){
+                .key = low, .ties = k - above == between ? SELECT_ALL : k - above};
+        }
+        if (between > room || between > n / 2) {
+            break;
+        }
+        n = 0;
+        for (unsigned s = 0; s < count; s++) {
+            n += ops->between(spans[s].x, spans[s].length, low, high, spare + n);
+        }
+        spans[0] = (struct select_span){.x = spare, .length = n, .stride = 1};
+        count = 1;
+        k -= above;
+    }
+    if (count == 1 && n <= SELECT_SHORT) {
+        return ops->cut(spans[0].x, n, k);
+    }
+    return select_cut_between(spans, count, 0, 31, k, histogram);
 }
 
 uint32_t chunk_prune(

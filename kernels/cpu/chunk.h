@@ -57,6 +57,13 @@ struct chunk_ops {
     /* The cut for 0 < k <= n, where n is at most SELECT_SHORT. */
     struct select_cut (*cut)(const float *x, size_t n, size_t k);
 
+    /* Number of elements whose key is at least `least`. */
+    size_t (*count)(const float *x, size_t n, uint32_t least);
+
+    /* Copies the elements whose key is in low..high-1, high < 2^31, and returns their number; out
+     * may be x. */
+    size_t (*between)(const float *x, size_t n, uint32_t low, uint32_t high, float *out);
+
     /* Appends the entries of a list whose key is at least `least`. */
     void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);
 
@@ -88,6 +95,12 @@ void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length,
 /** The cut for the k-th entry of a list of at least k. */
 struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
     uint32_t histogram[SELECT_BINS]);
+
+/** The cut for the k-th of all elements of the spans, at least k and contiguous each. spare: room
+ * for some of them, the more the better, or the only span itself, which it clobbers. Changes spans.
+ */
+struct select_cut chunk_cut_spans(const struct chunk_ops *ops, struct select_span *spans,
+    unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS]);
 
 /** Drops all but the k best entries of a list of at least k, in which no later element of lower key
  * than what is returned has a place. */

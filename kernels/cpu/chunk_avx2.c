@@ -257,7 +257,7 @@ AVX2 static void avx2_filter(const struct sparse *list, uint32_t least, struct s
     avx2_filter_word(list, whole, mask & ((UINT64_C(1) << rest) - 1), out);
 }
 
-AVX2 static inline size_t avx2_count(const float *x, size_t n, uint32_t least)
+AVX2 static size_t avx2_count(const float *x, size_t n, uint32_t least)
 {
     const __m256i below = _mm256_set1_epi32((int)least - 1);
     __m256i counts = _mm256_setzero_si256(); /* each lane counts down */
@@ -278,6 +278,26 @@ AVX2 static inline size_t avx2_count(const float *x, size_t n, uint32_t least)
     return (uint32_t)-_mm_cvtsi128_si32(sum);
 }
 
+AVX2 static size_t avx2_between(const float *x, size_t n, uint32_t low, uint32_t high, float *out)
+{
+    const size_t whole = n - n % CHUNK_WORD;
+    const __m256i below = _mm256_set1_epi32((int)low - 1);
+    const __m256i last = _mm256_set1_epi32((int)high - 1);
+    size_t count = 0;
+    for (size_t i = 0; i < whole; i += CHUNK_WORD) {
+        uint64_t mask = avx2_marks(x + i, below) & ~avx2_marks(x + i, last);
+        for (; mask != 0; mask = _blsr_u64(mask)) {
+            out[count++] = x[i + (size_t)_tzcnt_u64(mask)];
+        }
+    }
+    for (size_t i = whole; i < n; i++) {
+        if (select_key(x[i]) - low < high - low) {
+            out[count++] = x[i];
+        }
+    }
+    return count;
+}
+
 AVX2 static struct select_cut avx2_cut(const float *x, size_t n, size_t k)
 {
     return select_bisect(x, n, k, avx2_count);
@@ -292,6 +312,8 @@ const struct chunk_ops chunk_avx2 = {
     .collect = avx2_collect,
     .cut = avx2_cut,
     .pick = &pick_avx2,
+    .count = avx2_count,
+    .between = avx2_between,
     .filter = avx2_filter,
 };
 #endif

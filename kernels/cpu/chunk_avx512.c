@@ -225,7 +225,7 @@ AVX512 static void avx512_filter(const struct sparse *list, uint32_t least, stru
     out->count = count;
 }
 
-AVX512 static inline size_t avx512_count(const float *x, size_t n, uint32_t least)
+AVX512 static size_t avx512_count(const float *x, size_t n, uint32_t least)
 {
     const __m512i bound = _mm512_set1_epi32((int)least);
     size_t count = 0;
@@ -234,6 +234,25 @@ AVX512 static inline size_t avx512_count(const float *x, size_t n, uint32_t leas
         const __m512 value = _mm512_maskz_loadu_ps(valid, x + i);
         count +=
             (size_t)_mm_popcnt_u32(_mm512_mask_cmpge_epi32_mask(valid, avx512_key(value), bound));
+    }
+    return count;
+}
+
+AVX512 static size_t avx512_between(
+    const float *x, size_t n, uint32_t low, uint32_t high, float *out)
+{
+    const __m512i base = _mm512_set1_epi32((int)low);
+    const __m512i width = _mm512_set1_epi32((int)(high - low));
+    size_t count = 0;
+    for (size_t i = 0; i < n; i += VECTOR) {
+        const __mmask16 valid = avx512_valid(i, n);
+        const __m512 value = _mm512_maskz_loadu_ps(valid, x + i);
+        const __m512i offset = _mm512_sub_epi32(avx512_key(value), base);
+        const __mmask16 kept = _mm512_mask_cmplt_epu32_mask(valid, offset, width);
+        const unsigned more = (unsigned)_mm_popcnt_u32(kept);
+        _mm512_mask_storeu_ps(
+            out + count, (__mmask16)_bzhi_u32(0xffff, more), _mm512_maskz_compress_ps(kept, value));
+        count += more;
     }
     return count;
 }
@@ -252,6 +271,8 @@ const struct chunk_ops chunk_avx512 = {
     .collect = avx512_collect,
     .cut = avx512_cut,
     .pick = &pick_avx512,
+    .count = avx512_count,
+    .between = avx512_between,
     .filter = avx512_filter,
 };
 #endif

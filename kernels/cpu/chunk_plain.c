@@ -63,6 +63,26 @@ static void plain_collect(
     }
 }
 
+static size_t plain_count(const float *x, size_t n, uint32_t least)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        count += select_key(x[i]) >= least;
+    }
+    return count;
+}
+
+static size_t plain_between(const float *x, size_t n, uint32_t low, uint32_t high, float *out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (select_key(x[i]) - low < high - low) {
+            out[count++] = x[i];
+        }
+    }
+    return count;
+}
+
 extern const struct chunk_ops chunk_plain;
 const struct chunk_ops chunk_plain = {
     .name = "plain",
@@ -72,5 +92,7 @@ const struct chunk_ops chunk_plain = {
     .collect = plain_collect,
     .cut = select_cut_short,
     .pick = &pick_plain,
+    .count = plain_count,
+    .between = plain_between,
     .filter = select_filter_from,
 };

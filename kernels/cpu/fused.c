@@ -306,13 +306,35 @@ static void fused_select_plain(struct fused *pass)
         pass->residual, &pass->view, pass->k, pass->out, pass->scratch);
 }
 
+/* After a wrong guess: another one from the finished residual, and a second look as one range,
+ * whose list is never too short. */
+static bool fused_select_again(struct fused *pass)
+{
+    const unsigned ranges = pass->ranges;
+    float *const hints = pass->hints;
+    pass->hints = NULL;
+    pass->ranges = 1;
+    fused_place(pass);
+    bool selected = bracket_guess(pass);
+    if (selected) {
+        fused_range(pass, 0, NULL);
+        selected = bracket_select(pass);
+    }
+    pass->ranges = ranges;
+    pass->hints = hints;
+    if (hints != NULL) {
+        hints[0] = 0; /* the next turn had better not rely on this one */
+    }
+    return selected;
+}
+
 static void fused_select(struct fused *pass)
 {
     switch (pass->mode) {
     case FUSED_NOTHING:
     case FUSED_RULE: break;
     case FUSED_BRACKET:
-        if (!bracket_select(pass)) {
+        if (!bracket_select(pass) && !fused_select_again(pass)) {
             fused_select_plain(pass);
         }
         break;

@@ -7,10 +7,11 @@
  *
  * Happy path: set the fields, fused_start(), fused_range() once for every range on any threads,
  * then fused_finish(); or fused_run() for all of that. A large tensor has its k-th magnitude
- * bracketed from a sample; the pass collects what reaches the bracket, fused_finish() selects among
- * that. Fibres, contiguous (rows) or strided, are selected from while they go by. Where the guess
- * was wrong, or none is worth it (tiny fibres, more than one element in eight), the plain selection
- * reads the residual again.
+ * guessed from the last turn's or a sample, a little lower; the pass collects what reaches that,
+ * fused_finish() selects among it. Where the guess was wrong, it makes another one from the
+ * finished residual and collects once more. Fibres, contiguous (rows) or strided, are selected from
+ * while they go by. Where no guess is worth it (tiny fibres, more than one element in eight), or two
+ * were wrong, the plain selection reads the residual again.
  *
  * Retry: a pass whose stamp is in the progress already adds nothing, needs no gradients (count may
  * be 0) and selects the same list again. Killed anywhere, by whatever signal: give every pending
@@ -76,8 +77,9 @@ struct fused {
     uint64_t id;    /* the residual's number in journals */
     uint64_t stamp; /* never 0; each pass (step, and its withdrawal) has one of its own */
     struct progress *progress; /* progress_size() bytes, zeros before the first pass */
-    float *hints; /* or NULL: one float a fibre, zeros at first, which the caller keeps from turn to
-                   * turn for this tensor. Any values give the right list, good ones sooner. */
+    float *hints; /* or NULL: one float a fibre, or one for the whole tensor, zeros at first, which
+                   * the caller keeps from turn to turn for this tensor. Any values give the right
+                   * list, good ones sooner. */
     struct sparse *out; /* capacity as select_top() or select_fibres() ask for */
     unsigned ranges;    /* 1..FUSED_MAX_RANGES parts that threads may work on side by side */
     void *scratch;      /* fused_scratch() bytes, aligned to 64 */
@@ -86,8 +88,7 @@ struct fused {
 
     /* The pass's own. */
     enum fused_mode mode;
-    uint32_t least; /* candidates have at least this key; the k-th largest is expected in */
-    unsigned bits;  /* least + [0, 2^bits) */
+    uint32_t least; /* candidates of a global selection have at least this key */
     uint32_t *histogram;
     struct sparse candidate[FUSED_MAX_RANGES];
     bool overflow[FUSED_MAX_RANGES];

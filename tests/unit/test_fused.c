@@ -109,9 +109,9 @@ static struct bench bench_make(
     bench.journal = aligned_alloc(64, sizeof *bench.journal);
     assert_non_null(bench.journal);
     memset(bench.journal, 0, sizeof *bench.journal);
-    if (e->per_fibre && random_below(2) == 0) {
-        bench.pass.hints = allocate(e->view.fibres, sizeof(float));
-        for (uint64_t f = 0; f < e->view.fibres; f++) {
+    if (random_below(2) == 0) {
+        bench.pass.hints = allocate(e->view.fibres + 1, sizeof(float));
+        for (uint64_t f = 0; f <= e->view.fibres; f++) {
             bench.pass.hints[f] = random_below(3) == 0 ? 0.0f : random_value() + 0.5f;
         }
     }
@@ -334,7 +334,7 @@ static void test_misled_sample(void **state)
     const struct view view = {.fibres = 1, .length = N, .stride = 1};
     float *residual = pattern_make(RANDOM, N);
     for (uint64_t i = 0; i < N; i++) {
-        residual[i] += i / 16 % 32 == 16 ? 100.0f : 0.0f; /* the lines that are sampled */
+        residual[i] += i / 64 % 32 == 16 ? 100.0f : 0.0f; /* the blocks that are sampled */
     }
     struct expectation e =
         expect(view, K, false, residual, (struct push){.dtype = DTYPE_F32, .n = N});
@@ -344,6 +344,37 @@ static void test_misled_sample(void **state)
     assert_true(bench.pass.candidate[0].count < K);
     assert_as_expected(&bench, &e);
     bench_drop(&bench);
+    expect_drop(&e);
+}
+
+/* The last turn's threshold: as good as new, too high for a small sample to tell, useless. */
+static void test_hints(void **state)
+{
+    (void)state;
+    enum { N = 131072, K = 200 };
+    static const float useless[] = {1e-30f, -1.0f, INFINITY, NAN, 0x1p-149f};
+    const struct view view = {.fibres = 1, .length = N, .stride = 1};
+    struct expectation e =
+        expect(view, K, false, pattern_make(RANDOM, N), (struct push){.dtype = DTYPE_F32, .n = N});
+    float threshold = INFINITY;
+    for (uint64_t i = 0; i < e.entries; i++) {
+        const float magnitude = fabsf(e.after[e.list[i].position]);
+        threshold = magnitude < threshold ? magnitude : threshold;
+    }
+    for (size_t i = 0; i < 2 + sizeof useless / sizeof *useless; i++) {
+        struct bench bench = bench_make(&e, NULL, 1 + (unsigned)random_below(3));
+        float hint = i == 0 ? threshold : i == 1 ? 2 * threshold : useless[i - 2];
+        float *const own = bench.pass.hints;
+        bench.pass.hints = &hint;
+        bench.pass.out = &bench.out;
+        (void)fused_run(&bench.pass, bench.journal, bench.sums);
+        assert_int_equal(bench.pass.mode, FUSED_BRACKET);
+        assert_as_expected(&bench, &e);
+        /* What it keeps separates the selected from the others: at most the least of them. */
+        assert_true(i == 1 ? hint == 0 : hint <= threshold && hint > 0.9f * threshold);
+        bench.pass.hints = own;
+        bench_drop(&bench);
+    }
     expect_drop(&e);
 }
 
@@ -373,6 +404,7 @@ int main(void)
         cmocka_unit_test(test_bracket),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_misled_sample),
+        cmocka_unit_test(test_hints),
         cmocka_unit_test(test_many_ranges),
     };
     return cmocka_run_group_tests_name("fused", tests, NULL, NULL);

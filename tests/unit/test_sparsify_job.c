@@ -52,8 +52,8 @@ static void check_policy(const char *policy)
 static void test_every_sparsifier(void **state)
 {
     static const char *const more[] = {"\"density\":0.05",
-        "\"density\":0.02,\"warmup_epochs\":3,\"epoch_turns\":5,\"estimate\":true,"
-        "\"fit\":\"gamma\",\"threshold\":2",
+        ("\"density\":0.02,\"warmup_epochs\":3,\"epoch_turns\":5,\"estimate\":true,"
+         "\"fit\":\"gamma\",\"threshold\":2"),
         "\"density\":0.1,\"adaptive\":true,\"total_turns\":40,\"fit\":\"pareto\",\"sample\":1",
         "\"density\":0.03,\"fibre_turns\":2,\"global_turns\":3,\"estimate\":true"};
     static const char *const scopes[] = {"node", "rank"};
