@@ -11,8 +11,9 @@
 #include "daemon/collective/collective.h"
 #include "kernels/cpu/merge.h"
 
-/* Fewer are decoded one frame after the other. */
-#define PARALLEL_ENTRIES (UINT64_C(1) << 15)
+/* Fewer are not worth a thread's attention. */
+#define ENTRIES_PER_PART (UINT64_C(1) << 14)
+#define BYTES_PER_PART (1u << 17)
 
 static unsigned allgather_phases(const struct exchange *exchange)
 {
@@ -50,12 +51,23 @@ struct gathering {
     unsigned tensor;
     struct payload_reader *reader; /* [member] */
     struct sparse *list;           /* [member], of this tensor; what `self` sent is borrowed */
-    struct error *error;           /* [member] */
+    struct error *error;           /* [member]; OK unless there is one */
 };
 
 static enum adtopk_status no_memory(const struct exchange *exchange, struct error *err)
 {
     return error_set(err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
+}
+
+/* Checks member m's frame. */
+static void open_frame(void *arg, unsigned m, unsigned thread)
+{
+    struct gathering *gathering = arg;
+
+    (void)thread;
+    if (m != gathering->exchange->self) {
+        (void)exchange_open(gathering->exchange, 0, m, &gathering->reader[m], &gathering->error[m]);
+    }
 }
 
 /* Decodes member m's list; its memory is as large as the list. */
@@ -68,7 +80,6 @@ static void decode(void *arg, unsigned m, unsigned thread)
     struct error *err = &gathering->error[m];
 
     (void)thread;
-    *err = (struct error){.code = ADTOPK_OK};
     if (m == exchange->self) {
         *list = tensor->sent;
         return;
@@ -82,6 +93,24 @@ static void decode(void *arg, unsigned m, unsigned thread)
     } else if (payload_get_list(&gathering->reader[m], &tensor->shape, list, err) != ADTOPK_OK) {
         (void)exchange_blame(exchange, m, err);
     }
+}
+
+/* Runs one of the two for each member, on several threads if there is enough to do. The error of
+ * the first member that has one counts. */
+static enum adtopk_status for_members(struct gathering *gathering,
+    void (*part)(void *arg, unsigned m, unsigned thread), unsigned parts, struct error *err)
+{
+    const struct exchange *exchange = gathering->exchange;
+    const struct parallel alone = {.caller = exchange->parallel.caller};
+
+    parallel_for(parts > 1 ? &exchange->parallel : &alone, part, gathering, exchange->members);
+    for (unsigned m = 0; m < exchange->members; m++) {
+        if (gathering->error[m].code != ADTOPK_OK) {
+            *err = gathering->error[m];
+            return err->code;
+        }
+    }
+    return ADTOPK_OK;
 }
 
 static void drop_lists(struct gathering *gathering)
@@ -135,7 +164,7 @@ static enum adtopk_status sum_lists(
         .positions = positions,
         .scale = exchange->scale,
         .out = &tensor->update,
-        .parts = merge_parts(positions, total, parallel_threads(&exchange->parallel))};
+        .parts = merge_parts(positions, total, &exchange->parallel)};
 
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
     if (merge.cursor == NULL) {
@@ -150,21 +179,14 @@ static enum adtopk_status finish_tensor(struct gathering *gathering, struct erro
 {
     struct exchange *exchange = gathering->exchange;
     const struct payload_shape *shape = &exchange->tensor[gathering->tensor].shape;
-    const struct parallel alone = {.caller = exchange->parallel.caller};
-    enum adtopk_status status = ADTOPK_OK;
+    enum adtopk_status status;
     uint64_t total = 0;
 
     for (unsigned m = 0; m < exchange->members; m++) {
         total += m != exchange->self ? payload_next_count(&gathering->reader[m], shape) : 0;
     }
-    parallel_for(total >= PARALLEL_ENTRIES ? &exchange->parallel : &alone, decode, gathering,
-        exchange->members);
-    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
-        if (gathering->error[m].code != ADTOPK_OK) {
-            status = gathering->error[m].code;
-            *err = gathering->error[m];
-        }
-    }
+    status = for_members(gathering, decode,
+        parallel_parts(&exchange->parallel, total, ENTRIES_PER_PART, exchange->members), err);
     if (status == ADTOPK_OK) {
         status = check_total(gathering, &total, err);
     }
@@ -175,16 +197,32 @@ static enum adtopk_status finish_tensor(struct gathering *gathering, struct erro
     return status;
 }
 
+static enum adtopk_status open_frames(struct gathering *gathering, struct error *err)
+{
+    struct exchange *exchange = gathering->exchange;
+    size_t bytes = 0;
+
+    for (unsigned m = 0; m < exchange->members; m++) {
+        bytes += m != exchange->self ? exchange->input[m].size : 0;
+    }
+    if (for_members(gathering, open_frame,
+            parallel_parts(&exchange->parallel, bytes, BYTES_PER_PART, exchange->members),
+            err) != ADTOPK_OK) {
+        return err->code;
+    }
+    for (unsigned m = 0; m < exchange->members; m++) {
+        if (m != exchange->self) {
+            exchange_note(exchange, &gathering->reader[m]);
+        }
+    }
+    return ADTOPK_OK;
+}
+
 static enum adtopk_status finish_tensors(struct gathering *gathering, struct error *err)
 {
     struct exchange *exchange = gathering->exchange;
-    enum adtopk_status status = ADTOPK_OK;
+    enum adtopk_status status = open_frames(gathering, err);
 
-    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
-        if (m != exchange->self) {
-            status = exchange_open(exchange, 0, m, &gathering->reader[m], err);
-        }
-    }
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
         gathering->tensor = t;
         status = finish_tensor(gathering, err);

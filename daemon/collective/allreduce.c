@@ -19,6 +19,9 @@
 
 #define SEGMENTS_MAX 120u /* a frame's header counts phases in 8 bits */
 
+#define ELEMENTS_PER_PART (UINT64_C(1) << 18) /* fewer are not worth a thread's attention */
+#define PARTS 64u
+
 struct slice {
     uint64_t first;
     uint64_t end;
@@ -136,8 +139,11 @@ static enum adtopk_status add_member(
     struct payload_reader reader;
     uint64_t start = 0;
 
-    if (m != exchange->self && exchange_open(exchange, 2 * segment, m, &reader, err) != ADTOPK_OK) {
-        return err->code;
+    if (m != exchange->self) {
+        if (exchange_open(exchange, 2 * segment, m, &reader, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        exchange_note(exchange, &reader);
     }
     for (unsigned t = 0; t < exchange->tensors; t++) {
         const struct exchange_tensor *tensor = &exchange->tensor[t];
@@ -202,6 +208,7 @@ static enum adtopk_status take_slice(
     if (exchange_open(exchange, 2 * segment + 1, m, &reader, err) != ADTOPK_OK) {
         return err->code;
     }
+    exchange_note(exchange, &reader);
     for (unsigned t = 0; t < exchange->tensors; t++) {
         const struct exchange_tensor *tensor = &exchange->tensor[t];
         struct slice part = overlap(slice, start, tensor->numel);
@@ -244,6 +251,28 @@ static enum adtopk_status allreduce_produce(
     return exchange->members > 1 ? scatter(exchange, segment, err) : ADTOPK_OK;
 }
 
+/* What is left to do for a tensor when all sums are there. */
+struct finishing {
+    const struct exchange *exchange;
+    const struct exchange_tensor *tensor;
+    unsigned parts;
+};
+
+static void finish_part(void *arg, unsigned p, unsigned thread)
+{
+    const struct finishing *finishing = arg;
+    const struct exchange *exchange = finishing->exchange;
+    const struct exchange_tensor *tensor = finishing->tensor;
+    struct slice part = cut((struct slice){0, tensor->numel}, p, finishing->parts);
+    uint64_t n = part.end - part.first;
+
+    (void)thread;
+    if (exchange->members == 1) {
+        round_own(exchange, tensor->acc + part.first, n, tensor->dense + part.first);
+    }
+    dense_scale(tensor->dense + part.first, n, exchange->scale);
+}
+
 static enum adtopk_status allreduce_finish(struct exchange *exchange, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
@@ -252,11 +281,11 @@ static enum adtopk_status allreduce_finish(struct exchange *exchange, struct err
         status = take_segment(exchange, segments_of(exchange) - 1, err);
     }
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
-        struct exchange_tensor *tensor = &exchange->tensor[t];
-        if (exchange->members == 1) {
-            round_own(exchange, tensor->acc, tensor->numel, tensor->dense);
-        }
-        dense_scale(tensor->dense, tensor->numel, exchange->scale);
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct finishing finishing = {.exchange = exchange,
+            .tensor = tensor,
+            .parts = parallel_parts(&exchange->parallel, tensor->numel, ELEMENTS_PER_PART, PARTS)};
+        parallel_for(&exchange->parallel, finish_part, &finishing, finishing.parts);
     }
     return status;
 }

@@ -116,10 +116,13 @@ extern const struct collective_ops *const collective_table[];
  * the files of this folder. */
 struct payload_writer *exchange_add_frame(struct exchange *exchange, unsigned phase, uint32_t to);
 
-/** Opens the frame that `from` sent in `phase`: checks it, names the node in errors, and notes its
- * non-finite flag. */
-enum adtopk_status exchange_open(struct exchange *exchange, unsigned phase, unsigned from,
+/** Opens the frame that `from` sent in `phase`: checks it, and names the node in errors. Any
+ * thread; exchange_note() is due if it is OK. */
+enum adtopk_status exchange_open(const struct exchange *exchange, unsigned phase, unsigned from,
     struct payload_reader *reader, struct error *err);
+
+/** Notes the non-finite flag of a frame that was opened. */
+void exchange_note(struct exchange *exchange, const struct payload_reader *reader);
 
 /** Puts "node N sent a bad frame ..." before an error of a decoder. Returns its code. */
 enum adtopk_status exchange_blame(

@@ -37,7 +37,7 @@ enum adtopk_status exchange_blame(const struct exchange *exchange, unsigned from
         (unsigned long long)exchange->header.number, text);
 }
 
-enum adtopk_status exchange_open(struct exchange *exchange, unsigned phase, unsigned from,
+enum adtopk_status exchange_open(const struct exchange *exchange, unsigned phase, unsigned from,
     struct payload_reader *reader, struct error *err)
 {
     const struct exchange_input *input = &exchange->input[phase * exchange->members + from];
@@ -45,10 +45,14 @@ enum adtopk_status exchange_open(struct exchange *exchange, unsigned phase, unsi
     if (payload_open(reader, input->bytes, input->size, err) != ADTOPK_OK) {
         return exchange_blame(exchange, from, err);
     }
+    return ADTOPK_OK;
+}
+
+void exchange_note(struct exchange *exchange, const struct payload_reader *reader)
+{
     if ((reader->header.flags & PAYLOAD_FLAG_NONFINITE) != 0) {
         exchange->nonfinite = true;
     }
-    return ADTOPK_OK;
 }
 
 void exchange_drop_frames(struct exchange *exchange)

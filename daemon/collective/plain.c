@@ -90,6 +90,7 @@ static enum adtopk_status member_data(
     if (exchange_open(exchange, 0, m, &reader, err) != ADTOPK_OK) {
         return err->code;
     }
+    exchange_note(exchange, &reader);
     if (payload_get_bytes(&reader, SIZE_MAX, data, size, err) != ADTOPK_OK ||
         payload_close(&reader, err) != ADTOPK_OK) {
         return exchange_blame(exchange, m, err);

@@ -27,6 +27,7 @@
 #define CORE_MAX_NODES 1024
 #define CORE_MAX_WORLD 65536
 #define CORE_MAX_TENSORS 65536
+#define CORE_RANGE (UINT64_C(1) << 18)
 #define CORE_STORE_PARTS 4u
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
@@ -200,6 +201,7 @@ struct core_config {
      * compute, with its thread. Numbers are those of compute.thread. Zero: computes do not. */
     struct parallel parallel;
     uint64_t segment;   /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
+    uint64_t range;     /* elements of a tensor that are worth a worker; 0: CORE_RANGE */
     const char *policy; /* JSON: the default policy; NULL for the built-in one */
     /* One line per decision, for traces and failed tests; may be NULL. */
     void (*trace)(void *context, const char *line);

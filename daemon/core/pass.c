@@ -13,9 +13,6 @@
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/survey.h"
 
-/* A range is worth another thread from so many elements on. */
-#define RANGE_ELEMENTS (UINT64_C(1) << 18)
-
 struct pass {
     struct work *work;
     uint32_t t;
@@ -29,7 +26,8 @@ static struct pass pass_of(struct work *work, uint32_t t, unsigned rank, enum st
     const struct job *job = work->job;
     const struct tensor *tensor = &job->tensor[t];
     struct pass pass = {.work = work, .t = t, .rank = rank, .parallel = work_parallel(work)};
-    uint64_t ranges = tensor->numel / RANGE_ELEMENTS;
+    uint64_t range = job->core->config.range > 0 ? job->core->config.range : CORE_RANGE;
+    uint64_t ranges = tensor->numel / range;
     uint64_t most = parallel_threads(&pass.parallel);
 
     most = most < FUSED_MAX_RANGES ? most : FUSED_MAX_RANGES;
@@ -59,7 +57,7 @@ static void prepare(struct pass *pass, const struct kept *kept)
         return; /* what travels dense is left to the optimiser */
     }
     if (params->clip > 0) {
-        norm = fused_gradient_norm(&pass->fused);
+        norm = fused_gradient_norm(&pass->fused, &pass->parallel);
         pass->fused.scale = norm > limit ? (float)(limit / norm) : 1.0f;
     }
     pass->fused.momentum = kept->momentum;

@@ -15,6 +15,7 @@
 #include "daemon/core/model.h"
 #include "kernels/cpu/merge.h"
 #include "kernels/cpu/quantise.h"
+#include "kernels/cpu/scatter.h"
 
 static struct work *work_of(struct compute *compute)
 {
@@ -77,7 +78,7 @@ static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
         list[r] = planned->kept[r].list;
         total += list[r].count;
     }
-    merge.parts = merge_parts(merge.positions, total, parallel_threads(&parallel));
+    merge.parts = merge_parts(merge.positions, total, &parallel);
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
     if (list != NULL && merge.cursor != NULL) {
         merge_run(&merge, &parallel);
@@ -265,8 +266,10 @@ static void note_known(const struct job *job, uint32_t t, struct exchange_tensor
 }
 
 /* From positions of the turn's view to what ranks see: elements, and the dense form. */
-static void write_update(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+static void write_update(const struct work *work, uint32_t t, struct exchange_tensor *entry)
 {
+    const struct parallel parallel = work_parallel(work);
+    const struct job *job = work->job;
     const struct tensor *tensor = &job->tensor[t];
     struct local_update *update = layout_update(job, t);
     float *dense = (float *)(void *)(job->results + update->dense_offset);
@@ -282,15 +285,11 @@ static void write_update(const struct job *job, uint32_t t, struct exchange_tens
         return;
     }
     if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
-        (void)memset(dense, 0, tensor->numel * sizeof(float));
-        sparse_scatter(dense, &entry->shape.view, list);
+        scatter_dense(dense, &entry->shape.view, list, &parallel);
         update->forms |= LOCAL_FORM_DENSE;
     }
     if (wants(job, t, LOCAL_FORM_LIST) && fits) {
-        uint32_t *index = update_index(job, t);
-        for (size_t i = 0; i < list->count; i++) {
-            index[i] = (uint32_t)view_element(&entry->shape.view, list->position[i]);
-        }
+        scatter_index(update_index(job, t), &entry->shape.view, list, &parallel);
         if (!in_place(job, t)) {
             (void)memcpy(update_value(job, t), list->value, list->count * sizeof(float));
         }
@@ -318,7 +317,7 @@ void work_reduce(struct compute *compute)
         uint32_t t = round->tensor[i];
         if (work->status == ADTOPK_OK) {
             note_known(job, t, &round->exchange.tensor[i]);
-            write_update(job, t, &round->exchange.tensor[i]);
+            write_update(work, t, &round->exchange.tensor[i]);
         }
         drop_result(job, t, &round->exchange.tensor[i]);
     }

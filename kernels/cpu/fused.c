@@ -17,6 +17,13 @@ enum { DENSE_SELECTION = 8 };
 
 enum { ALIGNMENT = 64 };
 
+/* Chunks whose records are fetched ahead. */
+enum { AHEAD = 4 };
+
+/* Elements of rows that are added before their candidates are listed: so few that memory does not
+ * run out of requests meanwhile. */
+enum { ROWS_STEP = 1024 };
+
 static size_t fused_align(size_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -146,6 +153,7 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
 {
     struct fused *pass = stream->pass;
     stream->added = fused_is_added(pass, number);
+    __builtin_prefetch(&pass->progress->chunk[number + AHEAD], 1);
     stream->look = stream->added;
     stream->skip = 0;
     stream->chunk = (struct chunk){.acc = pass->residual + number * CHUNK, .number = number};
@@ -244,7 +252,14 @@ static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struc
     const bool marked = rows_open(rows, length) && !stream->look && stream->skip == 0;
     stream->chunk.floors = marked ? rows->floors : NULL;
     stream->chunk.marks = rows->marks;
-    fused_step(stream, length, 0, 0, NULL);
+    for (unsigned done = 0; done < length;) {
+        const unsigned step = length - done < ROWS_STEP ? length - done : ROWS_STEP;
+        fused_step(stream, step, 0, 0, NULL);
+        if (marked) {
+            rows_list(rows, done, step);
+        }
+        done += step;
+    }
     rows_close(rows, marked);
 }
 

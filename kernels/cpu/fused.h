@@ -26,6 +26,7 @@
 #include "kernels/cpu/kernels.h"
 
 struct chunk_ops;
+struct parallel;
 struct stats;
 struct stats_ops;
 struct survey;
@@ -110,8 +111,8 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal);
 
 /** The Euclidean norm of the sum of the local gradients, unscaled, elements that are not finite
  * left out: what clipping compares with its limit. One read of the gradients; needs the fields
- * view, gradients, count and dtype. The same bits on every machine. */
-double fused_gradient_norm(const struct fused *pass);
+ * view, gradients, count and dtype. The same bits on every machine, by any number of threads. */
+double fused_gradient_norm(const struct fused *pass, const struct parallel *parallel);
 
 /** After all ranges: fills pass->out and sets sums to what they were when the pass with this stamp
  * first began, plus what it added (minus what it withdrew). Returns the number of non-finite

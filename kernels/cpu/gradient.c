@@ -5,7 +5,11 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/momentum.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stats.h"
+
+/* A norm is formed in so many parts, of fewer chunks than that in one. */
+enum { NORM_PARTS = 64, NORM_WHOLE = 256 };
 
 /* Elements; bytes of a cache line, and how far ahead of use memory is fetched. */
 enum { PIECE = 512, LINE = 64, AHEAD = 4096 };
@@ -51,9 +55,8 @@ static void gradient_fetch(const struct fused *pass, uint64_t first, unsigned le
             __builtin_prefetch(g + first * size + AHEAD + i, 0, 3);
         }
     }
-    const char *m = (const char *)(pass->momentum + (pass->momentum != NULL ? first : 0));
-    for (size_t i = 0; m != NULL && i < length * sizeof(float); i += LINE) {
-        __builtin_prefetch(m + AHEAD + i, 1, 3);
+    for (size_t i = 0; pass->momentum != NULL && i < length * sizeof(float); i += LINE) {
+        __builtin_prefetch((const char *)(pass->momentum + first) + AHEAD + i, 1, 3);
     }
 }
 
@@ -73,8 +76,9 @@ static void gradient_piece(
     if (chunk->journal != NULL) {
         journal_copy(chunk->journal, true, m, done, length);
     }
-    chunk->nonfinite += (pass->withdraw ? momentum_undo : momentum_step)(
-        m, g, sum, length, pass->mu, pass->nesterov);
+    const struct momentum_rule rule = {.mu = pass->mu, .nesterov = pass->nesterov};
+    const struct momentum_ops *ops = momentum_best();
+    chunk->nonfinite += (pass->withdraw ? ops->undo : ops->step)(rule, m, g, sum, length);
 }
 
 /* What a value comes to on the wire; one that is not finite stays as it is. */
@@ -168,7 +172,8 @@ void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, fl
     }
     float m[CHUNK_WORD];
     memcpy(m, pass->momentum + first, length * sizeof *m);
-    (void)momentum_step(m, g, sum, length, pass->mu, pass->nesterov);
+    const struct momentum_rule rule = {.mu = pass->mu, .nesterov = pass->nesterov};
+    (void)momentum_best()->step(rule, m, g, sum, length);
 }
 
 /* The sum of the squares of at most CHUNK elements, those that are not finite left out. */
@@ -185,17 +190,41 @@ static double gradient_squares(const struct stats_ops *ops, const float *sum, un
     return stats_chunk(ops, finite, length, 1).sum_squares;
 }
 
-double fused_gradient_norm(const struct fused *pass)
+/* The squares of a gradient, in parts that depend on its size only. */
+struct gradient_norm {
+    struct fused pass;
+    uint64_t chunks; /* of a part */
+    double part[NORM_PARTS];
+};
+
+static void gradient_norm_part(void *arg, unsigned part, unsigned thread)
 {
-    const uint64_t n = view_size(&pass->view);
-    const struct stats_ops *stats = pass->surveyed != NULL ? pass->surveyed : stats_best();
-    struct fused copy = *pass;
-    double total = 0;
-    copy.ops = pass->ops != NULL ? pass->ops : chunk_best();
-    for (uint64_t first = 0; first < n; first += CHUNK) {
+    struct gradient_norm *norm = arg;
+    const uint64_t n = view_size(&norm->pass.view);
+    uint64_t end = (part + 1) * norm->chunks * CHUNK;
+    double sum = 0;
+    (void)thread;
+    end = end < n ? end : n;
+    for (uint64_t first = part * norm->chunks * CHUNK; first < end; first += CHUNK) {
         const unsigned length = n - first < CHUNK ? (unsigned)(n - first) : CHUNK;
         float buffer[CHUNK];
-        total += gradient_squares(stats, gradient_plain(&copy, first, length, buffer), length);
+        const float *g = gradient_plain(&norm->pass, first, length, buffer);
+        sum += gradient_squares(norm->pass.surveyed, g, length);
+    }
+    norm->part[part] = sum;
+}
+
+double fused_gradient_norm(const struct fused *pass, const struct parallel *parallel)
+{
+    const uint64_t chunks = chunk_count(view_size(&pass->view));
+    const unsigned parts = chunks < NORM_WHOLE ? 1 : NORM_PARTS;
+    struct gradient_norm norm = {.pass = *pass, .chunks = (chunks + parts - 1) / parts};
+    double total = 0;
+    norm.pass.ops = pass->ops != NULL ? pass->ops : chunk_best();
+    norm.pass.surveyed = pass->surveyed != NULL ? pass->surveyed : stats_best();
+    parallel_for(parallel, gradient_norm_part, &norm, parts);
+    for (unsigned p = 0; p < parts; p++) {
+        total += norm.part[p];
     }
     return sqrt(total);
 }

@@ -85,9 +85,6 @@ void select_fibres(
  * for any n. */
 size_t select_scratch(uint64_t n);
 
-/** dense[view_element(position)] += value for every entry, in the order of the list. */
-void sparse_scatter(float *dense, const struct view *view, const struct sparse *list);
-
 /** acc[i] += x[i]. */
 void dense_add(float *acc, const float *x, uint64_t n);
 

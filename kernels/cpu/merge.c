@@ -259,14 +259,12 @@ static void write_part(void *arg, unsigned part, unsigned thread)
     }
 }
 
-unsigned merge_parts(uint64_t positions, uint64_t entries, unsigned threads)
+unsigned merge_parts(uint64_t positions, uint64_t entries, const struct parallel *parallel)
 {
     const uint64_t windows = (positions + WINDOW - 1) / WINDOW;
-    uint64_t parts = threads > 1 ? entries / ENTRIES_PER_PART : 1;
 
-    parts = parts < windows ? parts : windows;
-    parts = parts < MERGE_PARTS ? parts : MERGE_PARTS;
-    return parts > 1 ? (unsigned)parts : 1;
+    return parallel_parts(parallel, entries, ENTRIES_PER_PART,
+        windows < MERGE_PARTS ? (unsigned)windows : MERGE_PARTS);
 }
 
 void merge_run(struct merge *merge, const struct parallel *parallel)

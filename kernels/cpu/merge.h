@@ -34,8 +34,8 @@ struct merge {
     size_t first[MERGE_PARTS + 1]; /* where in `out` each part begins */
 };
 
-/** How many parts pay for this many entries in all lists and this many threads. */
-unsigned merge_parts(uint64_t positions, uint64_t entries, unsigned threads);
+/** How many parts pay for this many entries in all lists. */
+unsigned merge_parts(uint64_t positions, uint64_t entries, const struct parallel *parallel);
 
 /**
  * Writes the sum into merge->out. All fields but `first` are filled in by the caller.

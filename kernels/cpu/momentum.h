@@ -4,7 +4,7 @@
  *     m = mu * m + g, then v += m;    Nesterov: m = mu * (m + g), then v += m + g.
  *
  * The residual v takes what an optimiser's velocity would have been, so the optimiser itself runs
- * without momentum. Internal to kernels/cpu.
+ * without momentum. Internal to kernels/cpu and its tests.
  *
  * A gradient element that is not finite (KERNEL_FINITE_LIMIT) counts as 0. A momentum that grows
  * beyond that limit starts again at 0, and counts as not finite.
@@ -14,15 +14,32 @@
 
 #include <stdbool.h>
 
-/** One step of n elements with gradient g. sum: on return what v grows by. No two arrays overlap.
- * Returns the number of elements that are not finite. */
-unsigned momentum_step(float *restrict m, const float *restrict g, float *restrict sum, unsigned n,
-    float mu, bool nesterov);
+struct momentum_rule {
+    float mu; /* in [0, 1) */
+    bool nesterov;
+};
 
-/** Takes a step back: m becomes what it was before the step, to rounding (what mu multiplies is
- * off by no more than the step's own rounding); with mu = 0, where nothing depends on it, 0. sum:
- * what v shrinks by, the bits that it grew by. */
-unsigned momentum_undo(float *restrict m, const float *restrict g, float *restrict sum, unsigned n,
-    float mu, bool nesterov);
+/* One implementation; all give the same bits. */
+struct momentum_ops {
+    const char *name;
+    bool (*supported)(void);
+
+    /* One step of n elements with gradient g. sum: on return what v grows by. No two arrays
+     * overlap. Returns the number of elements that are not finite. */
+    unsigned (*step)(struct momentum_rule rule, float *restrict m, const float *restrict g,
+        float *restrict sum, unsigned n);
+
+    /* Takes a step back: m becomes what it was before the step, to rounding (what mu multiplies is
+     * off by no more than the step's own rounding); with mu = 0, where nothing depends on it, 0.
+     * sum: what v shrinks by, the bits that it grew by. */
+    unsigned (*undo)(struct momentum_rule rule, float *restrict m, const float *restrict g,
+        float *restrict sum, unsigned n);
+};
+
+/** All implementations of this build, the best last, NULL-terminated. */
+extern const struct momentum_ops *const momentum_table[];
+
+/** The best one that this processor supports. */
+const struct momentum_ops *momentum_best(void);
 
 #endif

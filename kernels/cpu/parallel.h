@@ -8,7 +8,9 @@
 #ifndef ADTOPK_KERNELS_PARALLEL_H
 #define ADTOPK_KERNELS_PARALLEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct parallel {
     /* Calls part(arg, p, thread) once for each p < parts, on the calling thread, whose number is
@@ -20,12 +22,25 @@ struct parallel {
     void *context;
     unsigned threads; /* numbers that `thread` is below; 0 counts as 1 */
     unsigned caller;  /* the number of the thread that has this copy of the struct */
+    bool eager;       /* for tests: the least bit of work is cut in parts */
 };
 
 /** How many threads may run parts at once, at least 1. */
 static inline unsigned parallel_threads(const struct parallel *parallel)
 {
     return parallel->run != NULL && parallel->threads > 1 ? parallel->threads : 1;
+}
+
+/** In how many parts to cut work of this size, 1 to `most`, if less than `each` is not worth
+ * another thread's attention. */
+static inline unsigned parallel_parts(
+    const struct parallel *parallel, uint64_t size, uint64_t each, unsigned most)
+{
+    uint64_t parts = parallel->eager ? size : size / each;
+
+    parts = parallel_threads(parallel) > 1 ? parts : 1;
+    parts = parts < most ? parts : most;
+    return parts > 1 ? (unsigned)parts : 1;
 }
 
 /** Runs all parts, see struct parallel.run. Does nothing if there are none. */

@@ -8,6 +8,9 @@
 /* The guess for a row of another range: nothing is a candidate but some NaN, which is dropped. */
 enum { ROWS_SKIP = INT32_MAX };
 
+/* Entries in a cache line. */
+enum { LINE = 16 };
+
 /* A row's list that is longer is pruned before it grows. */
 static uint64_t rows_limit(uint64_t length, uint64_t k)
 {
@@ -25,14 +28,6 @@ size_t rows_capacity(uint64_t length, uint64_t k)
     return 2 * rows_room(length, k);
 }
 
-/* The margin at first, within which bounds it adapts, and how: about one row in a hundred is looked
- * at twice, which costs a little less than the candidates that a wider margin brings. */
-static const float margin_first = 0.03f;
-static const float margin_least = 0.001f;
-static const float margin_most = 0.5f;
-static const float margin_hit = 0.997f;
-static const float margin_miss = 1.3f;
-
 void rows_begin(struct rows *rows, struct fused *pass, unsigned range)
 {
     const struct sparse *all = &pass->candidate[range];
@@ -44,7 +39,7 @@ void rows_begin(struct rows *rows, struct fused *pass, unsigned range)
         .position = all->position + room, .value = all->value + room, .capacity = room};
     rows->histogram = pass->histogram + (size_t)range * SELECT_BINS;
     rows->last = 0;
-    rows->margin = margin_first;
+    rows->guess = guess_first();
     rows->first = fused_first_chunk(pass, range) * CHUNK;
     rows->done = rows->first % pass->view.length;
     rows->pieces = 1;
@@ -53,20 +48,12 @@ void rows_begin(struct rows *rows, struct fused *pass, unsigned range)
     rows->piece[0].row -= rows->done == 0; /* before the first piece */
 }
 
-/* Zeros are never candidates. Without a guess everything else is. */
-static uint32_t rows_key(float guess)
-{
-    const uint32_t key = select_key(guess);
-    return guess > 0 && key > 0 ? key : 1;
-}
-
 /* A row whose first element comes next. */
 static void rows_guess(const struct rows *rows, struct rows_piece *piece)
 {
     const float *hints = rows->pass->hints;
     const float hint = hints != NULL ? hints[piece->row] : 0;
-    piece->expected = hint > 0 ? hint : rows->last;
-    piece->least = rows_key(piece->expected * (1.0f - rows->margin));
+    piece->least = guess_least(&rows->guess, hint > 0 ? hint : rows->last);
 }
 
 /* Keeps the list of one row short enough for its next piece; returns what that has to reach. */
@@ -100,9 +87,26 @@ static void rows_split(struct rows *rows, unsigned length)
     }
 }
 
+/* Fetches the chunk's part of the list, and the next chunk's hints: a store that waits for memory
+ * would hold up all that follow. */
+static void rows_prefetch(const struct rows *rows)
+{
+    const struct fused *pass = rows->pass;
+    const uint64_t first = rows->piece[0].row;
+    const uint64_t end = rows->piece[rows->pieces - 1].row + 1;
+    for (uint64_t i = first * pass->k; i < end * pass->k; i += LINE) {
+        __builtin_prefetch(pass->out->position + i, 1);
+        __builtin_prefetch(pass->out->value + i, 1);
+    }
+    for (uint64_t row = end; pass->hints != NULL && row < end + rows->pieces; row += LINE) {
+        __builtin_prefetch(pass->hints + row, 1);
+    }
+}
+
 bool rows_open(struct rows *rows, unsigned length)
 {
     rows_split(rows, length);
+    rows_prefetch(rows);
     if (rows->pass->view.length % PICK_WORD != 0) {
         return false;
     }
@@ -141,12 +145,11 @@ static void rows_again(struct rows *rows, struct rows_piece *piece, uint32_t lea
 /* After a guess with too few candidates: a lower one, then all that is not zero. */
 static void rows_retry(struct rows *rows, struct rows_piece *piece)
 {
-    const float margin = rows->margin * margin_miss;
-    rows_again(rows, piece, rows_key(piece->expected * (1.0f - 4.0f * rows->margin)));
+    rows_again(rows, piece, guess_lower(&rows->guess, piece->least));
     if (piece->least > 1 && rows->again.count < rows->pass->k) {
         rows_again(rows, piece, 1);
     }
-    rows->margin = margin < margin_most ? margin : margin_most;
+    guess_missed(&rows->guess);
 }
 
 /* All that is not zero are candidates, and not enough: the first zeros fill up. */
@@ -169,9 +172,9 @@ static uint32_t rows_best(const struct rows *rows, const struct rows_piece *piec
         chunk_select(pass->ops, list, &cut, out, pass->k);
         return cut.key;
     }
-    const uint32_t likely = rows_key(piece->expected * (1.0f + rows->margin));
     /* A list that was pruned has entries just below what later ones had to reach. */
-    return rows->pick->best(list, pass->k, piece->least - 1, likely, out);
+    return rows->pick->best(
+        list, pass->k, piece->least - 1, guess_likely(&rows->guess, piece->least), out);
 }
 
 /* Selects a row whose candidates are in the list. */
@@ -181,14 +184,13 @@ static void rows_select(struct rows *rows, struct rows_piece *piece, const struc
     struct sparse out = {.position = pass->out->position + piece->row * pass->k,
         .value = pass->out->value + piece->row * pass->k,
         .capacity = pass->k};
-    if (list->count >= pass->k) {
-        rows->margin = rows->margin > margin_least ? rows->margin * margin_hit : margin_least;
-    } else if (piece->least > 1) {
+    if (list->count < pass->k && piece->least > 1) {
         rows_retry(rows, piece);
         list = &rows->again;
     }
     if (list->count >= pass->k) {
         rows->last = convert_float(rows_best(rows, piece, list, &out));
+        guess_met(&rows->guess, piece->least, rows->last);
     } else {
         rows_fill(rows, piece->row, list, &out);
         rows->last = 0;
@@ -205,36 +207,26 @@ static void rows_keep(struct sparse *list, size_t from)
     memmove(list->value, list->value + from, list->count * sizeof *list->value);
 }
 
-/* Lists the marked elements of the whole chunk. */
-static void rows_list(struct rows *rows, uint32_t ends[PICK_WORDS])
+void rows_list(struct rows *rows, unsigned done, unsigned length)
 {
-    const uint64_t first = rows->first;
-    unsigned length = 0;
-    for (unsigned p = 0; p < rows->pieces; p++) {
-        length += rows->piece[p].length;
-    }
+    const uint64_t first = rows->first + done;
+    const unsigned word = done / PICK_WORD;
     rows->pick->list(rows->pass->residual + first, (length + PICK_WORD - 1) / PICK_WORD,
-        rows->marks, (uint32_t)first, &rows->list, rows->pieces > 1 ? ends : NULL);
+        rows->marks + word, (uint32_t)first, &rows->list, rows->ends + word);
 }
 
 void rows_close(struct rows *rows, bool marked)
 {
     const struct sparse *all = &rows->list;
     const uint64_t start = rows->first;
-    uint32_t ends[PICK_WORDS];
     size_t from = 0; /* the candidates of the piece at hand */
-    if (marked) {
-        rows_list(rows, ends);
-    }
     for (unsigned p = 0; p < rows->pieces; p++) {
         struct rows_piece *piece = &rows->piece[p];
-        size_t end = all->count;
         if (!marked) {
             rows_collect(rows, rows->first, piece->length, piece->least, &rows->list);
-            end = all->count;
-        } else if (rows->pieces > 1) {
-            end = ends[(rows->first + piece->length - start - 1) / PICK_WORD];
         }
+        const uint64_t last = rows->first + piece->length - 1;
+        const size_t end = marked ? rows->ends[(last - start) / PICK_WORD] : all->count;
         rows->first += piece->length;
         if (piece->last && piece->least != ROWS_SKIP) {
             const struct sparse list = {

@@ -3,7 +3,7 @@
  * Internal to kernels/cpu.
  *
  * A row's candidates are what reaches a guess: the row's threshold of the last turn, or that of the
- * row before it, less a margin that adapts itself from row to row. If they are too few, the row is
+ * row before it, less a margin (guess.h). If they are too few, the row is
  * looked at again with a lower guess, then with all that is not zero; the first zeros make up for
  * what is missing even then. A list that grows long keeps the best so far. A range selects the rows
  * that lie wholly in it; those on a border of two ranges wait for rows_finish(). Row f's entries
@@ -13,6 +13,7 @@
 #define ADTOPK_KERNELS_ROWS_H
 
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/guess.h"
 #include "kernels/cpu/pick.h"
 
 /* Shorter rows are selected by the plain selection. */
@@ -27,7 +28,6 @@ struct rows_piece {
     unsigned length;
     bool last;      /* the row ends here */
     uint32_t least; /* key that its candidates reach; ROWS_SKIP: the row began in another range */
-    float expected; /* its threshold, 0 if unknown */
 };
 
 /* A range on its way through its rows, chunk by chunk. */
@@ -37,8 +37,8 @@ struct rows {
     struct sparse list;  /* candidates: of a row that has begun, then of the chunk at hand */
     struct sparse again; /* of a row that is looked at again */
     uint32_t *histogram;
-    float last;     /* threshold of the row before, 0 if unknown */
-    float margin;   /* how far below the expected threshold the guess is, relative */
+    float last; /* threshold of the row before, 0 if unknown */
+    struct guess guess;
     uint64_t first; /* element of the chunk at hand */
     uint64_t done;  /* elements of the next chunk's first row that were seen before it */
     unsigned pieces;
@@ -46,6 +46,7 @@ struct rows {
     uint32_t floors[PICK_WORDS]; /* keys that the chunk's words have to reach, where no word is of
                                   * two rows */
     uint64_t marks[PICK_WORDS];  /* which elements do */
+    uint32_t ends[PICK_WORDS];   /* candidates up to the end of each word */
 };
 
 /** Entries of a range's list of candidates. */
@@ -57,7 +58,12 @@ void rows_begin(struct rows *rows, struct fused *pass, unsigned range);
 /** Goes to the next chunk, of so many elements. True: rows->floors is set. */
 bool rows_open(struct rows *rows, unsigned length);
 
-/** The chunk is complete: selects the rows that end in it. marked: rows->marks is set. */
+/** Lists the candidates among the chunk's next `length` elements, behind `done`, which are marked
+ * and complete. */
+void rows_list(struct rows *rows, unsigned done, unsigned length);
+
+/** The chunk is complete: selects the rows that end in it. marked: all of it went by rows_list().
+ */
 void rows_close(struct rows *rows, bool marked);
 
 /** Selects the rows on the borders of ranges. */

@@ -5,14 +5,6 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/select.h"
 
-/* The margin at first, within which bounds it adapts, and how: less than one fibre in a hundred is
- * selected from plainly. */
-static const float margin_first = 0.1f;
-static const float margin_least = 0.001f;
-static const float margin_most = 0.5f;
-static const float margin_hit = 0.998f;
-static const float margin_miss = 1.3f;
-
 /* A list that is longer is pruned. */
 static size_t slabs_limit(const struct view *view, uint64_t k)
 {
@@ -69,7 +61,7 @@ void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
         .done = first % size,
         .phase = (uint32_t)(first % view->stride),
         .skip = first % size != 0,
-        .margin = margin_first};
+        .next = guess_first()};
     slabs_place(slabs, &pass->candidate[range]);
     memset(slabs->last, 0, view->stride * sizeof *slabs->last);
 }
@@ -81,18 +73,12 @@ static inline uint32_t slabs_divide(const struct slabs *slabs, uint32_t position
     return (uint32_t)(((unsigned __int128)slabs->reciprocal * position) >> 64);
 }
 
-static float slabs_expected(const struct slabs *slabs, uint64_t fibre)
+/* What a fibre's candidates have to reach at first; the same for all of the slab. */
+static uint32_t slabs_least(const struct slabs *slabs, uint64_t fibre)
 {
     const uint64_t number = slabs->slab * slabs->pass->view.stride + fibre;
     const float hint = slabs->pass->hints != NULL ? slabs->pass->hints[number] : 0;
-    return hint > 0 ? hint : slabs->last[fibre];
-}
-
-/* Zeros are never candidates. Without a guess everything else is. */
-static uint32_t slabs_key(float guess)
-{
-    const uint32_t key = select_key(guess);
-    return guess > 0 && key > 0 ? key : 1;
+    return guess_least(&slabs->guess, hint > 0 ? hint : slabs->last[fibre]);
 }
 
 /* Completes the pattern of guesses. */
@@ -107,10 +93,10 @@ static void slabs_repeat(struct slabs *slabs)
 static void slabs_open(struct slabs *slabs)
 {
     slabs->skip = false;
+    slabs->guess = slabs->next;
     slabs->list.count = 0;
     for (uint64_t f = 0; f < slabs->pass->view.stride; f++) {
-        const float guess = slabs_expected(slabs, f) * (1.0f - slabs->margin);
-        slabs->below[f] = (int32_t)slabs_key(guess) - 1;
+        slabs->below[f] = (int32_t)slabs_least(slabs, f) - 1;
     }
     slabs_repeat(slabs);
 }
@@ -153,14 +139,11 @@ static struct sparse slabs_candidates(const struct slabs *slabs, uint64_t fibre)
         .count = slabs->start[fibre + 1] - start};
 }
 
-/* Writes the k best of a fibre's candidates; returns its threshold. */
+/* Writes the k best of a fibre's candidates, all at least `least`; returns its threshold. */
 static uint32_t slabs_best(
-    const struct slabs *slabs, uint64_t fibre, const struct sparse *list, struct sparse *out)
+    const struct slabs *slabs, uint32_t least, const struct sparse *list, struct sparse *out)
 {
-    const float expected = slabs_expected(slabs, fibre);
-    const uint32_t least = slabs_key(expected * (1.0f - slabs->margin));
-    const uint32_t likely = slabs_key(expected * (1.0f + slabs->margin));
-    return slabs->pick->best(list, slabs->pass->k, least, likely, out);
+    return slabs->pick->best(list, slabs->pass->k, least, guess_likely(&slabs->guess, least), out);
 }
 
 /* Keeps each fibre's best, and raises the guesses to what they are: equals that come later lose. */
@@ -176,7 +159,7 @@ static void slabs_prune(struct slabs *slabs)
         struct sparse out = {
             .position = list->position + list->count, .value = list->value + list->count};
         if (kept.count > slabs->pass->k) {
-            slabs->below[f] = (int32_t)slabs_best(slabs, f, &kept, &out);
+            slabs->below[f] = (int32_t)slabs_best(slabs, slabs_least(slabs, f), &kept, &out);
         } else {
             memcpy(out.position, kept.position, kept.count * sizeof *out.position);
             memcpy(out.value, kept.value, kept.count * sizeof *out.value);
@@ -219,16 +202,14 @@ static void slabs_select(struct slabs *slabs)
         struct sparse out = {.position = pass->out->position + fibre * pass->k,
             .value = pass->out->value + fibre * pass->k,
             .capacity = pass->k};
-        float margin = slabs->margin * margin_hit;
+        const uint32_t least = slabs_least(slabs, f);
         if (list.count >= pass->k) {
-            slabs->last[f] = convert_float(slabs_best(slabs, f, &list, &out));
-            margin = margin > margin_least ? margin : margin_least;
+            slabs->last[f] = convert_float(slabs_best(slabs, least, &list, &out));
+            guess_met(&slabs->next, least, slabs->last[f]);
         } else {
             slabs->last[f] = convert_float(slabs_alone(slabs, fibre, &out));
-            margin = slabs->margin * margin_miss;
-            margin = margin < margin_most ? margin : margin_most;
+            guess_missed(&slabs->next);
         }
-        slabs->margin = margin;
         if (pass->hints != NULL) {
             pass->hints[fibre] = slabs->last[f];
         }

@@ -5,7 +5,7 @@
  * contiguous elements, of which element i belongs to fibre i % stride. (Axis 1 of a convolution
  * [O, I, kh, kw] has O slabs of I * kh * kw elements, axis 0 a single one.) A slab goes by once, in
  * the order of memory. Each fibre has a guess, its threshold of the last turn, or that of the slab
- * before, less a margin that adapts itself; the guesses repeat along the slab as a pattern with
+ * before, less a margin (guess.h); the guesses repeat along the slab as a pattern with
  * which its elements are compared. The few that reach theirs are listed, and when the slab is
  * complete sorted by fibre, each fibre's best picked. A list that grows long is sorted in between,
  * keeps the best of each fibre and raises their guesses. Where a fibre has too few candidates it is
@@ -16,6 +16,7 @@
 #define ADTOPK_KERNELS_SLABS_H
 
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/guess.h"
 #include "kernels/cpu/pick.h"
 
 /* Fibres of other lengths and strides are selected from plainly. */
@@ -36,7 +37,8 @@ struct slabs {
     uint64_t done;        /* elements of it that were seen */
     uint32_t phase;       /* done % stride */
     bool skip;            /* it began in another range */
-    float margin;         /* how far below the expected threshold a guess is, relative */
+    struct guess guess;   /* of the slab at hand */
+    struct guess next;    /* of the next one */
 };
 
 /** Entries of a range's list of candidates, which the slabs' other arrays are parts of. */

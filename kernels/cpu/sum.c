@@ -1,12 +1,5 @@
 #include "kernels/cpu/kernels.h"
 
-void sparse_scatter(float *dense, const struct view *view, const struct sparse *list)
-{
-    for (size_t i = 0; i < list->count; i++) {
-        dense[view_element(view, list->position[i])] += list->value[i];
-    }
-}
-
 void dense_add(float *acc, const float *x, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {

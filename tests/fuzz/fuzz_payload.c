@@ -135,10 +135,19 @@ static size_t check_round_trip(const struct payload_shape *shape, struct sparse 
     return size;
 }
 
+/* A value takes a byte at least: no more of them can be there, and need memory. */
+static size_t at_most(uint64_t count, const struct payload_reader *reader)
+{
+    size_t left = (size_t)(reader->end - reader->next);
+
+    return count < left ? (size_t)count : left;
+}
+
 static enum adtopk_status read_list(
     struct payload_reader *reader, const struct payload_shape *shape, struct error *err)
 {
-    struct sparse list = list_make(shape->max_count);
+    uint64_t count = payload_next_count(reader, shape);
+    struct sparse list = list_make(at_most(count, reader));
     const uint8_t *begin = reader->next;
     enum adtopk_status status = payload_get_list(reader, shape, &list, err);
 
@@ -147,10 +156,15 @@ static enum adtopk_status read_list(
         enum payload_value value = (enum payload_value)(*begin >> 4);
         size_t sent = (size_t)(reader->next - begin);
 
+        size_t again;
+
+        CHECK(list.count == count);
         check_list(shape, &list);
         /* One list has one encoding of a kind, and AUTO is larger by at most 2 %. */
         CHECK(check_round_trip(shape, &list, index, value, begin) == sent);
-        CHECK(check_round_trip(shape, &list, PAYLOAD_INDEX_AUTO, value, NULL) <= sent * 51 / 50);
+        again = check_round_trip(shape, &list, PAYLOAD_INDEX_AUTO, value, NULL);
+        CHECK(again <= sent * 51 / 50);
+        CHECK(again <= payload_list_bound(shape, count, value) || shape->per_fibre > 0);
     } else {
         CHECK(list.count == 0);
         CHECK(reader->next == begin);
@@ -184,7 +198,7 @@ static enum adtopk_status read_dense(
     float *x;
 
     n = n < DENSE_LIMIT ? n : DENSE_LIMIT;
-    x = need(n * sizeof(*x));
+    x = need(at_most(n, reader) * sizeof(*x));
     status = payload_get_dense(reader, x, n, err);
     if (status == ADTOPK_OK) {
         check_dense(x, n, begin, (size_t)(reader->next - begin));
@@ -210,7 +224,9 @@ static enum adtopk_status read_bytes(
 static void read_frame(
     const uint8_t *bytes, size_t size, const struct payload_shape *shape, unsigned operations)
 {
-    struct payload_reader reader;
+    const uint8_t *rest;
+    size_t rest_size;
+    struct payload_reader reader = {.left = 0};
     struct error err = {ADTOPK_OK, ""};
     enum adtopk_status status = payload_open(&reader, bytes, size, &err);
 
@@ -230,7 +246,11 @@ static void read_frame(
         }
     }
     if (status == ADTOPK_OK) {
+        CHECK(payload_get_bytes(&reader, size, &rest, &rest_size, NULL) != ADTOPK_OK);
+        CHECK(payload_next_count(&reader, shape) == 0);
         status = payload_close(&reader, &err);
+    } else if (reader.left > 0) {
+        CHECK(payload_close(&reader, &err) == status);
     }
     CHECK(status == ADTOPK_OK || (err.code == status && err.text[0] != '\0'));
 }

@@ -298,7 +298,7 @@ void node_start(struct world *world, unsigned number)
         .transmit = node_transmit,
         .transmit_context = node,
         .threads = SIM_THREADS,
-        .parallel = {.run = run_parts, .context = node, .threads = SIM_THREADS},
+        .parallel = {.run = run_parts, .context = node, .threads = SIM_THREADS, .eager = true},
         .segment = 1 + world->scenario.seed % 200,
         .policy = world->scenario.policy,
         .moved = coverage_move,

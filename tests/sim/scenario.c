@@ -38,6 +38,14 @@ static const char *const policies[] = {
     "\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.3,\"scope\":\"rank\",\"rules\":[{\"match\":\"fc.*\","
     "\"scope\":\"node\",\"density\":0.9}]}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"randomk\"}",
+    "{\"reduce\":\"sum\",\"density\":0.06,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
+    "\"values\":\"f32\",\"warmup_epochs\":2,\"epoch_turns\":3}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"adaptive\":true,\"estimate\":true,\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"sparsifier\":\"sidco\",\"scope\":\"rank\",\"rules\":["
+    "{\"match\":\"fc*\",\"sparsifier\":\"dgc\",\"sample\":0.5},"
+    "{\"match\":\"*.bias\",\"sparsifier\":\"redsync\"},"
+    "{\"match\":\"conv*\",\"sparsifier\":\"gaussiank\",\"scope\":\"node\"}]}",
 };
 
 const char *scenario_policy(uint64_t index)

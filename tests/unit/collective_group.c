@@ -34,7 +34,7 @@ void group_init(struct group *group, const struct collective_ops *ops, unsigned 
             .value = PAYLOAD_VALUE_F32,
             .scale = 1.0f,
             .input = group->input[m],
-            .parallel = {.run = run_backwards, .threads = 4},
+            .parallel = {.run = run_backwards, .threads = 4, .eager = m % 2 == 0},
         };
     }
 }

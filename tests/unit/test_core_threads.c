@@ -18,7 +18,7 @@
 
 #define RANKS 3u
 #define TENSORS 6u
-#define ELEMENTS 5000u
+#define ELEMENTS 20000u /* several ranges */
 #define STEPS 30u
 
 struct host {
@@ -218,9 +218,27 @@ static void check_sum(const struct host *host, uint64_t step)
     }
 }
 
-static void run(const char *policy, bool check, bool changes)
+/* FNV-1a over all updates. */
+static uint64_t hash_updates(const struct host *host, uint64_t hash)
+{
+    const struct local_results *table = (const void *)host->results;
+
+    for (unsigned t = 0; t < TENSORS; t++) {
+        const struct local_update *update =
+            (const void *)(host->results + table->tensor[t].update_offset);
+        const uint8_t *bytes = host->results + update->dense_offset;
+        for (unsigned i = 0; i < ELEMENTS * sizeof(float); i++) {
+            hash = (hash ^ bytes[i]) * 0x100000001b3u;
+        }
+    }
+    return hash;
+}
+
+/* Trains, with ranges of so many elements for the workers. Returns a hash of all updates. */
+static uint64_t run(const char *policy, bool check, bool changes, uint64_t range)
 {
     struct host host = {0};
+    uint64_t hash = 0xcbf29ce484222325u;
     struct error err;
     struct core_config config = {
         .incarnation = 1,
@@ -239,6 +257,7 @@ static void run(const char *policy, bool check, bool changes)
             .release_session = lone_release_session,
             .release_job = lone_release_job},
         .transmit = lone_transmit,
+        .range = range,
     };
 
     host.workers = workers_create(3, notify, &host, &err);
@@ -252,6 +271,7 @@ static void run(const char *policy, bool check, bool changes)
         if (check) {
             check_sum(&host, step);
         }
+        hash = hash_updates(&host, hash);
     }
     assert_true(!changes || (host.changed >= STEPS / 4 && host.verified >= STEPS / 4));
     for (unsigned r = 0; r < RANKS; r++) {
@@ -265,32 +285,46 @@ static void run(const char *policy, bool check, bool changes)
         free(host.arena[r]);
     }
     free(host.results);
-    free(host.store[0]);
-    free(host.store[1]);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        free(host.store[part]);
+    }
 }
 
 static void test_dense(void **state)
 {
     (void)state;
-    run("{\"sparsifier\":\"dense\",\"reduce\":\"sum\",\"bucket_bytes\":1}", true, false);
+    (void)run(
+        "{\"sparsifier\":\"dense\",\"reduce\":\"sum\",\"bucket_bytes\":1}", true, false, 5000);
+}
+
+/* Whoever runs which range of a pass when, the updates have the same bits. */
+static void same_in_ranges(const char *policy)
+{
+    assert_true(run(policy, false, false, 5000) == run(policy, false, false, UINT64_MAX));
 }
 
 static void test_sparse(void **state)
 {
     (void)state;
-    run("{\"density\":0.05,\"bucket_bytes\":30000}", false, false);
+    same_in_ranges("{\"density\":0.05,\"bucket_bytes\":30000}");
 }
 
 static void test_sparse_by_rank(void **state)
 {
     (void)state;
-    run("{\"density\":0.05,\"scope\":\"rank\",\"bucket_bytes\":1}", false, false);
+    same_in_ranges("{\"density\":0.05,\"scope\":\"rank\",\"bucket_bytes\":1}");
+}
+
+static void test_rule(void **state)
+{
+    (void)state;
+    same_in_ranges("{\"sparsifier\":\"sidco\",\"density\":0.05,\"momentum\":0.9,\"clip\":50}");
 }
 
 static void test_changes(void **state)
 {
     (void)state;
-    run("{\"density\":0.05,\"bucket_bytes\":30000}", false, true);
+    (void)run("{\"density\":0.05,\"bucket_bytes\":30000}", false, true, 5000);
 }
 
 int main(void)
@@ -299,6 +333,7 @@ int main(void)
         cmocka_unit_test(test_dense),
         cmocka_unit_test(test_sparse),
         cmocka_unit_test(test_sparse_by_rank),
+        cmocka_unit_test(test_rule),
         cmocka_unit_test(test_changes),
     };
 

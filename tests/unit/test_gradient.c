@@ -15,6 +15,8 @@
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/momentum.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stats.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/push.h"
@@ -310,6 +312,36 @@ static void test_sample_with_momentum(void **state)
     bench_drop(&bench);
 }
 
+/* All implementations give the same bits, forth and back. */
+static void test_momentum_implementations(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const unsigned n = (unsigned)random_below(600);
+        const struct momentum_rule rule = {
+            .mu = round % 10 == 0 ? 0 : 0.9f, .nesterov = random_below(2) == 0};
+        const enum pattern pattern = (enum pattern)random_below(PATTERN_COUNT);
+        float *g = pattern_make(pattern, n);
+        float *m = pattern_make(pattern == NOT_FINITE ? RANDOM : pattern, n);
+        float *m_plain = copy_of(m, n);
+        float *sums[2] = {allocate(n, sizeof(float)), allocate(n, sizeof(float))};
+        const struct momentum_ops *ops[2] = {momentum_best(), momentum_table[0]};
+        assert_int_equal(
+            ops[0]->step(rule, m, g, sums[0], n), ops[1]->step(rule, m_plain, g, sums[1], n));
+        assert_same_bits(m, m_plain, n);
+        assert_same_bits(sums[0], sums[1], n);
+        assert_int_equal(
+            ops[0]->undo(rule, m, g, sums[0], n), ops[1]->undo(rule, m_plain, g, sums[1], n));
+        assert_same_bits(m, m_plain, n);
+        assert_same_bits(sums[0], sums[1], n);
+        free(g);
+        free(m);
+        free(m_plain);
+        free(sums[0]);
+        free(sums[1]);
+    }
+}
+
 /* Momentum that explodes starts again and is told; nothing stays infinite. */
 static void test_momentum_limit(void **state)
 {
@@ -343,11 +375,24 @@ static void test_momentum_limit(void **state)
     bench_drop(&bench);
 }
 
+/* Threads that take the parts from the last to the first. */
+static void run_backwards(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    (void)context;
+    for (unsigned p = parts; p > 0; p--) {
+        part(arg, p - 1, caller);
+    }
+}
+
 static void test_norm(void **state)
 {
     (void)state;
+    const struct parallel alone = {.run = NULL};
+    const struct parallel backwards = {.run = run_backwards, .threads = 2};
     for (int round = 0; round < 400; round++) {
-        const uint64_t n = random_below(round % 20 == 0 ? 10000 : 200);
+        const uint64_t most = round == 7 ? 1100000 : round % 20 == 0 ? 10000 : 200;
+        const uint64_t n = round == 7 ? most : random_below(most);
         struct push push = push_random(n);
         struct fused pass = {.view = {.fibres = 1, .length = n, .stride = 1},
             .gradients = (const void *const *)push.gradients,
@@ -360,10 +405,10 @@ static void test_norm(void **state)
             const long double g = (long double)scaled_sum(&push, i, 1);
             squares += isnan(g) ? 0 : g * g;
         }
-        norms[0] = fused_gradient_norm(&pass);
+        norms[0] = fused_gradient_norm(&pass, &alone);
         pass.ops = chunk_table[0];
         pass.surveyed = stats_table[0];
-        norms[1] = fused_gradient_norm(&pass);
+        norms[1] = fused_gradient_norm(&pass, &backwards);
         assert_memory_equal(&norms[0], &norms[1], sizeof norms[0]);
         const double exact = (double)sqrtl(squares);
         assert_true(fabs(norms[0] - exact) <= 1e-14 * exact);
@@ -428,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_scale),
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_sample_with_momentum),
+        cmocka_unit_test(test_momentum_implementations),
         cmocka_unit_test(test_momentum_limit),
         cmocka_unit_test(test_norm),
         cmocka_unit_test(test_take),

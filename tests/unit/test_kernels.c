@@ -250,48 +250,7 @@ static void test_ledger_sign(void **state)
     }
 }
 
-/* ---- sparse and dense sums ---- */
-
-static struct sparse sparse_random(uint64_t n, unsigned one_in)
-{
-    struct sparse list = sparse_make(n);
-    for (uint64_t p = 0; p < n; p++) {
-        if (random_below(one_in) == 0) {
-            list.position[list.count] = (uint32_t)p;
-            list.value[list.count++] = random_below(9) == 0 ? -0.0f : random_value();
-        }
-    }
-    return list;
-}
-
-static void test_sparse_scatter(void **state)
-{
-    (void)state;
-    for (int round = 0; round < 300; round++) {
-        const uint64_t outer = 1 + random_below(5);
-        const uint64_t length = 1 + random_below(20);
-        const uint64_t stride = 1 + random_below(4);
-        const struct view view = {.fibres = outer * stride, .length = length, .stride = stride};
-        const uint64_t n = view_size(&view);
-        uint64_t *map = reference_map(outer, length, stride);
-        float *dense = allocate(n, sizeof *dense);
-        for (uint64_t i = 0; i < n; i++) {
-            dense[i] = random_value();
-        }
-        float *expected = allocate(n, sizeof *expected);
-        memcpy(expected, dense, n * sizeof *expected);
-        struct sparse list = sparse_random(n, 3);
-        for (size_t i = 0; i < list.count; i++) {
-            expected[map[list.position[i]]] += list.value[i];
-        }
-        sparse_scatter(dense, &view, &list);
-        assert_same_bits(dense, expected, n);
-        sparse_drop(&list);
-        free(expected);
-        free(dense);
-        free(map);
-    }
-}
+/* ---- dense sums ---- */
 
 static void test_dense(void **state)
 {
@@ -317,7 +276,6 @@ int main(void)
         cmocka_unit_test(test_round_trip_of_integers_is_exact),
         cmocka_unit_test(test_finite_limit),
         cmocka_unit_test(test_ledger_sign),
-        cmocka_unit_test(test_sparse_scatter),
         cmocka_unit_test(test_dense),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);

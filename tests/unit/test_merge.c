@@ -324,14 +324,20 @@ static void test_order_shows(void **state)
 
 static void test_parts(void **state)
 {
+    const struct parallel one = {0}, eight = {.run = on_threads, .threads = 8},
+                          eager = {.run = on_threads, .threads = 8, .eager = true};
+
     (void)state;
-    assert_int_equal(merge_parts(0, 0, 1), 1);
-    assert_int_equal(merge_parts(0, 0, 8), 1);
-    assert_int_equal(merge_parts(25000000, 4000000, 1), 1); /* nobody to share with */
-    assert_int_equal(merge_parts(25000000, 100, 8), 1);
-    assert_in_range(merge_parts(25000000, 500000, 2), 2, MERGE_PARTS);
-    assert_int_equal(merge_parts(UINT32_MAX, UINT32_MAX, 8), MERGE_PARTS);
-    assert_int_equal(merge_parts(8192, UINT32_MAX, 8), 1); /* one window is not cut */
+    assert_int_equal(merge_parts(0, 0, &one), 1);
+    assert_int_equal(merge_parts(0, 0, &eight), 1);
+    assert_int_equal(merge_parts(25000000, 4000000, &one), 1); /* nobody to share with */
+    assert_int_equal(merge_parts(25000000, 100, &eight), 1);
+    assert_in_range(merge_parts(25000000, 500000, &eight), 2, MERGE_PARTS);
+    assert_int_equal(merge_parts(UINT32_MAX, UINT32_MAX, &eight), MERGE_PARTS);
+    assert_int_equal(merge_parts(8192, UINT32_MAX, &eight), 1); /* one window is not cut */
+    assert_int_equal(merge_parts(25000000, 100, &eager), MERGE_PARTS);
+    assert_int_equal(merge_parts(8193, 100, &eager), 2);
+    assert_int_equal(merge_parts(0, 0, &eager), 1);
 }
 
 int main(void)

@@ -21,14 +21,14 @@ enum {
 enum { CONV1, CONV1_BIAS, CONV2, CONV2_BIAS, LINEAR1, LINEAR1_BIAS, LINEAR2, LINEAR2_BIAS };
 
 static const struct tensor shapes[MODEL_TENSORS] = {
-    [CONV1] = {"conv1.weight", 4, {CHANNELS1, 1, 3, 3}},
-    [CONV1_BIAS] = {"conv1.bias", 1, {CHANNELS1}},
-    [CONV2] = {"conv2.weight", 4, {CHANNELS2, CHANNELS1, 3, 3}},
-    [CONV2_BIAS] = {"conv2.bias", 1, {CHANNELS2}},
-    [LINEAR1] = {"linear1.weight", 2, {HIDDEN, FEATURES}},
-    [LINEAR1_BIAS] = {"linear1.bias", 1, {HIDDEN}},
-    [LINEAR2] = {"linear2.weight", 2, {MODEL_CLASSES, HIDDEN}},
-    [LINEAR2_BIAS] = {"linear2.bias", 1, {MODEL_CLASSES}},
+    [CONV1] = {"conv1.weight", 4, {CHANNELS1, 1, 3, 3}, NULL},
+    [CONV1_BIAS] = {"conv1.bias", 1, {CHANNELS1}, NULL},
+    [CONV2] = {"conv2.weight", 4, {CHANNELS2, CHANNELS1, 3, 3}, NULL},
+    [CONV2_BIAS] = {"conv2.bias", 1, {CHANNELS2}, NULL},
+    [LINEAR1] = {"linear1.weight", 2, {HIDDEN, FEATURES}, NULL},
+    [LINEAR1_BIAS] = {"linear1.bias", 1, {HIDDEN}, NULL},
+    [LINEAR2] = {"linear2.weight", 2, {MODEL_CLASSES, HIDDEN}, NULL},
+    [LINEAR2_BIAS] = {"linear2.bias", 1, {MODEL_CLASSES}, NULL},
 };
 
 struct model {

@@ -48,6 +48,8 @@
  *
  * With a tcp:// address everything is as described here, but memory that is "shared" is this
  * process's own, and adtopk_push() sends the gradient, which takes as long as the network needs.
+ * Beyond one machine it takes keys: adtopk_options.key_file says who this trainer is, and
+ * adtopk_options.server_key who the daemon is.
  */
 #ifndef ADTOPK_H
 #define ADTOPK_H
@@ -71,14 +73,17 @@ enum adtopk_dtype { ADTOPK_F32 = 0, ADTOPK_F16 = 1, ADTOPK_BF16 = 2 };
 
 /** Forms of an update that a rank can ask for; combine with |. */
 enum adtopk_form {
-    /** (index, value) pairs. Exact for plain SGD; a tensor that travels dense comes dense. */
+    /** (index, value) pairs, for plain SGD: see adtopk_apply_sgd(). What is not in the list is 0. A
+     * tensor that travels dense comes in the dense form instead, so be ready for both. */
     ADTOPK_FORM_LIST = 1,
     /** All elements. What momentum, Adam and weight decay need. */
     ADTOPK_FORM_DENSE = 2
 };
 
 /**
- * How to join. Zero-initialise, then set what differs; a field left 0 or NULL takes its default.
+ * How to join. Zero-initialise, then set what differs; a field left 0 or NULL takes its default:
+ * the first environment variable of those it names that is set, else a fixed value. Each field does
+ * so on its own: a program may set some and leave others to its environment.
  *
  * The environment variables are those of torchrun, MPI launchers and Slurm, tried in this order
  * (MPI before Slurm, because inside an allocation mpirun's ranks inherit the Slurm variables of the
@@ -105,13 +110,18 @@ struct adtopk_options {
     const char *policy;
     /** Milliseconds to wait for the daemon to appear. 0: the default, 10,000; -1: do not wait. */
     int connect_timeout_ms;
-    /** For tcp://, not used otherwise: path of the file with this trainer's pair of keys, as
-     * adtopkctl keygen writes it, readable for its owner only. Read in adtopk_open(). Default:
-     * $ADTOPK_KEY_FILE, else no keys: then nothing is encrypted, which a daemon allows on its own
-     * machine only. */
+    /** For tcp://, ignored otherwise: path of the file with this trainer's own pair of keys, public
+     * and secret, as `adtopkctl keygen` writes it; nobody but its owner may have access to it. The
+     * daemon must know the public one (its option trainers). Read once, in adtopk_open(). Default:
+     * $ADTOPK_KEY_FILE, else none.
+     *
+     * key_file and server_key go together, wherever each of them comes from: with both the
+     * connection is encrypted and both ends are proved; with neither it is in the clear, which a
+     * daemon allows on its own machine only; one without the other is ADTOPK_ERR_ARGUMENT. */
     const char *key_file;
-    /** For tcp://, not used otherwise: the daemon's public key, 40 characters (Z85), which proves
-     * that it is that daemon. Given if and only if key_file is. Default: $ADTOPK_SERVER_KEY. */
+    /** For tcp://, ignored otherwise: the public key of the daemon at `address`, itself and not a
+     * path: 40 characters (Z85), the `public` of the daemon's key file. A daemon without the secret
+     * key to it is not talked to. Default: $ADTOPK_SERVER_KEY, else none. */
     const char *server_key;
 };
 
@@ -263,11 +273,15 @@ enum adtopk_status adtopk_update(
     adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
 
 /**
- * Plain SGD: parameters[i] -= learning_rate * update[i], touching only the entries of the list
- * where there is one. Exact only for plain SGD: with momentum, Adam or weight decay, use the
- * dense form.
- * parameters: as many as the tensor has elements. update: as adtopk_update() gave it. Cannot fail;
- * needs no context; any thread.
+ * Plain SGD: parameters[i] -= learning_rate * update[i]. Where the update has a list, only the
+ * parameters in it are touched; where it has none (the tensor travelled dense, or was registered
+ * without ADTOPK_FORM_LIST), all of them. Both ways lead to the same parameters. For SGD alone
+ * ADTOPK_FORM_LIST is thus all that need be registered: nobody then makes a pass over the whole
+ * tensor. With momentum, Adam or weight decay every parameter moves in every step, also those the
+ * list leaves out: use the dense form.
+ *
+ * parameters: update->numel of them, f32, laid out as the gradient. update: as adtopk_update() gave
+ * it, while it is valid. Cannot fail; needs no context; any thread.
  */
 void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, float learning_rate);
 

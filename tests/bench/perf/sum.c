@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/merge.h"
+#include "kernels/cpu/scatter.h"
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
 #include "tests/bench/perf/floor.h"
@@ -41,7 +42,7 @@ static void run_merge(struct sum *sum)
         .scale = 1,
         .out = &sum->merged,
         .cursor = sum->cursor,
-        .parts = merge_parts(sum->n, entries(sum), parallel_threads(&sum->parallel))};
+        .parts = merge_parts(sum->n, entries(sum), &sum->parallel)};
 
     merge_run(&merge, &sum->parallel);
 }
@@ -49,8 +50,7 @@ static void run_merge(struct sum *sum)
 /* The list's dense form. */
 static void run_dense(struct sum *sum)
 {
-    memset(sum->dense, 0, sum->n * sizeof(*sum->dense));
-    sparse_scatter(sum->dense, &sum->view, &sum->merged);
+    scatter_dense(sum->dense, &sum->view, &sum->merged, &sum->parallel);
 }
 
 /* Part p of so many parts of size bytes, in whole cache lines. */

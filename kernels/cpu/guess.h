@@ -1,0 +1,71 @@
+/*
+ * Guesses of thresholds that adapt themselves from fibre to fibre. Internal to kernels/cpu.
+ *
+ * A guess is the expected threshold less a margin. It should be as high as it can be, because every
+ * candidate costs a little, but not too high, because a fibre with too few candidates is looked at
+ * twice: the margin shrinks with every guess that was low enough and grows by forty times that with
+ * every other, so that about one in forty is too high. It may become negative, where thresholds
+ * grow from turn to turn. Any guess gives the same result.
+ */
+#ifndef ADTOPK_KERNELS_GUESS_H
+#define ADTOPK_KERNELS_GUESS_H
+
+#include "kernels/cpu/select.h"
+
+struct guess {
+    float margin; /* relative to the expected threshold */
+    float spread; /* how far thresholds lie above their guesses, relative, on average */
+};
+
+#define GUESS_FIRST 0.03f
+#define GUESS_STEP 0.0004f
+#define GUESS_MISS (40 * GUESS_STEP)
+#define GUESS_MOST 0.5f
+
+static inline struct guess guess_first(void)
+{
+    return (struct guess){.margin = GUESS_FIRST, .spread = GUESS_FIRST};
+}
+
+/* Zeros are never candidates. Without a guess everything else is. */
+static inline uint32_t guess_key(float guess)
+{
+    const uint32_t key = select_key(guess);
+    return guess > 0 && key > 0 ? key : 1;
+}
+
+/* The key that candidates have to reach, above 0; expected: 0 if unknown. */
+static inline uint32_t guess_least(const struct guess *guess, float expected)
+{
+    return guess_key(expected * (1.0f - guess->margin));
+}
+
+/* A key that the threshold is probably below. */
+static inline uint32_t guess_likely(const struct guess *guess, uint32_t least)
+{
+    return guess_key(convert_float(least) * (1.0f + 2.0f * guess->spread));
+}
+
+/* A key that it is probably above after all, if the guess was too high. */
+static inline uint32_t guess_lower(const struct guess *guess, uint32_t least)
+{
+    return guess_key(convert_float(least) * (1.0f - 2.0f * guess->spread));
+}
+
+/* The guess was low enough. */
+static inline void guess_met(struct guess *guess, uint32_t least, float threshold)
+{
+    const float margin = guess->margin - GUESS_STEP;
+    const float above = threshold / convert_float(least) - 1.0f;
+    guess->margin = margin > -GUESS_MOST ? margin : -GUESS_MOST;
+    guess->spread += ((above < GUESS_MOST ? above : GUESS_MOST) - guess->spread) * 0.0625f;
+    guess->spread = guess->spread > GUESS_STEP ? guess->spread : GUESS_STEP;
+}
+
+static inline void guess_missed(struct guess *guess)
+{
+    const float margin = guess->margin + GUESS_MISS;
+    guess->margin = margin < GUESS_MOST ? margin : GUESS_MOST;
+}
+
+#endif
