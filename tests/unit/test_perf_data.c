@@ -292,6 +292,18 @@ static void test_distributions(void **state)
     assert_in_range(zeros, 15900, 15999);
 }
 
+static void test_memory(void **state)
+{
+    char *memory = data_map(1 << 20);
+
+    (void)state;
+    assert_non_null(memory);
+    assert_int_equal(memory[12345], 0);
+    data_unmap(memory, 1 << 20);
+    assert_null(data_map((size_t)1 << 46)); /* an error, and nobody is killed */
+    data_unmap(NULL, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_race),
         cmocka_unit_test(test_shared_loop),
         cmocka_unit_test(test_loop),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_residual),

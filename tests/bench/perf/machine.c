@@ -1,5 +1,6 @@
 #include "tests/bench/perf/machine.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,4 +52,21 @@ void machine_describe(struct machine *machine)
     if (getloadavg(&machine->load, 1) != 1) {
         machine->load = -1;
     }
+}
+
+uint64_t machine_available(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    uint64_t kilobytes = UINT64_MAX / 1024;
+    char line[128];
+
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kilobytes) == 1) {
+            break;
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return kilobytes * 1024;
 }

@@ -4,6 +4,8 @@
 #ifndef PERF_MACHINE_H
 #define PERF_MACHINE_H
 
+#include <stdint.h>
+
 #define MACHINE_TEXT 128
 
 struct machine {
@@ -16,5 +18,9 @@ struct machine {
 
 /** Never fails: what cannot be found out is said to be unknown. */
 void machine_describe(struct machine *machine);
+
+/** Bytes of memory that can be had without anything being killed or swapped out, as far as the
+ * kernel knows. */
+uint64_t machine_available(void);
 
 #endif
