@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "kernels/cpu/leave.h"
 
 /* What is settled. */
 struct settling {
@@ -50,19 +51,6 @@ static enum adtopk_status find_accepted(struct settling *settling)
 }
 
 /* ------------------------------------------------------------------ records of the next turn */
-
-static void sum_applied(const struct settling *settling, double sums[2])
-{
-    const struct sparse *sent = &settling->planned->sent;
-
-    for (size_t i = 0; i < sent->count; i++) {
-        if (leaves(settling, i)) {
-            uint64_t element = view_element(&settling->view, sent->position[i]);
-            sums[0] += (double)sent->value[i];
-            sums[1] += (double)sent->value[i] * ledger_sign(element);
-        }
-    }
-}
 
 /* What all nodes see of the update. */
 static struct sparsifier_update look_at_update(const struct job *job, uint32_t t)
@@ -107,7 +95,8 @@ static void prepare(const struct settling *settling)
     (void)memcpy(store->applied[(turn + 1) % 2], store->applied[turn % 2], sizeof(*store->applied));
     agree(settling);
     if (!planned->dense) {
-        sum_applied(settling, store->applied[(turn + 1) % 2]);
+        leave_sums(
+            &settling->view, &planned->sent, settling->accepted, store->applied[(turn + 1) % 2]);
         for (unsigned r = 0; r < (planned->by_rank ? settling->job->ranks : 1); r++) {
             planned->kept[r].header->count = planned->kept[r].list.count;
         }
@@ -129,7 +118,7 @@ static void settle_entry(const struct settling *settling, size_t entry, size_t *
     double left = -(double)planned->sent.value[entry];
     float *first = NULL;
 
-    for (unsigned r = 0; r < (planned->by_rank ? settling->job->ranks : 1); r++) {
+    for (unsigned r = 0; r < settling->job->ranks; r++) {
         const struct kept *kept = &planned->kept[r];
         float *residual = layout_residual(settling->job, settling->t, r) + element;
         if (next[r] == kept->list.count || kept->list.position[next[r]] != position) {
@@ -149,7 +138,7 @@ static void settle_entry(const struct settling *settling, size_t entry, size_t *
     }
 }
 
-static enum adtopk_status settle_lists(const struct settling *settling)
+static enum adtopk_status settle_ranks(const struct settling *settling)
 {
     size_t *next = calloc(settling->job->ranks, sizeof(*next));
 
@@ -158,6 +147,20 @@ static enum adtopk_status settle_lists(const struct settling *settling)
     }
     free(next);
     return next != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+static enum adtopk_status settle_list(const struct settling *settling)
+{
+    const struct planned *planned = settling->planned;
+    const struct kept *kept = &planned->kept[0];
+
+    if (planned->by_rank) {
+        return settle_ranks(settling);
+    }
+    leave_residual(layout_residual(settling->job, settling->t, 0),
+        planned->policy.params.momentum_masking ? kept->momentum : NULL, &settling->view,
+        &planned->sent, kept->list.value, settling->accepted);
+    return ADTOPK_OK;
 }
 
 static enum adtopk_status settle_dense(struct work *work, const struct settling *settling)
@@ -197,7 +200,7 @@ enum adtopk_status settle_tensor(struct work *work, uint32_t t)
         prepare(&settling);
     }
     if (status == ADTOPK_OK) {
-        status = settling.planned->dense ? settle_dense(work, &settling) : settle_lists(&settling);
+        status = settling.planned->dense ? settle_dense(work, &settling) : settle_list(&settling);
     }
     free(settling.accepted);
     if (status == ADTOPK_OK) {

@@ -154,12 +154,6 @@ const struct sparsifier_ops *sparsifier_find(const char *name);
 /** All sparsifiers, NULL-terminated, in the order of their names' documentation. */
 extern const struct sparsifier_ops *const sparsifier_table[];
 
-/** Takes what was sent and accepted out of the residual: sent->value is the *decoded* value the
- * others received, so what quantisation cut off stays. accepted: one bit an entry of `sent`, lowest
- * bit first; NULL means all. sums: the ledger's applied sums, which grow by what left. */
-void sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
-    const uint8_t *accepted, double sums[2]);
-
 /** The policy keys that all sparsifiers but dense use, NULL-terminated. */
 extern const char *const sparsifier_common[];
 

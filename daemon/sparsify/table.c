@@ -166,21 +166,6 @@ float sparsifier_least(const struct sparse *list, float otherwise)
     return least;
 }
 
-void sparsifier_settle(float *residual, const struct view *view, const struct sparse *sent,
-    const uint8_t *accepted, double sums[2])
-{
-    for (size_t i = 0; i < sent->count; i++) {
-        if (accepted != NULL && ((accepted[i / 8] >> (i % 8)) & 1) == 0) {
-            continue;
-        }
-        const uint64_t element = view_element(view, sent->position[i]);
-        const float value = sent->value[i];
-        residual[element] -= value;
-        sums[0] += (double)value;
-        sums[1] += (double)value * ledger_sign(element);
-    }
-}
-
 /* ------------------------------------------------------------------ chance */
 
 /* SplitMix64 (Steele, Lea, Flood 2014) by its counter. */

@@ -7,11 +7,7 @@
 double ledger_sign(uint64_t element)
 {
     const uint64_t chunk = element / CHUNK;
-    const uint64_t word = ledger_word_signs(chunk) >> (element % CHUNK / CHUNK_WORD);
-    const uint64_t lane = ledger_lane_signs(chunk) >> (element % LEDGER_LANES);
-    /* Bit j: the parity of j's bits. */
-    const uint64_t vector = 0x6u >> (element % CHUNK_WORD / LEDGER_LANES);
-    return ((word ^ lane ^ vector) & 1u) != 0 ? -1.0 : 1.0;
+    return ledger_element_sign(ledger_word_signs(chunk), ledger_lane_signs(chunk), element);
 }
 
 /* Adds the sums of one chunk of a tensor. */

@@ -53,6 +53,17 @@ static inline uint64_t ledger_lane_signs(uint64_t chunk)
     return ledger_hash(2 * chunk + 1);
 }
 
+/* An element's sign, from the words and lanes that are negative in its chunk. */
+static inline double ledger_element_sign(uint64_t words, uint64_t lanes, uint64_t element)
+{
+    const uint64_t in_word = element % LEDGER_WORD;
+    const uint64_t word = words >> (element / LEDGER_WORD % LEDGER_WORDS);
+    const uint64_t lane = lanes >> (in_word % LEDGER_LANES);
+    /* Bit j: the parity of j's bits. */
+    const uint64_t vector = 0x6u >> (in_word / LEDGER_LANES);
+    return ((word ^ lane ^ vector) & 1u) != 0 ? -1.0 : 1.0;
+}
+
 /* Ends a run of words. */
 static inline void ledger_flush(struct ledger_lanes *lanes)
 {

@@ -30,13 +30,18 @@ AVX2 static inline uint32_t avx2_above(__m256i value, __m256i below)
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(marked));
 }
 
+AVX2 static inline __m256i avx2_bound(const int32_t *pattern, size_t at, __m256i below)
+{
+    return pattern != NULL ? _mm256_loadu_si256((const __m256i *)(const void *)(pattern + at))
+                           : below;
+}
+
 /* The elements of a word whose keys are above their bound: pattern's or, without one, `below`. */
 AVX2 static inline uint64_t avx2_word(const float *x, const int32_t *pattern, __m256i below)
 {
     uint64_t marks = 0;
     for (unsigned j = 0; j < VECTORS; j++) {
-        const void *bounds = pattern + (pattern != NULL ? j * VECTOR : 0);
-        const __m256i bound = pattern != NULL ? _mm256_loadu_si256(bounds) : below;
+        const __m256i bound = avx2_bound(pattern, j * VECTOR, below);
         const __m256i value = _mm256_castps_si256(_mm256_loadu_ps(x + j * VECTOR));
         marks |= (uint64_t)avx2_above(value, bound) << (j * VECTOR);
     }
@@ -49,8 +54,7 @@ AVX2 static inline uint64_t avx2_rest(
 {
     uint64_t marks = 0;
     for (size_t i = 0; i < rest; i += VECTOR) {
-        const void *bounds = pattern + (pattern != NULL ? i : 0);
-        const __m256i bound = pattern != NULL ? _mm256_loadu_si256(bounds) : below;
+        const __m256i bound = avx2_bound(pattern, i, below);
         const __m256 value = _mm256_maskload_ps(x + i, avx2_first(rest - i));
         marks |= (uint64_t)avx2_above(_mm256_castps_si256(value), bound) << i;
     }

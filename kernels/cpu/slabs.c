@@ -5,6 +5,9 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/select.h"
 
+/* Entries in a cache line. */
+enum { LINE = 16 };
+
 /* A list that is longer is pruned. */
 static size_t slabs_limit(const struct view *view, uint64_t k)
 {
@@ -90,8 +93,22 @@ static void slabs_repeat(struct slabs *slabs)
     }
 }
 
+/* Fetches where a slab's entries go: a store that waits for memory would hold up all that follow. A
+ * wide slab takes its time anyway. */
+static void slabs_prefetch(const struct slabs *slabs)
+{
+    const struct fused *pass = slabs->pass;
+    const uint64_t entries = pass->view.stride * pass->k;
+    const uint64_t first = slabs->slab * entries;
+    for (uint64_t i = 0; i < entries && entries <= CHUNK; i += LINE) {
+        __builtin_prefetch(pass->out->position + first + i, 1);
+        __builtin_prefetch(pass->out->value + first + i, 1);
+    }
+}
+
 static void slabs_open(struct slabs *slabs)
 {
+    slabs_prefetch(slabs);
     slabs->skip = false;
     slabs->guess = slabs->next;
     slabs->list.count = 0;

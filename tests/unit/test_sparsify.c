@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "daemon/sparsify/sparsifier.h"
+#include "kernels/cpu/leave.h"
 #include "tests/unit/arrays.h"
 
 static const struct sparsifier_ops *find(const char *name)
@@ -333,59 +334,6 @@ static void test_topk_selects_globally_every_turn(void **state)
     }
 }
 
-static void check_settle(const struct turn *t, bool partly)
-{
-    const uint64_t n = tensor_numel(&t->shape);
-    const struct view view = choose(t->ops, &t->shape, &t->params, t->number).view;
-    float *residual = coarse_values(n);
-    float *expected = allocate(n, sizeof *expected);
-    bool *chosen = allocate(n, sizeof *chosen);
-    memcpy(expected, residual, n * sizeof *expected);
-    struct sparse sent = select_turn(t, residual, chosen);
-    uint8_t *accepted = allocate(sent.count / 8 + 1, 1);
-    double applied[2] = {0, 0};
-    for (size_t i = 0; i < sent.count; i++) {
-        sent.value[i] += (float)random_below(3) * 0.25f; /* as if coded with loss */
-        if (!partly || random_below(2) == 0) {
-            const uint64_t element = view_element(&view, sent.position[i]);
-            accepted[i / 8] = (uint8_t)(accepted[i / 8] | 1u << i % 8);
-            expected[element] -= sent.value[i];
-            applied[0] += (double)sent.value[i];
-            applied[1] += (double)sent.value[i] * ledger_sign(element);
-        }
-    }
-    double before[2] = {0, 0};
-    double after[2] = {0, 0};
-    double sums[2] = {100, 200};
-    ledger_sums(residual, n, before);
-    sparsifier_settle(residual, &view, &sent, partly ? accepted : NULL, sums);
-    ledger_sums(residual, n, after);
-    assert_same_bits(residual, expected, n);
-    for (int s = 0; s < 2; s++) {
-        /* Quarters of small integers: nothing rounds, so conservation is exact. */
-        assert_true(sums[s] == (s == 0 ? 100 : 200) + applied[s]);
-        assert_true(before[s] == after[s] + applied[s]);
-    }
-    free(accepted);
-    sparse_drop(&sent);
-    free(chosen);
-    free(expected);
-    free(residual);
-}
-
-static void test_settle_conserves(void **state)
-{
-    (void)state;
-    struct turn t = {.ops = find("adtopk"),
-        .shape = shape_4(9, 11, 2, 3),
-        .params = {.density = 0.3, .interleave = true}};
-    for (; t.number < 20; t.number++) {
-        t.params.view = (enum fibre_view)(t.number % FIBRE_VIEW_COUNT);
-        check_settle(&t, false);
-        check_settle(&t, true);
-    }
-}
-
 /* With error feedback everything that goes in comes out, whatever the sparsifier chose. */
 static void test_feedback_loses_nothing(void **state)
 {
@@ -407,7 +355,8 @@ static void test_feedback_loses_nothing(void **state)
         dense_add(pushed, gradient, n);
         const struct view view = choose(t.ops, &t.shape, &t.params, t.number).view;
         struct sparse sent = select_turn(&t, acc, chosen);
-        sparsifier_settle(acc, &view, &sent, NULL, applied);
+        leave_sums(&view, &sent, NULL, applied);
+        leave_residual(acc, NULL, &view, &sent, sent.value, NULL);
         for (size_t i = 0; i < sent.count; i++) {
             received[view_element(&view, sent.position[i])] += sent.value[i];
         }
@@ -437,7 +386,6 @@ int main(void)
         cmocka_unit_test(test_what_travels_dense),
         cmocka_unit_test(test_selections),
         cmocka_unit_test(test_topk_selects_globally_every_turn),
-        cmocka_unit_test(test_settle_conserves),
         cmocka_unit_test(test_feedback_loses_nothing),
     };
     return cmocka_run_group_tests_name("sparsify", tests, NULL, NULL);

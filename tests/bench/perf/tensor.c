@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/leave.h"
 #include "kernels/cpu/survey.h"
 #include "proto/payload.h"
 #include "tests/bench/perf/clock.h"
@@ -282,20 +283,13 @@ static void learn(struct tensor *tensor)
     }
 }
 
-/* The ledger, then the elements: what was sent as f32 leaves nothing behind. */
+/* The ledger, then the elements. What was sent as f32 leaves nothing behind. */
 static void settle_list(struct tensor *tensor)
 {
     const struct view *view = &tensor->choice.view;
-    const struct sparse *out = &tensor->out;
 
-    for (size_t i = 0; i < out->count; i++) {
-        tensor->applied[0] += (double)out->value[i];
-        tensor->applied[1] +=
-            (double)out->value[i] * ledger_sign(view_element(view, out->position[i]));
-    }
-    for (size_t i = 0; i < out->count; i++) {
-        tensor->residual[view_element(view, out->position[i])] = 0;
-    }
+    leave_sums(view, &tensor->out, NULL, tensor->applied);
+    leave_residual(tensor->residual, NULL, view, &tensor->out, tensor->out.value, NULL);
 }
 
 double tensor_settle(struct tensor *tensor)

@@ -1,0 +1,22 @@
+/*
+ * What was sent and accepted leaves the residual.
+ */
+#ifndef ADTOPK_KERNELS_LEAVE_H
+#define ADTOPK_KERNELS_LEAVE_H
+
+#include "kernels/cpu/sparse.h"
+#include "kernels/cpu/view.h"
+
+/* Entries that leave: positions of the view, ascending, and values as others decode them.
+ * accepted: one bit an entry, lowest bit first; NULL means all. */
+
+/** sums += the ledger's two sums of the entries that leave. */
+void leave_sums(
+    const struct view *view, const struct sparse *sent, const uint8_t *accepted, double sums[2]);
+
+/** The elements become what they were, kept[i] for entry i, less what was sent of them: what
+ * quantisation cut off stays. May be repeated. momentum (NULL: none) becomes 0 there. */
+void leave_residual(float *residual, float *momentum, const struct view *view,
+    const struct sparse *sent, const float *kept, const uint8_t *accepted);
+
+#endif

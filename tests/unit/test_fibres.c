@@ -1,0 +1,214 @@
+/* Rows and strided fibres in the fused pass, over several turns with what the pass remembers, or
+ * with hints that mislead it, against adding first and selecting plainly. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/fused.h"
+#include "tests/unit/arrays.h"
+#include "tests/unit/select_reference.h"
+
+enum { TURNS = 3 };
+
+/* One tensor that the pass and the plain functions work on side by side. */
+struct world {
+    struct view view;
+    uint64_t n;
+    uint64_t k;
+    float *gradient;
+    float *plain; /* the residual of the plain functions */
+    struct fused pass;
+    struct sparse out;
+    struct sparse expected;
+    double sums[2];
+};
+
+static void world_make(struct world *world, struct view view, uint64_t k)
+{
+    const uint64_t n = view_size(&view);
+    *world = (struct world){.view = view,
+        .n = n,
+        .k = k,
+        .gradient = allocate(n, sizeof(float)),
+        .plain = allocate(n, sizeof(float)),
+        .out = sparse_make(view.fibres * k),
+        .expected = sparse_make(view.fibres * k)};
+    world->pass = (struct fused){.residual = allocate(n, sizeof(float)),
+        .view = view,
+        .k = k,
+        .per_fibre = true,
+        .count = 1,
+        .dtype = DTYPE_F32,
+        .progress = allocate(1, progress_size(n)),
+        .hints = random_below(4) == 0 ? NULL : allocate(view.fibres, sizeof(float))};
+}
+
+static void world_drop(struct world *world)
+{
+    free(world->gradient);
+    free(world->plain);
+    free(world->pass.residual);
+    free(world->pass.progress);
+    free(world->pass.hints);
+    sparse_drop(&world->out);
+    sparse_drop(&world->expected);
+}
+
+static void expect(struct world *world)
+{
+    const void *const gradients[] = {world->gradient};
+    double sums[2] = {0, 0};
+    void *scratch = allocate(1, select_scratch(world->n));
+    (void)accumulate(world->plain, gradients, 1, DTYPE_F32, world->n, sums);
+    select_fibres(world->plain, &world->view, world->k, &world->expected, scratch);
+    free(scratch);
+}
+
+static void run(struct world *world)
+{
+    const void *const gradients[] = {world->gradient};
+    struct fused *pass = &world->pass;
+    pass->ranges = 1 + (unsigned)random_below(4);
+    pass->stamp++;
+    pass->gradients = gradients;
+    pass->out = &world->out;
+    const size_t scratch = fused_scratch(&world->view, world->k, true, pass->ranges);
+    pass->scratch = aligned_alloc(64, (scratch + 63) / 64 * 64);
+    assert_non_null(pass->scratch);
+    memset(pass->scratch, 0xab, scratch);
+    (void)fused_run(pass, NULL, world->sums);
+    if (random_below(4) == 0) { /* a repetition, which only looks */
+        memset(world->out.position, 0xff, world->out.count * sizeof *world->out.position);
+        (void)fused_run(pass, NULL, world->sums);
+    }
+    free(pass->scratch);
+}
+
+static void compare(const struct world *world)
+{
+    assert_same_bits(world->pass.residual, world->plain, world->n);
+    assert_int_equal(world->out.count, world->expected.count);
+    for (size_t i = 0; i < world->out.count; i++) {
+        assert_int_equal(world->out.position[i], world->expected.position[i]);
+        assert_int_equal(bits_of(world->out.value[i]), bits_of(world->expected.value[i]));
+    }
+}
+
+/* The winners leave both residuals. */
+static void settle(struct world *world)
+{
+    for (size_t i = 0; i < world->out.count; i++) {
+        const uint64_t element = view_element(&world->view, world->out.position[i]);
+        world->pass.residual[element] = 0;
+        world->plain[element] = 0;
+    }
+}
+
+/* Hints that were never true. */
+static void mislead(struct world *world)
+{
+    static const float odd[] = {0, 1e-30f, 1e30f, INFINITY, NAN, -1.0f};
+    for (uint64_t f = 0; world->pass.hints != NULL && f < world->view.fibres; f++) {
+        world->pass.hints[f] = random_below(2) == 0 ? odd[random_below(6)] : fabsf(random_value());
+    }
+}
+
+static void check(struct view view, uint64_t k, const struct chunk_ops *ops, enum fused_mode mode)
+{
+    const enum pattern pattern = (enum pattern)random_below(PATTERN_COUNT);
+    struct world world;
+    world_make(&world, view, k);
+    world.pass.ops = ops;
+    for (int turn = 0; turn < TURNS; turn++) {
+        float *fresh = pattern_make(random_below(8) == 0 ? RANDOM : pattern, world.n);
+        memcpy(world.gradient, fresh, world.n * sizeof *fresh);
+        free(fresh);
+        if (random_below(6) == 0) {
+            mislead(&world);
+        }
+        expect(&world);
+        run(&world);
+        assert_int_equal(world.pass.mode, mode);
+        compare(&world);
+        settle(&world);
+    }
+    world_drop(&world);
+}
+
+static void check_all(struct view view, uint64_t k, enum fused_mode mode)
+{
+    for (size_t i = 0; chunk_table[i] != NULL; i++) {
+        if (chunk_table[i]->supported()) {
+            check(view, k, chunk_table[i], mode);
+        }
+    }
+}
+
+static void check_rows(uint64_t fibres, uint64_t length)
+{
+    const struct view view = {.fibres = fibres, .length = length, .stride = 1};
+    check_all(view, 1 + random_below(length / 8), FUSED_ROWS);
+}
+
+static void check_slabs(uint64_t outer, uint64_t length, uint64_t stride)
+{
+    const struct view view = {.fibres = outer * stride, .length = length, .stride = stride};
+    check_all(view, 1 + random_below(length / 8), FUSED_SLABS);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 400; round++) {
+        check_rows(1 + random_below(60), 16 + random_below(200));
+        check_rows(1 + random_below(40), 64 * (1 + random_below(8))); /* words of one row */
+    }
+    for (int round = 0; round < 25; round++) {
+        check_rows(1 + random_below(12), 4096);
+        check_rows(1 + random_below(5), 1000 + random_below(12000));
+        check_rows(1 + random_below(4), 64 * (60 + random_below(140)));
+    }
+}
+
+static void test_slabs(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 500; round++) {
+        check_slabs(1 + random_below(6), 16 + random_below(60), 2 + random_below(12));
+        check_slabs(1 + random_below(3), 16 + random_below(40), 2 + random_below(150));
+    }
+    for (int round = 0; round < 15; round++) {
+        check_slabs(1 + random_below(8), 512, 9);
+        check_slabs(1 + random_below(2), 16 + random_below(30), 300 + random_below(2000));
+        check_slabs(1, 2000 + random_below(3000), 2 + random_below(5));
+    }
+}
+
+/* Few large elements, sparse selections: the guesses' usual case, over many fibres. */
+static void test_learning(void **state)
+{
+    (void)state;
+    static const struct view views[] = {{200, 1024, 1}, {64 * 9, 256, 9}, {700, 300, 700}};
+    for (size_t v = 0; v < sizeof views / sizeof *views; v++) {
+        check_all(views[v], views[v].length / 100, views[v].stride == 1 ? FUSED_ROWS : FUSED_SLABS);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_slabs),
+        cmocka_unit_test(test_learning),
+    };
+    return cmocka_run_group_tests_name("fibres", tests, NULL, NULL);
+}

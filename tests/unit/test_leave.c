@@ -1,0 +1,135 @@
+/* What was sent leaves the residual, against the plain definition; twice is as good as once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/leave.h"
+#include "tests/unit/arrays.h"
+
+/* One random case. */
+struct leaving {
+    struct view view;
+    uint64_t n;
+    float *residual;
+    float *momentum;
+    struct sparse sent;
+    float *kept;
+    uint8_t *accepted;
+};
+
+static struct view random_view(void)
+{
+    const uint64_t stride = 1 + random_below(4);
+    return (struct view){.fibres = stride * (1 + random_below(60)),
+        .length = 1 + random_below(80),
+        .stride = stride};
+}
+
+/* Quarters of small integers: nothing rounds. */
+static float random_quarters(void)
+{
+    return (float)((int)random_below(401) - 200) * 0.25f;
+}
+
+static struct leaving leaving_make(void)
+{
+    struct leaving l = {.view = random_view()};
+    l.n = view_size(&l.view);
+    l.residual = allocate(l.n, sizeof *l.residual);
+    l.momentum = allocate(l.n, sizeof *l.momentum);
+    l.sent = sparse_make(l.n);
+    l.kept = allocate(l.n, sizeof *l.kept);
+    l.accepted = allocate(l.n / 8 + 1, 1);
+    for (uint64_t i = 0; i < l.n; i++) {
+        l.residual[i] = random_quarters();
+        l.momentum[i] = random_quarters();
+    }
+    for (uint64_t p = 0; p < l.n; p++) {
+        if (random_below(5) > 0) {
+            continue;
+        }
+        const size_t i = l.sent.count++;
+        l.kept[i] = l.residual[view_element(&l.view, p)];
+        l.sent.position[i] = (uint32_t)p;
+        l.sent.value[i] = l.kept[i] + (float)random_below(3) * 0.25f; /* as if coded with loss */
+        l.accepted[i / 8] = (uint8_t)(l.accepted[i / 8] | (random_below(2) << i % 8));
+    }
+    return l;
+}
+
+static void leaving_drop(struct leaving *l)
+{
+    free(l->residual);
+    free(l->momentum);
+    sparse_drop(&l->sent);
+    free(l->kept);
+    free(l->accepted);
+}
+
+static void check(bool partly, bool masking)
+{
+    struct leaving l = leaving_make();
+    const uint8_t *accepted = partly ? l.accepted : NULL;
+    float *residual = allocate(l.n, sizeof *residual);
+    float *momentum = allocate(l.n, sizeof *momentum);
+    double expected[2] = {100, 200};
+    double sums[2] = {100, 200};
+    memcpy(residual, l.residual, l.n * sizeof *residual);
+    memcpy(momentum, l.momentum, l.n * sizeof *momentum);
+    for (size_t i = 0; i < l.sent.count; i++) {
+        if (partly && (l.accepted[i / 8] >> i % 8 & 1) == 0) {
+            continue;
+        }
+        const uint64_t element = view_element(&l.view, l.sent.position[i]);
+        residual[element] -= l.sent.value[i];
+        momentum[element] = masking ? 0 : momentum[element];
+        expected[0] += (double)l.sent.value[i];
+        expected[1] += (double)l.sent.value[i] * ledger_sign(element);
+    }
+    leave_sums(&l.view, &l.sent, accepted, sums);
+    assert_true(sums[0] == expected[0] && sums[1] == expected[1]);
+    for (int times = 0; times < 2; times++) {
+        leave_residual(l.residual, masking ? l.momentum : NULL, &l.view, &l.sent, l.kept, accepted);
+        assert_same_bits(l.residual, residual, l.n);
+        assert_same_bits(l.momentum, momentum, l.n);
+    }
+    free(residual);
+    free(momentum);
+    leaving_drop(&l);
+}
+
+static void test_leaving(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 500; round++) {
+        check(round % 2 == 0, round % 4 < 2);
+    }
+}
+
+static void test_nothing(void **state)
+{
+    (void)state;
+    const struct view view = {.fibres = 3, .length = 5, .stride = 1};
+    const struct sparse none = {.count = 0};
+    double sums[2] = {1, 2};
+    leave_sums(&view, &none, NULL, sums);
+    leave_residual(NULL, NULL, &view, &none, NULL, NULL);
+    assert_true(sums[0] == 1 && sums[1] == 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_nothing),
+    };
+    return cmocka_run_group_tests_name("leave", tests, NULL, NULL);
+}
