@@ -171,7 +171,7 @@ def learning_table(goal, rows, measure):
     digits = MEASURES[measure][4]
     words = "-" if goal is None else f"{goal:.{digits}f}"
     head = ["density", "sparsifier", MEASURES[measure][2], "vs dense", "node sent", "less by",
-            f"steps to {words}", "bytes to it"]
+            f"to {words}", "bytes then"]
     return format_table(head, [learning_row(row, dense, measure) for row in rows])
 
 
