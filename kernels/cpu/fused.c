@@ -157,7 +157,7 @@ static void fused_close(struct fused_stream *stream, struct journal *journal)
     if (stream->added) {
         return;
     }
-    chunk_sums(&stream->chunk, record->sums);
+    stream->pass->ops->sums(&stream->chunk, record->sums);
     record->nonfinite = stream->chunk.nonfinite;
     journal_close(journal, record, stream->pass->stamp);
 }
