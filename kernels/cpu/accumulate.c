@@ -55,7 +55,7 @@ static uint64_t accumulate_signed(float *acc, const void *const *gradients, unsi
         }
         struct chunk chunk = {.acc = acc + first, .sum = sum, .number = first / CHUNK};
         chunk_step(ops, &chunk, length);
-        chunk_sums(&chunk, part);
+        ops->sums(&chunk, part);
         sums[0] += part[0];
         sums[1] += part[1];
         left_out += chunk.nonfinite;

@@ -56,11 +56,6 @@ void chunk_skip(struct chunk *chunk, unsigned length)
     }
 }
 
-void chunk_sums(struct chunk *chunk, double sums[2])
-{
-    ledger_total(&chunk->lanes, chunk->number, sums);
-}
-
 void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length, uint32_t least,
     uint32_t position, struct sparse *list)
 {
@@ -196,7 +191,8 @@ uint32_t chunk_prune(
     const struct chunk_ops *ops, struct sparse *list, size_t k, uint32_t histogram[SELECT_BINS])
 {
     struct select_cut cut = chunk_cut(ops, list, k, histogram);
-    struct sparse kept = {.position = list->position, .value = list->value};
+    struct sparse kept = {
+        .position = list->position, .value = list->value, .capacity = list->count};
     chunk_select(ops, list, &cut, &kept, k);
     list->count = kept.count;
     /* Elements that equal the last one come later than it: they lose the tie. */

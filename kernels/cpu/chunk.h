@@ -50,6 +50,9 @@ struct chunk_ops {
      * chunk's pointers, position and word behind what was done. */
     void (*add)(struct chunk *chunk, unsigned words);
 
+    /* The sums of all steps of the chunk. */
+    void (*sums)(struct chunk *chunk, double sums[2]);
+
     /* Appends the elements whose key is at least `least`, above 0. */
     void (*collect)(
         const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list);
@@ -83,9 +86,6 @@ void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned lengt
 /** The same for elements, a multiple of CHUNK_WORD, that are complete already: takes them into the
  * sums only. */
 void chunk_skip(struct chunk *chunk, unsigned length);
-
-/** The sums of all steps of the chunk. */
-void chunk_sums(struct chunk *chunk, double sums[2]);
 
 /** Appends those of the `length` elements whose key is at least `least` > 0; the first has
  * `position`. list: room for `length` + CHUNK_SLACK more. */

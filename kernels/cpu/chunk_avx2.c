@@ -209,6 +209,11 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
     chunk->word += words;
 }
 
+AVX2 static void avx2_sums(struct chunk *chunk, double sums[2])
+{
+    ledger_total(&chunk->lanes, chunk->number, sums);
+}
+
 AVX2 static void avx2_collect(
     const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
 {
@@ -309,6 +314,7 @@ const struct chunk_ops chunk_avx2 = {
     .supported = avx2_supported,
     .gather = avx2_gather,
     .add = avx2_add,
+    .sums = avx2_sums,
     .collect = avx2_collect,
     .cut = avx2_cut,
     .pick = &pick_avx2,

@@ -194,6 +194,11 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
     chunk->word += words;
 }
 
+AVX512 static void avx512_sums(struct chunk *chunk, double sums[2])
+{
+    ledger_total(&chunk->lanes, chunk->number, sums);
+}
+
 AVX512 static void avx512_collect(
     const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
 {
@@ -206,20 +211,39 @@ AVX512 static void avx512_collect(
     list->count = count;
 }
 
+/* The vector at entry i of n; zeros behind the end. */
+AVX512 static inline __m512i avx512_load(const void *x, size_t i, size_t n)
+{
+    const int32_t *const at = (const int32_t *)x + i;
+    return n - i >= VECTOR ? _mm512_loadu_si512(at)
+                           : _mm512_maskz_loadu_epi32(avx512_valid(i, n), at);
+}
+
+/* Stores `more` lanes, and if there is room the others too, which is faster. */
+AVX512 static inline void avx512_store(void *to, __m512i lanes, unsigned more, bool room)
+{
+    if (room) {
+        _mm512_storeu_si512(to, lanes);
+    } else {
+        _mm512_mask_storeu_epi32(to, (__mmask16)_bzhi_u32(0xffff, more), lanes);
+    }
+}
+
 AVX512 static void avx512_filter(const struct sparse *list, uint32_t least, struct sparse *out)
 {
     const __m512i bound = _mm512_set1_epi32((int)least);
+    const size_t n = list->count;
     size_t count = out->count;
-    for (size_t i = 0; i < list->count; i += VECTOR) {
-        const __mmask16 valid = avx512_valid(i, list->count);
-        const __m512 value = _mm512_maskz_loadu_ps(valid, list->value + i);
-        const __m512i position = _mm512_maskz_loadu_epi32(valid, list->position + i);
-        const __mmask16 kept = _mm512_mask_cmpge_epi32_mask(valid, avx512_key(value), bound);
+    for (size_t i = 0; i < n; i += VECTOR) {
+        const __m512i value = avx512_load(list->value, i, n);
+        const __m512i position = avx512_load(list->position, i, n);
+        const __mmask16 kept = _mm512_mask_cmpge_epi32_mask(
+            avx512_valid(i, n), avx512_key(_mm512_castsi512_ps(value)), bound);
         const unsigned more = (unsigned)_mm_popcnt_u32(kept);
-        const __mmask16 room = (__mmask16)_bzhi_u32(0xffff, more);
-        _mm512_mask_storeu_ps(out->value + count, room, _mm512_maskz_compress_ps(kept, value));
-        _mm512_mask_storeu_epi32(
-            out->position + count, room, _mm512_maskz_compress_epi32(kept, position));
+        const bool room = out->capacity >= count + VECTOR;
+        avx512_store(out->value + count, _mm512_maskz_compress_epi32(kept, value), more, room);
+        avx512_store(
+            out->position + count, _mm512_maskz_compress_epi32(kept, position), more, room);
         count += more;
     }
     out->count = count;
@@ -228,14 +252,20 @@ AVX512 static void avx512_filter(const struct sparse *list, uint32_t least, stru
 AVX512 static size_t avx512_count(const float *x, size_t n, uint32_t least)
 {
     const __m512i bound = _mm512_set1_epi32((int)least);
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += VECTOR) {
-        const __mmask16 valid = avx512_valid(i, n);
-        const __m512 value = _mm512_maskz_loadu_ps(valid, x + i);
-        count +=
-            (size_t)_mm_popcnt_u32(_mm512_mask_cmpge_epi32_mask(valid, avx512_key(value), bound));
+    const __m512i one = _mm512_set1_epi32(1);
+    const size_t whole = n - n % VECTOR;
+    __m512i counts = _mm512_setzero_si512();
+    for (size_t i = 0; i < whole; i += VECTOR) {
+        const __m512i key = avx512_key(_mm512_loadu_ps(x + i));
+        counts = _mm512_mask_add_epi32(counts, _mm512_cmpge_epi32_mask(key, bound), counts, one);
     }
-    return count;
+    if (whole < n) {
+        const __mmask16 valid = avx512_valid(whole, n);
+        const __m512i key = avx512_key(_mm512_maskz_loadu_ps(valid, x + whole));
+        counts = _mm512_mask_add_epi32(
+            counts, _mm512_mask_cmpge_epi32_mask(valid, key, bound), counts, one);
+    }
+    return (uint32_t)_mm512_reduce_add_epi32(counts);
 }
 
 AVX512 static size_t avx512_between(
@@ -268,6 +298,7 @@ const struct chunk_ops chunk_avx512 = {
     .supported = avx512_supported,
     .gather = avx512_gather,
     .add = avx512_add,
+    .sums = avx512_sums,
     .collect = avx512_collect,
     .cut = avx512_cut,
     .pick = &pick_avx512,

@@ -55,6 +55,11 @@ static void plain_add(struct chunk *chunk, unsigned words)
     }
 }
 
+static void plain_sums(struct chunk *chunk, double sums[2])
+{
+    ledger_total(&chunk->lanes, chunk->number, sums);
+}
+
 static void plain_collect(
     const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
 {
@@ -89,6 +94,7 @@ const struct chunk_ops chunk_plain = {
     .supported = plain_supported,
     .gather = plain_gather,
     .add = plain_add,
+    .sums = plain_sums,
     .collect = plain_collect,
     .cut = select_cut_short,
     .pick = &pick_plain,

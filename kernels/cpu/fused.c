@@ -177,7 +177,7 @@ static void fused_close(struct fused_stream *stream, struct journal *journal)
     if (stream->added) {
         return;
     }
-    chunk_sums(&stream->chunk, record->sums);
+    stream->pass->ops->sums(&stream->chunk, record->sums);
     record->nonfinite = stream->chunk.nonfinite;
     if (pass->take != FUSED_TAKE_NOTHING && record->nonfinite > 0) {
         gradient_take_rest(pass, number, fused_length(pass, number), stream->buffer, record);

@@ -109,7 +109,7 @@ static inline void ledger_total(struct ledger_lanes *lanes, uint64_t chunk, doub
     const uint64_t signs = ledger_lane_signs(chunk);
     ledger_flush(lanes); /* after a whole run it adds zeros */
     for (unsigned l = 0; l < LEDGER_LANES; l++) {
-        lanes->hashed[l] = (signs >> l) & 1u ? -lanes->hashed[l] : lanes->hashed[l];
+        lanes->hashed[l] *= 1.0 - 2.0 * (double)(int)((signs >> l) & 1u);
     }
     sums[0] = ledger_tree(lanes->plain);
     sums[1] = ledger_tree(lanes->hashed);
