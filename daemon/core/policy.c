@@ -1,227 +1,16 @@
 /*
- * One table describes every key: its name, type, range, place and meaning. Parsing, printing, help
- * texts and error messages all come from it.
+ * Policy documents: their defaults, their rules, reading and writing them.
  */
 #include "daemon/core/policy.h"
 
-#include <cjson/cJSON.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/core/combination.h"
+#include "daemon/core/policy_key.h"
 #include "proto/utf8.h"
 
 #define SECOND_US 1000000u
-
-enum key_type {
-    KEY_CHOICE,
-    KEY_NUMBER,
-    KEY_BOOL,
-    KEY_WHOLE,
-    KEY_SECONDS,
-    KEY_SPARSIFIER,
-    KEY_COLLECTIVE
-};
-
-struct policy_key {
-    const char *name;
-    enum key_type type;
-    bool tensor;                /* a field of struct tensor_policy, otherwise of struct policy */
-    size_t offset;              /* of the field in it */
-    const char *const *choices; /* KEY_CHOICE: names in the order of the enum; NULL-terminated */
-    double minimum, maximum;
-    const char *help;
-};
-
-static const char *const scope_names[] = {"node", "rank", NULL};
-static const char *const reduce_names[] = {"mean", "sum", NULL};
-static const char *const peer_loss_names[] = {"wait", "fail", NULL};
-static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
-static const char *const view_names[] = {"fibre", "row", "longest", NULL};
-static const char *const value_names[] = {"f32", "bf16", "f16", "int8", NULL};
-/* Dense elements travel in slices, one a node, and an int8 block would depend on where these begin:
- * no int8. */
-static const char *const dense_value_names[] = {"f32", "bf16", "f16", NULL};
-static const char *const index_names[] = {
-    "auto", "", "raw", "rows", "delta", "bitmap", "rice", "hashmap", NULL};
-
-#define JOB(member) .offset = offsetof(struct policy, member)
-#define TENSOR(member) .tensor = true, .offset = offsetof(struct tensor_policy, member)
-
-/* clang-format off: one entry, one look */
-static const struct policy_key keys[] = {
-    {.name = "sparsifier",
-        .type = KEY_SPARSIFIER,
-        TENSOR(sparsifier),
-        .help = "which entries travel"},
-    {.name = "density",
-        .type = KEY_NUMBER,
-        TENSOR(params.density),
-        .minimum = 1e-6,
-        .maximum = 1.0,
-        .help = "share of the entries that travel each step"},
-    {.name = "warmup_epochs",
-        .type = KEY_WHOLE,
-        TENSOR(params.warmup_epochs),
-        .minimum = 0,
-        .maximum = 100,
-        .help = "epochs in which the density falls to its value by equal factors"},
-    {.name = "epoch_turns",
-        .type = KEY_WHOLE,
-        TENSOR(params.epoch_turns),
-        .minimum = 1,
-        .maximum = 1e9,
-        .help = "turns of one epoch of the warm-up"},
-    {.name = "view",
-        .type = KEY_CHOICE,
-        TENSOR(params.view),
-        .choices = view_names,
-        .help = "adtopk: what it selects from: fibres along axis 1, rows, or the longest axis"},
-    {.name = "interleave",
-        .type = KEY_BOOL,
-        TENSOR(params.interleave),
-        .help = "adtopk: some turns select from the whole tensor, the others from each fibre"},
-    {.name = "fibre_turns",
-        .type = KEY_WHOLE,
-        TENSOR(params.fibre_turns),
-        .minimum = 1,
-        .maximum = 64,
-        .help = "adtopk: with interleave, so many turns select from each fibre"},
-    {.name = "global_turns",
-        .type = KEY_WHOLE,
-        TENSOR(params.global_turns),
-        .minimum = 1,
-        .maximum = 64,
-        .help = "adtopk: ... then so many from the whole tensor"},
-    {.name = "adaptive",
-        .type = KEY_BOOL,
-        TENSOR(params.adaptive),
-        .help = "adtopk: instead 1 to 3 of 4 turns select from the whole tensor, as updates show"},
-    {.name = "total_turns",
-        .type = KEY_WHOLE,
-        TENSOR(params.total_turns),
-        .minimum = 0,
-        .maximum = 1e12,
-        .help = "adtopk: turns of the training; in the last quarter all select from each fibre"},
-    {.name = "estimate",
-        .type = KEY_BOOL,
-        TENSOR(params.estimate),
-        .help = "adtopk: turns of the whole tensor go by an estimated threshold"},
-    {.name = "estimate_period",
-        .type = KEY_WHOLE,
-        TENSOR(params.estimate_period),
-        .minimum = 5,
-        .maximum = 1e6,
-        .help = "adtopk: estimates between two exact selections, to begin with"},
-    {.name = "sample",
-        .type = KEY_NUMBER,
-        TENSOR(params.sample),
-        .minimum = 1e-6,
-        .maximum = 1.0,
-        .help = "dgc: share of the entries that its threshold is estimated from"},
-    {.name = "fit",
-        .type = KEY_CHOICE,
-        TENSOR(params.fit),
-        .choices = fit_names,
-        .help = "sidco: the distribution that it fits to the magnitudes"},
-    {.name = "threshold",
-        .type = KEY_NUMBER,
-        TENSOR(params.threshold),
-        .minimum = 0,
-        .maximum = 1e30,
-        .help = "threshold: the magnitude above which entries travel"},
-    {.name = "momentum",
-        .type = KEY_NUMBER,
-        TENSOR(params.momentum),
-        .minimum = 0,
-        .maximum = 0.9999,
-        .help = "momentum correction: share of the last velocity in the next; 0: none"},
-    {.name = "nesterov",
-        .type = KEY_BOOL,
-        TENSOR(params.nesterov),
-        .help = "momentum correction looks one step ahead"},
-    {.name = "momentum_masking",
-        .type = KEY_BOOL,
-        TENSOR(params.momentum_masking),
-        .help = "momentum correction forgets the velocity of what was sent"},
-    {.name = "clip",
-        .type = KEY_NUMBER,
-        TENSOR(params.clip),
-        .minimum = 0,
-        .maximum = 1e30,
-        .help =
-            "norm to which a gradient is clipped, of a rank over the root of the ranks; 0: none"},
-    {.name = "scope",
-        .type = KEY_CHOICE,
-        TENSOR(scope),
-        .choices = scope_names,
-        .help = "who selects: the node from its ranks' sum, or each rank for itself"},
-    {.name = "reduce",
-        .type = KEY_CHOICE,
-        JOB(reduce),
-        .choices = reduce_names,
-        .help = "the update is the ranks' mean or their sum"},
-    {.name = "values",
-        .type = KEY_CHOICE,
-        TENSOR(values),
-        .choices = value_names,
-        .help = "how the values of sparse contributions travel"},
-    {.name = "dense_values",
-        .type = KEY_CHOICE,
-        TENSOR(dense_values),
-        .choices = dense_value_names,
-        .help = "how the values of dense contributions travel"},
-    {.name = "indices",
-        .type = KEY_CHOICE,
-        TENSOR(indices),
-        .choices = index_names,
-        .help = "how positions travel; auto: the smallest"},
-    {.name = "sparse_collective",
-        .type = KEY_COLLECTIVE,
-        TENSOR(sparse_collective),
-        .help = "how sparse contributions become one sum"},
-    {.name = "dense_collective",
-        .type = KEY_COLLECTIVE,
-        TENSOR(dense_collective),
-        .help = "how dense contributions become one sum"},
-    {.name = "bucket_bytes",
-        .type = KEY_WHOLE,
-        JOB(bucket_bytes),
-        .minimum = 1,
-        .maximum = 0x1p40,
-        .help = "gradient bytes that travel together, about"},
-    {.name = "on_peer_loss",
-        .type = KEY_CHOICE,
-        JOB(on_peer_loss),
-        .choices = peer_loss_names,
-        .help = "when a node is lost: wait for it, or end the job"},
-    {.name = "join_timeout",
-        .type = KEY_SECONDS,
-        JOB(join_timeout_us),
-        .minimum = 0.001,
-        .maximum = 1e6,
-        .help = "seconds until all ranks must have joined"},
-    {.name = "push_timeout",
-        .type = KEY_SECONDS,
-        JOB(push_timeout_us),
-        .minimum = 0.001,
-        .maximum = 1e6,
-        .help = "seconds that a step may take from its first push"},
-    {.name = "wait_limit",
-        .type = KEY_SECONDS,
-        JOB(wait_limit_us),
-        .minimum = 0.001,
-        .maximum = 1e6,
-        .help = "seconds to wait for a node that is lost"},
-};
-/* clang-format on */
-
-#define KEY_COUNT (sizeof(keys) / sizeof(keys[0]))
-
-_Static_assert(KEY_COUNT <= 64, "policy_rule.sets has a bit for every key");
 
 void policy_default(struct policy *policy)
 {
@@ -256,152 +45,6 @@ void policy_default(struct policy *policy)
         .push_timeout_us = (uint64_t)1800 * SECOND_US,
         .wait_limit_us = (uint64_t)600 * SECOND_US,
     };
-}
-
-const char *policy_scope_name(enum policy_scope scope)
-{
-    return scope_names[scope];
-}
-
-const char *policy_value_name(enum payload_value value)
-{
-    return value_names[value];
-}
-
-const char *policy_index_name(enum payload_index index)
-{
-    return index_names[index];
-}
-
-/* ------------------------------------------------------------------ values */
-
-static size_t key_size(const struct policy_key *key)
-{
-    switch (key->type) {
-    case KEY_CHOICE: return sizeof(unsigned);
-    case KEY_BOOL: return sizeof(bool);
-    case KEY_NUMBER: return sizeof(double);
-    case KEY_WHOLE:
-    case KEY_SECONDS: return sizeof(uint64_t);
-    case KEY_SPARSIFIER:
-    case KEY_COLLECTIVE: break;
-    }
-    return sizeof(void *);
-}
-
-static bool takes_dense(const struct policy_key *key)
-{
-    return key->offset == offsetof(struct tensor_policy, dense_collective);
-}
-
-/* The names that a key may have, "a, b or c", or its range. */
-static void describe_values(const struct policy_key *key, char *text, size_t size)
-{
-    const char *name[16];
-    unsigned count = 0;
-    size_t used = 0;
-
-    for (unsigned i = 0; key->type == KEY_CHOICE && key->choices[i] != NULL; i++) {
-        if (key->choices[i][0] != '\0') {
-            name[count++] = key->choices[i];
-        }
-    }
-    for (unsigned i = 0; key->type == KEY_SPARSIFIER && sparsifier_table[i] != NULL; i++) {
-        name[count++] = sparsifier_table[i]->name;
-    }
-    for (unsigned i = 0; key->type == KEY_COLLECTIVE && collective_table[i] != NULL; i++) {
-        if (collective_table[i]->dense == takes_dense(key)) {
-            name[count++] = collective_table[i]->name;
-        }
-    }
-    text[0] = '\0';
-    for (unsigned i = 0; i < count && used < size; i++) {
-        const char *between = i == 0 ? "" : i + 1 < count ? ", " : " or ";
-        int written = snprintf(text + used, size - used, "%s\"%s\"", between, name[i]);
-        used += written > 0 ? (size_t)written : 0;
-    }
-    if (key->type == KEY_BOOL) {
-        (void)snprintf(text, size, "true or false");
-    } else if (key->type == KEY_NUMBER || key->type == KEY_SECONDS) {
-        (void)snprintf(text, size, "a number from %.15g to %.15g", key->minimum, key->maximum);
-    } else if (key->type == KEY_WHOLE) {
-        (void)snprintf(
-            text, size, "a whole number from %.15g to %.15g", key->minimum, key->maximum);
-    }
-}
-
-static bool set_choice(const struct policy_key *key, const cJSON *item, void *field)
-{
-    for (unsigned i = 0; cJSON_IsString(item) && key->choices[i] != NULL; i++) {
-        if (item->valuestring[0] != '\0' && strcmp(item->valuestring, key->choices[i]) == 0) {
-            *(unsigned *)field = i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool set_number(const struct policy_key *key, const cJSON *item, void *field)
-{
-    double x = cJSON_IsNumber(item) ? item->valuedouble : NAN;
-
-    if (!(x >= key->minimum && x <= key->maximum) || (key->type == KEY_WHOLE && x != floor(x))) {
-        return false;
-    }
-    if (key->type == KEY_NUMBER) {
-        *(double *)field = x;
-    } else {
-        *(uint64_t *)field = (uint64_t)(key->type == KEY_SECONDS ? x * SECOND_US + 0.5 : x);
-    }
-    return true;
-}
-
-static bool set_bool(const cJSON *item, void *field)
-{
-    *(bool *)field = cJSON_IsTrue(item);
-    return cJSON_IsBool(item);
-}
-
-static bool set_named(const struct policy_key *key, const cJSON *item, void *field)
-{
-    const char *name = cJSON_IsString(item) ? item->valuestring : "";
-    const struct sparsifier_ops *sparsifier = sparsifier_find(name);
-    const struct collective_ops *collective = collective_find(name);
-
-    if (key->type == KEY_SPARSIFIER && sparsifier != NULL) {
-        *(const struct sparsifier_ops **)field = sparsifier;
-        return true;
-    }
-    if (key->type == KEY_COLLECTIVE && collective != NULL &&
-        collective->dense == takes_dense(key)) {
-        *(const struct collective_ops **)field = collective;
-        return true;
-    }
-    return false;
-}
-
-static enum adtopk_status set_key(
-    const struct policy_key *key, const cJSON *item, void *field, struct error *err)
-{
-    char values[POLICY_VALUES_SIZE];
-    bool set = false;
-
-    switch (key->type) {
-    case KEY_CHOICE: set = set_choice(key, item, field); break;
-    case KEY_NUMBER:
-    case KEY_WHOLE:
-    case KEY_SECONDS: set = set_number(key, item, field); break;
-    case KEY_BOOL: set = set_bool(item, field); break;
-    case KEY_SPARSIFIER:
-    case KEY_COLLECTIVE: set = set_named(key, item, field); break;
-    }
-    if (set) {
-        return ADTOPK_OK;
-    }
-    describe_values(key, values, sizeof(values));
-    return error_set(err, ADTOPK_ERR_POLICY, "\"%s\" %s%.48s%smust be %s", key->name,
-        cJSON_IsString(item) ? "is \"" : "", cJSON_IsString(item) ? item->valuestring : "",
-        cJSON_IsString(item) ? "\" but " : "", values);
 }
 
 /* ------------------------------------------------------------------ rules */
@@ -448,10 +91,12 @@ static bool matches(const char *pattern, const char *name)
 
 static void apply_rule(const struct policy_rule *rule, struct tensor_policy *tensor)
 {
-    for (unsigned i = 0; i < KEY_COUNT; i++) {
+    const struct policy_key *key;
+
+    for (unsigned i = 0; (key = policy_key_at(i)) != NULL; i++) {
         if ((rule->sets >> i & 1) != 0) {
-            (void)memcpy((char *)tensor + keys[i].offset,
-                (const char *)&rule->tensor + keys[i].offset, key_size(&keys[i]));
+            (void)memcpy((char *)tensor + key->offset, (const char *)&rule->tensor + key->offset,
+                policy_key_size(key));
         }
     }
 }
@@ -469,16 +114,6 @@ struct tensor_policy policy_of(const struct policy *policy, const char *tensor)
 }
 
 /* ------------------------------------------------------------------ parsing */
-
-static const struct policy_key *find_key(const char *name)
-{
-    for (unsigned i = 0; i < KEY_COUNT; i++) {
-        if (strcmp(keys[i].name, name) == 0) {
-            return &keys[i];
-        }
-    }
-    return NULL;
-}
 
 static bool is_repeated(const cJSON *object, const cJSON *item)
 {
@@ -506,7 +141,7 @@ static enum adtopk_status set_match(struct policy_rule *rule, const cJSON *item,
 static enum adtopk_status set_rule_item(
     struct policy_rule *rule, const cJSON *item, struct error *err)
 {
-    const struct policy_key *key = find_key(item->string);
+    const struct policy_key *key = policy_key_find(item->string);
 
     if (strcmp(item->string, "match") == 0) {
         return set_match(rule, item, err);
@@ -518,8 +153,8 @@ static enum adtopk_status set_rule_item(
         return error_set(err, ADTOPK_ERR_POLICY,
             "\"%s\" concerns the whole job and cannot stand in a rule", key->name);
     }
-    rule->sets |= UINT64_C(1) << (key - keys);
-    return set_key(key, item, (char *)&rule->tensor + key->offset, err);
+    rule->sets |= UINT64_C(1) << policy_key_number(key);
+    return policy_key_set(key, item, (char *)&rule->tensor + key->offset, err);
 }
 
 static enum adtopk_status set_rule(struct policy_rule *rule, const cJSON *object, struct error *err)
@@ -570,7 +205,7 @@ static enum adtopk_status set_rules(struct policy *policy, const cJSON *array, s
 
 static enum adtopk_status set_item(struct policy *policy, const cJSON *item, struct error *err)
 {
-    const struct policy_key *key = find_key(item->string);
+    const struct policy_key *key = policy_key_find(item->string);
 
     if (strcmp(item->string, "rules") == 0) {
         return set_rules(policy, item, err);
@@ -585,7 +220,7 @@ static enum adtopk_status set_item(struct policy *policy, const cJSON *item, str
     if (key == NULL) {
         return error_set(err, ADTOPK_ERR_POLICY, "unknown key \"%.64s\"", item->string);
     }
-    return set_key(
+    return policy_key_set(
         key, item, (key->tensor ? (char *)&policy->tensor : (char *)policy) + key->offset, err);
 }
 
@@ -659,24 +294,6 @@ enum adtopk_status policy_parse(struct policy *policy, const char *json, struct 
 
 /* ------------------------------------------------------------------ printing */
 
-static void print_value(const struct policy_key *key, const void *field, char text[64])
-{
-    const char *name = NULL;
-
-    switch (key->type) {
-    case KEY_CHOICE: name = key->choices[*(const unsigned *)field]; break;
-    case KEY_SPARSIFIER: name = (*(const struct sparsifier_ops *const *)field)->name; break;
-    case KEY_COLLECTIVE: name = (*(const struct collective_ops *const *)field)->name; break;
-    case KEY_NUMBER: (void)snprintf(text, 64, "%.17g", *(const double *)field); return;
-    case KEY_BOOL: (void)snprintf(text, 64, "%s", *(const bool *)field ? "true" : "false"); return;
-    case KEY_WHOLE: (void)snprintf(text, 64, "%" PRIu64, *(const uint64_t *)field); return;
-    case KEY_SECONDS:
-        (void)snprintf(text, 64, "%.6f", (double)*(const uint64_t *)field / SECOND_US);
-        return;
-    }
-    (void)snprintf(text, 64, "\"%s\"", name);
-}
-
 /* A text that grows; POLICY_TEXT_SIZE is enough for the longest document. */
 struct printer {
     char *text;
@@ -698,7 +315,7 @@ static void put_key(struct printer *printer, const struct policy_key *key, const
 {
     char value[64];
 
-    print_value(key, field, value);
+    policy_key_print(key, field, value);
     put(printer, ",\"");
     put(printer, key->name);
     put(printer, "\":");
@@ -707,15 +324,17 @@ static void put_key(struct printer *printer, const struct policy_key *key, const
 
 static void put_rule(struct printer *printer, const struct policy_rule *rule)
 {
+    const struct policy_key *key;
+
     put(printer, "{\"match\":\"");
     for (const char *c = rule->match; *c != '\0'; c++) {
         char text[3] = {'\\', *c, '\0'};
         put(printer, *c == '"' || *c == '\\' ? text : text + 1);
     }
     put(printer, "\"");
-    for (unsigned i = 0; i < KEY_COUNT; i++) {
+    for (unsigned i = 0; (key = policy_key_at(i)) != NULL; i++) {
         if ((rule->sets >> i & 1) != 0) {
-            put_key(printer, &keys[i], (const char *)&rule->tensor + keys[i].offset);
+            put_key(printer, key, (const char *)&rule->tensor + key->offset);
         }
     }
     put(printer, "}");
@@ -724,11 +343,12 @@ static void put_rule(struct printer *printer, const struct policy_rule *rule)
 void policy_print(const struct policy *policy, char text[POLICY_TEXT_SIZE])
 {
     struct printer printer = {.text = text};
+    const struct policy_key *key;
 
     put(&printer, "{\"version\":1");
-    for (unsigned i = 0; i < KEY_COUNT; i++) {
-        const void *base = keys[i].tensor ? (const void *)&policy->tensor : policy;
-        put_key(&printer, &keys[i], (const char *)base + keys[i].offset);
+    for (unsigned i = 0; (key = policy_key_at(i)) != NULL; i++) {
+        const void *base = key->tensor ? (const void *)&policy->tensor : policy;
+        put_key(&printer, key, (const char *)base + key->offset);
     }
     put(&printer, ",\"rules\":[");
     for (unsigned r = 0; r < policy->rules; r++) {
@@ -736,25 +356,4 @@ void policy_print(const struct policy *policy, char text[POLICY_TEXT_SIZE])
         put_rule(&printer, &policy->rule[r]);
     }
     put(&printer, "]}");
-}
-
-bool policy_key(unsigned index, struct policy_key_info *info)
-{
-    struct policy policy;
-    const struct policy_key *key = index < KEY_COUNT ? &keys[index] : NULL;
-    char value[64];
-
-    if (key == NULL) {
-        return false;
-    }
-    policy_default(&policy);
-    *info = (struct policy_key_info){.name = key->name, .tensor = key->tensor, .help = key->help};
-    describe_values(key, info->values, sizeof(info->values));
-    print_value(key,
-        (const char *)(key->tensor ? (const void *)&policy.tensor : &policy) + key->offset, value);
-    (void)snprintf(info->standard, sizeof(info->standard), "%.31s", value);
-    if (key->type == KEY_SECONDS) {
-        *strchr(info->standard, '.') = '\0'; /* the defaults are whole seconds */
-    }
-    return true;
 }
