@@ -10,8 +10,8 @@
  * guessed from the last turn's or a sample, a little lower; the pass collects what reaches that,
  * fused_finish() selects among it. Where the guess was wrong, it makes another one from the
  * finished residual and collects once more. Fibres, contiguous (rows) or strided, are selected from
- * while they go by. Where no guess is worth it (tiny fibres, more than one element in eight), or two
- * were wrong, the plain selection reads the residual again.
+ * while they go by. Where no guess is worth it (tiny fibres, more than one element in eight), or
+ * two were wrong, the plain selection reads the residual again.
  *
  * Retry: a pass whose stamp is in the progress already adds nothing, needs no gradients (count may
  * be 0) and selects the same list again. Killed anywhere, by whatever signal: give every pending

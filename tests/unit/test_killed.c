@@ -54,6 +54,18 @@ static pid_t start(struct lone_core *lone, void (*run)(struct lone_core *lone))
     return child;
 }
 
+/* A process with a sanitizer takes longer to fork, and more instructions for the same. */
+#if defined(__SANITIZE_ADDRESS__)
+#define SLOWER 12u
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SLOWER 12u
+#endif
+#endif
+#ifndef SLOWER
+#define SLOWER 1u
+#endif
+
 /* Stops the held compute after every `interval`-th instruction. False if tracing is not allowed. */
 static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
 {
@@ -65,7 +77,7 @@ static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
     assert_int_equal(waitpid(child, &status, 0), child);
     allowed = WIFSTOPPED(status);
     while (WIFSTOPPED(status)) {
-        if (steps++ % interval == 0) {
+        if (steps++ % (interval * SLOWER) == 0) {
             pid_t other = start(lone, recover);
             assert_int_equal(waitpid(other, &outcome, 0), other);
             if (!WIFEXITED(outcome) || WEXITSTATUS(outcome) != 0) {
