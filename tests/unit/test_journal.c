@@ -261,7 +261,7 @@ static void test_every_instruction(void **state)
         {ADD_WITH_MOMENTUM, 600, 0, 7}, {TAKE, CHUNK + 70, 0, 97}};
     for (size_t i = 0; chunk_table[i] != NULL && chunk_table[i]->supported(); i++) {
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-            if (cases[c].n > CHUNK && chunk_table[i] != chunk_best()) {
+            if (cases[c].n > 200 && chunk_table[i] != chunk_best()) {
                 continue; /* takes long */
             }
             bool traced;
