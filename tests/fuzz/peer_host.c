@@ -155,11 +155,11 @@ static void memory_release_job(void *context, uint64_t job)
 {
     struct host *host = context;
 
-    (void)job;
     free(host->results);
-    free(host->store[0]);
-    free(host->store[1]);
-    host->results = host->store[0] = host->store[1] = NULL;
+    host->results = NULL;
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        memory_drop_store(context, job, part);
+    }
 }
 
 /* The core */
@@ -544,6 +544,7 @@ void host_free(struct host *host)
     queue_drop(&host->to_peer);
     free(host->gradients);
     free(host->results);
-    free(host->store[0]);
-    free(host->store[1]);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        free(host->store[part]);
+    }
 }

@@ -119,8 +119,9 @@ static void host_free(struct host *host)
     core_destroy(host->core);
     free(host->gradients);
     free(host->results);
-    free(host->store[0]);
-    free(host->store[1]);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        free(host->store[part]);
+    }
 }
 
 static struct tensor_info tensor_of(const struct host *host, uint32_t tensor)

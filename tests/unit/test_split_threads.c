@@ -286,8 +286,9 @@ static void close_host(struct pair_host *host)
     }
     free(host->arena);
     free(host->results);
-    free(host->store[0]);
-    free(host->store[1]);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        free(host->store[part]);
+    }
 }
 
 static void test_peer_splits_while_computing(void **state)
