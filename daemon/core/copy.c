@@ -180,7 +180,8 @@ static enum adtopk_status decode_op(
 }
 
 /* A copy counts as delivered only if this node took part in the round: then its gradient is in
- * the residual, and what it sent is in the sum. */
+ * the residual, and what it sent is in the sum. Some of its tensors may be delivered already: a
+ * daemon was killed while it noted that. */
 static enum adtopk_status check_contributed(const struct round *round, struct error *err)
 {
     const struct job *job = round->job;
@@ -188,7 +189,8 @@ static enum adtopk_status check_contributed(const struct round *round, struct er
     for (unsigned i = 0; i < round->tensors; i++) {
         const struct tensor *tensor = &job->tensor[round->tensor[i]];
         if (tensor->store->step != job->store->steps_done ||
-            tensor->store->stage != STAGE_ACCUMULATED) {
+            (tensor->store->stage != STAGE_ACCUMULATED &&
+                tensor->store->stage != STAGE_DELIVERED)) {
             return error_set(err, ADTOPK_ERR_LOST,
                 "tensor '%s' of step %llu was delivered with a contribution that this node lost",
                 tensor->spec.name, (unsigned long long)job->store->steps_done);
@@ -218,7 +220,7 @@ enum adtopk_status copy_decode(struct round *round, const struct buffer *frame, 
     for (unsigned i = 0; status == ADTOPK_OK && i < round->tensors; i++) {
         struct store_tensor *store = job->tensor[round->tensor[i]].store;
         store->round_nonfinite = (reader.header.flags & PAYLOAD_FLAG_NONFINITE) != 0;
-        store->stage = STAGE_DELIVERED;
+        store_publish(&store->stage, STAGE_DELIVERED);
     }
     return status;
 }

@@ -616,8 +616,7 @@ void round_split(struct round *round, uint64_t step)
         return; /* complete on this node: nobody can still be waiting for it */
     }
     round->split_step = step;
-    job->tensor[round->tensor[0]].store->split_policy = job->store->policies;
-    job->tensor[round->tensor[0]].store->split = step + 1;
+    store_split(job->tensor[round->tensor[0]].store, job->store->policies, step);
     if (step != step_number(job) || state == ROUND_IDLE) {
         return;
     }

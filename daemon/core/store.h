@@ -128,6 +128,14 @@ static inline void store_count_turn(struct store_tensor *tensor)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
+/** Its bucket is split from `step` on, in the plan after so many switches. */
+static inline void store_split(struct store_tensor *tensor, uint32_t switches, uint64_t step)
+{
+    store_publish(&tensor->split_policy, switches - 1); /* no plan in force: `split` is of none */
+    *(volatile uint64_t *)&tensor->split = step + 1;
+    store_publish(&tensor->split_policy, switches);
+}
+
 /** Bytes of a store of `tensors` tensors with `residual_elements` f32 in all. */
 uint64_t store_size(uint32_t tensors, uint64_t residual_elements);
 

@@ -161,6 +161,7 @@ static void accumulated(const struct job *job, uint32_t t)
     struct store_tensor *store = job->tensor[t].store;
 
     if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store_publish(&store->stage, STAGE_REST); /* the last step's is not this one's */
         store->step = job->store->steps_done;
         store_publish(&store->stage, STAGE_ACCUMULATED);
     }

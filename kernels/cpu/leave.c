@@ -47,6 +47,13 @@ void leave_sums(
     sums[1] = hashed;
 }
 
+/* What is left when a value has left; infinity and NaN leave nothing behind. */
+static float leave_rest(float kept, float sent)
+{
+    const float rest = kept - sent;
+    return rest == rest ? rest : 0;
+}
+
 void leave_residual(float *residual, float *momentum, const struct view *view,
     const struct sparse *sent, const float *kept, const uint8_t *accepted)
 {
@@ -58,7 +65,7 @@ void leave_residual(float *residual, float *momentum, const struct view *view,
             continue;
         }
         const uint64_t element = view_element(view, sent->position[i]);
-        residual[element] = kept[i] - sent->value[i];
+        residual[element] = leave_rest(kept[i], sent->value[i]);
         if (momentum != NULL) {
             momentum[element] = 0;
         }

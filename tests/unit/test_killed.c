@@ -1,7 +1,8 @@
 /*
- * The daemon is killed while a step is settled, or while the residuals of ranks become the node's:
- * a child does that instruction by instruction; after every so many of them a daemon that starts
- * anew from a copy of what it left has lost nothing and does nothing twice.
+ * The daemon is killed while gradients are added, while a sum is formed, while a step is settled,
+ * or while the residuals of ranks become the node's: a child does that instruction by instruction;
+ * after every so many of them, and after each that changed a tensor's record in the store, a daemon
+ * that starts anew from a copy of what it left has lost nothing and does nothing twice.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "daemon/core/buffer.h"
 #include "daemon/core/model.h"
 #include "lone_core.h"
 
@@ -66,9 +68,27 @@ static pid_t start(struct lone_core *lone, void (*run)(struct lone_core *lone))
 #define SLOWER 1u
 #endif
 
-/* Stops the held compute after every `interval`-th instruction. False if tracing is not allowed. */
+/* What the store says of the tensors. */
+struct records {
+    struct store_tensor tensor[LONE_TENSORS];
+};
+
+/* Takes over the tensors' records; false if they are as they were. */
+static bool records_changed(const struct lone_core *lone, struct records *records)
+{
+    const struct store_header *store = (const void *)lone->store[STORE_MAIN];
+    size_t size = lone->tensors * sizeof(records->tensor[0]);
+    bool changed = memcmp(records->tensor, store->tensor, size) != 0;
+
+    memcpy(records->tensor, store->tensor, size);
+    return changed;
+}
+
+/* Stops the held compute after every `interval`-th instruction, and after each that changed a
+ * record. False if tracing is not allowed. */
 static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
 {
+    struct records records = {0};
     pid_t child = start(lone, traced);
     uint64_t steps = 0;
     int status, outcome;
@@ -77,7 +97,7 @@ static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
     assert_int_equal(waitpid(child, &status, 0), child);
     allowed = WIFSTOPPED(status);
     while (WIFSTOPPED(status)) {
-        if (steps++ % (interval * SLOWER) == 0) {
+        if (records_changed(lone, &records) || steps % (interval * SLOWER) == 0) {
             pid_t other = start(lone, recover);
             assert_int_equal(waitpid(other, &outcome, 0), other);
             if (!WIFEXITED(outcome) || WEXITSTATUS(outcome) != 0) {
@@ -85,6 +105,7 @@ static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
                 fail_msg("killed after instruction %llu", (unsigned long long)steps);
             }
         }
+        steps++;
         assert_int_equal(ptrace(PTRACE_SINGLESTEP, child, NULL, NULL), 0);
         assert_int_equal(waitpid(child, &status, 0), child);
     }
@@ -100,6 +121,94 @@ static void hold_settling(struct lone_core *lone)
     lone_push_all(lone);
     lone_end_all(lone);
     lone_compute_until(lone, work_settle);
+}
+
+/* All ranks have pushed; the first compute of the step that is `run` waits. */
+static void hold_computing(struct lone_core *lone, void (*run)(struct compute *compute))
+{
+    lone->hold = true;
+    lone_push_all(lone);
+    lone_compute_until(lone, run);
+    if (lone->helds > 1) {
+        lone->helds = 1; /* the others have not begun */
+    }
+}
+
+static void check_computing(
+    const char *policy, void (*run)(struct compute *compute), uint64_t interval)
+{
+    struct lone_core lone;
+    bool allowed;
+
+    lone_begin(&lone, policy);
+    lone.changed = strstr(policy, "momentum") != NULL;
+    lone_train(&lone, 3);
+    hold_computing(&lone, run);
+    allowed = kill_everywhere(&lone, interval);
+    lone_free(&lone);
+    if (!allowed) {
+        print_message("# tracing is not allowed here\n");
+        skip();
+    }
+}
+
+static void test_selecting(void **state)
+{
+    (void)state;
+    check_computing("{" LONE_EXACT "}", work_select, 4001);
+}
+
+static void test_selecting_ranks(void **state)
+{
+    (void)state;
+    check_computing("{" LONE_EXACT ",\"scope\":\"rank\"}", work_select, 4001);
+}
+
+static void test_selecting_momentum(void **state)
+{
+    (void)state;
+    check_computing("{" LONE_EXACT ",\"momentum\":0.5}", work_select, 4001);
+}
+
+static void test_reducing(void **state)
+{
+    (void)state;
+    check_computing("{" LONE_EXACT "}", work_reduce, 4001);
+}
+
+/* Killed between the records of a round's tensors: others have delivered it, so a copy comes. */
+static void test_delivered_in_part(void **state)
+{
+    struct lone_core lone;
+    struct error err;
+    struct job *job;
+    struct round *round;
+    struct store_tensor *first, *last;
+    struct buffer *copy;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 2);
+    lone_push_all(&lone);
+    job = job_find(lone.core, lone.job);
+    round = step_round(job, 0);
+    assert_true(round->tensors > 1);
+    first = job->tensor[round->tensor[0]].store;
+    last = job->tensor[round->tensor[round->tensors - 1]].store;
+    copy = copy_encode(round, job->store->steps_done);
+    assert_non_null(copy);
+    last->stage = STAGE_ACCUMULATED;
+    assert_int_equal(copy_decode(round, copy, &err), ADTOPK_OK);
+    assert_int_equal(first->stage, STAGE_DELIVERED);
+    assert_int_equal(last->stage, STAGE_DELIVERED);
+    last->step--; /* its gradient is not in the residual */
+    assert_int_equal(copy_decode(round, copy, &err), ADTOPK_ERR_LOST);
+    last->step++;
+    buffer_unref(copy);
+    lone_end_all(&lone);
+    lone_close(&lone);
+    lone_check(&lone);
+    lone_free(&lone);
 }
 
 static void check_settling(const char *policy, uint64_t interval)
@@ -168,6 +277,11 @@ static void test_joining(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_selecting),
+        cmocka_unit_test(test_selecting_ranks),
+        cmocka_unit_test(test_selecting_momentum),
+        cmocka_unit_test(test_reducing),
+        cmocka_unit_test(test_delivered_in_part),
         cmocka_unit_test(test_settling),
         cmocka_unit_test(test_settling_quantised),
         cmocka_unit_test(test_settling_ranks),

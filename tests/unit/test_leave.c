@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,20 @@ static void test_leaving(void **state)
     }
 }
 
+/* A residual that has grown beyond all numbers is sent once, and does not stay NaN for ever. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    const struct view view = {.fibres = 1, .length = 4, .stride = 1};
+    float residual[4] = {INFINITY, -INFINITY, NAN, 3};
+    const float kept[4] = {INFINITY, -INFINITY, NAN, 3};
+    float value[4] = {INFINITY, -INFINITY, NAN, 2};
+    uint32_t position[4] = {0, 1, 2, 3};
+    const struct sparse sent = {.position = position, .value = value, .count = 4, .capacity = 4};
+    leave_residual(residual, NULL, &view, &sent, kept, NULL);
+    assert_true(residual[0] == 0 && residual[1] == 0 && residual[2] == 0 && residual[3] == 1);
+}
+
 static void test_nothing(void **state)
 {
     (void)state;
@@ -129,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests_name("leave", tests, NULL, NULL);
