@@ -151,6 +151,7 @@ static void test_refusals(void **state)
         {"select --threads 65", "--threads: \"65\" is no list of at most 16 whole numbers"},
         {"sum --ranks 1", "--ranks means nothing to the benchmark"},
         {"link --density 1", "--density means nothing to the benchmark"},
+        {"select --layers", "--layers needs --model"},
         {"select --json=yes", "--json takes no value"},
     };
     struct parsed parsed;

@@ -367,6 +367,9 @@ static enum adtopk_status check(const struct options *options, const struct opti
     if (options->min > 0 && options->max > 0 && options->min > options->max) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--min is larger than --max");
     }
+    if (options->layers && options->models == 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "--layers needs --model");
+    }
     return ADTOPK_OK;
 }
 
