@@ -42,6 +42,7 @@ static const struct combination sparsifiers[] = {
 static const struct combination collectives[] = {
     {"allgather", SCOPES, VALUES, true},
     {"balanced", SCOPES, CUT, true},
+    {"oktopk", SCOPES, CUT, true},
     {NULL, 0, 0, false},
 };
 

@@ -176,6 +176,7 @@ struct planned {
     uint64_t sent_step;
     struct sparse sent;
     struct returned returned;
+    struct exchange_memory memory;
     uint32_t *positions; /* sent.position, where it is not that of kept[0] */
     float *values;       /* sent.value, where it is not that of kept[0] */
     float *known_sum;    /* known: the sum of all nodes' values */

@@ -52,6 +52,10 @@ static const char *const policies[] = {
     "\"view\":\"longest\"}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"sparse_collective\":\"balanced\",\"sparsifier\":"
     "\"topk\",\"values\":\"f16\",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"scope\":\"rank\","
+    "\"sparsifier\":\"dgc\",\"bucket_bytes\":2000}",
 };
 
 const char *scenario_policy(uint64_t index)
