@@ -134,7 +134,7 @@ enum adtopk_status layout_more(struct job *job, struct error *err)
     if (existing && job->store->more == 0) {
         (void)memset(job->more, 0, (size_t)size); /* left by a daemon that got no further */
     }
-    job->store->more = 1;
+    store_publish(&job->store->more, 1);
     return ADTOPK_OK;
 }
 
@@ -143,7 +143,7 @@ void layout_drop_more(struct job *job)
     const struct core_memory *memory = &job->core->config.memory;
 
     if (job->more != NULL && !plan_by_rank(job->plan)) {
-        job->store->more = 0;
+        store_publish(&job->store->more, 0);
         memory->drop_store(memory->context, job->id, 1);
         job->more = NULL;
     }

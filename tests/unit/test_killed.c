@@ -1,8 +1,9 @@
 /*
- * The daemon is killed while gradients are added, while a sum is formed, while a step is settled,
- * or while the residuals of ranks become the node's: a child does that instruction by instruction;
- * after every so many of them, and after each that changed a tensor's record in the store, a daemon
- * that starts anew from a copy of what it left has lost nothing and does nothing twice.
+ * The daemon is killed while gradients are added, while a sum is formed, while a step is settled
+ * and counted, while the residuals of ranks become the node's, or while another policy comes into
+ * force: a child does that instruction by instruction; after every so many of them, and after each
+ * that changed the header or a tensor's record in the store, a daemon that starts anew from a copy
+ * of what it left has lost nothing and does nothing twice.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,14 +24,31 @@
 #include "daemon/core/model.h"
 #include "lone_core.h"
 
-/* In a child: stops itself, then runs the only compute that was held. */
-static void traced(struct lone_core *lone)
+/* In a child: stops itself. */
+static void let_trace(void)
 {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) {
         _exit(1);
     }
     (void)raise(SIGSTOP);
+}
+
+/* In a child: runs the only compute that was held. */
+static void trace_compute(struct lone_core *lone)
+{
+    let_trace();
     lone->held[0]->run(lone->held[0]);
+    _exit(0);
+}
+
+/* In a child: that compute is done, and the core's thread goes on. */
+static void trace_event(struct lone_core *lone)
+{
+    struct event done = {
+        .type = EVENT_COMPUTE_DONE, .compute = lone->held[0], .now_us = ++lone->now_us};
+
+    let_trace();
+    (void)core_event(lone->core, &done, NULL);
     _exit(0);
 }
 
@@ -40,7 +59,51 @@ static void recover(struct lone_core *lone)
     lone_own_memory(lone);
     lone->hold = false;
     lone_restart(lone);
+    if (lone_job(lone).steps_done > lone->step) {
+        assert_int_equal(lone->ready_status, ADTOPK_OK);
+        lone->steps = lone->ranks; /* it counts, although nobody was told */
+        lone_close(lone);
+    }
     lone_train(lone, 3);
+    assert_int_equal(lone_job(lone).steps_withdrawn, 0);
+    lone_check(lone);
+    _exit(0);
+}
+
+/* All ranks push; one gradient is no number. The computes wait. */
+static void push_nan(struct lone_core *lone)
+{
+    struct tensor_layout layout;
+    float nan = NAN;
+
+    lone->hold = true;
+    lone_push_all(lone);
+    assert_true(core_tensor_layout(lone->core, 1, 0, &layout));
+    memcpy(lone->arena[0] + layout.gradient_offset, &nan, sizeof(nan));
+}
+
+/* The same after a step that is to be withdrawn. */
+static void recover_withdrawn(struct lone_core *lone)
+{
+    lone_own_memory(lone);
+    lone_restart(lone);
+    if (lone_job(lone).steps_done == lone->step) {
+        push_nan(lone);
+        lone->withdrawing = true;
+        lone->hold = false;
+        lone_compute(lone);
+        lone_end_all(lone);
+        assert_int_equal(lone->steps, lone->ranks);
+    } else {
+        assert_int_equal(lone->ready_status, ADTOPK_NONFINITE);
+    }
+    assert_int_equal(lone_job(lone).steps_withdrawn, 1);
+    lone->withdrawing = false;
+    lone->hold = false;
+    lone->steps = 0;
+    lone->step++;
+    lone_train(lone, 2);
+    assert_int_equal(lone_job(lone).steps_withdrawn, 1);
     lone_check(lone);
     _exit(0);
 }
@@ -68,37 +131,48 @@ static pid_t start(struct lone_core *lone, void (*run)(struct lone_core *lone))
 #define SLOWER 1u
 #endif
 
-/* What the store says of the tensors. */
+/* What is traced, and what takes over when it is killed. */
+struct scene {
+    void (*traced)(struct lone_core *lone);
+    void (*recover)(struct lone_core *lone);
+    uint64_t interval;
+};
+
+/* What the store says of the job (but for policies, which are long) and of the tensors. */
 struct records {
+    uint8_t header[offsetof(struct store_header, policy)];
     struct store_tensor tensor[LONE_TENSORS];
 };
 
-/* Takes over the tensors' records; false if they are as they were. */
+/* Takes over the records; false if they are as they were. */
 static bool records_changed(const struct lone_core *lone, struct records *records)
 {
     const struct store_header *store = (const void *)lone->store[STORE_MAIN];
     size_t size = lone->tensors * sizeof(records->tensor[0]);
-    bool changed = memcmp(records->tensor, store->tensor, size) != 0;
+    bool changed = memcmp(records->tensor, store->tensor, size) != 0 ||
+                   memcmp(records->header, store, sizeof(records->header)) != 0;
 
     memcpy(records->tensor, store->tensor, size);
+    memcpy(records->header, store, sizeof(records->header));
     return changed;
 }
 
-/* Stops the held compute after every `interval`-th instruction, and after each that changed a
- * record. False if tracing is not allowed. */
-static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
+/* Stops the child after every so many instructions, and after each that changed a record. False if
+ * tracing is not allowed. */
+static bool kill_everywhere(struct lone_core *lone, const struct scene *scene)
 {
-    struct records records = {0};
-    pid_t child = start(lone, traced);
+    struct records records;
+    pid_t child = start(lone, scene->traced);
     uint64_t steps = 0;
     int status, outcome;
     bool allowed;
 
+    memset(&records, 0, sizeof(records));
     assert_int_equal(waitpid(child, &status, 0), child);
     allowed = WIFSTOPPED(status);
     while (WIFSTOPPED(status)) {
-        if (records_changed(lone, &records) || steps % (interval * SLOWER) == 0) {
-            pid_t other = start(lone, recover);
+        if (records_changed(lone, &records) || steps % (scene->interval * SLOWER) == 0) {
+            pid_t other = start(lone, scene->recover);
             assert_int_equal(waitpid(other, &outcome, 0), other);
             if (!WIFEXITED(outcome) || WEXITSTATUS(outcome) != 0) {
                 (void)kill(child, SIGKILL);
@@ -144,7 +218,7 @@ static void check_computing(
     lone.changed = strstr(policy, "momentum") != NULL;
     lone_train(&lone, 3);
     hold_computing(&lone, run);
-    allowed = kill_everywhere(&lone, interval);
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
     lone_free(&lone);
     if (!allowed) {
         print_message("# tracing is not allowed here\n");
@@ -220,7 +294,7 @@ static void check_settling(const char *policy, uint64_t interval)
     lone.changed = strstr(policy, "momentum") != NULL;
     lone_train(&lone, 3);
     hold_settling(&lone);
-    allowed = kill_everywhere(&lone, interval);
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
     lone_free(&lone);
     if (!allowed) {
         print_message("# tracing is not allowed here\n");
@@ -266,12 +340,68 @@ static void test_joining(void **state)
     hold_settling(&lone);
     lone_compute_until(&lone, work_switch);
     lone_close(&lone);
-    allowed = kill_everywhere(&lone, 89);
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, 89});
     lone_free(&lone);
     if (!allowed) {
         print_message("# tracing is not allowed here\n");
         skip();
     }
+}
+
+/* The held compute has run: the core's thread is killed while it takes note. */
+static void check_event(struct lone_core *lone, void (*recover_from)(struct lone_core *lone))
+{
+    bool allowed;
+
+    lone->held[0]->run(lone->held[0]);
+    allowed = kill_everywhere(lone, &(struct scene){trace_event, recover_from, 293});
+    lone_free(lone);
+    if (!allowed) {
+        print_message("# tracing is not allowed here\n");
+        skip();
+    }
+}
+
+static void test_counting(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 2);
+    hold_settling(&lone);
+    check_event(&lone, recover);
+}
+
+static void test_counting_withdrawn(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 2);
+    push_nan(&lone);
+    lone_end_all(&lone);
+    lone_compute_until(&lone, work_settle);
+    check_event(&lone, recover_withdrawn);
+}
+
+/* Another policy comes into force: from ranks to node, and momentum ends. */
+static void test_switching(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\",\"momentum\":0.5}");
+    lone.changed = true;
+    lone_train(&lone, 2);
+    assert_int_equal(
+        lone_change(&lone, 1, "{\"scope\":\"node\",\"momentum\":0,\"density\":0.1}"), ADTOPK_OK);
+    lone_train(&lone, 1);
+    hold_settling(&lone);
+    lone_compute_until(&lone, work_switch);
+    lone_close(&lone);
+    check_event(&lone, recover);
 }
 
 int main(void)
@@ -287,6 +417,9 @@ int main(void)
         cmocka_unit_test(test_settling_ranks),
         cmocka_unit_test(test_settling_momentum),
         cmocka_unit_test(test_joining),
+        cmocka_unit_test(test_counting),
+        cmocka_unit_test(test_counting_withdrawn),
+        cmocka_unit_test(test_switching),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
