@@ -69,7 +69,7 @@ static uint64_t all_slots(const struct job *job)
 
 static uint64_t digest(const struct job *job)
 {
-    uint64_t hash = HASH_EMPTY;
+    uint64_t hash = hash_bytes(HASH_EMPTY, &job->policy_hash, sizeof(job->policy_hash));
 
     for (uint32_t t = 0; t < job->tensors; t++) {
         hash = hash_bytes(hash, &job->tensor[t].hash, sizeof(job->tensor[t].hash));
@@ -97,6 +97,7 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
     if (job->store == NULL) {
         return err->code;
     }
+    existing = existing && job->store->magic != 0; /* else: killed before it was filled in */
     job->store_fresh = !existing;
     if (store_open(job->store, existing, job->id, digest(job), job->tensors, err) != ADTOPK_OK) {
         return err->code;
@@ -391,7 +392,9 @@ enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, stru
     return status == ADTOPK_OK ? reserve_piece(&piece, err) : status;
 }
 
-static void write_table(const struct job *job, const struct local_update *updates)
+/* Also where it is there already: who made it may have been killed before it was complete. What it
+ * says of the last update stays. */
+static void write_table(const struct job *job, struct local_update *updates)
 {
     struct local_results *table = (struct local_results *)(void *)job->results;
 
@@ -399,9 +402,14 @@ static void write_table(const struct job *job, const struct local_update *update
     table->op_gradient_offset = job->op_gradient_offset;
     table->op_result_offset = job->op_result_offset;
     for (uint32_t t = 0; t < job->tensors; t++) {
+        struct local_update *update = layout_update(job, t);
         table->tensor[t].gradient_offset = job->tensor[t].layout.gradient_offset;
         table->tensor[t].update_offset = job->tensor[t].layout.update_offset;
-        *layout_update(job, t) = updates[t];
+        updates[t].count = update->count;
+        updates[t].step = update->step;
+        updates[t].forms = update->forms;
+        updates[t].turn = update->turn;
+        *update = updates[t];
     }
 }
 
@@ -427,9 +435,7 @@ enum adtopk_status layout_results(struct job *job, struct error *err)
         free(updates);
         return err->code;
     }
-    if (!existing) {
-        write_table(job, updates);
-    }
+    write_table(job, updates);
     free(updates);
     if (!existing && job->store->steps_done + job->store->ops_done > 0) {
         return error_set(err, ADTOPK_ERR_LOST,

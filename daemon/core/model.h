@@ -321,6 +321,7 @@ struct job {
     struct work settle;
     unsigned computing;
     bool out_of_memory; /* something could not be sent: fails when the event is over */
+    uint64_t too_long;  /* bytes of a frame that links do not take: the same; 0: none */
     bool untold;        /* it has failed, and the peers could not be told yet */
     struct failure *failure;
     uint64_t

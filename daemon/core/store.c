@@ -25,7 +25,7 @@ void store_count_step(struct store_header *store, bool withdrawn)
 
     store->step_status[next % 2] = withdrawn ? ADTOPK_NONFINITE : ADTOPK_OK;
     store->steps_withdrawn[next % 2] = store->steps_withdrawn[now % 2] + (withdrawn ? 1 : 0);
-    store_publish_count(&store->steps_done, next);
+    store_publish64(&store->steps_done, next);
 }
 
 void store_count_op(struct store_header *store, uint32_t size)
@@ -33,7 +33,7 @@ void store_count_op(struct store_header *store, uint32_t size)
     uint64_t next = store->ops_done + 1;
 
     store->op_size[next % 2] = size;
-    store_publish_count(&store->ops_done, next);
+    store_publish64(&store->ops_done, next);
 }
 
 enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t job,
@@ -42,7 +42,7 @@ enum adtopk_status store_open(struct store_header *store, bool existing, uint64_
     if (!existing) {
         *store = (struct store_header){
             .version = STORE_VERSION, .job = job, .digest = digest, .tensors = tensors};
-        store->magic = STORE_MAGIC;
+        store_publish64(&store->magic, STORE_MAGIC);
         return ADTOPK_OK;
     }
     if (store->magic != STORE_MAGIC || store->version != STORE_VERSION || store->job != job) {

@@ -83,7 +83,7 @@ struct store_header {
     uint32_t version;
     uint32_t view; /* the highest view number promised */
     uint64_t job;
-    uint64_t digest; /* of tensors and local ranks */
+    uint64_t digest; /* of the ranks' policy, tensors and local ranks */
     uint64_t steps_done;
     uint64_t ops_done;
     uint64_t steps_withdrawn[2]; /* at [steps_done % 2]; the other is being made */
@@ -120,8 +120,8 @@ static inline void store_publish(uint32_t *word, uint32_t value)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
-/** The same of a count. */
-static inline void store_publish_count(uint64_t *count, uint64_t value)
+/** The same of 64 bits. */
+static inline void store_publish64(uint64_t *count, uint64_t value)
 {
     atomic_signal_fence(memory_order_seq_cst);
     *(volatile uint64_t *)count = value;
@@ -131,7 +131,7 @@ static inline void store_publish_count(uint64_t *count, uint64_t value)
 /** Puts the records of the turn that was settled in force. */
 static inline void store_count_turn(struct store_tensor *tensor)
 {
-    store_publish_count(&tensor->turn, tensor->settled);
+    store_publish64(&tensor->turn, tensor->settled);
 }
 
 /** The step is over; the plain operation, which had so many bytes. */
@@ -152,7 +152,7 @@ static inline uint32_t store_op_size(const struct store_header *store)
 static inline void store_split(struct store_tensor *tensor, uint32_t switches, uint64_t step)
 {
     store_publish(&tensor->split_policy, switches - 1); /* no plan in force: `split` is of none */
-    store_publish_count(&tensor->split, step + 1);
+    store_publish64(&tensor->split, step + 1);
     store_publish(&tensor->split_policy, switches);
 }
 

@@ -47,6 +47,7 @@ struct scenario {
     double mutate;              /* chance that a packet from `hostile` is changed */
     unsigned hostile;           /* the node whose packets are */
     bool reseal;                /* changed packets get a right checksum again */
+    uint64_t max_message;       /* bytes; 0: no limit that is reached */
     uint64_t max_us;            /* virtual time after which something hangs */
 };
 
