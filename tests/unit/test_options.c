@@ -153,9 +153,9 @@ static void test_remote_address(void **state)
 /* Those that libzmq would refuse without a reason, or wait for in vain. */
 static void test_bad_remote_addresses(void **state)
 {
-    static const char *const wrong[] = {"tcp://", "tcp://host", "tcp://:7500", "tcp://host:",
-        "tcp://host:0", "tcp://host:65536", "tcp://host:7500x", "tcp://host:*", "tcp://host:-1",
-        "tcp://host:000007500"};
+    static const char *const wrong[] = {"tcp://", "tcp://host", "tcp://:7500",
+        "tcp://host:", "tcp://host:0", "tcp://host:65536", "tcp://host:7500x", "tcp://host:*",
+        "tcp://host:-1", "tcp://host:000007500"};
     struct adtopk_options given = {0};
 
     (void)state;
