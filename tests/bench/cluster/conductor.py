@@ -1,6 +1,7 @@
 """Tells ranks when to make a step, and takes the time: see turns.h for the conversation.
 
-A step lasts from the last rank's beginning to the last rank's end. Failures: TeamError where a process
+A step lasts from the first rank's beginning to the last rank's end: with fewer cores than ranks some
+begin when others have done their part. Failures: TeamError where a process
 ended, failed or was silent for too long, with what it said.
 """
 import os
@@ -109,7 +110,7 @@ def make_step(team, what, box):
     times = [tuple(map(int, link.hear(team).split())) for link in team.links]
     time.sleep(SETTLE)
     after = box.counters()
-    return {"ms": (max(end for _, end in times) - max(begin for begin, _ in times)) * 1e-6,
+    return {"ms": (max(end for _, end in times) - min(begin for begin, _ in times)) * 1e-6,
             "cpu_ms": (cpu_seconds(team.pids) - cpu) * 1e3,
             "received": [new[0] - old[0] for new, old in zip(after, before)],
             "sent": [new[1] - old[1] for new, old in zip(after, before)]}

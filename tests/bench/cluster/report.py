@@ -4,7 +4,7 @@ import os
 from conductor import quartiles
 
 SCHEMA = 1
-PHASES = ("collect", "select", "exchange", "reduce", "settle")
+PHASES = ("select", "exchange", "reduce", "settle")
 BASE = "gloo-f32"  # what others are compared with
 COLUMNS = ("contender", "step", "spread", "sent", "payload", "wire", "loops", "x floor", "gain", "cpu")
 UNITS = ("", "(ms)", "", "(MB)", "(MB)", "(ms)", "(ms)", "", "", "(ms)")
@@ -99,7 +99,7 @@ def phases(rows):
     own = [row for row in rows if row["adtopk"]]
     if not own:
         return None
-    lines = [("ms a step", *PHASES, "buckets", "bits/nnz")]
+    lines = [("ms a step, sum of buckets", *PHASES, "buckets", "bits/nnz")]
     lines += [(row["contender"], *(number(row["adtopk"]["phase_ms"][phase]) for phase in PHASES),
                str(row["adtopk"]["buckets"]), number(row["adtopk"]["bits_per_nonzero"]))
               for row in own]
@@ -110,9 +110,9 @@ def headline(document):
     box, gradient, host = document["box"], document["gradient"], document["machine"]
     rate = f"{box['rate_bit_s'] / 1e6:g} Mbit/s, bursts of {box['burst_bytes'] / 1e3:.3g} kB" \
         if box["rate_bit_s"] else "not limited"
-    return (f"{box['nodes']} nodes, {box['ranks']} ranks each; links: {rate}\n"
-            f"{gradient['bytes'] / 1e6:.4g} MB of gradient: {gradient['model']} in "
-            f"{gradient['tensors']} tensors; {document['turns']} turns\n"
+    return (f"nodes: {box['nodes']}; ranks of each: {box['ranks']}; links: {rate}\n"
+            f"gradient: {gradient['bytes'] / 1e6:.4g} MB, {gradient['tensors']} tensors of "
+            f"{gradient['model']}; {document['turns']} turns\n"
             f"{host['cpu']}, {host['cores']} cores for all nodes, load {host['load']:.2f}")
 
 
