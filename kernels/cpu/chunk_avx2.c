@@ -192,11 +192,11 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         const unsigned word = chunk->word + w;
         const __m256i bound = floors != NULL ? _mm256_set1_epi32((int)floors[word] - 1) : below;
         const uint64_t mask = avx2_word(acc, sum, bound);
-        if (floors != NULL) {
-            chunk->marks[word] = mask;
-        }
         if (list.position != NULL) {
             count = avx2_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
+        }
+        if (floors != NULL) {
+            chunk->ends[word] = (uint32_t)count;
         }
     }
     avx2_store_run(&chunk->lanes, &run);

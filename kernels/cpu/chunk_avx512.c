@@ -176,11 +176,11 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         }
         const __m512i bound = floors != NULL ? _mm512_set1_epi32((int)floors[word]) : least;
         const uint64_t mask = avx512_word(acc, sum, bound);
-        if (floors != NULL) {
-            chunk->marks[word] = mask;
-        }
         if (list.position != NULL) {
             count = avx512_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
+        }
+        if (floors != NULL) {
+            chunk->ends[word] = (uint32_t)count;
         }
     }
     _mm512_storeu_ps(chunk->lanes.positive, run.positive);

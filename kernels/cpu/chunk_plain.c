@@ -41,12 +41,13 @@ static void plain_add(struct chunk *chunk, unsigned words)
         for (unsigned i = 0; i < CHUNK_WORD; i++) {
             chunk->acc[i] += sum[i];
         }
-        if (chunk->floors != NULL) {
-            pick_plain.mark(
-                chunk->acc, CHUNK_WORD, chunk->floors[chunk->word], chunk->marks + chunk->word);
-        }
         if (chunk->candidate != NULL) {
-            plain_collect_word(chunk->acc, chunk->least, chunk->position, chunk->candidate);
+            const uint32_t least =
+                chunk->floors != NULL ? chunk->floors[chunk->word] : chunk->least;
+            plain_collect_word(chunk->acc, least, chunk->position, chunk->candidate);
+        }
+        if (chunk->floors != NULL) {
+            chunk->ends[chunk->word] = (uint32_t)chunk->candidate->count;
         }
         chunk->acc += CHUNK_WORD;
         chunk->sum += CHUNK_WORD;

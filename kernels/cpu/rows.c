@@ -126,7 +126,7 @@ static void rows_collect(
     uint64_t marks[PICK_WORDS];
     const float *x = rows->pass->residual + first;
     rows->pick->mark(x, length, least, marks);
-    rows->pick->list(x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)first, list, NULL);
+    rows->pick->list(x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)first, list);
 }
 
 /* Collects a row that is complete, with another guess. */
@@ -207,26 +207,18 @@ static void rows_keep(struct sparse *list, size_t from)
     memmove(list->value, list->value + from, list->count * sizeof *list->value);
 }
 
-void rows_list(struct rows *rows, unsigned done, unsigned length)
-{
-    const uint64_t first = rows->first + done;
-    const unsigned word = done / PICK_WORD;
-    rows->pick->list(rows->pass->residual + first, (length + PICK_WORD - 1) / PICK_WORD,
-        rows->marks + word, (uint32_t)first, &rows->list, rows->ends + word);
-}
-
-void rows_close(struct rows *rows, bool marked)
+void rows_close(struct rows *rows, bool listed)
 {
     const struct sparse *all = &rows->list;
     const uint64_t start = rows->first;
     size_t from = 0; /* the candidates of the piece at hand */
     for (unsigned p = 0; p < rows->pieces; p++) {
         struct rows_piece *piece = &rows->piece[p];
-        if (!marked) {
+        if (!listed) {
             rows_collect(rows, rows->first, piece->length, piece->least, &rows->list);
         }
         const uint64_t last = rows->first + piece->length - 1;
-        const size_t end = marked ? rows->ends[(last - start) / PICK_WORD] : all->count;
+        const size_t end = listed ? rows->ends[(last - start) / PICK_WORD] : all->count;
         rows->first += piece->length;
         if (piece->last && piece->least != ROWS_SKIP) {
             const struct sparse list = {

@@ -45,7 +45,6 @@ struct rows {
     struct rows_piece piece[ROWS_PIECES];
     uint32_t floors[PICK_WORDS]; /* keys that the chunk's words have to reach, where no word is of
                                   * two rows */
-    uint64_t marks[PICK_WORDS];  /* which elements do */
     uint32_t ends[PICK_WORDS];   /* candidates up to the end of each word */
 };
 
@@ -58,13 +57,9 @@ void rows_begin(struct rows *rows, struct fused *pass, unsigned range);
 /** Goes to the next chunk, of so many elements. True: rows->floors is set. */
 bool rows_open(struct rows *rows, unsigned length);
 
-/** Lists the candidates among the chunk's next `length` elements, behind `done`, which are marked
- * and complete. */
-void rows_list(struct rows *rows, unsigned done, unsigned length);
-
-/** The chunk is complete: selects the rows that end in it. marked: all of it went by rows_list().
- */
-void rows_close(struct rows *rows, bool marked);
+/** The chunk is complete: selects the rows that end in it. listed: rows->list and rows->ends have
+ * its candidates already. */
+void rows_close(struct rows *rows, bool listed);
 
 /** Selects the rows on the borders of ranges. */
 void rows_finish(struct fused *pass);

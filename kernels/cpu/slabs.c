@@ -243,7 +243,7 @@ static void slabs_collect(struct slabs *slabs, uint64_t first, unsigned length)
     uint64_t marks[PICK_WORDS];
     slabs->pick->sieve(x, length, &pattern, marks);
     slabs->pick->list(
-        x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)slabs->done, &slabs->list, NULL);
+        x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)slabs->done, &slabs->list);
     if (slabs->list.count > slabs_limit(&pass->view, pass->k)) {
         slabs_prune(slabs);
     }
