@@ -42,12 +42,7 @@ static void plain_add(struct chunk *chunk, unsigned words)
             chunk->acc[i] += sum[i];
         }
         if (chunk->candidate != NULL) {
-            const uint32_t least =
-                chunk->floors != NULL ? chunk->floors[chunk->word] : chunk->least;
-            plain_collect_word(chunk->acc, least, chunk->position, chunk->candidate);
-        }
-        if (chunk->floors != NULL) {
-            chunk->ends[chunk->word] = (uint32_t)chunk->candidate->count;
+            plain_collect_word(chunk->acc, chunk->least, chunk->position, chunk->candidate);
         }
         chunk->acc += CHUNK_WORD;
         chunk->sum += CHUNK_WORD;
