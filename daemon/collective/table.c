@@ -6,6 +6,7 @@
 const struct collective_ops *const collective_table[] = {
     &collective_allreduce,
     &collective_allgather,
+    &collective_balanced,
     NULL,
 };
 

@@ -195,6 +195,30 @@ static uint64_t lay_kept(const struct planned *planned, uint64_t numel, uint8_t 
     return momentum + (has_momentum(planned) ? align(numel * sizeof(float)) : 0);
 }
 
+/* The same of the sums that this node rounds. A share that is twice as long as an even one still
+ * has room; a longer one travels unrounded. */
+static uint64_t lay_returned(
+    const struct job *job, uint64_t numel, struct planned *planned, uint8_t *part, uint64_t offset)
+{
+    uint64_t share = 2 * planned->count * plan_residuals(job, planned) + ALIGNED_FLOATS;
+    uint64_t capacity = share < numel ? share : numel;
+    uint64_t size = align(capacity * sizeof(float));
+    uint8_t *lists = part + offset + sizeof(struct store_returned);
+
+    if (planned->dense || planned->known || planned->policy.values == PAYLOAD_VALUE_F32 ||
+        !planned->policy.sparse_collective->rounds) {
+        return offset;
+    }
+    if (part != NULL) {
+        planned->returned = (struct returned){.header = (void *)(part + offset),
+            .list = {.position = (void *)lists,
+                .value = (void *)(lists + size),
+                .capacity = capacity},
+            .kept = (void *)(lists + 2 * size)};
+    }
+    return offset + sizeof(struct store_returned) + 3 * size;
+}
+
 /* Lays out all of a plan; part NULL: only for the size. */
 static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part)
 {
@@ -205,6 +229,7 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
         for (unsigned r = 0; !planned->dense && r < plan_residuals(job, planned); r++) {
             offset = lay_kept(planned, job->tensor[t].numel, part, offset, &planned->kept[r]);
         }
+        offset = lay_returned(job, job->tensor[t].numel, planned, part, offset);
         if (!planned->dense && part != NULL) {
             const struct sparse *list = &planned->kept[0].list;
             planned->sent.position =

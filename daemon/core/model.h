@@ -155,6 +155,13 @@ struct kept {
     float *momentum;    /* an element each; NULL: no momentum correction */
 };
 
+/* What this node takes back of the sums that it rounded, in the store. */
+struct returned {
+    struct store_returned *header; /* NULL: it rounds none */
+    struct sparse list;
+    float *kept; /* what the node's residual (by_rank: the first) was there */
+};
+
 /* What the plan says of one tensor. */
 struct planned {
     struct tensor_policy policy;
@@ -168,6 +175,7 @@ struct planned {
     struct kept *kept; /* one a residual */
     uint64_t sent_step;
     struct sparse sent;
+    struct returned returned;
     uint32_t *positions; /* sent.position, where it is not that of kept[0] */
     float *values;       /* sent.value, where it is not that of kept[0] */
     float *known_sum;    /* known: the sum of all nodes' values */

@@ -132,7 +132,7 @@ static void drop_exchange(struct round *round)
     }
     free(round->received);
     round->received = NULL;
-    exchange_drop_frames(&round->exchange);
+    exchange_drop(&round->exchange);
     free(round->exchange.input);
     round->exchange.input = NULL;
     if (round->exchange.op != NULL) {
@@ -413,8 +413,9 @@ static enum adtopk_status send_frames(struct round *round)
         if (!round->op) {
             job->counters.payload_bytes += size;
         }
-        for (unsigned m = 0; m < exchange->members; m++) {
-            if (m != exchange->self && (out->to == EXCHANGE_ALL || out->to == m)) {
+        for (unsigned r = 1; r < exchange->members; r++) {
+            unsigned m = (exchange->self + r) % exchange->members; /* not all to the same at once */
+            if (out->to == EXCHANGE_ALL || out->to == m) {
                 core_send_frame(round, exchange->node[m], frame);
             }
         }

@@ -72,6 +72,14 @@ struct store_kept {
     uint64_t reserved[7];
 };
 
+/* What rounding cut off the sums that this node sent in step `step` - 1 (0: none yet). Behind it,
+ * as above: positions, values, and what the residual was there, valid from SETTLING on. */
+struct store_returned {
+    uint64_t step;
+    uint64_t count;
+    uint64_t reserved[6];
+};
+
 /* A policy that was switched to. */
 struct store_policy {
     struct policy_change change;

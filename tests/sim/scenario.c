@@ -46,6 +46,12 @@ static const char *const policies[] = {
     "{\"match\":\"fc*\",\"sparsifier\":\"dgc\",\"sample\":0.5},"
     "{\"match\":\"*.bias\",\"sparsifier\":\"redsync\"},"
     "{\"match\":\"conv*\",\"sparsifier\":\"gaussiank\",\"scope\":\"node\"}]}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"balanced\",\"fibre_turns\":2}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"scope\":\"rank\","
+    "\"view\":\"longest\"}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"sparse_collective\":\"balanced\",\"sparsifier\":"
+    "\"topk\",\"values\":\"f16\",\"bucket_bytes\":1000}",
 };
 
 const char *scenario_policy(uint64_t index)

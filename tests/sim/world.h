@@ -305,7 +305,7 @@ void coverage_count(bool on);
 /** Prints reached / declared moves of every table; returns the number not reached. */
 unsigned coverage_print(void);
 
-/* half.c: accepts a random half of what was sent; collective_find("half") */
+/* half.c: the sum has a random half of what was sent; collective_find("half") */
 extern const struct collective_ops collective_half;
 
 /* planted.c: bugs that the checks must find */

@@ -202,13 +202,13 @@ static void set_values(struct group *group, enum payload_value value, float scal
     }
 }
 
-static void run_allgather(unsigned members, enum payload_value value, const uint64_t numel[4],
-    const unsigned percent[GROUP_MAX])
+static void run_lists(const struct collective_ops *ops, unsigned members, enum payload_value value,
+    const uint64_t numel[4], const unsigned percent[GROUP_MAX])
 {
     struct group group;
     struct bucket bucket;
 
-    group_init(&group, &collective_allgather, members);
+    group_init(&group, ops, members);
     set_values(&group, value, 1.0f / (float)members);
     bucket_init(&bucket, &group, numel, 4);
     for (unsigned m = 0; m < members; m++) {
@@ -223,8 +223,11 @@ static void run_allgather(unsigned members, enum payload_value value, const uint
     group_free(&group);
 }
 
-static void test_allgather(void **state)
+/* Sums that travel again and may not be rounded are those of everybody's lists. */
+static void test_sparse(void **state)
 {
+    static const struct collective_ops *const kinds[] = {
+        &collective_allgather, &collective_balanced};
     static const unsigned even[GROUP_MAX] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
     static const unsigned empty[GROUP_MAX] = {0};
     static const unsigned lopsided[GROUP_MAX] = {0, 100, 0, 1, 50, 0, 2, 100, 0};
@@ -232,25 +235,116 @@ static void test_allgather(void **state)
     static const uint64_t numel[4] = {1000, 1, 130, 7};
 
     (void)state;
-    for (unsigned members = 1; members <= GROUP_MAX; members++) {
-        for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_COUNT; value++) {
-            run_allgather(members, (enum payload_value)value, numel, even);
-            run_allgather(members, (enum payload_value)value, numel, empty);
-            run_allgather(members, (enum payload_value)value, numel, lopsided);
+    for (unsigned i = 0; i < 2 * GROUP_MAX; i++) {
+        const struct collective_ops *ops = kinds[i % 2];
+        unsigned members = 1 + i / 2;
+        int values = ops == &collective_allgather ? PAYLOAD_VALUE_COUNT : PAYLOAD_VALUE_INT8;
+        for (int value = PAYLOAD_VALUE_F32; value < values; value++) {
+            run_lists(ops, members, (enum payload_value)value, numel, even);
+            run_lists(ops, members, (enum payload_value)value, numel, empty);
+            run_lists(ops, members, (enum payload_value)value, numel, lopsided);
         }
     }
 }
 
 /* Large enough to be decoded and merged in parts. */
-static void test_allgather_in_parts(void **state)
+static void test_sparse_in_parts(void **state)
 {
     static const uint64_t numel[4] = {9, 100000, 1, 70000};
     static const unsigned percent[GROUP_MAX] = {90, 20, 60, 50, 0};
 
     (void)state;
     for (unsigned members = 2; members <= 5; members++) {
-        run_allgather(members, PAYLOAD_VALUE_F32, numel, percent);
+        run_lists(&collective_allgather, members, PAYLOAD_VALUE_F32, numel, percent);
+        run_lists(&collective_balanced, members, PAYLOAD_VALUE_F32, numel, percent);
     }
+}
+
+/* All that members contributed is in the sum or comes back to somebody, element for element. */
+static void check_returned(const struct bucket *bucket, const struct group *group, size_t *returned)
+{
+    double *total = allocate(bucket->numel[0], sizeof(*total));
+
+    for (unsigned m = 0; m < bucket->members; m++) {
+        const struct exchange_tensor *tensor = &group->exchange[m].tensor[0];
+        for (size_t i = 0; i < tensor->sent.count; i++) {
+            total[tensor->sent.position[i]] += (double)tensor->sent.value[i];
+        }
+        for (size_t i = 0; i < tensor->returned.count; i++) {
+            assert_true(i == 0 || tensor->returned.position[i - 1] < tensor->returned.position[i]);
+            total[tensor->returned.position[i]] -= (double)tensor->returned.value[i];
+        }
+        *returned += tensor->returned.count;
+    }
+    for (unsigned m = 0; m < bucket->members; m++) {
+        const struct sparse *update = &group->exchange[m].tensor[0].update;
+        const struct sparse *first = &group->exchange[0].tensor[0].update;
+        assert_int_equal(update->count, first->count);
+        assert_memory_equal(update->position, first->position, first->count * sizeof(uint32_t));
+        assert_same_bits(update->value, first->value, first->count);
+    }
+    for (size_t i = 0; i < group->exchange[0].tensor[0].update.count; i++) {
+        const struct sparse *update = &group->exchange[0].tensor[0].update;
+        total[update->position[i]] -= (double)update->value[i];
+    }
+    for (uint64_t i = 0; i < bucket->numel[0]; i++) {
+        assert_true(total[i] == 0);
+    }
+    free(total);
+}
+
+/* Whole numbers, which bf16 rounds when they are summed, and nothing else does. */
+static void run_rounded(const struct collective_ops *ops, unsigned members, size_t room,
+    unsigned percent, size_t *returned)
+{
+    static const uint64_t numel[] = {700};
+    struct group group;
+    struct bucket bucket;
+
+    group_init(&group, ops, members);
+    set_values(&group, PAYLOAD_VALUE_BF16, 1);
+    bucket_init(&bucket, &group, numel, 1);
+    for (unsigned m = 0; m < members; m++) {
+        struct exchange_tensor *tensor = &bucket.tensor[m][0];
+        fill_list(&bucket, &group, m, 0, percent);
+        for (size_t i = 0; i < tensor->sent.count; i++) {
+            tensor->sent.value[i] = (float)random_below(255) - 127;
+        }
+        tensor->returned.position = allocate(room, sizeof(uint32_t));
+        tensor->returned.value = allocate(room, sizeof(float));
+        tensor->returned.capacity = room;
+    }
+    group_exchange(&group);
+    group_finish(&group);
+    check_returned(&bucket, &group, returned);
+    for (unsigned m = 0; m < members; m++) {
+        free(bucket.tensor[m][0].returned.position);
+        free(bucket.tensor[m][0].returned.value);
+    }
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
+static void test_rounded_sums(void **state)
+{
+    size_t returned = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 100; i++) {
+        run_rounded(
+            &collective_balanced, 1 + i % GROUP_MAX, 700, (unsigned)random_below(101), &returned);
+    }
+    assert_true(returned > 100);
+}
+
+static void test_no_room_to_round(void **state)
+{
+    size_t returned = 0;
+
+    (void)state;
+    run_rounded(&collective_balanced, 5, 0, 100, &returned);
+    assert_int_equal(returned, 0);
+    run_rounded(&collective_balanced, 5, 20, 50, &returned);
 }
 
 /* Of frames that are decoded at the same time, several bad ones: the lowest node is told of,
@@ -398,18 +492,19 @@ static void test_table(void **state)
     assert_null(collective_find("Allreduce"));
     for (unsigned i = 0; collective_table[i] != NULL; i++) {
         assert_ptr_equal(collective_find(collective_table[i]->name), collective_table[i]);
-        assert_null(collective_table[i]->accepts); /* all that is sent is in the sum */
     }
     assert_true(collective_allreduce.dense);
     assert_false(collective_allgather.dense);
-    assert_null(collective_plain.accepts);
+    assert_false(collective_allgather.selects); /* all that is sent is in the sum */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allgather),
-        cmocka_unit_test(test_allgather_in_parts),
+        cmocka_unit_test(test_sparse),
+        cmocka_unit_test(test_sparse_in_parts),
+        cmocka_unit_test(test_rounded_sums),
+        cmocka_unit_test(test_no_room_to_round),
         cmocka_unit_test(test_bad_frames_in_parts),
         cmocka_unit_test(test_allreduce),
         cmocka_unit_test(test_order_shows),
