@@ -130,6 +130,9 @@ static void test_defaults(void **state)
     assert_equal_policies(&same, &policy);
     parse(&same, " \t\r\n{ }\n");
     assert_equal_policies(&same, &policy);
+    parse(&same, "{\"momentum\":-0,\"clip\":-0.0,\"threshold\":-0e5,\"warmup_epochs\":-0}");
+    policy_print(&same, text);
+    assert_string_equal(text, default_text);
 }
 
 /* The sparsifiers' own. */
