@@ -180,6 +180,8 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
             chunk->marks[word] = mask;
         }
         if (list.position != NULL) {
+            __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
+            __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
             count = avx512_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }
