@@ -21,6 +21,7 @@
 
 #define PREFIX_SIZE 12
 #define DENSE_LIMIT 65536 /* elements that a dense section may have here */
+#define AGAIN_LIMIT 2048  /* where what takes bytes or bits for every element is written again */
 
 enum { MODE_SECTIONS, MODE_FRAME, MODE_COUNT };
 enum { READ_LIST, READ_DENSE, READ_BYTES, READ_AS_SENT };
@@ -167,7 +168,7 @@ void *__wrap_realloc(void *pointer, size_t size)
 struct again {
     const struct payload_shape *shape;
     enum payload_value value;
-    bool small; /* enough for what takes bytes or bits for every element */
+    bool small; /* at most AGAIN_LIMIT elements */
     struct sparse list;
     struct sparse densely;
 };
@@ -274,7 +275,7 @@ static void check_again(
 {
     struct again again = {.shape = shape,
         .value = value,
-        .small = view_size(&shape->view) <= DENSE_LIMIT,
+        .small = view_size(&shape->view) <= AGAIN_LIMIT,
         .list = list_copy(list),
         .densely = list_copy(list)};
     struct sparse rounded;
