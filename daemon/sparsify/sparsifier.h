@@ -36,8 +36,8 @@ enum fibre_view {
 /* The distribution that sidco fits to the magnitudes. */
 enum sidco_fit { SIDCO_EXPONENTIAL = 0, SIDCO_PARETO, SIDCO_GAMMA, SIDCO_FITS };
 
-/* The parameters of all sparsifiers. daemon/core/policy.c has their ranges, defaults and meaning;
- * each sparsifier says which ones it uses. All may be 0 except the density. */
+/* The parameters of all sparsifiers. daemon/core/policy_key.c has their ranges, defaults and
+ * meaning; each sparsifier says which ones it uses. All may be 0 except the density. */
 struct sparsifier_params {
     double density; /* in (0, 1]: what travels, once a warm-up is over */
     uint64_t warmup_epochs;
