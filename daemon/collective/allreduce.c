@@ -297,5 +297,4 @@ const struct collective_ops collective_allreduce = {
     .expects = allreduce_expects,
     .produce = allreduce_produce,
     .finish = allreduce_finish,
-    .accepts = NULL,
 };

@@ -26,6 +26,16 @@
 
 enum op_kind { OP_BARRIER = 0, OP_BROADCAST = 1, OP_ALLREDUCE = 2, OP_KIND_COUNT };
 
+/* What a collective remembers of a tensor from turn to turn. It only makes the next turn cheaper:
+ * no result depends on it. All members of a view have the same, because all have finished the same
+ * turns in it; a new view begins with none. */
+struct exchange_memory {
+    uint32_t view;   /* in which it was made; 0: none was */
+    uint32_t number; /* the collective's */
+    uint32_t cuts;
+    uint32_t *cut; /* positions; of malloc() */
+};
+
 /* One tensor of the bucket. */
 struct exchange_tensor {
     struct payload_shape shape;
@@ -34,6 +44,10 @@ struct exchange_tensor {
     struct sparse sent;   /* sparse: what is contributed, values as the others will decode them */
     struct sparse update; /* sparse, result: the sum; room for update.capacity entries */
     float *dense;         /* dense, result: the sum, memory order */
+    /* Sparse, result: of the sums that this node rounded before others got them, what that cut off;
+     * its residual takes it back. Room for returned.capacity entries; see exchange_round(). */
+    struct sparse returned;
+    struct exchange_memory *memory; /* NULL: nothing can be remembered */
 };
 
 /* A plain operation (barrier, broadcast, sum) instead of tensors. */
@@ -75,6 +89,7 @@ struct exchange {
 
     struct exchange_frame *outgoing; /* of the phase produced last; the core takes the bytes */
     unsigned outgoing_count;
+    void *state; /* the collective's own, from phase to phase; NULL at first, see drop() */
     struct exchange_input *input; /* [phase * members + member] */
 
     struct parallel parallel; /* for the loops of the compute that runs; zero: none */
@@ -82,12 +97,15 @@ struct exchange {
 
 struct collective_ops {
     const char *name;
-    bool dense; /* carries dense buckets; otherwise sparse ones */
+    bool dense;   /* carries dense buckets; otherwise sparse ones */
+    bool selects; /* not all that is sent is in the sum: where the update is 0, nothing was taken,
+                   * and what was sent stays in the residuals */
+    bool rounds;  /* sums are encoded again: calls exchange_round() */
 
     /* Number of phases, at least 1. */
     unsigned (*phases)(const struct exchange *exchange);
 
-    /* Whether member `from` sends this node a frame in `phase`. */
+    /* Whether member `from` sends this node a frame in `phase`, which is the one produced last. */
     bool (*expects)(const struct exchange *exchange, unsigned phase, unsigned from);
 
     /* Compute: fills exchange->outgoing for `phase`, from the inputs of the phase before; older
@@ -97,13 +115,14 @@ struct collective_ops {
     /* Compute: writes the result, scaled. */
     enum adtopk_status (*finish)(struct exchange *exchange, struct error *err);
 
-    /* Whether an entry that this node contributed is in the sum; NULL: all are. Decidable from
-     * the exchange's header alone, so that a restarted node settles as it would have. */
-    bool (*accepts)(const struct payload_header *header, uint32_t tensor, uint32_t position);
+    /* Frees exchange->state; NULL: it has none. */
+    void (*drop)(struct exchange *exchange);
 };
 
 extern const struct collective_ops collective_allreduce;
 extern const struct collective_ops collective_allgather;
+extern const struct collective_ops collective_balanced;
+extern const struct collective_ops collective_oktopk;
 extern const struct collective_ops collective_plain;
 
 /** The collective of that name among those a policy may name, or NULL. */
@@ -128,7 +147,18 @@ void exchange_note(struct exchange *exchange, const struct payload_reader *reade
 enum adtopk_status exchange_blame(
     const struct exchange *exchange, unsigned from, struct error *err);
 
-/** Frees outgoing frames; inputs belong to the caller. */
+/**
+ * Rounds the sums of a tensor that this node is about to send to what the others will decode, and
+ * adds what that cuts off to tensor->returned. Returns how they are to be encoded: as f32, and not
+ * rounded, where there is no room to note it.
+ */
+enum payload_value exchange_round(
+    const struct exchange *exchange, struct exchange_tensor *tensor, struct sparse *sum);
+
+/** Frees outgoing frames. */
 void exchange_drop_frames(struct exchange *exchange);
+
+/** Frees these and the collective's state; inputs belong to the caller. */
+void exchange_drop(struct exchange *exchange);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/collective/collective.h"
+#include "kernels/cpu/quantise.h"
 
 struct payload_writer *exchange_add_frame(struct exchange *exchange, unsigned phase, uint32_t to)
 {
@@ -55,6 +56,73 @@ void exchange_note(struct exchange *exchange, const struct payload_reader *reade
     }
 }
 
+/* What rounding a sum cuts off; sums that are no numbers stay as they are. */
+static float cut_off(float sum, float *rounded)
+{
+    float rest;
+
+    *rounded = sum;
+    quantise_values(rounded, 1, QUANTISE_BF16, 0);
+    rest = sum - *rounded;
+    return rest == rest ? rest : 0;
+}
+
+/* Merges what rounding cuts off `sum` into the list, from the end, and rounds. room: at least as
+ * many entries more as it cuts something off. Returns how many places are left free between what
+ * was there and what was merged, as positions that are in both take one. */
+static size_t merge_back(struct sparse *returned, size_t end, struct sparse *sum)
+{
+    size_t old = returned->count;
+
+    for (size_t i = sum->count; i-- > 0;) {
+        float rest = cut_off(sum->value[i], &sum->value[i]);
+        if (rest == 0) {
+            continue;
+        }
+        while (old > 0 && returned->position[old - 1] > sum->position[i]) {
+            old--;
+            end--;
+            returned->position[end] = returned->position[old];
+            returned->value[end] = returned->value[old];
+        }
+        if (old > 0 && returned->position[old - 1] == sum->position[i]) {
+            rest += returned->value[--old];
+        }
+        end--;
+        returned->position[end] = sum->position[i];
+        returned->value[end] = rest;
+    }
+    returned->count = old;
+    return end;
+}
+
+enum payload_value exchange_round(
+    const struct exchange *exchange, struct exchange_tensor *tensor, struct sparse *sum)
+{
+    struct sparse *returned = &tensor->returned;
+    size_t count = 0, end, first;
+    float rounded;
+
+    if (exchange->value == PAYLOAD_VALUE_F32) {
+        return PAYLOAD_VALUE_F32;
+    }
+    for (size_t i = 0; i < sum->count; i++) {
+        count += cut_off(sum->value[i], &rounded) != 0;
+    }
+    if (count > returned->capacity - returned->count) {
+        return PAYLOAD_VALUE_F32;
+    }
+    end = returned->count + count;
+    first = merge_back(returned, end, sum);
+    count = end - first;
+    (void)memmove(returned->position + returned->count, returned->position + first,
+        count * sizeof(*returned->position));
+    (void)memmove(
+        returned->value + returned->count, returned->value + first, count * sizeof(float));
+    returned->count += count;
+    return PAYLOAD_VALUE_BF16;
+}
+
 void exchange_drop_frames(struct exchange *exchange)
 {
     for (unsigned i = 0; i < exchange->outgoing_count; i++) {
@@ -63,4 +131,13 @@ void exchange_drop_frames(struct exchange *exchange)
     free(exchange->outgoing);
     exchange->outgoing = NULL;
     exchange->outgoing_count = 0;
+}
+
+void exchange_drop(struct exchange *exchange)
+{
+    exchange_drop_frames(exchange);
+    if (exchange->state != NULL) {
+        exchange->ops->drop(exchange);
+        exchange->state = NULL;
+    }
 }

@@ -177,5 +177,4 @@ const struct collective_ops collective_plain = {
     .expects = plain_expects,
     .produce = plain_produce,
     .finish = plain_finish,
-    .accepts = NULL,
 };

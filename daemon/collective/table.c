@@ -6,6 +6,8 @@
 const struct collective_ops *const collective_table[] = {
     &collective_allreduce,
     &collective_allgather,
+    &collective_balanced,
+    &collective_oktopk,
     NULL,
 };
 

@@ -21,33 +21,83 @@ struct settling {
     struct planned *planned;
     struct store_tensor *store;
     struct view view;
-    uint8_t *accepted; /* one bit an entry of what was sent: is it in the sum? NULL: all are */
+    /* One bit an entry of what was sent, and of what is returned: is it in the sum? NULL: all are.
+     */
+    uint8_t *accepted, *taken;
 };
 
-static bool leaves(const struct settling *settling, size_t entry)
+static bool is_set(const uint8_t *bits, size_t entry)
 {
-    return settling->accepted == NULL || (settling->accepted[entry / 8] >> entry % 8 & 1) != 0;
+    return bits == NULL || (bits[entry / 8] >> entry % 8 & 1) != 0;
 }
 
-static enum adtopk_status find_accepted(struct settling *settling)
-{
-    const struct planned *planned = settling->planned;
-    const struct sparse *sent = &planned->sent;
-    const struct collective_ops *ops =
-        planned->known ? planned->policy.dense_collective : planned->policy.sparse_collective;
-    const struct job *job = settling->job;
-    struct payload_header header = {.job = job->id, .number = job->store->steps_done};
+/* An update on which positions are looked up in ascending order. */
+struct lookup {
+    const struct view *view;
+    const float *dense; /* NULL: only the list is there */
+    const uint32_t *index;
+    const float *value;
+    uint64_t next, count;
+};
 
-    if (ops->accepts == NULL || settling->planned->known) {
-        return ADTOPK_OK; /* known positions travel by the dense collective, which takes all */
+static struct lookup lookup_of(const struct settling *settling)
+{
+    const struct local_update *update = layout_update(settling->job, settling->t);
+    const uint8_t *results = settling->job->results;
+    bool dense = (update->forms & LOCAL_FORM_DENSE) != 0;
+
+    return (struct lookup){.view = &settling->view,
+        .dense = dense ? (const float *)(const void *)(results + update->dense_offset) : NULL,
+        .index = (const uint32_t *)(const void *)(results + update->index_offset),
+        .value = (const float *)(const void *)(results + update->value_offset),
+        .count = update->count};
+}
+
+static float lookup_value(struct lookup *lookup, uint32_t position)
+{
+    uint64_t element = view_element(lookup->view, position);
+
+    if (lookup->dense != NULL) {
+        return lookup->dense[element];
     }
-    settling->accepted = calloc(sent->count / 8 + 1, 1);
-    for (size_t i = 0; settling->accepted != NULL && i < sent->count; i++) {
-        if (ops->accepts(&header, settling->t, sent->position[i])) {
-            settling->accepted[i / 8] |= (uint8_t)(1u << i % 8);
+    while (lookup->next < lookup->count &&
+           view_position(lookup->view, lookup->index[lookup->next]) < position) {
+        lookup->next++;
+    }
+    return lookup->next < lookup->count && lookup->index[lookup->next] == element
+               ? lookup->value[lookup->next]
+               : 0;
+}
+
+/* Which entries of the list are in the sum of a collective that selects; NULL without memory. */
+static uint8_t *find_taken(const struct settling *settling, const struct sparse *list)
+{
+    uint8_t *bits = calloc(list->count / 8 + 1, 1);
+    struct lookup lookup = lookup_of(settling);
+
+    for (size_t i = 0; bits != NULL && i < list->count; i++) {
+        if (lookup_value(&lookup, list->position[i]) != 0) {
+            bits[i / 8] |= (uint8_t)(1u << i % 8);
         }
     }
-    return settling->accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    return bits;
+}
+
+/* What was sent and what comes back: if it is of this step, and in the sum. */
+static enum adtopk_status find_accepted(struct settling *settling)
+{
+    struct planned *planned = settling->planned;
+    struct returned *returned = &planned->returned;
+    bool current =
+        returned->header != NULL && returned->header->step == settling->job->store->steps_done + 1;
+
+    returned->list.count = current ? returned->header->count : 0;
+    if (planned->known || !planned->policy.sparse_collective->selects) {
+        return ADTOPK_OK; /* known positions travel by the dense collective, which takes all */
+    }
+    settling->accepted = find_taken(settling, &planned->sent);
+    settling->taken = find_taken(settling, &returned->list);
+    return settling->accepted != NULL && settling->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
 /* ------------------------------------------------------------------ records of the next turn */
@@ -86,6 +136,31 @@ static void agree(const struct settling *settling)
     }
 }
 
+/* What was applied of this node is what it sent, less what comes back. */
+static void add_applied(const struct settling *settling, double applied[2])
+{
+    double back[2] = {0, 0};
+
+    leave_sums(&settling->view, &settling->planned->sent, settling->accepted, applied);
+    leave_sums(&settling->view, &settling->planned->returned.list, settling->taken, back);
+    applied[0] -= back[0];
+    applied[1] -= back[1];
+}
+
+static void keep_lists(const struct settling *settling)
+{
+    const struct planned *planned = settling->planned;
+    const struct returned *returned = &planned->returned;
+    const float *residual = layout_residual(settling->job, settling->t, 0);
+
+    for (unsigned r = 0; r < plan_residuals(settling->job, planned); r++) {
+        planned->kept[r].header->count = planned->kept[r].list.count;
+    }
+    for (size_t i = 0; i < returned->list.count; i++) {
+        returned->kept[i] = residual[view_element(&settling->view, returned->list.position[i])];
+    }
+}
+
 static void prepare(const struct settling *settling)
 {
     struct store_tensor *store = settling->store;
@@ -95,11 +170,8 @@ static void prepare(const struct settling *settling)
     (void)memcpy(store->applied[(turn + 1) % 2], store->applied[turn % 2], sizeof(*store->applied));
     agree(settling);
     if (!planned->dense) {
-        leave_sums(
-            &settling->view, &planned->sent, settling->accepted, store->applied[(turn + 1) % 2]);
-        for (unsigned r = 0; r < (planned->by_rank ? settling->job->ranks : 1); r++) {
-            planned->kept[r].header->count = planned->kept[r].list.count;
-        }
+        add_applied(settling, store->applied[(turn + 1) % 2]);
+        keep_lists(settling);
     }
     store->settled = turn + 1;
     store_publish(&store->stage, STAGE_SETTLING);
@@ -114,7 +186,7 @@ static void settle_entry(const struct settling *settling, size_t entry, size_t *
     const struct planned *planned = settling->planned;
     uint32_t position = planned->sent.position[entry];
     uint64_t element = view_element(&settling->view, position);
-    bool accepted = leaves(settling, entry);
+    bool accepted = is_set(settling->accepted, entry);
     double left = -(double)planned->sent.value[entry];
     float *first = NULL;
 
@@ -149,18 +221,51 @@ static enum adtopk_status settle_ranks(const struct settling *settling)
     return next != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-static enum adtopk_status settle_list(const struct settling *settling)
+/* What comes back is added to what the residual is after the entries have left: to what was written
+ * just now, or else to what it was, so that it can be done again. */
+static void settle_returned(const struct settling *settling)
+{
+    const struct planned *planned = settling->planned;
+    const struct sparse *list = &planned->returned.list, *sent = &planned->sent;
+    const struct sparse *own = &planned->kept[0].list;
+    float *residual = layout_residual(settling->job, settling->t, 0);
+    size_t s = 0, o = 0;
+
+    for (size_t i = 0; i < list->count; i++) {
+        uint32_t position = list->position[i];
+        float *rest = &residual[view_element(&settling->view, position)];
+        bool written;
+        while (s < sent->count && sent->position[s] < position) {
+            s++;
+        }
+        while (o < own->count && own->position[o] < position) {
+            o++;
+        }
+        written = s < sent->count && sent->position[s] == position &&
+                  is_set(settling->accepted, s) && o < own->count && own->position[o] == position;
+        if (is_set(settling->taken, i)) {
+            *rest = (written ? *rest : planned->returned.kept[i]) + list->value[i];
+        }
+    }
+}
+
+static enum adtopk_status settle_lists(const struct settling *settling)
 {
     const struct planned *planned = settling->planned;
     const struct kept *kept = &planned->kept[0];
+    enum adtopk_status status = ADTOPK_OK;
 
     if (planned->by_rank) {
-        return settle_ranks(settling);
+        status = settle_ranks(settling);
+    } else {
+        leave_residual(layout_residual(settling->job, settling->t, 0),
+            planned->policy.params.momentum_masking ? kept->momentum : NULL, &settling->view,
+            &planned->sent, kept->list.value, settling->accepted);
     }
-    leave_residual(layout_residual(settling->job, settling->t, 0),
-        planned->policy.params.momentum_masking ? kept->momentum : NULL, &settling->view,
-        &planned->sent, kept->list.value, settling->accepted);
-    return ADTOPK_OK;
+    if (status == ADTOPK_OK) {
+        settle_returned(settling);
+    }
+    return status;
 }
 
 static enum adtopk_status settle_dense(struct work *work, const struct settling *settling)
@@ -200,9 +305,10 @@ enum adtopk_status settle_tensor(struct work *work, uint32_t t)
         prepare(&settling);
     }
     if (status == ADTOPK_OK) {
-        status = settling.planned->dense ? settle_dense(work, &settling) : settle_list(&settling);
+        status = settling.planned->dense ? settle_dense(work, &settling) : settle_lists(&settling);
     }
     free(settling.accepted);
+    free(settling.taken);
     if (status == ADTOPK_OK) {
         store_count_turn(settling.store);
     }

@@ -167,6 +167,21 @@ static void accumulated(const struct job *job, uint32_t t)
     }
 }
 
+/* What rounding cut off is in the store before rounded sums leave: if the others complete the round
+ * with them, this node may have to take its copy from there. */
+static void keep_returned(const struct round *round)
+{
+    const struct job *job = round->job;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        struct returned *returned = &job->plan->tensor[round->tensor[i]].returned;
+        if (returned->header != NULL) {
+            returned->header->count = round->exchange.tensor[i].returned.count;
+            returned->header->step = job->store->steps_done + 1;
+        }
+    }
+}
+
 void work_select(struct compute *compute)
 {
     struct work *work = work_of(compute);
@@ -185,8 +200,11 @@ void work_select(struct compute *compute)
         round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
         entry->sent = job->plan->tensor[t].sent;
         entry->acc = job->plan->tensor[t].known ? entry->sent.value : layout_residual(job, t, 0);
+        entry->returned = job->plan->tensor[t].returned.list;
+        entry->returned.count = 0;
     }
     work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
+    keep_returned(round);
 }
 
 void work_combine(struct compute *compute)
@@ -196,6 +214,7 @@ void work_combine(struct compute *compute)
 
     round->exchange.parallel = work_parallel(work);
     work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
+    keep_returned(round);
 }
 
 static bool wants(const struct job *job, uint32_t t, unsigned form)

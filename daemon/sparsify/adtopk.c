@@ -125,9 +125,11 @@ static void adtopk_choose(const struct sparsifier_turn *turn, struct sparsifier_
         return;
     }
     if (adtopk_is_global(turn)) {
-        const bool rule = turn->params->estimate;
-        sparsifier_choose_whole(turn, rule ? SPARSIFIER_RULE : SPARSIFIER_TOP,
-            rule ? sparsifier_most(turn, 3, 2) : sparsifier_target(turn), choice);
+        if (turn->params->estimate) {
+            sparsifier_choose_rule(turn, sparsifier_most(turn, 3, 2), SURVEY_NO_STATS, choice);
+        } else {
+            sparsifier_choose_whole(turn, SPARSIFIER_TOP, sparsifier_target(turn), choice);
+        }
         return;
     }
     const struct view view = adtopk_view(turn->shape, turn->params->view);

@@ -27,7 +27,7 @@ static uint64_t redsync_most(const struct sparsifier_turn *turn)
 
 static void redsync_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_whole(turn, SPARSIFIER_RULE, redsync_most(turn), choice);
+    sparsifier_choose_rule(turn, redsync_most(turn), SURVEY_SUMS, choice);
 }
 
 static void redsync_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
@@ -41,7 +41,7 @@ static void redsync_select(const struct sparsifier_turn *turn, const struct spar
     do {
         const double r = (low + high) / 2;
         threshold = redsync_threshold(&survey->stats, r);
-        const uint64_t count = sparsifier_count(survey, threshold);
+        const uint64_t count = sparsifier_count(survey, threshold, 2 * k - 1);
         if (count > k && count < 2 * k) {
             break;
         }
@@ -68,7 +68,7 @@ const struct sparsifier_ops sparsifier_redsync = {
 static void redsync_trim_choose(
     const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_whole(turn, SPARSIFIER_RULE, sparsifier_target(turn), choice);
+    sparsifier_choose_rule(turn, sparsifier_target(turn), SURVEY_SUMS, choice);
 }
 
 static void redsync_trim_select(const struct sparsifier_turn *turn,
@@ -81,7 +81,7 @@ static void redsync_trim_select(const struct sparsifier_turn *turn,
     (void)state;
     for (int fifths = 4; fifths >= 0; fifths--) {
         threshold = redsync_threshold(&survey->stats, fifths / 5.0);
-        if (fifths > 0 && sparsifier_count(survey, threshold) >= k) {
+        if (fifths > 0 && sparsifier_count(survey, threshold, k) >= k) {
             break;
         }
     }

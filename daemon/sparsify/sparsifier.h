@@ -72,8 +72,7 @@ struct tensor_shape {
 /* What a sparsifier remembers of one residual from turn to turn; zeros before its first. Kept in
  * the store, so plain numbers only. */
 struct sparsifier_state {
-    float
-        threshold; /* smallest magnitude the last turn selected: where the next pass looks first */
+    float threshold; /* about the smallest magnitude selected: where the next pass looks first */
     uint32_t number[5];
     double real[3];
 };
@@ -103,9 +102,11 @@ enum sparsifier_mode {
 
 struct sparsifier_choice {
     enum sparsifier_mode mode;
-    struct view view;   /* whose positions the turn's selection uses */
-    uint64_t per_fibre; /* FIBRES; else 0 */
-    uint64_t count;     /* entries of the turn; RULE: at most */
+    struct view view;      /* whose positions the turn's selection uses */
+    uint64_t per_fibre;    /* FIBRES; else 0 */
+    uint64_t count;        /* entries of the turn; RULE: at most */
+    uint64_t expected;     /* RULE: about how many */
+    enum survey_need need; /* RULE: statistics that select() looks at */
 };
 
 /* The update of a turn, which every node has: input of observe(). */

@@ -20,10 +20,6 @@ enum { ALIGNMENT = 64 };
 /* Chunks whose records are fetched ahead. */
 enum { AHEAD = 4 };
 
-/* Elements of rows that are added before their candidates are listed: so few that memory does not
- * run out of requests meanwhile. */
-enum { ROWS_STEP = 1024 };
-
 static size_t fused_align(size_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -244,23 +240,30 @@ static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsig
     rule_look(pass, number, length);
 }
 
-/* A chunk of rows, which are looked at while it is in the cache. Candidates are marked while it is
- * added, unless a word has some of two rows. */
+/* A chunk of rows: each is selected from as soon as it is added, so that memory is busy with the
+ * next one's elements meanwhile. Rows that share words wait until all of them are added. */
 static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
 {
-    const unsigned length = fused_length(stream->pass, number);
-    const bool marked = rows_open(rows, length) && !stream->look && stream->skip == 0;
-    stream->chunk.floors = marked ? rows->floors : NULL;
-    stream->chunk.marks = rows->marks;
-    for (unsigned done = 0; done < length;) {
-        const unsigned step = length - done < ROWS_STEP ? length - done : ROWS_STEP;
-        fused_step(stream, step, 0, 0, NULL);
-        if (marked) {
-            rows_list(rows, done, step);
-        }
-        done += step;
+    const struct fused *pass = stream->pass;
+    const unsigned length = fused_length(pass, number);
+    const bool shared = pass->view.fibres > 1 && pass->view.length % CHUNK_WORD != 0;
+    uint64_t first = number * CHUNK;
+    unsigned piece;
+    rows_prefetch(rows, length);
+    if (shared) {
+        fused_step(stream, length, 0, 0, NULL);
     }
-    rows_close(rows, marked);
+    for (unsigned rest = length; rest > 0; rest -= piece, first += piece) {
+        piece = rows_open(rows, rest);
+        struct sparse *list = rows->skip ? NULL : &rows->list;
+        if (!shared) {
+            fused_step(stream, piece, rows->least, (uint32_t)first, list);
+        } else if (list != NULL) {
+            chunk_collect(
+                pass->ops, pass->residual + first, piece, rows->least, (uint32_t)first, list);
+        }
+        rows_close(rows, piece);
+    }
 }
 
 uint64_t fused_first_chunk(const struct fused *pass, unsigned range)

@@ -39,4 +39,15 @@ static inline uint64_t view_element(const struct view *view, uint64_t position)
     return view_base(view, position / view->length) + position % view->length * view->stride;
 }
 
+/* The other way round. */
+static inline uint64_t view_position(const struct view *view, uint64_t element)
+{
+    if (view->stride == 1) {
+        return element;
+    }
+    const uint64_t slab = view->length * view->stride;
+    const uint64_t fibre = element / slab * view->stride + element % view->stride;
+    return fibre * view->length + element % slab / view->stride;
+}
+
 #endif

@@ -1,11 +1,11 @@
 /*
- * A collective for tests: all-gather that accepts a pseudo-random half of the entries. What is not
- * accepted must stay in the residuals, so it exercises settle() from the first day.
+ * A collective for tests: all-gather whose sum has a pseudo-random half of the entries. What is not
+ * in it must stay in the residuals, so it exercises settle() from the first day.
  */
 #include "daemon/collective/collective.h"
 #include "tests/sim/world.h"
 
-static bool half_accepts(const struct payload_header *header, uint32_t tensor, uint32_t position)
+static bool half_takes(const struct payload_header *header, uint32_t tensor, uint32_t position)
 {
     uint64_t x = (header->number + 1) * 0x9e3779b97f4a7c15u ^ position * 0xbf58476d1ce4e5b9u;
 
@@ -36,7 +36,7 @@ static enum adtopk_status half_finish(struct exchange *exchange, struct error *e
         struct sparse *update = &exchange->tensor[t].update;
         size_t kept = 0;
         for (size_t i = 0; i < update->count; i++) {
-            if (half_accepts(&exchange->header, t, update->position[i])) {
+            if (half_takes(&exchange->header, t, update->position[i])) {
                 update->position[kept] = update->position[i];
                 update->value[kept++] = update->value[i];
             }
@@ -49,9 +49,9 @@ static enum adtopk_status half_finish(struct exchange *exchange, struct error *e
 const struct collective_ops collective_half = {
     .name = "half",
     .dense = false,
+    .selects = true,
     .phases = half_phases,
     .expects = half_expects,
     .produce = half_produce,
     .finish = half_finish,
-    .accepts = half_accepts,
 };

@@ -127,6 +127,6 @@ void group_free(struct group *group)
         }
     }
     for (unsigned m = 0; m < group->members; m++) {
-        exchange_drop_frames(&group->exchange[m]);
+        exchange_drop(&group->exchange[m]);
     }
 }

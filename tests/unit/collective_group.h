@@ -8,7 +8,7 @@
 #include "daemon/collective/collective.h"
 
 #define GROUP_MAX 9
-#define GROUP_PHASES 2
+#define GROUP_PHASES 5
 
 /* The frame of one sender for one receiver in a block of exactly its size. */
 struct group_frame {

@@ -202,13 +202,13 @@ static void set_values(struct group *group, enum payload_value value, float scal
     }
 }
 
-static void run_allgather(unsigned members, enum payload_value value, const uint64_t numel[4],
-    const unsigned percent[GROUP_MAX])
+static void run_lists(const struct collective_ops *ops, unsigned members, enum payload_value value,
+    const uint64_t numel[4], const unsigned percent[GROUP_MAX])
 {
     struct group group;
     struct bucket bucket;
 
-    group_init(&group, &collective_allgather, members);
+    group_init(&group, ops, members);
     set_values(&group, value, 1.0f / (float)members);
     bucket_init(&bucket, &group, numel, 4);
     for (unsigned m = 0; m < members; m++) {
@@ -223,8 +223,11 @@ static void run_allgather(unsigned members, enum payload_value value, const uint
     group_free(&group);
 }
 
-static void test_allgather(void **state)
+/* Sums that travel again and may not be rounded are those of everybody's lists. */
+static void test_sparse(void **state)
 {
+    static const struct collective_ops *const kinds[] = {
+        &collective_allgather, &collective_balanced};
     static const unsigned even[GROUP_MAX] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
     static const unsigned empty[GROUP_MAX] = {0};
     static const unsigned lopsided[GROUP_MAX] = {0, 100, 0, 1, 50, 0, 2, 100, 0};
@@ -232,25 +235,234 @@ static void test_allgather(void **state)
     static const uint64_t numel[4] = {1000, 1, 130, 7};
 
     (void)state;
-    for (unsigned members = 1; members <= GROUP_MAX; members++) {
-        for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_COUNT; value++) {
-            run_allgather(members, (enum payload_value)value, numel, even);
-            run_allgather(members, (enum payload_value)value, numel, empty);
-            run_allgather(members, (enum payload_value)value, numel, lopsided);
+    for (unsigned i = 0; i < 2 * GROUP_MAX; i++) {
+        const struct collective_ops *ops = kinds[i % 2];
+        unsigned members = 1 + i / 2;
+        int values = ops == &collective_allgather ? PAYLOAD_VALUE_COUNT : PAYLOAD_VALUE_INT8;
+        for (int value = PAYLOAD_VALUE_F32; value < values; value++) {
+            run_lists(ops, members, (enum payload_value)value, numel, even);
+            run_lists(ops, members, (enum payload_value)value, numel, empty);
+            run_lists(ops, members, (enum payload_value)value, numel, lopsided);
         }
     }
 }
 
 /* Large enough to be decoded and merged in parts. */
-static void test_allgather_in_parts(void **state)
+static void test_sparse_in_parts(void **state)
 {
     static const uint64_t numel[4] = {9, 100000, 1, 70000};
     static const unsigned percent[GROUP_MAX] = {90, 20, 60, 50, 0};
 
     (void)state;
     for (unsigned members = 2; members <= 5; members++) {
-        run_allgather(members, PAYLOAD_VALUE_F32, numel, percent);
+        run_lists(&collective_allgather, members, PAYLOAD_VALUE_F32, numel, percent);
+        run_lists(&collective_balanced, members, PAYLOAD_VALUE_F32, numel, percent);
     }
+}
+
+static bool is_in(const struct sparse *list, uint32_t position)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->position[i] == position) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* All that members contributed is in the sum or comes back to somebody, element for element. */
+static void check_returned(const struct bucket *bucket, const struct group *group, size_t *returned)
+{
+    const struct sparse *update = &group->exchange[0].tensor[0].update;
+    double *total = allocate(bucket->numel[0], sizeof(*total));
+
+    for (unsigned m = 0; m < bucket->members; m++) {
+        const struct exchange_tensor *tensor = &group->exchange[m].tensor[0];
+        for (size_t i = 0; i < tensor->sent.count; i++) {
+            total[tensor->sent.position[i]] += (double)tensor->sent.value[i];
+        }
+        for (size_t i = 0; i < tensor->returned.count; i++) {
+            assert_true(i == 0 || tensor->returned.position[i - 1] < tensor->returned.position[i]);
+            total[tensor->returned.position[i]] -= (double)tensor->returned.value[i];
+        }
+        *returned += tensor->returned.count;
+    }
+    for (unsigned m = 1; m < bucket->members; m++) {
+        const struct sparse *other = &group->exchange[m].tensor[0].update;
+        assert_int_equal(other->count, update->count);
+        assert_memory_equal(other->position, update->position, update->count * sizeof(uint32_t));
+        assert_same_bits(other->value, update->value, update->count);
+    }
+    for (size_t i = 0; i < update->count; i++) {
+        total[update->position[i]] -= (double)update->value[i];
+    }
+    for (uint64_t i = 0; i < bucket->numel[0]; i++) {
+        assert_true(total[i] == 0 || (group->ops->selects && !is_in(update, (uint32_t)i)));
+    }
+    free(total);
+}
+
+/* Whole numbers, which bf16 rounds when they are summed, and nothing else does. */
+static void run_rounded(const struct collective_ops *ops, unsigned members, size_t room,
+    unsigned percent, size_t *returned)
+{
+    static const uint64_t numel[] = {700};
+    struct group group;
+    struct bucket bucket;
+
+    group_init(&group, ops, members);
+    set_values(&group, PAYLOAD_VALUE_BF16, 1);
+    bucket_init(&bucket, &group, numel, 1);
+    for (unsigned m = 0; m < members; m++) {
+        struct exchange_tensor *tensor = &bucket.tensor[m][0];
+        fill_list(&bucket, &group, m, 0, percent);
+        for (size_t i = 0; i < tensor->sent.count; i++) {
+            tensor->sent.value[i] = (float)random_below(255) - 127;
+        }
+        tensor->returned.position = allocate(room, sizeof(uint32_t));
+        tensor->returned.value = allocate(room, sizeof(float));
+        tensor->returned.capacity = room;
+    }
+    group_exchange(&group);
+    group_finish(&group);
+    check_returned(&bucket, &group, returned);
+    for (unsigned m = 0; m < members; m++) {
+        free(bucket.tensor[m][0].returned.position);
+        free(bucket.tensor[m][0].returned.value);
+    }
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
+static void test_rounded_sums(void **state)
+{
+    size_t returned = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 200; i++) {
+        const struct collective_ops *ops = i % 2 == 0 ? &collective_balanced : &collective_oktopk;
+        run_rounded(ops, 1 + i / 2 % GROUP_MAX, 700, (unsigned)random_below(101), &returned);
+    }
+    assert_true(returned > 200);
+}
+
+static void test_no_room_to_round(void **state)
+{
+    size_t returned = 0;
+
+    (void)state;
+    run_rounded(&collective_balanced, 5, 0, 100, &returned);
+    assert_int_equal(returned, 0);
+    run_rounded(&collective_balanced, 5, 20, 50, &returned);
+}
+
+/* ------------------------------------------------------------------ the k largest sums */
+
+/* An entry of the sum, as the selection orders it: by the upper 16 bits of its magnitude, then by
+ * position. */
+struct summed {
+    uint32_t cell;
+    uint32_t position;
+    float value;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct summed *left = a, *right = b;
+
+    if (left->cell != right->cell) {
+        return left->cell > right->cell ? -1 : 1;
+    }
+    return left->position < right->position ? -1 : left->position > right->position;
+}
+
+/* The k that must be selected, k being the mean of what the members sent; marks them. */
+static size_t expected_largest(const struct bucket *bucket, const struct group *group, bool *marked)
+{
+    struct summed *sums = allocate(bucket->numel[0], sizeof(*sums));
+    size_t count = 0, sent = 0, k;
+
+    for (unsigned m = 0; m < bucket->members; m++) {
+        sent += group->exchange[m].tensor[0].sent.count;
+    }
+    for (uint64_t i = 0; i < bucket->numel[0]; i++) {
+        double wide, size;
+        float sum = 0;
+        if (sum_of(bucket, 0, i, &sum, &wide, &size) && sum != 0) {
+            sums[count++] = (struct summed){(bits_of(sum) & 0x7fffffffu) >> 15, (uint32_t)i, sum};
+        }
+    }
+    qsort(sums, count, sizeof(*sums), by_size);
+    k = (sent + bucket->members - 1) / bucket->members;
+    k = k < count ? k : count;
+    for (size_t i = 0; i < k; i++) {
+        marked[sums[i].position] = true;
+    }
+    free(sums);
+    return k;
+}
+
+static void check_largest(const struct bucket *bucket, const struct group *group)
+{
+    bool *marked = allocate(bucket->numel[0], sizeof(*marked));
+    size_t k = expected_largest(bucket, group, marked);
+
+    for (unsigned m = 0; m < bucket->members; m++) {
+        const struct sparse *update = &group->exchange[m].tensor[0].update;
+        assert_int_equal(update->count, k);
+        for (size_t i = 0; i < k; i++) {
+            assert_true(marked[update->position[i]]);
+            assert_true(i == 0 || update->position[i - 1] < update->position[i]);
+            check_element(bucket, group, m, 0, update->position[i], update->value[i]);
+        }
+    }
+    free(marked);
+}
+
+/* Some turns with one memory: the first without any, then some that are like it, then another. */
+static void run_largest(unsigned members, uint64_t numel, unsigned skew)
+{
+    struct exchange_memory memory[GROUP_MAX] = {0};
+
+    for (unsigned turn = 0; turn < 5; turn++) {
+        struct group group;
+        struct bucket bucket;
+        group_init(&group, &collective_oktopk, members);
+        bucket_init(&bucket, &group, &numel, 1);
+        for (unsigned m = 0; m < members; m++) {
+            struct sparse *sent;
+            fill_list(&bucket, &group, m, 0, skew == 1 && m > 0 ? 0 : 20);
+            sent = &bucket.tensor[m][0].sent;
+            for (size_t i = 0; i < sent->count; i++) {
+                if (skew == 2 && sent->position[i] > numel / 8) {
+                    sent->value[i] *= 0x1p-20f;
+                } else if (skew == 3) {
+                    sent->value[i] = 1;
+                } else if (turn == 4) {
+                    sent->value[i] *= 1000;
+                }
+                bucket.sent[m][0][sent->position[i]] = bits_of(sent->value[i]);
+            }
+            bucket.tensor[m][0].memory = &memory[m];
+        }
+        group_exchange(&group);
+        group_finish(&group);
+        check_largest(&bucket, &group);
+        bucket_free(&bucket);
+        group_free(&group);
+    }
+    for (unsigned m = 0; m < members; m++) {
+        free(memory[m].cut);
+    }
+}
+
+static void test_largest(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 20 * GROUP_MAX; i++) {
+        run_largest(1 + i % GROUP_MAX, 1 + random_below(1500), i % 4);
+    }
+    run_largest(4, 60000, 2);
 }
 
 /* Of frames that are decoded at the same time, several bad ones: the lowest node is told of,
@@ -398,18 +610,20 @@ static void test_table(void **state)
     assert_null(collective_find("Allreduce"));
     for (unsigned i = 0; collective_table[i] != NULL; i++) {
         assert_ptr_equal(collective_find(collective_table[i]->name), collective_table[i]);
-        assert_null(collective_table[i]->accepts); /* all that is sent is in the sum */
     }
     assert_true(collective_allreduce.dense);
     assert_false(collective_allgather.dense);
-    assert_null(collective_plain.accepts);
+    assert_false(collective_allgather.selects); /* all that is sent is in the sum */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allgather),
-        cmocka_unit_test(test_allgather_in_parts),
+        cmocka_unit_test(test_sparse),
+        cmocka_unit_test(test_sparse_in_parts),
+        cmocka_unit_test(test_rounded_sums),
+        cmocka_unit_test(test_no_room_to_round),
+        cmocka_unit_test(test_largest),
         cmocka_unit_test(test_bad_frames_in_parts),
         cmocka_unit_test(test_allreduce),
         cmocka_unit_test(test_order_shows),
