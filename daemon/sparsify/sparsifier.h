@@ -134,7 +134,11 @@ struct sparsifier_ops {
     /** KNOWN (else NULL): the positions, ascending, into out->position and out->count. */
     void (*known)(const struct sparsifier_turn *turn, struct sparse *out);
 
-    /** What the next turns' choices need of this turn's update; NULL: nothing. agreed: what the
+    /** Whether these parameters' choices depend on updates, for which a pass over each is due;
+     * NULL: they never do. */
+    bool (*observes)(const struct sparsifier_params *params);
+
+    /** Where observes(): what the next turns' choices need of this turn's update. agreed: what the
      * nodes agreed on before, to be brought up to date. */
     void (*observe)(const struct sparsifier_turn *turn, const struct sparsifier_update *update,
         struct sparsifier_agreed *agreed);
