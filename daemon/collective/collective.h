@@ -8,7 +8,7 @@
  * operations; allgather.c is the one to read first.
  *
  * Everything is a function of the frames and their phase, never of their order of arrival, and
- * sums are formed in the order of the members: every member writes the same bits.
+ * sums are formed in an order that each file documents: every member writes the same bits.
  */
 #ifndef ADTOPK_COLLECTIVE_H
 #define ADTOPK_COLLECTIVE_H

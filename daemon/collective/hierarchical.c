@@ -23,8 +23,6 @@
 #include "daemon/collective/doubling.h"
 #include "kernels/cpu/merge.h"
 
-#define LISTS 2
-
 /* What this member does in a phase. */
 struct step {
     unsigned to, from;          /* members, or nobody */
@@ -235,10 +233,10 @@ static enum adtopk_status join(struct exchange *exchange, unsigned t, struct spa
 {
     uint64_t positions = view_size(&exchange->tensor[t].shape.view);
     uint64_t total = own->count + other->count;
-    const struct sparse list[LISTS] = {other_first ? *other : *own, other_first ? *own : *other};
+    const struct sparse list[] = {other_first ? *other : *own, other_first ? *own : *other};
     struct sparse sum;
     struct merge merge = {.list = list,
-        .lists = LISTS,
+        .lists = 2,
         .positions = positions,
         .scale = 1,
         .out = &sum,
@@ -246,7 +244,7 @@ static enum adtopk_status join(struct exchange *exchange, unsigned t, struct spa
     enum adtopk_status status =
         list_alloc(exchange, &sum, total < positions ? total : positions, err);
 
-    merge.cursor = malloc((size_t)merge.parts * LISTS * sizeof(*merge.cursor));
+    merge.cursor = malloc((size_t)merge.parts * 2 * sizeof(*merge.cursor));
     if (status == ADTOPK_OK && merge.cursor == NULL) {
         status = no_memory(exchange, err);
     }
@@ -325,13 +323,11 @@ static enum adtopk_status write_update(
 
 static enum adtopk_status hierarchical_finish(struct exchange *exchange, struct error *err)
 {
-    struct doubling doubling = doubling_of(exchange->members);
-    unsigned last = hierarchical_phases(exchange) - 1;
-    unsigned from = step_of(exchange, last).from;
+    unsigned last = hierarchical_phases(exchange) - 1, from = step_of(exchange, last).from;
     enum adtopk_status status = take(exchange, last, err);
 
-    if (from == DOUBLING_NOBODY && exchange->members > 1) {
-        from = doubling_partner(&doubling, exchange->self, doubling.hops - 1);
+    if (from == DOUBLING_NOBODY && last > 0) { /* a core that only gave its extra the result */
+        from = step_of(exchange, last - 1).from;
     }
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
         status = write_update(exchange, t, from, err);
