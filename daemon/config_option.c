@@ -208,14 +208,21 @@ static enum adtopk_status store_number(struct config *config, const struct optio
 static enum adtopk_status store_choice(struct config *config, const struct option *option,
     const char *text, const char *where, struct error *err)
 {
+    char known[80] = "";
+    size_t used = 0;
+
     for (uint64_t i = 0; i <= option->high; i++) {
         if (strcmp(text, option->names[i]) == 0) {
             *(uint64_t *)field(config, option) = i;
             return ADTOPK_OK;
         }
+        if (used < sizeof(known)) {
+            used += (size_t)snprintf(
+                known + used, sizeof(known) - used, "%s%s", i > 0 ? ", " : "", option->names[i]);
+        }
     }
-    return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%.40s\" is not one of %s to %s", where, text,
-        option->names[0], option->names[option->high]);
+    return error_set(
+        err, ADTOPK_ERR_ARGUMENT, "%s: \"%.40s\" is not one of: %s", where, text, known);
 }
 
 static enum adtopk_status store_text(struct config *config, const struct option *option,

@@ -136,8 +136,8 @@ enum adtopk_status payload_peek(
 /** True if the next section is DENSE (and false at the end of the frame). */
 bool payload_next_is_dense(const struct payload_reader *reader);
 
-/** How many entries the next section says it has, but at most what the shape allows: enough
- * capacity for payload_get_list(). 0 at the end of the frame. */
+/** How many entries the next section says it has, but at most what the shape allows and the frame's
+ * bytes can hold: enough capacity for payload_get_list(). 0 at the end of the frame. */
 uint64_t payload_next_count(const struct payload_reader *reader, const struct payload_shape *shape);
 
 /** Decodes the next section into a list with capacity for shape->max_count entries, or

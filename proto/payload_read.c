@@ -185,6 +185,13 @@ static uint64_t list_limit(const struct payload_shape *shape)
     return shape->max_count < positions ? shape->max_count : positions;
 }
 
+/* The bytes behind the next section's header, which is there. A value takes at least one, so there
+ * are no more entries than these: a short frame asks for little memory and little work. */
+static uint64_t bytes_left(const struct payload_reader *reader)
+{
+    return (uint64_t)(reader->end - reader->next) - PAYLOAD_SECTION_MAX;
+}
+
 uint64_t payload_next_count(const struct payload_reader *reader, const struct payload_shape *shape)
 {
     struct section section = {0};
@@ -193,13 +200,27 @@ uint64_t payload_next_count(const struct payload_reader *reader, const struct pa
     if (next_section(reader, &section, NULL) != ADTOPK_OK) {
         return 0;
     }
+    limit = bytes_left(reader) < limit ? bytes_left(reader) : limit;
     return section.count < limit ? section.count : limit;
+}
+
+static enum adtopk_status check_count(const struct payload_reader *reader,
+    const struct payload_shape *shape, uint64_t count, size_t capacity, struct error *err)
+{
+    uint64_t limit = list_limit(shape), left = bytes_left(reader);
+
+    if (count > limit) {
+        return refuse_count(reader, count, "is over", limit, err);
+    }
+    if (count > left) {
+        return refuse_count(reader, count, "is over the number of bytes left,", left, err);
+    }
+    return count <= capacity ? ADTOPK_OK : refuse_count(reader, count, "is over", capacity, err);
 }
 
 enum adtopk_status payload_get_list(struct payload_reader *reader,
     const struct payload_shape *shape, struct sparse *list, struct error *err)
 {
-    uint64_t limit = list_limit(shape);
     struct payload_input input;
     struct section section = {0};
     enum adtopk_status status = next_section(reader, &section, err);
@@ -211,9 +232,8 @@ enum adtopk_status payload_get_list(struct payload_reader *reader,
     if (!payload_index_is_list(section.index)) {
         return refuse_kind(reader, "a list", err);
     }
-    limit = list->capacity < limit ? list->capacity : limit;
-    if (section.count > limit) {
-        return refuse_count(reader, section.count, "is over", limit, err);
+    if (check_count(reader, shape, section.count, list->capacity, err) != ADTOPK_OK) {
+        return ADTOPK_ERR_PROTOCOL;
     }
     input = section_body(reader);
     status = payload_index_read((enum payload_index)section.index, shape, &input, list->position,

@@ -26,7 +26,7 @@ static const struct option {
 } option_table[OPTION_COUNT] = {
     [OPTION_SOCKET] = {"--socket", "PATH",
         "control socket of the daemon ($ADTOPK_CONTROL_SOCKET,\nelse " OPTIONS_SOCKET ")"},
-    [OPTION_JSON] = {"--json", NULL, "print the daemon's document, with its \"schema\""},
+    [OPTION_JSON] = {"--json", NULL, "print a JSON document, with its \"schema\""},
     [OPTION_TIMEOUT] = {"--timeout", "MS",
         "give up after so long (5000; 60000 for commands that\nwait for all nodes)"},
     [OPTION_JOB] = {"--job", "JOB", "only of jobs with this name ('': of all)"},

@@ -57,6 +57,24 @@ static enum adtopk_status read_pairs(
     return status;
 }
 
+/* What the JSON says is for the reader of the document to judge, but only here its lines are known.
+ */
+static enum adtopk_status check_json(const char *name, const char *text, struct error *err)
+{
+    const char *at = text;
+    cJSON *document = cJSON_ParseWithOpts(text, &at, true);
+    unsigned line = 1;
+
+    if (document != NULL) {
+        cJSON_Delete(document);
+        return ADTOPK_OK;
+    }
+    for (const char *end = at; end > text; end--) {
+        line += end[-1] == '\n' ? 1 : 0;
+    }
+    return error_set(err, ADTOPK_ERR_POLICY, "%.100s, line %u: not valid JSON", name, line);
+}
+
 static enum adtopk_status read_stream(
     FILE *stream, const char *name, char **text, struct error *err)
 {
@@ -75,7 +93,7 @@ static enum adtopk_status read_stream(
             err, ADTOPK_ERR_ARGUMENT, "%.100s is longer than %u bytes", name, POLICYTEXT_MAX);
     } else if (strlen(room) != size) {
         (void)error_set(err, ADTOPK_ERR_ARGUMENT, "%.100s holds a NUL: it is no JSON", name);
-    } else {
+    } else if (check_json(name, room, err) == ADTOPK_OK) {
         *text = room;
         return ADTOPK_OK;
     }
@@ -105,7 +123,7 @@ enum adtopk_status policytext_read(
     stream = fopen(argument[0], "re");
     if (stream == NULL) {
         return error_set(err, ADTOPK_ERR_SYSTEM,
-            "cannot open %.80s: %s; a policy is a file, - or KEY=VALUE...", argument[0],
+            "cannot open \"%.80s\": %s; a policy is a file, - or KEY=VALUE...", argument[0],
             strerror(errno));
     }
     status = read_stream(stream, argument[0], text, err);

@@ -123,8 +123,7 @@ void show_sparsifiers(FILE *out, const cJSON *document)
     {
         show_sparsifier(out, item);
     }
-    (void)fprintf(
-        out, "All but dense, where k is the density's share of the entries, at least 1:\n");
+    (void)fprintf(out, "For all but dense; k is the density's share of the entries, at least 1:\n");
     cJSON_ArrayForEach(item, text_member(document, "parameters"))
     {
         show_key(out, "  ", item, "");

@@ -37,6 +37,9 @@ void show_tensors(FILE *out, const cJSON *document)
     {
         show_tensor(out, tensor);
     }
+    if (shown == 0 && first > 0) {
+        (void)fprintf(out, "none from number %.0f on\n", first);
+    }
     if (omitted > 0) {
         (void)fprintf(out, "and %.0f more (--first %.0f)\n", omitted, first + shown);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/src/context.h"
+#include "proto/utf8.h"
 
 #define OPTIONS_ADDRESS "unix:/run/adtopk/adtopkd.sock"
 #define OPTIONS_MAX_WORLD 65536
@@ -68,14 +69,14 @@ static enum adtopk_status options_key(
     char to[CLIENT_KEY_MAX + 1], const char *field, const char *text, struct error *err)
 {
     const size_t length = strlen(text);
+    const char *fault;
 
     if (length == 0 || length > CLIENT_KEY_MAX) {
         return options_key_size(field, length, err);
     }
-    for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has a control character", field);
-        }
+    fault = utf8_name_fault(text);
+    if (fault != NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %s", field, fault);
     }
     memcpy(to, text, length + 1);
     return ADTOPK_OK;
@@ -110,6 +111,17 @@ static enum adtopk_status options_run_id(
     return options_key(to, "run id", "0", err);
 }
 
+/* HOST:PORT. Whether the host can be found shows when it is connected to. */
+static bool options_is_remote(const char *place)
+{
+    const char *colon = strrchr(place, ':');
+    const char *port = colon != NULL ? colon + 1 : "";
+    const size_t digits = strspn(port, "0123456789");
+    const long number = digits > 0 && digits < 6 ? strtol(port, NULL, 10) : 0;
+
+    return colon != place && port[digits] == '\0' && number >= 1 && number <= 65535;
+}
+
 static enum adtopk_status options_address(
     const char *address, struct client_options *resolved, struct error *err)
 {
@@ -130,6 +142,10 @@ static enum adtopk_status options_address(
             "the address \"%.60s...\" has %zu bytes; %zu are allowed", address, strlen(address),
             sizeof resolved->address - 1);
     }
+    if (!local && !options_is_remote(address + strlen("tcp://"))) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "the address \"%.100s\" is not tcp://HOST:PORT with a port from 1 to 65535", address);
+    }
     memcpy(resolved->address, address, strlen(address) + 1);
     if (local) {
         memcpy(resolved->path, path, strlen(path) + 1);
@@ -147,6 +163,11 @@ static enum adtopk_status options_place(
     if (options->world_size == 0) {
         status = options_first_number(options_world, OPTIONS_MAX_WORLD, &resolved->world_size, err);
     }
+    if (status == ADTOPK_OK &&
+        (resolved->world_size < 1 || resolved->world_size > OPTIONS_MAX_WORLD)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "the world size is %d; 1 to %d are allowed",
+            resolved->world_size, OPTIONS_MAX_WORLD);
+    }
     if (status == ADTOPK_OK && options->has_rank) {
         rank = options->rank;
     } else if (status == ADTOPK_OK) {
@@ -162,10 +183,6 @@ static enum adtopk_status options_place(
     }
     if (status != ADTOPK_OK) {
         return status;
-    }
-    if (resolved->world_size < 1 || resolved->world_size > OPTIONS_MAX_WORLD) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "the world size is %d; 1 to %d are allowed",
-            resolved->world_size, OPTIONS_MAX_WORLD);
     }
     if (rank < 0 || rank >= resolved->world_size) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,

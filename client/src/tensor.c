@@ -68,8 +68,8 @@ static enum adtopk_status tensor_check_name(adtopk_context *context, const char 
 
     if (length == 0 || length > CLIENT_NAME_MAX) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
-            "a tensor's name must have 1 to %d bytes: \"%.60s...\"", CLIENT_NAME_MAX,
-            name != NULL ? name : "");
+            "the name of tensor %u is %s; 1 to %d bytes are allowed", context->tensors,
+            length == 0 ? "empty" : "too long", CLIENT_NAME_MAX);
     }
     fault = utf8_name_fault(name);
     if (fault != NULL) {

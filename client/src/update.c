@@ -17,7 +17,8 @@ static enum adtopk_status update_check_state(
         return ADTOPK_OK;
     }
     return client_refuse(context, ADTOPK_ERR_STATE,
-        "tensor \"%s\" was not waited for in step %llu, and older updates are released",
+        "tensor \"%s\" has no update in step %llu: it was not waited for, or not finite; older ones"
+        " are released",
         tensor->name, (unsigned long long)context->step);
 }
 

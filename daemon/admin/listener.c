@@ -37,8 +37,8 @@ static enum adtopk_status remove_stale(const struct sockaddr_un *address, struct
     }
     (void)close(fd);
     if (code == 0 || code == EAGAIN || code == EPROTOTYPE) {
-        return error_set(
-            err, ADTOPK_ERR_STATE, "%s is in use by another process", address->sun_path);
+        return error_set(err, ADTOPK_ERR_STATE, "control_socket: %s is in use by another process",
+            address->sun_path);
     }
     errno = code;
     if (code != ECONNREFUSED) {

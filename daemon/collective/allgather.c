@@ -2,8 +2,6 @@
  * Sparse all-gather: every node sends its list to every other, and each forms the sum itself, in
  * the order of the nodes. One phase; k(P-1) entries received a node, so it suits small P.
  */
-#include <stdlib.h>
-
 #include "daemon/collective/collective.h"
 #include "daemon/collective/gather.h"
 
@@ -39,45 +37,29 @@ static enum adtopk_status allgather_produce(
 
 /* Where a node's share depends on its ranks, no list alone is too long, but all together may be
  * longer than the update can get. */
-static enum adtopk_status sum_tensor(struct gather *gather, struct payload_shape *shape,
-    struct exchange_tensor *tensor, struct error *err)
+static enum adtopk_status sum_tensor(struct gather *gather, unsigned t, struct error *err)
 {
-    uint64_t capacity = tensor->update.capacity;
+    struct exchange *exchange = gather->exchange;
+    struct exchange_tensor *tensor = &exchange->tensor[t];
     enum adtopk_status status;
 
-    for (unsigned m = 0; m < gather->exchange->members; m++) {
-        shape[m] = tensor->shape;
+    for (unsigned m = 0; m < exchange->members; m++) {
+        gather->shape[m] = tensor->shape;
     }
-    status = gather_next(gather, shape, &tensor->sent, err);
-    if (status == ADTOPK_OK && capacity < tensor->numel) {
-        status = gather_limit(gather, capacity, err);
+    status = gather_next(gather, &tensor->sent, err);
+    if (status == ADTOPK_OK) {
+        status = gather_limit(gather, tensor, err);
     }
     if (status == ADTOPK_OK) {
         status = gather_sum(
-            gather, view_size(&tensor->shape.view), gather->exchange->scale, &tensor->update, err);
+            gather, view_size(&tensor->shape.view), exchange->scale, &tensor->update, err);
     }
     return status;
 }
 
 static enum adtopk_status allgather_finish(struct exchange *exchange, struct error *err)
 {
-    struct payload_shape *shape = malloc(exchange->members * sizeof(*shape));
-    struct gather gather;
-    enum adtopk_status status = gather_open(&gather, exchange, 0, err);
-
-    if (status == ADTOPK_OK && shape == NULL) {
-        status = error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
-    }
-    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
-        status = sum_tensor(&gather, shape, &exchange->tensor[t], err);
-    }
-    if (status == ADTOPK_OK) {
-        status = gather_close(&gather, err);
-    }
-    gather_free(&gather);
-    free(shape);
-    return status;
+    return gather_each(exchange, 0, sum_tensor, err);
 }
 
 const struct collective_ops collective_allgather = {

@@ -21,27 +21,6 @@ struct balanced {
     struct sparse sum; /* of its partition, as the others get it; slots */
 };
 
-static enum adtopk_status no_memory(const struct exchange *exchange, struct error *err)
-{
-    return error_set(err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
-}
-
-static enum adtopk_status list_alloc(
-    const struct exchange *exchange, struct sparse *list, uint64_t capacity, struct error *err)
-{
-    *list = (struct sparse){.position = malloc(capacity * sizeof(*list->position) + 1),
-        .value = malloc(capacity * sizeof(*list->value) + 1),
-        .capacity = capacity};
-    return list->position != NULL && list->value != NULL ? ADTOPK_OK : no_memory(exchange, err);
-}
-
-static void list_free(struct sparse *list)
-{
-    free(list->position);
-    free(list->value);
-    *list = (struct sparse){0};
-}
-
 static void to_positions(struct sparse *list, unsigned part, unsigned parts)
 {
     for (size_t i = 0; i < list->count; i++) {
@@ -105,8 +84,8 @@ static enum adtopk_status deal(const struct exchange *exchange, const struct spa
     size_t *first = calloc((size_t)parts + 2, sizeof(*first));
 
     dealt->first = first;
-    if (list_alloc(exchange, &dealt->all, sent->count, err) != ADTOPK_OK || first == NULL) {
-        return no_memory(exchange, err);
+    if (!list_alloc(&dealt->all, sent->count) || first == NULL) {
+        return gather_no_memory(exchange, err);
     }
     /* first[p + 2] counts part p; then first[p + 1] is where its next entry goes. */
     for (size_t i = 0; i < sent->count; i++) {
@@ -138,8 +117,8 @@ static enum adtopk_status keep_own(const struct exchange *exchange, const struct
 {
     struct sparse part = part_of(dealt, exchange->self);
 
-    if (list_alloc(exchange, own, part.count, err) != ADTOPK_OK) {
-        return err->code;
+    if (!list_alloc(own, part.count)) {
+        return gather_no_memory(exchange, err);
     }
     (void)memcpy(own->position, part.position, part.count * sizeof(*part.position));
     (void)memcpy(own->value, part.value, part.count * sizeof(*part.value));
@@ -161,7 +140,7 @@ static enum adtopk_status send_tensor(struct exchange *exchange, unsigned t, str
         struct sparse part = part_of(&dealt, out->to);
         if (payload_put_list(&out->frame, &shape, &part, exchange->index, exchange->value) !=
             ADTOPK_OK) {
-            status = no_memory(exchange, err);
+            status = gather_no_memory(exchange, err);
         }
     }
     if (status == ADTOPK_OK) {
@@ -178,11 +157,11 @@ static enum adtopk_status send_entries(struct exchange *exchange, struct error *
 
     exchange->state = calloc(exchange->tensors, sizeof(struct balanced));
     if (exchange->state == NULL) {
-        return no_memory(exchange, err);
+        return gather_no_memory(exchange, err);
     }
     for (unsigned i = 1; i < exchange->members; i++) {
         if (exchange_add_frame(exchange, 0, (exchange->self + i) % exchange->members) == NULL) {
-            return no_memory(exchange, err);
+            return gather_no_memory(exchange, err);
         }
     }
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
@@ -196,33 +175,23 @@ static enum adtopk_status send_entries(struct exchange *exchange, struct error *
 
 /* ------------------------------------------------------------------ from the owners */
 
-static uint64_t count_of(const struct gather *gather)
-{
-    uint64_t count = 0;
-
-    for (unsigned m = 0; m < gather->exchange->members; m++) {
-        count += gather->list[m].count;
-    }
-    return count;
-}
-
 /* Sums a tensor's lists of this node's partition, and rounds. */
-static enum adtopk_status sum_tensor(struct gather *gather, struct payload_shape *shape, unsigned t,
-    enum payload_value *value, struct error *err)
+static enum adtopk_status sum_tensor(
+    struct gather *gather, unsigned t, enum payload_value *value, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
     struct balanced *balanced = (struct balanced *)exchange->state + t;
     struct payload_shape mine = shape_of(exchange, &exchange->tensor[t], exchange->self, false);
-    uint64_t slots = mine.view.length, most;
+    uint64_t slots = mine.view.length, count;
     enum adtopk_status status;
 
     for (unsigned m = 0; m < exchange->members; m++) {
-        shape[m] = mine;
+        gather->shape[m] = mine;
     }
-    status = gather_next(gather, shape, &balanced->own, err);
-    most = count_of(gather);
-    if (status == ADTOPK_OK) {
-        status = list_alloc(exchange, &balanced->sum, most < slots ? most : slots, err);
+    status = gather_next(gather, &balanced->own, err);
+    count = gather_count(gather);
+    if (status == ADTOPK_OK && !list_alloc(&balanced->sum, count < slots ? count : slots)) {
+        status = gather_no_memory(exchange, err);
     }
     if (status == ADTOPK_OK) {
         status = gather_sum(gather, slots, 1, &balanced->sum, err);
@@ -235,41 +204,30 @@ static enum adtopk_status sum_tensor(struct gather *gather, struct payload_shape
     return status;
 }
 
-static enum adtopk_status send_sum(
-    struct gather *gather, struct payload_shape *shape, unsigned t, struct error *err)
+static enum adtopk_status send_sum(struct gather *gather, unsigned t, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
     struct balanced *balanced = (struct balanced *)exchange->state + t;
     struct payload_shape mine = shape_of(exchange, &exchange->tensor[t], exchange->self, true);
     enum payload_value value = PAYLOAD_VALUE_F32;
-    enum adtopk_status status = sum_tensor(gather, shape, t, &value, err);
+    enum adtopk_status status = sum_tensor(gather, t, &value, err);
 
     if (status == ADTOPK_OK && payload_put_list(&exchange->outgoing[0].frame, &mine, &balanced->sum,
                                    exchange->index, value) != ADTOPK_OK) {
-        status = no_memory(exchange, err);
+        status = gather_no_memory(exchange, err);
     }
     return status;
 }
 
 static enum adtopk_status send_sums(struct exchange *exchange, struct error *err)
 {
-    struct payload_shape *shape = calloc(exchange->members, sizeof(*shape));
-    struct gather gather;
-    enum adtopk_status status = gather_open(&gather, exchange, 0, err);
+    enum adtopk_status status = ADTOPK_OK;
 
-    if (status == ADTOPK_OK &&
-        (shape == NULL || exchange_add_frame(exchange, 1, EXCHANGE_ALL) == NULL)) {
-        status = no_memory(exchange, err);
+    if (exchange_add_frame(exchange, 1, EXCHANGE_ALL) == NULL) {
+        return gather_no_memory(exchange, err);
     }
-    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
-        status = send_sum(&gather, shape, t, err);
-    }
-    if (status == ADTOPK_OK) {
-        payload_end(&exchange->outgoing[0].frame);
-        status = gather_close(&gather, err);
-    }
-    gather_free(&gather);
-    free(shape);
+    status = gather_each(exchange, 0, send_sum, err);
+    payload_end(&exchange->outgoing[0].frame);
     return status;
 }
 
@@ -280,8 +238,7 @@ static enum adtopk_status balanced_produce(
 }
 
 /* Puts the sums of all partitions together. */
-static enum adtopk_status finish_tensor(
-    struct gather *gather, struct payload_shape *shape, unsigned t, struct error *err)
+static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
     struct exchange_tensor *tensor = &exchange->tensor[t];
@@ -289,11 +246,11 @@ static enum adtopk_status finish_tensor(
     enum adtopk_status status;
 
     for (unsigned m = 0; m < exchange->members; m++) {
-        shape[m] = shape_of(exchange, tensor, m, true);
+        gather->shape[m] = shape_of(exchange, tensor, m, true);
     }
-    status = gather_next(gather, shape, &balanced->sum, err);
-    if (status == ADTOPK_OK && tensor->update.capacity < tensor->numel) {
-        status = gather_limit(gather, tensor->update.capacity, err);
+    status = gather_next(gather, &balanced->sum, err);
+    if (status == ADTOPK_OK) {
+        status = gather_limit(gather, tensor, err);
     }
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
         to_positions(&gather->list[m], m, exchange->members);
@@ -307,22 +264,7 @@ static enum adtopk_status finish_tensor(
 
 static enum adtopk_status balanced_finish(struct exchange *exchange, struct error *err)
 {
-    struct payload_shape *shape = calloc(exchange->members, sizeof(*shape));
-    struct gather gather;
-    enum adtopk_status status = gather_open(&gather, exchange, 1, err);
-
-    if (status == ADTOPK_OK && shape == NULL) {
-        status = no_memory(exchange, err);
-    }
-    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
-        status = finish_tensor(&gather, shape, t, err);
-    }
-    if (status == ADTOPK_OK) {
-        status = gather_close(&gather, err);
-    }
-    gather_free(&gather);
-    free(shape);
-    return status;
+    return gather_each(exchange, 1, finish_tensor, err);
 }
 
 const struct collective_ops collective_balanced = {

@@ -27,6 +27,16 @@
 
 enum op_kind { OP_BARRIER = 0, OP_BROADCAST = 1, OP_ALLREDUCE = 2, OP_KIND_COUNT };
 
+/* What a collective remembers of a tensor from turn to turn. It only makes the next turn cheaper:
+ * no result depends on it. All members of a view have the same, because all have finished the same
+ * turns in it; a new view begins with none. */
+struct exchange_memory {
+    uint32_t view;   /* in which it was made; 0: none was */
+    uint32_t number; /* the collective's */
+    uint32_t cuts;
+    uint32_t *cut; /* positions; of malloc() */
+};
+
 /* One tensor of the bucket. */
 struct exchange_tensor {
     struct payload_shape shape;
@@ -38,6 +48,7 @@ struct exchange_tensor {
     /* Sparse, result: of the sums that this node rounded before others got them, what that cut off;
      * its residual takes it back. Room for returned.capacity entries; see exchange_round(). */
     struct sparse returned;
+    struct exchange_memory *memory; /* NULL: nothing can be remembered */
 };
 
 /* A plain operation (barrier, broadcast, sum) instead of tensors. */
@@ -96,7 +107,7 @@ struct collective_ops {
     /* Number of phases, 1 to EXCHANGE_PHASES_MAX. */
     unsigned (*phases)(const struct exchange *exchange);
 
-    /* Whether member `from` sends this node a frame in `phase`. */
+    /* Whether member `from` sends this node a frame in `phase`, which is the one produced last. */
     bool (*expects)(const struct exchange *exchange, unsigned phase, unsigned from);
 
     /* Compute: fills exchange->outgoing for `phase`, from the inputs of the phase before; older
@@ -117,6 +128,7 @@ extern const struct collective_ops collective_halving;
 extern const struct collective_ops collective_allgather;
 extern const struct collective_ops collective_balanced;
 extern const struct collective_ops collective_hierarchical;
+extern const struct collective_ops collective_oktopk;
 extern const struct collective_ops collective_plain;
 
 /** The collective of that name among those a policy may name, or NULL. */

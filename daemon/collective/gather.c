@@ -9,7 +9,7 @@
 #define ENTRIES_PER_PART (UINT64_C(1) << 14)
 #define BYTES_PER_PART (1u << 17)
 
-static enum adtopk_status no_memory(const struct exchange *exchange, struct error *err)
+enum adtopk_status gather_no_memory(const struct exchange *exchange, struct error *err)
 {
     return error_set(err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
 }
@@ -46,11 +46,8 @@ static void decode(void *arg, unsigned m, unsigned thread)
     if (!is_sent(gather, m)) {
         return;
     }
-    list->capacity = payload_next_count(&gather->reader[m], shape);
-    list->position = malloc(list->capacity * sizeof(*list->position) + 1);
-    list->value = malloc(list->capacity * sizeof(*list->value) + 1);
-    if (list->position == NULL || list->value == NULL) {
-        (void)no_memory(gather->exchange, err);
+    if (!list_alloc(list, payload_next_count(&gather->reader[m], shape))) {
+        (void)gather_no_memory(gather->exchange, err);
     } else if (payload_get_list(&gather->reader[m], shape, list, err) != ADTOPK_OK) {
         (void)exchange_blame(gather->exchange, m, err);
     }
@@ -74,23 +71,13 @@ static enum adtopk_status for_members(struct gather *gather,
     return ADTOPK_OK;
 }
 
-enum adtopk_status gather_open(
-    struct gather *gather, struct exchange *exchange, unsigned phase, struct error *err)
+static enum adtopk_status open_frames(struct gather *gather, struct error *err)
 {
+    struct exchange *exchange = gather->exchange;
     size_t bytes = 0;
 
-    *gather = (struct gather){
-        .exchange = exchange,
-        .phase = phase,
-        .reader = calloc(exchange->members, sizeof(*gather->reader)),
-        .list = calloc(exchange->members, sizeof(*gather->list)),
-        .error = calloc(exchange->members, sizeof(*gather->error)),
-    };
-    if (gather->reader == NULL || gather->list == NULL || gather->error == NULL) {
-        return no_memory(exchange, err);
-    }
     for (unsigned m = 0; m < exchange->members; m++) {
-        bytes += exchange->input[phase * exchange->members + m].size;
+        bytes += exchange->input[gather->phase * exchange->members + m].size;
     }
     if (for_members(gather, open_frame,
             parallel_parts(&exchange->parallel, bytes, BYTES_PER_PART, exchange->members),
@@ -109,30 +96,26 @@ static void drop_lists(struct gather *gather)
 {
     for (unsigned m = 0; m < gather->exchange->members; m++) {
         if (m != gather->exchange->self) {
-            free(gather->list[m].position);
-            free(gather->list[m].value);
+            list_free(&gather->list[m]);
         }
-        gather->list[m] = (struct sparse){0};
     }
 }
 
-enum adtopk_status gather_next(struct gather *gather, const struct payload_shape *shape,
-    const struct sparse *own, struct error *err)
+enum adtopk_status gather_next(struct gather *gather, const struct sparse *own, struct error *err)
 {
     const struct exchange *exchange = gather->exchange;
     uint64_t total = 0;
 
     drop_lists(gather);
-    gather->shape = shape;
     gather->list[exchange->self] = *own;
     for (unsigned m = 0; m < exchange->members; m++) {
-        total += is_sent(gather, m) ? payload_next_count(&gather->reader[m], &shape[m]) : 0;
+        total += is_sent(gather, m) ? payload_next_count(&gather->reader[m], &gather->shape[m]) : 0;
     }
     return for_members(gather, decode,
         parallel_parts(&exchange->parallel, total, ENTRIES_PER_PART, exchange->members), err);
 }
 
-static uint64_t total_of(const struct gather *gather)
+uint64_t gather_count(const struct gather *gather)
 {
     uint64_t total = 0;
 
@@ -142,13 +125,14 @@ static uint64_t total_of(const struct gather *gather)
     return total;
 }
 
-enum adtopk_status gather_limit(const struct gather *gather, uint64_t most, struct error *err)
+enum adtopk_status gather_limit(
+    const struct gather *gather, const struct exchange_tensor *tensor, struct error *err)
 {
     const struct exchange *exchange = gather->exchange;
-    uint64_t longest = 0;
+    uint64_t most = tensor->update.capacity, longest = 0;
     unsigned culprit = 0;
 
-    if (total_of(gather) <= most) {
+    if (most >= tensor->numel || gather_count(gather) <= most) {
         return ADTOPK_OK;
     }
     for (unsigned m = 0; m < exchange->members; m++) {
@@ -172,18 +156,18 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
         .positions = positions,
         .scale = scale,
         .out = out,
-        .parts = merge_parts(positions, total_of(gather), &exchange->parallel)};
+        .parts = merge_parts(positions, gather_count(gather), &exchange->parallel)};
 
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
     if (merge.cursor == NULL) {
-        return no_memory(exchange, err);
+        return gather_no_memory(exchange, err);
     }
     merge_run(&merge, &exchange->parallel);
     free(merge.cursor);
     return ADTOPK_OK;
 }
 
-enum adtopk_status gather_close(const struct gather *gather, struct error *err)
+static enum adtopk_status close_frames(const struct gather *gather, struct error *err)
 {
     for (unsigned m = 0; m < gather->exchange->members; m++) {
         if (is_sent(gather, m) && payload_close(&gather->reader[m], err) != ADTOPK_OK) {
@@ -193,12 +177,55 @@ enum adtopk_status gather_close(const struct gather *gather, struct error *err)
     return ADTOPK_OK;
 }
 
-void gather_free(struct gather *gather)
+enum adtopk_status gather_each(
+    struct exchange *exchange, unsigned phase, gather_visit *visit, struct error *err)
 {
-    if (gather->list != NULL) {
-        drop_lists(gather);
+    struct gather gather = {
+        .exchange = exchange,
+        .phase = phase,
+        .shape = calloc(exchange->members, sizeof(*gather.shape)),
+        .reader = calloc(exchange->members, sizeof(*gather.reader)),
+        .list = calloc(exchange->members, sizeof(*gather.list)),
+        .error = calloc(exchange->members, sizeof(*gather.error)),
+    };
+    enum adtopk_status status;
+
+    if (gather.shape == NULL || gather.reader == NULL || gather.list == NULL ||
+        gather.error == NULL) {
+        status = gather_no_memory(exchange, err);
+    } else {
+        status = open_frames(&gather, err);
+        for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
+            status = visit(&gather, t, err);
+        }
+        status = status == ADTOPK_OK ? close_frames(&gather, err) : status;
+        drop_lists(&gather);
     }
-    free(gather->reader);
-    free(gather->list);
-    free(gather->error);
+    free(gather.shape);
+    free(gather.reader);
+    free(gather.list);
+    free(gather.error);
+    return status;
+}
+
+bool list_alloc(struct sparse *list, uint64_t capacity)
+{
+    *list = (struct sparse){.position = malloc(capacity * sizeof(*list->position) + 1),
+        .value = malloc(capacity * sizeof(*list->value) + 1),
+        .capacity = capacity};
+    return list->position != NULL && list->value != NULL;
+}
+
+void list_free(struct sparse *list)
+{
+    free(list->position);
+    free(list->value);
+    *list = (struct sparse){0};
+}
+
+void list_shift(struct sparse *list, uint32_t by)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        list->position[i] += by;
+    }
 }

@@ -11,34 +11,47 @@
 struct gather {
     struct exchange *exchange;
     unsigned phase;
-    unsigned tensor;                   /* the one at hand */
-    const struct payload_shape *shape; /* of its lists, [member] */
-    struct payload_reader *reader;     /* [member] */
-    struct sparse *list;               /* [member], of this tensor; its own is borrowed */
-    struct error *error;               /* [member]; OK unless there is one */
+    struct payload_shape *shape;   /* [member]: how its list of the tensor at hand looks */
+    struct payload_reader *reader; /* [member] */
+    struct sparse *list;           /* [member], of the tensor at hand; its own is borrowed */
+    struct error *error;           /* [member]; OK unless there is one */
 };
 
-/** Opens the frames of all members that send one in `phase`, and notes their flags. Errors: MEMORY;
- * PROTOCOL, which names the node. Whatever it returns, gather_free() is due. */
-enum adtopk_status gather_open(
-    struct gather *gather, struct exchange *exchange, unsigned phase, struct error *err);
+/** What is done with a tensor. */
+typedef enum adtopk_status gather_visit(struct gather *gather, unsigned t, struct error *err);
 
-/** Decodes the next tensor's lists into gather->list. shape: what a decoder has to know of each
- * member's; own: this member's, borrowed until the next call. Errors as above. */
-enum adtopk_status gather_next(struct gather *gather, const struct payload_shape *shape,
-    const struct sparse *own, struct error *err);
+/** Opens the frames of all members that send one in `phase`, notes their flags, visits each tensor,
+ * and fails if a frame has more than was read. Errors: the visits'; MEMORY; PROTOCOL, which names
+ * the node. */
+enum adtopk_status gather_each(
+    struct exchange *exchange, unsigned phase, gather_visit *visit, struct error *err);
 
-/** Blames the node that sent most if all lists together have more than `most` entries. */
-enum adtopk_status gather_limit(const struct gather *gather, uint64_t most, struct error *err);
+/** Decodes the next tensor's lists, of which gather->shape is filled in, into gather->list. own:
+ * this member's, borrowed until the next call. Errors as above. */
+enum adtopk_status gather_next(struct gather *gather, const struct sparse *own, struct error *err);
+
+/** Entries of all lists together. */
+uint64_t gather_count(const struct gather *gather);
+
+/** Blames the node that sent most if all lists together have more entries than the update of the
+ * tensor may get. */
+enum adtopk_status gather_limit(
+    const struct gather *gather, const struct exchange_tensor *tensor, struct error *err);
 
 /** out = scale * ((list 0 + list 1) + ...), over `positions`; it has room for all entries or all
  * positions. Errors: MEMORY. */
 enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, float scale,
     struct sparse *out, struct error *err);
 
-/** Fails if a frame has more than was read. */
-enum adtopk_status gather_close(const struct gather *gather, struct error *err);
+/** "no memory to sum bucket ...", as an error. */
+enum adtopk_status gather_no_memory(const struct exchange *exchange, struct error *err);
 
-void gather_free(struct gather *gather);
+/** An empty list with room for `capacity` entries; false without memory. list_free() takes it, or
+ * zeros. */
+bool list_alloc(struct sparse *list, uint64_t capacity);
+void list_free(struct sparse *list);
+
+/** Adds `by` to all positions, modulo 2^32. */
+void list_shift(struct sparse *list, uint32_t by);
 
 #endif

@@ -11,6 +11,7 @@ const struct collective_ops *const collective_table[] = {
     &collective_allgather,
     &collective_balanced,
     &collective_hierarchical,
+    &collective_oktopk,
     NULL,
 };
 

@@ -48,6 +48,7 @@ static const struct combination sparsifiers[] = {
 static const struct combination sparse_collectives[] = {
     {"allgather", SCOPES, VALUES, AS_LISTS},
     {"balanced", SCOPES, CUT, AS_LISTS},
+    {"oktopk", SCOPES, CUT, AS_LISTS},
     {"hierarchical", SCOPES, VALUES, AS_LISTS},
     {NULL, 0, 0, 0},
 };

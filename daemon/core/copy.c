@@ -43,7 +43,7 @@ static bool is_nonfinite(const struct round *round, uint64_t number)
     const struct job *job = round->job;
 
     if (round->op || number < job->store->steps_done) {
-        return !round->op && job->store->step_status == ADTOPK_NONFINITE;
+        return !round->op && store_step_status(job->store) == ADTOPK_NONFINITE;
     }
     for (unsigned i = 0; i < round->tensors; i++) {
         if (job->tensor[round->tensor[i]].store->round_nonfinite != 0) {
@@ -78,8 +78,8 @@ struct buffer *copy_encode(const struct round *round, uint64_t number)
         free(bytes);
     }
     if (status == ADTOPK_OK && round->op) {
-        status =
-            payload_put_bytes(&writer, result_at(job, job->op_result_offset), job->store->op_size);
+        status = payload_put_bytes(
+            &writer, result_at(job, job->op_result_offset), store_op_size(job->store));
     }
     if (status != ADTOPK_OK) {
         payload_free(&writer);
@@ -174,8 +174,7 @@ static enum adtopk_status decode_op(
         return err->code;
     }
     (void)memcpy(result_at(job, job->op_result_offset), bytes, size);
-    job->store->op_size = (uint32_t)size;
-    job->store->ops_done++;
+    store_count_op(job->store, (uint32_t)size);
     return ADTOPK_OK;
 }
 

@@ -146,7 +146,9 @@ void core_send_frame(const struct round *round, uint16_t node, struct buffer *fr
     } else {
         counters->bytes_sent += frame->size;
     }
-    if (links_incarnation(links, node) != 0 && !links_send(links, node, LINK_BULK, frame)) {
+    if (frame->size > round->job->core->config.links.max_bulk_message) {
+        round->job->too_long = frame->size;
+    } else if (links_incarnation(links, node) != 0 && !links_send(links, node, LINK_BULK, frame)) {
         round->job->out_of_memory = true;
     }
 }
@@ -326,6 +328,14 @@ static void fail_starved_jobs(struct core *core)
     struct error error;
 
     for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (job->too_long > 0 && !job_ended(job)) {
+            (void)error_set(&error, ADTOPK_ERR_ARGUMENT,
+                "job '%s': a bucket takes a message of %llu bytes on node %u, and the longest has "
+                "%llu: give it fewer tensors or a lower density",
+                job->key.name, (unsigned long long)job->too_long, core->config.node,
+                (unsigned long long)core->config.links.max_bulk_message);
+            job_fail(job, &error, true);
+        }
         if (job->out_of_memory && !job_ended(job)) {
             (void)error_set(&error, ADTOPK_ERR_MEMORY, "job '%s': no memory on node %u to send",
                 job->key.name, core->config.node);

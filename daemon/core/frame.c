@@ -18,9 +18,10 @@ static void take(
     unsigned at = header->phase * round->exchange.members + from;
 
     if (header->phase >= round->phases || header->phase < round->phase ||
-        !round->exchange.ops->expects(&round->exchange, header->phase, from) ||
+        (header->phase == round->phase &&
+            !round->exchange.ops->expects(&round->exchange, header->phase, from)) ||
         round->received[at] != NULL) {
-        round->job->core->bad_messages++; /* a phase that does not exist, or a second copy */
+        round->job->core->bad_messages++; /* nobody waits for it, or it is a second copy */
         return;
     }
     round->received[at] = buffer_ref(frame);

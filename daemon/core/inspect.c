@@ -55,7 +55,7 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
     info->policy_next_step = job->next_plan != NULL ? job->next_plan->change.step : 0;
     if (job->store != NULL) {
         info->steps_done = job->store->steps_done;
-        info->steps_withdrawn = job->store->steps_withdrawn;
+        info->steps_withdrawn = job->store->steps_withdrawn[info->steps_done % 2];
     }
     (void)job_waiting_for(job, info->waiting_for, sizeof(info->waiting_for));
     (void)snprintf(info->reason, sizeof(info->reason), "%s", job->failure->error.text);

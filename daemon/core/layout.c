@@ -69,7 +69,7 @@ static uint64_t all_slots(const struct job *job)
 
 static uint64_t digest(const struct job *job)
 {
-    uint64_t hash = HASH_EMPTY;
+    uint64_t hash = hash_bytes(HASH_EMPTY, &job->policy_hash, sizeof(job->policy_hash));
 
     for (uint32_t t = 0; t < job->tensors; t++) {
         hash = hash_bytes(hash, &job->tensor[t].hash, sizeof(job->tensor[t].hash));
@@ -97,6 +97,7 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
     if (job->store == NULL) {
         return err->code;
     }
+    existing = existing && job->store->magic != 0; /* else: killed before it was filled in */
     job->store_fresh = !existing;
     if (store_open(job->store, existing, job->id, digest(job), job->tensors, err) != ADTOPK_OK) {
         return err->code;
@@ -134,7 +135,7 @@ enum adtopk_status layout_more(struct job *job, struct error *err)
     if (existing && job->store->more == 0) {
         (void)memset(job->more, 0, (size_t)size); /* left by a daemon that got no further */
     }
-    job->store->more = 1;
+    store_publish(&job->store->more, 1);
     return ADTOPK_OK;
 }
 
@@ -143,7 +144,7 @@ void layout_drop_more(struct job *job)
     const struct core_memory *memory = &job->core->config.memory;
 
     if (job->more != NULL && !plan_by_rank(job->plan)) {
-        job->store->more = 0;
+        store_publish(&job->store->more, 0);
         memory->drop_store(memory->context, job->id, 1);
         job->more = NULL;
     }
@@ -416,7 +417,9 @@ enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, stru
     return status == ADTOPK_OK ? reserve_piece(&piece, err) : status;
 }
 
-static void write_table(const struct job *job, const struct local_update *updates)
+/* Also where it is there already: who made it may have been killed before it was complete. What it
+ * says of the last update stays. */
+static void write_table(const struct job *job, struct local_update *updates)
 {
     struct local_results *table = (struct local_results *)(void *)job->results;
 
@@ -424,9 +427,14 @@ static void write_table(const struct job *job, const struct local_update *update
     table->op_gradient_offset = job->op_gradient_offset;
     table->op_result_offset = job->op_result_offset;
     for (uint32_t t = 0; t < job->tensors; t++) {
+        struct local_update *update = layout_update(job, t);
         table->tensor[t].gradient_offset = job->tensor[t].layout.gradient_offset;
         table->tensor[t].update_offset = job->tensor[t].layout.update_offset;
-        *layout_update(job, t) = updates[t];
+        updates[t].count = update->count;
+        updates[t].step = update->step;
+        updates[t].forms = update->forms;
+        updates[t].turn = update->turn;
+        *update = updates[t];
     }
 }
 
@@ -452,9 +460,7 @@ enum adtopk_status layout_results(struct job *job, struct error *err)
         free(updates);
         return err->code;
     }
-    if (!existing) {
-        write_table(job, updates);
-    }
+    write_table(job, updates);
     free(updates);
     if (!existing && job->store->steps_done + job->store->ops_done > 0) {
         return error_set(err, ADTOPK_ERR_LOST,

@@ -94,7 +94,7 @@ struct rank {
     enum op_kind op_kind;
     uint32_t op_root;
     uint32_t op_size;
-    uint32_t waits; /* tensor + 1 that it waited for while the step was held; 0: none */
+    uint32_t waits; /* tensor + 1 that it blocks on, until that can be acted on; 0: none */
 };
 
 /* A node that has ranks of the job. */
@@ -176,6 +176,7 @@ struct planned {
     uint64_t sent_step;
     struct sparse sent;
     struct returned returned;
+    struct exchange_memory memory;
     uint32_t *positions; /* sent.position, where it is not that of kept[0] */
     float *values;       /* sent.value, where it is not that of kept[0] */
     float *known_sum;    /* known: the sum of all nodes' values */
@@ -329,6 +330,7 @@ struct job {
     struct work settle;
     unsigned computing;
     bool out_of_memory; /* something could not be sent: fails when the event is over */
+    uint64_t too_long;  /* bytes of a frame that links do not take: the same; 0: none */
     bool untold;        /* it has failed, and the peers could not be told yet */
     struct failure *failure;
     uint64_t
@@ -409,8 +411,9 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
 enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err);
 struct rank *rank_find(const struct core *core, session_id session);
 void rank_ready(struct rank *rank);
-/* The rank blocks on a tensor: splits its bucket if the rank has not pushed all of it. */
-void rank_split(struct rank *rank, uint32_t tensor);
+/* If the rank blocks on a tensor: splits its bucket if the rank has not pushed all of it. While the
+ * view changes, or the step is held, it has to wait. */
+void rank_split(struct rank *rank);
 void rank_free(struct rank *rank);
 
 /* register.c */
@@ -532,6 +535,13 @@ void round_copy(struct round *round, const struct buffer *frame);
 void round_send_copy(const struct round *round, uint16_t node, uint64_t number);
 uint64_t round_number(const struct round *round);
 bool round_delivered(const struct round *round); /* what the store says of the open step */
+
+/* round_exchange.c */
+enum adtopk_status round_begin_exchange(struct round *round); /* in the view in force */
+void round_drop_exchange(struct round *round);                /* and all its frames */
+void round_drop_inputs(struct round *round, unsigned phase);  /* only the frames of a phase */
+enum adtopk_status round_send_frames(struct round *round);    /* those that left a compute */
+bool round_is_sparse(const struct round *round);
 
 /* frame.c */
 void frame_receive(struct job *job, uint16_t node, struct buffer *frame);

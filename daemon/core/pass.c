@@ -148,7 +148,8 @@ static void choose(struct pass *pass, const struct sparsifier_choice *choice, st
         break;
     case SPARSIFIER_RULE:
         fused->rule = true;
-        fused->k = choice->count;
+        fused->k = choice->expected;
+        fused->need = choice->need;
         fused->guess = state_of(pass).threshold * 0.95f;
         break;
     }
@@ -166,6 +167,7 @@ static void select_rest(
 
     if (choice->mode == SPARSIFIER_RULE) {
         fused_survey(&pass->fused, &survey);
+        survey.parallel = pass->parallel;
         ops->select(&turn, &state, &survey, &next, out);
     }
     if (choice->mode == SPARSIFIER_KNOWN) {

@@ -32,6 +32,7 @@ static void planned_free(struct planned *planned)
     free(planned->values);
     free(planned->known_sum);
     free(planned->hints);
+    free(planned->memory.cut);
 }
 
 void plan_free(struct plan *plan)

@@ -303,7 +303,7 @@ static bool set_number(const struct policy_key *key, const cJSON *item, void *fi
         return false;
     }
     if (key->type == KEY_NUMBER) {
-        *(double *)field = x;
+        *(double *)field = x + 0.0; /* -0 becomes 0: equal policies have equal texts */
     } else {
         *(uint64_t *)field = (uint64_t)(key->type == KEY_SECONDS ? x * SECOND_US + 0.5 : x);
     }

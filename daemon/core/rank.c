@@ -229,7 +229,7 @@ void rank_ready(struct rank *rank)
                                 .session = rank->session,
                                 .number = job->store->steps_done,
                                 .operation = job->store->ops_done,
-                                .status = (enum adtopk_status)job->store->step_status});
+                                .status = store_step_status(job->store)});
     }
 }
 
@@ -339,13 +339,18 @@ static enum adtopk_status step_end(struct rank *rank, uint64_t step, struct erro
     return ADTOPK_OK;
 }
 
-void rank_split(struct rank *rank, uint32_t tensor)
+void rank_split(struct rank *rank)
 {
     struct job *job = rank->job;
-    struct round *round = step_round(job, tensor);
     uint64_t step = step_number(job);
+    struct round *round;
 
-    for (unsigned i = 0; i < round->tensors; i++) {
+    if (rank->waits == 0 || job->step.state != STEP_OPEN || job->machine.state != JOB_ACTIVE) {
+        return;
+    }
+    round = step_round(job, rank->waits - 1);
+    rank->waits = 0;
+    for (unsigned i = 0; rank->ended != step + 1 && i < round->tensors; i++) {
         if (rank->pushed[round->tensor[i]] != step + 1) {
             peer_send_split(job, step, round->bucket);
             round_split(round, step);
@@ -355,7 +360,8 @@ void rank_split(struct rank *rank, uint32_t tensor)
 }
 
 /* The rank blocks on one tensor. If it has not pushed all of the bucket, the bucket could wait for
- * ever: it is split, here and on every node. */
+ * ever: it is split, here and on every node. Not while the view changes, because others may have
+ * delivered the bucket, with what an earlier daemon of this node contributed: the commit says. */
 static enum adtopk_status wait_tensor(
     struct rank *rank, uint32_t tensor, uint64_t step, struct error *err)
 {
@@ -373,11 +379,8 @@ static enum adtopk_status wait_tensor(
     if (step != step_number(job) || rank->ended == step + 1) {
         return ADTOPK_OK; /* over, or complete: nothing can block */
     }
-    if (job->step.state == STEP_OPEN) {
-        rank_split(rank, tensor);
-    } else {
-        rank->waits = tensor + 1;
-    }
+    rank->waits = tensor + 1;
+    rank_split(rank);
     return ADTOPK_OK;
 }
 

@@ -112,40 +112,9 @@ enum adtopk_status round_init(
     return ADTOPK_OK;
 }
 
-/* Frees the frames of a phase. */
-static void drop_inputs(struct round *round, unsigned phase)
-{
-    for (unsigned m = 0; m < round->exchange.members; m++) {
-        unsigned at = phase * round->exchange.members + m;
-        buffer_unref(round->received[at]);
-        round->received[at] = NULL;
-        if (round->exchange.input != NULL) { /* memory may have been too short for it */
-            round->exchange.input[at] = (struct exchange_input){0};
-        }
-    }
-}
-
-/* Forgets the exchange and all its frames. */
-static void drop_exchange(struct round *round)
-{
-    for (unsigned phase = 0; round->received != NULL && phase < round->phases; phase++) {
-        drop_inputs(round, phase);
-    }
-    free(round->received);
-    round->received = NULL;
-    exchange_drop(&round->exchange);
-    free(round->exchange.input);
-    round->exchange.input = NULL;
-    if (round->exchange.op != NULL) {
-        free((void *)round->exchange_op.input);
-        round->exchange_op.input = NULL;
-        round->exchange.op = NULL;
-    }
-}
-
 void round_free(struct round *round)
 {
-    drop_exchange(round);
+    round_drop_exchange(round);
     frame_drop_parked(round, UINT32_MAX, 0);
     free(round->tensor);
     free(round->pushes);
@@ -199,7 +168,7 @@ static void delivered(struct round *round, enum round_event event)
 
     move(round, event, ROUND_DELIVERED);
     job->counters.rounds++;
-    drop_exchange(round);
+    round_drop_exchange(round);
     announce(round);
     if (round->op) {
         job->op_since_us = 0;
@@ -268,110 +237,6 @@ static bool collected(const struct round *round)
     return true;
 }
 
-static enum adtopk_status begin_op(struct round *round)
-{
-    struct job *job = round->job;
-    const struct rank *first = job->rank[0];
-    const struct rank *root = job_rank(job, first->op_root);
-    const void **input = calloc(job->ranks, sizeof(*input));
-
-    if (input == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    for (unsigned r = 0; r < job->ranks; r++) {
-        input[r] = job->rank[r]->gradients + job->op_gradient_offset;
-    }
-    if (first->op_kind == OP_BROADCAST && root != NULL) {
-        input[0] = root->gradients + job->op_gradient_offset;
-    }
-    round->exchange_op = (struct exchange_op){
-        .kind = first->op_kind,
-        .root = first->op_root,
-        .size = first->op_size,
-        .has_root = root != NULL,
-        .inputs = job->ranks,
-        .input = input,
-        .result = job->results + job->op_result_offset,
-    };
-    round->exchange.op = &round->exchange_op;
-    round->exchange.ops = &collective_plain;
-    return ADTOPK_OK;
-}
-
-/* What travels as a dense vector: the whole tensor, or the values at known positions. */
-static void begin_dense(const struct job *job, uint32_t t, struct exchange_tensor *entry)
-{
-    const struct planned *planned = &job->plan->tensor[t];
-
-    if (planned->known) {
-        entry->numel = plan_choice(job, t).count;
-        entry->shape = plan_shape(job, t);
-        entry->dense = planned->known_sum;
-    } else {
-        entry->dense = (float *)(void *)(job->results + layout_update(job, t)->dense_offset);
-    }
-}
-
-static void begin_tensors(struct round *round)
-{
-    const struct job *job = round->job;
-    const struct planned *first = &job->plan->tensor[round->tensor[0]];
-    struct exchange *exchange = &round->exchange;
-    bool dense = first->dense || first->known;
-
-    exchange->ops = dense ? first->policy.dense_collective : first->policy.sparse_collective;
-    exchange->value = first->dense ? first->policy.dense_values : first->policy.values;
-    exchange->index = first->policy.indices;
-    exchange->segment = job->core->config.segment > 0 ? job->core->config.segment : CORE_SEGMENT;
-    exchange->scale =
-        job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
-    exchange->tensors = round->tensors;
-    for (unsigned i = 0; i < round->tensors; i++) {
-        uint32_t t = round->tensor[i];
-        exchange->tensor[i] = (struct exchange_tensor){.numel = job->tensor[t].numel};
-        if (dense) {
-            begin_dense(job, t, &exchange->tensor[i]);
-        } else {
-            exchange->tensor[i].shape = plan_shape(job, t);
-        }
-    }
-}
-
-/* Sets the exchange up for the view in force. */
-static enum adtopk_status begin(struct round *round)
-{
-    struct job *job = round->job;
-    struct exchange *exchange = &round->exchange;
-    size_t inputs;
-
-    exchange->members = job->view_nodes;
-    exchange->self = job->self;
-    exchange->node = job->view_node;
-    exchange->nonfinite = false;
-    exchange->header = (struct payload_header){
-        .job = job->id,
-        .number = round_number(round),
-        .view = job->view,
-        .bucket = round->bucket,
-        .source = job->core->config.node,
-        .kind = round->op ? FRAME_OP : FRAME_STEP,
-    };
-    if (round->op) {
-        if (begin_op(round) != ADTOPK_OK) {
-            return ADTOPK_ERR_MEMORY;
-        }
-    } else {
-        begin_tensors(round);
-    }
-    round->phase = 0;
-    round->view = job->view;
-    round->phases = exchange->ops->phases(exchange);
-    inputs = (size_t)round->phases * exchange->members;
-    round->received = calloc(inputs, sizeof(struct buffer *));
-    exchange->input = calloc(inputs, sizeof(*exchange->input));
-    return round->received != NULL && exchange->input != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
-}
-
 static uint64_t round_bytes(const struct round *round)
 {
     const struct job *job = round->job;
@@ -390,43 +255,6 @@ static void fail_memory(struct round *round)
     (void)error_set(
         &error, ADTOPK_ERR_MEMORY, "no memory for a round of job '%s'", round->job->key.name);
     job_fail(round->job, &error, true);
-}
-
-static bool is_sparse(const struct round *round)
-{
-    return !round->op && !round->job->plan->tensor[round->tensor[0]].dense;
-}
-
-/* Frames that left a compute: one buffer each, shared by all who get it. */
-static enum adtopk_status send_frames(struct round *round)
-{
-    struct job *job = round->job;
-    struct exchange *exchange = &round->exchange;
-
-    for (unsigned i = 0; i < exchange->outgoing_count; i++) {
-        struct exchange_frame *out = &exchange->outgoing[i];
-        size_t size = out->frame.size;
-        struct buffer *frame = buffer_adopt(out->frame.bytes, size);
-        out->frame = (struct payload_writer){0};
-        if (frame == NULL) {
-            return ADTOPK_ERR_MEMORY;
-        }
-        if (!round->op) {
-            job->counters.payload_bytes += size;
-        }
-        for (unsigned r = 1; r < exchange->members; r++) {
-            unsigned m = (exchange->self + r) % exchange->members; /* not all to the same at once */
-            if (out->to == EXCHANGE_ALL || out->to == m) {
-                core_send_frame(round, exchange->node[m], frame);
-            }
-        }
-        if (is_sparse(round)) {
-            job->counters.sparse_payload_bytes += size;
-        }
-        buffer_unref(frame);
-    }
-    exchange_drop_frames(exchange);
-    return ADTOPK_OK;
 }
 
 static void round_computed(struct work *work);
@@ -462,7 +290,7 @@ void round_advance(struct round *round)
 
 static void exchange_frames(struct round *round)
 {
-    if (send_frames(round) != ADTOPK_OK) {
+    if (round_send_frames(round) != ADTOPK_OK) {
         fail_memory(round);
         return;
     }
@@ -484,13 +312,13 @@ static bool outdated(struct round *round)
     struct job *job = round->job;
 
     if (!round->op && !step_round_active(job, round)) {
-        drop_exchange(round);
+        round_drop_exchange(round);
         move(round, ROUND_ON_COMPUTED, ROUND_IDLE);
         try_alone(round);
         return true;
     }
     if (job->machine.state != JOB_ACTIVE || job->view != round->view) {
-        drop_exchange(round);
+        round_drop_exchange(round);
         job->counters.rounds_retried++;
         move(round, ROUND_ON_COMPUTED, ROUND_COLLECT);
         round_try(round);
@@ -501,7 +329,7 @@ static bool outdated(struct round *round)
 
 static void count_entries(struct round *round)
 {
-    for (unsigned i = 0; is_sparse(round) && i < round->tensors; i++) {
+    for (unsigned i = 0; round_is_sparse(round) && i < round->tensors; i++) {
         round->job->counters.sparse_nonzeros += round->exchange.tensor[i].sent.count;
     }
 }
@@ -512,8 +340,7 @@ static void round_computed(struct work *work)
 
     if (round->machine.state == ROUND_REDUCE) {
         if (round->op) {
-            round->job->store->op_size = round->exchange_op.size;
-            round->job->store->ops_done++;
+            store_count_op(round->job->store, round->exchange_op.size);
         }
         delivered(round, ROUND_ON_COMPUTED);
         return;
@@ -524,7 +351,7 @@ static void round_computed(struct work *work)
     if (round->machine.state == ROUND_SELECT) {
         count_entries(round);
     } else {
-        drop_inputs(round, round->phase - 1); /* the phase that the compute has used up */
+        round_drop_inputs(round, round->phase - 1); /* the phase that the compute has used up */
     }
     move(round, ROUND_ON_COMPUTED, ROUND_EXCHANGE);
     exchange_frames(round);
@@ -551,7 +378,7 @@ void round_try(struct round *round)
         (job->verifying && !round->op) || !collected(round)) {
         return;
     }
-    if (begin(round) != ADTOPK_OK) {
+    if (round_begin_exchange(round) != ADTOPK_OK) {
         fail_memory(round);
         return;
     }
@@ -563,7 +390,7 @@ void round_try(struct round *round)
 void round_freeze(struct round *round)
 {
     if (round->machine.state == ROUND_EXCHANGE || round->machine.state == ROUND_FETCH) {
-        drop_exchange(round);
+        round_drop_exchange(round);
         round->job->counters.rounds_retried++;
         move(round, ROUND_ON_FREEZE, ROUND_COLLECT);
     }
@@ -624,9 +451,8 @@ void round_split(struct round *round, uint64_t step)
     if (step != step_number(job) || state == ROUND_IDLE) {
         return;
     }
-    if (state != ROUND_SELECT &&
-        state != ROUND_COMBINE) { /* a running compute finds out when it is back */
-        drop_exchange(round);
+    if (state != ROUND_SELECT && state != ROUND_COMBINE) { /* else the compute finds out */
+        round_drop_exchange(round);
         move(round, ROUND_ON_SPLIT, ROUND_IDLE);
     }
     job->undelivered--;

@@ -50,21 +50,17 @@ bool step_begun(const struct job *job)
     return job->step.state > STEP_OPEN || job->step_since_us != 0;
 }
 
-/* What the local ranks did while the step was held. */
+/* What the local ranks pushed while the step was held. */
 static void catch_up(struct job *job)
 {
     uint64_t step = step_number(job);
 
     for (unsigned r = 0; r < job->ranks; r++) {
-        struct rank *rank = job->rank[r];
+        const struct rank *rank = job->rank[r];
         for (uint32_t t = 0; t < job->tensors; t++) {
             if (rank->pushed[t] == step + 1) {
                 step_round(job, t)->pushes[rank->index]++;
             }
-        }
-        if (rank->waits != 0) {
-            rank_split(rank, rank->waits - 1);
-            rank->waits = 0;
         }
     }
 }
@@ -110,9 +106,7 @@ static void step_done(struct work *work)
     bool withdrawn = job->step.state == STEP_WITHDRAW;
     uint64_t step = job->store->steps_done;
 
-    job->store->step_status = withdrawn ? ADTOPK_NONFINITE : ADTOPK_OK;
-    job->store->steps_withdrawn += withdrawn ? 1 : 0;
-    job->store->steps_done++;
+    store_count_step(job->store, withdrawn);
     job->counters.phase_us[PHASE_SETTLE] += job->core->now_us - job->settle_since_us;
     job->counters.dense_bytes += job->counters.elements * sizeof(float);
     for (uint32_t r = 0; r < job->plan->rounds; r++) {
@@ -125,7 +119,7 @@ static void step_done(struct work *work)
             core_act(job->core, &(struct action){.type = ACTION_STEP,
                                     .session = job->rank[i]->session,
                                     .number = step,
-                                    .status = (enum adtopk_status)job->store->step_status});
+                                    .status = store_step_status(job->store)});
         }
     }
     machine_fire(&job->step, STEP_ON_DONE, STEP_IDLE);

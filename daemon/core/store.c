@@ -19,13 +19,30 @@ float *store_residuals(struct store_header *store)
     return (float *)(void *)((uint8_t *)store + records_size(store->tensors));
 }
 
+void store_count_step(struct store_header *store, bool withdrawn)
+{
+    uint64_t now = store->steps_done, next = now + 1;
+
+    store->step_status[next % 2] = withdrawn ? ADTOPK_NONFINITE : ADTOPK_OK;
+    store->steps_withdrawn[next % 2] = store->steps_withdrawn[now % 2] + (withdrawn ? 1 : 0);
+    store_publish64(&store->steps_done, next);
+}
+
+void store_count_op(struct store_header *store, uint32_t size)
+{
+    uint64_t next = store->ops_done + 1;
+
+    store->op_size[next % 2] = size;
+    store_publish64(&store->ops_done, next);
+}
+
 enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t job,
     uint64_t digest, uint32_t tensors, struct error *err)
 {
     if (!existing) {
         *store = (struct store_header){
             .version = STORE_VERSION, .job = job, .digest = digest, .tensors = tensors};
-        store->magic = STORE_MAGIC;
+        store_publish64(&store->magic, STORE_MAGIC);
         return ADTOPK_OK;
     }
     if (store->magic != STORE_MAGIC || store->version != STORE_VERSION || store->job != job) {

@@ -30,7 +30,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 3u
+#define STORE_VERSION 4u
 
 enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2 };
 
@@ -91,17 +91,17 @@ struct store_header {
     uint32_t version;
     uint32_t view; /* the highest view number promised */
     uint64_t job;
-    uint64_t digest; /* of tensors and local ranks */
+    uint64_t digest; /* of the ranks' policy, tensors and local ranks */
     uint64_t steps_done;
-    uint32_t step_status; /* of the last step: OK or NONFINITE */
-    uint32_t tensors;
     uint64_t ops_done;
-    uint64_t steps_withdrawn;
-    uint32_t op_size;  /* of the last plain operation */
+    uint64_t steps_withdrawn[2]; /* at [steps_done % 2]; the other is being made */
+    uint32_t step_status[2];     /* at [steps_done % 2], of the last step: OK or NONFINITE */
+    uint32_t op_size[2];         /* at [ops_done % 2], of the last plain operation */
+    uint32_t tensors;
     uint32_t more;     /* STORE_RANKS is in use */
     uint32_t policies; /* switched to: the one in force is policy[policies % 2]; 0: none was */
     uint32_t joining;  /* residuals of ranks are becoming the node's */
-    uint32_t reserved[12];
+    uint32_t reserved[8];
     struct store_policy policy[2];
     struct store_tensor tensor[];
 };
@@ -128,19 +128,39 @@ static inline void store_publish(uint32_t *word, uint32_t value)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
+/** The same of 64 bits. */
+static inline void store_publish64(uint64_t *count, uint64_t value)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    *(volatile uint64_t *)count = value;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
 /** Puts the records of the turn that was settled in force. */
 static inline void store_count_turn(struct store_tensor *tensor)
 {
-    atomic_signal_fence(memory_order_seq_cst);
-    *(volatile uint64_t *)&tensor->turn = tensor->settled;
-    atomic_signal_fence(memory_order_seq_cst);
+    store_publish64(&tensor->turn, tensor->settled);
+}
+
+/** The step is over; the plain operation, which had so many bytes. */
+void store_count_step(struct store_header *store, bool withdrawn);
+void store_count_op(struct store_header *store, uint32_t size);
+
+static inline enum adtopk_status store_step_status(const struct store_header *store)
+{
+    return (enum adtopk_status)store->step_status[store->steps_done % 2];
+}
+
+static inline uint32_t store_op_size(const struct store_header *store)
+{
+    return store->op_size[store->ops_done % 2];
 }
 
 /** Its bucket is split from `step` on, in the plan after so many switches. */
 static inline void store_split(struct store_tensor *tensor, uint32_t switches, uint64_t step)
 {
     store_publish(&tensor->split_policy, switches - 1); /* no plan in force: `split` is of none */
-    *(volatile uint64_t *)&tensor->split = step + 1;
+    store_publish64(&tensor->split, step + 1);
     store_publish(&tensor->split_policy, switches);
 }
 

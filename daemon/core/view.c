@@ -268,7 +268,7 @@ static bool take_members(struct job *job)
     return same;
 }
 
-/* Splits that came up after this node's answer, which the commit therefore may lack. */
+/* The commit lacks those of a plan that its coordinator had not yet. */
 static void repeat_splits(struct job *job)
 {
     for (uint32_t b = 0; b < job->plan->buckets; b++) {
@@ -303,6 +303,9 @@ void view_opened(struct job *job)
     take_early_splits(job);
     if (!job_ended(job) && job->machine.state == JOB_ACTIVE) {
         frame_release_early(job);
+    }
+    for (unsigned r = 0; r < job->ranks && !job_ended(job); r++) {
+        rank_split(job->rank[r]);
     }
     if (!job_ended(job)) {
         repeat_splits(job);

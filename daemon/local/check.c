@@ -9,15 +9,15 @@ static enum adtopk_status check_copy_key(
     char to[CORE_KEY_SIZE], const char *from, const char *field, struct error *err)
 {
     const size_t length = strlen(from);
+    const char *fault;
 
     if (length == 0 || length >= CORE_KEY_SIZE) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %zu bytes; 1 to %d are allowed",
             field, length, CORE_KEY_SIZE - 1);
     }
-    for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)from[i] < 0x20 || from[i] == 0x7f) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has a control character", field);
-        }
+    fault = utf8_name_fault(from); /* adtopkctl has to be able to name the job */
+    if (fault != NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %s", field, fault);
     }
     memcpy(to, from, length + 1);
     return ADTOPK_OK;

@@ -9,15 +9,13 @@
  * than 1.3 k entries that reach it the k largest are taken.
  */
 #include <math.h>
-#include <string.h>
 
 #include "daemon/sparsify/backend.h"
 
 #define ROUNDS 10u
 
 struct sample {
-    const float *x;
-    uint64_t n, start, stride, count;
+    uint64_t start, stride, count;
 };
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -30,7 +28,7 @@ static struct sample dgc_sample(
 {
     const uint64_t n = survey->stats.n;
     const double least = ceil(2 / density);
-    struct sample sample = {.x = survey->x, .n = n, .stride = 1, .count = n};
+    struct sample sample = {.stride = 1, .count = n};
     if ((double)n > least) {
         const double share = ceil((double)n * turn->params->sample);
         const uint64_t need = (uint64_t)(share > least ? share : least);
@@ -42,41 +40,9 @@ static struct sample dgc_sample(
     return sample;
 }
 
-static uint32_t magnitude_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof(bits));
-    return bits & UINT32_C(0x7fffffff);
-}
-
-/* The rank-th largest magnitude of the sample: its bits, eleven and twice ten at a time. */
-static float dgc_ranked(const struct sample *sample, uint64_t rank)
-{
-    uint32_t bits = 0;
-    float magnitude;
-    for (unsigned shift = 20, done = 31;; done = shift, shift -= 10) {
-        uint32_t histogram[2048] = {0};
-        uint32_t bin = (UINT32_C(1) << (done - shift)) - 1;
-        for (uint64_t i = 0; i < sample->count; i++) {
-            const uint32_t other = magnitude_bits(sample->x[sample->start + i * sample->stride]);
-            if (other >> done == bits >> done) {
-                histogram[other >> shift & bin]++;
-            }
-        }
-        for (; rank > histogram[bin]; bin--) {
-            rank -= histogram[bin];
-        }
-        bits |= bin << shift;
-        if (shift == 0) {
-            memcpy(&magnitude, &bits, sizeof(magnitude));
-            return magnitude;
-        }
-    }
-}
-
 static void dgc_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_whole(turn, SPARSIFIER_RULE, sparsifier_most(turn, 13, 10), choice);
+    sparsifier_choose_rule(turn, sparsifier_most(turn, 13, 10), SURVEY_NO_STATS, choice);
 }
 
 static void dgc_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
@@ -85,16 +51,19 @@ static void dgc_select(const struct sparsifier_turn *turn, const struct sparsifi
     const double density = sparsifier_density(turn->params, turn->turn);
     const uint64_t k = sparsifier_target(turn);
     const uint64_t most = sparsifier_most(turn, 13, 10);
-    const uint64_t nonzeros = survey->stats.n - survey->stats.zeros;
     const struct sample sample = dgc_sample(turn, survey, density);
-    const double share = ceil((double)sample.count * density);
-    double threshold = (double)dgc_ranked(&sample, smaller((uint64_t)share, sample.count));
-    uint64_t count = sparsifier_count(survey, threshold);
+    const uint64_t rank = smaller((uint64_t)ceil((double)sample.count * density), sample.count);
+    double threshold = (double)survey_ranked(survey, sample.start, sample.stride, rank);
+    uint64_t count = sparsifier_count(survey, threshold, most);
 
     (void)state;
-    for (unsigned round = 0; round < ROUNDS && 10 * count < 8 * k && count < nonzeros; round++) {
-        threshold *= 0.8;
-        count = sparsifier_count(survey, threshold);
+    if (10 * count < 8 * k) {
+        const uint64_t nonzeros = sparsifier_count(survey, 0, k);
+        for (unsigned round = 0; round < ROUNDS && 10 * count < 8 * k && count < nonzeros;
+             round++) {
+            threshold *= 0.8;
+            count = sparsifier_count(survey, threshold, most);
+        }
     }
     sparsifier_take(survey, threshold, count > most ? k : most, next, out);
 }

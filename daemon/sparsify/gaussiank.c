@@ -21,7 +21,7 @@ static double gaussiank_first(const struct survey_stats *stats, double density)
 
 static void gaussiank_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_whole(turn, SPARSIFIER_RULE, sparsifier_most(turn, 4, 3), choice);
+    sparsifier_choose_rule(turn, sparsifier_most(turn, 4, 3), SURVEY_SUMS, choice);
 }
 
 static void gaussiank_select(const struct sparsifier_turn *turn,
@@ -29,6 +29,7 @@ static void gaussiank_select(const struct sparsifier_turn *turn,
     struct sparse *out)
 {
     const uint64_t k = sparsifier_target(turn);
+    const uint64_t most = sparsifier_most(turn, 4, 3);
     const uint64_t nonzeros = survey->stats.n - survey->stats.zeros;
     double low = 0, high = 0; /* the last thresholds that were too low and too high; 0: none yet */
     double threshold =
@@ -36,8 +37,8 @@ static void gaussiank_select(const struct sparsifier_turn *turn,
 
     (void)state;
     for (unsigned round = 0;; round++) {
-        const uint64_t count = sparsifier_count(survey, threshold);
-        if (3 * count > 4 * k) {
+        const uint64_t count = sparsifier_count(survey, threshold, most);
+        if (count > most) {
             low = threshold;
         } else if (3 * count < 2 * k && count < nonzeros) {
             high = threshold;
@@ -50,7 +51,7 @@ static void gaussiank_select(const struct sparsifier_turn *turn,
         }
         threshold = low > 0 && high > 0 ? (low + high) / 2 : low > 0 ? low * 1.5 : high * 0.5;
     }
-    sparsifier_take(survey, threshold, sparsifier_most(turn, 4, 3), next, out);
+    sparsifier_take(survey, threshold, most, next, out);
 }
 
 const struct sparsifier_ops sparsifier_gaussiank = {

@@ -3,6 +3,9 @@
  * exceeds the threshold before. The first stage keeps a quarter, the others an equal ratio each, so
  * that k of the entries are expected to remain. Every five calls the number of stages follows how
  * many entries were selected: one less when it was above 1.2 k on average, one more below 0.8 k.
+ * The first call does not wait that long: it adds stages until 0.8 k entries are reached. Stages
+ * are whole: where one less selects next to nothing and one more above 1.2 k, five calls of the one
+ * follow five of the other, as published.
  *
  * Formulas are linear in the magnitudes, so norms need no division. Zeros tell nothing of the
  * distribution (and have no logarithm): the fit is of the others, and the ratio k to those. Without
@@ -84,7 +87,7 @@ static struct fitted sidco_all(const struct survey_stats *stats)
     };
 }
 
-static struct fitted sidco_tail(const struct survey *survey, double threshold)
+static struct fitted sidco_tail(struct survey *survey, double threshold)
 {
     const struct survey_tail tail = survey_tail(survey, sparsifier_reach(threshold));
     const double count = (double)tail.count;
@@ -97,7 +100,7 @@ static struct fitted sidco_tail(const struct survey *survey, double threshold)
 
 /* Expects `ratio` of the magnitudes that are not zero to reach it. */
 static double sidco_threshold(
-    const struct survey *survey, enum sidco_fit fit, uint32_t stages, double ratio)
+    struct survey *survey, enum sidco_fit fit, uint32_t stages, double ratio)
 {
     const double most = (double)survey->stats.most;
     struct fitted set = sidco_all(&survey->stats);
@@ -144,7 +147,9 @@ static void sidco_adapt(
 
 static void sidco_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_whole(turn, SPARSIFIER_RULE, sparsifier_most(turn, 3, 2), choice);
+    const bool gamma = turn->params->fit == SIDCO_GAMMA;
+    sparsifier_choose_rule(
+        turn, sparsifier_most(turn, 3, 2), gamma ? SURVEY_LOGARITHMS : SURVEY_SUMS, choice);
 }
 
 static void sidco_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
@@ -155,12 +160,16 @@ static void sidco_select(const struct sparsifier_turn *turn, const struct sparsi
     const uint64_t nonzeros = survey->stats.n - survey->stats.zeros;
     const uint32_t most = sidco_most_stages(density);
     const uint32_t kept = state->number[STATE_STAGES];
-    const uint32_t stages = kept == 0 ? 1 : kept < most ? kept : most;
+    const bool first = kept == 0;
+    uint32_t stages = first ? 1 : kept < most ? kept : most;
     double threshold = 0; /* all that is not zero */
 
     if (k < nonzeros) {
-        threshold =
-            sidco_threshold(survey, turn->params->fit, stages, (double)k / (double)nonzeros);
+        const double ratio = (double)k / (double)nonzeros;
+        threshold = sidco_threshold(survey, turn->params->fit, stages, ratio);
+        while (first && stages < most && 10 * sparsifier_count(survey, threshold, k) < 8 * k) {
+            threshold = sidco_threshold(survey, turn->params->fit, ++stages, ratio);
+        }
     }
     sparsifier_take(survey, threshold, sparsifier_most(turn, 3, 2), next, out);
     sidco_adapt(next, stages, (double)out->count / (double)k, density);
@@ -171,7 +180,7 @@ static const char *const parameters[] = {"fit", NULL};
 const struct sparsifier_ops sparsifier_sidco = {
     .name = "sidco",
     .help = "what reaches a threshold from a distribution fitted in stages",
-    .entries = "1 to 1.5 k; none of a tensor of zeros",
+    .entries = "1 to 1.5 k, over many turns 0.6 k and more; none of a tensor of zeros",
     .source = "SIDCo, MLSys 2021",
     .parameters = parameters,
     .choose = sidco_choose,

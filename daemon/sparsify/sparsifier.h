@@ -36,8 +36,8 @@ enum fibre_view {
 /* The distribution that sidco fits to the magnitudes. */
 enum sidco_fit { SIDCO_EXPONENTIAL = 0, SIDCO_PARETO, SIDCO_GAMMA, SIDCO_FITS };
 
-/* The parameters of all sparsifiers. daemon/core/policy.c has their ranges, defaults and meaning;
- * each sparsifier says which ones it uses. All may be 0 except the density. */
+/* The parameters of all sparsifiers. daemon/core/policy_key.c has their ranges, defaults and
+ * meaning; each sparsifier says which ones it uses. All may be 0 except the density. */
 struct sparsifier_params {
     double density; /* in (0, 1]: what travels, once a warm-up is over */
     uint64_t warmup_epochs;
@@ -72,8 +72,7 @@ struct tensor_shape {
 /* What a sparsifier remembers of one residual from turn to turn; zeros before its first. Kept in
  * the store, so plain numbers only. */
 struct sparsifier_state {
-    float
-        threshold; /* smallest magnitude the last turn selected: where the next pass looks first */
+    float threshold; /* about the smallest magnitude selected: where the next pass looks first */
     uint32_t number[5];
     double real[3];
 };
@@ -103,9 +102,11 @@ enum sparsifier_mode {
 
 struct sparsifier_choice {
     enum sparsifier_mode mode;
-    struct view view;   /* whose positions the turn's selection uses */
-    uint64_t per_fibre; /* FIBRES; else 0 */
-    uint64_t count;     /* entries of the turn; RULE: at most */
+    struct view view;      /* whose positions the turn's selection uses */
+    uint64_t per_fibre;    /* FIBRES; else 0 */
+    uint64_t count;        /* entries of the turn; RULE: at most */
+    uint64_t expected;     /* RULE: about how many */
+    enum survey_need need; /* RULE: statistics that select() looks at */
 };
 
 /* The update of a turn, which every node has: input of observe(). */
@@ -133,7 +134,11 @@ struct sparsifier_ops {
     /** KNOWN (else NULL): the positions, ascending, into out->position and out->count. */
     void (*known)(const struct sparsifier_turn *turn, struct sparse *out);
 
-    /** What the next turns' choices need of this turn's update; NULL: nothing. agreed: what the
+    /** Whether these parameters' choices depend on updates, for which a pass over each is due;
+     * NULL: they never do. */
+    bool (*observes)(const struct sparsifier_params *params);
+
+    /** Where observes(): what the next turns' choices need of this turn's update. agreed: what the
      * nodes agreed on before, to be brought up to date. */
     void (*observe)(const struct sparsifier_turn *turn, const struct sparsifier_update *update,
         struct sparsifier_agreed *agreed);

@@ -5,6 +5,9 @@
 
 #define MAX_NUMEL (UINT64_C(1) << 40)
 
+/* A rule that took less than it might have may ask about lower magnitudes the next time. */
+#define LOWER 0.95f
+
 const struct sparsifier_ops *const sparsifier_table[] = {
     &sparsifier_dense,
     &sparsifier_topk,
@@ -88,6 +91,16 @@ void sparsifier_choose_whole(const struct sparsifier_turn *turn, enum sparsifier
     };
 }
 
+void sparsifier_choose_rule(const struct sparsifier_turn *turn, uint64_t most,
+    enum survey_need need, struct sparsifier_choice *choice)
+{
+    sparsifier_choose_whole(turn, SPARSIFIER_RULE, most, choice);
+    if (choice->mode == SPARSIFIER_RULE) {
+        choice->expected = sparsifier_target(turn);
+        choice->need = need;
+    }
+}
+
 /* ------------------------------------------------------------------ densities */
 
 static double power(double base, uint64_t exponent)
@@ -144,9 +157,9 @@ float sparsifier_reach(double threshold)
     return threshold > 0 ? survey_threshold(threshold, false) : survey_threshold(0, true);
 }
 
-uint64_t sparsifier_count(const struct survey *survey, double threshold)
+uint64_t sparsifier_count(const struct survey *survey, double threshold, uint64_t most)
 {
-    return survey_count(survey, sparsifier_reach(threshold));
+    return survey_count(survey, sparsifier_reach(threshold), most);
 }
 
 void sparsifier_take(struct survey *survey, double threshold, uint64_t most,
@@ -154,6 +167,9 @@ void sparsifier_take(struct survey *survey, double threshold, uint64_t most,
 {
     survey_take(survey, sparsifier_reach(threshold), most, out);
     next->threshold = sparsifier_least(out, next->threshold);
+    if (out->count < most) {
+        next->threshold *= LOWER;
+    }
 }
 
 float sparsifier_least(const struct sparse *list, float otherwise)

@@ -3,7 +3,7 @@
 
 static void threshold_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_whole(turn, SPARSIFIER_RULE, sparsifier_target(turn), choice);
+    sparsifier_choose_rule(turn, sparsifier_target(turn), SURVEY_NO_STATS, choice);
 }
 
 static void threshold_select(const struct sparsifier_turn *turn,

@@ -20,15 +20,13 @@ _Static_assert(CHUNK_WORD == (int)LEDGER_WORD, "one length of words");
 /* What a list of candidates needs behind its last entry beyond what is collected. */
 enum { CHUNK_SLACK = 3 };
 
-/* A chunk on its way through chunk_step(). The first six fields are set by the caller, the next
+/* A chunk on its way through chunk_step(). The first four fields are set by the caller, the next
  * three before each step, the others are zero at first. */
 struct chunk {
     float *acc;               /* the next element */
     const float *sum;         /* what is added to it, not filtered yet */
     uint64_t number;          /* of the chunk in the tensor */
     struct journal *journal;  /* open for the chunk, or NULL */
-    const uint32_t *floors;   /* NULL, or one for each word of the chunk: then the elements whose */
-    uint64_t *marks;          /* key is at least that are marked, in one mask a word */
     struct sparse *candidate; /* NULL, or the list that takes the elements of this step whose key */
     uint32_t least;           /* is at least this, above 0 and below 2^31 */
     uint32_t position;        /* of the step's first element in that list */

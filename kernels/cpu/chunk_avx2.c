@@ -170,7 +170,6 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
     const __m256i below = _mm256_set1_epi32((int)chunk->least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
-    const uint32_t *const floors = chunk->floors;
     size_t count = list.count;
     struct avx2_run run = avx2_load_run(&chunk->lanes);
     for (unsigned w = 0; w < words; w++) {
@@ -189,13 +188,10 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         if ((chunk->word + w) % LEDGER_RUN == LEDGER_RUN - 1) {
             avx2_flush(&run, &chunk->lanes);
         }
-        const unsigned word = chunk->word + w;
-        const __m256i bound = floors != NULL ? _mm256_set1_epi32((int)floors[word] - 1) : below;
-        const uint64_t mask = avx2_word(acc, sum, bound);
-        if (floors != NULL) {
-            chunk->marks[word] = mask;
-        }
+        const uint64_t mask = avx2_word(acc, sum, below);
         if (list.position != NULL) {
+            __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
+            __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
             count = avx2_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }

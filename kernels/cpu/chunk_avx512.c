@@ -151,7 +151,6 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
 {
     const __m512i least = _mm512_set1_epi32((int)chunk->least);
     const uint64_t signs = ledger_word_signs(chunk->number);
-    const uint32_t *const floors = chunk->floors;
     struct avx512_run run = {
         _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
     const struct sparse none = {0};
@@ -174,12 +173,10 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         if (word % LEDGER_RUN == LEDGER_RUN - 1) {
             avx512_flush(&run, &chunk->lanes);
         }
-        const __m512i bound = floors != NULL ? _mm512_set1_epi32((int)floors[word]) : least;
-        const uint64_t mask = avx512_word(acc, sum, bound);
-        if (floors != NULL) {
-            chunk->marks[word] = mask;
-        }
+        const uint64_t mask = avx512_word(acc, sum, least);
         if (list.position != NULL) {
+            __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
+            __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
             count = avx512_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }

@@ -41,10 +41,6 @@ static void plain_add(struct chunk *chunk, unsigned words)
         for (unsigned i = 0; i < CHUNK_WORD; i++) {
             chunk->acc[i] += sum[i];
         }
-        if (chunk->floors != NULL) {
-            pick_plain.mark(
-                chunk->acc, CHUNK_WORD, chunk->floors[chunk->word], chunk->marks + chunk->word);
-        }
         if (chunk->candidate != NULL) {
             plain_collect_word(chunk->acc, chunk->least, chunk->position, chunk->candidate);
         }

@@ -20,10 +20,6 @@ enum { ALIGNMENT = 64 };
 /* Chunks whose records are fetched ahead. */
 enum { AHEAD = 4 };
 
-/* Elements of rows that are added before their candidates are listed: so few that memory does not
- * run out of requests meanwhile. */
-enum { ROWS_STEP = 1024 };
-
 static size_t fused_align(size_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -94,7 +90,7 @@ static void fused_place(struct fused *pass)
              : fused_capacity(&pass->view, pass->k, pass->per_fibre, pass->ranges);
     char *place = (char *)pass->scratch + fused_plain(&pass->view, rule ? 1 : pass->k);
     for (unsigned r = 0; r < pass->ranges; r++) {
-        pass->overflow[r] = false;
+        pass->overflow[r] = pass->pruned[r] = false;
         pass->candidate[r] = (struct sparse){.position = (uint32_t *)(void *)place,
             .value = (float *)(void *)place + capacity,
             .capacity = capacity};
@@ -226,6 +222,7 @@ static void fused_chunk_global(struct fused_stream *stream, uint64_t number, uns
     struct fused *pass = stream->pass;
     struct sparse *list = &pass->candidate[range];
     if (!fused_has_room(list) && list->count > pass->k) {
+        pass->pruned[range] = true;
         stream->least =
             chunk_prune(pass->ops, list, pass->k, pass->histogram + (size_t)range * SELECT_BINS);
     }
@@ -244,23 +241,30 @@ static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsig
     rule_look(pass, number, length);
 }
 
-/* A chunk of rows, which are looked at while it is in the cache. Candidates are marked while it is
- * added, unless a word has some of two rows. */
+/* A chunk of rows: each is selected from as soon as it is added, so that memory is busy with the
+ * next one's elements meanwhile. Rows that share words wait until all of them are added. */
 static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
 {
-    const unsigned length = fused_length(stream->pass, number);
-    const bool marked = rows_open(rows, length) && !stream->look && stream->skip == 0;
-    stream->chunk.floors = marked ? rows->floors : NULL;
-    stream->chunk.marks = rows->marks;
-    for (unsigned done = 0; done < length;) {
-        const unsigned step = length - done < ROWS_STEP ? length - done : ROWS_STEP;
-        fused_step(stream, step, 0, 0, NULL);
-        if (marked) {
-            rows_list(rows, done, step);
-        }
-        done += step;
+    const struct fused *pass = stream->pass;
+    const unsigned length = fused_length(pass, number);
+    const bool shared = pass->view.fibres > 1 && pass->view.length % CHUNK_WORD != 0;
+    uint64_t first = number * CHUNK;
+    unsigned piece;
+    rows_prefetch(rows, length);
+    if (shared) {
+        fused_step(stream, length, 0, 0, NULL);
     }
-    rows_close(rows, marked);
+    for (unsigned rest = length; rest > 0; rest -= piece, first += piece) {
+        piece = rows_open(rows, rest);
+        struct sparse *list = rows->skip ? NULL : &rows->list;
+        if (!shared) {
+            fused_step(stream, piece, rows->least, (uint32_t)first, list);
+        } else if (list != NULL) {
+            chunk_collect(
+                pass->ops, pass->residual + first, piece, rows->least, (uint32_t)first, list);
+        }
+        rows_close(rows, piece);
+    }
 }
 
 uint64_t fused_first_chunk(const struct fused *pass, unsigned range)

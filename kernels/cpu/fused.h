@@ -25,12 +25,12 @@
 
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/survey.h"
 
 struct chunk_ops;
 struct parallel;
 struct stats;
 struct stats_ops;
-struct survey;
 
 enum { FUSED_MAX_RANGES = 64 };
 
@@ -60,9 +60,10 @@ struct fused {
     bool per_fibre; /* select_fibres() instead of select_top() */
     bool rule;      /* nothing is selected: fused_survey() after the pass. View of stride 1; k is
                      * about how many entries questions will be about, 0 if unknown; no out */
-    float guess;    /* rule: magnitude that questions will be about, or a little less; 0 if unknown:
-                     * taken from a sample */
-    bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */
+    enum survey_need need; /* rule: statistics that the survey will be asked for */
+    float guess;   /* rule: magnitude that questions will be about, or a little less; 0 if unknown:
+                    * taken from a sample */
+    bool withdraw; /* subtract the gradients instead (the inverse pass); take k = 0 */
     enum fused_take take; /* instead of adding gradients, subtract what travels; take k = 0, no
                            * momentum. Values that are not finite leave nothing behind. */
     const void *const *gradients; /* as accumulate() takes them */
@@ -92,6 +93,7 @@ struct fused {
     uint32_t *histogram;
     struct sparse candidate[FUSED_MAX_RANGES];
     bool overflow[FUSED_MAX_RANGES];
+    bool pruned[FUSED_MAX_RANGES];
     struct stats *statistics;            /* rule: of every chunk */
     uint32_t complete[FUSED_MAX_RANGES]; /* rule: a list holds all of at least this key */
 };
@@ -120,8 +122,9 @@ double fused_gradient_norm(const struct fused *pass, const struct parallel *para
  * elements, which were left out. */
 uint64_t fused_finish(struct fused *pass, double sums[2]);
 
-/** After all ranges of a rule's pass: what the rule can ask. The survey points into the pass, its
- * residual and its scratch. Same answers whatever guess, ranges, implementation or repetition. */
+/** After all ranges of a rule's pass, once: what the rule can ask. The survey points into the pass,
+ * its residual and its scratch. Same answers whatever guess, ranges, implementation or repetition.
+ */
 void fused_survey(const struct fused *pass, struct survey *survey);
 
 /** All of it on this thread. */

@@ -179,7 +179,7 @@ void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, fl
 /* The sum of the squares of at most CHUNK elements, those that are not finite left out. */
 static double gradient_squares(const struct stats_ops *ops, const float *sum, unsigned length)
 {
-    const struct stats stats = stats_chunk(ops, sum, length, 1);
+    const struct stats stats = stats_chunk(ops, sum, length, 1, false);
     float finite[CHUNK];
     if (fabsf(convert_float(stats.most)) < KERNEL_FINITE_LIMIT) {
         return stats.sum_squares;
@@ -187,7 +187,7 @@ static double gradient_squares(const struct stats_ops *ops, const float *sum, un
     for (unsigned i = 0; i < length; i++) {
         finite[i] = fabsf(sum[i]) < KERNEL_FINITE_LIMIT ? sum[i] : 0;
     }
-    return stats_chunk(ops, finite, length, 1).sum_squares;
+    return stats_chunk(ops, finite, length, 1, false).sum_squares;
 }
 
 /* The squares of a gradient, in parts that depend on its size only. */

@@ -1,5 +1,6 @@
 #include "kernels/cpu/leave.h"
 
+#include <math.h>
 #include <stdbool.h>
 
 #include "kernels/cpu/journal.h"
@@ -47,11 +48,12 @@ void leave_sums(
     sums[1] = hashed;
 }
 
-/* What is left when a value has left; infinity and NaN leave nothing behind. */
+/* What is left when a value has left; infinity and NaN leave nothing behind, also where f16 and
+ * int8 sent their largest number instead, or bf16 rounded to infinity. */
 static float leave_rest(float kept, float sent)
 {
     const float rest = kept - sent;
-    return rest == rest ? rest : 0;
+    return isfinite(rest) ? rest : 0;
 }
 
 void leave_residual(float *residual, float *momentum, const struct view *view,

@@ -15,7 +15,8 @@ void leave_sums(
     const struct view *view, const struct sparse *sent, const uint8_t *accepted, double sums[2]);
 
 /** The elements become what they were, kept[i] for entry i, less what was sent of them: what
- * quantisation cut off stays. May be repeated. momentum (NULL: none) becomes 0 there. */
+ * quantisation cut off stays, but nothing that is not finite. May be repeated. momentum (NULL:
+ * none) becomes 0 there. */
 void leave_residual(float *residual, float *momentum, const struct view *view,
     const struct sparse *sent, const float *kept, const uint8_t *accepted);
 

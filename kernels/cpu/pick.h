@@ -36,10 +36,9 @@ struct pick_ops {
     void (*sieve)(
         const float *x, size_t length, const struct pick_pattern *pattern, uint64_t *marks);
 
-    /* Appends the marked elements of so many words of x, the first of which has `position`. ends:
-     * NULL, or takes the list's count behind each word. */
+    /* Appends the marked elements of so many words of x, the first of which has `position`. */
     void (*list)(const float *x, unsigned words, const uint64_t *marks, uint32_t position,
-        struct sparse *list, uint32_t *ends);
+        struct sparse *list);
 
     /* Writes the k best of a list of at least k > 0 entries to out, which has room for no more;
      * of equals the first ones. All keys are at least `least`, and the k-th is expected below

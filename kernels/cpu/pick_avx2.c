@@ -91,8 +91,8 @@ AVX2 static void avx2_sieve(
 /* Few words have more than three: so many are written without a look at the mask, as a branch on it
  * would be mispredicted too often. An exhausted mask writes the word's first element, which is not
  * counted. */
-AVX2 static void avx2_list(const float *x, unsigned words, const uint64_t *marks, uint32_t position,
-    struct sparse *list, uint32_t *ends)
+AVX2 static void avx2_list(
+    const float *x, unsigned words, const uint64_t *marks, uint32_t position, struct sparse *list)
 {
     size_t count = list->count;
     for (unsigned w = 0; w < words; w++) {
@@ -109,9 +109,6 @@ AVX2 static void avx2_list(const float *x, unsigned words, const uint64_t *marks
             count += UNSEEN;
         } while (count < end);
         count = end;
-        if (ends != NULL) {
-            ends[w] = (uint32_t)end;
-        }
     }
     list->count = count;
 }

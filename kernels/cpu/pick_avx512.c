@@ -112,8 +112,8 @@ AVX512 static inline size_t avx512_positions(
     return count;
 }
 
-AVX512 static void avx512_list(const float *x, unsigned words, const uint64_t *marks,
-    uint32_t position, struct sparse *list, uint32_t *ends)
+AVX512 static void avx512_list(
+    const float *x, unsigned words, const uint64_t *marks, uint32_t position, struct sparse *list)
 {
     const __m512i base = _mm512_set1_epi32((int)position);
     const size_t from = list->count;
@@ -123,11 +123,6 @@ AVX512 static void avx512_list(const float *x, unsigned words, const uint64_t *m
         const __m512 value = _mm512_mask_i32gather_ps(
             _mm512_setzero_ps(), avx512_first(list->count - i), at, x, sizeof *x);
         _mm512_storeu_ps(list->value + i, value);
-    }
-    uint32_t end = (uint32_t)from;
-    for (unsigned w = 0; ends != NULL && w < words; w++) {
-        end += (uint32_t)_mm_popcnt_u64(marks[w]);
-        ends[w] = end;
     }
 }
 

@@ -27,8 +27,8 @@ static void plain_sieve(
     }
 }
 
-static void plain_list(const float *x, unsigned words, const uint64_t *marks, uint32_t position,
-    struct sparse *list, uint32_t *ends)
+static void plain_list(
+    const float *x, unsigned words, const uint64_t *marks, uint32_t position, struct sparse *list)
 {
     for (unsigned w = 0; w < words; w++) {
         for (unsigned i = 0; i < PICK_WORD; i++) {
@@ -36,9 +36,6 @@ static void plain_list(const float *x, unsigned words, const uint64_t *marks, ui
                 list->position[list->count] = position + w * PICK_WORD + i;
                 list->value[list->count++] = x[w * PICK_WORD + i];
             }
-        }
-        if (ends != NULL) {
-            ends[w] = (uint32_t)list->count;
         }
     }
 }

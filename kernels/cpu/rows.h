@@ -19,52 +19,34 @@
 /* Shorter rows are selected by the plain selection. */
 enum { ROWS_SHORTEST = 16 };
 
-/* Pieces of rows in one chunk, at most. */
-enum { ROWS_PIECES = CHUNK / ROWS_SHORTEST + 1 };
-
-/* What a chunk has of one row. */
-struct rows_piece {
-    uint64_t row;
-    unsigned length;
-    bool last;      /* the row ends here */
-    uint32_t least; /* key that its candidates reach; ROWS_SKIP: the row began in another range */
-};
-
-/* A range on its way through its rows, chunk by chunk. */
+/* A range on its way through its rows, piece by piece: what a chunk has of one row. */
 struct rows {
     struct fused *pass;
-    const struct pick_ops *pick;
-    struct sparse list;  /* candidates: of a row that has begun, then of the chunk at hand */
-    struct sparse again; /* of a row that is looked at again */
+    struct sparse list; /* candidates of the row at hand, the elements that reach `least` */
+    uint32_t least;
     uint32_t *histogram;
     float last; /* threshold of the row before, 0 if unknown */
     struct guess guess;
-    uint64_t first; /* element of the chunk at hand */
-    uint64_t done;  /* elements of the next chunk's first row that were seen before it */
-    unsigned pieces;
-    struct rows_piece piece[ROWS_PIECES];
-    uint32_t floors[PICK_WORDS]; /* keys that the chunk's words have to reach, where no word is of
-                                  * two rows */
-    uint64_t marks[PICK_WORDS];  /* which elements do */
-    uint32_t ends[PICK_WORDS];   /* candidates up to the end of each word */
+    uint64_t row;  /* at hand */
+    uint64_t done; /* elements of it that were seen */
+    bool skip;     /* it began in another range */
 };
 
 /** Entries of a range's list of candidates. */
 size_t rows_capacity(uint64_t length, uint64_t k);
 
-/** Prepares for the elements from `first` on, in a range's scratch. */
+/** Prepares for a range, with its scratch. */
 void rows_begin(struct rows *rows, struct fused *pass, unsigned range);
 
-/** Goes to the next chunk, of so many elements. True: rows->floors is set. */
-bool rows_open(struct rows *rows, unsigned length);
+/** Fetches what the selection of the rows in the next `length` elements writes and reads. */
+void rows_prefetch(const struct rows *rows, unsigned length);
 
-/** Lists the candidates among the chunk's next `length` elements, behind `done`, which are marked
- * and complete. */
-void rows_list(struct rows *rows, unsigned done, unsigned length);
+/** Goes to the next piece, which is in the next `length` elements; returns its length. The caller
+ * lists its candidates, unless rows->skip. */
+unsigned rows_open(struct rows *rows, unsigned length);
 
-/** The chunk is complete: selects the rows that end in it. marked: all of it went by rows_list().
- */
-void rows_close(struct rows *rows, bool marked);
+/** The piece of this length is complete and listed: selects from the row if it ends. */
+void rows_close(struct rows *rows, unsigned length);
 
 /** Selects the rows on the borders of ranges. */
 void rows_finish(struct fused *pass);

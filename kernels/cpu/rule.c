@@ -53,8 +53,11 @@ struct sparse *rule_list(struct fused *pass, unsigned range, uint32_t *least)
 
 void rule_look(struct fused *pass, uint64_t chunk, unsigned length)
 {
-    pass->statistics[chunk] =
-        stats_chunk(pass->surveyed, pass->residual + chunk * CHUNK, length, 1);
+    if (pass->need == SURVEY_NO_STATS) {
+        return;
+    }
+    pass->statistics[chunk] = stats_chunk(
+        pass->surveyed, pass->residual + chunk * CHUNK, length, 1, pass->need == SURVEY_LOGARITHMS);
 }
 
 void fused_survey(const struct fused *pass, struct survey *survey)
@@ -62,12 +65,14 @@ void fused_survey(const struct fused *pass, struct survey *survey)
     const uint64_t n = view_size(&pass->view);
     struct stats total = stats_none();
     assert(pass->mode == FUSED_RULE);
-    for (uint64_t c = 0; c < chunk_count(n); c++) {
+    for (uint64_t c = 0; pass->need != SURVEY_NO_STATS && c < chunk_count(n); c++) {
         stats_join(&total, &pass->statistics[c]);
     }
     *survey = (struct survey){.x = pass->residual,
-        .stats = survey_describe(n, &total),
+        .stats = survey_describe(n, pass->need, &total),
         .ops = pass->surveyed,
+        .pick = pass->ops,
+        .chunk = pass->statistics,
         .complete = SURVEY_NOTHING,
         .scratch = pass->scratch};
     if (pass->candidate[0].capacity > 0) {

@@ -8,15 +8,13 @@
 /* Entries in a cache line. */
 enum { LINE = 16 };
 
-/* A list that is longer is pruned. */
-static size_t slabs_limit(const struct view *view, uint64_t k)
-{
-    return view->stride * (2 * k + 16);
-}
+/* Elements of a fibre that are looked at together where it is selected from alone. */
+enum { PART = 512 };
 
-static size_t slabs_room(const struct view *view, uint64_t k)
+/* Entries of a fibre's list; a full one is pruned. */
+static size_t slabs_room(uint64_t k)
 {
-    return slabs_limit(view, k) + CHUNK + PICK_SLACK;
+    return 2 * k + 16;
 }
 
 /* Entries of an array with one for every fibre, and of the plain selection's scratch. */
@@ -33,23 +31,23 @@ static size_t slabs_plain(const struct view *view)
 size_t slabs_capacity(const struct view *view, uint64_t k)
 {
     /* Even, so that what lies behind it is aligned to 8. */
-    return (2 * slabs_room(view, k) + 2 * slabs_table(view) + slabs_plain(view) + 1) / 2 * 2;
+    return (CHUNK + PICK_SLACK + view->stride * slabs_room(k) + 2 * slabs_table(view) +
+               slabs_plain(view) + 1) /
+           2 * 2;
 }
 
 static void slabs_place(struct slabs *slabs, const struct sparse *all)
 {
     const struct view *view = &slabs->pass->view;
-    const size_t room = slabs_room(view, slabs->pass->k);
     const size_t table = slabs_table(view);
     slabs->scratch = all->position; /* aligned */
     uint32_t *next = all->position + slabs_plain(view);
-    slabs->start = next;
+    slabs->count = next;
     slabs->below = (int32_t *)(next + table);
     slabs->last = all->value;
-    slabs->list = (struct sparse){
-        .position = next + 2 * table, .value = all->value + table, .capacity = room};
-    slabs->sorted = (struct sparse){
-        .position = next + 2 * table + room, .value = all->value + table + room, .capacity = room};
+    slabs->list = (struct sparse){.position = next + 2 * table, .value = all->value + table};
+    slabs->dealt = (struct sparse){.position = slabs->list.position + CHUNK + PICK_SLACK,
+        .value = slabs->list.value + CHUNK + PICK_SLACK};
 }
 
 void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
@@ -59,6 +57,7 @@ void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
     const uint64_t size = view->length * view->stride;
     *slabs = (struct slabs){.pass = pass,
         .pick = pass->ops->pick,
+        .room = (uint32_t)slabs_room(pass->k),
         .reciprocal = UINT64_MAX / view->stride + 1,
         .slab = first / size,
         .done = first % size,
@@ -84,15 +83,6 @@ static uint32_t slabs_least(const struct slabs *slabs, uint64_t fibre)
     return guess_least(&slabs->guess, hint > 0 ? hint : slabs->last[fibre]);
 }
 
-/* Completes the pattern of guesses. */
-static void slabs_repeat(struct slabs *slabs)
-{
-    const uint64_t stride = slabs->pass->view.stride;
-    for (unsigned i = 0; i < PICK_WORD; i++) {
-        slabs->below[stride + i] = slabs->below[i];
-    }
-}
-
 /* Fetches where a slab's entries go: a store that waits for memory would hold up all that follow. A
  * wide slab takes its time anyway. */
 static void slabs_prefetch(const struct slabs *slabs)
@@ -106,93 +96,99 @@ static void slabs_prefetch(const struct slabs *slabs)
     }
 }
 
+/* What a fibre's candidates exceed, all along the pattern, whose begin is repeated. */
+static void slabs_raise(struct slabs *slabs, uint64_t fibre, uint32_t below)
+{
+    const uint64_t stride = slabs->pass->view.stride;
+    for (uint64_t i = fibre; i < stride + PICK_WORD; i += stride) {
+        slabs->below[i] = (int32_t)below;
+    }
+}
+
 static void slabs_open(struct slabs *slabs)
 {
+    const uint64_t stride = slabs->pass->view.stride;
     slabs_prefetch(slabs);
     slabs->skip = false;
     slabs->guess = slabs->next;
-    slabs->list.count = 0;
-    for (uint64_t f = 0; f < slabs->pass->view.stride; f++) {
+    memset(slabs->count, 0, stride * sizeof *slabs->count);
+    for (uint64_t f = 0; f < stride; f++) {
         slabs->below[f] = (int32_t)slabs_least(slabs, f) - 1;
     }
-    slabs_repeat(slabs);
-}
-
-/* Sorts the list by fibre; what is in order stays so. */
-static void slabs_sort(struct slabs *slabs)
-{
-    const struct view *view = &slabs->pass->view;
-    const struct sparse *list = &slabs->list;
-    const uint32_t stride = (uint32_t)view->stride;
-    const uint32_t length = (uint32_t)view->length;
-    const uint32_t first = (uint32_t)(slabs->slab * stride * length);
-    uint32_t *const start = slabs->start + 1; /* becomes the end of each fibre */
-    memset(slabs->start, 0, (stride + 1) * sizeof *start);
-    for (size_t i = 0; i < list->count; i++) {
-        const uint32_t at = list->position[i];
-        start[at - slabs_divide(slabs, at) * stride]++;
-    }
-    uint32_t sum = 0;
-    for (uint32_t f = 0; f < stride; f++) {
-        const uint32_t count = start[f];
-        start[f] = sum;
-        sum += count;
-    }
-    for (size_t i = 0; i < list->count; i++) {
-        const uint32_t at = list->position[i];
-        const uint32_t row = slabs_divide(slabs, at);
-        const uint32_t fibre = at - row * stride;
-        const uint32_t to = start[fibre]++;
-        slabs->sorted.position[to] = first + fibre * length + row;
-        slabs->sorted.value[to] = list->value[i];
+    for (unsigned i = 0; i < PICK_WORD; i++) {
+        slabs->below[stride + i] = slabs->below[i];
     }
 }
 
 static struct sparse slabs_candidates(const struct slabs *slabs, uint64_t fibre)
 {
-    const uint32_t start = slabs->start[fibre];
-    return (struct sparse){.position = slabs->sorted.position + start,
-        .value = slabs->sorted.value + start,
-        .count = slabs->start[fibre + 1] - start};
+    const size_t start = fibre * slabs->room;
+    return (struct sparse){.position = slabs->dealt.position + start,
+        .value = slabs->dealt.value + start,
+        .count = slabs->count[fibre]};
 }
 
-/* Writes the k best of a fibre's candidates, all at least `least`; returns its threshold. */
+/* Writes the k best of a fibre's candidates; returns its threshold. What was pruned has entries
+ * that equal the bound. */
 static uint32_t slabs_best(
-    const struct slabs *slabs, uint32_t least, const struct sparse *list, struct sparse *out)
+    const struct slabs *slabs, uint64_t fibre, const struct sparse *list, struct sparse *out)
 {
+    const uint32_t least = (uint32_t)slabs->below[fibre];
     return slabs->pick->best(list, slabs->pass->k, least, guess_likely(&slabs->guess, least), out);
 }
 
-/* Keeps each fibre's best, and raises the guesses to what they are: equals that come later lose. */
-static void slabs_prune(struct slabs *slabs)
+/* Keeps a fibre's best and raises its bound to the last of them: equals that come later lose. */
+static void slabs_prune(struct slabs *slabs, uint64_t fibre)
+{
+    const struct sparse list = slabs_candidates(slabs, fibre);
+    struct sparse kept = {.position = list.position, .value = list.value, .capacity = list.count};
+    slabs_raise(slabs, fibre, slabs_best(slabs, fibre, &list, &kept));
+    slabs->count[fibre] = (uint32_t)kept.count;
+}
+
+/* Deals the listed elements to their fibres. */
+static void slabs_deal(struct slabs *slabs)
 {
     const struct view *view = &slabs->pass->view;
-    const uint32_t first = (uint32_t)(slabs->slab * view->stride * view->length);
-    struct sparse *list = &slabs->list;
-    slabs_sort(slabs);
-    list->count = 0;
-    for (uint64_t f = 0; f < view->stride; f++) {
-        struct sparse kept = slabs_candidates(slabs, f);
-        struct sparse out = {
-            .position = list->position + list->count, .value = list->value + list->count};
-        if (kept.count > slabs->pass->k) {
-            slabs->below[f] = (int32_t)slabs_best(slabs, slabs_least(slabs, f), &kept, &out);
-        } else {
-            memcpy(out.position, kept.position, kept.count * sizeof *out.position);
-            memcpy(out.value, kept.value, kept.count * sizeof *out.value);
-            out.count = kept.count;
+    const uint32_t stride = (uint32_t)view->stride;
+    const uint32_t length = (uint32_t)view->length;
+    const uint32_t first = (uint32_t)(slabs->slab * stride * length);
+    for (size_t i = 0; i < slabs->list.count; i++) {
+        const uint32_t at = slabs->list.position[i];
+        const uint32_t row = slabs_divide(slabs, at);
+        const uint32_t fibre = at - row * stride;
+        if (slabs->count[fibre] == slabs->room) {
+            slabs_prune(slabs, fibre);
         }
-        for (size_t i = 0; i < out.count; i++) {
-            const uint32_t row = out.position[i] - first - (uint32_t)(f * view->length);
-            out.position[i] = row * (uint32_t)view->stride + (uint32_t)f;
-        }
-        list->count += out.count;
+        const size_t to = (size_t)fibre * slabs->room + slabs->count[fibre]++;
+        slabs->dealt.position[to] = first + fibre * length + row;
+        slabs->dealt.value[to] = slabs->list.value[i];
     }
-    slabs_repeat(slabs);
+    slabs->list.count = 0;
+}
+
+/* Lists a fibre's elements that reach a lower guess; false if there are too few or too many. */
+static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
+{
+    const struct fused *pass = slabs->pass;
+    const uint64_t stride = pass->view.stride;
+    const uint64_t length = pass->view.length;
+    const float *x = pass->residual + view_base(&pass->view, fibre);
+    struct sparse *list = &slabs->list;
+    list->count = 0;
+    for (uint64_t at = 0; at < length && list->count <= CHUNK - PART; at += PART) {
+        const unsigned count = length - at < PART ? (unsigned)(length - at) : PART;
+        float part[PART];
+        for (unsigned i = 0; i < count; i++) {
+            part[i] = x[(at + i) * stride];
+        }
+        chunk_collect(pass->ops, part, count, least, (uint32_t)(fibre * length + at), list);
+    }
+    return list->count >= pass->k && list->count <= CHUNK - PART;
 }
 
 /* Selects from one fibre without a guess; returns its threshold. */
-static uint32_t slabs_alone(const struct slabs *slabs, uint64_t fibre, struct sparse *out)
+static uint32_t slabs_plainly(const struct slabs *slabs, uint64_t fibre, struct sparse *out)
 {
     const struct fused *pass = slabs->pass;
     const struct view one = {.fibres = 1, .length = pass->view.length, .stride = pass->view.stride};
@@ -207,30 +203,39 @@ static uint32_t slabs_alone(const struct slabs *slabs, uint64_t fibre, struct sp
     return least;
 }
 
-/* Selects from the slab at hand, whose candidates are listed. */
+/* Selects from a fibre that has too few candidates; returns its threshold. */
+static uint32_t slabs_alone(
+    struct slabs *slabs, uint64_t fibre, uint64_t number, struct sparse *out)
+{
+    guess_missed(&slabs->next);
+    slabs->below[fibre] = (int32_t)guess_lower(&slabs->guess, (uint32_t)slabs->below[fibre]);
+    return slabs_again(slabs, number, (uint32_t)slabs->below[fibre])
+               ? slabs_best(slabs, fibre, &slabs->list, out)
+               : slabs_plainly(slabs, number, out);
+}
+
+/* Selects from the slab at hand, whose candidates are dealt. */
 static void slabs_select(struct slabs *slabs)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
-    slabs_sort(slabs);
     for (uint64_t f = 0; f < stride; f++) {
         const struct sparse list = slabs_candidates(slabs, f);
         const uint64_t fibre = slabs->slab * stride + f;
         struct sparse out = {.position = pass->out->position + fibre * pass->k,
             .value = pass->out->value + fibre * pass->k,
             .capacity = pass->k};
-        const uint32_t least = slabs_least(slabs, f);
         if (list.count >= pass->k) {
-            slabs->last[f] = convert_float(slabs_best(slabs, least, &list, &out));
-            guess_met(&slabs->next, least, slabs->last[f]);
+            slabs->last[f] = convert_float(slabs_best(slabs, f, &list, &out));
+            guess_met(&slabs->next, (uint32_t)slabs->below[f] + 1, slabs->last[f]);
         } else {
-            slabs->last[f] = convert_float(slabs_alone(slabs, fibre, &out));
-            guess_missed(&slabs->next);
+            slabs->last[f] = convert_float(slabs_alone(slabs, f, fibre, &out));
         }
         if (pass->hints != NULL) {
             pass->hints[fibre] = slabs->last[f];
         }
     }
+    slabs->list.count = 0;
 }
 
 /* Lists the next elements' candidates. */
@@ -243,10 +248,8 @@ static void slabs_collect(struct slabs *slabs, uint64_t first, unsigned length)
     uint64_t marks[PICK_WORDS];
     slabs->pick->sieve(x, length, &pattern, marks);
     slabs->pick->list(
-        x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)slabs->done, &slabs->list, NULL);
-    if (slabs->list.count > slabs_limit(&pass->view, pass->k)) {
-        slabs_prune(slabs);
-    }
+        x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)slabs->done, &slabs->list);
+    slabs_deal(slabs);
 }
 
 void slabs_look(struct slabs *slabs, unsigned length)

@@ -6,11 +6,11 @@
  * [O, I, kh, kw] has O slabs of I * kh * kw elements, axis 0 a single one.) A slab goes by once, in
  * the order of memory. Each fibre has a guess, its threshold of the last turn, or that of the slab
  * before, less a margin (guess.h); the guesses repeat along the slab as a pattern with
- * which its elements are compared. The few that reach theirs are listed, and when the slab is
- * complete sorted by fibre, each fibre's best picked. A list that grows long is sorted in between,
- * keeps the best of each fibre and raises their guesses. Where a fibre has too few candidates it is
- * selected from plainly. A slab on a border of two ranges is read again by slabs_finish(). Fibre
- * f's entries have their place in the list, k * f, whoever selects it.
+ * which its elements are compared. The few that reach theirs are dealt to their fibres, and when
+ * the slab is complete each fibre's best are picked. A fibre that has got many keeps the best so
+ * far and raises its guess. One that has too few is looked at again alone, with a lower guess, then
+ * plainly. A slab on a border of two ranges is read again by slabs_finish(). Fibre f's entries have
+ * their place in the list, k * f, whoever selects it.
  */
 #ifndef ADTOPK_KERNELS_SLABS_H
 #define ADTOPK_KERNELS_SLABS_H
@@ -26,19 +26,20 @@ enum { SLABS_SHORTEST = 16, SLABS_WIDEST = 1 << 16 };
 struct slabs {
     struct fused *pass;
     const struct pick_ops *pick;
-    struct sparse list;   /* candidates of the slab at hand; positions count in the slab */
-    struct sparse sorted; /* the same by fibre; positions of the view */
-    uint32_t *start;      /* where each fibre begins in there; one more for the end */
-    int32_t *below;       /* what each fibre's candidates exceed, as a pattern */
-    float *last;          /* the thresholds of the slab before, 0 if unknown */
-    void *scratch;        /* of the plain selection of one fibre */
-    uint64_t reciprocal;  /* of the stride */
-    uint64_t slab;        /* at hand */
-    uint64_t done;        /* elements of it that were seen */
-    uint32_t phase;       /* done % stride */
-    bool skip;            /* it began in another range */
-    struct guess guess;   /* of the slab at hand */
-    struct guess next;    /* of the next one */
+    struct sparse list;  /* candidates of the piece at hand; positions count in the slab */
+    struct sparse dealt; /* those of the slab by fibre, `room` for each; positions of the view */
+    uint32_t room;
+    uint32_t *count;     /* of each fibre */
+    int32_t *below;      /* what each fibre's candidates exceed, as a pattern */
+    float *last;         /* the thresholds of the slab before, 0 if unknown */
+    void *scratch;       /* of the plain selection of one fibre */
+    uint64_t reciprocal; /* of the stride */
+    uint64_t slab;       /* at hand */
+    uint64_t done;       /* elements of it that were seen */
+    uint32_t phase;      /* done % stride */
+    bool skip;           /* it began in another range */
+    struct guess guess;  /* of the slab at hand */
+    struct guess next;   /* of the next one */
 };
 
 /** Entries of a range's list of candidates, which the slabs' other arrays are parts of. */

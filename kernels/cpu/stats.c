@@ -56,15 +56,15 @@ struct stats stats_fold(const struct stats_lanes *lanes)
 }
 
 struct stats stats_chunk(
-    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least)
+    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool logarithms)
 {
     const unsigned rest = length % STATS_LANES;
     struct stats_lanes lanes = stats_lanes_none();
-    ops->add(&lanes, x, length - rest, least);
+    ops->add(&lanes, x, length - rest, least, logarithms);
     if (rest != 0) {
         float tail[STATS_LANES] = {0}; /* zeros do not reach the bound */
         memcpy(tail, x + length - rest, rest * sizeof *tail);
-        ops->add(&lanes, tail, STATS_LANES, least);
+        ops->add(&lanes, tail, STATS_LANES, least, logarithms);
     }
     return stats_fold(&lanes);
 }
@@ -101,8 +101,10 @@ static bool plain_supported(void)
     return true;
 }
 
-static void plain_add(struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+static void plain_add(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool logarithms)
 {
+    (void)logarithms; /* a scalar loop saves little without them */
     for (unsigned i = 0; i < length; i++) {
         if (select_key(x[i]) >= least) {
             stats_lane(lanes, i % STATS_LANES, x[i]);

@@ -54,8 +54,9 @@ struct stats_ops {
     bool (*supported)(void);
 
     /* Adds the elements of a chunk's lanes whose key is at least `least` > 0. length: a multiple of
-     * STATS_LANES, at most CHUNK. */
-    void (*add)(struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least);
+     * STATS_LANES, at most CHUNK. Products and exponents only with `logarithms`. */
+    void (*add)(struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least,
+        bool logarithms);
 
     /* How many of `length` elements, at most CHUNK, have a key of at least `least` > 0. */
     unsigned (*count)(const float *x, unsigned length, uint32_t least);
@@ -74,9 +75,10 @@ struct stats stats_none(void);
 /** A chunk's statistics. */
 struct stats stats_fold(const struct stats_lanes *lanes);
 
-/** The statistics of one chunk of at most CHUNK elements. */
+/** The statistics of one chunk of at most CHUNK elements; without `logarithms`, mantissa and
+ * exponent say nothing. */
 struct stats stats_chunk(
-    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least);
+    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool logarithms);
 
 /** total, of the chunks before, grows by the next one. */
 void stats_join(struct stats *total, const struct stats *next);

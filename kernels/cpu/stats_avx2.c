@@ -41,21 +41,22 @@ AVX2 static inline void avx2_store(
 
 /* Adds four elements, +0 for one that does not reach the bound: its mantissa comes out as 1 and its
  * exponent as 0, so it changes nothing. */
-AVX2 static inline void avx2_add4(struct avx2_half *half, __m128 x)
+AVX2 static inline void avx2_add4(struct avx2_half *half, __m128 x, bool logarithms)
 {
     const __m256d sign = _mm256_set1_pd(-0.0);
-    const __m256i fraction = _mm256_set1_epi64x(0xfffffffffffff);
-    const __m256d one = _mm256_set1_pd(1.0);
     const __m256d value = _mm256_cvtps_pd(x);
     const __m256d magnitude = _mm256_andnot_pd(sign, value);
-    const __m256i bits = _mm256_castpd_si256(magnitude);
-    const __m256d mantissa =
-        _mm256_or_pd(_mm256_castsi256_pd(_mm256_and_si256(bits, fraction)), one);
     half->sum = _mm256_add_pd(half->sum, value);
     half->sum_abs = _mm256_add_pd(half->sum_abs, magnitude);
     half->sum_squares = _mm256_add_pd(half->sum_squares, _mm256_mul_pd(value, value));
-    half->product = _mm256_mul_pd(half->product, mantissa);
-    half->exponent = _mm256_add_epi64(half->exponent, _mm256_srli_epi64(bits, 52));
+    if (logarithms) {
+        const __m256i fraction = _mm256_set1_epi64x(0xfffffffffffff);
+        const __m256i bits = _mm256_castpd_si256(magnitude);
+        const __m256i mantissa = _mm256_or_si256(
+            _mm256_and_si256(bits, fraction), _mm256_set1_epi64x(0x3ff0000000000000));
+        half->product = _mm256_mul_pd(half->product, _mm256_castsi256_pd(mantissa));
+        half->exponent = _mm256_add_epi64(half->exponent, _mm256_srli_epi64(bits, 52));
+    }
 }
 
 AVX2 static inline uint32_t avx2_max(__m256i x)
@@ -76,8 +77,8 @@ AVX2 static inline uint32_t avx2_sum(__m256i x)
 
 /* Half of the lanes at a time: the registers do not hold more. whole: no element but zeros, which
  * change nothing anyway, is below the bound. */
-AVX2 static inline void avx2_sums(
-    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool whole)
+AVX2 static inline __attribute__((always_inline)) void avx2_sums(struct stats_lanes *lanes,
+    const float *x, unsigned length, uint32_t least, bool whole, bool logarithms)
 {
     const __m128i magnitude = _mm_set1_epi32(0x7fffffff);
     const __m128i below = _mm_set1_epi32((int)least - 1);
@@ -87,7 +88,7 @@ AVX2 static inline void avx2_sums(
             const __m128 v = _mm_loadu_ps(x + i);
             const __m128i key = _mm_and_si128(_mm_castps_si128(v), magnitude);
             const __m128 reached = _mm_castsi128_ps(_mm_cmpgt_epi32(key, below));
-            avx2_add4(&half, whole ? v : _mm_and_ps(v, reached));
+            avx2_add4(&half, whole ? v : _mm_and_ps(v, reached), logarithms);
         }
         avx2_store(lanes, first, &half);
     }
@@ -123,12 +124,14 @@ AVX2 static inline void avx2_keys(
 }
 
 AVX2 static void avx2_add(
-    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool logarithms)
 {
-    if (least == 1) {
-        avx2_sums(lanes, x, length, least, true);
+    if (logarithms) {
+        avx2_sums(lanes, x, length, least, false, true);
+    } else if (least == 1) {
+        avx2_sums(lanes, x, length, least, true, false);
     } else {
-        avx2_sums(lanes, x, length, least, false);
+        avx2_sums(lanes, x, length, least, false, false);
     }
     avx2_keys(lanes, x, length, least);
 }

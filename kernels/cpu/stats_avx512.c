@@ -23,8 +23,8 @@ AVX512 static inline __m256i avx512_key(__m256 x)
 
 /* Elements that do not reach the bound come as +0, whose mantissa comes out as 1 and its exponent
  * as 0: they change nothing. */
-AVX512 static void avx512_add(
-    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+AVX512 static inline __attribute__((always_inline)) void avx512_sums(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool logarithms)
 {
     const __m256i bound = _mm256_set1_epi32((int)least);
     const __m512i fraction = _mm512_set1_epi64(0xfffffffffffff);
@@ -42,14 +42,16 @@ AVX512 static void avx512_add(
         const __mmask8 reached = _mm256_cmpge_epu32_mask(key, bound);
         const __m512d value = _mm512_maskz_cvtps_pd(reached, v);
         const __m512d magnitude = _mm512_abs_pd(value);
-        const __m512i bits = _mm512_castpd_si512(magnitude);
-        /* 0xea: (bits & fraction) | one */
-        const __m512i mantissa = _mm512_ternarylogic_epi64(bits, fraction, one, 0xea);
         sum = _mm512_add_pd(sum, value);
         sum_abs = _mm512_add_pd(sum_abs, magnitude);
         sum_squares = _mm512_add_pd(sum_squares, _mm512_mul_pd(value, value));
-        product = _mm512_mul_pd(product, _mm512_castsi512_pd(mantissa));
-        exponent = _mm512_add_epi64(exponent, _mm512_srli_epi64(bits, 52));
+        if (logarithms) {
+            const __m512i bits = _mm512_castpd_si512(magnitude);
+            /* 0xea: (bits & fraction) | one */
+            const __m512i mantissa = _mm512_ternarylogic_epi64(bits, fraction, one, 0xea);
+            product = _mm512_mul_pd(product, _mm512_castsi512_pd(mantissa));
+            exponent = _mm512_add_epi64(exponent, _mm512_srli_epi64(bits, 52));
+        }
         most = _mm256_mask_max_epu32(most, reached, most, key);
         smallest = _mm256_mask_min_epu32(smallest, reached, smallest, key);
         lanes->count += (unsigned)_mm_popcnt_u32(reached);
@@ -61,6 +63,16 @@ AVX512 static void avx512_add(
     _mm512_storeu_si512(lanes->exponent, exponent);
     lanes->most = _mm512_reduce_max_epu32(_mm512_broadcast_i64x4(most));
     lanes->least = _mm512_reduce_min_epu32(_mm512_broadcast_i64x4(smallest));
+}
+
+AVX512 static void avx512_add(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool logarithms)
+{
+    if (logarithms) {
+        avx512_sums(lanes, x, length, least, true);
+    } else {
+        avx512_sums(lanes, x, length, least, false);
+    }
 }
 
 AVX512 static unsigned avx512_count(const float *x, unsigned length, uint32_t least)

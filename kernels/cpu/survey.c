@@ -3,33 +3,132 @@
 #include <assert.h>
 #include <math.h>
 
+#include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/stats.h"
 
-size_t survey_scratch(uint64_t n)
+/* Elements that are worth another thread's attention. */
+enum { PART_ELEMENTS = 1 << 18 };
+
+/* Floats that fit where one chunk's statistics do. */
+enum { ROOM_OF_CHUNK = sizeof(struct stats) / sizeof(float) };
+
+static size_t survey_plain(uint64_t n)
 {
-    return select_scratch(n);
+    return (select_scratch(n) + 7) / 8 * 8;
 }
 
-static unsigned survey_length(const struct survey *survey, uint64_t first)
+size_t survey_scratch(uint64_t n)
 {
-    const uint64_t rest = survey->stats.n - first;
+    return survey_plain(n) + chunk_count(n) * sizeof(struct stats);
+}
+
+/* ------------------------------------------------------------------ reading */
+
+/* The residual is read in parts, each some chunks. */
+struct survey_reading {
+    const struct survey *survey;
+    uint32_t least;
+    unsigned parts;
+    bool logarithms;                  /* for statistics */
+    uint64_t most;                    /* a part that has counted more may stop */
+    uint64_t count[FUSED_MAX_RANGES]; /* of each part */
+    struct sparse *out;               /* for collecting: sum(count) entries */
+};
+
+static struct survey_reading survey_reading(const struct survey *survey, uint32_t least)
+{
+    const uint64_t chunks = chunk_count(survey->stats.n);
+    const unsigned most = chunks < FUSED_MAX_RANGES ? (unsigned)chunks : FUSED_MAX_RANGES;
+    return (struct survey_reading){.survey = survey,
+        .least = least,
+        .parts = parallel_parts(&survey->parallel, survey->stats.n, PART_ELEMENTS, most),
+        .most = UINT64_MAX};
+}
+
+static uint64_t survey_first_chunk(const struct survey_reading *reading, unsigned part)
+{
+    return chunk_count(reading->survey->stats.n) * part / reading->parts;
+}
+
+static unsigned survey_length(const struct survey *survey, uint64_t chunk)
+{
+    const uint64_t rest = survey->stats.n - chunk * CHUNK;
     return rest < CHUNK ? (unsigned)rest : CHUNK;
 }
 
-/* The statistics of what reaches a key, by reading. */
-static struct stats survey_read_stats(const struct survey *survey, uint32_t least)
+static void survey_stats_part(void *arg, unsigned part, unsigned thread)
 {
+    const struct survey_reading *reading = arg;
+    const struct survey *survey = reading->survey;
+    const uint64_t end = survey_first_chunk(reading, part + 1);
+    (void)thread;
+    for (uint64_t c = survey_first_chunk(reading, part); c < end; c++) {
+        survey->chunk[c] = stats_chunk(survey->ops, survey->x + c * CHUNK, survey_length(survey, c),
+            reading->least, reading->logarithms);
+    }
+}
+
+/* The statistics of what reaches a key. The chunks' are joined in order, whoever read them. */
+static struct stats survey_read_stats(const struct survey *survey, uint32_t least, bool logarithms)
+{
+    struct survey_reading reading = survey_reading(survey, least);
     struct stats total = stats_none();
-    for (uint64_t first = 0; first < survey->stats.n; first += CHUNK) {
-        const struct stats chunk =
-            stats_chunk(survey->ops, survey->x + first, survey_length(survey, first), least);
-        stats_join(&total, &chunk);
+    reading.logarithms = logarithms;
+    parallel_for(&survey->parallel, survey_stats_part, &reading, reading.parts);
+    for (uint64_t c = 0; c < chunk_count(survey->stats.n); c++) {
+        stats_join(&total, &survey->chunk[c]);
     }
     return total;
 }
 
-/* The same from the candidates. */
+static void survey_count_part(void *arg, unsigned part, unsigned thread)
+{
+    struct survey_reading *reading = arg;
+    const struct survey *survey = reading->survey;
+    const uint64_t end = survey_first_chunk(reading, part + 1);
+    uint64_t count = 0;
+    (void)thread;
+    for (uint64_t c = survey_first_chunk(reading, part); c < end && count <= reading->most; c++) {
+        count +=
+            survey->ops->count(survey->x + c * CHUNK, survey_length(survey, c), reading->least);
+    }
+    reading->count[part] = count;
+}
+
+/* How many elements reach the key, of each part and of all, or just more than `most`. */
+static uint64_t survey_read_count(struct survey_reading *reading, uint64_t most)
+{
+    uint64_t count = 0;
+    reading->most = most;
+    parallel_for(&reading->survey->parallel, survey_count_part, reading, reading->parts);
+    for (unsigned p = 0; p < reading->parts; p++) {
+        count += reading->count[p];
+    }
+    return count;
+}
+
+static void survey_collect_part(void *arg, unsigned part, unsigned thread)
+{
+    const struct survey_reading *reading = arg;
+    const float *x = reading->survey->x;
+    uint64_t at = 0;
+    (void)thread;
+    for (unsigned p = 0; p < part; p++) {
+        at += reading->count[p];
+    }
+    const uint64_t end = at + reading->count[part];
+    for (uint64_t i = survey_first_chunk(reading, part) * CHUNK; at < end; i++) {
+        if (select_key(x[i]) >= reading->least) {
+            reading->out->position[at] = (uint32_t)i;
+            reading->out->value[at++] = x[i];
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ candidates */
+
+/* The statistics of what reaches a key, which must not be below survey->complete. */
 static struct stats survey_list_stats(const struct survey *survey, uint32_t least)
 {
     struct stats total = stats_none();
@@ -55,29 +154,38 @@ static struct stats survey_list_stats(const struct survey *survey, uint32_t leas
     return total;
 }
 
-struct survey_stats survey_describe(uint64_t n, const struct stats *stats)
+/* ------------------------------------------------------------------ questions */
+
+struct survey_stats survey_describe(uint64_t n, enum survey_need need, const struct stats *stats)
 {
+    if (need == SURVEY_NO_STATS) {
+        return (struct survey_stats){.n = n};
+    }
     return (struct survey_stats){.n = n,
         .zeros = n - stats->count,
         .sum = stats->sum,
         .sum_abs = stats->sum_abs,
         .sum_squares = stats->sum_squares,
-        .sum_log = stats_log(stats),
+        .sum_log = need == SURVEY_LOGARITHMS ? stats_log(stats) : 0,
         .most = convert_float(stats->most),
         .least = stats->count > 0 ? convert_float(stats->least) : 0};
 }
 
-void survey_read(
-    struct survey *survey, const struct stats_ops *ops, const float *x, uint64_t n, void *scratch)
+void survey_read(struct survey *survey, const struct stats_ops *ops, enum survey_need need,
+    const float *x, uint64_t n, void *scratch)
 {
     *survey = (struct survey){.x = x,
         .stats = {.n = n},
         .ops = ops != NULL ? ops : stats_best(),
+        .pick = chunk_best(),
+        .chunk = (struct stats *)(void *)((char *)scratch + survey_plain(n)),
         .complete = SURVEY_NOTHING,
         .scratch = scratch};
     assert(n <= VIEW_MAX_ELEMENTS);
-    const struct stats stats = survey_read_stats(survey, 1);
-    survey->stats = survey_describe(n, &stats);
+    if (need != SURVEY_NO_STATS) {
+        const struct stats stats = survey_read_stats(survey, 1, need == SURVEY_LOGARITHMS);
+        survey->stats = survey_describe(n, need, &stats);
+    }
 }
 
 float survey_threshold(double threshold, bool strict)
@@ -115,62 +223,105 @@ static uint64_t survey_candidates(const struct survey *survey, uint32_t least)
     return count;
 }
 
-uint64_t survey_count(const struct survey *survey, float threshold)
+/* All the candidates are reason enough for "more than most", whatever the key. */
+uint64_t survey_count(const struct survey *survey, float threshold, uint64_t most)
 {
     const uint32_t least = survey_key(threshold);
-    uint64_t count = 0;
-    if (least >= survey->complete) {
-        return survey_candidates(survey, least);
+    const bool complete = least >= survey->complete;
+    uint64_t count = survey_candidates(survey, complete ? least : survey->complete);
+    if (!complete && count <= most) {
+        struct survey_reading reading = survey_reading(survey, least);
+        count = survey_read_count(&reading, most);
     }
-    for (uint64_t first = 0; first < survey->stats.n; first += CHUNK) {
-        count += survey->ops->count(survey->x + first, survey_length(survey, first), least);
-    }
-    return count;
+    return count > most ? most + 1 : count;
 }
 
-struct survey_tail survey_tail(const struct survey *survey, float threshold)
+struct survey_tail survey_tail(struct survey *survey, float threshold)
 {
     const uint32_t least = survey_key(threshold);
     const struct stats stats = least >= survey->complete ? survey_list_stats(survey, least)
-                                                         : survey_read_stats(survey, least);
+                                                         : survey_read_stats(survey, least, false);
     return (struct survey_tail){.count = stats.count,
         .sum_abs = stats.sum_abs,
         .sum_squares = stats.sum_squares,
-        .sum_log = stats_log(&stats),
         .least = stats.count > 0 ? convert_float(stats.least) : 0};
 }
 
-/* Appends the `count` > 0 elements of at least a key. */
-static void survey_collect(
-    const struct survey *survey, uint32_t least, uint64_t count, struct sparse *out)
+/* The candidates among every stride-th element; false if they are too many. */
+static bool survey_sampled(
+    const struct survey *survey, uint64_t start, uint64_t stride, struct select_span *sample)
 {
-    for (uint64_t i = 0; out->count < count; i++) {
-        if (select_key(survey->x[i]) >= least) {
-            out->position[out->count] = (uint32_t)i;
-            out->value[out->count++] = survey->x[i];
+    const uint64_t room = chunk_count(survey->stats.n) * ROOM_OF_CHUNK;
+    const uint64_t inverse = UINT64_MAX / stride + 1; /* i * inverse < inverse: i is a multiple */
+    float *const found = (float *)(void *)survey->chunk;
+    uint64_t count = 0;
+    for (unsigned l = 0; l < survey->lists && stride > 1; l++) {
+        const struct sparse *list = &survey->candidate[l];
+        for (size_t i = 0; i < list->count; i++) {
+            const uint32_t position = list->position[i];
+            if (position < start || (position - start) * inverse >= inverse) {
+                continue;
+            }
+            if (count == room) {
+                return false;
+            }
+            found[count++] = list->value[i];
         }
     }
+    *sample = (struct select_span){.x = found, .length = count, .stride = 1};
+    return true;
+}
+
+/* The smallest key of a span that reaches the bound. */
+static uint32_t survey_smallest(const struct select_span *span, uint32_t least)
+{
+    uint32_t smallest = UINT32_MAX;
+    for (uint64_t i = 0; i < span->length; i++) {
+        const uint32_t key = select_key(span->x[i * span->stride]);
+        smallest = key >= least && key < smallest ? key : smallest;
+    }
+    return smallest;
+}
+
+float survey_ranked(struct survey *survey, uint64_t start, uint64_t stride, uint64_t rank)
+{
+    struct select_span sample;
+    assert(stride > 0 && start < survey->stats.n);
+    if (!survey_sampled(survey, start, stride, &sample) || sample.length < rank) {
+        sample = (struct select_span){.x = survey->x + start,
+            .length = (survey->stats.n - start - 1) / stride + 1,
+            .stride = stride};
+    }
+    const struct select_cut cut = select_cut_between(&sample, 1, 0, 31, rank, survey->scratch);
+    return convert_float(survey_smallest(&sample, cut.key));
 }
 
 static void survey_filter(
     const struct survey *survey, struct select_cut cut, uint64_t count, struct sparse *out)
 {
     for (unsigned l = 0; l < survey->lists; l++) {
-        select_filter(&survey->candidate[l], &cut, out, count);
+        chunk_select(survey->pick, &survey->candidate[l], &cut, out, count);
     }
 }
 
 void survey_take(struct survey *survey, float threshold, uint64_t most, struct sparse *out)
 {
     const uint32_t least = survey_key(threshold);
-    const uint64_t count = survey_count(survey, threshold);
+    const bool complete = least >= survey->complete;
+    struct survey_reading reading = survey_reading(survey, least);
+    uint64_t count = survey_candidates(survey, complete ? least : survey->complete);
+    if (!complete && count <= most) {
+        count = survey_read_count(&reading, most);
+    }
     out->count = 0;
     if (count > most) {
         survey_top(survey, most, out);
-    } else if (least >= survey->complete) {
-        survey_filter(survey, (struct select_cut){.key = least, .ties = SELECT_ALL}, count, out);
+    } else if (complete) {
+        survey_filter(survey, (struct select_cut){.key = least, .ties = SELECT_ALL}, most, out);
     } else {
-        survey_collect(survey, least, count, out);
+        reading.out = out;
+        out->count = count;
+        parallel_for(&survey->parallel, survey_collect_part, &reading, reading.parts);
     }
 }
 
@@ -187,6 +338,7 @@ void survey_top(struct survey *survey, uint64_t k, struct sparse *out)
         spans[l] = (struct select_span){.x = list->value, .length = list->count, .stride = 1};
     }
     out->count = 0;
-    survey_filter(
-        survey, select_cut_between(spans, survey->lists, 0, 31, k, survey->scratch), k, out);
+    survey_filter(survey,
+        chunk_cut_spans(survey->pick, spans, survey->lists, k, out->value, k, survey->scratch), k,
+        out);
 }

@@ -5,8 +5,8 @@
  * A fused pass in mode RULE (fused.h) gathers both while the elements are in the cache: the
  * statistics, and as candidates what reaches a guess. Questions about thresholds from the guess up
  * are answered from the candidates, others by reading the residual; the answers are the same.
- * Everything is deterministic: sums are formed in a written-out order (stats.h), whatever ranges,
- * implementation or guess.
+ * Reading is shared by the threads of survey->parallel. Everything is deterministic: sums are
+ * formed in a written-out order (stats.h), whatever ranges, threads, implementation or guess.
  *
  * Magnitudes compare as in select_top(): NaN ranks above infinity, and so reaches every threshold.
  * The residual must not change while it is surveyed. Functions that take the survey as const may
@@ -18,12 +18,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/sparse.h"
 
+struct chunk_ops;
 struct stats;
 struct stats_ops;
 
-/* Of all elements. Logarithms and minimum: of those that are not zero. */
+/* Which statistics of all elements a rule needs; each costs time. */
+enum survey_need {
+    SURVEY_NO_STATS = 0, /* none but n */
+    SURVEY_SUMS,         /* all but the logarithms */
+    SURVEY_LOGARITHMS
+};
+
+/* Of all elements. Logarithms and minimum: of those that are not zero. What is not needed is 0. */
 struct survey_stats {
     uint64_t n;
     uint64_t zeros;
@@ -40,7 +49,6 @@ struct survey_tail {
     uint64_t count;
     double sum_abs;
     double sum_squares;
-    double sum_log;
     float least; /* smallest magnitude among them; 0 if there are none */
 };
 
@@ -50,33 +58,41 @@ struct survey_tail {
 struct survey {
     const float *x; /* n elements in memory order: rules may look at single ones */
     struct survey_stats stats;
+    struct parallel parallel; /* the caller may lend threads once the survey is made */
 
     /* The survey's own. */
     const struct stats_ops *ops;
+    const struct chunk_ops *pick;
+    struct stats *chunk;            /* room for those of every chunk */
     const struct sparse *candidate; /* lists of one part of the tensor after the other */
     unsigned lists;
     uint32_t complete; /* the lists hold all elements whose key is at least this */
     void *scratch;
 };
 
-/** Bytes of scratch for survey_read(), aligned to 8: less than 300 KiB. */
+/** Bytes of scratch for survey_read(), aligned to 8: 300 KiB and a fiftieth of the residual. */
 size_t survey_scratch(uint64_t n);
 
 /** Surveys n elements, at most VIEW_MAX_ELEMENTS, by reading them. x and scratch stay the caller's
  * and have to outlive the survey. ops: NULL for the best. */
-void survey_read(
-    struct survey *survey, const struct stats_ops *ops, const float *x, uint64_t n, void *scratch);
+void survey_read(struct survey *survey, const struct stats_ops *ops, enum survey_need need,
+    const float *x, uint64_t n, void *scratch);
 
 /** The smallest float t for which |x| >= t means |x| >= threshold, or with `strict` |x| >
  * threshold, for every finite x. Infinity where no finite x does, and for NaN; 0 where every x
  * does. */
 float survey_threshold(double threshold, bool strict);
 
-/** How many magnitudes are at least threshold (> 0). */
-uint64_t survey_count(const struct survey *survey, float threshold);
+/** How many magnitudes are at least threshold (> 0); `most` + 1 if they are more than `most`, which
+ * is found out without looking at all of them. */
+uint64_t survey_count(const struct survey *survey, float threshold, uint64_t most);
 
-/** ... and their sums. */
-struct survey_tail survey_tail(const struct survey *survey, float threshold);
+/** ... all of them, and their sums. */
+struct survey_tail survey_tail(struct survey *survey, float threshold);
+
+/** The rank-th largest magnitude, rank > 0, of every stride-th element from number `start` < n on,
+ * which are at least `rank`. */
+float survey_ranked(struct survey *survey, uint64_t start, uint64_t stride, uint64_t rank);
 
 /** All entries of magnitude >= threshold (> 0), in memory order, if they are at most `most`; else
  * the `most` largest of them, ties to the lower position. out: capacity `most`. */
@@ -86,6 +102,6 @@ void survey_take(struct survey *survey, float threshold, uint64_t most, struct s
 void survey_top(struct survey *survey, uint64_t k, struct sparse *out);
 
 /** For the fused pass: the statistics of n elements. */
-struct survey_stats survey_describe(uint64_t n, const struct stats *stats);
+struct survey_stats survey_describe(uint64_t n, enum survey_need need, const struct stats *stats);
 
 #endif

@@ -165,6 +165,12 @@ class Setup(unittest.TestCase):
         result = self.setup_on("ID=arch\n", "build", programs=programs)
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
 
+    def test_other_system_without_peers(self):
+        result = self.setup_on("ID=arch\n", "bench")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("program mpirun", result.stderr)
+        self.assertNotIn("cmocka", result.stderr)
+
     def test_debian_installs_only_what_is_missing(self):
         programs = [
             ("dpkg-query", '[[ ${*: -1} == meson ]] && exit 1; echo -n installed'),

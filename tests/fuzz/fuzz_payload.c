@@ -1,5 +1,6 @@
 /*
- * Fuzzes the payload decoder.
+ * Fuzzes the payload decoder, and with what it took the encoder: every list is written again in all
+ * ways there are, also where memory runs out, and must come back.
  *
  * The input is a prefix that says what the receiver registered, and then a frame's sections. The
  * frame's header is made here, with the right length and CRC, so that the section decoders are
@@ -15,10 +16,12 @@
 #include <string.h>
 
 #include "kernels/cpu/partition.h"
+#include "kernels/cpu/quantise.h"
 #include "proto/payload.h"
 
 #define PREFIX_SIZE 12
 #define DENSE_LIMIT 65536 /* elements that a dense section may have here */
+#define AGAIN_LIMIT 2048  /* where what takes bytes or bits for every element is written again */
 
 enum { MODE_SECTIONS, MODE_FRAME, MODE_COUNT };
 enum { READ_LIST, READ_DENSE, READ_BYTES, READ_AS_SENT };
@@ -135,6 +138,171 @@ static size_t check_round_trip(const struct payload_shape *shape, struct sparse 
     return size;
 }
 
+/* ------------------------------------------------------------------ writing what was read */
+
+/* The payload's writer allocates with these two, which the linker puts before the allocator's. */
+static unsigned allocations_left = UINT32_MAX;
+
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *pointer, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *pointer, size_t size);
+
+static bool memory_is_left(void)
+{
+    allocations_left -= allocations_left > 0 ? 1 : 0;
+    return allocations_left > 0;
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return memory_is_left() ? __real_calloc(count, size) : NULL;
+}
+
+void *__wrap_realloc(void *pointer, size_t size)
+{
+    return memory_is_left() ? __real_realloc(pointer, size) : NULL;
+}
+
+/* A list that was read, twice: as its sections have it, and as the dense section has it. */
+struct again {
+    const struct payload_shape *shape;
+    enum payload_value value;
+    bool small; /* at most AGAIN_LIMIT elements */
+    struct sparse list;
+    struct sparse densely;
+};
+
+static struct sparse list_copy(const struct sparse *list)
+{
+    struct sparse copy = list_make(list->count);
+
+    memcpy(copy.position, list->position, list->count * sizeof(*copy.position));
+    memcpy(copy.value, list->value, list->count * sizeof(*copy.value));
+    copy.count = list->count;
+    return copy;
+}
+
+static bool again_has(const struct again *again, unsigned index)
+{
+    bool bits = index == PAYLOAD_INDEX_BITMAP || index == PAYLOAD_INDEX_HASHMAP;
+
+    return index != PAYLOAD_INDEX_DENSE && (again->small || !bits);
+}
+
+static enum adtopk_status again_write(struct again *again, struct payload_writer *writer)
+{
+    struct payload_header header = {.job = 1};
+    enum adtopk_status status = payload_begin(writer, &header);
+
+    for (unsigned i = 0; status == ADTOPK_OK && i < PAYLOAD_INDEX_COUNT; i++) {
+        if (again_has(again, i)) {
+            status = payload_put_list(
+                writer, again->shape, &again->list, (enum payload_index)i, again->value);
+        }
+    }
+    if (status == ADTOPK_OK && again->small) {
+        status = payload_put_list(
+            writer, again->shape, &again->densely, PAYLOAD_INDEX_DENSE, again->value);
+    }
+    if (status == ADTOPK_OK) {
+        status =
+            payload_put_dense(writer, again->list.value, again->list.count, again->value, NULL);
+    }
+    if (status == ADTOPK_OK) {
+        status = payload_put_bytes(writer, again->list.position, again->list.count);
+    }
+    if (status == ADTOPK_OK) {
+        CHECK(payload_put_bytes(writer, &header, SIZE_MAX) == ADTOPK_ERR_MEMORY);
+        payload_end(writer);
+    }
+    return status;
+}
+
+static void again_read_dense(const struct again *again, struct payload_reader *reader)
+{
+    const struct sparse *list = &again->densely;
+    uint64_t n = view_size(&again->shape->view);
+    float *x = need(n * sizeof(*x));
+
+    CHECK(payload_next_is_dense(reader));
+    CHECK((uint64_t)(reader->end - reader->next) > payload_dense_size(n, again->value));
+    CHECK(payload_get_dense(reader, x, n, NULL) == ADTOPK_OK);
+    for (size_t i = 0; i < list->count; i++) {
+        float *element = &x[view_element(&again->shape->view, list->position[i])];
+
+        CHECK(same_value(*element, list->value[i]));
+        *element = 0;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        CHECK(same_value(x[i], 0));
+    }
+    free(x);
+}
+
+static void again_read(const struct again *again, const struct payload_writer *writer)
+{
+    struct payload_reader reader;
+    struct sparse got = list_make(again->list.count);
+    size_t count = again->list.count, size;
+    const uint8_t *bytes;
+
+    CHECK(payload_open(&reader, writer->bytes, writer->size, NULL) == ADTOPK_OK);
+    for (unsigned i = 0; i < PAYLOAD_INDEX_COUNT; i++) {
+        if (again_has(again, i)) {
+            CHECK(payload_next_count(&reader, again->shape) == count);
+            CHECK(payload_get_list(&reader, again->shape, &got, NULL) == ADTOPK_OK);
+            CHECK(got.count == count);
+            CHECK(memcmp(got.position, again->list.position, count * sizeof(uint32_t)) == 0);
+            CHECK(memcmp(got.value, again->list.value, count * sizeof(float)) == 0);
+        }
+    }
+    if (again->small) {
+        again_read_dense(again, &reader);
+    }
+    CHECK(payload_get_dense(&reader, got.value, count, NULL) == ADTOPK_OK);
+    CHECK(memcmp(got.value, again->list.value, count * sizeof(float)) == 0);
+    CHECK(payload_get_bytes(&reader, count, &bytes, &size, NULL) == ADTOPK_OK);
+    CHECK(size == count && memcmp(bytes, again->list.position, count) == 0);
+    CHECK(payload_close(&reader, NULL) == ADTOPK_OK);
+    list_free(&got);
+}
+
+/* Writes a list in every way with these values, which it is rounded to first: that changes nothing
+ * more. The first attempts find less and less memory missing, and say so. */
+static void check_again(
+    const struct payload_shape *shape, const struct sparse *list, enum payload_value value)
+{
+    struct again again = {.shape = shape,
+        .value = value,
+        .small = view_size(&shape->view) <= AGAIN_LIMIT,
+        .list = list_copy(list),
+        .densely = list_copy(list)};
+    struct sparse rounded;
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
+
+    quantise_values(again.list.value, list->count, (enum quantisation)value, list->count);
+    rounded = list_copy(&again.list);
+    for (unsigned allowed = 1; status != ADTOPK_OK; allowed++) {
+        struct payload_writer writer = {0};
+
+        allocations_left = allowed;
+        status = again_write(&again, &writer);
+        allocations_left = UINT32_MAX;
+        CHECK(status == ADTOPK_OK || status == ADTOPK_ERR_MEMORY);
+        if (status == ADTOPK_OK) {
+            again_read(&again, &writer);
+        }
+        payload_free(&writer);
+    }
+    CHECK(memcmp(again.list.value, rounded.value, list->count * sizeof(float)) == 0);
+    list_free(&rounded);
+    list_free(&again.list);
+    list_free(&again.densely);
+}
+
+/* ------------------------------------------------------------------ reading */
+
 /* A value takes a byte at least: no more of them can be there, and need memory. */
 static size_t at_most(uint64_t count, const struct payload_reader *reader)
 {
@@ -147,16 +315,14 @@ static enum adtopk_status read_list(
     struct payload_reader *reader, const struct payload_shape *shape, struct error *err)
 {
     uint64_t count = payload_next_count(reader, shape);
-    struct sparse list = list_make(at_most(count, reader));
+    struct sparse list = list_make(count);
     const uint8_t *begin = reader->next;
     enum adtopk_status status = payload_get_list(reader, shape, &list, err);
 
     if (status == ADTOPK_OK) {
         enum payload_index index = (enum payload_index)(*begin & 15);
         enum payload_value value = (enum payload_value)(*begin >> 4);
-        size_t sent = (size_t)(reader->next - begin);
-
-        size_t again;
+        size_t sent = (size_t)(reader->next - begin), again;
 
         CHECK(list.count == count);
         check_list(shape, &list);
@@ -165,6 +331,7 @@ static enum adtopk_status read_list(
         again = check_round_trip(shape, &list, PAYLOAD_INDEX_AUTO, value, NULL);
         CHECK(again <= sent * 51 / 50);
         CHECK(again <= payload_list_bound(shape, count, value) || shape->per_fibre > 0);
+        check_again(shape, &list, (enum payload_value)((value + count) % PAYLOAD_VALUE_COUNT));
     } else {
         CHECK(list.count == 0);
         CHECK(reader->next == begin);
@@ -180,7 +347,10 @@ static void check_dense(const float *x, uint64_t n, const uint8_t *sent, size_t 
     struct payload_writer writer = {0};
     float *decoded = need(n * sizeof(*decoded));
 
+    CHECK(payload_dense_size(n, (enum payload_value)(*sent >> 4)) == size);
+    CHECK(payload_dense_size(UINT64_MAX - n, (enum payload_value)(*sent >> 4)) == SIZE_MAX);
     CHECK(payload_begin(&writer, &header) == ADTOPK_OK);
+    CHECK(payload_put_dense(&writer, x, UINT64_MAX, PAYLOAD_VALUE_F32, NULL) == ADTOPK_ERR_MEMORY);
     CHECK(payload_put_dense(&writer, x, n, (enum payload_value)(*sent >> 4), decoded) == ADTOPK_OK);
     CHECK(writer.size - PAYLOAD_HEADER_SIZE == size);
     CHECK(has_nan(x, n) || memcmp(decoded, x, n * sizeof(*x)) == 0);

@@ -14,13 +14,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static unsigned density_key(void)
 {
     struct policy_key_info key;
+    unsigned density = 0;
 
     for (unsigned i = 0; policy_key(i, &key); i++) {
-        if (strcmp(key.name, "density") == 0) {
-            return i;
-        }
+        density = strcmp(key.name, "density") == 0 ? i : density;
     }
-    abort();
+    return density;
+}
+
+/* The text has the names of what was chosen. */
+static void check_names(const struct tensor_policy *tensor, const char *text)
+{
+    if (strstr(text, policy_index_name(tensor->indices)) == NULL ||
+        strstr(text, policy_value_name(tensor->values)) == NULL ||
+        strstr(text, policy_scope_name(tensor->scope)) == NULL) {
+        abort();
+    }
 }
 
 static void check_rules(const struct policy *policy)
@@ -66,6 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     check_rules(&policy);
+    check_names(&policy.tensor, again);
     policy_default(&copy);
     if (policy_parse(&copy, again, NULL) != ADTOPK_OK) {
         abort();

@@ -76,6 +76,7 @@ class Daemon:
         self.control = os.path.join(directory, f"node{node}.control")
         self.log_path = os.path.join(directory, f"node{node}.log")
         self.ready_path = os.path.join(directory, f"node{node}.ready")
+        self.prepare = die_with_parent  # what its process does before it begins
         self.process = None
         self.remote_port = None  # for trainers without a daemon, if the settings say whose they are
         self.ready = None  # the socket to which the daemon says READY=1 and STOPPING=1
@@ -111,7 +112,7 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [self.programs["adtopkd"], "--config", self.config], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, env=environment, preexec_fn=die_with_parent)
+                stdout=log, stderr=log, env=environment, preexec_fn=self.prepare)
         self.wait_told(b"READY=1", timeout)
 
     def close_ready(self):

@@ -153,6 +153,7 @@ class Looking(Daemons):
         tensors = self.document("tensors", self.name, "--first", "1")
         self.assertEqual([one["name"] for one in tensors["tensors"]],
                          ["layer.weight", "layer.bias"])
+        self.assertIn("none from number 99 on", self.text("tensors", self.name, "--first", "99"))
         self.assertEqual([one["sparsifier"] for one in tensors["tensors"]], ["adtopk", "dense"])
         self.assertEqual(self.document("policy", "get", self.name)["policy"]["density"], 0.01)
         self.assertEqual(self.document("policy", "get")["policy"]["density"], 0.01)
@@ -197,7 +198,7 @@ class Looking(Daemons):
     def test_without_a_daemon(self):
         with tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp") as directory:
             nowhere = ("--socket", os.path.join(directory, "none"))
-            self.fails(3, "jobs", *nowhere, words=("none",))
+            self.fails(3, "jobs", *nowhere, words=("none", "does adtopkd run"))
             out = self.text("policy", "check", "density=0.5", *nowhere)
             self.assertRegex(out, r"density +0\.5\n")
             policy = os.path.join(directory, "policy.json")
@@ -206,7 +207,13 @@ class Looking(Daemons):
             code, out, _ = self.ask("policy", "check", policy, "--json", *nowhere)
             self.assertEqual((code, json.loads(out)["policy"]["rules"][0]["density"]), (0, 0.5))
             self.fails(REFUSED, "policy", "check", "-", stdin='{"densty": 1}', words=("densty",))
-            self.fails(REFUSED, "policy", "check", "-", stdin="{", words=("not valid JSON",))
+            self.fails(REFUSED, "policy", "check", "-", stdin="{",
+                       words=("standard input, line 1: not valid JSON",))
+            with open(policy, "w", encoding="utf-8") as file:
+                file.write('{"density": 0.5,\n "values": bf16}\n')
+            self.fails(REFUSED, "policy", "check", policy, *nowhere,
+                       words=(policy + ", line 2: not valid JSON",))
+            self.fails(REFUSED, "policy", "check", "", words=('cannot open ""',))
             key = os.path.join(directory, "key")
             public = self.text("keygen", "--out", key).strip()
             self.assertEqual(len(public), 40)

@@ -33,6 +33,8 @@ TURNS = [
     {"sparsifier": "redsync-trim", "scope": "node"},
     {"sparsifier": "threshold", "threshold": 0.001, "density": 0.2},
     {"sparsifier": "adtopk", "interleave": True, "adaptive": True, "estimate": True},
+    {"sparse_collective": "balanced", "density": 0.02}, {"sparse_collective": "oktopk"},
+    {"sparsifier": "topk", "scope": "rank"}, {"sparse_collective": "balanced", "values": "f32"},
     {"sparse_collective": "hierarchical", "density": 0.02}, {"values": "bf16", "scope": "rank"},
     {"dense_values": "f32", "dense_collective": "ring"}, {"dense_collective": "halving-doubling"},
     {"sparsifier": "randomk", "values": "f32"},

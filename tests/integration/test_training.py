@@ -533,6 +533,15 @@ class Digits(WithCluster):
                              final["parameter_hash"])
         return final["parameter_hash"]
 
+    def test_full_device(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run(
+                [os.path.join(BUILD, "client", "adtopk-digits"), "--data", self.data, "--local",
+                 "--steps", "1"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+                check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot write", done.stderr)
+
     def test_same_parameters(self):
         dense = self.train("dense", {"sparsifier": "dense"})
         sparse = self.train("sparse", {})

@@ -306,6 +306,9 @@ void node_start(struct world *world, unsigned number)
         .trace_context = node,
     };
 
+    if (world->scenario.max_message > 0) {
+        config.links.max_bulk_message = world->scenario.max_message;
+    }
     node->world = world;
     node->number = number;
     node->incarnation = config.incarnation;

@@ -80,7 +80,7 @@ void operator_turn(struct world *world, unsigned number)
         event.verify.job = world->job[job].id;
     } else {
         event.policy.job = world->job[job].id;
-        event.policy.text = scenario_policy(world_random(world, 1000));
+        event.policy.text = scenario_policy(world, world_random(world, 1000));
         event.policy.merge = world_chance(world, 0.3);
         event.policy.if_version = UINT32_MAX;
         event.policy.uid = number;
@@ -88,8 +88,7 @@ void operator_turn(struct world *world, unsigned number)
     (void)operator_ask(world, number, event, &err);
 }
 
-/* The sums that a verification took are those of one moment: everything is an integer, so they
- * must be equal. */
+/* The sums that a verification took are those of one moment, so they must be equal. */
 static void check_verified(struct world *world, unsigned number)
 {
     struct tensor_info info;
@@ -100,7 +99,8 @@ static void check_verified(struct world *world, unsigned number)
                              core_tensor_info(world->node[number].core, job.id, t, &info);
              t++) {
             for (unsigned k = 0; info.verified_step != UINT64_MAX && k < 2; k++) {
-                if (info.verified_input[k] != info.verified_applied[k] + info.residual[k]) {
+                if (!check_equal(world, info.verified_input[k],
+                        info.verified_applied[k] + info.residual[k])) {
                     world_violate(world, "node %u tensor %u: verified sums do not fit", number, t);
                 }
             }

@@ -3,6 +3,7 @@
 
 #include "tests/sim/world.h"
 
+/* Those under which every sum of integers is exact. */
 static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"bf16\",\"bucket_bytes\":1000}",
@@ -65,14 +66,41 @@ static const char *const policies[] = {
     "\"topk\",\"values\":\"f16\",\"indices\":\"raw\",\"dense_collective\":\"halving-doubling\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
     "\"values\":\"f32\",\"dense_collective\":\"halving-doubling\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"scope\":\"rank\","
+    "\"sparsifier\":\"dgc\",\"bucket_bytes\":2000}",
 };
 
-const char *scenario_policy(uint64_t index)
-{
-    return policies[index % (sizeof(policies) / sizeof(policies[0]))];
-}
+/* Those that change gradients before they are added, or round what is left of sums. */
+static const char *const changing[] = {
+    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"momentum\":0.5}",
+    "{\"density\":0.05,\"scope\":\"rank\",\"momentum\":0.5,\"momentum_masking\":false}",
+    "{\"density\":0.1,\"sparsifier\":\"topk\",\"momentum\":0.5,\"momentum_masking\":false}",
+    "{\"density\":0.1,\"sparsifier\":\"dgc\",\"momentum\":0.9,\"nesterov\":true,\"clip\":20}",
+    "{\"density\":0.05,\"values\":\"int8\"}",
+    "{\"density\":0.1,\"values\":\"int8\",\"scope\":\"rank\",\"momentum\":0.5,\"clip\":30}",
+    "{\"density\":0.1,\"sparsifier\":\"randomk\",\"momentum\":0.5,\"values\":\"f16\"}",
+    "{\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\",\"momentum\":0.5,"
+    "\"momentum_masking\":false}",
+    "{\"density\":0.1,\"sparse_collective\":\"half\",\"scope\":\"rank\",\"momentum\":0.7,"
+    "\"values\":\"int8\"}",
+    "{\"density\":0.1,\"sparse_collective\":\"half\",\"momentum\":0.5,\"bucket_bytes\":1000}",
+    "{\"density\":0.05,\"adaptive\":true,\"momentum\":0.5,\"momentum_masking\":false,"
+    "\"warmup_epochs\":2,\"epoch_turns\":2}",
+    "{\"density\":0.1,\"sparsifier\":\"sidco\",\"clip\":10,\"values\":\"int8\",\"indices\":"
+    "\"rice\"}",
+    "{\"sparsifier\":\"dense\",\"dense_values\":\"f16\"}",
+};
 
 #define POLICY_COUNT (sizeof(policies) / sizeof(policies[0]))
+#define CHANGING_COUNT (sizeof(changing) / sizeof(changing[0]))
+
+const char *scenario_policy(const struct world *world, uint64_t index)
+{
+    return world->scenario.changed && index % 2 == 0 ? changing[index / 2 % CHANGING_COUNT]
+                                                     : policies[index % POLICY_COUNT];
+}
 
 /* Which of the simulator's tensors there are. */
 static unsigned random_tensors(struct world *dice)
@@ -123,6 +151,10 @@ struct scenario scenario_of(uint64_t seed)
     };
 
     random_faults(&dice, &scenario);
+    scenario.changed = world_chance(&dice, 0.3);
+    if (scenario.changed) {
+        scenario.policy = changing[world_random(&dice, CHANGING_COUNT)];
+    }
     return scenario;
 }
 

@@ -397,6 +397,23 @@ static void test_rank_that_never_pushes(void **state)
     expect_all(world, ADTOPK_ERR_TIMEOUT, "rank 3", "push tensor");
 }
 
+static void test_message_that_is_too_long(void **state)
+{
+    struct scenario scenario = failure_scenario(POLICY);
+    struct world *world;
+
+    (void)state;
+    scenario.jobs = 1;
+    scenario.max_message = 300;
+    world = world_create(&scenario);
+    world->job[0].may_fail = true;
+    assert_true(world_run(world));
+    for (unsigned i = 0; i < world->trainers; i++) {
+        expect_rank(&world->trainer[i], ADTOPK_ERR_ARGUMENT, "a message of", "the longest has 300");
+    }
+    world_destroy(world);
+}
+
 size_t suite_failures(struct CMUnitTest *tests)
 {
     const struct CMUnitTest mine[] = {
@@ -419,6 +436,7 @@ size_t suite_failures(struct CMUnitTest *tests)
         cmocka_unit_test(test_node_stays_away),
         cmocka_unit_test(test_node_lost_with_policy_fail),
         cmocka_unit_test(test_rank_that_never_pushes),
+        cmocka_unit_test(test_message_that_is_too_long),
     };
     size_t count = sizeof(mine) / sizeof(mine[0]);
 

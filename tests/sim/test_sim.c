@@ -112,7 +112,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest random[] = {
         cmocka_unit_test(test_random_scenarios), cmocka_unit_test(test_dense_crashes)};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage)};
-    struct CMUnitTest tests[4 * SUITE_MAX + 3];
+    struct CMUnitTest tests[5 * SUITE_MAX + 3];
     size_t count = 0;
 
     if (argc > 1) {
@@ -124,6 +124,7 @@ int main(int argc, char **argv)
     count += suite_forming(tests + count);
     count += suite_failures(tests + count);
     count += suite_switching(tests + count);
+    count += suite_splits(tests + count);
     count += suite_planted(tests + count);
     tests[count++] = last[0];
     return _cmocka_run_group_tests("sim", tests, count, NULL, NULL);

@@ -31,6 +31,8 @@ struct scenario {
     unsigned tensors;    /* bit t: the t-th of the simulator's tensors; 0: the first five */
     unsigned operations; /* plain operations each rank calls before the first step */
     const char *policy;
+    bool changed; /* policies change gradients before they are added, or what is left of sums is
+                   * rounded: only the ledger has to fit, to rounding */
     double loss, duplicate;  /* of packets */
     double refuse;           /* of transmissions: the transport is full */
     uint64_t delay_us;       /* packets take 10 us to this, independently: they reorder */
@@ -45,6 +47,7 @@ struct scenario {
     double mutate;              /* chance that a packet from `hostile` is changed */
     unsigned hostile;           /* the node whose packets are */
     bool reseal;                /* changed packets get a right checksum again */
+    uint64_t max_message;       /* bytes; 0: no limit that is reached */
     uint64_t max_us;            /* virtual time after which something hangs */
 };
 
@@ -276,6 +279,8 @@ bool trainer_pushes(
 /* check.c */
 bool check_find(const struct world *world, unsigned node, unsigned job, struct job_info *info);
 void check_node(struct world *world, unsigned node);
+/** Whether two sums are equal; those of a scenario that is `changed`, to rounding. */
+bool check_equal(const struct world *world, double a, double b);
 void check_step(
     struct world *world, unsigned node, unsigned job, uint64_t step, enum adtopk_status status);
 void check_residuals(struct world *world, unsigned node, unsigned job);
@@ -294,8 +299,8 @@ void operator_action(struct world *world, unsigned node, const struct action *ac
 void operator_watch(struct world *world, unsigned node);
 void operator_crashed(struct world *world, unsigned node);
 void operator_check_step(struct world *world, unsigned node, unsigned job, uint64_t step);
-/** One of the policies that scenarios use. */
-const char *scenario_policy(uint64_t index);
+/** One of the policies that the world's scenario may use. */
+const char *scenario_policy(const struct world *world, uint64_t index);
 
 /* coverage.c */
 void coverage_move(

@@ -187,8 +187,7 @@ static unsigned ring_owner(const struct bucket *bucket, uint64_t segment, unsign
     return owner;
 }
 
-/* The sum of element i as the collective forms it, in f32; false if nobody sent it. */
-static bool sum_of(
+bool bucket_sum(
     const struct bucket *bucket, const struct group *group, unsigned t, uint64_t i, float *sum)
 {
     const struct collective_ops *ops = group->ops;
@@ -210,8 +209,7 @@ static bool sum_of(
     return part.any;
 }
 
-/* One element of member m's result against the references. */
-static void check_element(const struct bucket *bucket, const struct group *group, unsigned m,
+void bucket_check_element(const struct bucket *bucket, const struct group *group, unsigned m,
     unsigned t, uint64_t i, float got)
 {
     double scale = (double)group->exchange[m].scale, wide = 0, size = 0;
@@ -222,7 +220,7 @@ static void check_element(const struct bucket *bucket, const struct group *group
         wide += part.any ? (double)part.sum : 0;
         size += part.any ? fabs((double)part.sum) : 0;
     }
-    assert_true(sum_of(bucket, group, t, i, &sum));
+    assert_true(bucket_sum(bucket, group, t, i, &sum));
     if (fabs((double)got - wide * scale) > 1e-6 * size * scale) {
         fail_msg("element %u is %g, not %g", (unsigned)i, (double)got, wide * scale);
     }
@@ -236,7 +234,7 @@ void bucket_check_dense(const struct bucket *bucket, const struct group *group)
             const float *dense = bucket->tensor[m][t].dense;
             assert_same_bits(dense, bucket->tensor[0][t].dense, bucket->numel[t]);
             for (uint64_t i = 0; m == 0 && i < bucket->numel[t]; i++) {
-                check_element(bucket, group, m, t, i, dense[i]);
+                bucket_check_element(bucket, group, m, t, i, dense[i]);
             }
         }
     }
@@ -258,10 +256,10 @@ void bucket_check_lists(const struct bucket *bucket, const struct group *group)
             }
             for (uint64_t i = 0; i < bucket->numel[t]; i++) {
                 float sum;
-                if (sum_of(bucket, group, t, i, &sum)) {
+                if (bucket_sum(bucket, group, t, i, &sum)) {
                     assert_true(entries < update->count);
                     assert_int_equal(update->position[entries], i);
-                    check_element(bucket, group, m, t, i, update->value[entries]);
+                    bucket_check_element(bucket, group, m, t, i, update->value[entries]);
                     entries++;
                 }
             }

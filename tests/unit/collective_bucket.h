@@ -34,6 +34,14 @@ void bucket_fill_list(
 /** All of its elements. */
 void bucket_fill_dense(struct bucket *bucket, struct group *group, unsigned m, unsigned t);
 
+/** The sum of element i as the group's collective forms it, in f32; false if nobody sent it. */
+bool bucket_sum(
+    const struct bucket *bucket, const struct group *group, unsigned t, uint64_t i, float *sum);
+
+/** One element of member m's result is that, scaled, and close to the sum in double precision. */
+void bucket_check_element(const struct bucket *bucket, const struct group *group, unsigned m,
+    unsigned t, uint64_t i, float got);
+
 /** All members have the right sums, and the same bits. */
 void bucket_check_dense(const struct bucket *bucket, const struct group *group);
 void bucket_check_lists(const struct bucket *bucket, const struct group *group);

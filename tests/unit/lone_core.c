@@ -140,7 +140,10 @@ static void note(struct lone_core *lone, const struct action *action)
         assert_true(lone->helds < sizeof(lone->held) / sizeof(lone->held[0]));
         lone->held[lone->helds++] = action->compute;
         break;
-    case ACTION_READY: lone->ready++; break;
+    case ACTION_READY:
+        lone->ready++;
+        lone->ready_status = action->status;
+        break;
     case ACTION_DELIVERED: lone->delivered++; break;
     case ACTION_STEP:
         assert_int_equal(action->status, lone->withdrawing ? ADTOPK_NONFINITE : ADTOPK_OK);

@@ -41,7 +41,8 @@ struct lone_core {
     double *pushed[LONE_TENSORS], *applied[LONE_TENSORS]; /* an element each: sums over steps */
     /* Heard: */
     unsigned ready, steps, delivered, closed, failed;
-    struct error failure; /* of the last rank that failed */
+    enum adtopk_status ready_status; /* what READY said of the last step */
+    struct error failure;            /* of the last rank that failed */
     struct lone_answer policy, verified;
     struct error refused; /* by the last request that was */
 };

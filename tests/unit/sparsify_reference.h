@@ -319,9 +319,17 @@ static inline double plain_stages(struct plain *plain, enum sidco_fit fit, int s
 static inline void plain_sidco(struct plain *plain, enum sidco_fit fit, struct memory *memory)
 {
     const int most = (int)fmax(1, ceil(log(plain->density) / log(0.5)));
-    memory->stages = memory->stages == 0 ? 1 : memory->stages;
-    plain_take(plain, plain->k < plain->nonzeros ? plain_stages(plain, fit, memory->stages) : 0,
-        times(plain, 1.5));
+    const bool first = memory->stages == 0;
+    double threshold = 0;
+    memory->stages += first;
+    if (plain->k < plain->nonzeros) {
+        threshold = plain_stages(plain, fit, memory->stages);
+        while (first && memory->stages < most &&
+               (double)plain_count(plain, threshold) < 0.8 * (double)plain->k) {
+            threshold = plain_stages(plain, fit, ++memory->stages);
+        }
+    }
+    plain_take(plain, threshold, times(plain, 1.5));
     memory->selected += (double)plain->count / (double)plain->k;
     if (++memory->calls == 5) {
         memory->stages -= memory->selected > 6 && memory->stages > 1;

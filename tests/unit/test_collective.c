@@ -79,9 +79,20 @@ static void test_sparse_in_parts(void **state)
     }
 }
 
+static bool is_in(const struct sparse *list, uint32_t position)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->position[i] == position) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* All that members contributed is in the sum or comes back to somebody, element for element. */
 static void check_returned(const struct bucket *bucket, const struct group *group, size_t *returned)
 {
+    const struct sparse *update = &group->exchange[0].tensor[0].update;
     double *total = allocate(bucket->numel[0], sizeof(*total));
 
     for (unsigned m = 0; m < bucket->members; m++) {
@@ -95,19 +106,17 @@ static void check_returned(const struct bucket *bucket, const struct group *grou
         }
         *returned += tensor->returned.count;
     }
-    for (unsigned m = 0; m < bucket->members; m++) {
-        const struct sparse *update = &group->exchange[m].tensor[0].update;
-        const struct sparse *first = &group->exchange[0].tensor[0].update;
-        assert_int_equal(update->count, first->count);
-        assert_memory_equal(update->position, first->position, first->count * sizeof(uint32_t));
-        assert_same_bits(update->value, first->value, first->count);
+    for (unsigned m = 1; m < bucket->members; m++) {
+        const struct sparse *other = &group->exchange[m].tensor[0].update;
+        assert_int_equal(other->count, update->count);
+        assert_memory_equal(other->position, update->position, update->count * sizeof(uint32_t));
+        assert_same_bits(other->value, update->value, update->count);
     }
-    for (size_t i = 0; i < group->exchange[0].tensor[0].update.count; i++) {
-        const struct sparse *update = &group->exchange[0].tensor[0].update;
+    for (size_t i = 0; i < update->count; i++) {
         total[update->position[i]] -= (double)update->value[i];
     }
     for (uint64_t i = 0; i < bucket->numel[0]; i++) {
-        assert_true(total[i] == 0);
+        assert_true(total[i] == 0 || (group->ops->selects && !is_in(update, (uint32_t)i)));
     }
     free(total);
 }
@@ -149,10 +158,11 @@ static void test_rounded_sums(void **state)
     size_t returned = 0;
 
     (void)state;
-    for (unsigned i = 0; i < 100; i++) {
-        run_rounded(&collective_balanced, 1 + i % 9, 700, (unsigned)random_below(101), &returned);
+    for (unsigned i = 0; i < 200; i++) {
+        const struct collective_ops *ops = i % 2 == 0 ? &collective_balanced : &collective_oktopk;
+        run_rounded(ops, 1 + i / 2 % 9, 700, (unsigned)random_below(101), &returned);
     }
-    assert_true(returned > 100);
+    assert_true(returned > 200);
     returned = 0;
     for (unsigned i = 0; i < 100; i++) {
         run_rounded(
@@ -169,6 +179,114 @@ static void test_no_room_to_round(void **state)
     run_rounded(&collective_balanced, 5, 0, 100, &returned);
     assert_int_equal(returned, 0);
     run_rounded(&collective_balanced, 5, 20, 50, &returned);
+}
+
+/* ------------------------------------------------------------------ the k largest sums */
+
+/* An entry of the sum, as the selection orders it: by the upper 16 bits of its magnitude, then by
+ * position. */
+struct summed {
+    uint32_t cell;
+    uint32_t position;
+    float value;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct summed *left = a, *right = b;
+
+    if (left->cell != right->cell) {
+        return left->cell > right->cell ? -1 : 1;
+    }
+    return left->position < right->position ? -1 : left->position > right->position;
+}
+
+/* The k that must be selected, k being the mean of what the members sent; marks them. */
+static size_t expected_largest(const struct bucket *bucket, const struct group *group, bool *marked)
+{
+    struct summed *sums = allocate(bucket->numel[0], sizeof(*sums));
+    size_t count = 0, sent = 0, k;
+
+    for (unsigned m = 0; m < bucket->members; m++) {
+        sent += group->exchange[m].tensor[0].sent.count;
+    }
+    for (uint64_t i = 0; i < bucket->numel[0]; i++) {
+        float sum = 0;
+        if (bucket_sum(bucket, group, 0, i, &sum) && sum != 0) {
+            sums[count++] = (struct summed){(bits_of(sum) & 0x7fffffffu) >> 15, (uint32_t)i, sum};
+        }
+    }
+    qsort(sums, count, sizeof(*sums), by_size);
+    k = (sent + bucket->members - 1) / bucket->members;
+    k = k < count ? k : count;
+    for (size_t i = 0; i < k; i++) {
+        marked[sums[i].position] = true;
+    }
+    free(sums);
+    return k;
+}
+
+static void check_largest(const struct bucket *bucket, const struct group *group)
+{
+    bool *marked = allocate(bucket->numel[0], sizeof(*marked));
+    size_t k = expected_largest(bucket, group, marked);
+
+    for (unsigned m = 0; m < bucket->members; m++) {
+        const struct sparse *update = &group->exchange[m].tensor[0].update;
+        assert_int_equal(update->count, k);
+        for (size_t i = 0; i < k; i++) {
+            assert_true(marked[update->position[i]]);
+            assert_true(i == 0 || update->position[i - 1] < update->position[i]);
+            bucket_check_element(bucket, group, m, 0, update->position[i], update->value[i]);
+        }
+    }
+    free(marked);
+}
+
+/* Some turns with one memory: the first without any, then some that are like it, then another. */
+static void run_largest(unsigned members, uint64_t numel, unsigned skew)
+{
+    struct exchange_memory memory[GROUP_MAX] = {0};
+
+    for (unsigned turn = 0; turn < 5; turn++) {
+        struct group group;
+        struct bucket bucket;
+        group_init(&group, &collective_oktopk, members);
+        bucket_init(&bucket, &group, &numel, 1);
+        for (unsigned m = 0; m < members; m++) {
+            struct sparse *sent;
+            bucket_fill_list(&bucket, &group, m, 0, skew == 1 && m > 0 ? 0 : 20);
+            sent = &bucket.tensor[m][0].sent;
+            for (size_t i = 0; i < sent->count; i++) {
+                if (skew == 2 && sent->position[i] > numel / 8) {
+                    sent->value[i] *= 0x1p-20f;
+                } else if (skew == 3) {
+                    sent->value[i] = 1;
+                } else if (turn == 4) {
+                    sent->value[i] *= 1000;
+                }
+                bucket.sent[m][0][sent->position[i]] = bits_of(sent->value[i]);
+            }
+            bucket.tensor[m][0].memory = &memory[m];
+        }
+        group_exchange(&group);
+        group_finish(&group);
+        check_largest(&bucket, &group);
+        bucket_free(&bucket);
+        group_free(&group);
+    }
+    for (unsigned m = 0; m < members; m++) {
+        free(memory[m].cut);
+    }
+}
+
+static void test_largest(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 20 * 9; i++) {
+        run_largest(1 + i % 9, 1 + random_below(1500), i % 4);
+    }
+    run_largest(4, 60000, 2);
 }
 
 /* Of frames that are decoded at the same time, several bad ones: the lowest node is told of,
@@ -327,6 +445,7 @@ int main(void)
         cmocka_unit_test(test_sparse_in_parts),
         cmocka_unit_test(test_rounded_sums),
         cmocka_unit_test(test_no_room_to_round),
+        cmocka_unit_test(test_largest),
         cmocka_unit_test(test_bad_frames_in_parts),
         cmocka_unit_test(test_full_lists),
         cmocka_unit_test(test_order_shows),

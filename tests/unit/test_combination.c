@@ -22,12 +22,14 @@
 static const struct {
     const char *sparsifier, *collective, *scope, *values;
 } good[] = {
-#define LISTS(sparsifier)                                                                          \
-    {sparsifier, "allgather", "*", "*"}, {sparsifier, "balanced", "*", "f32"},                     \
-        {sparsifier, "balanced", "*", "bf16"}, {sparsifier, "balanced", "*", "f16"},               \
+#define CUT(sparsifier, collective)                                                                \
+    {sparsifier, collective, "*", "f32"}, {sparsifier, collective, "*", "bf16"},                   \
     {                                                                                              \
-        sparsifier, "hierarchical", "*", "*"                                                       \
+        sparsifier, collective, "*", "f16"                                                         \
     }
+#define LISTS(sparsifier)                                                                          \
+    {sparsifier, "allgather", "*", "*"}, {sparsifier, "hierarchical", "*", "*"},                   \
+        CUT(sparsifier, "balanced"), CUT(sparsifier, "oktopk")
     LISTS("adtopk"),
     LISTS("topk"),
     LISTS("dgc"),

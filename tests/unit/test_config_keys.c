@@ -204,7 +204,7 @@ static void test_bulk(void **state)
 
     (void)state;
     assert_refused(FLAGS(HERE, "--data-protection=none"), "without key_file");
-    assert_refused(FLAGS(HERE, "--data-protection=some"), "\"some\" is not one of curve to none");
+    assert_refused(FLAGS(HERE, "--data-protection=some"), "\"some\" is not one of: curve, none");
     assert_refused(FLAGS(HERE, KEY_FILE, "--bulk-listen=tcp://127.0.0.1:1"), "only with");
     assert_refused(
         FLAGS(HERE, KEY_FILE, "--data-protection=none", "--bulk-listen=tcp://127.0.0.1:7400"),

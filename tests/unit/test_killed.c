@@ -1,8 +1,9 @@
 /*
- * The daemon is killed while gradients are added, while a sum is formed, while a step is settled,
- * or while the residuals of ranks become the node's: a child does that instruction by instruction;
- * after every so many of them, and after each that changed a tensor's record in the store, a daemon
- * that starts anew from a copy of what it left has lost nothing and does nothing twice.
+ * The daemon is killed while gradients are added, while a sum is formed, while a step is settled
+ * and counted, while the residuals of ranks become the node's, or while another policy comes into
+ * force: a child does that instruction by instruction; after every so many of them, and after each
+ * that changed the header or a tensor's record in the store, a daemon that starts anew from a copy
+ * of what it left has lost nothing and does nothing twice.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,9 +12,11 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,38 +25,143 @@
 #include "daemon/core/model.h"
 #include "lone_core.h"
 
-/* In a child: stops itself, then runs the only compute that was held. */
-static void traced(struct lone_core *lone)
+/* What the ledgers take in if nobody is killed. */
+struct reference {
+    bool known;
+    double input[LONE_TENSORS][2];
+};
+
+/* What is traced, and what takes over when it is killed. */
+struct scene {
+    void (*traced)(struct lone_core *lone);
+    void (*recover)(struct lone_core *lone, struct reference *reference);
+    uint64_t interval;
+};
+
+/* In a child: stops itself. */
+static void let_trace(void)
 {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) {
         _exit(1);
     }
     (void)raise(SIGSTOP);
+}
+
+/* In a child: runs the only compute that was held. */
+static void trace_compute(struct lone_core *lone)
+{
+    let_trace();
     lone->held[0]->run(lone->held[0]);
     _exit(0);
 }
 
+/* In a child: that compute is done, and the core's thread goes on. */
+static void trace_event(struct lone_core *lone)
+{
+    struct event done = {
+        .type = EVENT_COMPUTE_DONE, .compute = lone->held[0], .now_us = ++lone->now_us};
+
+    let_trace();
+    (void)core_event(lone->core, &done, NULL);
+    _exit(0);
+}
+
+/* Whoever was killed, the ledgers took in the same: a velocity moves once a step, too. */
+static void check_reference(const struct lone_core *lone, struct reference *reference)
+{
+    for (unsigned t = 0; t < lone->tensors; t++) {
+        struct tensor_info info = lone_tensor(lone, t);
+        if (!reference->known) {
+            memcpy(reference->input[t], info.input, sizeof(info.input));
+        }
+        assert_memory_equal(reference->input[t], info.input, sizeof(info.input));
+    }
+    reference->known = true;
+}
+
 /* In a child: a new daemon takes over, the ranks repeat the step and train on. Failed assertions
  * print and end this process with an error like any test. */
-static void recover(struct lone_core *lone)
+static void recover(struct lone_core *lone, struct reference *reference)
 {
     lone_own_memory(lone);
     lone->hold = false;
     lone_restart(lone);
-    lone_train(lone, 3);
+    if (lone_job(lone).steps_done > lone->step) {
+        assert_int_equal(lone->ready_status, ADTOPK_OK);
+        lone->steps = lone->ranks; /* it counts, although nobody was told */
+        lone_close(lone);
+    } else {
+        lone_train(lone, 1);
+    }
+    lone_train(lone, 2);
+    assert_int_equal(lone_job(lone).steps_withdrawn, 0);
     lone_check(lone);
+    check_reference(lone, reference);
     _exit(0);
 }
 
-static pid_t start(struct lone_core *lone, void (*run)(struct lone_core *lone))
+/* All ranks push; one gradient is no number. The computes wait. */
+static void push_nan(struct lone_core *lone)
+{
+    struct tensor_layout layout;
+    float nan = NAN;
+
+    lone->hold = true;
+    lone_push_all(lone);
+    assert_true(core_tensor_layout(lone->core, 1, 0, &layout));
+    memcpy(lone->arena[0] + layout.gradient_offset, &nan, sizeof(nan));
+}
+
+/* The same after a step that is to be withdrawn. */
+static void recover_withdrawn(struct lone_core *lone, struct reference *reference)
+{
+    lone_own_memory(lone);
+    lone_restart(lone);
+    if (lone_job(lone).steps_done == lone->step) {
+        push_nan(lone);
+        lone->withdrawing = true;
+        lone->hold = false;
+        lone_compute(lone);
+        lone_end_all(lone);
+        assert_int_equal(lone->steps, lone->ranks);
+    } else {
+        assert_int_equal(lone->ready_status, ADTOPK_NONFINITE);
+    }
+    assert_int_equal(lone_job(lone).steps_withdrawn, 1);
+    lone->withdrawing = false;
+    lone->hold = false;
+    lone->steps = 0;
+    lone->step++;
+    lone_train(lone, 2);
+    assert_int_equal(lone_job(lone).steps_withdrawn, 1);
+    lone_check(lone);
+    check_reference(lone, reference);
+    _exit(0);
+}
+
+static pid_t start_traced(struct lone_core *lone, const struct scene *scene)
 {
     pid_t child = fork();
 
     assert_true(child >= 0);
     if (child == 0) {
-        run(lone);
+        scene->traced(lone);
     }
     return child;
+}
+
+/* Whether a daemon that takes over now does what it should. */
+static bool recovers(struct lone_core *lone, const struct scene *scene, struct reference *reference)
+{
+    pid_t child = fork();
+    int outcome;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        scene->recover(lone, reference);
+    }
+    assert_int_equal(waitpid(child, &outcome, 0), child);
+    return WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0;
 }
 
 /* A process with a sanitizer takes longer to fork, and more instructions for the same. */
@@ -68,39 +176,44 @@ static pid_t start(struct lone_core *lone, void (*run)(struct lone_core *lone))
 #define SLOWER 1u
 #endif
 
-/* What the store says of the tensors. */
+/* What the store says of the job (but for policies, which are long) and of the tensors. */
 struct records {
+    uint8_t header[offsetof(struct store_header, policy)];
     struct store_tensor tensor[LONE_TENSORS];
 };
 
-/* Takes over the tensors' records; false if they are as they were. */
+/* Takes over the records; false if they are as they were. */
 static bool records_changed(const struct lone_core *lone, struct records *records)
 {
     const struct store_header *store = (const void *)lone->store[STORE_MAIN];
     size_t size = lone->tensors * sizeof(records->tensor[0]);
-    bool changed = memcmp(records->tensor, store->tensor, size) != 0;
+    bool changed = memcmp(records->tensor, store->tensor, size) != 0 ||
+                   memcmp(records->header, store, sizeof(records->header)) != 0;
 
     memcpy(records->tensor, store->tensor, size);
+    memcpy(records->header, store, sizeof(records->header));
     return changed;
 }
 
-/* Stops the held compute after every `interval`-th instruction, and after each that changed a
- * record. False if tracing is not allowed. */
-static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
+/* Stops the child after every so many instructions, and after each that changed a record. False if
+ * tracing is not allowed. */
+static bool kill_everywhere(struct lone_core *lone, const struct scene *scene)
 {
-    struct records records = {0};
-    pid_t child = start(lone, traced);
+    struct records records;
+    struct reference *reference =
+        mmap(NULL, sizeof(*reference), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child = start_traced(lone, scene);
     uint64_t steps = 0;
-    int status, outcome;
+    int status;
     bool allowed;
 
+    assert_ptr_not_equal(reference, MAP_FAILED);
+    memset(&records, 0, sizeof(records));
     assert_int_equal(waitpid(child, &status, 0), child);
     allowed = WIFSTOPPED(status);
     while (WIFSTOPPED(status)) {
-        if (records_changed(lone, &records) || steps % (interval * SLOWER) == 0) {
-            pid_t other = start(lone, recover);
-            assert_int_equal(waitpid(other, &outcome, 0), other);
-            if (!WIFEXITED(outcome) || WEXITSTATUS(outcome) != 0) {
+        if (records_changed(lone, &records) || steps % (scene->interval * SLOWER) == 0) {
+            if (!recovers(lone, scene, reference)) {
                 (void)kill(child, SIGKILL);
                 fail_msg("killed after instruction %llu", (unsigned long long)steps);
             }
@@ -111,6 +224,7 @@ static bool kill_everywhere(struct lone_core *lone, uint64_t interval)
     }
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == (allowed ? 0 : 1));
     assert_true(!allowed || steps > 1000);
+    assert_int_equal(munmap(reference, sizeof(*reference)), 0);
     return allowed;
 }
 
@@ -144,7 +258,7 @@ static void check_computing(
     lone.changed = strstr(policy, "momentum") != NULL;
     lone_train(&lone, 3);
     hold_computing(&lone, run);
-    allowed = kill_everywhere(&lone, interval);
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
     lone_free(&lone);
     if (!allowed) {
         print_message("# tracing is not allowed here\n");
@@ -220,7 +334,7 @@ static void check_settling(const char *policy, uint64_t interval)
     lone.changed = strstr(policy, "momentum") != NULL;
     lone_train(&lone, 3);
     hold_settling(&lone);
-    allowed = kill_everywhere(&lone, interval);
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
     lone_free(&lone);
     if (!allowed) {
         print_message("# tracing is not allowed here\n");
@@ -266,12 +380,104 @@ static void test_joining(void **state)
     hold_settling(&lone);
     lone_compute_until(&lone, work_switch);
     lone_close(&lone);
-    allowed = kill_everywhere(&lone, 89);
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, 89});
     lone_free(&lone);
     if (!allowed) {
         print_message("# tracing is not allowed here\n");
         skip();
     }
+}
+
+/* The held compute has run: the core's thread is killed while it takes note. */
+static void check_event(struct lone_core *lone,
+    void (*recover_from)(struct lone_core *lone, struct reference *reference))
+{
+    bool allowed;
+
+    lone->held[0]->run(lone->held[0]);
+    allowed = kill_everywhere(lone, &(struct scene){trace_event, recover_from, 997});
+    lone_free(lone);
+    if (!allowed) {
+        print_message("# tracing is not allowed here\n");
+        skip();
+    }
+}
+
+static void test_counting(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 2);
+    hold_settling(&lone);
+    check_event(&lone, recover);
+}
+
+static void test_counting_withdrawn(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone_train(&lone, 2);
+    push_nan(&lone);
+    lone_end_all(&lone);
+    lone_compute_until(&lone, work_settle);
+    check_event(&lone, recover_withdrawn);
+}
+
+/* These would take minutes. */
+static void skip_if_slow(void)
+{
+    if (SLOWER > 1) {
+        print_message("# too slow with a sanitizer\n");
+        skip();
+    }
+}
+
+/* The gradients of a step that is not finite leave again, and what they made of velocities. */
+static void check_withdrawing(const char *policy)
+{
+    struct lone_core lone;
+    bool allowed;
+
+    skip_if_slow();
+    lone_begin(&lone, policy);
+    lone.changed = true;
+    lone_train(&lone, 2);
+    push_nan(&lone);
+    lone_end_all(&lone);
+    lone_compute_until(&lone, work_settle);
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover_withdrawn, 2003});
+    lone_free(&lone);
+    if (!allowed) {
+        print_message("# tracing is not allowed here\n");
+        skip();
+    }
+}
+
+static void test_withdrawing(void **state)
+{
+    (void)state;
+    check_withdrawing("{" LONE_EXACT ",\"scope\":\"rank\",\"momentum\":0.5,\"nesterov\":true}");
+}
+
+/* Another policy comes into force: from ranks to node. */
+static void test_switching(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    skip_if_slow();
+    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\"}");
+    lone_train(&lone, 2);
+    assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"node\",\"density\":0.1}"), ADTOPK_OK);
+    lone_train(&lone, 1);
+    hold_settling(&lone);
+    lone_compute_until(&lone, work_switch);
+    lone_close(&lone);
+    check_event(&lone, recover);
 }
 
 int main(void)
@@ -287,6 +493,10 @@ int main(void)
         cmocka_unit_test(test_settling_ranks),
         cmocka_unit_test(test_settling_momentum),
         cmocka_unit_test(test_joining),
+        cmocka_unit_test(test_counting),
+        cmocka_unit_test(test_counting_withdrawn),
+        cmocka_unit_test(test_withdrawing),
+        cmocka_unit_test(test_switching),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -236,6 +236,7 @@ static void test_nonfinite(void **state)
     assert_status(context, adtopk_wait(context, 1), ADTOPK_NONFINITE);
     assert_says(context, "w1");
     assert_status(context, adtopk_update(context, 1, &update), ADTOPK_ERR_STATE);
+    assert_says(context, "not finite");
     assert_status(context, adtopk_step_wait(context), ADTOPK_NONFINITE);
     assert_status(context, adtopk_update(context, 0, &update), ADTOPK_ERR_STATE);
     assert_says(context, "withdrawn");

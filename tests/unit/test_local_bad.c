@@ -297,25 +297,44 @@ static void test_sent_descriptors(void **state)
     assert_failed(context, "descriptors");
 }
 
-static void test_other_version(void **state)
+/* An open of this version and job, past the library's own checks, is refused with this sentence. */
+static void assert_open_refused(
+    uint32_t version, const char *job, enum adtopk_status status, const char *sentence)
 {
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
     adtopk_context context = {.address = ""};
     struct client_reply reply;
-    char text[] = "x";
+    char run_id[] = "x";
+    char name[CORE_KEY_SIZE];
 
-    (void)state;
+    (void)snprintf(name, sizeof name, "%s", job);
     context.socket = client_connect(daemon_.path, -1, NULL);
     assert_true(context.socket >= 0);
-    open.version = LOCAL_VERSION + 1;
-    open.job = open.run_id = text;
+    open.version = version;
+    open.job = name;
+    open.run_id = run_id;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;
     request.open = &open;
     assert_status(&context, client_send(&context, &request), ADTOPK_OK);
-    assert_status(&context, client_receive(&context, 5000, "", &reply), ADTOPK_ERR_PROTOCOL);
-    assert_has(context.error.text, "version 2");
+    assert_status(&context, client_receive(&context, 5000, "", &reply), status);
+    assert_has(context.error.text, sentence);
     (void)close(context.socket);
+}
+
+static void test_other_version(void **state)
+{
+    (void)state;
+    assert_open_refused(LOCAL_VERSION + 1, "x", ADTOPK_ERR_PROTOCOL, "version 2");
+}
+
+/* What nobody could ask for by name. */
+static void test_bad_job_names(void **state)
+{
+    (void)state;
+    assert_open_refused(LOCAL_VERSION, "job\xff", ADTOPK_ERR_ARGUMENT, "not UTF-8");
+    assert_open_refused(LOCAL_VERSION, "job\n", ADTOPK_ERR_ARGUMENT, "control characters");
+    assert_open_refused(LOCAL_VERSION, "", ADTOPK_ERR_ARGUMENT, "0 bytes");
 }
 
 /* What the library would refuse, said to the daemon itself: told at commit. */
@@ -426,6 +445,7 @@ int main(void)
         WITNESSED(test_message_out_of_order),
         WITNESSED(test_sent_descriptors),
         WITNESSED(test_other_version),
+        WITNESSED(test_bad_job_names),
         WITNESSED(test_unknown_dtype),
         WITNESSED(test_strange_names),
         WITNESSED(test_other_server),

@@ -150,6 +150,23 @@ static void test_remote_address(void **state)
     assert_string_equal(options.server_key, "key");
 }
 
+/* Those that libzmq would refuse without a reason, or wait for in vain. */
+static void test_bad_remote_addresses(void **state)
+{
+    static const char *const wrong[] = {"tcp://", "tcp://host", "tcp://:7500",
+        "tcp://host:", "tcp://host:0", "tcp://host:65536", "tcp://host:7500x", "tcp://host:*",
+        "tcp://host:-1", "tcp://host:000007500"};
+    struct adtopk_options given = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        given.address = wrong[i];
+        assert_refused(&given, "is not tcp://HOST:PORT");
+    }
+    given.address = "tcp://[::1]:65535";
+    assert_string_equal(resolve(&given).address, "tcp://[::1]:65535");
+}
+
 static void test_options_win(void **state)
 {
     const struct adtopk_options given = {.address = "unix:/a",
@@ -204,9 +221,11 @@ static void test_places(void **state)
     assert_refused(&given, "the rank is -1");
     given.rank = 0;
     given.world_size = -3;
-    assert_refused(&given, "world size is -3");
+    assert_refused(&given, "the world size is -3; 1 to 65536 are allowed");
     given.world_size = 65537;
     assert_refused(&given, "65537");
+    given.has_rank = 0;
+    assert_refused(&given, "the world size is 65537; 1 to 65536 are allowed");
     set("WORLD_SIZE", "0");
     assert_refused(NULL, "world size is 0");
     set("WORLD_SIZE", "2");
@@ -229,9 +248,13 @@ static void test_texts(void **state)
     assert_refused(&given, "job");
     given.job = "line\nbreak";
     assert_refused(&given, "control");
+    given.job = "\xff";
+    assert_refused(&given, "the job's name has bytes that are not UTF-8");
     given.job = NULL;
     given.run_id = long_key;
     assert_refused(&given, "run id");
+    given.run_id = "run\xc3";
+    assert_refused(&given, "the run id has bytes that are not UTF-8");
     given.run_id = NULL;
     set("TORCHELASTIC_RUN_ID", long_key);
     assert_refused(&given, "TORCHELASTIC_RUN_ID");
@@ -270,6 +293,7 @@ int main(void)
         cmocka_unit_test_setup(test_open_mpi, clean_environment),
         cmocka_unit_test_setup(test_adtopk_variables, clean_environment),
         cmocka_unit_test_setup(test_remote_address, clean_environment),
+        cmocka_unit_test_setup(test_bad_remote_addresses, clean_environment),
         cmocka_unit_test_setup(test_options_win, clean_environment),
         cmocka_unit_test_setup(test_numbers_are_strict, clean_environment),
         cmocka_unit_test_setup(test_places, clean_environment),

@@ -212,11 +212,13 @@ static const struct bad_section bad_sections[] = {
     {NULL, 20, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4}},
     {"behind the last section", 21, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4}},
     {"7 entries in rows", 40, {0x13, 7}},
-    {"row positions need 5 bytes, 4 are left", 12, {0x13, 8}},
+    {"count 8 is over the number of bytes left, 7", 15, {0x13, 8}},
+    {"values need 16 bytes, 15 are left", 28,
+        {0x13, 8, 0, 0, 0, 0, 0, 0, 0x20, 0x80, 0x00, 0x02, 0x08}},
     {NULL, 29, {0x13, 8, 0, 0, 0, 0, 0, 0, 0x20, 0x80, 0x00, 0x02, 0x08}},
     {"position 0 of entry 1", 29, {0x13, 8}},
     {"position 25 of entry 1", 29, {0x13, 8, 0, 0, 0, 0, 0, 0, 0x20, 0x83, 0x00, 0x02, 0x08}},
-    {"delta widths need 1 bytes, 0 are left", 8, {0x14, 1}},
+    {"count 1 is over the number of bytes left, 0", 8, {0x14, 1}},
     {"delta width 33 is over 32", 10, {0x14, 1, 0, 0, 0, 0, 0, 0, 33}},
     {"deltas need 4 bytes, 3 are left", 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 32}},
     {NULL, 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 2, 3}},
@@ -231,7 +233,7 @@ static const struct bad_section bad_sections[] = {
     {"count 1 is not the number of bits", 23, {0x15, 1}},
     {"count 1 is not the number of bits", 23, {0x15, 1, 0, 0, 0, 0, 0, 0, 3}},
     {"padding bits", 23, {0x15, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16}},
-    {"rice parameter need 1 bytes, 0 are left", 8, {0x16, 1}},
+    {"rice parameter need 1 bytes, 0 are left", 8, {0x16}},
     {"rice parameter 32 is over 31", 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 32, 5}},
     {NULL, 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 1, 5}},
     {"rice parameter 2 where 1 is best", 12, {0x16, 1, 0, 0, 0, 0, 0, 0, 2, 7}},
@@ -315,6 +317,91 @@ static void test_bad_sections(void **state)
     shape.parts = 0;
     shape.per_fibre = 0; /* then rows are no encoding of this tensor */
     assert_int_equal(read_section(&shape, good_rows->bytes, 29, NULL), ADTOPK_ERR_PROTOCOL);
+}
+
+#define SECTION_COUNT ((UINT64_C(1) << 56) - 1) /* the greatest there is room for */
+
+/* A frame with one section, whose body is zeros; its CRC is to be made right. */
+static void frame_of_section(uint8_t *frame, size_t size, uint8_t encodings, uint64_t count)
+{
+    struct payload_writer writer = {0};
+
+    frame_begin(&writer);
+    writer.sections = 1;
+    payload_end(&writer);
+    memset(frame, 0, size);
+    memcpy(frame, writer.bytes, PAYLOAD_HEADER_SIZE);
+    frame[PAYLOAD_HEADER_SIZE] = encodings;
+    for (unsigned i = 0; i < 7; i++) {
+        frame[PAYLOAD_HEADER_SIZE + 1 + i] = (uint8_t)(count >> 8 * i);
+    }
+    payload_free(&writer);
+}
+
+static void check_promise(
+    const struct payload_shape *shape, unsigned index, uint64_t count, size_t body)
+{
+    uint8_t frame[PAYLOAD_HEADER_SIZE + PAYLOAD_SECTION_MAX + 64];
+    size_t size = PAYLOAD_HEADER_SIZE + PAYLOAD_SECTION_MAX + body;
+    struct payload_reader reader;
+    uint32_t position = 7;
+    float value = 8;
+    struct sparse list = {&position, &value, 0, SIZE_MAX};
+    struct error err = {ADTOPK_OK, ""};
+
+    frame_of_section(frame, size, (uint8_t)(0x30 | index), count);
+    repair(frame, size);
+    assert_int_equal(payload_open(&reader, frame, size, &err), ADTOPK_OK);
+    assert_true(payload_next_count(&reader, shape) <= body);
+    assert_int_equal(payload_get_list(&reader, shape, &list, &err), ADTOPK_ERR_PROTOCOL);
+    assert_non_null(strstr(err.text, "payload section 0: count "));
+    assert_true(list.count == 0 && position == 7 && value > 7);
+}
+
+/* Few bytes that promise many entries of a huge tensor: no memory is needed and nothing written.
+ * Rows of fibres of one element, and a Rice code with all of its bits to come, take no bytes for
+ * positions that would show the lie. */
+static void test_promises(void **state)
+{
+    static const uint64_t counts[] = {65, 1000000, UINT32_MAX, UINT64_C(1) << 32, SECTION_COUNT};
+    struct payload_shape shape = shape_of(UINT32_MAX, 1, 1);
+
+    (void)state;
+    shape.per_fibre = 1;
+    for (unsigned index = PAYLOAD_INDEX_RAW; index < PAYLOAD_INDEX_COUNT; index++) {
+        for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+            for (size_t size = 0; size <= 64; size++) {
+                check_promise(&shape, index, counts[i], size);
+            }
+        }
+    }
+}
+
+/* Positions that end where the frame does: a block of deltas with an entry to come, and rows. */
+static void test_missing_positions(void **state)
+{
+    enum { BODY = PAYLOAD_HEADER_SIZE + PAYLOAD_SECTION_MAX };
+    struct payload_shape shape = shape_of(2, 2000, 1);
+    struct payload_reader reader;
+    uint8_t frame[BODY + 129];
+    struct sparse list = list_make(129);
+    struct error err = {ADTOPK_OK, ""};
+
+    (void)state;
+    frame_of_section(frame, sizeof(frame), 0x14, 129);
+    frame[BODY] = 8;
+    frame[sizeof(frame) - 1] = 0x80;
+    repair(frame, sizeof(frame));
+    assert_int_equal(payload_open(&reader, frame, sizeof(frame), &err), ADTOPK_OK);
+    assert_int_equal(payload_get_list(&reader, &shape, &list, &err), ADTOPK_ERR_PROTOCOL);
+    assert_string_equal(err.text, "payload section 0: delta widths need 1 bytes, 0 are left");
+    shape.per_fibre = 1;
+    frame_of_section(frame, BODY + 2, 0x13, 2);
+    repair(frame, BODY + 2);
+    assert_int_equal(payload_open(&reader, frame, BODY + 2, &err), ADTOPK_OK);
+    assert_int_equal(payload_get_list(&reader, &shape, &list, &err), ADTOPK_ERR_PROTOCOL);
+    assert_string_equal(err.text, "payload section 0: row positions need 3 bytes, 2 are left");
+    list_free(&list);
 }
 
 /* Sets one byte of a good frame's header; the CRC is checked last, so the field is named. */
@@ -427,6 +514,8 @@ int main(void)
         cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_corruption),
         cmocka_unit_test(test_bad_sections),
+        cmocka_unit_test(test_promises),
+        cmocka_unit_test(test_missing_positions),
         cmocka_unit_test(test_bad_headers),
         cmocka_unit_test(test_kinds_are_kept_apart),
         cmocka_unit_test(test_writer_is_reused),

@@ -308,6 +308,62 @@ static void test_bits_per_nonzero(void **state)
     }
 }
 
+/* The same promise for every list of that many entries, whatever its positions: the bounds keep it,
+ * for tensors of all sizes and rows of all lengths. */
+static void test_bounds_keep_the_promise(void **state)
+{
+    (void)state;
+    for (uint64_t length = 100; length < 6000; length++) {
+        for (uint64_t rows = 0; rows < 2; rows++) {
+            uint64_t each = length / 100, fibres = rows ? 10000 / each + 1 : 1;
+            uint64_t n = rows ? length : 10000 * length, count = rows ? fibres * each : n / 100;
+            struct payload_shape shape = shape_of(fibres, n, 1);
+            size_t bf16, f32;
+
+            shape.per_fibre = rows ? each : 0;
+            bf16 = PAYLOAD_HEADER_SIZE + payload_list_bound(&shape, count, PAYLOAD_VALUE_BF16);
+            f32 = PAYLOAD_HEADER_SIZE + payload_list_bound(&shape, count, PAYLOAD_VALUE_F32);
+            assert_true(count >= 10000 && 8 * bf16 <= 26 * count && 8 * f32 <= 42 * count);
+        }
+    }
+}
+
+/* A bucket of many tensors: a frame's header, and at most 8 bytes a tensor besides its positions
+ * and values, which are those of its definition. */
+static void test_bytes_per_tensor(void **state)
+{
+    enum { TENSORS = 1000 };
+    uint64_t seed = 5;
+    struct payload_writer writer = {0};
+    size_t bodies = 0;
+
+    (void)state;
+    frame_begin(&writer);
+    for (unsigned t = 0; t < TENSORS; t++) {
+        uint64_t n = 1 + random_below(&seed, 5000), count = 1 + random_below(&seed, n);
+        enum payload_index index =
+            (enum payload_index[]){PAYLOAD_INDEX_RAW, PAYLOAD_INDEX_DELTA, PAYLOAD_INDEX_BITMAP,
+                PAYLOAD_INDEX_RICE, PAYLOAD_INDEX_HASHMAP}[random_below(&seed, 5)];
+        enum payload_value value = (enum payload_value)random_below(&seed, PAYLOAD_VALUE_COUNT);
+        struct payload_shape shape = shape_of(1, n, 1);
+        struct sparse list = list_make(count);
+
+        fill_uniform(&list, n, count, &seed);
+        if (t % 4 == 0) {
+            assert_int_equal(payload_put_dense(&writer, list.value, count, value, NULL), ADTOPK_OK);
+        } else {
+            assert_int_equal(payload_put_list(&writer, &shape, &list, index, value), ADTOPK_OK);
+            bodies += plain_size(&shape, &list, index);
+        }
+        bodies += values_size(count, value);
+        list_free(&list);
+    }
+    payload_end(&writer);
+    assert_int_equal(PAYLOAD_HEADER_SIZE, 64);
+    assert_true(writer.size - PAYLOAD_HEADER_SIZE - bodies <= (size_t)8 * TENSORS);
+    payload_free(&writer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -315,6 +371,8 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_partitions),
         cmocka_unit_test(test_bits_per_nonzero),
+        cmocka_unit_test(test_bounds_keep_the_promise),
+        cmocka_unit_test(test_bytes_per_tensor),
     };
 
     return cmocka_run_group_tests_name("payload_sizes", tests, NULL, NULL);

@@ -130,6 +130,9 @@ static void test_defaults(void **state)
     assert_equal_policies(&same, &policy);
     parse(&same, " \t\r\n{ }\n");
     assert_equal_policies(&same, &policy);
+    parse(&same, "{\"momentum\":-0,\"clip\":-0.0,\"threshold\":-0e5,\"warmup_epochs\":-0}");
+    policy_print(&same, text);
+    assert_string_equal(text, default_text);
 }
 
 /* The sparsifiers' own. */
@@ -269,6 +272,35 @@ static void test_numbers_round_trip(void **state)
     }
 }
 
+/* Numbers in other notations are the same numbers, and the same text. */
+static void test_notations(void **state)
+{
+    static const char *const same[][2] = {{"\"threshold\":-0", "\"threshold\":0"},
+        {"\"momentum\":-0.0e9", "\"momentum\":0"}, {"\"clip\":-1e-400", "\"clip\":0"},
+        {"\"total_turns\":-0", "\"total_turns\":0"}, {"\"density\":1.0", "\"density\":1"},
+        {"\"density\":10E-1", "\"density\":1"}, {"\"fibre_turns\":4.0", "\"fibre_turns\":4"},
+        {"\"epoch_turns\":0.1e+10", "\"epoch_turns\":1000000000"},
+        {"\"version\":1.0", "\"version\":1"}, {"\"wait_limit\":1e-3", "\"wait_limit\":0.001000"}};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+        char text[2][POLICY_TEXT_SIZE];
+
+        for (unsigned j = 0; j < 2; j++) {
+            char json[128];
+            struct policy policy;
+
+            policy_default(&policy);
+            (void)snprintf(json, sizeof(json), "{%s}", same[i][j]);
+            parse(&policy, json);
+            policy_print(&policy, text[j]);
+            assert_round_trip(&policy);
+        }
+        assert_string_equal(text[0], text[1]);
+        assert_non_null(strstr(text[0], same[i][1]));
+    }
+}
+
 static void test_layers(void **state)
 {
     struct policy policy;
@@ -298,35 +330,49 @@ static void test_keys_refused(void **state)
     assert_refused("{\"scope\":\"rank\\u0000s\"}", "");
 }
 
+/* Refused in the document and in its second rule, by name. */
+static void assert_member_refused(const struct policy_key_info *key, const char *value)
+{
+    char json[256];
+
+    (void)snprintf(json, sizeof(json), "{\"%s\":%s}", key->name, value);
+    assert_refused(json, key->name);
+    (void)snprintf(json, sizeof(json),
+        "{\"rules\":[{\"match\":\"a\",\"density\":1},{\"match\":\"b\",\"%s\":%s}]}", key->name,
+        value);
+    assert_refused(json, key->name);
+    assert_refused(json, "rules[1]: ");
+}
+
+/* Every key there is, with what no key can be, and with what only keys of other types can be. */
 static void test_types_refused(void **state)
 {
-    static const char *const keys[] = {"sparsifier", "density", "view", "interleave", "adaptive",
-        "estimate", "fibre_turns", "global_turns", "estimate_period", "epoch_turns", "sample",
-        "fit", "nesterov", "momentum_masking", "scope", "reduce", "values", "dense_values",
-        "indices", "sparse_collective", "dense_collective", "bucket_bytes", "on_peer_loss",
-        "join_timeout", "push_timeout", "wait_limit"};
-    static const char *const values[] = {"null", "[]", "{}", "[0.5]", "\"\"", "\"0.5\"", "\"1\"",
-        "\"true\"", "-1", "0", "1e999", "-1e999", "\"Node\"", "{\"x\":1}"};
+    static const char *const never[] = {"null", "[]", "{}", "[0.5]", "[true]", "\"\"", "\"0.5\"",
+        "\"1\"", "\"true\"", "-1", "-1e-300", "1e400", "-1e400", "1e999999999", "\"Node\"",
+        "\"n\303\266de\"", "\"node \"", "{\"x\":1}", "[[[[]]]]", "{\"density\":0.5}"};
+    struct policy_key_info key;
 
     (void)state;
-    for (unsigned k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
-        for (unsigned v = 0; v < sizeof(values) / sizeof(values[0]); v++) {
-            char json[128];
-            (void)snprintf(json, sizeof(json), "{\"%s\":%s}", keys[k], values[v]);
-            assert_refused(json, keys[k]);
+    for (unsigned k = 0; policy_key(k, &key); k++) {
+        bool number = strncmp(key.values, "a ", 2) == 0, named = key.values[0] == '"';
+
+        for (unsigned v = 0; v < sizeof(never) / sizeof(never[0]); v++) {
+            assert_member_refused(&key, never[v]);
+        }
+        if (number || named) {
+            assert_member_refused(&key, "true");
+            assert_member_refused(&key, "false");
+        }
+        if (!number) {
+            assert_member_refused(&key, "0");
+            assert_member_refused(&key, "-0");
+            assert_member_refused(&key, "1");
+        }
+        if (strncmp(key.values, "a whole", 7) == 0) {
+            assert_member_refused(&key, "1.5");
+            assert_member_refused(&key, "1e-300");
         }
     }
-    assert_refused("{\"density\":true}", "density");
-    assert_refused("{\"warmup_epochs\":\"0\"}", "warmup_epochs");
-    assert_refused("{\"total_turns\":[]}", "total_turns");
-    assert_refused("{\"threshold\":null}", "threshold");
-    assert_refused("{\"momentum\":false}", "momentum");
-    assert_refused("{\"clip\":{}}", "clip");
-    assert_refused("{\"bucket_bytes\":true}", "bucket_bytes");
-    assert_refused("{\"interleave\":1}", "interleave");
-    assert_refused("{\"scope\":1}", "scope");
-    assert_refused("{\"scope\":true}", "scope");
-    assert_refused("{\"sparsifier\":1}", "sparsifier");
 }
 
 static void test_values_refused(void **state)
@@ -430,6 +476,7 @@ int main(void)
         cmocka_unit_test(test_parameters_of_others),
         cmocka_unit_test(test_every_value),
         cmocka_unit_test(test_numbers_round_trip),
+        cmocka_unit_test(test_notations),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_keys_refused),
         cmocka_unit_test(test_types_refused),

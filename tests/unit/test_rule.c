@@ -40,7 +40,7 @@ static struct expectation expect(uint64_t n, float *residual, struct push push)
     reference_ledger(added, n, e.sums);
     free(added);
     e.scratch = allocate(1, survey_scratch(n));
-    survey_read(&e.survey, stats_table[0], e.after, n, e.scratch);
+    survey_read(&e.survey, stats_table[0], SURVEY_LOGARITHMS, e.after, n, e.scratch);
     return e;
 }
 
@@ -75,6 +75,7 @@ static struct bench bench_make(const struct expectation *e, uint64_t k, float gu
         .view = {.fibres = 1, .length = e->n, .stride = 1},
         .k = k,
         .rule = true,
+        .need = SURVEY_LOGARITHMS,
         .guess = guess,
         .gradients = (const void *const *)e->push.gradients,
         .count = e->push.ranks,
@@ -115,7 +116,6 @@ static void assert_same_tail(const struct survey_tail *a, const struct survey_ta
     assert_int_equal(a->count, b->count);
     assert_memory_equal(&a->sum_abs, &b->sum_abs, sizeof a->sum_abs);
     assert_memory_equal(&a->sum_squares, &b->sum_squares, sizeof a->sum_squares);
-    assert_memory_equal(&a->sum_log, &b->sum_log, sizeof a->sum_log);
     assert_same_bits(&a->least, &b->least, 1);
 }
 
@@ -148,7 +148,7 @@ static void check_question(struct survey *found, struct survey *expected)
         const struct survey_tail ends[2] = {
             survey_tail(found, threshold), survey_tail(expected, threshold)};
         assert_same_tail(&ends[0], &ends[1]);
-        assert_int_equal(survey_count(found, threshold), survey_count(expected, threshold));
+        assert_int_equal(survey_count(found, threshold, k), survey_count(expected, threshold, k));
         survey_take(found, threshold, k, &a);
         survey_take(expected, threshold, k, &b);
         assert_same_list(&a, &b);
@@ -157,9 +157,39 @@ static void check_question(struct survey *found, struct survey *expected)
     sparse_drop(&b);
 }
 
+static void check_ranked(struct survey *found, struct survey *expected)
+{
+    const uint64_t n = expected->stats.n;
+    const uint64_t stride = 1 + random_below(random_below(2) == 0 ? 5 : n);
+    const uint64_t start = random_below(n);
+    const uint64_t count = (n - start - 1) / stride + 1;
+    const uint64_t rank = 1 + random_below(random_below(2) == 0 ? count : count / 50 + 1);
+    const float a = survey_ranked(found, start, stride, rank);
+    const float b = survey_ranked(expected, start, stride, rank);
+    assert_same_bits(&a, &b, 1);
+}
+
+/* Parts in an unusual order, as many as can be. */
+static void run_backwards(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    (void)context;
+    for (unsigned p = parts; p > 0; p--) {
+        part(arg, p - 1, caller);
+    }
+}
+
+static const struct parallel backwards = {.run = run_backwards, .threads = 3, .eager = true};
+
 static void check_answers(struct bench *bench, struct expectation *e)
 {
+    if (random_below(2) == 0) {
+        bench->survey.parallel = backwards;
+    }
     assert_same_stats(&bench->survey.stats, &e->survey.stats);
+    if (e->n > 0) {
+        check_ranked(&bench->survey, &e->survey);
+    }
     for (int question = 0; question < 4; question++) {
         check_question(&bench->survey, &e->survey);
     }
@@ -184,6 +214,23 @@ static void check_pass(struct expectation *e, uint64_t k, float guess)
     bench_drop(&bench);
 }
 
+/* What is not needed is 0, and the rest as it is. */
+static void check_need(struct expectation *e)
+{
+    struct bench bench = bench_make(e, 1 + random_below(10), 0);
+    const struct survey_stats all = e->survey.stats;
+    struct survey_stats sums = all;
+    const struct survey_stats nothing = {.n = e->n};
+    sums.sum_log = 0;
+    bench.pass.need = SURVEY_SUMS;
+    bench_run(&bench, e);
+    assert_same_stats(&bench.survey.stats, &sums);
+    bench.pass.need = SURVEY_NO_STATS;
+    bench_run(&bench, e);
+    assert_same_stats(&bench.survey.stats, &nothing);
+    bench_drop(&bench);
+}
+
 static struct expectation expect_random(uint64_t n, enum pattern pattern)
 {
     const enum dtype dtype = (enum dtype)random_below(DTYPE_COUNT);
@@ -203,6 +250,7 @@ static void check_random(uint64_t n)
     const float near = n > 0 ? fabsf(e.after[random_below(n)]) : 0;
     const float guess = random_below(3) == 0 ? 0 : near * (float)random_below(3) / 2;
     check_pass(&e, random_below(n / 8 + 2), guess);
+    check_need(&e);
     expect_drop(&e);
 }
 

@@ -69,8 +69,9 @@ static struct sparse select_turn(
     struct sparse out = sparse_make(choice.count);
     struct sparse repeated = sparse_make(choice.count);
     *next = before;
-    survey_read(&survey, NULL, x, n, scratch);
     assert_int_equal(choice.mode, SPARSIFIER_RULE);
+    assert_in_range(choice.expected, 1, choice.count);
+    survey_read(&survey, NULL, choice.need, x, n, scratch);
     s->ops->select(&turn, &s->state, &survey, next, &out);
     s->ops->select(&turn, &s->state, &survey, &again, &repeated);
     assert_memory_equal(&s->state, &before, sizeof before);

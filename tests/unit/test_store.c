@@ -43,7 +43,7 @@ static void test_new(void **state)
     assert_int_equal(store->view, 0);
     assert_int_equal(store->steps_done, 0);
     assert_int_equal(store->ops_done, 0);
-    assert_int_equal(store->steps_withdrawn, 0);
+    assert_int_equal(store->steps_withdrawn[0], 0);
     assert_int_equal(store_open(store, true, JOB, DIGEST, TENSORS, &err), ADTOPK_OK);
     free(store);
 }

@@ -204,7 +204,9 @@ static void options_help(const struct options_task *task)
         task->warmup);
     for (size_t i = 0; i < OPTIONS_MAX_SIZES && task->sizes[i].name; i++) {
         const struct options_size *size = &task->sizes[i];
-        printf("  --%-14s %s (default %" PRIu64 ")\n", size->name, size->help, size->usual);
+        const int name = printf("  --%s N", size->name);
+        printf("%*s %s (default %" PRIu64 ")\n", name < 18 ? 18 - name : 0, "", size->help,
+            size->usual);
     }
     puts("  --help           this text");
 }

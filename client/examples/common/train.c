@@ -314,5 +314,9 @@ int train_main(int argc, char **argv, const struct train_observer *observer)
     if (train_destroy(&trainer) != 0 && result == 0) {
         result = 1;
     }
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "%s: standard output: cannot write\n", task_options.program);
+        result = result == 0 ? 1 : result;
+    }
     return result;
 }

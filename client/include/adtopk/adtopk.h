@@ -93,11 +93,12 @@ struct adtopk_options {
     /** Address of the daemon: "unix:/path", or "tcp://host:port" of one on another machine, which
      * is the slower path. Default: $ADTOPK_ADDRESS, else "unix:/run/adtopk/adtopkd.sock". */
     const char *address;
-    /** Name of the job. Default: $ADTOPK_JOB, else "default". At most 63 bytes. */
+    /** Name of the job, like run_id 1 to 63 bytes of UTF-8 without control characters. Default:
+     * $ADTOPK_JOB, else "default". */
     const char *job;
     /** Tells runs of the same job apart. Default: $ADTOPK_RUN_ID; torchrun's
      * TORCHELASTIC_RUN_ID and restart count; SLURM_JOB_ID and step; PMIX_NAMESPACE or Open MPI's
-     * job id; else "0". At most 63 bytes. */
+     * job id; else "0". */
     const char *run_id;
     /** This process, 0..world_size-1. Used only if has_rank is set; default: $RANK,
      * $OMPI_COMM_WORLD_RANK, $PMI_RANK, $SLURM_PROCID, and 0 in a job of one rank. */

@@ -110,7 +110,8 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .warmup = 3,
             .security = EVERY}},
     {.name = {"sparsify", "a turn of every sparsifier"},
-        .about = "# count/k: entries that were selected, on average / density * elements\n"
+        .about = "# count/k: entries that were selected, on average / k\n"
+                 "# k: density * elements, at least 1\n"
                  "# floor: the fastest of four r += g loops on the same memory, in turns\n",
         .layout = REPORT_SPARSIFY,
         .run = sparsify_run,

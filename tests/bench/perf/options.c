@@ -7,6 +7,8 @@
 
 #include "tests/bench/perf/team.h"
 
+#define HELP_COLUMNS 100
+#define HELP_INDENT 25
 #define SIZE_LOW 64.0
 #define SIZE_HIGH ((double)(UINT64_C(8) << 30))
 
@@ -370,6 +372,13 @@ static enum adtopk_status check(const struct options *options, const struct opti
     if (options->layers && options->models == 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--layers needs --model");
     }
+    if (options->models != 0 && chosen == SELECT &&
+        (options->max > 0 || options->min > 0 || options->views != 0 ||
+            options->columns.count > 0)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "--model: tensors have their own sizes and views; --size, --min, --max, --view and "
+            "--columns do not go with it");
+    }
     return ADTOPK_OK;
 }
 
@@ -398,6 +407,26 @@ enum adtopk_status options_parse(const struct vocabulary *vocabulary, int argc, 
     return status == ADTOPK_OK ? check(options, given, OPTION_COUNT, *chosen, err) : status;
 }
 
+/* Breaks the line behind words that would pass the last column. */
+static void help_names(const char *known, FILE *out)
+{
+    const size_t room = HELP_COLUMNS - HELP_INDENT;
+
+    while (*known != '\0') {
+        size_t length = strlen(known);
+
+        if (length > room) {
+            length = room;
+            while (length > 1 && known[length - 1] != ' ') {
+                length--;
+            }
+        }
+        (void)fprintf(out, "%*s%.*s\n", HELP_INDENT, "",
+            (int)(length - (known[length - 1] == ' ' ? 1 : 0)), known);
+        known += length;
+    }
+}
+
 static void help_option(const struct vocabulary *vocabulary, const struct option *option, FILE *out)
 {
     char left[32];
@@ -408,7 +437,7 @@ static void help_option(const struct vocabulary *vocabulary, const struct option
     (void)fprintf(out, "  %-20s %s\n", left, option->help);
     if (option->type == OPTION_NAMES) {
         join_names(option_names(vocabulary, option), known, sizeof(known));
-        (void)fprintf(out, "  %-20s   %s\n", "", known);
+        help_names(known, out);
     }
     if (option->belongs != ALL) {
         const char *gap = "  (";

@@ -271,12 +271,12 @@ static const struct layout {
                                {"time", "(us)", 6, print_time}, {"floor", "(us)", 6, print_floor},
                                {"ratio", "", 5, print_ratio}, {"spread", "", 6, print_spread},
                                {"settle", "(us)", 6, print_settle}}},
-    [REPORT_LATENCY] = {20,
+    [REPORT_LATENCY] = {19,
         {{"size", "(B)", 8, print_size}, {"count", "", 7, print_count}, {"type", "", 4, print_type},
             {"dens.", "", 5, print_density}, {"time", "(us)", 7, print_time},
             {"p90", "(us)", 7, print_p90}, {"p99", "(us)", 7, print_p99},
             {"max", "(us)", 7, print_max}, {"target", "(us)", 6, print_target},
-            {"floor", "(us)", 6, print_floor}, {"ratio", "", 5, print_ratio}}},
+            {"floor", "(us)", 6, print_floor}, {"ratio", "", 6, print_ratio}}},
 };
 
 static void print_heading(const struct report *report)

@@ -26,7 +26,7 @@ static enum adtopk_status one_sparsifier(struct perf *perf, struct group *group,
     const uint64_t n = tensor_numel(&group->shape[0].shape);
     const double density = group->kind.params.density;
     const struct row row = {
-        .count = n, .density = density, .target_count = floor((double)n * density)};
+        .count = n, .density = density, .target_count = fmax(1, floor((double)n * density))};
     enum adtopk_status status = ADTOPK_OK;
 
     if (!group_open(group) || !group_measure(perf, group)) {

@@ -58,9 +58,10 @@ static struct need need_of(const struct tensor *tensor, uint64_t turn)
     const struct payload_shape payload = {
         .view = choice.view, .per_fibre = choice.per_fibre, .max_count = choice.count};
     const bool fibres = choice.mode == SPARSIFIER_FIBRES;
-    const uint64_t k = choice.mode == SPARSIFIER_KNOWN ? 0
-                       : fibres                        ? choice.per_fibre
-                                                       : choice.count;
+    const uint64_t k = choice.mode == SPARSIFIER_KNOWN  ? 0
+                       : fibres                         ? choice.per_fibre
+                       : choice.mode == SPARSIFIER_RULE ? choice.expected
+                                                        : choice.count;
     const unsigned ranges = tensor->pass.ranges;
 
     return (struct need){.scratch = choice.mode == SPARSIFIER_RULE
@@ -192,12 +193,17 @@ void tensor_turn(struct tensor *tensor, uint64_t turn)
     pass->view = tensor->choice.view;
     pass->per_fibre = mode == SPARSIFIER_FIBRES;
     pass->rule = mode == SPARSIFIER_RULE;
-    pass->k = pass->per_fibre ? tensor->choice.per_fibre : tensor->choice.count;
+    pass->need = tensor->choice.need;
+    pass->k = pass->per_fibre ? tensor->choice.per_fibre
+              : pass->rule    ? tensor->choice.expected
+                              : tensor->choice.count;
     if (mode == SPARSIFIER_KNOWN) {
         pass->k = 0;
     }
     pass->guess = tensor->state.threshold * GUESS;
-    pass->hints = pass->per_fibre && pass->view.length >= HINTED_LENGTH ? tensor->hints : NULL;
+    pass->hints = !pass->per_fibre                     ? tensor->hints
+                  : pass->view.length >= HINTED_LENGTH ? tensor->hints + 1
+                                                       : NULL;
     pass->out = mode == SPARSIFIER_TOP || pass->per_fibre ? &tensor->out : NULL;
     for (unsigned r = 0; r < tensor->kind.ranks; r++) {
         data_turn(tensor->gradient[r], tensor->base, dtype_size(tensor->kind.dtype), tensor->n,
@@ -233,7 +239,7 @@ static void pass_range(void *arg, unsigned range, unsigned thread)
 }
 
 /* Where the pass did not: what the rule takes, or what everybody knows. */
-static void select_entries(struct tensor *tensor)
+static void select_entries(struct tensor *tensor, const struct parallel *parallel)
 {
     const struct sparsifier_ops *ops = tensor->kind.sparsifier;
     const struct sparsifier_turn turn = turn_of(tensor, tensor->turn);
@@ -242,6 +248,7 @@ static void select_entries(struct tensor *tensor)
 
     if (tensor->choice.mode == SPARSIFIER_RULE) {
         fused_survey(&tensor->pass, &survey);
+        survey.parallel = *parallel;
         tensor->next = tensor->state;
         ops->select(&turn, &tensor->state, &survey, &tensor->next, out);
     } else if (tensor->choice.mode == SPARSIFIER_KNOWN) {
@@ -262,7 +269,7 @@ double tensor_pass(struct tensor *tensor, struct team *team, struct journal *jou
     begin = clock_ns();
     fused_start(&tensor->pass, tensor->sums);
     parallel_for(&parallel, pass_range, &shared, tensor->pass.ranges);
-    select_entries(tensor);
+    select_entries(tensor, &parallel);
     (void)fused_finish(&tensor->pass, tensor->sums);
     return clock_us_between(begin, clock_ns());
 }

@@ -1,0 +1,284 @@
+/*
+ * Ok-Topk (Li and Hoefler, PPoPP 2022): the k largest of all sums, at most 6k(P-1)/P words a node.
+ *
+ * Every node owns a region of the positions. Phases:
+ *   0  split: to every owner the entries of its region
+ *   1  vote: every node tells all how large the sums of its region are (vote.h)
+ *   2  vote again, if the line was not where it was the last time
+ *   3  balance: where a node has far more of the k than the others, it hands some over
+ *   4  all-gather: every node sends its share of the k to all
+ *
+ * k is the mean of what the nodes contribute. The regions are cut anew in every turn that sees the
+ * tensor as a whole, where the k of the last such turn put as many into each; turns of fibres have
+ * equal regions, as they have as many entries in every fibre. (The original moves its cuts, and
+ * finds its threshold, only every so many steps, from samples that it gathers.) Contributions to a
+ * position that is not among the k stay in the residuals of those who sent them.
+ */
+#include "daemon/collective/oktopk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void oktopk_drop(struct exchange *exchange)
+{
+    struct oktopk *oktopk = exchange->state;
+
+    for (unsigned t = 0; oktopk->region != NULL && t < exchange->tensors; t++) {
+        free(oktopk->region[t].bound);
+        free(oktopk->region[t].first);
+        list_free(&oktopk->region[t].sum);
+        list_free(&oktopk->region[t].share);
+    }
+    free(oktopk->region);
+    free(oktopk);
+}
+
+/* ------------------------------------------------------------------ split */
+
+/* Whether the turn sees the tensor as a whole. */
+static bool is_whole(const struct exchange_tensor *tensor)
+{
+    return tensor->shape.view.fibres == 1;
+}
+
+static bool remembers(const struct exchange *exchange, const struct exchange_tensor *tensor)
+{
+    return tensor->memory != NULL && tensor->memory->view == exchange->header.view &&
+           is_whole(tensor);
+}
+
+static void cut_regions(const struct exchange *exchange, unsigned t)
+{
+    const struct exchange_tensor *tensor = &exchange->tensor[t];
+    struct region *region = oktopk_region(exchange, t);
+    unsigned members = exchange->members;
+    uint64_t positions = view_size(&tensor->shape.view);
+    bool cuts = remembers(exchange, tensor) && tensor->memory->cuts == members;
+
+    for (unsigned m = 0; m <= members; m++) {
+        region->bound[m] = (uint32_t)(positions * m / members);
+    }
+    for (unsigned m = 1; cuts && m < members; m++) {
+        region->bound[m] = tensor->memory->cut[m];
+    }
+    if (remembers(exchange, tensor)) {
+        uint32_t line = tensor->memory->number;
+        region->vote.first = line > VOTE_WINDOW / 2 ? line - VOTE_WINDOW / 2 : 1;
+        region->vote.cells = VOTE_WINDOW;
+    }
+}
+
+static enum adtopk_status begin(struct exchange *exchange, struct error *err)
+{
+    struct oktopk *oktopk = calloc(1, sizeof(*oktopk));
+
+    exchange->state = oktopk;
+    if (oktopk == NULL) {
+        return gather_no_memory(exchange, err);
+    }
+    oktopk->region = calloc(exchange->tensors, sizeof(*oktopk->region));
+    for (unsigned t = 0; oktopk->region != NULL && t < exchange->tensors; t++) {
+        struct region *region = &oktopk->region[t];
+        region->bound = calloc((size_t)exchange->members + 1, sizeof(*region->bound));
+        region->first = calloc((size_t)exchange->members + 1, sizeof(*region->first));
+        if (region->bound == NULL || region->first == NULL) {
+            return gather_no_memory(exchange, err);
+        }
+        cut_regions(exchange, t);
+    }
+    return oktopk->region != NULL ? ADTOPK_OK : gather_no_memory(exchange, err);
+}
+
+/* The first entry of the list at `position` or behind it. */
+static size_t find(const struct sparse *list, uint32_t position)
+{
+    size_t low = 0, high = list->count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (list->position[middle] < position) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* What this node contributes to member m's region; borrowed. */
+static struct sparse part_of(const struct exchange *exchange, unsigned t, unsigned m)
+{
+    const struct sparse *sent = &exchange->tensor[t].sent;
+    const struct region *region = oktopk_region(exchange, t);
+    size_t first = find(sent, region->bound[m]), end = find(sent, region->bound[m + 1]);
+
+    return (struct sparse){.position = sent->position + first,
+        .value = sent->value + first,
+        .count = end - first,
+        .capacity = end - first};
+}
+
+struct payload_shape oktopk_shape(
+    const struct region *region, unsigned m, unsigned end, uint64_t most)
+{
+    uint64_t length = region->bound[end] - region->bound[m];
+
+    return (struct payload_shape){.view = {.fibres = 1, .length = length, .stride = 1},
+        .max_count = most < length ? most : length};
+}
+
+enum adtopk_status oktopk_put(const struct exchange *exchange, struct payload_writer *frame,
+    const struct payload_shape *shape, struct sparse *list, uint32_t base, enum payload_value value)
+{
+    enum adtopk_status status;
+
+    list_shift(list, 0u - base);
+    status = payload_put_list(frame, shape, list, exchange->index, value);
+    list_shift(list, base);
+    return status;
+}
+
+static enum adtopk_status split(struct exchange *exchange, struct error *err)
+{
+    if (begin(exchange, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    for (unsigned i = 1; i < exchange->members; i++) {
+        unsigned to = (exchange->self + i) % exchange->members;
+        struct payload_writer *frame = exchange_add_frame(exchange, SPLIT, to);
+        for (unsigned t = 0; frame != NULL && t < exchange->tensors; t++) {
+            struct region *region = oktopk_region(exchange, t);
+            struct sparse part = part_of(exchange, t, to);
+            struct payload_shape shape =
+                oktopk_shape(region, to, to + 1, exchange->tensor[t].shape.max_count);
+            if (oktopk_put(exchange, frame, &shape, &part, region->bound[to], exchange->value) !=
+                ADTOPK_OK) {
+                frame = NULL;
+            }
+        }
+        if (frame == NULL) {
+            return gather_no_memory(exchange, err);
+        }
+        payload_end(frame);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status sum_region(struct gather *gather, unsigned t, struct error *err)
+{
+    struct exchange *exchange = gather->exchange;
+    struct region *region = oktopk_region(exchange, t);
+    struct sparse own = part_of(exchange, t, exchange->self);
+    uint32_t base = region->bound[exchange->self];
+    enum adtopk_status status;
+
+    for (unsigned m = 0; m < exchange->members; m++) {
+        gather->shape[m] = oktopk_shape(
+            region, exchange->self, exchange->self + 1, exchange->tensor[t].shape.max_count);
+    }
+    list_shift(&own, 0u - base);
+    status = gather_next(gather, &own, err);
+    if (status == ADTOPK_OK && !list_alloc(&region->sum, gather_count(gather))) {
+        status = gather_no_memory(exchange, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = gather_sum(gather, gather->shape->view.length, 1, &region->sum, err);
+    }
+    list_shift(&own, base);
+    list_shift(&region->sum, base);
+    return status;
+}
+
+/* ------------------------------------------------------------------ the result */
+
+static void remember(const struct exchange *exchange, unsigned t)
+{
+    const struct exchange_tensor *tensor = &exchange->tensor[t];
+    const struct region *region = oktopk_region(exchange, t);
+    struct exchange_memory *memory = tensor->memory;
+    const struct sparse *update = &tensor->update;
+    uint32_t *cut;
+
+    if (memory == NULL || !is_whole(tensor) || update->count < exchange->members) {
+        return;
+    }
+    cut = realloc(memory->cut, exchange->members * sizeof(*cut));
+    *memory = (struct exchange_memory){.view = exchange->header.view,
+        .number = region->line.cell,
+        .cuts = cut != NULL ? exchange->members : 0,
+        .cut = cut != NULL ? cut : memory->cut};
+    for (unsigned m = 0; m < memory->cuts; m++) {
+        cut[m] = update->position[update->count * m / exchange->members];
+    }
+}
+
+static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struct error *err)
+{
+    struct exchange *exchange = gather->exchange;
+    struct exchange_tensor *tensor = &exchange->tensor[t];
+    enum adtopk_status status = oktopk_take_shares(gather, t, err);
+
+    if (status == ADTOPK_OK) {
+        status = gather_limit(gather, tensor, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = gather_sum(
+            gather, view_size(&tensor->shape.view), exchange->scale, &tensor->update, err);
+        remember(exchange, t);
+    }
+    return status;
+}
+
+static enum adtopk_status oktopk_finish(struct exchange *exchange, struct error *err)
+{
+    return gather_each(exchange, SHARE, finish_tensor, err);
+}
+
+/* ------------------------------------------------------------------ the table's */
+
+static unsigned oktopk_phases(const struct exchange *exchange)
+{
+    (void)exchange;
+    return OKTOPK_PHASES;
+}
+
+static bool oktopk_expects(const struct exchange *exchange, unsigned phase, unsigned from)
+{
+    const struct oktopk *oktopk = exchange->state;
+
+    if (from == exchange->self) {
+        return false;
+    }
+    switch ((enum oktopk_phase)phase) {
+    case VOTE_AGAIN: return oktopk->again;
+    case BALANCE: return oktopk_hands_over(exchange, from, exchange->self);
+    default: return true;
+    }
+}
+
+static enum adtopk_status oktopk_produce(
+    struct exchange *exchange, unsigned phase, struct error *err)
+{
+    switch ((enum oktopk_phase)phase) {
+    case SPLIT: return split(exchange, err);
+    case VOTE:
+        return gather_each(exchange, SPLIT, sum_region, err) == ADTOPK_OK
+                   ? oktopk_vote(exchange, err)
+                   : err->code;
+    case VOTE_AGAIN: return oktopk_vote_again(exchange, err);
+    case BALANCE: return oktopk_balance(exchange, err);
+    default: return oktopk_send_shares(exchange, err);
+    }
+}
+
+const struct collective_ops collective_oktopk = {
+    .name = "oktopk",
+    .dense = false,
+    .selects = true,
+    .rounds = true,
+    .phases = oktopk_phases,
+    .expects = oktopk_expects,
+    .produce = oktopk_produce,
+    .finish = oktopk_finish,
+    .drop = oktopk_drop,
+};

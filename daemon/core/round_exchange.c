@@ -1,0 +1,176 @@
+/*
+ * What a round gives its collective, and the frames that come out: an exchange is set up when the
+ * round begins, for the view in force, and dropped when it is delivered or starts again.
+ */
+#include <stdlib.h>
+
+#include "daemon/core/model.h"
+
+static enum adtopk_status begin_op(struct round *round)
+{
+    struct job *job = round->job;
+    const struct rank *first = job->rank[0];
+    const struct rank *root = job_rank(job, first->op_root);
+    const void **input = calloc(job->ranks, sizeof(*input));
+
+    if (input == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    for (unsigned r = 0; r < job->ranks; r++) {
+        input[r] = job->rank[r]->gradients + job->op_gradient_offset;
+    }
+    if (first->op_kind == OP_BROADCAST && root != NULL) {
+        input[0] = root->gradients + job->op_gradient_offset;
+    }
+    round->exchange_op = (struct exchange_op){
+        .kind = first->op_kind,
+        .root = first->op_root,
+        .size = first->op_size,
+        .has_root = root != NULL,
+        .inputs = job->ranks,
+        .input = input,
+        .result = job->results + job->op_result_offset,
+    };
+    round->exchange.op = &round->exchange_op;
+    round->exchange.ops = &collective_plain;
+    return ADTOPK_OK;
+}
+
+/* What travels as a dense vector: the whole tensor, or the values at known positions. */
+static void begin_dense(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (planned->known) {
+        entry->numel = plan_choice(job, t).count;
+        entry->shape = plan_shape(job, t);
+        entry->dense = planned->known_sum;
+    } else {
+        entry->dense = (float *)(void *)(job->results + layout_update(job, t)->dense_offset);
+    }
+}
+
+static void begin_tensors(struct round *round)
+{
+    const struct job *job = round->job;
+    const struct planned *first = &job->plan->tensor[round->tensor[0]];
+    struct exchange *exchange = &round->exchange;
+    bool dense = first->dense || first->known;
+
+    exchange->ops = dense ? first->policy.dense_collective : first->policy.sparse_collective;
+    exchange->value = first->dense ? first->policy.dense_values : first->policy.values;
+    exchange->index = first->policy.indices;
+    exchange->segment = job->core->config.segment > 0 ? job->core->config.segment : CORE_SEGMENT;
+    exchange->scale =
+        job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
+    exchange->tensors = round->tensors;
+    for (unsigned i = 0; i < round->tensors; i++) {
+        uint32_t t = round->tensor[i];
+        exchange->tensor[i] = (struct exchange_tensor){.numel = job->tensor[t].numel};
+        if (dense) {
+            begin_dense(job, t, &exchange->tensor[i]);
+        } else {
+            exchange->tensor[i].shape = plan_shape(job, t);
+            exchange->tensor[i].memory = &job->plan->tensor[t].memory;
+        }
+    }
+}
+
+enum adtopk_status round_begin_exchange(struct round *round)
+{
+    struct job *job = round->job;
+    struct exchange *exchange = &round->exchange;
+    size_t inputs;
+
+    exchange->members = job->view_nodes;
+    exchange->self = job->self;
+    exchange->node = job->view_node;
+    exchange->nonfinite = false;
+    exchange->header = (struct payload_header){
+        .job = job->id,
+        .number = round_number(round),
+        .view = job->view,
+        .bucket = round->bucket,
+        .source = job->core->config.node,
+        .kind = round->op ? FRAME_OP : FRAME_STEP,
+    };
+    if (round->op) {
+        if (begin_op(round) != ADTOPK_OK) {
+            return ADTOPK_ERR_MEMORY;
+        }
+    } else {
+        begin_tensors(round);
+    }
+    round->phase = 0;
+    round->view = job->view;
+    round->phases = exchange->ops->phases(exchange);
+    inputs = (size_t)round->phases * exchange->members;
+    round->received = calloc(inputs, sizeof(struct buffer *));
+    exchange->input = calloc(inputs, sizeof(*exchange->input));
+    return round->received != NULL && exchange->input != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+void round_drop_inputs(struct round *round, unsigned phase)
+{
+    for (unsigned m = 0; m < round->exchange.members; m++) {
+        unsigned at = phase * round->exchange.members + m;
+        buffer_unref(round->received[at]);
+        round->received[at] = NULL;
+        if (round->exchange.input != NULL) { /* memory may have been too short for it */
+            round->exchange.input[at] = (struct exchange_input){0};
+        }
+    }
+}
+
+void round_drop_exchange(struct round *round)
+{
+    for (unsigned phase = 0; round->received != NULL && phase < round->phases; phase++) {
+        round_drop_inputs(round, phase);
+    }
+    free(round->received);
+    round->received = NULL;
+    exchange_drop(&round->exchange);
+    free(round->exchange.input);
+    round->exchange.input = NULL;
+    if (round->exchange.op != NULL) {
+        free((void *)round->exchange_op.input);
+        round->exchange_op.input = NULL;
+        round->exchange.op = NULL;
+    }
+}
+
+bool round_is_sparse(const struct round *round)
+{
+    return !round->op && !round->job->plan->tensor[round->tensor[0]].dense;
+}
+
+enum adtopk_status round_send_frames(struct round *round)
+{
+    struct job *job = round->job;
+    struct exchange *exchange = &round->exchange;
+
+    for (unsigned i = 0; i < exchange->outgoing_count; i++) {
+        struct exchange_frame *out = &exchange->outgoing[i];
+        size_t size = out->frame.size;
+        struct buffer *frame = buffer_adopt(out->frame.bytes, size);
+        out->frame = (struct payload_writer){0};
+        if (frame == NULL) {
+            return ADTOPK_ERR_MEMORY;
+        }
+        if (!round->op) {
+            job->counters.payload_bytes += size;
+        }
+        for (unsigned r = 1; r < exchange->members; r++) {
+            unsigned m = (exchange->self + r) % exchange->members; /* not all to the same at once */
+            if (out->to == EXCHANGE_ALL || out->to == m) {
+                core_send_frame(round, exchange->node[m], frame);
+            }
+        }
+        if (round_is_sparse(round)) {
+            job->counters.sparse_payload_bytes += size;
+        }
+        buffer_unref(frame);
+    }
+    exchange_drop_frames(exchange);
+    return ADTOPK_OK;
+}

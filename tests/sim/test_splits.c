@@ -1,0 +1,122 @@
+/*
+ * A rank that blocks on one tensor of a bucket while its daemon and others restart: its node may
+ * have contributed the whole bucket before, and others may have delivered it. Nobody hangs.
+ */
+#include <string.h>
+
+#include "tests/sim/failure.h"
+
+#define HELD_STEP 1u
+
+/* Nodes 0 to 2, a rank each; rank 1 pushes all of step 1 and does not end it. */
+static struct world *split_world(uint64_t seed)
+{
+    struct scenario scenario =
+        failure_scenario("{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}");
+    struct world *world;
+
+    scenario.seed = seed;
+    scenario.max_us = 600000000;
+    scenario.nodes = 3;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.loss = 0.3;
+    scenario.delay_us = 1000;
+    world = world_create(&scenario);
+    world->trainer[1].hold = HOLD_STEP;
+    world->trainer[1].hold_step = HELD_STEP;
+    world->trainer[1].hold_pushes = world->tensors;
+    return world;
+}
+
+static bool has_delivered(const struct trainer *trainer)
+{
+    for (unsigned t = 0; t < trainer->tensors; t++) {
+        if (trainer->delivered[t] != HELD_STEP + 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool first_delivered(const struct world *world)
+{
+    return has_delivered(&world->trainer[0]);
+}
+
+static bool pushed_again(const struct world *world)
+{
+    return world->trainer[1].state == TRAINER_RUNNING && world->trainer[1].next_push == 1;
+}
+
+static bool view_changes(const struct world *world)
+{
+    struct job_info info;
+
+    return check_find(world, 1, 0, &info) && strcmp(info.state, "prepared") == 0;
+}
+
+/* Blocks on the tensor that it has pushed. True if it was not delivered. */
+static bool block(struct trainer *trainer)
+{
+    struct event event = {.type = EVENT_RANK_WAIT, .step.number = HELD_STEP};
+    bool blocked = false;
+
+    for (event.step.tensor = 0; event.step.tensor < trainer->tensors; event.step.tensor++) {
+        bool delivered = trainer->delivered[event.step.tensor] == HELD_STEP + 1;
+        if (trainer_request(trainer, &event, NULL) == ADTOPK_OK) {
+            blocked = blocked || !delivered;
+        }
+    }
+    return blocked;
+}
+
+/* Node 1 restarts when its contribution is in the sums of others, and node 2 when node 1 is about
+ * to get copies of those. Returns whether rank 1 blocked while the view changed. */
+static bool blocks_in_a_view_change(uint64_t seed)
+{
+    struct world *world = split_world(seed);
+    struct trainer *trainer = &world->trainer[1];
+    bool blocked;
+
+    assert_true(world_until(world, first_delivered));
+    node_crash(world, 1);
+    trainer->hold_pushes = 1;
+    (void)memset(trainer->delivered, 0, sizeof(trainer->delivered));
+    node_start(world, 1);
+    assert_true(world_until(world, pushed_again));
+    node_crash(world, 2);
+    node_start(world, 2);
+    assert_true(world_until(world, view_changes));
+    blocked = block(trainer);
+    let_go(trainer);
+    if (!world_run(world)) {
+        fail_msg("seed %llu: %s", (unsigned long long)seed, world->violation);
+    }
+    world_destroy(world);
+    return blocked;
+}
+
+static void test_block_in_a_view_change(void **state)
+{
+    unsigned blocked = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        blocked += blocks_in_a_view_change(seed) ? 1 : 0;
+    }
+    assert_true(blocked > 5);
+}
+
+size_t suite_splits(struct CMUnitTest *tests)
+{
+    const struct CMUnitTest mine[] = {
+        cmocka_unit_test(test_block_in_a_view_change),
+    };
+    size_t count = sizeof(mine) / sizeof(mine[0]);
+
+    for (size_t i = 0; i < count; i++) {
+        tests[i] = mine[i];
+    }
+    return count;
+}

@@ -1,0 +1,83 @@
+/*
+ * What a restarted daemon makes of memory that it finds: some that was made and not filled in when
+ * it was killed, and a store of a job with another policy.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "daemon/core/store.h"
+#include "lone_core.h"
+
+#define POLICY "{" LONE_EXACT "}"
+
+static void goes_on(struct lone_core *lone)
+{
+    lone_restart(lone);
+    assert_int_equal(lone->failed, 0);
+    lone_train(lone, 3);
+    lone_check(lone);
+    lone_free(lone);
+}
+
+static void test_results_without_their_table(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, POLICY);
+    memset(lone.results, 0, lone.results_size);
+    goes_on(&lone);
+}
+
+/* The table says where the last update is, which others may ask for. */
+static void test_table_in_part(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, POLICY);
+    memset(lone.results, 0, lone.results_size / 3);
+    goes_on(&lone);
+}
+
+static void test_empty_store(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, POLICY);
+    memset(lone.store[STORE_MAIN], 0, lone.store_size[STORE_MAIN]);
+    goes_on(&lone);
+}
+
+static void test_other_policy(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, POLICY);
+    lone_train(&lone, 2);
+    lone.config.policy = "{" LONE_EXACT ",\"scope\":\"rank\"}";
+    lone_restart(&lone);
+    assert_int_equal(lone.failed, lone.ranks);
+    assert_int_equal(lone.failure.code, ADTOPK_ERR_MISMATCH);
+    assert_non_null(strstr(lone.failure.text, "another policy"));
+    lone_free(&lone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_results_without_their_table),
+        cmocka_unit_test(test_table_in_part),
+        cmocka_unit_test(test_empty_store),
+        cmocka_unit_test(test_other_policy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
