@@ -82,6 +82,11 @@ static enum adtopk_status connect_to(struct connection *connection, struct error
             return error_set(err, ADTOPK_ERR_DENIED, "cannot connect to %s: %s", connection->path,
                 strerror(errno));
         }
+        if (errno == ENOENT || errno == ECONNREFUSED) {
+            return error_set(err, ADTOPK_ERR_UNREACHABLE,
+                "cannot connect to %s: %s; does adtopkd run, with this control_socket?",
+                connection->path, strerror(errno));
+        }
         if ((errno != EAGAIN && errno != EINTR) || now_ms() >= connection->deadline_ms) {
             return lost(connection, "cannot connect to", err);
         }

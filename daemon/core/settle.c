@@ -130,7 +130,7 @@ static void agree(const struct settling *settling)
 
     settling->store->agreed[next] = *turn.agreed;
     settling->store->agreed_after[next] = settling->job->store->policies;
-    if (!settling->planned->dense && ops->observe != NULL) {
+    if (!settling->planned->dense && ops->observes != NULL && ops->observes(turn.params)) {
         update = look_at_update(settling->job, settling->t);
         ops->observe(&turn, &update, &settling->store->agreed[next]);
     }

@@ -472,7 +472,7 @@ static void remember(struct job *job, const struct plan *plan)
     struct store_policy *kept = &store->policy[(store->policies + 1) % 2];
 
     kept->change = plan->change;
-    (void)memcpy(kept->text, plan->text, sizeof(kept->text));
+    (void)strcpy(kept->text, plan->text);
     store_publish(&store->policies, store->policies + 1);
     job->change[(plan->change.version - 1) % POLICY_CHANGES] = plan->change;
     for (unsigned i = 0; i < job->members; i++) {

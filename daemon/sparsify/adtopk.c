@@ -79,12 +79,14 @@ static bool adtopk_is_global(const struct sparsifier_turn *turn)
     return turn->turn % (rhythm.fibre + rhythm.global) >= rhythm.fibre;
 }
 
+static bool adtopk_observes(const struct sparsifier_params *params)
+{
+    return params->interleave && params->adaptive;
+}
+
 static void adtopk_observe(const struct sparsifier_turn *turn,
     const struct sparsifier_update *update, struct sparsifier_agreed *agreed)
 {
-    if (!turn->params->interleave || !turn->params->adaptive) {
-        return;
-    }
     agreed->real[adtopk_is_global(turn) ? AGREED_TOP : AGREED_FIBRE] =
         update->count > 0 ? update->sum_abs / (double)update->count : 0;
     const double both = agreed->real[AGREED_TOP] + agreed->real[AGREED_FIBRE];
@@ -203,5 +205,6 @@ const struct sparsifier_ops sparsifier_adtopk = {
     .parameters = parameters,
     .choose = adtopk_choose,
     .select = adtopk_select,
+    .observes = adtopk_observes,
     .observe = adtopk_observe,
 };

@@ -4,6 +4,10 @@
  * more than that it takes the 2 k - 1 largest. `redsync-trim` lowers r from 0.8 by 0.2 until at
  * least k entries reach it, and takes the k largest of them.
  *
+ * Bisecting to 0.2 is the published rule: r is one of seven eighths. Where the magnitudes end
+ * abruptly, as those of a residual under error feedback do, an eighth may lie between 1 entry and
+ * more than 2 k; then turns of few entries and turns of 2 k - 1 take turns.
+ *
  * The largest magnitude reaches every threshold, so something travels wherever something is not 0.
  */
 #include "daemon/sparsify/backend.h"
@@ -57,7 +61,7 @@ static void redsync_select(const struct sparsifier_turn *turn, const struct spar
 const struct sparsifier_ops sparsifier_redsync = {
     .name = "redsync",
     .help = "what reaches a threshold between mean and maximum, found by bisection",
-    .entries = "1 to 2 k - 1, and none of a tensor of zeros",
+    .entries = "1 to 2 k - 1, over many turns 0.3 k and more; none of a tensor of zeros",
     .source = "RedSync, Fang et al., JPDC 2019",
     .choose = redsync_choose,
     .select = redsync_select,

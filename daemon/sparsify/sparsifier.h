@@ -36,8 +36,8 @@ enum fibre_view {
 /* The distribution that sidco fits to the magnitudes. */
 enum sidco_fit { SIDCO_EXPONENTIAL = 0, SIDCO_PARETO, SIDCO_GAMMA, SIDCO_FITS };
 
-/* The parameters of all sparsifiers. daemon/core/policy.c has their ranges, defaults and meaning;
- * each sparsifier says which ones it uses. All may be 0 except the density. */
+/* The parameters of all sparsifiers. daemon/core/policy_key.c has their ranges, defaults and
+ * meaning; each sparsifier says which ones it uses. All may be 0 except the density. */
 struct sparsifier_params {
     double density; /* in (0, 1]: what travels, once a warm-up is over */
     uint64_t warmup_epochs;
@@ -134,7 +134,11 @@ struct sparsifier_ops {
     /** KNOWN (else NULL): the positions, ascending, into out->position and out->count. */
     void (*known)(const struct sparsifier_turn *turn, struct sparse *out);
 
-    /** What the next turns' choices need of this turn's update; NULL: nothing. agreed: what the
+    /** Whether these parameters' choices depend on updates, for which a pass over each is due;
+     * NULL: they never do. */
+    bool (*observes)(const struct sparsifier_params *params);
+
+    /** Where observes(): what the next turns' choices need of this turn's update. agreed: what the
      * nodes agreed on before, to be brought up to date. */
     void (*observe)(const struct sparsifier_turn *turn, const struct sparsifier_update *update,
         struct sparsifier_agreed *agreed);

@@ -15,10 +15,16 @@ enum { LINE = 16 };
 /* The bracket reaches this many standard deviations of the sample's count to both sides. */
 #define BRACKET_WIDTH 4.0
 
-/* How far below the last turn's threshold candidates begin, relative: something for what a turn
- * changes, and what the k-th of k random values varies, were they normal. */
+/* A hint is the bound that would have had so many candidates last turn, as a multiple of k:
+ * something for what a turn changes, and for what the number of random values above a bound varies.
+ * Counted and not measured along the threshold, because the smaller the share that is selected, the
+ * more of the residual lies just below. */
+#define HINT_SLACK 0.25
+#define HINT_NOISE 3.0
+/* A bound is not extrapolated further than that from the one that was used. */
+#define HINT_FARTHEST 4.0
+/* How far below the threshold it is where not all candidates were counted, relative. */
 #define HINT_DRIFT 0.03
-#define HINT_NOISE 0.5
 
 static uint64_t bracket_blocks(uint64_t n)
 {
@@ -91,22 +97,46 @@ static uint32_t bracket_least(uint32_t key)
     return key > 0 ? key : 1; /* zeros are no candidates */
 }
 
-/* Whether the last turn's threshold serves: then it sets pass->least. A small sample must not say
- * that it is far off. */
+/* Candidates that a hint aims at, for each entry that is selected. */
+static double bracket_aim(const struct fused *pass)
+{
+    return 1 + HINT_SLACK + HINT_NOISE / sqrt((double)pass->k);
+}
+
+/* The next turn's hint: candidates get more the lower they begin, by a power that two points show,
+ * their bound and the cut. */
+static float bracket_hint(const struct fused *pass, uint64_t candidates, uint32_t cut)
+{
+    const double least = (double)convert_float(pass->least);
+    /* A cut without ties is any key that separates. */
+    const double threshold = fmax((double)convert_float(cut), least);
+    const double ratio = (double)candidates / (double)pass->k;
+    const double aim = log(bracket_aim(pass));
+    const double power = log(ratio) * HINT_FARTHEST > aim ? aim / log(ratio) : HINT_FARTHEST;
+    for (unsigned r = 0; r < pass->ranges; r++) {
+        if (pass->pruned[r]) {
+            return (float)(threshold * (1 - HINT_DRIFT));
+        }
+    }
+    return (float)(threshold * pow(least / threshold, power));
+}
+
+/* Whether the hint serves: then it sets pass->least. A small sample must not say that it is far
+ * off. */
 static bool bracket_hinted(struct fused *pass)
 {
     const uint64_t blocks = bracket_blocks(view_size(&pass->view)) / HINTED_SHARE;
     const float hint = pass->hints != NULL ? pass->hints[0] : 0;
     float *const sample = pass->candidate[0].value;
-    const double drift = HINT_DRIFT + HINT_NOISE / sqrt((double)pass->k);
-    if (blocks == 0 || !(hint > 0 && hint < KERNEL_FINITE_LIMIT) || drift >= 1) {
+    if (blocks == 0 || !(hint > 0 && hint < KERNEL_FINITE_LIMIT)) {
         return false;
     }
-    pass->least = bracket_least(select_key(hint * (float)(1 - drift)));
+    pass->least = select_key(hint);
     bracket_sample(pass, blocks, sample);
     const double found = (double)pass->ops->count(sample, blocks * BLOCK, pass->least);
     const double rank = (double)pass->k * (double)(blocks * BLOCK) / (double)view_size(&pass->view);
-    return fabs(found - rank) <= bracket_margin(rank);
+    const double expected = rank * bracket_aim(pass);
+    return fabs(found - expected) <= bracket_margin(expected);
 }
 
 bool bracket_guess(struct fused *pass)
@@ -168,7 +198,7 @@ bool bracket_select(struct fused *pass)
     }
     struct select_cut cut = bracket_cut(pass);
     if (pass->hints != NULL) {
-        pass->hints[0] = convert_float(cut.key);
+        pass->hints[0] = bracket_hint(pass, candidates, cut.key);
     }
     for (unsigned r = 0; r < pass->ranges; r++) {
         chunk_select(pass->ops, &pass->candidate[r], &cut, pass->out, pass->k);

@@ -16,7 +16,7 @@ size_t bracket_capacity(uint64_t n, uint64_t k, unsigned ranges);
 bool bracket_guess(struct fused *pass);
 
 /** Selects pass->k entries among the candidates of all ranges into pass->out, and keeps the
- * threshold in pass->hints[0]. False if the guess was wrong. */
+ * bound for the next turn in pass->hints[0]. False if the guess was wrong. */
 bool bracket_select(struct fused *pass);
 
 #endif

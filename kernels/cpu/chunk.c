@@ -156,7 +156,10 @@ static uint64_t chunk_count_spans(
 struct select_cut chunk_cut_spans(const struct chunk_ops *ops, struct select_span *spans,
     unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS])
 {
-    uint64_t n = chunk_count_spans(ops, spans, count, 0);
+    uint64_t n = 0;
+    for (unsigned s = 0; s < count; s++) {
+        n += spans[s].length;
+    }
     while (n > SELECT_SHORT) {
         uint32_t low;
         uint32_t high;

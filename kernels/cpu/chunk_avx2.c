@@ -190,6 +190,8 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         }
         const uint64_t mask = avx2_word(acc, sum, below);
         if (list.position != NULL) {
+            __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
+            __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
             count = avx2_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }

@@ -175,6 +175,8 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         }
         const uint64_t mask = avx512_word(acc, sum, least);
         if (list.position != NULL) {
+            __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
+            __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
             count = avx512_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }

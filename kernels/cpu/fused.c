@@ -90,7 +90,7 @@ static void fused_place(struct fused *pass)
              : fused_capacity(&pass->view, pass->k, pass->per_fibre, pass->ranges);
     char *place = (char *)pass->scratch + fused_plain(&pass->view, rule ? 1 : pass->k);
     for (unsigned r = 0; r < pass->ranges; r++) {
-        pass->overflow[r] = false;
+        pass->overflow[r] = pass->pruned[r] = false;
         pass->candidate[r] = (struct sparse){.position = (uint32_t *)(void *)place,
             .value = (float *)(void *)place + capacity,
             .capacity = capacity};
@@ -222,6 +222,7 @@ static void fused_chunk_global(struct fused_stream *stream, uint64_t number, uns
     struct fused *pass = stream->pass;
     struct sparse *list = &pass->candidate[range];
     if (!fused_has_room(list) && list->count > pass->k) {
+        pass->pruned[range] = true;
         stream->least =
             chunk_prune(pass->ops, list, pass->k, pass->histogram + (size_t)range * SELECT_BINS);
     }

@@ -93,6 +93,7 @@ struct fused {
     uint32_t *histogram;
     struct sparse candidate[FUSED_MAX_RANGES];
     bool overflow[FUSED_MAX_RANGES];
+    bool pruned[FUSED_MAX_RANGES];
     struct stats *statistics;            /* rule: of every chunk */
     uint32_t complete[FUSED_MAX_RANGES]; /* rule: a list holds all of at least this key */
 };

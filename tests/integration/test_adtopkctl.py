@@ -198,7 +198,7 @@ class Looking(Daemons):
     def test_without_a_daemon(self):
         with tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp") as directory:
             nowhere = ("--socket", os.path.join(directory, "none"))
-            self.fails(3, "jobs", *nowhere, words=("none",))
+            self.fails(3, "jobs", *nowhere, words=("none", "does adtopkd run"))
             out = self.text("policy", "check", "density=0.5", *nowhere)
             self.assertRegex(out, r"density +0\.5\n")
             policy = os.path.join(directory, "policy.json")

@@ -181,7 +181,8 @@ static void test_file_is_strict(void **state)
     assert_refused("{\"socket\": []}", "a text", 1);
     assert_refused("{\"socket\": \"\"}", "0 bytes", 1);
     assert_refused("{\"policy\": \"{}\"}", "an object", 1);
-    assert_refused("{\"log_level\": \"loud\"}", "\"loud\" is not one of: error, warning, info, debug", 1);
+    assert_refused(
+        "{\"log_level\": \"loud\"}", "\"loud\" is not one of: error, warning, info, debug", 1);
     assert_refused("{\"peers\": {}}", "an array", 1);
     assert_refused("{\"peers\": [{\"node\": 1}]}", "\"peers\"[0]", 1);
     assert_refused("{\"peers\": [7]}", "\"peers\"[0]", 1);

@@ -347,7 +347,7 @@ static void test_misled_sample(void **state)
     expect_drop(&e);
 }
 
-/* The last turn's threshold: as good as new, too high for a small sample to tell, useless. */
+/* The last turn's bound: as good as new, too high for a small sample to tell, useless. */
 static void test_hints(void **state)
 {
     (void)state;

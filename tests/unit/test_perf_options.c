@@ -107,11 +107,14 @@ static void test_values(void **state)
     assert_int_equal(options->ranks.count, 2);
     assert_true(perf_has(options->modes, 2));
 
-    parse(&parsed, "select --model red,green --layers --threads 1,64 --columns 256 --ranks 2");
+    parse(&parsed, "select --model red,green --layers --threads 1,64 --ranks 2");
     assert_int_equal(parsed.status, ADTOPK_OK);
     assert_int_equal(options->models, 3);
     assert_true(options->layers && options->threads.count == 2 && options->ranks.count == 1);
-    assert_int_equal(options->columns.count, 1);
+
+    parse(&parsed, "select --columns 256,512");
+    assert_int_equal(parsed.status, ADTOPK_OK);
+    assert_int_equal(options->columns.count, 2);
 
     assert_int_equal(parse(&parsed, "all")->chosen, 255);
     assert_int_equal(parse(&parsed, "nonsense --help")->status, ADTOPK_ERR_ARGUMENT);
@@ -152,6 +155,8 @@ static void test_refusals(void **state)
         {"sum --ranks 1", "--ranks means nothing to the benchmark"},
         {"link --density 1", "--density means nothing to the benchmark"},
         {"select --layers", "--layers needs --model"},
+        {"select --model red --size 4K", "--model: tensors have their own sizes"},
+        {"select --columns 256 --model red", "--model: tensors have their own sizes"},
         {"select --json=yes", "--json takes no value"},
     };
     struct parsed parsed;

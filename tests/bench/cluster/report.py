@@ -37,16 +37,19 @@ def per_step(before, after):
 
 
 def make_row(name, samples, counted, loops, rate):
-    """A contender's row. loops: the floor's samples; the wire time is that of what a node sent: as
-    adtopk's daemons count it, without the headers of TCP and below, else as the kernel counts it."""
+    """A contender's row. counted: what adtopk's daemons counted; None for peers, which exchange and
+    do nothing else, so their floor is the wire alone. loops: the floor's samples. The wire time is that
+    of what a node sent: as the daemons count it, without headers of TCP and below, else as the kernel
+    counts it."""
     row = {"contender": name, "step_ms": summary([one["ms"] for one in samples]),
            "cpu_ms": summary([one["cpu_ms"] for one in samples]),
            "sent_bytes": median([max(one["sent"]) for one in samples]),
            "received_bytes": median([max(one["received"]) for one in samples]), "adtopk": counted}
     payload = counted["wire_bytes"] if counted else row["sent_bytes"]
     row["wire_ms"] = 8e3 * payload / rate if rate else 0
-    row["loops_ms"] = median([one["ms"] for one in loops])
-    row["ratio"] = row["step_ms"]["median"] / (row["wire_ms"] + row["loops_ms"])
+    row["loops_ms"] = median([one["ms"] for one in loops]) if counted else None
+    floor = row["wire_ms"] + (row["loops_ms"] or 0)
+    row["ratio"] = row["step_ms"]["median"] / floor if floor else None
     return row
 
 
@@ -71,7 +74,7 @@ def machine():
 # ---------------------------------------------------------------- text
 
 def number(value, digits=3):
-    """Three digits, without an exponent."""
+    """Three digits, without an exponent; "-" for what does not apply."""
     if value is None:
         return "-"
     text = f"{value:.{digits}g}"

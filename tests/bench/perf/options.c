@@ -372,6 +372,13 @@ static enum adtopk_status check(const struct options *options, const struct opti
     if (options->layers && options->models == 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--layers needs --model");
     }
+    if (options->models != 0 && chosen == SELECT &&
+        (options->max > 0 || options->min > 0 || options->views != 0 ||
+            options->columns.count > 0)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "--model: tensors have their own sizes and views; --size, --min, --max, --view and "
+            "--columns do not go with it");
+    }
     return ADTOPK_OK;
 }
 

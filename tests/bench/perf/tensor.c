@@ -201,7 +201,9 @@ void tensor_turn(struct tensor *tensor, uint64_t turn)
         pass->k = 0;
     }
     pass->guess = tensor->state.threshold * GUESS;
-    pass->hints = pass->per_fibre && pass->view.length >= HINTED_LENGTH ? tensor->hints : NULL;
+    pass->hints = !pass->per_fibre                     ? tensor->hints
+                  : pass->view.length >= HINTED_LENGTH ? tensor->hints + 1
+                                                       : NULL;
     pass->out = mode == SPARSIFIER_TOP || pass->per_fibre ? &tensor->out : NULL;
     for (unsigned r = 0; r < tensor->kind.ranks; r++) {
         data_turn(tensor->gradient[r], tensor->base, dtype_size(tensor->kind.dtype), tensor->n,

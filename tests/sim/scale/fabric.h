@@ -1,0 +1,42 @@
+/*
+ * A network of many nodes, as a model: every node has one link each way, nodes stand in racks, and
+ * a rack's links to the rest may be narrower than those of its nodes together (a fat tree; full
+ * where they are not). A link carries one frame after the other, in the order in which they reach
+ * it; a frame passes on while it still arrives (cut-through), and each way takes a latency.
+ */
+#ifndef ADTOPK_SCALE_FABRIC_H
+#define ADTOPK_SCALE_FABRIC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a network is like. */
+struct fabric_links {
+    double latency;    /* seconds from node to node */
+    double bandwidth;  /* bytes a second of a node's link */
+    unsigned rack;     /* nodes in one; 0: all */
+    double narrowing;  /* how much less a rack's link carries than those of its nodes; 1: nothing */
+    unsigned overhead; /* bytes that travel with a message, beside its own */
+};
+
+/* A message under way. */
+struct fabric_message {
+    unsigned from, to;
+    uint64_t bytes;
+    void *cargo;
+};
+
+struct fabric;
+
+/** Among so many nodes; NULL without memory. */
+struct fabric *fabric_open(const struct fabric_links *links, unsigned nodes);
+void fabric_close(struct fabric *fabric);
+
+/** Sends at the time `now`, which never goes back. False without memory. */
+bool fabric_send(struct fabric *fabric, double now, const struct fabric_message *message);
+
+/** Takes the next message that is all there, and the time. False if none is under way. */
+bool fabric_next(struct fabric *fabric, struct fabric_message *message, double *now);
+
+#endif
