@@ -224,11 +224,14 @@ AVX2 static inline void avx2_store_run(struct ledger_lanes *to, const struct avx
     }
 }
 
-AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
+/* common: one f32 gradient, as it lies in memory, and one bound. */
+AVX2 static inline __attribute__((always_inline)) void avx2_add_words(
+    struct chunk *chunk, unsigned words, bool common)
 {
+    const struct chunk_bound bound = *chunk->bound;
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
-    const __m256i below = _mm256_set1_epi32((int)chunk->bound->least - 1);
+    const __m256i below = _mm256_set1_epi32((int)bound.least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
     const uint64_t first = chunk_next(chunk);
     size_t count = list.count;
@@ -239,7 +242,7 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         const float *sum = gathered;
         float filtered[CHUNK_WORD];
         avx2_prefetch(acc);
-        if (chunk->sum == NULL) {
+        if (!common && chunk->sum == NULL) {
             avx2_gather_word(&chunk->gradients, first + w * CHUNK_WORD, gathered);
         } else {
             sum = chunk->sum + w * CHUNK_WORD;
@@ -256,8 +259,8 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         if ((chunk->word + w) % LEDGER_RUN == LEDGER_RUN - 1) {
             avx2_flush(&run, &chunk->lanes);
         }
-        const uint64_t mask =
-            avx2_word(acc, sum, chunk_pattern(chunk->bound, &chunk->phase), below);
+        const int32_t *pattern = common ? NULL : chunk_pattern(&bound, &chunk->phase);
+        const uint64_t mask = avx2_word(acc, sum, pattern, below);
         if (list.position != NULL) {
             __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
             __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
@@ -269,6 +272,15 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         chunk->candidate->count = count;
     }
     chunk_move(chunk, words);
+}
+
+AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
+{
+    if (chunk->sum != NULL && chunk->bound->pattern == NULL) {
+        avx2_add_words(chunk, words, true);
+    } else {
+        avx2_add_words(chunk, words, false);
+    }
 }
 
 AVX2 static void avx2_sums(struct chunk *chunk, double sums[2])

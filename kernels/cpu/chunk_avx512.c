@@ -205,9 +205,12 @@ AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
     return (__mmask16)_bzhi_u32(0xffff, n - i < VECTOR ? (unsigned)(n - i) : VECTOR);
 }
 
-AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
+/* common: one f32 gradient, as it lies in memory, and one bound. */
+AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
+    struct chunk *chunk, unsigned words, bool common)
 {
-    const __m512i below = _mm512_set1_epi32((int)chunk->bound->least - 1);
+    const struct chunk_bound bound = *chunk->bound;
+    const __m512i below = _mm512_set1_epi32((int)bound.least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
     const uint64_t first = chunk_next(chunk);
     struct avx512_run run = {
@@ -222,7 +225,7 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         const unsigned word = chunk->word + w;
         float filtered[CHUNK_WORD];
         avx512_prefetch(acc);
-        if (chunk->sum == NULL) {
+        if (!common && chunk->sum == NULL) {
             avx512_gather_word(&chunk->gradients, first + w * CHUNK_WORD, gathered);
         } else {
             sum = chunk->sum + w * CHUNK_WORD;
@@ -239,8 +242,8 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         if (word % LEDGER_RUN == LEDGER_RUN - 1) {
             avx512_flush(&run, &chunk->lanes);
         }
-        const uint64_t mask =
-            avx512_word(acc, sum, chunk_pattern(chunk->bound, &chunk->phase), below);
+        const int32_t *pattern = common ? NULL : chunk_pattern(&bound, &chunk->phase);
+        const uint64_t mask = avx512_word(acc, sum, pattern, below);
         if (list.position != NULL) {
             __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
             __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
@@ -253,6 +256,15 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         chunk->candidate->count = count;
     }
     chunk_move(chunk, words);
+}
+
+AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
+{
+    if (chunk->sum != NULL && chunk->bound->pattern == NULL) {
+        avx512_add_words(chunk, words, true);
+    } else {
+        avx512_add_words(chunk, words, false);
+    }
 }
 
 AVX512 static void avx512_sums(struct chunk *chunk, double sums[2])
