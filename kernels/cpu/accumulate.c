@@ -43,6 +43,7 @@ void ledger_sums(const float *x, uint64_t n, double sums[2])
 static uint64_t accumulate_signed(float *acc, const void *const *gradients, unsigned count,
     enum dtype dtype, uint64_t n, double sums[2], bool negate)
 {
+    static const struct chunk_bound none;
     const struct chunk_ops *ops = chunk_best();
     uint64_t left_out = 0;
     for (uint64_t first = 0; first < n; first += CHUNK) {
@@ -53,7 +54,8 @@ static uint64_t accumulate_signed(float *acc, const void *const *gradients, unsi
         for (unsigned i = 0; negate && i < length; i++) {
             sum[i] = -sum[i];
         }
-        struct chunk chunk = {.acc = acc + first, .sum = sum, .number = first / CHUNK};
+        struct chunk chunk = {
+            .acc = acc + first, .sum = sum, .number = first / CHUNK, .bound = &none};
         chunk_step(ops, &chunk, length);
         ops->sums(&chunk, part);
         sums[0] += part[0];

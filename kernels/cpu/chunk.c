@@ -53,19 +53,24 @@ void chunk_skip(struct chunk *chunk, unsigned length)
         chunk->acc += CHUNK_WORD;
         chunk->sum += CHUNK_WORD;
         chunk->word++;
+        (void)chunk_pattern(chunk->bound, &chunk->phase);
     }
 }
 
-void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length, uint32_t least,
-    uint32_t position, struct sparse *list)
+void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length,
+    const struct chunk_bound *bound, uint32_t position, struct sparse *list)
 {
     const unsigned rest = length % CHUNK_WORD;
     const uint64_t whole = length - rest;
-    ops->collect(x, (unsigned)(whole / CHUNK_WORD), least, position, list);
+    ops->collect(x, (unsigned)(whole / CHUNK_WORD), bound, position, list);
     if (rest != 0) {
         float tail[CHUNK_WORD] = {0};
         memcpy(tail, x + whole, rest * sizeof *tail);
-        ops->collect(tail, 1, least, position + (uint32_t)whole, list);
+        struct chunk_bound last = *bound;
+        if (last.pattern != NULL) {
+            last.phase = (uint32_t)((last.phase + whole) % last.period);
+        }
+        ops->collect(tail, 1, &last, position + (uint32_t)whole, list);
     }
 }
 

@@ -11,7 +11,6 @@
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ledger.h"
-#include "kernels/cpu/pick.h"
 #include "kernels/cpu/select.h"
 
 enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
@@ -20,6 +19,29 @@ _Static_assert(CHUNK_WORD == (int)LEDGER_WORD, "one length of words");
 /* What a list of candidates needs behind its last entry beyond what is collected. */
 enum { CHUNK_SLACK = 3 };
 
+/* Which elements are candidates: those whose key is above a bound, which is never below 0, so that
+ * zeros are no candidates. Without a pattern it is least - 1 for all. */
+struct chunk_bound {
+    uint32_t least;         /* above 0 and at most 2^31 - 1 */
+    const int32_t *pattern; /* or NULL: element i's bound is pattern[(phase + i) % period]. period +
+                             * CHUNK_WORD entries, the last ones the first ones again */
+    uint32_t period;
+    uint32_t phase; /* less than period */
+    uint32_t step;  /* CHUNK_WORD % period */
+};
+
+/* The bounds of the next word, or NULL if all are the same. phase: moves on. */
+static inline const int32_t *chunk_pattern(const struct chunk_bound *bound, uint32_t *phase)
+{
+    if (bound->pattern == NULL) {
+        return NULL;
+    }
+    const int32_t *const pattern = bound->pattern + *phase;
+    const uint32_t next = *phase + bound->step;
+    *phase = next < bound->period ? next : next - bound->period;
+    return pattern;
+}
+
 /* A chunk on its way through chunk_step(). The first four fields are set by the caller, the next
  * three before each step, the others are zero at first. */
 struct chunk {
@@ -27,11 +49,12 @@ struct chunk {
     const float *sum;         /* what is added to it, not filtered yet */
     uint64_t number;          /* of the chunk in the tensor */
     struct journal *journal;  /* open for the chunk, or NULL */
-    struct sparse *candidate; /* NULL, or the list that takes the elements of this step whose key */
-    uint32_t least;           /* is at least this, above 0 and below 2^31 */
-    uint32_t position;        /* of the step's first element in that list */
-    unsigned word;            /* number of the next word in the chunk */
-    unsigned nonfinite;       /* elements left out */
+    struct sparse *candidate; /* NULL, or the list that takes this step's candidates */
+    const struct chunk_bound *bound;
+    uint32_t phase;     /* in its pattern */
+    uint32_t position;  /* of the step's first element in that list */
+    unsigned word;      /* number of the next word in the chunk */
+    unsigned nonfinite; /* elements left out */
     struct ledger_lanes lanes;
 };
 
@@ -51,9 +74,9 @@ struct chunk_ops {
     /* The sums of all steps of the chunk. */
     void (*sums)(struct chunk *chunk, double sums[2]);
 
-    /* Appends the elements whose key is at least `least`, above 0. */
-    void (*collect)(
-        const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list);
+    /* Appends the candidates among the elements. */
+    void (*collect)(const float *x, unsigned words, const struct chunk_bound *bound,
+        uint32_t position, struct sparse *list);
 
     /* The cut for 0 < k <= n, where n is at most SELECT_SHORT. */
     struct select_cut (*cut)(const float *x, size_t n, size_t k);
@@ -68,7 +91,12 @@ struct chunk_ops {
     /* Appends the entries of a list whose key is at least `least`. */
     void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);
 
-    const struct pick_ops *pick; /* of fibres */
+    /* Writes the k best of a list of at least k > 0 entries to out, which has room for no more;
+     * of equals the first ones. out may be where the list is. All keys are at least `least`, and
+     * the k-th is expected below `likely` (any value gives the same result). Returns a key that the
+     * k reach and no other entry exceeds. */
+    uint32_t (*best)(
+        const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out);
 };
 
 /** All implementations of this build, the best last, NULL-terminated. */
@@ -85,10 +113,10 @@ void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned lengt
  * sums only. */
 void chunk_skip(struct chunk *chunk, unsigned length);
 
-/** Appends those of the `length` elements whose key is at least `least` > 0; the first has
- * `position`. list: room for `length` + CHUNK_SLACK more. */
-void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length, uint32_t least,
-    uint32_t position, struct sparse *list);
+/** Appends the candidates among `length` elements; the first has `position`. list: room for
+ * `length` + CHUNK_SLACK more. */
+void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length,
+    const struct chunk_bound *bound, uint32_t position, struct sparse *list);
 
 /** The cut for the k-th entry of a list of at least k. */
 struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,

@@ -104,24 +104,33 @@ AVX2 static inline uint64_t avx2_mark(__m256 x, __m256i below, unsigned j)
     return (uint64_t)(uint32_t)_mm256_movemask_ps(marked) << (j * VECTOR);
 }
 
-AVX2 static inline uint64_t avx2_marks(const float *x, __m256i below)
+/* The bounds of vector j: a pattern's or, without one, `below`. */
+AVX2 static inline __m256i avx2_bound(const int32_t *pattern, unsigned j, __m256i below)
+{
+    return pattern != NULL
+               ? _mm256_loadu_si256((const __m256i *)(const void *)(pattern + j * VECTOR))
+               : below;
+}
+
+AVX2 static inline uint64_t avx2_marks(const float *x, const int32_t *pattern, __m256i below)
 {
     uint64_t mask = 0;
     for (unsigned j = 0; j < VECTORS; j++) {
-        mask |= avx2_mark(_mm256_loadu_ps(x + j * VECTOR), below, j);
+        mask |= avx2_mark(_mm256_loadu_ps(x + j * VECTOR), avx2_bound(pattern, j, below), j);
     }
     return mask;
 }
 
 /* Adds one word of finite elements; returns its mask. */
-AVX2 static inline uint64_t avx2_word(float *acc, const float *sum, __m256i below)
+AVX2 static inline uint64_t avx2_word(
+    float *acc, const float *sum, const int32_t *pattern, __m256i below)
 {
     uint64_t mask = 0;
     for (unsigned j = 0; j < VECTORS; j++) {
         const __m256 a =
             _mm256_add_ps(_mm256_loadu_ps(acc + j * VECTOR), _mm256_loadu_ps(sum + j * VECTOR));
         _mm256_storeu_ps(acc + j * VECTOR, a);
-        mask |= avx2_mark(a, below, j);
+        mask |= avx2_mark(a, avx2_bound(pattern, j, below), j);
     }
     return mask;
 }
@@ -168,7 +177,7 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
 {
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
-    const __m256i below = _mm256_set1_epi32((int)chunk->least - 1);
+    const __m256i below = _mm256_set1_epi32((int)chunk->bound->least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
     size_t count = list.count;
     struct avx2_run run = avx2_load_run(&chunk->lanes);
@@ -188,7 +197,8 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         if ((chunk->word + w) % LEDGER_RUN == LEDGER_RUN - 1) {
             avx2_flush(&run, &chunk->lanes);
         }
-        const uint64_t mask = avx2_word(acc, sum, below);
+        const uint64_t mask =
+            avx2_word(acc, sum, chunk_pattern(chunk->bound, &chunk->phase), below);
         if (list.position != NULL) {
             __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
             __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
@@ -210,13 +220,14 @@ AVX2 static void avx2_sums(struct chunk *chunk, double sums[2])
     ledger_total(&chunk->lanes, chunk->number, sums);
 }
 
-AVX2 static void avx2_collect(
-    const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
+AVX2 static void avx2_collect(const float *x, unsigned words, const struct chunk_bound *bound,
+    uint32_t position, struct sparse *list)
 {
-    const __m256i below = _mm256_set1_epi32((int)least - 1);
+    uint32_t phase = bound->phase;
+    const __m256i below = _mm256_set1_epi32((int)bound->least - 1);
     size_t count = list->count;
     for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
-        const uint64_t mask = avx2_marks(x, below);
+        const uint64_t mask = avx2_marks(x, chunk_pattern(bound, &phase), below);
         count = avx2_pack(x, mask, position + w * CHUNK_WORD, list, count);
     }
     list->count = count;
@@ -248,7 +259,7 @@ AVX2 static void avx2_filter(const struct sparse *list, uint32_t least, struct s
     const size_t rest = list->count % CHUNK_WORD;
     const size_t whole = list->count - rest;
     for (size_t i = 0; i < whole; i += CHUNK_WORD) {
-        avx2_filter_word(list, i, avx2_marks(list->value + i, below), out);
+        avx2_filter_word(list, i, avx2_marks(list->value + i, NULL, below), out);
     }
     uint64_t mask = 0;
     for (unsigned j = 0; j * VECTOR < rest; j++) {
@@ -286,7 +297,7 @@ AVX2 static size_t avx2_between(const float *x, size_t n, uint32_t low, uint32_t
     const __m256i last = _mm256_set1_epi32((int)high - 1);
     size_t count = 0;
     for (size_t i = 0; i < whole; i += CHUNK_WORD) {
-        uint64_t mask = avx2_marks(x + i, below) & ~avx2_marks(x + i, last);
+        uint64_t mask = avx2_marks(x + i, NULL, below) & ~avx2_marks(x + i, NULL, last);
         for (; mask != 0; mask = _blsr_u64(mask)) {
             out[count++] = x[i + (size_t)_tzcnt_u64(mask)];
         }
@@ -304,6 +315,19 @@ AVX2 static struct select_cut avx2_cut(const float *x, size_t n, size_t k)
     return select_bisect(x, n, k, avx2_count);
 }
 
+AVX2 static uint32_t avx2_best(
+    const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
+{
+    struct select_cut cut =
+        select_bisect_near(list->value, list->count, k, least, likely, avx2_count);
+    if (cut.ties == SELECT_ALL) {
+        avx2_filter(list, cut.key, out);
+    } else {
+        select_filter(list, &cut, out, k);
+    }
+    return cut.key;
+}
+
 extern const struct chunk_ops chunk_avx2;
 const struct chunk_ops chunk_avx2 = {
     .name = "avx2",
@@ -313,7 +337,7 @@ const struct chunk_ops chunk_avx2 = {
     .sums = avx2_sums,
     .collect = avx2_collect,
     .cut = avx2_cut,
-    .pick = &pick_avx2,
+    .best = avx2_best,
     .count = avx2_count,
     .between = avx2_between,
     .filter = avx2_filter,

@@ -94,29 +94,37 @@ AVX512 static inline void avx512_flush(struct avx512_run *run, struct ledger_lan
     run->positive = run->negative = _mm512_setzero_ps();
 }
 
-AVX512 static inline uint64_t avx512_mark(__m512 x, __m512i least)
+AVX512 static inline uint64_t avx512_mark(__m512 x, __m512i below)
 {
-    return _mm512_cmpge_epi32_mask(avx512_key(x), least);
+    return _mm512_cmpgt_epi32_mask(avx512_key(x), below);
 }
 
-AVX512 static inline uint64_t avx512_marks(const float *x, __m512i least)
+/* The bounds of vector j: a pattern's or, without one, `below`. */
+AVX512 static inline __m512i avx512_bound(const int32_t *pattern, unsigned j, __m512i below)
+{
+    return pattern != NULL ? _mm512_loadu_si512(pattern + j * VECTOR) : below;
+}
+
+AVX512 static inline uint64_t avx512_marks(const float *x, const int32_t *pattern, __m512i below)
 {
     uint64_t mask = 0;
     for (unsigned j = 0; j < VECTORS; j++) {
-        mask |= avx512_mark(_mm512_loadu_ps(x + j * VECTOR), least) << (j * VECTOR);
+        mask |= avx512_mark(_mm512_loadu_ps(x + j * VECTOR), avx512_bound(pattern, j, below))
+                << (j * VECTOR);
     }
     return mask;
 }
 
 /* Adds one word of finite elements; returns its mask. */
-AVX512 static inline uint64_t avx512_word(float *acc, const float *sum, __m512i least)
+AVX512 static inline uint64_t avx512_word(
+    float *acc, const float *sum, const int32_t *pattern, __m512i below)
 {
     uint64_t mask = 0;
     for (unsigned j = 0; j < VECTORS; j++) {
         const __m512 a =
             _mm512_add_ps(_mm512_loadu_ps(acc + j * VECTOR), _mm512_loadu_ps(sum + j * VECTOR));
         _mm512_storeu_ps(acc + j * VECTOR, a);
-        mask |= avx512_mark(a, least) << (j * VECTOR);
+        mask |= avx512_mark(a, avx512_bound(pattern, j, below)) << (j * VECTOR);
     }
     return mask;
 }
@@ -149,7 +157,7 @@ AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
 
 AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
 {
-    const __m512i least = _mm512_set1_epi32((int)chunk->least);
+    const __m512i below = _mm512_set1_epi32((int)chunk->bound->least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
     struct avx512_run run = {
         _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
@@ -173,7 +181,8 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         if (word % LEDGER_RUN == LEDGER_RUN - 1) {
             avx512_flush(&run, &chunk->lanes);
         }
-        const uint64_t mask = avx512_word(acc, sum, least);
+        const uint64_t mask =
+            avx512_word(acc, sum, chunk_pattern(chunk->bound, &chunk->phase), below);
         if (list.position != NULL) {
             __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
             __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
@@ -196,13 +205,14 @@ AVX512 static void avx512_sums(struct chunk *chunk, double sums[2])
     ledger_total(&chunk->lanes, chunk->number, sums);
 }
 
-AVX512 static void avx512_collect(
-    const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
+AVX512 static void avx512_collect(const float *x, unsigned words, const struct chunk_bound *bound,
+    uint32_t position, struct sparse *list)
 {
-    const __m512i bound = _mm512_set1_epi32((int)least);
+    uint32_t phase = bound->phase;
+    const __m512i below = _mm512_set1_epi32((int)bound->least - 1);
     size_t count = list->count;
     for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
-        const uint64_t mask = avx512_marks(x, bound);
+        const uint64_t mask = avx512_marks(x, chunk_pattern(bound, &phase), below);
         count = avx512_pack(x, mask, position + w * CHUNK_WORD, list, count);
     }
     list->count = count;
@@ -226,24 +236,31 @@ AVX512 static inline void avx512_store(void *to, __m512i lanes, unsigned more, b
     }
 }
 
+/* Appends those of a list's entries i..i + 15 that are in the mask. */
+AVX512 static inline void avx512_append(
+    const struct sparse *list, size_t i, __mmask16 kept, struct sparse *out)
+{
+    const __m512i value = avx512_load(list->value, i, list->count);
+    const __m512i position = avx512_load(list->position, i, list->count);
+    const unsigned more = (unsigned)_mm_popcnt_u32(kept);
+    const bool room = out->capacity >= out->count + VECTOR;
+    avx512_store(out->value + out->count, _mm512_maskz_compress_epi32(kept, value), more, room);
+    avx512_store(
+        out->position + out->count, _mm512_maskz_compress_epi32(kept, position), more, room);
+    out->count += more;
+}
+
 AVX512 static void avx512_filter(const struct sparse *list, uint32_t least, struct sparse *out)
 {
-    const __m512i bound = _mm512_set1_epi32((int)least);
+    const __m512i below = _mm512_set1_epi32((int)least - 1);
     const size_t n = list->count;
-    size_t count = out->count;
+    const struct sparse from = *list; /* out may be the list */
+    struct sparse to = *out;
     for (size_t i = 0; i < n; i += VECTOR) {
-        const __m512i value = avx512_load(list->value, i, n);
-        const __m512i position = avx512_load(list->position, i, n);
-        const __mmask16 kept = _mm512_mask_cmpge_epi32_mask(
-            avx512_valid(i, n), avx512_key(_mm512_castsi512_ps(value)), bound);
-        const unsigned more = (unsigned)_mm_popcnt_u32(kept);
-        const bool room = out->capacity >= count + VECTOR;
-        avx512_store(out->value + count, _mm512_maskz_compress_epi32(kept, value), more, room);
-        avx512_store(
-            out->position + count, _mm512_maskz_compress_epi32(kept, position), more, room);
-        count += more;
+        const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(from.value, i, n)));
+        avx512_append(&from, i, _mm512_mask_cmpgt_epi32_mask(avx512_valid(i, n), key, below), &to);
     }
-    out->count = count;
+    out->count = to.count;
 }
 
 AVX512 static size_t avx512_count(const float *x, size_t n, uint32_t least)
@@ -289,6 +306,55 @@ AVX512 static struct select_cut avx512_cut(const float *x, size_t n, size_t k)
     return select_bisect(x, n, k, avx512_count);
 }
 
+/* The number of elements of a short list whose key is at least `least`. */
+AVX512 static inline size_t avx512_count_few(const float *x, size_t n, uint32_t least)
+{
+    const __m512i below = _mm512_set1_epi32((int)least - 1);
+    size_t count = 0;
+    for (size_t i = 0; i < n; i += VECTOR) {
+        const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(x, i, n)));
+        count += (size_t)_mm_popcnt_u32(_mm512_cmpgt_epi32_mask(key, below));
+    }
+    return count;
+}
+
+/* Up to 16 entries: each one's rank is the number of those that beat it. */
+AVX512 static inline uint32_t avx512_best_few(
+    const struct sparse *list, size_t k, struct sparse *out)
+{
+    const __m512i one = _mm512_set1_epi32(1);
+    const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(list->value, 0, list->count)));
+    const __m512i less = _mm512_sub_epi32(key, one);
+    __m512i rank = _mm512_setzero_si512();
+    for (int j = 0; j < VECTOR; j++) {
+        /* Entry j beats an earlier one if it is larger, a later one if it is not smaller. */
+        const __mmask16 later = (__mmask16)(0xfffeu << j);
+        const __m512i bar = _mm512_mask_blend_epi32(later, key, less);
+        const __m512i rival = _mm512_permutexvar_epi32(_mm512_set1_epi32(j), key);
+        rank = _mm512_mask_add_epi32(rank, _mm512_cmpgt_epi32_mask(rival, bar), rank, one);
+    }
+    const __m512i last = _mm512_set1_epi32((int)k - 1);
+    avx512_append(list, 0, _mm512_cmple_epi32_mask(rank, last), out);
+    return (uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(
+        _mm512_maskz_compress_epi32(_mm512_cmpeq_epi32_mask(rank, last), key)));
+}
+
+AVX512 static uint32_t avx512_best(
+    const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
+{
+    if (list->count <= VECTOR) {
+        return avx512_best_few(list, k, out);
+    }
+    struct select_cut cut =
+        select_bisect_near(list->value, list->count, k, least, likely, avx512_count_few);
+    if (cut.ties == SELECT_ALL) {
+        avx512_filter(list, cut.key, out);
+    } else {
+        select_filter(list, &cut, out, k);
+    }
+    return cut.key;
+}
+
 extern const struct chunk_ops chunk_avx512;
 const struct chunk_ops chunk_avx512 = {
     .name = "avx512",
@@ -298,7 +364,7 @@ const struct chunk_ops chunk_avx512 = {
     .sums = avx512_sums,
     .collect = avx512_collect,
     .cut = avx512_cut,
-    .pick = &pick_avx512,
+    .best = avx512_best,
     .count = avx512_count,
     .between = avx512_between,
     .filter = avx512_filter,

@@ -1,6 +1,7 @@
 /* The chunk operations in plain C: what every processor runs and the others are compared with. */
 #include <string.h>
 
+#include "kernels/cpu/bisect.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/select.h"
@@ -17,10 +18,11 @@ static void plain_gather(float *sum, const void *const *gradients, unsigned coun
 }
 
 static void plain_collect_word(
-    const float *x, uint32_t least, uint32_t position, struct sparse *list)
+    const float *x, const int32_t *pattern, uint32_t least, uint32_t position, struct sparse *list)
 {
     for (unsigned i = 0; i < CHUNK_WORD; i++) {
-        if (select_key(x[i]) >= least) {
+        const int32_t below = pattern != NULL ? pattern[i] : (int32_t)least - 1;
+        if ((int32_t)select_key(x[i]) > below) {
             list->position[list->count] = position + i;
             list->value[list->count++] = x[i];
         }
@@ -42,7 +44,8 @@ static void plain_add(struct chunk *chunk, unsigned words)
             chunk->acc[i] += sum[i];
         }
         if (chunk->candidate != NULL) {
-            plain_collect_word(chunk->acc, chunk->least, chunk->position, chunk->candidate);
+            plain_collect_word(chunk->acc, chunk_pattern(chunk->bound, &chunk->phase),
+                chunk->bound->least, chunk->position, chunk->candidate);
         }
         chunk->acc += CHUNK_WORD;
         chunk->sum += CHUNK_WORD;
@@ -56,11 +59,13 @@ static void plain_sums(struct chunk *chunk, double sums[2])
     ledger_total(&chunk->lanes, chunk->number, sums);
 }
 
-static void plain_collect(
-    const float *x, unsigned words, uint32_t least, uint32_t position, struct sparse *list)
+static void plain_collect(const float *x, unsigned words, const struct chunk_bound *bound,
+    uint32_t position, struct sparse *list)
 {
+    uint32_t phase = bound->phase;
     for (unsigned w = 0; w < words; w++) {
-        plain_collect_word(x + w * CHUNK_WORD, least, position + w * CHUNK_WORD, list);
+        plain_collect_word(x + w * CHUNK_WORD, chunk_pattern(bound, &phase), bound->least,
+            position + w * CHUNK_WORD, list);
     }
 }
 
@@ -84,6 +89,19 @@ static size_t plain_between(const float *x, size_t n, uint32_t low, uint32_t hig
     return count;
 }
 
+static uint32_t plain_best(
+    const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
+{
+    struct select_cut cut =
+        select_bisect_near(list->value, list->count, k, least, likely, plain_count);
+    if (cut.ties == SELECT_ALL) {
+        select_filter_from(list, cut.key, out);
+    } else {
+        select_filter(list, &cut, out, k);
+    }
+    return cut.key;
+}
+
 extern const struct chunk_ops chunk_plain;
 const struct chunk_ops chunk_plain = {
     .name = "plain",
@@ -93,7 +111,7 @@ const struct chunk_ops chunk_plain = {
     .sums = plain_sums,
     .collect = plain_collect,
     .cut = select_cut_short,
-    .pick = &pick_plain,
+    .best = plain_best,
     .count = plain_count,
     .between = plain_between,
     .filter = select_filter_from,

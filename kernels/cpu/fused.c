@@ -138,11 +138,11 @@ static unsigned fused_length(const struct fused *pass, uint64_t chunk)
 struct fused_stream {
     struct fused *pass;
     struct chunk chunk;
-    bool added;     /* already, by an earlier attempt */
-    bool look;      /* the elements are complete */
-    unsigned skip;  /* the next elements that are, from an attempt that was stopped in the chunk */
-    uint32_t least; /* of candidates of a global selection in this range */
-    float *buffer;  /* CHUNK elements, for gradients that have to be summed */
+    bool added;    /* already, by an earlier attempt */
+    bool look;     /* the elements are complete */
+    unsigned skip; /* the next elements that are, from an attempt that was stopped in the chunk */
+    struct chunk_bound bound; /* of candidates of a global selection in this range */
+    float *buffer;            /* CHUNK elements, for gradients that have to be summed */
 };
 
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
@@ -181,34 +181,34 @@ static void fused_close(struct fused_stream *stream, struct journal *journal)
     journal_close(journal, record, pass->stamp);
 }
 
-static void fused_look(struct fused_stream *stream, unsigned length, uint32_t least,
-    uint32_t position, struct sparse *list)
+static void fused_look(struct fused_stream *stream, const struct piece *piece, unsigned length)
 {
-    if (list != NULL) {
-        chunk_collect(stream->pass->ops, stream->chunk.acc, length, least, position, list);
+    if (piece->list != NULL) {
+        chunk_collect(stream->pass->ops, stream->chunk.acc, length, piece->bound, piece->position,
+            piece->list);
     }
 }
 
-/* Takes the chunk's next elements; with a list, collects those whose key is at least `least`. */
-static void fused_step(struct fused_stream *stream, unsigned length, uint32_t least,
-    uint32_t position, struct sparse *list)
+/* Takes the chunk's next elements; collects candidates if there is a list. */
+static void fused_step(struct fused_stream *stream, const struct piece *piece)
 {
     struct chunk *chunk = &stream->chunk;
-    const unsigned skip = stream->skip < length ? stream->skip : length;
+    const unsigned skip = stream->skip < piece->length ? stream->skip : piece->length;
     if (stream->look) {
-        fused_look(stream, length, least, position, list);
-        chunk->acc += length;
+        fused_look(stream, piece, piece->length);
+        chunk->acc += piece->length;
         return;
     }
+    chunk->bound = piece->bound;
+    chunk->phase = piece->bound->phase;
     if (skip > 0) {
-        fused_look(stream, skip, least, position, list);
+        fused_look(stream, piece, skip);
         chunk_skip(chunk, skip);
         stream->skip -= skip;
     }
-    chunk->candidate = list;
-    chunk->least = least;
-    chunk->position = position + skip;
-    chunk_step(stream->pass->ops, chunk, length - skip);
+    chunk->candidate = piece->list;
+    chunk->position = piece->position + skip;
+    chunk_step(stream->pass->ops, chunk, piece->length - skip);
 }
 
 static bool fused_has_room(const struct sparse *list)
@@ -223,47 +223,55 @@ static void fused_chunk_global(struct fused_stream *stream, uint64_t number, uns
     struct sparse *list = &pass->candidate[range];
     if (!fused_has_room(list) && list->count > pass->k) {
         pass->pruned[range] = true;
-        stream->least =
+        stream->bound.least =
             chunk_prune(pass->ops, list, pass->k, pass->histogram + (size_t)range * SELECT_BINS);
     }
     pass->overflow[range] = pass->overflow[range] || !fused_has_room(list);
-    fused_step(stream, fused_length(pass, number), stream->least, (uint32_t)(number * CHUNK),
-        pass->overflow[range] ? NULL : list);
+    const struct piece piece = {.length = fused_length(pass, number),
+        .position = (uint32_t)(number * CHUNK),
+        .bound = &stream->bound,
+        .list = pass->overflow[range] ? NULL : list};
+    fused_step(stream, &piece);
 }
 
 /* A chunk of a residual that is surveyed. */
 static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsigned range)
 {
     struct fused *pass = stream->pass;
-    const unsigned length = fused_length(pass, number);
-    struct sparse *list = rule_list(pass, range, &stream->least);
-    fused_step(stream, length, stream->least, (uint32_t)(number * CHUNK), list);
-    rule_look(pass, number, length);
+    struct piece piece = {.length = fused_length(pass, number),
+        .position = (uint32_t)(number * CHUNK),
+        .bound = &stream->bound};
+    piece.list = rule_list(pass, range, &stream->bound.least);
+    fused_step(stream, &piece);
+    rule_look(pass, number, piece.length);
 }
 
-/* A chunk of rows: each is selected from as soon as it is added, so that memory is busy with the
- * next one's elements meanwhile. Rows that share words wait until all of them are added. */
-static void fused_chunk_rows(struct fused_stream *stream, uint64_t number, struct rows *rows)
+/* A chunk of rows or slabs: each is selected from as soon as it is added, so that memory is busy
+ * with the next one's elements meanwhile. Those that share words wait until all of the chunk is
+ * added. */
+static void fused_chunk_fibres(
+    struct fused_stream *stream, uint64_t number, struct rows *rows, struct slabs *slabs)
 {
     const struct fused *pass = stream->pass;
-    const unsigned length = fused_length(pass, number);
-    const bool shared = pass->view.fibres > 1 && pass->view.length % CHUNK_WORD != 0;
-    uint64_t first = number * CHUNK;
-    unsigned piece;
-    rows_prefetch(rows, length);
+    const uint64_t whole = pass->view.length * pass->view.stride;
+    const bool shared = whole < view_size(&pass->view) && whole % CHUNK_WORD != 0;
+    const float *x = stream->chunk.acc;
+    struct piece piece = {.length = fused_length(pass, number), .bound = &stream->bound};
     if (shared) {
-        fused_step(stream, length, 0, 0, NULL);
+        fused_step(stream, &piece);
     }
-    for (unsigned rest = length; rest > 0; rest -= piece, first += piece) {
-        piece = rows_open(rows, rest);
-        struct sparse *list = rows->skip ? NULL : &rows->list;
+    for (unsigned rest = piece.length; rest > 0; rest -= piece.length, x += piece.length) {
+        piece = rows != NULL ? rows_open(rows, rest) : slabs_open(slabs, rest);
         if (!shared) {
-            fused_step(stream, piece, rows->least, (uint32_t)first, list);
-        } else if (list != NULL) {
-            chunk_collect(
-                pass->ops, pass->residual + first, piece, rows->least, (uint32_t)first, list);
+            fused_step(stream, &piece);
+        } else if (piece.list != NULL) {
+            chunk_collect(pass->ops, x, piece.length, piece.bound, piece.position, piece.list);
         }
-        rows_close(rows, piece);
+        if (rows != NULL) {
+            rows_close(rows, piece.length);
+        } else {
+            slabs_close(slabs, piece.length);
+        }
     }
 }
 
@@ -278,7 +286,7 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
     struct rows rows;
     struct slabs slabs;
     float buffer[CHUNK];
-    struct fused_stream stream = {.pass = pass, .least = pass->least, .buffer = buffer};
+    struct fused_stream stream = {.pass = pass, .bound.least = pass->least, .buffer = buffer};
     assert(range < pass->ranges);
     if (pass->mode == FUSED_ROWS) {
         rows_begin(&rows, pass, range);
@@ -287,17 +295,15 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
     }
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
         fused_open(&stream, c, journal);
-        if (pass->mode == FUSED_ROWS) {
-            fused_chunk_rows(&stream, c, &rows);
-        } else if (pass->mode == FUSED_SLABS) {
-            fused_step(&stream, fused_length(pass, c), 0, 0, NULL);
-            slabs_look(&slabs, fused_length(pass, c));
+        if (pass->mode == FUSED_ROWS || pass->mode == FUSED_SLABS) {
+            fused_chunk_fibres(&stream, c, pass->mode == FUSED_ROWS ? &rows : NULL, &slabs);
         } else if (pass->mode == FUSED_BRACKET) {
             fused_chunk_global(&stream, c, range);
         } else if (pass->mode == FUSED_RULE) {
             fused_chunk_rule(&stream, c, range);
         } else {
-            fused_step(&stream, fused_length(pass, c), 0, 0, NULL);
+            const struct piece piece = {.length = fused_length(pass, c), .bound = &stream.bound};
+            fused_step(&stream, &piece);
         }
         fused_close(&stream, journal);
     }

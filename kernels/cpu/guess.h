@@ -10,6 +10,8 @@
 #ifndef ADTOPK_KERNELS_GUESS_H
 #define ADTOPK_KERNELS_GUESS_H
 
+#include <math.h>
+
 #include "kernels/cpu/select.h"
 
 struct guess {
@@ -17,14 +19,17 @@ struct guess {
     float spread; /* how far thresholds lie above their guesses, relative, on average */
 };
 
-#define GUESS_FIRST 0.03f
+#define GUESS_FIRST 0.25f
 #define GUESS_STEP 0.0004f
 #define GUESS_MISS (40 * GUESS_STEP)
 #define GUESS_MOST 0.5f
 
-static inline struct guess guess_first(void)
+/* Before anything is known: of a normal distribution's tail, the k-th largest varies by about that
+ * much. */
+static inline struct guess guess_first(uint64_t k)
 {
-    return (struct guess){.margin = GUESS_FIRST, .spread = GUESS_FIRST};
+    const float margin = GUESS_FIRST / sqrtf((float)k);
+    return (struct guess){.margin = margin, .spread = margin};
 }
 
 /* Zeros are never candidates. Without a guess everything else is. */

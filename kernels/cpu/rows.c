@@ -26,10 +26,28 @@ void rows_begin(struct rows *rows, struct fused *pass, unsigned range)
     *rows = (struct rows){.pass = pass,
         .list = pass->candidate[range],
         .histogram = pass->histogram + (size_t)range * SELECT_BINS,
-        .guess = guess_first(),
+        .guess = guess_first(pass->k),
         .row = first / pass->view.length,
         .done = first % pass->view.length,
         .skip = first % pass->view.length != 0};
+}
+
+/* Fetches what the selection of the rows a chunk later writes and reads: a store that waits for
+ * memory would hold up all that follow. */
+static void rows_prefetch(const struct rows *rows)
+{
+    const struct fused *pass = rows->pass;
+    const uint64_t row = rows->row + CHUNK / pass->view.length + 1;
+    if (row >= pass->view.fibres) {
+        return;
+    }
+    for (uint64_t i = row * pass->k; i < (row + 1) * pass->k; i += LINE) {
+        __builtin_prefetch(pass->out->position + i, 1);
+        __builtin_prefetch(pass->out->value + i, 1);
+    }
+    if (pass->hints != NULL) {
+        __builtin_prefetch(pass->hints + row, 1);
+    }
 }
 
 /* Begins a row: what its candidates have to reach. */
@@ -37,9 +55,10 @@ static void rows_first(struct rows *rows)
 {
     const float *hints = rows->pass->hints;
     const float hint = hints != NULL ? hints[rows->row] : 0;
+    rows_prefetch(rows);
     rows->skip = false;
     rows->list.count = 0;
-    rows->least = guess_least(&rows->guess, hint > 0 ? hint : rows->last);
+    rows->bound.least = guess_least(&rows->guess, hint > 0 ? hint : rows->last);
 }
 
 /* Keeps the list short enough for the row's next elements. */
@@ -47,35 +66,23 @@ static void rows_prune(struct rows *rows)
 {
     const struct fused *pass = rows->pass;
     if (rows->list.count > rows_limit(pass->view.length, pass->k)) {
-        rows->least = chunk_prune(pass->ops, &rows->list, pass->k, rows->histogram);
+        rows->bound.least = chunk_prune(pass->ops, &rows->list, pass->k, rows->histogram);
     }
 }
 
-/* A store that waits for memory would hold up all that follow. */
-void rows_prefetch(const struct rows *rows, unsigned length)
+struct piece rows_open(struct rows *rows, unsigned length)
 {
-    const struct fused *pass = rows->pass;
-    const uint64_t count = (rows->done + length) / pass->view.length + 1;
-    const uint64_t end =
-        rows->row + count < pass->view.fibres ? rows->row + count : pass->view.fibres;
-    for (uint64_t i = rows->row * pass->k; i < end * pass->k; i += LINE) {
-        __builtin_prefetch(pass->out->position + i, 1);
-        __builtin_prefetch(pass->out->value + i, 1);
-    }
-    for (uint64_t row = end; pass->hints != NULL && row < end + count; row += LINE) {
-        __builtin_prefetch(pass->hints + row, 1);
-    }
-}
-
-unsigned rows_open(struct rows *rows, unsigned length)
-{
-    const uint64_t rest = rows->pass->view.length - rows->done;
+    const uint64_t whole = rows->pass->view.length;
+    const uint64_t rest = whole - rows->done;
     if (rows->done == 0) {
         rows_first(rows);
     } else if (!rows->skip) {
         rows_prune(rows);
     }
-    return rest < length ? (unsigned)rest : length;
+    return (struct piece){.length = rest < length ? (unsigned)rest : length,
+        .position = (uint32_t)(rows->row * whole + rows->done),
+        .bound = &rows->bound,
+        .list = rows->skip ? NULL : &rows->list};
 }
 
 /* Collects the row once more, complete as it is, with another guess. */
@@ -84,20 +91,20 @@ static void rows_again(struct rows *rows, uint32_t least)
     const struct fused *pass = rows->pass;
     const uint64_t length = pass->view.length;
     rows->list.count = 0;
-    rows->least = least;
+    rows->bound.least = least;
     for (uint64_t at = 0; at < length; at += CHUNK) {
         const uint64_t first = rows->row * length + at;
         rows_prune(rows);
         chunk_collect(pass->ops, pass->residual + first, length - at < CHUNK ? length - at : CHUNK,
-            rows->least, (uint32_t)first, &rows->list);
+            &rows->bound, (uint32_t)first, &rows->list);
     }
 }
 
 /* After a guess with too few candidates: a lower one, then all that is not zero. */
 static void rows_retry(struct rows *rows)
 {
-    rows_again(rows, guess_lower(&rows->guess, rows->least));
-    if (rows->least > 1 && rows->list.count < rows->pass->k) {
+    rows_again(rows, guess_lower(&rows->guess, rows->bound.least));
+    if (rows->bound.least > 1 && rows->list.count < rows->pass->k) {
         rows_again(rows, 1);
     }
     guess_missed(&rows->guess);
@@ -124,8 +131,8 @@ static uint32_t rows_best(const struct rows *rows, struct sparse *out)
         return cut.key;
     }
     /* A list that was pruned has entries just below what later ones had to reach. */
-    return pass->ops->pick->best(
-        list, pass->k, rows->least - 1, guess_likely(&rows->guess, rows->least), out);
+    return pass->ops->best(
+        list, pass->k, rows->bound.least - 1, guess_likely(&rows->guess, rows->bound.least), out);
 }
 
 /* Selects from the row, whose candidates are listed. */
@@ -135,12 +142,12 @@ static void rows_select(struct rows *rows)
     struct sparse out = {.position = pass->out->position + rows->row * pass->k,
         .value = pass->out->value + rows->row * pass->k,
         .capacity = pass->k};
-    if (rows->list.count < pass->k && rows->least > 1) {
+    if (rows->list.count < pass->k && rows->bound.least > 1) {
         rows_retry(rows);
     }
     if (rows->list.count >= pass->k) {
         rows->last = convert_float(rows_best(rows, &out));
-        guess_met(&rows->guess, rows->least, rows->last);
+        guess_met(&rows->guess, rows->bound.least, rows->last);
     } else {
         rows_fill(rows, &out);
         rows->last = 0;
@@ -174,7 +181,7 @@ void rows_finish(struct fused *pass)
         rows.row = border / length;
         if (border % length != 0 && rows.row >= next) {
             rows_first(&rows);
-            rows_again(&rows, rows.least);
+            rows_again(&rows, rows.bound.least);
             rows_select(&rows);
             next = rows.row + 1;
         }

@@ -14,7 +14,7 @@
 
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/guess.h"
-#include "kernels/cpu/pick.h"
+#include "kernels/cpu/piece.h"
 
 /* Shorter rows are selected by the plain selection. */
 enum { ROWS_SHORTEST = 16 };
@@ -22,8 +22,8 @@ enum { ROWS_SHORTEST = 16 };
 /* A range on its way through its rows, piece by piece: what a chunk has of one row. */
 struct rows {
     struct fused *pass;
-    struct sparse list; /* candidates of the row at hand, the elements that reach `least` */
-    uint32_t least;
+    struct sparse list;       /* candidates of the row at hand */
+    struct chunk_bound bound; /* what they have to reach */
     uint32_t *histogram;
     float last; /* threshold of the row before, 0 if unknown */
     struct guess guess;
@@ -38,12 +38,8 @@ size_t rows_capacity(uint64_t length, uint64_t k);
 /** Prepares for a range, with its scratch. */
 void rows_begin(struct rows *rows, struct fused *pass, unsigned range);
 
-/** Fetches what the selection of the rows in the next `length` elements writes and reads. */
-void rows_prefetch(const struct rows *rows, unsigned length);
-
-/** Goes to the next piece, which is in the next `length` elements; returns its length. The caller
- * lists its candidates, unless rows->skip. */
-unsigned rows_open(struct rows *rows, unsigned length);
+/** Goes to the next piece, of the next `length` elements; the caller lists its candidates. */
+struct piece rows_open(struct rows *rows, unsigned length);
 
 /** The piece of this length is complete and listed: selects from the row if it ends. */
 void rows_close(struct rows *rows, unsigned length);

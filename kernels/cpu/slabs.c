@@ -20,7 +20,7 @@ static size_t slabs_room(uint64_t k)
 /* Entries of an array with one for every fibre, and of the plain selection's scratch. */
 static size_t slabs_table(const struct view *view)
 {
-    return view->stride + PICK_WORD;
+    return view->stride + CHUNK_WORD;
 }
 
 static size_t slabs_plain(const struct view *view)
@@ -31,7 +31,7 @@ static size_t slabs_plain(const struct view *view)
 size_t slabs_capacity(const struct view *view, uint64_t k)
 {
     /* Even, so that what lies behind it is aligned to 8. */
-    return (CHUNK + PICK_SLACK + view->stride * slabs_room(k) + 2 * slabs_table(view) +
+    return (CHUNK + CHUNK_SLACK + view->stride * slabs_room(k) + 2 * slabs_table(view) +
                slabs_plain(view) + 1) /
            2 * 2;
 }
@@ -46,8 +46,8 @@ static void slabs_place(struct slabs *slabs, const struct sparse *all)
     slabs->below = (int32_t *)(next + table);
     slabs->last = all->value;
     slabs->list = (struct sparse){.position = next + 2 * table, .value = all->value + table};
-    slabs->dealt = (struct sparse){.position = slabs->list.position + CHUNK + PICK_SLACK,
-        .value = slabs->list.value + CHUNK + PICK_SLACK};
+    slabs->dealt = (struct sparse){.position = slabs->list.position + CHUNK + CHUNK_SLACK,
+        .value = slabs->list.value + CHUNK + CHUNK_SLACK};
 }
 
 void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
@@ -56,15 +56,16 @@ void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
     const uint64_t first = fused_first_chunk(pass, range) * CHUNK;
     const uint64_t size = view->length * view->stride;
     *slabs = (struct slabs){.pass = pass,
-        .pick = pass->ops->pick,
         .room = (uint32_t)slabs_room(pass->k),
         .reciprocal = UINT64_MAX / view->stride + 1,
         .slab = first / size,
         .done = first % size,
-        .phase = (uint32_t)(first % view->stride),
         .skip = first % size != 0,
-        .next = guess_first()};
+        .next = guess_first(pass->k)};
     slabs_place(slabs, &pass->candidate[range]);
+    slabs->bound = (struct chunk_bound){.pattern = slabs->below,
+        .period = (uint32_t)view->stride,
+        .step = CHUNK_WORD % (uint32_t)view->stride};
     memset(slabs->last, 0, view->stride * sizeof *slabs->last);
 }
 
@@ -100,12 +101,12 @@ static void slabs_prefetch(const struct slabs *slabs)
 static void slabs_raise(struct slabs *slabs, uint64_t fibre, uint32_t below)
 {
     const uint64_t stride = slabs->pass->view.stride;
-    for (uint64_t i = fibre; i < stride + PICK_WORD; i += stride) {
+    for (uint64_t i = fibre; i < stride + CHUNK_WORD; i += stride) {
         slabs->below[i] = (int32_t)below;
     }
 }
 
-static void slabs_open(struct slabs *slabs)
+static void slabs_first(struct slabs *slabs)
 {
     const uint64_t stride = slabs->pass->view.stride;
     slabs_prefetch(slabs);
@@ -115,7 +116,7 @@ static void slabs_open(struct slabs *slabs)
     for (uint64_t f = 0; f < stride; f++) {
         slabs->below[f] = (int32_t)slabs_least(slabs, f) - 1;
     }
-    for (unsigned i = 0; i < PICK_WORD; i++) {
+    for (unsigned i = 0; i < CHUNK_WORD; i++) {
         slabs->below[stride + i] = slabs->below[i];
     }
 }
@@ -134,7 +135,8 @@ static uint32_t slabs_best(
     const struct slabs *slabs, uint64_t fibre, const struct sparse *list, struct sparse *out)
 {
     const uint32_t least = (uint32_t)slabs->below[fibre];
-    return slabs->pick->best(list, slabs->pass->k, least, guess_likely(&slabs->guess, least), out);
+    return slabs->pass->ops->best(
+        list, slabs->pass->k, least, guess_likely(&slabs->guess, least), out);
 }
 
 /* Keeps a fibre's best and raises its bound to the last of them: equals that come later lose. */
@@ -174,6 +176,7 @@ static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
     const uint64_t stride = pass->view.stride;
     const uint64_t length = pass->view.length;
     const float *x = pass->residual + view_base(&pass->view, fibre);
+    const struct chunk_bound bound = {.least = least};
     struct sparse *list = &slabs->list;
     list->count = 0;
     for (uint64_t at = 0; at < length && list->count <= CHUNK - PART; at += PART) {
@@ -182,7 +185,7 @@ static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
         for (unsigned i = 0; i < count; i++) {
             part[i] = x[(at + i) * stride];
         }
-        chunk_collect(pass->ops, part, count, least, (uint32_t)(fibre * length + at), list);
+        chunk_collect(pass->ops, part, count, &bound, (uint32_t)(fibre * length + at), list);
     }
     return list->count >= pass->k && list->count <= CHUNK - PART;
 }
@@ -207,9 +210,11 @@ static uint32_t slabs_plainly(const struct slabs *slabs, uint64_t fibre, struct 
 static uint32_t slabs_alone(
     struct slabs *slabs, uint64_t fibre, uint64_t number, struct sparse *out)
 {
+    const uint32_t lower = guess_lower(&slabs->guess, (uint32_t)slabs->below[fibre]);
+    const bool lowered = slabs->below[fibre] > 0;
     guess_missed(&slabs->next);
-    slabs->below[fibre] = (int32_t)guess_lower(&slabs->guess, (uint32_t)slabs->below[fibre]);
-    return slabs_again(slabs, number, (uint32_t)slabs->below[fibre])
+    slabs->below[fibre] = (int32_t)lower;
+    return lowered && slabs_again(slabs, number, lower)
                ? slabs_best(slabs, fibre, &slabs->list, out)
                : slabs_plainly(slabs, number, out);
 }
@@ -238,45 +243,33 @@ static void slabs_select(struct slabs *slabs)
     slabs->list.count = 0;
 }
 
-/* Lists the next elements' candidates. */
-static void slabs_collect(struct slabs *slabs, uint64_t first, unsigned length)
-{
-    const struct fused *pass = slabs->pass;
-    const struct pick_pattern pattern = {
-        .below = slabs->below, .period = (uint32_t)pass->view.stride, .phase = slabs->phase};
-    const float *x = pass->residual + first;
-    uint64_t marks[PICK_WORDS];
-    slabs->pick->sieve(x, length, &pattern, marks);
-    slabs->pick->list(
-        x, (length + PICK_WORD - 1) / PICK_WORD, marks, (uint32_t)slabs->done, &slabs->list);
-    slabs_deal(slabs);
-}
-
-void slabs_look(struct slabs *slabs, unsigned length)
+struct piece slabs_open(struct slabs *slabs, unsigned length)
 {
     const struct view *view = &slabs->pass->view;
-    const uint64_t size = view->length * view->stride;
-    while (length > 0) {
-        const uint64_t rest = size - slabs->done;
-        const unsigned piece = rest < length ? (unsigned)rest : length;
-        if (slabs->done == 0) {
-            slabs_open(slabs);
-        }
-        if (!slabs->skip) {
-            slabs_collect(slabs, slabs->slab * size + slabs->done, piece);
-        }
-        slabs->done += piece;
-        slabs->phase = (uint32_t)((slabs->phase + piece) % view->stride);
-        length -= piece;
-        if (slabs->done == size) {
-            if (!slabs->skip) {
-                slabs_select(slabs);
-            }
-            slabs->done = 0;
-            slabs->phase = 0;
-            slabs->slab++;
-        }
+    const uint64_t rest = view->length * view->stride - slabs->done;
+    if (slabs->done == 0) {
+        slabs_first(slabs);
     }
+    slabs->bound.phase = (uint32_t)(slabs->done % view->stride);
+    return (struct piece){.length = rest < length ? (unsigned)rest : length,
+        .position = (uint32_t)slabs->done,
+        .bound = &slabs->bound,
+        .list = slabs->skip ? NULL : &slabs->list};
+}
+
+void slabs_close(struct slabs *slabs, unsigned length)
+{
+    const struct view *view = &slabs->pass->view;
+    slabs_deal(slabs);
+    slabs->done += length;
+    if (slabs->done < view->length * view->stride) {
+        return;
+    }
+    if (!slabs->skip) {
+        slabs_select(slabs);
+    }
+    slabs->done = 0;
+    slabs->slab++;
 }
 
 void slabs_finish(struct fused *pass)
@@ -291,10 +284,12 @@ void slabs_finish(struct fused *pass)
             continue;
         }
         slabs.slab = border / size;
-        for (uint64_t rest = size; rest > 0;) {
-            const unsigned piece = rest < CHUNK ? (unsigned)rest : CHUNK;
-            slabs_look(&slabs, piece);
-            rest -= piece;
+        for (uint64_t at = 0; at < size;) {
+            const struct piece piece = slabs_open(&slabs, CHUNK);
+            chunk_collect(pass->ops, pass->residual + border / size * size + at, piece.length,
+                piece.bound, piece.position, piece.list);
+            slabs_close(&slabs, piece.length);
+            at += piece.length;
         }
         next = slabs.slab;
     }

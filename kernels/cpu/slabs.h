@@ -17,7 +17,7 @@
 
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/guess.h"
-#include "kernels/cpu/pick.h"
+#include "kernels/cpu/piece.h"
 
 /* Fibres of other lengths and strides are selected from plainly. */
 enum { SLABS_SHORTEST = 16, SLABS_WIDEST = 1 << 16 };
@@ -25,21 +25,20 @@ enum { SLABS_SHORTEST = 16, SLABS_WIDEST = 1 << 16 };
 /* A range on its way through its slabs, piece by piece. */
 struct slabs {
     struct fused *pass;
-    const struct pick_ops *pick;
     struct sparse list;  /* candidates of the piece at hand; positions count in the slab */
     struct sparse dealt; /* those of the slab by fibre, `room` for each; positions of the view */
     uint32_t room;
-    uint32_t *count;     /* of each fibre */
-    int32_t *below;      /* what each fibre's candidates exceed, as a pattern */
-    float *last;         /* the thresholds of the slab before, 0 if unknown */
-    void *scratch;       /* of the plain selection of one fibre */
-    uint64_t reciprocal; /* of the stride */
-    uint64_t slab;       /* at hand */
-    uint64_t done;       /* elements of it that were seen */
-    uint32_t phase;      /* done % stride */
-    bool skip;           /* it began in another range */
-    struct guess guess;  /* of the slab at hand */
-    struct guess next;   /* of the next one */
+    uint32_t *count;          /* of each fibre */
+    int32_t *below;           /* what each fibre's candidates exceed, as a pattern */
+    struct chunk_bound bound; /* of the next piece */
+    float *last;              /* the thresholds of the slab before, 0 if unknown */
+    void *scratch;            /* of the plain selection of one fibre */
+    uint64_t reciprocal;      /* of the stride */
+    uint64_t slab;            /* at hand */
+    uint64_t done;            /* elements of it that were seen */
+    bool skip;                /* it began in another range */
+    struct guess guess;       /* of the slab at hand */
+    struct guess next;        /* of the next one */
 };
 
 /** Entries of a range's list of candidates, which the slabs' other arrays are parts of. */
@@ -47,8 +46,12 @@ size_t slabs_capacity(const struct view *view, uint64_t k);
 
 void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range);
 
-/** Goes on with the range's next elements, which are complete; at most CHUNK. */
-void slabs_look(struct slabs *slabs, unsigned length);
+/** Goes to the next piece, of the next `length` elements, at most CHUNK; the caller lists its
+ * candidates. */
+struct piece slabs_open(struct slabs *slabs, unsigned length);
+
+/** The piece of this length is complete and listed: selects from the slab if it ends. */
+void slabs_close(struct slabs *slabs, unsigned length);
 
 /** Selects the slabs on the borders of ranges. */
 void slabs_finish(struct fused *pass);
