@@ -25,7 +25,8 @@ class NodesAxis(plot.Axis):
 
 def style_sheet(names):
     def rules(index):
-        lines = [f".curve{i}{{stroke:{COLOURS[i % len(COLOURS)][index]}}}" for i in range(len(names))]
+        lines = [f".curve{i}{{stroke:{COLOURS[i % len(COLOURS)][index]}}}"
+                 for i in range(len(names))]
         return "".join(lines) + ".dense{stroke:" + ("#30343b", "#e8eaee")[index] + "}"
     return (f"<style>{plot.STYLE}{rules(0)}.formula{{{DASHED}}}"
             f"@media (prefers-color-scheme:dark){{{plot.DARK_STYLE}{rules(1)}}}</style>")

@@ -3,11 +3,10 @@ import concurrent.futures
 import json
 import subprocess
 import sys
-import threading
 
 NETWORKS = {"10G": {"gbit": 10}, "1G": {"gbit": 1},
             "racks": {"gbit": 10, "rack": 32, "narrowing": 4}}
-LATENCY = 20e-6  # scale-run's default
+LATENCY, OVERLAP = 20e-6, 0.5  # scale-run's defaults
 DENSITY = 0.01
 LIMITS = ("no memory", "took longer")  # what makes a run impossible here, not wrong
 
@@ -35,7 +34,6 @@ class Runs:
     def __init__(self, program, options):
         self.program, self.options = program, options
         self.results, self.refused = {}, {}
-        self.lock = threading.Lock()
         self.stopped = False
 
     def make(self, wanted):
@@ -58,6 +56,12 @@ class Runs:
         self.results[wanted] = None
         self.refused[wanted] = text
 
+    def need(self, run):
+        """The result of a run without which nothing can be said."""
+        if self.results[run] is None:
+            raise ScaleError(f"scale-run {' '.join(run)}: {self.refused[run]}")
+        return self.results[run]
+
     def get(self, *wanted, **options):
         return self.results[arguments(*wanted, **options)]
 
@@ -69,7 +73,8 @@ class Runs:
             try:
                 for count, future in enumerate(concurrent.futures.as_completed(futures), 1):
                     future.result()
-                    sys.stderr.write(f"scale: {count} of {len(left)}: {' '.join(futures[future])}\n")
+                    said = " ".join(futures[future])
+                    sys.stderr.write(f"scale: {count} of {len(left)}: {said}\n")
             except BaseException:
                 self.stopped = True
                 raise

@@ -19,11 +19,16 @@ def number(value, suffixes=("", "k", "M", "G", "T")):
 
 
 def seconds(value):
-    return "-" if value is None else f"{1000 * value:.3g} ms"
+    if value is None:
+        return "-"
+    for unit, size in (("s", 1), ("ms", 1e-3)):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} us"
 
 
 def dense_time(entries, nodes, network):
-    """A dense all-reduce of bf16 by the formulas: the better of ring and halving and doubling, where
+    """A dense all-reduce of bf16 by the formulas: the better of ring and halving-doubling; where
     nodes stand in narrow racks the ring, which crosses a rack's link once."""
     transfer = claims.dense_words(entries, nodes) * 2 / (network["gbit"] * 1e9 / 8)
     hops = 2 * (nodes - 1)
@@ -122,8 +127,8 @@ def size_text(runs, collectives, entries, nodes):
         here = [row for row in rows if row["nodes"] == count]
         fastest = fastest_of(here)
         table += [cells(row, fastest) for row in here]
-    lines = [f"k = {entries:,} of n = {entries * 100:,} (1%), half of them the same on all nodes", ""]
-    lines += lay_out(heads, table) + [""]
+    lines = [f"k = {entries:,} of n = {entries * 100:,} (1%), half of them the same on all nodes",
+             "", *lay_out(heads, table), ""]
     for name, head in HEADS.items():
         lines += textwrap.wrap(f"fastest, {head}: {winners(rows, nodes, name)}; of the whole sum: "
                                f"{winners(whole_sums(rows), nodes, name)}", 98,
@@ -135,13 +140,13 @@ def headers_text(runs, wanted):
     """How Ok-Topk's volume depends on k."""
     table = []
     for per_node, step, run in wanted:
-        result = runs.results[run]
-        if result is not None:
-            words = result["bytes_max"] / 4
-            table.append([f"{per_node} P", step, number(words), f"{words / claims.formula('oktopk', result):.2f}",
-                          f"{result['headers'] / result['bytes']:.1%}"])
-    return "\n".join(["oktopk, P = " + str(runs.results[wanted[0][2]]["nodes"]) + ": words and headers by k", ""] +
-                     lay_out(["k", "step", "words", "of 6k(P-1)/P", "headers"], table))
+        result = runs.need(run)
+        words = result["bytes_max"] / 4
+        share = words / claims.formula("oktopk", result)
+        table.append([f"{per_node} P", step, number(words), f"{share:.2f}",
+                      f"{result['headers'] / result['bytes']:.1%}"])
+    return "\n".join([f"oktopk, P = {result['nodes']}: words and headers by k", "",
+                      *lay_out(["k", "step", "words", "of 6k(P-1)/P", "headers"], table)])
 
 
 def claims_text(checked):
