@@ -48,9 +48,8 @@ def panel(curves, edges, title, label):
 def legend(names):
     parts = []
     for i, (style, name) in enumerate([*((f"curve{i}", name) for i, name in enumerate(names)),
-                                       ("dense formula", "dense all-reduce, by its formula"),
-                                       ("curve0 formula", "dashed: formulas")]):
-        x, y = 74 + i % 6 * 150, plot.HEIGHT + 14 + i // 6 * 18
+                                       ("dense formula", "dense, by its formula")]):
+        x, y = 74 + i % 5 * 185, plot.HEIGHT + 14 + i // 5 * 18
         parts += [f'<path class="line {style}" d="M{x},{y} h26"/>',
                   plot.text_at(x + 34, y + 4.5, name)]
     return parts
@@ -63,7 +62,8 @@ def page(title, names, panels):
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{plot.WIDTH}" height="{height}" '
              f'viewBox="0 0 {plot.WIDTH} {height}" role="img">', f"<title>{escape(title)}</title>",
              style_sheet(names), f'<rect class="page" width="{plot.WIDTH}" height="{height}"/>',
-             plot.text_at(74, 30, title, "title")]
+             plot.text_at(74, 30, title, "title"),
+             plot.text_at(plot.WIDTH - 14, 30, "dashed: formulas", "right")]
     for i, (head, label, curves) in enumerate(panels):
         left = GAP + i * (width + GAP)
         parts += panel(curves, (left, left + width), head, label)
