@@ -95,5 +95,5 @@ def draw(runs, collectives, entries, nodes):
     time = [(tables.HEADS[name], "seconds", curves_of(rows, collectives,
                                                       lambda row, name=name: row["times"][name]))
             for name in tables.HEADS]
-    return {f"volume-{entries}.svg": page(f"Volume of a step, {said}", collectives, volume),
-            f"time-{entries}.svg": page(f"Time of a step, {said}", collectives, time)}
+    return {f"volume-k{entries}.svg": page(f"Volume of a step, {said}", collectives, volume),
+            f"time-k{entries}.svg": page(f"Time of a step, {said}", collectives, time)}
