@@ -113,7 +113,7 @@ static bool parse(struct settings *settings, int argc, char **argv)
             return false;
         }
         if (at == 1 || at == 2) {
-            at == 1 ? help() : list();
+            (at == 1 ? help : list)();
             exit(0);
         }
         if (!(at == 0 ? set_collective(settings, optarg) : set(settings, &table[at - 3], optarg))) {
