@@ -1,7 +1,8 @@
 /*
  * See fabric.h. A message is an event at the time when its first byte reaches a link; when that
- * link is free it goes on to the next one. Events of the same time are taken in the order in which
- * they were made, so that a run can be repeated.
+ * link is free it goes on to the next one. Its last byte is there when the slowest of the links has
+ * let it through. Events of the same time are taken in the order in which they were made, so that
+ * a run can be repeated.
  */
 #include "tests/sim/scale/fabric.h"
 
@@ -10,7 +11,8 @@
 enum link { LINK_UP, LINK_DOWN, LINK_NODE, LINK_ARRIVED };
 
 struct event {
-    double time;
+    double time; /* of the first byte */
+    double last; /* of the last byte, as far as the links behind it go */
     uint64_t order;
     enum link link;
     struct fabric_message message;
@@ -111,25 +113,25 @@ static struct event pop(struct fabric *fabric)
 
 /* ------------------------------------------------------------------ links */
 
-/* The link is taken from `now` on, or as soon as it is free: returns that time. */
-static double take(double *free_from, double now, double seconds)
+/* The event's message takes a link for so many seconds, as soon as that is free. */
+static void take(double *free_from, struct event *event, double seconds)
 {
-    double begin = now > *free_from ? now : *free_from;
-
-    *free_from = begin + seconds;
-    return begin;
+    event->time = event->time > *free_from ? event->time : *free_from;
+    *free_from = event->time + seconds;
+    event->last = event->last > *free_from ? event->last : *free_from;
 }
 
 bool fabric_send(struct fabric *fabric, double now, const struct fabric_message *message)
 {
     const struct fabric_links *links = &fabric->links;
-    struct event event = {.message = *message};
+    struct event event = {.time = now, .message = *message};
     bool near = message->from / links->rack == message->to / links->rack;
 
     event.message.bytes += links->overhead;
     event.link = near ? LINK_NODE : LINK_UP;
-    event.time = links->latency + take(&fabric->out[message->from], now,
-                                      (double)event.message.bytes / links->bandwidth);
+    take(&fabric->out[message->from], &event, (double)event.message.bytes / links->bandwidth);
+    event.time += links->latency;
+    event.last += links->latency;
     return push(fabric, event);
 }
 
@@ -141,13 +143,14 @@ static struct event pass(struct fabric *fabric, struct event event)
     double shared = seconds * links->narrowing / links->rack;
 
     if (event.link == LINK_UP) {
-        event.time = take(&fabric->up[event.message.from / links->rack], event.time, shared);
+        take(&fabric->up[event.message.from / links->rack], &event, shared);
         event.link = LINK_DOWN;
     } else if (event.link == LINK_DOWN) {
-        event.time = take(&fabric->down[event.message.to / links->rack], event.time, shared);
+        take(&fabric->down[event.message.to / links->rack], &event, shared);
         event.link = LINK_NODE;
     } else {
-        event.time = take(&fabric->in[event.message.to], event.time, seconds) + seconds;
+        take(&fabric->in[event.message.to], &event, seconds);
+        event.time = event.last;
         event.link = LINK_ARRIVED;
     }
     return event;

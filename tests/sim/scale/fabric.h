@@ -1,8 +1,9 @@
 /*
  * A network of many nodes, as a model: every node has one link each way, nodes stand in racks, and
  * a rack's links to the rest may be narrower than those of its nodes together (a fat tree; full
- * where they are not). A link carries one frame after the other, in the order in which they reach
- * it; a frame passes on while it still arrives (cut-through), and each way takes a latency.
+ * where they are not). A link carries one message after the other, in the order in which they reach
+ * it; a message passes on while it still arrives (cut-through), and each way takes a latency. Where
+ * a link is busy, messages wait in front of it, as many as there are: nothing is lost or held up.
  */
 #ifndef ADTOPK_SCALE_FABRIC_H
 #define ADTOPK_SCALE_FABRIC_H
@@ -33,7 +34,8 @@ struct fabric;
 struct fabric *fabric_open(const struct fabric_links *links, unsigned nodes);
 void fabric_close(struct fabric *fabric);
 
-/** Sends at the time `now`, which never goes back. False without memory. */
+/** Sends at the time `now`, which is not before that of the message taken last, nor before that
+ * at which the same node sent last. False without memory. */
 bool fabric_send(struct fabric *fabric, double now, const struct fabric_message *message);
 
 /** Takes the next message that is all there, and the time. False if none is under way. */

@@ -1,7 +1,6 @@
 /*
- * See group.h. A member produces a phase as soon as the frames of the one before are there; what a
- * node computes takes no time here. Frames are shared by those who get them, and dropped when a
- * phase is used up.
+ * See group.h. A member produces a phase when the frames of the one before are there and it has
+ * computed on them. Frames are shared by those who get them, and dropped when a phase is used up.
  */
 #include "tests/sim/scale/group.h"
 
@@ -29,7 +28,9 @@ struct member {
     unsigned phase;
     unsigned missing; /* frames of the phase */
     bool done;
-    uint64_t messages, bytes, headers, first, sent;
+    double time;     /* until when it computes */
+    uint64_t *taken; /* [phase]: bytes that came in for it */
+    uint64_t messages, bytes, headers, sent;
 };
 
 struct group {
@@ -37,6 +38,7 @@ struct group {
     struct group_input input;
     unsigned members, phases, finishing;
     uint64_t steps;
+    double compute; /* seconds a byte */
     uint16_t *node;
     struct member *member;
     struct fabric *fabric;
@@ -156,7 +158,7 @@ static bool fail(const struct group *group, const char *text)
 }
 
 /* Sends the frames that a member has produced. */
-static bool send_frames(struct group *group, unsigned self, double now)
+static bool send_frames(struct group *group, unsigned self)
 {
     struct member *member = &group->member[self];
     struct exchange *exchange = &member->exchange;
@@ -178,10 +180,10 @@ static bool send_frames(struct group *group, unsigned self, double now)
             struct fabric_message message = {
                 .from = self, .to = to, .bytes = frame->size, .cargo = frame};
             if (out->to == EXCHANGE_ALL || out->to == to) {
-                frame->references++;
-                member->sent += frame->size;
-                sent = fabric_send(group->fabric, now, &message) ||
+                member->sent += frame->size - PAYLOAD_HEADER_SIZE;
+                sent = fabric_send(group->fabric, member->time, &message) ||
                        fail(group, "no memory for a message");
+                frame->references += sent;
             }
         }
         frame_unref(frame);
@@ -197,6 +199,8 @@ static bool advance(struct group *group, unsigned self, double now)
     struct error error = {ADTOPK_OK, ""};
 
     while (member->missing == 0 && !member->done) {
+        member->time = now > member->time ? now : member->time;
+        member->time += group->compute * (double)member->taken[member->phase];
         if (member->phase + 1 == group->phases) {
             member->done = true;
             group->done++;
@@ -207,7 +211,7 @@ static bool advance(struct group *group, unsigned self, double now)
             return fail(group, error.text);
         }
         drop_frames(group, member, member->phase - 1);
-        if (!send_frames(group, self, now)) {
+        if (!send_frames(group, self)) {
             return false;
         }
         for (unsigned m = 0; m < group->members; m++) {
@@ -223,16 +227,20 @@ static bool receive(struct group *group, const struct fabric_message *message, d
     struct member *member = &group->member[message->to];
     struct frame *frame = message->cargo;
     unsigned at = frame->phase * group->members + message->from;
+    bool due = frame->phase == member->phase;
 
+    if (member->frame[at] != NULL || frame->phase < member->phase ||
+        (due && !group->ops->expects(&member->exchange, frame->phase, message->from))) {
+        frame_unref(frame);
+        return fail(group, "a member got a frame that it does not expect");
+    }
     member->messages++;
     member->headers += PAYLOAD_HEADER_SIZE;
     member->bytes += frame->size - PAYLOAD_HEADER_SIZE;
-    member->first += frame->phase == 0 ? frame->size - PAYLOAD_HEADER_SIZE : 0;
+    member->taken[frame->phase] += frame->size - PAYLOAD_HEADER_SIZE;
     member->frame[at] = frame;
     member->input[at] = (struct exchange_input){.bytes = frame->bytes, .size = frame->size};
-    if (frame->phase == member->phase) {
-        member->missing--;
-    }
+    member->missing -= due;
     return advance(group, message->to, now);
 }
 
@@ -252,14 +260,16 @@ static bool begin(struct group *group, unsigned m)
     member->phase = 0;
     member->missing = 0;
     member->done = false;
-    member->messages = member->bytes = member->headers = member->first = member->sent = 0;
+    member->time = 0;
+    (void)memset(member->taken, 0, group->phases * sizeof(*member->taken));
+    member->messages = member->bytes = member->headers = member->sent = 0;
     if (group->ops->produce(exchange, 0, &error) != ADTOPK_OK) {
         return fail(group, error.text);
     }
     for (unsigned from = 0; from < group->members; from++) {
         member->missing += group->ops->expects(exchange, 0, from);
     }
-    return send_frames(group, m, 0) && advance(group, m, 0);
+    return send_frames(group, m) && advance(group, m, 0);
 }
 
 static bool same_update(const struct sparse *a, const struct sparse *b)
@@ -289,54 +299,73 @@ static bool share_memory(struct group *group)
 
     for (unsigned m = group->finishing; m < group->members; m++) {
         struct exchange_memory *memory = &group->member[m].memory;
-        uint32_t *cut = first->cuts > 0 ? realloc(memory->cut, first->cuts * sizeof(*cut)) : NULL;
-        if (first->cuts > 0 && cut == NULL) {
-            return fail(group, "no memory for what a member remembers");
+        uint32_t *cut = memory->cut;
+        if (first->cuts > 0) {
+            cut = realloc(memory->cut, first->cuts * sizeof(*cut));
+            if (cut == NULL) {
+                return fail(group, "no memory for what a member remembers");
+            }
+            (void)memcpy(cut, first->cut, first->cuts * sizeof(*cut));
         }
         *memory = *first;
         memory->cut = cut;
-        if (cut != NULL) {
-            (void)memcpy(cut, first->cut, first->cuts * sizeof(*cut));
-        }
     }
     return true;
 }
 
 static void measure(const struct group *group, struct group_step *step)
 {
+    double members = group->members;
     uint64_t first = 0, first_max = 0;
 
     for (unsigned m = 0; m < group->members; m++) {
         const struct member *member = &group->member[m];
-        step->bytes += member->bytes;
-        step->headers += member->headers;
-        first += member->first;
-        first_max = member->first > first_max ? member->first : first_max;
+        step->seconds = member->time > step->seconds ? member->time : step->seconds;
+        step->entries += (double)member->tensor.sent.count;
+        step->bytes += (double)member->bytes;
+        step->headers += (double)member->headers;
+        first += member->taken[0];
+        first_max = member->taken[0] > first_max ? member->taken[0] : first_max;
         step->bytes_max = member->bytes > step->bytes_max ? member->bytes : step->bytes_max;
         step->sent_max = member->sent > step->sent_max ? member->sent : step->sent_max;
         step->messages = member->messages > step->messages ? member->messages : step->messages;
     }
-    step->bytes /= group->members;
-    step->headers /= group->members;
-    step->imbalance = first > 0 ? (double)first_max * group->members / (double)first : 1;
+    step->entries /= members;
+    step->bytes /= members;
+    step->headers /= members;
+    step->imbalance = first > 0 ? (double)first_max * members / (double)first : 1;
     step->update = group->member[0].tensor.update.count;
 }
 
-static bool exchange_all(struct group *group, struct group_step *step)
+static bool exchange_all(struct group *group)
 {
     struct fabric_message message;
+    double now;
     bool good = true;
 
     for (unsigned m = 0; good && m < group->members; m++) {
         good = begin(group, m);
     }
-    while (good && fabric_next(group->fabric, &message, &step->seconds)) {
-        good = receive(group, &message, step->seconds);
+    while (good && fabric_next(group->fabric, &message, &now)) {
+        good = receive(group, &message, now);
     }
     if (good && group->done < group->members) {
         good = fail(group, "some members wait for frames that nobody sent");
     }
     return good && finish(group) && share_memory(group);
+}
+
+/* After a step that failed, some may be under way. */
+static void drop_under_way(struct group *group)
+{
+    struct fabric_message message;
+    double now;
+
+    while (group->fabric != NULL && fabric_next(group->fabric, &message, &now)) {
+        frame_unref(message.cargo);
+    }
+    fabric_close(group->fabric);
+    group->fabric = NULL;
 }
 
 bool group_run(struct group *group, const struct fabric_links *links, struct group_step *step,
@@ -348,8 +377,11 @@ bool group_run(struct group *group, const struct fabric_links *links, struct gro
     group->text = text;
     group->done = 0;
     group->fabric = fabric_open(links, group->members);
-    good = group->fabric != NULL ? exchange_all(group, step) : fail(group, "no memory for links");
-    measure(group, step);
+    good = group->fabric != NULL ? exchange_all(group) : fail(group, "no memory for links");
+    if (good) {
+        measure(group, step);
+    }
+    drop_under_way(group);
     for (unsigned m = 0; m < group->members; m++) {
         for (unsigned phase = 0; phase < group->phases; phase++) {
             drop_frames(group, &group->member[m], phase);
@@ -357,7 +389,6 @@ bool group_run(struct group *group, const struct fabric_links *links, struct gro
         exchange_drop(&group->member[m].exchange);
         drop_input(&group->member[m]);
     }
-    fabric_close(group->fabric);
     group->steps++;
     return good;
 }
@@ -394,8 +425,9 @@ struct group *group_open(const struct collective_ops *ops, unsigned members,
         group->phases = ops->phases(&member->exchange);
         member->input = calloc((size_t)group->phases * members, sizeof(*member->input));
         member->frame = calloc((size_t)group->phases * members, sizeof(*member->frame));
+        member->taken = calloc(group->phases, sizeof(*member->taken));
         member->exchange.input = member->input;
-        good = member->input != NULL && member->frame != NULL;
+        good = member->input != NULL && member->frame != NULL && member->taken != NULL;
     }
     if (!good) {
         group_close(group);
@@ -412,12 +444,18 @@ void group_encode(struct group *group, enum payload_index index, enum payload_va
     }
 }
 
+void group_compute(struct group *group, double seconds_a_byte)
+{
+    group->compute = seconds_a_byte;
+}
+
 void group_close(struct group *group)
 {
     for (unsigned m = 0; group != NULL && group->member != NULL && m < group->members; m++) {
         free(group->member[m].memory.cut);
         free(group->member[m].input);
         free(group->member[m].frame);
+        free(group->member[m].taken);
     }
     if (group != NULL) {
         free(group->node);

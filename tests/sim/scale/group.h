@@ -10,19 +10,20 @@
 /* What the members contribute: each `entries` of `numel` positions, chosen anew in every step.
  * A share of them are the same on all, and so are their values but for noise. */
 struct group_input {
-    uint64_t numel, entries;
+    uint64_t numel, entries; /* fewer where two fall on one position */
     double overlap;
     double first_eighth; /* share of the entries in the first eighth of the positions */
     double drift;        /* factor of all magnitudes from step to step */
     uint64_t seed;
 };
 
-/* Of one step. Bytes are those of frames; of messages that a node receives, unless it says `sent`.
- */
+/* Of one step. Bytes are those of the frames that a node receives, or sent; without their headers,
+ * which are counted apart. */
 struct group_step {
     double seconds;               /* until the last node has all it needs */
+    double entries;               /* mean that the nodes contributed */
     uint64_t messages;            /* most that one node received */
-    uint64_t bytes, headers;      /* mean: without frame headers, and these */
+    double bytes, headers;        /* mean */
     uint64_t bytes_max, sent_max; /* of one node */
     double imbalance;             /* largest over mean of what nodes receive in the first phase */
     uint64_t update;              /* entries of the sum */
@@ -38,6 +39,9 @@ void group_close(struct group *group);
 
 /** How lists are encoded; at first as AUTO and bf16. */
 void group_encode(struct group *group, enum payload_index index, enum payload_value value);
+
+/** What comes in for a phase takes a node so many seconds a byte before it goes on; at first 0. */
+void group_compute(struct group *group, double seconds_a_byte);
 
 /** Runs one step, the first with an empty memory. False: `text` says what is wrong. */
 bool group_run(struct group *group, const struct fabric_links *links, struct group_step *step,

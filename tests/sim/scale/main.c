@@ -2,9 +2,11 @@
  * scale-run: one collective among many nodes, over a modelled network; prints one line of JSON.
  */
 #include <getopt.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "tests/sim/scale/group.h"
 
@@ -12,45 +14,60 @@ struct settings {
     const struct collective_ops *ops;
     double nodes, steps, finishing, raw;
     double numel, entries, overlap, first_eighth, drift, seed;
-    double latency_us, gbit, rack, narrowing, overhead;
+    double latency_us, gbit, rack, narrowing, overhead, compute, memory;
 };
 
 /* Numbers that can be set, with their ranges. */
 static const struct setting {
     const char *name;
     size_t at;
+    bool whole;
     double least, most;
     const char *help;
 } table[] = {
-#define SETTING(name, field, least, most, help)                                                    \
+#define SETTING(name, field, whole, least, most, help)                                             \
     {                                                                                              \
-        name, offsetof(struct settings, field), least, most, help                                  \
+        name, offsetof(struct settings, field), whole, least, most, help                           \
     }
-    SETTING("nodes", nodes, 1, 1024, "nodes [8]"),
-    SETTING("steps", steps, 1, 100000, "steps; the figures are those of the last [1]"),
-    SETTING("finish", finishing, 1, 1024, "nodes that form the sum, and must agree [2]"),
-    SETTING("raw", raw, 0, 1, "1: 32 bit positions and values, two words an entry [0]"),
-    SETTING("numel", numel, 1, 4e9, "positions [1e7]"),
-    SETTING("entries", entries, 1, 1e8, "entries that a node contributes [1e5]"),
-    SETTING("overlap", overlap, 0, 1, "share of them that all nodes have [0.5]"),
-    SETTING("first-eighth", first_eighth, 0.001, 0.999,
+    SETTING("nodes", nodes, true, 1, 1024, "nodes [8]"),
+    SETTING("steps", steps, true, 1, 100000, "steps; the figures are those of the last [1]"),
+    SETTING("finish", finishing, true, 1, 1024, "nodes that form the sum, and must agree [2]"),
+    SETTING("raw", raw, true, 0, 1, "1: 32 bit positions and values, two words an entry [0]"),
+    SETTING("numel", numel, true, 1, 4e9, "positions [1e7]"),
+    SETTING("entries", entries, true, 0, 1e8, "entries that a node contributes [1e5]"),
+    SETTING("overlap", overlap, false, 0, 1, "share of them that all nodes have [0.5]"),
+    SETTING("first-eighth", first_eighth, false, 0.001, 0.999,
         "share of them in the first eighth of the positions [0.125]"),
-    SETTING("drift", drift, 0.5, 2, "factor of all magnitudes from step to step [1]"),
-    SETTING("seed", seed, 0, 1e15, "of the contributions [1]"),
-    SETTING("latency-us", latency_us, 0, 1e6, "from node to node [20]"),
-    SETTING("gbit", gbit, 0.001, 1e5, "of a node's link [10]"),
-    SETTING("rack", rack, 0, 1024, "nodes in a rack; 0: all [0]"),
-    SETTING("narrowing", narrowing, 1, 1000, "of a rack's link against its nodes' [1]"),
-    SETTING("overhead", overhead, 0, 10000, "bytes a message takes beside its frame [120]"),
+    SETTING("drift", drift, false, 0.5, 2, "factor of all magnitudes from step to step [1]"),
+    SETTING("seed", seed, true, 0, 1e15, "of the contributions [1]"),
+    SETTING("latency-us", latency_us, false, 0, 1e6, "from node to node [20]"),
+    SETTING("gbit", gbit, false, 0.001, 1e5, "of a node's link [10]"),
+    SETTING("rack", rack, true, 0, 1024, "nodes in a rack; 0: all [0]"),
+    SETTING("narrowing", narrowing, false, 1, 1000, "of a rack's link against its nodes' [1]"),
+    SETTING("compute-ns", compute, false, 0, 1e6, "a node computes on a byte that came in [0]"),
+    SETTING("memory", memory, false, 0, 1e6, "GiB that it may take; 0: any [0]"),
+    SETTING("overhead", overhead, true, 0, 10000, "bytes a message takes beside its frame [120]"),
 };
+/* That magnitudes may drift by. */
+#define MOST_DECADES 30
 #define SETTINGS (sizeof(table) / sizeof(table[0]))
 
 static void help(void)
 {
-    (void)printf("Usage: scale-run --collective=NAME [--OPTION=NUMBER]...\n\n"
+    (void)printf("Usage: scale-run --collective=NAME [--OPTION=NUMBER]...\n"
+                 "       scale-run --list    names the sparse collectives\n\n"
                  "One sparse collective among many nodes, over a modelled network.\n\n");
     for (size_t i = 0; i < SETTINGS; i++) {
         (void)printf("  --%-14s %s\n", table[i].name, table[i].help);
+    }
+}
+
+static void list(void)
+{
+    for (unsigned i = 0; collective_table[i] != NULL; i++) {
+        if (!collective_table[i]->dense) {
+            (void)puts(collective_table[i]->name);
+        }
     }
 }
 
@@ -62,6 +79,10 @@ static bool set(struct settings *settings, const struct setting *setting, const 
     if (end == text || *end != '\0' || !(number >= setting->least && number <= setting->most)) {
         (void)fprintf(stderr, "scale-run: --%s: \"%s\" is no number from %g to %g\n", setting->name,
             text, setting->least, setting->most);
+        return false;
+    }
+    if (setting->whole && number != floor(number)) {
+        (void)fprintf(stderr, "scale-run: --%s: \"%s\" is no whole number\n", setting->name, text);
         return false;
     }
     (void)memcpy((char *)settings + setting->at, &number, sizeof(number));
@@ -80,22 +101,22 @@ static bool set_collective(struct settings *settings, const char *name)
 
 static bool parse(struct settings *settings, int argc, char **argv)
 {
-    struct option options[SETTINGS + 3] = {
-        {.name = "collective", .has_arg = 1}, {.name = "help", .has_arg = 0}};
+    struct option options[SETTINGS + 4] = {
+        {.name = "collective", .has_arg = 1}, {.name = "help"}, {.name = "list"}};
     int at;
 
     for (size_t i = 0; i < SETTINGS; i++) {
-        options[i + 2] = (struct option){.name = table[i].name, .has_arg = 1};
+        options[i + 3] = (struct option){.name = table[i].name, .has_arg = 1};
     }
     for (int found; (found = getopt_long(argc, argv, "", options, &at)) != -1;) {
         if (found != 0) {
             return false;
         }
-        if (at == 1) {
-            help();
+        if (at == 1 || at == 2) {
+            (at == 1 ? help : list)();
             exit(0);
         }
-        if (!(at == 0 ? set_collective(settings, optarg) : set(settings, &table[at - 2], optarg))) {
+        if (!(at == 0 ? set_collective(settings, optarg) : set(settings, &table[at - 3], optarg))) {
             return false;
         }
     }
@@ -108,21 +129,37 @@ static bool parse(struct settings *settings, int argc, char **argv)
         (void)fprintf(stderr, "scale-run: --entries is more than --numel\n");
         return false;
     }
+    if (fabs(log10(settings->drift) * settings->steps) > MOST_DECADES) {
+        (void)fprintf(stderr, "scale-run: --drift in so many --steps leaves the range of f32\n");
+        return false;
+    }
     return true;
 }
 
 static void print_step(const struct settings *settings, const struct group_step *step,
     uint64_t update_min, uint64_t update_max)
 {
-    (void)printf("{\"collective\":\"%s\",\"nodes\":%.0f,\"entries\":%.0f,\"numel\":%.0f,"
-                 "\"seconds\":%.9g,\"messages\":%llu,\"bytes\":%llu,\"headers\":%llu,"
+    (void)printf("{\"collective\":\"%s\",\"nodes\":%.0f,\"entries\":%.1f,\"numel\":%.0f,"
+                 "\"seconds\":%.9g,\"messages\":%llu,\"bytes\":%.1f,\"headers\":%.1f,"
                  "\"bytes_max\":%llu,\"sent_max\":%llu,\"imbalance\":%.4f,\"update\":%llu,"
                  "\"update_min\":%llu,\"update_max\":%llu}\n",
-        settings->ops->name, settings->nodes, settings->entries, settings->numel, step->seconds,
-        (unsigned long long)step->messages, (unsigned long long)step->bytes,
-        (unsigned long long)step->headers, (unsigned long long)step->bytes_max,
-        (unsigned long long)step->sent_max, step->imbalance, (unsigned long long)step->update,
-        (unsigned long long)update_min, (unsigned long long)update_max);
+        settings->ops->name, settings->nodes, step->entries, settings->numel, step->seconds,
+        (unsigned long long)step->messages, step->bytes, step->headers,
+        (unsigned long long)step->bytes_max, (unsigned long long)step->sent_max, step->imbalance,
+        (unsigned long long)step->update, (unsigned long long)update_min,
+        (unsigned long long)update_max);
+}
+
+static bool limit_memory(double gib)
+{
+    rlim_t bytes = (rlim_t)(gib * 0x1p30);
+    struct rlimit limit = {.rlim_cur = bytes, .rlim_max = bytes};
+
+    if (gib > 0 && setrlimit(RLIMIT_AS, &limit) != 0) {
+        perror("scale-run: --memory");
+        return false;
+    }
+    return true;
 }
 
 static int run(const struct settings *settings, struct group *group)
@@ -139,6 +176,7 @@ static int run(const struct settings *settings, struct group *group)
     if (settings->raw > 0) {
         group_encode(group, PAYLOAD_INDEX_RAW, PAYLOAD_VALUE_F32);
     }
+    group_compute(group, settings->compute * 1e-9);
     for (double i = 0; i < settings->steps; i++) {
         if (!group_run(group, &links, &step, text)) {
             (void)fprintf(stderr, "scale-run: step %.0f: %s\n", i, text);
@@ -171,6 +209,9 @@ int main(int argc, char **argv)
 
     if (!parse(&settings, argc, argv)) {
         return 2;
+    }
+    if (!limit_memory(settings.memory)) {
+        return 1;
     }
     group = group_open(settings.ops, (unsigned)settings.nodes,
         &(struct group_input){.numel = (uint64_t)settings.numel,
