@@ -33,6 +33,7 @@ struct exchange_memory {
     uint32_t view;   /* in which it was made; 0: none was */
     uint32_t number; /* the collective's */
     uint32_t cuts;
+    uint32_t room; /* for cuts */
     uint32_t *cut; /* positions; of malloc() */
 };
 
