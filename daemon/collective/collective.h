@@ -8,7 +8,7 @@
  * operations; allgather.c is the one to read first.
  *
  * Everything is a function of the frames and their phase, never of their order of arrival, and
- * sums are formed in the order of the members: every member writes the same bits.
+ * sums are formed in an order that each file documents: every member writes the same bits.
  */
 #ifndef ADTOPK_COLLECTIVE_H
 #define ADTOPK_COLLECTIVE_H
@@ -23,6 +23,7 @@
 #include "proto/payload.h"
 
 #define EXCHANGE_ALL UINT32_MAX
+#define EXCHANGE_PHASES_MAX 256u /* a frame's header counts them in 8 bits */
 
 enum op_kind { OP_BARRIER = 0, OP_BROADCAST = 1, OP_ALLREDUCE = 2, OP_KIND_COUNT };
 
@@ -102,8 +103,9 @@ struct collective_ops {
     bool selects; /* not all that is sent is in the sum: where the update is 0, nothing was taken,
                    * and what was sent stays in the residuals */
     bool rounds;  /* sums are encoded again: calls exchange_round() */
+    unsigned members_max; /* 0: any number */
 
-    /* Number of phases, at least 1. */
+    /* Number of phases, 1 to EXCHANGE_PHASES_MAX. */
     unsigned (*phases)(const struct exchange *exchange);
 
     /* Whether member `from` sends this node a frame in `phase`, which is the one produced last. */
@@ -121,8 +123,12 @@ struct collective_ops {
 };
 
 extern const struct collective_ops collective_allreduce;
+extern const struct collective_ops collective_pairwise;
+extern const struct collective_ops collective_ring;
+extern const struct collective_ops collective_halving;
 extern const struct collective_ops collective_allgather;
 extern const struct collective_ops collective_balanced;
+extern const struct collective_ops collective_hierarchical;
 extern const struct collective_ops collective_oktopk;
 extern const struct collective_ops collective_plain;
 

@@ -109,6 +109,9 @@ enum payload_value exchange_round(
     for (size_t i = 0; i < sum->count; i++) {
         count += cut_off(sum->value[i], &rounded) != 0;
     }
+    if (count == 0) {
+        return PAYLOAD_VALUE_BF16; /* and they are rounded already */
+    }
     if (count > returned->capacity - returned->count) {
         return PAYLOAD_VALUE_F32;
     }

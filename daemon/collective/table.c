@@ -5,8 +5,12 @@
 
 const struct collective_ops *const collective_table[] = {
     &collective_allreduce,
+    &collective_pairwise,
+    &collective_ring,
+    &collective_halving,
     &collective_allgather,
     &collective_balanced,
+    &collective_hierarchical,
     &collective_oktopk,
     NULL,
 };

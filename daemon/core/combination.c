@@ -14,36 +14,52 @@
 /* Where lists are cut into parts: not values that are rounded in blocks of the whole. */
 #define CUT (VALUES & ~ONE(PAYLOAD_VALUE_INT8))
 
+enum travels {
+    AS_LISTS = 1, /* by a sparse collective */
+    AS_VALUES,    /* at positions that all know: by a dense collective */
+    WHOLE,        /* by a dense collective, as dense_values says */
+};
+
 struct combination {
     const char *name;
     unsigned scopes;
     unsigned values;
-    bool lists; /* sparsifiers: what they select travels by a sparse collective */
+    enum travels travels; /* what a sparsifier selects */
 };
 
 static const struct combination sparsifiers[] = {
-    {"adtopk", SCOPES, VALUES, true},
-    {"topk", SCOPES, VALUES, true},
-    {"dgc", SCOPES, VALUES, true},
-    {"gaussiank", SCOPES, VALUES, true},
-    {"redsync", SCOPES, VALUES, true},
-    {"redsync-trim", SCOPES, VALUES, true},
-    {"sidco", SCOPES, VALUES, true},
-    {"threshold", SCOPES, VALUES, true},
+    {"adtopk", SCOPES, VALUES, AS_LISTS},
+    {"topk", SCOPES, VALUES, AS_LISTS},
+    {"dgc", SCOPES, VALUES, AS_LISTS},
+    {"gaussiank", SCOPES, VALUES, AS_LISTS},
+    {"redsync", SCOPES, VALUES, AS_LISTS},
+    {"redsync-trim", SCOPES, VALUES, AS_LISTS},
+    {"sidco", SCOPES, VALUES, AS_LISTS},
+    {"threshold", SCOPES, VALUES, AS_LISTS},
     /* Its positions are those of all ranks and nodes: the dense collective adds up the values, in
      * slices. */
-    {"randomk", SCOPES, CUT, false},
+    {"randomk", SCOPES, CUT, AS_VALUES},
     /* Everything is sent: a rank has nothing to select for itself, and no residual but the node's.
      */
-    {"dense", ONE(SCOPE_NODE), VALUES, false},
-    {NULL, 0, 0, false},
+    {"dense", ONE(SCOPE_NODE), VALUES, WHOLE},
+    {NULL, 0, 0, 0},
 };
 
-static const struct combination collectives[] = {
-    {"allgather", SCOPES, VALUES, true},
-    {"balanced", SCOPES, CUT, true},
-    {"oktopk", SCOPES, CUT, true},
-    {NULL, 0, 0, false},
+static const struct combination sparse_collectives[] = {
+    {"allgather", SCOPES, VALUES, AS_LISTS},
+    {"balanced", SCOPES, CUT, AS_LISTS},
+    {"oktopk", SCOPES, CUT, AS_LISTS},
+    {"hierarchical", SCOPES, VALUES, AS_LISTS},
+    {NULL, 0, 0, 0},
+};
+
+static const struct combination dense_collectives[] = {
+    {"allreduce", SCOPES, CUT, WHOLE},
+    {"pairwise", SCOPES, CUT, WHOLE},
+    /* Partial sums travel, and are not rounded again and again. */
+    {"ring", SCOPES, ONE(PAYLOAD_VALUE_F32), WHOLE},
+    {"halving-doubling", SCOPES, ONE(PAYLOAD_VALUE_F32), WHOLE},
+    {NULL, 0, 0, 0},
 };
 
 static const struct combination *find(const struct combination *table, const char *name)
@@ -68,15 +84,60 @@ static enum adtopk_status check_row(const struct combination *row, const char *w
     return ADTOPK_OK;
 }
 
+/* By what the sparsifier's entries travel. */
+static enum adtopk_status check_collective(
+    const struct combination *sparsifier, const struct tensor_policy *policy, struct error *err)
+{
+    const char *sparse = policy->sparse_collective->name, *dense = policy->dense_collective->name;
+
+    switch (sparsifier->travels) {
+    case AS_LISTS:
+        return check_row(find(sparse_collectives, sparse), "collective", sparse, policy, err);
+    case AS_VALUES:
+        return check_row(find(dense_collectives, dense), "collective", dense, policy, err);
+    case WHOLE: break;
+    }
+    return ADTOPK_OK;
+}
+
+/* Any tensor may travel dense, whatever its sparsifier. */
+static enum adtopk_status check_dense(const struct tensor_policy *policy, struct error *err)
+{
+    const char *collective = policy->dense_collective->name;
+
+    return (find(dense_collectives, collective)->values & ONE(policy->dense_values)) != 0
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_POLICY,
+                     "collective \"%s\" does not go with dense_values \"%s\"", collective,
+                     policy_value_name(policy->dense_values));
+}
+
 enum adtopk_status combination_check(const struct tensor_policy *policy, struct error *err)
 {
     const char *sparsifier = policy->sparsifier->name;
-    const char *collective = policy->sparse_collective->name;
     const struct combination *row = find(sparsifiers, sparsifier);
     enum adtopk_status status = check_row(row, "sparsifier", sparsifier, policy, err);
 
-    if (status == ADTOPK_OK && row->lists) {
-        status = check_row(find(collectives, collective), "collective", collective, policy, err);
+    if (status == ADTOPK_OK) {
+        status = check_collective(row, policy, err);
     }
-    return status;
+    return status == ADTOPK_OK ? check_dense(policy, err) : status;
+}
+
+static enum adtopk_status check_nodes(
+    const struct collective_ops *ops, unsigned nodes, struct error *err)
+{
+    return ops->members_max == 0 || nodes <= ops->members_max
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_POLICY,
+                     "collective \"%s\" is for at most %u nodes, not %u", ops->name,
+                     ops->members_max, nodes);
+}
+
+enum adtopk_status combination_check_nodes(
+    const struct tensor_policy *policy, unsigned nodes, struct error *err)
+{
+    enum adtopk_status status = check_nodes(policy->sparse_collective, nodes, err);
+
+    return status == ADTOPK_OK ? check_nodes(policy->dense_collective, nodes, err) : status;
 }

@@ -9,4 +9,8 @@
 /** OK, or ADTOPK_ERR_POLICY and the reason. */
 enum adtopk_status combination_check(const struct tensor_policy *policy, struct error *err);
 
+/** The same of the number of nodes, which a policy does not know. */
+enum adtopk_status combination_check_nodes(
+    const struct tensor_policy *policy, unsigned nodes, struct error *err);
+
 #endif

@@ -53,9 +53,12 @@ void frame_take_parked(struct round *round)
     }
 }
 
-/* A peer has at most one frame of a round in flight, for this step and the next; more only while
- * views change. */
-#define PARKED_MAX 8u
+/* A peer has at most one frame of a round in flight, for this step and the next; more while views
+ * change, and in a ring, where the node before is as many phases ahead as there are nodes. */
+static unsigned parked_max(const struct job *job)
+{
+    return 8 + (job->view_nodes > 0 ? job->view_nodes : job->next_nodes);
+}
 
 static void park(
     struct round *round, uint16_t node, const struct payload_header *header, struct buffer *frame)
@@ -68,7 +71,7 @@ static void park(
     for (parked = round->parked; parked != NULL; parked = parked->next) {
         before += parked->node == node ? 1 : 0;
     }
-    if (before >= PARKED_MAX) {
+    if (before >= parked_max(job)) {
         (void)error_set(&error, ADTOPK_ERR_PROTOCOL,
             "node %u sent more frames for bucket %u than fit", node, header->bucket);
         job_fail(job, &error, true);
@@ -115,7 +118,7 @@ static void keep_early(
     struct parked *parked = malloc(sizeof(*parked));
     struct error error;
 
-    if (parked == NULL || member->early >= PARKED_MAX * (uint64_t)job->tensors) {
+    if (parked == NULL || member->early >= parked_max(job) * (uint64_t)job->tensors) {
         (void)error_set(&error, parked == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_ERR_PROTOCOL,
             "no room to keep another frame of node %u", node);
         free(parked);

@@ -204,13 +204,13 @@ static uint64_t lay_returned(
     uint64_t share = 2 * planned->count * plan_residuals(job, planned) + ALIGNED_FLOATS;
     uint64_t capacity = share < numel ? share : numel;
     uint64_t size = align(capacity * sizeof(float));
-    uint8_t *lists = part + offset + sizeof(struct store_returned);
 
     if (planned->dense || planned->known || planned->policy.values == PAYLOAD_VALUE_F32 ||
         !planned->policy.sparse_collective->rounds) {
         return offset;
     }
     if (part != NULL) {
+        uint8_t *lists = part + offset + sizeof(struct store_returned);
         planned->returned = (struct returned){.header = (void *)(part + offset),
             .list = {.position = (void *)lists,
                 .value = (void *)(lists + size),

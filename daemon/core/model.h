@@ -454,6 +454,8 @@ struct plan *plan_create(const struct policy *policy);
 void plan_free(struct plan *plan);
 /* What it means for the job's tensors. Errors: MEMORY, POLICY (names the tensor). */
 enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err);
+/* Whether the plan in force goes with the nodes of the view. Errors: POLICY. */
+enum adtopk_status plan_check(const struct job *job, struct error *err);
 bool plan_by_rank(const struct plan *plan);                        /* some tensor is */
 enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the store is there */
 void plan_take_splits(struct job *job);

@@ -310,9 +310,32 @@ static enum adtopk_status make_rounds(struct job *job, struct plan *plan)
     return status;
 }
 
+static enum adtopk_status check_rules(
+    const struct job *job, const struct plan *plan, uint32_t t, struct error *err)
+{
+    const struct tensor_policy *policy = &plan->tensor[t].policy;
+    struct error reason;
+
+    if (combination_check(policy, &reason) == ADTOPK_OK &&
+        combination_check_nodes(policy, job->view_nodes, &reason) == ADTOPK_OK) {
+        return ADTOPK_OK;
+    }
+    return error_set(err, ADTOPK_ERR_POLICY, "policy: the rules for tensor '%s': %.80s",
+        job->tensor[t].spec.name, reason.text);
+}
+
+enum adtopk_status plan_check(const struct job *job, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
+        status = check_rules(job, job->plan, t, err);
+    }
+    return status;
+}
+
 enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err)
 {
-    struct error reason;
     enum adtopk_status status = ADTOPK_OK;
 
     plan->tensor = calloc(job->tensors, sizeof(*plan->tensor));
@@ -322,9 +345,8 @@ enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *e
     for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
         struct planned *planned = &plan->tensor[t];
         planned->policy = policy_of(&plan->policy, job->tensor[t].spec.name);
-        if (combination_check(&planned->policy, &reason) != ADTOPK_OK) {
-            return error_set(err, ADTOPK_ERR_POLICY, "policy: the rules for tensor '%s': %.80s",
-                job->tensor[t].spec.name, reason.text);
+        if (check_rules(job, plan, t, err) != ADTOPK_OK) {
+            return err->code;
         }
         choose(&job->tensor[t], planned);
         status = sent_alloc(job, job->tensor[t].numel, planned);

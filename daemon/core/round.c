@@ -44,7 +44,8 @@ const struct machine_table round_machine = {
                     [ROUND_ON_FREEZE] = TO(ROUND_COLLECT),
                     [ROUND_ON_SPLIT] = TO(ROUND_IDLE),
                 },
-            [ROUND_COMBINE] = {[ROUND_ON_COMPUTED] = TO(ROUND_EXCHANGE) | TO(ROUND_COLLECT)},
+            [ROUND_COMBINE] = {[ROUND_ON_COMPUTED] =
+                                   TO(ROUND_EXCHANGE) | TO(ROUND_COLLECT) | TO(ROUND_IDLE)},
             [ROUND_REDUCE] = {[ROUND_ON_COMPUTED] = TO(ROUND_DELIVERED)},
             [ROUND_FETCH] =
                 {
@@ -359,11 +360,14 @@ static void round_computed(struct work *work)
 /* True while a compute of the bucket that was split still works on this round's tensor. */
 static bool busy(const struct round *round)
 {
-    const struct job *job = round->job;
+    const struct plan *plan = round->job->plan;
+    unsigned state;
 
-    return round->tensors == 1 &&
-           job->plan->round[job->plan->tensor[round->tensor[0]].bucket].machine.state ==
-               ROUND_SELECT;
+    if (round->tensors != 1) {
+        return false;
+    }
+    state = plan->round[plan->tensor[round->tensor[0]].bucket].machine.state;
+    return state == ROUND_SELECT || state == ROUND_COMBINE;
 }
 
 void round_try(struct round *round)
@@ -439,8 +443,7 @@ void round_split(struct round *round, uint64_t step)
         step < step_number(job)) {
         return;
     }
-    if (step == step_number(job) && state != ROUND_IDLE && state != ROUND_COLLECT &&
-        state != ROUND_SELECT && state != ROUND_EXCHANGE) {
+    if (step == step_number(job) && state > ROUND_COMBINE) {
         return; /* complete on this node: nobody can still be waiting for it */
     }
     round->split_step = step;
@@ -448,7 +451,7 @@ void round_split(struct round *round, uint64_t step)
     if (step != step_number(job) || state == ROUND_IDLE) {
         return;
     }
-    if (state != ROUND_SELECT) { /* a running compute finds out when it is back */
+    if (state != ROUND_SELECT && state != ROUND_COMBINE) { /* else the compute finds out */
         round_drop_exchange(round);
         move(round, ROUND_ON_SPLIT, ROUND_IDLE);
     }

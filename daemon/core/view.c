@@ -351,7 +351,8 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     if (!take_members(job)) {
         return;
     }
-    if (first && layout_results(job, &error) != ADTOPK_OK) {
+    if (first &&
+        (plan_check(job, &error) != ADTOPK_OK || layout_results(job, &error) != ADTOPK_OK)) {
         job_fail(job, &error, true);
         return;
     }

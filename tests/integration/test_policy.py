@@ -35,6 +35,10 @@ TURNS = [
     {"sparsifier": "adtopk", "interleave": True, "adaptive": True, "estimate": True},
     {"sparse_collective": "balanced", "density": 0.02}, {"sparse_collective": "oktopk"},
     {"sparsifier": "topk", "scope": "rank"}, {"sparse_collective": "balanced", "values": "f32"},
+    {"sparse_collective": "hierarchical", "density": 0.02}, {"values": "bf16", "scope": "rank"},
+    {"dense_values": "f32", "dense_collective": "ring"}, {"dense_collective": "halving-doubling"},
+    {"sparsifier": "randomk", "values": "f32"},
+    {"dense_collective": "pairwise", "sparse_collective": "allgather"},
 ]
 CHANGES = len(TURNS)
 
@@ -125,6 +129,24 @@ class Policy(unittest.TestCase):
             hashes = {re.search(r"parameters ([0-9a-f]{16})", one).group(1) for one in outputs}
             self.assertEqual(len(hashes), 1, outputs)
             self.assertGreater(len(versions), 2)
+            cluster.stop()
+
+    def test_collectives_of_three_nodes(self):
+        """Every collective, where the number of nodes is no power of two."""
+        policies = [{"sparse_collective": name, "density": 0.05, "rules": [
+            {"match": "d*", "sparsifier": "dense", "dense_collective": dense}]}
+            for name, dense in (("balanced", "pairwise"), ("hierarchical", "ring"),
+                                ("allgather", "halving-doubling"))]
+        tensors = [("w", "f32", "both", (64, 64)), ("d", "f32", "both", (64, 64))]
+        with Cluster(BUILD, nodes=3) as cluster:
+            for turn, policy in enumerate(policies):
+                with self.subTest(policy=policy), Job(
+                        cluster, BUILD, f"job{turn}", [0, 1, 2, 2], tensors,
+                        policy=json.dumps(policy, separators=(",", ":"))) as job:
+                    job.join()
+                    self.assertEqual(job.steps(5)[:2], ("ok", 5))
+                    for node in range(3):
+                        self.document(cluster, node, "verify", f"job{turn}")
             cluster.stop()
 
     def test_a_node_dies_in_the_middle(self):

@@ -53,6 +53,19 @@ static const char *const policies[] = {
     "\"view\":\"longest\"}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"sparse_collective\":\"balanced\",\"sparsifier\":"
     "\"topk\",\"values\":\"f16\",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"ring\"}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"halving-doubling\","
+    "\"bucket_bytes\":1}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"dense_collective\":\"ring\",\"values\":\"f32\","
+    "\"sparse_collective\":\"hierarchical\",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"pairwise\","
+    "\"dense_values\":\"bf16\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"hierarchical\",\"scope\":\"rank\","
+    "\"view\":\"longest\"}",
+    "{\"reduce\":\"sum\",\"density\":0.4,\"sparse_collective\":\"hierarchical\",\"sparsifier\":"
+    "\"topk\",\"values\":\"f16\",\"indices\":\"raw\",\"dense_collective\":\"halving-doubling\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
+    "\"values\":\"f32\",\"dense_collective\":\"halving-doubling\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"scope\":\"rank\","

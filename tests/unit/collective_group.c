@@ -21,8 +21,12 @@ static void run_backwards(void *context, unsigned caller,
 
 void group_init(struct group *group, const struct collective_ops *ops, unsigned members)
 {
-    *group = (struct group){.members = members, .ops = ops};
+    *group = (struct group){
+        .members = members, .ops = ops, .frame = calloc(GROUP_PHASES, sizeof(*group->frame))};
+    assert_non_null(group->frame);
     for (unsigned m = 0; m < members; m++) {
+        group->input[m] = calloc((size_t)GROUP_PHASES * members, sizeof(*group->input[m]));
+        assert_non_null(group->input[m]);
         group->node[m] = (uint16_t)(300 + 7 * m);
         group->exchange[m] = (struct exchange){
             .ops = ops,
@@ -36,6 +40,14 @@ void group_init(struct group *group, const struct collective_ops *ops, unsigned 
             .input = group->input[m],
             .parallel = {.run = run_backwards, .threads = 4, .eager = m % 2 == 0},
         };
+    }
+}
+
+void group_set_values(struct group *group, enum payload_value value, float scale)
+{
+    for (unsigned m = 0; m < group->members; m++) {
+        group->exchange[m].value = value;
+        group->exchange[m].scale = scale;
     }
 }
 
@@ -128,5 +140,7 @@ void group_free(struct group *group)
     }
     for (unsigned m = 0; m < group->members; m++) {
         exchange_drop(&group->exchange[m]);
+        free(group->input[m]);
     }
+    free(group->frame);
 }

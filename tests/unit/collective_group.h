@@ -7,8 +7,14 @@
 
 #include "daemon/collective/collective.h"
 
-#define GROUP_MAX 9
-#define GROUP_PHASES 5
+#define GROUP_MAX 33
+#define GROUP_PHASES 64
+
+/* How many members to try. */
+#define GROUP_SIZES                                                                                \
+    {                                                                                              \
+        1, 2, 3, 4, 5, 6, 7, 8, 9, 16, GROUP_MAX                                                   \
+    }
 
 /* The frame of one sender for one receiver in a block of exactly its size. */
 struct group_frame {
@@ -20,13 +26,16 @@ struct group {
     unsigned members;
     const struct collective_ops *ops;
     struct exchange exchange[GROUP_MAX];
-    struct exchange_input input[GROUP_MAX][GROUP_PHASES * GROUP_MAX];
-    struct group_frame frame[GROUP_PHASES][GROUP_MAX][GROUP_MAX]; /* [phase][from][to] */
+    struct exchange_input *input[GROUP_MAX];           /* [phase * members + from] */
+    struct group_frame (*frame)[GROUP_MAX][GROUP_MAX]; /* [phase][from][to] */
     uint16_t node[GROUP_MAX];
 };
 
 /** Members with ids that are no indices, values f32, encoding AUTO and scale 1. */
 void group_init(struct group *group, const struct collective_ops *ops, unsigned members);
+
+/** Other values and another scale, of all members. */
+void group_set_values(struct group *group, enum payload_value value, float scale);
 
 /** Every member produces `phase`, and exactly the frames that others expect are handed over. */
 void group_produce(struct group *group, unsigned phase);

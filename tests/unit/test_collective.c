@@ -1,7 +1,7 @@
 /*
- * The collectives among 1 to 9 members in one process, against sums in double precision.
+ * The collectives among 1 to 33 members in one process, against sums in double precision and, bit
+ * for bit, against sums in the order that each documents.
  */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,212 +13,29 @@
 #include <cmocka.h>
 
 #include "tests/unit/arrays.h"
-#include "tests/unit/collective_group.h"
-#include "tests/unit/values_reference.h"
+#include "tests/unit/collective_bucket.h"
 
-#define TENSORS_MAX 4
+static const unsigned counts[] = GROUP_SIZES;
+#define COUNTS (sizeof(counts) / sizeof(counts[0]))
 
-/* Where a member's contribution of one element is nothing at all. */
-#define ABSENT UINT32_MAX
-
-/* One bucket: what every member contributes, as bits of f32 (ABSENT: not in its list), as the
- * receivers decode it. */
-struct bucket {
-    unsigned members, tensors;
-    uint64_t numel[TENSORS_MAX];
-    uint32_t *sent[GROUP_MAX][TENSORS_MAX];
-    float *acc[GROUP_MAX][TENSORS_MAX]; /* before rounding; dense only */
-    struct exchange_tensor tensor[GROUP_MAX][TENSORS_MAX];
-};
-
-static float float_of(uint32_t bits)
-{
-    float value;
-
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-/* Of very different magnitudes, so that the order of a sum shows in its bits. */
-static float some_value(void)
-{
-    return ldexpf(random_value(), (int)random_below(24) - 12);
-}
-
-static void bucket_init(
-    struct bucket *bucket, struct group *group, const uint64_t *numel, unsigned tensors)
-{
-    *bucket = (struct bucket){.members = group->members, .tensors = tensors};
-    for (unsigned t = 0; t < tensors; t++) {
-        bucket->numel[t] = numel[t];
-        for (unsigned m = 0; m < group->members; m++) {
-            bucket->sent[m][t] = allocate(numel[t], sizeof(uint32_t));
-            memset(bucket->sent[m][t], 0xff, numel[t] * sizeof(uint32_t));
-            bucket->acc[m][t] = allocate(numel[t], sizeof(float));
-            bucket->tensor[m][t] = (struct exchange_tensor){
-                .numel = numel[t], .shape = {.view = {1, numel[t], 1}, .max_count = numel[t]}};
-        }
-    }
-    for (unsigned m = 0; m < group->members; m++) {
-        group->exchange[m].tensors = tensors;
-        group->exchange[m].tensor = bucket->tensor[m];
-    }
-}
-
-/* Member m's list of tensor t: each element with a chance of `percent`. */
-static void fill_list(
-    struct bucket *bucket, struct group *group, unsigned m, unsigned t, unsigned percent)
-{
-    struct exchange_tensor *tensor = &bucket->tensor[m][t];
-    uint64_t n = bucket->numel[t];
-    float *raw = allocate(n, sizeof(float));
-
-    tensor->sent.position = allocate(n, sizeof(uint32_t));
-    tensor->sent.value = allocate(n, sizeof(float));
-    tensor->sent.capacity = n;
-    tensor->update.position = allocate(n, sizeof(uint32_t));
-    tensor->update.value = allocate(n, sizeof(float));
-    tensor->update.capacity = n;
-    for (uint64_t i = 0; i < n; i++) {
-        if (random_below(100) < percent) {
-            raw[tensor->sent.count] = some_value();
-            tensor->sent.position[tensor->sent.count++] = (uint32_t)i;
-        }
-    }
-    reference_values(raw, tensor->sent.count, group->exchange[m].value, tensor->sent.value);
-    for (size_t i = 0; i < tensor->sent.count; i++) {
-        bucket->sent[m][t][tensor->sent.position[i]] = bits_of(tensor->sent.value[i]);
-    }
-    free(raw);
-}
-
-static void fill_dense(struct bucket *bucket, struct group *group, unsigned m, unsigned t)
-{
-    struct exchange_tensor *tensor = &bucket->tensor[m][t];
-
-    for (uint64_t i = 0; i < bucket->numel[t]; i++) {
-        float value = some_value(), rounded;
-        bucket->acc[m][t][i] = value;
-        reference_values(&value, 1, group->exchange[m].value, &rounded);
-        bucket->sent[m][t][i] = bits_of(rounded);
-    }
-    tensor->acc = bucket->acc[m][t];
-    tensor->dense = allocate(bucket->numel[t], sizeof(float));
-}
-
-static void bucket_free(struct bucket *bucket)
-{
-    for (unsigned m = 0; m < bucket->members; m++) {
-        for (unsigned t = 0; t < bucket->tensors; t++) {
-            struct exchange_tensor *tensor = &bucket->tensor[m][t];
-            free(bucket->sent[m][t]);
-            free(bucket->acc[m][t]);
-            free(tensor->sent.position);
-            free(tensor->sent.value);
-            free(tensor->update.position);
-            free(tensor->update.value);
-            free(tensor->dense);
-        }
-    }
-}
-
-/* The sum of element i in the order of the members, in f32; false if nobody sent it. `wide` gets
- * it in double and `size` the sum of magnitudes. */
-static bool sum_of(
-    const struct bucket *bucket, unsigned t, uint64_t i, float *sum, double *wide, double *size)
-{
-    bool any = false;
-
-    *wide = 0;
-    *size = 0;
-    for (unsigned m = 0; m < bucket->members; m++) {
-        uint32_t bits = bucket->sent[m][t][i];
-        if (bits == ABSENT) {
-            continue;
-        }
-        *sum = any ? *sum + float_of(bits) : float_of(bits);
-        *wide += (double)float_of(bits);
-        *size += fabs((double)float_of(bits));
-        any = true;
-    }
-    return any;
-}
-
-/* One element of member m's result against the references. */
-static void check_element(const struct bucket *bucket, const struct group *group, unsigned m,
-    unsigned t, uint64_t i, float got)
-{
-    double scale = (double)group->exchange[m].scale, wide, size;
-    float sum = 0;
-
-    assert_true(sum_of(bucket, t, i, &sum, &wide, &size));
-    if (fabs((double)got - wide * scale) > 1e-6 * size * scale) {
-        fail_msg("element %u is %g, not %g", (unsigned)i, (double)got, wide * scale);
-    }
-    assert_int_equal(bits_of(got), bits_of(sum * group->exchange[m].scale));
-}
-
-static void check_dense(const struct bucket *bucket, const struct group *group)
-{
-    for (unsigned m = 0; m < bucket->members; m++) {
-        for (unsigned t = 0; t < bucket->tensors; t++) {
-            const float *dense = bucket->tensor[m][t].dense;
-            assert_same_bits(dense, bucket->tensor[0][t].dense, bucket->numel[t]);
-            for (uint64_t i = 0; i < bucket->numel[t]; i++) {
-                check_element(bucket, group, m, t, i, dense[i]);
-            }
-        }
-    }
-}
-
-static void check_lists(const struct bucket *bucket, const struct group *group)
-{
-    for (unsigned m = 0; m < bucket->members; m++) {
-        for (unsigned t = 0; t < bucket->tensors; t++) {
-            const struct sparse *update = &bucket->tensor[m][t].update;
-            const struct sparse *first = &bucket->tensor[0][t].update;
-            uint64_t entries = 0;
-            for (uint64_t i = 0; i < bucket->numel[t]; i++) {
-                float sum;
-                double wide, size;
-                if (sum_of(bucket, t, i, &sum, &wide, &size)) {
-                    assert_true(entries < update->count);
-                    assert_int_equal(update->position[entries], i);
-                    check_element(bucket, group, m, t, i, update->value[entries]);
-                    entries++;
-                }
-            }
-            assert_int_equal(update->count, entries);
-            assert_same_bits(update->value, first->value, entries);
-        }
-    }
-}
-
-static void set_values(struct group *group, enum payload_value value, float scale)
-{
-    for (unsigned m = 0; m < group->members; m++) {
-        group->exchange[m].value = value;
-        group->exchange[m].scale = scale;
-    }
-}
-
+/* percent: of the members in turn, nine or fewer. */
 static void run_lists(const struct collective_ops *ops, unsigned members, enum payload_value value,
-    const uint64_t numel[4], const unsigned percent[GROUP_MAX])
+    const uint64_t numel[4], const unsigned percent[9])
 {
     struct group group;
     struct bucket bucket;
 
     group_init(&group, ops, members);
-    set_values(&group, value, 1.0f / (float)members);
+    group_set_values(&group, value, 1.0f / (float)members);
     bucket_init(&bucket, &group, numel, 4);
     for (unsigned m = 0; m < members; m++) {
         for (unsigned t = 0; t < 4; t++) {
-            fill_list(&bucket, &group, m, t, percent[m]);
+            bucket_fill_list(&bucket, &group, m, t, percent[m % 9]);
         }
     }
     group_exchange(&group);
     group_finish(&group);
-    check_lists(&bucket, &group);
+    bucket_check_lists(&bucket, &group);
     bucket_free(&bucket);
     group_free(&group);
 }
@@ -227,22 +44,23 @@ static void run_lists(const struct collective_ops *ops, unsigned members, enum p
 static void test_sparse(void **state)
 {
     static const struct collective_ops *const kinds[] = {
-        &collective_allgather, &collective_balanced};
-    static const unsigned even[GROUP_MAX] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
-    static const unsigned empty[GROUP_MAX] = {0};
-    static const unsigned lopsided[GROUP_MAX] = {0, 100, 0, 1, 50, 0, 2, 100, 0};
-
+        &collective_allgather, &collective_balanced, &collective_hierarchical};
+    static const unsigned even[] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
+    static const unsigned empty[] = {0, 0, 0, 0, 0, 0, 0, 0, 0};
+    static const unsigned lopsided[] = {0, 100, 0, 1, 50, 0, 2, 100, 0};
+    static const unsigned full[] = {100, 100, 100, 100, 100, 100, 100, 100, 100};
     static const uint64_t numel[4] = {1000, 1, 130, 7};
 
     (void)state;
-    for (unsigned i = 0; i < 2 * GROUP_MAX; i++) {
-        const struct collective_ops *ops = kinds[i % 2];
-        unsigned members = 1 + i / 2;
-        int values = ops == &collective_allgather ? PAYLOAD_VALUE_COUNT : PAYLOAD_VALUE_INT8;
+    for (unsigned i = 0; i < 3 * COUNTS; i++) {
+        const struct collective_ops *ops = kinds[i % 3];
+        unsigned members = counts[i / 3];
+        int values = ops == &collective_balanced ? PAYLOAD_VALUE_INT8 : PAYLOAD_VALUE_COUNT;
         for (int value = PAYLOAD_VALUE_F32; value < values; value++) {
             run_lists(ops, members, (enum payload_value)value, numel, even);
             run_lists(ops, members, (enum payload_value)value, numel, empty);
             run_lists(ops, members, (enum payload_value)value, numel, lopsided);
+            run_lists(ops, members, (enum payload_value)value, numel, full);
         }
     }
 }
@@ -251,12 +69,13 @@ static void test_sparse(void **state)
 static void test_sparse_in_parts(void **state)
 {
     static const uint64_t numel[4] = {9, 100000, 1, 70000};
-    static const unsigned percent[GROUP_MAX] = {90, 20, 60, 50, 0};
+    static const unsigned percent[9] = {90, 20, 60, 50, 0};
 
     (void)state;
     for (unsigned members = 2; members <= 5; members++) {
         run_lists(&collective_allgather, members, PAYLOAD_VALUE_F32, numel, percent);
         run_lists(&collective_balanced, members, PAYLOAD_VALUE_F32, numel, percent);
+        run_lists(&collective_hierarchical, members, PAYLOAD_VALUE_F32, numel, percent);
     }
 }
 
@@ -311,11 +130,11 @@ static void run_rounded(const struct collective_ops *ops, unsigned members, size
     struct bucket bucket;
 
     group_init(&group, ops, members);
-    set_values(&group, PAYLOAD_VALUE_BF16, 1);
+    group_set_values(&group, PAYLOAD_VALUE_BF16, 1);
     bucket_init(&bucket, &group, numel, 1);
     for (unsigned m = 0; m < members; m++) {
         struct exchange_tensor *tensor = &bucket.tensor[m][0];
-        fill_list(&bucket, &group, m, 0, percent);
+        bucket_fill_list(&bucket, &group, m, 0, percent);
         for (size_t i = 0; i < tensor->sent.count; i++) {
             tensor->sent.value[i] = (float)random_below(255) - 127;
         }
@@ -341,9 +160,15 @@ static void test_rounded_sums(void **state)
     (void)state;
     for (unsigned i = 0; i < 200; i++) {
         const struct collective_ops *ops = i % 2 == 0 ? &collective_balanced : &collective_oktopk;
-        run_rounded(ops, 1 + i / 2 % GROUP_MAX, 700, (unsigned)random_below(101), &returned);
+        run_rounded(ops, 1 + i / 2 % 9, 700, (unsigned)random_below(101), &returned);
     }
     assert_true(returned > 200);
+    returned = 0;
+    for (unsigned i = 0; i < 100; i++) {
+        run_rounded(
+            &collective_hierarchical, 1 + i % 9, 700, (unsigned)random_below(101), &returned);
+    }
+    assert_int_equal(returned, 0); /* its sums travel as f32 */
 }
 
 static void test_no_room_to_round(void **state)
@@ -386,9 +211,8 @@ static size_t expected_largest(const struct bucket *bucket, const struct group *
         sent += group->exchange[m].tensor[0].sent.count;
     }
     for (uint64_t i = 0; i < bucket->numel[0]; i++) {
-        double wide, size;
         float sum = 0;
-        if (sum_of(bucket, 0, i, &sum, &wide, &size) && sum != 0) {
+        if (bucket_sum(bucket, group, 0, i, &sum) && sum != 0) {
             sums[count++] = (struct summed){(bits_of(sum) & 0x7fffffffu) >> 15, (uint32_t)i, sum};
         }
     }
@@ -413,7 +237,7 @@ static void check_largest(const struct bucket *bucket, const struct group *group
         for (size_t i = 0; i < k; i++) {
             assert_true(marked[update->position[i]]);
             assert_true(i == 0 || update->position[i - 1] < update->position[i]);
-            check_element(bucket, group, m, 0, update->position[i], update->value[i]);
+            bucket_check_element(bucket, group, m, 0, update->position[i], update->value[i]);
         }
     }
     free(marked);
@@ -431,7 +255,7 @@ static void run_largest(unsigned members, uint64_t numel, unsigned skew)
         bucket_init(&bucket, &group, &numel, 1);
         for (unsigned m = 0; m < members; m++) {
             struct sparse *sent;
-            fill_list(&bucket, &group, m, 0, skew == 1 && m > 0 ? 0 : 20);
+            bucket_fill_list(&bucket, &group, m, 0, skew == 1 && m > 0 ? 0 : 20);
             sent = &bucket.tensor[m][0].sent;
             for (size_t i = 0; i < sent->count; i++) {
                 if (skew == 2 && sent->position[i] > numel / 8) {
@@ -459,8 +283,8 @@ static void run_largest(unsigned members, uint64_t numel, unsigned skew)
 static void test_largest(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < 20 * GROUP_MAX; i++) {
-        run_largest(1 + i % GROUP_MAX, 1 + random_below(1500), i % 4);
+    for (unsigned i = 0; i < 20 * 9; i++) {
+        run_largest(1 + i % 9, 1 + random_below(1500), i % 4);
     }
     run_largest(4, 60000, 2);
 }
@@ -477,7 +301,7 @@ static void test_bad_frames_in_parts(void **state)
     group_init(&group, &collective_allgather, 4);
     bucket_init(&bucket, &group, numel, 1);
     for (unsigned m = 0; m < 4; m++) {
-        fill_list(&bucket, &group, m, 0, 60);
+        bucket_fill_list(&bucket, &group, m, 0, 60);
     }
     group_exchange(&group);
     for (unsigned bad = 3; bad > 0; bad--) {
@@ -497,40 +321,37 @@ static void test_bad_frames_in_parts(void **state)
     group_free(&group);
 }
 
-static void run_allreduce(
-    unsigned members, enum payload_value value, const uint64_t *numel, unsigned tensors)
+/* Sums of nearly all elements travel as all of them, and those that are 0 are not listed. */
+static void test_full_lists(void **state)
 {
-    struct group group;
-    struct bucket bucket;
-
-    group_init(&group, &collective_allreduce, members);
-    set_values(&group, value, members % 2 == 0 ? 1.0f : 1.0f / (float)members);
-    bucket_init(&bucket, &group, numel, tensors);
-    for (unsigned m = 0; m < members; m++) {
-        for (unsigned t = 0; t < tensors; t++) {
-            fill_dense(&bucket, &group, m, t);
-        }
-    }
-    group_exchange(&group);
-    group_finish(&group);
-    check_dense(&bucket, &group);
-    bucket_free(&bucket);
-    group_free(&group);
-}
-
-static void test_allreduce(void **state)
-{
-    static const uint64_t even[] = {64, 8, 72, 9}, small[] = {1}, few[] = {2, 1, 1},
-                          lopsided[] = {1, 997, 1, 3};
+    static const uint64_t numel[] = {90};
 
     (void)state;
-    for (unsigned members = 1; members <= GROUP_MAX; members++) {
-        for (int value = PAYLOAD_VALUE_F32; value <= PAYLOAD_VALUE_F16; value++) {
-            run_allreduce(members, (enum payload_value)value, even, 4);
-            run_allreduce(members, (enum payload_value)value, small, 1); /* empty slices */
-            run_allreduce(members, (enum payload_value)value, few, 3);
-            run_allreduce(members, (enum payload_value)value, lopsided, 4);
+    for (unsigned i = 1; i < COUNTS; i++) {
+        struct group group;
+        struct bucket bucket;
+        group_init(&group, &collective_hierarchical, counts[i]);
+        bucket_init(&bucket, &group, numel, 1);
+        for (unsigned m = 0; m < counts[i]; m++) {
+            struct exchange_tensor *tensor = &bucket.tensor[m][0];
+            bucket_fill_list(&bucket, &group, m, 0, 100);
+            for (unsigned e = 0; e < 90; e++) {
+                tensor->sent.value[e] = e != 30 ? (float)(e + 1) : m == 0 ? 1.0f : -1.0f;
+                bucket.sent[m][0][e] = bits_of(tensor->sent.value[e]);
+            }
         }
+        group_exchange(&group);
+        if (counts[i] == 4) {
+            struct payload_reader reader;
+            const struct group_frame *frame = &group.frame[1][0][2];
+            assert_int_equal(payload_open(&reader, frame->bytes, frame->size, NULL), ADTOPK_OK);
+            assert_true(payload_next_is_dense(&reader));
+        }
+        group_finish(&group);
+        bucket_check_lists(&bucket, &group);
+        assert_int_equal(bucket.tensor[0][0].update.count, counts[i] == 2 ? 89 : 90);
+        bucket_free(&bucket);
+        group_free(&group);
     }
 }
 
@@ -540,7 +361,7 @@ static void test_order_shows(void **state)
 {
     static const uint64_t numel[] = {1};
     static const float sent[] = {1.0f, 0x1p-24f, 0x1p-24f};
-    const struct collective_ops *const kinds[] = {&collective_allreduce, &collective_allgather};
+    const struct collective_ops *const kinds[] = {&collective_pairwise, &collective_allgather};
 
     (void)state;
     for (unsigned k = 0; k < 2; k++) {
@@ -552,8 +373,8 @@ static void test_order_shows(void **state)
             bucket_init(&bucket, &group, numel, 1);
             for (unsigned m = 0; m < 3; m++) {
                 float value = sent[turn == 0 ? m : 2 - m];
-                fill_list(&bucket, &group, m, 0, 100);
-                fill_dense(&bucket, &group, m, 0);
+                bucket_fill_list(&bucket, &group, m, 0, 100);
+                bucket_fill_dense(&bucket, &group, m, 0);
                 bucket.tensor[m][0].sent.value[0] = value;
                 bucket.acc[m][0][0] = value;
             }
@@ -572,11 +393,12 @@ static void test_order_shows(void **state)
 static void test_nonfinite_travels(void **state)
 {
     static const uint64_t numel[] = {2}; /* fewer elements than members: all must hear it */
-    const struct collective_ops *const kinds[] = {
-        &collective_allreduce, &collective_allgather, &collective_plain};
+    const struct collective_ops *const kinds[] = {&collective_pairwise, &collective_ring,
+        &collective_halving, &collective_allgather, &collective_balanced, &collective_hierarchical,
+        &collective_plain};
 
     (void)state;
-    for (unsigned k = 0; k < 3; k++) {
+    for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
         for (unsigned culprit = 0; culprit <= 4; culprit++) { /* 4: nobody */
             struct group group;
             struct bucket bucket;
@@ -584,8 +406,8 @@ static void test_nonfinite_travels(void **state)
             group_init(&group, kinds[k], 4);
             bucket_init(&bucket, &group, numel, 1);
             for (unsigned m = 0; m < 4; m++) {
-                fill_list(&bucket, &group, m, 0, 50);
-                fill_dense(&bucket, &group, m, 0);
+                bucket_fill_list(&bucket, &group, m, 0, 50);
+                bucket_fill_dense(&bucket, &group, m, 0);
                 group.exchange[m].nonfinite = m == culprit;
                 group.exchange[m].op = kinds[k] == &collective_plain ? &op : NULL;
             }
@@ -625,7 +447,7 @@ int main(void)
         cmocka_unit_test(test_no_room_to_round),
         cmocka_unit_test(test_largest),
         cmocka_unit_test(test_bad_frames_in_parts),
-        cmocka_unit_test(test_allreduce),
+        cmocka_unit_test(test_full_lists),
         cmocka_unit_test(test_order_shows),
         cmocka_unit_test(test_nonfinite_travels),
         cmocka_unit_test(test_table),

@@ -108,23 +108,36 @@ static void spoil_frame(struct group *group, unsigned phase, unsigned from, unsi
     free(good);
 }
 
+/* The frames of a phase are there, and those of all before it were taken. */
+static void reach(struct fixture *fixture, const struct collective_ops *ops, unsigned phase)
+{
+    fixture_init(fixture, ops);
+    for (unsigned p = 0; p <= phase; p++) {
+        group_produce(&fixture->group, p);
+    }
+}
+
 static void test_spoiled_frames(void **state)
 {
-    const struct collective_ops *const kinds[] = {&collective_allgather, &collective_allreduce};
+    const struct collective_ops *const kinds[] = {&collective_allgather, &collective_balanced,
+        &collective_hierarchical, &collective_pairwise, &collective_ring, &collective_halving};
     static struct fixture fixture;
 
     (void)state;
-    for (unsigned k = 0; k < 2; k++) {
+    for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        unsigned phases;
         fixture_init(&fixture, kinds[k]);
-        for (unsigned phase = 0; phase < kinds[k]->phases(&fixture.group.exchange[0]); phase++) {
-            group_produce(&fixture.group, phase);
-            for (unsigned pair = 0; pair < MEMBERS * MEMBERS; pair++) {
-                if (pair / MEMBERS != pair % MEMBERS) {
-                    spoil_frame(&fixture.group, phase, pair / MEMBERS, pair % MEMBERS);
-                }
-            }
-        }
+        phases = kinds[k]->phases(&fixture.group.exchange[0]);
         group_free(&fixture.group);
+        for (unsigned i = 0; i < phases * MEMBERS * MEMBERS; i++) {
+            unsigned phase = i / (MEMBERS * MEMBERS), from = i / MEMBERS % MEMBERS,
+                     to = i % MEMBERS;
+            reach(&fixture, kinds[k], phase);
+            if (kinds[k]->expects(&fixture.group.exchange[to], phase, from)) {
+                spoil_frame(&fixture.group, phase, from, to);
+            }
+            group_free(&fixture.group);
+        }
     }
 }
 
@@ -137,8 +150,8 @@ enum section {
     SECTION_BYTES
 };
 
-/* Appends a section about the fixture's tensor, or the slice of it that each member sums. */
-static void put_section(struct payload_writer *writer, enum section section)
+/* Appends a section about the fixture's tensor, or the slice of it that is due. */
+static void put_section(struct payload_writer *writer, enum section section, unsigned slice)
 {
     static const float values[NUMEL];
     const struct payload_shape shape = {.view = {1, NUMEL, 1}, .max_count = NUMEL};
@@ -159,54 +172,86 @@ static void put_section(struct payload_writer *writer, enum section section)
     case SECTION_DENSE:
     case SECTION_SHORT_DENSE:
         status = payload_put_dense(
-            writer, values, section == SECTION_DENSE ? 10 : 9, PAYLOAD_VALUE_F32, NULL);
+            writer, values, section == SECTION_DENSE ? slice : slice - 1, PAYLOAD_VALUE_F32, NULL);
         break;
     case SECTION_BYTES: status = payload_put_bytes(writer, values, 16); break;
     }
     assert_int_equal(status, ADTOPK_OK);
 }
 
-/* Node 1's frame to node 0 becomes a well-formed one with these two sections. */
-static void forge(struct group *group, unsigned phase, enum section first, enum section second)
+/* A frame that some phase waits for. */
+struct due {
+    const struct collective_ops *ops;
+    unsigned phase, from, to;
+    unsigned right; /* sections that may be in it, a bit each */
+    unsigned slice; /* elements */
+};
+
+/* It becomes a well-formed one with these two sections. */
+static void forge(
+    struct group *group, const struct due *due, enum section first, enum section second)
 {
-    struct payload_header header = group->exchange[1].header;
+    struct payload_header header = group->exchange[due->from].header;
     struct payload_writer writer = {0};
 
-    header.phase = (uint8_t)phase;
+    header.phase = (uint8_t)due->phase;
     assert_int_equal(payload_begin(&writer, &header), ADTOPK_OK);
-    put_section(&writer, first);
-    put_section(&writer, second);
+    put_section(&writer, first, due->slice);
+    put_section(&writer, second, due->slice);
     payload_end(&writer);
-    group_replace(group, phase, 1, 0, writer.bytes, writer.size);
+    group_replace(group, due->phase, due->from, due->to, writer.bytes, writer.size);
     payload_free(&writer);
 }
 
+static void check_sections(const struct due *due, enum section first, enum section second)
+{
+    static struct fixture fixture;
+    struct error err;
+
+    reach(&fixture, due->ops, due->phase);
+    forge(&fixture.group, due, first, second);
+    if ((due->right >> first & 1) != 0 && second == SECTION_NONE) {
+        assert_int_equal(judge(&fixture.group, due->phase, due->to, &err), ADTOPK_OK);
+    } else {
+        assert_blamed(&fixture.group, due->phase, due->from, due->to);
+    }
+    group_free(&fixture.group);
+}
+
+#define LIST (1u << SECTION_LIST)
+#define DENSE (1u << SECTION_DENSE)
+/* The sum of several lists may be longer, and may travel as all its elements. */
+#define SUM (LIST | 1u << SECTION_LONG_LIST | DENSE)
+
 static void test_wrong_sections(void **state)
 {
-    const struct collective_ops *const kinds[] = {&collective_allgather, &collective_allreduce};
-    static const enum section right[] = {SECTION_LIST, SECTION_DENSE};
-    static struct fixture fixture;
+    static const struct due dues[] = {
+        {&collective_allgather, 0, 1, 0, LIST, 10},
+        {&collective_pairwise, 0, 1, 0, DENSE, 10},
+        {&collective_pairwise, 1, 1, 0, DENSE, 10},
+        {&collective_ring, 0, 2, 0, DENSE, 10},
+        {&collective_ring, 1, 0, 1, DENSE, 10},
+        {&collective_ring, 2, 1, 2, DENSE, 10},
+        {&collective_ring, 3, 2, 0, DENSE, 10},
+        {&collective_halving, 0, 1, 0, DENSE, 30}, /* 1 is an extra, 0 and 2 are cores */
+        {&collective_halving, 1, 2, 0, DENSE, 15},
+        {&collective_halving, 2, 0, 2, DENSE, 15},
+        {&collective_halving, 3, 0, 1, DENSE, 30},
+        {&collective_hierarchical, 0, 1, 0, LIST, 30},
+        {&collective_hierarchical, 1, 2, 0, LIST, 30},
+        {&collective_hierarchical, 1, 0, 2, SUM, 30},
+        {&collective_hierarchical, 2, 0, 1, SUM, 30},
+    };
 
     (void)state;
-    for (unsigned k = 0; k < 2; k++) {
-        struct error err;
-        fixture_init(&fixture, kinds[k]);
-        for (unsigned phase = 0; phase < kinds[k]->phases(&fixture.group.exchange[0]); phase++) {
-            group_produce(&fixture.group, phase);
-            for (int section = SECTION_NONE; section <= SECTION_BYTES; section++) {
-                forge(&fixture.group, phase, (enum section)section, SECTION_NONE);
-                if ((enum section)section == right[k]) {
-                    assert_int_equal(judge(&fixture.group, phase, 0, &err), ADTOPK_OK);
-                } else {
-                    assert_blamed(&fixture.group, phase, 1, 0);
-                }
-                forge(&fixture.group, phase, right[k],
-                    section == SECTION_NONE ? SECTION_BYTES : (enum section)section);
-                assert_blamed(&fixture.group, phase, 1, 0); /* one section too many */
+    for (unsigned d = 0; d < sizeof(dues) / sizeof(dues[0]); d++) {
+        for (int section = SECTION_NONE; section <= SECTION_BYTES; section++) {
+            check_sections(&dues[d], (enum section)section, SECTION_NONE);
+            if (section != SECTION_NONE) { /* one section too many */
+                check_sections(&dues[d], (dues[d].right & LIST) != 0 ? SECTION_LIST : SECTION_DENSE,
+                    (enum section)section);
             }
-            forge(&fixture.group, phase, right[k], SECTION_NONE);
         }
-        group_free(&fixture.group);
     }
 }
 
@@ -395,7 +440,8 @@ static void test_spoiled_operations(void **state)
         spoil_frame(&plain.group, 0, 0, 1);
         spoil_frame(&plain.group, 0, 1, 0);
         for (int section = SECTION_NONE; section <= SECTION_SHORT_DENSE; section++) {
-            forge(&plain.group, 0, (enum section)section, SECTION_NONE);
+            const struct due due = {.from = 1, .slice = 10};
+            forge(&plain.group, &due, (enum section)section, SECTION_NONE);
             assert_blamed(&plain.group, 0, 1, 0);
         }
         group_free(&plain.group);
@@ -471,12 +517,43 @@ static void test_too_many_entries(void **state)
     }
 }
 
+/* The same of sums: whoever added the last is blamed, as only the whole is too long. */
+static void test_too_many_sums(void **state)
+{
+    static const unsigned blamed[MEMBERS] = {2, 0, 0};
+    static struct fixture fixture;
+
+    (void)state;
+    for (unsigned to = 0; to < MEMBERS; to++) {
+        struct error err;
+        fixture_init(&fixture, &collective_hierarchical);
+        for (unsigned m = 0; m < MEMBERS; m++) {
+            fixture.tensor[m].shape.max_count = 12;
+            fixture.tensor[m].sent.count = m == 1 ? 12 : 4;
+            for (unsigned i = 0; i < NUMEL; i++) {
+                fixture.position[m][i] = m == 1 ? i : 15 + 4 * m + i;
+                fixture.value[m][i] = 1;
+            }
+        }
+        for (unsigned phase = 0; phase < 3; phase++) {
+            group_produce(&fixture.group, phase);
+        }
+        fixture.tensor[to].update.capacity = 20; /* as many as there are */
+        assert_int_equal(judge(&fixture.group, 2, to, &err), ADTOPK_OK);
+        assert_int_equal(fixture.tensor[to].update.count, 20);
+        fixture.tensor[to].update.capacity = 19;
+        assert_blamed(&fixture.group, 2, blamed[to], to);
+        group_free(&fixture.group);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spoiled_frames),
         cmocka_unit_test(test_wrong_sections),
         cmocka_unit_test(test_too_many_entries),
+        cmocka_unit_test(test_too_many_sums),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_plain_allreduce),
         cmocka_unit_test(test_barrier),

@@ -28,7 +28,8 @@ static const struct {
         sparsifier, collective, "*", "f16"                                                         \
     }
 #define LISTS(sparsifier)                                                                          \
-    {sparsifier, "allgather", "*", "*"}, CUT(sparsifier, "balanced"), CUT(sparsifier, "oktopk")
+    {sparsifier, "allgather", "*", "*"}, {sparsifier, "hierarchical", "*", "*"},                   \
+        CUT(sparsifier, "balanced"), CUT(sparsifier, "oktopk")
     LISTS("adtopk"),
     LISTS("topk"),
     LISTS("dgc"),
@@ -41,6 +42,20 @@ static const struct {
     {"randomk", "*", "*", "bf16"},
     {"randomk", "*", "*", "f16"},
     {"dense", "*", "node", "*"},
+};
+
+/* By whom dense tensors travel, and values at positions that all know. */
+static const struct {
+    const char *collective, *values;
+} good_dense[] = {
+    {"allreduce", "f32"},
+    {"allreduce", "bf16"},
+    {"allreduce", "f16"},
+    {"pairwise", "f32"},
+    {"pairwise", "bf16"},
+    {"pairwise", "f16"},
+    {"ring", "f32"},
+    {"halving-doubling", "f32"},
 };
 
 static bool is(const char *listed, const char *name)
@@ -101,6 +116,72 @@ static void assert_reason(const struct tensor_policy *policy, const char *text)
     assert_names(text, sparsifier ? policy->sparsifier->name : policy->sparse_collective->name);
     assert_names(text, strstr(text, "scope") != NULL ? policy_scope_name(policy->scope)
                                                      : policy_value_name(policy->values));
+}
+
+static bool is_good_dense(const struct collective_ops *ops, enum payload_value values)
+{
+    for (unsigned i = 0; i < sizeof(good_dense) / sizeof(good_dense[0]); i++) {
+        if (is(good_dense[i].collective, ops->name) &&
+            is(good_dense[i].values, policy_value_name(values))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* All that travels dense: tensors of any sparsifier, and what randomk draws. */
+static void test_dense(void **state)
+{
+    static const char *const names[] = {"adtopk", "randomk", "dense"};
+    unsigned refused = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 3 * 3 * 3; i++) {
+        enum payload_value values = (enum payload_value)(i % 3),
+                           dense_values = (enum payload_value)(i / 3 % 3);
+        for (unsigned c = 0; collective_table[c] != NULL; c++) {
+            const struct collective_ops *ops = collective_table[c];
+            struct error err = {ADTOPK_OK, ""};
+            char json[256];
+            struct policy policy;
+            bool right = ops->dense && is_good_dense(ops, dense_values) &&
+                         (strcmp(names[i / 9], "randomk") != 0 || is_good_dense(ops, values));
+            (void)snprintf(json, sizeof(json),
+                "{\"sparsifier\":\"%s\",\"dense_collective\":\"%s\",\"values\":\"%s\","
+                "\"dense_values\":\"%s\"}",
+                names[i / 9], ops->name, policy_value_name(values),
+                policy_value_name(dense_values));
+            policy_default(&policy);
+            assert_int_equal(
+                policy_parse(&policy, json, &err), right ? ADTOPK_OK : ADTOPK_ERR_POLICY);
+            if (!right) {
+                assert_names(err.text, ops->name);
+            }
+            if (!right && ops->dense) {
+                bool dense = strstr(err.text, "dense_values") != NULL;
+                assert_names(err.text, policy_value_name(dense ? dense_values : values));
+                refused++;
+            }
+        }
+    }
+    assert_true(refused > 0);
+}
+
+/* What cannot be known before the nodes are. */
+static void test_nodes(void **state)
+{
+    struct policy policy;
+    struct error err;
+
+    (void)state;
+    policy_default(&policy);
+    assert_int_equal(combination_check_nodes(&policy.tensor, 1024, &err), ADTOPK_OK);
+    policy.tensor.dense_collective = &collective_ring;
+    assert_int_equal(combination_check_nodes(&policy.tensor, 0, &err), ADTOPK_OK);
+    assert_int_equal(combination_check_nodes(&policy.tensor, 129, &err), ADTOPK_OK);
+    assert_int_equal(combination_check_nodes(&policy.tensor, 130, &err), ADTOPK_ERR_POLICY);
+    assert_names(err.text, "ring");
+    assert_non_null(strstr(err.text, "at most 129 nodes, not 130"));
 }
 
 static void check_alone(const struct tensor_policy *policy)
@@ -259,6 +340,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),
+        cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_nodes),
         cmocka_unit_test(test_documents),
         cmocka_unit_test(test_rule_on_base),
         cmocka_unit_test(test_overlap_at_commit),

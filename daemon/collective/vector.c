@@ -1,0 +1,174 @@
+/* See vector.h. */
+#include "daemon/collective/vector.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/quantise.h"
+
+#define ELEMENTS_PER_PART (UINT64_C(1) << 18) /* fewer are not worth a thread's attention */
+#define PARTS 64u
+
+uint64_t vector_total(const struct exchange *exchange)
+{
+    uint64_t total = 0;
+
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        total += exchange->tensor[t].numel;
+    }
+    return total;
+}
+
+unsigned vector_segments(const struct exchange *exchange, unsigned phases, unsigned share)
+{
+    uint64_t total = vector_total(exchange);
+    uint64_t segment = exchange->segment > 0 ? exchange->segment * share : total;
+    uint64_t segments = (total + segment - 1) / segment;
+    unsigned most = EXCHANGE_PHASES_MAX / phases;
+
+    return segments < most ? (unsigned)segments : most;
+}
+
+/* Totals are at most 2^48, parts 2^10: no overflow. */
+struct slice slice_cut(struct slice whole, unsigned part, unsigned parts)
+{
+    uint64_t length = whole.end - whole.first;
+
+    return (struct slice){
+        whole.first + length * part / parts, whole.first + length * (part + 1) / parts};
+}
+
+struct slice vector_segment(const struct exchange *exchange, unsigned segment, unsigned segments)
+{
+    return slice_cut((struct slice){0, vector_total(exchange)}, segment, segments);
+}
+
+struct slice slice_overlap(struct slice slice, uint64_t start, uint64_t numel)
+{
+    uint64_t first = slice.first > start ? slice.first - start : 0;
+    uint64_t end = slice.end > start ? slice.end - start : 0;
+
+    first = first < numel ? first : numel;
+    end = end < numel ? end : numel;
+    return (struct slice){first, end > first ? end : first};
+}
+
+void vector_read(const struct exchange *exchange, struct slice slice, float *out)
+{
+    uint64_t start = 0;
+
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct slice part = slice_overlap(slice, start, tensor->numel);
+        start += tensor->numel;
+        (void)memcpy(out, tensor->acc + part.first, (part.end - part.first) * sizeof(*out));
+        out += part.end - part.first;
+    }
+}
+
+void vector_add(const struct exchange *exchange, struct slice slice, float *sum)
+{
+    uint64_t start = 0;
+
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct slice part = slice_overlap(slice, start, tensor->numel);
+        start += tensor->numel;
+        dense_add(sum, tensor->acc + part.first, part.end - part.first);
+        sum += part.end - part.first;
+    }
+}
+
+void vector_write(const struct exchange *exchange, struct slice slice, const float *sum)
+{
+    uint64_t start = 0;
+
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct slice part = slice_overlap(slice, start, tensor->numel);
+        start += tensor->numel;
+        (void)memcpy(tensor->dense + part.first, sum, (part.end - part.first) * sizeof(*sum));
+        sum += part.end - part.first;
+    }
+}
+
+enum adtopk_status vector_send(struct exchange *exchange, unsigned phase, unsigned to,
+    const float *x, uint64_t n, struct error *err)
+{
+    struct payload_writer *frame = exchange_add_frame(exchange, phase, to);
+    enum adtopk_status status = frame != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+
+    if (status == ADTOPK_OK && n > 0) {
+        status = payload_put_dense(frame, x, n, PAYLOAD_VALUE_F32, NULL);
+    }
+    if (status != ADTOPK_OK) {
+        return error_set(err, status, "no memory to encode bucket %u", exchange->header.bucket);
+    }
+    payload_end(frame);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status vector_receive(struct exchange *exchange, unsigned phase, unsigned from,
+    float *x, uint64_t n, struct error *err)
+{
+    struct payload_reader reader;
+
+    if (exchange_open(exchange, phase, from, &reader, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if ((n > 0 && payload_get_dense(&reader, x, n, err) != ADTOPK_OK) ||
+        payload_close(&reader, err) != ADTOPK_OK) {
+        return exchange_blame(exchange, from, err);
+    }
+    exchange_note(exchange, &reader);
+    return ADTOPK_OK;
+}
+
+float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *err)
+{
+    float *x = malloc((size_t)n * sizeof(*x) + 1);
+
+    if (x == NULL) {
+        (void)error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
+    }
+    return x;
+}
+
+void vector_round(const struct exchange *exchange, const float *acc, uint64_t n, float *out)
+{
+    (void)memcpy(out, acc, n * sizeof(*out));
+    quantise_values(out, n, (enum quantisation)exchange->value, 0);
+}
+
+struct finishing {
+    const struct exchange *exchange;
+    const struct exchange_tensor *tensor;
+    unsigned parts;
+};
+
+static void finish_part(void *arg, unsigned p, unsigned thread)
+{
+    const struct finishing *finishing = arg;
+    const struct exchange *exchange = finishing->exchange;
+    const struct exchange_tensor *tensor = finishing->tensor;
+    struct slice part = slice_cut((struct slice){0, tensor->numel}, p, finishing->parts);
+    uint64_t n = part.end - part.first;
+
+    (void)thread;
+    if (exchange->members == 1) {
+        vector_round(exchange, tensor->acc + part.first, n, tensor->dense + part.first);
+    }
+    dense_scale(tensor->dense + part.first, n, exchange->scale);
+}
+
+void vector_finish(const struct exchange *exchange)
+{
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct finishing finishing = {.exchange = exchange,
+            .tensor = tensor,
+            .parts = parallel_parts(&exchange->parallel, tensor->numel, ELEMENTS_PER_PART, PARTS)};
+        parallel_for(&exchange->parallel, finish_part, &finishing, finishing.parts);
+    }
+}

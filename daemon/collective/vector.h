@@ -1,0 +1,60 @@
+/*
+ * A dense bucket as one vector: its tensors, end to end. It is cut into segments, which bound the
+ * memory for what is under way, and a segment into slices.
+ */
+#ifndef ADTOPK_VECTOR_H
+#define ADTOPK_VECTOR_H
+
+#include "daemon/collective/collective.h"
+
+/* Elements first..end-1 of the vector. */
+struct slice {
+    uint64_t first;
+    uint64_t end;
+};
+
+/** Elements of all tensors, at least 1. */
+uint64_t vector_total(const struct exchange *exchange);
+
+/** In how many segments the vector travels, if one takes `phases` phases and 1/share of it is under
+ * way at a time: at most as many as there are phases for, at least 1 (0 of an empty vector). */
+unsigned vector_segments(const struct exchange *exchange, unsigned phases, unsigned share);
+
+/** Part `part` of `parts` equal ones, to one element. */
+struct slice slice_cut(struct slice whole, unsigned part, unsigned parts);
+
+/** Segment `segment` of so many. */
+struct slice vector_segment(const struct exchange *exchange, unsigned segment, unsigned segments);
+
+/** The part of a tensor, which begins at element `start` of the vector, that lies in a slice. */
+struct slice slice_overlap(struct slice slice, uint64_t start, uint64_t numel);
+
+/** Copies the slice of this node's contribution, unrounded. */
+void vector_read(const struct exchange *exchange, struct slice slice, float *out);
+
+/** sum += the slice of this node's contribution, unrounded. */
+void vector_add(const struct exchange *exchange, struct slice slice, float *sum);
+
+/** Writes the slice of the sum into the results. These may still be the update that this node
+ * delivered last and others lack: not before every member has contributed to this exchange. */
+void vector_write(const struct exchange *exchange, struct slice slice, const float *sum);
+
+/** Adds a frame with n elements as f32, none if n is 0. Errors: MEMORY. */
+enum adtopk_status vector_send(struct exchange *exchange, unsigned phase, unsigned to,
+    const float *x, uint64_t n, struct error *err);
+
+/** Takes such a frame and notes its flags. Errors: PROTOCOL, which names the node. */
+enum adtopk_status vector_receive(struct exchange *exchange, unsigned phase, unsigned from,
+    float *x, uint64_t n, struct error *err);
+
+/** Memory for n floats, at least one; NULL, and *err says so, without. */
+float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *err);
+
+/** out = n elements of this node's contribution, rounded as the others' are. */
+void vector_round(const struct exchange *exchange, const float *acc, uint64_t n, float *out);
+
+/** What is left to do when all sums are there: scales them. A lone member's are its contribution,
+ * rounded. */
+void vector_finish(const struct exchange *exchange);
+
+#endif
