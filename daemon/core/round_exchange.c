@@ -152,6 +152,7 @@ enum adtopk_status round_send_frames(struct round *round)
     for (unsigned i = 0; i < exchange->outgoing_count; i++) {
         struct exchange_frame *out = &exchange->outgoing[i];
         size_t size = out->frame.size;
+        uint64_t values = out->frame.values;
         struct buffer *frame = buffer_adopt(out->frame.bytes, size);
         out->frame = (struct payload_writer){0};
         if (frame == NULL) {
@@ -168,6 +169,7 @@ enum adtopk_status round_send_frames(struct round *round)
         }
         if (round_is_sparse(round)) {
             job->counters.sparse_payload_bytes += size;
+            job->counters.sparse_nonzeros += values;
         }
         buffer_unref(frame);
     }
