@@ -125,6 +125,9 @@ enum adtopk_status oktopk_balance(struct exchange *exchange, struct error *err)
 
 static void append(struct sparse *to, const struct sparse *from)
 {
+    if (from->count == 0) {
+        return; /* nor has it memory */
+    }
     (void)memcpy(to->position + to->count, from->position, from->count * sizeof(*to->position));
     (void)memcpy(to->value + to->count, from->value, from->count * sizeof(*to->value));
     to->count += from->count;

@@ -71,6 +71,7 @@ static void begin_tensors(struct round *round)
             begin_dense(job, t, &exchange->tensor[i]);
         } else {
             exchange->tensor[i].shape = plan_shape(job, t);
+            exchange->tensor[i].select = plan_choice(job, t).count;
             exchange->tensor[i].memory = &job->plan->tensor[t].memory;
         }
     }

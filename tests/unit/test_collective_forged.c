@@ -1,6 +1,6 @@
 /*
- * Frames of `balanced` and `oktopk` that were spoilt or forged, in every phase: each is refused
- * with an error that names its node, whatever it claims, and nothing is left behind.
+ * Frames of `balanced`, `oktopk` and `exclusive` that were spoilt or forged, in every phase: each
+ * is refused with an error that names its node, whatever it claims, and nothing is left behind.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ struct fixture {
     struct group group;
     struct exchange_tensor tensor[MEMBERS];
     uint32_t position[MEMBERS][SENT];
-    float value[MEMBERS][SENT];
+    float value[MEMBERS][SENT], acc[MEMBERS][NUMEL];
     uint32_t update_position[MEMBERS][NUMEL], returned_position[MEMBERS][NUMEL];
     float update_value[MEMBERS][NUMEL], returned_value[MEMBERS][NUMEL];
 };
@@ -43,9 +43,14 @@ static void fixture_init(struct fixture *fixture, const struct collective_ops *o
             fixture->position[m][i] = i < 30 ? i + m : 40 * (i - 30) + 39;
             fixture->value[m][i] = (float)(1 + random_below(127));
         }
+        for (unsigned i = 0; i < NUMEL; i++) {
+            fixture->acc[m][i] = random_value();
+        }
         fixture->tensor[m] = (struct exchange_tensor){
             .shape = {.view = {1, NUMEL, 1}, .max_count = SENT},
             .numel = NUMEL,
+            .acc = fixture->acc[m],
+            .select = SENT,
             .sent = {fixture->position[m], fixture->value[m], SENT, SENT},
             .update = {fixture->update_position[m], fixture->update_value[m], 0, SENT * MEMBERS},
             .returned = {fixture->returned_position[m], fixture->returned_value[m], 0, NUMEL},
@@ -138,6 +143,7 @@ static void test_spoilt(void **state)
     (void)state;
     each_frame(&collective_balanced, spoil);
     each_frame(&collective_oktopk, spoil);
+    each_frame(&collective_exclusive, spoil);
 }
 
 /* ------------------------------------------------------------------ other sections */
@@ -210,6 +216,43 @@ static void test_other_sections(void **state)
     (void)state;
     each_frame(&collective_balanced, other_sections);
     each_frame(&collective_oktopk, other_sections);
+    each_frame(&collective_exclusive, other_sections);
+}
+
+/* Positions of exclusive are opaque bytes to the frame: any that there can be. */
+static void any_positions(struct group *group, unsigned phase, unsigned from, unsigned to)
+{
+    struct group_frame *frame = &group->frame[phase][from][to];
+    struct group_frame good = {allocate(frame->size, 1), frame->size};
+
+    memcpy(good.bytes, frame->bytes, good.size);
+    for (unsigned i = 0; phase == 0 && i < 500; i++) {
+        struct payload_writer writer = {0};
+        uint8_t bytes[80];
+        struct error err;
+        size_t size = 9 + random_below(i % 2 == 0 ? 4 : 60);
+        for (size_t b = 0; b < size; b++) {
+            bytes[b] = (uint8_t)random_below(i % 5 == 0 ? 256 : 6);
+        }
+        assert_int_equal(payload_begin(&writer, &group->exchange[from].header), ADTOPK_OK);
+        assert_int_equal(payload_put_bytes(&writer, bytes, size), ADTOPK_OK);
+        payload_end(&writer);
+        group_replace(group, phase, from, to, writer.bytes, writer.size);
+        payload_free(&writer);
+        if (judge(group, phase, to, &err) != ADTOPK_OK) {
+            assert_blamed(group, phase, from, to);
+        } else {
+            assert_int_equal(size, SENT / MEMBERS); /* as many as its share, a byte each */
+        }
+    }
+    group_replace(group, phase, from, to, good.bytes, good.size);
+    free(good.bytes);
+}
+
+static void test_any_positions(void **state)
+{
+    (void)state;
+    each_frame(&collective_exclusive, any_positions);
 }
 
 /* ------------------------------------------------------------------ votes */
@@ -395,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spoilt),
         cmocka_unit_test(test_other_sections),
+        cmocka_unit_test(test_any_positions),
         cmocka_unit_test(test_impossible_votes),
         cmocka_unit_test(test_lies),
     };
