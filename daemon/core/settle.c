@@ -93,6 +93,10 @@ static enum adtopk_status find_accepted(struct settling *settling)
         returned->header != NULL && returned->header->step == settling->job->store->steps_done + 1;
 
     returned->list.count = current ? returned->header->count : 0;
+    if (plan_is_whole(planned)) {
+        settling->taken = find_taken(settling, &returned->list);
+        return settling->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    }
     if (planned->known || !planned->policy.sparse_collective->selects) {
         return ADTOPK_OK; /* known positions travel by the dense collective, which takes all */
     }
