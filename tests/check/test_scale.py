@@ -83,6 +83,15 @@ class Output(unittest.TestCase):
         text = tables.size_text(made(refuse), NAMES, ENTRIES, NODES)
         self.assertEqual(len([line for line in text.splitlines() if "  exclusive" in line]), 2)
 
+    def test_what_could_not_be_run_is_told(self):
+        all_runs = runs.Runs("none", None)
+        for nodes in (256, 512):
+            for kind in ({"raw": 1}, {"gbit": 1}):
+                run = runs.arguments("exclusive", nodes, ENTRIES, **kind)
+                all_runs.refused[run] = "scale-run: step 0: no memory for a frame"
+        self.assertEqual(tables.refused_text(all_runs), "not run: exclusive, k = 102,400, P = 256, "
+                         "512: step 0: no memory for a frame")
+
     def test_plots(self):
         for svg in plots.draw(made(), NAMES, ENTRIES, NODES).values():
             xml.dom.minidom.parseString(svg)

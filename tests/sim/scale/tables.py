@@ -158,5 +158,12 @@ def claims_text(checked):
 
 
 def refused_text(runs):
-    return "\n".join(textwrap.shorten(f"not run: {' '.join(run)}: {text}", 100)
-                     for run, text in runs.refused.items())
+    """What could not be run, a line for each collective, number of entries and reason."""
+    groups = {}
+    for run, text in runs.refused.items():
+        given = dict(argument[2:].split("=") for argument in run)
+        key = given["collective"], int(given["entries"]), text.removeprefix("scale-run: ")
+        groups.setdefault(key, set()).add(int(given["nodes"]))
+    return "\n".join(f"not run: {name}, k = {entries:,}, P = "
+                     f"{', '.join(map(str, sorted(nodes)))}: {text}"
+                     for (name, entries, text), nodes in groups.items())
