@@ -73,6 +73,7 @@ struct payload_writer {
     size_t size;
     size_t capacity;
     uint32_t sections;
+    uint64_t values; /* in its lists and dense sections */
 };
 
 /** Begins a frame (a reused writer keeps its memory). All writer functions return ADTOPK_OK or

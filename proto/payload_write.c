@@ -59,6 +59,7 @@ enum adtopk_status payload_begin(struct payload_writer *writer, const struct pay
 
     writer->size = 0;
     writer->sections = 0;
+    writer->values = 0;
     bytes = writer_extend(writer, PAYLOAD_HEADER_SIZE);
     if (bytes == NULL) {
         return ADTOPK_ERR_MEMORY;
@@ -183,6 +184,7 @@ enum adtopk_status payload_put_list(struct payload_writer *writer,
     }
     payload_index_write(index, shape, list, &scan, body);
     payload_values_write(body + size, list->value, list->count, value, list->value);
+    writer->values += list->count;
     return ADTOPK_OK;
 }
 
@@ -200,6 +202,7 @@ enum adtopk_status payload_put_dense(struct payload_writer *writer, const float 
         return ADTOPK_ERR_MEMORY;
     }
     payload_values_write(body, x, n, value, decoded);
+    writer->values += n;
     return ADTOPK_OK;
 }
 

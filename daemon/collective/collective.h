@@ -34,6 +34,7 @@ struct exchange_memory {
     uint32_t view;   /* in which it was made; 0: none was */
     uint32_t number; /* the collective's */
     uint32_t cuts;
+    uint32_t room; /* for cuts */
     uint32_t *cut; /* positions; of malloc() */
 };
 
@@ -41,7 +42,8 @@ struct exchange_memory {
 struct exchange_tensor {
     struct payload_shape shape;
     uint64_t numel;
-    const float *acc;     /* dense: what is contributed, residual plus gradient, memory order */
+    const float *acc;     /* dense, whole: residual plus gradient, memory order */
+    uint64_t select;      /* whole: how many elements all nodes select together */
     struct sparse sent;   /* sparse: what is contributed, values as the others will decode them */
     struct sparse update; /* sparse, result: the sum; room for update.capacity entries */
     float *dense;         /* dense, result: the sum, memory order */
@@ -101,6 +103,8 @@ struct collective_ops {
     bool dense;   /* carries dense buckets; otherwise sparse ones */
     bool selects; /* not all that is sent is in the sum: where the update is 0, nothing was taken,
                    * and what was sent stays in the residuals */
+    bool whole;   /* it selects itself, for all nodes: each contributes, and takes out of its
+                   * residual, its own value wherever the update is not 0 */
     bool rounds;  /* sums are encoded again: calls exchange_round() */
     unsigned members_max; /* 0: any number */
 
@@ -129,6 +133,7 @@ extern const struct collective_ops collective_allgather;
 extern const struct collective_ops collective_balanced;
 extern const struct collective_ops collective_hierarchical;
 extern const struct collective_ops collective_oktopk;
+extern const struct collective_ops collective_exclusive;
 extern const struct collective_ops collective_plain;
 
 /** The collective of that name among those a policy may name, or NULL. */

@@ -56,7 +56,7 @@ void exchange_note(struct exchange *exchange, const struct payload_reader *reade
     }
 }
 
-/* What rounding a sum cuts off; sums that are no numbers stay as they are. */
+/* What rounding a sum cuts off: nothing of one that is, or becomes, no number. */
 static float cut_off(float sum, float *rounded)
 {
     float rest;
@@ -64,7 +64,7 @@ static float cut_off(float sum, float *rounded)
     *rounded = sum;
     quantise_values(rounded, 1, QUANTISE_BF16, 0);
     rest = sum - *rounded;
-    return rest == rest ? rest : 0;
+    return rest - rest == 0 ? rest : 0;
 }
 
 /* Merges what rounding cuts off `sum` into the list, from the end, and rounds. room: at least as

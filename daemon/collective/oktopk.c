@@ -26,6 +26,8 @@ static void oktopk_drop(struct exchange *exchange)
     for (unsigned t = 0; oktopk->region != NULL && t < exchange->tensors; t++) {
         free(oktopk->region[t].bound);
         free(oktopk->region[t].first);
+        free(oktopk->region[t].came);
+        free(oktopk->region[t].in);
         list_free(&oktopk->region[t].sum);
         list_free(&oktopk->region[t].share);
     }
@@ -68,6 +70,22 @@ static void cut_regions(const struct exchange *exchange, unsigned t)
     }
 }
 
+/* Room for what will be remembered of a tensor: had only some members room for it, they would cut
+ * differently the next time. */
+static bool make_memory(const struct exchange *exchange, const struct exchange_tensor *tensor)
+{
+    struct exchange_memory *memory = tensor->memory;
+
+    if (memory == NULL || !is_whole(tensor) || memory->room >= exchange->members) {
+        return true;
+    }
+    free(memory->cut);
+    *memory = (struct exchange_memory){
+        .cut = calloc(exchange->members, sizeof(*memory->cut)), .room = exchange->members};
+    memory->room = memory->cut != NULL ? memory->room : 0;
+    return memory->cut != NULL;
+}
+
 static enum adtopk_status begin(struct exchange *exchange, struct error *err)
 {
     struct oktopk *oktopk = calloc(1, sizeof(*oktopk));
@@ -81,7 +99,10 @@ static enum adtopk_status begin(struct exchange *exchange, struct error *err)
         struct region *region = &oktopk->region[t];
         region->bound = calloc((size_t)exchange->members + 1, sizeof(*region->bound));
         region->first = calloc((size_t)exchange->members + 1, sizeof(*region->first));
-        if (region->bound == NULL || region->first == NULL) {
+        region->came = calloc(exchange->members, sizeof(*region->came));
+        region->in = calloc(exchange->members, sizeof(*region->in));
+        if (region->bound == NULL || region->first == NULL || region->came == NULL ||
+            region->in == NULL || !make_memory(exchange, &exchange->tensor[t])) {
             return gather_no_memory(exchange, err);
         }
         cut_regions(exchange, t);
@@ -184,6 +205,9 @@ static enum adtopk_status sum_region(struct gather *gather, unsigned t, struct e
     if (status == ADTOPK_OK) {
         status = gather_sum(gather, gather->shape->view.length, 1, &region->sum, err);
     }
+    for (unsigned m = 0; m < exchange->members; m++) {
+        region->came[m] = gather->list[m].count;
+    }
     list_shift(&own, base);
     list_shift(&region->sum, base);
     return status;
@@ -197,18 +221,15 @@ static void remember(const struct exchange *exchange, unsigned t)
     const struct region *region = oktopk_region(exchange, t);
     struct exchange_memory *memory = tensor->memory;
     const struct sparse *update = &tensor->update;
-    uint32_t *cut;
 
     if (memory == NULL || !is_whole(tensor) || update->count < exchange->members) {
         return;
     }
-    cut = realloc(memory->cut, exchange->members * sizeof(*cut));
-    *memory = (struct exchange_memory){.view = exchange->header.view,
-        .number = region->line.cell,
-        .cuts = cut != NULL ? exchange->members : 0,
-        .cut = cut != NULL ? cut : memory->cut};
+    memory->view = exchange->header.view;
+    memory->number = region->line.cell;
+    memory->cuts = exchange->members;
     for (unsigned m = 0; m < memory->cuts; m++) {
-        cut[m] = update->position[update->count * m / exchange->members];
+        memory->cut[m] = update->position[update->count * m / exchange->members];
     }
 }
 

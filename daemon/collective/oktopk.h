@@ -19,10 +19,13 @@ struct region {
     uint64_t k;        /* sums that are selected, if there are as many */
     struct vote_line line;
     uint32_t octave;     /* where the line is, if it was not in the window */
+    uint64_t *came;      /* [members]: entries that each sent to this node's region */
+    uint64_t *in;        /* [members]: sums that each has on the line, or in its octave */
     bool decided;        /* the line is known */
     bool balanced;       /* shares are even; else they are those of the regions */
     uint64_t *first;     /* [members + 1]: of the k, in order of positions, the first[m]-th is the
-                          * first of member m's region */
+                          * first of member m's region. Until the line is known, first[m + 1] is
+                          * how many member m has above its octave */
     struct sparse share; /* what this node hands out; positions */
 };
 

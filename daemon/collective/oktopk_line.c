@@ -1,6 +1,7 @@
 /*
  * Which of the sums are selected: the votes of all nodes (vote.h).
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,36 +39,82 @@ static enum adtopk_status send_votes(
     return ADTOPK_OK;
 }
 
-/* Reads every member's next vote, all of which have our window. in NULL: adds them up; else the
- * line is known: notes in region->first how many each has above it, and in `in` how many on it. */
-static enum adtopk_status read_votes(
-    struct gather *gather, unsigned t, uint64_t *in, struct error *err)
+/* What a vote says must be possible, given what came before it. */
+static const char *contradiction(
+    const struct gather *gather, unsigned t, unsigned m, const struct vote *vote)
+{
+    const struct region *region = oktopk_region(gather->exchange, t);
+
+    if (gather->phase == VOTE_AGAIN) {
+        return vote_agrees(vote, region->first[m + 1], region->in[m])
+                   ? NULL
+                   : "its second vote contradicts its first";
+    }
+    if (vote->sent > gather->exchange->tensor[t].shape.max_count) {
+        return "it voted with more entries than a node may send";
+    }
+    return vote->sent < region->came[m] ? "it voted with fewer entries than it sent" : NULL;
+}
+
+/* Reads member m's next vote, which has our window. */
+static enum adtopk_status next_vote(
+    struct gather *gather, unsigned t, unsigned m, struct vote *vote, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
-    struct region *region = oktopk_region(exchange, t);
+    const struct region *region = oktopk_region(exchange, t);
+    const char *wrong;
+    const uint8_t *bytes;
+    size_t size;
 
-    for (unsigned m = 0; m < exchange->members; m++) {
-        struct vote vote = {.first = region->vote.first, .cells = region->vote.cells};
-        const uint8_t *bytes;
-        size_t size;
-        if (m != exchange->self &&
-            payload_get_bytes(&gather->reader[m], VOTE_BYTES, &bytes, &size, err) != ADTOPK_OK) {
-            return exchange_blame(exchange, m, err);
-        }
-        if (m != exchange->self && !vote_read(&vote, gather->phase == VOTE, bytes, size)) {
-            (void)error_set(err, ADTOPK_ERR_PROTOCOL, "a vote for tensor %u is malformed", t);
-            return exchange_blame(exchange, m, err);
-        }
-        if (m == exchange->self) {
-            vote = region->vote;
-        }
-        if (in == NULL) {
+    if (m == exchange->self) {
+        *vote = region->vote;
+        return ADTOPK_OK;
+    }
+    *vote = (struct vote){.first = region->vote.first, .cells = region->vote.cells};
+    if (payload_get_bytes(&gather->reader[m], VOTE_BYTES, &bytes, &size, err) != ADTOPK_OK) {
+        return exchange_blame(exchange, m, err);
+    }
+    wrong = vote_read(vote, gather->phase == VOTE, bytes, size) ? contradiction(gather, t, m, vote)
+                                                                : "it is malformed";
+    if (wrong == NULL) {
+        return ADTOPK_OK;
+    }
+    (void)error_set(err, ADTOPK_ERR_PROTOCOL, "the vote for tensor %u: %s", t, wrong);
+    return exchange_blame(exchange, m, err);
+}
+
+/* Adds up all votes. */
+static enum adtopk_status add_votes(struct gather *gather, unsigned t, struct error *err)
+{
+    struct region *region = oktopk_region(gather->exchange, t);
+    enum adtopk_status status = ADTOPK_OK;
+    struct vote vote;
+
+    for (unsigned m = 0; status == ADTOPK_OK && m < gather->exchange->members; m++) {
+        status = next_vote(gather, t, m, &vote, err);
+        if (status == ADTOPK_OK) {
             vote_add(&region->total, &vote);
-        } else {
-            vote_split(&vote, &region->line, &region->first[m + 1], &in[m]);
         }
     }
-    return ADTOPK_OK;
+    return status;
+}
+
+/* Notes how many sums each member has above the line and on it, or above its octave and in it. */
+static enum adtopk_status split_votes(struct gather *gather, unsigned t, struct error *err)
+{
+    struct region *region = oktopk_region(gather->exchange, t);
+    enum adtopk_status status = ADTOPK_OK;
+    struct vote vote;
+
+    for (unsigned m = 0; status == ADTOPK_OK && m < gather->exchange->members; m++) {
+        status = next_vote(gather, t, m, &vote, err);
+        if (status == ADTOPK_OK && region->decided) {
+            vote_split(&vote, &region->line, &region->first[m + 1], &region->in[m]);
+        } else if (status == ADTOPK_OK) {
+            vote_split_octave(&vote, region->octave, &region->first[m + 1], &region->in[m]);
+        }
+    }
+    return status;
 }
 
 static bool is_uneven(const struct region *region, unsigned members)
@@ -85,39 +132,34 @@ static bool is_uneven(const struct region *region, unsigned members)
 /* The k of each region, one behind the other: those above the line, and of those on it the first.
  */
 static enum adtopk_status place_regions(
-    const struct exchange *exchange, struct region *region, const uint64_t *in, struct error *err)
+    const struct exchange *exchange, struct region *region, struct error *err)
 {
     uint64_t left = region->line.quota;
 
     for (unsigned m = 0; m < exchange->members; m++) {
-        uint64_t taken = in[m] < left ? in[m] : left;
-        if (region->first[m + 1] + taken > region->bound[m + 1] - region->bound[m]) {
-            (void)error_set(
-                err, ADTOPK_ERR_PROTOCOL, "it voted with more sums than its region has");
+        uint64_t taken = region->in[m] < left ? region->in[m] : left;
+        uint64_t sums = region->first[m + 1] + taken;
+        if (sums > region->bound[m + 1] - region->bound[m] || region->first[m] + sums > region->k) {
+            (void)error_set(err, ADTOPK_ERR_PROTOCOL,
+                "it voted with more sums than its region has, or the nodes sent");
             return exchange_blame(exchange, m, err);
         }
         left -= taken;
-        region->first[m + 1] += region->first[m] + taken;
+        region->first[m + 1] = region->first[m] + sums;
     }
     region->balanced = is_uneven(region, exchange->members);
     return ADTOPK_OK;
 }
 
-/* Draws the line, if the votes show it. */
-static enum adtopk_status draw(
-    const struct exchange *exchange, struct region *region, bool again, struct error *err)
+/* Draws the line, if the votes show it: second ones do. */
+static void draw(const struct exchange *exchange, struct region *region)
 {
-    if (again) {
-        region->decided = vote_find(&region->total, region->k, &region->line);
-        return region->decided ? ADTOPK_OK
-                               : error_set(err, ADTOPK_ERR_PROTOCOL,
-                                     "the nodes' votes for bucket %u contradict each other",
-                                     exchange->header.bucket);
+    if (region->k == 0) {
+        region->k = (region->total.sent + exchange->members - 1) / exchange->members;
+        region->decided =
+            region->k == 0 || !vote_octave(&region->total, region->k, &region->octave);
     }
-    region->k = (region->total.sent + exchange->members - 1) / exchange->members;
-    region->decided = region->k == 0 || !vote_octave(&region->total, region->k, &region->octave) ||
-                      vote_find(&region->total, region->k, &region->line);
-    return ADTOPK_OK;
+    region->decided = region->decided || vote_find(&region->total, region->k, &region->line);
 }
 
 /* Counts the votes for a tensor. */
@@ -126,28 +168,28 @@ static enum adtopk_status count_votes(struct gather *gather, unsigned t, struct 
     struct exchange *exchange = gather->exchange;
     struct region *region = oktopk_region(exchange, t);
     size_t size = exchange->members * sizeof(*gather->reader);
-    struct payload_reader *mark = malloc(size);
-    uint64_t *in = calloc(exchange->members, sizeof(*in));
-    enum adtopk_status status = ADTOPK_OK;
+    struct payload_reader *mark;
+    enum adtopk_status status;
 
-    if (mark == NULL || in == NULL) {
-        status = gather_no_memory(exchange, err);
-    } else if (!region->decided) {
-        (void)memcpy(mark, gather->reader, size);
-        status = read_votes(gather, t, NULL, err);
-        if (status == ADTOPK_OK) {
-            status = draw(exchange, region, gather->phase == VOTE_AGAIN, err);
-        }
-        if (status == ADTOPK_OK && region->decided) {
-            (void)memcpy(gather->reader, mark, size);
-            status = read_votes(gather, t, in, err);
-            if (status == ADTOPK_OK) {
-                status = place_regions(exchange, region, in, err);
-            }
-        }
+    if (region->decided) {
+        return ADTOPK_OK;
+    }
+    mark = malloc(size);
+    if (mark == NULL) {
+        return gather_no_memory(exchange, err);
+    }
+    (void)memcpy(mark, gather->reader, size);
+    status = add_votes(gather, t, err);
+    if (status == ADTOPK_OK) {
+        draw(exchange, region);
+        assert(region->decided || gather->phase == VOTE);
+        (void)memcpy(gather->reader, mark, size);
+        status = split_votes(gather, t, err);
+    }
+    if (status == ADTOPK_OK && region->decided) {
+        status = place_regions(exchange, region, err);
     }
     free(mark);
-    free(in);
     return status;
 }
 

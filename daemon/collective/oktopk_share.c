@@ -190,32 +190,34 @@ static enum adtopk_status take_share(struct gather *gather, unsigned t, struct e
     return status;
 }
 
-/* The member whose region a share begins in. */
-static unsigned owner_of(const struct exchange *exchange, const struct region *region, unsigned m)
+/* The member whose region has the entry. */
+static unsigned owner_of(
+    const struct exchange *exchange, const struct region *region, uint64_t entry)
 {
-    uint64_t first = first_of(exchange, region, m);
     unsigned low = 0, high = exchange->members;
 
-    while (region->balanced && high - low > 1) {
+    while (high - low > 1) {
         unsigned middle = low + (high - low) / 2;
-        if (region->first[middle] <= first) {
+        if (region->first[middle] <= entry) {
             low = middle;
         } else {
             high = middle;
         }
     }
-    return region->balanced ? low : m;
+    return low;
 }
 
-/* How member m's share looks. */
+/* How member m's share looks: it has sums of one region, or, balanced, of some in a row. */
 static struct payload_shape share_shape(
     const struct exchange *exchange, const struct region *region, unsigned m, uint32_t *base)
 {
-    uint64_t count = first_of(exchange, region, m + 1) - first_of(exchange, region, m);
-    unsigned owner = owner_of(exchange, region, m);
+    uint64_t first = first_of(exchange, region, m), end = first_of(exchange, region, m + 1);
+    bool moved = region->balanced && end > first;
+    unsigned from = moved ? owner_of(exchange, region, first) : m;
+    unsigned to = moved ? owner_of(exchange, region, end - 1) : m;
 
-    *base = region->bound[owner];
-    return oktopk_shape(region, owner, region->balanced ? exchange->members : owner + 1, count);
+    *base = region->bound[from];
+    return oktopk_shape(region, from, to + 1, end - first);
 }
 
 static enum adtopk_status send_share(struct gather *gather, unsigned t, struct error *err)

@@ -12,6 +12,7 @@ const struct collective_ops *const collective_table[] = {
     &collective_balanced,
     &collective_hierarchical,
     &collective_oktopk,
+    &collective_exclusive,
     NULL,
 };
 

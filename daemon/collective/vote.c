@@ -115,7 +115,7 @@ bool vote_read(struct vote *vote, bool octaves, const uint8_t *bytes, size_t siz
         return false;
     }
     return get(&bytes, end, &vote->above) && get_counts(&bytes, end, vote->cell, vote->cells) &&
-           bytes == end;
+           bytes == end && (vote->first > 0 || vote->cells == 0 || vote->cell[0] == 0);
 }
 
 /* ------------------------------------------------------------------ the line */
@@ -130,6 +130,25 @@ void vote_add(struct vote *total, const struct vote *vote)
     for (unsigned i = 0; i < total->cells; i++) {
         total->cell[i] += vote->cell[i];
     }
+}
+
+void vote_split_octave(const struct vote *vote, uint32_t octave, uint64_t *above, uint64_t *in)
+{
+    *above = 0;
+    for (uint32_t i = octave + 1; i < VOTE_OCTAVES; i++) {
+        *above += vote->octave[i];
+    }
+    *in = vote->octave[octave];
+}
+
+bool vote_agrees(const struct vote *vote, uint64_t above, uint64_t in)
+{
+    uint64_t count = 0;
+
+    for (uint32_t i = 0; i < vote->cells; i++) {
+        count += vote->cell[i];
+    }
+    return vote->above == above && count == in;
 }
 
 /* The first of `counts`, from the end, with which at least k are counted, given those above. */

@@ -46,11 +46,18 @@ void vote_count(struct vote *vote, const struct sparse *sums);
 /** Writes octaves, or only the window. Returns the number of bytes. */
 size_t vote_write(const struct vote *vote, bool octaves, uint8_t out[VOTE_BYTES]);
 
-/** Reads what vote_write() wrote of a vote with this window. False if it is none. */
+/** Reads what vote_write() wrote of a vote with this window. False if it is none, or counts some in
+ * cell 0. */
 bool vote_read(struct vote *vote, bool octaves, const uint8_t *bytes, size_t size);
 
 /** total += vote. Neither can overflow: 2^16 votes of 32 bit counts. */
 void vote_add(struct vote *total, const struct vote *vote);
+
+/** How many sums of this vote lie above an octave, and how many in it. */
+void vote_split_octave(const struct vote *vote, uint32_t octave, uint64_t *above, uint64_t *in);
+
+/** Whether a second vote, whose window is an octave, counts as many above and in it. */
+bool vote_agrees(const struct vote *vote, uint64_t above, uint64_t in);
 
 /** The octave in which the line for the k > 0 largest is. False: there are fewer, and the line is
  * that of cell 0. */

@@ -50,6 +50,8 @@ static const struct combination sparse_collectives[] = {
     {"balanced", SCOPES, CUT, AS_LISTS},
     {"oktopk", SCOPES, CUT, AS_LISTS},
     {"hierarchical", SCOPES, VALUES, AS_LISTS},
+    /* It selects for the node, by magnitude alone as topk does, and cuts. */
+    {"exclusive", ONE(SCOPE_NODE), CUT, AS_LISTS},
     {NULL, 0, 0, 0},
 };
 
@@ -84,15 +86,27 @@ static enum adtopk_status check_row(const struct combination *row, const char *w
     return ADTOPK_OK;
 }
 
+static enum adtopk_status check_sparse(const struct tensor_policy *policy, struct error *err)
+{
+    const char *name = policy->sparse_collective->name;
+
+    if (policy->sparse_collective->whole && strcmp(policy->sparsifier->name, "topk") != 0) {
+        return error_set(err, ADTOPK_ERR_POLICY,
+            "collective \"%s\" selects itself and does not go with sparsifier \"%s\", only with "
+            "\"topk\"",
+            name, policy->sparsifier->name);
+    }
+    return check_row(find(sparse_collectives, name), "collective", name, policy, err);
+}
+
 /* By what the sparsifier's entries travel. */
 static enum adtopk_status check_collective(
     const struct combination *sparsifier, const struct tensor_policy *policy, struct error *err)
 {
-    const char *sparse = policy->sparse_collective->name, *dense = policy->dense_collective->name;
+    const char *dense = policy->dense_collective->name;
 
     switch (sparsifier->travels) {
-    case AS_LISTS:
-        return check_row(find(sparse_collectives, sparse), "collective", sparse, policy, err);
+    case AS_LISTS: return check_sparse(policy, err);
     case AS_VALUES:
         return check_row(find(dense_collectives, dense), "collective", dense, policy, err);
     case WHOLE: break;

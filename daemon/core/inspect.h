@@ -38,9 +38,9 @@ struct job_info {
     uint64_t dense_bytes;   /* 4 bytes an element, per step: what one rank's gradient would be */
     uint64_t bytes_sent;    /* frames of steps handed to the links, once for each peer */
     uint64_t op_bytes_sent; /* ... of plain operations */
-    uint64_t payload_bytes; /* contributions encoded, counted once, dense ones included */
+    uint64_t payload_bytes; /* frames of steps, counted once, dense ones included */
     uint64_t sparse_payload_bytes; /* ... those of sparse buckets */
-    uint64_t sparse_nonzeros;      /* entries in them */
+    uint64_t sparse_nonzeros;      /* values in those, of contributions and of sums */
     uint64_t phase_us[PHASE_COUNT];
     const char *policy;           /* in force; canonical JSON; valid until the next event */
     uint32_t policy_version;      /* 0: what the ranks brought */

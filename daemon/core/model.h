@@ -461,6 +461,8 @@ enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the s
 void plan_take_splits(struct job *job);
 /* Most entries of an update that does not travel dense. */
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
+/* Its collective selects for all nodes. */
+bool plan_is_whole(const struct planned *planned);
 /* Residuals that a tensor has on this node: one, or one a rank. */
 unsigned plan_residuals(const struct job *job, const struct planned *planned);
 /* The tensor's turn; what it selects from, and how its contribution looks to a decoder. */

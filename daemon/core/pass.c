@@ -190,8 +190,11 @@ enum adtopk_status pass_add(struct work *work, uint32_t t, unsigned rank,
     pass.fused.count = count;
     prepare(&pass, kept);
     if (kept != NULL) {
-        choice = plan_choice(work->job, t);
-        choose(&pass, &choice, &kept->list);
+        kept->list.count = 0;
+        if (!plan_is_whole(&work->job->plan->tensor[t])) {
+            choice = plan_choice(work->job, t);
+            choose(&pass, &choice, &kept->list);
+        }
     }
     if (run_ranges(&pass, store->input) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;

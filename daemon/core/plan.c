@@ -67,11 +67,16 @@ uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint3
 {
     const struct planned *planned = &plan->tensor[t];
     uint64_t numel = job->tensor[t].numel;
-    bool once = planned->policy.scope == SCOPE_RANK || planned->known;
+    bool once = planned->policy.scope == SCOPE_RANK || planned->known || plan_is_whole(planned);
     uint64_t factor = once ? 1 : job->view_nodes;
     uint64_t count = contribution_count(job, planned, numel) * factor;
 
     return count < numel ? count : numel;
+}
+
+bool plan_is_whole(const struct planned *planned)
+{
+    return !planned->dense && !planned->known && planned->policy.sparse_collective->whole;
 }
 
 unsigned plan_residuals(const struct job *job, const struct planned *planned)

@@ -327,13 +327,6 @@ static bool outdated(struct round *round)
     return false;
 }
 
-static void count_entries(struct round *round)
-{
-    for (unsigned i = 0; round_is_sparse(round) && i < round->tensors; i++) {
-        round->job->counters.sparse_nonzeros += round->exchange.tensor[i].sent.count;
-    }
-}
-
 static void round_computed(struct work *work)
 {
     struct round *round = work->round;
@@ -348,9 +341,7 @@ static void round_computed(struct work *work)
     if (outdated(round)) {
         return;
     }
-    if (round->machine.state == ROUND_SELECT) {
-        count_entries(round);
-    } else {
+    if (round->machine.state != ROUND_SELECT) {
         round_drop_inputs(round, round->phase - 1); /* the phase that the compute has used up */
     }
     move(round, ROUND_ON_COMPUTED, ROUND_EXCHANGE);

@@ -71,6 +71,7 @@ static void begin_tensors(struct round *round)
             begin_dense(job, t, &exchange->tensor[i]);
         } else {
             exchange->tensor[i].shape = plan_shape(job, t);
+            exchange->tensor[i].select = plan_choice(job, t).count;
             exchange->tensor[i].memory = &job->plan->tensor[t].memory;
         }
     }
@@ -152,6 +153,7 @@ enum adtopk_status round_send_frames(struct round *round)
     for (unsigned i = 0; i < exchange->outgoing_count; i++) {
         struct exchange_frame *out = &exchange->outgoing[i];
         size_t size = out->frame.size;
+        uint64_t values = out->frame.values;
         struct buffer *frame = buffer_adopt(out->frame.bytes, size);
         out->frame = (struct payload_writer){0};
         if (frame == NULL) {
@@ -168,6 +170,7 @@ enum adtopk_status round_send_frames(struct round *round)
         }
         if (round_is_sparse(round)) {
             job->counters.sparse_payload_bytes += size;
+            job->counters.sparse_nonzeros += values;
         }
         buffer_unref(frame);
     }

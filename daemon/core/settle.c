@@ -21,6 +21,7 @@ struct settling {
     struct planned *planned;
     struct store_tensor *store;
     struct view view;
+    struct parallel parallel;
     /* One bit an entry of what was sent, and of what is returned: is it in the sum? NULL: all are.
      */
     uint8_t *accepted, *taken;
@@ -92,6 +93,10 @@ static enum adtopk_status find_accepted(struct settling *settling)
         returned->header != NULL && returned->header->step == settling->job->store->steps_done + 1;
 
     returned->list.count = current ? returned->header->count : 0;
+    if (plan_is_whole(planned)) {
+        settling->taken = find_taken(settling, &returned->list);
+        return settling->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    }
     if (planned->known || !planned->policy.sparse_collective->selects) {
         return ADTOPK_OK; /* known positions travel by the dense collective, which takes all */
     }
@@ -139,10 +144,13 @@ static void agree(const struct settling *settling)
 /* What was applied of this node is what it sent, less what comes back. */
 static void add_applied(const struct settling *settling, double applied[2])
 {
+    const struct leave sent = {&settling->view, &settling->planned->sent, settling->accepted};
+    const struct leave returned = {
+        &settling->view, &settling->planned->returned.list, settling->taken};
     double back[2] = {0, 0};
 
-    leave_sums(&settling->view, &settling->planned->sent, settling->accepted, applied);
-    leave_sums(&settling->view, &settling->planned->returned.list, settling->taken, back);
+    leave_sums(&sent, applied, &settling->parallel);
+    leave_sums(&returned, back, &settling->parallel);
     applied[0] -= back[0];
     applied[1] -= back[1];
 }
@@ -253,14 +261,15 @@ static enum adtopk_status settle_lists(const struct settling *settling)
 {
     const struct planned *planned = settling->planned;
     const struct kept *kept = &planned->kept[0];
+    const struct leave sent = {&settling->view, &planned->sent, settling->accepted};
     enum adtopk_status status = ADTOPK_OK;
 
     if (planned->by_rank) {
         status = settle_ranks(settling);
     } else {
         leave_residual(layout_residual(settling->job, settling->t, 0),
-            planned->policy.params.momentum_masking ? kept->momentum : NULL, &settling->view,
-            &planned->sent, kept->list.value, settling->accepted);
+            planned->policy.params.momentum_masking ? kept->momentum : NULL, &sent,
+            kept->list.value, &settling->parallel);
     }
     if (status == ADTOPK_OK) {
         settle_returned(settling);
@@ -290,7 +299,8 @@ enum adtopk_status settle_tensor(struct work *work, uint32_t t)
         .t = t,
         .planned = &job->plan->tensor[t],
         .store = job->tensor[t].store,
-        .view = plan_choice(job, t).view};
+        .view = plan_choice(job, t).view,
+        .parallel = work_parallel(work)};
     enum adtopk_status status;
 
     if (settling.store->stage == STAGE_SETTLING &&

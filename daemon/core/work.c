@@ -138,19 +138,59 @@ static enum adtopk_status select_tensor(struct work *work, uint32_t t)
     return status == ADTOPK_OK && !planned->dense ? form_sent(work, t) : status;
 }
 
+static uint32_t *update_index(const struct job *job, uint32_t t)
+{
+    return (uint32_t *)(void *)(job->results + layout_update(job, t)->index_offset);
+}
+
+static float *update_value(const struct job *job, uint32_t t)
+{
+    return (float *)(void *)(job->results + layout_update(job, t)->value_offset);
+}
+
+/* What leaves the residual where a collective selects: whatever is in the update. */
+static void keep_update(const struct job *job, uint32_t t)
+{
+    const struct local_update *update = layout_update(job, t);
+    const float *residual = layout_residual(job, t, 0), *value = update_value(job, t);
+    const uint32_t *index = update_index(job, t);
+    struct sparse *list = &job->plan->tensor[t].kept[0].list;
+    bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
+    uint64_t count = listed ? update->count : update->numel;
+
+    if (!listed) {
+        value = (const float *)(const void *)(job->results + update->dense_offset);
+    }
+    list->count = 0;
+    for (uint64_t i = 0; i < count && list->count < list->capacity; i++) {
+        if (value[i] != 0) {
+            uint32_t element = listed ? index[i] : (uint32_t)i;
+            list->position[list->count] = element; /* the view is the whole tensor */
+            list->value[list->count++] = residual[element];
+        }
+    }
+}
+
 enum adtopk_status work_sent(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
+    bool formed = planned->sent_step == job->store->steps_done + 1;
+    bool whole = plan_is_whole(planned);
 
-    if (planned->dense || planned->sent_step == job->store->steps_done + 1) {
+    if (planned->dense || (formed && !whole)) {
         return ADTOPK_OK;
     }
     if (job->tensor[t].store->stage != STAGE_SETTLING) {
-        return select_tensor(work, t);
-    }
-    for (unsigned r = 0; r < (planned->by_rank ? job->ranks : 1); r++) {
-        planned->kept[r].list.count = planned->kept[r].header->count;
+        enum adtopk_status status = formed ? ADTOPK_OK : select_tensor(work, t);
+        if (status != ADTOPK_OK || !whole) {
+            return status;
+        }
+        keep_update(job, t);
+    } else {
+        for (unsigned r = 0; r < (planned->by_rank ? job->ranks : 1); r++) {
+            planned->kept[r].list.count = planned->kept[r].header->count;
+        }
     }
     return form_sent(work, t);
 }
@@ -222,16 +262,6 @@ static bool wants(const struct job *job, uint32_t t, unsigned form)
     unsigned forms = job->tensor[t].spec.forms;
 
     return ((forms != 0 ? forms : LOCAL_FORM_DENSE) & form) != 0;
-}
-
-static uint32_t *update_index(const struct job *job, uint32_t t)
-{
-    return (uint32_t *)(void *)(job->results + layout_update(job, t)->index_offset);
-}
-
-static float *update_value(const struct job *job, uint32_t t)
-{
-    return (float *)(void *)(job->results + layout_update(job, t)->value_offset);
 }
 
 /* Whether the sum is written straight into the list that the ranks see. */

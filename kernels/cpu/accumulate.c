@@ -45,12 +45,13 @@ static uint64_t accumulate_signed(float *acc, const void *const *gradients, unsi
 {
     static const struct chunk_bound none;
     const struct chunk_ops *ops = chunk_best();
+    const struct gradients from = {gradients, count, dtype};
     uint64_t left_out = 0;
     for (uint64_t first = 0; first < n; first += CHUNK) {
         const unsigned length = accumulate_length(n, first);
         float sum[CHUNK];
         double part[2];
-        ops->gather(sum, gradients, count, dtype, first, length);
+        ops->gather(&from, first, length, sum);
         for (unsigned i = 0; negate && i < length; i++) {
             sum[i] = -sum[i];
         }

@@ -22,7 +22,11 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     float sum[CHUNK_WORD] = {0};
     float *const home = chunk->acc;
     memcpy(acc, chunk->acc, rest * sizeof *acc);
-    memcpy(sum, chunk->sum, rest * sizeof *sum);
+    if (chunk->sum != NULL) {
+        memcpy(sum, chunk->sum, rest * sizeof *sum);
+    } else {
+        ops->gather(&chunk->gradients, chunk_next(chunk), rest, sum);
+    }
     if (chunk->journal != NULL) {
         const unsigned first = chunk->word * CHUNK_WORD;
         memcpy(journal_word(chunk->journal, chunk->word), acc, rest * sizeof *acc);
@@ -43,16 +47,18 @@ void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned lengt
     }
 }
 
-void chunk_skip(struct chunk *chunk, unsigned length)
+void chunk_skip(const struct chunk_ops *ops, struct chunk *chunk, unsigned length)
 {
     const uint64_t signs = ledger_word_signs(chunk->number);
     for (unsigned i = 0; i < length; i += CHUNK_WORD) {
+        float gathered[CHUNK_WORD];
         float sum[CHUNK_WORD];
-        chunk->nonfinite += chunk_filter(sum, chunk->sum);
+        if (chunk->sum == NULL) {
+            ops->gather(&chunk->gradients, chunk_next(chunk), CHUNK_WORD, gathered);
+        }
+        chunk->nonfinite += chunk_filter(sum, chunk->sum != NULL ? chunk->sum : gathered);
         ledger_add(sum, chunk->word, signs, &chunk->lanes);
-        chunk->acc += CHUNK_WORD;
-        chunk->sum += CHUNK_WORD;
-        chunk->word++;
+        chunk_move(chunk, 1);
         (void)chunk_pattern(chunk->bound, &chunk->phase);
     }
 }

@@ -8,6 +8,7 @@
 #ifndef ADTOPK_KERNELS_CHUNK_H
 #define ADTOPK_KERNELS_CHUNK_H
 
+#include "kernels/cpu/gather.h"
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ledger.h"
@@ -42,14 +43,15 @@ static inline const int32_t *chunk_pattern(const struct chunk_bound *bound, uint
     return pattern;
 }
 
-/* A chunk on its way through chunk_step(). The first four fields are set by the caller, the next
- * three before each step, the others are zero at first. */
+/* A chunk on its way through chunk_step(). The first five fields are set by the caller, the next
+ * four before each step, the others are zero at first. */
 struct chunk {
-    float *acc;               /* the next element */
-    const float *sum;         /* what is added to it, not filtered yet */
-    uint64_t number;          /* of the chunk in the tensor */
-    struct journal *journal;  /* open for the chunk, or NULL */
-    struct sparse *candidate; /* NULL, or the list that takes this step's candidates */
+    float *acc;       /* the next element */
+    const float *sum; /* what is added to it, not filtered yet; NULL: what these come to */
+    struct gradients gradients; /* of the whole tensor */
+    uint64_t number;            /* of the chunk in the tensor */
+    struct journal *journal;    /* open for the chunk, or NULL */
+    struct sparse *candidate;   /* NULL, or the list that takes this step's candidates */
     const struct chunk_bound *bound;
     uint32_t phase;     /* in its pattern */
     uint32_t position;  /* of the step's first element in that list */
@@ -63,9 +65,9 @@ struct chunk_ops {
     const char *name;
     bool (*supported)(void);
 
-    /* sum[i] = the sum of all gradients' elements first + i, in the order of the array. */
-    void (*gather)(float *sum, const void *const *gradients, unsigned count, enum dtype dtype,
-        uint64_t first, unsigned length);
+    /* sum[i] = the sum of all gradients' elements first + i, in the order of the array. A NaN is
+     * one everywhere, its payload is not defined. */
+    void (*gather)(const struct gradients *gradients, uint64_t first, unsigned length, float *sum);
 
     /* acc += finite elements of sum, journalled; the ledger's lanes; the candidates. Moves the
      * chunk's pointers, position and word behind what was done. */
@@ -111,7 +113,7 @@ void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned lengt
 
 /** The same for elements, a multiple of CHUNK_WORD, that are complete already: takes them into the
  * sums only. */
-void chunk_skip(struct chunk *chunk, unsigned length);
+void chunk_skip(const struct chunk_ops *ops, struct chunk *chunk, unsigned length);
 
 /** Appends the candidates among `length` elements; the first has `position`. list: room for
  * `length` + CHUNK_SLACK more. */
@@ -139,5 +141,20 @@ void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct
 
 /** Copies a word with -0.0, which adds nothing, for non-finite elements; returns their number. */
 unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum);
+
+/** Moves the chunk's pointers, position and word behind what was done. */
+static inline void chunk_move(struct chunk *chunk, unsigned words)
+{
+    chunk->acc += words * CHUNK_WORD;
+    chunk->sum = chunk->sum != NULL ? chunk->sum + words * CHUNK_WORD : NULL;
+    chunk->position += words * CHUNK_WORD;
+    chunk->word += words;
+}
+
+/** The index in the tensor of the next element of a chunk. */
+static inline uint64_t chunk_next(const struct chunk *chunk)
+{
+    return chunk->number * CHUNK + chunk->word * CHUNK_WORD;
+}
 
 #endif

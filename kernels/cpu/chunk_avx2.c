@@ -7,21 +7,73 @@
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/select.h"
 
-#define AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt,prfchw")))
+#define AVX2 __attribute__((target("avx2,f16c,bmi,bmi2,popcnt,prfchw")))
 
 /* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
-enum { VECTOR = 8, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE = 16 };
+enum { VECTOR = 8, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE = 16, LINE_BYTES = 64 };
 
+/* Every processor with AVX2 has F16C. */
 static bool avx2_supported(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
 }
 
-AVX2 static void avx2_gather(float *sum, const void *const *gradients, unsigned count,
-    enum dtype dtype, uint64_t first, unsigned length)
+/* Elements i .. i + 8 - 1 of one gradient. */
+AVX2 static inline __m256 avx2_elements(const void *gradient, enum dtype dtype, uint64_t i)
 {
-    gather_all(sum, gradients, count, dtype, first, length);
+    const void *const half = (const uint16_t *)gradient + i;
+    switch (dtype) {
+    case DTYPE_F16: return _mm256_cvtph_ps(_mm_loadu_si128(half));
+    case DTYPE_BF16:
+        return _mm256_castsi256_ps(
+            _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(half)), 16));
+    default: return _mm256_loadu_ps((const float *)gradient + i);
+    }
+}
+
+/* Fetches one gradient's elements that are needed soon. */
+AVX2 static inline void avx2_fetch(const void *gradient, enum dtype dtype, uint64_t first)
+{
+    const size_t size = dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const char *const ahead = (const char *)gradient + (first + AHEAD) * size;
+    for (size_t i = 0; i < CHUNK_WORD * size; i += LINE_BYTES) {
+        __builtin_prefetch(ahead + i, 0, 3);
+    }
+}
+
+/* The sum of all gradients' elements of one word, in registers until it is complete. */
+AVX2 static inline void avx2_gather_word(
+    const struct gradients *gradients, uint64_t first, float sum[CHUNK_WORD])
+{
+    __m256 total[VECTORS];
+    for (unsigned j = 0; j < VECTORS; j++) {
+        total[j] = _mm256_set1_ps(-0.0f);
+    }
+    for (unsigned r = 0; r < gradients->count; r++) {
+        const void *const gradient = gradients->each[r];
+        if (gradient == NULL) {
+            continue;
+        }
+        avx2_fetch(gradient, gradients->dtype, first);
+        for (unsigned j = 0; j < VECTORS; j++) {
+            total[j] = _mm256_add_ps(
+                total[j], avx2_elements(gradient, gradients->dtype, first + j * VECTOR));
+        }
+    }
+    for (unsigned j = 0; j < VECTORS; j++) {
+        _mm256_storeu_ps(sum + j * VECTOR, total[j]);
+    }
+}
+
+AVX2 static void avx2_gather(
+    const struct gradients *gradients, uint64_t first, unsigned length, float *sum)
+{
+    const unsigned whole = length - length % CHUNK_WORD;
+    for (unsigned i = 0; i < whole; i += CHUNK_WORD) {
+        avx2_gather_word(gradients, first + i, sum + i);
+    }
+    gather_all(gradients, first + whole, length - whole, sum + whole);
 }
 
 AVX2 static inline __m256i avx2_key(__m256 x)
@@ -29,11 +81,10 @@ AVX2 static inline __m256i avx2_key(__m256 x)
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
 }
 
-AVX2 static inline void avx2_prefetch(const float *acc, const float *sum)
+AVX2 static inline void avx2_prefetch(const float *acc)
 {
     for (unsigned i = 0; i < CHUNK_WORD; i += LINE) {
         __builtin_prefetch(acc + AHEAD + i, 1, 3);
-        __builtin_prefetch(sum + AHEAD + i, 0, 3);
     }
 }
 
@@ -173,19 +224,30 @@ AVX2 static inline void avx2_store_run(struct ledger_lanes *to, const struct avx
     }
 }
 
-AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
+/* common: one f32 gradient, as it lies in memory, and one bound. */
+AVX2 static inline __attribute__((always_inline)) void avx2_add_words(
+    struct chunk *chunk, unsigned words, bool common)
 {
+    const struct chunk_bound bound = *chunk->bound;
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
-    const __m256i below = _mm256_set1_epi32((int)chunk->bound->least - 1);
+    const __m256i below = _mm256_set1_epi32((int)bound.least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
+    const uint64_t first = chunk_next(chunk);
     size_t count = list.count;
     struct avx2_run run = avx2_load_run(&chunk->lanes);
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
-        const float *sum = chunk->sum + w * CHUNK_WORD;
+        float gathered[CHUNK_WORD];
+        const float *sum = gathered;
         float filtered[CHUNK_WORD];
-        avx2_prefetch(acc, sum);
+        avx2_prefetch(acc);
+        if (!common && chunk->sum == NULL) {
+            avx2_gather_word(&chunk->gradients, first + w * CHUNK_WORD, gathered);
+        } else {
+            sum = chunk->sum + w * CHUNK_WORD;
+            avx2_fetch(sum, DTYPE_F32, 0);
+        }
         if (!avx2_all_finite(sum)) {
             chunk->nonfinite += chunk_filter(filtered, sum);
             sum = filtered;
@@ -197,8 +259,8 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
         if ((chunk->word + w) % LEDGER_RUN == LEDGER_RUN - 1) {
             avx2_flush(&run, &chunk->lanes);
         }
-        const uint64_t mask =
-            avx2_word(acc, sum, chunk_pattern(chunk->bound, &chunk->phase), below);
+        const int32_t *pattern = common ? NULL : chunk_pattern(&bound, &chunk->phase);
+        const uint64_t mask = avx2_word(acc, sum, pattern, below);
         if (list.position != NULL) {
             __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
             __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
@@ -209,10 +271,16 @@ AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
     if (chunk->candidate != NULL) {
         chunk->candidate->count = count;
     }
-    chunk->acc += words * CHUNK_WORD;
-    chunk->sum += words * CHUNK_WORD;
-    chunk->position += words * CHUNK_WORD;
-    chunk->word += words;
+    chunk_move(chunk, words);
+}
+
+AVX2 static void avx2_add(struct chunk *chunk, unsigned words)
+{
+    if (chunk->sum != NULL && chunk->bound->pattern == NULL) {
+        avx2_add_words(chunk, words, true);
+    } else {
+        avx2_add_words(chunk, words, false);
+    }
 }
 
 AVX2 static void avx2_sums(struct chunk *chunk, double sums[2])

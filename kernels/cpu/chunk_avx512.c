@@ -13,7 +13,7 @@
                           "prfchw")))
 
 /* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
-enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024 };
+enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE_BYTES = 64 };
 
 static bool avx512_supported(void)
 {
@@ -23,10 +23,61 @@ static bool avx512_supported(void)
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
 }
 
-AVX512 static void avx512_gather(float *sum, const void *const *gradients, unsigned count,
-    enum dtype dtype, uint64_t first, unsigned length)
+/* Elements i .. i + 16 - 1 of one gradient. */
+AVX512 static inline __m512 avx512_elements(const void *gradient, enum dtype dtype, uint64_t i)
 {
-    gather_all(sum, gradients, count, dtype, first, length);
+    const void *const half = (const uint16_t *)gradient + i;
+    switch (dtype) {
+    case DTYPE_F16: return _mm512_cvtph_ps(_mm256_loadu_si256(half));
+    case DTYPE_BF16:
+        return _mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(half)), 16));
+    default: return _mm512_loadu_ps((const float *)gradient + i);
+    }
+}
+
+/* Fetches one gradient's elements that are needed soon. */
+AVX512 static inline void avx512_fetch(const void *gradient, enum dtype dtype, uint64_t first)
+{
+    const size_t size = dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const char *const ahead = (const char *)gradient + (first + AHEAD) * size;
+    for (size_t i = 0; i < CHUNK_WORD * size; i += LINE_BYTES) {
+        __builtin_prefetch(ahead + i, 0, 3);
+    }
+}
+
+/* The sum of all gradients' elements of one word, in registers until it is complete. */
+AVX512 static inline void avx512_gather_word(
+    const struct gradients *gradients, uint64_t first, float sum[CHUNK_WORD])
+{
+    __m512 total[VECTORS];
+    for (unsigned j = 0; j < VECTORS; j++) {
+        total[j] = _mm512_set1_ps(-0.0f);
+    }
+    for (unsigned r = 0; r < gradients->count; r++) {
+        const void *const gradient = gradients->each[r];
+        if (gradient == NULL) {
+            continue;
+        }
+        avx512_fetch(gradient, gradients->dtype, first);
+        for (unsigned j = 0; j < VECTORS; j++) {
+            total[j] = _mm512_add_ps(
+                total[j], avx512_elements(gradient, gradients->dtype, first + j * VECTOR));
+        }
+    }
+    for (unsigned j = 0; j < VECTORS; j++) {
+        _mm512_storeu_ps(sum + j * VECTOR, total[j]);
+    }
+}
+
+AVX512 static void avx512_gather(
+    const struct gradients *gradients, uint64_t first, unsigned length, float *sum)
+{
+    const unsigned whole = length - length % CHUNK_WORD;
+    for (unsigned i = 0; i < whole; i += CHUNK_WORD) {
+        avx512_gather_word(gradients, first + i, sum + i);
+    }
+    gather_all(gradients, first + whole, length - whole, sum + whole);
 }
 
 AVX512 static inline __m512i avx512_key(__m512 x)
@@ -34,11 +85,10 @@ AVX512 static inline __m512i avx512_key(__m512 x)
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
 
-AVX512 static inline void avx512_prefetch(const float *acc, const float *sum)
+AVX512 static inline void avx512_prefetch(const float *acc)
 {
     for (unsigned i = 0; i < CHUNK_WORD; i += VECTOR) {
         __builtin_prefetch(acc + AHEAD + i, 1, 3);
-        __builtin_prefetch(sum + AHEAD + i, 0, 3);
     }
 }
 
@@ -155,10 +205,14 @@ AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
     return (__mmask16)_bzhi_u32(0xffff, n - i < VECTOR ? (unsigned)(n - i) : VECTOR);
 }
 
-AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
+/* common: one f32 gradient, as it lies in memory, and one bound. */
+AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
+    struct chunk *chunk, unsigned words, bool common)
 {
-    const __m512i below = _mm512_set1_epi32((int)chunk->bound->least - 1);
+    const struct chunk_bound bound = *chunk->bound;
+    const __m512i below = _mm512_set1_epi32((int)bound.least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
+    const uint64_t first = chunk_next(chunk);
     struct avx512_run run = {
         _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
     const struct sparse none = {0};
@@ -166,10 +220,17 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
     size_t count = list.count;
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
-        const float *sum = chunk->sum + w * CHUNK_WORD;
+        float gathered[CHUNK_WORD];
+        const float *sum = gathered;
         const unsigned word = chunk->word + w;
         float filtered[CHUNK_WORD];
-        avx512_prefetch(acc, sum);
+        avx512_prefetch(acc);
+        if (!common && chunk->sum == NULL) {
+            avx512_gather_word(&chunk->gradients, first + w * CHUNK_WORD, gathered);
+        } else {
+            sum = chunk->sum + w * CHUNK_WORD;
+            avx512_fetch(sum, DTYPE_F32, 0);
+        }
         if (!avx512_all_finite(sum)) {
             chunk->nonfinite += chunk_filter(filtered, sum);
             sum = filtered;
@@ -181,8 +242,8 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         if (word % LEDGER_RUN == LEDGER_RUN - 1) {
             avx512_flush(&run, &chunk->lanes);
         }
-        const uint64_t mask =
-            avx512_word(acc, sum, chunk_pattern(chunk->bound, &chunk->phase), below);
+        const int32_t *pattern = common ? NULL : chunk_pattern(&bound, &chunk->phase);
+        const uint64_t mask = avx512_word(acc, sum, pattern, below);
         if (list.position != NULL) {
             __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
             __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
@@ -194,10 +255,16 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
     if (chunk->candidate != NULL) {
         chunk->candidate->count = count;
     }
-    chunk->acc += words * CHUNK_WORD;
-    chunk->sum += words * CHUNK_WORD;
-    chunk->position += words * CHUNK_WORD;
-    chunk->word += words;
+    chunk_move(chunk, words);
+}
+
+AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
+{
+    if (chunk->sum != NULL && chunk->bound->pattern == NULL) {
+        avx512_add_words(chunk, words, true);
+    } else {
+        avx512_add_words(chunk, words, false);
+    }
 }
 
 AVX512 static void avx512_sums(struct chunk *chunk, double sums[2])

@@ -11,10 +11,10 @@ static bool plain_supported(void)
     return true;
 }
 
-static void plain_gather(float *sum, const void *const *gradients, unsigned count, enum dtype dtype,
-    uint64_t first, unsigned length)
+static void plain_gather(
+    const struct gradients *gradients, uint64_t first, unsigned length, float *sum)
 {
-    gather_all(sum, gradients, count, dtype, first, length);
+    gather_all(gradients, first, length, sum);
 }
 
 static void plain_collect_word(
@@ -33,8 +33,12 @@ static void plain_add(struct chunk *chunk, unsigned words)
 {
     const uint64_t signs = ledger_word_signs(chunk->number);
     for (; words > 0; words--) {
+        float gathered[CHUNK_WORD];
         float sum[CHUNK_WORD];
-        chunk->nonfinite += chunk_filter(sum, chunk->sum);
+        if (chunk->sum == NULL) {
+            gather_all(&chunk->gradients, chunk_next(chunk), CHUNK_WORD, gathered);
+        }
+        chunk->nonfinite += chunk_filter(sum, chunk->sum != NULL ? chunk->sum : gathered);
         ledger_add(sum, chunk->word, signs, &chunk->lanes);
         if (chunk->journal != NULL) {
             memcpy(journal_word(chunk->journal, chunk->word), chunk->acc, sizeof sum);
@@ -47,10 +51,7 @@ static void plain_add(struct chunk *chunk, unsigned words)
             plain_collect_word(chunk->acc, chunk_pattern(chunk->bound, &chunk->phase),
                 chunk->bound->least, chunk->position, chunk->candidate);
         }
-        chunk->acc += CHUNK_WORD;
-        chunk->sum += CHUNK_WORD;
-        chunk->position += CHUNK_WORD;
-        chunk->word++;
+        chunk_move(chunk, 1);
     }
 }
 

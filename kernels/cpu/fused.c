@@ -161,8 +161,7 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
     if (journal != NULL) {
         journal_open(journal, pass->id, pass->stamp, number);
     }
-    stream->chunk.sum =
-        gradient_sum(pass, &stream->chunk, fused_length(pass, number), stream->buffer);
+    gradient_sum(pass, &stream->chunk, fused_length(pass, number), stream->buffer);
 }
 
 static void fused_close(struct fused_stream *stream, struct journal *journal)
@@ -203,7 +202,7 @@ static void fused_step(struct fused_stream *stream, const struct piece *piece)
     chunk->phase = piece->bound->phase;
     if (skip > 0) {
         fused_look(stream, piece, skip);
-        chunk_skip(chunk, skip);
+        chunk_skip(stream->pass->ops, chunk, skip);
         stream->skip -= skip;
     }
     chunk->candidate = piece->list;

@@ -1,12 +1,18 @@
 /*
- * Inline body of chunk_ops.gather: every implementation compiles it for its own instructions.
- * Internal to kernels/cpu.
+ * The gradients of the local ranks, and the plain definition of their sum. Internal to kernels/cpu.
  */
 #ifndef ADTOPK_KERNELS_GATHER_H
 #define ADTOPK_KERNELS_GATHER_H
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/kernels.h"
+
+/* As accumulate() takes them. */
+struct gradients {
+    const void *const *each;
+    unsigned count;
+    enum dtype dtype;
+};
 
 static inline void gather_one(
     float *sum, const void *gradient, enum dtype dtype, uint64_t first, unsigned length)
@@ -31,15 +37,15 @@ static inline void gather_one(
 
 /* -0.0 + x is x for every x: the sum of one gradient is that gradient, the sum of none changes no
  * element that it is added to. */
-static inline void gather_all(float *sum, const void *const *gradients, unsigned count,
-    enum dtype dtype, uint64_t first, unsigned length)
+static inline void gather_all(
+    const struct gradients *gradients, uint64_t first, unsigned length, float *sum)
 {
     for (unsigned i = 0; i < length; i++) {
         sum[i] = -0.0f;
     }
-    for (unsigned r = 0; r < count; r++) {
-        if (gradients[r] != NULL) {
-            gather_one(sum, gradients[r], dtype, first, length);
+    for (unsigned r = 0; r < gradients->count; r++) {
+        if (gradients->each[r] != NULL) {
+            gather_one(sum, gradients->each[r], gradients->dtype, first, length);
         }
     }
 }

@@ -14,49 +14,32 @@ enum { NORM_PARTS = 64, NORM_WHOLE = 256 };
 /* Elements; bytes of a cache line, and how far ahead of use memory is fetched. */
 enum { PIECE = 512, LINE = 64, AHEAD = 4096 };
 
-/* The gradients' sum: the gradient itself if it is the only one, else in `buffer`. */
-static const float *gradient_plain(
-    const struct fused *pass, uint64_t first, unsigned length, float *buffer)
+static struct gradients gradient_all(const struct fused *pass)
 {
-    if (pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32) {
-        return (const float *)pass->gradients[0] + first;
-    }
-    pass->ops->gather(buffer, pass->gradients, pass->count, pass->dtype, first, length);
-    return buffer;
+    return (struct gradients){pass->gradients, pass->count, pass->dtype};
+}
+
+static bool gradient_is_scaled(const struct fused *pass)
+{
+    return pass->scale != 0 && pass->scale != 1;
 }
 
 /* Elements that are not finite before they are scaled, are not afterwards. */
-static const float *gradient_scaled(
-    const struct fused *pass, uint64_t first, unsigned length, float *buffer)
+static void gradient_scaled(const struct fused *pass, uint64_t first, unsigned length, float *sum)
 {
-    const float *sum = gradient_plain(pass, first, length, buffer);
-    const float scale = pass->scale;
-    if (scale == 0 || scale == 1) {
-        return sum;
+    const struct gradients gradients = gradient_all(pass);
+    pass->ops->gather(&gradients, first, length, sum);
+    for (unsigned i = 0; gradient_is_scaled(pass) && i < length; i++) {
+        const float finite = fabsf(sum[i]) < KERNEL_FINITE_LIMIT ? sum[i] : INFINITY;
+        sum[i] = finite * pass->scale;
     }
-    if (sum != buffer) {
-        memcpy(buffer, sum, length * sizeof *sum);
-    }
-    for (unsigned i = 0; i < length; i++) {
-        const float finite = fabsf(buffer[i]) < KERNEL_FINITE_LIMIT ? buffer[i] : INFINITY;
-        buffer[i] = finite * scale;
-    }
-    return buffer;
 }
 
-/* Fetches what the pieces to come need: the sum is formed apart from the pass's own loop, which
- * would do it. */
-static void gradient_fetch(const struct fused *pass, uint64_t first, unsigned length)
+/* Fetches the momentum of the pieces to come; gather does so with the gradients. */
+static void gradient_fetch(const float *momentum, unsigned length)
 {
-    const size_t size = dtype_size(pass->dtype);
-    for (unsigned r = 0; r < pass->count; r++) {
-        const char *g = pass->gradients[r];
-        for (size_t i = 0; g != NULL && i < length * size; i += LINE) {
-            __builtin_prefetch(g + first * size + AHEAD + i, 0, 3);
-        }
-    }
-    for (size_t i = 0; pass->momentum != NULL && i < length * sizeof(float); i += LINE) {
-        __builtin_prefetch((const char *)(pass->momentum + first) + AHEAD + i, 1, 3);
+    for (size_t i = 0; i < length * sizeof *momentum; i += LINE) {
+        __builtin_prefetch((const char *)momentum + AHEAD + i, 1, 3);
     }
 }
 
@@ -65,14 +48,14 @@ static void gradient_piece(
     const struct fused *pass, struct chunk *chunk, unsigned done, unsigned length, float *sum)
 {
     const uint64_t first = chunk->number * CHUNK + done;
-    float buffer[PIECE];
-    gradient_fetch(pass, first, length);
-    const float *g = gradient_scaled(pass, first, length, buffer);
     if (pass->momentum == NULL) {
-        memcpy(sum, g, length * sizeof *sum);
+        gradient_scaled(pass, first, length, sum);
         return;
     }
+    float g[PIECE];
+    gradient_scaled(pass, first, length, g);
     float *m = pass->momentum + first;
+    gradient_fetch(m, length);
     if (chunk->journal != NULL) {
         journal_copy(chunk->journal, true, m, done, length);
     }
@@ -132,25 +115,36 @@ void gradient_take_rest(const struct fused *pass, uint64_t number, unsigned leng
     }
 }
 
-/* Nothing is to be done with the only gradient. */
-static bool gradient_is_sum(const struct fused *pass)
+/* The plain sum is added. */
+static bool gradient_is_plain(const struct fused *pass)
 {
-    return pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32 &&
-           (pass->scale == 0 || pass->scale == 1) && pass->momentum == NULL && !pass->withdraw;
+    return !gradient_is_scaled(pass) && pass->momentum == NULL && !pass->withdraw;
 }
 
-const float *gradient_sum(
+/* The sum is the gradient itself. */
+static bool gradient_is_only(const struct fused *pass)
+{
+    return pass->count == 1 && pass->gradients[0] != NULL && pass->dtype == DTYPE_F32;
+}
+
+void gradient_sum(
     const struct fused *pass, struct chunk *chunk, unsigned length, float buffer[CHUNK])
 {
-    if (pass->take != FUSED_TAKE_NOTHING) {
-        if (chunk->journal != NULL) {
-            journal_copy(chunk->journal, false, chunk->acc, 0, length);
-        }
-        gradient_take(pass->take, chunk->acc, length, buffer);
-        return buffer;
+    const bool takes = pass->take != FUSED_TAKE_NOTHING;
+    chunk->sum = buffer;
+    chunk->gradients = gradient_all(pass);
+    if (!takes && gradient_is_plain(pass)) {
+        chunk->sum = gradient_is_only(pass)
+                         ? (const float *)pass->gradients[0] + chunk->number * CHUNK
+                         : NULL;
+        return;
     }
-    if (gradient_is_sum(pass)) {
-        return (const float *)pass->gradients[0] + chunk->number * CHUNK;
+    if (takes && chunk->journal != NULL) {
+        journal_copy(chunk->journal, false, chunk->acc, 0, length);
+    }
+    if (takes) {
+        gradient_take(pass->take, chunk->acc, length, buffer);
+        return;
     }
     for (unsigned done = 0; done < length; done += PIECE) {
         const unsigned rest = length - done;
@@ -159,17 +153,16 @@ const float *gradient_sum(
     for (unsigned i = 0; pass->withdraw && i < length; i++) {
         buffer[i] = -buffer[i];
     }
-    return buffer;
 }
 
 void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, float *sum)
 {
-    float buffer[CHUNK_WORD];
-    const float *g = gradient_scaled(pass, first, length, buffer);
     if (pass->momentum == NULL) {
-        memcpy(sum, g, length * sizeof *sum);
+        gradient_scaled(pass, first, length, sum);
         return;
     }
+    float g[CHUNK_WORD];
+    gradient_scaled(pass, first, length, g);
     float m[CHUNK_WORD];
     memcpy(m, pass->momentum + first, length * sizeof *m);
     const struct momentum_rule rule = {.mu = pass->mu, .nesterov = pass->nesterov};
@@ -201,6 +194,7 @@ static void gradient_norm_part(void *arg, unsigned part, unsigned thread)
 {
     struct gradient_norm *norm = arg;
     const uint64_t n = view_size(&norm->pass.view);
+    const struct gradients gradients = gradient_all(&norm->pass);
     uint64_t end = (part + 1) * norm->chunks * CHUNK;
     double sum = 0;
     (void)thread;
@@ -208,8 +202,8 @@ static void gradient_norm_part(void *arg, unsigned part, unsigned thread)
     for (uint64_t first = part * norm->chunks * CHUNK; first < end; first += CHUNK) {
         const unsigned length = n - first < CHUNK ? (unsigned)(n - first) : CHUNK;
         float buffer[CHUNK];
-        const float *g = gradient_plain(&norm->pass, first, length, buffer);
-        sum += gradient_squares(norm->pass.surveyed, g, length);
+        norm->pass.ops->gather(&gradients, first, length, buffer);
+        sum += gradient_squares(norm->pass.surveyed, buffer, length);
     }
     norm->part[part] = sum;
 }

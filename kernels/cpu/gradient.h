@@ -8,10 +8,11 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
 
-/** For a chunk whose first four fields are set, its journal open: what is to be added to its
- * `length` elements; not filtered yet. It lies in `buffer`, or in the gradient itself where it is
- * the only one. Journals and moves the chunk's momentum. */
-const float *gradient_sum(
+/** For a chunk with its elements, number and journal, which is open: sets chunk->sum to what is to
+ * be added to its `length` elements, not filtered yet. It lies in `buffer`, or in the gradient
+ * itself where it is the only one; or it is left to chunk_ops.add, which gets the gradients.
+ * Journals and moves the chunk's momentum. */
+void gradient_sum(
     const struct fused *pass, struct chunk *chunk, unsigned length, float buffer[CHUNK]);
 
 /** The same for at most CHUNK_WORD elements from `first` on, which no pass has reached, and

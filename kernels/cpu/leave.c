@@ -9,8 +9,23 @@
 /* How many entries ahead memory is fetched: they are far apart. */
 enum { AHEAD = 24 };
 
-static bool leave_is_accepted(const uint8_t *accepted, size_t entry)
+/* The work is cut in so many parts, of fewer entries than that in one. */
+enum { PARTS = 64, WHOLE = 8192 };
+
+static unsigned leave_parts(const struct leave *leave)
 {
+    return leave->sent->count < WHOLE ? 1 : PARTS;
+}
+
+/* The first entry of a part. */
+static size_t leave_first(const struct leave *leave, unsigned part)
+{
+    return (size_t)((uint64_t)leave->sent->count * part / leave_parts(leave));
+}
+
+static bool leave_is_accepted(const struct leave *leave, size_t entry)
+{
+    const uint8_t *accepted = leave->accepted;
     return accepted == NULL || (accepted[entry / 8] >> (entry % 8) & 1) != 0;
 }
 
@@ -31,21 +46,41 @@ static double leave_sign(struct signs *signs, uint64_t element)
     return ledger_element_sign(signs->words, signs->lanes, element);
 }
 
-void leave_sums(
-    const struct view *view, const struct sparse *sent, const uint8_t *accepted, double sums[2])
+struct leave_ledger {
+    const struct leave *leave;
+    double sums[PARTS][2];
+};
+
+static void leave_sums_part(void *arg, unsigned part, unsigned thread)
 {
+    struct leave_ledger *ledger = arg;
+    const struct leave *leave = ledger->leave;
+    const struct sparse *sent = leave->sent;
+    const size_t end = leave_first(leave, part + 1);
     struct signs signs = {.chunk = UINT64_MAX};
-    double plain = sums[0];
-    double hashed = sums[1];
-    for (size_t i = 0; i < sent->count; i++) {
-        if (leave_is_accepted(accepted, i)) {
+    double plain = 0;
+    double hashed = 0;
+    (void)thread;
+    for (size_t i = leave_first(leave, part); i < end; i++) {
+        if (leave_is_accepted(leave, i)) {
             const double value = (double)sent->value[i];
             plain += value;
-            hashed += value * leave_sign(&signs, view_element(view, sent->position[i]));
+            hashed += value * leave_sign(&signs, view_element(leave->view, sent->position[i]));
         }
     }
-    sums[0] = plain;
-    sums[1] = hashed;
+    ledger->sums[part][0] = plain;
+    ledger->sums[part][1] = hashed;
+}
+
+void leave_sums(const struct leave *leave, double sums[2], const struct parallel *parallel)
+{
+    struct leave_ledger ledger = {.leave = leave};
+    const unsigned parts = leave_parts(leave);
+    parallel_for(parallel, leave_sums_part, &ledger, parts);
+    for (unsigned p = 0; p < parts; p++) {
+        sums[0] += ledger.sums[p][0];
+        sums[1] += ledger.sums[p][1];
+    }
 }
 
 /* What is left when a value has left; infinity and NaN leave nothing behind, also where f16 and
@@ -56,20 +91,53 @@ static float leave_rest(float kept, float sent)
     return isfinite(rest) ? rest : 0;
 }
 
-void leave_residual(float *residual, float *momentum, const struct view *view,
-    const struct sparse *sent, const float *kept, const uint8_t *accepted)
+struct leave_elements {
+    const struct leave *leave;
+    float *residual;
+    float *momentum;
+    const float *kept;
+};
+
+static void leave_fetch(const struct leave_elements *elements, size_t entry)
 {
-    for (size_t i = 0; i < sent->count; i++) {
-        if (i + AHEAD < sent->count) {
-            __builtin_prefetch(residual + view_element(view, sent->position[i + AHEAD]), 1);
-        }
-        if (!leave_is_accepted(accepted, i)) {
-            continue;
-        }
-        const uint64_t element = view_element(view, sent->position[i]);
-        residual[element] = leave_rest(kept[i], sent->value[i]);
-        if (momentum != NULL) {
-            momentum[element] = 0;
-        }
+    const struct leave *leave = elements->leave;
+    const uint64_t element = view_element(leave->view, leave->sent->position[entry]);
+    __builtin_prefetch(elements->residual + element, 1);
+    if (elements->momentum != NULL) {
+        __builtin_prefetch(elements->momentum + element, 1);
     }
+}
+
+static void leave_entry(const struct leave_elements *elements, size_t entry)
+{
+    const struct leave *leave = elements->leave;
+    const uint64_t element = view_element(leave->view, leave->sent->position[entry]);
+    if (!leave_is_accepted(leave, entry)) {
+        return;
+    }
+    elements->residual[element] = leave_rest(elements->kept[entry], leave->sent->value[entry]);
+    if (elements->momentum != NULL) {
+        elements->momentum[element] = 0;
+    }
+}
+
+static void leave_residual_part(void *arg, unsigned part, unsigned thread)
+{
+    const struct leave_elements *elements = arg;
+    const size_t end = leave_first(elements->leave, part + 1);
+    size_t fetched = leave_first(elements->leave, part);
+    (void)thread;
+    for (size_t i = fetched; i < end; i++) {
+        for (; fetched < end && fetched <= i + AHEAD; fetched++) {
+            leave_fetch(elements, fetched);
+        }
+        leave_entry(elements, i);
+    }
+}
+
+void leave_residual(float *residual, float *momentum, const struct leave *leave, const float *kept,
+    const struct parallel *parallel)
+{
+    struct leave_elements elements = {leave, residual, momentum, kept};
+    parallel_for(parallel, leave_residual_part, &elements, leave_parts(leave));
 }

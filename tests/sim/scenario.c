@@ -67,6 +67,10 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
     "\"values\":\"f32\",\"dense_collective\":\"halving-doubling\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"topk\",\"sparse_collective\":"
+    "\"exclusive\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"topk\",\"sparse_collective\":"
+    "\"exclusive\",\"bucket_bytes\":1000,\"warmup_epochs\":2,\"epoch_turns\":3}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"scope\":\"rank\","
     "\"sparsifier\":\"dgc\",\"bucket_bytes\":2000}",

@@ -2,6 +2,7 @@
  * The collectives among 1 to 33 members in one process, against sums in double precision and, bit
  * for bit, against sums in the order that each documents.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -160,7 +161,8 @@ static void test_rounded_sums(void **state)
     (void)state;
     for (unsigned i = 0; i < 200; i++) {
         const struct collective_ops *ops = i % 2 == 0 ? &collective_balanced : &collective_oktopk;
-        run_rounded(ops, 1 + i / 2 % 9, 700, (unsigned)random_below(101), &returned);
+        unsigned members = counts[i / 2 % (sizeof(counts) / sizeof(counts[0]))];
+        run_rounded(ops, members, 700, (unsigned)random_below(101), &returned);
     }
     assert_true(returned > 200);
     returned = 0;
@@ -179,6 +181,10 @@ static void test_no_room_to_round(void **state)
     run_rounded(&collective_balanced, 5, 0, 100, &returned);
     assert_int_equal(returned, 0);
     run_rounded(&collective_balanced, 5, 20, 50, &returned);
+    returned = 0;
+    run_rounded(&collective_oktopk, 5, 0, 100, &returned);
+    assert_int_equal(returned, 0);
+    run_rounded(&collective_oktopk, 5, 20, 50, &returned);
 }
 
 /* ------------------------------------------------------------------ the k largest sums */
@@ -287,6 +293,119 @@ static void test_largest(void **state)
         run_largest(1 + i % 9, 1 + random_below(1500), i % 4);
     }
     run_largest(4, 60000, 2);
+}
+
+/* ------------------------------------------------------------------ exclusive partitions */
+
+/* Whether an element is among the first `count` of its partition, by magnitude, then position. */
+static bool leads(const float *acc, uint64_t first, uint64_t end, uint64_t element, uint64_t count)
+{
+    uint64_t before = 0;
+
+    for (uint64_t i = first; i < end; i++) {
+        bool larger = fabsf(acc[i]) > fabsf(acc[element]);
+        before += larger || (fabsf(acc[i]) == fabsf(acc[element]) && i < element);
+    }
+    return before < count;
+}
+
+static bool is_selected(
+    const struct bucket *bucket, const struct group *group, uint64_t select, uint64_t element)
+{
+    unsigned members = group->members;
+    uint64_t numel = bucket->numel[0];
+
+    for (unsigned m = 0; m < members; m++) {
+        uint64_t part = (m + group->exchange[0].header.number) % members;
+        uint64_t first = numel * part / members, end = numel * (part + 1) / members;
+        uint64_t count = select * (part + 1) / members - select * part / members;
+        if (element >= first && element < end) {
+            return leads(bucket->acc[m][0], first, end, element, count);
+        }
+    }
+    return false;
+}
+
+/* The sums of what everybody has at the selected places, and what rounding cut off of each. */
+static void check_exclusive(const struct bucket *bucket, const struct group *group, uint64_t select)
+{
+    double *back = allocate(bucket->numel[0], sizeof(*back));
+
+    for (unsigned m = 0; m < group->members; m++) {
+        const struct sparse *returned = &group->exchange[m].tensor[0].returned;
+        for (size_t i = 0; i < returned->count; i++) {
+            back[returned->position[i]] += (double)returned->value[i];
+        }
+    }
+    for (unsigned m = 0; m < group->members; m++) {
+        const struct sparse *update = &group->exchange[m].tensor[0].update;
+        size_t at = 0;
+        for (uint64_t i = 0; i < bucket->numel[0]; i++) {
+            float sum = 0, value;
+            if (!is_selected(bucket, group, select, i)) {
+                continue;
+            }
+            for (unsigned n = 0; n < group->members; n++) {
+                memcpy(&value, &bucket->sent[n][0][i], sizeof(value));
+                sum = n == 0 ? value : sum + value;
+            }
+            assert_true(at < update->count);
+            assert_int_equal(update->position[at], i);
+            assert_true((double)update->value[at++] + back[i] == (double)sum);
+        }
+        assert_int_equal(at, update->count);
+    }
+    free(back);
+}
+
+static void run_exclusive(unsigned members, uint64_t numel, uint64_t select,
+    enum payload_value value, size_t room, size_t *returned)
+{
+    struct group group;
+    struct bucket bucket;
+
+    group_init(&group, &collective_exclusive, members);
+    group_set_values(&group, value, 1);
+    bucket_init(&bucket, &group, &numel, 1);
+    for (unsigned m = 0; m < members; m++) {
+        struct exchange_tensor *tensor = &bucket.tensor[m][0];
+        bucket_fill_dense(&bucket, &group, m, 0);
+        tensor->select = select;
+        tensor->update = (struct sparse){.position = allocate(select, sizeof(uint32_t)),
+            .value = allocate(select, sizeof(float)),
+            .capacity = select};
+        tensor->returned = (struct sparse){.position = allocate(room, sizeof(uint32_t)),
+            .value = allocate(room, sizeof(float)),
+            .capacity = room};
+    }
+    group_exchange(&group);
+    group_finish(&group);
+    check_exclusive(&bucket, &group, select);
+    for (unsigned m = 0; m < members; m++) {
+        *returned += bucket.tensor[m][0].returned.count;
+        free(bucket.tensor[m][0].returned.position);
+        free(bucket.tensor[m][0].returned.value);
+    }
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
+static void test_exclusive(void **state)
+{
+    size_t returned = 0, none = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        for (unsigned turn = 0; turn < 6; turn++) {
+            uint64_t numel = 1 + random_below(turn == 0 ? 40 : 500);
+            uint64_t select = 1 + random_below(turn < 3 ? numel : numel / 20 + 1);
+            run_exclusive(counts[i], numel, select, PAYLOAD_VALUE_F32, 0, &none);
+            run_exclusive(counts[i], numel, select, PAYLOAD_VALUE_BF16, 0, &none);
+            run_exclusive(counts[i], numel, select, PAYLOAD_VALUE_F16, numel, &returned);
+        }
+    }
+    assert_int_equal(none, 0);
+    assert_true(returned > 200);
 }
 
 /* Of frames that are decoded at the same time, several bad ones: the lowest node is told of,
@@ -446,6 +565,7 @@ int main(void)
         cmocka_unit_test(test_rounded_sums),
         cmocka_unit_test(test_no_room_to_round),
         cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_exclusive),
         cmocka_unit_test(test_bad_frames_in_parts),
         cmocka_unit_test(test_full_lists),
         cmocka_unit_test(test_order_shows),

@@ -32,6 +32,9 @@ static const struct {
         CUT(sparsifier, "balanced"), CUT(sparsifier, "oktopk")
     LISTS("adtopk"),
     LISTS("topk"),
+    {"topk", "exclusive", "node", "f32"},
+    {"topk", "exclusive", "node", "bf16"},
+    {"topk", "exclusive", "node", "f16"},
     LISTS("dgc"),
     LISTS("gaussiank"),
     LISTS("redsync"),
@@ -114,6 +117,10 @@ static void assert_reason(const struct tensor_policy *policy, const char *text)
     bool sparsifier = strstr(text, "sparsifier \"") != NULL;
 
     assert_names(text, sparsifier ? policy->sparsifier->name : policy->sparse_collective->name);
+    if (strstr(text, "selects itself") != NULL) {
+        assert_names(text, policy->sparse_collective->name);
+        return;
+    }
     assert_names(text, strstr(text, "scope") != NULL ? policy_scope_name(policy->scope)
                                                      : policy_value_name(policy->values));
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/chunk.h"
 #include "kernels/cpu/kernels.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/push.h"
@@ -51,6 +52,43 @@ static void test_half_types_to_f32(void **state)
     for (uint32_t code = 0; code < 65536; code++) {
         assert_converts(f16_to_f32((uint16_t)code), format_value(code, 5, 10), code);
         assert_converts(bf16_to_f32((uint16_t)code), format_value(code, 8, 7), code);
+    }
+}
+
+/* Every code by every implementation, from an odd element on; ranks without a gradient add nothing.
+ */
+static void check_gather(const struct chunk_ops *ops, enum dtype dtype)
+{
+    enum { CODES = 65536, FIRST = 3 };
+    uint16_t *codes = allocate(CODES, sizeof *codes);
+    float *sum = allocate(CODES - FIRST, sizeof *sum);
+    const void *const each[] = {NULL, codes, NULL};
+    const struct gradients gradients = {each, 3, dtype};
+    const struct gradients none = {each, 1, dtype};
+    for (uint32_t code = 0; code < CODES; code++) {
+        codes[code] = (uint16_t)code;
+    }
+    ops->gather(&gradients, FIRST, CODES - FIRST, sum);
+    for (uint32_t code = FIRST; code < CODES; code++) {
+        const double expected =
+            dtype == DTYPE_F16 ? format_value(code, 5, 10) : format_value(code, 8, 7);
+        assert_converts(sum[code - FIRST], expected, code);
+    }
+    ops->gather(&none, FIRST, CODES - FIRST, sum);
+    for (uint32_t i = 0; i < CODES - FIRST; i++) {
+        assert_converts(sum[i], -0.0, i);
+    }
+    free(codes);
+    free(sum);
+}
+
+static void test_gather(void **state)
+{
+    (void)state;
+    for (size_t i = 0; chunk_table[i] != NULL; i++) {
+        for (int dtype = DTYPE_F16; dtype <= DTYPE_BF16 && chunk_table[i]->supported(); dtype++) {
+            check_gather(chunk_table[i], (enum dtype)dtype);
+        }
     }
 }
 
@@ -270,6 +308,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dtype_size),
         cmocka_unit_test(test_half_types_to_f32),
+        cmocka_unit_test(test_gather),
         cmocka_unit_test(test_bf16_keeps_its_own_values),
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
         cmocka_unit_test(test_accumulate_and_withdraw),

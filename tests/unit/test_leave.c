@@ -17,6 +17,19 @@
 #include "kernels/cpu/quantise.h"
 #include "tests/unit/arrays.h"
 
+static const struct parallel alone;
+
+/* A loop whose parts run on threads that change from one to the next, the last one first. */
+static void backwards(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    (void)context;
+    (void)caller;
+    while (parts-- > 0) {
+        part(arg, parts, parts % 3);
+    }
+}
+
 /* One random case. */
 struct leaving {
     struct view view;
@@ -97,10 +110,11 @@ static void check(bool partly, bool masking)
         expected[0] += (double)l.sent.value[i];
         expected[1] += (double)l.sent.value[i] * ledger_sign(element);
     }
-    leave_sums(&l.view, &l.sent, accepted, sums);
+    const struct leave leave = {&l.view, &l.sent, accepted};
+    leave_sums(&leave, sums, &alone);
     assert_true(sums[0] == expected[0] && sums[1] == expected[1]);
     for (int times = 0; times < 2; times++) {
-        leave_residual(l.residual, masking ? l.momentum : NULL, &l.view, &l.sent, l.kept, accepted);
+        leave_residual(l.residual, masking ? l.momentum : NULL, &leave, l.kept, &alone);
         assert_same_bits(l.residual, residual, l.n);
         assert_same_bits(l.momentum, momentum, l.n);
     }
@@ -114,6 +128,52 @@ static void test_leaving(void **state)
     (void)state;
     for (int round = 0; round < 500; round++) {
         check(round % 2 == 0, round % 4 < 2);
+    }
+}
+
+/* A list that is cut in parts; of the sum, which rounds, the order is that of its parts. */
+static void test_parts(void **state)
+{
+    (void)state;
+    const struct parallel threads = {.run = backwards, .threads = 3};
+    for (uint64_t n = 8191; n < 40000; n += 1 + random_below(9000)) {
+        struct view view = {.fibres = 1, .length = 3 * n, .stride = 1};
+        struct sparse sent = sparse_make(n);
+        float *residual = allocate(3 * n, sizeof *residual);
+        float *momentum = allocate(3 * n, sizeof *momentum);
+        float *kept = allocate(n, sizeof *kept);
+        double expected[2] = {0, 0}, size = 0;
+        for (size_t i = 0; i < n; i++) {
+            sent.position[i] = (uint32_t)(3 * i + random_below(3));
+            sent.value[i] = random_value();
+            residual[sent.position[i]] = kept[i] = sent.value[i] + 1;
+            momentum[sent.position[i]] = 1;
+            expected[0] += (double)sent.value[i];
+            expected[1] += (double)sent.value[i] * ledger_sign(sent.position[i]);
+            size += fabs((double)sent.value[i]);
+        }
+        sent.count = n;
+        const struct leave leave = {&view, &sent, NULL};
+        double sums[2] = {0, 0}, again[2] = {0, 0};
+        leave_sums(&leave, sums, &alone);
+        leave_sums(&leave, again, &threads);
+        assert_memory_equal(sums, again, sizeof sums);
+        assert_true(fabs(sums[0] - expected[0]) <= size * 0x1p-40);
+        assert_true(fabs(sums[1] - expected[1]) <= size * 0x1p-40);
+        for (int times = 0; times < 2; times++) {
+            leave_residual(residual, momentum, &leave, kept, &threads);
+            size_t next = 0;
+            for (uint32_t e = 0; e < 3 * n; e++) {
+                const bool left = next < n && sent.position[next] == e;
+                assert_true(residual[e] == (left ? kept[next] - sent.value[next] : 0));
+                assert_true(momentum[e] == 0);
+                next += left;
+            }
+        }
+        free(residual);
+        free(momentum);
+        free(kept);
+        sparse_drop(&sent);
     }
 }
 
@@ -134,7 +194,8 @@ static void test_not_finite(void **state)
         memcpy(residual, kept, sizeof residual);
         memcpy(value, kept, sizeof value);
         quantise_values(value, VALUES, (enum quantisation)type, 1);
-        leave_residual(residual, NULL, &view, &sent, kept, NULL);
+        const struct leave leave = {&view, &sent, NULL};
+        leave_residual(residual, NULL, &leave, kept, &alone);
         for (int i = 0; i < VALUES; i++) {
             const double rest = (double)kept[i] - (double)value[i];
 
@@ -150,8 +211,9 @@ static void test_nothing(void **state)
     const struct view view = {.fibres = 3, .length = 5, .stride = 1};
     const struct sparse none = {.count = 0};
     double sums[2] = {1, 2};
-    leave_sums(&view, &none, NULL, sums);
-    leave_residual(NULL, NULL, &view, &none, NULL, NULL);
+    const struct leave leave = {&view, &none, NULL};
+    leave_sums(&leave, sums, &alone);
+    leave_residual(NULL, NULL, &leave, NULL, &alone);
     assert_true(sums[0] == 1 && sums[1] == 2);
 }
 
@@ -159,6 +221,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_nothing),
     };

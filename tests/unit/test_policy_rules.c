@@ -521,7 +521,10 @@ static void test_key_values(void **state)
         for (char *value = strtok(values, ", "); value != NULL; value = strtok(NULL, ", ")) {
             if (*value == '"' || strcmp(value, "true") == 0 || strcmp(value, "false") == 0 ||
                 strspn(value, "0123456789.e+-") == strlen(value)) {
-                (void)snprintf(json, sizeof(json), "{\"%s\":%s}", info.name, value);
+                /* Only one value is not enough by itself. */
+                const char *with =
+                    strcmp(value, "\"exclusive\"") == 0 ? ",\"sparsifier\":\"topk\"" : "";
+                (void)snprintf(json, sizeof(json), "{\"%s\":%s%s}", info.name, value, with);
                 (void)parse(json);
             }
         }

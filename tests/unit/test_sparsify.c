@@ -348,6 +348,7 @@ static void test_feedback_loses_nothing(void **state)
     bool *chosen = allocate(n, sizeof *chosen);
     double input[2] = {0, 0};
     double applied[2] = {0, 0};
+    const struct parallel alone = {0};
     for (; t.number < 50; t.number++) {
         float *gradient = coarse_values(n);
         const void *gradients[] = {gradient};
@@ -355,8 +356,9 @@ static void test_feedback_loses_nothing(void **state)
         dense_add(pushed, gradient, n);
         const struct view view = choose(t.ops, &t.shape, &t.params, t.number).view;
         struct sparse sent = select_turn(&t, acc, chosen);
-        leave_sums(&view, &sent, NULL, applied);
-        leave_residual(acc, NULL, &view, &sent, sent.value, NULL);
+        const struct leave leave = {&view, &sent, NULL};
+        leave_sums(&leave, applied, &alone);
+        leave_residual(acc, NULL, &leave, sent.value, &alone);
         for (size_t i = 0; i < sent.count; i++) {
             received[view_element(&view, sent.position[i])] += sent.value[i];
         }

@@ -81,7 +81,7 @@ static bool sample_pass(struct group *group, bool counts)
         ok = !counts || series_add(&group->measured[t].time, time);
     }
     for (unsigned t = 0; t < group->count && ok; t++) {
-        const double time = tensor_settle(&group->tensor[t]);
+        const double time = tensor_settle(&group->tensor[t], group->team);
 
         settled += time;
         ok = !counts || series_add(&group->measured[t].settle, time);

@@ -291,15 +291,16 @@ static void learn(struct tensor *tensor)
 }
 
 /* The ledger, then the elements. What was sent as f32 leaves nothing behind. */
-static void settle_list(struct tensor *tensor)
+static void settle_list(struct tensor *tensor, struct team *team)
 {
-    const struct view *view = &tensor->choice.view;
+    const struct parallel parallel = team_parallel(team);
+    const struct leave leave = {&tensor->choice.view, &tensor->out, NULL};
 
-    leave_sums(view, &tensor->out, NULL, tensor->applied);
-    leave_residual(tensor->residual, NULL, view, &tensor->out, tensor->out.value, NULL);
+    leave_sums(&leave, tensor->applied, &parallel);
+    leave_residual(tensor->residual, NULL, &leave, tensor->out.value, &parallel);
 }
 
-double tensor_settle(struct tensor *tensor)
+double tensor_settle(struct tensor *tensor, struct team *team)
 {
     const uint64_t begin = clock_ns();
     double time;
@@ -308,7 +309,7 @@ double tensor_settle(struct tensor *tensor)
         ledger_sums(tensor->residual, tensor->n, tensor->applied);
         memset(tensor->residual, 0, residual_size(tensor));
     } else {
-        settle_list(tensor);
+        settle_list(tensor, team);
     }
     time = clock_us_between(begin, clock_ns());
     memcpy(tensor->start, tensor->residual, residual_size(tensor));

@@ -74,6 +74,6 @@ double tensor_pass(struct tensor *tensor, struct team *team, struct journal *jou
 
 /** What was selected leaves the residual, as after an exchange that accepted it; the next turn
  * starts from there. Returns the microseconds of the former. */
-double tensor_settle(struct tensor *tensor);
+double tensor_settle(struct tensor *tensor, struct team *team);
 
 #endif

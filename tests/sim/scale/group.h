@@ -31,6 +31,13 @@ struct group_step {
 
 struct group;
 
+/** Whether it works on lists alone. One that selects from whole residuals would need those of all
+ * members at once. */
+static inline bool group_takes(const struct collective_ops *ops)
+{
+    return !ops->dense && !ops->whole;
+}
+
 /** Errors: NULL without memory. finishing: so many members also form the sum (all the same bits, or
  * the step fails); the others stop when all their frames are there. */
 struct group *group_open(const struct collective_ops *ops, unsigned members,

@@ -65,7 +65,7 @@ static void help(void)
 static void list(void)
 {
     for (unsigned i = 0; collective_table[i] != NULL; i++) {
-        if (!collective_table[i]->dense) {
+        if (group_takes(collective_table[i])) {
             (void)puts(collective_table[i]->name);
         }
     }
@@ -92,8 +92,9 @@ static bool set(struct settings *settings, const struct setting *setting, const 
 static bool set_collective(struct settings *settings, const char *name)
 {
     settings->ops = collective_find(name);
-    if (settings->ops == NULL || settings->ops->dense) {
-        (void)fprintf(stderr, "scale-run: --collective: \"%s\" is no sparse collective\n", name);
+    if (settings->ops == NULL || !group_takes(settings->ops)) {
+        (void)fprintf(
+            stderr, "scale-run: --collective: \"%s\" is none that works on lists\n", name);
         return false;
     }
     return true;
