@@ -137,6 +137,7 @@ class Runs(unittest.TestCase):
         self.assertEqual(all_runs.refused[more], "as with P = 64")
         for other in (runs.arguments("oktopk", 32, 100, gbit=10),
                       runs.arguments("oktopk", 128, 100, raw=1)):
+            all_runs.stopped = False
             with self.assertRaises(OSError):
                 all_runs.make_all([other])
 
