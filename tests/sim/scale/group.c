@@ -93,6 +93,8 @@ static bool make_input(struct group *group, unsigned m)
     struct exchange_tensor *tensor = &group->member[m].tensor;
     uint64_t entries = group->input.entries, update = entries * group->members;
     bool finishes = m < group->finishing;
+    bool rounds = group->member[m].exchange.value != PAYLOAD_VALUE_F32;
+    uint64_t returned = rounds ? 2 * entries : 0;
 
     update = update < group->input.numel ? update : group->input.numel;
     *tensor = (struct exchange_tensor){
@@ -102,9 +104,9 @@ static bool make_input(struct group *group, unsigned m)
         .sent = {.position = malloc(entries * 4 + 1),
             .value = malloc(entries * 4 + 1),
             .capacity = entries},
-        .returned = {.position = malloc(entries * 8 + 1),
-            .value = malloc(entries * 8 + 1),
-            .capacity = 2 * entries},
+        .returned = {.position = malloc(returned * 4 + 1),
+            .value = malloc(returned * 4 + 1),
+            .capacity = returned},
     };
     if (finishes) {
         tensor->update = (struct sparse){.position = malloc(update * 4 + 1),
