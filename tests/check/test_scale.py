@@ -128,6 +128,20 @@ class Claims(unittest.TestCase):
             claims.check(all_runs, [ENTRIES], NODES, ["balanced"])
 
 
+class Runs(unittest.TestCase):
+    def test_more_nodes_than_could_be_run_are_not_tried(self):
+        all_runs = runs.Runs("/nonexistent", SimpleNamespace(memory=0, limit=1, jobs=1))
+        all_runs.refused[runs.arguments("oktopk", 64, 100, gbit=10)] = "no memory"
+        more = runs.arguments("oktopk", 128, 100, gbit=1)
+        all_runs.make_all([more])
+        self.assertEqual(all_runs.refused[more], "as with P = 64")
+        for other in (runs.arguments("oktopk", 32, 100, gbit=10),
+                      runs.arguments("oktopk", 128, 100, raw=1)):
+            all_runs.stopped = False
+            with self.assertRaises(OSError):
+                all_runs.make_all([other])
+
+
 class Command(unittest.TestCase):
     def setUp(self):
         temporary = tempfile.TemporaryDirectory(prefix="adtopk-scale-test-")

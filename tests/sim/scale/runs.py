@@ -8,6 +8,7 @@ NETWORKS = {"10G": {"gbit": 10}, "1G": {"gbit": 1},
             "racks": {"gbit": 10, "rack": 32, "narrowing": 4}}
 LATENCY, OVERLAP = 20e-6, 0.5  # scale-run's defaults
 DENSITY = 0.01
+NOT_OF_LISTS = ("--nodes", "--gbit", "--rack", "--narrowing")
 LIMITS = ("no memory", "took longer")  # what makes a run impossible here, not wrong
 
 
@@ -36,9 +37,24 @@ class Runs:
         self.results, self.refused = {}, {}
         self.stopped = False
 
+    def refused_with_less(self, wanted):
+        """The fewest nodes, no more than in this run, with which the same lists could not be
+        run, whatever the network."""
+        def split(run):
+            given = dict(argument.split("=") for argument in run)
+            return int(given["--nodes"]), {key: value for key, value in given.items()
+                                           if key not in NOT_OF_LISTS}
+        most, lists = split(wanted)
+        return min((nodes for nodes, same in map(split, list(self.refused))
+                    if nodes <= most and same == lists), default=None)
+
     def make(self, wanted):
         """Runs one; what memory or time did not allow is noted in `refused`."""
         if self.stopped:
+            return
+        less = self.refused_with_less(wanted)
+        if less is not None:
+            self.results[wanted], self.refused[wanted] = None, f"as with P = {less}"
             return
         try:
             done = subprocess.run([self.program, *wanted, f"--memory={self.options.memory}"],
