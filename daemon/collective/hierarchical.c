@@ -21,6 +21,7 @@
 
 #include "daemon/collective/collective.h"
 #include "daemon/collective/doubling.h"
+#include "daemon/collective/gather.h"
 #include "kernels/cpu/merge.h"
 
 /* What this member does in a phase. */
@@ -29,25 +30,11 @@ struct step {
     unsigned sent_of, taken_of; /* how many members' lists are in what it sends and takes */
 };
 
-static enum adtopk_status no_memory(const struct exchange *exchange, struct error *err)
-{
-    return error_set(err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
-}
-
-static enum adtopk_status list_alloc(
+/* An empty list with room; in errors, how it went. */
+static enum adtopk_status make_list(
     const struct exchange *exchange, struct sparse *list, uint64_t capacity, struct error *err)
 {
-    *list = (struct sparse){.position = malloc(capacity * sizeof(*list->position) + 1),
-        .value = malloc(capacity * sizeof(*list->value) + 1),
-        .capacity = capacity};
-    return list->position != NULL && list->value != NULL ? ADTOPK_OK : no_memory(exchange, err);
-}
-
-static void list_free(struct sparse *list)
-{
-    free(list->position);
-    free(list->value);
-    *list = (struct sparse){0};
+    return list_alloc(list, capacity) ? ADTOPK_OK : gather_no_memory(exchange, err);
 }
 
 static void drop_zeros(struct sparse *list)
@@ -127,11 +114,11 @@ static enum adtopk_status begin(struct exchange *exchange, struct error *err)
 
     exchange->state = list;
     if (list == NULL) {
-        return no_memory(exchange, err);
+        return gather_no_memory(exchange, err);
     }
     for (unsigned t = 0; t < exchange->tensors; t++) {
         const struct sparse *sent = &exchange->tensor[t].sent;
-        if (list_alloc(exchange, &list[t], sent->count, err) != ADTOPK_OK) {
+        if (make_list(exchange, &list[t], sent->count, err) != ADTOPK_OK) {
             return err->code;
         }
         (void)memcpy(list[t].position, sent->position, sent->count * sizeof(*sent->position));
@@ -179,7 +166,7 @@ static enum adtopk_status give(struct exchange *exchange, unsigned phase, struct
         }
     }
     if (status != ADTOPK_OK) {
-        return no_memory(exchange, err);
+        return gather_no_memory(exchange, err);
     }
     payload_end(frame);
     return ADTOPK_OK;
@@ -193,13 +180,13 @@ static enum adtopk_status take_elements(const struct exchange *exchange,
     struct error *err)
 {
     float *x = malloc(n * sizeof(*x) + 1);
-    enum adtopk_status status = x != NULL ? ADTOPK_OK : no_memory(exchange, err);
+    enum adtopk_status status = x != NULL ? ADTOPK_OK : gather_no_memory(exchange, err);
 
     if (status == ADTOPK_OK && payload_get_dense(reader, x, n, err) != ADTOPK_OK) {
         status = exchange_blame(exchange, from, err);
     }
     if (status == ADTOPK_OK) {
-        status = list_alloc(exchange, list, n, err);
+        status = make_list(exchange, list, n, err);
     }
     for (uint64_t i = 0; status == ADTOPK_OK && i < n; i++) {
         if (x[i] != 0) {
@@ -219,7 +206,7 @@ static enum adtopk_status take_list(const struct exchange *exchange, struct payl
     if (step->taken_of > 1 && payload_next_is_dense(reader)) {
         return take_elements(exchange, reader, step->from, shape.view.length, list, err);
     }
-    if (list_alloc(exchange, list, payload_next_count(reader, &shape), err) != ADTOPK_OK) {
+    if (make_list(exchange, list, payload_next_count(reader, &shape), err) != ADTOPK_OK) {
         return err->code;
     }
     return payload_get_list(reader, &shape, list, err) == ADTOPK_OK
@@ -242,11 +229,11 @@ static enum adtopk_status join(struct exchange *exchange, unsigned t, struct spa
         .out = &sum,
         .parts = merge_parts(positions, total, &exchange->parallel)};
     enum adtopk_status status =
-        list_alloc(exchange, &sum, total < positions ? total : positions, err);
+        make_list(exchange, &sum, total < positions ? total : positions, err);
 
     merge.cursor = malloc((size_t)merge.parts * 2 * sizeof(*merge.cursor));
     if (status == ADTOPK_OK && merge.cursor == NULL) {
-        status = no_memory(exchange, err);
+        status = gather_no_memory(exchange, err);
     }
     if (status == ADTOPK_OK) {
         merge_run(&merge, &exchange->parallel);
