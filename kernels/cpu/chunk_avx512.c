@@ -368,9 +368,28 @@ AVX512 static size_t avx512_between(
     return count;
 }
 
+AVX512 static struct select_split avx512_split(const float *x, size_t n, uint32_t middle)
+{
+    const __m512i bound = _mm512_set1_epi32((int)middle);
+    const __m512i one = _mm512_set1_epi32(1);
+    __m512i counts = _mm512_setzero_si512();
+    __m512i least = _mm512_set1_epi32(INT32_MAX);
+    __m512i most = counts;
+    for (size_t i = 0; i < n; i += VECTOR) {
+        const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(x, i, n)));
+        const __mmask16 reached = _mm512_cmpge_epi32_mask(key, bound); /* never behind the end */
+        counts = _mm512_mask_add_epi32(counts, reached, counts, one);
+        least = _mm512_mask_min_epi32(least, reached, least, key);
+        most = _mm512_mask_max_epi32(most, _knot_mask16(reached), most, key);
+    }
+    return (struct select_split){.count = (uint32_t)_mm512_reduce_add_epi32(counts),
+        .least = (uint32_t)_mm512_reduce_min_epi32(least),
+        .most = (uint32_t)_mm512_reduce_max_epi32(most)};
+}
+
 AVX512 static struct select_cut avx512_cut(const float *x, size_t n, size_t k)
 {
-    return select_bisect(x, n, k, avx512_count);
+    return select_bisect(x, n, k, avx512_split);
 }
 
 /* The number of elements of a short list whose key is at least `least`. */
@@ -412,8 +431,8 @@ AVX512 static uint32_t avx512_best(
     if (list->count <= VECTOR) {
         return avx512_best_few(list, k, out);
     }
-    struct select_cut cut =
-        select_bisect_near(list->value, list->count, k, least, likely, avx512_count_few);
+    struct select_cut cut = select_bisect_near(
+        list->value, list->count, k, least, likely, avx512_count_few, avx512_split);
     if (cut.ties == SELECT_ALL) {
         avx512_filter(list, cut.key, out);
     } else {
