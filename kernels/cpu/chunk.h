@@ -18,7 +18,7 @@ enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
 _Static_assert(CHUNK_WORD == (int)LEDGER_WORD, "one length of words");
 
 /* What a list of candidates needs behind its last entry beyond what is collected. */
-enum { CHUNK_SLACK = 3 };
+enum { CHUNK_SLACK = 16 };
 
 /* Which elements are candidates: those whose key is above a bound, which is never below 0, so that
  * zeros are no candidates. Without a pattern it is least - 1 for all. */

@@ -12,6 +12,9 @@
 /* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
 enum { VECTOR = 8, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE = 16, LINE_BYTES = 64 };
 
+/* Entries that are written to a list at a time. */
+enum { PACK = 3 };
+
 /* Every processor with AVX2 has F16C. */
 static bool avx2_supported(void)
 {
@@ -195,13 +198,13 @@ AVX2 static inline size_t avx2_pack(
 {
     const size_t end = count + (size_t)_mm_popcnt_u64(mask);
     do {
-        for (unsigned i = 0; i < CHUNK_SLACK; i++) {
+        for (unsigned i = 0; i < PACK; i++) {
             const unsigned at = (unsigned)_tzcnt_u64(mask) & (CHUNK_WORD - 1);
             list->position[count + i] = position + at;
             list->value[count + i] = x[at];
             mask = _blsr_u64(mask);
         }
-        count += CHUNK_SLACK;
+        count += PACK;
     } while (count < end);
     return end;
 }
