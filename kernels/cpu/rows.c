@@ -12,7 +12,7 @@ enum { LINE = 16 };
  * make it long. */
 enum { PART = 256 };
 
-/* So many rows in a crowd have to fit their guesses before the next ones are listed on the way. */
+/* Rows that are searched before a guess is tried again. */
 enum { CROWD_ROWS = 8 };
 
 /* A row's list that is longer is pruned before it grows. */
@@ -182,31 +182,34 @@ static uint32_t rows_best(const struct rows *rows, struct sparse *out)
         list, pass->k, rows->bound.least - 1, guess_likely(&rows->guess, rows->bound.least), out);
 }
 
-/* Whether the row, selected from now, had too many candidates, or would have had. */
-static bool rows_was_crowded(const struct rows *rows, bool listed, uint32_t key)
+/* Whether the row's guess would have been good enough for a list. */
+static bool rows_fits(const struct rows *rows, uint32_t key)
 {
     const struct fused *pass = rows->pass;
-    if (listed || rows->crowd == 0) {
-        return !listed || rows_is_crowded(rows);
-    }
+    const uint64_t length = pass->view.length;
     /* Fewer than k of what tends to be too many would mean to search again. */
-    return rows->guessed > key || pass->ops->count(rows_elements(rows), pass->view.length,
-                                      rows->guessed) > pass->view.length / 8 + pass->k;
+    return rows->guessed <= key &&
+           pass->ops->count(rows_elements(rows), length, rows->guessed) <= length / 8 + pass->k;
 }
 
-/* Learns from the row's threshold. */
+/* Learns from the row's threshold. Only the last row of a crowd is looked at for the next ones. */
 static void rows_learn(struct rows *rows, bool listed, uint32_t key)
 {
-    const bool crowded = key > 0 && rows_was_crowded(rows, listed, key);
     rows->last = convert_float(key);
-    rows->crowd = crowded ? CROWD_ROWS : rows->crowd - (rows->crowd > 0);
-    if (crowded && rows->guessed > 1) {
-        guess_far(&rows->guess, &rows->guess, rows->guessed, rows->last);
-    } else if (key > 0) {
-        guess_met(&rows->guess, rows->bound.least, rows->last);
-    }
     if (rows->pass->hints != NULL) {
         rows->pass->hints[rows->row] = rows->last;
+    }
+    if (key == 0) {
+        rows->crowd = 0;
+    } else if (listed && !rows_is_crowded(rows)) {
+        guess_met(&rows->guess, rows->bound.least, rows->last);
+    } else {
+        if (rows->guessed > 1) {
+            guess_far(&rows->guess, &rows->guess, rows->guessed, rows->last);
+        }
+        rows->crowd = rows->crowd > 1                            ? rows->crowd - 1
+                      : rows->crowd == 1 && rows_fits(rows, key) ? 0
+                                                                 : CROWD_ROWS;
     }
 }
 

@@ -11,7 +11,7 @@ enum { LINE = 16 };
 /* Elements of a fibre that are looked at together where it is selected from alone. */
 enum { PART = 512 };
 
-/* So many slabs in a crowd have to fit their guesses before the next ones are listed on the way. */
+/* Slabs that are searched before guesses are tried again. */
 enum { CROWD_SLABS = 8 };
 
 /* Entries of a fibre's list; a full one is pruned. */
@@ -210,26 +210,27 @@ static uint32_t slabs_plainly(const struct slabs *slabs, uint64_t fibre, struct 
     return least;
 }
 
-/* Selects from one fibre by searching a copy of it; returns its threshold. In a crowd the slab's
- * misfits are counted: fibres that a guess would not have suited. */
+/* Selects from one fibre by searching a copy of it; returns its threshold. In a crowd the guess
+ * follows, and in its last slab the misfits are counted: fibres that it would not have suited. */
 static uint32_t slabs_search(struct slabs *slabs, uint64_t f, uint64_t fibre, struct sparse *out)
 {
     const struct fused *pass = slabs->pass;
-    const struct view *view = &pass->view;
-    const float *x = pass->residual + view_base(view, fibre);
+    const uint64_t stride = pass->view.stride;
+    const uint64_t length = pass->view.length;
+    const float *x = pass->residual + view_base(&pass->view, fibre);
     const uint32_t least = (uint32_t)slabs->below[f] + 1;
     float *const copy = slabs->scratch;
-    for (uint64_t i = 0; i < view->length; i++) {
-        copy[i] = x[i * view->stride];
+    for (uint64_t i = 0; i < length; i++) {
+        copy[i] = x[i * stride];
     }
-    const uint32_t key = chunk_top(pass->ops, copy, view->length, pass->k,
-        (uint32_t)(fibre * view->length), &slabs->list, out);
-    if (slabs->crowd > 0 &&
-        (least > key || pass->ops->count(copy, view->length, least) > view->length / 8 + pass->k)) {
-        slabs->misfits++;
-        if (least > 1 && key > 0) {
-            guess_far(&slabs->next, &slabs->guess, least, convert_float(key));
-        }
+    const uint32_t key =
+        chunk_top(pass->ops, copy, length, pass->k, (uint32_t)(fibre * length), &slabs->list, out);
+    if (slabs->crowd > 0 && least > 1 && key > 0) {
+        guess_far(&slabs->next, &slabs->guess, least, convert_float(key));
+    }
+    if (slabs->crowd == 1) {
+        slabs->misfits +=
+            least > key || pass->ops->count(copy, length, least) > length / 8 + pass->k;
     }
     return key;
 }
@@ -270,12 +271,14 @@ static uint32_t slabs_alone(struct slabs *slabs, uint64_t f, uint64_t fibre, str
 static void slabs_learn(struct slabs *slabs)
 {
     const struct view *view = &slabs->pass->view;
-    const bool crowded = slabs->crowd > 0
-                             ? slabs->misfits > view->stride / 4
-                             : slabs->met > view->stride * (view->length / 4 + 2 * slabs->pass->k);
-    slabs->crowd = view->length > SLABS_SEARCHED ? 0
-                   : crowded                     ? CROWD_SLABS
-                                                 : slabs->crowd - (slabs->crowd > 0);
+    const uint64_t crowd = view->stride * (view->length / 4 + 2 * slabs->pass->k);
+    if (slabs->crowd > 1) {
+        slabs->crowd--;
+    } else if (slabs->crowd == 1) {
+        slabs->crowd = slabs->misfits > view->stride / 4 ? CROWD_SLABS : 0;
+    } else if (slabs->met > crowd && view->length <= SLABS_SEARCHED) {
+        slabs->crowd = CROWD_SLABS;
+    }
 }
 
 static void slabs_select(struct slabs *slabs)
