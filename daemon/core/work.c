@@ -78,7 +78,7 @@ static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
         list[r] = planned->kept[r].list;
         total += list[r].count;
     }
-    merge.parts = merge_parts(merge.positions, total, &parallel);
+    merge.parts = merge_parts(merge.positions, total, false, &parallel);
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
     if (list != NULL && merge.cursor != NULL) {
         merge_run(&merge, &parallel);
@@ -271,8 +271,24 @@ static bool in_place(const struct job *job, uint32_t t)
            plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
 }
 
-/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for,
- * or that may be longer than its place, gets memory of its own. */
+static float *update_dense(const struct job *job, uint32_t t)
+{
+    return (float *)(void *)(job->results + layout_update(job, t)->dense_offset);
+}
+
+/* Whether the collective writes the dense form that ranks see. It does not if a list that some of
+ * them want has no place beside it. */
+static bool is_scattered(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    return !planned->dense && !planned->known && planned->policy.sparse_collective->scatters &&
+           entry->shape.view.stride == 1 && wants(job, t, LOCAL_FORM_DENSE) &&
+           (in_place(job, t) || !wants(job, t, LOCAL_FORM_LIST));
+}
+
+/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for
+ * but the collective, or that may be longer than its place, gets memory of its own. */
 static enum adtopk_status place_result(
     const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
@@ -283,6 +299,12 @@ static enum adtopk_status place_result(
         return ADTOPK_OK;
     }
     list->capacity = plan_update_count(job, job->plan, t);
+    if (is_scattered(job, t, entry)) {
+        entry->dense = update_dense(job, t);
+        if (!wants(job, t, LOCAL_FORM_LIST)) {
+            return ADTOPK_OK;
+        }
+    }
     if (in_place(job, t)) {
         list->position = update_index(job, t);
         list->value = update_value(job, t);
@@ -297,7 +319,7 @@ static void drop_result(const struct job *job, uint32_t t, struct exchange_tenso
 {
     const struct planned *planned = &job->plan->tensor[t];
 
-    if (!planned->dense && !planned->known && !in_place(job, t)) {
+    if (!planned->dense && !planned->known && entry->update.position != update_index(job, t)) {
         free(entry->update.position);
         free(entry->update.value);
     }
@@ -322,7 +344,6 @@ static void write_update(const struct work *work, uint32_t t, struct exchange_te
     const struct job *job = work->job;
     const struct tensor *tensor = &job->tensor[t];
     struct local_update *update = layout_update(job, t);
-    float *dense = (float *)(void *)(job->results + update->dense_offset);
     const struct sparse *list = &entry->update;
     bool fits = list->count <= tensor->list_capacity;
 
@@ -334,8 +355,10 @@ static void write_update(const struct work *work, uint32_t t, struct exchange_te
         update->forms = LOCAL_FORM_DENSE;
         return;
     }
-    if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
-        scatter_dense(dense, &entry->shape.view, list, &parallel);
+    if (is_scattered(job, t, entry)) {
+        update->forms |= LOCAL_FORM_DENSE;
+    } else if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
+        scatter_dense(update_dense(job, t), &entry->shape.view, list, &parallel);
         update->forms |= LOCAL_FORM_DENSE;
     }
     if (wants(job, t, LOCAL_FORM_LIST) && fits) {
