@@ -43,6 +43,7 @@ struct exchange_tensor {
     struct payload_shape shape;
     uint64_t numel;
     const float *acc;     /* dense, whole: residual plus gradient, memory order */
+    bool summed;          /* dense, of a lone member: `dense` has the result already, acc is NULL */
     uint64_t select;      /* whole: how many elements all nodes select together */
     struct sparse sent;   /* sparse: what is contributed, values as the others will decode them */
     struct sparse update; /* sparse, result: the sum; room for update.capacity entries, or none,

@@ -111,23 +111,30 @@ static enum adtopk_status form_sent(const struct work *work, uint32_t t)
     return ADTOPK_OK;
 }
 
+/* Nothing is known of the step's gradients yet. */
+static void begin_tensor(const struct job *job, uint32_t t)
+{
+    struct store_tensor *store = job->tensor[t].store;
+
+    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store->nonfinite = 0;
+        store->round_nonfinite = 0;
+    }
+}
+
 /* Adds the step's gradients to the tensor's residuals, if they are not in there yet, and selects
  * what this node contributes. Repeatable. */
 static enum adtopk_status select_tensor(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
-    struct store_tensor *store = job->tensor[t].store;
     const void **gradient = gradients_of(job, t);
     enum adtopk_status status = ADTOPK_OK;
 
     if (gradient == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
-    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
-        store->nonfinite = 0;
-        store->round_nonfinite = 0;
-    }
+    begin_tensor(job, t);
     for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
         status = pass_add(work, t, r, &gradient[r], 1, &planned->kept[r]);
     }
@@ -222,6 +229,55 @@ static void keep_returned(const struct round *round)
     }
 }
 
+/* Whether the tensor goes past its residual, which has nothing to add to it and nothing to keep of
+ * it: a lone node writes the sum of its ranks where they see it, a lone rank's gradient is sent
+ * from where it lies. */
+static bool is_direct(const struct round *round, uint32_t t)
+{
+    const struct job *job = round->job;
+    bool lone = round->exchange.members == 1;
+
+    return plan_leaves_nothing(&job->plan->tensor[t]) && job->tensor[t].store->filled == 0 &&
+           (lone || (job->ranks == 1 && job->tensor[t].spec.dtype == DTYPE_F32));
+}
+
+static enum adtopk_status select_directly(
+    struct work *work, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct job *job = work->job;
+    const void **gradient = gradients_of(job, t);
+
+    if (gradient == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    begin_tensor(job, t);
+    entry->summed = work->round->exchange.members == 1;
+    entry->acc = gradient[0] != NULL ? gradient[0] : layout_residual(job, t, 0); /* zeros */
+    entry->acc = entry->summed ? NULL : entry->acc;
+    pass_direct(work, t, gradient, entry->summed ? entry->dense : NULL);
+    free(gradient);
+    return ADTOPK_OK;
+}
+
+/* What this node contributes of the tensor, for its collective. */
+static enum adtopk_status contribute(struct work *work, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct job *job = work->job;
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (is_direct(work->round, t)) {
+        return select_directly(work, t, entry);
+    }
+    if (select_tensor(work, t) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    entry->sent = planned->sent;
+    entry->acc = planned->known ? entry->sent.value : layout_residual(job, t, 0);
+    entry->returned = planned->returned.list;
+    entry->returned.count = 0;
+    return ADTOPK_OK;
+}
+
 void work_select(struct compute *compute)
 {
     struct work *work = work_of(compute);
@@ -232,16 +288,12 @@ void work_select(struct compute *compute)
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         struct exchange_tensor *entry = &round->exchange.tensor[i];
-        if (select_tensor(work, t) != ADTOPK_OK) {
+        if (contribute(work, t, entry) != ADTOPK_OK) {
             (void)no_memory(work, "select");
             return;
         }
         accumulated(job, t);
         round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
-        entry->sent = job->plan->tensor[t].sent;
-        entry->acc = job->plan->tensor[t].known ? entry->sent.value : layout_residual(job, t, 0);
-        entry->returned = job->plan->tensor[t].returned.list;
-        entry->returned.count = 0;
     }
     work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
     keep_returned(round);
@@ -405,9 +457,14 @@ static enum adtopk_status withdraw_tensor(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
-    const void **gradient = gradients_of(job, t);
-    enum adtopk_status status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    const void **gradient;
+    enum adtopk_status status;
 
+    if (job->tensor[t].store->filled == 0) {
+        return ADTOPK_OK; /* they went past it */
+    }
+    gradient = gradients_of(job, t);
+    status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
         status = pass_withdraw(work, t, r, &gradient[r], 1, &planned->kept[r]);
     }

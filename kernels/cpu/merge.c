@@ -3,14 +3,11 @@
 #include <assert.h>
 #include <string.h>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "kernels/cpu/stream.h"
 
 #define WINDOW 8192u                         /* positions */
 #define ENTRIES_PER_PART (UINT64_C(1) << 15) /* fewer are not worth a thread's attention */
 #define ELEMENTS_PER_ENTRY 16u               /* are written in the time that an entry takes */
-#define LARGE (UINT64_C(1) << 19)            /* elements that are not worth a place in the caches */
 
 /* The first entry at `position` or above. */
 static size_t lower_bound(const struct sparse *list, uint64_t position)
@@ -171,36 +168,13 @@ static size_t window_write(
     return next;
 }
 
-/* Writes `count` scaled sums to where nobody reads soon. */
-static void write_past_caches(float *to, const float *sum, unsigned count, float scale)
-{
-    unsigned i = 0;
-
-#if defined(__SSE2__)
-    for (; (uintptr_t)to % sizeof(__m128) == 0 && i + 4 <= count; i += 4) {
-        _mm_stream_ps(to + i, _mm_mul_ps(_mm_loadu_ps(sum + i), _mm_set1_ps(scale)));
-    }
-    _mm_sfence();
-#endif
-    for (; i < count; i++) {
-        to[i] = sum[i] * scale;
-    }
-}
-
 /* Writes the window's part of the dense array. */
 static void window_store(const struct window *window, uint64_t base, const struct merge *merge)
 {
     const uint64_t rest = merge->positions - base;
     const unsigned count = rest < WINDOW ? (unsigned)rest : WINDOW;
-    float *to = merge->dense + base;
 
-    if (merge->positions >= LARGE) {
-        write_past_caches(to, window->sum, count, merge->scale);
-        return;
-    }
-    for (unsigned i = 0; i < count; i++) {
-        to[i] = window->sum[i] * merge->scale;
-    }
+    stream_scaled(merge->dense + base, window->sum, count, merge->scale, merge->positions);
 }
 
 /* ------------------------------------------------------------------ parts */
