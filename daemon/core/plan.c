@@ -84,6 +84,11 @@ unsigned plan_residuals(const struct job *job, const struct planned *planned)
     return planned->by_rank ? job->ranks : 1;
 }
 
+bool plan_leaves_nothing(const struct planned *planned)
+{
+    return planned->dense && planned->policy.dense_values == PAYLOAD_VALUE_F32;
+}
+
 /* What one of the tensor's turns selects from. */
 static struct sparsifier_choice choice_of(const struct tensor *tensor,
     const struct tensor_policy *policy, const struct sparsifier_agreed *agreed, uint64_t turn)
