@@ -148,7 +148,7 @@ void core_send_frame(const struct round *round, uint16_t node, struct buffer *fr
     }
     if (frame->size > round->job->core->config.links.max_bulk_message) {
         round->job->too_long = frame->size;
-    } else if (links_incarnation(links, node) != 0 && !links_send(links, node, LINK_BULK, frame)) {
+    } else if (links_incarnation(links, node) != 0 && !links_send(links, node, LINK_BULK, NULL, frame)) {
         round->job->out_of_memory = true;
     }
 }

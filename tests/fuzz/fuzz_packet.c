@@ -61,7 +61,7 @@ static void fuzz_deliver(void *context, uint16_t peer, enum link_lane lane, stru
 {
     struct fuzz *fuzz = context;
 
-    (void)links_send(fuzz->links, peer, lane, message);
+    (void)links_send(fuzz->links, peer, lane, NULL, message);
     buffer_unref(message);
 }
 

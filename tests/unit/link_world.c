@@ -176,7 +176,7 @@ bool world_send(struct world *world, uint16_t from, uint16_t to, enum link_lane 
 
     assert_non_null(message);
     world_fill(stream, stream->sent, message->bytes, size);
-    sent = links_send(world->nodes[from].links, to, lane, message);
+    sent = links_send(world->nodes[from].links, to, lane, NULL, message);
     buffer_unref(message);
     if (sent) {
         stream->sizes = realloc(stream->sizes, (stream->sent + 1) * sizeof(uint32_t));
