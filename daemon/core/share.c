@@ -115,7 +115,7 @@ void share_reset(struct share *share)
     *share = (struct share){.jobs = NULL};
 }
 
-/* Forgets jobs that have nothing queued and are owed nothing. */
+/* Forgets jobs that have nothing queued and of whose time nothing need be known. */
 static void forget_jobs(struct share *share)
 {
     struct share_job **link = &share->jobs;
@@ -123,7 +123,7 @@ static void forget_jobs(struct share *share)
     while (*link != NULL) {
         struct share_job *job = *link;
 
-        if (job_is_idle(job) && (share->items == 0 || !is_earlier(share->now, job->time))) {
+        if (job_is_idle(job) && !is_earlier(share->now, job->time)) {
             *link = job->next;
             job_free(job);
         } else {
@@ -163,6 +163,9 @@ bool share_put(struct share *share, struct share_item *item, const struct share_
         return false;
     }
     job->weight = class->weight > 0 ? class->weight : 1;
+    if (job->oldest == NULL && is_earlier(job->time, share->now)) {
+        job->time = share->now;
+    }
     *item = (struct share_item){
         .job = job, .place = class->place, .number = share->arrivals++, .older = job->newest};
     if (job->newest != NULL) {
@@ -232,11 +235,12 @@ void share_begin(struct share_item *item)
     item->begun = true;
 }
 
-/* An idle job saves nothing up. */
+/* Idle jobs start at `now` at the earliest when they come back; until then their times must not
+ * fall behind so far that they wrap. */
 static void catch_up(struct share *share)
 {
     for (struct share_job *job = share->jobs; job != NULL; job = job->next) {
-        if (job->oldest == NULL && is_earlier(job->time, share->now)) {
+        if (job_is_idle(job) && is_earlier(job->time, share->now)) {
             job->time = share->now;
         }
     }
