@@ -241,6 +241,7 @@ struct round {
     uint64_t split_step; /* from this step on its tensors travel alone; UINT64_MAX: never */
     unsigned tensors;
     uint32_t *tensor; /* numbers */
+    uint64_t place;   /* in the order in which the job wants them, lowest first; see share.h */
     uint32_t *pushes; /* per local rank: its pushes in the open step; only kept for buckets */
     struct exchange exchange;
     struct exchange_op exchange_op;

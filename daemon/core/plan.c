@@ -287,6 +287,27 @@ static void sort_by_bucket(const struct plan *plan, uint32_t *first, uint32_t *l
     first[plan->buckets] = plan->tensors;
 }
 
+/* Higher priorities first, then in order of registration; 0 is left for what all of the job waits
+ * for. */
+static uint64_t place_of(const struct plan *plan, uint32_t t)
+{
+    return ((uint64_t)(POLICY_PRIORITY_MAX - plan->tensor[t].policy.priority) << 32 | t) + 1;
+}
+
+/* A round has the place of its most urgent tensor. */
+static void place_rounds(struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rounds; r++) {
+        struct round *round = &plan->round[r];
+
+        round->place = UINT64_MAX;
+        for (unsigned i = 0; i < round->tensors; i++) {
+            uint64_t place = place_of(plan, round->tensor[i]);
+            round->place = place < round->place ? place : round->place;
+        }
+    }
+}
+
 static enum adtopk_status init_rounds(
     struct job *job, struct plan *plan, const uint32_t *first, const uint32_t *list)
 {
@@ -314,6 +335,9 @@ static enum adtopk_status make_rounds(struct job *job, struct plan *plan)
         plan->rounds = plan->buckets + plan->tensors;
         sort_by_bucket(plan, first, list);
         status = init_rounds(job, plan, first, list);
+    }
+    if (status == ADTOPK_OK) {
+        place_rounds(plan);
     }
     free(first);
     free(list);
