@@ -449,20 +449,26 @@ AVX512 static size_t avx512_between(
 AVX512 static struct select_split avx512_split(const float *x, size_t n, uint32_t middle)
 {
     const __m512i bound = _mm512_set1_epi32((int)middle);
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512i counts = _mm512_setzero_si512();
     __m512i least = _mm512_set1_epi32(INT32_MAX);
-    __m512i most = counts;
+    __m512i most = _mm512_setzero_si512();
+    size_t count = 0;
     for (size_t i = 0; i < n; i += VECTOR) {
         const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(x, i, n)));
         const __mmask16 reached = _mm512_cmpge_epi32_mask(key, bound); /* never behind the end */
-        counts = _mm512_mask_add_epi32(counts, reached, counts, one);
+        count += (size_t)_mm_popcnt_u32(reached);
         least = _mm512_mask_min_epi32(least, reached, least, key);
         most = _mm512_mask_max_epi32(most, _knot_mask16(reached), most, key);
     }
-    return (struct select_split){.count = (uint32_t)_mm512_reduce_add_epi32(counts),
-        .least = (uint32_t)_mm512_reduce_min_epi32(least),
-        .most = (uint32_t)_mm512_reduce_max_epi32(most)};
+    /* The least of one half of the lanes and of the complements in the other, together. */
+    const __m512i rest = _mm512_xor_si512(most, _mm512_set1_epi32(-1));
+    __m512i ends = _mm512_min_epu32(
+        _mm512_shuffle_i64x2(least, rest, 0x44), _mm512_shuffle_i64x2(least, rest, 0xee));
+    ends = _mm512_min_epu32(ends, _mm512_shuffle_i64x2(ends, ends, 0xb1));
+    ends = _mm512_min_epu32(ends, _mm512_shuffle_epi32(ends, 0x4e));
+    ends = _mm512_min_epu32(ends, _mm512_shuffle_epi32(ends, 0xb1));
+    return (struct select_split){.count = count,
+        .least = (uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(ends)),
+        .most = ~(uint32_t)_mm_cvtsi128_si32(_mm512_extracti32x4_epi32(ends, 2))};
 }
 
 AVX512 static struct select_cut avx512_cut(const float *x, size_t n, size_t k)
