@@ -114,7 +114,9 @@ bool core_tensor_info(
         .spec = tensor->spec,
         .numel = tensor->numel,
         .sparsifier = planned->dense ? "dense" : policy->sparsifier->name,
-        .collective = (planned->dense ? policy->dense_collective : policy->sparse_collective)->name,
+        .collective = (planned->dense || planned->known ? policy->dense_collective
+                                                        : policy->sparse_collective)
+                          ->name,
         .density = planned->dense ? 1.0 : policy->params.density,
         .scope = policy_scope_name(planned->by_rank ? SCOPE_RANK : SCOPE_NODE),
         .values = policy_value_name(planned->dense ? policy->dense_values : policy->values),

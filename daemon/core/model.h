@@ -7,6 +7,7 @@
 #ifndef ADTOPK_MODEL_H
 #define ADTOPK_MODEL_H
 
+#include "daemon/core/choices.h"
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
 #include "daemon/core/machine.h"
@@ -164,7 +165,10 @@ struct returned {
 
 /* What the plan says of one tensor. */
 struct planned {
-    struct tensor_policy policy;
+    struct tensor_policy policy; /* with what the plan chose */
+    enum choice choice;
+    uint32_t allowed;      /* choices, a bit 1 << choice each */
+    uint64_t sparse_count; /* `count` where it travels sparse; 0: it never does */
     bool dense;      /* travels dense */
     bool by_rank;    /* every local rank has a residual of its own */
     bool known;      /* all nodes know the positions: the values travel as a dense vector */
@@ -196,6 +200,7 @@ struct plan {
     uint32_t tensors;
     unsigned ranks; /* local ones */
     uint8_t *store; /* its part of the job's store */
+    uint64_t bucket_bytes;
     uint32_t buckets;
     uint32_t rounds; /* buckets, then one for every tensor alone */
     struct round *round;
@@ -452,11 +457,14 @@ uint64_t layout_number(uint32_t tensor, unsigned rank); /* the residual's, in jo
 /* plan.c */
 struct plan *plan_create(const struct policy *policy);
 void plan_free(struct plan *plan);
-/* What it means for the job's tensors. Errors: MEMORY, POLICY (names the tensor). */
+/* What it means for the job's tensors. Errors: MEMORY, POLICY (names the tensor). The plan is to be
+ * freed then. */
 enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err);
 /* Whether the plan in force goes with the nodes of the view. Errors: POLICY. */
 enum adtopk_status plan_check(const struct job *job, struct error *err);
 bool plan_by_rank(const struct plan *plan);                        /* some tensor is */
+/* Its choices, for choices_init() of its tensors. */
+void plan_choices(const struct plan *plan, struct choices *choices);
 enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the store is there */
 void plan_take_splits(struct job *job);
 /* Most entries of an update that does not travel dense. */

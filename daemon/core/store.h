@@ -30,7 +30,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 4u
+#define STORE_VERSION 5u
 
 enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2 };
 

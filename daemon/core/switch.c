@@ -318,6 +318,22 @@ static enum adtopk_status send_ask(
     return ADTOPK_OK;
 }
 
+/* A plan is for the choices that a policy leaves: it stays if they do, and if nobody asks for
+ * another. */
+static void keep_plan(const struct job *job, const char *text, struct policy *policy)
+{
+    const struct policy *old = &job->plan->policy;
+
+    if (policy_names(text, "plan")) {
+        return;
+    }
+    if (policy_same_choices(old, policy)) {
+        (void)strcpy(policy->plan, old->plan);
+    } else {
+        policy->plan[0] = '\0';
+    }
+}
+
 enum adtopk_status switch_request(struct core *core, const struct event *event, struct error *err)
 {
     struct job *job = job_find(core, event->policy.job);
@@ -334,6 +350,7 @@ enum adtopk_status switch_request(struct core *core, const struct event *event, 
     *policy = event->policy.merge ? job->plan->policy : core->policy;
     status = policy_parse(policy, event->policy.text, err);
     if (status == ADTOPK_OK) {
+        keep_plan(job, event->policy.text, policy);
         status = send_ask(job, event, policy, err);
     }
     free(policy);

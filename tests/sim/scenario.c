@@ -3,6 +3,10 @@
 
 #include "tests/sim/world.h"
 
+#define AUTO                                                                                       \
+    "{\"reduce\":\"sum\",\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\","                  \
+    "\"dense_values\":\"auto\",\"bucket_bytes\":\"auto\""
+
 /* Those under which every sum of integers is exact. */
 static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}",
@@ -74,6 +78,12 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"scope\":\"rank\","
     "\"sparsifier\":\"dgc\",\"bucket_bytes\":2000}",
+    AUTO ",\"density\":0.1,\"values\":\"f32\"}",
+    AUTO
+    ",\"density\":0.05,\"scope\":\"rank\",\"tune_density\":true,\"rules\":["
+    "{\"match\":\"fc*\",\"sparsifier\":\"topk\"},{\"match\":\"conv*\",\"sparsifier\":\"dense\","
+    "\"scope\":\"node\"}]}",
+    AUTO ",\"density\":0.2,\"replan\":false}",
 };
 
 /* Those that change gradients before they are added, or round what is left of sums. */
