@@ -21,10 +21,10 @@
 #define ESTIMATE_CLIP 3.0  /* an observation counts for so many times what was expected at most */
 #define ESTIMATE_VERSION 1 /* of the packed form */
 
-/* Decayed sums of observations (x, y), each weighted by 1 / y^2. */
+/* Decayed sums of observations (x, y), each weighted by 1 / (what was expected)^2. */
 struct estimate_line {
     double weight, x, xx, y, xy;
-    double count; /* observations, decayed */
+    double count; /* of observations */
     bool fresh;   /* observed in the open step */
 };
 
