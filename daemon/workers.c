@@ -102,9 +102,12 @@ static void begin_work(struct worker *self)
     atomic_store_explicit(&self->since_us, monotonic_us(), memory_order_relaxed);
 }
 
-static void end_work(struct worker *self)
+/* How long it took, at least 1. */
+static uint64_t end_work(struct worker *self)
 {
-    atomic_store_explicit(&self->since_us, 0, memory_order_relaxed);
+    uint64_t since = atomic_exchange_explicit(&self->since_us, 0, memory_order_relaxed);
+
+    return monotonic_us() - since + 1;
 }
 
 /* ------------------------------------------------------------------ loops */
@@ -175,7 +178,7 @@ static void help(struct worker *self)
     (void)pthread_mutex_unlock(&workers->lock);
     begin_work(self);
     spread->part(spread->arg, p, self->number);
-    end_work(self);
+    (void)end_work(self);
     (void)pthread_mutex_lock(&workers->lock);
     if (--spread->helping == 0) {
         (void)pthread_cond_broadcast(&workers->helped);
@@ -195,7 +198,7 @@ static void run_next(struct worker *self)
     compute->thread = self->number;
     begin_work(self);
     compute->run(compute);
-    end_work(self);
+    compute->took_us = end_work(self);
     (void)pthread_mutex_lock(&workers->lock);
     workers->running--;
     queue_put(&workers->done, compute);

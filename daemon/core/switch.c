@@ -357,6 +357,31 @@ enum adtopk_status switch_request(struct core *core, const struct event *event, 
     return status;
 }
 
+enum adtopk_status switch_replan(struct job *job, const struct policy *policy, struct error *err)
+{
+    Adtopk__PeerPolicy asked;
+    struct policy_change change = {.version = job->plan->change.version,
+        .node = job->core->config.node,
+        .uid = POLICY_PLANNER};
+    char *text = malloc(POLICY_TEXT_SIZE);
+
+    if (text == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
+    }
+    policy_print(policy, text);
+    switch_fill_change(&change, text, &asked);
+    propose(job, &asked);
+    free(text);
+    return ADTOPK_OK;
+}
+
+bool switch_is_quiet(const struct job *job)
+{
+    return job->machine.state == JOB_ACTIVE && coordinates(job) && job->asked == NULL &&
+           job->policy_switch.state == SWITCH_NONE && all_have(job) &&
+           job->plan->change.version < UINT32_MAX - 1;
+}
+
 /* ------------------------------------------------------------------ agreeing */
 
 /* The plan of a policy that others sent. NULL and an error if it cannot be made. */
@@ -510,6 +535,7 @@ static void moved(struct work *work)
     drop_next(job);
     core_trace(job->core, "job %llx: policy %u from step %llu", (unsigned long long)job->id,
         job->plan->change.version, (unsigned long long)step_number(job));
+    measure_begin(job);
     answer_asked(job, NULL);
     if (job->machine.state == JOB_ACTIVE) {
         send_answer(job, job->plan->change.version, 0, NULL);
