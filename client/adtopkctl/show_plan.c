@@ -140,7 +140,7 @@ void show_plan(FILE *out, const cJSON *document)
 
     text_job(out, document);
     if (text_string(document, "plan", 40, plan)[0] == '\0') {
-        (void)fprintf(out, ": no plan yet\n");
+        (void)fprintf(out, ": no plan%s\n", text_true(document, "automatic") ? " yet" : "");
     } else {
         (void)fprintf(out, ": plan %s\n", plan);
     }

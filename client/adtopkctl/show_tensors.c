@@ -21,7 +21,7 @@ static void show_tensor(FILE *out, const cJSON *tensor)
     text_column(out, tensor, "values", 6);
     (void)fprintf(out, " ");
     text_column(out, tensor, "scope", 4);
-    (void)fprintf(out, "%7.0f\n", text_number(tensor, "bucket"));
+    (void)fprintf(out, "%6.0f\n", text_number(tensor, "bucket"));
 }
 
 void show_tensors(FILE *out, const cJSON *document)
@@ -33,7 +33,7 @@ void show_tensors(FILE *out, const cJSON *document)
 
     text_job(out, document);
     (void)fprintf(out, ": %.0f tensors\n", text_number(document, "tensors_count"));
-    (void)fprintf(out, "%-16s%8s  %-10s %-10s%8s%7s %-6s %-4s%7s\n", "tensor", "elements",
+    (void)fprintf(out, "%-16s%8s  %-10s %-10s%8s%7s %-6s %-4s%6s\n", "tensor", "elements",
         "sparsifier", "collective", "density", "a turn", "values", "by", "bucket");
     cJSON_ArrayForEach(tensor, text_member(document, "tensors"))
     {
