@@ -94,8 +94,8 @@ bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *inf
     return job == 1;
 }
 
-bool core_plan_candidate(const struct core *core, uint64_t job, uint32_t index,
-    struct planner_candidate *candidate)
+bool core_plan_candidate(
+    const struct core *core, uint64_t job, uint32_t index, struct planner_candidate *candidate)
 {
     static uint8_t choice[3] = {CHOICE_BALANCED, CHOICE_BALANCED, CHOICE_DENSE};
     static const struct choices plan = {.bucket_bytes = 4096, .tensors = 3, .choice = choice};

@@ -187,8 +187,8 @@ static void test_completion(void **state)
     assert_non_null(out);
     options_completion(out);
     assert_int_equal(fclose(out), 0);
-    assert_non_null(
-        strstr(text, "\" status jobs tensors plan peers stats policy sparsifiers verify drain keygen "));
+    assert_non_null(strstr(
+        text, "\" status jobs tensors plan peers stats policy sparsifiers verify drain keygen "));
     assert_non_null(strstr(text, "    policy) words=\" get set check keys log\""));
     assert_non_null(strstr(text, "    \"drain\" | \"drain \"*) words=\" --socket --json"));
     free(text);
