@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/core/candidate_search.h"
 
@@ -143,21 +144,29 @@ static unsigned sizes_of(const struct planner_config *config, uint64_t size[CAND
     return count;
 }
 
+/* Whether two plans of a kind are the same but for a number: their buckets do not differ. */
+static bool same_buckets(const struct forecast_result *a, const struct forecast_result *b)
+{
+    return a->buckets == b->buckets && memcmp(a, b, offsetof(struct forecast_result, buckets)) == 0;
+}
+
 /* Keeps the candidate behind the last, if it is a new one and can be written down. */
 static struct candidate *keep(struct candidates *candidates, struct forecast *forecast)
 {
     struct candidate *last = &candidates->item[candidates->count];
     char text[CHOICES_TEXT_SIZE];
 
+    forecast_run(forecast, &last->plan, &last->result);
     for (unsigned i = 0; i < candidates->count; i++) {
-        if (choices_equal(&candidates->item[i].plan, &last->plan)) {
+        const struct candidate *other = &candidates->item[i];
+        if (same_buckets(&other->result, &last->result) &&
+            memcmp(other->plan.choice, last->plan.choice, last->plan.tensors) == 0) {
             return NULL;
         }
     }
     if (!choices_print(&last->plan, text)) {
         return NULL;
     }
-    forecast_run(forecast, &last->plan, &last->result);
     candidates->count++;
     return last;
 }

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #define GAIN_OF_KIND 0.95 /* a candidate of a kind that was measured must promise so much less */
-#define GAIN_OF_NEW 1.2   /* ... of another kind so much: the model may be off by more */
+#define GAIN_OF_NEW 1.4   /* ... of another kind so much: the model may be off by more */
 #define TRIALS_OF_KIND 3
 #define CORRECTION_MAX 4.0
 
