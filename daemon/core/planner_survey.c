@@ -5,8 +5,11 @@
 
 #include <math.h>
 
-#define GAIN_OF_KIND 0.95 /* a candidate of a kind that was measured must promise so much less */
-#define GAIN_OF_NEW 1.4   /* ... of another kind so much: the model may be off by more */
+/* A candidate must promise that its steps take so many times what the best took: buckets of another
+ * size hardly more, as their effect is not all in the model; another kind may be misjudged by more.
+ */
+#define GAIN_OF_KIND 1.02
+#define GAIN_OF_NEW 1.4
 #define TRIALS_OF_KIND 3
 #define CORRECTION_MAX 4.0
 

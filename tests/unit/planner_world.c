@@ -9,6 +9,7 @@
 #define BUCKETS_MAX 4096
 #define WORKERS_MAX 16
 #define WORLD_SAMPLES 9
+#define PARTS 64
 
 struct bucket {
     enum choice choice;
@@ -189,30 +190,27 @@ static double summed(const struct world *world, enum choice choice)
                                        : 1.5 * world->gamma + log2(p);
 }
 
-/* On as many workers as are idle when it starts, if it is a large one. Returns its end; *took is
- * how long that was. */
+/* On one worker, or, if it is a large one, in parts that whoever is free takes. Returns its end;
+ * *took is how long it was under way. */
 static double run(double *worker, const struct world *world, uint64_t elements, double ready,
     double us, double *took)
 {
-    unsigned first = 0, used = 0, share = (unsigned)(elements >> 18);
-    double start, end;
+    unsigned share = (unsigned)(elements >> 18);
+    unsigned parts = share < 2 ? 1 : share < PARTS ? share : PARTS;
+    double begin = INFINITY, end = 0;
 
-    for (unsigned w = 1; w < world->threads; w++) {
-        first = worker[w] < worker[first] ? w : first;
-    }
-    start = fmax(ready, worker[first]);
-    share = share < 1 ? 1 : share < world->threads ? share : world->threads;
-    for (unsigned w = 0; w < world->threads; w++) {
-        used += worker[w] <= start && used < share;
-    }
-    end = start + us / pow(used, 0.9);
-    for (unsigned w = 0, left = used; w < world->threads && left > 0; w++) {
-        if (worker[w] <= start) {
-            worker[w] = end;
-            left--;
+    for (unsigned p = 0; p < parts; p++) {
+        unsigned first = 0;
+        double start;
+        for (unsigned w = 1; w < world->threads; w++) {
+            first = worker[w] < worker[first] ? w : first;
         }
+        start = fmax(ready, worker[first]);
+        worker[first] = start + us / parts * (parts > 1 ? 1.05 : 1);
+        begin = fmin(begin, start);
+        end = fmax(end, worker[first]);
     }
-    *took = end - start;
+    *took = end - begin;
     return end;
 }
 
