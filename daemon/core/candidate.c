@@ -78,21 +78,28 @@ static void fill(const struct planner_config *config, enum choice wanted, struct
     }
 }
 
-unsigned candidate_kind(const struct planner_config *config, const struct choices *plan)
+/* The choices that are used where there is one between dense and sparse, else where there is any.
+ */
+static uint32_t choices_used(const struct planner_config *config, const struct choices *plan)
 {
-    uint32_t used = 0, dense, sparse;
+    const uint32_t dense = (1u << CHOICE_ALLGATHER) - 1;
+    uint32_t both = 0, any = 0, all = 0;
 
     for (uint32_t t = 0; t < config->tensors; t++) {
-        uint32_t allowed = config->tensor[t].allowed;
-        if ((allowed & (allowed - 1)) != 0) {
-            used |= 1u << plan->choice[t];
-        }
+        uint32_t allowed = config->tensor[t].allowed, used = 1u << plan->choice[t];
+        both |= (allowed & dense) != 0 && (allowed & ~dense) != 0 ? used : 0;
+        any |= (allowed & (allowed - 1)) != 0 ? used : 0;
+        all |= used;
     }
+    return both != 0 ? both : any != 0 ? any : all;
+}
+
+unsigned candidate_kind(const struct planner_config *config, const struct choices *plan)
+{
+    uint32_t used = choices_used(config, plan), dense, sparse;
+
     dense = used & ((1u << CHOICE_ALLGATHER) - 1);
     sparse = used & ~dense;
-    if (used == 0 || (dense & (dense - 1)) != 0 || (sparse & (sparse - 1)) != 0) {
-        return used == 0 ? plan->choice[0] : KIND_OTHER;
-    }
     for (unsigned kind = 0; kind < KIND_OTHER; kind++) {
         enum choice d = candidate_dense(kind), s = candidate_sparse(kind);
         if (dense == (d < CHOICES ? 1u << d : 0) && sparse == (s < CHOICES ? 1u << s : 0)) {

@@ -310,8 +310,7 @@ static void choose(struct planner *planner, const struct estimates *estimates, s
     planner->in_force->tried = true;
     if (due) {
         survey_run(planner, estimates);
-        next = planner->trials < planner->trials_max ? survey_promising(planner, record_us(best))
-                                                     : NULL;
+        next = planner->trials < planner->trials_max ? survey_promising(planner, best) : NULL;
     }
     if (next != NULL) {
         try_next(planner, next, record_us(best), decision);
