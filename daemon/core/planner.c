@@ -26,22 +26,29 @@
 
 #include "daemon/core/planner_survey.h"
 
-#define STEPS_MIN 3        /* a plan that is far too slow is left after so many */
-#define TRIAL_STEPS 10     /* a plan is measured after so many ... */
-#define TRIAL_STEPS_MAX 30 /* ... or, where the outcome is not clear, so many */
-#define TRIALS_MAX 16      /* until the planner rests */
+/* Trials, in steps: a plan is measured after TRIAL_STEPS, where the outcome is not clear after up
+ * to TRIAL_STEPS_MAX, and is left after STEPS_MIN if it is FAR_TOO_SLOW. */
+#define STEPS_MIN 3
+#define TRIAL_STEPS 10
+#define TRIAL_STEPS_MAX 30
 #define FAR_TOO_SLOW 1.5
-#define DRIFT                                                                                      \
-    0.2 /* steps that are off by so much are not what they were; the link by LINK_DRIFT            \
-         */
+#define TRIALS_MAX 16 /* until the planner rests */
+
+/* Two plans are not told apart within UNCLEAR standard errors, unless these are PRECISE. After its
+ * trial a plan is left where another takes less by more than WORSE; at rest it must be more. */
+#define UNCLEAR 2.0
+#define PRECISE 0.015
+#define WORSE 1.01
+#define WORSE_AT_REST 1.015
+
+/* Steps that are off by DRIFT and by more than NOISE standard errors, DRIFT_STEPS long, are not
+ * what they were; nor is a link whose bytes take LINK_DRIFT times as long, or as short. */
+#define DRIFT 0.2
+#define NOISE 4.0
+#define DRIFT_STEPS 8
 #define LINK_DRIFT 1.5
-#define NOISE 4.0     /* standard errors that noise does not reach */
-#define UNCLEAR 2.0   /* standard errors within which two plans are not told apart */
-#define PRECISE 0.015 /* ... unless they are smaller than this */
-#define WORSE 1.01 /* after its trial a plan is left where another takes less by more than this */
-#define WORSE_AT_REST 1.015 /* ... at rest, beyond a standard error */
-#define DRIFT_STEPS 8       /* between two observations that both have to say so */
-#define REVIEW_STEPS 2000u  /* of rest, until some trials are made again; then twice as many */
+
+#define REVIEW_STEPS 2000u /* of rest, until some trials are made again; then twice as many */
 #define REVIEW_TRIALS 4
 #define SURVEY_STEPS 16 /* at rest candidates are predicted that often */
 
