@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/core/candidate_search.h"
 
@@ -77,21 +78,28 @@ static void fill(const struct planner_config *config, enum choice wanted, struct
     }
 }
 
-unsigned candidate_kind(const struct planner_config *config, const struct choices *plan)
+/* The choices that are used where there is one between dense and sparse, else where there is any.
+ */
+static uint32_t choices_used(const struct planner_config *config, const struct choices *plan)
 {
-    uint32_t used = 0, dense, sparse;
+    const uint32_t dense = (1u << CHOICE_ALLGATHER) - 1;
+    uint32_t both = 0, any = 0, all = 0;
 
     for (uint32_t t = 0; t < config->tensors; t++) {
-        uint32_t allowed = config->tensor[t].allowed;
-        if ((allowed & (allowed - 1)) != 0) {
-            used |= 1u << plan->choice[t];
-        }
+        uint32_t allowed = config->tensor[t].allowed, used = 1u << plan->choice[t];
+        both |= (allowed & dense) != 0 && (allowed & ~dense) != 0 ? used : 0;
+        any |= (allowed & (allowed - 1)) != 0 ? used : 0;
+        all |= used;
     }
+    return both != 0 ? both : any != 0 ? any : all;
+}
+
+unsigned candidate_kind(const struct planner_config *config, const struct choices *plan)
+{
+    uint32_t used = choices_used(config, plan), dense, sparse;
+
     dense = used & ((1u << CHOICE_ALLGATHER) - 1);
     sparse = used & ~dense;
-    if (used == 0 || (dense & (dense - 1)) != 0 || (sparse & (sparse - 1)) != 0) {
-        return used == 0 ? plan->choice[0] : KIND_OTHER;
-    }
     for (unsigned kind = 0; kind < KIND_OTHER; kind++) {
         enum choice d = candidate_dense(kind), s = candidate_sparse(kind);
         if (dense == (d < CHOICES ? 1u << d : 0) && sparse == (s < CHOICES ? 1u << s : 0)) {
@@ -143,21 +151,29 @@ static unsigned sizes_of(const struct planner_config *config, uint64_t size[CAND
     return count;
 }
 
+/* Whether two plans of a kind are the same but for a number: their buckets do not differ. */
+static bool same_buckets(const struct forecast_result *a, const struct forecast_result *b)
+{
+    return a->buckets == b->buckets && memcmp(a, b, offsetof(struct forecast_result, buckets)) == 0;
+}
+
 /* Keeps the candidate behind the last, if it is a new one and can be written down. */
 static struct candidate *keep(struct candidates *candidates, struct forecast *forecast)
 {
     struct candidate *last = &candidates->item[candidates->count];
     char text[CHOICES_TEXT_SIZE];
 
+    forecast_run(forecast, &last->plan, &last->result);
     for (unsigned i = 0; i < candidates->count; i++) {
-        if (choices_equal(&candidates->item[i].plan, &last->plan)) {
+        const struct candidate *other = &candidates->item[i];
+        if (same_buckets(&other->result, &last->result) &&
+            memcmp(other->plan.choice, last->plan.choice, last->plan.tensors) == 0) {
             return NULL;
         }
     }
     if (!choices_print(&last->plan, text)) {
         return NULL;
     }
-    forecast_run(forecast, &last->plan, &last->result);
     candidates->count++;
     return last;
 }

@@ -8,7 +8,7 @@
 
 #include "daemon/core/candidate.h"
 
-#define VISITS 300000 /* tensors that all predictions of a search look at, about */
+#define VISITS 160000 /* tensors that all predictions of a search look at, about */
 #define PREDICTIONS_MIN 24
 #define PREDICTIONS_MAX 600
 #define GRID 8   /* places at which a search for the best number of dense tensors begins */

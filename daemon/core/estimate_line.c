@@ -95,9 +95,10 @@ bool estimate_line_sane(const struct estimate_line *line)
             return false;
         }
     }
-    /* Means: weights are 1 / y^2, a time has bounds, and no variance is negative. */
+    /* Times have bounds, hence weights too, and no variance is negative. */
     return line->weight <= 0 ||
-           (line->y / line->weight <= TIME_MAX && line->weight < 1e12 && line->xx < 1e40 &&
+           (line->weight < 1e12 && line->count < 1e12 && line->xx < 1e40 &&
+               line->y <= TIME_MAX * line->weight && line->xy <= TIME_MAX * line->x &&
                line->x * line->x <= line->weight * line->xx * (1 + 1e-6));
 }
 

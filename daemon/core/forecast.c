@@ -89,7 +89,7 @@ void forecast_set(struct forecast *forecast, const struct estimates *estimates)
 
 /* Puts the tensors of each choice, in order of registration, into buckets. Returns how many there
  * are, and notes in bucket_at[] with which gradient each is complete. */
-static void form_buckets(struct forecast *forecast, const struct choices *choices)
+static uint32_t form_buckets(struct forecast *forecast, const struct choices *choices)
 {
     const struct planner_tensor *tensor = forecast->config->tensor;
     uint32_t open[CHOICES], buckets = 0;
@@ -119,6 +119,7 @@ static void form_buckets(struct forecast *forecast, const struct choices *choice
     for (uint32_t b = 0; b < buckets; b++) {
         forecast->bucket_at[forecast->bucket[b].rank] = b;
     }
+    return buckets;
 }
 
 /* Runs a compute of `us` on one worker, ready at that time, on as many as `share`: they join it
@@ -233,7 +234,7 @@ void forecast_run(
 
     *result = (struct forecast_result){.bytes = 0};
     (void)memset(forecast->worker, 0, sweep.workers * sizeof(*forecast->worker));
-    form_buckets(forecast, choices);
+    result->buckets = form_buckets(forecast, choices);
     for (uint32_t i = 0; i < n; i++) {
         if (forecast->bucket_at[i] != NONE) {
             sweep_reduce(&sweep, i, forecast->arrival_us[i]);

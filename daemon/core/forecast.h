@@ -12,7 +12,8 @@
  * partial sparsification; workers and the sums are our addition.)
  *
  * What was not observed yet of a choice is derived from what was: computes from the reference costs
- * (cost.h) times how much slower than those the observed ones are; exchanges from the link.
+ * (cost.h) times how much slower than those the observed ones are, of the same sort (dense or
+ * sparse) if there are any; exchanges from the link.
  */
 #ifndef ADTOPK_FORECAST_H
 #define ADTOPK_FORECAST_H
@@ -37,6 +38,7 @@ struct forecast_result {
     double finish_us; /* the last sum is there */
     double select_us, link_us, reduce_us;
     uint64_t bytes;
+    uint32_t buckets;
 };
 
 struct forecast {

@@ -11,23 +11,47 @@
 #define LINK_US_BYTE 0.0008   /* of such a link: 10 Gbit/s */
 #define LINK_CHANGE_MAX 100.0 /* a link cannot change by more than that */
 
-/* How much slower computes are than the reference, over all that were observed. */
-static double slowness(const struct estimates *estimates)
+/* Sums over lines: how much slower than the reference. */
+struct slowness {
+    double sum, weight;
+};
+
+static void add_slowness(struct slowness *slowness, const struct estimate_line *line)
 {
     const struct line usual = {.offset = COMPUTE_US, .slope = 1};
-    double sum = 0, weight = 0;
 
-    for (unsigned c = 0; c < 2 * CHOICES; c++) {
-        const struct estimate_line *line =
-            c < CHOICES ? &estimates->select[c] : &estimates->reduce[c - CHOICES];
-        if (estimate_line_known(line)) {
-            /* Large computes say more about it than small ones do: by the reference cost. */
-            double mean = line->x / line->weight;
-            sum += mean * estimate_line_fit(line, usual).slope;
-            weight += mean;
+    if (estimate_line_known(line)) {
+        /* Large computes say more about it than small ones do: by the reference cost. */
+        double mean = line->x / line->weight;
+        slowness->sum += mean * estimate_line_fit(line, usual).slope;
+        slowness->weight += mean;
+    }
+}
+
+static bool is_slowness(struct slowness slowness)
+{
+    return slowness.weight > 0 && slowness.sum > 0;
+}
+
+/* The line of a choice's computes: where none was observed, as slow as those of its sort, else as
+ * all computes are. */
+static struct line compute_line(
+    const struct estimates *estimates, const struct estimate_line lines[CHOICES], unsigned choice)
+{
+    struct slowness alike = {.sum = 0}, all = {.sum = 0};
+    struct line usual = {.offset = COMPUTE_US, .slope = 1};
+
+    for (unsigned c = 0; c < CHOICES; c++) {
+        add_slowness(&all, &estimates->select[c]);
+        add_slowness(&all, &estimates->reduce[c]);
+        if (choice_is_sparse((enum choice)c) == choice_is_sparse((enum choice)choice)) {
+            add_slowness(&alike, &lines[c]);
         }
     }
-    return weight > 0 && sum > 0 ? sum / weight : 1;
+    if (is_slowness(alike) || is_slowness(all)) {
+        usual.slope = is_slowness(alike) ? alike.sum / alike.weight : all.sum / all.weight;
+    }
+    return estimate_line_fit(&lines[choice], usual);
 }
 
 /* us a byte of the link as it is now. */
@@ -86,14 +110,14 @@ static void set_exchange(
 
 void forecast_costs_set(struct forecast_costs *costs, const struct estimates *estimates)
 {
-    const struct line usual = {.offset = COMPUTE_US, .slope = slowness(estimates)};
+    const struct line usual = {.offset = COMPUTE_US, .slope = 1};
 
     costs->gamma = estimates->gamma > 0 ? estimates->gamma : cost_gamma(estimates->nodes);
     costs->link_us_byte = link_now(estimates);
     costs->settle = estimate_line_fit(&estimates->settle, usual);
     for (unsigned c = 0; c < CHOICES; c++) {
-        costs->select[c] = estimate_line_fit(&estimates->select[c], usual);
-        costs->reduce[c] = estimate_line_fit(&estimates->reduce[c], usual);
+        costs->select[c] = compute_line(estimates, estimates->select, c);
+        costs->reduce[c] = compute_line(estimates, estimates->reduce, c);
         costs->volume[c] = volume_of(estimates, (enum choice)c);
         set_exchange(costs, estimates, (enum choice)c);
     }

@@ -26,21 +26,28 @@
 
 #include "daemon/core/planner_survey.h"
 
-#define STEPS_MIN 3        /* a plan that is far too slow is left after so many */
-#define TRIAL_STEPS 10     /* a plan is measured after so many ... */
-#define TRIAL_STEPS_MAX 30 /* ... or, where the outcome is not clear, so many */
-#define TRIALS_MAX 16      /* until the planner rests */
-#define GAIN 0.95 /* without a trial, a plan must take so much less than the one in force */
+/* Trials, in steps: a plan is measured after TRIAL_STEPS, where the outcome is not clear after up
+ * to TRIAL_STEPS_MAX, and is left after STEPS_MIN if it is FAR_TOO_SLOW. */
+#define STEPS_MIN 3
+#define TRIAL_STEPS 10
+#define TRIAL_STEPS_MAX 30
 #define FAR_TOO_SLOW 1.5
-#define DRIFT                                                                                      \
-    0.2 /* steps that are off by so much are not what they were; the link by LINK_DRIFT            \
-         */
+#define TRIALS_MAX 16 /* until the planner rests */
+
+/* Two plans are not told apart within UNCLEAR standard errors, unless these are PRECISE. After its
+ * trial a plan is left where another takes less by more than WORSE; at rest it must be more. */
+#define UNCLEAR 2.0
+#define PRECISE 0.015
+#define WORSE 1.01
+#define WORSE_AT_REST 1.015
+
+/* Steps that are off by DRIFT and by more than NOISE standard errors, DRIFT_STEPS long, are not
+ * what they were; nor is a link whose bytes take LINK_DRIFT times as long, or as short. */
+#define DRIFT 0.2
+#define NOISE 4.0
+#define DRIFT_STEPS 8
 #define LINK_DRIFT 1.5
-#define NOISE 4.0     /* standard errors that noise does not reach */
-#define UNCLEAR 2.0   /* standard errors within which two plans are not told apart */
-#define PRECISE 0.015 /* ... unless they are smaller than this */
-#define WORSE 1.01 /* after its trial a plan is left where another takes less by more than this */
-#define DRIFT_STEPS 8      /* between two observations that both have to say so */
+
 #define REVIEW_STEPS 2000u /* of rest, until some trials are made again; then twice as many */
 #define REVIEW_TRIALS 4
 #define SURVEY_STEPS 16 /* at rest candidates are predicted that often */
@@ -234,7 +241,6 @@ static void propose(
     planner->proposed = record;
     planner->trying = trial;
     planner->trials += 1;
-    planner->trials_of_kind[record->kind] += trial;
     decision->change = true;
     decision->plan = &record->plan;
 }
@@ -247,6 +253,7 @@ static void try_next(struct planner *planner, const struct listed *next, double 
         records_of(&planner->records, next->plan, next->kind, planner->in_force);
 
     propose(planner, record, true, decision);
+    planner->trials_of_kind[record->kind]++;
     say(decision, "trying", &record->plan, record->kind,
         "predicted %.4g ms a step, the best so far took %.4g ms", 1e-3 * predicted_us,
         1e-3 * best_us);
@@ -263,19 +270,18 @@ static bool is_unclear(const struct planner *planner, const struct record *best)
            fabs(us - record_us(best)) < UNCLEAR * hypot(error, record_error_us(best));
 }
 
-/* Whether the best one is to be put in force again. Outside of trials that has to be beyond noise.
- */
+/* Whether the best one is to be put in force again: after a trial; or when the plan in force, as
+ * more steps show, takes more than another did. */
 static bool go_back(const struct planner *planner, const struct record *best)
 {
-    double now = record_us(planner->in_force), then = record_us(best);
-    double error = hypot(record_error_us(planner->in_force), record_error_us(best));
+    const struct record *record = planner->in_force;
+    double now = record_us(record), then = record_us(best);
 
-    if (best == planner->in_force) {
-        return false;
+    if (best == record || planner->trying) {
+        return best != record && now > WORSE * then;
     }
-    return planner->trying
-               ? now > WORSE * then
-               : GAIN * now > then + NOISE * error && planner->trials < planner->trials_max;
+    return record->now.count >= ESTIMATE_STEPS && planner->trials < planner->trials_max &&
+           now > WORSE_AT_REST * then + record->now.error_us;
 }
 
 /* Nothing is to be tried: the best one is put in force, or stays. */
@@ -285,7 +291,7 @@ static void rest(struct planner *planner, struct record *best, struct planner_de
     uint32_t steps = record->now.count;
 
     if (go_back(planner, best)) {
-        propose(planner, best, false, decision);
+        propose(planner, best, !planner->trying, decision);
         say(decision, "back to", &best->plan, best->kind,
             "%.4g ms a step, the last one took %.4g ms", 1e-3 * record_us(best),
             1e-3 * record_us(record));
@@ -311,8 +317,7 @@ static void choose(struct planner *planner, const struct estimates *estimates, s
     planner->in_force->tried = true;
     if (due) {
         survey_run(planner, estimates);
-        next = planner->trials < planner->trials_max ? survey_promising(planner, record_us(best))
-                                                     : NULL;
+        next = planner->trials < planner->trials_max ? survey_promising(planner, best) : NULL;
     }
     if (next != NULL) {
         try_next(planner, next, record_us(best), decision);

@@ -5,8 +5,12 @@
 
 #include <math.h>
 
-#define GAIN_OF_KIND 0.95 /* a candidate of a kind that was measured must promise so much less */
-#define GAIN_OF_NEW 1.2   /* ... of another kind so much: the model may be off by more */
+/* A candidate must promise that its steps take so many times what the best took: with buckets of
+ * another size hardly more, as their effect is not all in the model; a kind that was not measured
+ * may be misjudged by more. */
+#define GAIN_OF_BEST 1.02
+#define GAIN_OF_KIND 0.97
+#define GAIN_OF_NEW 1.4
 #define TRIALS_OF_KIND 3
 #define CORRECTION_MAX 4.0
 
@@ -114,19 +118,27 @@ void survey_run(struct planner *planner, const struct estimates *estimates)
     planner->surveyed_at = planner->in_force->now.count;
 }
 
-const struct listed *survey_promising(const struct planner *planner, double best_us)
+static double gain_of(
+    const struct planner *planner, const struct listed *one, const struct record *best)
+{
+    if (one->kind == best->kind) {
+        return GAIN_OF_BEST;
+    }
+    return alike(planner, one->kind, one->plan->bucket_bytes) != NULL ? GAIN_OF_KIND : GAIN_OF_NEW;
+}
+
+const struct listed *survey_promising(const struct planner *planner, const struct record *best)
 {
     const struct listed *found = NULL;
-    double most = 1;
+    double least = 1;
 
     for (unsigned i = 0; i < planner->listed_count; i++) {
         const struct listed *one = &planner->listed[i];
         const struct record *record = records_find(&planner->records, one->plan);
-        bool known = alike(planner, one->kind, one->plan->bucket_bytes) != NULL;
-        double promise = one->predicted_us / (best_us * (known ? GAIN_OF_KIND : GAIN_OF_NEW));
+        double part = one->predicted_us / (record_us(best) * gain_of(planner, one, best));
         bool may = record == NULL || (!record->tried && !record->refused && !measured(record));
-        if (may && planner->trials_of_kind[one->kind] < TRIALS_OF_KIND && promise < most) {
-            most = promise;
+        if (may && planner->trials_of_kind[one->kind] < TRIALS_OF_KIND && part < least) {
+            least = part;
             found = one;
         }
     }

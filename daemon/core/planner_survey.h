@@ -38,8 +38,8 @@ struct planner {
 /** Predicts all candidates and all plans that were measured. */
 void survey_run(struct planner *planner, const struct estimates *estimates);
 
-/** The candidate that promises most against the best measured time, if it is worth a trial; NULL if
- * none is. */
-const struct listed *survey_promising(const struct planner *planner, double best_us);
+/** The candidate that promises most, against the best that was measured, if it is worth a trial;
+ * NULL if none is. */
+const struct listed *survey_promising(const struct planner *planner, const struct record *best);
 
 #endif
