@@ -40,6 +40,7 @@ void policy_default(struct policy *policy)
             },
         .reduce = REDUCE_MEAN,
         .on_peer_loss = PEER_LOSS_WAIT,
+        .weight = 1,
         .bucket_bytes = POLICY_BUCKET_BYTES,
         .replan = true,
         .join_timeout_us = (uint64_t)300 * SECOND_US,
@@ -394,6 +395,7 @@ bool policy_same_choices(const struct policy *a, const struct policy *b)
         *same = *b;
         same->replan = a->replan;
         same->on_peer_loss = a->on_peer_loss;
+        same->weight = a->weight;
         same->join_timeout_us = a->join_timeout_us;
         same->push_timeout_us = a->push_timeout_us;
         same->wait_limit_us = a->wait_limit_us;

@@ -24,6 +24,7 @@
 #define POLICY_RULES_MAX 32
 #define POLICY_MATCH_SIZE 128  /* of a rule's pattern, including the NUL */
 #define POLICY_TEXT_SIZE 73728 /* of a canonical document, including the NUL */
+#define POLICY_PRIORITY_MAX 1000
 #define POLICY_PLAN_SIZE CHOICES_TEXT_SIZE
 #define POLICY_BUCKET_BYTES (UINT64_C(4) << 20) /* of a bucket, where nobody chose */
 #define POLICY_VALUES_SIZE 160                  /* of what a key can be, including the NUL */
@@ -45,6 +46,7 @@ struct tensor_policy {
     enum payload_value dense_values; /* of dense ones */
     const struct collective_ops *sparse_collective;
     const struct collective_ops *dense_collective;
+    int64_t priority; /* higher goes first */
 };
 
 struct policy_rule {
@@ -59,6 +61,7 @@ struct policy {
     struct policy_rule rule[POLICY_RULES_MAX];
     enum policy_reduce reduce;
     enum policy_peer_loss on_peer_loss;
+    uint64_t weight;             /* of the job's share of links and workers */
     uint64_t bucket_bytes;       /* gradient bytes of one bucket, about; 0: auto, the plan says */
     bool tune_density;           /* what travels dense counts into the density */
     bool replan;                 /* the planner may change `plan` */
@@ -93,7 +96,7 @@ struct tensor_policy policy_settled(const struct tensor_policy *policy);
 bool policy_names(const char *json, const char *key);
 
 /** Whether a plan made for one of them also goes with the other: they differ at most in the plan
- * itself, in `replan` and in time limits. */
+ * itself, in `replan`, the job's weight and time limits. */
 bool policy_same_choices(const struct policy *a, const struct policy *b);
 
 /* A key, for help texts. */

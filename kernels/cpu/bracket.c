@@ -174,7 +174,7 @@ static struct select_cut bracket_cut(const struct fused *pass)
 /* All that is not zero is among the candidates, and not enough. */
 static void bracket_fill(const struct fused *pass, uint64_t candidates)
 {
-    const uint64_t end = select_prefix(pass->residual, pass->k - candidates, 0, pass->out);
+    const uint64_t end = select_prefix(pass->residual, 1, pass->k - candidates, 0, pass->out);
     for (unsigned r = 0; r < pass->ranges; r++) {
         select_rest(&pass->candidate[r], end, pass->out);
     }

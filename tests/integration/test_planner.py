@@ -142,9 +142,10 @@ class Planner(unittest.TestCase):
             job.join()
             for turn in range(4):
                 for rank in job.ranks:
-                    rank.send("steps 60")
+                    rank.send("steps 400")
                 time.sleep(0.05)
-                cluster.daemons[turn % 2].ask("policy", "set", "job", f"density=0.0{turn + 3}")
+                cluster.daemons[turn % 2].ask("--timeout", "300", "policy", "set", "job",
+                                              f"density=0.0{turn + 3}")
                 cluster.daemons[turn % 2].kill()
                 cluster.restart(turn % 2)
                 for rank in job.ranks:
