@@ -35,6 +35,7 @@ static const char *const kind_names[LOG_KIND_COUNT] = {
     [LOG_PEER] = "peer",
     [LOG_REFUSED] = "refused",
     [LOG_CONTROL] = "control",
+    [LOG_PLAN] = "plan",
     [LOG_TRACE] = "trace",
 };
 

@@ -24,6 +24,7 @@ enum log_kind {
     LOG_PEER,    /* other nodes */
     LOG_REFUSED, /* connections and packets of strangers */
     LOG_CONTROL, /* the control socket */
+    LOG_PLAN,    /* what the planner changed, and what came of it */
     LOG_TRACE,   /* the core's decisions, at level debug: never limited */
     LOG_KIND_COUNT
 };

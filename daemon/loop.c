@@ -100,6 +100,13 @@ void loop_trace(void *context, const char *line)
     log_write(loop->log, LEVEL_DEBUG, LOG_TRACE, "%s", line);
 }
 
+void loop_note(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_INFO, LOG_PLAN, "%s", line);
+}
+
 void loop_moved(
     void *context, const struct machine_table *table, unsigned from, unsigned event, unsigned to)
 {
@@ -112,11 +119,15 @@ void loop_moved(
 
 static void run_compute(struct loop *loop, struct compute *compute)
 {
+    uint64_t since;
+
     if (compute->bytes > SMALL_COMPUTE && workers_submit(loop->workers, compute)) {
         return;
     }
     compute->thread = 0;
+    since = loop_now_us();
     compute->run(compute);
+    compute->took_us = loop_now_us() - since + 1;
     compute_done(loop, compute);
 }
 

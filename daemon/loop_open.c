@@ -182,6 +182,7 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
         .transmit_context = loop,
         .parallel = workers_parallel(loop->workers),
         .policy = config->policy,
+        .note = loop_note,
         .trace = loop->log->level >= LEVEL_DEBUG ? loop_trace : NULL,
         .moved = loop_moved,
         .trace_context = loop,

@@ -229,6 +229,7 @@ static void run_next(struct worker *self)
     begin_work(self);
     compute->run(compute);
     spent = end_work(self);
+    compute->took_us = spent + 1;
     (void)pthread_mutex_lock(&workers->lock);
     spent += self->helped_us;
     share_correct(job, (int64_t)(spent > 0 ? spent : 1) - (int64_t)guess);

@@ -55,6 +55,11 @@ static const struct command {
     [COMMAND_JOBS] = {"jobs", "", 0, 0, DAEMON, "each job: ranks, tensors, policy, trouble", NULL},
     [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
         "how each tensor of a job travels", JOB_IS "\nAt most 1024 tensors are shown at a time."},
+    [COMMAND_PLAN] = {"plan", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
+        "what the planner chose for each tensor, and why",
+        JOB_IS
+        "\nThe node that decides, the lowest of the job, also shows the other plans that it\n"
+        "looked at. At most 1024 tensors are shown at a time."},
     [COMMAND_PEERS] = {"peers", "", 0, 0, DAEMON, "the other nodes and the links to them", NULL},
     [COMMAND_STATS] = {"stats", "[JOB]", 0, 1,
         DAEMON | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),

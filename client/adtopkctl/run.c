@@ -326,6 +326,7 @@ static enum exit_code look_at_job(const struct options *options)
     Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
     Adtopk__ControlPolicyGet get = ADTOPK__CONTROL_POLICY_GET__INIT;
     Adtopk__ControlPolicyLog log = ADTOPK__CONTROL_POLICY_LOG__INIT;
+    Adtopk__ControlPlan plan = ADTOPK__CONTROL_PLAN__INIT;
     char *job = argument(options, 0);
     show_function *show = show_policy;
 
@@ -336,6 +337,12 @@ static enum exit_code look_at_job(const struct options *options)
         tensors.job = job;
         tensors.first = options->first;
         show = show_tensors;
+    } else if (options->command == COMMAND_PLAN) {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PLAN;
+        request.plan = &plan;
+        plan.job = job;
+        plan.first = options->first;
+        show = show_plan;
     } else if (options->command == COMMAND_POLICY_LOG) {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG;
         request.policy_log = &log;
@@ -368,6 +375,7 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_JOBS:
     case COMMAND_PEERS: return look(options);
     case COMMAND_TENSORS:
+    case COMMAND_PLAN:
     case COMMAND_POLICY_GET:
     case COMMAND_POLICY_LOG: return look_at_job(options);
     case COMMAND_STATS: return stats(options);

@@ -19,6 +19,7 @@ void show_peers(FILE *out, const cJSON *document);
 void show_drain(FILE *out, const cJSON *document);
 void show_stats(FILE *out, const cJSON *document);
 void show_tensors(FILE *out, const cJSON *document);
+void show_plan(FILE *out, const cJSON *document);
 void show_policy(FILE *out, const cJSON *document);
 void show_policy_keys(FILE *out, const cJSON *document);
 void show_sparsifiers(FILE *out, const cJSON *document);

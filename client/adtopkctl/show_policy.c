@@ -153,7 +153,10 @@ void show_policy_log(FILE *out, const cJSON *document)
     {
         (void)fprintf(
             out, "%9.0f%14.0f  ", text_number(change, "version"), text_number(change, "step"));
-        text_pad(out, text_user(text_number(change, "uid"), 24, user), 24);
+        text_pad(out,
+            text_true(change, "planner") ? "planner"
+                                         : text_user(text_number(change, "uid"), 24, user),
+            24);
         (void)fprintf(
             out, "%10.0f%8.0f\n", text_number(change, "pid"), text_number(change, "node"));
     }

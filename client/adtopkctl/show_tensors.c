@@ -7,19 +7,21 @@ static void show_tensor(FILE *out, const cJSON *tensor)
     char elements[TEXT_SIZE];
     double count = text_number(tensor, "count");
 
-    text_column(out, tensor, "name", 20);
-    (void)fprintf(out, "%9s  ", text_count(text_number(tensor, "elements"), elements));
+    text_column(out, tensor, "name", 16);
+    (void)fprintf(out, "%8s  ", text_count(text_number(tensor, "elements"), elements));
     text_column(out, tensor, "sparsifier", 10);
+    (void)fprintf(out, " ");
+    text_column(out, tensor, "collective", 10);
     if (count > 0) {
-        (void)fprintf(out, "%8.3g%%", 100 * text_number(tensor, "density"));
-        (void)fprintf(out, "%8s  ", text_count(count, elements));
+        (void)fprintf(out, "%7.3g%%", 100 * text_number(tensor, "density"));
+        (void)fprintf(out, "%7s ", text_count(count, elements));
     } else {
-        (void)fprintf(out, "%9s%8s  ", "-", "all");
+        (void)fprintf(out, "%8s%7s ", "-", "all");
     }
     text_column(out, tensor, "values", 6);
     (void)fprintf(out, " ");
-    text_column(out, tensor, "scope", 5);
-    (void)fprintf(out, "%7.0f\n", text_number(tensor, "bucket"));
+    text_column(out, tensor, "scope", 4);
+    (void)fprintf(out, "%6.0f\n", text_number(tensor, "bucket"));
 }
 
 void show_tensors(FILE *out, const cJSON *document)
@@ -31,8 +33,8 @@ void show_tensors(FILE *out, const cJSON *document)
 
     text_job(out, document);
     (void)fprintf(out, ": %.0f tensors\n", text_number(document, "tensors_count"));
-    (void)fprintf(out, "%-20s%9s  %-10s%9s%8s  %-6s %-5s%7s\n", "tensor", "elements", "sparsifier",
-        "density", "a turn", "values", "scope", "bucket");
+    (void)fprintf(out, "%-16s%8s  %-10s %-10s%8s%7s %-6s %-4s%6s\n", "tensor", "elements",
+        "sparsifier", "collective", "density", "a turn", "values", "by", "bucket");
     cJSON_ArrayForEach(tensor, text_member(document, "tensors"))
     {
         show_tensor(out, tensor);

@@ -52,6 +52,9 @@ char *report_stats(const struct report_daemon *daemon, const char *job, bool *fo
 char *report_tensors(
     const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
 
+/** The plan of a live job, its tensors from number `first` on, and what the planner thinks. */
+char *report_plan(const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
+
 /** The policy of a live job. */
 char *report_policy(const struct job_info *job);
 

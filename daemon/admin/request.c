@@ -90,6 +90,13 @@ static void answer_tensors(
     client_reply(client, ADTOPK_OK, report_tensors(&daemon, job, request->tensors->first));
 }
 
+static void answer_plan(struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = describe(client->control);
+
+    client_reply(client, ADTOPK_OK, report_plan(&daemon, job, request->plan->first));
+}
+
 static void answer_policy_get(
     struct client *client, const Request *request, const struct job_info *job)
 {
@@ -227,6 +234,11 @@ static const char *tensors_job(const Request *request)
     return request->tensors->job;
 }
 
+static const char *plan_job(const Request *request)
+{
+    return request->plan->job;
+}
+
 static const char *policy_get_job(const Request *request)
 {
     return request->policy_get->job[0] != '\0' ? request->policy_get->job : NULL;
@@ -260,6 +272,7 @@ static const struct kind {
     {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, answer_peers},
     {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", tensors_job,
         answer_tensors},
+    {ADTOPK__CONTROL_REQUEST__KIND_PLAN, RIGHT_READ, "see the plan of", plan_job, answer_plan},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy of", policy_get_job,
         answer_policy_get},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG, RIGHT_READ, "see who changed the policy of",

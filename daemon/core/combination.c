@@ -128,14 +128,15 @@ static enum adtopk_status check_dense(const struct tensor_policy *policy, struct
 
 enum adtopk_status combination_check(const struct tensor_policy *policy, struct error *err)
 {
-    const char *sparsifier = policy->sparsifier->name;
+    struct tensor_policy settled = policy_settled(policy);
+    const char *sparsifier = settled.sparsifier->name;
     const struct combination *row = find(sparsifiers, sparsifier);
-    enum adtopk_status status = check_row(row, "sparsifier", sparsifier, policy, err);
+    enum adtopk_status status = check_row(row, "sparsifier", sparsifier, &settled, err);
 
     if (status == ADTOPK_OK) {
-        status = check_collective(row, policy, err);
+        status = check_collective(row, &settled, err);
     }
-    return status == ADTOPK_OK ? check_dense(policy, err) : status;
+    return status == ADTOPK_OK ? check_dense(&settled, err) : status;
 }
 
 static enum adtopk_status check_nodes(
@@ -151,7 +152,8 @@ static enum adtopk_status check_nodes(
 enum adtopk_status combination_check_nodes(
     const struct tensor_policy *policy, unsigned nodes, struct error *err)
 {
-    enum adtopk_status status = check_nodes(policy->sparse_collective, nodes, err);
+    struct tensor_policy settled = policy_settled(policy);
+    enum adtopk_status status = check_nodes(settled.sparse_collective, nodes, err);
 
-    return status == ADTOPK_OK ? check_nodes(policy->dense_collective, nodes, err) : status;
+    return status == ADTOPK_OK ? check_nodes(settled.dense_collective, nodes, err) : status;
 }

@@ -6,7 +6,8 @@
 
 #include "daemon/core/policy.h"
 
-/** OK, or ADTOPK_ERR_POLICY and the reason. */
+/** OK, or ADTOPK_ERR_POLICY and the reason. "auto" counts as what it is where no plan says
+ * otherwise. */
 enum adtopk_status combination_check(const struct tensor_policy *policy, struct error *err);
 
 /** The same of the number of nodes, which a policy does not know. */

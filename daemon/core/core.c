@@ -16,6 +16,7 @@ const struct machine_table *const core_machines[] = {
 
 /* One trace line is at most this long. */
 #define TRACE_SIZE 200
+#define NOTE_SIZE 600
 
 void core_trace(struct core *core, const char *format, ...)
 {
@@ -29,6 +30,20 @@ void core_trace(struct core *core, const char *format, ...)
     (void)vsnprintf(line, sizeof(line), format, args);
     va_end(args);
     core->config.trace(core->config.trace_context, line);
+}
+
+void core_note(struct core *core, const char *format, ...)
+{
+    char line[NOTE_SIZE];
+    va_list args;
+
+    if (core->config.note == NULL) {
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    core->config.note(core->config.trace_context, line);
 }
 
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,

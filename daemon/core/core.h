@@ -31,6 +31,7 @@
 #define CORE_STORE_PARTS 4u
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
+#define CORE_PLAN_EVERY 5u               /* default of core_config.plan_every */
 #define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
 
 struct core;
@@ -41,7 +42,8 @@ struct compute {
     uint64_t bytes;            /* memory it will move, about: small ones are cheaper inline */
     struct share_class class;  /* when it goes, where several wait */
     struct share_item waiting; /* the driver's */
-    unsigned thread; /* set by the driver: who runs it, below core_config.threads, if not 0 */
+    unsigned thread;  /* set by the driver: who runs it, below core_config.threads, if not 0 */
+    uint64_t took_us; /* set by the driver: how long run() took; 0: not known */
 };
 
 /* A session is one rank's connection to this daemon; the driver numbers them, never reusing a
@@ -202,9 +204,13 @@ struct core_config {
     /* How a compute spreads a loop over threads that are idle; `caller` is filled in for each
      * compute, with its thread. Numbers are those of compute.thread. Zero: computes do not. */
     struct parallel parallel;
-    uint64_t segment;   /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
-    uint64_t range;     /* elements of a tensor that are worth a worker; 0: CORE_RANGE */
-    const char *policy; /* JSON: the default policy; NULL for the built-in one */
+    uint64_t segment;    /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
+    uint64_t range;      /* elements of a tensor that are worth a worker; 0: CORE_RANGE */
+    const char *policy;  /* JSON: the default policy; NULL for the built-in one */
+    uint64_t plan_every; /* steps between two looks of the planner; 0: CORE_PLAN_EVERY */
+    /* A line that an operator may want to see: what the planner changed, and what came of it. NULL:
+     * nobody does. The context is that of `trace`. */
+    void (*note)(void *context, const char *line);
     /* One line per decision, for traces and failed tests; may be NULL. */
     void (*trace)(void *context, const char *line);
     /* Every move of a state machine, for coverage; may be NULL. */

@@ -25,6 +25,7 @@ static void take(
         return;
     }
     round->received[at] = buffer_ref(frame);
+    measure_received(round, frame->size);
     round->exchange.input[at] = (struct exchange_input){.bytes = frame->bytes, .size = frame->size};
 }
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/core/model.h"
+#include "daemon/core/measure.h"
 
 const char *phase_name(enum phase phase)
 {
@@ -85,6 +85,51 @@ bool core_policy_change(
     return change->version == version - index; /* a restarted daemon knows the last one only */
 }
 
+static void fill_measured(const struct measure *measure, struct plan_info *info)
+{
+    const struct estimates *own = &measure->own;
+
+    info->automatic = true;
+    info->why = measure->why;
+    info->decisions = measure->decisions;
+    info->proposals = measure->proposals;
+    info->steps = own->steps.count;
+    info->step_us = own->steps.median_us;
+    info->gamma = own->gamma;
+    info->link_us_byte = own->link_us_byte;
+    info->round_trip_us = own->round_trip_us;
+}
+
+bool core_plan_info(const struct core *core, uint64_t job_id, struct plan_info *info)
+{
+    const struct job *job = find(core, job_id);
+
+    if (job == NULL || job->view_nodes == 0) {
+        return false;
+    }
+    *info = (struct plan_info){.replan = job->plan->policy.replan,
+        .coordinator = job->view_node[0],
+        .bucket_bytes = job->plan->bucket_bytes,
+        .text = job->plan->policy.plan,
+        .why = ""};
+    if (job->measure != NULL) {
+        fill_measured(job->measure, info);
+        info->predicted_us = job->measure->predicted_for == job->plan->change.version
+                                 ? job->measure->predicted_us
+                                 : 0;
+    }
+    return true;
+}
+
+bool core_plan_candidate(
+    const struct core *core, uint64_t job_id, uint32_t index, struct planner_candidate *candidate)
+{
+    const struct job *job = find(core, job_id);
+
+    return job != NULL && job->measure != NULL && job->measure->planner != NULL &&
+           planner_candidate(job->measure->planner, index, candidate);
+}
+
 static void fill_verified(const struct tensor *tensor, struct tensor_info *info)
 {
     const struct verified *verified = &tensor->verified;
@@ -114,7 +159,9 @@ bool core_tensor_info(
         .spec = tensor->spec,
         .numel = tensor->numel,
         .sparsifier = planned->dense ? "dense" : policy->sparsifier->name,
-        .collective = (planned->dense ? policy->dense_collective : policy->sparse_collective)->name,
+        .collective = (planned->dense || planned->known ? policy->dense_collective
+                                                        : policy->sparse_collective)
+                          ->name,
         .density = planned->dense ? 1.0 : policy->params.density,
         .scope = policy_scope_name(planned->by_rank ? SCOPE_RANK : SCOPE_NODE),
         .values = policy_value_name(planned->dense ? policy->dense_values : policy->values),
@@ -122,6 +169,9 @@ bool core_tensor_info(
         .bucket = planned->bucket,
         .turn = tensor->at_rest.turn,
         .count = planned->dense ? 0 : planned->count,
+        .choice = planned->choice,
+        .allowed = planned->allowed,
+        .arrival_us = job->measure != NULL ? job->measure->own.arrival_us[number] : -1,
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
     (void)memcpy(info->applied, store_applied(&tensor->at_rest), sizeof(info->applied));

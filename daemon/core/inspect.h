@@ -5,6 +5,7 @@
 #define ADTOPK_INSPECT_H
 
 #include "daemon/core/core.h"
+#include "daemon/core/planner.h"
 
 /* Where a round's time goes. */
 enum phase {
@@ -54,11 +55,30 @@ struct policy_change {
     uint32_t version; /* 1, 2, ... */
     uint64_t step;    /* the first one under it */
     uint16_t node;    /* where it was asked for, */
-    uint32_t uid;     /* by this user */
+    uint32_t uid;     /* by this user; POLICY_PLANNER: by the planner */
     uint32_t pid;     /* and process */
 };
 
+#define POLICY_PLANNER UINT32_MAX /* no user has this number */
+
 #define POLICY_CHANGES 16 /* remembered, a job */
+
+/* What the planner of a job knows on this node. */
+struct plan_info {
+    bool automatic;       /* the policy leaves something to it */
+    bool replan;          /* it may change the plan */
+    uint16_t coordinator; /* the node where it decides */
+    uint64_t bucket_bytes;
+    const char *text; /* the plan in force, "" while there is none; valid until the next event */
+    const char *why;  /* of the last decision here, a sentence; valid until the next event */
+    uint64_t decisions, proposals; /* of other plans, here */
+    double predicted_us;           /* of the plan that was put in force here; 0: none was */
+    uint32_t steps;                /* measured on this node, under this plan */
+    double step_us;                /* their median; 0: none was */
+    double gamma;                  /* entries of a sum by those of one contribution, */
+    double link_us_byte;           /* what a byte takes on the link, */
+    double round_trip_us;          /* and a packet there and back; 0: not known */
+};
 
 struct tensor_info {
     struct tensor_spec spec;
@@ -72,6 +92,9 @@ struct tensor_info {
     uint32_t bucket;
     uint64_t turn;
     uint64_t count; /* entries selected a turn; 0: dense */
+    enum choice choice;
+    uint32_t allowed;  /* choices that the policy leaves: a bit 1 << choice each */
+    double arrival_us; /* of its last gradient, after the step's first; below 0: not measured */
     /* The ledger when the last step was closed: plain and sign-hashed sums of what came in and what
      * was applied. What is left in the residual is their difference, to rounding. */
     double input[2];
@@ -99,6 +122,13 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
 /** The index-th of the job's last policy changes, the newest first. */
 bool core_policy_change(
     const struct core *core, uint64_t job, uint32_t index, struct policy_change *change);
+
+/** The plan of a job, and what is known of it here. */
+bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *info);
+
+/** The index-th plan that the planner looked at last, best first; only where it decides. */
+bool core_plan_candidate(
+    const struct core *core, uint64_t job, uint32_t index, struct planner_candidate *candidate);
 
 /** A tensor of the job with that id. */
 bool core_tensor_info(

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/estimate.h"
 #include "daemon/core/hash.h"
 #include "daemon/core/model.h"
 
@@ -159,11 +160,16 @@ static void member_free(struct member *member)
     free(member->delivered);
     free(member->copied);
     free(member->newer);
+    if (member->estimates != NULL) {
+        estimate_free(member->estimates);
+    }
+    free(member->estimates);
     free(member);
 }
 
 void job_free(struct job *job)
 {
+    measure_end(job);
     plan_free(job->plan);
     plan_free(job->next_plan);
     round_free(&job->op_round);

@@ -7,6 +7,7 @@
 #ifndef ADTOPK_MODEL_H
 #define ADTOPK_MODEL_H
 
+#include "daemon/core/choices.h"
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
 #include "daemon/core/machine.h"
@@ -15,7 +16,9 @@
 #include "kernels/cpu/journal.h"
 #include "proto/local.h"
 
+struct estimates;
 struct job;
+struct measure;
 struct round;
 
 enum job_state { JOB_FORMING, JOB_PREPARED, JOB_ACTIVE, JOB_ENDED, JOB_STATES };
@@ -120,10 +123,12 @@ struct member {
     uint32_t delivered_count;
     uint32_t *copied; /* per round, then the operations: the view in which it got a copy */
     bool held;        /* it holds at the step of the policy switch under way */
-    struct store_policy *newer; /* in its answer: a policy newer than ours, or NULL */
-    uint32_t holds;             /* in its answer: the version for which it holds */
-    uint32_t has;               /* the version in force there, as far as is known */
-    unsigned early;             /* frames of it that wait in job->early */
+    struct estimates *estimates; /* as it sent them last, for replan.c; NULL: never */
+    uint64_t estimated_step;     /* ... when so many steps were done */
+    struct store_policy *newer;  /* in its answer: a policy newer than ours, or NULL */
+    uint32_t holds;              /* in its answer: the version for which it holds */
+    uint32_t has;                /* the version in force there, as far as is known */
+    unsigned early;              /* frames of it that wait in job->early */
 };
 
 /* What a verification found: plain and sign-hashed sums of one moment. */
@@ -164,12 +169,15 @@ struct returned {
 
 /* What the plan says of one tensor. */
 struct planned {
-    struct tensor_policy policy;
-    bool dense;      /* travels dense */
-    bool by_rank;    /* every local rank has a residual of its own */
-    bool known;      /* all nodes know the positions: the values travel as a dense vector */
-    uint32_t bucket; /* the round it belongs to while that is not split */
-    uint64_t count;  /* sparse: most entries of one turn of one residual */
+    struct tensor_policy policy; /* with what the plan chose */
+    enum choice choice;
+    uint32_t allowed;      /* choices, a bit 1 << choice each */
+    uint64_t sparse_count; /* `count` where it travels sparse; 0: it never does */
+    bool dense;            /* travels dense */
+    bool by_rank;          /* every local rank has a residual of its own */
+    bool known;            /* all nodes know the positions: the values travel as a dense vector */
+    uint32_t bucket;       /* the round it belongs to while that is not split */
+    uint64_t count;        /* sparse: most entries of one turn of one residual */
     /* What each residual selected in this step, in the store, and what this node sends of it: the
      * sum, with values as the others will decode them. Valid if sent_step is the open step + 1. */
     struct kept *kept; /* one a residual */
@@ -181,6 +189,7 @@ struct planned {
     float *values;       /* sent.value, where it is not that of kept[0] */
     float *known_sum;    /* known: the sum of all nodes' values */
     uint64_t fibres;     /* ... of the turns that select from each */
+    uint64_t summed;     /* entries of the last update, if it is sparse */
     float *hints; /* where the selection looks first: for each residual one of the tensor, then one
                    * a fibre */
 };
@@ -196,6 +205,7 @@ struct plan {
     uint32_t tensors;
     unsigned ranks; /* local ones */
     uint8_t *store; /* its part of the job's store */
+    uint64_t bucket_bytes;
     uint32_t buckets;
     uint32_t rounds; /* buckets, then one for every tensor alone */
     struct round *round;
@@ -222,6 +232,15 @@ struct work {
     void (*done)(struct work *work);
     enum adtopk_status status;
     struct error error;
+};
+
+/* What a round was measured to take so far; measure.c. */
+struct round_times {
+    uint64_t compute_us;     /* its computes after the first */
+    uint64_t link_us;        /* its exchange, without what the link did for others meanwhile */
+    uint64_t sent, received; /* bytes of frames */
+    uint64_t awaited;        /* ... of those that came while they were waited for */
+    bool unknown;            /* some compute did not tell */
 };
 
 /* A frame that came before its round could take it. */
@@ -251,6 +270,7 @@ struct round {
     struct parked *parked;
     uint32_t view;     /* in which the exchange began */
     uint64_t since_us; /* of the current state */
+    struct round_times times;
 };
 
 /* A node asks for a copy that this one cannot give before its own commit is there. */
@@ -345,6 +365,7 @@ struct job {
     uint64_t op_since_us;      /* the first call of the next plain operation; 0: none yet */
     uint64_t settle_since_us;
     struct job_info counters; /* only the counting fields */
+    struct measure *measure;  /* NULL: nothing is "auto", or there was no memory */
 };
 
 struct peer {
@@ -382,6 +403,7 @@ enum adtopk_status core_reserve_actions(struct core *core, struct error *err);
 void core_compute(
     struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes);
 void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame);
+void core_note(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void core_trace(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* job.c */
@@ -453,11 +475,14 @@ uint64_t layout_number(uint32_t tensor, unsigned rank); /* the residual's, in jo
 /* plan.c */
 struct plan *plan_create(const struct policy *policy);
 void plan_free(struct plan *plan);
-/* What it means for the job's tensors. Errors: MEMORY, POLICY (names the tensor). */
+/* What it means for the job's tensors. Errors: MEMORY, POLICY (names the tensor). The plan is to be
+ * freed then. */
 enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err);
 /* Whether the plan in force goes with the nodes of the view. Errors: POLICY. */
 enum adtopk_status plan_check(const struct job *job, struct error *err);
-bool plan_by_rank(const struct plan *plan);                        /* some tensor is */
+bool plan_by_rank(const struct plan *plan); /* some tensor is */
+/* Its choices, for choices_init() of its tensors. */
+void plan_choices(const struct plan *plan, struct choices *choices);
 enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the store is there */
 void plan_take_splits(struct job *job);
 /* Most entries of an update that does not travel dense. */
@@ -486,6 +511,22 @@ void ticket_free(struct ticket *ticket); /* without an answer */
  * error NULL: it was done. */
 void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,
     const struct error *error);
+
+/* measure.c: how long everything takes, for the planner. Nothing that is computed depends on it;
+ * all of these do nothing if job->measure is NULL. */
+void measure_begin(struct job *job); /* another plan, or the first, is in force */
+void measure_end(struct job *job);
+void measure_push(struct job *job, uint32_t tensor);
+void measure_round_begins(struct round *round);
+void measure_sent(struct round *round, uint64_t bytes);
+void measure_received(struct round *round, uint64_t bytes);
+void measure_phase(struct round *round);    /* all frames of a phase are there, or none were due */
+void measure_computed(struct round *round); /* before the state changes */
+void measure_step(struct job *job);         /* one is accepted */
+
+/* replan.c */
+void replan_step(struct job *job);     /* one is over */
+void replan_switched(struct job *job); /* another policy is in force */
 
 /* verify.c */
 enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err);

@@ -33,6 +33,13 @@ void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
     job->out_of_memory |= !pack_and_send(job->core, node, message);
 }
 
+/* ... of one that nobody waits for: it may be lost. */
+void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
+{
+    message->job = job->id;
+    (void)pack_and_send(job->core, node, message);
+}
+
 /* To every other node of the view, or, before there is one, to every member that is known. */
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
 {
@@ -175,6 +182,9 @@ static void dispatch(struct job *job, uint16_t from, const Adtopk__PeerMessage *
         switch_answer(job, from, message->policy_answer);
         break;
     case ADTOPK__PEER_MESSAGE__KIND_POLICY_END: switch_end(job, from, message->policy_end); break;
+    case ADTOPK__PEER_MESSAGE__KIND_ESTIMATES:
+        replan_estimates(job, from, message->estimates);
+        break;
     default: job->core->bad_messages++; break;
     }
 }

@@ -2,17 +2,23 @@
  * The plan of a job: which tensors travel dense, which together, and how each is selected.
  *
  * It is a function of the registrations and the policy alone, so that all nodes and a restarted
- * daemon make the same one.
+ * daemon make the same one. What the policy leaves open ("auto") its key "plan" says, which the
+ * planner writes; without it "auto" is what policy_settled() says.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/choosing.h"
 #include "daemon/core/combination.h"
 #include "daemon/core/hash.h"
 #include "daemon/core/model.h"
 
 /* Shorter fibres get no hints: they would be more than 1 % of the residual. */
 #define HINTED_LENGTH 128u
+
+/* Of its density a tensor keeps so much, however much of the others travels dense. */
+#define DENSITY_FLOOR 0.1
+#define DENSITY_MIN 1e-6 /* that there can be: of the policy's key */
 
 struct plan *plan_create(const struct policy *policy)
 {
@@ -146,6 +152,7 @@ static void choose(const struct tensor *tensor, struct planned *planned)
     size_t dense = payload_dense_size(tensor->numel, policy->dense_values);
     size_t sparse = 0;
 
+    planned->count = 0;
     for (uint64_t turn = 0; turn < sparsifier_period(&policy->params); turn++) {
         struct sparsifier_choice choice = choice_of(tensor, policy, &agreed, turn);
         struct payload_shape payload = {
@@ -232,7 +239,7 @@ static bool alike(const struct planned *a, const struct planned *b)
 #define NO_BUCKET UINT32_MAX
 
 /* Puts `first` and all later tensors like it, in order of registration, into buckets of about
- * policy.bucket_bytes. */
+ * plan->bucket_bytes. */
 static void assign_alike(const struct job *job, struct plan *plan, uint32_t first)
 {
     uint64_t bytes = 0;
@@ -242,7 +249,7 @@ static void assign_alike(const struct job *job, struct plan *plan, uint32_t firs
         if (plan->tensor[t].bucket != NO_BUCKET || !alike(&plan->tensor[first], &plan->tensor[t])) {
             continue;
         }
-        if (bytes > 0 && bytes + size > plan->policy.bucket_bytes) {
+        if (bytes > 0 && bytes + size > plan->bucket_bytes) {
             plan->buckets++;
             bytes = 0;
         }
@@ -368,6 +375,142 @@ enum adtopk_status plan_check(const struct job *job, struct error *err)
     return status;
 }
 
+/* ------------------------------------------------------------------ what "auto" means */
+
+static enum choosing_way way_of(const struct planned *planned)
+{
+    return planned->dense ? CHOOSING_DENSE : planned->known ? CHOOSING_VALUES : CHOOSING_LISTS;
+}
+
+/* Where no plan says otherwise. */
+static enum adtopk_status settle(
+    const struct job *job, struct plan *plan, uint32_t t, struct error *err)
+{
+    struct planned *planned = &plan->tensor[t];
+    struct tensor_policy policy = policy_of(&plan->policy, job->tensor[t].spec.name);
+
+    planned->policy = policy_settled(&policy);
+    if (check_rules(job, plan, t, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    choose(&job->tensor[t], planned);
+    planned->sparse_count = planned->dense ? 0 : planned->count;
+    planned->allowed = choosing_allowed(&policy, way_of(planned), job->view_nodes);
+    planned->choice = choosing_nearest(&planned->policy, way_of(planned));
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status take_choice(
+    const struct job *job, struct plan *plan, uint32_t t, enum choice choice, struct error *err)
+{
+    struct planned *planned = &plan->tensor[t];
+    struct tensor_policy policy = policy_of(&plan->policy, job->tensor[t].spec.name);
+    struct tensor_policy chosen;
+
+    if (!choosing_apply(&policy, way_of(planned), choice, job->view_nodes, &chosen)) {
+        return error_set(err, ADTOPK_ERR_POLICY,
+            "policy: \"plan\": tensor '%s' cannot travel as \"%s\": nothing leaves it that choice",
+            job->tensor[t].spec.name, choice_name(choice));
+    }
+    planned->policy = chosen;
+    planned->choice = choice;
+    choose(&job->tensor[t], planned);
+    return ADTOPK_OK;
+}
+
+/* A plan for other tensors does not fit; the first that has no choice, or the last that has one, is
+ * named. */
+static enum adtopk_status read_choices(
+    const struct job *job, const struct plan *plan, struct choices *choices, struct error *err)
+{
+    struct error reason;
+
+    if (!choices_init(choices, job->tensors)) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a plan");
+    }
+    if (choices_parse(choices, plan->policy.plan, &reason) != ADTOPK_OK) {
+        return error_set(err, ADTOPK_ERR_POLICY,
+            "policy: \"plan\" does not fit the %u tensors, '%s' to '%s': %.120s", job->tensors,
+            job->tensor[0].spec.name, job->tensor[job->tensors - 1].spec.name, reason.text);
+    }
+    if (plan->policy.bucket_bytes != 0 && choices->bucket_bytes != plan->policy.bucket_bytes) {
+        return error_set(err, ADTOPK_ERR_POLICY,
+            "policy: \"plan\" has buckets of %llu bytes, but \"bucket_bytes\" is %llu",
+            (unsigned long long)choices->bucket_bytes,
+            (unsigned long long)plan->policy.bucket_bytes);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status take_choices(const struct job *job, struct plan *plan, struct error *err)
+{
+    struct choices choices = {.tensors = 0};
+    enum adtopk_status status = ADTOPK_OK;
+
+    plan->bucket_bytes =
+        plan->policy.bucket_bytes != 0 ? plan->policy.bucket_bytes : POLICY_BUCKET_BYTES;
+    if (plan->policy.plan[0] == '\0') {
+        return ADTOPK_OK;
+    }
+    status = read_choices(job, plan, &choices, err);
+    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
+        status = take_choice(job, plan, t, (enum choice)choices.choice[t], err);
+    }
+    plan->bucket_bytes = status == ADTOPK_OK ? choices.bucket_bytes : 0;
+    choices_free(&choices);
+    return status;
+}
+
+void plan_choices(const struct plan *plan, struct choices *choices)
+{
+    choices->bucket_bytes = plan->bucket_bytes;
+    for (uint32_t t = 0; t < plan->tensors; t++) {
+        choices->choice[t] = (uint8_t)plan->tensor[t].choice;
+    }
+}
+
+/* What travels dense is taken off the densities of the others, all by the same factor, so that as
+ * many elements travel as the densities say. */
+static void tune_density(const struct job *job, struct plan *plan)
+{
+    double sparse = 0, wanted = 0, dense = 0, factor;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        double numel = (double)job->tensor[t].numel;
+        double share = plan->tensor[t].policy.params.density * numel;
+        wanted += share;
+        sparse += plan->tensor[t].dense ? 0 : share;
+        dense += plan->tensor[t].dense ? numel : 0;
+    }
+    factor = sparse > 0 ? (wanted - dense) / sparse : 1;
+    factor = factor > DENSITY_FLOOR ? factor : DENSITY_FLOOR;
+    for (uint32_t t = 0; factor < 1 && t < job->tensors; t++) {
+        struct planned *planned = &plan->tensor[t];
+        double density = planned->policy.params.density * factor;
+        if (!planned->dense) {
+            planned->policy.params.density = density > DENSITY_MIN ? density : DENSITY_MIN;
+            choose(&job->tensor[t], planned);
+        }
+    }
+}
+
+/* How each tensor travels. */
+static enum adtopk_status choose_all(const struct job *job, struct plan *plan, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
+        status = settle(job, plan, t, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = take_choices(job, plan, err);
+    }
+    if (status == ADTOPK_OK && plan->policy.tune_density) {
+        tune_density(job, plan);
+    }
+    return status;
+}
+
 enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
@@ -376,16 +519,13 @@ enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *e
     plan->tensors = plan->tensor != NULL ? job->tensors : 0;
     plan->ranks = job->ranks;
     status = plan->tensor != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    if (status == ADTOPK_OK && choose_all(job, plan, err) != ADTOPK_OK) {
+        return err->code;
+    }
     for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
-        struct planned *planned = &plan->tensor[t];
-        planned->policy = policy_of(&plan->policy, job->tensor[t].spec.name);
-        if (check_rules(job, plan, t, err) != ADTOPK_OK) {
-            return err->code;
-        }
-        choose(&job->tensor[t], planned);
-        status = sent_alloc(job, job->tensor[t].numel, planned);
+        status = sent_alloc(job, job->tensor[t].numel, &plan->tensor[t]);
         if (status == ADTOPK_OK) {
-            status = hints_alloc(job, &job->tensor[t], planned);
+            status = hints_alloc(job, &job->tensor[t], &plan->tensor[t]);
         }
     }
     if (status == ADTOPK_OK) {

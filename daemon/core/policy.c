@@ -41,7 +41,8 @@ void policy_default(struct policy *policy)
         .reduce = REDUCE_MEAN,
         .on_peer_loss = PEER_LOSS_WAIT,
         .weight = 1,
-        .bucket_bytes = 4u << 20,
+        .bucket_bytes = POLICY_BUCKET_BYTES,
+        .replan = true,
         .join_timeout_us = (uint64_t)300 * SECOND_US,
         .push_timeout_us = (uint64_t)1800 * SECOND_US,
         .wait_limit_us = (uint64_t)600 * SECOND_US,
@@ -112,6 +113,22 @@ struct tensor_policy policy_of(const struct policy *policy, const char *tensor)
         }
     }
     return found;
+}
+
+struct tensor_policy policy_settled(const struct tensor_policy *policy)
+{
+    struct tensor_policy settled = *policy;
+
+    if (settled.sparsifier == NULL) {
+        settled.sparsifier = sparsifier_find("adtopk");
+    }
+    if (settled.sparse_collective == NULL) {
+        settled.sparse_collective = &collective_allgather;
+    }
+    if (settled.dense_values == POLICY_VALUES_AUTO) {
+        settled.dense_values = PAYLOAD_VALUE_F32;
+    }
+    return settled;
 }
 
 /* ------------------------------------------------------------------ parsing */
@@ -293,6 +310,15 @@ enum adtopk_status policy_parse(struct policy *policy, const char *json, struct 
     return ADTOPK_OK;
 }
 
+bool policy_names(const char *json, const char *key)
+{
+    cJSON *document = cJSON_Parse(json);
+    bool names = document == NULL || cJSON_GetObjectItemCaseSensitive(document, key) != NULL;
+
+    cJSON_Delete(document);
+    return names;
+}
+
 /* ------------------------------------------------------------------ printing */
 
 /* A text that grows; POLICY_TEXT_SIZE is enough for the longest document. */
@@ -314,7 +340,7 @@ static void put(struct printer *printer, const char *text)
 
 static void put_key(struct printer *printer, const struct policy_key *key, const void *field)
 {
-    char value[64];
+    char value[KEY_VALUE_SIZE];
 
     policy_key_print(key, field, value);
     put(printer, ",\"");
@@ -357,4 +383,28 @@ void policy_print(const struct policy *policy, char text[POLICY_TEXT_SIZE])
         put_rule(&printer, &policy->rule[r]);
     }
     put(&printer, "]}");
+}
+
+bool policy_same_choices(const struct policy *a, const struct policy *b)
+{
+    struct policy *same = malloc(sizeof(*same));
+    char *text = malloc(2 * POLICY_TEXT_SIZE);
+    bool equal = same != NULL && text != NULL;
+
+    if (equal) {
+        *same = *b;
+        same->replan = a->replan;
+        same->on_peer_loss = a->on_peer_loss;
+        same->weight = a->weight;
+        same->join_timeout_us = a->join_timeout_us;
+        same->push_timeout_us = a->push_timeout_us;
+        same->wait_limit_us = a->wait_limit_us;
+        (void)memcpy(same->plan, a->plan, sizeof(same->plan));
+        policy_print(a, text);
+        policy_print(same, text + POLICY_TEXT_SIZE);
+        equal = strcmp(text, text + POLICY_TEXT_SIZE) == 0;
+    }
+    free(same);
+    free(text);
+    return equal;
 }

@@ -16,21 +16,27 @@
 #include <stdint.h>
 
 #include "daemon/collective/collective.h"
+#include "daemon/core/choices.h"
 #include "daemon/sparsify/sparsifier.h"
 #include "proto/error.h"
 
 #define POLICY_VERSION 1 /* of the document; its key "version" may say so */
 #define POLICY_RULES_MAX 32
 #define POLICY_MATCH_SIZE 128  /* of a rule's pattern, including the NUL */
-#define POLICY_TEXT_SIZE 53248 /* of a canonical document, including the NUL */
+#define POLICY_TEXT_SIZE 73728 /* of a canonical document, including the NUL */
 #define POLICY_PRIORITY_MAX 1000
-#define POLICY_VALUES_SIZE 160 /* of what a key can be, including the NUL */
+#define POLICY_PLAN_SIZE CHOICES_TEXT_SIZE
+#define POLICY_BUCKET_BYTES (UINT64_C(4) << 20) /* of a bucket, where nobody chose */
+#define POLICY_VALUES_SIZE 160                  /* of what a key can be, including the NUL */
+
+/* tensor_policy.dense_values that the planner chooses. */
+#define POLICY_VALUES_AUTO PAYLOAD_VALUE_COUNT
 
 enum policy_scope { SCOPE_NODE = 0, SCOPE_RANK };
 enum policy_reduce { REDUCE_MEAN = 0, REDUCE_SUM };
 enum policy_peer_loss { PEER_LOSS_WAIT = 0, PEER_LOSS_FAIL };
 
-/* What holds for one tensor. */
+/* What holds for one tensor. "auto" is NULL, or POLICY_VALUES_AUTO: the plan says. */
 struct tensor_policy {
     const struct sparsifier_ops *sparsifier;
     struct sparsifier_params params;
@@ -55,8 +61,11 @@ struct policy {
     struct policy_rule rule[POLICY_RULES_MAX];
     enum policy_reduce reduce;
     enum policy_peer_loss on_peer_loss;
-    uint64_t weight;       /* of the job's share of links and workers */
-    uint64_t bucket_bytes; /* gradient bytes of one bucket, about */
+    uint64_t weight;             /* of the job's share of links and workers */
+    uint64_t bucket_bytes;       /* gradient bytes of one bucket, about; 0: auto, the plan says */
+    bool tune_density;           /* what travels dense counts into the density */
+    bool replan;                 /* the planner may change `plan` */
+    char plan[POLICY_PLAN_SIZE]; /* what "auto" means (choices.h); "": no plan yet */
     uint64_t join_timeout_us;
     uint64_t push_timeout_us;
     uint64_t wait_limit_us;
@@ -79,6 +88,16 @@ void policy_print(const struct policy *policy, char text[POLICY_TEXT_SIZE]);
 
 /** What holds for a tensor of this name. */
 struct tensor_policy policy_of(const struct policy *policy, const char *tensor);
+
+/** The same with what "auto" means as long as no plan says otherwise. */
+struct tensor_policy policy_settled(const struct tensor_policy *policy);
+
+/** Whether the document, which is right, names this key of the job; true without memory. */
+bool policy_names(const char *json, const char *key);
+
+/** Whether a plan made for one of them also goes with the other: they differ at most in the plan
+ * itself, in `replan`, the job's weight and time limits. */
+bool policy_same_choices(const struct policy *a, const struct policy *b);
 
 /* A key, for help texts. */
 struct policy_key_info {

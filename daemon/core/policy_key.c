@@ -8,6 +8,10 @@
 #include <string.h>
 
 #define SECOND_US 1000000u
+#define AUTO "auto"
+#define KEY_NUMBER_SIZE 64
+
+_Static_assert(POLICY_VALUES_AUTO == 4, "its place in dense_value_names");
 
 static const char *const scope_names[] = {"node", "rank", NULL};
 static const char *const reduce_names[] = {"mean", "sum", NULL};
@@ -17,7 +21,7 @@ static const char *const view_names[] = {"fibre", "row", "longest", NULL};
 static const char *const value_names[] = {"f32", "bf16", "f16", "int8", NULL};
 /* Dense elements travel in slices, one a node, and an int8 block would depend on where these begin:
  * no int8. */
-static const char *const dense_value_names[] = {"f32", "bf16", "f16", NULL};
+static const char *const dense_value_names[] = {"f32", "bf16", "f16", "", "auto", NULL};
 static const char *const index_names[] = {
     "auto", "", "raw", "rows", "delta", "bitmap", "rice", "hashmap", NULL};
 
@@ -29,7 +33,8 @@ static const struct policy_key keys[] = {
     {.name = "sparsifier",
         .type = KEY_SPARSIFIER,
         TENSOR(sparsifier),
-        .help = "which entries travel"},
+        .automatic = true,
+        .help = "which entries travel; auto: those of adtopk, or all, as the plan says"},
     {.name = "density",
         .type = KEY_NUMBER,
         TENSOR(params.density),
@@ -146,7 +151,7 @@ static const struct policy_key keys[] = {
         .type = KEY_CHOICE,
         TENSOR(dense_values),
         .choices = dense_value_names,
-        .help = "how the values of dense contributions travel"},
+        .help = "how the values of dense contributions travel; auto: as the plan says"},
     {.name = "indices",
         .type = KEY_CHOICE,
         TENSOR(indices),
@@ -155,7 +160,8 @@ static const struct policy_key keys[] = {
     {.name = "sparse_collective",
         .type = KEY_COLLECTIVE,
         TENSOR(sparse_collective),
-        .help = "how sparse contributions become one sum"},
+        .automatic = true,
+        .help = "how sparse contributions become one sum; auto: as the plan says"},
     {.name = "dense_collective",
         .type = KEY_COLLECTIVE,
         TENSOR(dense_collective),
@@ -177,7 +183,20 @@ static const struct policy_key keys[] = {
         JOB(bucket_bytes),
         .minimum = 1,
         .maximum = 0x1p40,
-        .help = "gradient bytes that travel together, about"},
+        .automatic = true,
+        .help = "gradient bytes that travel together, about; auto: as the plan says"},
+    {.name = "tune_density",
+        .type = KEY_BOOL,
+        JOB(tune_density),
+        .help = "what travels dense counts into the density: that of the others falls"},
+    {.name = "plan",
+        .type = KEY_PLAN,
+        JOB(plan),
+        .help = "what auto means for each tensor, as the planner writes it; empty: no plan yet"},
+    {.name = "replan",
+        .type = KEY_BOOL,
+        JOB(replan),
+        .help = "the planner may change the plan while the job trains"},
     {.name = "on_peer_loss",
         .type = KEY_CHOICE,
         JOB(on_peer_loss),
@@ -254,6 +273,7 @@ size_t policy_key_size(const struct policy_key *key)
     case KEY_SECONDS: return sizeof(uint64_t);
     case KEY_SPARSIFIER:
     case KEY_COLLECTIVE: break;
+    case KEY_PLAN: return POLICY_PLAN_SIZE;
     }
     return sizeof(void *);
 }
@@ -268,12 +288,24 @@ static bool is_whole(const struct policy_key *key)
     return key->type == KEY_WHOLE || key->type == KEY_INTEGER;
 }
 
-/* The names that a key may have, "a, b or c", or its range. */
+/* "a, b or c" */
+static void describe_names(const char *const *name, unsigned count, char *text, size_t size)
+{
+    size_t used = 0;
+
+    for (unsigned i = 0; i < count && used < size; i++) {
+        const char *between = i == 0 ? "" : i + 1 < count ? ", " : " or ";
+        int written = snprintf(text + used, size - used, "%s\"%s\"", between, name[i]);
+        used += written > 0 ? (size_t)written : 0;
+    }
+}
+
+/* The names that a key may have, or its range. */
 static void describe_values(const struct policy_key *key, char *text, size_t size)
 {
+    const char *also = key->automatic ? " or \"auto\"" : "";
     const char *name[16];
     unsigned count = 0;
-    size_t used = 0;
 
     for (unsigned i = 0; key->type == KEY_CHOICE && key->choices[i] != NULL; i++) {
         if (key->choices[i][0] != '\0') {
@@ -288,19 +320,20 @@ static void describe_values(const struct policy_key *key, char *text, size_t siz
             name[count++] = collective_table[i]->name;
         }
     }
-    text[0] = '\0';
-    for (unsigned i = 0; i < count && used < size; i++) {
-        const char *between = i == 0 ? "" : i + 1 < count ? ", " : " or ";
-        int written = snprintf(text + used, size - used, "%s\"%s\"", between, name[i]);
-        used += written > 0 ? (size_t)written : 0;
+    if (count > 0 && key->automatic) {
+        name[count++] = AUTO;
     }
+    text[0] = '\0';
+    describe_names(name, count, text, size);
     if (key->type == KEY_BOOL) {
         (void)snprintf(text, size, "true or false");
     } else if (key->type == KEY_NUMBER || key->type == KEY_SECONDS) {
         (void)snprintf(text, size, "a number from %.15g to %.15g", key->minimum, key->maximum);
     } else if (is_whole(key)) {
         (void)snprintf(
-            text, size, "a whole number from %.15g to %.15g", key->minimum, key->maximum);
+            text, size, "a whole number from %.15g to %.15g%s", key->minimum, key->maximum, also);
+    } else if (key->type == KEY_PLAN) {
+        (void)snprintf(text, size, "a plan such as \"4194304:12a3d\", or an empty text");
     }
 }
 
@@ -315,10 +348,19 @@ static bool set_choice(const struct policy_key *key, const cJSON *item, void *fi
     return false;
 }
 
+static bool is_auto(const struct policy_key *key, const cJSON *item)
+{
+    return key->automatic && cJSON_IsString(item) && strcmp(item->valuestring, AUTO) == 0;
+}
+
 static bool set_number(const struct policy_key *key, const cJSON *item, void *field)
 {
     double x = cJSON_IsNumber(item) ? item->valuedouble : NAN;
 
+    if (is_auto(key, item)) {
+        *(uint64_t *)field = 0;
+        return true;
+    }
     if (!(x >= key->minimum && x <= key->maximum) || (is_whole(key) && x != floor(x))) {
         return false;
     }
@@ -344,6 +386,10 @@ static bool set_named(const struct policy_key *key, const cJSON *item, void *fie
     const struct sparsifier_ops *sparsifier = sparsifier_find(name);
     const struct collective_ops *collective = collective_find(name);
 
+    if (is_auto(key, item)) {
+        *(const void **)field = NULL;
+        return true;
+    }
     if (key->type == KEY_SPARSIFIER && sparsifier != NULL) {
         *(const struct sparsifier_ops **)field = sparsifier;
         return true;
@@ -356,10 +402,22 @@ static bool set_named(const struct policy_key *key, const cJSON *item, void *fie
     return false;
 }
 
+static bool set_plan(const cJSON *item, void *field, struct error *why)
+{
+    const char *text = cJSON_IsString(item) ? item->valuestring : NULL;
+
+    if (text == NULL || (*text != '\0' && choices_check(text, why) != ADTOPK_OK)) {
+        return false;
+    }
+    (void)strcpy(field, text);
+    return true;
+}
+
 enum adtopk_status policy_key_set(
     const struct policy_key *key, const cJSON *item, void *field, struct error *err)
 {
     char values[POLICY_VALUES_SIZE];
+    struct error why = {.code = ADTOPK_OK};
     bool set = false;
 
     switch (key->type) {
@@ -371,40 +429,77 @@ enum adtopk_status policy_key_set(
     case KEY_BOOL: set = set_bool(item, field); break;
     case KEY_SPARSIFIER:
     case KEY_COLLECTIVE: set = set_named(key, item, field); break;
+    case KEY_PLAN: set = set_plan(item, field, &why); break;
     }
     if (set) {
         return ADTOPK_OK;
     }
     describe_values(key, values, sizeof(values));
+    if (why.code != ADTOPK_OK) {
+        return error_set(
+            err, ADTOPK_ERR_POLICY, "\"%s\" must be %s; %.120s", key->name, values, why.text);
+    }
     return error_set(err, ADTOPK_ERR_POLICY, "\"%s\" %s%.48s%smust be %s", key->name,
         cJSON_IsString(item) ? "is \"" : "", cJSON_IsString(item) ? item->valuestring : "",
         cJSON_IsString(item) ? "\" but " : "", values);
 }
 
-void policy_key_print(const struct policy_key *key, const void *field, char text[64])
+/* The name of what a pointer in a policy says: NULL is auto. */
+static const char *named(const struct policy_key *key, const void *field)
 {
-    const char *name = NULL;
+    const void *const *pointer = field;
+
+    if (*pointer == NULL) {
+        return AUTO;
+    }
+    return key->type == KEY_SPARSIFIER ? ((const struct sparsifier_ops *)*pointer)->name
+                                       : ((const struct collective_ops *)*pointer)->name;
+}
+
+static const char *whole(const struct policy_key *key, uint64_t value, char text[KEY_NUMBER_SIZE])
+{
+    if (key->automatic && value == 0) {
+        return "\"" AUTO "\"";
+    }
+    (void)snprintf(text, KEY_NUMBER_SIZE, "%" PRIu64, value);
+    return text;
+}
+
+void policy_key_print(const struct policy_key *key, const void *field, char text[KEY_VALUE_SIZE])
+{
+    char number[KEY_NUMBER_SIZE];
+    const char *quoted = NULL, *plain = NULL;
 
     switch (key->type) {
-    case KEY_CHOICE: name = key->choices[*(const unsigned *)field]; break;
-    case KEY_SPARSIFIER: name = (*(const struct sparsifier_ops *const *)field)->name; break;
-    case KEY_COLLECTIVE: name = (*(const struct collective_ops *const *)field)->name; break;
-    case KEY_NUMBER: (void)snprintf(text, 64, "%.17g", *(const double *)field); return;
-    case KEY_BOOL: (void)snprintf(text, 64, "%s", *(const bool *)field ? "true" : "false"); return;
-    case KEY_INTEGER: (void)snprintf(text, 64, "%" PRId64, *(const int64_t *)field); return;
-    case KEY_WHOLE: (void)snprintf(text, 64, "%" PRIu64, *(const uint64_t *)field); return;
+    case KEY_CHOICE: quoted = key->choices[*(const unsigned *)field]; break;
+    case KEY_SPARSIFIER:
+    case KEY_COLLECTIVE: quoted = named(key, field); break;
+    case KEY_PLAN: quoted = field; break;
+    case KEY_BOOL: plain = *(const bool *)field ? "true" : "false"; break;
+    case KEY_WHOLE: plain = whole(key, *(const uint64_t *)field, number); break;
+    case KEY_INTEGER:
+        (void)snprintf(number, sizeof(number), "%" PRId64, *(const int64_t *)field);
+        plain = number;
+        break;
+    case KEY_NUMBER:
+        (void)snprintf(number, sizeof(number), "%.17g", *(const double *)field);
+        plain = number;
+        break;
     case KEY_SECONDS:
-        (void)snprintf(text, 64, "%.6f", (double)*(const uint64_t *)field / SECOND_US);
-        return;
+        (void)snprintf(
+            number, sizeof(number), "%.6f", (double)*(const uint64_t *)field / SECOND_US);
+        plain = number;
+        break;
     }
-    (void)snprintf(text, 64, "\"%s\"", name);
+    (void)snprintf(
+        text, KEY_VALUE_SIZE, quoted != NULL ? "\"%s\"" : "%s", quoted != NULL ? quoted : plain);
 }
 
 bool policy_key(unsigned index, struct policy_key_info *info)
 {
     struct policy policy;
     const struct policy_key *key = index < KEY_COUNT ? &keys[index] : NULL;
-    char value[64];
+    char value[KEY_VALUE_SIZE];
 
     if (key == NULL) {
         return false;

@@ -18,8 +18,11 @@ enum key_type {
     KEY_INTEGER,
     KEY_SECONDS,
     KEY_SPARSIFIER,
-    KEY_COLLECTIVE
+    KEY_COLLECTIVE,
+    KEY_PLAN
 };
+
+#define KEY_VALUE_SIZE (POLICY_PLAN_SIZE + 2) /* of a field as documents write it, with the NUL */
 
 struct policy_key {
     const char *name;
@@ -27,6 +30,7 @@ struct policy_key {
     bool tensor;                /* a field of struct tensor_policy, otherwise of struct policy */
     size_t offset;              /* of the field in it */
     const char *const *choices; /* KEY_CHOICE: names in the order of the enum; NULL-terminated */
+    bool automatic;             /* ... of another type: "auto" is possible, as NULL or 0 */
     double minimum, maximum;
     const char *help;
 };
@@ -44,6 +48,6 @@ enum adtopk_status policy_key_set(
     const struct policy_key *key, const cJSON *item, void *field, struct error *err);
 
 /* The field as documents write it. */
-void policy_key_print(const struct policy_key *key, const void *field, char text[64]);
+void policy_key_print(const struct policy_key *key, const void *field, char text[KEY_VALUE_SIZE]);
 
 #endif

@@ -316,6 +316,7 @@ static enum adtopk_status push(struct rank *rank, uint32_t tensor, uint64_t step
         job->step_since_us = job->core->now_us;
     }
     rank->pushed[tensor] = step + 1;
+    measure_push(job, tensor);
     machine_fire(&rank->machine, RANK_ON_PUSH, RANK_READY);
     if (job->step.state == STEP_OPEN) {
         round_push(step_round(job, tensor), rank->index);

@@ -278,6 +278,7 @@ void round_advance(struct round *round)
     if (round_late_node(round) >= 0) {
         return;
     }
+    measure_phase(round);
     round->phase++;
     if (round->phase < round->phases) {
         move(round, ROUND_ON_PHASE, ROUND_COMBINE);
@@ -331,6 +332,7 @@ static void round_computed(struct work *work)
 {
     struct round *round = work->round;
 
+    measure_computed(round);
     if (round->machine.state == ROUND_REDUCE) {
         if (round->op) {
             store_count_op(round->job->store, round->exchange_op.size);

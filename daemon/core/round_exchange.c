@@ -102,6 +102,7 @@ enum adtopk_status round_begin_exchange(struct round *round)
     } else {
         begin_tensors(round);
     }
+    measure_round_begins(round);
     round->phase = 0;
     round->view = job->view;
     round->phases = exchange->ops->phases(exchange);
@@ -166,6 +167,7 @@ enum adtopk_status round_send_frames(struct round *round)
             unsigned m = (exchange->self + r) % exchange->members; /* not all to the same at once */
             if (out->to == EXCHANGE_ALL || out->to == m) {
                 core_send_frame(round, exchange->node[m], frame);
+                measure_sent(round, size);
             }
         }
         if (round_is_sparse(round)) {

@@ -106,6 +106,7 @@ static void step_done(struct work *work)
     bool withdrawn = job->step.state == STEP_WITHDRAW;
     uint64_t step = job->store->steps_done;
 
+    measure_step(job);
     store_count_step(job->store, withdrawn);
     job->counters.phase_us[PHASE_SETTLE] += job->core->now_us - job->settle_since_us;
     job->counters.dense_bytes += job->counters.elements * sizeof(float);
@@ -130,6 +131,9 @@ static void step_done(struct work *work)
         note_rest(job);
     } else {
         step_open(job, false);
+    }
+    if (!job_ended(job)) {
+        replan_step(job);
     }
 }
 

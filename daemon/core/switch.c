@@ -318,6 +318,22 @@ static enum adtopk_status send_ask(
     return ADTOPK_OK;
 }
 
+/* A plan is for the choices that a policy leaves: it stays if they do, and if nobody asks for
+ * another. */
+static void keep_plan(const struct job *job, const char *text, struct policy *policy)
+{
+    const struct policy *old = &job->plan->policy;
+
+    if (policy_names(text, "plan")) {
+        return;
+    }
+    if (policy_same_choices(old, policy)) {
+        (void)strcpy(policy->plan, old->plan);
+    } else {
+        policy->plan[0] = '\0';
+    }
+}
+
 enum adtopk_status switch_request(struct core *core, const struct event *event, struct error *err)
 {
     struct job *job = job_find(core, event->policy.job);
@@ -334,10 +350,36 @@ enum adtopk_status switch_request(struct core *core, const struct event *event, 
     *policy = event->policy.merge ? job->plan->policy : core->policy;
     status = policy_parse(policy, event->policy.text, err);
     if (status == ADTOPK_OK) {
+        keep_plan(job, event->policy.text, policy);
         status = send_ask(job, event, policy, err);
     }
     free(policy);
     return status;
+}
+
+enum adtopk_status switch_replan(struct job *job, const struct policy *policy, struct error *err)
+{
+    Adtopk__PeerPolicy asked;
+    struct policy_change change = {.version = job->plan->change.version,
+        .node = job->core->config.node,
+        .uid = POLICY_PLANNER};
+    char *text = malloc(POLICY_TEXT_SIZE);
+
+    if (text == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
+    }
+    policy_print(policy, text);
+    switch_fill_change(&change, text, &asked);
+    propose(job, &asked);
+    free(text);
+    return ADTOPK_OK;
+}
+
+bool switch_is_quiet(const struct job *job)
+{
+    return job->machine.state == JOB_ACTIVE && coordinates(job) && job->asked == NULL &&
+           job->policy_switch.state == SWITCH_NONE && all_have(job) &&
+           job->plan->change.version < UINT32_MAX - 1;
 }
 
 /* ------------------------------------------------------------------ agreeing */
@@ -493,6 +535,7 @@ static void moved(struct work *work)
     drop_next(job);
     core_trace(job->core, "job %llx: policy %u from step %llu", (unsigned long long)job->id,
         job->plan->change.version, (unsigned long long)step_number(job));
+    measure_begin(job);
     answer_asked(job, NULL);
     if (job->machine.state == JOB_ACTIVE) {
         send_answer(job, job->plan->change.version, 0, NULL);

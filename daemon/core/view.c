@@ -375,6 +375,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
             rank_ready(job->rank[r]);
         }
         round_open(&job->op_round);
+        measure_begin(job);
     }
     begin(job, commit);
 }

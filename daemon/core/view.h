@@ -50,6 +50,15 @@ struct policy_change switch_change(const Adtopk__PeerPolicy *policy);
  * the residuals fit the new plan. The job may have failed. */
 bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy);
 
+/* This node coordinates, the last change is done on all nodes, and no other is under way or asked
+ * for here. */
+bool switch_is_quiet(const struct job *job);
+/* ... then: proposes this policy, as POLICY_PLANNER. Errors: MEMORY. */
+enum adtopk_status switch_replan(struct job *job, const struct policy *policy, struct error *err);
+
+/* replan.c */
+void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimates *message);
+
 /* fetch.c */
 void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *message);
 void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit);
@@ -57,6 +66,7 @@ void fetch_answer(struct job *job);
 
 /* peer.c */
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message);
 
 #endif

@@ -399,6 +399,7 @@ static void write_update(const struct work *work, uint32_t t, struct exchange_te
     const struct sparse *list = &entry->update;
     bool fits = list->count <= tensor->list_capacity;
 
+    job->plan->tensor[t].summed = list->count;
     update->step = job->store->steps_done;
     update->turn = (uint32_t)tensor->store->turn;
     update->count = 0;

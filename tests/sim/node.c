@@ -282,6 +282,13 @@ static void run_parts(void *context, unsigned caller,
     free(order);
 }
 
+static void count_note(void *context, const char *line)
+{
+    struct node *node = context;
+
+    node->world->stats.replanned += strstr(line, " -> ") != NULL ? 1 : 0;
+}
+
 void node_start(struct world *world, unsigned number)
 {
     struct node *node = &world->node[number];
@@ -304,6 +311,8 @@ void node_start(struct world *world, unsigned number)
         .parallel = {.run = run_parts, .context = node, .threads = SIM_THREADS, .eager = true},
         .segment = 1 + world->scenario.seed % 200,
         .policy = world->scenario.policy,
+        .plan_every = 1 + world->scenario.seed % 3,
+        .note = count_note,
         .moved = coverage_move,
         .trace = getenv("ADTOPK_SIM_TRACE") != NULL ? print_trace : NULL,
         .trace_context = node,

@@ -3,6 +3,10 @@
 
 #include "tests/sim/world.h"
 
+#define AUTO                                                                                       \
+    "{\"reduce\":\"sum\",\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\","                  \
+    "\"dense_values\":\"auto\",\"bucket_bytes\":\"auto\""
+
 /* Those under which every sum of integers is exact. */
 static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}",
@@ -76,6 +80,18 @@ static const char *const policies[] = {
     "\"sparsifier\":\"dgc\",\"bucket_bytes\":2000}",
 };
 
+/* Those that leave something to the planner. */
+static const char *const automatic[] = {
+    AUTO ",\"density\":0.1,\"values\":\"f32\"}",
+    AUTO
+    ",\"density\":0.05,\"scope\":\"rank\",\"tune_density\":true,\"rules\":["
+    "{\"match\":\"fc*\",\"sparsifier\":\"topk\"},{\"match\":\"conv*\",\"sparsifier\":\"dense\","
+    "\"scope\":\"node\"}]}",
+    AUTO ",\"density\":0.2,\"replan\":false}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"auto\",\"values\":\"f32\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"auto\",\"adaptive\":true}",
+};
+
 /* Those that change gradients before they are added, or round what is left of sums. */
 static const char *const changing[] = {
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"momentum\":0.5}",
@@ -99,9 +115,13 @@ static const char *const changing[] = {
 
 #define POLICY_COUNT (sizeof(policies) / sizeof(policies[0]))
 #define CHANGING_COUNT (sizeof(changing) / sizeof(changing[0]))
+#define AUTOMATIC_COUNT (sizeof(automatic) / sizeof(automatic[0]))
 
 const char *scenario_policy(const struct world *world, uint64_t index)
 {
+    if (!world->scenario.changed && index % 5 == 0) {
+        return automatic[index / 5 % AUTOMATIC_COUNT];
+    }
     return world->scenario.changed && index % 2 == 0 ? changing[index / 2 % CHANGING_COUNT]
                                                      : policies[index % POLICY_COUNT];
 }
@@ -158,6 +178,9 @@ struct scenario scenario_of(uint64_t seed)
     scenario.changed = world_chance(&dice, 0.3);
     if (scenario.changed) {
         scenario.policy = changing[world_random(&dice, CHANGING_COUNT)];
+    } else if (world_chance(&dice, 0.25)) {
+        scenario.policy = automatic[world_random(&dice, AUTOMATIC_COUNT)];
+        scenario.steps += 4;
     }
     return scenario;
 }
@@ -182,6 +205,7 @@ static void add_stats(const struct sim_stats *s)
     total->switched += s->switched;
     total->called_off += s->called_off;
     total->verified += s->verified;
+    total->replanned += s->replanned;
 }
 
 bool scenario_run(const struct scenario *scenario, bool print)

@@ -53,9 +53,10 @@ static unsigned run_seeds(uint64_t first, uint64_t count)
     (void)printf("# %llu steps (%llu withdrawn), %llu rounds, %llu of them under faults\n",
         (unsigned long long)total->steps, (unsigned long long)total->withdrawn,
         (unsigned long long)total->rounds, (unsigned long long)total->faulted_rounds);
-    (void)printf("# %llu switches of the policy, %llu refused or called off, %llu verifications\n",
+    (void)printf("# %llu switches that were asked for, %llu refused or called off, %llu "
+                 "verifications, %llu plans proposed\n",
         (unsigned long long)total->switched, (unsigned long long)total->called_off,
-        (unsigned long long)total->verified);
+        (unsigned long long)total->verified, (unsigned long long)total->replanned);
     return failed;
 }
 

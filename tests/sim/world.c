@@ -142,6 +142,7 @@ static void core_turn(struct world *world, const struct sim_event *event)
     } else if (event->type == SIM_COMPUTE) {
         if (!event->ran) {
             event->compute->run(event->compute);
+            event->compute->took_us = world_random(world, 300);
         }
         core.type = EVENT_COMPUTE_DONE;
         core.compute = event->compute;

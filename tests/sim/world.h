@@ -163,7 +163,7 @@ struct sim_event {
 struct sim_stats {
     uint64_t runs, events, packets, lost, duplicated, crashes, cuts;
     uint64_t rounds, faulted_rounds, retried_rounds, steps, withdrawn;
-    uint64_t switched, called_off, verified;
+    uint64_t switched, called_off, verified, replanned;
 };
 
 /* One job, and what the checks remember of it: per step the bits of its update, and the sum of all
@@ -315,6 +315,9 @@ unsigned coverage_print(void);
 
 /* half.c: the sum has a random half of what was sent; collective_find("half") */
 extern const struct collective_ops collective_half;
+
+/* fickle.c: the planner may want any plan, not only the best; true */
+extern bool fickle_planner;
 
 /* planted.c: bugs that the checks must find */
 enum planted {

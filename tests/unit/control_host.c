@@ -46,6 +46,9 @@ bool core_tensor_info(
         .bucket = tensor / 2,
         .turn = 7,
         .count = 10,
+        .choice = CHOICE_BALANCED,
+        .allowed = 1u << CHOICE_DENSE | 1u << CHOICE_BALANCED,
+        .arrival_us = tensor == 2 ? -1 : 500.5 * tensor,
         .input = {1.5, -2},
         .applied = {0.25, 4},
         .verified_step = core->verified_step,
@@ -70,6 +73,45 @@ bool core_policy_change(
         .uid = 1000,
         .pid = 77};
     return true;
+}
+
+bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *info)
+{
+    (void)core;
+    *info = (struct plan_info){.automatic = true,
+        .replan = true,
+        .coordinator = 5,
+        .bucket_bytes = 4096,
+        .text = "4096:2b1d",
+        .why = "keeping balanced",
+        .decisions = 7,
+        .proposals = 2,
+        .predicted_us = 900,
+        .steps = 12,
+        .step_us = 1000,
+        .gamma = 1.5,
+        .link_us_byte = 0.01};
+    return job == 1;
+}
+
+bool core_plan_candidate(
+    const struct core *core, uint64_t job, uint32_t index, struct planner_candidate *candidate)
+{
+    static uint8_t choice[3] = {CHOICE_BALANCED, CHOICE_BALANCED, CHOICE_DENSE};
+    static const struct choices plan = {.bucket_bytes = 4096, .tensors = 3, .choice = choice};
+
+    (void)core;
+    *candidate = (struct planner_candidate){.plan = &plan,
+        .name = "balanced",
+        .predicted_us = 900,
+        .measured_us = index == 0 ? 1000 : 0,
+        .finish_us = 800,
+        .select_us = 10,
+        .link_us = 20,
+        .reduce_us = 30,
+        .bytes = 12345,
+        .in_force = index == 0};
+    return job == 1 && index < 2;
 }
 
 uint64_t core_session_job(const struct core *core, session_id session)

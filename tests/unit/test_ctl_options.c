@@ -69,6 +69,8 @@ static void test_commands(void **state)
     assert_int_equal(options.first, 1024);
     assert_int_equal(options.arguments, 1);
     assert_string_equal(options.argument[0], "digits/r7");
+    options = assert_good("plan --json --first 7 digits", COMMAND_PLAN);
+    assert_int_equal(options.first, 7);
     (void)assert_good("peers", COMMAND_PEERS);
     options = assert_good("stats --interval 0.5 --count 0 digits", COMMAND_STATS);
     assert_true(options.interval_s == 0.5);
@@ -116,6 +118,8 @@ static void test_usage_errors(void **state)
     assert_usage("status --socket", "--socket needs a value");
     assert_usage("status digits", "unexpected argument \"digits\"");
     assert_usage("tensors", "tensors needs JOB");
+    assert_usage("plan", "plan needs JOB");
+    assert_usage("plan a b", "plan");
     assert_usage("policy set digits", "policy set needs JOB FILE|-|KEY=VALUE...");
     assert_usage("policy check", "policy check needs FILE");
     assert_usage("--undo status", "--undo does not belong to status");
@@ -183,8 +187,8 @@ static void test_completion(void **state)
     assert_non_null(out);
     options_completion(out);
     assert_int_equal(fclose(out), 0);
-    assert_non_null(
-        strstr(text, "\" status jobs tensors peers stats policy sparsifiers verify drain keygen "));
+    assert_non_null(strstr(
+        text, "\" status jobs tensors plan peers stats policy sparsifiers verify drain keygen "));
     assert_non_null(strstr(text, "    policy) words=\" get set check keys log\""));
     assert_non_null(strstr(text, "    \"drain\" | \"drain \"*) words=\" --socket --json"));
     free(text);

@@ -152,14 +152,14 @@ static struct tensor_spec spec_of(const char *name, unsigned dims, const uint64_
 }
 
 /* A tensor alone under a policy: entries a turn, or 0 where it travels dense. */
-struct choice {
+struct alone {
     const char *policy;
     unsigned dims;
     uint64_t size[4];
     uint64_t count;
 };
 
-static const struct choice choices[] = {
+static const struct alone choices[] = {
     /* One-dimensional ones are never sparse. */
     {"{}", 1, {100}, 0},
     {"{\"density\":1e-6}", 1, {100000}, 0},

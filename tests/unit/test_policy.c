@@ -22,8 +22,8 @@ static const char default_text[] =
     "\"momentum\":0,\"nesterov\":false,\"momentum_masking\":true,\"clip\":0,"
     "\"scope\":\"node\",\"reduce\":\"mean\",\"values\":\"bf16\",\"dense_values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
-    "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"on_peer_loss\":\"wait\",\"join_"
-    "timeout\":300.000000,"
+    "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"tune_density\":false,"
+    "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\",\"join_timeout\":300.000000,"
     "\"push_timeout\":1800.000000,\"wait_limit\":600.000000,\"rules\":[]}";
 
 static void assert_equal_numbers(double a, double b)
@@ -69,6 +69,9 @@ static void assert_equal_policies(const struct policy *a, const struct policy *b
     assert_int_equal(a->tensor.priority, b->tensor.priority);
     assert_int_equal(a->weight, b->weight);
     assert_int_equal(a->bucket_bytes, b->bucket_bytes);
+    assert_int_equal(a->tune_density, b->tune_density);
+    assert_string_equal(a->plan, b->plan);
+    assert_int_equal(a->replan, b->replan);
     assert_int_equal(a->join_timeout_us, b->join_timeout_us);
     assert_int_equal(a->push_timeout_us, b->push_timeout_us);
     assert_int_equal(a->wait_limit_us, b->wait_limit_us);
@@ -239,9 +242,11 @@ static void test_every_value(void **state)
         "\"indices\":\"rows\"", "\"indices\":\"delta\"", "\"indices\":\"bitmap\"",
         "\"sparse_collective\":\"allgather\"", "\"dense_collective\":\"allreduce\"",
         "\"priority\":-1000", "\"priority\":1000", "\"weight\":1", "\"weight\":100",
-        "\"bucket_bytes\":1", "\"bucket_bytes\":1099511627776", "\"on_peer_loss\":\"wait\"",
-        "\"on_peer_loss\":\"fail\"", "\"join_timeout\":0.001000", "\"push_timeout\":1000000.000000",
-        "\"wait_limit\":12.345678"};
+        "\"sparsifier\":\"auto\"", "\"sparse_collective\":\"auto\"", "\"dense_values\":\"auto\"",
+        "\"bucket_bytes\":\"auto\"", "\"tune_density\":true", "\"replan\":false",
+        "\"plan\":\"1:1d\"", "\"plan\":\"1099511627776:4294967294c1h\"", "\"bucket_bytes\":1",
+        "\"bucket_bytes\":1099511627776", "\"on_peer_loss\":\"wait\"", "\"on_peer_loss\":\"fail\"",
+        "\"join_timeout\":0.001000", "\"push_timeout\":1000000.000000", "\"wait_limit\":12.345678"};
 
     (void)state;
     for (unsigned i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
@@ -310,6 +315,58 @@ static void test_notations(void **state)
     }
 }
 
+/* What "auto" means as long as nobody chose, in the document and in rules. */
+static void test_auto(void **state)
+{
+    struct policy policy;
+    struct tensor_policy settled;
+
+    (void)state;
+    policy_default(&policy);
+    parse(&policy, "{\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\",\"bucket_bytes\":"
+                   "\"auto\",\"rules\":[{\"match\":\"a\",\"dense_values\":\"auto\"},{\"match\":"
+                   "\"b\",\"sparsifier\":\"topk\",\"sparse_collective\":\"oktopk\"}]}");
+    assert_null(policy.tensor.sparsifier);
+    assert_null(policy.tensor.sparse_collective);
+    assert_int_equal(policy.bucket_bytes, 0);
+    settled = policy_of(&policy, "a");
+    assert_int_equal(settled.dense_values, POLICY_VALUES_AUTO);
+    settled = policy_settled(&settled);
+    assert_ptr_equal(settled.sparsifier, sparsifier_find("adtopk"));
+    assert_ptr_equal(settled.sparse_collective, &collective_allgather);
+    assert_int_equal(settled.dense_values, PAYLOAD_VALUE_F32);
+    settled = policy_of(&policy, "b");
+    settled = policy_settled(&settled);
+    assert_ptr_equal(settled.sparsifier, sparsifier_find("topk"));
+    assert_ptr_equal(settled.sparse_collective, &collective_oktopk);
+    assert_round_trip(&policy);
+    assert_refused("{\"sparsifier\":\"auto\",\"sparse_collective\":\"exclusive\"}", "adtopk");
+}
+
+/* A plan stays while the choices do. */
+static void test_same_choices(void **state)
+{
+    static const struct {
+        const char *json;
+        bool same;
+    } changes[] = {{"{\"replan\":false,\"plan\":\"9:1d\",\"wait_limit\":9}", true},
+        {"{\"on_peer_loss\":\"fail\",\"join_timeout\":9,\"push_timeout\":9}", true},
+        {"{\"density\":0.02}", false}, {"{\"bucket_bytes\":\"auto\"}", false},
+        {"{\"rules\":[{\"match\":\"a\",\"density\":0.01}]}", false},
+        {"{\"tune_density\":true}", false}};
+    struct policy policy, other;
+
+    (void)state;
+    policy_default(&policy);
+    for (unsigned i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        other = policy;
+        parse(&other, changes[i].json);
+        assert_int_equal(policy_same_choices(&policy, &other), changes[i].same);
+    }
+    assert_true(policy_names("{\"density\":1,\"plan\":\"\"}", "plan"));
+    assert_false(policy_names("{\"replan\":true,\"rules\":[]}", "plan"));
+}
+
 static void test_layers(void **state)
 {
     struct policy policy;
@@ -366,7 +423,9 @@ static void test_types_refused(void **state)
         bool number = strncmp(key.values, "a ", 2) == 0, named = key.values[0] == '"';
 
         for (unsigned v = 0; v < sizeof(never) / sizeof(never[0]); v++) {
-            assert_member_refused(&key, never[v]);
+            if (strcmp(key.name, "plan") != 0 || strcmp(never[v], "\"\"") != 0) {
+                assert_member_refused(&key, never[v]);
+            }
         }
         if (number || named) {
             assert_member_refused(&key, "true");
@@ -412,6 +471,14 @@ static void test_values_refused(void **state)
     assert_refused("{\"bucket_bytes\":1.5}", "bucket_bytes");
     assert_refused("{\"bucket_bytes\":1099511627777}", "bucket_bytes");
     assert_refused("{\"bucket_bytes\":1e300}", "bucket_bytes");
+    assert_refused("{\"bucket_bytes\":\"Auto\"}", "\"auto\"");
+    assert_refused("{\"density\":\"auto\"}", "density");
+    assert_refused("{\"plan\":\"4096\"}", "colon");
+    assert_refused("{\"plan\":\"4096:\"}", "0 tensors");
+    assert_refused("{\"plan\":\"4096:1x\"}", "letters");
+    assert_refused("{\"plan\":\"4096:1d1d\"}", "same letter");
+    assert_refused("{\"plan\":\"4096:01d\"}", "number of tensors");
+    assert_refused("{\"plan\":\"4096:1d \"}", "number of tensors");
     assert_refused("{\"join_timeout\":0.0009}", "join_timeout");
     assert_refused("{\"push_timeout\":1000001}", "push_timeout");
     assert_refused("{\"wait_limit\":-5}", "wait_limit");
@@ -493,6 +560,8 @@ int main(void)
         cmocka_unit_test(test_every_value),
         cmocka_unit_test(test_numbers_round_trip),
         cmocka_unit_test(test_notations),
+        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_same_choices),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_keys_refused),
         cmocka_unit_test(test_types_refused),

@@ -1,0 +1,39 @@
+/*
+ * What a bucket costs by formula: bytes and hops of each choice, and the time of its computes on a
+ * reference core. The planner compares measured times with these: what it knows of a machine are
+ * factors and offsets to them, so that what was measured of one choice says something of others.
+ *
+ * entries are what one node contributes; gamma is how many times longer the sum is. Formulas of
+ * volume: daemon/collective/README.md; they were measured with up to 1,024 nodes (tests/sim/scale).
+ * Reference times are those of adtopk-perf (tests/bench/README.md), in us.
+ */
+#ifndef ADTOPK_COST_H
+#define ADTOPK_COST_H
+
+#include "daemon/core/choices.h"
+
+/* A bucket, or several tensors together. */
+struct cost_load {
+    uint64_t elements;
+    uint64_t entries; /* 0: dense */
+};
+
+/** Bytes that a node receives (and sends), headers included. */
+double cost_bytes(enum choice choice, unsigned nodes, double gamma, struct cost_load load);
+
+/** Messages that a node receives, and how many of them wait for one another. */
+double cost_messages(enum choice choice, unsigned nodes);
+double cost_hops(enum choice choice, unsigned nodes);
+
+/** On one core: selection and encoding; decoding, sums and update; a step's settling. */
+double cost_select(enum choice choice, struct cost_load load);
+double cost_reduce(enum choice choice, unsigned nodes, double gamma, struct cost_load load);
+double cost_settle(uint64_t dense_elements, uint64_t entries);
+
+/** How many threads share the computes of a bucket, at most `threads`. */
+unsigned cost_share(uint64_t elements, unsigned threads);
+
+/** gamma where it was never measured: half of the entries are the same on all nodes. */
+double cost_gamma(unsigned nodes);
+
+#endif

@@ -1,0 +1,356 @@
+/*
+ * The planner's decisions: see planner.h.
+ *
+ * The happy path: steps are measured under the plan in force; then the candidate that promises most
+ * is tried for TRIAL_STEPS; what it took is remembered, the next one is tried, and so on, until no
+ * candidate promises enough; the best measured one is put in force and the planner rests.
+ *
+ * What can go otherwise:
+ * - a trial turns out to be a bad one: it ends after some steps;
+ * - steps vary so much that a trial's outcome is not clear: it goes on, up to TRIAL_STEPS_MAX;
+ * - a proposal is refused (the plan in force stays): it is not proposed again;
+ * - somebody else sets a plan: it is measured like any other, and may be left;
+ * - steps, or the link, are no longer what they were under the same plan: what was measured of all
+ *   plans is forgotten and the trials begin again;
+ * - nothing changes for a long time: some trials are made again, ever more rarely.
+ */
+#include "daemon/core/planner.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/planner_survey.h"
+
+/* Trials, in steps: a plan is measured after TRIAL_STEPS, where the outcome is not clear after up
+ * to TRIAL_STEPS_MAX, and is left after STEPS_MIN if it is FAR_TOO_SLOW. */
+#define STEPS_MIN 3
+#define TRIAL_STEPS 10
+#define TRIAL_STEPS_MAX 30
+#define FAR_TOO_SLOW 1.5
+#define TRIALS_MAX 16 /* until the planner rests */
+
+/* Two plans are not told apart within UNCLEAR standard errors, unless these are PRECISE. After its
+ * trial a plan is left where another takes less by more than WORSE; at rest it must be more. */
+#define UNCLEAR 2.0
+#define PRECISE 0.015
+#define WORSE 1.01
+#define WORSE_AT_REST 1.015
+
+/* Steps that are off by DRIFT and by more than NOISE standard errors, DRIFT_STEPS long, are not
+ * what they were; nor is a link whose bytes take LINK_DRIFT times as long, or as short. */
+#define DRIFT 0.2
+#define NOISE 4.0
+#define DRIFT_STEPS 8
+#define LINK_DRIFT 1.5
+
+#define REVIEW_STEPS 2000u /* of rest, until some trials are made again; then twice as many */
+#define REVIEW_TRIALS 4
+#define SURVEY_STEPS 16 /* at rest candidates are predicted that often */
+
+/* ------------------------------------------------------------------ life */
+
+static bool is_valid(const struct planner_config *config)
+{
+    for (uint32_t t = 0; t < config->tensors; t++) {
+        if ((config->tensor[t].allowed & ((1u << CHOICES) - 1)) == 0) {
+            return false;
+        }
+    }
+    return config->tensors > 0 && config->nodes > 0 && config->threads > 0;
+}
+
+struct planner *planner_create(const struct planner_config *config, struct error *err)
+{
+    struct planner *planner = calloc(1, sizeof(*planner));
+    size_t size = config->tensors * sizeof(*planner->tensor);
+    bool all;
+
+    assert(is_valid(config));
+    if (planner != NULL) {
+        planner->config = *config;
+        planner->tensor = malloc(size);
+        planner->config.tensor = planner->tensor;
+    }
+    all = planner != NULL && planner->tensor != NULL;
+    if (all) {
+        (void)memcpy(planner->tensor, config->tensor, size);
+        all = forecast_init(&planner->forecast, &planner->config) &&
+              candidates_init(&planner->candidates, &planner->config) &&
+              records_init(&planner->records, config->tensors);
+        planner->trials_max = TRIALS_MAX;
+        planner->rest = REVIEW_STEPS;
+    }
+    if (!all) {
+        planner_free(planner);
+        (void)error_set(
+            err, ADTOPK_ERR_MEMORY, "planner: no memory for %u tensors", (unsigned)config->tensors);
+        return NULL;
+    }
+    return planner;
+}
+
+void planner_free(struct planner *planner)
+{
+    if (planner != NULL) {
+        forecast_free(&planner->forecast);
+        candidates_free(&planner->candidates);
+        records_free(&planner->records);
+        free(planner->tensor);
+        free(planner);
+    }
+}
+
+/* ------------------------------------------------------------------ words */
+
+#define SIZE_TEXT 32
+
+static const char *size_text(uint64_t bytes, char text[SIZE_TEXT])
+{
+    if (bytes % (1u << 20) == 0) {
+        (void)snprintf(text, SIZE_TEXT, "%" PRIu64 " MiB", bytes >> 20);
+    } else if (bytes % (1u << 10) == 0) {
+        (void)snprintf(text, SIZE_TEXT, "%" PRIu64 " KiB", bytes >> 10);
+    } else {
+        (void)snprintf(text, SIZE_TEXT, "%" PRIu64 " bytes", bytes);
+    }
+    return text;
+}
+
+/* Begins the sentence with what is done, and with which plan. */
+static void say(struct planner_decision *decision, const char *what, const struct choices *plan,
+    unsigned kind, const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+static void say(struct planner_decision *decision, const char *what, const struct choices *plan,
+    unsigned kind, const char *format, ...)
+{
+    char name[CANDIDATE_NAME_SIZE], size[SIZE_TEXT];
+    va_list args;
+    int used;
+
+    candidate_name(kind, name);
+    used = snprintf(decision->why, PLANNER_WHY_SIZE, "%s %s in buckets of %s: ", what, name,
+        size_text(plan->bucket_bytes, size));
+    va_start(args, format);
+    (void)vsnprintf(decision->why + used, PLANNER_WHY_SIZE - (size_t)used, format, args);
+    va_end(args);
+}
+
+/* ------------------------------------------------------------------ what is in force */
+
+static void unsettle(struct planner *planner)
+{
+    planner->settled = (struct estimate_steps){.count = 0};
+    planner->settled_link = 0;
+    planner->drifted_at = planner->surveyed_at = 0;
+}
+
+/* Notes which plan is in force, and what its steps take. */
+static void observe(
+    struct planner *planner, const struct estimates *estimates, const struct choices *in_force)
+{
+    struct record *record = planner->in_force;
+
+    if (planner->proposed != NULL && !choices_equal(&planner->proposed->plan, in_force)) {
+        planner->proposed->refused = true;
+        planner->trying = false;
+    }
+    planner->proposed = NULL;
+    if (record == NULL || !choices_equal(&record->plan, in_force)) {
+        if (record != NULL) {
+            record_leave(record);
+        }
+        planner->in_force = records_of(
+            &planner->records, in_force, candidate_kind(&planner->config, in_force), record);
+        planner->in_force->refused = false;
+        unsettle(planner);
+    } else if (estimates->steps.count < record->now.count) {
+        record_leave(record); /* its steps are counted anew */
+        unsettle(planner);
+    }
+    planner->in_force->now = estimates->steps;
+}
+
+/* Forgets what was measured of all plans but of the one in force. */
+static void start_again(struct planner *planner, unsigned trials)
+{
+    struct estimate_steps now = planner->in_force->now;
+
+    for (unsigned i = 0; i < RECORDS_MAX; i++) {
+        record_forget(&planner->records.item[i]);
+    }
+    (void)memset(planner->trials_of_kind, 0, sizeof(planner->trials_of_kind));
+    planner->in_force->now = now;
+    planner->trials = 0;
+    planner->trials_max = trials;
+    planner->trying = false;
+    unsettle(planner);
+}
+
+/* Whether the steps, or the link, are not what they were under this plan. */
+static bool is_off(const struct planner *planner, const struct estimates *estimates)
+{
+    const struct record *record = planner->in_force;
+    bool settled = planner->settled.count > 0;
+    double before = settled ? planner->settled.median_us : record->past_us;
+    double error = settled ? planner->settled.error_us : record->past_error_us;
+    double far = fmax(DRIFT * before, NOISE * hypot(error, record->now.error_us));
+    double link = estimates->link_us_byte;
+
+    if (planner->settled_link > 0 && link > 0 &&
+        (link > LINK_DRIFT * planner->settled_link || planner->settled_link > LINK_DRIFT * link)) {
+        return true;
+    }
+    return (settled || record->past_steps >= TRIAL_STEPS) &&
+           fabs(record->now.median_us - before) > far;
+}
+
+/* Looks after drifts. True while it is not clear yet whether there is one. */
+static bool is_drifting(struct planner *planner, const struct estimates *estimates)
+{
+    uint32_t steps = planner->in_force->now.count;
+
+    if (!is_off(planner, estimates)) {
+        planner->drifted_at = 0;
+        if (planner->settled.count < ESTIMATE_STEPS && steps > planner->settled.count) {
+            planner->settled = planner->in_force->now;
+            planner->settled_link = estimates->link_us_byte;
+        }
+        return false;
+    }
+    if (planner->drifted_at == 0) {
+        planner->drifted_at = steps;
+    }
+    if (steps < planner->drifted_at + DRIFT_STEPS) {
+        return true;
+    }
+    start_again(planner, TRIALS_MAX);
+    planner->rest = REVIEW_STEPS;
+    return false;
+}
+
+/* ------------------------------------------------------------------ what to do */
+
+static void propose(
+    struct planner *planner, struct record *record, bool trial, struct planner_decision *decision)
+{
+    planner->proposed = record;
+    planner->trying = trial;
+    planner->trials += 1;
+    decision->change = true;
+    decision->plan = &record->plan;
+}
+
+static void try_next(struct planner *planner, const struct listed *next, double best_us,
+    struct planner_decision *decision)
+{
+    double predicted_us = next->predicted_us;
+    struct record *record =
+        records_of(&planner->records, next->plan, next->kind, planner->in_force);
+
+    propose(planner, record, true, decision);
+    planner->trials_of_kind[record->kind]++;
+    say(decision, "trying", &record->plan, record->kind,
+        "predicted %.4g ms a step, the best so far took %.4g ms", 1e-3 * predicted_us,
+        1e-3 * best_us);
+}
+
+/* Whether it takes more steps to tell whether the plan on trial is a good one. */
+static bool is_unclear(const struct planner *planner, const struct record *best)
+{
+    const struct record *record = planner->in_force;
+    double us = record_us(record), error = record_error_us(record);
+
+    return planner->trying && best != record && record->now.count < TRIAL_STEPS_MAX &&
+           error > PRECISE * us &&
+           fabs(us - record_us(best)) < UNCLEAR * hypot(error, record_error_us(best));
+}
+
+/* Whether the best one is to be put in force again: after a trial; or when the plan in force, as
+ * more steps show, takes more than another did. */
+static bool go_back(const struct planner *planner, const struct record *best)
+{
+    const struct record *record = planner->in_force;
+    double now = record_us(record), then = record_us(best);
+
+    if (best == record || planner->trying) {
+        return best != record && now > WORSE * then;
+    }
+    return record->now.count >= ESTIMATE_STEPS && planner->trials < planner->trials_max &&
+           now > WORSE_AT_REST * then + record->now.error_us;
+}
+
+/* Nothing is to be tried: the best one is put in force, or stays. */
+static void rest(struct planner *planner, struct record *best, struct planner_decision *decision)
+{
+    const struct record *record = planner->in_force;
+    uint32_t steps = record->now.count;
+
+    if (go_back(planner, best)) {
+        propose(planner, best, !planner->trying, decision);
+        say(decision, "back to", &best->plan, best->kind,
+            "%.4g ms a step, the last one took %.4g ms", 1e-3 * record_us(best),
+            1e-3 * record_us(record));
+        return;
+    }
+    planner->trying = false;
+    if (steps >= planner->rest) {
+        planner->rest = planner->rest < UINT32_MAX / 2 ? 2 * planner->rest : UINT32_MAX;
+        start_again(planner, REVIEW_TRIALS);
+    }
+    say(decision, "keeping", &record->plan, record->kind,
+        "%.4g ms a step, and no other plan promises enough", 1e-3 * record_us(record));
+}
+
+/* A trial is over, or nobody knows of a better plan. */
+static void choose(struct planner *planner, const struct estimates *estimates, struct record *best,
+    struct planner_decision *decision)
+{
+    const struct listed *next = NULL;
+    bool due = planner->trying || planner->surveyed_at == 0 ||
+               planner->in_force->now.count >= planner->surveyed_at + SURVEY_STEPS;
+
+    planner->in_force->tried = true;
+    if (due) {
+        survey_run(planner, estimates);
+        next = planner->trials < planner->trials_max ? survey_promising(planner, best) : NULL;
+    }
+    if (next != NULL) {
+        try_next(planner, next, record_us(best), decision);
+    } else {
+        rest(planner, best, decision);
+    }
+}
+
+void planner_decide(struct planner *planner, const struct estimates *estimates,
+    const struct choices *in_force, struct planner_decision *decision)
+{
+    struct record *record, *best;
+    uint32_t steps = estimates->steps.count;
+
+    *decision = (struct planner_decision){.change = false};
+    observe(planner, estimates, in_force);
+    record = planner->in_force;
+    best = records_best(&planner->records);
+    if (steps >= STEPS_MIN && planner->trying && best != record &&
+        record_us(record) > FAR_TOO_SLOW * record_us(best)) {
+        choose(planner, estimates, best, decision);
+        return;
+    }
+    if (steps < TRIAL_STEPS || is_unclear(planner, best)) {
+        say(decision, "keeping", &record->plan, record->kind, "measuring, %" PRIu32 " steps so far",
+            steps);
+        return;
+    }
+    if (is_drifting(planner, estimates)) {
+        say(decision, "keeping", &record->plan, record->kind,
+            "steps take %.4g ms now, or the link has changed: looking whether that lasts",
+            1e-3 * record->now.median_us);
+        return;
+    }
+    choose(planner, estimates, records_best(&planner->records), decision);
+}

@@ -1,0 +1,131 @@
+/*
+ * What was measured of plans: see planner_record.h.
+ */
+#include "daemon/core/planner_record.h"
+
+#include <math.h>
+
+#define MEASURED_MIN 3 /* fewer steps say nothing */
+
+bool records_init(struct records *records, uint32_t tensors)
+{
+    bool all = true;
+
+    *records = (struct records){.item = {{.used = false}}};
+    for (unsigned i = 0; i < RECORDS_MAX; i++) {
+        all = choices_init(&records->item[i].plan, tensors) && all;
+    }
+    return all;
+}
+
+void records_free(struct records *records)
+{
+    for (unsigned i = 0; i < RECORDS_MAX; i++) {
+        choices_free(&records->item[i].plan);
+    }
+}
+
+double record_us(const struct record *record)
+{
+    double steps = record->now.count;
+
+    if (steps >= ESTIMATE_STEPS || (record->past_steps <= 0 && steps >= MEASURED_MIN)) {
+        return record->now.median_us;
+    }
+    if (record->past_steps <= 0 || steps < MEASURED_MIN) {
+        return record->past_us;
+    }
+    return (record->past_us * record->past_steps + record->now.median_us * steps) /
+           (record->past_steps + steps);
+}
+
+double record_error_us(const struct record *record)
+{
+    return record->now.count >= MEASURED_MIN ? record->now.error_us : record->past_error_us;
+}
+
+void record_leave(struct record *record)
+{
+    double steps = fmin(record->now.count, ESTIMATE_STEPS);
+
+    if (steps >= MEASURED_MIN) {
+        record->past_us = record_us(record);
+        record->past_error_us = record->now.error_us;
+        record->past_steps = fmin(record->past_steps + steps, ESTIMATE_STEPS);
+    }
+    record->now = (struct estimate_steps){.count = 0};
+}
+
+void record_forget(struct record *record)
+{
+    record->past_us = record->past_steps = record->past_error_us = 0;
+    record->now = (struct estimate_steps){.count = 0};
+    record->refused = record->tried = false;
+}
+
+/* The slot of a plan; RECORDS_MAX if it has none. */
+static unsigned slot_of(const struct records *records, const struct choices *plan)
+{
+    unsigned i = 0;
+
+    while (i < RECORDS_MAX &&
+           !(records->item[i].used && choices_equal(&records->item[i].plan, plan))) {
+        i++;
+    }
+    return i;
+}
+
+const struct record *records_find(const struct records *records, const struct choices *plan)
+{
+    unsigned slot = slot_of(records, plan);
+
+    return slot < RECORDS_MAX ? &records->item[slot] : NULL;
+}
+
+/* A free slot, else that of the plan that is least likely to be wanted again. */
+static struct record *slot_for(struct records *records, const struct record *spare)
+{
+    struct record *worst = NULL;
+
+    for (unsigned i = 0; i < RECORDS_MAX; i++) {
+        struct record *record = &records->item[i];
+        if (!record->used) {
+            return record;
+        }
+        if (record != spare && (worst == NULL || record_us(record) > record_us(worst))) {
+            worst = record;
+        }
+    }
+    return worst;
+}
+
+struct record *records_of(
+    struct records *records, const struct choices *plan, unsigned kind, const struct record *spare)
+{
+    unsigned slot = slot_of(records, plan);
+    struct record *record;
+
+    if (slot < RECORDS_MAX) {
+        return &records->item[slot];
+    }
+    record = slot_for(records, spare);
+    record_forget(record);
+    choices_copy(&record->plan, plan);
+    record->kind = kind;
+    record->used = true;
+    return record;
+}
+
+struct record *records_best(struct records *records)
+{
+    struct record *best = NULL;
+
+    for (unsigned i = 0; i < RECORDS_MAX; i++) {
+        struct record *record = &records->item[i];
+        double us = record->used && !record->refused ? record_us(record) : 0;
+        if (us > 0 && (best == NULL || us < record_us(best))) {
+            best = record;
+        }
+    }
+    return best;
+}

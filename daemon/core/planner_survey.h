@@ -1,0 +1,45 @@
+/*
+ * The planner's view of all plans: what each is predicted to take, corrected by what was measured,
+ * and which of them promises most. For planner.c, which decides.
+ */
+#ifndef ADTOPK_PLANNER_SURVEY_H
+#define ADTOPK_PLANNER_SURVEY_H
+
+#include "daemon/core/planner_record.h"
+
+/* A candidate, or a plan that was measured but is none. */
+struct listed {
+    const struct choices *plan;
+    const struct forecast_result *result;
+    unsigned kind;
+    double predicted_us;
+};
+
+struct planner {
+    struct planner_config config;
+    struct planner_tensor *tensor;
+    struct forecast forecast;
+    struct candidates candidates;
+    struct records records;
+    struct record *in_force; /* NULL: no decision yet */
+    struct record *proposed; /* NULL: nothing is */
+    bool trying;             /* the plan in force, or proposed, is on trial */
+    unsigned trials, trials_max, trials_of_kind[KINDS];
+    /* What the plan in force took, and the link, when they were settled; 0: they are not. */
+    struct estimate_steps settled;
+    double settled_link;
+    uint32_t drifted_at;  /* steps when they were first seen to be others; 0: they are not */
+    uint32_t surveyed_at; /* steps when candidates were predicted the last time */
+    uint32_t rest;        /* steps of rest until the next review */
+    struct listed listed[CANDIDATES_MAX + RECORDS_MAX]; /* for people, best first */
+    unsigned listed_count;
+};
+
+/** Predicts all candidates and all plans that were measured. */
+void survey_run(struct planner *planner, const struct estimates *estimates);
+
+/** The candidate that promises most, against the best that was measured, if it is worth a trial;
+ * NULL if none is. */
+const struct listed *survey_promising(const struct planner *planner, const struct record *best);
+
+#endif

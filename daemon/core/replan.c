@@ -1,0 +1,225 @@
+/*
+ * Another plan while training runs, when the planner (planner.h) says so.
+ *
+ * The happy path: every few steps each node packs what it measured (measure.c) and sends it to the
+ * coordinator. When those of all nodes are there, for the same policy and steps, it merges them and
+ * asks the planner. If that wants another plan, the coordinator proposes the policy with that plan
+ * in it, as if an operator had asked (switch.c); all nodes change at one step.
+ *
+ * What can go wrong:
+ * - a node restarts, or the coordinator: what it measured is gone, and measuring begins anew. The
+ *   plan in force is part of the policy, and stays;
+ * - estimates are lost, late, of another policy or nonsense: they are dropped, and the next ones
+ *   come after a few steps;
+ * - a node refuses the plan: the one in force stays, which the planner sees, and does not propose
+ *   that one again;
+ * - an operator changes the policy meanwhile: whichever was proposed first comes, and the other is
+ *   refused; the planner forgets what it knew of the policy before;
+ * - memory is short: there is no other plan for now.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/measure.h"
+#include "daemon/core/view.h"
+
+#define PLAN_SHOWN 60   /* characters of a plan in a note */
+#define SETTLED_STEPS 8 /* after which a plan has shown what it takes */
+
+/* ------------------------------------------------------------------ to the coordinator */
+
+static bool is_due(const struct job *job)
+{
+    uint64_t every = job->core->config.plan_every;
+
+    return job->measure != NULL && job->plan->policy.replan && job->machine.state == JOB_ACTIVE &&
+           step_number(job) % (every > 0 ? every : CORE_PLAN_EVERY) == 0;
+}
+
+void replan_step(struct job *job)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerEstimates estimates = ADTOPK__PEER_ESTIMATES__INIT;
+
+    if (!is_due(job)) {
+        return;
+    }
+    estimates.policy = job->plan->change.version;
+    estimates.step = step_number(job);
+    estimates.packed.len = estimate_packed_size(job->tensors);
+    estimates.packed.data = malloc(estimates.packed.len);
+    if (estimates.packed.data == NULL) {
+        return;
+    }
+    estimate_pack(&job->measure->own, estimates.packed.data);
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_ESTIMATES;
+    message.estimates = &estimates;
+    if (job->view_node[0] == job->core->config.node) {
+        replan_estimates(job, job->core->config.node, &estimates);
+    } else {
+        peer_offer(job, job->view_node[0], &message);
+    }
+    free(estimates.packed.data);
+}
+
+/* ------------------------------------------------------------------ the coordinator */
+
+/* Room for what a member measured; false without memory. */
+static bool member_has_room(const struct job *job, struct member *member)
+{
+    if (member->estimates == NULL) {
+        member->estimates = calloc(1, sizeof(*member->estimates));
+        if (member->estimates != NULL &&
+            !estimate_init(member->estimates, job->tensors, job->view_nodes)) {
+            free(member->estimates);
+            member->estimates = NULL;
+        }
+    }
+    return member->estimates != NULL;
+}
+
+/* Merges what all nodes measured up to this step; false if some node's is not there. */
+static bool merge(struct job *job, uint64_t step)
+{
+    struct estimates *merged = &job->measure->merged;
+
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        const struct member *member = join_member(job, job->view_node[i]);
+        if (member->estimates == NULL || member->estimated_step != step ||
+            member->estimates->plan != job->plan->change.version) {
+            return false;
+        }
+    }
+    estimate_copy(merged, join_member(job, job->view_node[0])->estimates);
+    for (unsigned i = 1; i < job->view_nodes; i++) {
+        estimate_merge(merged, join_member(job, job->view_node[i])->estimates);
+    }
+    return true;
+}
+
+static bool make_planner(struct job *job)
+{
+    struct measure *measure = job->measure;
+    struct planner_tensor *tensor = calloc(job->tensors, sizeof(*tensor));
+    struct planner_config config = {.tensor = tensor,
+        .tensors = job->tensors,
+        .nodes = job->view_nodes,
+        .threads = measure_threads(job),
+        .bucket_bytes = job->plan->policy.bucket_bytes};
+    struct error unused;
+
+    for (uint32_t t = 0; tensor != NULL && t < job->tensors; t++) {
+        const struct planned *planned = &job->plan->tensor[t];
+        uint64_t residuals = planned->policy.scope == SCOPE_RANK ? job->ranks : 1;
+        uint64_t count = planned->sparse_count * residuals;
+        uint64_t numel = job->tensor[t].numel;
+        tensor[t] = (struct planner_tensor){
+            .numel = numel, .count = count < numel ? count : numel, .allowed = planned->allowed};
+    }
+    measure->planner = tensor != NULL ? planner_create(&config, &unused) : NULL;
+    free(tensor);
+    return measure->planner != NULL;
+}
+
+/* What the last change of the plan came to, once it can be told. */
+static void note_outcome(struct job *job)
+{
+    struct measure *measure = job->measure;
+    const struct estimate_steps *steps = &measure->merged.steps;
+
+    if (measure->predicted_us > 0 && measure->predicted_for == job->plan->change.version &&
+        steps->count >= SETTLED_STEPS && !measure->told) {
+        measure->told = true;
+        core_note(job->core, "job %s/%s: plan %.*s takes %.4g ms a step, predicted were %.4g ms",
+            job->key.name, job->key.run_id, PLAN_SHOWN, job->plan->policy.plan,
+            1e-3 * steps->median_us, 1e-3 * measure->predicted_us);
+    }
+}
+
+/* What the planner says of the plan that it wants. */
+static double predicted_us(const struct planner *planner, const struct choices *plan)
+{
+    struct planner_candidate candidate;
+
+    for (unsigned i = 0; planner_candidate(planner, i, &candidate); i++) {
+        if (choices_equal(candidate.plan, plan)) {
+            return candidate.predicted_us;
+        }
+    }
+    return 0;
+}
+
+static void propose(struct job *job, const struct planner_decision *decision)
+{
+    struct measure *measure = job->measure;
+    struct policy *policy = malloc(sizeof(*policy));
+    double predicted = predicted_us(measure->planner, decision->plan);
+    struct error error = {.code = ADTOPK_OK};
+
+    if (policy == NULL) {
+        return;
+    }
+    *policy = job->plan->policy;
+    if (choices_print(decision->plan, policy->plan)) { /* else: too long to be agreed */
+        measure->proposals++;
+        measure->predicted_us = predicted;
+        measure->predicted_for = job->plan->change.version + 1;
+        measure->told = false;
+        core_note(job->core, "job %s/%s: plan %.*s -> %.*s: %s", job->key.name, job->key.run_id,
+            PLAN_SHOWN, job->plan->policy.plan[0] != '\0' ? job->plan->policy.plan : "(none)",
+            PLAN_SHOWN, policy->plan, decision->why);
+        (void)switch_replan(job, policy, &error);
+    }
+    free(policy);
+}
+
+static void decide(struct job *job)
+{
+    struct measure *measure = job->measure;
+    struct planner_decision decision;
+
+    if (measure->planner == NULL && !make_planner(job)) {
+        return;
+    }
+    note_outcome(job);
+    plan_choices(job->plan, &measure->in_force);
+    planner_decide(measure->planner, &measure->merged, &measure->in_force, &decision);
+    measure->decisions++;
+    (void)strcpy(measure->why, decision.why);
+    if (decision.change) {
+        propose(job, &decision);
+    }
+}
+
+void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimates *message)
+{
+    struct member *member = join_member(job, from);
+    struct error unused;
+
+    if (job->machine.state != JOB_ACTIVE || job->measure == NULL ||
+        message->policy != job->plan->change.version) {
+        return; /* of another time */
+    }
+    if (view_index(job, from) < 0 || !member_has_room(job, member)) {
+        return;
+    }
+    if (estimate_unpack(member->estimates, message->packed.data, message->packed.len, &unused) !=
+        ADTOPK_OK) {
+        job->core->bad_messages++;
+        return;
+    }
+    member->estimated_step = message->step;
+    if (job->plan->policy.replan && switch_is_quiet(job) && merge(job, message->step)) {
+        decide(job);
+    }
+}
+
+void replan_switched(struct job *job)
+{
+    struct measure *measure = job->measure;
+
+    if (measure != NULL && job->plan->change.uid != POLICY_PLANNER) {
+        planner_free(measure->planner);
+        measure->planner = NULL;
+    }
+}

@@ -1,0 +1,464 @@
+/*
+ * The planner in worlds whose costs it does not know: how far the plan that it settles on is from
+ * the best of many fixed ones, and what it does when things are noisy, change, or are refused.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "planner_world.h"
+
+#define DECIDE_EVERY 4
+#define VGG16 0
+#define BERT 2
+#define LSTM 4
+
+/* A planner at work in a world. */
+struct game {
+    struct world *world;
+    struct planner *planner;
+    struct estimates estimates;
+    struct choices plan;
+    struct planner_decision decision;
+    uint64_t version;
+    unsigned changes;
+    double spent_us; /* by all steps */
+    unsigned long steps;
+    bool talk;
+};
+
+static void game_begin(struct game *game, struct world *world)
+{
+    struct planner_config config = {.tensor = world->tensor,
+        .tensors = world->tensors,
+        .nodes = world->nodes,
+        .threads = world->threads};
+    struct error err;
+
+    *game = (struct game){.world = world, .talk = getenv("PLANNER_TALK") != NULL};
+    game->planner = planner_create(&config, &err);
+    assert_non_null(game->planner);
+    assert_true(estimate_init(&game->estimates, world->tensors, world->nodes));
+    assert_true(choices_init(&game->plan, world->tensors));
+    game->plan.bucket_bytes = 4 << 20;
+    for (uint32_t t = 0; t < world->tensors; t++) {
+        bool sparse = (world->tensor[t].allowed >> CHOICE_ALLGATHER & 1) != 0;
+        game->plan.choice[t] = sparse ? CHOICE_ALLGATHER : CHOICE_DENSE;
+    }
+    estimate_plan(&game->estimates, 0);
+}
+
+static void game_end(struct game *game)
+{
+    planner_free(game->planner);
+    estimate_free(&game->estimates);
+    choices_free(&game->plan);
+}
+
+static void game_decide(struct game *game)
+{
+    planner_decide(game->planner, &game->estimates, &game->plan, &game->decision);
+    if (game->talk && (game->decision.change || game->steps % 100 == 0)) {
+        printf("  %5lu %s\n", game->steps, game->decision.why);
+    }
+    if (game->decision.change) {
+        choices_copy(&game->plan, game->decision.plan);
+        estimate_plan(&game->estimates, ++game->version);
+        game->changes++;
+    }
+}
+
+static void game_play(struct game *game, unsigned steps)
+{
+    for (unsigned s = 1; s <= steps; s++) {
+        game->spent_us += world_step(game->world, &game->plan, &game->estimates);
+        game->steps++;
+        if (s % DECIDE_EVERY == 0) {
+            game_decide(game);
+        }
+    }
+}
+
+/* The fixed plan of a choice. */
+static void fix(
+    const struct world *world, enum choice choice, uint64_t bucket_bytes, struct choices *plan)
+{
+    plan->bucket_bytes = bucket_bytes;
+    for (uint32_t t = 0; t < world->tensors; t++) {
+        bool may = (world->tensor[t].allowed >> choice & 1) != 0;
+        plan->choice[t] = may ? (uint8_t)choice : CHOICE_DENSE;
+    }
+}
+
+struct fixed {
+    double us;
+    enum choice choice;
+    uint64_t bucket_bytes;
+};
+
+/* The best of 18 fixed plans. */
+static struct fixed best_fixed(struct world *world)
+{
+    static const uint64_t bytes[] = {256 << 10, 4 << 20, 64 << 20};
+    struct fixed best = {.us = INFINITY};
+    struct choices plan;
+
+    assert_true(choices_init(&plan, world->tensors));
+    for (unsigned c = 0; c < CHOICES; c++) {
+        for (unsigned i = 0; i < 3; i++) {
+            double us;
+            fix(world, (enum choice)c, bytes[i], &plan);
+            us = world_true(world, &plan);
+            if (us < best.us) {
+                best = (struct fixed){us, (enum choice)c, bytes[i]};
+            }
+        }
+    }
+    choices_free(&plan);
+    return best;
+}
+
+/* Plays until nothing has changed for longer than a trial takes. */
+static void game_rest(struct game *game)
+{
+    unsigned changes;
+
+    do {
+        changes = game->changes;
+        game_play(game, 60);
+    } while (game->changes != changes);
+}
+
+/* By how much the plan in force is worse than the best fixed one. */
+static double regret_of(const struct game *game, struct fixed *best)
+{
+    *best = best_fixed(game->world);
+    return world_true(game->world, &game->plan) / best->us - 1;
+}
+
+static const struct {
+    const char *name;
+    unsigned model;
+    double backward_us;
+} models[] = {{"vgg16", VGG16, 120e3}, {"bert-base", BERT, 150e3}, {"lstm", LSTM, 80e3}};
+
+static const char *const patterns[WORLD_PATTERNS] = {"backward", "at once", "late", "forward"};
+
+static double show_regret(unsigned m, unsigned p, double link, uint64_t seed)
+{
+    struct world world;
+    struct game game;
+    struct fixed best;
+    double regret;
+
+    world_init(&world, models[m].model, (enum world_pattern)p, models[m].backward_us, seed);
+    world_link(&world, link);
+    game_begin(&game, &world);
+    game_play(&game, 200);
+    game_rest(&game);
+    regret = regret_of(&game, &best);
+    printf("%-10s %-9s %6g %9.2f  %-12s %6lu %10.2f %7.1f%% %8u %7.2fx\n", models[m].name,
+        patterns[p], link, best.us / 1e3, choice_name(best.choice),
+        (unsigned long)best.bucket_bytes >> 10, (regret + 1) * best.us / 1e3, 100 * regret,
+        game.changes, game.spent_us / (double)game.steps / best.us);
+    game_end(&game);
+    world_free(&world);
+    return regret;
+}
+
+/* The table: the plan that the planner settles on against the best of 18 fixed ones. `all steps` is
+ * what the steps took on average until then, trials and all, by that best. */
+static void test_regret(void **state)
+{
+    static const double links[] = {0.1, 1, 2.5, 10, 25, 100, 0};
+    double worst = 0;
+
+    (void)state;
+    printf("%-10s %-9s %6s %9s  %-12s %6s %10s %8s %8s %8s\n", "model", "arrivals", "Gbit/s",
+        "best, ms", "of 18", "KiB", "planner", "regret", "changes", "all steps");
+    for (unsigned m = 0; m < 3; m++) {
+        for (unsigned p = 0; p < WORLD_PATTERNS; p++) {
+            for (unsigned l = 0; l < sizeof(links) / sizeof(links[0]); l++) {
+                worst = fmax(worst, show_regret(m, p, links[l], 1000 * m + 10 * p + l));
+            }
+        }
+    }
+    assert_true(worst <= 0.05);
+}
+
+/* Where steps vary by 20 % trials end all the same, and what is chosen is not a bad plan. */
+static void test_noise(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        struct world world;
+        struct game game;
+        struct fixed best;
+        unsigned changes;
+
+        world_init(&world, LSTM, WORLD_BACKWARD, 80e3, seed);
+        world.noise = 0.2;
+        world_link(&world, 1 + (double)seed * 5);
+        game_begin(&game, &world);
+        game_play(&game, 1500);
+        changes = game.changes;
+        game_play(&game, 1500);
+        assert_true(changes <= 24);
+        assert_true(game.changes - changes <= 12); /* a review, and what it undid */
+        assert_true(regret_of(&game, &best) < 0.15);
+        game_end(&game);
+        world_free(&world);
+    }
+}
+
+static bool mostly_sparse(const struct game *game)
+{
+    uint64_t sparse = 0, all = 0;
+
+    for (uint32_t t = 0; t < game->world->tensors; t++) {
+        bool is = choice_is_sparse((enum choice)game->plan.choice[t]);
+        all += game->world->tensor[t].numel;
+        sparse += is ? game->world->tensor[t].numel : 0;
+    }
+    return sparse > all / 2;
+}
+
+/* A link that gets slower or faster by far is noticed, whatever is in force. */
+static void test_link_changes(void **state)
+{
+    static const double links[] = {0.5, 100, 1, 40, 0.1};
+    struct world world;
+    struct game game;
+    struct fixed best;
+
+    (void)state;
+    world_init(&world, BERT, WORLD_BACKWARD, 20e3, 7);
+    /* Selecting is slow here: it pays on slow links only. */
+    for (unsigned c = 0; c < CHOICES; c++) {
+        world.select_element[c] = c >= CHOICE_ALLGATHER ? 6 : 0.4;
+        world.reduce_element[c] = 0.4;
+    }
+    world.copy_ns = 0.05;
+    game_begin(&game, &world);
+    for (unsigned l = 0; l < sizeof(links) / sizeof(links[0]); l++) {
+        world_link(&world, links[l]);
+        game_play(&game, 300);
+        game_rest(&game);
+        assert_true(regret_of(&game, &best) < 0.08);
+        assert_int_equal(mostly_sparse(&game), links[l] < 10);
+    }
+    game_end(&game);
+    world_free(&world);
+}
+
+/* A tensor's choice is one that it is allowed, in every proposal. */
+static void test_allowed(void **state)
+{
+    struct world world;
+    struct game game;
+
+    (void)state;
+    world_init(&world, VGG16, WORLD_BACKWARD, 50e3, 3);
+    world_link(&world, 5);
+    for (uint32_t t = 0; t < world.tensors; t++) {
+        world.tensor[t].allowed = 1 + (uint32_t)(world_random(&world.random) * 63);
+    }
+    game_begin(&game, &world);
+    for (uint32_t t = 0; t < world.tensors; t++) {
+        for (unsigned c = 0; c < CHOICES; c++) {
+            game.plan.choice[t] =
+                (world.tensor[t].allowed >> c & 1) != 0 ? (uint8_t)c : game.plan.choice[t];
+        }
+    }
+    for (unsigned i = 0; i < 100; i++) {
+        struct planner_candidate candidate;
+        game_play(&game, DECIDE_EVERY);
+        for (unsigned n = 0; planner_candidate(game.planner, n, &candidate); n++) {
+            for (uint32_t t = 0; t < world.tensors; t++) {
+                assert_true((world.tensor[t].allowed >> candidate.plan->choice[t] & 1) != 0);
+            }
+        }
+    }
+    assert_true(game.changes > 0);
+    game_end(&game);
+    world_free(&world);
+}
+
+/* Proposals that are refused end, and none is made twice. */
+static void test_refused(void **state)
+{
+    char text[40][CHOICES_TEXT_SIZE];
+    struct world world;
+    struct game game;
+    unsigned proposals = 0;
+
+    (void)state;
+    world_init(&world, LSTM, WORLD_AT_ONCE, 0, 5);
+    world_link(&world, 0.5);
+    game_begin(&game, &world);
+    fix(&world, CHOICE_DENSE, 4 << 20, &game.plan);
+    for (unsigned s = 1; s <= 400; s++) {
+        (void)world_step(&world, &game.plan, &game.estimates);
+        planner_decide(game.planner, &game.estimates, &game.plan, &game.decision);
+        if (game.decision.change) {
+            assert_true(proposals < 40);
+            assert_true(choices_print(game.decision.plan, text[proposals]));
+            for (unsigned i = 0; i < proposals; i++) {
+                assert_string_not_equal(text[i], text[proposals]);
+            }
+            proposals++;
+        }
+    }
+    assert_in_range(proposals, 1, 16);
+    assert_false(game.decision.change);
+    game_end(&game);
+    world_free(&world);
+}
+
+/* Somebody sets a bad plan while the planner rests: it is left again. */
+static void test_foreign_plan(void **state)
+{
+    struct world world;
+    struct game game;
+    struct fixed best;
+
+    (void)state;
+    world_init(&world, LSTM, WORLD_BACKWARD, 30e3, 11);
+    world_link(&world, 1);
+    game_begin(&game, &world);
+    game_play(&game, 300);
+    fix(&world, CHOICE_DENSE, 12345678, &game.plan);
+    game.plan.choice[0] = CHOICE_OKTOPK;
+    game.plan.choice[1] = CHOICE_DENSE_BF16;
+    estimate_plan(&game.estimates, ++game.version);
+    game_play(&game, 40);
+    game_rest(&game);
+    assert_true(regret_of(&game, &best) <= 0.05);
+    game_end(&game);
+    world_free(&world);
+}
+
+/* The same calls, the same decisions. */
+static void test_deterministic(void **state)
+{
+    struct world world[2];
+    struct game game[2];
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        world_init(&world[i], BERT, WORLD_LATE, 40e3, 17);
+        world_link(&world[i], 3);
+        game_begin(&game[i], &world[i]);
+    }
+    for (unsigned s = 0; s < 50; s++) {
+        for (unsigned i = 0; i < 2; i++) {
+            game_play(&game[i], DECIDE_EVERY);
+        }
+        assert_string_equal(game[0].decision.why, game[1].decision.why);
+        assert_true(choices_equal(&game[0].plan, &game[1].plan));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        game_end(&game[i]);
+        world_free(&world[i]);
+    }
+}
+
+/* The smallest job, with nothing to choose but the size of its one bucket; and a size that is
+ * given. */
+static void test_small(void **state)
+{
+    struct planner_tensor tensor = {.numel = 1, .count = 1, .allowed = 1 << CHOICE_DENSE};
+    struct planner_config config = {
+        .tensor = &tensor, .tensors = 1, .nodes = 1, .threads = 1, .bucket_bytes = 4096};
+    uint8_t choice = CHOICE_DENSE;
+    struct choices plan = {.bucket_bytes = 4096, .tensors = 1, .choice = &choice};
+    struct planner_decision decision;
+    struct planner_candidate candidate;
+    struct estimates estimates;
+    struct planner *planner;
+    struct error err;
+
+    (void)state;
+    planner = planner_create(&config, &err);
+    assert_non_null(planner);
+    assert_true(estimate_init(&estimates, 1, 1));
+    for (unsigned s = 0; s < 50; s++) {
+        estimate_step(&estimates, 100);
+        planner_decide(planner, &estimates, &plan, &decision);
+        assert_false(decision.change);
+        assert_true(strlen(decision.why) > 0);
+    }
+    assert_true(planner_candidate(planner, 0, &candidate));
+    assert_true(candidate.in_force);
+    assert_false(planner_candidate(planner, 1, &candidate));
+    planner_free(planner);
+    estimate_free(&estimates);
+}
+
+#define MANY 4000
+
+/* Many tensors, and estimates without anything in them. How long a decision takes is printed. */
+static void test_many_tensors(void **state)
+{
+    struct planner_tensor *tensor = calloc(MANY, sizeof(*tensor));
+    struct planner_config config = {.tensor = tensor, .tensors = MANY, .nodes = 64, .threads = 8};
+    struct planner_decision decision;
+    struct estimates estimates;
+    struct choices plan;
+    struct planner *planner;
+    struct error err;
+    clock_t begin;
+
+    (void)state;
+    assert_non_null(tensor);
+    for (uint32_t t = 0; t < MANY; t++) {
+        tensor[t] = (struct planner_tensor){.numel = 1u << t % 20,
+            .count = 1 + (1u << t % 20) / 100,
+            .allowed = t % 3 == 0 ? 3 : 63};
+    }
+    planner = planner_create(&config, &err);
+    assert_non_null(planner);
+    assert_true(estimate_init(&estimates, MANY, 64));
+    assert_true(choices_init(&plan, MANY));
+    for (uint32_t t = 0; t < MANY; t++) {
+        estimate_arrival(&estimates, t, 10.0 * (MANY - t));
+    }
+    plan.bucket_bytes = 1 << 20;
+    for (unsigned s = 0; s < 12; s++) {
+        estimate_step(&estimates, 1e6);
+    }
+    begin = clock();
+    planner_decide(planner, &estimates, &plan, &decision);
+    printf("a decision among %d tensors took %.2f ms\n", MANY,
+        1e3 * (double)(clock() - begin) / CLOCKS_PER_SEC);
+    assert_true(decision.change);
+    choices_free(&plan);
+    estimate_free(&estimates);
+    planner_free(planner);
+    free(tensor);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_regret),
+        cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_link_changes),
+        cmocka_unit_test(test_allowed),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_foreign_plan),
+        cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_many_tensors),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
