@@ -12,6 +12,7 @@
 
 #define SMOOTHING 0.125  /* of a running value, by the latest observation */
 #define JUMP_MIN_US 1000 /* an arrival moves by this much at once, or by as much as it is */
+#define RATIO_MAX 1e3    /* of bytes by formula: beyond that it is not an exchange */
 #define ROUND_TRIPS 4    /* a shorter time on the link is mostly latency */
 
 bool estimate_init(struct estimates *estimates, uint32_t tensors, unsigned nodes)
@@ -112,7 +113,7 @@ void estimate_exchange(struct estimates *estimates, enum choice choice, uint64_t
     double expected = cost_bytes(
         choice, estimates->nodes, gamma_now(estimates), (struct cost_load){elements, entries});
     double *volume = &estimates->volume[choice], *link = &estimates->exchange_link[choice];
-    double ratio = expected > 0 ? (double)bytes / expected : 0;
+    double ratio = expected > 0 ? fmin((double)bytes / expected, RATIO_MAX) : 0;
 
     if (bytes == 0 || ratio <= 0) {
         return;

@@ -6,7 +6,9 @@
 #include <math.h>
 
 #define FORGET 0.9
-#define PULL 0.05     /* of the expected parameters, in observations */
+/* How much the expected parameters count: as if each had been seen to be within 14 times of that.
+ */
+#define PULL 0.005
 #define SETTLED 8.0   /* from so many observations on an outlier is known as one */
 #define TIME_MIN 0.01 /* us; what is shorter, clocks do not see */
 #define TIME_MAX 1e12

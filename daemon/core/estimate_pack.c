@@ -19,7 +19,8 @@
 #define OTHERS (2u * CHOICES + 6)
 #define NUMBERS (LINES * LINE_NUMBERS + OTHERS)
 #define NEVER UINT32_MAX
-#define NUMBER_MAX 1e15 /* of those that are not sums of lines */
+#define NUMBER_MAX 1e12 /* of those that are not sums of lines */
+#define VOLUME_MAX 1e4  /* nobody sends so many times what the formula says */
 
 static struct estimate_line *line_at(struct estimates *estimates, unsigned i)
 {
@@ -112,6 +113,11 @@ static bool is_sane(struct estimates *estimates)
     for (unsigned i = LINES * LINE_NUMBERS; i < NUMBERS; i++) {
         double number = *number_at(estimates, i);
         if (!isfinite(number) || number < 0 || number > NUMBER_MAX) {
+            return false;
+        }
+    }
+    for (unsigned c = 0; c < CHOICES; c++) {
+        if (estimates->volume[c] > VOLUME_MAX) {
             return false;
         }
     }
