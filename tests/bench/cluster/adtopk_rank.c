@@ -3,7 +3,7 @@
  * pushes all tensors, whose gradients are ready, waits, and looks at every update.
  *
  * usage: cluster-adtopk CONDUCTOR ADDRESS JOB RANK WORLD MODEL ELEMENTS POLICY
- *        cluster-adtopk --shape MODEL ELEMENTS: prints how many tensors and elements that makes
+ *        cluster-adtopk --shape MODEL ELEMENTS: prints the tensors that that makes: name, elements
  *
  * Failures: whatever the client library reports; its sentence goes to standard error.
  */
@@ -119,7 +119,9 @@ static int print_shape(char **argv)
         (void)fprintf(stderr, "%s: no memory, or no model '%s'\n", argv[0], argv[2]);
         return 1;
     }
-    printf("%u %" PRIu64 "\n", shapes->count, shapes->elements);
+    for (unsigned i = 0; i < shapes->count; i++) {
+        printf("%s %" PRIu64 "\n", shapes->tensor[i].name, shapes_numel(&shapes->tensor[i].shape));
+    }
     free(shapes);
     return 0;
 }
