@@ -83,22 +83,20 @@ def make_programs(build):
     subprocess.run(["ninja", "-C", build, *wanted], check=True, stdout=sys.stderr)
 
 
-def take_shape(options):
-    """The gradient's real size, which the model's tensors decide, and what follows from it."""
-    done = subprocess.run([os.path.join(options.build, "tests/bench/cluster-adtopk"), "--shape",
-                           options.model, str(options.size // 4)], check=True,
-                          stdout=subprocess.PIPE, text=True)
-    tensors = dict(line.split() for line in done.stdout.splitlines())
-    options.tensors, options.elements = len(tensors), sum(map(int, tensors.values()))
-    entries = max(1, round(options.elements * options.density))
-    options.list_bytes = 8 * entries
-    options.burst = options.burst or usual_burst(options.elements, options.nodes)
-    return list(tensors)
+def tensors_of(options, program, *arguments):
+    """A model's tensors, elements by name, as a program of ours says that they are."""
+    done = subprocess.run([os.path.join(options.build, "tests/bench", program), "--shape",
+                           *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True)
+    return {name: int(elements) for name, elements in map(str.split, done.stdout.splitlines())}
 
 
-def usual_burst(elements, nodes):
-    """2% of what a node sends in a step at 1%: not so much that a step fits into bursts."""
-    return max(LEAST_BURST, round(0.02 * elements * 0.01 * BITS / 8 * max(1, nodes - 1)))
+def take_shape(options, tensors):
+    """What follows from the gradient's real size."""
+    options.tensors, options.elements = len(tensors), sum(tensors.values())
+    options.list_bytes = 8 * max(1, round(options.elements * options.density))
+    if options.burst is None:
+        sent = options.elements * 0.01 * BITS / 8 * max(1, options.nodes - 1)
+        options.burst = max(LEAST_BURST, round(0.02 * sent))
 
 
 # ---------------------------------------------------------------- options

@@ -5,6 +5,7 @@
  * they become ready, and the wait for the exchange. Orders name how many steps a turn has.
  *
  * usage: cluster-training CONDUCTOR TEAM RANK OPTION...: those of the example
+ *        cluster-training --shape OPTION...: prints the model's tensors: name, elements
  *
  * How gradients are exchanged is decided by what is linked: client/examples/common/exchange.c
  * (adtopk) or training_exchange.c (nothing, or gloo).
@@ -12,7 +13,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "common/task.h"
 #include "common/train.h"
 #include "tests/bench/cluster/turns.h"
 #include "tests/bench/perf/clock.h"
@@ -76,12 +79,43 @@ static int exchanged(
                                                                                  : -1;
 }
 
+static int print_shape(int argc, char **argv)
+{
+    char error[TASK_ERROR_SIZE] = "no memory";
+    struct options options = {0};
+    struct task *task = NULL;
+    const struct tensor *tensors;
+    size_t count;
+    bool ok = options_read(&options, &task_options, argc, argv) == OPTIONS_RUN;
+
+    if (ok) {
+        task = task_create(&options, error);
+        ok = task != NULL && task_build(task, &options) == 0;
+        if (!ok) {
+            (void)fprintf(stderr, "%s: %s\n", argv[0], error);
+        }
+    }
+    if (ok) {
+        tensors = task_tensors(task, &count);
+        for (size_t t = 0; t < count; t++) {
+            printf("%s %zu\n", tensors[t].name, tensor_size(&tensors[t]));
+        }
+    }
+    task_destroy(task);
+    options_free(&options);
+    return ok ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
     struct pupil pupil = {0};
     const struct train_observer observer = {exchanged, &pupil};
     int result;
 
+    if (argc > 2 && strcmp(argv[1], "--shape") == 0) {
+        argv[1] = argv[0];
+        return print_shape(argc - 1, argv + 1);
+    }
     if (argc < 5) {
         (void)fprintf(stderr, "usage: %s CONDUCTOR TEAM RANK OPTION...\n", argv[0]);
         return 2;
