@@ -12,7 +12,8 @@ import teams
 from conductor import TeamError
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../.."))
-PROGRAMS = ("daemon/adtopkd", "client/adtopkctl/adtopkctl", "tests/bench/cluster-adtopk",
+PROGRAMS = ("daemon/adtopkd", "client/adtopkctl/adtopkctl", "client/adtopk-text",
+            "tests/bench/cluster-adtopk",
             "tests/bench/cluster-floor", "tests/bench/cluster-training",
             "tests/bench/cluster-training-peer")
 BITS = 26  # of an entry with its index, about: for the default burst only
