@@ -16,6 +16,7 @@ PROGRAMS = ("daemon/adtopkd", "client/adtopkctl/adtopkctl", "client/adtopk-text"
             "tests/bench/cluster-adtopk",
             "tests/bench/cluster-floor", "tests/bench/cluster-training",
             "tests/bench/cluster-training-peer")
+MODELS = ("vgg16", "resnet50", "bert-base", "gpt2", "lstm")
 BITS = 26  # of an entry with its index, about: for the default burst only
 LEAST_BURST = 4 * box.MTU
 
@@ -53,6 +54,25 @@ def attempt(name, work):
             print("\r\033[K", end="", file=sys.stderr)
 
 
+def measure(name, options, measurement, scratch, text):
+    """What every command does in the box: measurement.run(scratch), then prints its document(), or
+    what text() makes of it, also when it was interrupted. Returns the exit status."""
+    code, measurement.interrupted = attempt(name, lambda: measurement.run(scratch))
+    if code and not measurement.interrupted:
+        return code
+    document = measurement.document()
+    print(json.dumps(document) if options.json else text(document), flush=True)
+    if measurement.interrupted:
+        print(f"{name}: interrupted: this is what was measured so far", file=sys.stderr)
+    return code
+
+
+def ask(command):
+    """What a program prints."""
+    return subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE,
+                          text=True).stdout
+
+
 def run(name, options, work):
     """Makes programs unless --build names them, then calls work(scratch) in the box and exits with
     what it returns."""
@@ -78,17 +98,15 @@ def make_programs(build):
     if not os.path.exists(os.path.join(build, "build.ninja")):
         subprocess.run(["meson", "setup", "-Dbuildtype=release", "-Dtests=disabled",
                         "-Dwerror=false", build, ROOT], check=True, stdout=sys.stderr)
-    targets = subprocess.run(["meson", "introspect", build, "--targets"], check=True,
-                             stdout=subprocess.PIPE, text=True).stdout
+    targets = ask(["meson", "introspect", build, "--targets"])
     wanted = PROGRAMS + (("tests/bench/cluster-mpi",) if '"cluster-mpi"' in targets else ())
     subprocess.run(["ninja", "-C", build, *wanted], check=True, stdout=sys.stderr)
 
 
 def tensors_of(options, program, *arguments):
     """A model's tensors, elements by name, as a program of ours says that they are."""
-    done = subprocess.run([os.path.join(options.build, "tests/bench", program), "--shape",
-                           *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True)
-    return {name: int(elements) for name, elements in map(str.split, done.stdout.splitlines())}
+    said = ask([os.path.join(options.build, "tests/bench", program), "--shape", *arguments])
+    return {name: int(elements) for name, elements in map(str.split, said.splitlines())}
 
 
 def take_shape(options, tensors):

@@ -52,16 +52,16 @@ class Quality:
         self.bits = {name: [] for name in options.contenders}
         self.interrupted = False
 
-    def run(self, place):
+    def run(self, scratch):
         options = self.options
         with box.Box(options.nodes, 0, 0) as network:
-            daemons = teams.Daemons(options, network, place.scratch, False)
+            daemons = teams.Daemons(options, network, scratch, False)
             try:
                 for seed in range(1, options.seeds + 1):
                     for name, bits in self.bits.items():
                         progress(f"seed {seed}/{options.seeds}: {name}")
                         course = Course(name, options.policies[name], seed, options, daemons,
-                                        place.scratch)
+                                        scratch)
                         try:
                             bits.append(course.bits())
                         finally:

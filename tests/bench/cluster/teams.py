@@ -157,7 +157,8 @@ class Job(Team):
             node = box.nodes[rank // options.ranks]
             self.start([os.path.join(options.build, "tests/bench/cluster-adtopk"), place.conductor,
                         f"unix:{daemons.daemons[node.number].socket}", name, rank, self.size,
-                        options.model, options.size // 4, json.dumps(policy)], node)
+                        options.model, options.size // 4, json.dumps(policy), *options.arrivals],
+                       node)
         self.pids = daemons.pids()
 
     def said(self, lines=20):
