@@ -97,7 +97,8 @@ class Daemons:
         return path, done.stdout.strip()
 
     def configure(self, daemon, node):
-        document = {"node": node.number, "socket": daemon.socket, "control_socket": daemon.control}
+        document = {"node": node.number, "socket": daemon.socket, "control_socket": daemon.control,
+                    "stop_timeout_ms": 500}  # then there is nothing left that would matter
         peers = [{"node": other.number, "endpoint": f"tcp://{other.address}:{self.port}"}
                  for other in self.box.nodes if other is not node]
         if peers:
