@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import conductor
 from conductor import TeamError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
