@@ -12,7 +12,11 @@
 
 #define SMOOTHING 0.125  /* of a running value, by the latest observation */
 #define JUMP_MIN_US 1000 /* an arrival moves by this much at once, or by as much as it is */
-#define ROUND_TRIPS 4    /* a shorter time on the link is mostly latency */
+#define LEAST_US 1.0     /* shorter times say nothing */
+#define LEAST_OF_REFERENCE 0.05
+#define LEAST_US_BYTE 4e-5 /* 200 Gbit/s */
+#define RATIO_MAX 1e3      /* of bytes by formula: beyond that it is not an exchange */
+#define ROUND_TRIPS 4      /* a shorter time on the link is mostly latency */
 
 bool estimate_init(struct estimates *estimates, uint32_t tensors, unsigned nodes)
 {
@@ -75,6 +79,12 @@ void estimate_arrival(struct estimates *estimates, uint32_t tensor, double us)
     }
 }
 
+/* A compute, of so much reference cost. */
+static void add_compute(struct estimate_line *line, double reference_us, double us)
+{
+    estimate_line_add(line, reference_us, us, LEAST_US + LEAST_OF_REFERENCE * reference_us);
+}
+
 /* gamma as far as it is known. */
 static double gamma_now(const struct estimates *estimates)
 {
@@ -86,7 +96,7 @@ void estimate_select(struct estimates *estimates, enum choice choice, uint64_t e
 {
     double x = cost_select(choice, (struct cost_load){elements, entries});
 
-    estimate_line_add(
+    add_compute(
         &estimates->select[choice], x, us * cost_share(elements, threads > 0 ? threads : 1));
 }
 
@@ -96,14 +106,14 @@ void estimate_reduce(struct estimates *estimates, enum choice choice, uint64_t e
     double x = cost_reduce(
         choice, estimates->nodes, gamma_now(estimates), (struct cost_load){elements, entries});
 
-    estimate_line_add(
+    add_compute(
         &estimates->reduce[choice], x, us * cost_share(elements, threads > 0 ? threads : 1));
 }
 
 void estimate_settle(
     struct estimates *estimates, uint64_t dense_elements, uint64_t entries, double us)
 {
-    estimate_line_add(&estimates->settle, cost_settle(dense_elements, entries), us);
+    add_compute(&estimates->settle, cost_settle(dense_elements, entries), us);
 }
 
 void estimate_exchange(struct estimates *estimates, enum choice choice, uint64_t elements,
@@ -112,7 +122,7 @@ void estimate_exchange(struct estimates *estimates, enum choice choice, uint64_t
     double expected = cost_bytes(
         choice, estimates->nodes, gamma_now(estimates), (struct cost_load){elements, entries});
     double *volume = &estimates->volume[choice], *link = &estimates->exchange_link[choice];
-    double ratio = expected > 0 ? (double)bytes / expected : 0;
+    double ratio = expected > 0 ? fmin((double)bytes / expected, RATIO_MAX) : 0;
 
     if (bytes == 0 || ratio <= 0) {
         return;
@@ -122,10 +132,11 @@ void estimate_exchange(struct estimates *estimates, enum choice choice, uint64_t
     } else {
         *volume = ratio;
     }
-    if (us < 0) {
+    if (!(us >= LEAST_US)) {
         return;
     }
-    estimate_line_add(&estimates->exchange[choice], (double)bytes, us);
+    estimate_line_add(
+        &estimates->exchange[choice], (double)bytes, us, LEAST_US + LEAST_US_BYTE * (double)bytes);
     *link = *link > 0 && estimates->link_us_byte > 0
                 ? *link + SMOOTHING * (estimates->link_us_byte - *link)
                 : estimates->link_us_byte;

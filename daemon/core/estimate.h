@@ -89,7 +89,7 @@ void estimate_settle(
  * A bucket's exchange. bytes: what this node received (or sent, if that was more), frame headers
  * included. us: how long the link worked for it: from the first frame that left, or from the end of
  * the exchange before it where that is later, until the last frame came, without the computes
- * between its phases. A negative time (it ended before the one before it) leaves only the bytes.
+ * between its phases. Under 1 us (all was there already), or negative, it leaves only the bytes.
  */
 void estimate_exchange(struct estimates *estimates, enum choice choice, uint64_t elements,
     uint64_t entries, uint64_t bytes, double us);
@@ -123,9 +123,11 @@ enum adtopk_status estimate_unpack(
     struct estimates *estimates, const uint8_t *bytes, size_t size, struct error *err);
 
 /**
- * Adds what another node measured: of each kind the slower. Steps count only if both were measured
- * under the same plan; otherwise there are none. Both must be of equally many tensors. Starting
- * from a copy of the first node's (estimate_copy), in order of node ids.
+ * Adds what another node measured: of each kind the slower; but of exchanges and the link the
+ * quicker, since all nodes take part in an exchange, and who begins first only waits for the last.
+ * Steps count only if both were measured under the same plan; otherwise there are none. Both must
+ * be of equally many tensors. Starting from a copy of the first node's (estimate_copy), in order of
+ * node ids.
  */
 void estimate_merge(struct estimates *into, const struct estimates *other);
 

@@ -6,7 +6,9 @@
 #include <math.h>
 
 #define FORGET 0.9
-#define PULL 0.05     /* of the expected parameters, in observations */
+/* How much the expected parameters count: as if each had been seen to be within 14 times of that.
+ */
+#define PULL 0.005
 #define SETTLED 8.0   /* from so many observations on an outlier is known as one */
 #define TIME_MIN 0.01 /* us; what is shorter, clocks do not see */
 #define TIME_MAX 1e12
@@ -23,14 +25,14 @@ static struct line rough(const struct estimate_line *line)
         .slope = fmax(line->xy / fmax(line->xx, 1e-30) / 2, 1e-12)};
 }
 
-void estimate_line_add(struct estimate_line *line, double x, double y)
+void estimate_line_add(struct estimate_line *line, double x, double y, double least)
 {
     double expected = 0, weight;
 
     if (!isfinite(y) || y < 0 || y > TIME_MAX || !isfinite(x) || x < 0) {
         return;
     }
-    y = fmax(y, TIME_MIN);
+    y = fmax(y, fmax(least, TIME_MIN));
     if (line->count >= SETTLED) {
         struct line fit = estimate_line_fit(line, rough(line));
         expected = fmax(fit.offset + fit.slope * x, TIME_MIN);

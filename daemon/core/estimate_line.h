@@ -14,8 +14,9 @@ struct line {
     double slope;  /* b */
 };
 
-/** An observation; x at least 0. Times that are no times are ignored. */
-void estimate_line_add(struct estimate_line *line, double x, double y);
+/** An observation; x at least 0, y at least `least` (above 0), the time that nobody beats: what is
+ * quicker was not all of it, and counts as that. Times that are no times are ignored. */
+void estimate_line_add(struct estimate_line *line, double x, double y, double least);
 
 /** A step is over. */
 void estimate_line_end(struct estimate_line *line);

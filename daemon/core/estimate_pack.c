@@ -19,7 +19,8 @@
 #define OTHERS (2u * CHOICES + 6)
 #define NUMBERS (LINES * LINE_NUMBERS + OTHERS)
 #define NEVER UINT32_MAX
-#define NUMBER_MAX 1e15 /* of those that are not sums of lines */
+#define NUMBER_MAX 1e12 /* of those that are not sums of lines */
+#define VOLUME_MAX 1e4  /* nobody sends so many times what the formula says */
 
 static struct estimate_line *line_at(struct estimates *estimates, unsigned i)
 {
@@ -115,6 +116,11 @@ static bool is_sane(struct estimates *estimates)
             return false;
         }
     }
+    for (unsigned c = 0; c < CHOICES; c++) {
+        if (estimates->volume[c] > VOLUME_MAX) {
+            return false;
+        }
+    }
     return (steps->count > 0) == (steps->median_us > 0) &&
            (estimates->gamma <= 0 ||
                (estimates->gamma >= 1 && estimates->gamma <= estimates->nodes));
@@ -174,6 +180,11 @@ static void take_larger(double *into, double other)
     *into = *into > other ? *into : other;
 }
 
+static void take_known_least(double *into, double other)
+{
+    *into = *into > 0 && (other <= 0 || *into < other) ? *into : other;
+}
+
 static void merge_steps(struct estimates *into, const struct estimates *other)
 {
     struct estimate_steps *a = &into->steps;
@@ -194,9 +205,11 @@ void estimate_merge(struct estimates *into, const struct estimates *other)
 
     for (unsigned i = 0; i < LINES; i++) {
         struct estimate_line *a = line_at(into, i), *b = line_at(&from, i);
-        if (estimate_line_slower(a, b) == b) {
+        bool exchange = i / CHOICES == 2, known = estimate_line_known(a);
+        bool slower = estimate_line_slower(a, b) == b;
+        if (!known || (estimate_line_known(b) && slower != exchange)) {
             *a = *b;
-            if (i / CHOICES == 2) {
+            if (exchange) {
                 into->exchange_link[i % CHOICES] = other->exchange_link[i % CHOICES];
             }
         }
@@ -204,8 +217,8 @@ void estimate_merge(struct estimates *into, const struct estimates *other)
     for (unsigned c = 0; c < CHOICES; c++) {
         take_larger(&into->volume[c], other->volume[c]);
     }
-    take_larger(&into->link_us_byte, other->link_us_byte);
-    take_larger(&into->link_bound_us_byte, other->link_bound_us_byte);
+    take_known_least(&into->link_us_byte, other->link_us_byte);
+    take_known_least(&into->link_bound_us_byte, other->link_bound_us_byte);
     take_larger(&into->round_trip_us, other->round_trip_us);
     take_larger(&into->gamma, other->gamma);
     for (uint32_t t = 0; t < into->tensors; t++) {

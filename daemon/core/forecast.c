@@ -12,6 +12,7 @@
 
 #define NONE UINT32_MAX
 #define WORKERS_MAX 64u /* of the model */
+#define BYTES_MAX 1e14  /* of a bucket: a sum of them fits */
 
 struct forecast_bucket {
     uint64_t elements, entries;
@@ -207,7 +208,7 @@ static void sweep_select(struct sweep *sweep, struct forecast_bucket *bucket, do
     bucket->exchanged_us = sweep->link_free + costs->latency_us[c];
     sweep->result->select_us += line_at(&costs->select[c], reference);
     sweep->result->link_us += busy;
-    sweep->result->bytes += (uint64_t)bytes;
+    sweep->result->bytes += (uint64_t)fmin(bytes, BYTES_MAX);
 }
 
 static double settle_of(const struct forecast *forecast, const struct choices *choices)
