@@ -119,7 +119,7 @@ static void test_usage_errors(void **state)
     assert_usage("status digits", "unexpected argument \"digits\"");
     assert_usage("tensors", "tensors needs JOB");
     assert_usage("plan", "plan needs JOB");
-    assert_usage("plan a b", "plan");
+    assert_usage("plan a b", "unexpected argument");
     assert_usage("policy set digits", "policy set needs JOB FILE|-|KEY=VALUE...");
     assert_usage("policy check", "policy check needs FILE");
     assert_usage("--undo status", "--undo does not belong to status");
