@@ -94,9 +94,11 @@ static void rows_again(struct rows *rows, uint32_t least)
     rows->bound.least = least;
     for (uint64_t at = 0; at < length; at += CHUNK) {
         const uint64_t first = rows->row * length + at;
+        const unsigned count = length - at < CHUNK ? (unsigned)(length - at) : CHUNK;
+        float expanded[CHUNK];
         rows_prune(rows);
-        chunk_collect(pass->ops, pass->residual + first, length - at < CHUNK ? length - at : CHUNK,
-            &rows->bound, (uint32_t)first, &rows->list);
+        chunk_collect(pass->ops, fused_elements(pass, first, count, expanded), count, &rows->bound,
+            (uint32_t)first, &rows->list);
     }
 }
 
@@ -114,9 +116,13 @@ static void rows_retry(struct rows *rows)
 static void rows_fill(const struct rows *rows, struct sparse *out)
 {
     const struct sparse *list = &rows->list;
-    const uint64_t first = rows->row * rows->pass->view.length;
-    const uint64_t end =
-        select_prefix(rows->pass->residual + first, rows->pass->k - list->count, first, out);
+    const struct fused *pass = rows->pass;
+    const uint64_t first = rows->row * pass->view.length;
+    if (fused_is_rounded(pass)) {
+        rounded_select(&pass->rounded, &pass->view, rows->row, 1, pass->k, out, rows->histogram);
+        return;
+    }
+    const uint64_t end = select_prefix(pass->residual + first, pass->k - list->count, first, out);
     select_rest(list, end, out);
 }
 

@@ -175,7 +175,7 @@ static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
     const uint64_t length = pass->view.length;
-    const float *x = pass->residual + view_base(&pass->view, fibre);
+    const uint64_t base = view_base(&pass->view, fibre);
     const struct chunk_bound bound = {.least = least};
     struct sparse *list = &slabs->list;
     list->count = 0;
@@ -183,7 +183,9 @@ static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
         const unsigned count = length - at < PART ? (unsigned)(length - at) : PART;
         float part[PART];
         for (unsigned i = 0; i < count; i++) {
-            part[i] = x[(at + i) * stride];
+            const uint64_t element = base + (at + i) * stride;
+            part[i] = fused_is_rounded(pass) ? convert_bf16(pass->rounded.element[element])
+                                             : pass->residual[element];
         }
         chunk_collect(pass->ops, part, count, &bound, (uint32_t)(fibre * length + at), list);
     }
@@ -195,12 +197,17 @@ static uint32_t slabs_plainly(const struct slabs *slabs, uint64_t fibre, struct 
 {
     const struct fused *pass = slabs->pass;
     const struct view one = {.fibres = 1, .length = pass->view.length, .stride = pass->view.stride};
+    const bool rounded = fused_is_rounded(pass);
     uint32_t least = UINT32_MAX;
-    select_fibres(
-        pass->residual + view_base(&pass->view, fibre), &one, pass->k, out, slabs->scratch);
+    if (rounded) {
+        rounded_select(&pass->rounded, &pass->view, fibre, 1, pass->k, out, slabs->scratch);
+    } else {
+        select_fibres(
+            pass->residual + view_base(&pass->view, fibre), &one, pass->k, out, slabs->scratch);
+    }
     for (size_t i = 0; i < out->count; i++) {
         const uint32_t key = select_key(out->value[i]);
-        out->position[i] += (uint32_t)(fibre * one.length);
+        out->position[i] += rounded ? 0 : (uint32_t)(fibre * one.length);
         least = key < least ? key : least;
     }
     return least;
@@ -286,8 +293,10 @@ void slabs_finish(struct fused *pass)
         slabs.slab = border / size;
         for (uint64_t at = 0; at < size;) {
             const struct piece piece = slabs_open(&slabs, CHUNK);
-            chunk_collect(pass->ops, pass->residual + border / size * size + at, piece.length,
-                piece.bound, piece.position, piece.list);
+            float expanded[CHUNK];
+            const float *x =
+                fused_elements(pass, border / size * size + at, piece.length, expanded);
+            chunk_collect(pass->ops, x, piece.length, piece.bound, piece.position, piece.list);
             slabs_close(&slabs, piece.length);
             at += piece.length;
         }
