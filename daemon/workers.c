@@ -3,9 +3,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+/* A compute counts as so long until it is over: without that, a job whose computes begin on all
+ * workers at once would not have been charged for any. */
+#define GUESSED_BYTES_A_US 4096u
 
 /* A growing ring of computes; its lock is the owner's. */
 struct queue {
@@ -20,6 +25,7 @@ struct spread {
     struct spread *next;
     void (*part)(void *arg, unsigned p, unsigned thread);
     void *arg;
+    unsigned caller; /* a thread */
     unsigned parts;
     atomic_uint claimed; /* the next part; at most `parts` + the number of threads */
     unsigned helping;    /* workers inside a part; guarded by the lock */
@@ -30,6 +36,7 @@ struct worker {
     pthread_t thread;
     unsigned number;
     atomic_uint_least64_t since_us; /* its compute has been running; 0: none is */
+    uint64_t helped_us;             /* what others did of its compute's loops */
 };
 
 struct workers {
@@ -38,7 +45,7 @@ struct workers {
     pthread_cond_t helped;  /* a worker has left a part */
     struct spread *spreads; /* loops that may have parts left */
     unsigned idle;
-    struct queue waiting;
+    struct share waiting;
     struct queue done; /* has room for every compute that is under way */
     size_t running;
     bool stopping;
@@ -102,9 +109,13 @@ static void begin_work(struct worker *self)
     atomic_store_explicit(&self->since_us, monotonic_us(), memory_order_relaxed);
 }
 
-static void end_work(struct worker *self)
+/* Returns how many microseconds it took. */
+static uint64_t end_work(struct worker *self)
 {
+    uint64_t since = atomic_load_explicit(&self->since_us, memory_order_relaxed);
+
     atomic_store_explicit(&self->since_us, 0, memory_order_relaxed);
+    return monotonic_us() - since;
 }
 
 /* ------------------------------------------------------------------ loops */
@@ -137,7 +148,7 @@ static void spread_run(void *context, unsigned caller,
     void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
 {
     struct workers *workers = context;
-    struct spread spread = {.part = part, .arg = arg, .parts = parts};
+    struct spread spread = {.part = part, .arg = arg, .caller = caller, .parts = parts};
 
     (void)pthread_mutex_lock(&workers->lock);
     spread.next = workers->spreads;
@@ -166,6 +177,7 @@ static void help(struct worker *self)
     struct workers *workers = self->workers;
     struct spread *spread = workers->spreads;
     const unsigned p = atomic_fetch_add_explicit(&spread->claimed, 1, memory_order_relaxed);
+    uint64_t spent_us;
 
     if (p >= spread->parts) {
         unlist(workers, spread);
@@ -175,8 +187,11 @@ static void help(struct worker *self)
     (void)pthread_mutex_unlock(&workers->lock);
     begin_work(self);
     spread->part(spread->arg, p, self->number);
-    end_work(self);
+    spent_us = end_work(self);
     (void)pthread_mutex_lock(&workers->lock);
+    if (spread->caller > 0) {
+        workers->worker[spread->caller - 1].helped_us += spent_us;
+    }
     if (--spread->helping == 0) {
         (void)pthread_cond_broadcast(&workers->helped);
     }
@@ -184,19 +199,39 @@ static void help(struct worker *self)
 
 /* ------------------------------------------------------------------ computes */
 
-/* With the lock, which it gives up meanwhile: runs the compute that waits longest. */
+/* With the lock: takes out the compute whose turn it is. It is charged for what it is guessed to
+ * take, and its job kept for the rest. */
+static struct compute *take_next(struct workers *workers, uint64_t *guess, struct share_job **job)
+{
+    struct share_item *item = share_next(&workers->waiting, NULL, NULL);
+    struct compute *compute =
+        (struct compute *)((uintptr_t)item - offsetof(struct compute, waiting));
+
+    *guess = 1 + compute->bytes / GUESSED_BYTES_A_US;
+    share_charge(&workers->waiting, item, *guess);
+    *job = share_hold(item);
+    share_remove(&workers->waiting, item);
+    return compute;
+}
+
+/* With the lock, which it gives up meanwhile: runs the compute whose turn it is. */
 static void run_next(struct worker *self)
 {
     struct workers *workers = self->workers;
-    struct compute *compute = queue_get(&workers->waiting);
+    struct share_job *job;
+    uint64_t guess, spent;
+    struct compute *compute = take_next(workers, &guess, &job);
 
     workers->running++;
+    self->helped_us = 0;
     (void)pthread_mutex_unlock(&workers->lock);
     compute->thread = self->number;
     begin_work(self);
     compute->run(compute);
-    end_work(self);
+    spent = end_work(self);
     (void)pthread_mutex_lock(&workers->lock);
+    spent += self->helped_us;
+    share_correct(job, (int64_t)(spent > 0 ? spent : 1) - (int64_t)guess);
     workers->running--;
     queue_put(&workers->done, compute);
     atomic_store_explicit(&workers->finished, workers->done.count, memory_order_release);
@@ -212,7 +247,7 @@ static void *worker(void *argument)
 
     (void)pthread_mutex_lock(&workers->lock);
     while (!workers->stopping) {
-        if (workers->waiting.count > 0) {
+        if (workers->waiting.items > 0) {
             run_next(self);
         } else if (workers->spreads != NULL) {
             help(self);
@@ -284,11 +319,10 @@ bool workers_submit(struct workers *workers, struct compute *compute)
     bool queued;
 
     (void)pthread_mutex_lock(&workers->lock);
-    queued = queue_reserve(&workers->waiting, workers->waiting.count + 1) &&
-             queue_reserve(&workers->done,
-                 workers->done.count + workers->running + workers->waiting.count + 1);
+    queued = queue_reserve(&workers->done,
+                 workers->done.count + workers->running + workers->waiting.items + 1) &&
+             share_put(&workers->waiting, &compute->waiting, &compute->class);
     if (queued) {
-        queue_put(&workers->waiting, compute);
         (void)pthread_cond_signal(&workers->wake);
     }
     (void)pthread_mutex_unlock(&workers->lock);
@@ -344,7 +378,7 @@ void workers_destroy(struct workers *workers)
     (void)pthread_cond_destroy(&workers->helped);
     (void)pthread_cond_destroy(&workers->wake);
     (void)pthread_mutex_destroy(&workers->lock);
-    free(workers->waiting.entry);
+    share_reset(&workers->waiting);
     free(workers->done.entry);
     free(workers);
 }

@@ -1,5 +1,7 @@
 /*
- * Worker threads: they run computes and hand them back in the order in which they finish.
+ * Worker threads: they run computes and hand them back in the order in which they finish. Which
+ * compute is next follows from its class (share.h): jobs share the workers' time by weight, and
+ * within a job the lowest place goes first, but nothing waits for ever.
  *
  * The owner's thread submits and takes; `notify` is called on a worker's thread after a compute
  * has been queued for taking, and must be safe there (uv_async_send is). Notifications may

@@ -51,8 +51,7 @@ static enum adtopk_status sum_tensor(struct gather *gather, unsigned t, struct e
         status = gather_limit(gather, tensor, err);
     }
     if (status == ADTOPK_OK) {
-        status = gather_sum(
-            gather, view_size(&tensor->shape.view), exchange->scale, &tensor->update, err);
+        status = gather_update(gather, tensor, err);
     }
     return status;
 }
@@ -65,6 +64,7 @@ static enum adtopk_status allgather_finish(struct exchange *exchange, struct err
 const struct collective_ops collective_allgather = {
     .name = "allgather",
     .dense = false,
+    .scatters = true,
     .phases = allgather_phases,
     .expects = allgather_expects,
     .produce = allgather_produce,

@@ -194,7 +194,7 @@ static enum adtopk_status sum_tensor(
         status = gather_no_memory(exchange, err);
     }
     if (status == ADTOPK_OK) {
-        status = gather_sum(gather, slots, 1, &balanced->sum, err);
+        status = gather_sum(gather, slots, 1, &balanced->sum, NULL, err);
     }
     if (status == ADTOPK_OK) {
         to_positions(&balanced->sum, exchange->self, exchange->members);
@@ -256,8 +256,7 @@ static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struc
         to_positions(&gather->list[m], m, exchange->members);
     }
     if (status == ADTOPK_OK) {
-        status = gather_sum(
-            gather, view_size(&tensor->shape.view), exchange->scale, &tensor->update, err);
+        status = gather_update(gather, tensor, err);
     }
     return status;
 }
@@ -270,6 +269,7 @@ static enum adtopk_status balanced_finish(struct exchange *exchange, struct erro
 const struct collective_ops collective_balanced = {
     .name = "balanced",
     .dense = false,
+    .scatters = true,
     .rounds = true,
     .phases = balanced_phases,
     .expects = balanced_expects,

@@ -43,10 +43,13 @@ struct exchange_tensor {
     struct payload_shape shape;
     uint64_t numel;
     const float *acc;     /* dense, whole: residual plus gradient, memory order */
+    bool summed;          /* dense, of a lone member: `dense` has the result already, acc is NULL */
     uint64_t select;      /* whole: how many elements all nodes select together */
     struct sparse sent;   /* sparse: what is contributed, values as the others will decode them */
-    struct sparse update; /* sparse, result: the sum; room for update.capacity entries */
-    float *dense;         /* dense, result: the sum, memory order */
+    struct sparse update; /* sparse, result: the sum; room for update.capacity entries, or none,
+                           * and positions NULL, if `dense` is enough */
+    float *dense;         /* result: the sum, memory order; sparse: NULL unless the collective
+                           * scatters, it is wanted, and positions are elements */
     /* Sparse, result: of the sums that this node rounded before others got them, what that cut off;
      * its residual takes it back. Room for returned.capacity entries; see exchange_round(). */
     struct sparse returned;
@@ -100,12 +103,13 @@ struct exchange {
 
 struct collective_ops {
     const char *name;
-    bool dense;   /* carries dense buckets; otherwise sparse ones */
-    bool selects; /* not all that is sent is in the sum: where the update is 0, nothing was taken,
-                   * and what was sent stays in the residuals */
-    bool whole;   /* it selects itself, for all nodes: each contributes, and takes out of its
-                   * residual, its own value wherever the update is not 0 */
-    bool rounds;  /* sums are encoded again: calls exchange_round() */
+    bool dense;    /* carries dense buckets; otherwise sparse ones */
+    bool selects;  /* not all that is sent is in the sum: where the update is 0, nothing was taken,
+                    * and what was sent stays in the residuals */
+    bool whole;    /* it selects itself, for all nodes: each contributes, and takes out of its
+                    * residual, its own value wherever the update is not 0 */
+    bool scatters; /* sparse: writes the dense form too, with or without a list */
+    bool rounds;   /* sums are encoded again: calls exchange_round() */
     unsigned members_max; /* 0: any number */
 
     /* Number of phases, 1 to EXCHANGE_PHASES_MAX. */

@@ -148,7 +148,7 @@ enum adtopk_status gather_limit(
 }
 
 enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, float scale,
-    struct sparse *out, struct error *err)
+    struct sparse *out, float *dense, struct error *err)
 {
     const struct exchange *exchange = gather->exchange;
     struct merge merge = {.list = gather->list,
@@ -156,7 +156,8 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
         .positions = positions,
         .scale = scale,
         .out = out,
-        .parts = merge_parts(positions, gather_count(gather), &exchange->parallel)};
+        .dense = dense,
+        .parts = merge_parts(positions, gather_count(gather), dense != NULL, &exchange->parallel)};
 
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
     if (merge.cursor == NULL) {
@@ -165,6 +166,13 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
     merge_run(&merge, &exchange->parallel);
     free(merge.cursor);
     return ADTOPK_OK;
+}
+
+enum adtopk_status gather_update(
+    const struct gather *gather, struct exchange_tensor *tensor, struct error *err)
+{
+    return gather_sum(gather, view_size(&tensor->shape.view), gather->exchange->scale,
+        tensor->update.position != NULL ? &tensor->update : NULL, tensor->dense, err);
 }
 
 static enum adtopk_status close_frames(const struct gather *gather, struct error *err)

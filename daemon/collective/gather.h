@@ -39,9 +39,14 @@ enum adtopk_status gather_limit(
     const struct gather *gather, const struct exchange_tensor *tensor, struct error *err);
 
 /** out = scale * ((list 0 + list 1) + ...), over `positions`; it has room for all entries or all
- * positions. Errors: MEMORY. */
+ * positions. dense: the same as so many elements. Either may be NULL. Errors: MEMORY. */
 enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, float scale,
-    struct sparse *out, struct error *err);
+    struct sparse *out, float *dense, struct error *err);
+
+/** Sums the lists of a tensor, scaled, into its results: the list, the dense form, or both, as they
+ * have places. Errors: MEMORY. */
+enum adtopk_status gather_update(
+    const struct gather *gather, struct exchange_tensor *tensor, struct error *err);
 
 /** "no memory to sum bucket ...", as an error. */
 enum adtopk_status gather_no_memory(const struct exchange *exchange, struct error *err);

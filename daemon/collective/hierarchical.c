@@ -227,7 +227,7 @@ static enum adtopk_status join(struct exchange *exchange, unsigned t, struct spa
         .positions = positions,
         .scale = 1,
         .out = &sum,
-        .parts = merge_parts(positions, total, &exchange->parallel)};
+        .parts = merge_parts(positions, total, false, &exchange->parallel)};
     enum adtopk_status status =
         make_list(exchange, &sum, total < positions ? total : positions, err);
 

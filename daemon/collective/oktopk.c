@@ -203,7 +203,7 @@ static enum adtopk_status sum_region(struct gather *gather, unsigned t, struct e
         status = gather_no_memory(exchange, err);
     }
     if (status == ADTOPK_OK) {
-        status = gather_sum(gather, gather->shape->view.length, 1, &region->sum, err);
+        status = gather_sum(gather, gather->shape->view.length, 1, &region->sum, NULL, err);
     }
     for (unsigned m = 0; m < exchange->members; m++) {
         region->came[m] = gather->list[m].count;
@@ -243,8 +243,7 @@ static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struc
         status = gather_limit(gather, tensor, err);
     }
     if (status == ADTOPK_OK) {
-        status = gather_sum(
-            gather, view_size(&tensor->shape.view), exchange->scale, &tensor->update, err);
+        status = gather_update(gather, tensor, err);
         remember(exchange, t);
     }
     return status;

@@ -166,6 +166,9 @@ void vector_finish(const struct exchange *exchange)
 {
     for (unsigned t = 0; t < exchange->tensors; t++) {
         const struct exchange_tensor *tensor = &exchange->tensor[t];
+        if (tensor->summed) {
+            continue;
+        }
         struct finishing finishing = {.exchange = exchange,
             .tensor = tensor,
             .parts = parallel_parts(&exchange->parallel, tensor->numel, ELEMENTS_PER_PART, PARTS)};

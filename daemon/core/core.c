@@ -109,10 +109,19 @@ bool core_next_action(struct core *core, struct action *action)
     return true;
 }
 
+/* How soon a round's computes and frames go; NULL: those of the whole job. */
+static struct share_class class_of(const struct job *job, const struct round *round)
+{
+    return (struct share_class){.job = job->id,
+        .weight = (uint32_t)job->plan->policy.weight,
+        .place = round != NULL ? round->place : 0};
+}
+
 void core_compute(
     struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes)
 {
-    work->compute = (struct compute){.run = run, .bytes = bytes};
+    work->compute =
+        (struct compute){.run = run, .bytes = bytes, .class = class_of(work->job, work->round)};
     work->done = done;
     work->status = ADTOPK_OK;
     work->job->computing++;
@@ -140,6 +149,7 @@ void core_send_frame(const struct round *round, uint16_t node, struct buffer *fr
 {
     struct job_info *counters = &round->job->counters;
     struct links *links = round->job->core->links;
+    const struct share_class class = class_of(round->job, round);
 
     if (round->op) {
         counters->op_bytes_sent += frame->size;
@@ -148,7 +158,8 @@ void core_send_frame(const struct round *round, uint16_t node, struct buffer *fr
     }
     if (frame->size > round->job->core->config.links.max_bulk_message) {
         round->job->too_long = frame->size;
-    } else if (links_incarnation(links, node) != 0 && !links_send(links, node, LINK_BULK, frame)) {
+    } else if (links_incarnation(links, node) != 0 &&
+               !links_send(links, node, LINK_BULK, &class, frame)) {
         round->job->out_of_memory = true;
     }
 }

@@ -38,7 +38,9 @@ struct core;
 /* One piece of compute. The driver calls run() once, on any thread, and hands it back. */
 struct compute {
     void (*run)(struct compute *compute);
-    uint64_t bytes;  /* memory it will move, about: small ones are cheaper inline */
+    uint64_t bytes;            /* memory it will move, about: small ones are cheaper inline */
+    struct share_class class;  /* when it goes, where several wait */
+    struct share_item waiting; /* the driver's */
     unsigned thread; /* set by the driver: who runs it, below core_config.threads, if not 0 */
 };
 

@@ -4,79 +4,167 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define METER_US 10000u /* a measurement of the rate takes at least so long */
+
 static uint64_t lane_min(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-static uint64_t lane_message_end(const struct lane_message *message)
+/* ------------------------------------------------------------------ parts in flight */
+
+/* The i-th, counted from the oldest. */
+static struct lane_part *lane_part(const struct lane_out *out, size_t i)
 {
-    return message->start + message->buffer->size + 1;
+    return &out->part[(out->head + i) & (out->capacity - 1)];
 }
 
-static void lane_out_pop(struct lane_out *out)
+static uint64_t lane_part_end(const struct lane_part *part)
 {
-    struct lane_message *message = out->head;
+    bool last = part->offset + part->size == part->message->buffer->size;
 
-    out->head = message->next;
-    if (out->head == NULL) {
-        out->tail = NULL;
-    }
+    return part->start + part->size + (last ? 1 : 0);
+}
+
+static void lane_message_free(struct lane_out *out, struct lane_message *message)
+{
     out->queued_bytes -= message->buffer->size;
     buffer_unref(message->buffer);
     free(message);
 }
 
-void lane_out_reset(struct lane_out *out, uint64_t floor_us, uint64_t ceiling_us)
+static void lane_part_pop(struct lane_out *out)
 {
-    while (out->head != NULL) {
-        lane_out_pop(out);
+    const struct lane_part *part = lane_part(out, 0);
+    struct lane_message *message = part->message;
+
+    message->pending -= lane_part_end(part) - part->start;
+    out->head = (out->head + 1) & (out->capacity - 1);
+    out->count--;
+    out->next -= out->next > 0 ? 1 : 0;
+    if (message->pending == 0) {
+        lane_message_free(out, message);
     }
+}
+
+bool lane_out_reserve(struct lane_out *out)
+{
+    size_t capacity = out->capacity > 0 ? 2 * out->capacity : 16;
+    struct lane_part *grown;
+
+    if (out->count < out->capacity) {
+        return true;
+    }
+    grown = malloc(capacity * sizeof(*grown));
+    if (grown == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < out->count; i++) {
+        grown[i] = *lane_part(out, i);
+    }
+    free(out->part);
+    out->part = grown;
+    out->capacity = capacity;
+    out->head = 0;
+    return true;
+}
+
+/* ------------------------------------------------------------------ sending */
+
+void lane_out_reset(struct lane_out *out, const struct lane_limits *limits)
+{
+    struct share_item *item;
+
+    /* What is wholly cut is in flight; the rest is queued, and perhaps in flight as well. */
+    while ((item = share_next(&out->share, NULL, NULL)) != NULL) {
+        struct lane_message *message = (struct lane_message *)item;
+
+        share_remove(&out->share, item);
+        message->pending -= message->buffer->size - message->cut + 1;
+        if (message->pending == 0) {
+            lane_message_free(out, message);
+        }
+    }
+    while (out->count > 0) {
+        lane_part_pop(out);
+    }
+    share_reset(&out->share);
+    free(out->part);
     *out = (struct lane_out){
+        .limits = *limits,
         .resend_at = LANE_NEVER,
-        .timer = {.floor_us = floor_us, .ceiling_us = ceiling_us, .timeout_us = floor_us},
+        .timer = {.floor_us = limits->floor_us,
+            .ceiling_us = limits->ceiling_us,
+            .timeout_us = limits->floor_us},
     };
 }
 
-void lane_in_reset(struct lane_in *in)
+bool lane_out_push(struct lane_out *out, struct buffer *message, const struct share_class *class)
 {
-    buffer_unref(in->message);
-    *in = (struct lane_in){0};
-}
+    struct lane_message *entry = calloc(1, sizeof(*entry));
 
-bool lane_out_push(struct lane_out *out, struct buffer *message)
-{
-    struct lane_message *entry = malloc(sizeof(*entry));
-
-    if (entry == NULL) {
+    if (entry == NULL || !share_put(&out->share, &entry->item, class)) {
+        free(entry);
         return false;
     }
-    *entry = (struct lane_message){.buffer = buffer_ref(message), .start = out->end};
-    if (out->tail != NULL) {
-        out->tail->next = entry;
-    } else {
-        out->head = entry;
-    }
-    out->tail = entry;
-    if (out->current == NULL) {
-        out->current = entry;
-    }
-    out->end = lane_message_end(entry);
+    entry->buffer = buffer_ref(message);
+    entry->pending = message->size + 1;
     out->queued_bytes += message->size;
     return true;
+}
+
+/* Whether a message may get a slot. */
+static bool lane_may_begin(const void *context, const struct share_item *item)
+{
+    const struct lane_out *out = context;
+    const struct lane_message *message = (const struct lane_message *)item;
+    uint64_t all = UINT64_MAX >> (64 - out->limits.slots);
+
+    return out->slots_taken != all &&
+           (out->slots_taken == 0 ||
+               out->begun_bytes + message->buffer->size <= 2 * out->limits.message_max);
+}
+
+/* The slot that a message would get. */
+static unsigned lane_free_slot(const struct lane_out *out)
+{
+    return (unsigned)__builtin_ctzll(~out->slots_taken);
+}
+
+static void lane_fill(const struct lane_message *message, unsigned slot, struct packet *packet)
+{
+    packet->slot = slot;
+    packet->message_size = message->buffer->size;
+    packet->body = packet->body_size > 0 ? message->buffer->bytes + packet->offset : NULL;
+}
+
+/* The part at `position` once more, or what of it was not acknowledged. */
+static void lane_cut_again(const struct lane_out *out, struct packet *packet)
+{
+    const struct lane_part *part = lane_part(out, out->next);
+    uint64_t skip = out->position - part->start;
+
+    packet->position = out->position;
+    packet->offset = part->offset + skip;
+    packet->body_size = (uint32_t)(part->size - skip);
+    lane_fill(part->message, part->message->slot, packet);
 }
 
 bool lane_out_cut(
     const struct lane_out *out, size_t body_max, uint64_t limit, struct packet *packet)
 {
-    const struct lane_message *message = out->current;
-    uint64_t offset, remaining, room, size;
+    const struct lane_message *message;
+    uint64_t remaining, room, size;
 
+    if (out->position < out->sent) {
+        lane_cut_again(out, packet);
+        return true;
+    }
+    message = (const struct lane_message *)share_next(&out->share, lane_may_begin, out);
     if (message == NULL || out->position >= limit) {
         return false;
     }
-    offset = out->position - message->start;
-    remaining = message->buffer->size - offset;
+    remaining = message->buffer->size - message->cut;
     room = limit - out->position;
     size = lane_min(remaining, body_max);
     if (size + (size == remaining) > room) {
@@ -91,23 +179,49 @@ bool lane_out_cut(
         }
     }
     packet->position = out->position;
-    packet->message_size = message->buffer->size;
-    packet->offset = offset;
-    packet->body = size > 0 ? message->buffer->bytes + offset : NULL;
+    packet->offset = message->cut;
     packet->body_size = (uint32_t)size;
+    lane_fill(message, message->item.begun ? message->slot : lane_free_slot(out), packet);
     return true;
+}
+
+/* A part of the message whose turn it is has gone out. */
+static void lane_sent(struct lane_out *out, const struct packet *packet)
+{
+    struct lane_message *message =
+        (struct lane_message *)share_next(&out->share, lane_may_begin, out);
+
+    assert(message != NULL && packet->offset == message->cut && out->count < out->capacity);
+    if (!message->item.begun) {
+        share_begin(&message->item);
+        message->slot = packet->slot;
+        out->slots_taken |= UINT64_C(1) << packet->slot;
+        out->begun_bytes += message->buffer->size;
+    }
+    *lane_part(out, out->count++) = (struct lane_part){.message = message,
+        .start = packet->position,
+        .offset = packet->offset,
+        .size = packet->body_size};
+    message->cut += packet->body_size;
+    share_charge(&out->share, &message->item, packet_span(packet));
+    if (packet->offset + packet->body_size == packet->message_size) {
+        share_remove(&out->share, &message->item);
+        out->slots_taken &= ~(UINT64_C(1) << message->slot);
+        out->begun_bytes -= message->buffer->size;
+    }
 }
 
 bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_t now_us)
 {
     bool again = packet->position < out->sent;
 
-    assert(packet->position == out->position && out->current != NULL);
-    out->position += packet_span(packet);
-    if (out->position == lane_message_end(out->current)) {
-        out->current = out->current->next;
+    assert(packet->position == out->position);
+    if (!again) {
+        lane_sent(out, packet);
     }
-    if (out->position > out->sent) {
+    out->next++;
+    out->position += packet_span(packet);
+    if (!again) {
         out->sent = out->position;
     }
     if (!again && !out->timer.sampling) {
@@ -120,6 +234,8 @@ bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_
     }
     return again;
 }
+
+/* ------------------------------------------------------------------ acknowledgements */
 
 /* The timeout that the samples so far suggest, without backoff. */
 static void lane_timer_settle(struct lane_timer *timer)
@@ -147,6 +263,27 @@ static void lane_timer_sample(struct lane_timer *timer, uint64_t sample_us)
     }
 }
 
+/* Everything below out->acknowledged has arrived. */
+static void lane_measure(struct lane_out *out, uint64_t now_us)
+{
+    struct lane_meter *meter = &out->meter;
+    uint64_t rate;
+
+    if (out->share.items == 0 || out->count == 0) {
+        meter->running = false;
+        return;
+    }
+    if (meter->running && now_us - meter->start_us < METER_US) {
+        return;
+    }
+    if (meter->running) {
+        rate = (out->acknowledged - meter->start) * 1000000 / (now_us - meter->start_us);
+        meter->rate = meter->rate == 0 ? rate : (3 * meter->rate + rate) / 4;
+    }
+    *meter = (struct lane_meter){
+        .rate = meter->rate, .start = out->acknowledged, .start_us = now_us, .running = true};
+}
+
 bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us)
 {
     if (position > out->sent) {
@@ -156,14 +293,12 @@ bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_
         return true; /* an old packet */
     }
     out->acknowledged = position;
+    while (out->count > 0 && lane_part_end(lane_part(out, 0)) <= position) {
+        lane_part_pop(out);
+    }
     if (out->position < position) {
         out->position = position; /* it arrived although we had gone back behind it */
-        while (out->current != NULL && lane_message_end(out->current) <= position) {
-            out->current = out->current->next;
-        }
-    }
-    while (out->head != NULL && lane_message_end(out->head) <= position) {
-        lane_out_pop(out);
+        out->next = 0;
     }
     if (out->timer.sampling && position >= out->timer.sample_end) {
         lane_timer_sample(&out->timer, now_us - out->timer.sample_start_us);
@@ -174,14 +309,16 @@ bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_
     }
     out->resend_at =
         out->position > out->acknowledged ? now_us + out->timer.timeout_us : LANE_NEVER;
+    lane_measure(out, now_us);
     return true;
 }
 
 void lane_out_rewind(struct lane_out *out)
 {
     out->position = out->acknowledged;
-    out->current = out->head;
+    out->next = 0;
     out->timer.sampling = false;
+    out->meter.running = false;
     out->resend_at = LANE_NEVER;
 }
 
@@ -194,19 +331,47 @@ void lane_out_expire(struct lane_out *out, uint64_t now_us)
     out->timer.timeout_us = lane_min(2 * out->timer.timeout_us, out->timer.ceiling_us);
 }
 
-/* Whether `packet` continues the message that is being put together, from `offset` on. */
-static bool lane_in_continues(
-    const struct lane_in *in, const struct packet *packet, uint64_t offset)
+/* ------------------------------------------------------------------ receiving */
+
+void lane_in_reset(struct lane_in *in)
 {
-    return in->message == NULL ? offset == 0
-                               : offset == in->filled && packet->message_size == in->message->size;
+    for (unsigned i = 0; i < LANE_SLOTS; i++) {
+        buffer_unref(in->slot[i].message);
+    }
+    *in = (struct lane_in){0};
+}
+
+/* Whether `packet` continues what is in its slot, from `offset` on. */
+static bool lane_in_continues(
+    const struct lane_slot *slot, const struct packet *packet, uint64_t offset)
+{
+    return slot->message == NULL
+               ? offset == 0
+               : offset == slot->filled && packet->message_size == slot->message->size;
+}
+
+/* Puts an empty message into a slot. */
+static enum lane_result lane_in_begin(
+    struct lane_in *in, struct lane_slot *slot, uint64_t size, uint64_t message_max)
+{
+    if (in->bytes > 0 && in->bytes + size > 2 * message_max) {
+        return LANE_MALFORMED;
+    }
+    slot->message = buffer_new((size_t)size);
+    if (slot->message == NULL) {
+        return LANE_NO_MEMORY;
+    }
+    in->bytes += size;
+    return LANE_TAKEN;
 }
 
 enum lane_result lane_in_take(
     struct lane_in *in, const struct packet *packet, uint64_t message_max, struct buffer **message)
 {
+    struct lane_slot *slot = &in->slot[packet->slot];
     uint64_t end = packet->position + packet_span(packet);
     uint64_t skip, fresh;
+    enum lane_result result;
 
     *message = NULL;
     if (end <= in->position) {
@@ -217,25 +382,25 @@ enum lane_result lane_in_take(
     }
     skip = in->position - packet->position; /* <= body_size, since the end is beyond */
     if (packet->message_size > message_max ||
-        !lane_in_continues(in, packet, packet->offset + skip)) {
+        !lane_in_continues(slot, packet, packet->offset + skip)) {
         return LANE_MALFORMED;
     }
-    if (in->message == NULL) {
-        in->message = buffer_new((size_t)packet->message_size);
-        if (in->message == NULL) {
-            return LANE_NO_MEMORY;
+    if (slot->message == NULL) {
+        result = lane_in_begin(in, slot, packet->message_size, message_max);
+        if (result != LANE_TAKEN) {
+            return result;
         }
     }
     fresh = packet->body_size - skip;
     if (fresh > 0) {
-        memcpy(in->message->bytes + in->filled, packet->body + skip, (size_t)fresh);
+        memcpy(slot->message->bytes + slot->filled, packet->body + skip, (size_t)fresh);
     }
-    in->filled += fresh;
+    slot->filled += fresh;
     in->position = end;
     if (packet->offset + packet->body_size == packet->message_size) {
-        *message = in->message;
-        in->message = NULL;
-        in->filled = 0;
+        *message = slot->message;
+        in->bytes -= packet->message_size;
+        *slot = (struct lane_slot){.message = NULL};
     }
     return LANE_TAKEN;
 }

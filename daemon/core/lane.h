@@ -5,7 +5,15 @@
  * A packet carries a range of positions of one message. The receiver takes only what continues
  * its stream and acknowledges the position up to which it has everything; the sender goes back to
  * that position when no acknowledgement comes (go-back-N: transports keep order and lose only when
- * they reconnect). What is resent may be cut differently, so nothing is kept for a packet.
+ * they reconnect).
+ *
+ * Positions are given out when a part is cut, not when its message is queued, and whose part is cut
+ * is decided for each anew (share.h): a message is overtaken between two of its parts. A message
+ * that is partly sent has a *slot*, which its packets name, so that the receiver can put several
+ * together at a time. Messages of one class stay in order. What is resent is resent as it was cut.
+ *
+ * Bounds: a peer has LANE_SLOTS messages partly sent, whose sizes add up to at most twice the
+ * longest one. The sender keeps to that, and a receiver takes more than that as malformed.
  */
 #ifndef ADTOPK_LANE_H
 #define ADTOPK_LANE_H
@@ -14,6 +22,7 @@
 #include <stdint.h>
 
 #include "daemon/core/packet.h"
+#include "daemon/core/share.h"
 
 #define LANE_NEVER UINT64_MAX
 
@@ -21,9 +30,19 @@
 #define LANE_WINDOW_MIN 2
 
 struct lane_message {
-    struct lane_message *next;
+    struct share_item item; /* first; while it is not wholly cut */
     struct buffer *buffer;
+    uint64_t cut;     /* bytes that have positions */
+    uint64_t pending; /* positions that are not acknowledged yet */
+    unsigned slot;    /* once it has begun */
+};
+
+/* What was sent and is not wholly acknowledged. */
+struct lane_part {
+    struct lane_message *message;
     uint64_t start; /* position of its first byte */
+    uint64_t offset;
+    uint32_t size;
 };
 
 /* The resend timeout, after Jacobson 1988 ("Congestion avoidance and control") with Karn's rule:
@@ -37,43 +56,69 @@ struct lane_timer {
     bool sampling;
 };
 
+/* How fast the lane is while it has more to send than it may: otherwise its rate is the sender's.
+ */
+struct lane_meter {
+    uint64_t rate; /* positions a second, smoothed; 0: not known yet */
+    uint64_t start, start_us;
+    bool running;
+};
+
+struct lane_limits {
+    uint64_t floor_us, ceiling_us; /* of the resend timeout */
+    unsigned slots;                /* 1 to LANE_SLOTS */
+    uint64_t message_max;          /* bytes */
+};
+
 struct lane_out {
-    struct lane_message *head, *tail; /* messages that are not wholly acknowledged */
-    struct lane_message *current;     /* the one that holds `position`; NULL if all was sent */
-    uint64_t acknowledged;            /* <= position <= sent <= end */
-    uint64_t position;                /* what goes out next */
-    uint64_t sent;                    /* nothing at or above this was ever sent */
-    uint64_t end;
-    uint64_t queued_bytes; /* of the messages in the list */
+    struct lane_limits limits;
+    struct share share;     /* the messages that are not wholly cut */
+    struct lane_part *part; /* a ring of those in flight */
+    size_t capacity;        /* a power of two, or 0 */
+    size_t head, count;
+    size_t next;           /* the part, counted from head, that holds `position`; count: none */
+    uint64_t acknowledged; /* <= position <= sent */
+    uint64_t position;     /* what goes out next */
+    uint64_t sent;         /* nothing at or above this was ever sent */
+    uint64_t slots_taken;  /* a bit each */
+    uint64_t begun_bytes;  /* of the messages that have a slot */
+    uint64_t queued_bytes; /* of the messages that are not wholly acknowledged */
     uint64_t resend_at;    /* LANE_NEVER while nothing is in flight */
     struct lane_timer timer;
+    struct lane_meter meter;
 };
 
 struct lane_in {
     uint64_t position; /* everything below was taken */
-    struct buffer *message;
-    uint64_t filled;
+    uint64_t bytes;    /* of all messages in slots */
+    struct lane_slot {
+        struct buffer *message;
+        uint64_t filled;
+    } slot[LANE_SLOTS];
 };
 
 enum lane_result { LANE_TAKEN, LANE_DUPLICATE, LANE_GAP, LANE_NO_MEMORY, LANE_MALFORMED };
 
 /** Drops everything and starts at position 0. The structure must be zero before the first call. */
-void lane_out_reset(struct lane_out *out, uint64_t floor_us, uint64_t ceiling_us);
+void lane_out_reset(struct lane_out *out, const struct lane_limits *limits);
 void lane_in_reset(struct lane_in *in);
 
 /** Queues a message and takes its own reference; false without memory. */
-bool lane_out_push(struct lane_out *out, struct buffer *message);
+bool lane_out_push(struct lane_out *out, struct buffer *message, const struct share_class *class);
 
 /**
- * Cuts what goes out next: at most `body_max` bytes and nothing at or above position `limit`. Fills
- * position, message size, offset and body of `packet`. False if there is nothing, or if waiting for
- * an acknowledgement allows a larger part.
+ * Cuts what goes out next: at most `body_max` bytes, unless it is resent, and nothing at or above
+ * position `limit`, which never falls. Fills slot, position, message size, offset and body of
+ * `packet`. False if there is nothing, or if waiting for an acknowledgement allows a larger part.
  */
 bool lane_out_cut(
     const struct lane_out *out, size_t body_max, uint64_t limit, struct packet *packet);
 
-/** The part that lane_out_cut() made was handed to the transport. Returns true if some of it had
- * been sent before. */
+/** Makes room to remember one more part; false without memory. */
+bool lane_out_reserve(struct lane_out *out);
+
+/** The part that lane_out_cut() made, after lane_out_reserve(), was handed to the transport.
+ * Returns true if it had been sent before. */
 bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_t now_us);
 
 /** Everything below `position` arrived. False if that was never sent. */

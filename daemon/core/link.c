@@ -23,162 +23,27 @@
  * most 10 ms. Lost data are resent from the last acknowledged position when their timeout passes;
  * while the peer is silent only heartbeats go out, so that is at once when it is heard again.
  * Without memory for a message its packets are dropped, and the sender tries again.
+ *
+ * A daemon from before there were slots says nothing of them in its WELCOME: it is sent one bulk
+ * message after the other.
  */
-#include "daemon/core/link.h"
+#include "daemon/core/link_state.h"
 
-#include <assert.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "daemon/core/lane.h"
-#include "daemon/core/packet.h"
-
-#define LINK_HELLO_FIRST_US 100000
 #define LINK_HELLO_LAST_US 1000000
 #define LINK_ACK_DELAY_US 1000
-#define LINK_RETRY_FIRST_US 1000
 #define LINK_RETRY_LAST_US 10000
-#define LINK_ACK_CHUNKS 4     /* bulk bytes, in chunks, that are acknowledged without delay */
-#define LINK_CONTROL_QUEUE 16 /* control messages of the longest size that may be in flight */
-
-struct link_peer {
-    uint16_t id;
-    uint64_t incarnation; /* 0: nobody answered yet */
-    bool up;
-    bool confirmed; /* a DATA or ACK of this connection came in */
-    uint64_t challenge;
-    uint64_t hello_at, hello_last, hello_interval;
-    uint64_t heard_at;
-    uint64_t ack_at;     /* when an ACK goes out, at the latest as heartbeat */
-    uint64_t bulk_acked; /* the bulk position that the last ACK told the peer */
-    uint64_t credit;     /* the bulk position up to which the peer lets us send */
-    uint64_t retry_at[LINK_LANES], retry_interval[LINK_LANES];
-    struct lane_out out[LINK_LANES];
-    struct lane_in in[LINK_LANES];
-    struct link_stats stats;
-};
-
-struct links {
-    struct links_config config;
-    struct links_ops ops;
-    void *context;
-    uint64_t now;
-    struct link_peer **peers; /* in ascending order of id */
-    size_t count;
-    size_t turn; /* the peer that is served first next time */
-    struct link_refused refused;
-};
-
-static uint64_t link_min(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t link_max(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* The index of the first peer whose id is not below `id`. */
-static size_t link_index(const struct links *links, uint16_t id)
-{
-    size_t low = 0, high = links->count;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (links->peers[middle]->id < id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-static struct link_peer *link_find(const struct links *links, uint16_t id)
-{
-    size_t at = link_index(links, id);
-
-    return at < links->count && links->peers[at]->id == id ? links->peers[at] : NULL;
-}
-
-struct links *links_create(
-    const struct links_config *config, const struct links_ops *ops, void *context)
-{
-    struct links *links = calloc(1, sizeof(*links));
-
-    if (links == NULL) {
-        return NULL;
-    }
-    assert(config->incarnation != 0 && config->chunk_size > 0);
-    assert(config->max_control_message <= UINT32_MAX && config->resend_us > 0);
-    assert(config->heartbeat_us > 0 && config->heartbeat_us < config->timeout_us);
-    links->config = *config;
-    links->config.chunk_size = (size_t)link_min(config->chunk_size, UINT32_MAX);
-    links->config.window = (size_t)link_max(config->window, LANE_WINDOW_MIN);
-    links->ops = *ops;
-    links->context = context;
-    return links;
-}
-
-static void link_reset_lanes(const struct links *links, struct link_peer *peer)
-{
-    for (int lane = 0; lane < LINK_LANES; lane++) {
-        lane_out_reset(&peer->out[lane], links->config.resend_us, links->config.timeout_us);
-        lane_in_reset(&peer->in[lane]);
-    }
-    peer->bulk_acked = 0;
-    peer->credit = 0;
-}
-
-void links_destroy(struct links *links)
-{
-    if (links == NULL) {
-        return;
-    }
-    for (size_t i = 0; i < links->count; i++) {
-        link_reset_lanes(links, links->peers[i]);
-        free(links->peers[i]);
-    }
-    free(links->peers);
-    free(links);
-}
-
-enum adtopk_status links_add_peer(struct links *links, uint16_t id, uint64_t now_us)
-{
-    size_t at = link_index(links, id);
-    struct link_peer *peer, **peers;
-
-    links->now = link_max(links->now, now_us);
-    if (id == links->config.self || id == UINT16_MAX || link_find(links, id) != NULL) {
-        return ADTOPK_ERR_ARGUMENT;
-    }
-    peers = realloc(links->peers, (links->count + 1) * sizeof(struct link_peer *));
-    if (peers == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    links->peers = peers;
-    peer = calloc(1, sizeof(*peer));
-    if (peer == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    peer->id = id;
-    peer->challenge = 1;
-    peer->hello_at = links->now;
-    peer->hello_interval = LINK_HELLO_FIRST_US;
-    peer->ack_at = LANE_NEVER;
-    link_reset_lanes(links, peer);
-    for (int lane = 0; lane < LINK_LANES; lane++) {
-        peer->retry_interval[lane] = LINK_RETRY_FIRST_US;
-    }
-    memmove(&peers[at + 1], &peers[at], (links->count - at) * sizeof(struct link_peer *));
-    peers[at] = peer;
-    links->count++;
-    return ADTOPK_OK;
-}
+#define LINK_ACK_CHUNKS 4        /* bulk bytes, in chunks, that are acknowledged without delay */
+#define LINK_CONTROL_QUEUE 16    /* control messages of the longest size that may be in flight */
+#define LINK_CHUNKS_A_SECOND 100 /* at least: a chunk holds the link for at most 10 ms, ... */
+#define LINK_CHUNK_MIN 1024      /* ... but is not cut smaller than this */
 
 /* Sending */
+
+static void link_retry(const struct links *links, struct link_peer *peer, enum link_lane lane)
+{
+    peer->retry_at[lane] = links->now + peer->retry_interval[lane];
+    peer->retry_interval[lane] = link_min(2 * peer->retry_interval[lane], LINK_RETRY_LAST_US);
+}
 
 static bool link_transmit(struct links *links, struct link_peer *peer, struct packet *packet)
 {
@@ -191,8 +56,7 @@ static bool link_transmit(struct links *links, struct link_peer *peer, struct pa
     packet_encode(packet, header);
     if (!links->ops.transmit(links->context, peer->id, lane, header, sizeof(header), packet->body,
             packet->body_size)) {
-        peer->retry_at[lane] = links->now + peer->retry_interval[lane];
-        peer->retry_interval[lane] = link_min(2 * peer->retry_interval[lane], LINK_RETRY_LAST_US);
+        link_retry(links, peer, lane);
         return false;
     }
     peer->retry_at[lane] = 0;
@@ -224,8 +88,10 @@ static void link_told(const struct links *links, struct link_peer *peer)
 
 static void link_send_hello(struct links *links, struct link_peer *peer)
 {
-    struct packet packet = {
-        .type = PACKET_HELLO, .lane = LINK_CONTROL, .position = peer->challenge};
+    struct packet packet = {.type = PACKET_HELLO,
+        .lane = LINK_CONTROL,
+        .position = peer->challenge,
+        .credit = LANE_SLOTS};
 
     (void)link_transmit(links, peer, &packet);
     peer->hello_last = links->now;
@@ -239,7 +105,8 @@ static void link_send_welcome(
     struct packet packet = {.type = PACKET_WELCOME,
         .lane = LINK_CONTROL,
         .destination_incarnation = hello->source_incarnation,
-        .position = hello->position};
+        .position = hello->position,
+        .credit = LANE_SLOTS};
 
     (void)link_transmit(links, peer, &packet);
 }
@@ -257,6 +124,14 @@ static void link_send_ack(struct links *links, struct link_peer *peer)
     }
 }
 
+static size_t link_chunk_size(const struct links *links, const struct link_peer *peer)
+{
+    uint64_t rate = peer->out[LINK_BULK].meter.rate;
+    uint64_t most = rate > 0 ? link_max(rate / LINK_CHUNKS_A_SECOND, LINK_CHUNK_MIN) : UINT64_MAX;
+
+    return (size_t)link_min(links->config.chunk_size, most);
+}
+
 /* Cuts the next part of a lane, as far as both windows allow. */
 static bool link_cut(const struct links *links, const struct link_peer *peer, enum link_lane lane,
     struct packet *packet)
@@ -272,7 +147,7 @@ static bool link_cut(const struct links *links, const struct link_peer *peer, en
         return lane_out_cut(out, links->config.max_control_message, limit, packet);
     }
     limit = link_min(peer->credit, out->acknowledged + links->config.window);
-    return lane_out_cut(out, links->config.chunk_size, limit, packet);
+    return lane_out_cut(out, link_chunk_size(links, peer), limit, packet);
 }
 
 static bool link_send_part(struct links *links, struct link_peer *peer, enum link_lane lane)
@@ -280,8 +155,14 @@ static bool link_send_part(struct links *links, struct link_peer *peer, enum lin
     struct packet packet;
 
     link_begin_packet(links, peer, PACKET_DATA, lane, &packet);
-    if (peer->retry_at[lane] > links->now || !link_cut(links, peer, lane, &packet) ||
-        !link_transmit(links, peer, &packet)) {
+    if (peer->retry_at[lane] > links->now || !link_cut(links, peer, lane, &packet)) {
+        return false;
+    }
+    if (!lane_out_reserve(&peer->out[lane])) {
+        link_retry(links, peer, lane);
+        return false;
+    }
+    if (!link_transmit(links, peer, &packet)) {
         return false;
     }
     if (lane_out_advance(&peer->out[lane], &packet, links->now)) {
@@ -320,9 +201,10 @@ static void link_challenge(const struct links *links, struct link_peer *peer)
     peer->hello_at = link_min(peer->hello_at, link_max(earliest, links->now));
 }
 
-static void link_adopt(struct links *links, struct link_peer *peer, uint64_t incarnation)
+static void link_adopt(struct links *links, struct link_peer *peer, const struct packet *welcome)
 {
-    peer->incarnation = incarnation;
+    peer->incarnation = welcome->source_incarnation;
+    peer->slots = (unsigned)link_min(link_max(welcome->credit, 1), LANE_SLOTS);
     peer->challenge++;
     peer->up = true;
     peer->confirmed = false;
@@ -331,7 +213,7 @@ static void link_adopt(struct links *links, struct link_peer *peer, uint64_t inc
     peer->hello_at = links->now + LINK_HELLO_FIRST_US;
     peer->ack_at = links->now;
     link_reset_lanes(links, peer);
-    links->ops.peer_up(links->context, peer->id, incarnation);
+    links->ops.peer_up(links->context, peer->id, peer->incarnation);
 }
 
 static void link_receive_hello(
@@ -352,7 +234,7 @@ static void link_receive_welcome(
         packet->position != peer->challenge) {
         peer->stats.stale++;
     } else if (packet->source_incarnation != peer->incarnation) {
-        link_adopt(links, peer, packet->source_incarnation);
+        link_adopt(links, peer, packet);
     }
 }
 
@@ -402,11 +284,9 @@ static void link_receive_part(
     struct links *links, struct link_peer *peer, const struct packet *packet)
 {
     enum link_lane lane = packet->lane;
-    uint64_t longest =
-        lane == LINK_CONTROL ? links->config.max_control_message : links->config.max_bulk_message;
     struct buffer *message;
 
-    switch (lane_in_take(&peer->in[lane], packet, longest, &message)) {
+    switch (lane_in_take(&peer->in[lane], packet, link_longest(links, lane), &message)) {
     case LANE_TAKEN: break;
     case LANE_DUPLICATE: peer->stats.duplicates++; break;
     case LANE_GAP:
@@ -488,14 +368,15 @@ void links_receive(struct links *links, uint16_t id, enum link_lane lane, const 
     link_send_due(links, peer);
 }
 
-bool links_send(struct links *links, uint16_t id, enum link_lane lane, struct buffer *message)
+bool links_send(struct links *links, uint16_t id, enum link_lane lane,
+    const struct share_class *class, struct buffer *message)
 {
+    static const struct share_class none;
     struct link_peer *peer = link_find(links, id);
-    uint64_t longest =
-        lane == LINK_CONTROL ? links->config.max_control_message : links->config.max_bulk_message;
 
-    return peer != NULL && peer->incarnation != 0 && message->size <= longest &&
-           lane_out_push(&peer->out[lane], message);
+    return peer != NULL && peer->incarnation != 0 && message->size <= link_longest(links, lane) &&
+           lane_out_push(
+               &peer->out[lane], message, class != NULL && lane == LINK_BULK ? class : &none);
 }
 
 static void link_expire(struct links *links, struct link_peer *peer)
@@ -562,38 +443,4 @@ uint64_t links_deadline(const struct links *links)
         deadline = link_min(deadline, link_deadline(links, links->peers[i]));
     }
     return deadline;
-}
-
-uint64_t links_incarnation(const struct links *links, uint16_t id)
-{
-    const struct link_peer *peer = link_find(links, id);
-
-    return peer != NULL ? peer->incarnation : 0;
-}
-
-bool links_is_up(const struct links *links, uint16_t id)
-{
-    const struct link_peer *peer = link_find(links, id);
-
-    return peer != NULL && peer->up;
-}
-
-bool links_stats(const struct links *links, uint16_t id, struct link_stats *stats)
-{
-    const struct link_peer *peer = link_find(links, id);
-    uint64_t control_us;
-
-    if (peer == NULL) {
-        return false;
-    }
-    control_us = peer->out[LINK_CONTROL].timer.smoothed_us;
-    *stats = peer->stats;
-    stats->queued_bytes = peer->out[LINK_CONTROL].queued_bytes + peer->out[LINK_BULK].queued_bytes;
-    stats->round_trip_us = control_us > 0 ? control_us : peer->out[LINK_BULK].timer.smoothed_us;
-    return true;
-}
-
-struct link_refused links_refused(const struct links *links)
-{
-    return links->refused;
 }

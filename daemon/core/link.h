@@ -6,10 +6,11 @@
  * each of two lanes numbers its packets: control messages are never queued behind bulk. A sender
  * keeps a packet until it is acknowledged and resends what a timeout or a reconnect shows to be
  * missing; a receiver drops duplicates and packets of other connections. Bulk messages are cut
- * into chunks of at most `chunk_size`, and only as many bytes are in flight as the receiver
- * granted. Any packet of the current connection is a sign of life; silence for `timeout_us` is
- * reported as down, a new incarnation as up. No I/O and no clock: the caller passes packets in
- * and takes them out.
+ * into chunks of at most `chunk_size` and 10 ms of what the link was measured to carry, and only as
+ * many bytes are in flight as the receiver granted. Whose chunk goes next is decided for each anew,
+ * by the messages' classes: between jobs by weight, within a job by place (share.h). Any packet of
+ * the current connection is a sign of life; silence for `timeout_us` is reported as down, a new
+ * incarnation as up. No I/O and no clock: the caller passes packets in and takes them out.
  */
 #ifndef ADTOPK_LINK_H
 #define ADTOPK_LINK_H
@@ -19,6 +20,7 @@
 #include <stdint.h>
 
 #include "daemon/core/buffer.h"
+#include "daemon/core/share.h"
 #include "proto/error.h"
 
 enum link_lane { LINK_CONTROL = 0, LINK_BULK = 1, LINK_LANES };
@@ -28,7 +30,7 @@ enum link_lane { LINK_CONTROL = 0, LINK_BULK = 1, LINK_LANES };
 struct links_config {
     uint16_t self;
     uint64_t incarnation;       /* non-zero, new for every start of the daemon */
-    size_t chunk_size;          /* bytes of message in one bulk packet */
+    size_t chunk_size;          /* most bytes of message in one bulk packet */
     size_t window;              /* bytes that each peer may have in flight towards us */
     size_t max_control_message; /* a longer control message is refused */
     uint64_t max_bulk_message;
@@ -37,8 +39,8 @@ struct links_config {
     uint64_t resend_us; /* first and shortest resend timeout; doubles up to timeout_us */
 };
 
-/* What the links need done; called from links_* functions, never re-entering them except
- * links_send(). */
+/* What the links need done; called from links_* functions, never re-entering them except for
+ * links_send(), which transmit must not call either. */
 struct links_ops {
     /* Sends one packet: header then body (body may be NULL). It may be lost. Returns false when
      * the transport cannot take it now; it is offered again on the next tick. */
@@ -58,6 +60,7 @@ struct link_stats {
     uint64_t dropped; /* ahead of their turn, or no memory for their message: sent again later */
     uint64_t queued_bytes;  /* not acknowledged yet */
     uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */
+    uint64_t bulk_rate;     /* bytes a second, while there was more to send; 0: not known */
 };
 
 /* Packets that were dropped because no peer could be blamed. */
@@ -84,10 +87,11 @@ enum adtopk_status links_add_peer(struct links *links, uint16_t peer, uint64_t n
  * Queues a message (takes its own reference); the next links_tick() sends it, and
  * links_deadline() says that this is due. Returns false, and drops it, if the peer's incarnation
  * is not known yet, the message is longer than allowed or memory is short. Once true is returned
- * the message is delivered exactly once and in the order of its lane, unless one of the two ends
- * restarts.
+ * the message is delivered exactly once, unless one of the two ends restarts: on the control lane
+ * in order, on the bulk lane in order among those of one job and place. class: NULL for control.
  */
-bool links_send(struct links *links, uint16_t peer, enum link_lane lane, struct buffer *message);
+bool links_send(struct links *links, uint16_t peer, enum link_lane lane,
+    const struct share_class *class, struct buffer *message);
 
 /** A packet came in on `lane` from whoever the transport says `peer` is (UINT16_MAX: it cannot
  * tell). Malformed packets are counted and dropped. */

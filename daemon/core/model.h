@@ -246,6 +246,7 @@ struct round {
     uint64_t split_step; /* from this step on its tensors travel alone; UINT64_MAX: never */
     unsigned tensors;
     uint32_t *tensor; /* numbers */
+    uint64_t place;   /* in the order in which the job wants them, lowest first; see share.h */
     uint32_t *pushes; /* per local rank: its pushes in the open step; only kept for buckets */
     struct exchange exchange;
     struct exchange_op exchange_op;
@@ -470,6 +471,8 @@ void plan_take_splits(struct job *job);
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
 /* Its collective selects for all nodes. */
 bool plan_is_whole(const struct planned *planned);
+/* It travels whole and is not rounded: its residual is empty at the end of a step. */
+bool plan_leaves_nothing(const struct planned *planned);
 /* Residuals that a tensor has on this node: one, or one a rank. */
 unsigned plan_residuals(const struct job *job, const struct planned *planned);
 /* The tensor's turn; what it selects from, and how its contribution looks to a decoder. */
@@ -600,6 +603,11 @@ enum adtopk_status pass_withdraw(struct work *work, uint32_t tensor, unsigned ra
     const void *const *gradients, unsigned count, struct kept *kept);
 /* Takes out what travels of a dense tensor; taken: the ledger's sums of it. */
 enum adtopk_status pass_take(struct work *work, uint32_t tensor, double taken[2]);
+/* Of a dense tensor whose residual is empty, and stays so: only looks at the gradients, and writes
+ * their sum, scaled, to `sum` unless that is NULL. May be repeated. */
+void pass_direct(struct work *work, uint32_t tensor, const void *const *gradients, float *sum);
+/* ... the ledger's sums of it, and those of the input without it. */
+void pass_direct_sums(const struct job *job, uint32_t tensor, double taken[2], double before[2]);
 /* Adds the residuals of the other ranks. */
 enum adtopk_status pass_join(struct work *work, uint32_t tensor, const void *const *others);
 

@@ -45,7 +45,7 @@ void packet_encode(const struct packet *packet, uint8_t header[PACKET_HEADER_SIZ
     header[4] = PACKET_VERSION;
     header[5] = (uint8_t)packet->type;
     header[PACKET_LANE_AT] = (uint8_t)packet->lane;
-    header[7] = 0;
+    header[PACKET_SLOT_AT] = (uint8_t)packet->slot;
     packet_put(header + 8, packet->source, 2);
     packet_put(header + 10, packet->destination, 2);
     packet_put(header + 12, packet->body_size, 4);
@@ -70,7 +70,7 @@ static bool packet_part_is_valid(const struct packet *packet)
 
 static bool packet_is_valid(const struct packet *packet)
 {
-    if (packet->source_incarnation == 0) {
+    if (packet->source_incarnation == 0 || (packet->lane != LINK_BULK && packet->slot != 0)) {
         return false;
     }
     if (packet->type == PACKET_DATA) {
@@ -87,13 +87,14 @@ bool packet_decode(struct packet *packet, const uint8_t *bytes, size_t size)
 {
     if (size < PACKET_HEADER_SIZE || memcmp(bytes, packet_magic, sizeof(packet_magic)) != 0 ||
         bytes[4] != PACKET_VERSION || bytes[5] == 0 || bytes[5] >= PACKET_TYPE_END ||
-        bytes[PACKET_LANE_AT] >= LINK_LANES || bytes[7] != 0 ||
+        bytes[PACKET_LANE_AT] >= LINK_LANES || bytes[PACKET_SLOT_AT] >= LANE_SLOTS ||
         packet_get(bytes + 12, 4) != size - PACKET_HEADER_SIZE) {
         return false;
     }
     *packet = (struct packet){
         .type = (enum packet_type)bytes[5],
         .lane = (enum link_lane)bytes[PACKET_LANE_AT],
+        .slot = bytes[PACKET_SLOT_AT],
         .source = (uint16_t)packet_get(bytes + 8, 2),
         .destination = (uint16_t)packet_get(bytes + 10, 2),
         .source_incarnation = packet_get(bytes + 16, 8),

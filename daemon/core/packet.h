@@ -6,7 +6,8 @@
  *    4     version
  *    5     type
  *    6     lane
- *    7     zero
+ *    7     slot: which of the messages that are partly sent this is a part of; 0 in all but DATA of
+ *          the bulk lane, and towards a node that takes one message at a time
  *    8- 9  source node
  *   10-11  destination node
  *   12-15  bytes of body
@@ -15,7 +16,9 @@
  *   32-39  position in the lane's stream; in HELLO and WELCOME the challenge
  *   40-47  acknowledged position of the control lane
  *   48-55  acknowledged position of the bulk lane
- *   56-63  credit: the bulk lane's position up to which the receiver may send
+ *   56-63  credit: the bulk lane's position up to which the receiver may send; in HELLO and WELCOME
+ *          how many bulk messages the sender can put together at a time, 0 (version 1 before there
+ *          were slots) being one
  *   64-71  bytes of the message that the body is a part of
  *   72-79  where in the message the body lies
  *   80-83  CRC-32C of bytes 0-79 and of the body
@@ -34,8 +37,11 @@
 
 #define PACKET_VERSION 1
 #define PACKET_HEADER_SIZE 84
-#define PACKET_LANE_AT 6   /* for transports, which hand packets on by lane */
+#define PACKET_LANE_AT 6 /* for transports, which hand packets on by lane */
+#define PACKET_SLOT_AT 7
 #define PACKET_SOURCE_AT 8 /* for transports that know better who sent it */
+
+#define LANE_SLOTS 64 /* of the bulk lane */
 
 _Static_assert(PACKET_HEADER_SIZE <= LINK_HEADER_MAX, "transports reserve LINK_HEADER_MAX");
 
@@ -50,11 +56,12 @@ enum packet_type {
 struct packet {
     enum packet_type type;
     enum link_lane lane;
+    unsigned slot; /* below LANE_SLOTS */
     uint16_t source, destination;
     uint64_t source_incarnation, destination_incarnation;
     uint64_t position; /* challenge in HELLO and WELCOME */
     uint64_t acknowledged[LINK_LANES];
-    uint64_t credit;
+    uint64_t credit; /* slots in HELLO and WELCOME */
     uint64_t message_size, offset;
     const uint8_t *body; /* NULL if it has no bytes */
     uint32_t body_size;

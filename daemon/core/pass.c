@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "kernels/cpu/direct.h"
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/survey.h"
 
@@ -22,17 +23,24 @@ struct pass {
     struct fused fused;
 };
 
+/* How many ranges of a tensor are worth a worker each. */
+static unsigned ranges_of(const struct job *job, uint32_t t, const struct parallel *parallel)
+{
+    uint64_t range = job->core->config.range > 0 ? job->core->config.range : CORE_RANGE;
+    uint64_t ranges = job->tensor[t].numel / range;
+    uint64_t most = parallel_threads(parallel);
+
+    most = most < FUSED_MAX_RANGES ? most : FUSED_MAX_RANGES;
+    ranges = ranges < most ? ranges : most;
+    return ranges > 1 ? (unsigned)ranges : 1;
+}
+
 static struct pass pass_of(struct work *work, uint32_t t, unsigned rank, enum store_pass kind)
 {
     const struct job *job = work->job;
     const struct tensor *tensor = &job->tensor[t];
     struct pass pass = {.work = work, .t = t, .rank = rank, .parallel = work_parallel(work)};
-    uint64_t range = job->core->config.range > 0 ? job->core->config.range : CORE_RANGE;
-    uint64_t ranges = tensor->numel / range;
-    uint64_t most = parallel_threads(&pass.parallel);
 
-    most = most < FUSED_MAX_RANGES ? most : FUSED_MAX_RANGES;
-    ranges = ranges < most ? ranges : most;
     pass.fused = (struct fused){
         .residual = layout_residual(job, t, rank),
         .rounded = rank == 0 ? layout_rounded(job, t) : (struct rounded){.element = NULL},
@@ -41,7 +49,7 @@ static struct pass pass_of(struct work *work, uint32_t t, unsigned rank, enum st
         .id = layout_number(t, rank),
         .stamp = store_stamp(job->store, kind),
         .progress = layout_progress(job, t, rank),
-        .ranges = ranges > 1 ? (unsigned)ranges : 1,
+        .ranges = ranges_of(job, t, &pass.parallel),
     };
     return pass;
 }
@@ -197,6 +205,7 @@ enum adtopk_status pass_add(struct work *work, uint32_t t, unsigned rank,
             choose(&pass, &choice, &kept->list);
         }
     }
+    store_publish(&store->filled, 1);
     if (run_ranges(&pass, store->input) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
@@ -227,6 +236,7 @@ enum adtopk_status pass_join(struct work *work, uint32_t t, const void *const *o
     struct pass pass = pass_of(work, t, 0, STAMP_JOIN);
     double sums[2] = {0, 0}; /* nothing comes in */
 
+    store_publish(&work->job->tensor[t].store->filled, 1);
     pass.fused.gradients = others;
     pass.fused.count = work->job->ranks - 1;
     pass.fused.dtype = DTYPE_F32;
@@ -249,4 +259,49 @@ enum adtopk_status pass_take(struct work *work, uint32_t t, double taken[2])
     taken[0] = -sums[0];
     taken[1] = -sums[1];
     return status;
+}
+
+/* ------------------------------------------------------------------ past the residual */
+
+struct direct_pass {
+    struct direct direct;
+    unsigned ranges;
+};
+
+static void direct_range(void *arg, unsigned range, unsigned thread)
+{
+    const struct direct_pass *pass = arg;
+    uint64_t chunks = chunk_count(pass->direct.n);
+
+    (void)thread;
+    direct_chunks(
+        &pass->direct, chunks * range / pass->ranges, chunks * (range + 1) / pass->ranges);
+}
+
+void pass_direct(struct work *work, uint32_t t, const void *const *gradients, float *sum)
+{
+    const struct job *job = work->job;
+    const struct parallel parallel = work_parallel(work);
+    struct store_tensor *store = job->tensor[t].store;
+    struct direct_pass pass = {.direct = {.gradients = gradients,
+                                   .count = job->ranks,
+                                   .dtype = job->tensor[t].spec.dtype,
+                                   .n = job->tensor[t].numel,
+                                   .sum = sum,
+                                   .scale = work->round->exchange.scale,
+                                   .stamp = store_stamp(job->store, STAMP_DIRECT),
+                                   .progress = layout_progress(job, t, 0)},
+        .ranges = ranges_of(job, t, &parallel)};
+    double taken[2];
+
+    direct_start(&pass.direct, store->input);
+    parallel_for(&parallel, direct_range, &pass, pass.ranges);
+    if (direct_sums(pass.direct.progress, pass.direct.n, taken, NULL) > 0) {
+        store->nonfinite = 1;
+    }
+}
+
+void pass_direct_sums(const struct job *job, uint32_t t, double taken[2], double before[2])
+{
+    (void)direct_sums(layout_progress(job, t, 0), job->tensor[t].numel, taken, before);
 }

@@ -20,7 +20,7 @@ static bool pack_and_send(struct core *core, uint16_t node, const Adtopk__PeerMe
     }
     bytes = codec_pack(&message->base, &size);
     buffer = bytes != NULL ? buffer_adopt(bytes, size) : NULL;
-    sent = buffer != NULL && links_send(core->links, node, LINK_CONTROL, buffer);
+    sent = buffer != NULL && links_send(core->links, node, LINK_CONTROL, NULL, buffer);
     buffer_unref(buffer);
     return sent;
 }

@@ -84,6 +84,11 @@ unsigned plan_residuals(const struct job *job, const struct planned *planned)
     return planned->by_rank ? job->ranks : 1;
 }
 
+bool plan_leaves_nothing(const struct planned *planned)
+{
+    return planned->dense && planned->policy.dense_values == PAYLOAD_VALUE_F32;
+}
+
 /* What one of the tensor's turns selects from. */
 static struct sparsifier_choice choice_of(const struct tensor *tensor,
     const struct tensor_policy *policy, const struct sparsifier_agreed *agreed, uint64_t turn)
@@ -283,6 +288,27 @@ static void sort_by_bucket(const struct plan *plan, uint32_t *first, uint32_t *l
     first[plan->buckets] = plan->tensors;
 }
 
+/* Higher priorities first, then in order of registration; 0 is left for what all of the job waits
+ * for. */
+static uint64_t place_of(const struct plan *plan, uint32_t t)
+{
+    return ((uint64_t)(POLICY_PRIORITY_MAX - plan->tensor[t].policy.priority) << 32 | t) + 1;
+}
+
+/* A round has the place of its most urgent tensor. */
+static void place_rounds(struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rounds; r++) {
+        struct round *round = &plan->round[r];
+
+        round->place = UINT64_MAX;
+        for (unsigned i = 0; i < round->tensors; i++) {
+            uint64_t place = place_of(plan, round->tensor[i]);
+            round->place = place < round->place ? place : round->place;
+        }
+    }
+}
+
 static enum adtopk_status init_rounds(
     struct job *job, struct plan *plan, const uint32_t *first, const uint32_t *list)
 {
@@ -310,6 +336,9 @@ static enum adtopk_status make_rounds(struct job *job, struct plan *plan)
         plan->rounds = plan->buckets + plan->tensors;
         sort_by_bucket(plan, first, list);
         status = init_rounds(job, plan, first, list);
+    }
+    if (status == ADTOPK_OK) {
+        place_rounds(plan);
     }
     free(first);
     free(list);

@@ -40,6 +40,7 @@ void policy_default(struct policy *policy)
             },
         .reduce = REDUCE_MEAN,
         .on_peer_loss = PEER_LOSS_WAIT,
+        .weight = 1,
         .bucket_bytes = 4u << 20,
         .join_timeout_us = (uint64_t)300 * SECOND_US,
         .push_timeout_us = (uint64_t)1800 * SECOND_US,

@@ -23,6 +23,7 @@
 #define POLICY_RULES_MAX 32
 #define POLICY_MATCH_SIZE 128  /* of a rule's pattern, including the NUL */
 #define POLICY_TEXT_SIZE 53248 /* of a canonical document, including the NUL */
+#define POLICY_PRIORITY_MAX 1000
 #define POLICY_VALUES_SIZE 160 /* of what a key can be, including the NUL */
 
 enum policy_scope { SCOPE_NODE = 0, SCOPE_RANK };
@@ -41,6 +42,7 @@ struct tensor_policy {
     enum payload_value dense_values; /* of dense ones */
     const struct collective_ops *sparse_collective;
     const struct collective_ops *dense_collective;
+    int64_t priority; /* higher goes first */
 };
 
 struct policy_rule {
@@ -55,6 +57,7 @@ struct policy {
     struct policy_rule rule[POLICY_RULES_MAX];
     enum policy_reduce reduce;
     enum policy_peer_loss on_peer_loss;
+    uint64_t weight;       /* of the job's share of links and workers */
     uint64_t bucket_bytes; /* gradient bytes of one bucket, about */
     uint64_t join_timeout_us;
     uint64_t push_timeout_us;

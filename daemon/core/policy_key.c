@@ -1,5 +1,7 @@
 #include "daemon/core/policy_key.h"
 
+#include "daemon/core/share.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -164,6 +166,18 @@ static const struct policy_key keys[] = {
         .type = KEY_COLLECTIVE,
         TENSOR(dense_collective),
         .help = "how dense contributions become one sum"},
+    {.name = "priority",
+        .type = KEY_INTEGER,
+        TENSOR(priority),
+        .minimum = -POLICY_PRIORITY_MAX,
+        .maximum = POLICY_PRIORITY_MAX,
+        .help = "of the job's tensors: higher goes first, of equals the one registered first"},
+    {.name = "weight",
+        .type = KEY_WHOLE,
+        JOB(weight),
+        .minimum = 1,
+        .maximum = SHARE_WEIGHT_MAX,
+        .help = "of the job: its part of links and workers where several jobs want them"},
     {.name = "bucket_bytes",
         .type = KEY_WHOLE,
         JOB(bucket_bytes),
@@ -241,6 +255,7 @@ size_t policy_key_size(const struct policy_key *key)
     case KEY_CHOICE: return sizeof(unsigned);
     case KEY_BOOL: return sizeof(bool);
     case KEY_NUMBER: return sizeof(double);
+    case KEY_INTEGER: return sizeof(int64_t);
     case KEY_WHOLE:
     case KEY_SECONDS: return sizeof(uint64_t);
     case KEY_SPARSIFIER:
@@ -252,6 +267,11 @@ size_t policy_key_size(const struct policy_key *key)
 static bool takes_dense(const struct policy_key *key)
 {
     return key->offset == offsetof(struct tensor_policy, dense_collective);
+}
+
+static bool is_whole(const struct policy_key *key)
+{
+    return key->type == KEY_WHOLE || key->type == KEY_INTEGER;
 }
 
 /* The names that a key may have, "a, b or c", or its range. */
@@ -284,7 +304,7 @@ static void describe_values(const struct policy_key *key, char *text, size_t siz
         (void)snprintf(text, size, "true or false");
     } else if (key->type == KEY_NUMBER || key->type == KEY_SECONDS) {
         (void)snprintf(text, size, "a number from %.15g to %.15g", key->minimum, key->maximum);
-    } else if (key->type == KEY_WHOLE) {
+    } else if (is_whole(key)) {
         (void)snprintf(
             text, size, "a whole number from %.15g to %.15g", key->minimum, key->maximum);
     }
@@ -305,11 +325,13 @@ static bool set_number(const struct policy_key *key, const cJSON *item, void *fi
 {
     double x = cJSON_IsNumber(item) ? item->valuedouble : NAN;
 
-    if (!(x >= key->minimum && x <= key->maximum) || (key->type == KEY_WHOLE && x != floor(x))) {
+    if (!(x >= key->minimum && x <= key->maximum) || (is_whole(key) && x != floor(x))) {
         return false;
     }
     if (key->type == KEY_NUMBER) {
         *(double *)field = x + 0.0; /* -0 becomes 0: equal policies have equal texts */
+    } else if (key->type == KEY_INTEGER) {
+        *(int64_t *)field = (int64_t)x;
     } else {
         *(uint64_t *)field = (uint64_t)(key->type == KEY_SECONDS ? x * SECOND_US + 0.5 : x);
     }
@@ -350,6 +372,7 @@ enum adtopk_status policy_key_set(
     case KEY_CHOICE: set = set_choice(key, item, field); break;
     case KEY_NUMBER:
     case KEY_WHOLE:
+    case KEY_INTEGER:
     case KEY_SECONDS: set = set_number(key, item, field); break;
     case KEY_BOOL: set = set_bool(item, field); break;
     case KEY_SPARSIFIER:
@@ -374,6 +397,7 @@ void policy_key_print(const struct policy_key *key, const void *field, char text
     case KEY_COLLECTIVE: name = (*(const struct collective_ops *const *)field)->name; break;
     case KEY_NUMBER: (void)snprintf(text, 64, "%.17g", *(const double *)field); return;
     case KEY_BOOL: (void)snprintf(text, 64, "%s", *(const bool *)field ? "true" : "false"); return;
+    case KEY_INTEGER: (void)snprintf(text, 64, "%" PRId64, *(const int64_t *)field); return;
     case KEY_WHOLE: (void)snprintf(text, 64, "%" PRIu64, *(const uint64_t *)field); return;
     case KEY_SECONDS:
         (void)snprintf(text, 64, "%.6f", (double)*(const uint64_t *)field / SECOND_US);

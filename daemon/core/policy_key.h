@@ -15,6 +15,7 @@ enum key_type {
     KEY_NUMBER,
     KEY_BOOL,
     KEY_WHOLE,
+    KEY_INTEGER,
     KEY_SECONDS,
     KEY_SPARSIFIER,
     KEY_COLLECTIVE

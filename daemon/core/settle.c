@@ -6,7 +6,8 @@
  * in the store; STAGE_SETTLING is published; the elements are written; the turn is counted, which
  * puts the new records in force. Killed before the stage: everything is computed again. Killed
  * after it: the elements are written again, to the same values, because a kept list has what its
- * residual was; a dense tensor's pass is journalled.
+ * residual was; a dense tensor's pass is journalled. What went past an empty residual (work.c) has
+ * only a ledger to settle.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -285,9 +286,13 @@ static enum adtopk_status settle_dense(struct work *work, const struct settling 
     struct store_tensor *store = settling->store;
     const double *before = store->applied[(store->settled - 1) % 2];
     double *applied = store->applied[store->settled % 2];
-    double taken[2];
+    double taken[2], input[2];
 
-    if (pass_take(work, settling->t, taken) != ADTOPK_OK) {
+    if (store->filled == 0) {
+        pass_direct_sums(work->job, settling->t, taken, input);
+        store->input[0] = input[0] + taken[0];
+        store->input[1] = input[1] + taken[1];
+    } else if (pass_take(work, settling->t, taken) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
     applied[0] = before[0] + taken[0];
@@ -324,6 +329,9 @@ enum adtopk_status settle_tensor(struct work *work, uint32_t t)
     free(settling.taken);
     if (status == ADTOPK_OK) {
         store_count_turn(settling.store);
+    }
+    if (status == ADTOPK_OK && plan_leaves_nothing(settling.planned)) {
+        store_publish(&settling.store->filled, 0);
     }
     return status;
 }

@@ -54,9 +54,11 @@ struct store_tensor {
     uint32_t nonfinite;       /* a gradient of this node held NaN or Inf in step `step` */
     uint32_t round_nonfinite; /* DELIVERED: one of any node did */
     uint32_t split_policy;    /* `split` is about the plan after so many switches */
+    uint32_t filled;          /* something may be in the residual; otherwise it is all zeros */
+    uint32_t reserved;
     uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
     uint64_t settled; /* SETTLING: the turn that comes next */
-    double input[2];  /* ledger: plain and sign-hashed sums */
+    double input[2];  /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
     double applied[2][2];               /* ... at [turn % 2]; the other is being made */
     struct sparsifier_agreed agreed[2]; /* at [turn % 2] too, if made */
     uint32_t agreed_after[2];           /* ... after so many switches, else zeros */
@@ -113,7 +115,7 @@ struct store_header {
 };
 
 /* The passes of a step over a residual: each has a stamp of its own. */
-enum store_pass { STAMP_ADD = 1, STAMP_WITHDRAW, STAMP_TAKE, STAMP_JOIN, STAMPS };
+enum store_pass { STAMP_ADD = 1, STAMP_WITHDRAW, STAMP_TAKE, STAMP_JOIN, STAMP_DIRECT, STAMPS };
 
 static inline uint64_t store_stamp(const struct store_header *store, enum store_pass pass)
 {

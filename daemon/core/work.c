@@ -77,7 +77,7 @@ static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
         list[r] = planned->kept[r].list;
         total += list[r].count;
     }
-    merge.parts = merge_parts(merge.positions, total, &parallel);
+    merge.parts = merge_parts(merge.positions, total, false, &parallel);
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
     if (list != NULL && merge.cursor != NULL) {
         merge_run(&merge, &parallel);
@@ -110,23 +110,30 @@ static enum adtopk_status form_sent(const struct work *work, uint32_t t)
     return ADTOPK_OK;
 }
 
+/* Nothing is known of the step's gradients yet. */
+static void begin_tensor(const struct job *job, uint32_t t)
+{
+    struct store_tensor *store = job->tensor[t].store;
+
+    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store->nonfinite = 0;
+        store->round_nonfinite = 0;
+    }
+}
+
 /* Adds the step's gradients to the tensor's residuals, if they are not in there yet, and selects
  * what this node contributes. Repeatable. */
 static enum adtopk_status select_tensor(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
-    struct store_tensor *store = job->tensor[t].store;
     const void **gradient = gradients_of(job, t);
     enum adtopk_status status = ADTOPK_OK;
 
     if (gradient == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
-    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
-        store->nonfinite = 0;
-        store->round_nonfinite = 0;
-    }
+    begin_tensor(job, t);
     for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
         status = pass_add(work, t, r, &gradient[r], 1, &planned->kept[r]);
     }
@@ -221,6 +228,55 @@ static void keep_returned(const struct round *round)
     }
 }
 
+/* Whether the tensor goes past its residual, which has nothing to add to it and nothing to keep of
+ * it: a lone node writes the sum of its ranks where they see it, a lone rank's gradient is sent
+ * from where it lies. */
+static bool is_direct(const struct round *round, uint32_t t)
+{
+    const struct job *job = round->job;
+    bool lone = round->exchange.members == 1;
+
+    return plan_leaves_nothing(&job->plan->tensor[t]) && job->tensor[t].store->filled == 0 &&
+           (lone || (job->ranks == 1 && job->tensor[t].spec.dtype == DTYPE_F32));
+}
+
+static enum adtopk_status select_directly(
+    struct work *work, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct job *job = work->job;
+    const void **gradient = gradients_of(job, t);
+
+    if (gradient == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    begin_tensor(job, t);
+    entry->summed = work->round->exchange.members == 1;
+    entry->acc = gradient[0] != NULL ? gradient[0] : layout_residual(job, t, 0); /* zeros */
+    entry->acc = entry->summed ? NULL : entry->acc;
+    pass_direct(work, t, gradient, entry->summed ? entry->dense : NULL);
+    free(gradient);
+    return ADTOPK_OK;
+}
+
+/* What this node contributes of the tensor, for its collective. */
+static enum adtopk_status contribute(struct work *work, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct job *job = work->job;
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (is_direct(work->round, t)) {
+        return select_directly(work, t, entry);
+    }
+    if (select_tensor(work, t) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    entry->sent = planned->sent;
+    entry->acc = planned->known ? entry->sent.value : layout_residual(job, t, 0);
+    entry->returned = planned->returned.list;
+    entry->returned.count = 0;
+    return ADTOPK_OK;
+}
+
 void work_select(struct compute *compute)
 {
     struct work *work = work_of(compute);
@@ -231,16 +287,12 @@ void work_select(struct compute *compute)
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         struct exchange_tensor *entry = &round->exchange.tensor[i];
-        if (select_tensor(work, t) != ADTOPK_OK) {
+        if (contribute(work, t, entry) != ADTOPK_OK) {
             (void)no_memory(work, "select");
             return;
         }
         accumulated(job, t);
         round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
-        entry->sent = job->plan->tensor[t].sent;
-        entry->acc = job->plan->tensor[t].known ? entry->sent.value : layout_residual(job, t, 0);
-        entry->returned = job->plan->tensor[t].returned.list;
-        entry->returned.count = 0;
     }
     work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
     keep_returned(round);
@@ -270,8 +322,24 @@ static bool in_place(const struct job *job, uint32_t t)
            plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
 }
 
-/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for,
- * or that may be longer than its place, gets memory of its own. */
+static float *update_dense(const struct job *job, uint32_t t)
+{
+    return (float *)(void *)(job->results + layout_update(job, t)->dense_offset);
+}
+
+/* Whether the collective writes the dense form that ranks see. It does not if a list that some of
+ * them want has no place beside it. */
+static bool is_scattered(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    return !planned->dense && !planned->known && planned->policy.sparse_collective->scatters &&
+           entry->shape.view.stride == 1 && wants(job, t, LOCAL_FORM_DENSE) &&
+           (in_place(job, t) || !wants(job, t, LOCAL_FORM_LIST));
+}
+
+/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for
+ * but the collective, or that may be longer than its place, gets memory of its own. */
 static enum adtopk_status place_result(
     const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
@@ -282,6 +350,12 @@ static enum adtopk_status place_result(
         return ADTOPK_OK;
     }
     list->capacity = plan_update_count(job, job->plan, t);
+    if (is_scattered(job, t, entry)) {
+        entry->dense = update_dense(job, t);
+        if (!wants(job, t, LOCAL_FORM_LIST)) {
+            return ADTOPK_OK;
+        }
+    }
     if (in_place(job, t)) {
         list->position = update_index(job, t);
         list->value = update_value(job, t);
@@ -296,7 +370,7 @@ static void drop_result(const struct job *job, uint32_t t, struct exchange_tenso
 {
     const struct planned *planned = &job->plan->tensor[t];
 
-    if (!planned->dense && !planned->known && !in_place(job, t)) {
+    if (!planned->dense && !planned->known && entry->update.position != update_index(job, t)) {
         free(entry->update.position);
         free(entry->update.value);
     }
@@ -321,7 +395,6 @@ static void write_update(const struct work *work, uint32_t t, struct exchange_te
     const struct job *job = work->job;
     const struct tensor *tensor = &job->tensor[t];
     struct local_update *update = layout_update(job, t);
-    float *dense = (float *)(void *)(job->results + update->dense_offset);
     const struct sparse *list = &entry->update;
     bool fits = list->count <= tensor->list_capacity;
 
@@ -333,8 +406,10 @@ static void write_update(const struct work *work, uint32_t t, struct exchange_te
         update->forms = LOCAL_FORM_DENSE;
         return;
     }
-    if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
-        scatter_dense(dense, &entry->shape.view, list, &parallel);
+    if (is_scattered(job, t, entry)) {
+        update->forms |= LOCAL_FORM_DENSE;
+    } else if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
+        scatter_dense(update_dense(job, t), &entry->shape.view, list, &parallel);
         update->forms |= LOCAL_FORM_DENSE;
     }
     if (wants(job, t, LOCAL_FORM_LIST) && fits) {
@@ -381,9 +456,14 @@ static enum adtopk_status withdraw_tensor(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
     struct planned *planned = &job->plan->tensor[t];
-    const void **gradient = gradients_of(job, t);
-    enum adtopk_status status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    const void **gradient;
+    enum adtopk_status status;
 
+    if (job->tensor[t].store->filled == 0) {
+        return ADTOPK_OK; /* they went past it */
+    }
+    gradient = gradients_of(job, t);
+    status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
         status = pass_withdraw(work, t, r, &gradient[r], 1, &planned->kept[r]);
     }

@@ -180,7 +180,7 @@ static void bracket_fill(const struct fused *pass, uint64_t candidates)
         rounded_select(&pass->rounded, &pass->view, 0, 1, pass->k, pass->out, pass->histogram);
         return;
     }
-    const uint64_t end = select_prefix(pass->residual, pass->k - candidates, 0, pass->out);
+    const uint64_t end = select_prefix(pass->residual, 1, pass->k - candidates, 0, pass->out);
     for (unsigned r = 0; r < pass->ranges; r++) {
         select_rest(&pass->candidate[r], end, pass->out);
     }

@@ -111,7 +111,7 @@ void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct
 struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
     uint32_t histogram[SELECT_BINS])
 {
-    if (list->count <= SELECT_SHORT) {
+    if (list->count <= CHUNK_CACHED) {
         return ops->cut(list->value, list->count, k);
     }
     const struct select_span span = {.x = list->value, .length = list->count, .stride = 1};
@@ -199,6 +199,40 @@ struct select_cut chunk_cut_spans(const struct chunk_ops *ops, struct select_spa
         return ops->cut(spans[0].x, n, k);
     }
     return select_cut_between(spans, count, 0, 31, k, histogram);
+}
+
+/* Lists what reaches the cut, whose key is above 0: of what equals it, once there are k, no more.
+ */
+static void chunk_list(const struct chunk_ops *ops, const float *x, uint64_t length,
+    const struct select_cut *cut, uint64_t k, uint32_t position, struct sparse *list)
+{
+    const uint64_t part = cut->ties == SELECT_ALL ? length : CHUNK_WORD;
+    struct chunk_bound bound = {.least = cut->key};
+    uint64_t at = 0;
+    for (; at < length && list->count < k; at += part) {
+        const uint64_t rest = length - at;
+        chunk_collect(
+            ops, x + at, rest < part ? rest : part, &bound, position + (uint32_t)at, list);
+    }
+    if (at < length && cut->key < INT32_MAX) {
+        bound.least = cut->key + 1;
+        chunk_collect(ops, x + at, length - at, &bound, position + (uint32_t)at, list);
+    }
+}
+
+uint32_t chunk_top(const struct chunk_ops *ops, const float *x, uint64_t length, uint64_t k,
+    uint32_t position, struct sparse *list, struct sparse *out)
+{
+    struct select_cut cut = ops->cut(x, length, k);
+    list->count = 0;
+    if (cut.key == 0) {
+        const struct chunk_bound all = {.least = 1};
+        chunk_collect(ops, x, length, &all, position, list);
+        select_rest(list, select_prefix(x, 1, k - list->count, position, out), out);
+        return 0;
+    }
+    chunk_list(ops, x, length, &cut, k, position, list);
+    return ops->best(list, k, cut.key, cut.key < INT32_MAX ? cut.key + 1 : cut.key, out);
 }
 
 uint32_t chunk_prune(

@@ -18,7 +18,7 @@ enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
 _Static_assert(CHUNK_WORD == (int)LEDGER_WORD, "one length of words");
 
 /* What a list of candidates needs behind its last entry beyond what is collected. */
-enum { CHUNK_SLACK = 3 };
+enum { CHUNK_SLACK = 16 };
 
 /* Which elements are candidates: those whose key is above a bound, which is never below 0, so that
  * zeros are no candidates. Without a pattern it is least - 1 for all. */
@@ -80,7 +80,7 @@ struct chunk_ops {
     void (*collect)(const float *x, unsigned words, const struct chunk_bound *bound,
         uint32_t position, struct sparse *list);
 
-    /* The cut for 0 < k <= n, where n is at most SELECT_SHORT. */
+    /* The cut for 0 < k <= n, where x stays in a cache. Its key is the k-th largest. */
     struct select_cut (*cut)(const float *x, size_t n, size_t k);
 
     /* Number of elements whose key is at least `least`. */
@@ -120,6 +120,9 @@ void chunk_skip(const struct chunk_ops *ops, struct chunk *chunk, unsigned lengt
 void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length,
     const struct chunk_bound *bound, uint32_t position, struct sparse *list);
 
+/* Elements that stay in the second-level cache. */
+enum { CHUNK_CACHED = 1 << 16 };
+
 /** The cut for the k-th entry of a list of at least k. */
 struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
     uint32_t histogram[SELECT_BINS]);
@@ -129,6 +132,12 @@ struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *li
  */
 struct select_cut chunk_cut_spans(const struct chunk_ops *ops, struct select_span *spans,
     unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS]);
+
+/** Selects the k best of `length` contiguous elements, which stay in a cache, into `out`, which is
+ * empty; the first has `position`. list: clobbered, room for 2 * k + CHUNK_WORD + CHUNK_SLACK.
+ * Returns the key of the k-th. */
+uint32_t chunk_top(const struct chunk_ops *ops, const float *x, uint64_t length, uint64_t k,
+    uint32_t position, struct sparse *list, struct sparse *out);
 
 /** Drops all but the k best entries of a list of at least k, in which no later element of lower key
  * than what is returned has a place. */

@@ -12,6 +12,9 @@
 /* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
 enum { VECTOR = 8, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE = 16, LINE_BYTES = 64 };
 
+/* Entries that are written to a list at a time. */
+enum { PACK = 3 };
+
 /* Every processor with AVX2 has F16C. */
 static bool avx2_supported(void)
 {
@@ -195,13 +198,13 @@ AVX2 static inline size_t avx2_pack(
 {
     const size_t end = count + (size_t)_mm_popcnt_u64(mask);
     do {
-        for (unsigned i = 0; i < CHUNK_SLACK; i++) {
+        for (unsigned i = 0; i < PACK; i++) {
             const unsigned at = (unsigned)_tzcnt_u64(mask) & (CHUNK_WORD - 1);
             list->position[count + i] = position + at;
             list->value[count + i] = x[at];
             mask = _blsr_u64(mask);
         }
-        count += CHUNK_SLACK;
+        count += PACK;
     } while (count < end);
     return end;
 }
@@ -378,16 +381,50 @@ AVX2 static size_t avx2_between(const float *x, size_t n, uint32_t low, uint32_t
     return count;
 }
 
+/* The vector at element i of n; zeros behind the end. */
+AVX2 static inline __m256i avx2_load_keys(const float *x, size_t i, size_t n)
+{
+    return avx2_key(
+        n - i >= VECTOR ? _mm256_loadu_ps(x + i) : _mm256_maskload_ps(x + i, avx2_below_end(i, n)));
+}
+
+AVX2 static struct select_split avx2_split(const float *x, size_t n, uint32_t middle)
+{
+    const __m256i below = _mm256_set1_epi32((int)middle - 1);
+    const __m256i none = _mm256_set1_epi32(INT32_MAX);
+    __m256i counts = _mm256_setzero_si256(); /* each lane counts down */
+    __m256i least = none;
+    __m256i most = counts;
+    for (size_t i = 0; i < n; i += VECTOR) {
+        const __m256i key = avx2_load_keys(x, i, n);
+        const __m256i reached = _mm256_cmpgt_epi32(key, below); /* never behind the end */
+        counts = _mm256_add_epi32(counts, reached);
+        least = _mm256_min_epi32(least, _mm256_blendv_epi8(none, key, reached));
+        most = _mm256_max_epi32(most, _mm256_andnot_si256(reached, key));
+    }
+    int32_t lane[3][VECTOR];
+    _mm256_storeu_si256((__m256i *)lane[0], counts);
+    _mm256_storeu_si256((__m256i *)lane[1], least);
+    _mm256_storeu_si256((__m256i *)lane[2], most);
+    int32_t all[3] = {0, INT32_MAX, 0};
+    for (unsigned i = 0; i < VECTOR; i++) {
+        all[0] -= lane[0][i];
+        all[1] = lane[1][i] < all[1] ? lane[1][i] : all[1];
+        all[2] = lane[2][i] > all[2] ? lane[2][i] : all[2];
+    }
+    return (struct select_split){(uint32_t)all[0], (uint32_t)all[1], (uint32_t)all[2]};
+}
+
 AVX2 static struct select_cut avx2_cut(const float *x, size_t n, size_t k)
 {
-    return select_bisect(x, n, k, avx2_count);
+    return select_bisect(x, n, k, avx2_split);
 }
 
 AVX2 static uint32_t avx2_best(
     const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
 {
     struct select_cut cut =
-        select_bisect_near(list->value, list->count, k, least, likely, avx2_count);
+        select_bisect_near(list->value, list->count, k, least, likely, avx2_count, avx2_split);
     if (cut.ties == SELECT_ALL) {
         avx2_filter(list, cut.key, out);
     } else {

@@ -23,17 +23,62 @@ static bool avx512_supported(void)
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
 }
 
-/* Elements i .. i + 16 - 1 of one gradient. */
-AVX512 static inline __m512 avx512_elements(const void *gradient, enum dtype dtype, uint64_t i)
+/* The elements of a word. */
+struct avx512_word {
+    __m512 x[VECTORS];
+};
+
+AVX512 static inline __m512i avx512_key(__m512 x)
 {
-    const void *const half = (const uint16_t *)gradient + i;
-    switch (dtype) {
-    case DTYPE_F16: return _mm512_cvtph_ps(_mm256_loadu_si256(half));
-    case DTYPE_BF16:
-        return _mm512_castsi512_ps(
-            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(half)), 16));
-    default: return _mm512_loadu_ps((const float *)gradient + i);
+    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
+
+AVX512 static inline struct avx512_word avx512_load_word(const float *x)
+{
+    struct avx512_word word;
+    for (unsigned j = 0; j < VECTORS; j++) {
+        word.x[j] = _mm512_loadu_ps(x + j * VECTOR);
     }
+    return word;
+}
+
+AVX512 static inline void avx512_store_word(float *x, const struct avx512_word *word)
+{
+    for (unsigned j = 0; j < VECTORS; j++) {
+        _mm512_storeu_ps(x + j * VECTOR, word->x[j]);
+    }
+}
+
+/* The first or the second half of 32 bfloat16. */
+AVX512 static inline __m512 avx512_bf16(__m512i halves, unsigned second)
+{
+    const __m512i spread =
+        _mm512_set_epi32(15 << 16, 14 << 16, 13 << 16, 12 << 16, 11 << 16, 10 << 16, 9 << 16,
+            8 << 16, 7 << 16, 6 << 16, 5 << 16, 4 << 16, 3 << 16, 2 << 16, 1 << 16, 0);
+    const __m512i from = _mm512_or_si512(spread, _mm512_set1_epi32((int)second << 20));
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, from, halves));
+}
+
+/* A word of one gradient. */
+AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_elements(
+    const void *gradient, enum dtype dtype, uint64_t first)
+{
+    const uint16_t *const half = (const uint16_t *)gradient + first;
+    struct avx512_word word;
+    if (dtype == DTYPE_F32) {
+        return avx512_load_word((const float *)gradient + first);
+    }
+    for (unsigned j = 0; j < VECTORS; j += 2) {
+        const void *const at = half + j * VECTOR;
+        if (dtype == DTYPE_F16) {
+            word.x[j] = _mm512_cvtph_ps(_mm256_loadu_si256(at));
+            word.x[j + 1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at + 1));
+        } else {
+            word.x[j] = avx512_bf16(_mm512_loadu_si512(at), 0);
+            word.x[j + 1] = avx512_bf16(_mm512_loadu_si512(at), 1);
+        }
+    }
+    return word;
 }
 
 /* Fetches one gradient's elements that are needed soon. */
@@ -46,27 +91,34 @@ AVX512 static inline void avx512_fetch(const void *gradient, enum dtype dtype, u
     }
 }
 
-/* The sum of all gradients' elements of one word, in registers until it is complete. */
-AVX512 static inline void avx512_gather_word(
-    const struct gradients *gradients, uint64_t first, float sum[CHUNK_WORD])
+/* The sum of all gradients' elements of one word. */
+AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_gather_word(
+    const struct gradients *gradients, enum dtype dtype, uint64_t first)
 {
-    __m512 total[VECTORS];
+    struct avx512_word total;
     for (unsigned j = 0; j < VECTORS; j++) {
-        total[j] = _mm512_set1_ps(-0.0f);
+        total.x[j] = _mm512_set1_ps(-0.0f);
     }
     for (unsigned r = 0; r < gradients->count; r++) {
         const void *const gradient = gradients->each[r];
         if (gradient == NULL) {
             continue;
         }
-        avx512_fetch(gradient, gradients->dtype, first);
+        avx512_fetch(gradient, dtype, first);
+        const struct avx512_word word = avx512_elements(gradient, dtype, first);
         for (unsigned j = 0; j < VECTORS; j++) {
-            total[j] = _mm512_add_ps(
-                total[j], avx512_elements(gradient, gradients->dtype, first + j * VECTOR));
+            total.x[j] = _mm512_add_ps(total.x[j], word.x[j]);
         }
     }
-    for (unsigned j = 0; j < VECTORS; j++) {
-        _mm512_storeu_ps(sum + j * VECTOR, total[j]);
+    return total;
+}
+
+AVX512 static inline __attribute__((always_inline)) void avx512_gather_words(
+    const struct gradients *gradients, enum dtype dtype, uint64_t first, unsigned n, float *sum)
+{
+    for (unsigned i = 0; i < n; i += CHUNK_WORD) {
+        const struct avx512_word word = avx512_gather_word(gradients, dtype, first + i);
+        avx512_store_word(sum + i, &word);
     }
 }
 
@@ -74,15 +126,12 @@ AVX512 static void avx512_gather(
     const struct gradients *gradients, uint64_t first, unsigned length, float *sum)
 {
     const unsigned whole = length - length % CHUNK_WORD;
-    for (unsigned i = 0; i < whole; i += CHUNK_WORD) {
-        avx512_gather_word(gradients, first + i, sum + i);
+    switch (gradients->dtype) {
+    case DTYPE_F16: avx512_gather_words(gradients, DTYPE_F16, first, whole, sum); break;
+    case DTYPE_BF16: avx512_gather_words(gradients, DTYPE_BF16, first, whole, sum); break;
+    default: avx512_gather_words(gradients, DTYPE_F32, first, whole, sum);
     }
     gather_all(gradients, first + whole, length - whole, sum + whole);
-}
-
-AVX512 static inline __m512i avx512_key(__m512 x)
-{
-    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
 
 AVX512 static inline void avx512_prefetch(const float *acc)
@@ -92,24 +141,30 @@ AVX512 static inline void avx512_prefetch(const float *acc)
     }
 }
 
-AVX512 static inline bool avx512_all_finite(const float *sum)
+/* Puts -0.0, which adds nothing, in place of what is not finite; returns how many that were. */
+AVX512 static inline unsigned avx512_leave_out(struct avx512_word *sum)
 {
     /* The smallest key that is not: the bits of 2^120. */
     const __m512i least = _mm512_set1_epi32((127 + 120) << 23);
-    const __m512i a =
-        _mm512_max_epi32(avx512_key(_mm512_loadu_ps(sum)), avx512_key(_mm512_loadu_ps(sum + 16)));
-    const __m512i b = _mm512_max_epi32(
-        avx512_key(_mm512_loadu_ps(sum + 32)), avx512_key(_mm512_loadu_ps(sum + 48)));
-    return _mm512_cmpge_epi32_mask(_mm512_max_epi32(a, b), least) == 0;
+    const __m512i a = _mm512_max_epi32(avx512_key(sum->x[0]), avx512_key(sum->x[1]));
+    const __m512i b = _mm512_max_epi32(avx512_key(sum->x[2]), avx512_key(sum->x[3]));
+    unsigned left_out = 0;
+    if (__builtin_expect(_mm512_cmpge_epi32_mask(_mm512_max_epi32(a, b), least) == 0, true)) {
+        return 0;
+    }
+    for (unsigned j = 0; j < VECTORS; j++) {
+        const __mmask16 bad = _mm512_cmpge_epi32_mask(avx512_key(sum->x[j]), least);
+        sum->x[j] = _mm512_mask_mov_ps(sum->x[j], bad, _mm512_set1_ps(-0.0f));
+        left_out += (unsigned)_mm_popcnt_u32(bad);
+    }
+    return left_out;
 }
 
-AVX512 static inline void avx512_save(struct journal *journal, unsigned word, const float *acc)
+AVX512 static inline void avx512_save(
+    struct journal *journal, unsigned number, const struct avx512_word *word)
 {
-    float *const old = journal_word(journal, word);
-    for (unsigned j = 0; j < VECTORS; j++) {
-        _mm512_storeu_ps(old + j * VECTOR, _mm512_loadu_ps(acc + j * VECTOR));
-    }
-    journal_save(journal, (word + 1) * CHUNK_WORD);
+    avx512_store_word(journal_word(journal, number), word);
+    journal_save(journal, (number + 1) * CHUNK_WORD);
 }
 
 /* The sums of a run that are no doubles yet, in registers. */
@@ -118,15 +173,15 @@ struct avx512_run {
     __m512 negative;
 };
 
-/* swap: the word's sign bit. It exchanges vectors instead of signs. */
-AVX512 static inline void avx512_ledger(const float *x, uint64_t swap, struct avx512_run *run)
+/* negative: the word's sign bit. */
+AVX512 static inline void avx512_ledger(
+    const struct avx512_word *sum, uint64_t negative, struct avx512_run *run)
 {
-    const float *const up = x + VECTOR * (swap & 1);
-    const float *const down = x - VECTOR * (swap & 1);
-    const __m512 even = _mm512_add_ps(_mm512_loadu_ps(up), _mm512_loadu_ps(down + 48));
-    const __m512 odd = _mm512_add_ps(_mm512_loadu_ps(down + 16), _mm512_loadu_ps(up + 32));
-    run->positive = _mm512_add_ps(run->positive, even);
-    run->negative = _mm512_add_ps(run->negative, odd);
+    const __mmask16 swap = (__mmask16)(0 - (negative & 1));
+    const __m512 even = _mm512_add_ps(sum->x[0], sum->x[3]);
+    const __m512 odd = _mm512_add_ps(sum->x[1], sum->x[2]);
+    run->positive = _mm512_add_ps(run->positive, _mm512_mask_mov_ps(even, swap, odd));
+    run->negative = _mm512_add_ps(run->negative, _mm512_mask_mov_ps(odd, swap, even));
 }
 
 AVX512 static inline void avx512_grow(double lane[LEDGER_LANES], __m512 by)
@@ -144,58 +199,40 @@ AVX512 static inline void avx512_flush(struct avx512_run *run, struct ledger_lan
     run->positive = run->negative = _mm512_setzero_ps();
 }
 
-AVX512 static inline uint64_t avx512_mark(__m512 x, __m512i below)
+/* Which elements of a word are above their bound: a pattern's or, without one, `below`. */
+AVX512 static inline __mmask64 avx512_marks(
+    const struct avx512_word *word, const int32_t *pattern, __m512i below)
 {
-    return _mm512_cmpgt_epi32_mask(avx512_key(x), below);
-}
-
-/* The bounds of vector j: a pattern's or, without one, `below`. */
-AVX512 static inline __m512i avx512_bound(const int32_t *pattern, unsigned j, __m512i below)
-{
-    return pattern != NULL ? _mm512_loadu_si512(pattern + j * VECTOR) : below;
-}
-
-AVX512 static inline uint64_t avx512_marks(const float *x, const int32_t *pattern, __m512i below)
-{
-    uint64_t mask = 0;
+    __mmask16 mark[VECTORS];
     for (unsigned j = 0; j < VECTORS; j++) {
-        mask |= avx512_mark(_mm512_loadu_ps(x + j * VECTOR), avx512_bound(pattern, j, below))
-                << (j * VECTOR);
+        const __m512i bound = pattern != NULL ? _mm512_loadu_si512(pattern + j * VECTOR) : below;
+        mark[j] = _mm512_cmpgt_epi32_mask(avx512_key(word->x[j]), bound);
     }
-    return mask;
+    return _mm512_kunpackd(_mm512_kunpackw(mark[3], mark[2]), _mm512_kunpackw(mark[1], mark[0]));
 }
 
-/* Adds one word of finite elements; returns its mask. */
-AVX512 static inline uint64_t avx512_word(
-    float *acc, const float *sum, const int32_t *pattern, __m512i below)
+/* Appends a word's marked elements to a list of `count`; returns the new count. A vector at a time,
+ * and few words have more than one: a branch on the mask would be mispredicted too often. Lanes
+ * behind the last one get the word's first element, which is not counted. */
+AVX512 static inline size_t avx512_pack(const struct avx512_word *word, __mmask64 mask,
+    uint32_t position, const struct sparse *list, size_t count)
 {
-    uint64_t mask = 0;
-    for (unsigned j = 0; j < VECTORS; j++) {
-        const __m512 a =
-            _mm512_add_ps(_mm512_loadu_ps(acc + j * VECTOR), _mm512_loadu_ps(sum + j * VECTOR));
-        _mm512_storeu_ps(acc + j * VECTOR, a);
-        mask |= avx512_mark(a, avx512_bound(pattern, j, below)) << (j * VECTOR);
-    }
-    return mask;
-}
-
-/* Appends a word's marked elements to a list of `count`; returns the new count. Few words have more
- * than three: so many are written without a look at the mask, as a branch on it would be
- * mispredicted too often. An exhausted mask writes the word's first element, which is not counted.
- */
-AVX512 static inline size_t avx512_pack(
-    const float *x, uint64_t mask, uint32_t position, const struct sparse *list, size_t count)
-{
-    const size_t end = count + (size_t)_mm_popcnt_u64(mask);
+    const __m512i in_byte = _mm512_set_epi64(0x3f3e3d3c3b3a3938, 0x3736353433323130,
+        0x2f2e2d2c2b2a2928, 0x2726252423222120, 0x1f1e1d1c1b1a1918, 0x1716151413121110,
+        0x0f0e0d0c0b0a0908, 0x0706050403020100);
+    const size_t end = count + (size_t)_mm_popcnt_u64(_cvtmask64_u64(mask));
+    __m512i marked = _mm512_maskz_compress_epi8(mask, in_byte);
     do {
-        for (unsigned i = 0; i < CHUNK_SLACK; i++) {
-            const unsigned at = (unsigned)_tzcnt_u64(mask) & (CHUNK_WORD - 1);
-            list->position[count + i] = position + at;
-            list->value[count + i] = x[at];
-            mask = _blsr_u64(mask);
-        }
-        count += CHUNK_SLACK;
-    } while (count < end);
+        const __m512i at = _mm512_cvtepu8_epi32(_mm512_castsi512_si128(marked));
+        const __m512 low = _mm512_permutex2var_ps(word->x[0], at, word->x[1]);
+        const __m512 high = _mm512_permutex2var_ps(word->x[2], at, word->x[3]);
+        const __mmask16 is_high = _mm512_test_epi32_mask(at, _mm512_set1_epi32(2 * VECTOR));
+        _mm512_storeu_si512(
+            list->position + count, _mm512_add_epi32(at, _mm512_set1_epi32((int)position)));
+        _mm512_storeu_ps(list->value + count, _mm512_mask_mov_ps(low, is_high, high));
+        marked = _mm512_alignr_epi64(marked, marked, 2);
+        count += VECTOR;
+    } while (__builtin_expect(count < end, false));
     return end;
 }
 
@@ -205,9 +242,28 @@ AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
     return (__mmask16)_bzhi_u32(0xffff, n - i < VECTOR ? (unsigned)(n - i) : VECTOR);
 }
 
-/* common: one f32 gradient, as it lies in memory, and one bound. */
-AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
-    struct chunk *chunk, unsigned words, bool common)
+/* What a step adds: words in memory, one gradient of halves, or the sum of all of one type. */
+enum avx512_source { SOURCE_MEMORY, SOURCE_ONE, SOURCE_ALL };
+
+AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_source_word(
+    const struct chunk *chunk, enum avx512_source source, enum dtype dtype, uint64_t first,
+    unsigned done)
+{
+    const struct gradients *const gradients = &chunk->gradients;
+    if (source == SOURCE_MEMORY) {
+        avx512_fetch(chunk->sum, DTYPE_F32, done);
+        return avx512_load_word(chunk->sum + done);
+    }
+    if (source == SOURCE_ONE) {
+        avx512_fetch(gradients->each[0], dtype, first + done);
+        return avx512_elements(gradients->each[0], dtype, first + done);
+    }
+    return avx512_gather_word(gradients, dtype, first + done);
+}
+
+/* source, dtype, patterned: constants, for each of which this is compiled. */
+AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct chunk *chunk,
+    unsigned words, enum avx512_source source, enum dtype dtype, bool patterned)
 {
     const struct chunk_bound bound = *chunk->bound;
     const __m512i below = _mm512_set1_epi32((int)bound.least - 1);
@@ -217,37 +273,33 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
         _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
+    struct journal *const journal = chunk->journal;
     size_t count = list.count;
+    unsigned left_out = 0;
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
-        float gathered[CHUNK_WORD];
-        const float *sum = gathered;
-        const unsigned word = chunk->word + w;
-        float filtered[CHUNK_WORD];
+        const unsigned number = chunk->word + w;
         avx512_prefetch(acc);
-        if (!common && chunk->sum == NULL) {
-            avx512_gather_word(&chunk->gradients, first + w * CHUNK_WORD, gathered);
-        } else {
-            sum = chunk->sum + w * CHUNK_WORD;
-            avx512_fetch(sum, DTYPE_F32, 0);
+        struct avx512_word sum = avx512_source_word(chunk, source, dtype, first, w * CHUNK_WORD);
+        left_out += avx512_leave_out(&sum);
+        struct avx512_word word = avx512_load_word(acc);
+        if (journal != NULL) {
+            avx512_save(journal, number, &word);
         }
-        if (!avx512_all_finite(sum)) {
-            chunk->nonfinite += chunk_filter(filtered, sum);
-            sum = filtered;
-        }
-        if (chunk->journal != NULL) {
-            avx512_save(chunk->journal, word, acc);
-        }
-        avx512_ledger(sum, signs >> word, &run);
-        if (word % LEDGER_RUN == LEDGER_RUN - 1) {
+        avx512_ledger(&sum, signs >> number, &run);
+        if (number % LEDGER_RUN == LEDGER_RUN - 1) {
             avx512_flush(&run, &chunk->lanes);
         }
-        const int32_t *pattern = common ? NULL : chunk_pattern(&bound, &chunk->phase);
-        const uint64_t mask = avx512_word(acc, sum, pattern, below);
+        for (unsigned j = 0; j < VECTORS; j++) {
+            word.x[j] = _mm512_add_ps(word.x[j], sum.x[j]);
+        }
+        avx512_store_word(acc, &word);
+        const int32_t *pattern = patterned ? chunk_pattern(&bound, &chunk->phase) : NULL;
         if (list.position != NULL) {
             __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
             __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
-            count = avx512_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
+            count = avx512_pack(&word, avx512_marks(&word, pattern, below),
+                chunk->position + w * CHUNK_WORD, &list, count);
         }
     }
     _mm512_storeu_ps(chunk->lanes.positive, run.positive);
@@ -255,15 +307,40 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
     if (chunk->candidate != NULL) {
         chunk->candidate->count = count;
     }
+    chunk->nonfinite += left_out;
     chunk_move(chunk, words);
+}
+
+AVX512 static inline __attribute__((always_inline)) void avx512_add_type(
+    struct chunk *chunk, unsigned words, enum avx512_source source, enum dtype dtype)
+{
+    if (chunk->bound->pattern != NULL) {
+        avx512_add_words(chunk, words, source, dtype, true);
+    } else {
+        avx512_add_words(chunk, words, source, dtype, false);
+    }
+}
+
+AVX512 static inline __attribute__((always_inline)) void avx512_add_gradients(
+    struct chunk *chunk, unsigned words, enum dtype dtype)
+{
+    if (chunk->gradients.count == 1 && chunk->gradients.each[0] != NULL) {
+        avx512_add_type(chunk, words, SOURCE_ONE, dtype);
+    } else {
+        avx512_add_type(chunk, words, SOURCE_ALL, dtype);
+    }
 }
 
 AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
 {
-    if (chunk->sum != NULL && chunk->bound->pattern == NULL) {
-        avx512_add_words(chunk, words, true);
-    } else {
-        avx512_add_words(chunk, words, false);
+    if (chunk->sum != NULL) {
+        avx512_add_type(chunk, words, SOURCE_MEMORY, DTYPE_F32);
+        return;
+    }
+    switch (chunk->gradients.dtype) {
+    case DTYPE_F16: avx512_add_gradients(chunk, words, DTYPE_F16); break;
+    case DTYPE_BF16: avx512_add_gradients(chunk, words, DTYPE_BF16); break;
+    default: avx512_add_type(chunk, words, SOURCE_ALL, DTYPE_F32);
     }
 }
 
@@ -279,8 +356,9 @@ AVX512 static void avx512_collect(const float *x, unsigned words, const struct c
     const __m512i below = _mm512_set1_epi32((int)bound->least - 1);
     size_t count = list->count;
     for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
-        const uint64_t mask = avx512_marks(x, chunk_pattern(bound, &phase), below);
-        count = avx512_pack(x, mask, position + w * CHUNK_WORD, list, count);
+        const struct avx512_word word = avx512_load_word(x);
+        const __mmask64 mask = avx512_marks(&word, chunk_pattern(bound, &phase), below);
+        count = avx512_pack(&word, mask, position + w * CHUNK_WORD, list, count);
     }
     list->count = count;
 }
@@ -368,9 +446,28 @@ AVX512 static size_t avx512_between(
     return count;
 }
 
+AVX512 static struct select_split avx512_split(const float *x, size_t n, uint32_t middle)
+{
+    const __m512i bound = _mm512_set1_epi32((int)middle);
+    const __m512i one = _mm512_set1_epi32(1);
+    __m512i counts = _mm512_setzero_si512();
+    __m512i least = _mm512_set1_epi32(INT32_MAX);
+    __m512i most = counts;
+    for (size_t i = 0; i < n; i += VECTOR) {
+        const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(x, i, n)));
+        const __mmask16 reached = _mm512_cmpge_epi32_mask(key, bound); /* never behind the end */
+        counts = _mm512_mask_add_epi32(counts, reached, counts, one);
+        least = _mm512_mask_min_epi32(least, reached, least, key);
+        most = _mm512_mask_max_epi32(most, _knot_mask16(reached), most, key);
+    }
+    return (struct select_split){.count = (uint32_t)_mm512_reduce_add_epi32(counts),
+        .least = (uint32_t)_mm512_reduce_min_epi32(least),
+        .most = (uint32_t)_mm512_reduce_max_epi32(most)};
+}
+
 AVX512 static struct select_cut avx512_cut(const float *x, size_t n, size_t k)
 {
-    return select_bisect(x, n, k, avx512_count);
+    return select_bisect(x, n, k, avx512_split);
 }
 
 /* The number of elements of a short list whose key is at least `least`. */
@@ -412,8 +509,8 @@ AVX512 static uint32_t avx512_best(
     if (list->count <= VECTOR) {
         return avx512_best_few(list, k, out);
     }
-    struct select_cut cut =
-        select_bisect_near(list->value, list->count, k, least, likely, avx512_count_few);
+    struct select_cut cut = select_bisect_near(
+        list->value, list->count, k, least, likely, avx512_count_few, avx512_split);
     if (cut.ties == SELECT_ALL) {
         avx512_filter(list, cut.key, out);
     } else {

@@ -94,7 +94,7 @@ static uint32_t plain_best(
     const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
 {
     struct select_cut cut =
-        select_bisect_near(list->value, list->count, k, least, likely, plain_count);
+        select_bisect_near(list->value, list->count, k, least, likely, plain_count, select_divide);
     if (cut.ties == SELECT_ALL) {
         select_filter_from(list, cut.key, out);
     } else {

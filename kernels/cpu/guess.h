@@ -67,6 +67,17 @@ static inline void guess_met(struct guess *guess, uint32_t least, float threshol
     guess->spread = guess->spread > GUESS_STEP ? guess->spread : GUESS_STEP;
 }
 
+/* Thresholds lie elsewhere than the guess that `least` was made with: half of the way to one that
+ * would have been right. */
+static inline void guess_far(
+    struct guess *guess, const struct guess *made, uint32_t least, float threshold)
+{
+    const float right = 1.0f - (1.0f - made->margin) * threshold / convert_float(least);
+    const float margin = 0.5f * (guess->margin + right);
+    const float low = margin > -GUESS_MOST ? margin : -GUESS_MOST;
+    guess->margin = low < GUESS_MOST ? low : GUESS_MOST;
+}
+
 static inline void guess_missed(struct guess *guess)
 {
     const float margin = guess->margin + GUESS_MISS;

@@ -3,8 +3,11 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/cpu/stream.h"
+
 #define WINDOW 8192u                         /* positions */
 #define ENTRIES_PER_PART (UINT64_C(1) << 15) /* fewer are not worth a thread's attention */
+#define ELEMENTS_PER_ENTRY 16u               /* are written in the time that an entry takes */
 
 /* The first entry at `position` or above. */
 static size_t lower_bound(const struct sparse *list, uint64_t position)
@@ -60,12 +63,12 @@ static size_t pair_rest(
 {
     for (; entry < list->count; entry++, next++) {
         merge->out->position[next] = list->position[entry];
-        merge->out->value[next] = list->value[entry] * merge->scale;
+        merge->out->value[next] = (0.0f + list->value[entry]) * merge->scale;
     }
     return next;
 }
 
-/* Which list is next cannot be predicted, so nothing is left to branches; x + -0.0 is x. */
+/* Which list is next cannot be predicted, so nothing is left to branches. */
 static size_t pair_write(
     const struct sparse *a, const struct sparse *b, const struct merge *merge, size_t next)
 {
@@ -75,11 +78,11 @@ static size_t pair_write(
 
     while (i < a->count && j < b->count) {
         const uint32_t p = a->position[i], q = b->position[j];
-        const float x = p <= q ? a->value[i] : -0.0f;
-        const float y = q <= p ? b->value[j] : -0.0f;
+        const float x = p <= q ? a->value[i] : 0.0f;
+        const float y = q <= p ? b->value[j] : 0.0f;
 
         position[next] = p <= q ? p : q;
-        value[next++] = (x + y) * merge->scale;
+        value[next++] = (0.0f + x + y) * merge->scale;
         i += p <= q ? 1 : 0;
         j += q <= p ? 1 : 0;
     }
@@ -88,26 +91,17 @@ static size_t pair_write(
 
 /* ------------------------------------------------------------------ windows */
 
-/* Sums under way. Between windows every sum is -0.0, to which x can be added without changing x,
- * and every bit is 0. Bits are in two levels, so that sparse windows are quickly read. */
+/* Sums under way. Between windows every sum and every bit is 0. Bits are in two levels, so that
+ * sparse windows are quickly read; only a list needs them. */
 struct window {
     float sum[WINDOW];
     uint64_t present[WINDOW / 64];
     uint64_t words[WINDOW / 4096]; /* bit w: present[w] has bits */
 };
 
-static void window_init(struct window *window)
-{
-    for (unsigned i = 0; i < WINDOW; i++) {
-        window->sum[i] = -0.0f;
-    }
-    (void)memset(window->present, 0, sizeof(window->present));
-    (void)memset(window->words, 0, sizeof(window->words));
-}
-
 /* Adds a list's entries to the window that begins at `base`; returns the first one behind it. */
-static size_t window_add(
-    struct window *window, uint64_t base, const struct sparse *list, size_t entry)
+static inline size_t window_add(
+    struct window *window, uint64_t base, const struct sparse *list, size_t entry, bool listed)
 {
     const uint32_t *position = list->position;
     const float *value = list->value;
@@ -116,8 +110,10 @@ static size_t window_add(
         const uint64_t at = position[entry] - base;
 
         window->sum[at] += value[entry++];
-        window->present[at / 64] |= UINT64_C(1) << at % 64;
-        window->words[at / 4096] |= UINT64_C(1) << at / 64 % 64;
+        if (listed) {
+            window->present[at / 64] |= UINT64_C(1) << at % 64;
+            window->words[at / 4096] |= UINT64_C(1) << at / 64 % 64;
+        }
     }
     return entry;
 }
@@ -152,7 +148,7 @@ static inline size_t word_write(
 
         position[next] = (uint32_t)(base + w * 64 + at);
         value[next++] = sum[at] * merge->scale;
-        sum[at] = -0.0f;
+        sum[at] = 0;
     }
     window->present[w] = 0;
     return next;
@@ -170,6 +166,15 @@ static size_t window_write(
         window->words[i] = 0;
     }
     return next;
+}
+
+/* Writes the window's part of the dense array. */
+static void window_store(const struct window *window, uint64_t base, const struct merge *merge)
+{
+    const uint64_t rest = merge->positions - base;
+    const unsigned count = rest < WINDOW ? (unsigned)rest : WINDOW;
+
+    stream_scaled(merge->dense + base, window->sum, count, merge->scale, merge->positions);
 }
 
 /* ------------------------------------------------------------------ parts */
@@ -214,16 +219,41 @@ static size_t write_windows(const struct merge *merge, unsigned part, size_t nex
 {
     const uint64_t end = part_begin(merge, part + 1);
     size_t *cursor = part_cursors(merge, part);
-    struct window window;
+    struct window window = {0};
 
-    window_init(&window);
     for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
         for (unsigned l = 0; l < merge->lists; l++) {
-            cursor[l] = window_add(&window, base, &merge->list[l], cursor[l]);
+            cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], true);
+        }
+        if (merge->dense != NULL) {
+            window_store(&window, base, merge);
         }
         next = window_write(&window, base, merge, next);
     }
     return next;
+}
+
+static void store_part(void *arg, unsigned part, unsigned thread)
+{
+    const struct merge *merge = arg;
+    const uint64_t end = part_begin(merge, part + 1);
+    size_t *cursor = part_cursors(merge, part);
+    struct window window;
+
+    (void)thread;
+    for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
+        (void)memset(window.sum, 0, sizeof(window.sum));
+        for (unsigned l = 0; l < merge->lists; l++) {
+            cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], false);
+        }
+        window_store(&window, base, merge);
+    }
+}
+
+/* Two lists are merged as they are. */
+static bool without_windows(const struct merge *merge)
+{
+    return merge->lists <= 2 && merge->dense == NULL;
 }
 
 static void count_part(void *arg, unsigned part, unsigned thread)
@@ -232,7 +262,7 @@ static void count_part(void *arg, unsigned part, unsigned thread)
     const uint64_t begin = part_begin(merge, part), end = part_begin(merge, part + 1);
 
     (void)thread;
-    if (merge->lists <= 2) {
+    if (without_windows(merge)) {
         const struct sparse a = slice(merge, 0, begin, end), b = slice(merge, 1, begin, end);
         merge->first[part + 1] = pair_count(&a, &b);
     } else {
@@ -247,7 +277,7 @@ static void write_part(void *arg, unsigned part, unsigned thread)
     size_t next = merge->first[part];
 
     (void)thread;
-    if (merge->lists <= 2) {
+    if (without_windows(merge)) {
         const struct sparse a = slice(merge, 0, begin, end), b = slice(merge, 1, begin, end);
         next = pair_write(&a, &b, merge, next);
     } else {
@@ -259,16 +289,22 @@ static void write_part(void *arg, unsigned part, unsigned thread)
     }
 }
 
-unsigned merge_parts(uint64_t positions, uint64_t entries, const struct parallel *parallel)
+unsigned merge_parts(
+    uint64_t positions, uint64_t entries, bool dense, const struct parallel *parallel)
 {
     const uint64_t windows = (positions + WINDOW - 1) / WINDOW;
+    const uint64_t written = dense ? positions / ELEMENTS_PER_ENTRY : 0;
 
-    return parallel_parts(parallel, entries, ENTRIES_PER_PART,
+    return parallel_parts(parallel, entries + written, ENTRIES_PER_PART,
         windows < MERGE_PARTS ? (unsigned)windows : MERGE_PARTS);
 }
 
 void merge_run(struct merge *merge, const struct parallel *parallel)
 {
+    if (merge->out == NULL) {
+        parallel_for(parallel, store_part, merge, merge->parts);
+        return;
+    }
     merge->first[0] = 0;
     if (merge->parts > 1) { /* one part knows where it begins */
         parallel_for(parallel, count_part, merge, merge->parts);

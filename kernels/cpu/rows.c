@@ -8,6 +8,13 @@
 /* Entries in a cache line. */
 enum { LINE = 16 };
 
+/* Elements of a complete row that are listed before the list is looked at: few, so that ties do not
+ * make it long. */
+enum { PART = 256 };
+
+/* Rows that are searched before a guess is tried again. */
+enum { CROWD_ROWS = 8 };
+
 /* A row's list that is longer is pruned before it grows. */
 static uint64_t rows_limit(uint64_t length, uint64_t k)
 {
@@ -50,6 +57,25 @@ static void rows_prefetch(const struct rows *rows)
     }
 }
 
+/* The elements of the row at hand, which is complete; not where they are in bf16. */
+static const float *rows_elements(const struct rows *rows)
+{
+    return rows->pass->residual + rows->row * rows->pass->view.length;
+}
+
+/* Selects from the row at hand in bf16, without a guess; returns its threshold. */
+static uint32_t rows_rounded(const struct rows *rows, struct sparse *out)
+{
+    const struct fused *pass = rows->pass;
+    uint32_t least = UINT32_MAX;
+    rounded_select(&pass->rounded, &pass->view, rows->row, 1, pass->k, out, rows->histogram);
+    for (size_t i = 0; i < out->count; i++) {
+        const uint32_t key = select_key(out->value[i]);
+        least = key < least ? key : least;
+    }
+    return least;
+}
+
 /* Begins a row: what its candidates have to reach. */
 static void rows_first(struct rows *rows)
 {
@@ -58,7 +84,9 @@ static void rows_first(struct rows *rows)
     rows_prefetch(rows);
     rows->skip = false;
     rows->list.count = 0;
+    rows->pruned = 0;
     rows->bound.least = guess_least(&rows->guess, hint > 0 ? hint : rows->last);
+    rows->guessed = rows->bound.least;
 }
 
 /* Keeps the list short enough for the row's next elements. */
@@ -66,6 +94,7 @@ static void rows_prune(struct rows *rows)
 {
     const struct fused *pass = rows->pass;
     if (rows->list.count > rows_limit(pass->view.length, pass->k)) {
+        rows->pruned += rows->list.count - pass->k;
         rows->bound.least = chunk_prune(pass->ops, &rows->list, pass->k, rows->histogram);
     }
 }
@@ -82,55 +111,85 @@ struct piece rows_open(struct rows *rows, unsigned length)
     return (struct piece){.length = rest < length ? (unsigned)rest : length,
         .position = (uint32_t)(rows->row * whole + rows->done),
         .bound = &rows->bound,
-        .list = rows->skip ? NULL : &rows->list};
+        .list = rows->skip || rows->crowd > 0 ? NULL : &rows->list};
 }
 
-/* Collects the row once more, complete as it is, with another guess. */
-static void rows_again(struct rows *rows, uint32_t least)
+/* Whether the k-th largest may be searched for in the row itself. */
+static bool rows_searchable(const struct rows *rows)
+{
+    return rows->pass->view.length <= CHUNK_CACHED;
+}
+
+/* Whether the row has so many candidates that it had better be searched. */
+static bool rows_is_crowded(const struct rows *rows)
+{
+    const uint64_t crowd = rows->pass->view.length / 4 + 2 * rows->pass->k;
+    return rows_searchable(rows) && rows->list.count + rows->pruned > crowd;
+}
+
+/* Lists what reaches the bound among the complete row's next part; returns the part's length. */
+static uint64_t rows_collect(struct rows *rows, uint64_t at)
 {
     const struct fused *pass = rows->pass;
-    const uint64_t length = pass->view.length;
-    rows->list.count = 0;
-    rows->bound.least = least;
-    for (uint64_t at = 0; at < length; at += CHUNK) {
-        const uint64_t first = rows->row * length + at;
-        const unsigned count = length - at < CHUNK ? (unsigned)(length - at) : CHUNK;
-        float expanded[CHUNK];
-        rows_prune(rows);
-        chunk_collect(pass->ops, fused_elements(pass, first, count, expanded), count, &rows->bound,
-            (uint32_t)first, &rows->list);
-    }
+    const uint64_t rest = pass->view.length - at;
+    const uint64_t length = rest < PART ? rest : PART;
+    const uint64_t first = rows->row * pass->view.length + at;
+    float expanded[PART];
+    chunk_collect(pass->ops, fused_elements(pass, first, (unsigned)length, expanded), length,
+        &rows->bound, (uint32_t)first, &rows->list);
+    return length;
 }
 
-/* After a guess with too few candidates: a lower one, then all that is not zero. */
-static void rows_retry(struct rows *rows)
+/* Collects the row once more, complete as it is, with another guess; false if it is crowded. */
+static bool rows_again(struct rows *rows, uint32_t least)
 {
-    rows_again(rows, guess_lower(&rows->guess, rows->bound.least));
-    if (rows->bound.least > 1 && rows->list.count < rows->pass->k) {
-        rows_again(rows, 1);
+    rows->list.count = 0;
+    rows->pruned = 0;
+    rows->bound.least = least;
+    for (uint64_t at = 0; at < rows->pass->view.length;) {
+        at += rows_collect(rows, at);
+        if (rows_is_crowded(rows)) {
+            return false;
+        }
+        rows_prune(rows);
+    }
+    return true;
+}
+
+/* Whether the candidates suffice, or are all that is not zero: perhaps of a lower guess, or of none
+ * where the row is too long to be searched. */
+static bool rows_listed(struct rows *rows)
+{
+    const uint64_t k = rows->pass->k;
+    if (rows->crowd > 0) {
+        return false;
+    }
+    if (rows->list.count >= k || rows->bound.least == 1) {
+        return true;
     }
     guess_missed(&rows->guess);
-}
-
-/* All that is not zero are candidates, and not enough: the first zeros fill up. */
-static void rows_fill(const struct rows *rows, struct sparse *out)
-{
-    const struct sparse *list = &rows->list;
-    const struct fused *pass = rows->pass;
-    const uint64_t first = rows->row * pass->view.length;
-    if (fused_is_rounded(pass)) {
-        rounded_select(&pass->rounded, &pass->view, rows->row, 1, pass->k, out, rows->histogram);
-        return;
+    if (!rows_again(rows, guess_lower(&rows->guess, rows->bound.least))) {
+        return false;
     }
-    const uint64_t end = select_prefix(pass->residual + first, pass->k - list->count, first, out);
-    select_rest(list, end, out);
+    return rows->list.count >= k || rows->bound.least == 1 ||
+           (!rows_searchable(rows) && rows_again(rows, 1));
 }
 
-/* Selects the best of the candidates; returns the row's threshold. */
+/* Selects the best of the candidates; returns the row's threshold. Where they are too few they are
+ * all that is not zero: the first zeros fill up. */
 static uint32_t rows_best(const struct rows *rows, struct sparse *out)
 {
     const struct fused *pass = rows->pass;
     const struct sparse *list = &rows->list;
+    if (list->count < pass->k && fused_is_rounded(pass)) {
+        return rows_rounded(rows, out);
+    }
+    if (list->count < pass->k) {
+        const uint64_t first = rows->row * pass->view.length;
+        const uint64_t zeros = pass->k - list->count;
+        select_rest(list, select_prefix(rows_elements(rows), 1, zeros, first, out), out);
+        return 0;
+    }
     if (list->count > SELECT_SHORT) {
         struct select_cut cut = chunk_cut(pass->ops, list, pass->k, rows->histogram);
         chunk_select(pass->ops, list, &cut, out, pass->k);
@@ -141,26 +200,72 @@ static uint32_t rows_best(const struct rows *rows, struct sparse *out)
         list, pass->k, rows->bound.least - 1, guess_likely(&rows->guess, rows->bound.least), out);
 }
 
-/* Selects from the row, whose candidates are listed. */
+/* How many of the row's elements reach its guess. */
+static uint64_t rows_reached(const struct rows *rows)
+{
+    const struct fused *pass = rows->pass;
+    const uint64_t length = pass->view.length;
+    uint64_t count = 0;
+    if (!fused_is_rounded(pass)) {
+        return pass->ops->count(rows_elements(rows), length, rows->guessed);
+    }
+    for (uint64_t at = 0; at < length; at += PART) {
+        const unsigned part = length - at < PART ? (unsigned)(length - at) : PART;
+        float expanded[PART];
+        rounded_read(&pass->rounded, rows->row * length + at, part, expanded);
+        count += pass->ops->count(expanded, part, rows->guessed);
+    }
+    return count;
+}
+
+/* Whether the row's guess would have been good enough for a list. */
+static bool rows_fits(const struct rows *rows, uint32_t key)
+{
+    /* Fewer than k of what tends to be too many would mean to search again. */
+    return rows->guessed <= key &&
+           rows_reached(rows) <= rows->pass->view.length / 8 + rows->pass->k;
+}
+
+/* Learns from the row's threshold. Only the last row of a crowd is looked at for the next ones. */
+static void rows_learn(struct rows *rows, bool listed, uint32_t key)
+{
+    rows->last = convert_float(key);
+    if (rows->pass->hints != NULL) {
+        rows->pass->hints[rows->row] = rows->last;
+    }
+    if (key == 0) {
+        rows->crowd = 0;
+    } else if (listed && !rows_is_crowded(rows)) {
+        guess_met(&rows->guess, rows->bound.least, rows->last);
+    } else {
+        if (rows->guessed > 1) {
+            guess_far(&rows->guess, &rows->guess, rows->guessed, rows->last);
+        }
+        rows->crowd = rows->crowd > 1                            ? rows->crowd - 1
+                      : rows->crowd == 1 && rows_fits(rows, key) ? 0
+                                                                 : CROWD_ROWS;
+    }
+}
+
+/* Searches the row; returns its threshold. */
+static uint32_t rows_search(struct rows *rows, struct sparse *out)
+{
+    const struct fused *pass = rows->pass;
+    const uint64_t length = pass->view.length;
+    return fused_is_rounded(pass) ? rows_rounded(rows, out)
+                                  : chunk_top(pass->ops, rows_elements(rows), length, pass->k,
+                                        (uint32_t)(rows->row * length), &rows->list, out);
+}
+
+/* Selects from the row, whose candidates are listed if it is not in a crowd. */
 static void rows_select(struct rows *rows)
 {
     const struct fused *pass = rows->pass;
     struct sparse out = {.position = pass->out->position + rows->row * pass->k,
         .value = pass->out->value + rows->row * pass->k,
         .capacity = pass->k};
-    if (rows->list.count < pass->k && rows->bound.least > 1) {
-        rows_retry(rows);
-    }
-    if (rows->list.count >= pass->k) {
-        rows->last = convert_float(rows_best(rows, &out));
-        guess_met(&rows->guess, rows->bound.least, rows->last);
-    } else {
-        rows_fill(rows, &out);
-        rows->last = 0;
-    }
-    if (pass->hints != NULL) {
-        pass->hints[rows->row] = rows->last;
-    }
+    const bool listed = rows_listed(rows);
+    rows_learn(rows, listed, listed ? rows_best(rows, &out) : rows_search(rows, &out));
 }
 
 void rows_close(struct rows *rows, unsigned length)
@@ -187,7 +292,7 @@ void rows_finish(struct fused *pass)
         rows.row = border / length;
         if (border % length != 0 && rows.row >= next) {
             rows_first(&rows);
-            rows_again(&rows, rows.bound.least);
+            rows.crowd = rows_again(&rows, rows.bound.least) ? 0 : 1;
             rows_select(&rows);
             next = rows.row + 1;
         }

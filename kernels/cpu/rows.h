@@ -3,11 +3,13 @@
  * Internal to kernels/cpu.
  *
  * A row's candidates are what reaches a guess: the row's threshold of the last turn, or that of the
- * row before it, less a margin (guess.h). If they are too few, the row is
- * looked at again with a lower guess, then with all that is not zero; the first zeros make up for
- * what is missing even then. A list that grows long keeps the best so far. A range selects the rows
- * that lie wholly in it; those on a border of two ranges wait for rows_finish(). Row f's entries
- * have their place in the list, k * f, whoever selects it.
+ * row before it, less a margin (guess.h). If they are too few, the row is looked at again with a
+ * lower guess, then the k-th largest is searched for in the row itself; the first zeros make up for
+ * what is missing even then. A list that grows long keeps the best so far, and where they would
+ * grow too long (ties, all of a row above its last threshold) the next rows are *crowded*: nothing
+ * is listed and they are searched, until a guess fits again. A range selects the rows that lie
+ * wholly in it; those on a border of two ranges wait for rows_finish(). Row f's entries have their
+ * place in the list, k * f, whoever selects it.
  */
 #ifndef ADTOPK_KERNELS_ROWS_H
 #define ADTOPK_KERNELS_ROWS_H
@@ -27,9 +29,12 @@ struct rows {
     uint32_t *histogram;
     float last; /* threshold of the row before, 0 if unknown */
     struct guess guess;
-    uint64_t row;  /* at hand */
-    uint64_t done; /* elements of it that were seen */
-    bool skip;     /* it began in another range */
+    uint64_t row;     /* at hand */
+    uint32_t guessed; /* its guess */
+    uint64_t pruned;  /* candidates of it that its list had no room for */
+    unsigned crowd;   /* so many rows from here on are searched and not listed on the way */
+    uint64_t done;    /* elements of it that were seen */
+    bool skip;        /* it began in another range */
 };
 
 /** Entries of a range's list of candidates. */

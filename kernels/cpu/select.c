@@ -59,20 +59,9 @@ struct select_cut select_cut_between(const struct select_span *spans, unsigned c
     return (struct select_cut){.key = base, .ties = rank};
 }
 
-/* Signed and 32 bits wide, as SSE2 compares signed integers only. */
-static size_t select_count_from(const float *x, size_t n, uint32_t least)
-{
-    const int32_t bound = (int32_t)least;
-    uint32_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        count += (int32_t)select_key(x[i]) >= bound;
-    }
-    return count;
-}
-
 struct select_cut select_cut_short(const float *x, size_t n, size_t k)
 {
-    return select_bisect(x, n, k, select_count_from);
+    return select_bisect(x, n, k, select_divide);
 }
 
 void select_filter(
@@ -108,14 +97,15 @@ void select_filter_from(const struct sparse *list, uint32_t least, struct sparse
     out->count = count;
 }
 
-uint64_t select_prefix(const float *x, uint64_t zeros, uint64_t first, struct sparse *out)
+uint64_t select_prefix(
+    const float *x, uint64_t stride, uint64_t zeros, uint64_t first, struct sparse *out)
 {
     uint64_t i = 0;
     size_t count = out->count;
     for (; zeros > 0; i++) {
         out->position[count] = (uint32_t)(first + i);
-        out->value[count++] = x[i];
-        zeros -= select_key(x[i]) == 0;
+        out->value[count++] = x[i * stride];
+        zeros -= select_key(x[i * stride]) == 0;
     }
     out->count = count;
     return first + i;

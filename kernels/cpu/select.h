@@ -37,13 +37,14 @@ static inline uint32_t select_key(float value)
 struct select_cut select_cut_between(const struct select_span *spans, unsigned count, uint32_t base,
     unsigned bits, uint64_t rank, uint32_t histogram[SELECT_BINS]);
 
-/** The cut for 0 < k <= n; fast where n is at most SELECT_SHORT. */
+/** The cut for 0 < k <= n, whose key is the k-th largest; fast where x stays in a cache. */
 struct select_cut select_cut_short(const float *x, size_t n, size_t k);
 
 /** Where fewer than k elements are not zero, the k are those and the first zeros. Appends all
- * elements of x up to the zeros-th zero, zeros > 0, which exists; x[0] has position `first`.
- * Returns the position behind the last one. */
-uint64_t select_prefix(const float *x, uint64_t zeros, uint64_t first, struct sparse *out);
+ * elements of x, `stride` apart, up to the zeros-th zero, zeros > 0, which exists; x[0] has
+ * position `first`. Returns the position behind the last one. */
+uint64_t select_prefix(
+    const float *x, uint64_t stride, uint64_t zeros, uint64_t first, struct sparse *out);
 
 /** Appends the entries of a list whose position is at least `from`. */
 void select_rest(const struct sparse *list, uint64_t from, struct sparse *out);

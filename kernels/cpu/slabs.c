@@ -11,6 +11,9 @@ enum { LINE = 16 };
 /* Elements of a fibre that are looked at together where it is selected from alone. */
 enum { PART = 512 };
 
+/* Slabs that are searched before guesses are tried again. */
+enum { CROWD_SLABS = 8 };
+
 /* Entries of a fibre's list; a full one is pruned. */
 static size_t slabs_room(uint64_t k)
 {
@@ -63,9 +66,8 @@ void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
         .skip = first % size != 0,
         .next = guess_first(pass->k)};
     slabs_place(slabs, &pass->candidate[range]);
-    slabs->bound = (struct chunk_bound){.pattern = slabs->below,
-        .period = (uint32_t)view->stride,
-        .step = CHUNK_WORD % (uint32_t)view->stride};
+    slabs->bound = (struct chunk_bound){
+        .least = 1, .period = (uint32_t)view->stride, .step = CHUNK_WORD % (uint32_t)view->stride};
     memset(slabs->last, 0, view->stride * sizeof *slabs->last);
 }
 
@@ -112,6 +114,7 @@ static void slabs_first(struct slabs *slabs)
     slabs_prefetch(slabs);
     slabs->skip = false;
     slabs->guess = slabs->next;
+    slabs->met = slabs->misfits = 0;
     memset(slabs->count, 0, stride * sizeof *slabs->count);
     for (uint64_t f = 0; f < stride; f++) {
         slabs->below[f] = (int32_t)slabs_least(slabs, f) - 1;
@@ -155,6 +158,7 @@ static void slabs_deal(struct slabs *slabs)
     const uint32_t stride = (uint32_t)view->stride;
     const uint32_t length = (uint32_t)view->length;
     const uint32_t first = (uint32_t)(slabs->slab * stride * length);
+    slabs->met += slabs->list.count;
     for (size_t i = 0; i < slabs->list.count; i++) {
         const uint32_t at = slabs->list.position[i];
         const uint32_t row = slabs_divide(slabs, at);
@@ -167,6 +171,12 @@ static void slabs_deal(struct slabs *slabs)
         slabs->dealt.value[to] = slabs->list.value[i];
     }
     slabs->list.count = 0;
+}
+
+static inline float slabs_element(const struct fused *pass, uint64_t element)
+{
+    return fused_is_rounded(pass) ? convert_bf16(pass->rounded.element[element])
+                                  : pass->residual[element];
 }
 
 /* Lists a fibre's elements that reach a lower guess; false if there are too few or too many. */
@@ -183,16 +193,14 @@ static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
         const unsigned count = length - at < PART ? (unsigned)(length - at) : PART;
         float part[PART];
         for (unsigned i = 0; i < count; i++) {
-            const uint64_t element = base + (at + i) * stride;
-            part[i] = fused_is_rounded(pass) ? convert_bf16(pass->rounded.element[element])
-                                             : pass->residual[element];
+            part[i] = slabs_element(pass, base + (at + i) * stride);
         }
         chunk_collect(pass->ops, part, count, &bound, (uint32_t)(fibre * length + at), list);
     }
     return list->count >= pass->k && list->count <= CHUNK - PART;
 }
 
-/* Selects from one fibre without a guess; returns its threshold. */
+/* Selects from one long fibre without a guess; returns its threshold. */
 static uint32_t slabs_plainly(const struct slabs *slabs, uint64_t fibre, struct sparse *out)
 {
     const struct fused *pass = slabs->pass;
@@ -213,27 +221,88 @@ static uint32_t slabs_plainly(const struct slabs *slabs, uint64_t fibre, struct 
     return least;
 }
 
-/* Selects from a fibre that has too few candidates; returns its threshold. */
-static uint32_t slabs_alone(
-    struct slabs *slabs, uint64_t fibre, uint64_t number, struct sparse *out)
+/* Selects from one fibre by searching a copy of it; returns its threshold. In a crowd the guess
+ * follows, and in its last slab the misfits are counted: fibres that it would not have suited. */
+static uint32_t slabs_search(struct slabs *slabs, uint64_t f, uint64_t fibre, struct sparse *out)
 {
-    const uint32_t lower = guess_lower(&slabs->guess, (uint32_t)slabs->below[fibre]);
-    const bool lowered = slabs->below[fibre] > 0;
-    guess_missed(&slabs->next);
-    slabs->below[fibre] = (int32_t)lower;
-    return lowered && slabs_again(slabs, number, lower)
-               ? slabs_best(slabs, fibre, &slabs->list, out)
-               : slabs_plainly(slabs, number, out);
+    const struct fused *pass = slabs->pass;
+    const uint64_t stride = pass->view.stride;
+    const uint64_t length = pass->view.length;
+    const uint64_t base = view_base(&pass->view, fibre);
+    const uint32_t least = (uint32_t)slabs->below[f] + 1;
+    float *const copy = slabs->scratch;
+    for (uint64_t i = 0; i < length; i++) {
+        copy[i] = slabs_element(pass, base + i * stride);
+    }
+    const uint32_t key =
+        chunk_top(pass->ops, copy, length, pass->k, (uint32_t)(fibre * length), &slabs->list, out);
+    if (slabs->crowd > 0 && least > 1 && key > 0) {
+        guess_far(&slabs->next, &slabs->guess, least, convert_float(key));
+    }
+    if (slabs->crowd == 1) {
+        slabs->misfits +=
+            least > key || pass->ops->count(copy, length, least) > length / 8 + pass->k;
+    }
+    return key;
 }
 
-/* Selects from the slab at hand, whose candidates are dealt. */
+/* A fibre whose candidates are all that is not zero, and too few: the first zeros fill up. */
+static void slabs_fill(
+    const struct slabs *slabs, const struct sparse *list, uint64_t fibre, struct sparse *out)
+{
+    const struct fused *pass = slabs->pass;
+    const struct view *view = &pass->view;
+    if (fused_is_rounded(pass)) {
+        rounded_select(&pass->rounded, view, fibre, 1, pass->k, out, slabs->scratch);
+        return;
+    }
+    select_rest(list,
+        select_prefix(pass->residual + view_base(view, fibre), view->stride, pass->k - list->count,
+            fibre * view->length, out),
+        out);
+}
+
+/* Selects from a fibre that has too few candidates; returns its threshold. */
+static uint32_t slabs_alone(struct slabs *slabs, uint64_t f, uint64_t fibre, struct sparse *out)
+{
+    const bool searchable = slabs->pass->view.length <= SLABS_SEARCHED;
+    if (slabs->crowd == 0) {
+        const struct sparse list = slabs_candidates(slabs, f);
+        if (slabs->below[f] == 0) {
+            slabs_fill(slabs, &list, fibre, out);
+            return 0;
+        }
+        const uint32_t lower = guess_lower(&slabs->guess, (uint32_t)slabs->below[f]);
+        guess_missed(&slabs->next);
+        slabs->below[f] = (int32_t)lower;
+        if (slabs_again(slabs, fibre, lower)) {
+            return slabs_best(slabs, f, &slabs->list, out);
+        }
+    }
+    return searchable ? slabs_search(slabs, f, fibre, out) : slabs_plainly(slabs, fibre, out);
+}
+
+/* Whether the next slabs are searched. */
+static void slabs_learn(struct slabs *slabs)
+{
+    const struct view *view = &slabs->pass->view;
+    const uint64_t crowd = view->stride * (view->length / 4 + 2 * slabs->pass->k);
+    if (slabs->crowd > 1) {
+        slabs->crowd--;
+    } else if (slabs->crowd == 1) {
+        slabs->crowd = slabs->misfits > view->stride / 4 ? CROWD_SLABS : 0;
+    } else if (slabs->met > crowd && view->length <= SLABS_SEARCHED) {
+        slabs->crowd = CROWD_SLABS;
+    }
+}
+
 static void slabs_select(struct slabs *slabs)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
     for (uint64_t f = 0; f < stride; f++) {
-        const struct sparse list = slabs_candidates(slabs, f);
         const uint64_t fibre = slabs->slab * stride + f;
+        const struct sparse list = slabs_candidates(slabs, f);
         struct sparse out = {.position = pass->out->position + fibre * pass->k,
             .value = pass->out->value + fibre * pass->k,
             .capacity = pass->k};
@@ -248,6 +317,7 @@ static void slabs_select(struct slabs *slabs)
         }
     }
     slabs->list.count = 0;
+    slabs_learn(slabs);
 }
 
 struct piece slabs_open(struct slabs *slabs, unsigned length)
@@ -257,11 +327,12 @@ struct piece slabs_open(struct slabs *slabs, unsigned length)
     if (slabs->done == 0) {
         slabs_first(slabs);
     }
+    slabs->bound.pattern = slabs->crowd > 0 ? NULL : slabs->below;
     slabs->bound.phase = (uint32_t)(slabs->done % view->stride);
     return (struct piece){.length = rest < length ? (unsigned)rest : length,
         .position = (uint32_t)slabs->done,
         .bound = &slabs->bound,
-        .list = slabs->skip ? NULL : &slabs->list};
+        .list = slabs->skip || slabs->crowd > 0 ? NULL : &slabs->list};
 }
 
 void slabs_close(struct slabs *slabs, unsigned length)
@@ -293,10 +364,12 @@ void slabs_finish(struct fused *pass)
         slabs.slab = border / size;
         for (uint64_t at = 0; at < size;) {
             const struct piece piece = slabs_open(&slabs, CHUNK);
-            float expanded[CHUNK];
-            const float *x =
-                fused_elements(pass, border / size * size + at, piece.length, expanded);
-            chunk_collect(pass->ops, x, piece.length, piece.bound, piece.position, piece.list);
+            if (piece.list != NULL) {
+                float expanded[CHUNK];
+                const uint64_t first = border / size * size + at;
+                chunk_collect(pass->ops, fused_elements(pass, first, piece.length, expanded),
+                    piece.length, piece.bound, piece.position, piece.list);
+            }
             slabs_close(&slabs, piece.length);
             at += piece.length;
         }

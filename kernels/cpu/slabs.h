@@ -9,8 +9,10 @@
  * which its elements are compared. The few that reach theirs are dealt to their fibres, and when
  * the slab is complete each fibre's best are picked. A fibre that has got many keeps the best so
  * far and raises its guess. One that has too few is looked at again alone, with a lower guess, then
- * plainly. A slab on a border of two ranges is read again by slabs_finish(). Fibre f's entries have
- * their place in the list, k * f, whoever selects it.
+ * searched for its k-th largest. Where there are too many candidates (rows.h) the next slabs are a
+ * *crowd*: nothing is listed and their fibres are searched, until the guesses fit again. A slab on
+ * a border of two ranges is read again by slabs_finish(). Fibre f's entries have their place in the
+ * list, k * f, whoever selects it.
  */
 #ifndef ADTOPK_KERNELS_SLABS_H
 #define ADTOPK_KERNELS_SLABS_H
@@ -21,6 +23,9 @@
 
 /* Fibres of other lengths and strides are selected from plainly. */
 enum { SLABS_SHORTEST = 16, SLABS_WIDEST = 1 << 16 };
+
+/* Longer ones are not searched, so that the list has room. */
+enum { SLABS_SEARCHED = 2 * CHUNK };
 
 /* A range on its way through its slabs, piece by piece. */
 struct slabs {
@@ -37,6 +42,9 @@ struct slabs {
     uint64_t slab;            /* at hand */
     uint64_t done;            /* elements of it that were seen */
     bool skip;                /* it began in another range */
+    uint64_t met;             /* candidates in it */
+    uint64_t misfits;         /* fibres of it that guesses would not have suited */
+    unsigned crowd;           /* so many slabs from here on are searched and not listed */
     struct guess guess;       /* of the slab at hand */
     struct guess next;        /* of the next one */
 };

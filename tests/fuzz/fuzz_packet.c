@@ -61,7 +61,7 @@ static void fuzz_deliver(void *context, uint16_t peer, enum link_lane lane, stru
 {
     struct fuzz *fuzz = context;
 
-    (void)links_send(fuzz->links, peer, lane, message);
+    (void)links_send(fuzz->links, peer, lane, NULL, message);
     buffer_unref(message);
 }
 
@@ -87,7 +87,8 @@ static void fuzz_connect(struct fuzz *fuzz, uint64_t now_us)
         .source = FUZZ_PEER,
         .source_incarnation = FUZZ_PEER_INCARNATION,
         .destination_incarnation = FUZZ_INCARNATION,
-        .position = fuzz->challenge};
+        .position = fuzz->challenge,
+        .credit = LANE_SLOTS};
     uint8_t header[PACKET_HEADER_SIZE];
 
     packet_encode(&packet, header);
@@ -118,7 +119,7 @@ static void fuzz_repair(uint8_t *packet, size_t size, unsigned flags)
         memcpy(packet, "ADPK", 4);
         packet[4] = PACKET_VERSION;
         packet[PACKET_LANE_AT] = (flags & FUZZ_BULK) != 0 ? LINK_BULK : LINK_CONTROL;
-        packet[7] = 0;
+        packet[PACKET_SLOT_AT] &= (flags & FUZZ_BULK) != 0 ? LANE_SLOTS - 1 : 0;
         fuzz_put(packet + 12, size - PACKET_HEADER_SIZE, 4);
     }
     if ((flags & FUZZ_CONNECTION) != 0) {
@@ -143,7 +144,10 @@ static void fuzz_record(
         memset(message->bytes, 0, message->size);
         fuzz->refuse = (flags & FUZZ_REFUSE) != 0;
         if ((flags & FUZZ_SEND) != 0) {
-            (void)links_send(fuzz->links, FUZZ_PEER, (enum link_lane)(flags & 1), message);
+            const struct share_class class = {
+                .job = flags & 3, .weight = flags, .place = flags ^ size};
+
+            (void)links_send(fuzz->links, FUZZ_PEER, (enum link_lane)(flags & 1), &class, message);
         }
         links_receive(fuzz->links, (flags & FUZZ_NAMED) != 0 ? FUZZ_PEER : UINT16_MAX,
             (flags & FUZZ_BULK) != 0 ? LINK_BULK : LINK_CONTROL, packet, size, now_us);

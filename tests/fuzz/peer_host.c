@@ -315,7 +315,7 @@ void host_send(struct host *host, enum link_lane lane, const uint8_t *bytes, siz
     if (size > 0) {
         memcpy(buffer->bytes, bytes, size);
     }
-    (void)links_send(host->peer, host->node, lane, buffer);
+    (void)links_send(host->peer, host->node, lane, NULL, buffer);
     buffer_unref(buffer);
 }
 

@@ -102,7 +102,7 @@ bool ghost_say(
     bool sent;
 
     (void)memcpy(((struct buffer *)sim_must(buffer))->bytes, bytes, size);
-    sent = links_send(ghost->links, peer, lane, buffer);
+    sent = links_send(ghost->links, peer, lane, NULL, buffer);
     buffer_unref(buffer);
     set_timer(ghost);
     return sent;

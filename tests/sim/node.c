@@ -82,6 +82,9 @@ bool node_transmit(void *context, uint16_t peer, enum link_lane lane, const uint
     if (world_chance(world, world->scenario.refuse)) {
         return false;
     }
+    if (lane == LINK_BULK && ++slot->bulk_packets > slot->bulk_last) {
+        return true;
+    }
     if (slot->cut || world->node[peer].cut || world_chance(world, world->scenario.loss)) {
         world->stats.lost++;
         world->faults++;
@@ -308,6 +311,9 @@ void node_start(struct world *world, unsigned number)
 
     if (world->scenario.max_message > 0) {
         config.links.max_bulk_message = world->scenario.max_message;
+    }
+    if (world->scenario.whole) {
+        config.links.chunk_size = config.links.window = 1u << 20;
     }
     node->world = world;
     node->number = number;

@@ -64,7 +64,12 @@ void __wrap_merge_run(struct merge *merge, const struct parallel *parallel)
     __real_merge_run(merge, parallel);
     if (planted_bug == PLANTED_DOUBLE && merge->lists > 1 && list[0].count > 0 &&
         list[1].count > 0) {
-        merge->out->value[0] += list[1].value[0];
+        if (merge->out != NULL) {
+            merge->out->value[0] += list[1].value[0];
+        }
+        if (merge->dense != NULL) {
+            merge->dense[0] += list[1].value[0];
+        }
     }
 }
 

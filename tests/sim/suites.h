@@ -17,6 +17,7 @@ size_t suite_forming(struct CMUnitTest *tests);
 size_t suite_failures(struct CMUnitTest *tests);
 size_t suite_switching(struct CMUnitTest *tests);
 size_t suite_splits(struct CMUnitTest *tests);
+size_t suite_vanish(struct CMUnitTest *tests);
 size_t suite_planted(struct CMUnitTest *tests);
 
 #endif

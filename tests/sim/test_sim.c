@@ -25,13 +25,15 @@
 
 #ifdef SIM_SLOW
 #define SIM_SEEDS 100u
+#define MIN_EVENTS 200000u
+#define MIN_FAULTED_ROUNDS 2000u
 #else
-#define SIM_SEEDS 500u
+#define SIM_SEEDS 1000u
+#define MIN_EVENTS 1000000u
+#define MIN_FAULTED_ROUNDS 20000u
 #endif
 #define DENSE_SEEDS 20u
 #define SIM_SEEDS_LONG 20000u
-#define MIN_EVENTS 200000u
-#define MIN_FAULTED_ROUNDS 2000u
 
 static unsigned run_seeds(uint64_t first, uint64_t count)
 {
@@ -112,7 +114,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest random[] = {
         cmocka_unit_test(test_random_scenarios), cmocka_unit_test(test_dense_crashes)};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage)};
-    struct CMUnitTest tests[5 * SUITE_MAX + 3];
+    struct CMUnitTest tests[6 * SUITE_MAX + 3];
     size_t count = 0;
 
     if (argc > 1) {
@@ -125,6 +127,7 @@ int main(int argc, char **argv)
     count += suite_failures(tests + count);
     count += suite_switching(tests + count);
     count += suite_splits(tests + count);
+    count += suite_vanish(tests + count);
     count += suite_planted(tests + count);
     tests[count++] = last[0];
     return _cmocka_run_group_tests("sim", tests, count, NULL, NULL);

@@ -299,6 +299,7 @@ struct world *world_create(const struct scenario *scenario)
         make_job(world, j);
     }
     for (unsigned n = 0; n < scenario->nodes; n++) {
+        world->node[n].bulk_last = UINT64_MAX;
         node_start(world, n);
     }
     world->stats.runs = 1;

@@ -48,6 +48,7 @@ struct scenario {
     unsigned hostile;           /* the node whose packets are */
     bool reseal;                /* changed packets get a right checksum again */
     uint64_t max_message;       /* bytes; 0: no limit that is reached */
+    bool whole;                 /* messages are not cut into several packets */
     uint64_t max_us;            /* virtual time after which something hangs */
 };
 
@@ -127,6 +128,8 @@ struct node {
     struct node_job memory[SIM_MAX_JOBS];
     enum node_memory refuses; /* to job 0 */
     unsigned computing;       /* computes that were asked for and are not back */
+    uint64_t bulk_packets;    /* that it sent */
+    uint64_t bulk_last;       /* no more of them leave */
     struct ghost *ghost;      /* plays this node instead of a core; see ghost.h */
 };
 

@@ -72,6 +72,20 @@ void bucket_fill_list(
     free(raw);
 }
 
+void bucket_want_dense(struct bucket *bucket, unsigned m, unsigned t, bool only)
+{
+    struct exchange_tensor *tensor = &bucket->tensor[m][t];
+
+    tensor->dense = allocate(bucket->numel[t], sizeof(float));
+    memset(tensor->dense, 0xff, bucket->numel[t] * sizeof(float));
+    if (only) {
+        free(tensor->update.position);
+        free(tensor->update.value);
+        tensor->update.position = NULL;
+        tensor->update.value = NULL;
+    }
+}
+
 void bucket_fill_dense(struct bucket *bucket, struct group *group, unsigned m, unsigned t)
 {
     struct exchange_tensor *tensor = &bucket->tensor[m][t];
@@ -205,7 +219,7 @@ bool bucket_sum(
     } else {
         part = sum_from(bucket, 0, t, i);
     }
-    *sum = part.sum;
+    *sum = ops->scatters ? 0.0f + part.sum : part.sum; /* summed from 0, which has no sign */
     return part.any;
 }
 
@@ -240,6 +254,18 @@ void bucket_check_dense(const struct bucket *bucket, const struct group *group)
     }
 }
 
+/* The dense array is what the list says. */
+static void check_same(const struct sparse *list, const float *dense, uint64_t numel)
+{
+    float *want = allocate(numel, sizeof(*want));
+
+    for (size_t i = 0; i < list->count; i++) {
+        want[list->position[i]] = list->value[i];
+    }
+    assert_same_bits(dense, want, numel);
+    free(want);
+}
+
 void bucket_check_lists(const struct bucket *bucket, const struct group *group)
 {
     for (unsigned m = 0; m < bucket->members; m++) {
@@ -247,6 +273,12 @@ void bucket_check_lists(const struct bucket *bucket, const struct group *group)
             const struct sparse *update = &bucket->tensor[m][t].update;
             const struct sparse *first = &bucket->tensor[0][t].update;
             uint64_t entries = 0;
+            if (bucket->tensor[m][t].dense != NULL) {
+                check_same(first, bucket->tensor[m][t].dense, bucket->numel[t]);
+            }
+            if (update->position == NULL) {
+                continue;
+            }
             if (m > 0) {
                 assert_int_equal(update->count, first->count);
                 assert_memory_equal(

@@ -31,6 +31,9 @@ void bucket_init(
 void bucket_fill_list(
     struct bucket *bucket, struct group *group, unsigned m, unsigned t, unsigned percent);
 
+/** Member m wants tensor t's update as a dense array too, or only so. */
+void bucket_want_dense(struct bucket *bucket, unsigned m, unsigned t, bool only);
+
 /** All of its elements. */
 void bucket_fill_dense(struct bucket *bucket, struct group *group, unsigned m, unsigned t);
 
@@ -42,7 +45,7 @@ bool bucket_sum(
 void bucket_check_element(const struct bucket *bucket, const struct group *group, unsigned m,
     unsigned t, uint64_t i, float got);
 
-/** All members have the right sums, and the same bits. */
+/** All members have the right sums, and the same bits. Lists: member 0 has them. */
 void bucket_check_dense(const struct bucket *bucket, const struct group *group);
 void bucket_check_lists(const struct bucket *bucket, const struct group *group);
 

@@ -28,11 +28,12 @@ struct world_packet {
     size_t size;
 };
 
-/* What one incarnation sent to another on a lane. */
+/* What one incarnation sent to another on a lane, of one class: this comes in order. */
 struct world_stream {
     uint16_t from, to;
     uint64_t from_incarnation, to_incarnation;
     enum link_lane lane;
+    struct share_class class;
     uint32_t *sizes;
     size_t sent, delivered;
 };
@@ -49,6 +50,8 @@ struct world_node {
     uint64_t packets[WORLD_NODES];    /* bulk packets transmitted */
     bool echo;                        /* answer every bulk message from inside deliver */
     bool bulk_blocked;                /* the transport takes no bulk */
+    bool old;                         /* it says nothing of slots */
+    uint64_t spread;                  /* bulk packets that named another slot than 0 */
 };
 
 struct world {
@@ -78,6 +81,15 @@ void world_start(struct world *world, uint16_t id, unsigned peers);
 /** Queues a message of random content; false if the links refuse it. */
 bool world_send(
     struct world *world, uint16_t from, uint16_t to, enum link_lane lane, uint32_t size);
+
+/** A bulk message of a class; of at least WORLD_CLASSED_MIN bytes, by which its stream is known. */
+#define WORLD_CLASSED_MIN 12u
+bool world_send_as(struct world *world, uint16_t from, uint16_t to, const struct share_class *class,
+    uint32_t size);
+
+/** Bytes of the messages of a job that were delivered. */
+uint64_t world_delivered(
+    const struct world *world, uint16_t from, uint16_t to, const struct share_class *class);
 
 /** Runs for `duration_us`. */
 void world_run(struct world *world, uint64_t duration_us);

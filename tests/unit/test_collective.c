@@ -32,6 +32,9 @@ static void run_lists(const struct collective_ops *ops, unsigned members, enum p
     for (unsigned m = 0; m < members; m++) {
         for (unsigned t = 0; t < 4; t++) {
             bucket_fill_list(&bucket, &group, m, t, percent[m % 9]);
+            if (ops->scatters && m % 3 != 0) {
+                bucket_want_dense(&bucket, m, t, m % 3 == 2);
+            }
         }
     }
     group_exchange(&group);

@@ -1,5 +1,6 @@
 /* Rows and strided fibres in the fused pass, over several turns with what the pass remembers, or
- * with hints that mislead it, against adding first and selecting plainly. */
+ * with hints that mislead it, against adding first and selecting plainly. Gradients may stay the
+ * same from turn to turn: then whole rows tie, or all of a row exceeds what was its threshold. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@
 #include "tests/unit/arrays.h"
 #include "tests/unit/select_reference.h"
 
-enum { TURNS = 3 };
+enum { TURNS = 3, STILL_TURNS = 7 };
 
 /* One tensor that the pass and the plain functions work on side by side. */
 struct world {
@@ -122,47 +123,65 @@ static void mislead(struct world *world)
     }
 }
 
-static void check(struct view view, uint64_t k, const struct chunk_ops *ops, enum fused_mode mode)
+static void renew(struct world *world, enum pattern pattern)
 {
-    const enum pattern pattern = (enum pattern)random_below(PATTERN_COUNT);
+    float *fresh = pattern_make(random_below(8) == 0 ? RANDOM : pattern, world->n);
+    memcpy(world->gradient, fresh, world->n * sizeof *fresh);
+    free(fresh);
+}
+
+/* still: the gradient of the first turn stays. */
+static void check(
+    struct view view, uint64_t k, const struct chunk_ops *ops, enum pattern pattern, bool still)
+{
     struct world world;
     world_make(&world, view, k);
     world.pass.ops = ops;
-    for (int turn = 0; turn < TURNS; turn++) {
-        float *fresh = pattern_make(random_below(8) == 0 ? RANDOM : pattern, world.n);
-        memcpy(world.gradient, fresh, world.n * sizeof *fresh);
-        free(fresh);
+    for (int turn = 0; turn < (still ? STILL_TURNS : TURNS); turn++) {
+        if (turn == 0 || !still) {
+            renew(&world, pattern);
+        }
         if (random_below(6) == 0) {
             mislead(&world);
         }
         expect(&world);
         run(&world);
-        assert_int_equal(world.pass.mode, mode);
+        assert_int_equal(world.pass.mode, view.stride == 1 ? FUSED_ROWS : FUSED_SLABS);
         compare(&world);
         settle(&world);
     }
     world_drop(&world);
 }
 
-static void check_all(struct view view, uint64_t k, enum fused_mode mode)
+static void check_all(struct view view, uint64_t k)
 {
     for (size_t i = 0; chunk_table[i] != NULL; i++) {
         if (chunk_table[i]->supported()) {
-            check(view, k, chunk_table[i], mode);
+            const enum pattern pattern = (enum pattern)random_below(PATTERN_COUNT);
+            check(view, k, chunk_table[i], pattern, random_below(4) == 0);
         }
     }
+}
+
+static const struct chunk_ops *any_ops(void)
+{
+    size_t supported = 0;
+    while (chunk_table[supported] != NULL && chunk_table[supported]->supported()) {
+        supported++;
+    }
+    return chunk_table[random_below(supported)];
 }
 
 static void check_rows(uint64_t fibres, uint64_t length)
 {
     const struct view view = {.fibres = fibres, .length = length, .stride = 1};
-    check_all(view, 1 + random_below(length / 8), FUSED_ROWS);
+    check_all(view, 1 + random_below(length / 8));
 }
 
 static void check_slabs(uint64_t outer, uint64_t length, uint64_t stride)
 {
     const struct view view = {.fibres = outer * stride, .length = length, .stride = stride};
-    check_all(view, 1 + random_below(length / 8), FUSED_SLABS);
+    check_all(view, 1 + random_below(length / 8));
 }
 
 static void test_rows(void **state)
@@ -199,7 +218,25 @@ static void test_learning(void **state)
     (void)state;
     static const struct view views[] = {{200, 1024, 1}, {64 * 9, 256, 9}, {700, 300, 700}};
     for (size_t v = 0; v < sizeof views / sizeof *views; v++) {
-        check_all(views[v], views[v].length / 100, views[v].stride == 1 ? FUSED_ROWS : FUSED_SLABS);
+        check_all(views[v], views[v].length / 100);
+    }
+}
+
+/* Sorted and constant tensors of many rows: what comes later exceeds all before, or nothing does.
+ */
+static void test_crowded(void **state)
+{
+    (void)state;
+    static const enum pattern patterns[] = {
+        CONSTANT, ASCENDING, DESCENDING, QUANTISED, MOSTLY_ZERO, ZERO, NOT_FINITE};
+    static const struct view views[] = {{150, 256, 1}, {40, 1024, 1}, {11, 4096, 1}, {30, 1000, 1},
+        {4, 16384, 1}, {2, 70000, 1}, {20 * 9, 128, 9}, {3 * 25, 512, 25}, {300, 400, 300},
+        {2 * 2, 5000, 2}, {3, 70000, 3}};
+    for (size_t v = 0; v < sizeof views / sizeof *views; v++) {
+        for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
+            const uint64_t k = 1 + random_below(views[v].length / 50);
+            check(views[v], k, any_ops(), patterns[p], true);
+        }
     }
 }
 
@@ -209,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_slabs),
         cmocka_unit_test(test_learning),
+        cmocka_unit_test(test_crowded),
     };
     return cmocka_run_group_tests_name("fibres", tests, NULL, NULL);
 }

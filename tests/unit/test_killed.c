@@ -358,6 +358,13 @@ static void test_settling_quantised(void **state)
     check_settling("{\"reduce\":\"sum\",\"density\":0.05,\"dense_values\":\"bf16\"}", 101);
 }
 
+/* Past the residual. */
+static void test_settling_dense(void **state)
+{
+    (void)state;
+    check_settling("{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}", 53);
+}
+
 static void test_settling_ranks(void **state)
 {
     (void)state;
@@ -524,6 +531,7 @@ int main(void)
         cmocka_unit_test(test_delivered_in_part),
         cmocka_unit_test(test_settling),
         cmocka_unit_test(test_settling_quantised),
+        cmocka_unit_test(test_settling_dense),
         cmocka_unit_test(test_settling_ranks),
         cmocka_unit_test(test_settling_momentum),
         cmocka_unit_test(test_settling_rounded),

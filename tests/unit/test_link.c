@@ -429,9 +429,17 @@ static void chaos_step(struct world *world, unsigned nodes, size_t unit)
         enum link_lane lane = (enum link_lane)world_random(world, LINK_LANES);
         uint32_t longest = lane == LINK_CONTROL ? 2000 : minimum(60 * unit, 1 << 20);
 
-        if (world->nodes[from].links != NULL && from != to) {
-            (void)world_send(world, from, to, lane,
-                (uint32_t)world_random(world, world_random(world, longest) + 1));
+        uint32_t size = (uint32_t)world_random(world, world_random(world, longest) + 1);
+
+        if (world->nodes[from].links != NULL && from != to && lane == LINK_BULK &&
+            size >= WORLD_CLASSED_MIN) {
+            const struct share_class class = {.job = world_random(world, 4),
+                .weight = (uint32_t)world_random(world, SHARE_WEIGHT_MAX + 1),
+                .place = world_random(world, 12)};
+
+            (void)world_send_as(world, from, to, &class, size);
+        } else if (world->nodes[from].links != NULL && from != to) {
+            (void)world_send(world, from, to, lane, size);
         }
     }
     if (world_random(world, 20) == 0) {
@@ -457,13 +465,15 @@ static bool all_adopted(const struct world *world, unsigned nodes)
     return true;
 }
 
-static void chaos(uint64_t seed)
+/* Returns how many bulk packets named another slot than the first. */
+static uint64_t chaos(uint64_t seed)
 {
     static const size_t chunks[] = {1, 7, 64, 1000, 65536, 1 << 20};
     const uint64_t level = seed % 3; /* a third of the networks is only slow */
     const size_t chunk = chunks[seed % 6];
     const size_t windows[] = {2, chunk + 1, 3 * chunk, 64 * chunk};
     const unsigned nodes = seed % 4 == 0 ? 3 : 2;
+    uint64_t spread = 0;
     struct world *world = world_new(&(struct world_config){.seed = seed,
         .loss = level == 2 ? 300 : 40 * level,
         .duplicate = 50 * level,
@@ -476,6 +486,7 @@ static void chaos(uint64_t seed)
 
     for (uint16_t id = 0; id < nodes; id++) {
         world->nodes[id].echo = seed % 2 == 0;
+        world->nodes[id].old = seed % 7 == id;
         world_start(world, id, nodes);
         world_run(world, world_random(world, 300000));
     }
@@ -497,15 +508,22 @@ static void chaos(uint64_t seed)
 
         assert_int_equal(world_stats(world, id, peer).malformed, 0);
     }
+    for (uint16_t id = 0; id < nodes; id++) {
+        spread += world->nodes[id].spread;
+    }
     world_free(world);
+    return spread;
 }
 
 static void test_chaos(void **state)
 {
+    uint64_t spread = 0;
+
     (void)state;
     for (uint64_t seed = 1; seed <= CHAOS_SEEDS; seed++) {
-        chaos(seed);
+        spread += chaos(seed);
     }
+    assert_true(spread > 10000);
 }
 
 int main(void)

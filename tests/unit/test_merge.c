@@ -123,7 +123,7 @@ static void sums_add(struct sums *sums, struct sparse list)
     for (size_t i = 0; i < list.count; i++) {
         const uint32_t p = list.position[i];
 
-        sums->sum[p] = sums->present[p] ? sums->sum[p] + list.value[i] : list.value[i];
+        sums->sum[p] += list.value[i]; /* from 0, so that it never is -0 */
         sums->wide[p] += (double)list.value[i];
         sums->size[p] += fabs((double)list.value[i]);
         sums->count += sums->present[p] ? 0 : 1;
@@ -166,11 +166,26 @@ static void check_sum(const struct sums *sums, const struct sparse *out, float s
     }
 }
 
-/* `room`: entries that the result may take; an overrun is the sanitizer's to see. */
+static void check_dense(const struct sums *sums, const float *dense, float scale)
+{
+    for (uint64_t p = 0; p < sums->positions; p++) {
+        const float want = sums->sum[p] * scale;
+
+        if (isnan(want)) {
+            assert_true(isnan(dense[p]));
+        } else {
+            assert_same_bits(&dense[p], &want, 1);
+        }
+    }
+}
+
+/* A list, then the same with a dense array, then that alone. `room`: entries that the result may
+ * take; an overrun is the sanitizer's to see. */
 static void check_merge(
     const struct sums *sums, const struct parallel *parallel, unsigned parts, size_t room)
 {
     struct sparse out = sparse_make(room);
+    float *dense = allocate(sums->positions, sizeof(*dense));
     struct merge merge = {.list = sums->list,
         .lists = sums->lists,
         .positions = sums->positions,
@@ -181,6 +196,18 @@ static void check_merge(
 
     merge_run(&merge, parallel);
     check_sum(sums, &out, merge.scale);
+    merge.dense = dense;
+    for (unsigned both = 2; both-- > 0;) {
+        out.count = 0;
+        memset(dense, 0xff, sums->positions * sizeof(*dense));
+        merge.out = both ? &out : NULL;
+        merge_run(&merge, parallel);
+        check_dense(sums, dense, merge.scale);
+        if (both) {
+            check_sum(sums, &out, merge.scale);
+        }
+    }
+    free(dense);
     free(merge.cursor);
     sparse_drop(&out);
 }
@@ -270,6 +297,37 @@ static void test_every_number_of_parts(void **state)
     }
 }
 
+/* So many positions are written past the caches; their last window is not full, nor are all
+ * beginnings aligned. */
+static void test_large(void **state)
+{
+    const struct parallel threads = {.run = on_threads, .threads = THREADS}, none = {0};
+    struct sums sums;
+
+    (void)state;
+    sums_init(&sums, (UINT64_C(1) << 19) + 1237);
+    for (unsigned l = 0; l < 3; l++) {
+        sums_add(&sums, some_list(sums.positions, 20000));
+    }
+    check_merge(&sums, &none, 1, sums.positions);
+    check_merge(&sums, &threads, 7, sums.positions);
+    for (unsigned offset = 1; offset < 4; offset++) {
+        float *dense = allocate(sums.positions + offset, sizeof(*dense));
+        struct merge merge = {.list = sums.list,
+            .lists = sums.lists,
+            .positions = sums.positions,
+            .scale = 0.5f,
+            .dense = dense + offset,
+            .cursor = allocate(sums.lists, sizeof(size_t)),
+            .parts = 1};
+        merge_run(&merge, &none);
+        check_dense(&sums, merge.dense, merge.scale);
+        free(merge.cursor);
+        free(dense);
+    }
+    sums_free(&sums);
+}
+
 /* Nothing of the kind reaches a sum, but if it did: no crash, and NaN stays NaN. */
 static void test_not_finite(void **state)
 {
@@ -328,16 +386,18 @@ static void test_parts(void **state)
                           eager = {.run = on_threads, .threads = 8, .eager = true};
 
     (void)state;
-    assert_int_equal(merge_parts(0, 0, &one), 1);
-    assert_int_equal(merge_parts(0, 0, &eight), 1);
-    assert_int_equal(merge_parts(25000000, 4000000, &one), 1); /* nobody to share with */
-    assert_int_equal(merge_parts(25000000, 100, &eight), 1);
-    assert_in_range(merge_parts(25000000, 500000, &eight), 2, MERGE_PARTS);
-    assert_int_equal(merge_parts(UINT32_MAX, UINT32_MAX, &eight), MERGE_PARTS);
-    assert_int_equal(merge_parts(8192, UINT32_MAX, &eight), 1); /* one window is not cut */
-    assert_int_equal(merge_parts(25000000, 100, &eager), MERGE_PARTS);
-    assert_int_equal(merge_parts(8193, 100, &eager), 2);
-    assert_int_equal(merge_parts(0, 0, &eager), 1);
+    assert_int_equal(merge_parts(0, 0, false, &one), 1);
+    assert_int_equal(merge_parts(0, 0, false, &eight), 1);
+    assert_int_equal(merge_parts(25000000, 4000000, false, &one), 1); /* nobody to share with */
+    assert_int_equal(merge_parts(25000000, 100, false, &eight), 1);
+    assert_in_range(merge_parts(25000000, 500000, false, &eight), 2, MERGE_PARTS);
+    assert_int_equal(merge_parts(UINT32_MAX, UINT32_MAX, false, &eight), MERGE_PARTS);
+    assert_int_equal(merge_parts(8192, UINT32_MAX, false, &eight), 1); /* one window is not cut */
+    assert_int_equal(merge_parts(25000000, 100, false, &eager), MERGE_PARTS);
+    assert_int_equal(merge_parts(8193, 100, false, &eager), 2);
+    assert_int_equal(merge_parts(0, 0, false, &eager), 1);
+    assert_in_range(merge_parts(25000000, 100, true, &eight), 2, MERGE_PARTS); /* much to write */
+    assert_int_equal(merge_parts(8192, 100, true, &eight), 1);
 }
 
 int main(void)
@@ -346,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_same_positions),
         cmocka_unit_test(test_every_number_of_parts),
+        cmocka_unit_test(test_large),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_order_shows),
         cmocka_unit_test(test_parts),

@@ -23,7 +23,8 @@ static const char default_text[] =
     "\"scope\":\"node\",\"residual\":\"f32\",\"reduce\":\"mean\",\"values\":\"bf16\",\"dense_"
     "values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
-    "\"bucket_bytes\":4194304,\"on_peer_loss\":\"wait\",\"join_timeout\":300.000000,"
+    "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"on_peer_loss\":\"wait\",\"join_"
+    "timeout\":300.000000,"
     "\"push_timeout\":1800.000000,\"wait_limit\":600.000000,\"rules\":[]}";
 
 static void assert_equal_numbers(double a, double b)
@@ -67,6 +68,8 @@ static void assert_equal_policies(const struct policy *a, const struct policy *b
     assert_int_equal(a->tensor.dense_values, b->tensor.dense_values);
     assert_ptr_equal(a->tensor.sparse_collective, b->tensor.sparse_collective);
     assert_ptr_equal(a->tensor.dense_collective, b->tensor.dense_collective);
+    assert_int_equal(a->tensor.priority, b->tensor.priority);
+    assert_int_equal(a->weight, b->weight);
     assert_int_equal(a->bucket_bytes, b->bucket_bytes);
     assert_int_equal(a->join_timeout_us, b->join_timeout_us);
     assert_int_equal(a->push_timeout_us, b->push_timeout_us);
@@ -195,7 +198,8 @@ static void test_every_field(void **state)
         "{\"sparsifier\":\"topk\",\"density\":0.5,\"view\":\"longest\",\"interleave\":false,"
         "\"scope\":\"rank\",\"reduce\":\"sum\",\"values\":\"f32\",\"dense_values\":\"bf16\","
         "\"indices\":\"delta\",\"sparse_collective\":\"allgather\","
-        "\"dense_collective\":\"allreduce\",\"bucket_bytes\":1024,\"on_peer_loss\":\"fail\","
+        "\"dense_collective\":\"allreduce\",\"priority\":-7,\"weight\":20,\"bucket_bytes\":1024,"
+        "\"on_peer_loss\":\"fail\","
         "\"join_timeout\":0.5,\"push_timeout\":2,\"wait_limit\":1e3}");
     assert_ptr_equal(policy.tensor.sparsifier, sparsifier_find("topk"));
     assert_true(policy.tensor.params.density >= 0.5 && policy.tensor.params.density <= 0.5);
@@ -208,6 +212,8 @@ static void test_every_field(void **state)
     assert_int_equal(policy.tensor.indices, PAYLOAD_INDEX_DELTA);
     assert_ptr_equal(policy.tensor.sparse_collective, &collective_allgather);
     assert_ptr_equal(policy.tensor.dense_collective, &collective_allreduce);
+    assert_int_equal(policy.tensor.priority, -7);
+    assert_int_equal(policy.weight, 20);
     assert_int_equal(policy.bucket_bytes, 1024);
     assert_int_equal(policy.on_peer_loss, PEER_LOSS_FAIL);
     assert_int_equal(policy.join_timeout_us, 500000);
@@ -234,6 +240,7 @@ static void test_every_value(void **state)
         "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"", "\"indices\":\"raw\"",
         "\"indices\":\"rows\"", "\"indices\":\"delta\"", "\"indices\":\"bitmap\"",
         "\"sparse_collective\":\"allgather\"", "\"dense_collective\":\"allreduce\"",
+        "\"priority\":-1000", "\"priority\":1000", "\"weight\":1", "\"weight\":100",
         "\"bucket_bytes\":1", "\"bucket_bytes\":1099511627776", "\"on_peer_loss\":\"wait\"",
         "\"on_peer_loss\":\"fail\"", "\"join_timeout\":0.001000", "\"push_timeout\":1000000.000000",
         "\"wait_limit\":12.345678"};
@@ -268,6 +275,8 @@ static void test_numbers_round_trip(void **state)
         policy.join_timeout_us = 1000 + random % UINT64_C(999999999000);
         policy.push_timeout_us = 1000 + random % 100000;
         policy.wait_limit_us = 1000 + random % 10000000;
+        policy.tensor.priority = (int64_t)(random >> 8) % (POLICY_PRIORITY_MAX + 1);
+        policy.weight = 1 + (random >> 30) % 100;
         policy.bucket_bytes = 1 + (random >> 20) % (UINT64_C(1) << 40);
         policy.tensor.params.density = 1e-6 + (double)(random >> 11) * 0x1p-53 * 0.999;
         assert_round_trip(&policy);
@@ -350,7 +359,7 @@ static void assert_member_refused(const struct policy_key_info *key, const char 
 static void test_types_refused(void **state)
 {
     static const char *const never[] = {"null", "[]", "{}", "[0.5]", "[true]", "\"\"", "\"0.5\"",
-        "\"1\"", "\"true\"", "-1", "-1e-300", "1e400", "-1e400", "1e999999999", "\"Node\"",
+        "\"1\"", "\"true\"", "-1001", "-1e-300", "1e400", "-1e400", "1e999999999", "\"Node\"",
         "\"n\303\266de\"", "\"node \"", "{\"x\":1}", "[[[[]]]]", "{\"density\":0.5}"};
     struct policy_key_info key;
 
@@ -395,6 +404,13 @@ static void test_values_refused(void **state)
     assert_refused("{\"threshold\":-0.1}", "threshold");
     assert_refused("{\"momentum\":1}", "momentum");
     assert_refused("{\"clip\":1e31}", "clip");
+    assert_refused("{\"priority\":1.5}", "priority");
+    assert_refused("{\"priority\":1001}", "from -1000 to 1000");
+    assert_refused("{\"priority\":-1001}", "priority");
+    assert_refused("{\"priority\":\"high\"}", "priority");
+    assert_refused("{\"weight\":0}", "from 1 to 100");
+    assert_refused("{\"weight\":101}", "weight");
+    assert_refused("{\"weight\":0.5}", "weight");
     assert_refused("{\"bucket_bytes\":1.5}", "bucket_bytes");
     assert_refused("{\"bucket_bytes\":1099511627777}", "bucket_bytes");
     assert_refused("{\"bucket_bytes\":1e300}", "bucket_bytes");

@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -163,6 +164,88 @@ static void test_destroy_waits_for_the_running_one(void **state)
     assert_true(atomic_load(&slow_ended));
     assert_int_equal(atomic_load(&waiting.runs), 0);
     (void)close(fd);
+}
+
+/* Computes of one thread, in the order in which they were run. */
+struct ordered {
+    struct workers *workers;
+    struct compute slow;
+    struct counted item[40];
+    unsigned order[40];
+    int fd;
+};
+
+static void ordered_begin(struct ordered *ordered)
+{
+    memset(ordered, 0, sizeof(*ordered));
+    ordered->fd = eventfd(0, EFD_CLOEXEC);
+    ordered->slow.run = run_slow;
+    ordered->workers = workers_create(1, notify, &ordered->fd, NULL);
+    assert_non_null(ordered->workers);
+    atomic_store(&slow_started, false);
+    atomic_store(&slow_may_end, false);
+    assert_true(workers_submit(ordered->workers, &ordered->slow));
+    while (!atomic_load(&slow_started)) {
+        (void)usleep(1000);
+    }
+}
+
+static void ordered_submit(struct ordered *ordered, unsigned i, uint64_t job, uint64_t place)
+{
+    ordered->item[i].compute.run = run_counted;
+    ordered->item[i].compute.class = (struct share_class){.job = job, .place = place};
+    assert_true(workers_submit(ordered->workers, &ordered->item[i].compute));
+}
+
+static void ordered_end(struct ordered *ordered, unsigned count)
+{
+    unsigned back = 0;
+
+    atomic_store(&slow_may_end, true);
+    while (back <= count) {
+        struct compute *done = workers_take(ordered->workers);
+
+        if (done != NULL && done != &ordered->slow) {
+            ordered->order[back - 1] = (unsigned)((struct counted *)done - ordered->item);
+        }
+        back += done != NULL ? 1 : 0;
+    }
+    workers_destroy(ordered->workers);
+    (void)close(ordered->fd);
+}
+
+/* Within a job the lowest place is next, but every (SHARE_PASSES + 1)-th turn is the oldest's. */
+static void test_places(void **state)
+{
+    struct ordered ordered;
+
+    (void)state;
+    ordered_begin(&ordered);
+    for (unsigned i = 0; i < 20; i++) {
+        ordered_submit(&ordered, i, 1, 100 - i);
+    }
+    ordered_end(&ordered, 20);
+    for (unsigned i = 0; i < SHARE_PASSES; i++) {
+        assert_int_equal(ordered.order[i], 19 - i);
+    }
+    assert_int_equal(ordered.order[SHARE_PASSES], 0);
+    assert_int_equal(ordered.order[SHARE_PASSES + 1], 19 - SHARE_PASSES);
+}
+
+/* A job's one compute does not wait for all that another job submitted before. */
+static void test_jobs_share(void **state)
+{
+    struct ordered ordered;
+
+    (void)state;
+    ordered_begin(&ordered);
+    for (unsigned i = 0; i < 39; i++) {
+        ordered_submit(&ordered, i, 1, 0);
+    }
+    ordered_submit(&ordered, 39, 2, 1000);
+    ordered_end(&ordered, 40);
+    assert_int_equal(ordered.order[0], 0);
+    assert_int_equal(ordered.order[1], 39);
 }
 
 /* The watchdog's question: how long has the oldest compute been running? */
@@ -413,6 +496,8 @@ int main(void)
         cmocka_unit_test(test_one_thread),
         cmocka_unit_test(test_four_threads),
         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_jobs_share),
         cmocka_unit_test(test_destroy_waits_for_the_running_one),
         cmocka_unit_test(test_longest),
         cmocka_unit_test(test_loops),

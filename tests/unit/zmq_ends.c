@@ -139,7 +139,7 @@ void end_send(struct end *end, uint16_t peer, enum link_lane lane, size_t size)
     for (size_t i = 0; i < size; i++) {
         message->bytes[i] = ends_content(end->sent[lane], i);
     }
-    assert_true(links_send(end->links, peer, lane, message));
+    assert_true(links_send(end->links, peer, lane, NULL, message));
     end->sent[lane]++;
     buffer_unref(message);
 }

@@ -140,7 +140,7 @@ enum adtopk_status link_end_connect(struct link_end *end, const char *endpoint, 
 
 bool link_end_send(struct link_end *end, enum link_lane lane, struct buffer *message)
 {
-    return links_send(end->links, end->peer, lane, message);
+    return links_send(end->links, end->peer, lane, NULL, message);
 }
 
 void link_end_turn(struct link_end *end)

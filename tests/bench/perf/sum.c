@@ -42,7 +42,21 @@ static void run_merge(struct sum *sum)
         .scale = 1,
         .out = &sum->merged,
         .cursor = sum->cursor,
-        .parts = merge_parts(sum->n, entries(sum), &sum->parallel)};
+        .parts = merge_parts(sum->n, entries(sum), false, &sum->parallel)};
+
+    merge_run(&merge, &sum->parallel);
+}
+
+/* The same as a dense array, without a list. */
+static void run_scatter(struct sum *sum)
+{
+    struct merge merge = {.list = sum->list,
+        .lists = sum->count,
+        .positions = sum->n,
+        .scale = 1,
+        .dense = sum->dense,
+        .cursor = sum->cursor,
+        .parts = merge_parts(sum->n, entries(sum), true, &sum->parallel)};
 
     merge_run(&merge, &sum->parallel);
 }
@@ -110,6 +124,7 @@ static const struct variant {
 } variants[] = {
     {"merge", run_merge, "read", run_read},
     {"dense", run_dense, "memset", run_clear},
+    {"scatter", run_scatter, "memset", run_clear},
 };
 
 #define VARIANTS (sizeof(variants) / sizeof(variants[0]))
@@ -188,7 +203,7 @@ static enum adtopk_status report_sum(struct perf *perf, const struct sum *sum,
         .density = sum->density,
         .threads = threads,
         .alg_bytes = size,
-        .bus_bytes = variant->run == run_dense ? size : (double)entries(sum) * 8,
+        .bus_bytes = variant->run == run_merge ? (double)entries(sum) * 8 : size,
         .wire_bytes = NAN,
         .nonzeros = NAN,
         .target_us = NAN,

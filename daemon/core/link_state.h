@@ -1,0 +1,63 @@
+/*
+ * The state of links, shared by link.c, which moves packets, and link_peers.c, which keeps the
+ * table of peers. Nobody else includes this.
+ */
+#ifndef ADTOPK_LINK_STATE_H
+#define ADTOPK_LINK_STATE_H
+
+#include "daemon/core/lane.h"
+#include "daemon/core/link.h"
+#include "daemon/core/packet.h"
+
+#define LINK_HELLO_FIRST_US 100000
+#define LINK_RETRY_FIRST_US 1000
+
+struct link_peer {
+    uint16_t id;
+    uint64_t incarnation; /* 0: nobody answered yet */
+    bool up;
+    bool confirmed; /* a DATA or ACK of this connection came in */
+    unsigned slots; /* bulk messages that the peer can put together at a time */
+    uint64_t challenge;
+    uint64_t hello_at, hello_last, hello_interval;
+    uint64_t heard_at;
+    uint64_t ack_at;     /* when an ACK goes out, at the latest as heartbeat */
+    uint64_t bulk_acked; /* the bulk position that the last ACK told the peer */
+    uint64_t credit;     /* the bulk position up to which the peer lets us send */
+    uint64_t retry_at[LINK_LANES], retry_interval[LINK_LANES];
+    struct lane_out out[LINK_LANES];
+    struct lane_in in[LINK_LANES];
+    struct link_stats stats;
+};
+
+struct links {
+    struct links_config config;
+    struct links_ops ops;
+    void *context;
+    uint64_t now;
+    struct link_peer **peers; /* in ascending order of id */
+    size_t count;
+    size_t turn; /* the peer that is served first next time */
+    struct link_refused refused;
+};
+
+static inline uint64_t link_min(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t link_max(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The peer of that id, or NULL. */
+struct link_peer *link_find(const struct links *links, uint16_t id);
+
+/* The longest message of a lane. */
+uint64_t link_longest(const struct links *links, enum link_lane lane);
+
+/* Drops what was queued and begun: a connection begins, or is over. */
+void link_reset_lanes(const struct links *links, struct link_peer *peer);
+
+#endif

@@ -1,0 +1,174 @@
+/*
+ * A node vanishes at every message of every collective: of its bulk packets, one a message, only
+ * the first m leave, then it is gone, for m from 0 to all. A node that comes back finds every round
+ * retried exactly; of one that does not, the others are told. Either way nothing hangs and no mass
+ * is lost: the invariants hold after every event, and at the end element by element.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/sim/failure.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define STRIDE 17u /* other messages for every collective: see first_of() */
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define STRIDE 17u
+#endif
+#endif
+#ifndef STRIDE
+#define STRIDE 1u
+#endif
+
+#define SPARSE(name)                                                                               \
+    POLICY_WITH(",\"sparsifier\":\"topk\",\"bucket_bytes\":2000,\"sparse_collective\":\"" name "\"")
+#define DENSE(name)                                                                                \
+    POLICY_WITH(",\"sparsifier\":\"dense\",\"bucket_bytes\":2000,\"dense_collective\":\"" name "\"")
+
+static const char *const policies[] = {
+    SPARSE("allgather"),
+    SPARSE("balanced"),
+    SPARSE("oktopk"),
+    SPARSE("hierarchical"),
+    SPARSE("exclusive"),
+    DENSE("allreduce"),
+    DENSE("pairwise"),
+    DENSE("ring"),
+    DENSE("halving-doubling"),
+};
+#define POLICIES (sizeof(policies) / sizeof(policies[0]))
+
+static struct world *new_world(const char *policy, unsigned nodes)
+{
+    struct scenario scenario = failure_scenario(policy);
+
+    scenario.seed = 199; /* long segments of dense vectors: see node_start() */
+    scenario.nodes = nodes;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.steps = 2;
+    scenario.operations = 1;
+    scenario.whole = true;
+    return world_create(&scenario);
+}
+
+static uint64_t packets_of_a_run(const char *policy, unsigned nodes, unsigned victim)
+{
+    struct world *world = new_world(policy, nodes);
+    uint64_t packets;
+
+    assert_true(world_run(world));
+    packets = world->node[victim].bulk_packets;
+    assert_true(packets > 0);
+    world_destroy(world);
+    return packets;
+}
+
+static bool some_node_is_mute(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        if (world->node[n].bulk_packets > world->node[n].bulk_last) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool mute_or_over(const struct world *world)
+{
+    return some_node_is_mute(world) || world->trainer[0].state >= TRAINER_DONE;
+}
+
+/* Only the first `last` packets of the victim leave, and it crashes with the next. False: it never
+ * sent that many. */
+static bool vanish(struct world *world, unsigned victim, uint64_t last)
+{
+    bool mute;
+
+    world->node[victim].bulk_last = last;
+    mute = world_until(world, mute_or_over) && some_node_is_mute(world);
+
+    world->node[victim].bulk_last = UINT64_MAX;
+    if (mute) {
+        node_crash(world, victim);
+    }
+    return mute;
+}
+
+static void comes_back(const char *policy, unsigned nodes, unsigned victim, uint64_t last)
+{
+    struct world *world = new_world(policy, nodes);
+
+    if (vanish(world, victim, last)) {
+        node_start(world, victim);
+        /* Its rank does not come back when it has all it wants: what is still under way is lost. */
+        world->job[0].may_fail = world->trainer[victim].state >= TRAINER_LEAVING;
+    }
+    if (!world_run(world)) {
+        (void)printf("# %u nodes, node %u after %llu packets: %s (%s)\n", nodes, victim,
+            (unsigned long long)last, world->violation, policy);
+    }
+    assert_false(world->violated);
+    world_destroy(world);
+}
+
+static void stays_away(const char *policy, unsigned nodes, unsigned victim, uint64_t last)
+{
+    struct world *world = new_world(policy, nodes);
+    char name[16];
+
+    (void)snprintf(name, sizeof(name), "node %u", victim);
+    world->job[0].may_fail = true;
+    if (vanish(world, victim, last)) {
+        world->trainer[victim].lost = true;
+        world->trainer[victim].state = TRAINER_FAILED;
+    }
+    assert_true(world_run(world));
+    for (unsigned i = 0; i < nodes; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (!trainer->lost && trainer->state == TRAINER_FAILED) {
+            assert_non_null(strstr(trainer->error.text, name));
+        }
+    }
+    world_destroy(world);
+}
+
+/* Where a stride begins, so that those of several collectives fall on other messages. */
+static uint64_t first_of(size_t policy, unsigned nodes)
+{
+    return (policy * 5 + nodes) % STRIDE;
+}
+
+static void at_every_message(unsigned nodes,
+    void (*try_it)(const char *policy, unsigned nodes, unsigned victim, uint64_t last))
+{
+    for (size_t p = 0; p < POLICIES; p++) {
+        unsigned victim = (unsigned)p % nodes;
+        uint64_t packets = packets_of_a_run(policies[p], nodes, victim);
+        for (uint64_t last = first_of(p, nodes); last < packets; last += STRIDE) {
+            try_it(policies[p], nodes, victim, last);
+        }
+    }
+}
+
+static void test_comes_back(void **state)
+{
+    (void)state;
+    at_every_message(2, comes_back);
+    at_every_message(3, comes_back);
+    at_every_message(5, comes_back);
+}
+
+static void test_stays_away(void **state)
+{
+    (void)state;
+    at_every_message(2, stays_away);
+    at_every_message(3, stays_away);
+}
+
+size_t suite_vanish(struct CMUnitTest *tests)
+{
+    tests[0] = (struct CMUnitTest)cmocka_unit_test(test_comes_back);
+    tests[1] = (struct CMUnitTest)cmocka_unit_test(test_stays_away);
+    return 2;
+}
