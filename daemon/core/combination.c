@@ -126,6 +126,41 @@ static enum adtopk_status check_dense(const struct tensor_policy *policy, struct
                      policy_value_name(policy->dense_values));
 }
 
+/* What goes with residuals in bf16: selections by exact kernels, and what leaves nothing behind
+ * where values were sent. Tensors that travel dense keep f32. */
+static enum adtopk_status check_residual(const struct tensor_policy *policy, struct error *err)
+{
+    static const char no[] = "residual \"bf16\" does not go with ";
+    const char *sparsifier = policy->sparsifier->name;
+    const struct collective_ops *ops = policy->sparse_collective;
+
+    if (policy->residual != RESIDUAL_BF16 || strcmp(sparsifier, "dense") == 0) {
+        return ADTOPK_OK;
+    }
+    if (strcmp(sparsifier, "adtopk") != 0 && strcmp(sparsifier, "topk") != 0) {
+        return error_set(err, ADTOPK_ERR_POLICY, "%ssparsifier \"%s\"", no, sparsifier);
+    }
+    if (policy->params.momentum > 0) {
+        return error_set(err, ADTOPK_ERR_POLICY, "%s\"momentum\"", no);
+    }
+    if (policy->params.estimate && strcmp(sparsifier, "adtopk") == 0) {
+        return error_set(err, ADTOPK_ERR_POLICY, "%s\"estimate\"", no);
+    }
+    if (policy->scope != SCOPE_NODE) {
+        return error_set(
+            err, ADTOPK_ERR_POLICY, "%sscope \"%s\"", no, policy_scope_name(policy->scope));
+    }
+    if (policy->values != PAYLOAD_VALUE_F32 && policy->values != PAYLOAD_VALUE_BF16) {
+        return error_set(
+            err, ADTOPK_ERR_POLICY, "%svalues \"%s\"", no, policy_value_name(policy->values));
+    }
+    if (ops->whole || (ops->rounds && policy->values != PAYLOAD_VALUE_F32)) {
+        return error_set(err, ADTOPK_ERR_POLICY, "%scollective \"%s\"%s", no, ops->name,
+            ops->whole ? "" : " unless values are \"f32\"");
+    }
+    return ADTOPK_OK;
+}
+
 enum adtopk_status combination_check(const struct tensor_policy *policy, struct error *err)
 {
     struct tensor_policy settled = policy_settled(policy);
@@ -136,6 +171,7 @@ enum adtopk_status combination_check(const struct tensor_policy *policy, struct 
     if (status == ADTOPK_OK) {
         status = check_collective(row, &settled, err);
     }
+    status = status == ADTOPK_OK ? check_residual(&settled, err) : status;
     return status == ADTOPK_OK ? check_dense(&settled, err) : status;
 }
 

@@ -28,7 +28,7 @@
 #define CORE_MAX_WORLD 65536
 #define CORE_MAX_TENSORS 65536
 #define CORE_RANGE (UINT64_C(1) << 18)
-#define CORE_STORE_PARTS 4u
+#define CORE_STORE_PARTS 6u
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
 #define CORE_PLAN_EVERY 5u               /* default of core_config.plan_every */
@@ -176,8 +176,8 @@ struct core_memory {
     enum adtopk_status (*reserve_results)(
         void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err);
     /* Residuals and their state: outlives the core. A job has part 0, part 1 while its ranks have
-     * residuals of their own, and by turns parts 2 and 3 (store.h). A part whose size has changed
-     * is new. drop_store() of a part that is not there does nothing. */
+     * residuals of their own, and by turns parts 2 and 3, and 4 and 5 (store.h). A part whose size
+     * has changed is new. drop_store() of a part that is not there does nothing. */
     void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,
         struct error *err);
     void (*drop_store)(void *context, uint64_t job, unsigned part);

@@ -192,15 +192,30 @@ bool core_tensor_ledger(
     return true;
 }
 
+static bool has_residual(const struct job *job, uint32_t number, uint32_t slot)
+{
+    return job != NULL && number < job->tensors && job->plan->rounds > 0 &&
+           job->plan->tensor[number].residual != NULL &&
+           slot < (job->plan->tensor[number].by_rank && job->more != NULL ? job->ranks : 1);
+}
+
 const float *core_residual(const struct core *core, uint64_t job_id, uint32_t number, uint32_t slot)
 {
     const struct job *job = find(core, job_id);
 
-    if (job == NULL || number >= job->tensors || job->plan->rounds == 0 ||
-        slot >= (job->plan->tensor[number].by_rank && job->more != NULL ? job->ranks : 1)) {
-        return NULL;
+    return has_residual(job, number, slot) ? layout_residual(job, number, slot) : NULL;
+}
+
+bool core_residual_copy(
+    const struct core *core, uint64_t job_id, uint32_t number, uint32_t slot, float *out)
+{
+    const struct job *job = find(core, job_id);
+
+    if (!has_residual(job, number, slot)) {
+        return false;
     }
-    return layout_residual(job, number, slot);
+    residual_copy(job, number, slot, out);
+    return true;
 }
 
 uint32_t core_peer_count(const struct core *core)

@@ -140,9 +140,14 @@ bool core_tensor_ledger(
     const struct core *core, uint64_t job, uint32_t tensor, double input[2], double applied[2]);
 
 /** The residual of a tensor: the node's (slot 0), or with scope rank that of the slot-th local
- * rank. numel elements in memory order; NULL if there is none. Only while no compute runs on
- * another thread. */
+ * rank. numel elements in memory order; NULL if there is none, or none in f32. Only while no
+ * compute runs on another thread. */
 const float *core_residual(const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot);
+
+/** A copy of it, in f32 whatever its type; false if there is none. In bf16 some elements get back
+ * what rounding cut off others: the ledger's sums are the residual's. */
+bool core_residual_copy(
+    const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot, float *out);
 
 uint32_t core_peer_count(const struct core *core);
 bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info);

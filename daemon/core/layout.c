@@ -1,8 +1,8 @@
 /*
- * Where everything of a job lies: gradients, residuals and updates.
+ * Where everything of a job lies: gradients, residuals (residual.c) and updates.
  *
- * A function of the registrations and the local ranks alone, so that nothing moves when the policy
- * changes and a restarted daemon finds everything again.
+ * But for those a function of the registrations and the local ranks alone, so that nothing moves
+ * when the policy changes and a restarted daemon finds everything again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,8 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
 
 /* ------------------------------------------------------------------ residuals */
 
-/* A residual, the progress of the passes over it, and states, counted in elements. */
+/* A slot has the progress of the passes over a residual, then states; of ranks but the first, the
+ * residual before that. All are counted in floats. */
 static uint64_t padded(const struct tensor *tensor)
 {
     return align(tensor->numel * sizeof(float)) / sizeof(float);
@@ -49,12 +50,17 @@ static uint64_t padded(const struct tensor *tensor)
 
 static uint64_t states_offset(const struct tensor *tensor)
 {
-    return padded(tensor) + align(progress_size(tensor->numel)) / sizeof(float);
+    return align(progress_size(tensor->numel)) / sizeof(float);
 }
 
 static uint64_t slot(const struct tensor *tensor)
 {
     return states_offset(tensor) + align(sizeof(struct store_states)) / sizeof(float);
+}
+
+static uint64_t rank_slot(const struct tensor *tensor)
+{
+    return padded(tensor) + slot(tensor);
 }
 
 static uint64_t all_slots(const struct job *job)
@@ -90,7 +96,8 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
     const struct core_memory *memory = &job->core->config.memory;
     uint64_t size = store_size(job->tensors, all_slots(job));
     bool existing;
-    float *residual;
+    uint64_t rank_slots = 0;
+    float *next;
 
     job->store = memory->store(memory->context, job->id, 0,
         align(size) + job->core->config.threads * sizeof(struct journal), &existing, err);
@@ -103,13 +110,15 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
         return err->code;
     }
     job->counters.elements = 0;
-    residual = store_residuals(job->store);
+    next = store_slots(job->store);
     for (uint32_t t = 0; t < job->tensors; t++) {
         struct tensor *tensor = &job->tensor[t];
         job->counters.elements += tensor->numel;
         tensor->store = &job->store->tensor[t];
-        tensor->residual = residual;
-        residual += slot(tensor);
+        tensor->slot = next;
+        tensor->rank_slots = rank_slots;
+        next += slot(tensor);
+        rank_slots += rank_slot(tensor);
     }
     job->journal = (struct journal *)(void *)((uint8_t *)job->store + align(size));
     return job->store->more != 0 ? layout_more(job, err) : ADTOPK_OK;
@@ -118,8 +127,12 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
 enum adtopk_status layout_more(struct job *job, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
-    uint64_t size = all_slots(job) * (job->ranks - 1) * sizeof(float);
+    uint64_t size = 0;
     bool existing = false;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        size += rank_slot(&job->tensor[t]) * (job->ranks - 1) * sizeof(float);
+    }
 
     if (job->more != NULL || job->ranks < 2) {
         return ADTOPK_OK;
@@ -150,25 +163,48 @@ void layout_drop_more(struct job *job)
     }
 }
 
-float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
+/* The slot of a rank but the first. */
+static float *rank_slot_of(const struct job *job, uint32_t t, unsigned rank)
 {
     const struct tensor *tensor = &job->tensor[t];
-    uint64_t before = (uint64_t)(tensor->residual - store_residuals(job->store));
 
-    return rank == 0
-               ? tensor->residual
-               : (float *)(void *)job->more + before * (job->ranks - 1) + (rank - 1) * slot(tensor);
+    return (float *)(void *)job->more + tensor->rank_slots * (job->ranks - 1) +
+           (rank - 1) * rank_slot(tensor);
+}
+
+float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    if (rank > 0) {
+        return rank_slot_of(job, t, rank);
+    }
+    return planned->rounded ? NULL : planned->residual;
+}
+
+struct rounded layout_rounded(const struct job *job, uint32_t t)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    return planned->rounded ? rounded_at(planned->residual, job->tensor[t].numel)
+                            : (struct rounded){.element = NULL};
+}
+
+static float *slot_of(const struct job *job, uint32_t t, unsigned rank)
+{
+    const struct tensor *tensor = &job->tensor[t];
+
+    return rank == 0 ? tensor->slot : rank_slot_of(job, t, rank) + padded(tensor);
 }
 
 struct progress *layout_progress(const struct job *job, uint32_t t, unsigned rank)
 {
-    return (struct progress *)(void *)(layout_residual(job, t, rank) + padded(&job->tensor[t]));
+    return (struct progress *)(void *)slot_of(job, t, rank);
 }
 
 struct store_states *layout_states(const struct job *job, uint32_t t, unsigned rank)
 {
-    return (struct store_states *)(void *)(layout_residual(job, t, rank) +
-                                           states_offset(&job->tensor[t]));
+    return (struct store_states *)(void *)(slot_of(job, t, rank) + states_offset(&job->tensor[t]));
 }
 
 /* ------------------------------------------------------------------ what a plan keeps */
@@ -287,6 +323,18 @@ static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
                                                                   : planned->kept[rank].momentum;
 }
 
+/* Puts back, or completes, what was being changed. */
+static bool recover_chunk(struct job *job, struct journal *journal, uint32_t t, unsigned rank)
+{
+    struct rounded rounded = layout_rounded(job, t);
+    uint64_t numel = job->tensor[t].numel;
+
+    return rank == 0 && rounded.element != NULL
+               ? rounded_recover(journal, &rounded, numel, layout_progress(job, t, 0))
+               : journal_recover(journal, layout_residual(job, t, rank), momentum_of(job, t, rank),
+                     numel, layout_progress(job, t, rank));
+}
+
 enum adtopk_status layout_recover(struct job *job, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
@@ -301,8 +349,7 @@ enum adtopk_status layout_recover(struct job *job, struct error *err)
         t = (uint32_t)(number >> 32);
         rank = (unsigned)(number & UINT32_MAX);
         if (t >= job->tensors || rank >= (job->more != NULL ? job->ranks : 1) ||
-            !journal_recover(&job->journal[j], layout_residual(job, t, rank),
-                momentum_of(job, t, rank), job->tensor[t].numel, layout_progress(job, t, rank))) {
+            !recover_chunk(job, &job->journal[j], t, rank)) {
             return error_set(
                 err, ADTOPK_ERR_LOST, "the store of job '%s' is damaged", job->key.name);
         }

@@ -14,6 +14,7 @@
 #include "daemon/core/policy.h"
 #include "daemon/core/store.h"
 #include "kernels/cpu/journal.h"
+#include "kernels/cpu/rounded.h"
 #include "proto/local.h"
 
 struct estimates;
@@ -150,7 +151,8 @@ struct tensor {
     uint64_t list_capacity;      /* entries of an update; a longer one comes dense */
     struct store_tensor *store;  /* a compute of its round may be writing it */
     struct store_tensor at_rest; /* ... as it was when the open step began */
-    float *residual;             /* numel elements; see plan_residual() for those of single ranks */
+    float *slot;                 /* progress and states of the node's residual */
+    uint64_t rank_slots;         /* floats of a rank's slots before this one */
 };
 
 /* What a plan keeps of a residual, in the store. */
@@ -176,8 +178,10 @@ struct planned {
     bool dense;            /* travels dense */
     bool by_rank;          /* every local rank has a residual of its own */
     bool known;            /* all nodes know the positions: the values travel as a dense vector */
-    uint32_t bucket;       /* the round it belongs to while that is not split */
-    uint64_t count;        /* sparse: most entries of one turn of one residual */
+    bool rounded;          /* the residual is in bf16 */
+    void *residual;  /* the node's, which is the first local rank's too: see layout_residual() */
+    uint32_t bucket; /* the round it belongs to while that is not split */
+    uint64_t count;  /* sparse: most entries of one turn of one residual */
     /* What each residual selected in this step, in the store, and what this node sends of it: the
      * sum, with values as the others will decode them. Valid if sent_step is the open step + 1. */
     struct kept *kept; /* one a residual */
@@ -203,8 +207,9 @@ struct plan {
     /* From here on empty until the local ranks are known. */
     struct planned *tensor;
     uint32_t tensors;
-    unsigned ranks; /* local ones */
-    uint8_t *store; /* its part of the job's store */
+    unsigned ranks;     /* local ones */
+    uint8_t *store;     /* its part of the job's store */
+    uint32_t residuals; /* which of the store's two parts has the residuals */
     uint64_t bucket_bytes;
     uint32_t buckets;
     uint32_t rounds; /* buckets, then one for every tensor alone */
@@ -464,8 +469,10 @@ void layout_drop_kept(struct job *job);
 /* Reserves what updates need of the results under this plan. */
 enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err);
 struct local_update *layout_update(const struct job *job, uint32_t tensor);
-/* The residual of a tensor: the node's is also the first local rank's. */
+/* The residual of a tensor: the node's is also the first local rank's. NULL if it is in bf16; */
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
+/* then it is here, else nothing. */
+struct rounded layout_rounded(const struct job *job, uint32_t tensor);
 /* ... and the progress of the passes over it. */
 struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigned rank);
 /* ... and what its sparsifier remembers. */
@@ -613,6 +620,19 @@ enum adtopk_status work_sent(struct work *work, uint32_t tensor);
 enum adtopk_status settle_tensor(struct work *work, uint32_t tensor);
 /* The ranks' residuals of the tensor become the node's. */
 enum adtopk_status settle_join(struct work *work, uint32_t tensor);
+
+/* residual.c: the nodes' residuals, in f32 or bf16 */
+/* Opens the plan's STORE_RESIDUALS: that in use, or another one if its residuals have other types,
+ * which residual_convert() fills. */
+enum adtopk_status residual_open(struct job *job, struct plan *plan, struct error *err);
+void residual_drop_other(struct job *job); /* the part that the plan in force does not use */
+/* Fills the next plan's residual of a tensor, if it is another one. Repeatable. */
+void residual_convert(const struct job *job, uint32_t tensor);
+/* The node's elements, or a local rank's, in f32. Carries of bf16 (kernels/cpu/rounded.h) are added
+ * to some of them: the ledger's sums stay. */
+void residual_copy(const struct job *job, uint32_t tensor, unsigned rank, float *out);
+/* sums += the ledger's sums of a residual; returns the sum of its magnitudes. */
+double residual_sums(const struct job *job, uint32_t tensor, unsigned rank, double sums[2]);
 
 /* pass.c: the passes over one residual, each at most once a step. kept: NULL for a tensor that
  * travels dense. */

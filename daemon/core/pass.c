@@ -43,6 +43,7 @@ static struct pass pass_of(struct work *work, uint32_t t, unsigned rank, enum st
 
     pass.fused = (struct fused){
         .residual = layout_residual(job, t, rank),
+        .rounded = rank == 0 ? layout_rounded(job, t) : (struct rounded){.element = NULL},
         .view = {.fibres = 1, .length = tensor->numel, .stride = 1},
         .dtype = tensor->spec.dtype,
         .id = layout_number(t, rank),

@@ -167,6 +167,7 @@ static void choose(const struct tensor *tensor, struct planned *planned)
     planned->dense = planned->count == 0 || sparse >= dense;
     planned->known = planned->known && !planned->dense;
     planned->by_rank = !planned->dense && policy->scope == SCOPE_RANK;
+    planned->rounded = !planned->dense && policy->residual == RESIDUAL_BF16;
 }
 
 /* Room for the hints of the selection: one of the whole tensor, then one of every fibre that is
@@ -578,6 +579,7 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
     if (status == ADTOPK_OK) {
         status = layout_kept(job, job->plan, store->policies, err);
     }
+    status = status == ADTOPK_OK ? residual_open(job, job->plan, err) : status;
     if (status == ADTOPK_OK && plan_by_rank(job->plan)) {
         status = layout_more(job, err);
     }
@@ -588,6 +590,7 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
         /* What a change left that an earlier daemon did not live to see, or to end. */
         layout_drop_more(job);
         layout_drop_kept(job);
+        residual_drop_other(job);
         plan_take_splits(job);
     }
     return status;

@@ -34,6 +34,7 @@
 
 enum policy_scope { SCOPE_NODE = 0, SCOPE_RANK };
 enum policy_reduce { REDUCE_MEAN = 0, REDUCE_SUM };
+enum policy_residual { RESIDUAL_F32 = 0, RESIDUAL_BF16 };
 enum policy_peer_loss { PEER_LOSS_WAIT = 0, PEER_LOSS_FAIL };
 
 /* What holds for one tensor. "auto" is NULL, or POLICY_VALUES_AUTO: the plan says. */
@@ -41,6 +42,7 @@ struct tensor_policy {
     const struct sparsifier_ops *sparsifier;
     struct sparsifier_params params;
     enum policy_scope scope;
+    enum policy_residual residual;
     enum payload_index indices;
     enum payload_value values;       /* of sparse contributions */
     enum payload_value dense_values; /* of dense ones */

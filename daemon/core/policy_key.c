@@ -14,6 +14,7 @@
 _Static_assert(POLICY_VALUES_AUTO == 4, "its place in dense_value_names");
 
 static const char *const scope_names[] = {"node", "rank", NULL};
+static const char *const residual_names[] = {"f32", "bf16", NULL};
 static const char *const reduce_names[] = {"mean", "sum", NULL};
 static const char *const peer_loss_names[] = {"wait", "fail", NULL};
 static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
@@ -137,6 +138,11 @@ static const struct policy_key keys[] = {
         TENSOR(scope),
         .choices = scope_names,
         .help = "who selects: the node from its ranks' sum, or each rank for itself"},
+    {.name = "residual",
+        .type = KEY_CHOICE,
+        TENSOR(residual),
+        .choices = residual_names,
+        .help = "type of residuals; bf16 takes half the memory and feeds back what it cuts off"},
     {.name = "reduce",
         .type = KEY_CHOICE,
         JOB(reduce),

@@ -267,6 +267,9 @@ static enum adtopk_status settle_lists(const struct settling *settling)
 
     if (planned->by_rank) {
         status = settle_ranks(settling);
+    } else if (planned->rounded) {
+        leave_rounded(
+            layout_rounded(settling->job, settling->t).element, &sent, &settling->parallel);
     } else {
         leave_residual(layout_residual(settling->job, settling->t, 0),
             planned->policy.params.momentum_masking ? kept->momentum : NULL, &sent,

@@ -9,12 +9,12 @@ static uint64_t records_size(uint32_t tensors)
     return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-uint64_t store_size(uint32_t tensors, uint64_t residual_elements)
+uint64_t store_size(uint32_t tensors, uint64_t floats)
 {
-    return records_size(tensors) + residual_elements * sizeof(float);
+    return records_size(tensors) + floats * sizeof(float);
 }
 
-float *store_residuals(struct store_header *store)
+float *store_slots(struct store_header *store)
 {
     return (float *)(void *)((uint8_t *)store + records_size(store->tensors));
 }

@@ -3,11 +3,15 @@
  *
  * Memory that outlives the core (core_memory.store), in parts:
  *
- *   STORE_MAIN   a header, one record a tensor, and for each a residual with its progress and
- * states STORE_RANKS  while a tensor is by rank: the same for the local ranks but the first, whose
- *                residual is the one in STORE_MAIN
+ *   STORE_MAIN   a header, one record a tensor, and for each residual the progress of the passes
+ *                over it, and states
+ *   STORE_RANKS  while a tensor is by rank: the same for the local ranks but the first, each behind
+ *                its residual
  *   STORE_PLAN   two of them, taken by turns by the policies that follow each other: what a plan
  *                keeps of each residual (struct store_kept)
+ *   STORE_RESIDUALS
+ *                the nodes' residuals, which are the first ranks' too, in f32 or bf16. Two of them:
+ *                a policy with other types has them converted into the other one
  *
  * Every field is written by the core or by a compute it started. A daemon may be killed at any
  * instruction and the next one goes on from here without losing anything or doing it twice. Passes
@@ -32,7 +36,7 @@
 #define STORE_MAGIC 0x314b505444414b41u
 #define STORE_VERSION 5u
 
-enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2 };
+enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2, STORE_RESIDUALS = 4 };
 
 /* How far a tensor is in step `step`. Before it, and after SETTLED, the residual is at rest. */
 enum tensor_stage {
@@ -86,6 +90,7 @@ struct store_returned {
 struct store_policy {
     struct policy_change change;
     char text[POLICY_TEXT_SIZE];
+    uint32_t residuals; /* which of the two STORE_RESIDUALS is in use under it */
 };
 
 struct store_header {
@@ -103,7 +108,8 @@ struct store_header {
     uint32_t more;     /* STORE_RANKS is in use */
     uint32_t policies; /* switched to: the one in force is policy[policies % 2]; 0: none was */
     uint32_t joining;  /* residuals of ranks are becoming the node's */
-    uint32_t reserved[8];
+    uint32_t begun;    /* the first STORE_RESIDUALS is there */
+    uint32_t reserved[7];
     struct store_policy policy[2];
     struct store_tensor tensor[];
 };
@@ -166,11 +172,11 @@ static inline void store_split(struct store_tensor *tensor, uint32_t switches, u
     store_publish(&tensor->split_policy, switches);
 }
 
-/** Bytes of a store of `tensors` tensors with `residual_elements` f32 in all. */
-uint64_t store_size(uint32_t tensors, uint64_t residual_elements);
+/** Bytes of a store of `tensors` tensors with slots of so many floats in all. */
+uint64_t store_size(uint32_t tensors, uint64_t floats);
 
-/** Where the residuals begin. */
-float *store_residuals(struct store_header *store);
+/** Where the slots begin. */
+float *store_slots(struct store_header *store);
 
 /** Fills in a new store, or checks that an existing one is this job's. */
 enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t job,

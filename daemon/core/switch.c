@@ -131,6 +131,7 @@ static void drop_next(struct job *job)
     job->next_plan = NULL;
     layout_drop_more(job);
     layout_drop_kept(job);
+    residual_drop_other(job);
 }
 
 /* The change is off on this node; a step that was held is not opened here. */
@@ -403,9 +404,10 @@ static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, s
     if (plan_make(job, plan, err) != ADTOPK_OK ||
         (plan_by_rank(plan) && layout_more(job, err) != ADTOPK_OK) ||
         layout_kept(job, plan, job->store->policies + 1, err) != ADTOPK_OK ||
-        layout_reserve(job, plan, err) != ADTOPK_OK) {
+        residual_open(job, plan, err) != ADTOPK_OK || layout_reserve(job, plan, err) != ADTOPK_OK) {
         plan_free(plan);
         layout_drop_kept(job);
+        residual_drop_other(job);
         return NULL;
     }
     return plan;
@@ -515,6 +517,7 @@ static void remember(struct job *job, const struct plan *plan)
 
     kept->change = plan->change;
     (void)strcpy(kept->text, plan->text);
+    kept->residuals = plan->residuals;
     store_publish(&store->policies, store->policies + 1);
     job->change[(plan->change.version - 1) % POLICY_CHANGES] = plan->change;
     for (unsigned i = 0; i < job->members; i++) {
@@ -586,7 +589,9 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
         answer_asked(job, &error);
     }
     machine_fire(&job->policy_switch, SWITCH_ON_COMMIT, SWITCH_MOVING);
-    core_compute(&job->settle, work_switch, moved, 0);
+    core_compute(&job->settle, work_switch, moved,
+        job->next_plan->residuals != job->plan->residuals ? job->counters.elements * sizeof(float)
+                                                          : 0);
     return true;
 }
 

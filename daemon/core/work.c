@@ -7,7 +7,6 @@
  * selected stays in the residual until the step is over, so that a retry selects the same entries
  * again, bit for bit.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -496,7 +495,7 @@ void work_settle(struct compute *compute)
 }
 
 /* From ranks to node residuals are joined. The other way round there is nothing to do: the first
- * rank takes over what the node had. */
+ * rank takes over what the node had. Then the node's may become others. */
 void work_switch(struct compute *compute)
 {
     struct work *work = work_of(compute);
@@ -509,6 +508,7 @@ void work_switch(struct compute *compute)
             (void)no_memory(work, "join the residuals of its ranks");
             return;
         }
+        residual_convert(job, t);
     }
     store_publish(&job->store->joining, 0);
 }
@@ -522,11 +522,7 @@ void work_verify(struct compute *compute)
         struct verified *found = &tensor->found;
         *found = (struct verified){.magnitude = 0};
         for (unsigned r = 0; r < (job->plan->tensor[t].by_rank ? job->ranks : 1); r++) {
-            const float *residual = layout_residual(job, t, r);
-            ledger_sums(residual, tensor->numel, found->residual);
-            for (uint64_t i = 0; i < tensor->numel; i++) {
-                found->magnitude += fabs((double)residual[i]);
-            }
+            found->magnitude += residual_sums(job, t, r, found->residual);
         }
         (void)memcpy(found->input, tensor->store->input, sizeof(found->input));
         (void)memcpy(found->applied, store_applied(tensor->store), sizeof(found->applied));

@@ -12,8 +12,7 @@ double ledger_sign(uint64_t element)
                : 1.0;
 }
 
-/* Adds the sums of one chunk of a tensor. */
-static void ledger_chunk(const float *x, unsigned length, uint64_t chunk, double sums[2])
+void ledger_chunk(const float *x, unsigned length, uint64_t chunk, double sums[2])
 {
     struct ledger_lanes lanes = {0};
     const uint64_t signs = ledger_word_signs(chunk);

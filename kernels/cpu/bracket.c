@@ -52,7 +52,8 @@ size_t bracket_capacity(uint64_t n, uint64_t k, unsigned ranges)
 static void bracket_prefetch(const struct fused *pass, uint64_t first)
 {
     for (uint64_t i = first; i < first + BLOCK; i += LINE) {
-        __builtin_prefetch(pass->residual + i);
+        __builtin_prefetch(fused_is_rounded(pass) ? (const void *)(pass->rounded.element + i)
+                                                  : pass->residual + i);
         for (unsigned r = 0; r < pass->count; r++) {
             if (pass->gradients[r] != NULL) {
                 __builtin_prefetch((const char *)pass->gradients[r] + i * dtype_size(pass->dtype));
@@ -64,7 +65,8 @@ static void bracket_prefetch(const struct fused *pass, uint64_t first)
 /* A block of what the residual is going to be. Only a guess comes of it, so it need not filter. */
 static void bracket_block(const struct fused *pass, uint64_t first, float block[BLOCK])
 {
-    const float *acc = pass->residual + first;
+    float expanded[BLOCK];
+    const float *acc = fused_elements(pass, first, BLOCK, expanded);
     if (fused_is_added(pass, first / CHUNK)) {
         memcpy(block, acc, BLOCK * sizeof *block);
         return;
@@ -174,6 +176,10 @@ static struct select_cut bracket_cut(const struct fused *pass)
 /* All that is not zero is among the candidates, and not enough. */
 static void bracket_fill(const struct fused *pass, uint64_t candidates)
 {
+    if (fused_is_rounded(pass)) {
+        rounded_select(&pass->rounded, &pass->view, 0, 1, pass->k, pass->out, pass->histogram);
+        return;
+    }
     const uint64_t end = select_prefix(pass->residual, 1, pass->k - candidates, 0, pass->out);
     for (unsigned r = 0; r < pass->ranges; r++) {
         select_rest(&pass->candidate[r], end, pass->out);

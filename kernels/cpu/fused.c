@@ -17,8 +17,8 @@ enum { DENSE_SELECTION = 8 };
 
 enum { ALIGNMENT = 64 };
 
-/* Chunks whose records are fetched ahead. */
-enum { AHEAD = 4 };
+/* Chunks whose records are fetched ahead; bytes of a cache line. */
+enum { AHEAD = 4, LINE = 64 };
 
 static size_t fused_align(size_t bytes)
 {
@@ -104,6 +104,9 @@ void fused_start(struct fused *pass, const double sums[2])
 {
     assert(pass->stamp != 0 && pass->ranges > 0 && pass->ranges <= FUSED_MAX_RANGES);
     assert(pass->k == 0 || view_size(&pass->view) <= VIEW_MAX_ELEMENTS);
+    assert(!fused_is_rounded(pass) ||
+           (!pass->rule && pass->take == FUSED_TAKE_NOTHING && pass->momentum == NULL));
+    assert(!fused_is_rounded(pass) || pass->per_fibre || pass->view.stride == 1);
     pass->ops = pass->ops != NULL ? pass->ops : chunk_best();
     pass->mode = pass->rule ? FUSED_RULE : fused_mode(&pass->view, pass->k, pass->per_fibre);
     if (pass->mode == FUSED_ROWS && !pass->per_fibre) {
@@ -143,6 +146,7 @@ struct fused_stream {
     unsigned skip; /* the next elements that are, from an attempt that was stopped in the chunk */
     struct chunk_bound bound; /* of candidates of a global selection in this range */
     float *buffer;            /* CHUNK elements, for gradients that have to be summed */
+    float *expanded;          /* as many, of a residual in bf16 */
 };
 
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
@@ -152,12 +156,20 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
     __builtin_prefetch(&pass->progress->chunk[number + AHEAD], 1);
     stream->look = stream->added;
     stream->skip = 0;
-    stream->chunk = (struct chunk){.acc = pass->residual + number * CHUNK, .number = number};
+    stream->chunk = (struct chunk){.number = number};
+    if (fused_is_rounded(pass)) {
+        rounded_read(&pass->rounded, number * CHUNK, fused_length(pass, number), stream->expanded);
+        stream->chunk.acc = stream->expanded;
+    } else {
+        stream->chunk.acc = pass->residual + number * CHUNK;
+    }
     if (stream->added) {
         return;
     }
-    stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
-    stream->chunk.journal = journal;
+    if (!fused_is_rounded(pass)) {
+        stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
+        stream->chunk.journal = journal;
+    }
     if (journal != NULL) {
         journal_open(journal, pass->id, pass->stamp, number);
     }
@@ -208,6 +220,43 @@ static void fused_step(struct fused_stream *stream, const struct piece *piece)
     chunk->candidate = piece->list;
     chunk->position = piece->position + skip;
     chunk_step(stream->pass->ops, chunk, piece->length - skip);
+}
+
+/* Fetches the next chunk in bf16, for memory is idle while this one is rounded. */
+static void fused_fetch(const struct fused *pass, uint64_t number)
+{
+    const uint64_t n = view_size(&pass->view);
+    const uint64_t first = (number + 1) * CHUNK;
+    const uint64_t end = first + CHUNK < n ? first + CHUNK : n;
+    const size_t size = dtype_size(pass->dtype);
+    for (uint64_t i = first; i < end; i += LINE / sizeof(uint16_t)) {
+        __builtin_prefetch(pass->rounded.element + i, 1);
+    }
+    for (unsigned r = 0; r < pass->count; r++) {
+        const char *gradient = pass->gradients[r];
+        for (uint64_t b = first * size; gradient != NULL && b < end * size; b += LINE) {
+            __builtin_prefetch(gradient + b);
+        }
+    }
+}
+
+/* A chunk in bf16 is complete before it is looked at: what is selected are rounded values. */
+static void fused_round(struct fused_stream *stream, struct journal *journal)
+{
+    const struct fused *pass = stream->pass;
+    const uint64_t number = stream->chunk.number;
+    const unsigned length = fused_length(pass, number);
+    struct chunk_record *record = &pass->progress->chunk[number];
+    const struct piece all = {.length = length, .bound = &stream->bound};
+    fused_step(stream, &all);
+    pass->ops->sums(&stream->chunk, record->sums);
+    record->nonfinite = stream->chunk.nonfinite;
+    fused_fetch(pass, number);
+    rounded_put(
+        rounded_best(), &pass->rounded, number, pass->stamp, stream->expanded, length, journal);
+    journal_close(journal, record, pass->stamp);
+    stream->added = stream->look = true;
+    stream->chunk.acc = stream->expanded;
 }
 
 static bool fused_has_room(const struct sparse *list)
@@ -274,6 +323,16 @@ static void fused_chunk_fibres(
     }
 }
 
+const float *fused_elements(
+    const struct fused *pass, uint64_t first, unsigned length, float *buffer)
+{
+    if (!fused_is_rounded(pass)) {
+        return pass->residual + first;
+    }
+    rounded_read(&pass->rounded, first, length, buffer);
+    return buffer;
+}
+
 uint64_t fused_first_chunk(const struct fused *pass, unsigned range)
 {
     return chunk_count(view_size(&pass->view)) * range / pass->ranges;
@@ -285,7 +344,9 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
     struct rows rows;
     struct slabs slabs;
     float buffer[CHUNK];
-    struct fused_stream stream = {.pass = pass, .bound.least = pass->least, .buffer = buffer};
+    float expanded[CHUNK];
+    struct fused_stream stream = {
+        .pass = pass, .bound.least = pass->least, .buffer = buffer, .expanded = expanded};
     assert(range < pass->ranges);
     if (pass->mode == FUSED_ROWS) {
         rows_begin(&rows, pass, range);
@@ -294,6 +355,9 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
     }
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
         fused_open(&stream, c, journal);
+        if (fused_is_rounded(pass) && !stream.added) {
+            fused_round(&stream, journal);
+        }
         if (pass->mode == FUSED_ROWS || pass->mode == FUSED_SLABS) {
             fused_chunk_fibres(&stream, c, pass->mode == FUSED_ROWS ? &rows : NULL, &slabs);
         } else if (pass->mode == FUSED_BRACKET) {
@@ -311,6 +375,12 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
 /* The selection that needs no guess. */
 static void fused_select_plain(struct fused *pass)
 {
+    if (fused_is_rounded(pass)) {
+        pass->out->count = 0;
+        rounded_select(
+            &pass->rounded, &pass->view, 0, pass->view.fibres, pass->k, pass->out, pass->histogram);
+        return;
+    }
     (pass->per_fibre ? select_fibres : select_top)(
         pass->residual, &pass->view, pass->k, pass->out, pass->scratch);
 }

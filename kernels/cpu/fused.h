@@ -1,9 +1,11 @@
 /*
  * Compensate and select in one pass: residual += gradients, the k largest magnitudes of the result,
- * the ledger and the journal, at 12 bytes of memory traffic an element.
+ * the ledger and the journal, at 12 bytes of memory traffic an element; 8 if the residual is in
+ * bf16 (rounded.h).
  *
- * The result is, bit for bit, what accumulate() and then select_top() or select_fibres() give; it
- * depends neither on the number of ranges, nor on the implementation, nor on what is repeated.
+ * The result is, bit for bit, what accumulate() (and rounding) and then select_top() or
+ * select_fibres() give; it depends neither on the number of ranges, nor on the implementation, nor
+ * on what is repeated.
  *
  * Happy path: set the fields, fused_start(), fused_range() once for every range on any threads,
  * then fused_finish(); or fused_run() for all of that. A large tensor has its k-th magnitude
@@ -25,6 +27,7 @@
 
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/rounded.h"
 #include "kernels/cpu/survey.h"
 
 struct chunk_ops;
@@ -54,8 +57,10 @@ enum fused_take {
 
 struct fused {
     /* What the caller sets; all pointers stay the caller's and valid until fused_finish(). */
-    float *residual;  /* view_size(view) elements, tensor memory */
-    struct view view; /* a small global selection is made as one row: then this changes */
+    float *residual;        /* view_size(view) elements, tensor memory */
+    struct rounded rounded; /* or they are here. Then no rule, take or momentum; a strided view is
+                             * selected from per fibre */
+    struct view view;       /* a small global selection is made as one row: then this changes */
     uint64_t k; /* entries to select, of the tensor or of every fibre; 0: none, out may be NULL */
     bool per_fibre; /* select_fibres() instead of select_top() */
     bool rule;      /* nothing is selected: fused_survey() after the pass. View of stride 1; k is
@@ -133,5 +138,15 @@ uint64_t fused_run(struct fused *pass, struct journal *journal, double sums[2]);
 /* For the parts of the pass: is the chunk complete already, and where does a range begin? */
 bool fused_is_added(const struct fused *pass, uint64_t chunk);
 uint64_t fused_first_chunk(const struct fused *pass, unsigned range);
+
+/* Elements of the residual from `first` on, in f32: where they lie, or expanded in `buffer`. */
+const float *fused_elements(
+    const struct fused *pass, uint64_t first, unsigned length, float *buffer);
+
+/* Whether the residual is in bf16. */
+static inline bool fused_is_rounded(const struct fused *pass)
+{
+    return pass->rounded.element != NULL;
+}
 
 #endif

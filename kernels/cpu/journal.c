@@ -24,7 +24,7 @@ void journal_open(struct journal *journal, uint64_t residual, uint64_t stamp, ui
 void journal_copy(
     struct journal *journal, bool of_momentum, const float *x, unsigned first, unsigned length)
 {
-    journal->of_momentum = of_momentum;
+    journal->copy_of = of_momentum ? JOURNAL_MOMENTUM : JOURNAL_RESIDUAL;
     memcpy(journal->copy + first, x, length * sizeof *x);
     journal_copied(journal, first + length);
 }
@@ -51,7 +51,7 @@ static void journal_restore(struct journal *journal, float *residual, float *mom
     uint64_t saved, uint64_t copied, struct chunk_record *record)
 {
     uint64_t complete = 0;
-    if (copied > 0 && journal->of_momentum == 0) {
+    if (copied > 0 && journal->copy_of == JOURNAL_RESIDUAL) {
         memcpy(residual, journal->copy, copied * sizeof *residual);
         saved = 0;
     } else if (copied > 0) {
@@ -80,7 +80,8 @@ bool journal_recover(struct journal *journal, float *residual, float *momentum, 
         return true;
     }
     if (most > CHUNK || journal->chunk >= chunk_count(n) ||
-        (copied > 0 && journal->of_momentum != 0 && momentum == NULL)) {
+        (copied > 0 && journal->copy_of == JOURNAL_MOMENTUM && momentum == NULL) ||
+        (copied > 0 && journal->copy_of > JOURNAL_MOMENTUM)) {
         return false;
     }
     const uint64_t first = journal->chunk * CHUNK;

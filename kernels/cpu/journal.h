@@ -15,6 +15,7 @@
  * says how many words before it are complete (journal_recover); the repeated pass only looks at
  * those and goes on behind them. Killed after the stamp: the repeated pass skips the chunk. Both
  * structures live in memory that outlives the process; all bytes zero is their initial state.
+ * Chunks of a bf16 residual are journalled in another way (rounded.h).
  *
  * A killed thread stops between two instructions and what it stored before stays, so it is enough
  * to keep the compiler from reordering the stores.
@@ -26,6 +27,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/cpu/ledger.h"
 
 /* Elements of a chunk and of a word. */
 enum { CHUNK = 4096, JOURNAL_WORD = 64, JOURNAL_WORDS = 2 };
@@ -47,6 +50,14 @@ struct progress {
     struct chunk_record chunk[];
 };
 
+/* What rounding cut off a chunk of a bf16 residual (rounded.h), by the ledger's sign and lane. */
+struct carry {
+    float of[2][LEDGER_LANES];
+};
+
+/* Whose elements a journal's copy is of: what they were, or, rounded, what they become. */
+enum { JOURNAL_RESIDUAL = 0, JOURNAL_MOMENTUM, JOURNAL_ROUNDED };
+
 /* Of one worker; used by one thread at a time. */
 struct journal {
     uint64_t residual; /* the caller's number for it */
@@ -55,9 +66,15 @@ struct journal {
     _Atomic uint64_t saved; /* the chunk's elements up to here may be modified, the last word of
                              * them is in `old`; 0: none */
     _Alignas(64) float old[JOURNAL_WORDS][JOURNAL_WORD];
-    uint64_t of_momentum;    /* whose elements are in `copy`: the momentum's or the residual's */
+    uint64_t copy_of;
     _Atomic uint64_t copied; /* so many first elements of the chunk are there; 0: none */
-    _Alignas(64) float copy[CHUNK];
+    union {
+        _Alignas(64) float copy[CHUNK];
+        struct rounded_chunk {
+            uint16_t element[CHUNK];
+            struct carry carry;
+        } rounded;
+    };
 };
 
 /** Chunks of a residual of n elements. */

@@ -63,6 +63,9 @@ double ledger_sign(uint64_t element);
  * chunk, 8 lanes a chunk; the same values give the same bits on every machine. */
 void ledger_sums(const float *x, uint64_t n, double sums[2]);
 
+/** The same of chunk number `chunk`, which has `length` elements. */
+void ledger_chunk(const float *x, unsigned length, uint64_t chunk, double sums[2]);
+
 /**
  * The k entries of largest magnitude over the whole tensor, exact; ties go to the lower position.
  *

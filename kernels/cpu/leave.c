@@ -148,3 +148,36 @@ void leave_residual(float *residual, float *momentum, const struct leave *leave,
     struct leave_elements elements = {leave, residual, momentum, kept};
     parallel_for(parallel, leave_residual_part, &elements, leave_parts(leave));
 }
+
+struct leave_halves {
+    const struct leave *leave;
+    uint16_t *residual;
+};
+
+static uint16_t *leave_half(const struct leave_halves *halves, size_t entry)
+{
+    const struct leave *leave = halves->leave;
+    return halves->residual + view_element(leave->view, leave->sent->position[entry]);
+}
+
+static void leave_rounded_part(void *arg, unsigned part, unsigned thread)
+{
+    const struct leave_halves *halves = arg;
+    const size_t end = leave_first(halves->leave, part + 1);
+    size_t fetched = leave_first(halves->leave, part);
+    (void)thread;
+    for (size_t i = fetched; i < end; i++) {
+        for (; fetched < end && fetched <= i + AHEAD; fetched++) {
+            __builtin_prefetch(leave_half(halves, fetched), 1);
+        }
+        if (leave_is_accepted(halves->leave, i)) {
+            *leave_half(halves, i) = 0;
+        }
+    }
+}
+
+void leave_rounded(uint16_t *residual, const struct leave *leave, const struct parallel *parallel)
+{
+    struct leave_halves halves = {leave, residual};
+    parallel_for(parallel, leave_rounded_part, &halves, leave_parts(leave));
+}

@@ -25,4 +25,7 @@ void leave_sums(const struct leave *leave, double sums[2], const struct parallel
 void leave_residual(float *residual, float *momentum, const struct leave *leave, const float *kept,
     const struct parallel *parallel);
 
+/** The same in bf16, of values that were sent exactly: the elements become 0. */
+void leave_rounded(uint16_t *residual, const struct leave *leave, const struct parallel *parallel);
+
 #endif

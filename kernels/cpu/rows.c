@@ -57,10 +57,23 @@ static void rows_prefetch(const struct rows *rows)
     }
 }
 
-/* The elements of the row at hand, which is complete. */
+/* The elements of the row at hand, which is complete; not where they are in bf16. */
 static const float *rows_elements(const struct rows *rows)
 {
     return rows->pass->residual + rows->row * rows->pass->view.length;
+}
+
+/* Selects from the row at hand in bf16, without a guess; returns its threshold. */
+static uint32_t rows_rounded(const struct rows *rows, struct sparse *out)
+{
+    const struct fused *pass = rows->pass;
+    uint32_t least = UINT32_MAX;
+    rounded_select(&pass->rounded, &pass->view, rows->row, 1, pass->k, out, rows->histogram);
+    for (size_t i = 0; i < out->count; i++) {
+        const uint32_t key = select_key(out->value[i]);
+        least = key < least ? key : least;
+    }
+    return least;
 }
 
 /* Begins a row: what its candidates have to reach. */
@@ -120,8 +133,10 @@ static uint64_t rows_collect(struct rows *rows, uint64_t at)
     const struct fused *pass = rows->pass;
     const uint64_t rest = pass->view.length - at;
     const uint64_t length = rest < PART ? rest : PART;
-    chunk_collect(pass->ops, rows_elements(rows) + at, length, &rows->bound,
-        (uint32_t)(rows->row * pass->view.length + at), &rows->list);
+    const uint64_t first = rows->row * pass->view.length + at;
+    float expanded[PART];
+    chunk_collect(pass->ops, fused_elements(pass, first, (unsigned)length, expanded), length,
+        &rows->bound, (uint32_t)first, &rows->list);
     return length;
 }
 
@@ -166,6 +181,9 @@ static uint32_t rows_best(const struct rows *rows, struct sparse *out)
 {
     const struct fused *pass = rows->pass;
     const struct sparse *list = &rows->list;
+    if (list->count < pass->k && fused_is_rounded(pass)) {
+        return rows_rounded(rows, out);
+    }
     if (list->count < pass->k) {
         const uint64_t first = rows->row * pass->view.length;
         const uint64_t zeros = pass->k - list->count;
@@ -182,14 +200,30 @@ static uint32_t rows_best(const struct rows *rows, struct sparse *out)
         list, pass->k, rows->bound.least - 1, guess_likely(&rows->guess, rows->bound.least), out);
 }
 
-/* Whether the row's guess would have been good enough for a list. */
-static bool rows_fits(const struct rows *rows, uint32_t key)
+/* How many of the row's elements reach its guess. */
+static uint64_t rows_reached(const struct rows *rows)
 {
     const struct fused *pass = rows->pass;
     const uint64_t length = pass->view.length;
+    uint64_t count = 0;
+    if (!fused_is_rounded(pass)) {
+        return pass->ops->count(rows_elements(rows), length, rows->guessed);
+    }
+    for (uint64_t at = 0; at < length; at += PART) {
+        const unsigned part = length - at < PART ? (unsigned)(length - at) : PART;
+        float expanded[PART];
+        rounded_read(&pass->rounded, rows->row * length + at, part, expanded);
+        count += pass->ops->count(expanded, part, rows->guessed);
+    }
+    return count;
+}
+
+/* Whether the row's guess would have been good enough for a list. */
+static bool rows_fits(const struct rows *rows, uint32_t key)
+{
     /* Fewer than k of what tends to be too many would mean to search again. */
     return rows->guessed <= key &&
-           pass->ops->count(rows_elements(rows), length, rows->guessed) <= length / 8 + pass->k;
+           rows_reached(rows) <= rows->pass->view.length / 8 + rows->pass->k;
 }
 
 /* Learns from the row's threshold. Only the last row of a crowd is looked at for the next ones. */
@@ -213,19 +247,25 @@ static void rows_learn(struct rows *rows, bool listed, uint32_t key)
     }
 }
 
+/* Searches the row; returns its threshold. */
+static uint32_t rows_search(struct rows *rows, struct sparse *out)
+{
+    const struct fused *pass = rows->pass;
+    const uint64_t length = pass->view.length;
+    return fused_is_rounded(pass) ? rows_rounded(rows, out)
+                                  : chunk_top(pass->ops, rows_elements(rows), length, pass->k,
+                                        (uint32_t)(rows->row * length), &rows->list, out);
+}
+
 /* Selects from the row, whose candidates are listed if it is not in a crowd. */
 static void rows_select(struct rows *rows)
 {
     const struct fused *pass = rows->pass;
-    const uint64_t length = pass->view.length;
     struct sparse out = {.position = pass->out->position + rows->row * pass->k,
         .value = pass->out->value + rows->row * pass->k,
         .capacity = pass->k};
     const bool listed = rows_listed(rows);
-    const uint32_t key = listed ? rows_best(rows, &out)
-                                : chunk_top(pass->ops, rows_elements(rows), length, pass->k,
-                                      (uint32_t)(rows->row * length), &rows->list, &out);
-    rows_learn(rows, listed, key);
+    rows_learn(rows, listed, listed ? rows_best(rows, &out) : rows_search(rows, &out));
 }
 
 void rows_close(struct rows *rows, unsigned length)

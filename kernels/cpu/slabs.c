@@ -179,13 +179,19 @@ static void slabs_deal(struct slabs *slabs)
     slabs->list.count = 0;
 }
 
+static inline float slabs_element(const struct fused *pass, uint64_t element)
+{
+    return fused_is_rounded(pass) ? convert_bf16(pass->rounded.element[element])
+                                  : pass->residual[element];
+}
+
 /* Lists a fibre's elements that reach a lower guess; false if there are too few or too many. */
 static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
     const uint64_t length = pass->view.length;
-    const float *x = pass->residual + view_base(&pass->view, fibre);
+    const uint64_t base = view_base(&pass->view, fibre);
     const struct chunk_bound bound = {.least = least};
     struct sparse *list = &slabs->list;
     list->count = 0;
@@ -193,7 +199,7 @@ static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
         const unsigned count = length - at < PART ? (unsigned)(length - at) : PART;
         float part[PART];
         for (unsigned i = 0; i < count; i++) {
-            part[i] = x[(at + i) * stride];
+            part[i] = slabs_element(pass, base + (at + i) * stride);
         }
         chunk_collect(pass->ops, part, count, &bound, (uint32_t)(fibre * length + at), list);
     }
@@ -205,12 +211,17 @@ static uint32_t slabs_plainly(const struct slabs *slabs, uint64_t fibre, struct 
 {
     const struct fused *pass = slabs->pass;
     const struct view one = {.fibres = 1, .length = pass->view.length, .stride = pass->view.stride};
+    const bool rounded = fused_is_rounded(pass);
     uint32_t least = UINT32_MAX;
-    select_fibres(
-        pass->residual + view_base(&pass->view, fibre), &one, pass->k, out, slabs->scratch);
+    if (rounded) {
+        rounded_select(&pass->rounded, &pass->view, fibre, 1, pass->k, out, slabs->scratch);
+    } else {
+        select_fibres(
+            pass->residual + view_base(&pass->view, fibre), &one, pass->k, out, slabs->scratch);
+    }
     for (size_t i = 0; i < out->count; i++) {
         const uint32_t key = select_key(out->value[i]);
-        out->position[i] += (uint32_t)(fibre * one.length);
+        out->position[i] += rounded ? 0 : (uint32_t)(fibre * one.length);
         least = key < least ? key : least;
     }
     return least;
@@ -223,11 +234,11 @@ static uint32_t slabs_search(struct slabs *slabs, uint64_t f, uint64_t fibre, st
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
     const uint64_t length = pass->view.length;
-    const float *x = pass->residual + view_base(&pass->view, fibre);
+    const uint64_t base = view_base(&pass->view, fibre);
     const uint32_t least = (uint32_t)slabs->below[f] + 1;
     float *const copy = slabs->scratch;
     for (uint64_t i = 0; i < length; i++) {
-        copy[i] = x[i * stride];
+        copy[i] = slabs_element(pass, base + i * stride);
     }
     const uint32_t key =
         chunk_top(pass->ops, copy, length, pass->k, (uint32_t)(fibre * length), &slabs->list, out);
@@ -247,6 +258,10 @@ static void slabs_fill(
 {
     const struct fused *pass = slabs->pass;
     const struct view *view = &pass->view;
+    if (fused_is_rounded(pass)) {
+        rounded_select(&pass->rounded, view, fibre, 1, pass->k, out, slabs->scratch);
+        return;
+    }
     select_rest(list,
         select_prefix(pass->residual + view_base(view, fibre), view->stride, pass->k - list->count,
             fibre * view->length, out),
@@ -356,8 +371,10 @@ void slabs_finish(struct fused *pass)
         for (uint64_t at = 0; at < size;) {
             const struct piece piece = slabs_open(&slabs, CHUNK);
             if (piece.list != NULL) {
-                chunk_collect(pass->ops, pass->residual + border / size * size + at, piece.length,
-                    piece.bound, piece.position, piece.list);
+                float expanded[CHUNK];
+                const uint64_t first = border / size * size + at;
+                chunk_collect(pass->ops, fused_elements(pass, first, piece.length, expanded),
+                    piece.length, piece.bound, piece.position, piece.list);
             }
             slabs_close(&slabs, piece.length);
             at += piece.length;

@@ -88,7 +88,7 @@ class MemoryUse(unittest.TestCase):
             print(f"{case:32} {node:4} {gradients:10.1f} {residuals:10.1f} {updates:8.1f} "
                   f"{allowed / MIB:8.1f} {measured / MIB:9.1f}", file=sys.stderr)
 
-    def parts(self, job, detail, homes, node):
+    def parts(self, job, detail, policy, homes, node):
         """Bytes of the node's gradients, of its residuals, of the updates asked for.
 
         detail: what the daemon says about the first tensor; the others are like it.
@@ -101,7 +101,8 @@ class MemoryUse(unittest.TestCase):
         if not dense and forms != "dense":
             capacity = min(numel, len(set(homes)) * detail["count"])
             updates += len(job.tensors) * capacity * 8
-        return homes.count(node) * elements * 4, elements * 4, updates
+        element = 2 + 1 / 32 if policy.get("residual") == "bf16" else 4
+        return homes.count(node) * elements * 4, elements * element, updates
 
     def check(self, case, homes, policy, tensors):
         with Cluster(BUILD, nodes=len(set(homes))) as cluster:
@@ -114,7 +115,8 @@ class MemoryUse(unittest.TestCase):
                 found = []
                 for daemon in cluster.daemons:
                     stats = cluster.ask(daemon.node, "--job", "memory", "stats")["jobs"][0]
-                    parts = self.parts(job, stats["tensors_detail"][0], homes, daemon.node)
+                    parts = self.parts(
+                        job, stats["tensors_detail"][0], policy, homes, daemon.node)
                     allowed = sum(parts) * 1.03 + 64 * MIB
                     found.append((case, daemon.node, parts, allowed, peak(daemon)))
             cluster.stop()
@@ -129,6 +131,14 @@ class MemoryUse(unittest.TestCase):
 
     def test_sparse_list(self):
         self.check("sparse, list, one node", [0, 0], SPARSE, [("huge", "f32", "list", HUNDRED_MB)])
+
+    def test_residual_in_bf16(self):
+        for residual in ("f32", "bf16"):
+            self.check(f"residual {residual}, one node", [0, 0], {**SPARSE, "residual": residual},
+                       [("huge", "f32", "list", HUNDRED_MB)])
+        if self.table:
+            (*_, f32), (*_, bf16) = self.table[-2:]
+            self.assertLess(bf16, f32 - 0.45 * 4 * math.prod(HUNDRED_MB), "not half as much")
 
     def test_sparse_dense_form(self):
         self.check("sparse, dense form, one node", [0, 0], SPARSE,

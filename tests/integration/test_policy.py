@@ -23,7 +23,8 @@ HOMES = [0, 0, 1, 1]  # node of each rank
 TURNS = [
     {"density": 0.05}, {"sparsifier": "topk"}, {"values": "f32"}, {"scope": "rank"},
     {"density": 0.002}, {"sparsifier": "dense", "scope": "node"}, {"dense_values": "bf16"},
-    {"sparsifier": "adtopk", "density": 0.02, "interleave": False}, {"scope": "rank"},
+    {"sparsifier": "adtopk", "density": 0.02, "interleave": False}, {"residual": "bf16"},
+    {"values": "bf16", "interleave": True}, {"residual": "f32", "interleave": False, "scope": "rank"},
     {"values": "bf16", "rules": [{"match": "*1*", "scope": "node", "density": 0.3}]},
     {"rules": [], "bucket_bytes": 1, "indices": "delta"}, {"scope": "node", "bucket_bytes": 1 << 20},
     {"sparsifier": "dgc", "momentum": 0.5, "indices": "auto"}, {"sparsifier": "randomk"},

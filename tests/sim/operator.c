@@ -27,6 +27,7 @@ uint64_t operator_ask(struct world *world, unsigned number, struct event event, 
     if (event.type == EVENT_VERIFY) {
         event.verify.ticket = ticket;
     } else {
+        world->rounded = world->rounded || scenario_is_rounded(event.policy.text);
         event.policy.ticket = ticket;
     }
     /* An answer may come at once: the ticket must be known before. */

@@ -1,5 +1,6 @@
 /* Random scenarios with every kind of fault, a seed each. */
 #include <stdio.h>
+#include <string.h>
 
 #include "tests/sim/world.h"
 
@@ -78,6 +79,13 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"scope\":\"rank\","
     "\"sparsifier\":\"dgc\",\"bucket_bytes\":2000}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"residual\":\"bf16\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"topk\",\"residual\":\"bf16\","
+    "\"values\":\"f32\",\"sparse_collective\":\"balanced\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"residual\":\"bf16\",\"view\":\"row\",\"rules\":["
+    "{\"match\":\"conv*\",\"residual\":\"f32\"}],\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"residual\":\"bf16\",\"values\":\"f32\","
+    "\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
 };
 
 /* Those that leave something to the planner. */
@@ -124,6 +132,11 @@ const char *scenario_policy(const struct world *world, uint64_t index)
     }
     return world->scenario.changed && index % 2 == 0 ? changing[index / 2 % CHANGING_COUNT]
                                                      : policies[index % POLICY_COUNT];
+}
+
+bool scenario_is_rounded(const char *policy)
+{
+    return strstr(policy, "\"residual\":\"bf16\"") != NULL;
 }
 
 /* Which of the simulator's tensors there are. */

@@ -291,6 +291,7 @@ struct world *world_create(const struct scenario *scenario)
     struct world *world = sim_alloc(sizeof(*world));
 
     world->scenario = *scenario;
+    world->rounded = scenario_is_rounded(scenario->policy);
     world->random = scenario->seed * 0x9e3779b97f4a7c15u + 1;
     world->now_us = 1;
     make_tensors(world);

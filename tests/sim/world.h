@@ -214,6 +214,7 @@ struct world {
     struct tensor_spec tensor[SIM_MAX_TENSORS];
     uint64_t numel[SIM_MAX_TENSORS];
     uint64_t elements;
+    bool rounded; /* some policy had, or may have had, residuals in bf16 */
     unsigned jobs;
     struct sim_job job[SIM_MAX_JOBS];
     struct sim_ticket ticket[SIM_MAX_TICKETS];
@@ -304,6 +305,8 @@ void operator_crashed(struct world *world, unsigned node);
 void operator_check_step(struct world *world, unsigned node, unsigned job, uint64_t step);
 /** One of the policies that the world's scenario may use. */
 const char *scenario_policy(const struct world *world, uint64_t index);
+/** Whether a policy has residuals in bf16. */
+bool scenario_is_rounded(const char *policy);
 
 /* coverage.c */
 void coverage_move(

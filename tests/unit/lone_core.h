@@ -36,6 +36,7 @@ struct lone_core {
     bool withdrawing; /* steps end with NONFINITE */
     bool hold;        /* computes wait in `held` */
     bool changed;     /* gradients are not added as they are: lone_check() only looks at ledgers */
+    bool rounded;     /* residuals are, or were, in bf16: what rounding cuts off moves on */
     struct compute *held[8];
     unsigned helds;
     double *pushed[LONE_TENSORS], *applied[LONE_TENSORS]; /* an element each: sums over steps */
@@ -103,7 +104,8 @@ enum adtopk_status lone_verify(struct lone_core *lone, uint64_t ticket);
 void lone_assert_refused(
     const struct lone_core *lone, enum adtopk_status status, const char *first, const char *second);
 
-/** Whatever was pushed was applied or is in a residual, element by element. */
+/** Whatever was pushed was applied or is in a residual, element by element; if some were in bf16,
+ * tensor by tensor. */
 void lone_check(const struct lone_core *lone);
 
 struct job_info lone_job(const struct lone_core *lone);

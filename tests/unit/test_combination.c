@@ -223,6 +223,62 @@ static void test_all(void **state)
     }
 }
 
+/* Residuals in bf16: of what goes together anyway, what the kernels select exactly, what was sent
+ * exactly, and what nobody else reads. */
+static bool is_good_in_bf16(const struct tensor_policy *policy)
+{
+    const char *sparsifier = policy->sparsifier->name, *name = policy->sparse_collective->name;
+    bool bf16 = policy->values == PAYLOAD_VALUE_BF16;
+
+    if (strcmp(sparsifier, "dense") == 0) {
+        return is_good(policy);
+    }
+    return is_good(policy) && policy->scope == SCOPE_NODE &&
+           (strcmp(sparsifier, "adtopk") == 0 || strcmp(sparsifier, "topk") == 0) &&
+           (policy->values == PAYLOAD_VALUE_F32 || bf16) &&
+           (strcmp(name, "allgather") == 0 || strcmp(name, "hierarchical") == 0 ||
+               (!bf16 && (strcmp(name, "balanced") == 0 || strcmp(name, "oktopk") == 0)));
+}
+
+static void check_in_bf16(const struct tensor_policy *wanted)
+{
+    struct tensor_policy policy = *wanted;
+    struct error err = {ADTOPK_OK, ""};
+    bool right = is_good_in_bf16(wanted);
+
+    policy.residual = RESIDUAL_BF16;
+    assert_int_equal(combination_check(&policy, &err), right ? ADTOPK_OK : ADTOPK_ERR_POLICY);
+    if (!right && is_good(wanted)) {
+        assert_non_null(strstr(err.text, "residual \"bf16\" does not go with"));
+    }
+}
+
+static void check_bf16_with(const char *json, const char *reason)
+{
+    struct error err = {ADTOPK_OK, ""};
+    struct policy policy;
+
+    policy_default(&policy);
+    assert_int_equal(
+        policy_parse(&policy, json, &err), reason != NULL ? ADTOPK_ERR_POLICY : ADTOPK_OK);
+    if (reason != NULL) {
+        assert_names(err.text, reason);
+    }
+}
+
+static void test_residuals(void **state)
+{
+    (void)state;
+    (void)all(check_in_bf16);
+    check_bf16_with("{\"residual\":\"bf16\"}", NULL);
+    check_bf16_with("{\"residual\":\"bf16\",\"clip\":1,\"warmup_epochs\":2}", NULL);
+    check_bf16_with("{\"residual\":\"bf16\",\"momentum\":0.5}", "momentum");
+    check_bf16_with("{\"residual\":\"bf16\",\"estimate\":true}", "estimate");
+    check_bf16_with("{\"residual\":\"f16\"}", "residual");
+    check_bf16_with(
+        "{\"momentum\":0.5,\"rules\":[{\"match\":\"a\",\"residual\":\"bf16\"}]}", "momentum");
+}
+
 /* The document, or the rule, that says so; a dense collective is refused by its key already. */
 static void check_document(const struct tensor_policy *wanted, const char *format)
 {
@@ -348,6 +404,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),
         cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_residuals),
         cmocka_unit_test(test_nodes),
         cmocka_unit_test(test_documents),
         cmocka_unit_test(test_rule_on_base),

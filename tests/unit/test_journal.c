@@ -55,7 +55,21 @@ static float *world_momentum(struct world *world)
     return world_residual(world) + world->n;
 }
 
-static struct world *world_make(uint64_t n)
+/* What a pass does with the residual. */
+enum deed { ADD, ADD_WITH_MOMENTUM, UNDO_WITH_MOMENTUM, TAKE, ADD_ROUNDED, UNDO_ROUNDED };
+
+/* A residual in bf16, in the place of the other. */
+static struct rounded world_rounded(struct world *world)
+{
+    return rounded_at(world_residual(world), world->n);
+}
+
+static bool is_rounded(enum deed deed)
+{
+    return deed == ADD_ROUNDED || deed == UNDO_ROUNDED;
+}
+
+static struct world *world_make(uint64_t n, enum deed deed)
 {
     const size_t bytes = sizeof(struct world) + progress_size(n) + 2 * n * sizeof(float);
     struct world *world =
@@ -68,11 +82,14 @@ static struct world *world_make(uint64_t n)
     for (uint64_t i = 0; i < 2 * n; i++) {
         world_residual(world)[i] = random_value();
     }
+    if (is_rounded(deed)) {
+        const struct rounded rounded = world_rounded(world);
+        assert_true(rounded_size(n) <= n * sizeof(float));
+        memset(world_residual(world), 0, n * sizeof(float));
+        rounded_from(&rounded, world_momentum(world), n);
+    }
     return world;
 }
-
-/* What a pass does with the residual. */
-enum deed { ADD, ADD_WITH_MOMENTUM, UNDO_WITH_MOMENTUM, TAKE };
 
 /* What does not outlive it, but can be had again: gradients, lists, scratch. */
 struct worker {
@@ -116,7 +133,8 @@ static void worker_drop(struct worker *worker)
 static struct fused worker_pass(struct worker *worker, struct world *world, unsigned ranges)
 {
     const bool moves = worker->deed == ADD_WITH_MOMENTUM || worker->deed == UNDO_WITH_MOMENTUM;
-    return (struct fused){.residual = world_residual(world),
+    return (struct fused){.residual = is_rounded(worker->deed) ? NULL : world_residual(world),
+        .rounded = is_rounded(worker->deed) ? world_rounded(world) : (struct rounded){0},
         .view = {.fibres = 1, .length = worker->n, .stride = 1},
         .k = worker->k,
         .gradients = worker->gradients,
@@ -124,7 +142,7 @@ static struct fused worker_pass(struct worker *worker, struct world *world, unsi
         .dtype = DTYPE_F32,
         .momentum = moves ? world_momentum(world) : NULL,
         .mu = 0.9f,
-        .withdraw = worker->deed == UNDO_WITH_MOMENTUM,
+        .withdraw = worker->deed == UNDO_WITH_MOMENTUM || worker->deed == UNDO_ROUNDED,
         .take = worker->deed == TAKE ? FUSED_TAKE_BF16 : FUSED_TAKE_NOTHING,
         .id = ID,
         .stamp = STAMP,
@@ -135,6 +153,15 @@ static struct fused worker_pass(struct worker *worker, struct world *world, unsi
         .ops = worker->ops};
 }
 
+static bool recover(const struct worker *worker, struct world *world, struct journal *journal)
+{
+    const struct rounded rounded = world_rounded(world);
+    return is_rounded(worker->deed)
+               ? rounded_recover(journal, &rounded, world->n, world_progress(world))
+               : journal_recover(journal, world_residual(world), world_momentum(world), world->n,
+                     world_progress(world));
+}
+
 /* Recovers, then does the whole pass. */
 static uint64_t worker_run(struct worker *worker, struct world *world, unsigned ranges)
 {
@@ -143,8 +170,7 @@ static uint64_t worker_run(struct worker *worker, struct world *world, unsigned 
         uint64_t residual;
         if (journal_pending(&world->journal[w], &residual)) {
             assert_int_equal(residual, ID);
-            assert_true(journal_recover(&world->journal[w], world_residual(world),
-                world_momentum(world), world->n, world_progress(world)));
+            assert_true(recover(worker, world, &world->journal[w]));
         }
     }
     fused_start(&pass, world->sums);
@@ -217,7 +243,7 @@ static void traced_pass(struct worker *worker, struct world *world)
 static uint64_t trace(const struct chunk_ops *ops, enum deed deed, uint64_t n, uint64_t k,
     uint64_t interval, bool *traced)
 {
-    struct world *world = world_make(n);
+    struct world *world = world_make(n, deed);
     struct worker worker = worker_make(ops, n, k);
     worker.deed = deed;
     struct outcome expected = outcome_of(&worker, world);
@@ -258,7 +284,8 @@ static void test_every_instruction(void **state)
     } cases[] = {{ADD, 85, 4, 1}, {ADD, 130, 0, 1}, {ADD, 448, 10, 7}, {ADD, CHUNK + 70, 0, 97},
         {ADD_WITH_MOMENTUM, 85, 4, 1}, {ADD_WITH_MOMENTUM, 448, 10, 7},
         {UNDO_WITH_MOMENTUM, 85, 0, 1}, {TAKE, 85, 0, 1}, {TAKE, 448, 0, 7},
-        {ADD_WITH_MOMENTUM, 600, 0, 7}, {TAKE, CHUNK + 70, 0, 97}};
+        {ADD_WITH_MOMENTUM, 600, 0, 7}, {TAKE, CHUNK + 70, 0, 97}, {ADD_ROUNDED, 85, 4, 1},
+        {UNDO_ROUNDED, 130, 0, 1}, {ADD_ROUNDED, 448, 10, 7}, {ADD_ROUNDED, CHUNK + 70, 0, 97}};
     for (size_t i = 0; chunk_table[i] != NULL && chunk_table[i]->supported(); i++) {
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
             if (cases[c].n > 200 && chunk_table[i] != chunk_best()) {
@@ -298,8 +325,7 @@ static void threaded_pass(struct worker *worker, struct world *world)
     pthread_t id[WORKERS];
     struct thread thread[WORKERS];
     for (unsigned w = 0; w < WORKERS; w++) {
-        if (!journal_recover(&world->journal[w], world_residual(world), world_momentum(world),
-                world->n, world_progress(world))) {
+        if (!recover(worker, world, &world->journal[w])) {
             _exit(1);
         }
     }
@@ -346,9 +372,10 @@ static void test_random_kills(void **state)
     enum { N = 300001, K = 3000 };
     unsigned killed = 0;
     struct worker worker = worker_make(chunk_best(), N, K);
-    for (int round = 0; round < 20; round++) {
-        struct world *world = world_make(N);
-        worker.deed = round % 2 == 0 ? ADD : ADD_WITH_MOMENTUM;
+    for (int round = 0; round < 21; round++) {
+        static const enum deed deeds[] = {ADD, ADD_WITH_MOMENTUM, ADD_ROUNDED};
+        worker.deed = deeds[round % 3];
+        struct world *world = world_make(N, worker.deed);
         struct outcome expected = outcome_of(&worker, world);
         killed += kill_children(&worker, world);
         assert_recovers(&worker, world, 1 + (unsigned)random_below(WORKERS), &expected);
@@ -392,9 +419,24 @@ static void test_damaged_journal(void **state)
         assert_int_equal(atomic_load(&journal.saved), cases[i].fits ? 0 : cases[i].saved);
     }
     /* Momentum that nobody knows of. */
-    journal = (struct journal){.stamp = 1, .of_momentum = 1, .copied = 1};
+    journal = (struct journal){.stamp = 1, .copy_of = JOURNAL_MOMENTUM, .copied = 1};
     assert_false(journal_recover(&journal, residual, NULL, N, progress));
     assert_true(journal_recover(&journal, residual, residual, N, progress));
+    /* A chunk in bf16, which is not an f32 residual's; and the other way round. */
+    journal = (struct journal){.stamp = 1, .copy_of = JOURNAL_ROUNDED, .copied = CHUNK};
+    assert_false(journal_recover(&journal, residual, residual, N, progress));
+    const struct rounded rounded = rounded_at(residual, N);
+    atomic_store(&journal.copied, CHUNK - 1);
+    assert_false(rounded_recover(&journal, &rounded, N, progress));
+    journal.copied = CHUNK;
+    journal.chunk = 2;
+    assert_false(rounded_recover(&journal, &rounded, N, progress));
+    journal.chunk = 0;
+    journal.copy_of = JOURNAL_MOMENTUM;
+    assert_false(rounded_recover(&journal, &rounded, N, progress));
+    journal.copy_of = JOURNAL_ROUNDED;
+    assert_true(rounded_recover(&journal, &rounded, N, progress));
+    assert_int_equal(atomic_load(&progress->chunk[0].stamp), 1);
     free(progress);
 }
 

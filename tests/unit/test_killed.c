@@ -283,6 +283,12 @@ static void test_selecting_momentum(void **state)
     check_computing("{" LONE_EXACT ",\"momentum\":0.5}", work_select, 4001);
 }
 
+static void test_selecting_rounded(void **state)
+{
+    (void)state;
+    check_computing("{" LONE_EXACT ",\"residual\":\"bf16\"}", work_select, 4001);
+}
+
 static void test_reducing(void **state)
 {
     (void)state;
@@ -365,6 +371,12 @@ static void test_settling_ranks(void **state)
     check_settling("{\"reduce\":\"sum\",\"density\":0.05,\"scope\":\"rank\"}", 103);
 }
 
+static void test_settling_rounded(void **state)
+{
+    (void)state;
+    check_settling("{\"reduce\":\"sum\",\"density\":0.05,\"residual\":\"bf16\"}", 101);
+}
+
 /* Halves of halves are exact for the few steps that there are. */
 static void test_settling_momentum(void **state)
 {
@@ -372,24 +384,39 @@ static void test_settling_momentum(void **state)
     check_settling("{" LONE_EXACT ",\"momentum\":0.5}", 101);
 }
 
-static void test_joining(void **state)
+static void check_joining(const char *from, const char *to, uint64_t interval)
 {
     struct lone_core lone;
     bool allowed;
 
-    (void)state;
-    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\"}");
+    lone_begin(&lone, from);
     lone_train(&lone, 2);
-    assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"node\"}"), ADTOPK_OK);
+    assert_int_equal(lone_change(&lone, 1, to), ADTOPK_OK);
     lone_train(&lone, 1);
     hold_settling(&lone);
     lone_compute_until(&lone, work_switch);
     lone_close(&lone);
-    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, 89});
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
     lone_free(&lone);
     if (!allowed) {
         print_message("# tracing is not allowed here\n");
     }
+}
+
+static void test_joining(void **state)
+{
+    (void)state;
+    check_joining("{" LONE_EXACT ",\"scope\":\"rank\"}", "{\"scope\":\"node\"}", 89);
+}
+
+/* Residuals are converted. */
+static void test_converting(void **state)
+{
+    (void)state;
+    check_joining("{" LONE_EXACT "}", "{\"residual\":\"bf16\"}", 499);
+    check_joining("{" LONE_EXACT ",\"residual\":\"bf16\"}", "{\"residual\":\"f32\"}", 499);
+    check_joining(
+        "{" LONE_EXACT ",\"scope\":\"rank\"}", "{\"scope\":\"node\",\"residual\":\"bf16\"}", 499);
 }
 
 /* The held compute has run: the core's thread is killed while it takes note. */
@@ -465,25 +492,32 @@ static void test_withdrawing(void **state)
 {
     (void)state;
     check_withdrawing("{" LONE_EXACT ",\"scope\":\"rank\",\"momentum\":0.5,\"nesterov\":true}");
+    check_withdrawing("{" LONE_EXACT ",\"residual\":\"bf16\"}");
 }
 
 /* Another policy comes into force: from ranks to node. */
-static void test_switching(void **state)
+static void check_switching(const char *to)
 {
     struct lone_core lone;
 
-    (void)state;
     if (too_slow()) {
         return;
     }
     lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\"}");
     lone_train(&lone, 2);
-    assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"node\",\"density\":0.1}"), ADTOPK_OK);
+    assert_int_equal(lone_change(&lone, 1, to), ADTOPK_OK);
     lone_train(&lone, 1);
     hold_settling(&lone);
     lone_compute_until(&lone, work_switch);
     lone_close(&lone);
     check_event(&lone, recover);
+}
+
+static void test_switching(void **state)
+{
+    (void)state;
+    check_switching("{\"scope\":\"node\",\"density\":0.1}");
+    check_switching("{\"scope\":\"node\",\"density\":0.1,\"residual\":\"bf16\"}");
 }
 
 int main(void)
@@ -492,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_selecting),
         cmocka_unit_test(test_selecting_ranks),
         cmocka_unit_test(test_selecting_momentum),
+        cmocka_unit_test(test_selecting_rounded),
         cmocka_unit_test(test_reducing),
         cmocka_unit_test(test_delivered_in_part),
         cmocka_unit_test(test_settling),
@@ -499,7 +534,9 @@ int main(void)
         cmocka_unit_test(test_settling_dense),
         cmocka_unit_test(test_settling_ranks),
         cmocka_unit_test(test_settling_momentum),
+        cmocka_unit_test(test_settling_rounded),
         cmocka_unit_test(test_joining),
+        cmocka_unit_test(test_converting),
         cmocka_unit_test(test_counting),
         cmocka_unit_test(test_counting_withdrawn),
         cmocka_unit_test(test_withdrawing),

@@ -20,7 +20,8 @@ static const char default_text[] =
     "\"global_turns\":1,\"adaptive\":false,\"total_turns\":0,\"estimate\":false,"
     "\"estimate_period\":5,\"sample\":0.01,\"fit\":\"exponential\",\"threshold\":0,"
     "\"momentum\":0,\"nesterov\":false,\"momentum_masking\":true,\"clip\":0,"
-    "\"scope\":\"node\",\"reduce\":\"mean\",\"values\":\"bf16\",\"dense_values\":\"f32\","
+    "\"scope\":\"node\",\"residual\":\"f32\",\"reduce\":\"mean\",\"values\":\"bf16\",\"dense_"
+    "values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
     "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"tune_density\":false,"
     "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\",\"join_timeout\":300.000000,"
@@ -59,6 +60,7 @@ static void assert_equal_policies(const struct policy *a, const struct policy *b
     assert_ptr_equal(a->tensor.sparsifier, b->tensor.sparsifier);
     assert_equal_params(&a->tensor.params, &b->tensor.params);
     assert_int_equal(a->tensor.scope, b->tensor.scope);
+    assert_int_equal(a->tensor.residual, b->tensor.residual);
     assert_int_equal(a->reduce, b->reduce);
     assert_int_equal(a->on_peer_loss, b->on_peer_loss);
     assert_int_equal(a->tensor.indices, b->tensor.indices);

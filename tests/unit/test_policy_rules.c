@@ -478,7 +478,7 @@ static void test_keys(void **state)
             assert_string_not_equal(other.name, info.name);
         }
     }
-    assert_int_equal(keys, 36);
+    assert_int_equal(keys, 37);
     assert_false(policy_key(UINT32_MAX, &info));
     for (const char *c = text; (c = strchr(c, ':')) != NULL; c++) {
         members++;
@@ -506,7 +506,7 @@ static void test_keys_in_rules(void **state)
             assert_refused(json, "rules[0]", "whole job");
         }
     }
-    assert_int_equal(tensor, 26);
+    assert_int_equal(tensor, 27);
 }
 
 /* Every value that the list names is taken; one that it does not name is refused with the list. */

@@ -51,13 +51,13 @@ static void test_new(void **state)
 static void test_layout(void **state)
 {
     struct store_header *store = store_new();
-    float *residuals = store_residuals(store);
+    float *slots = store_slots(store);
 
     (void)state;
     /* Behind the records, aligned for the kernels, and the last element is the last byte. */
-    assert_true((void *)residuals >= (void *)&store->tensor[TENSORS]);
-    assert_int_equal((uintptr_t)residuals % 64, 0);
-    assert_ptr_equal(residuals + ELEMENTS, (uint8_t *)store + store_size(TENSORS, ELEMENTS));
+    assert_true((void *)slots >= (void *)&store->tensor[TENSORS]);
+    assert_int_equal((uintptr_t)slots % 64, 0);
+    assert_ptr_equal(slots + ELEMENTS, (uint8_t *)store + store_size(TENSORS, ELEMENTS));
     assert_int_equal(store_size(TENSORS, ELEMENTS + 1), store_size(TENSORS, ELEMENTS) + 4);
     for (uint32_t tensors = 0; tensors < 200; tensors++) {
         uint64_t size = store_size(tensors, 0);
@@ -79,13 +79,13 @@ static void test_found_again(void **state)
     store->view = 4;
     store->tensor[2].step = 17;
     store->tensor[2].stage = STAGE_DELIVERED;
-    store_residuals(store)[ELEMENTS - 1] = 2.5f;
+    store_slots(store)[ELEMENTS - 1] = 2.5f;
     assert_int_equal(store_open(store, true, JOB, DIGEST, TENSORS, NULL), ADTOPK_OK);
     assert_int_equal(store->steps_done, 17);
     assert_int_equal(store->view, 4);
     assert_int_equal(store->tensor[2].step, 17);
     assert_int_equal(store->tensor[2].stage, STAGE_DELIVERED);
-    assert_true(store_residuals(store)[ELEMENTS - 1] > 2.4f);
+    assert_true(store_slots(store)[ELEMENTS - 1] > 2.4f);
     free(store);
 }
 

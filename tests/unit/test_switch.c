@@ -280,14 +280,20 @@ static void test_a_whole_step_while_it_is_held(void **state)
 static void test_residuals_stay(void **state)
 {
     static const char *const policies[] = {
-        "{\"sparsifier\":\"adtopk\",\"scope\":\"node\",\"rules\":[]}",
-        "{\"sparsifier\":\"adtopk\",\"scope\":\"rank\",\"rules\":[]}",
-        "{\"sparsifier\":\"topk\",\"scope\":\"rank\",\"density\":0.2,\"rules\":[]}",
-        "{\"sparsifier\":\"dense\",\"scope\":\"node\",\"rules\":[]}",
-        "{\"scope\":\"node\",\"sparsifier\":\"topk\",\"rules\":[{\"match\":\"conv*\",\"scope\":"
+        "{\"sparsifier\":\"adtopk\",\"scope\":\"node\",\"residual\":\"f32\",\"rules\":[]}",
+        "{\"residual\":\"f32\",\"sparsifier\":\"adtopk\",\"scope\":\"rank\",\"rules\":[]}",
+        "{\"residual\":\"f32\",\"sparsifier\":\"topk\",\"scope\":\"rank\",\"density\":0.2,"
+        "\"rules\":[]}",
+        "{\"residual\":\"f32\",\"sparsifier\":\"dense\",\"scope\":\"node\",\"rules\":[]}",
+        "{\"residual\":\"f32\",\"scope\":\"node\",\"sparsifier\":\"topk\",\"rules\":[{\"match\":"
+        "\"conv*\",\"scope\":"
         "\"rank\"},{\"match\":\"fc.weight\",\"sparsifier\":\"dense\"}]}",
-        "{\"scope\":\"rank\",\"sparsifier\":\"adtopk\",\"rules\":[{\"match\":\"fc*\",\"scope\":"
+        "{\"residual\":\"f32\",\"scope\":\"rank\",\"sparsifier\":\"adtopk\",\"rules\":[{\"match\":"
+        "\"fc*\",\"scope\":"
         "\"node\",\"values\":\"bf16\"}],\"bucket_bytes\":1}",
+        "{\"scope\":\"node\",\"sparsifier\":\"topk\",\"residual\":\"bf16\",\"rules\":[]}",
+        "{\"scope\":\"node\",\"sparsifier\":\"adtopk\",\"residual\":\"bf16\",\"rules\":[{\"match\":"
+        "\"conv*\",\"residual\":\"f32\"}]}",
     };
     unsigned count = sizeof(policies) / sizeof(policies[0]);
     struct lone_core lone;
@@ -301,8 +307,38 @@ static void test_residuals_stay(void **state)
             change(&lone, policies[to]);
             by_rank = to == 1 || to == 2 || to == 4 || to == 5;
             assert_int_equal(lone.store[1] != NULL, by_rank);
+            /* One of the two parts, whatever types are in it. */
+            assert_true(
+                (lone.store[STORE_RESIDUALS] != NULL) != (lone.store[STORE_RESIDUALS + 1] != NULL));
+            lone_restart(&lone);
+            lone_train(&lone, 1);
+            lone_check(&lone);
         }
     }
+    lone_free(&lone);
+}
+
+/* Residuals in bf16 take half the memory, and the others are given back. */
+static void test_memory_of_residuals(void **state)
+{
+    struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){100, 400});
+    struct lone_core lone;
+    uint64_t f32, bf16;
+
+    (void)state;
+    lone_start(&lone, 2, "{" LONE_EXACT "}", &spec, 1);
+    f32 = lone.store_size[STORE_RESIDUALS];
+    assert_in_range(f32, 160000, 160200);
+    change(&lone, "{\"residual\":\"bf16\"}");
+    assert_null(lone.store[STORE_RESIDUALS]);
+    assert_non_null(lone.store[STORE_RESIDUALS + 1]);
+    bf16 = lone.store_size[STORE_RESIDUALS + 1];
+    assert_in_range(bf16, f32 / 2, f32 * 52 / 100);
+    change(&lone, "{\"density\":0.1}"); /* the same ones */
+    assert_null(lone.store[STORE_RESIDUALS]);
+    change(&lone, "{\"residual\":\"f32\"}");
+    assert_null(lone.store[STORE_RESIDUALS + 1]);
+    assert_int_equal(lone.store_size[STORE_RESIDUALS], f32);
     lone_free(&lone);
 }
 
@@ -569,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_a_whole_step_while_it_is_held),
         cmocka_unit_test(test_residuals_stay),
         cmocka_unit_test(test_forms_of_updates),
+        cmocka_unit_test(test_memory_of_residuals),
         cmocka_unit_test(test_residuals_are_joined),
         cmocka_unit_test(test_history),
         cmocka_unit_test(test_restart),

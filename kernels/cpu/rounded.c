@@ -1,0 +1,349 @@
+#include "kernels/cpu/rounded.h"
+
+#include <string.h>
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/ledger.h"
+#include "kernels/cpu/select.h"
+
+enum { ALIGNMENT = 64, VECTORS = LEDGER_WORD / LEDGER_LANES };
+
+/* The low bits of a key, which the second level of a histogram counts. A bf16's has 15. */
+enum { KEY_BITS = 15, LOW_BITS = KEY_BITS - SELECT_BITS };
+
+/* ------------------------------------------------------------------ rounding */
+
+/* The bodies are compiled once for every implementation. */
+#define BODY static inline __attribute__((always_inline))
+
+/* One element; selects, so that loops vectorise. Adding a random number to the bits that go rounds
+ * up as often as these are close to the next bf16, whatever the sign. */
+BODY uint16_t rounded_element(float *x, float *e, uint32_t random)
+{
+    const float exact = *x + *e;
+    const uint32_t half = (convert_bits(exact) + random) >> 16;
+    const int finite = (half & 0x7f80u) != 0x7f80u;
+    *x = convert_float(half << 16);
+    *e = convert_float(convert_select(finite, convert_bits(exact - *x), 0));
+    return (uint16_t)half;
+}
+
+BODY void rounded_vector(
+    float *restrict x, float *restrict e, uint32_t seed, uint32_t first, uint16_t *restrict out)
+{
+    for (unsigned l = 0; l < LEDGER_LANES; l++) {
+        out[l] = rounded_element(x + l, e + l, rounded_random(seed, first + l));
+    }
+}
+
+BODY void rounded_words(float *x, unsigned words, uint64_t signs, uint32_t seed,
+    float e[2][2][LEDGER_LANES], uint16_t *out)
+{
+    for (unsigned w = 0; w < words; w++) {
+        const unsigned sign = (signs >> w) & 1u;
+        float *const of[VECTORS] = {e[sign][0], e[1 - sign][0], e[1 - sign][1], e[sign][1]};
+        for (unsigned v = 0; v < VECTORS; v++) {
+            const unsigned first = w * LEDGER_WORD + v * LEDGER_LANES;
+            rounded_vector(x + first, of[v], seed, first, out + first);
+        }
+    }
+}
+
+BODY void rounded_widen(const uint16_t *restrict from, unsigned length, float *restrict to)
+{
+    for (unsigned i = 0; i < length; i++) {
+        to[i] = convert_bf16(from[i]);
+    }
+}
+
+static bool plain_supported(void)
+{
+    return true;
+}
+
+static void plain_expand(const uint16_t *from, unsigned length, float *to)
+{
+    rounded_widen(from, length, to);
+}
+
+static void plain_round(float *x, unsigned words, uint64_t signs, uint32_t seed,
+    float e[2][2][LEDGER_LANES], uint16_t *out)
+{
+    rounded_words(x, words, signs, seed, e, out);
+}
+
+static const struct rounded_ops rounded_plain = {
+    .name = "plain", .supported = plain_supported, .expand = plain_expand, .round = plain_round};
+
+#ifdef __x86_64__
+#define AVX2 __attribute__((target("avx2")))
+
+static bool avx2_supported(void)
+{
+    return __builtin_cpu_supports("avx2");
+}
+
+AVX2 static void avx2_expand(const uint16_t *from, unsigned length, float *to)
+{
+    rounded_widen(from, length, to);
+}
+
+AVX2 static void avx2_round(float *x, unsigned words, uint64_t signs, uint32_t seed,
+    float e[2][2][LEDGER_LANES], uint16_t *out)
+{
+    rounded_words(x, words, signs, seed, e, out);
+}
+
+static const struct rounded_ops rounded_avx2 = {
+    .name = "avx2", .supported = avx2_supported, .expand = avx2_expand, .round = avx2_round};
+
+extern const struct rounded_ops rounded_avx512;
+#endif
+
+const struct rounded_ops *const rounded_table[] = {
+    &rounded_plain,
+#ifdef __x86_64__
+    &rounded_avx2,
+    &rounded_avx512,
+#endif
+    NULL,
+};
+
+const struct rounded_ops *rounded_best(void)
+{
+    const struct rounded_ops *best = &rounded_plain;
+    for (size_t i = 0; rounded_table[i] != NULL; i++) {
+        best = rounded_table[i]->supported() ? rounded_table[i] : best;
+    }
+    return best;
+}
+
+/* Rounds a chunk; carry: before, then after. */
+static void rounded_chunk(const struct rounded_ops *ops, float *x, unsigned length, uint64_t number,
+    uint64_t stamp, struct carry *carry, uint16_t *out)
+{
+    const uint32_t seed = rounded_seed(stamp, number);
+    const uint64_t signs = ledger_word_signs(number);
+    const unsigned words = length / LEDGER_WORD;
+    float e[2][2][LEDGER_LANES] = {{{0}}};
+    for (unsigned s = 0; s < 2; s++) {
+        memcpy(e[s][0], carry->of[s], sizeof e[s][0]);
+    }
+    ops->round(x, words, signs, seed, e, out);
+    for (unsigned i = words * LEDGER_WORD; i < length; i++) {
+        const unsigned vector = i % LEDGER_WORD / LEDGER_LANES;
+        const unsigned sign = ((signs >> words) ^ (0x6u >> vector)) & 1u;
+        float *mine = &e[sign][vector / 2][i % LEDGER_LANES];
+        out[i] = rounded_element(x + i, mine, rounded_random(seed, i));
+    }
+    for (unsigned s = 0; s < 2; s++) {
+        for (unsigned l = 0; l < LEDGER_LANES; l++) {
+            carry->of[s][l] = e[s][0][l] + e[s][1][l];
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ where it lies */
+
+static size_t rounded_elements(uint64_t n)
+{
+    return (n * sizeof(uint16_t) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+size_t rounded_size(uint64_t n)
+{
+    return rounded_elements(n) + chunk_count(n) * sizeof(struct carry);
+}
+
+struct rounded rounded_at(void *memory, uint64_t n)
+{
+    return (struct rounded){
+        .element = memory, .carry = (struct carry *)(void *)((char *)memory + rounded_elements(n))};
+}
+
+static unsigned rounded_length(uint64_t n, uint64_t chunk)
+{
+    return n - chunk * CHUNK < CHUNK ? (unsigned)(n - chunk * CHUNK) : CHUNK;
+}
+
+void rounded_read(const struct rounded *rounded, uint64_t first, unsigned length, float *out)
+{
+    rounded_best()->expand(rounded->element + first, length, out);
+}
+
+static void rounded_write(const struct rounded *rounded, uint64_t chunk,
+    const struct rounded_chunk *from, unsigned length)
+{
+    memcpy(rounded->element + chunk * CHUNK, from->element, length * sizeof *from->element);
+    rounded->carry[chunk] = from->carry;
+}
+
+void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
+    uint64_t stamp, float *x, unsigned length, struct journal *journal)
+{
+    if (journal == NULL) {
+        rounded_chunk(
+            ops, x, length, chunk, stamp, &rounded->carry[chunk], rounded->element + chunk * CHUNK);
+        return;
+    }
+    journal->copy_of = JOURNAL_ROUNDED;
+    journal->rounded.carry = rounded->carry[chunk];
+    rounded_chunk(ops, x, length, chunk, stamp, &journal->rounded.carry, journal->rounded.element);
+    journal_copied(journal, length);
+    rounded_write(rounded, chunk, &journal->rounded, length);
+}
+
+bool rounded_recover(
+    struct journal *journal, const struct rounded *rounded, uint64_t n, struct progress *progress)
+{
+    const uint64_t copied = atomic_load_explicit(&journal->copied, memory_order_acquire);
+    if (copied == 0 && atomic_load_explicit(&journal->saved, memory_order_acquire) == 0) {
+        return true;
+    }
+    if (journal->copy_of != JOURNAL_ROUNDED || journal->chunk >= chunk_count(n) ||
+        copied != rounded_length(n, journal->chunk)) {
+        return false;
+    }
+    struct chunk_record *record = &progress->chunk[journal->chunk];
+    if (atomic_load_explicit(&record->stamp, memory_order_acquire) != journal->stamp) {
+        rounded_write(rounded, journal->chunk, &journal->rounded, (unsigned)copied);
+    }
+    journal_close(journal, record, journal->stamp);
+    return true;
+}
+
+/* ------------------------------------------------------------------ all of it */
+
+void rounded_sums(const struct rounded *rounded, uint64_t n, double sums[2])
+{
+    for (uint64_t c = 0; c < chunk_count(n); c++) {
+        const uint64_t lanes = ledger_lane_signs(c);
+        float x[CHUNK];
+        rounded_read(rounded, c * CHUNK, rounded_length(n, c), x);
+        ledger_chunk(x, rounded_length(n, c), c, sums);
+        for (unsigned l = 0; l < LEDGER_LANES; l++) {
+            const double plus = (double)rounded->carry[c].of[0][l];
+            const double minus = (double)rounded->carry[c].of[1][l];
+            sums[0] += plus + minus;
+            sums[1] += ((lanes >> l) & 1u) != 0 ? minus - plus : plus - minus;
+        }
+    }
+}
+
+void rounded_from(const struct rounded *rounded, const float *x, uint64_t n)
+{
+    const struct rounded_ops *ops = rounded_best();
+    memset(rounded->carry, 0, chunk_count(n) * sizeof *rounded->carry);
+    for (uint64_t c = 0; c < chunk_count(n); c++) {
+        float chunk[CHUNK];
+        memcpy(chunk, x + c * CHUNK, rounded_length(n, c) * sizeof *chunk);
+        rounded_put(ops, rounded, c, 0, chunk, rounded_length(n, c), NULL);
+    }
+}
+
+/* The first element of a chunk with this sign in the ledger, but for the lane's: it takes what the
+ * next pass would begin with. */
+static unsigned rounded_first(uint64_t chunk, unsigned sign, unsigned lane)
+{
+    return (ledger_word_signs(chunk) & 1u) == sign ? lane : LEDGER_LANES + lane;
+}
+
+void rounded_to(const struct rounded *rounded, uint64_t n, float *x)
+{
+    for (uint64_t c = 0; c < chunk_count(n); c++) {
+        const unsigned length = rounded_length(n, c);
+        rounded_read(rounded, c * CHUNK, length, x + c * CHUNK);
+        for (unsigned s = 0; s < 2; s++) {
+            for (unsigned l = 0; l < LEDGER_LANES; l++) {
+                const unsigned i = rounded_first(c, s, l);
+                /* A lane without elements has no carry. */
+                x[c * CHUNK + (i < length ? i : 0)] += i < length ? rounded->carry[c].of[s][l] : 0;
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ selection */
+
+/* A fibre: element i is x[i * stride]. */
+struct rounded_fibre {
+    const uint16_t *x;
+    uint64_t length;
+    uint64_t stride;
+};
+
+static uint32_t rounded_key(const struct rounded_fibre *fibre, uint64_t i)
+{
+    return fibre->x[i * fibre->stride] & 0x7fffu;
+}
+
+/* The bin in which the rank-th largest is, counted from the highest; *rank becomes that in it. */
+static uint32_t rounded_bin(const uint32_t *histogram, uint32_t bins, uint64_t *rank)
+{
+    uint32_t bin = bins - 1;
+    for (; histogram[bin] < *rank; bin--) {
+        *rank -= histogram[bin];
+    }
+    return bin;
+}
+
+/* The cut for the k-th of a long fibre, in keys of a bf16: first by their high bits. */
+static struct select_cut rounded_cut(
+    const struct rounded_fibre *fibre, uint64_t k, uint32_t histogram[SELECT_BINS])
+{
+    uint64_t rank = k;
+    memset(histogram, 0, SELECT_BINS * sizeof *histogram);
+    for (uint64_t i = 0; i < fibre->length; i++) {
+        histogram[rounded_key(fibre, i) >> LOW_BITS]++;
+    }
+    const uint32_t high = rounded_bin(histogram, SELECT_BINS, &rank);
+    memset(histogram, 0, (1u << LOW_BITS) * sizeof *histogram);
+    for (uint64_t i = 0; i < fibre->length; i++) {
+        const uint32_t key = rounded_key(fibre, i);
+        histogram[key & ((1u << LOW_BITS) - 1)] += key >> LOW_BITS == high;
+    }
+    const uint32_t low = rounded_bin(histogram, 1u << LOW_BITS, &rank);
+    return (struct select_cut){.key = high << LOW_BITS | low, .ties = rank};
+}
+
+/* The same of a short one, by way of f32. */
+static struct select_cut rounded_cut_short(const struct rounded_fibre *fibre, uint64_t k)
+{
+    float x[SELECT_SHORT];
+    for (uint64_t i = 0; i < fibre->length; i++) {
+        x[i] = convert_bf16(fibre->x[i * fibre->stride]);
+    }
+    struct select_cut cut = select_cut_short(x, fibre->length, k);
+    /* Without ties it may be any key that separates: every key of a bf16 that is larger than its
+     * upper half is at least the next one. */
+    cut.key = cut.ties == SELECT_ALL ? (cut.key + 0xffffu) >> 16 : cut.key >> 16;
+    return cut;
+}
+
+static void rounded_fibre(const struct rounded_fibre *fibre, uint64_t position, uint64_t k,
+    struct sparse *out, uint32_t histogram[SELECT_BINS])
+{
+    struct select_cut cut = fibre->length <= SELECT_SHORT ? rounded_cut_short(fibre, k)
+                                                          : rounded_cut(fibre, k, histogram);
+    for (uint64_t i = 0; i < fibre->length; i++) {
+        const uint32_t key = rounded_key(fibre, i);
+        if (key < cut.key || (key == cut.key && cut.ties == 0)) {
+            continue;
+        }
+        cut.ties -= key == cut.key && cut.ties != SELECT_ALL;
+        out->position[out->count] = (uint32_t)(position + i);
+        out->value[out->count++] = convert_bf16(fibre->x[i * fibre->stride]);
+    }
+}
+
+void rounded_select(const struct rounded *rounded, const struct view *view, uint64_t fibre,
+    uint64_t fibres, uint64_t k, struct sparse *out, uint32_t *histogram)
+{
+    for (uint64_t f = fibre; f < fibre + fibres; f++) {
+        const struct rounded_fibre one = {.x = rounded->element + view_base(view, f),
+            .length = view->length,
+            .stride = view->stride};
+        rounded_fibre(&one, f * view->length, k, out, histogram);
+    }
+}

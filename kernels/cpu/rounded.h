@@ -1,0 +1,104 @@
+/*
+ * A residual in bf16: half the memory, and a pass at 8 bytes an element. What rounding cuts off is
+ * fed back, so that nothing is lost.
+ *
+ * A pass expands a chunk to f32, adds to it as to any other, and rounds it again (rounded_put()).
+ * All that comes after, selection first of all, sees the rounded values; bf16 and f32 values on the
+ * wire are exactly those, and an element that was sent leaves nothing behind.
+ *
+ * Definition of the rounding. The elements of a chunk are in words of 64; a word is four vectors of
+ * 16 lanes. Word by word each element x becomes one of the two bf16 next to x + e, at random, so
+ * that it is x + e on average, and e becomes what that cut off. There is an e for every lane, half
+ * of the word and sign in the ledger (ledger.h): what an element loses, the element of the next
+ * word with all three alike gets. They are alike so that the ledger's signed sum stays as it is,
+ * too. At the end of the chunk the e of both halves are added, and this *carry* of 32 floats a
+ * chunk is what the first half begins with in the next pass. Where the result is not finite, e
+ * becomes 0.
+ *
+ * So elements and carry have the sums that f32 elements would have, to f32 rounding: error
+ * diffusion after Floyd and Steinberg (1976), in one dimension. And no element grows at the cost of
+ * another, as it does where small gradients of one sign are rounded to the nearest in every pass:
+ * each is right on average (Gupta et al. 2015), in a pass off by at most two units in the last
+ * place of the largest of its chain. The random numbers are a hash of the pass's stamp, chunk and
+ * element, so a repeated pass rounds as before. What bf16 holds already does not change.
+ *
+ * Journal: the new chunk is complete in the worker's journal before the residual is written.
+ * Killed before that, the chunk is as it was; after it, rounded_recover() writes it again.
+ */
+#ifndef ADTOPK_KERNELS_ROUNDED_H
+#define ADTOPK_KERNELS_ROUNDED_H
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/journal.h"
+#include "kernels/cpu/sparse.h"
+#include "kernels/cpu/view.h"
+
+/* Both in the caller's memory; element NULL: there is none. */
+struct rounded {
+    uint16_t *element;
+    struct carry *carry; /* of every chunk */
+};
+
+struct rounded_ops {
+    const char *name;
+    bool (*supported)(void);
+    void (*expand)(const uint16_t *from, unsigned length, float *to);
+
+    /* Rounds `words` whole words of a chunk whose ledger signs are `signs`, to `out` and in place;
+     * e: by sign, half of the word and lane. */
+    void (*round)(float *x, unsigned words, uint64_t signs, uint32_t seed,
+        float e[2][2][LEDGER_LANES], uint16_t *out);
+};
+
+/** All implementations, the best last, NULL-terminated; they give the same bits. */
+extern const struct rounded_ops *const rounded_table[];
+
+/** The best one that this processor supports. */
+const struct rounded_ops *rounded_best(void);
+
+/** Bytes of a residual of n elements with its carries: 2.03 an element. */
+size_t rounded_size(uint64_t n);
+
+/** The residual in that memory, aligned to 64; zeros are its initial state. */
+struct rounded rounded_at(void *memory, uint64_t n);
+
+/** Elements from `first` on, as they are. */
+void rounded_read(const struct rounded *rounded, uint64_t first, unsigned length, float *out);
+
+/** Rounds the chunk's `length` elements x, in place, with the carry it has, and puts them where it
+ * belongs: at once, or by way of the journal (not NULL), which is open for the chunk and has to be
+ * closed then. The chunk's record must be complete but for its stamp. */
+void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
+    uint64_t stamp, float *x, unsigned length, struct journal *journal);
+
+/** The random number, of 16 bits, of an element of a chunk. */
+static inline uint32_t rounded_random(uint32_t seed, uint32_t element)
+{
+    const uint32_t first = (seed + element) * 0x9e3779b1u;
+    return ((first ^ (first >> 15)) * 0x85ebca77u) >> 16;
+}
+
+/** Its seed. */
+static inline uint32_t rounded_seed(uint64_t stamp, uint64_t chunk)
+{
+    return (uint32_t)ledger_hash(ledger_hash(stamp) + chunk);
+}
+
+/** As journal_recover(): completes a chunk that was being written. */
+bool rounded_recover(
+    struct journal *journal, const struct rounded *rounded, uint64_t n, struct progress *progress);
+
+/** sums += the ledger's two sums of elements and carries. */
+void rounded_sums(const struct rounded *rounded, uint64_t n, double sums[2]);
+
+/** From f32 and back: the sums stay, to rounding. Elements that leave bf16 get the carries. */
+void rounded_from(const struct rounded *rounded, const float *x, uint64_t n);
+void rounded_to(const struct rounded *rounded, uint64_t n, float *x);
+
+/** The k largest magnitudes, exact, ties to the lower position, of `fibres` fibres of the view from
+ * number `fibre` on; as select_fibres(), and select_top() where the view is a single fibre.
+ * Appends to out. 0 < k <= length. histogram: SELECT_BINS (select.h) numbers of scratch. */
+void rounded_select(const struct rounded *rounded, const struct view *view, uint64_t fibre,
+    uint64_t fibres, uint64_t k, struct sparse *out, uint32_t *histogram);
+
+#endif
