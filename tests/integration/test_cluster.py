@@ -37,7 +37,7 @@ def run(*arguments, program="rounds", environment=None):
 
 
 def folders():
-    return set(glob.glob("/tmp/adtopk-*"))
+    return set(glob.glob("/tmp/adtopk-box-*"))
 
 
 def offspring(pid):

@@ -101,7 +101,7 @@ def enclose(main):
     for program in ("ip", "tc", "nsenter"):
         if shutil.which(program) is None:
             raise Impossible(f"there is no program {program}: deploy/setup bench")
-    scratch = tempfile.mkdtemp(prefix="adtopk-", dir="/tmp")  # short: sockets' paths are limited
+    scratch = tempfile.mkdtemp(prefix="adtopk-box-", dir="/tmp")  # short: sockets' paths are limited
     try:
         new_namespaces()
         child = os.fork()
