@@ -8,6 +8,9 @@
 #include "proto/bits.h"
 #include "proto/payload_coding.h"
 
+/* Parameters below the greatest possible one that are looked at first. */
+#define NEAR 3u
+
 static size_t block_size(size_t count, size_t first)
 {
     return count - first < PAYLOAD_DELTA_BLOCK ? count - first : PAYLOAD_DELTA_BLOCK;
@@ -39,33 +42,51 @@ static unsigned rice_limit(uint64_t n, uint64_t count)
     return limit < PAYLOAD_RICE_MAX ? limit : PAYLOAD_RICE_MAX;
 }
 
-void payload_scan(const uint32_t *position, size_t count, struct payload_scan *scan)
+/* The bits of all codes with parameters `low` to `high`; returns the bytes of DELTA. */
+static uint64_t scan_deltas(const uint32_t *position, size_t count, unsigned low, unsigned high,
+    uint64_t bits[PAYLOAD_RICE_MAX + 1])
 {
-    unsigned limit = rice_limit(count == 0 ? 0 : (uint64_t)position[count - 1] + 1, count);
-    uint64_t quotients[PAYLOAD_RICE_MAX + 1] = {0}; /* their sum, for every parameter */
     uint32_t delta[PAYLOAD_DELTA_BLOCK];
+    uint64_t bytes = 0;
 
-    *scan = (struct payload_scan){.rice_bits = UINT64_MAX};
+    for (unsigned k = low; k <= high; k++) {
+        bits[k] = count * (k + UINT64_C(1));
+    }
     for (size_t first = 0; first < count; first += PAYLOAD_DELTA_BLOCK) {
         size_t block = block_size(count, first);
         unsigned width = bit_width(deltas_of(position, first, block, delta));
 
-        scan->delta_bytes += 1 + bit_bytes(block, width);
-        for (unsigned k = 0; k <= limit && k < width; k++) {
-            uint32_t sum = 0; /* at most the last position */
+        bytes += 1 + bit_bytes(block, width);
+        for (unsigned k = low; k <= high && k < width; k++) {
+            uint32_t sum = 0; /* of the quotients: at most the last position */
 
             for (size_t i = 0; i < block; i++) {
                 sum += delta[i] >> k;
             }
-            quotients[k] += sum;
+            bits[k] += sum;
         }
     }
-    for (unsigned k = 0; k <= limit; k++) {
-        uint64_t bits = count * (k + UINT64_C(1)) + quotients[k];
+    return bytes;
+}
 
-        if (bits < scan->rice_bits) {
-            scan->rice_bits = bits;
-            scan->rice_parameter = k;
+/* A step from k to k + 1 costs a bit an entry and saves, of a quotient q, the upper half of it: the
+ * less, the larger k is. So a parameter that is better than its neighbours is the best, and only
+ * those near the limit are looked at, unless the least of them is the best. */
+void payload_scan(const uint32_t *position, size_t count, struct payload_scan *scan)
+{
+    unsigned limit = rice_limit(count == 0 ? 0 : (uint64_t)position[count - 1] + 1, count);
+    unsigned low = limit > NEAR ? limit - NEAR : 0;
+    uint64_t bits[PAYLOAD_RICE_MAX + 1];
+
+    for (;; low = 0) {
+        scan->delta_bytes = scan_deltas(position, count, low, limit, bits);
+        scan->rice_parameter = low;
+        for (unsigned k = low; k <= limit; k++) {
+            scan->rice_parameter = bits[k] < bits[scan->rice_parameter] ? k : scan->rice_parameter;
+        }
+        scan->rice_bits = bits[scan->rice_parameter];
+        if (low == 0 || scan->rice_parameter > low) {
+            return;
         }
     }
 }
@@ -280,14 +301,18 @@ static enum adtopk_status rice_read_codes(const struct payload_input *input, uin
 static enum adtopk_status rice_check(const struct payload_input *input, unsigned k,
     const uint32_t *position, size_t count, struct error *err)
 {
+    unsigned low = k > 0 ? k - 1 : 0, high = k < PAYLOAD_RICE_MAX ? k + 1 : k;
+    uint64_t bits[PAYLOAD_RICE_MAX + 1];
     struct payload_scan scan;
 
+    (void)scan_deltas(position, count, low, high, bits);
+    if ((low == k || bits[low] > bits[k]) && bits[k] <= bits[high]) {
+        return ADTOPK_OK;
+    }
     payload_scan(position, count, &scan);
-    return scan.rice_parameter == k
-               ? ADTOPK_OK
-               : error_set(err, ADTOPK_ERR_PROTOCOL,
-                     "payload section %" PRIu32 ": rice parameter %u where %u is best",
-                     input->section, k, scan.rice_parameter);
+    return error_set(err, ADTOPK_ERR_PROTOCOL,
+        "payload section %" PRIu32 ": rice parameter %u where %u is best", input->section, k,
+        scan.rice_parameter);
 }
 
 static enum adtopk_status rice_read(const struct payload_shape *shape, struct payload_input *input,

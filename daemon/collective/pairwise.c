@@ -3,10 +3,11 @@
  *
  * The bucket's tensors, end to end, are one vector, cut into segments, and each segment into one
  * slice a member. Two phases a segment: in the first every member sends slice j to member j, which
- * adds the slices in the order of the members; in the second every member sends its summed slice
- * to all. 2n(P-1)/P elements a node, the least possible, in two latencies a segment, and the order
- * of every sum is fixed. (Thakur, Rabenseifner, Gropp, "Optimization of collective communication
- * operations in MPICH", 2005, section 4.5.) The segments bound the memory for frames under way.
+ * adds the slices in the order of the members; in the second every member sends its summed slice,
+ * scaled, to all. 2n(P-1)/P elements a node, the least possible, in two latencies a segment, and
+ * the order of every sum is fixed. (Thakur, Rabenseifner, Gropp, "Optimization of collective
+ * communication operations in MPICH", 2005, section 4.5.) The segments bound the memory for frames
+ * under way.
  *
  * With bf16 or f16 values only the first phase is rounded, and each sender's residual keeps what
  * that cut off; sums travel as f32.
@@ -118,6 +119,19 @@ static enum adtopk_status add_member(
     return ADTOPK_OK;
 }
 
+/* The owner does it, before others get the sum: it is in the cache. */
+static void scale_slice(const struct exchange *exchange, struct slice slice)
+{
+    uint64_t start = 0;
+
+    for (unsigned t = 0; exchange->scale != 1 && t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct slice part = slice_overlap(slice, start, tensor->numel);
+        start += tensor->numel;
+        dense_scale(tensor->dense + part.first, part.end - part.first, exchange->scale);
+    }
+}
+
 static enum adtopk_status reduce(struct exchange *exchange, unsigned segment, struct error *err)
 {
     struct slice slice = slice_of(exchange, segment, exchange->self);
@@ -136,6 +150,7 @@ static enum adtopk_status reduce(struct exchange *exchange, unsigned segment, st
     if (status != ADTOPK_OK) {
         return status;
     }
+    scale_slice(exchange, slice);
     frame = exchange_add_frame(exchange, 2 * segment + 1, EXCHANGE_ALL);
     if (frame == NULL || put_slice(exchange, frame, slice, true) != ADTOPK_OK) {
         return error_set(
@@ -200,9 +215,8 @@ static enum adtopk_status pairwise_produce(
 
 static enum adtopk_status pairwise_finish(struct exchange *exchange, struct error *err)
 {
-    if (exchange->members > 1 &&
-        take_segment(exchange, segments_of(exchange) - 1, err) != ADTOPK_OK) {
-        return err->code;
+    if (exchange->members > 1) {
+        return take_segment(exchange, segments_of(exchange) - 1, err);
     }
     vector_finish(exchange);
     return ADTOPK_OK;

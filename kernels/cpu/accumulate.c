@@ -7,7 +7,9 @@
 double ledger_sign(uint64_t element)
 {
     const uint64_t chunk = element / CHUNK;
-    return ledger_element_sign(ledger_word_signs(chunk), ledger_lane_signs(chunk), element);
+    return ledger_is_negative(ledger_word_signs(chunk), ledger_lane_signs(chunk), element) != 0
+               ? -1.0
+               : 1.0;
 }
 
 /* Adds the sums of one chunk of a tensor. */

@@ -22,6 +22,9 @@ static inline void select_extremes(const float *x, size_t n, uint32_t *most, uin
     *least = (uint32_t)low;
 }
 
+/* Steps before a bisection mistrusts what it takes for granted. */
+enum { EVEN_STEPS = 5 };
+
 typedef size_t select_counter(const float *x, size_t n, uint32_t least);
 
 /* Elements divided by a key. */
@@ -78,7 +81,8 @@ static inline uint32_t select_middle(
 }
 
 /* The cut for 0 < k <= n. Both ends are always keys that occur, so that few different keys, ties
- * above all, are found in few steps. Two of three steps take the keys to lie evenly. */
+ * above all, are found in few steps. The first steps take the keys to lie evenly, and every other
+ * one after them. */
 static inline struct select_cut select_bisect(
     const float *x, size_t n, size_t k, select_splitter *split)
 {
@@ -88,8 +92,9 @@ static inline struct select_cut select_bisect(
     size_t above = 0; /* that exceed high, fewer than k */
     select_extremes(x, n, &high, &low);
     for (unsigned step = 1; count != k && low < high; step++) {
-        const struct select_split at =
-            split(x, n, select_middle(low, high, k - above, count - above, step % 3 != 0));
+        const struct select_split at = split(x, n,
+            select_middle(
+                low, high, k - above, count - above, step <= EVEN_STEPS || step % 2 != 0));
         const bool reached = at.count >= k;
         low = reached ? at.least : low;
         count = reached ? at.count : count;

@@ -232,6 +232,12 @@ uint32_t chunk_top(const struct chunk_ops *ops, const float *x, uint64_t length,
         return 0;
     }
     chunk_list(ops, x, length, &cut, k, position, list);
+    if (list->count == k) {
+        memcpy(out->position, list->position, k * sizeof *out->position);
+        memcpy(out->value, list->value, k * sizeof *out->value);
+        out->count = k;
+        return cut.key;
+    }
     return ops->best(list, k, cut.key, cut.key < INT32_MAX ? cut.key + 1 : cut.key, out);
 }
 

@@ -449,20 +449,26 @@ AVX512 static size_t avx512_between(
 AVX512 static struct select_split avx512_split(const float *x, size_t n, uint32_t middle)
 {
     const __m512i bound = _mm512_set1_epi32((int)middle);
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512i counts = _mm512_setzero_si512();
     __m512i least = _mm512_set1_epi32(INT32_MAX);
-    __m512i most = counts;
+    __m512i most = _mm512_setzero_si512();
+    size_t count = 0;
     for (size_t i = 0; i < n; i += VECTOR) {
         const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(x, i, n)));
         const __mmask16 reached = _mm512_cmpge_epi32_mask(key, bound); /* never behind the end */
-        counts = _mm512_mask_add_epi32(counts, reached, counts, one);
+        count += (size_t)_mm_popcnt_u32(reached);
         least = _mm512_mask_min_epi32(least, reached, least, key);
         most = _mm512_mask_max_epi32(most, _knot_mask16(reached), most, key);
     }
-    return (struct select_split){.count = (uint32_t)_mm512_reduce_add_epi32(counts),
-        .least = (uint32_t)_mm512_reduce_min_epi32(least),
-        .most = (uint32_t)_mm512_reduce_max_epi32(most)};
+    /* The least of one half of the lanes and of the complements in the other, together. */
+    const __m512i rest = _mm512_xor_si512(most, _mm512_set1_epi32(-1));
+    __m512i ends = _mm512_min_epu32(
+        _mm512_shuffle_i64x2(least, rest, 0x44), _mm512_shuffle_i64x2(least, rest, 0xee));
+    ends = _mm512_min_epu32(ends, _mm512_shuffle_i64x2(ends, ends, 0xb1));
+    ends = _mm512_min_epu32(ends, _mm512_shuffle_epi32(ends, 0x4e));
+    ends = _mm512_min_epu32(ends, _mm512_shuffle_epi32(ends, 0xb1));
+    return (struct select_split){.count = count,
+        .least = (uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(ends)),
+        .most = ~(uint32_t)_mm_cvtsi128_si32(_mm512_extracti32x4_epi32(ends, 2))};
 }
 
 AVX512 static struct select_cut avx512_cut(const float *x, size_t n, size_t k)
@@ -482,31 +488,67 @@ AVX512 static inline size_t avx512_count_few(const float *x, size_t n, uint32_t 
     return count;
 }
 
-/* Up to 16 entries: each one's rank is the number of those that beat it. */
-AVX512 static inline uint32_t avx512_best_few(
-    const struct sparse *list, size_t k, struct sparse *out)
+/* Adds to the ranks of one vector's lanes how many of another one's exceed their bars. */
+AVX512 static inline __m512i avx512_rank(__m512i rank, __m512i bar, __m512i rivals)
 {
     const __m512i one = _mm512_set1_epi32(1);
-    const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(list->value, 0, list->count)));
-    const __m512i less = _mm512_sub_epi32(key, one);
+    for (int j = 0; j < VECTOR; j++) {
+        const __m512i rival = _mm512_permutexvar_epi32(_mm512_set1_epi32(j), rivals);
+        rank = _mm512_mask_add_epi32(rank, _mm512_cmpgt_epi32_mask(rival, bar), rank, one);
+    }
+    return rank;
+}
+
+/* How many lanes of the same vector beat each: an earlier one if it is not smaller, a later one if
+ * it is larger. */
+AVX512 static inline __m512i avx512_rank_within(__m512i key, __m512i less)
+{
+    const __m512i one = _mm512_set1_epi32(1);
     __m512i rank = _mm512_setzero_si512();
     for (int j = 0; j < VECTOR; j++) {
-        /* Entry j beats an earlier one if it is larger, a later one if it is not smaller. */
         const __mmask16 later = (__mmask16)(0xfffeu << j);
         const __m512i bar = _mm512_mask_blend_epi32(later, key, less);
         const __m512i rival = _mm512_permutexvar_epi32(_mm512_set1_epi32(j), key);
         rank = _mm512_mask_add_epi32(rank, _mm512_cmpgt_epi32_mask(rival, bar), rank, one);
     }
-    const __m512i last = _mm512_set1_epi32((int)k - 1);
-    avx512_append(list, 0, _mm512_cmple_epi32_mask(rank, last), out);
+    return rank;
+}
+
+/* Appends the lanes of the vector at entry i whose rank is at most `last`; returns the key of the
+ * one that has that rank, or 0. */
+AVX512 static inline uint32_t avx512_append_ranked(const struct sparse *list, size_t i, __m512i key,
+    __m512i rank, __m512i last, struct sparse *out)
+{
+    avx512_append(list, i, _mm512_cmple_epi32_mask(rank, last), out);
     return (uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(
         _mm512_maskz_compress_epi32(_mm512_cmpeq_epi32_mask(rank, last), key)));
+}
+
+/* Up to two vectors of entries: each one's rank is the number of those that beat it. */
+AVX512 static inline uint32_t avx512_best_few(
+    const struct sparse *list, size_t k, struct sparse *out)
+{
+    const struct sparse from = *list; /* out may be the list */
+    const __m512i one = _mm512_set1_epi32(1);
+    const __m512i last = _mm512_set1_epi32((int)k - 1);
+    const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(from.value, 0, from.count)));
+    __m512i rank = avx512_rank_within(key, _mm512_sub_epi32(key, one));
+    if (from.count <= VECTOR) {
+        return avx512_append_ranked(&from, 0, key, rank, last, out);
+    }
+    const __m512i later =
+        avx512_key(_mm512_castsi512_ps(avx512_load(from.value, VECTOR, from.count)));
+    const __m512i less = _mm512_sub_epi32(later, one);
+    const __m512i later_rank = avx512_rank(avx512_rank_within(later, less), less, key);
+    rank = avx512_rank(rank, key, later);
+    const uint32_t found = avx512_append_ranked(&from, 0, key, rank, last, out);
+    return found | avx512_append_ranked(&from, VECTOR, later, later_rank, last, out);
 }
 
 AVX512 static uint32_t avx512_best(
     const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
 {
-    if (list->count <= VECTOR) {
+    if (list->count <= 2 * VECTOR) {
         return avx512_best_few(list, k, out);
     }
     struct select_cut cut = select_bisect_near(

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/ledger.h"
@@ -36,14 +37,20 @@ struct signs {
     uint64_t lanes;
 };
 
-/* ledger_sign(), without hashing again what neighbours share. */
-static double leave_sign(struct signs *signs, uint64_t element)
+/* value * ledger_sign(), without hashing again what neighbours share, and without a branch, which
+ * nobody could predict. */
+static double leave_signed(struct signs *signs, uint64_t element, double value)
 {
+    uint64_t bits;
+
     const uint64_t chunk = element / CHUNK;
     if (chunk != signs->chunk) {
         *signs = (struct signs){chunk, ledger_word_signs(chunk), ledger_lane_signs(chunk)};
     }
-    return ledger_element_sign(signs->words, signs->lanes, element);
+    memcpy(&bits, &value, sizeof bits);
+    bits ^= ledger_is_negative(signs->words, signs->lanes, element) << 63;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 struct leave_ledger {
@@ -65,7 +72,7 @@ static void leave_sums_part(void *arg, unsigned part, unsigned thread)
         if (leave_is_accepted(leave, i)) {
             const double value = (double)sent->value[i];
             plain += value;
-            hashed += value * leave_sign(&signs, view_element(leave->view, sent->position[i]));
+            hashed += leave_signed(&signs, view_element(leave->view, sent->position[i]), value);
         }
     }
     ledger->sums[part][0] = plain;

@@ -53,15 +53,15 @@ static inline uint64_t ledger_lane_signs(uint64_t chunk)
     return ledger_hash(2 * chunk + 1);
 }
 
-/* An element's sign, from the words and lanes that are negative in its chunk. */
-static inline double ledger_element_sign(uint64_t words, uint64_t lanes, uint64_t element)
+/* Whether an element's sign is negative, 0 or 1, from the words and lanes that are in its chunk. */
+static inline uint64_t ledger_is_negative(uint64_t words, uint64_t lanes, uint64_t element)
 {
     const uint64_t in_word = element % LEDGER_WORD;
     const uint64_t word = words >> (element / LEDGER_WORD % LEDGER_WORDS);
     const uint64_t lane = lanes >> (in_word % LEDGER_LANES);
     /* Bit j: the parity of j's bits. */
     const uint64_t vector = 0x6u >> (in_word / LEDGER_LANES);
-    return ((word ^ lane ^ vector) & 1u) != 0 ? -1.0 : 1.0;
+    return (word ^ lane ^ vector) & 1u;
 }
 
 /* Ends a run of words. */

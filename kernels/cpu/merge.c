@@ -238,15 +238,15 @@ static void store_part(void *arg, unsigned part, unsigned thread)
     const struct merge *merge = arg;
     const uint64_t end = part_begin(merge, part + 1);
     size_t *cursor = part_cursors(merge, part);
-    struct window window;
+    struct window window = {0};
 
     (void)thread;
     for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
-        (void)memset(window.sum, 0, sizeof(window.sum));
         for (unsigned l = 0; l < merge->lists; l++) {
             cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], false);
         }
         window_store(&window, base, merge);
+        (void)memset(window.sum, 0, sizeof(window.sum));
     }
 }
 

@@ -73,9 +73,9 @@ void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
 
 /* A position in the slab divided by the stride, by the high half of a product: exact for 32-bit
  * numbers (Lemire, Kaser and Kurz 2019). */
-static inline uint32_t slabs_divide(const struct slabs *slabs, uint32_t position)
+static inline uint32_t slabs_divide(uint64_t reciprocal, uint32_t position)
 {
-    return (uint32_t)(((unsigned __int128)slabs->reciprocal * position) >> 64);
+    return (uint32_t)(((unsigned __int128)reciprocal * position) >> 64);
 }
 
 /* What a fibre's candidates have to reach at first; the same for all of the slab. */
@@ -151,25 +151,31 @@ static void slabs_prune(struct slabs *slabs, uint64_t fibre)
     slabs->count[fibre] = (uint32_t)kept.count;
 }
 
-/* Deals the listed elements to their fibres. */
+/* Deals the listed elements to their fibres. Copies of what does not change stay in registers
+ * whatever is stored. */
 static void slabs_deal(struct slabs *slabs)
 {
     const struct view *view = &slabs->pass->view;
+    const struct sparse list = slabs->list;
+    const struct sparse dealt = slabs->dealt;
+    uint32_t *const count = slabs->count;
+    const uint64_t reciprocal = slabs->reciprocal;
     const uint32_t stride = (uint32_t)view->stride;
     const uint32_t length = (uint32_t)view->length;
     const uint32_t first = (uint32_t)(slabs->slab * stride * length);
-    slabs->met += slabs->list.count;
-    for (size_t i = 0; i < slabs->list.count; i++) {
-        const uint32_t at = slabs->list.position[i];
-        const uint32_t row = slabs_divide(slabs, at);
+    const uint32_t room = slabs->room;
+    for (size_t i = 0; i < list.count; i++) {
+        const uint32_t at = list.position[i];
+        const uint32_t row = slabs_divide(reciprocal, at);
         const uint32_t fibre = at - row * stride;
-        if (slabs->count[fibre] == slabs->room) {
+        if (count[fibre] == room) {
             slabs_prune(slabs, fibre);
         }
-        const size_t to = (size_t)fibre * slabs->room + slabs->count[fibre]++;
-        slabs->dealt.position[to] = first + fibre * length + row;
-        slabs->dealt.value[to] = slabs->list.value[i];
+        const size_t to = (size_t)fibre * room + count[fibre]++;
+        dealt.position[to] = first + fibre * length + row;
+        dealt.value[to] = list.value[i];
     }
+    slabs->met += list.count;
     slabs->list.count = 0;
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tests/bench/cluster: a tiny round on a network in a box, with the peers that are here; its document
-is complete, and nothing is left behind however it ends. No time decides anything.
+"""tests/bench/cluster: tiny runs of its commands on a network in a box, with the peers that are here;
+their documents are complete, and nothing is left behind however they end. No time decides anything.
 
 usage: test_cluster.py BUILD [unittest's arguments]
 """
@@ -17,7 +17,8 @@ import unittest
 from cluster import die_with_parent, take_build
 
 BUILD = None  # set by main()
-ROUNDS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../bench/cluster/rounds"))
+COMMANDS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../bench/cluster"))
+ROUNDS = os.path.join(COMMANDS, "rounds")
 TINY = ["--nodes", "2", "--size", "1M", "--rate", "10gbit", "--turns", "2", "--warmup", "1"]
 IMPOSSIBLE = 77
 POLICIES = ("dense", "dense-bf16", "topk", "rows", "topk+curve")
@@ -29,8 +30,8 @@ def command(*arguments):
     return [ROUNDS, "--build", BUILD, *arguments]
 
 
-def run(*arguments, environment=None):
-    return subprocess.run(command(*arguments), stdin=subprocess.DEVNULL, capture_output=True,
+def run(*arguments, program="rounds", environment=None):
+    return subprocess.run([os.path.join(COMMANDS, program), "--build", BUILD, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, env=environment, preexec_fn=die_with_parent, timeout=250,
                           check=False)
 
@@ -65,20 +66,23 @@ def began(pid):
         return None
 
 
-class Rounds(unittest.TestCase):
+class InBox(unittest.TestCase):
     """Where namespaces can be made."""
+    program, always = "rounds", TINY
 
     def setUp(self):
         self.before = folders()
 
     def run_or_skip(self, *arguments):
-        done = run(*TINY, *arguments)
+        done = run(*self.always, *arguments, program=self.program)
         if done.returncode == IMPOSSIBLE:
             self.skipTest(done.stderr.strip().splitlines()[-1])
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(folders() - self.before, set())
         return done
 
+
+class Rounds(InBox):
     def check_row(self, row, document):
         self.assertEqual(set(row), ROW_KEYS)
         self.assertEqual(len(row["step_ms"]["samples"]), 2)
@@ -176,6 +180,88 @@ class Rounds(unittest.TestCase):
             os.rmdir(folder)
 
 
+class Training(InBox):
+    program = "training"
+    always = ["--nodes", "2", "--hidden", "8", "--context", "4", "--embedding", "4", "--batch", "64"]
+
+    def test_at_a_rate_that_is_found(self):
+        document = json.loads(self.run_or_skip("--json", "--turns", "2", "--steps", "3", "--contenders",
+                                               "compute", "gloo-f32", "adtopk").stdout)
+        rows = {row["contender"]: row for row in document["rows"]}
+        missing = {one["contender"] for one in document["missing"]}
+        self.assertEqual(set(rows) | missing, {"compute", "gloo-f32", "adtopk"})
+        self.assertLessEqual(missing, {"gloo-f32"})
+        self.assertEqual(bool(document["rates"]), not missing)
+        self.assertGreaterEqual(document["box"]["rate_bit_s"], 10**6)
+        self.assertEqual(document["model"]["tensors"], 7)
+        for name, row in rows.items():
+            with self.subTest(name):
+                steps = row["step_ms"]["samples"]
+                self.assertIn(len(steps), range(2, 7))
+                self.assertGreater(min(steps), 0)
+                self.assertAlmostEqual(row["share"] * row["step_ms"]["median"],
+                                       rows["compute"]["step_ms"]["median"])
+        self.assertEqual(len(rows["compute"]["step_ms"]["samples"]), 6)
+        self.assertGreater(rows["adtopk"]["sent_bytes"], 0)
+
+    def test_text(self):
+        done = self.run_or_skip("--rate", "0", "--turns", "1", "--warmup", "0", "--contenders", "compute",
+                                "--policy", 'mine={"sparsifier": "topk", "density": 0.5}')
+        self.assertIn("links: not limited", done.stdout)
+        self.assertRegex(done.stdout, r"compute .* 100\.0% ")
+        self.assertRegex(done.stdout, r"\nmine ")
+
+    def test_quality(self):
+        document = json.loads(self.run_or_skip("--json", "--quality", "--steps", "20", "--seeds", "2",
+                                               "--contenders", "dense", "topk").stdout)
+        dense, topk = document["rows"]
+        self.assertEqual((dense["contender"], dense["more"], topk["contender"]), ("dense", 0, "topk"))
+        for row in (dense, topk):
+            self.assertEqual(len(row["bits"]), 2)
+            self.assertTrue(all(2 < bits < 8 for bits in row["bits"]), row)
+            self.assertAlmostEqual(sum(row["bits"]) / 2, row["mean_bits"])
+            self.assertAlmostEqual(row["mean_bits"] / dense["mean_bits"] - 1, row["more"])
+        self.assertNotEqual(dense["bits"][0], dense["bits"][1])
+
+
+class Regret(InBox):
+    program = "regret"
+    always = ["--nodes", "2", "--size", "1M", "--turns", "2", "--warmup", "0", "--pass-ms", "5"]
+
+    def test_fixed_policies(self):
+        document = json.loads(self.run_or_skip(
+            "--json", "--rates", "1gbit", "--contenders", "dense-4m", "oktopk-1m").stdout)
+        cells = [(cell["model"], cell["rate_bit_s"], cell["tensors"]) for cell in document["cells"]]
+        self.assertEqual(cells, [("vgg16", 10**9, 32), ("bert-base", 10**9, 199), ("lstm", 10**9, 11)])
+        for cell in document["cells"]:
+            times = {row["contender"]: row["step_ms"]["median"] for row in cell["rows"]}
+            self.assertEqual(set(times), {"dense-4m", "oktopk-1m"})
+            self.assertEqual(times[cell["best"]], min(times.values()))
+            self.assertGreaterEqual(min(times.values()), 4.9)  # the last gradient comes at 5 ms
+            self.assertEqual((cell["regret"], cell["settled"]), (None, None))
+
+    def test_auto(self):
+        """Once there is a planner, its steps are counted; before, it is named as missing."""
+        document = json.loads(self.run_or_skip(
+            "--json", "--models", "lstm", "--rates", "0", "--settle", "5", "--still", "3",
+            "--contenders", "dense-4m", "auto").stdout)
+        cell, = document["cells"]
+        if document["missing"]:
+            self.assertEqual(document["missing"][0]["contender"], "auto")
+            self.skipTest(document["missing"][0]["reason"])
+        times = {row["contender"]: row["step_ms"]["median"] for row in cell["rows"]}
+        self.assertEqual(cell["best"], "dense-4m")
+        self.assertAlmostEqual(cell["regret"], times["auto"] / times["dense-4m"] - 1)
+        self.assertIn(cell["settled"]["steps"], range(3, 6))
+
+    def test_text(self):
+        done = self.run_or_skip("--models", "lstm", "--rates", "1gbit", "0", "--contenders", "dense-4m",
+                                "--policy", 'mine={"sparsifier": "topk"}')
+        self.assertRegex(done.stdout, r"\nstep \(ms\) +1 Gbit/s +no limit\n")
+        self.assertRegex(done.stdout, r"\nmine +[0-9.]+ +[0-9.]+\n")
+        self.assertRegex(done.stdout, r"\nbest fixed +(mine|dense-4m) +")
+
+
 class Usage(unittest.TestCase):
     def test_options(self):
         for arguments, words in (
@@ -192,6 +278,23 @@ class Usage(unittest.TestCase):
                 (["--policy", "gloo-f32={}"], "is not NAME=JSON"), (["--faster"], "unrecognized")):
             with self.subTest(arguments):
                 done = run(*arguments)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertIn(words, done.stderr)
+
+    def test_options_of_the_others(self):
+        for program, arguments, words in (
+                ("training", ["--share", "0"], "'0' is not above 0"),
+                ("training", ["--lr", "x"], "'x' is not above 0"),
+                ("training", ["--steps", "1001"], "--steps: at most 1000 a turn"),
+                ("training", ["--contenders", "gloo-f16"], "no contender 'gloo-f16'"),
+                ("training", ["--contenders", "adtopk"], "--rate: is found only beside compute"),
+                ("training", ["--quality", "--contenders", "compute"], "'compute' is no policy"),
+                ("regret", ["--contenders", "dense"], "no contender 'dense'"),
+                ("regret", ["--models", "gpt2"], "invalid choice"),
+                ("regret", ["--rates", "1gbit", "5"], "--rate: at least 1mbit"),
+                ("regret", ["--pass-ms", "nan"], "--pass-ms: 0 to 60000")):
+            with self.subTest(arguments):
+                done = run(*arguments, program=program)
                 self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
                 self.assertIn(words, done.stderr)
 

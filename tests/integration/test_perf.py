@@ -27,6 +27,7 @@ TINY = {
     "handover": ["--iterations", "40", "--warmup", "4"],
     "round": ["--min", "4K", "--max", "64K", "--iterations", "3"],
     "sparsify": ["--min", "4K", "--max", "64K", "--iterations", "3", "--distribution", "all"],
+    "overtake": ["--size", "4M", "--iterations", "3"],
     "link": ["--min", "4K", "--max", "64K", "--iterations", "3"],
 }
 ROW_KEYS = {"benchmark", "variant", "input", "layer", "size_bytes", "count", "type", "density",
@@ -215,6 +216,10 @@ class Documents(unittest.TestCase):
     def test_link(self):
         rows = self.document("link")
         self.assertEqual({row["variant"] for row in rows}, {"plain", "curve", "curve-control"})
+
+    def test_overtake(self):
+        rows = self.document("overtake")
+        self.assertEqual([row["variant"] for row in rows], ["in order", "priority", "other job"])
 
 
 class Program(unittest.TestCase):

@@ -30,6 +30,12 @@ enum adtopk_status __real_copy_decode(
     struct round *round, const struct buffer *frame, struct error *err);
 enum adtopk_status __wrap_copy_decode(
     struct round *round, const struct buffer *frame, struct error *err);
+bool __real_share_put(
+    struct share *share, struct share_item *item, const struct share_class *class);
+bool __wrap_share_put(
+    struct share *share, struct share_item *item, const struct share_class *class);
+void __real_share_charge(struct share *share, struct share_item *item, uint64_t cost);
+void __wrap_share_charge(struct share *share, struct share_item *item, uint64_t cost);
 
 /* The test collective goes with what allgather goes with. */
 enum adtopk_status __wrap_combination_check(const struct tensor_policy *policy, struct error *err)
@@ -119,4 +125,19 @@ enum adtopk_status __wrap_copy_decode(
         round->job->tensor[round->tensor[i]].store->stage = STAGE_SETTLED;
     }
     return status;
+}
+
+/* All jobs are as one, in which the weight is the place and nothing grows old. */
+bool __wrap_share_put(struct share *share, struct share_item *item, const struct share_class *class)
+{
+    const struct share_class strict = {.place = SHARE_WEIGHT_MAX - class->weight};
+
+    return __real_share_put(share, item, planted_bug == PLANTED_STRICT ? &strict : class);
+}
+
+void __wrap_share_charge(struct share *share, struct share_item *item, uint64_t cost)
+{
+    if (planted_bug != PLANTED_STRICT) {
+        __real_share_charge(share, item, cost);
+    }
 }

@@ -18,7 +18,7 @@
 #define SIM_MAX_NODES 16
 #define SIM_MAX_RANKS 64
 #define SIM_MAX_TENSORS 12
-#define SIM_MAX_JOBS 2
+#define SIM_MAX_JOBS 3
 #define SIM_MAX_TICKETS 64
 #define SIM_TEXT 256
 
@@ -327,7 +327,8 @@ enum planted {
     PLANTED_VIEW,      /* a round goes on in the old view when a new one is proposed */
     PLANTED_GRADIENT,  /* a retry adds the gradient again */
     PLANTED_NONFINITE, /* a copy loses the flag that its step is not finite */
-    PLANTED_SETTLE     /* a round that a copy completes does not settle */
+    PLANTED_SETTLE,    /* a round that a copy completes does not settle */
+    PLANTED_STRICT     /* the heaviest job always goes first, whatever it had */
 };
 extern enum planted planted_bug;
 

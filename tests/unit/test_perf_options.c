@@ -13,7 +13,7 @@
 static const char *const colours[] = {"red", "green", "blue", NULL};
 static const struct benchmark_name benchmarks[] = {{"select", "s"}, {"encode", "e"},
     {"decode", "d"}, {"sum", "s"}, {"handover", "h"}, {"round", "r"}, {"link", "l"},
-    {"sparsify", "s"}};
+    {"sparsify", "s"}, {"overtake", "o"}};
 
 static const struct vocabulary vocabulary = {.distributions = {colours},
     .dtypes = {colours},

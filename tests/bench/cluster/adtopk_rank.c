@@ -1,9 +1,10 @@
 /*
  * A rank of an adtopk job: opens, registers the tensors of a model, commits; then a step a turn:
- * pushes all tensors, whose gradients are ready, waits, and looks at every update.
+ * pushes all tensors, at once or when a recorded backward pass had their gradients ready
+ * (arrivals.h), waits, and looks at every update. Until a gradient is ready it sleeps.
  *
- * usage: cluster-adtopk CONDUCTOR ADDRESS JOB RANK WORLD MODEL ELEMENTS POLICY
- *        cluster-adtopk --shape MODEL ELEMENTS: prints how many tensors and elements that makes
+ * usage: cluster-adtopk CONDUCTOR ADDRESS JOB RANK WORLD MODEL ELEMENTS POLICY [ARRIVALS]
+ *        cluster-adtopk --shape MODEL ELEMENTS: prints the tensors that that makes: name, elements
  *
  * Failures: whatever the client library reports; its sentence goes to standard error.
  */
@@ -13,8 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/bench/cluster/arrivals.h"
 #include "tests/bench/cluster/shapes.h"
 #include "tests/bench/cluster/turns.h"
+#include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
 
 /* Gradients are stretches of so many random numbers, from a place that moves with every turn. A
@@ -25,7 +28,8 @@
 struct rank {
     const char *job;
     unsigned number;
-    struct shapes *shapes;
+    struct shapes *shapes; /* in the order in which they become ready */
+    uint64_t at_ns[SHAPES_MAX];
     float *numbers;
     uint64_t turn;
     adtopk_context *context;
@@ -84,11 +88,13 @@ static bool prepare(void *context, const char *what)
 static bool step(void *context, const char *what)
 {
     const struct rank *rank = context;
+    const uint64_t begin = clock_ns();
     struct adtopk_update update;
     bool ok = true;
 
     (void)what;
     for (unsigned i = 0; i < rank->shapes->count && ok; i++) {
+        arrivals_await(begin, rank->at_ns[i]);
         ok = adtopk_push(rank->context, i, NULL) == ADTOPK_OK;
     }
     ok = ok && adtopk_step_wait(rank->context) == ADTOPK_OK;
@@ -107,6 +113,9 @@ static bool run(struct rank *rank, char **argv)
     if (rank->numbers == NULL || rank->shapes == NULL) {
         return turns_fail(rank->job, rank->number, "no memory, or no model '%s'", argv[6]);
     }
+    if (!arrivals_order(argv[9], rank->shapes, rank->at_ns)) {
+        return turns_fail(rank->job, rank->number, "no arrivals of this model: %s", argv[9]);
+    }
     data_fill(rank->numbers, NUMBERS, DATA_NORMAL, rank->number + 1);
     return join(rank, argv) && turns_serve(argv[1], rank->job, rank->number, &turns, rank);
 }
@@ -119,7 +128,9 @@ static int print_shape(char **argv)
         (void)fprintf(stderr, "%s: no memory, or no model '%s'\n", argv[0], argv[2]);
         return 1;
     }
-    printf("%u %" PRIu64 "\n", shapes->count, shapes->elements);
+    for (unsigned i = 0; i < shapes->count; i++) {
+        printf("%s %" PRIu64 "\n", shapes->tensor[i].name, shapes_numel(&shapes->tensor[i].shape));
+    }
     free(shapes);
     return 0;
 }
@@ -132,9 +143,10 @@ int main(int argc, char **argv)
     if (argc == 4 && strcmp(argv[1], "--shape") == 0) {
         return print_shape(argv);
     }
-    if (argc != 9) {
-        (void)fprintf(
-            stderr, "usage: %s CONDUCTOR ADDRESS JOB RANK WORLD MODEL ELEMENTS POLICY\n", argv[0]);
+    if (argc != 9 && argc != 10) {
+        (void)fprintf(stderr,
+            "usage: %s CONDUCTOR ADDRESS JOB RANK WORLD MODEL ELEMENTS POLICY [ARRIVALS]\n",
+            argv[0]);
         return 2;
     }
     rank.job = argv[3];

@@ -191,14 +191,15 @@ class Box:
 
     def __init__(self, nodes, rate, burst):
         self.nodes = []
-        self.rate = rate
-        self.burst = burst
+        self.rate = 0
         try:
             configure("ip link add name switch type bridge")
             configure("ip link set switch up")
             for number in range(nodes):
                 self.nodes.append(Node(number))
                 self.plug(self.nodes[-1])
+            if rate:
+                self.limit(rate, burst)
         except BaseException:
             self.close()
             raise
@@ -210,17 +211,17 @@ class Box:
         configure(f"ip addr add {node.address}/24 dev e0", node)
         configure("ip link set lo up", node)
         configure("ip link set e0 up", node)
-        if self.rate:
-            self.limit(port)
-            self.limit("e0", node)
 
-    def limit(self, device, node=None):
-        """What is larger than the burst would be cut into packets one by one, so the kernel is to
-        make no segments larger than half of it."""
-        segment = max(2 * MTU, min(65536, self.burst // 2))
-        configure(f"ip link set {device} gso_max_size {segment}", node)
-        configure(f"tc qdisc add dev {device} root tbf rate {self.rate}bit burst {self.burst}b "
-                  f"latency {QUEUE_MS}ms", node)
+    def limit(self, rate, burst):
+        """Gives all links this rate from now on. What is larger than the burst would be cut into
+        packets one by one, so the kernel is to make no segments larger than half of it."""
+        segment = max(2 * MTU, min(65536, burst // 2))
+        self.rate = rate
+        for node in self.nodes:
+            for device, where in ((f"port{node.number}", None), ("e0", node)):
+                configure(f"ip link set {device} gso_max_size {segment}", where)
+                configure(f"tc qdisc replace dev {device} root tbf rate {rate}bit burst {burst}b "
+                          f"latency {QUEUE_MS}ms", where)
 
     def counters(self):
         return [node.counters() for node in self.nodes]
@@ -229,6 +230,7 @@ class Box:
         for node in self.nodes:
             node.close()
         self.nodes = []
+        subprocess.run(["ip", "link", "delete", "switch"], check=False, stderr=subprocess.DEVNULL)
 
     def __enter__(self):
         return self

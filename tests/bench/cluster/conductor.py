@@ -97,8 +97,8 @@ def cpu_seconds(pids):
 
 
 def make_step(team, what, box):
-    """One turn of a contender. Returns its sample: `ms`, `cpu_ms` of all its processes together,
-    `received` and `sent`, lists by node of what the kernel counted."""
+    """One turn of a contender. Returns its sample: `ms` of the turn and `each_ms` of its steps, `cpu_ms`
+    of all its processes together, `received` and `sent`, lists by node of what the kernel counted."""
     for link in team.links:
         link.tell(f"prepare {what}")
     for link in team.links:
@@ -107,10 +107,13 @@ def make_step(team, what, box):
     cpu, before = cpu_seconds(team.pids), box.counters()
     for link in team.links:
         link.tell(f"step {what}")
-    times = [tuple(map(int, link.hear(team).split())) for link in team.links]
+    times = [list(map(int, link.hear(team).split())) for link in team.links]
     time.sleep(SETTLE)
     after = box.counters()
-    return {"ms": (max(end for _, end in times) - min(begin for begin, _ in times)) * 1e-6,
+    begin = min(begin for begin, *_ in times)
+    ends = [max(column) for column in list(zip(*times))[1:]]
+    return {"ms": (ends[-1] - begin) * 1e-6,
+            "each_ms": [(end - start) * 1e-6 for start, end in zip([begin, *ends], ends)],
             "cpu_ms": (cpu_seconds(team.pids) - cpu) * 1e3,
             "received": [new[0] - old[0] for new, old in zip(after, before)],
             "sent": [new[1] - old[1] for new, old in zip(after, before)]}

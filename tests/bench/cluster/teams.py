@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import conductor
 from conductor import TeamError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -97,7 +96,8 @@ class Daemons:
         return path, done.stdout.strip()
 
     def configure(self, daemon, node):
-        document = {"node": node.number, "socket": daemon.socket, "control_socket": daemon.control}
+        document = {"node": node.number, "socket": daemon.socket, "control_socket": daemon.control,
+                    "stop_timeout_ms": 500}  # then there is nothing left that would matter
         peers = [{"node": other.number, "endpoint": f"tcp://{other.address}:{self.port}"}
                  for other in self.box.nodes if other is not node]
         if peers:
@@ -157,7 +157,8 @@ class Job(Team):
             node = box.nodes[rank // options.ranks]
             self.start([os.path.join(options.build, "tests/bench/cluster-adtopk"), place.conductor,
                         f"unix:{daemons.daemons[node.number].socket}", name, rank, self.size,
-                        options.model, options.size // 4, json.dumps(policy)], node)
+                        options.model, options.size // 4, json.dumps(policy), *options.arrivals],
+                       node)
         self.pids = daemons.pids()
 
     def said(self, lines=20):

@@ -7,7 +7,7 @@
  *
  *     rank: TEAM RANK PID             ready
  *     conductor: prepare WHAT         rank: ready
- *     conductor: step WHAT            rank: BEGIN END
+ *     conductor: step WHAT            rank: BEGIN END, or BEGIN and an END for each of its steps
  *
  * Failures: whatever goes wrong is one sentence on standard error and exit status 1, which the
  * conductor notices. When the conductor hangs up, the rank ends with status 0.
@@ -16,6 +16,10 @@
 #define CLUSTER_TURNS_H
 
 #include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define TURNS_LINE 128
 
 /* What a team does in a turn; `what` is the contender's name. False: it failed and said why. */
 struct turns {
@@ -26,6 +30,31 @@ struct turns {
 /** Serves the conductor at this path until it hangs up; then, and only then, true. */
 bool turns_serve(
     const char *path, const char *team, unsigned rank, const struct turns *turns, void *context);
+
+/* The same for a rank whose steps are not functions: a loop that is not its own. */
+struct turns_talk {
+    FILE *in, *out;
+    const char *team;
+    unsigned rank;
+    char line[TURNS_LINE];
+};
+
+enum turns_order { TURNS_FAILED, TURNS_END, TURNS_PREPARE, TURNS_STEP };
+
+/** Tells the conductor that the rank is ready. False: it cannot be reached, which was said. To be
+ * closed in either case; `team` is borrowed. */
+bool turns_open(struct turns_talk *talk, const char *path, const char *team, unsigned rank);
+void turns_close(struct turns_talk *talk);
+
+/** Waits for the next order; *what, which is valid until the next call, is what follows its word.
+ */
+enum turns_order turns_next(struct turns_talk *talk, const char **what);
+
+/** Answers an order to prepare. */
+bool turns_ready(struct turns_talk *talk);
+
+/** Answers an order to make `count` steps: when the first began and when each ended. */
+bool turns_made(struct turns_talk *talk, uint64_t begin_ns, const uint64_t *end_ns, unsigned count);
 
 /** Prints "TEAM rank N: " and the sentence to standard error; returns false. */
 bool turns_fail(const char *team, unsigned rank, const char *format, ...)

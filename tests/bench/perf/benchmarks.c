@@ -124,6 +124,14 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .distributions = BIT(DATA_NORMAL),
             .sparsifiers = EVERY,
             .threads = {{1}, 1}}},
+    {.name = {"overtake", "a small message while a large one is under way on the same link"},
+        .about = "# size: of the large message; time: of one of 4 KB, sent right behind it\n"
+                 "# in order: both in one queue; priority: of the same job, but needed sooner;\n"
+                 "# other job: of another job of the same weight\n"
+                 "# floor: the small message alone, in turns\n",
+        .run = overtake_run,
+        .defaults =
+            {.min = 100 * MB, .max = 100 * MB, .factor = 16, .iterations = 31, .warmup = 3}},
 };
 
 struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)

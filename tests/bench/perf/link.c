@@ -42,24 +42,6 @@ static size_t note_size(const struct pair *pair)
     return sizeof(struct note) + 2 * pair->batches * sizeof(double);
 }
 
-/* Both ends tell each other where they listen. */
-static enum adtopk_status meet(
-    const struct pair *pair, struct link_end *end, unsigned side, struct error *err)
-{
-    char endpoint[LINK_ENDPOINT_SIZE] = "";
-    enum adtopk_status status =
-        link_end_start(end, (uint16_t)side, pair->security, pair->keys, err);
-
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    if (!tcp_send(pair->fd[side], end->endpoint, sizeof(endpoint)) ||
-        !tcp_receive(pair->fd[side], endpoint, sizeof(endpoint))) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "the other end of the link is gone");
-    }
-    return link_end_connect(end, endpoint, err);
-}
-
 static bool send_batch(
     const struct pair *pair, struct link_end *end, struct buffer *message, uint64_t batch)
 {
@@ -137,7 +119,8 @@ static int pair_main(void *context, unsigned side)
 
     if (ok) {
         memset(message->bytes, 1, pair->size);
-        ok = meet(pair, &end, side, &err) == ADTOPK_OK &&
+        ok = link_end_meet(&end, side, pair->security, pair->keys, pair->fd[side], &err) ==
+                 ADTOPK_OK &&
              (side == 0 ? sender : receiver)(pair, &end, message);
         link_end_stop(&end);
     }

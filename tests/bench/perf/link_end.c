@@ -7,6 +7,7 @@
 
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/stop.h"
+#include "tests/bench/perf/tcp.h"
 
 #define SECOND_US UINT64_C(1000000)
 #define CONNECT_US (10 * SECOND_US)
@@ -57,6 +58,7 @@ static void deliver(void *context, uint16_t peer, enum link_lane lane, struct bu
     (void)peer;
     end->messages[lane]++;
     end->bytes[lane] += message->size;
+    end->short_messages += lane == LINK_BULK && message->size <= LINK_END_SHORT ? 1 : 0;
     buffer_unref(message);
 }
 
@@ -141,6 +143,28 @@ enum adtopk_status link_end_connect(struct link_end *end, const char *endpoint, 
 bool link_end_send(struct link_end *end, enum link_lane lane, struct buffer *message)
 {
     return links_send(end->links, end->peer, lane, NULL, message);
+}
+
+enum adtopk_status link_end_meet(struct link_end *end, unsigned side,
+    const struct link_security *security, const struct keyfile_pair keys[2], int fd,
+    struct error *err)
+{
+    char endpoint[LINK_ENDPOINT_SIZE] = "";
+    enum adtopk_status status = link_end_start(end, (uint16_t)side, security, keys, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (!tcp_send(fd, end->endpoint, sizeof(endpoint)) ||
+        !tcp_receive(fd, endpoint, sizeof(endpoint))) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "the other end of the link is gone");
+    }
+    return link_end_connect(end, endpoint, err);
+}
+
+bool link_end_send_as(struct link_end *end, const struct share_class *class, struct buffer *message)
+{
+    return links_send(end->links, end->peer, LINK_BULK, class, message);
 }
 
 void link_end_turn(struct link_end *end)

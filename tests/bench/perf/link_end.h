@@ -11,6 +11,7 @@
 #include "daemon/transport/transport.h"
 
 #define LINK_ENDPOINT_SIZE 64
+#define LINK_END_SHORT 4096 /* bytes of a short message */
 
 /* How a link is protected: a row of a table each. */
 struct link_security {
@@ -30,6 +31,7 @@ struct link_end {
     char endpoint[LINK_ENDPOINT_SIZE];
     uint64_t bytes[LINK_LANES]; /* received so far */
     uint64_t messages[LINK_LANES];
+    uint64_t short_messages; /* of those on the bulk lane */
 };
 
 /** Listens on a free port of loopback. `keys`: of both ends, kept. End with link_end_stop(), also
@@ -42,6 +44,16 @@ bool link_end_keys(struct keyfile_pair keys[2]);
 
 /** Makes the other end known and waits until it answers. Errors: TIMEOUT, or stop_requested(). */
 enum adtopk_status link_end_connect(struct link_end *end, const char *endpoint, struct error *err);
+
+/** Both ends start, tell each other over the socket `fd` where they listen, and connect. End with
+ * link_end_stop(), also on an error. */
+enum adtopk_status link_end_meet(struct link_end *end, unsigned side,
+    const struct link_security *security, const struct keyfile_pair keys[2], int fd,
+    struct error *err);
+
+/** Queues a bulk message of a class; it stays the caller's. */
+bool link_end_send_as(
+    struct link_end *end, const struct share_class *class, struct buffer *message);
 
 /** Queues a message for the other end; it stays the caller's. */
 bool link_end_send(struct link_end *end, enum link_lane lane, struct buffer *message);

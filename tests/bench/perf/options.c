@@ -34,9 +34,10 @@ enum {
     ROUND = 1 << 5,
     LINK = 1 << 6,
     SPARSIFY = 1 << 7,
-    ALL = (1 << 8) - 1,
+    OVERTAKE = 1 << 8,
+    ALL = (1 << 9) - 1,
     WITH_DAEMON = HANDOVER | ROUND,
-    WITH_DENSITY = ALL & ~LINK,
+    WITH_DENSITY = ALL & ~(LINK | OVERTAKE),
 };
 
 static const struct option {

@@ -31,6 +31,7 @@ enum adtopk_status sum_run(struct perf *perf, struct error *err);
 enum adtopk_status handover_run(struct perf *perf, struct error *err);
 enum adtopk_status round_run(struct perf *perf, struct error *err);
 enum adtopk_status link_run(struct perf *perf, struct error *err);
+enum adtopk_status overtake_run(struct perf *perf, struct error *err);
 enum adtopk_status sparsify_run(struct perf *perf, struct error *err);
 
 /** The size after `size`: times the factor, and the largest one last; 0 when that was it. */

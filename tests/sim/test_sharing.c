@@ -1,0 +1,128 @@
+/*
+ * Several jobs of unequal weights on the same nodes, beside endless traffic of the greatest weight
+ * that always goes first: every round ends, and who weighs more is done first. Without a share for
+ * the others somebody starves, and the test finds that.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/core/model.h"
+#include "tests/sim/failure.h"
+
+#define JOBS 3u
+#define FLOOD_FRAME 1000u
+#define FLOOD_FRAMES 8u
+
+static const char *const policies[JOBS] = {
+    "{\"weight\":1,\"rules\":[{\"match\":\"fc.*\",\"priority\":-1000}]}", "{\"weight\":8}",
+    "{\"weight\":100,\"rules\":[{\"match\":\"conv*\",\"priority\":7}]}"};
+
+/* Keeps every node's way to every other busy with frames that no job knows. */
+static void flood(const struct world *world, uint64_t place)
+{
+    const struct share_class class = {
+        .job = UINT64_MAX, .weight = SHARE_WEIGHT_MAX, .place = place};
+
+    for (unsigned from = 0; from < world->scenario.nodes; from++) {
+        struct links *links = world->node[from].core->links;
+
+        for (uint16_t to = 0; to < world->scenario.nodes; to++) {
+            struct link_stats stats;
+
+            if (links_stats(links, to, &stats) && stats.queued_bytes < FLOOD_FRAME * FLOOD_FRAMES) {
+                struct buffer *frame = buffer_new(FLOOD_FRAME);
+
+                assert_non_null(frame);
+                memset(frame->bytes, 0, FLOOD_FRAME);
+                for (unsigned i = 0; i < FLOOD_FRAMES; i++) {
+                    (void)links_send(links, to, LINK_BULK, &class, frame);
+                }
+                buffer_unref(frame);
+            }
+        }
+    }
+}
+
+static bool is_done(const struct world *world, unsigned job)
+{
+    for (unsigned i = 0; i < world->job[job].trainers; i++) {
+        if (world->trainer[world->job[job].first + i].state != TRAINER_DONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Runs the jobs beside the flood; when each was done, 0: not within the scenario's time. */
+static void run(uint64_t seed, uint64_t done_us[JOBS])
+{
+    struct scenario scenario =
+        failure_scenario("{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}");
+    struct world *world;
+    unsigned done = 0;
+
+    scenario.seed = seed;
+    scenario.nodes = 3;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = JOBS;
+    scenario.loss = 0.01;
+    scenario.delay_us = 0; /* no packet overtakes another, which would cost a resend each */
+    scenario.compute_us = 20;
+    scenario.max_us = 1500000;
+    world = world_create(&scenario);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        world->trainer[i].says_policy = policies[world->trainer[i].job];
+    }
+    memset(done_us, 0, JOBS * sizeof(*done_us));
+    while (done < JOBS && world->now_us < scenario.max_us && world_turn(world)) {
+        flood(world, seed);
+        for (unsigned j = 0; j < JOBS; j++) {
+            if (done_us[j] == 0 && is_done(world, j)) {
+                done_us[j] = world->now_us;
+                done++;
+            }
+        }
+    }
+    assert_false(world->violated);
+    world_destroy(world);
+}
+
+static void test_every_job_ends(void **state)
+{
+    uint64_t done_us[JOBS];
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        run(seed, done_us);
+        (void)printf("# done at %llu, %llu and %llu us\n", (unsigned long long)done_us[0],
+            (unsigned long long)done_us[1], (unsigned long long)done_us[2]);
+        for (unsigned j = 0; j < JOBS; j++) {
+            assert_true(done_us[j] > 0);
+        }
+        assert_true(done_us[2] < done_us[1] && done_us[1] < done_us[0]);
+    }
+}
+
+/* The same with strict priority between jobs and within them. */
+static void test_starvation_is_found(void **state)
+{
+    uint64_t done_us[JOBS];
+
+    (void)state;
+    planted_bug = PLANTED_STRICT;
+    coverage_count(false);
+    run(1, done_us);
+    coverage_count(true);
+    planted_bug = PLANTED_NONE;
+    assert_int_equal(done_us[0], 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_job_ends),
+        cmocka_unit_test(test_starvation_is_found),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
