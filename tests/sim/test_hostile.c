@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/estimate.h"
 #include "peer.pb-c.h"
 #include "proto/bits.h"
 #include "proto/codec.h"
@@ -168,11 +169,12 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
 static Adtopk__PeerPolicy any_policy(struct liar *liar)
 {
     static const char *const texts[] = {"", "{}", "{\"density\":7}", "{\"scope\":\"rank\"}",
-        "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"bucket_bytes\":1}", "%s%n"};
+        "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"bucket_bytes\":1}", "%s%n",
+        "{\"sparsifier\":\"auto\",\"plan\":\"4096:5d\"}", "{\"plan\":\"4096:99999a1d\"}"};
     Adtopk__PeerPolicy policy = ADTOPK__PEER_POLICY__INIT;
     struct world *world = liar->ghost.world;
 
-    policy.text = (char *)(uintptr_t)texts[world_random(world, 6)];
+    policy.text = (char *)(uintptr_t)texts[world_random(world, 8)];
     policy.version = (uint32_t)any(liar);
     policy.step = any(liar);
     policy.node = world_chance(world, 0.5) ? GHOST : (uint32_t)any(liar);
@@ -215,6 +217,33 @@ static void lie_policy(struct liar *liar, uint16_t peer)
         break;
     }
     say(liar, peer, &message);
+}
+
+/* Random bytes, or nearly what could be. */
+static void lie_estimates(struct liar *liar, uint16_t peer)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerEstimates estimates = ADTOPK__PEER_ESTIMATES__INIT;
+    struct world *world = liar->ghost.world;
+    uint32_t tensors = world_chance(world, 0.8) ? world->tensors : (uint32_t)world_random(world, 9);
+    uint8_t *bytes = sim_alloc(estimate_packed_size(tensors) + 1);
+    struct estimates own;
+
+    estimates.policy = world_chance(world, 0.7) ? 0 : (uint32_t)any(liar);
+    estimates.step = world_chance(world, 0.7) ? world_random(world, 10) : any(liar);
+    estimates.packed.data = bytes;
+    estimates.packed.len = estimate_packed_size(tensors);
+    if (estimate_init(&own, tensors, world->scenario.nodes)) {
+        estimate_pack(&own, bytes);
+        estimate_free(&own);
+    }
+    for (unsigned i = (unsigned)world_random(world, 8); i-- > 0;) {
+        bytes[world_random(world, estimates.packed.len)] = (uint8_t)world_random(world, 256);
+    }
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_ESTIMATES;
+    message.estimates = &estimates;
+    say(liar, peer, &message);
+    free(bytes);
 }
 
 static void lie_state(struct liar *liar, uint16_t peer)
@@ -348,7 +377,7 @@ static void lie(struct liar *liar)
     uint8_t rubbish[64];
 
     liar->lies++;
-    switch (world_random(world, 14)) {
+    switch (world_random(world, 15)) {
     case 0:
         say_join(liar, peer, (uint32_t)any(liar), (uint32_t)world_random(world, 5), true);
         break;
@@ -366,6 +395,7 @@ static void lie(struct liar *liar)
     case 10: lie_frame(liar, peer); break;
     case 11:
     case 12: lie_policy(liar, peer); break;
+    case 13: lie_estimates(liar, peer); break;
     default:
         for (unsigned i = 0; i < sizeof(rubbish); i++) {
             rubbish[i] = (uint8_t)world_random(world, 256);
@@ -446,7 +476,7 @@ static void hear(
 static struct world *world_with(struct liar *liar, uint64_t seed)
 {
     double rate = liar->rate;
-    struct scenario scenario = failure_scenario(POLICY);
+    struct scenario scenario = failure_scenario(POLICY_WITH(",\"sparse_collective\":\"auto\""));
     struct world *world;
 
     scenario.seed = seed;
