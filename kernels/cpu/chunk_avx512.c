@@ -12,8 +12,9 @@
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt,"        \
                           "prfchw")))
 
-/* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
-enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE_BYTES = 64 };
+/* Elements of one vector, vectors of one word. How far ahead of use memory is fetched: a word more
+ * than 4 KB of floats, as a store holds up what is at the same place of another page. */
+enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024 + CHUNK_WORD, LINE_BYTES = 64 };
 
 static bool avx512_supported(void)
 {
