@@ -1,5 +1,6 @@
 #include "tests/fuzz/message.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
