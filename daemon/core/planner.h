@@ -3,9 +3,9 @@
  * measure (estimate.h).
  *
  * The model (forecast.h) predicts every candidate (candidate.h). One that promises
- * enough beside the best measured so far is tried for some steps; what was measured stays with it and
- * corrects the model for others of its kind; the best measured one stays in force. When nothing is
- * worth a trial the planner rests, until step times or the link differ by so much from what they
+ * enough beside the best measured so far is tried for some steps; what was measured stays with it
+ * and corrects the model for others of its kind; the best measured one stays in force. When nothing
+ * is worth a trial the planner rests, until step times or the link differ by so much from what they
  * were that what was measured means nothing any more: then it starts again.
  *
  * Every trial must promise something, a plan is tried once, and trials are limited, so that noise
