@@ -14,6 +14,7 @@
 
 _Static_assert(KIND_OTHER == KIND_PARTIAL + CHOICE_ALLGATHER * SPARSE_CHOICES, "kinds of mixtures");
 
+#define BUCKET_FACTOR 4u /* between a size and the next smaller one */
 static const uint64_t bucket_sizes[CANDIDATE_BUCKETS] = {UINT64_C(4) << 20, UINT64_C(1) << 20,
     UINT64_C(16) << 20, UINT64_C(256) << 10, UINT64_C(64) << 20};
 
@@ -144,17 +145,19 @@ static unsigned sizes_of(const struct planner_config *config, uint64_t size[CAND
         total += config->tensor[t].numel * sizeof(float);
     }
     for (unsigned i = 0; i < CANDIDATE_BUCKETS; i++) {
-        if (i == 0 || bucket_sizes[i] < total || bucket_sizes[i] < bucket_sizes[0]) {
+        if (bucket_sizes[i] <= bucket_sizes[0] || bucket_sizes[i] / BUCKET_FACTOR < total) {
             size[count++] = bucket_sizes[i];
         }
     }
     return count;
 }
 
-/* Whether two plans of a kind are the same but for a number: their buckets do not differ. */
-static bool same_buckets(const struct forecast_result *a, const struct forecast_result *b)
+bool candidate_same(const struct choices *a, const struct forecast_result *predicted_a,
+    const struct choices *b, const struct forecast_result *predicted_b)
 {
-    return a->buckets == b->buckets && memcmp(a, b, offsetof(struct forecast_result, buckets)) == 0;
+    return predicted_a->buckets == predicted_b->buckets &&
+           memcmp(predicted_a, predicted_b, offsetof(struct forecast_result, buckets)) == 0 &&
+           memcmp(a->choice, b->choice, a->tensors) == 0;
 }
 
 /* Keeps the candidate behind the last, if it is a new one and can be written down. */
@@ -166,8 +169,7 @@ static struct candidate *keep(struct candidates *candidates, struct forecast *fo
     forecast_run(forecast, &last->plan, &last->result);
     for (unsigned i = 0; i < candidates->count; i++) {
         const struct candidate *other = &candidates->item[i];
-        if (same_buckets(&other->result, &last->result) &&
-            memcmp(other->plan.choice, last->plan.choice, last->plan.tensors) == 0) {
+        if (candidate_same(&other->plan, &other->result, &last->plan, &last->result)) {
             return NULL;
         }
     }

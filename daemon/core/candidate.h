@@ -3,11 +3,12 @@
  * in between the set of dense tensors with which the model's step is shortest; each with a few
  * sizes of buckets, and each tensor only as its `allowed` says.
  *
- * Partial sets: with up to CANDIDATE_EXHAUSTIVE tensors to choose for (in a job of up to a
- * thousand) all sets are predicted, so the model has no better one. With more, the smallest, the
- * largest, the first or the last to arrive become dense, as many as is best; then single tensors
- * (or groups of them) and pairs change sides as long as that helps, within a bounded number of
- * predictions.
+ * Partial sets: with up to CANDIDATE_EXHAUSTIVE tensors to choose for (in a job of up to
+ * 600) all sets are predicted, for one size of buckets, so the model has no better one. With more,
+ * the smallest, the largest, the first or the last to arrive become dense, as many as is best; then
+ * single tensors (or groups of them) and pairs change sides as long as that helps, within a bounded
+ * number of predictions. Only one dense and one sparse choice are mixed: those that alone promise
+ * most.
  */
 #ifndef ADTOPK_CANDIDATE_H
 #define ADTOPK_CANDIDATE_H
@@ -49,6 +50,11 @@ void candidates_free(struct candidates *candidates);
  */
 void candidates_make(
     struct candidates *candidates, struct forecast *forecast, const double weight[KINDS]);
+
+/** Whether two plans, predicted with the same estimates, are the same but for a number: buckets of
+ * one size or the other do not differ. */
+bool candidate_same(const struct choices *a, const struct forecast_result *predicted_a,
+    const struct choices *b, const struct forecast_result *predicted_b);
 
 /** The kind of any plan. */
 unsigned candidate_kind(const struct planner_config *config, const struct choices *plan);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "daemon/core/plan.h"
 
 static uint8_t *result_at(const struct job *job, uint64_t offset)
 {

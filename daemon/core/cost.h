@@ -5,7 +5,7 @@
  *
  * entries are what one node contributes; gamma is how many times longer the sum is. Formulas of
  * volume: daemon/collective/README.md; they were measured with up to 1,024 nodes (tests/sim/scale).
- * Reference times are those of adtopk-perf (tests/bench/README.md), in us.
+ * Reference times are round numbers in us; only their proportions matter.
  */
 #ifndef ADTOPK_COST_H
 #define ADTOPK_COST_H

@@ -11,6 +11,7 @@
 #define PULL 0.005
 #define SETTLED 8.0   /* from so many observations on an outlier is known as one */
 #define TIME_MIN 0.01 /* us; what is shorter, clocks do not see */
+#define SLOPE_MIN 1e-12
 #define TIME_MAX 1e12
 
 bool estimate_line_known(const struct estimate_line *line)
@@ -22,7 +23,7 @@ bool estimate_line_known(const struct estimate_line *line)
 static struct line rough(const struct estimate_line *line)
 {
     return (struct line){.offset = fmax(line->y / line->weight / 2, TIME_MIN),
-        .slope = fmax(line->xy / fmax(line->xx, 1e-30) / 2, 1e-12)};
+        .slope = fmax(line->xy / fmax(line->xx, 1e-30) / 2, SLOPE_MIN)};
 }
 
 void estimate_line_add(struct estimate_line *line, double x, double y, double least)
@@ -65,10 +66,11 @@ void estimate_line_end(struct estimate_line *line)
 
 struct line estimate_line_fit(const struct estimate_line *line, struct line expected)
 {
-    double pa = PULL / (expected.offset * expected.offset);
-    double pb = PULL / (expected.slope * expected.slope);
-    double aa = line->weight + pa, bb = line->xx + pb, ab = line->x;
-    double ya = line->y + PULL / expected.offset, yb = line->xy + PULL / expected.slope;
+    /* A peer may have measured next to nothing, and squares of that would be 0. */
+    double offset = fmax(expected.offset, TIME_MIN), slope = fmax(expected.slope, SLOPE_MIN);
+    double aa = line->weight + PULL / (offset * offset), ab = line->x;
+    double bb = line->xx + PULL / (slope * slope);
+    double ya = line->y + PULL / offset, yb = line->xy + PULL / slope;
     double determinant = aa * bb - ab * ab;
     struct line fit;
 

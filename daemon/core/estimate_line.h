@@ -31,7 +31,8 @@ bool estimate_line_sane(const struct estimate_line *line);
 const struct estimate_line *estimate_line_slower(
     const struct estimate_line *a, const struct estimate_line *b);
 
-/** The line; `expected` where nothing was observed (its parameters must be above 0). */
+/** The line; `expected` where nothing was observed (its parameters must be finite, and not below
+ * 0). */
 struct line estimate_line_fit(const struct estimate_line *line, struct line expected);
 
 #endif

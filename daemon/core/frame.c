@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 
+#include "daemon/core/measure.h"
 #include "daemon/core/model.h"
 
 /* Takes a frame that belongs to this exchange. */

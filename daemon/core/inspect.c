@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/core/measure.h"
+#include "daemon/core/residual.h"
 
 const char *phase_name(enum phase phase)
 {

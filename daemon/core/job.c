@@ -8,7 +8,9 @@
 
 #include "daemon/core/estimate.h"
 #include "daemon/core/hash.h"
+#include "daemon/core/measure.h"
 #include "daemon/core/model.h"
+#include "daemon/core/plan.h"
 
 #define TO(state) (1u << (state))
 #define RETRY_US 10000u /* of what failed for want of memory */

@@ -9,6 +9,7 @@
 
 #include "daemon/core/hash.h"
 #include "daemon/core/model.h"
+#include "daemon/core/plan.h"
 
 #define ALIGNMENT 64u
 /* A gap in the results that is not worth a system call of its own. */

@@ -11,6 +11,8 @@
  * memory, or where nothing is "auto", nothing is measured at all.
  */
 #include "daemon/core/measure.h"
+#include "daemon/core/plan.h"
+#include "daemon/core/replan.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 /*
  * What this node measures of a job, and what the planner made of it, for the files of this folder.
+ * Nothing that is computed depends on it.
  */
 #ifndef ADTOPK_MEASURE_H
 #define ADTOPK_MEASURE_H
@@ -19,11 +20,23 @@ struct measure {
     struct estimates merged; /* of all nodes, when the planner looked last */
     struct choices in_force;
     uint64_t decisions, proposals;
+    uint64_t decided_step;      /* ... after so many steps */
     double predicted_us;        /* of the plan that was proposed last; 0: none was */
     uint32_t predicted_for;     /* ... the policy version that it was to become */
     bool told;                  /* ... what it came to */
     char why[PLANNER_WHY_SIZE]; /* of the last decision */
 };
+
+/* All of these do nothing if job->measure is NULL. */
+void measure_begin(struct job *job); /* another plan, or the first, is in force */
+void measure_end(struct job *job);
+void measure_push(struct job *job, uint32_t tensor);
+void measure_round_begins(struct round *round);
+void measure_sent(struct round *round, uint64_t bytes);
+void measure_received(struct round *round, uint64_t bytes);
+void measure_phase(struct round *round);    /* all frames of a phase are there, or none were due */
+void measure_computed(struct round *round); /* before the state changes */
+void measure_step(struct job *job);         /* one is accepted */
 
 /* Workers that share computes, as estimates count them. */
 unsigned measure_threads(const struct job *job);

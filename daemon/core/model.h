@@ -3,6 +3,8 @@
  *
  * A core has jobs. A job has local ranks, members (the nodes that have ranks of it), tensors,
  * and one round for every bucket. Ownership goes down this list; pointers up are borrowed.
+ *
+ * Functions of the files that have no header of their own are declared here.
  */
 #ifndef ADTOPK_MODEL_H
 #define ADTOPK_MODEL_H
@@ -480,32 +482,6 @@ struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigne
 struct store_states *layout_states(const struct job *job, uint32_t tensor, unsigned rank);
 uint64_t layout_number(uint32_t tensor, unsigned rank); /* the residual's, in journals */
 
-/* plan.c */
-struct plan *plan_create(const struct policy *policy);
-void plan_free(struct plan *plan);
-/* What it means for the job's tensors. Errors: MEMORY, POLICY (names the tensor). The plan is to be
- * freed then. */
-enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err);
-/* Whether the plan in force goes with the nodes of the view. Errors: POLICY. */
-enum adtopk_status plan_check(const struct job *job, struct error *err);
-bool plan_by_rank(const struct plan *plan); /* some tensor is */
-/* Its choices, for choices_init() of its tensors. */
-void plan_choices(const struct plan *plan, struct choices *choices);
-enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the store is there */
-void plan_take_splits(struct job *job);
-/* Most entries of an update that does not travel dense. */
-uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
-/* Its collective selects for all nodes. */
-bool plan_is_whole(const struct planned *planned);
-/* It travels whole and is not rounded: its residual is empty at the end of a step. */
-bool plan_leaves_nothing(const struct planned *planned);
-/* Residuals that a tensor has on this node: one, or one a rank. */
-unsigned plan_residuals(const struct job *job, const struct planned *planned);
-/* The tensor's turn; what it selects from, and how its contribution looks to a decoder. */
-struct sparsifier_turn plan_turn(const struct job *job, uint32_t tensor);
-struct sparsifier_choice plan_choice(const struct job *job, uint32_t tensor);
-struct payload_shape plan_shape(const struct job *job, uint32_t tensor);
-
 /* switch.c: from one policy to another */
 enum adtopk_status switch_request(struct core *core, const struct event *event, struct error *err);
 bool switch_hold(
@@ -519,22 +495,6 @@ void ticket_free(struct ticket *ticket); /* without an answer */
  * error NULL: it was done. */
 void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,
     const struct error *error);
-
-/* measure.c: how long everything takes, for the planner. Nothing that is computed depends on it;
- * all of these do nothing if job->measure is NULL. */
-void measure_begin(struct job *job); /* another plan, or the first, is in force */
-void measure_end(struct job *job);
-void measure_push(struct job *job, uint32_t tensor);
-void measure_round_begins(struct round *round);
-void measure_sent(struct round *round, uint64_t bytes);
-void measure_received(struct round *round, uint64_t bytes);
-void measure_phase(struct round *round);    /* all frames of a phase are there, or none were due */
-void measure_computed(struct round *round); /* before the state changes */
-void measure_step(struct job *job);         /* one is accepted */
-
-/* replan.c */
-void replan_step(struct job *job);     /* one is over */
-void replan_switched(struct job *job); /* another policy is in force */
 
 /* verify.c */
 enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err);
@@ -621,37 +581,6 @@ enum adtopk_status work_sent(struct work *work, uint32_t tensor);
 enum adtopk_status settle_tensor(struct work *work, uint32_t tensor);
 /* The ranks' residuals of the tensor become the node's. */
 enum adtopk_status settle_join(struct work *work, uint32_t tensor);
-
-/* residual.c: the nodes' residuals, in f32 or bf16 */
-/* Opens the plan's STORE_RESIDUALS: that in use, or another one if its residuals have other types,
- * which residual_convert() fills. */
-enum adtopk_status residual_open(struct job *job, struct plan *plan, struct error *err);
-void residual_drop_other(struct job *job); /* the part that the plan in force does not use */
-/* Fills the next plan's residual of a tensor, if it is another one. Repeatable. */
-void residual_convert(const struct job *job, uint32_t tensor);
-/* The node's elements, or a local rank's, in f32. Carries of bf16 (kernels/cpu/rounded.h) are added
- * to some of them: the ledger's sums stay. */
-void residual_copy(const struct job *job, uint32_t tensor, unsigned rank, float *out);
-/* sums += the ledger's sums of a residual; returns the sum of its magnitudes. */
-double residual_sums(const struct job *job, uint32_t tensor, unsigned rank, double sums[2]);
-
-/* pass.c: the passes over one residual, each at most once a step. kept: NULL for a tensor that
- * travels dense. */
-/* Adds the gradients (`count`, NULL where there is none), and selects into kept->list. */
-enum adtopk_status pass_add(struct work *work, uint32_t tensor, unsigned rank,
-    const void *const *gradients, unsigned count, struct kept *kept);
-/* Takes them out again. */
-enum adtopk_status pass_withdraw(struct work *work, uint32_t tensor, unsigned rank,
-    const void *const *gradients, unsigned count, struct kept *kept);
-/* Takes out what travels of a dense tensor; taken: the ledger's sums of it. */
-enum adtopk_status pass_take(struct work *work, uint32_t tensor, double taken[2]);
-/* Of a dense tensor whose residual is empty, and stays so: only looks at the gradients, and writes
- * their sum, scaled, to `sum` unless that is NULL. May be repeated. */
-void pass_direct(struct work *work, uint32_t tensor, const void *const *gradients, float *sum);
-/* ... the ledger's sums of it, and those of the input without it. */
-void pass_direct_sums(const struct job *job, uint32_t tensor, double taken[2], double before[2]);
-/* Adds the residuals of the other ranks. */
-enum adtopk_status pass_join(struct work *work, uint32_t tensor, const void *const *others);
 
 /* copy.c */
 struct buffer *copy_encode(const struct round *round, uint64_t number);

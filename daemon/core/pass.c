@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "daemon/core/pass.h"
+#include "daemon/core/plan.h"
 #include "kernels/cpu/direct.h"
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/survey.h"

@@ -12,6 +12,8 @@
 #include "daemon/core/combination.h"
 #include "daemon/core/hash.h"
 #include "daemon/core/model.h"
+#include "daemon/core/plan.h"
+#include "daemon/core/residual.h"
 
 /* Shorter fibres get no hints: they would be more than 1 % of the residual. */
 #define HINTED_LENGTH 128u

@@ -156,7 +156,8 @@ static void observe(
     struct record *record = planner->in_force;
 
     if (planner->proposed != NULL && !choices_equal(&planner->proposed->plan, in_force)) {
-        planner->proposed->refused = true;
+        /* One that was in force before may be gone back to, when there is another trial left. */
+        planner->proposed->refused = record_us(planner->proposed) <= 0;
         planner->trying = false;
     }
     planner->proposed = NULL;

@@ -2,10 +2,10 @@
  * The planner: which choices (choices.h) make the steps of a job shortest, from what its nodes
  * measure (estimate.h).
  *
- * The model (forecast.h) predicts every candidate (candidate.h). One that is predicted to be better
- * than the best measured so far is tried for some steps; what was measured stays with it and
- * corrects the model for others of its kind; the best measured one stays in force. When nothing is
- * worth a trial the planner rests, until step times or the link differ by so much from what they
+ * The model (forecast.h) predicts every candidate (candidate.h). One that promises
+ * enough beside the best measured so far is tried for some steps; what was measured stays with it
+ * and corrects the model for others of its kind; the best measured one stays in force. When nothing
+ * is worth a trial the planner rests, until step times or the link differ by so much from what they
  * were that what was measured means nothing any more: then it starts again.
  *
  * Every trial must promise something, a plan is tried once, and trials are limited, so that noise
@@ -30,7 +30,7 @@ struct planner_config {
     const struct planner_tensor *tensor; /* in order of registration; copied */
     uint32_t tensors;                    /* at least 1 */
     unsigned nodes;
-    unsigned threads;      /* workers of a node, at least 1; those of the node that has fewest */
+    unsigned threads;      /* workers of a node, at least 1; nodes are taken to be alike */
     uint64_t bucket_bytes; /* 0: the planner chooses, too */
 };
 
@@ -54,7 +54,7 @@ struct planner_candidate {
     bool in_force;
 };
 
-/** NULL without memory (*err has the numbers) or for a config out of range (a bug). */
+/** NULL without memory (*err says for how many tensors). */
 struct planner *planner_create(const struct planner_config *config, struct error *err);
 void planner_free(struct planner *planner);
 

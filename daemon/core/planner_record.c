@@ -82,6 +82,14 @@ const struct record *records_find(const struct records *records, const struct ch
     return slot < RECORDS_MAX ? &records->item[slot] : NULL;
 }
 
+/* Whether a plan is less likely to be wanted again: it was never measured, or it is slower. */
+static bool less_wanted(const struct record *record, const struct record *than)
+{
+    double us = record_us(record), other = record_us(than);
+
+    return other > 0 && (us <= 0 || us > other);
+}
+
 /* A free slot, else that of the plan that is least likely to be wanted again. */
 static struct record *slot_for(struct records *records, const struct record *spare)
 {
@@ -92,7 +100,7 @@ static struct record *slot_for(struct records *records, const struct record *spa
         if (!record->used) {
             return record;
         }
-        if (record != spare && (worst == NULL || record_us(record) > record_us(worst))) {
+        if (record != spare && (worst == NULL || less_wanted(record, worst))) {
             worst = record;
         }
     }

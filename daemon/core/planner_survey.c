@@ -87,6 +87,19 @@ static void list(struct planner *planner, const struct choices *plan, unsigned k
     planner->listed[at] = one;
 }
 
+/* Whether there is a record of it: of itself, or of a plan that is the same but for a number. */
+static bool is_recorded(const struct planner *planner, const struct candidate *candidate)
+{
+    for (unsigned i = 0; i < RECORDS_MAX; i++) {
+        const struct record *record = &planner->records.item[i];
+        if (record->used && candidate_same(&record->plan, &record->predicted, &candidate->plan,
+                                &candidate->result)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void survey_run(struct planner *planner, const struct estimates *estimates)
 {
     double weight[KINDS];
@@ -105,7 +118,7 @@ void survey_run(struct planner *planner, const struct estimates *estimates)
     planner->listed_count = 0;
     for (unsigned i = 0; i < planner->candidates.count; i++) {
         const struct candidate *candidate = &planner->candidates.item[i];
-        if (records_find(&planner->records, &candidate->plan) == NULL) {
+        if (!is_recorded(planner, candidate)) {
             list(planner, &candidate->plan, candidate->kind, &candidate->result);
         }
     }

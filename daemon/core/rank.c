@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/measure.h"
 #include "daemon/core/model.h"
+#include "daemon/core/plan.h"
 
 #define TO(state) (1u << (state))
 

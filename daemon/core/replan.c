@@ -21,6 +21,8 @@
 #include <string.h>
 
 #include "daemon/core/measure.h"
+#include "daemon/core/plan.h"
+#include "daemon/core/replan.h"
 #include "daemon/core/view.h"
 
 #define PLAN_SHOWN 60   /* characters of a plan in a note */
@@ -209,7 +211,9 @@ void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimate
         return;
     }
     member->estimated_step = message->step;
-    if (job->plan->policy.replan && switch_is_quiet(job) && merge(job, message->step)) {
+    if (job->plan->policy.replan && switch_is_quiet(job) &&
+        message->step > job->measure->decided_step && merge(job, message->step)) {
+        job->measure->decided_step = message->step; /* who repeats himself is not heard again */
         decide(job);
     }
 }
@@ -221,5 +225,6 @@ void replan_switched(struct job *job)
     if (measure != NULL && job->plan->change.uid != POLICY_PLANNER) {
         planner_free(measure->planner);
         measure->planner = NULL;
+        measure->predicted_us = 0; /* that was of another policy of the same number */
     }
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "daemon/core/residual.h"
 
 #define ALIGNMENT 64u
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/measure.h"
 #include "daemon/core/model.h"
 
 #define TO(state) (1u << (state))

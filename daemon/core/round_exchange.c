@@ -4,7 +4,9 @@
  */
 #include <stdlib.h>
 
+#include "daemon/core/measure.h"
 #include "daemon/core/model.h"
+#include "daemon/core/plan.h"
 
 static enum adtopk_status begin_op(struct round *round)
 {

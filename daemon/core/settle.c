@@ -13,6 +13,8 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "daemon/core/pass.h"
+#include "daemon/core/plan.h"
 #include "kernels/cpu/leave.h"
 
 /* What is settled. */

@@ -4,7 +4,9 @@
  * anywhere held NaN or Inf, the gradients are withdrawn again. All nodes decide alike, because the
  * flag travels with every contribution.
  */
+#include "daemon/core/measure.h"
 #include "daemon/core/model.h"
+#include "daemon/core/replan.h"
 
 #define TO(state) (1u << (state))
 

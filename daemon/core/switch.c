@@ -23,6 +23,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/measure.h"
+#include "daemon/core/plan.h"
+#include "daemon/core/residual.h"
 #include "daemon/core/view.h"
 
 #define TO(state) (1u << (state))

@@ -21,6 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "daemon/core/measure.h"
+#include "daemon/core/plan.h"
 #include "daemon/core/view.h"
 
 /* Every restart of a daemon takes a few numbers: nobody can be further ahead than this. */

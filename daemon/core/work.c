@@ -12,6 +12,9 @@
 
 #include "daemon/core/hash.h"
 #include "daemon/core/model.h"
+#include "daemon/core/pass.h"
+#include "daemon/core/plan.h"
+#include "daemon/core/residual.h"
 #include "kernels/cpu/merge.h"
 #include "kernels/cpu/quantise.h"
 #include "kernels/cpu/scatter.h"

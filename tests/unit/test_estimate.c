@@ -293,6 +293,24 @@ static void test_refuse(void **state)
     estimate_free(&estimates);
 }
 
+/* What a peer claims may be as small as numbers get: lines stay finite. */
+static void test_next_to_nothing(void **state)
+{
+    const double tiny[] = {5e-324, 1e-310, 1e-200, 1e-20, 0};
+    struct estimate_line line = {.weight = 0};
+
+    (void)state;
+    estimate_line_add(&line, 1000, 5, 1);
+    for (unsigned i = 0; i < 5; i++) {
+        for (unsigned j = 0; j < 5; j++) {
+            struct line fit =
+                estimate_line_fit(&line, (struct line){.offset = tiny[i], .slope = tiny[j]});
+            assert_true(isfinite(fit.offset) && fit.offset >= 0);
+            assert_true(isfinite(fit.slope) && fit.slope >= 0);
+        }
+    }
+}
+
 /* Merged, they are those of the slower node, whichever comes first. */
 static void test_merge(void **state)
 {
@@ -428,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_running),
         cmocka_unit_test(test_pack),
         cmocka_unit_test(test_refuse),
+        cmocka_unit_test(test_next_to_nothing),
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_bad_text),

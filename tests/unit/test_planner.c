@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "daemon/core/planner_record.h"
 #include "planner_world.h"
 
 #define DECIDE_EVERY 4
@@ -324,6 +325,94 @@ static void test_refused(void **state)
     world_free(&world);
 }
 
+/* The way back to a plan that was already in force may be refused: it is proposed again. */
+static void test_refused_way_back(void **state)
+{
+    struct choices refused;
+    struct world world;
+    struct game game;
+    bool again = false;
+
+    (void)state;
+    world_init(&world, VGG16, WORLD_BACKWARD, 100000, 6);
+    world_link(&world, 1);
+    for (uint32_t t = 0; t < world.tensors; t++) {
+        world.tensor[t].allowed &= 1u << CHOICE_DENSE | 1u << CHOICE_ALLGATHER;
+    }
+    game_begin(&game, &world);
+    assert_true(choices_init(&refused, world.tensors));
+    for (unsigned s = 1; s <= 1500 && !again; s++) {
+        bool back;
+
+        (void)world_step(&world, &game.plan, &game.estimates);
+        if (s % DECIDE_EVERY != 0) {
+            continue;
+        }
+        planner_decide(game.planner, &game.estimates, &game.plan, &game.decision);
+        back = game.decision.change && strncmp(game.decision.why, "back to", 7) == 0;
+        again = back && choices_equal(&refused, game.decision.plan);
+        if (back && refused.bucket_bytes == 1) {
+            choices_copy(&refused, game.decision.plan);
+        } else if (game.decision.change) {
+            choices_copy(&game.plan, game.decision.plan);
+            estimate_plan(&game.estimates, ++game.version);
+        }
+    }
+    assert_true(again);
+    choices_free(&refused);
+    game_end(&game);
+    world_free(&world);
+}
+
+/* Where buckets of all sizes come to the same they are one plan, of which there is nothing to try.
+ */
+static void test_same_buckets(void **state)
+{
+    struct world world;
+    struct game game;
+
+    (void)state;
+    world_init(&world, LSTM, WORLD_AT_ONCE, 0, 8);
+    for (uint32_t t = 0; t < world.tensors; t++) {
+        world.tensor[t] = (struct planner_tensor){1000, 10, 1u << CHOICE_ALLGATHER};
+    }
+    game_begin(&game, &world);
+    game.plan.bucket_bytes = 48 << 20;
+    game_play(&game, 200);
+    assert_int_equal(game.changes, 0);
+    game_end(&game);
+    world_free(&world);
+}
+
+/* Where a slot is needed the best measured plan keeps its own. */
+static void test_records_full(void **state)
+{
+    struct records records;
+    struct choices plan;
+    struct record *best;
+
+    (void)state;
+    assert_true(records_init(&records, 1));
+    assert_true(choices_init(&plan, 1));
+    for (uint64_t i = 0; i < RECORDS_MAX; i++) {
+        plan.bucket_bytes = 1 + i;
+        (void)records_of(&records, &plan, 0, NULL);
+    }
+    best = &records.item[RECORDS_MAX / 2];
+    best->past_us = 100;
+    best->past_steps = 10;
+    for (uint64_t i = 0; i < 2 * RECORDS_MAX; i++) {
+        plan.bucket_bytes = 1000 + i;
+        struct record *next = records_of(&records, &plan, 0, &records.item[0]);
+        assert_ptr_not_equal(next, best);
+        next->past_us = 200 + (double)i;
+        next->past_steps = 10;
+    }
+    assert_ptr_equal(records_best(&records), best);
+    choices_free(&plan);
+    records_free(&records);
+}
+
 /* Somebody sets a bad plan while the planner rests: it is left again. */
 static void test_foreign_plan(void **state)
 {
@@ -455,6 +544,9 @@ int main(void)
         cmocka_unit_test(test_link_changes),
         cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_way_back),
+        cmocka_unit_test(test_same_buckets),
+        cmocka_unit_test(test_records_full),
         cmocka_unit_test(test_foreign_plan),
         cmocka_unit_test(test_deterministic),
         cmocka_unit_test(test_small),
