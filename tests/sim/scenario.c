@@ -26,9 +26,10 @@ static const char *const policies[] = {
     "\"bucket_bytes\":2000}",
     "{\"reduce\":\"sum\",\"density\":0.07,\"sparsifier\":\"topk\",\"values\":\"bf16\","
     "\"indices\":\"delta\",\"bucket_bytes\":500}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"rules\":[{\"match\":\"*.weight\",\"values\":\"f32\"},"
+    "{\"reduce\":\"sum\",\"density\":0.05,\"weight\":7,\"rules\":["
+    "{\"match\":\"*.weight\",\"values\":\"f32\",\"priority\":-3},"
     "{\"match\":\"conv*\",\"sparsifier\":\"topk\",\"density\":0.2,\"scope\":\"rank\"},"
-    "{\"match\":\"head.?eight\",\"sparsifier\":\"dense\"}]}",
+    "{\"match\":\"head.?eight\",\"sparsifier\":\"dense\",\"priority\":5}]}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"dgc\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"gaussiank\",\"scope\":\"rank\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"redsync\",\"warmup_epochs\":2,"
@@ -49,7 +50,7 @@ static const char *const policies[] = {
     "\"values\":\"f32\",\"warmup_epochs\":2,\"epoch_turns\":3}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"adaptive\":true,\"estimate\":true,\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"sparsifier\":\"sidco\",\"scope\":\"rank\",\"rules\":["
-    "{\"match\":\"fc*\",\"sparsifier\":\"dgc\",\"sample\":0.5},"
+    "{\"match\":\"fc*\",\"sparsifier\":\"dgc\",\"sample\":0.5,\"priority\":-1},"
     "{\"match\":\"*.bias\",\"sparsifier\":\"redsync\"},"
     "{\"match\":\"conv*\",\"sparsifier\":\"gaussiank\",\"scope\":\"node\"}]}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"values\":\"f32\"}",
