@@ -47,7 +47,7 @@ struct exchange_tensor {
     uint64_t select;      /* whole: how many elements all nodes select together */
     struct sparse sent;   /* sparse: what is contributed, values as the others will decode them */
     struct sparse update; /* sparse, result: the sum; room for update.capacity entries, or none,
-                           * and positions NULL, if `dense` is enough */
+                           * and positions NULL, if `dense` is enough: then about how many */
     float *dense;         /* result: the sum, memory order; sparse: NULL unless the collective
                            * scatters, it is wanted, and positions are elements */
     /* Sparse, result: of the sums that this node rounded before others got them, what that cut off;

@@ -155,7 +155,7 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
         .lists = exchange->members,
         .positions = positions,
         .scale = scale,
-        .out = out,
+        .out = out->position != NULL ? out : NULL,
         .dense = dense,
         .parts = merge_parts(positions, gather_count(gather), dense != NULL, &exchange->parallel)};
 
@@ -165,6 +165,9 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
     }
     merge_run(&merge, &exchange->parallel);
     free(merge.cursor);
+    if (merge.out == NULL) {
+        out->count = merge.count;
+    }
     return ADTOPK_OK;
 }
 
@@ -172,7 +175,7 @@ enum adtopk_status gather_update(
     const struct gather *gather, struct exchange_tensor *tensor, struct error *err)
 {
     return gather_sum(gather, view_size(&tensor->shape.view), gather->exchange->scale,
-        tensor->update.position != NULL ? &tensor->update : NULL, tensor->dense, err);
+        &tensor->update, tensor->dense, err);
 }
 
 static enum adtopk_status close_frames(const struct gather *gather, struct error *err)

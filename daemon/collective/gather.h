@@ -39,7 +39,8 @@ enum adtopk_status gather_limit(
     const struct gather *gather, const struct exchange_tensor *tensor, struct error *err);
 
 /** out = scale * ((list 0 + list 1) + ...), over `positions`; it has room for all entries or all
- * positions. dense: the same as so many elements. Either may be NULL. Errors: MEMORY. */
+ * positions, or only counts them, positions NULL (merge.h). dense: the same as so many elements, or
+ * NULL. Errors: MEMORY. */
 enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, float scale,
     struct sparse *out, float *dense, struct error *err);
 

@@ -79,7 +79,7 @@ static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, s
     return ADTOPK_OK;
 }
 
-/* Adds member m's slice to the sum; the first member's is copied. */
+/* Adds member m's slice to the sum, the first member's to 0 (vector_read() says why). */
 static enum adtopk_status add_member(
     struct exchange *exchange, unsigned segment, unsigned m, float *scratch, struct error *err)
 {
@@ -108,10 +108,9 @@ static enum adtopk_status add_member(
             return exchange_blame(exchange, m, err);
         }
         if (m == 0) {
-            (void)memcpy(sum, scratch, n * sizeof(*sum));
-        } else {
-            dense_add(sum, scratch, n);
+            (void)memset(sum, 0, n * sizeof(*sum));
         }
+        dense_add(sum, scratch, n);
     }
     if (m != exchange->self && payload_close(&reader, err) != ADTOPK_OK) {
         return exchange_blame(exchange, m, err);

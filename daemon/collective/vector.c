@@ -61,8 +61,9 @@ void vector_read(const struct exchange *exchange, struct slice slice, float *out
         const struct exchange_tensor *tensor = &exchange->tensor[t];
         struct slice part = slice_overlap(slice, start, tensor->numel);
         start += tensor->numel;
-        (void)memcpy(out, tensor->acc + part.first, (part.end - part.first) * sizeof(*out));
-        out += part.end - part.first;
+        for (uint64_t i = part.first; i < part.end; i++) {
+            *out++ = 0.0f + tensor->acc[i];
+        }
     }
 }
 

@@ -29,7 +29,8 @@ struct slice vector_segment(const struct exchange *exchange, unsigned segment, u
 /** The part of a tensor, which begins at element `start` of the vector, that lies in a slice. */
 struct slice slice_overlap(struct slice slice, uint64_t start, uint64_t numel);
 
-/** Copies the slice of this node's contribution, unrounded. */
+/** Copies the slice of this node's contribution, unrounded, added to 0: what a gradient has as -0,
+ * a residual has as 0, and a sum may not depend on which of them a node sends. */
 void vector_read(const struct exchange *exchange, struct slice slice, float *out);
 
 /** sum += the slice of this node's contribution, unrounded. */

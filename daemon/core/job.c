@@ -334,6 +334,9 @@ void job_try_leave(struct job *job)
     if (job->machine.state != JOB_ACTIVE && (job->view == 0 || !others_left(job))) {
         return; /* the view changes: again when it is in force */
     }
+    if (job->left_since_us == 0) {
+        job->left_since_us = job->core->now_us;
+    }
     peer_send_leave(job);
     if (others_left(job)) {
         job_end(job);
@@ -494,6 +497,8 @@ const char *job_waiting_for(const struct job *job, char *text, size_t size)
         join_missing_ranks(job, text, size);
     } else if (job->machine.state == JOB_PREPARED) {
         (void)snprintf(text, size, "the nodes of view %u to agree", job->promised);
+    } else if (job->left_since_us != 0) {
+        (void)snprintf(text, size, "the ranks of other nodes to leave");
     } else if (job->policy_switch.state >= SWITCH_HELD) {
         waiting_in_switch(job, text, size);
     } else if (job->machine.state == JOB_ACTIVE && job->step_since_us != 0) {
@@ -535,6 +540,8 @@ static uint64_t patience(const struct job *job)
                                                       : job->plan->policy.wait_limit_us);
     } else if (busy_since(job) != 0) {
         due = busy_since(job) + job->plan->policy.push_timeout_us;
+    } else if (job->left_since_us != 0) {
+        due = job->left_since_us + job->plan->policy.push_timeout_us;
     }
     if (job->waiting_since_us != 0 && down_node(job) >= 0 &&
         job->waiting_since_us + job->plan->policy.wait_limit_us < due) {

@@ -356,7 +356,9 @@ enum adtopk_status layout_recover(struct job *job, struct error *err)
         }
     }
     for (uint32_t t = 0; job->store->joining != 0 && job->more != NULL && t < job->tensors; t++) {
-        status = status == ADTOPK_OK ? settle_join(&job->settle, t) : status;
+        if (status == ADTOPK_OK && job->plan->tensor[t].by_rank) {
+            status = settle_join(&job->settle, t);
+        }
     }
     store_publish(&job->store->joining, 0);
     return status == ADTOPK_OK

@@ -370,6 +370,7 @@ struct job {
     uint64_t waiting_since_us; /* a peer of the view is down since; 0: none is */
     uint64_t step_since_us;    /* the first push of the open step; 0: none yet */
     uint64_t op_since_us;      /* the first call of the next plain operation; 0: none yet */
+    uint64_t left_since_us;    /* all local ranks have left since; 0: they have not */
     uint64_t settle_since_us;
     struct job_info counters; /* only the counting fields */
     struct measure *measure;  /* NULL: nothing is "auto", or there was no memory */

@@ -153,12 +153,30 @@ static struct share_job *find_job(struct share *share, uint64_t id)
     return job;
 }
 
+/* While nothing is queued or under way nobody owes anybody anything: the next begins with all. */
+static void forgive(struct share *share)
+{
+    uint64_t latest = share->now;
+
+    for (const struct share_job *job = share->jobs; job != NULL; job = job->next) {
+        if (!job_is_idle(job)) {
+            return;
+        }
+        latest = is_earlier(latest, job->time) ? job->time : latest;
+    }
+    share->now = latest;
+}
+
 /* ------------------------------------------------------------------ items */
 
 bool share_put(struct share *share, struct share_item *item, const struct share_class *class)
 {
-    struct share_job *job = find_job(share, class->job);
+    struct share_job *job;
 
+    if (share->items == 0) {
+        forgive(share);
+    }
+    job = find_job(share, class->job);
     if (job == NULL || !heap_reserve(job)) {
         return false;
     }

@@ -5,9 +5,9 @@
  *
  * Between jobs: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). Every job has a
  * virtual time, which grows by cost / weight when it is served, and the job whose time is least is
- * next; one that was idle goes on from the time of the one served last. So while two jobs have
- * items, what they got, over their weights, differs by no more than their largest costs over their
- * weights.
+ * next; one that was idle goes on from the time of the one served last, or, where nothing was
+ * queued at all, with all others from the latest time. So while two jobs have items, what they got,
+ * over their weights, differs by no more than their largest costs over their weights.
  *
  * Within a job: the lowest place is next, the oldest of equals. But when the job's oldest item was
  * passed over SHARE_PASSES times in a row, it is next. So an item is served after at most

@@ -388,7 +388,8 @@ bool switch_is_quiet(const struct job *job)
 
 /* ------------------------------------------------------------------ agreeing */
 
-/* The plan of a policy that others sent. NULL and an error if it cannot be made. */
+/* The plan of a policy that others sent. NULL and an error if it cannot be made: parts of the store
+ * may be left then. */
 static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, struct error *err)
 {
     struct policy parsed;
@@ -409,8 +410,6 @@ static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, s
         layout_kept(job, plan, job->store->policies + 1, err) != ADTOPK_OK ||
         residual_open(job, plan, err) != ADTOPK_OK || layout_reserve(job, plan, err) != ADTOPK_OK) {
         plan_free(plan);
-        layout_drop_kept(job);
-        residual_drop_other(job);
         return NULL;
     }
     return plan;

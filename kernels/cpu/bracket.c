@@ -146,7 +146,8 @@ bool bracket_guess(struct fused *pass)
     const uint64_t n = view_size(&pass->view);
     const uint64_t blocks = bracket_blocks(n);
     float *const sample = pass->candidate[0].value;
-    struct select_span span = {.x = sample, .length = blocks * BLOCK, .stride = 1};
+    const struct select_span span = {.x = sample, .length = blocks * BLOCK, .stride = 1};
+    float *const spare = (float *)(void *)pass->candidate[0].position; /* not in use yet */
     const double rank = (double)pass->k * (double)span.length / (double)n;
     const double most = ceil(rank + bracket_margin(rank));
     if (most >= (double)span.length) {
@@ -155,7 +156,7 @@ bool bracket_guess(struct fused *pass)
     if (!bracket_hinted(pass)) {
         bracket_sample(pass, blocks, sample);
         pass->least = bracket_least(chunk_cut_spans(
-            pass->ops, &span, 1, (uint64_t)most, sample, span.length, pass->histogram)
+            pass->ops, &span, 1, (uint64_t)most, spare, span.length, pass->histogram)
                                         .key);
     }
     return true;

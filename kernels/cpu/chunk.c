@@ -162,43 +162,94 @@ static uint64_t chunk_count_spans(
     return reached;
 }
 
+/* A search for the k-th among `n` elements of the spans. */
+struct chunk_search {
+    const struct select_span *spans;
+    unsigned count;
+    uint64_t n;
+    uint64_t k;
+    float *spare; /* room for what is copied next */
+    uint64_t room;
+    struct select_span copy;
+};
+
+/* Copies what is in low..high - 1; returns the number, or UINT64_MAX where there is no room. In
+ * parts, so that there need not be room for all elements. */
+static uint64_t chunk_between(const struct chunk_ops *ops, const struct chunk_search *search,
+    uint32_t low, uint32_t high, size_t *above)
+{
+    uint64_t found = 0;
+    for (unsigned s = 0; s < search->count; s++) {
+        const struct select_span *span = &search->spans[s];
+        uint64_t length;
+        for (uint64_t i = 0; i < span->length; i += length) {
+            const uint64_t rest = span->length - i;
+            const uint64_t room = search->room - found;
+            length = rest < room ? rest : room;
+            if (length < rest && length < CHUNK_WORD) {
+                return UINT64_MAX;
+            }
+            found += ops->between(span->x + i, length, low, high, search->spare + found, above);
+        }
+    }
+    return found;
+}
+
+/* Goes on with what lies around the k-th element; false where that does not help. */
+static bool chunk_narrow(
+    const struct chunk_ops *ops, struct chunk_search *search, uint32_t low, uint32_t high)
+{
+    size_t above = 0;
+    const uint64_t between = chunk_between(ops, search, low, high, &above);
+    if (between > search->n / 2 || above >= search->k || search->k > above + between) {
+        return false;
+    }
+    search->copy = (struct select_span){.x = search->spare, .length = between, .stride = 1};
+    search->spans = &search->copy;
+    search->count = 1;
+    search->n = between;
+    search->k -= above;
+    search->spare += between;
+    search->room -= between;
+    return true;
+}
+
+/* Whether the k-th has this key: then sets the cut. */
+static bool chunk_is_tie(const struct chunk_ops *ops, const struct chunk_search *search,
+    uint32_t key, struct select_cut *cut)
+{
+    const uint64_t above = chunk_count_spans(ops, search->spans, search->count, key + 1);
+    const uint64_t equal = chunk_count_spans(ops, search->spans, search->count, key) - above;
+    const uint64_t ties = search->k - above;
+    *cut = (struct select_cut){.key = key, .ties = ties == equal ? SELECT_ALL : ties};
+    return above < search->k && ties <= equal;
+}
+
 /* Again and again what lies around the k-th element is copied together; a histogram, where that
  * does not get on. */
-struct select_cut chunk_cut_spans(const struct chunk_ops *ops, struct select_span *spans,
+struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct select_span *spans,
     unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS])
 {
-    uint64_t n = 0;
+    struct chunk_search search = {
+        .spans = spans, .count = count, .k = k, .spare = spare, .room = room};
+    struct select_cut cut;
+    bool helps = true;
     for (unsigned s = 0; s < count; s++) {
-        n += spans[s].length;
+        search.n += spans[s].length;
     }
-    while (n > SELECT_SHORT) {
+    while (search.n > SELECT_SHORT && helps) {
         uint32_t low;
         uint32_t high;
-        chunk_guess(ops, spans, count, n, k, &low, &high);
-        const uint64_t above = chunk_count_spans(ops, spans, count, high);
-        const uint64_t between = chunk_count_spans(ops, spans, count, low) - above;
-        if (above >= k || k > above + between) {
-            break;
+        chunk_guess(ops, search.spans, search.count, search.n, search.k, &low, &high);
+        if (high - low == 1 && chunk_is_tie(ops, &search, low, &cut)) {
+            return cut;
         }
-        if (high - low == 1) { /* ties */
-            return (struct select_cut){
-                .key = low, .ties = k - above == between ? SELECT_ALL : k - above};
-        }
-        if (between > room || between > n / 2) {
-            break;
-        }
-        n = 0;
-        for (unsigned s = 0; s < count; s++) {
-            n += ops->between(spans[s].x, spans[s].length, low, high, spare + n);
-        }
-        spans[0] = (struct select_span){.x = spare, .length = n, .stride = 1};
-        count = 1;
-        k -= above;
+        helps = high - low > 1 && chunk_narrow(ops, &search, low, high);
     }
-    if (count == 1 && n <= SELECT_SHORT) {
-        return ops->cut(spans[0].x, n, k);
+    if (search.count == 1 && search.n <= SELECT_SHORT) {
+        return ops->cut(search.spans[0].x, search.n, search.k);
     }
-    return select_cut_between(spans, count, 0, 31, k, histogram);
+    return select_cut_between(search.spans, search.count, 0, 31, search.k, histogram);
 }
 
 /* Lists what reaches the cut, whose key is above 0: of what equals it, once there are k, no more.

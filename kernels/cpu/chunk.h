@@ -86,9 +86,10 @@ struct chunk_ops {
     /* Number of elements whose key is at least `least`. */
     size_t (*count)(const float *x, size_t n, uint32_t least);
 
-    /* Copies the elements whose key is in low..high-1, high < 2^31, and returns their number; out
-     * may be x. */
-    size_t (*between)(const float *x, size_t n, uint32_t low, uint32_t high, float *out);
+    /* Copies the elements whose key is in low..high - 1, high < 2^31, and returns their number;
+     * *above += the number of those whose key is larger. out: room for n. */
+    size_t (*between)(
+        const float *x, size_t n, uint32_t low, uint32_t high, float *out, size_t *above);
 
     /* Appends the entries of a list whose key is at least `least`. */
     void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);
@@ -128,9 +129,8 @@ struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *li
     uint32_t histogram[SELECT_BINS]);
 
 /** The cut for the k-th of all elements of the spans, at least k and contiguous each. spare: room
- * for some of them, the more the better, or the only span itself, which it clobbers. Changes spans.
- */
-struct select_cut chunk_cut_spans(const struct chunk_ops *ops, struct select_span *spans,
+ * for some of them, the more the better. */
+struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct select_span *spans,
     unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS]);
 
 /** Selects the k best of `length` contiguous elements, which stay in a cache, into `out`, which is

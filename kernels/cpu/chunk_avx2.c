@@ -361,22 +361,26 @@ AVX2 static size_t avx2_count(const float *x, size_t n, uint32_t least)
     return (uint32_t)-_mm_cvtsi128_si32(sum);
 }
 
-AVX2 static size_t avx2_between(const float *x, size_t n, uint32_t low, uint32_t high, float *out)
+AVX2 static size_t avx2_between(
+    const float *x, size_t n, uint32_t low, uint32_t high, float *out, size_t *above)
 {
     const size_t whole = n - n % CHUNK_WORD;
     const __m256i below = _mm256_set1_epi32((int)low - 1);
     const __m256i last = _mm256_set1_epi32((int)high - 1);
     size_t count = 0;
     for (size_t i = 0; i < whole; i += CHUNK_WORD) {
-        uint64_t mask = avx2_marks(x + i, NULL, below) & ~avx2_marks(x + i, NULL, last);
+        const uint64_t larger = avx2_marks(x + i, NULL, last);
+        uint64_t mask = avx2_marks(x + i, NULL, below) & ~larger;
+        *above += (size_t)_mm_popcnt_u64(larger);
         for (; mask != 0; mask = _blsr_u64(mask)) {
             out[count++] = x[i + (size_t)_tzcnt_u64(mask)];
         }
     }
     for (size_t i = whole; i < n; i++) {
-        if (select_key(x[i]) - low < high - low) {
-            out[count++] = x[i];
-        }
+        const uint32_t key = select_key(x[i]);
+        out[count] = x[i];
+        count += key - low < high - low;
+        *above += key >= high;
     }
     return count;
 }

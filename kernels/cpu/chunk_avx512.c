@@ -12,8 +12,9 @@
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt,"        \
                           "prfchw")))
 
-/* Elements of one vector, vectors of one word; how far ahead of use memory is fetched. */
-enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE_BYTES = 64 };
+/* Elements of one vector, vectors of one word. How far ahead of use memory is fetched: a word more
+ * than 4 KB of floats, as a store holds up what is at the same place of another page. */
+enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024 + CHUNK_WORD, LINE_BYTES = 64 };
 
 static bool avx512_supported(void)
 {
@@ -428,21 +429,26 @@ AVX512 static size_t avx512_count(const float *x, size_t n, uint32_t least)
 }
 
 AVX512 static size_t avx512_between(
-    const float *x, size_t n, uint32_t low, uint32_t high, float *out)
+    const float *x, size_t n, uint32_t low, uint32_t high, float *out, size_t *above)
 {
     const __m512i base = _mm512_set1_epi32((int)low);
     const __m512i width = _mm512_set1_epi32((int)(high - low));
+    const __m512i last = _mm512_set1_epi32((int)high - 1);
     size_t count = 0;
+    size_t larger = 0;
     for (size_t i = 0; i < n; i += VECTOR) {
+        const __m512i value = avx512_load(x, i, n);
         const __mmask16 valid = avx512_valid(i, n);
-        const __m512 value = _mm512_maskz_loadu_ps(valid, x + i);
-        const __m512i offset = _mm512_sub_epi32(avx512_key(value), base);
+        const __m512i key = avx512_key(_mm512_castsi512_ps(value));
+        const __m512i offset = _mm512_sub_epi32(key, base);
         const __mmask16 kept = _mm512_mask_cmplt_epu32_mask(valid, offset, width);
         const unsigned more = (unsigned)_mm_popcnt_u32(kept);
-        _mm512_mask_storeu_ps(
-            out + count, (__mmask16)_bzhi_u32(0xffff, more), _mm512_maskz_compress_ps(kept, value));
+        avx512_store(
+            out + count, _mm512_maskz_compress_epi32(kept, value), more, count + VECTOR <= n);
+        larger += (size_t)_mm_popcnt_u32(_mm512_cmpgt_epi32_mask(key, last));
         count += more;
     }
+    *above += larger;
     return count;
 }
 

@@ -97,6 +97,7 @@ struct window {
     float sum[WINDOW];
     uint64_t present[WINDOW / 64];
     uint64_t words[WINDOW / 4096]; /* bit w: present[w] has bits */
+    size_t fresh;                  /* without a list: entries that came to a sum of 0 */
 };
 
 /* Adds a list's entries to the window that begins at `base`; returns the first one behind it. */
@@ -109,6 +110,7 @@ static inline size_t window_add(
     while (entry < list->count && position[entry] < base + WINDOW) {
         const uint64_t at = position[entry] - base;
 
+        window->fresh += !listed && window->sum[at] == 0;
         window->sum[at] += value[entry++];
         if (listed) {
             window->present[at / 64] |= UINT64_C(1) << at % 64;
@@ -235,7 +237,7 @@ static size_t write_windows(const struct merge *merge, unsigned part, size_t nex
 
 static void store_part(void *arg, unsigned part, unsigned thread)
 {
-    const struct merge *merge = arg;
+    struct merge *merge = arg;
     const uint64_t end = part_begin(merge, part + 1);
     size_t *cursor = part_cursors(merge, part);
     struct window window = {0};
@@ -248,6 +250,7 @@ static void store_part(void *arg, unsigned part, unsigned thread)
         window_store(&window, base, merge);
         (void)memset(window.sum, 0, sizeof(window.sum));
     }
+    merge->first[part + 1] = window.fresh;
 }
 
 /* Two lists are merged as they are. */
@@ -303,6 +306,10 @@ void merge_run(struct merge *merge, const struct parallel *parallel)
 {
     if (merge->out == NULL) {
         parallel_for(parallel, store_part, merge, merge->parts);
+        merge->count = 0;
+        for (unsigned p = 0; p < merge->parts; p++) {
+            merge->count += merge->first[p + 1];
+        }
         return;
     }
     merge->first[0] = 0;

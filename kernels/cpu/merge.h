@@ -38,6 +38,8 @@ struct merge {
     size_t *cursor; /* scratch: `lists` for each part */
     unsigned parts; /* 1..MERGE_PARTS: merge_parts() says how many pay */
     size_t first[MERGE_PARTS + 1]; /* where in `out` each part begins */
+    size_t count; /* without `out`: how many positions came out, but that an entry counts again
+                   * where those before it add up to 0 */
 };
 
 /** How many parts pay for this many entries in all lists; dense: with the dense array. */
@@ -45,8 +47,8 @@ unsigned merge_parts(
     uint64_t positions, uint64_t entries, bool dense, const struct parallel *parallel);
 
 /**
- * Writes the sum into merge->out and merge->dense. All fields but `first` are filled in by the
- * caller.
+ * Writes the sum into merge->out and merge->dense. All fields but `first` and `count` are
+ * filled in by the caller.
  *
  * out: room for as many entries as all lists have, or for `positions`, whichever is less.
  * Cannot fail; uses about 40 KiB of stack. Two threads may merge into different lists.

@@ -98,6 +98,8 @@ static const char *const automatic[] = {
     AUTO ",\"density\":0.2,\"replan\":false}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"auto\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"auto\",\"adaptive\":true}",
+    AUTO ",\"density\":0.1,\"residual\":\"bf16\",\"rules\":[{\"match\":\"conv*\",\"residual\":"
+         "\"f32\"}]}",
 };
 
 /* Those that change gradients before they are added, or round what is left of sums. */

@@ -91,7 +91,7 @@ void bucket_fill_dense(struct bucket *bucket, struct group *group, unsigned m, u
     struct exchange_tensor *tensor = &bucket->tensor[m][t];
 
     for (uint64_t i = 0; i < bucket->numel[t]; i++) {
-        float value = some_value(), rounded;
+        float value = i % 7 == 3 ? -0.0f : some_value(), rounded;
         bucket->acc[m][t][i] = value;
         reference_values(&value, 1, group->exchange[m].value, &rounded);
         bucket->sent[m][t][i] = bits_of(rounded);
@@ -219,7 +219,8 @@ bool bucket_sum(
     } else {
         part = sum_from(bucket, 0, t, i);
     }
-    *sum = ops->scatters ? 0.0f + part.sum : part.sum; /* summed from 0, which has no sign */
+    /* Summed from 0, which has no sign. */
+    *sum = ops->scatters || (ops->dense && bucket->members > 1) ? 0.0f + part.sum : part.sum;
     return part.any;
 }
 
@@ -277,6 +278,7 @@ void bucket_check_lists(const struct bucket *bucket, const struct group *group)
                 check_same(first, bucket->tensor[m][t].dense, bucket->numel[t]);
             }
             if (update->position == NULL) {
+                assert_int_equal(update->count > 0, first->count > 0);
                 continue;
             }
             if (m > 0) {

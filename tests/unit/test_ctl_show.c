@@ -138,8 +138,8 @@ static void test_missing_fields(void **state)
     static const char *const texts[] = {"{}", "[]", "null", "{\"jobs\":[{}],\"peers\":[{}]}",
         "{\"jobs\":7,\"peers\":\"x\",\"tensors\":[[]],\"policy\":[1],\"changes\":[null]}",
         "{\"out_of_balance\":[{\"input\":[null]}],\"keys\":[{}],\"jobs\":[[1]]}",
-        "{\"candidates\":[{},7],\"measured\":3,\"sparsifiers\":[{},7,{\"parameters\":[{},null]}],"
-        "\"parameters\":[{}]}"};
+        ("{\"candidates\":[{},7],\"measured\":3,\"sparsifiers\":[{},7,{\"parameters\":[{},null]}],"
+         "\"parameters\":[{}]}")};
 
     (void)state;
     for (size_t t = 0; t < sizeof(texts) / sizeof(texts[0]); t++) {

@@ -289,6 +289,13 @@ static void test_selecting_rounded(void **state)
     check_computing("{" LONE_EXACT ",\"residual\":\"bf16\"}", work_select, 4001);
 }
 
+/* Past the residual; the sum is written where the ranks see it. */
+static void test_selecting_dense(void **state)
+{
+    (void)state;
+    check_computing("{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}", work_select, 499);
+}
+
 static void test_reducing(void **state)
 {
     (void)state;
@@ -363,6 +370,33 @@ static void test_settling_dense(void **state)
 {
     (void)state;
     check_settling("{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}", 53);
+}
+
+/* The first step that is dense empties the residual, so that the next ones go past it. */
+static void check_emptying(const char *policy)
+{
+    struct lone_core lone;
+    bool allowed;
+
+    lone_begin(&lone, policy);
+    lone_train(&lone, 2);
+    assert_int_equal(lone_change(&lone, 1, "{\"sparsifier\":\"dense\"}"), ADTOPK_OK);
+    lone_train(&lone, 2);
+    assert_int_equal(lone.policy.count, 1);
+    hold_settling(&lone);
+    assert_int_equal(job_find(lone.core, lone.job)->tensor[0].store->filled, 1);
+    allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, 997});
+    lone_free(&lone);
+    if (!allowed) {
+        print_message("# tracing is not allowed here\n");
+    }
+}
+
+static void test_emptying(void **state)
+{
+    (void)state;
+    check_emptying("{" LONE_EXACT "}");
+    check_emptying("{" LONE_EXACT ",\"residual\":\"bf16\"}");
 }
 
 static void test_settling_ranks(void **state)
@@ -527,11 +561,13 @@ int main(void)
         cmocka_unit_test(test_selecting_ranks),
         cmocka_unit_test(test_selecting_momentum),
         cmocka_unit_test(test_selecting_rounded),
+        cmocka_unit_test(test_selecting_dense),
         cmocka_unit_test(test_reducing),
         cmocka_unit_test(test_delivered_in_part),
         cmocka_unit_test(test_settling),
         cmocka_unit_test(test_settling_quantised),
         cmocka_unit_test(test_settling_dense),
+        cmocka_unit_test(test_emptying),
         cmocka_unit_test(test_settling_ranks),
         cmocka_unit_test(test_settling_momentum),
         cmocka_unit_test(test_settling_rounded),

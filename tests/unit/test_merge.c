@@ -179,6 +179,20 @@ static void check_dense(const struct sums *sums, const float *dense, float scale
     }
 }
 
+/* Without a list: entries that are 0, or come after others that add up to 0, may count again. */
+static void check_count(const struct sums *sums, size_t count)
+{
+    size_t least = 0, most = 0;
+
+    for (uint64_t p = 0; p < sums->positions; p++) {
+        least += sums->sum[p] != 0;
+    }
+    for (unsigned l = 0; l < sums->lists; l++) {
+        most += sums->list[l].count;
+    }
+    assert_in_range(count, least, most);
+}
+
 /* A list, then the same with a dense array, then that alone. `room`: entries that the result may
  * take; an overrun is the sanitizer's to see. */
 static void check_merge(
@@ -205,6 +219,8 @@ static void check_merge(
         check_dense(sums, dense, merge.scale);
         if (both) {
             check_sum(sums, &out, merge.scale);
+        } else {
+            check_count(sums, merge.count);
         }
     }
     free(dense);

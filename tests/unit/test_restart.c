@@ -1,6 +1,7 @@
 /*
  * What a restarted daemon makes of memory that it finds: some that was made and not filled in when
- * it was killed, and a store of a job with another policy.
+ * it was killed, a store of a job with another policy,
+ * and residuals that were being joined.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,6 +72,29 @@ static void test_other_policy(void **state)
     lone_free(&lone);
 }
 
+/* The joining of ranks' residuals is completed, and touches no other tensor: here one that goes
+ * past its residual. */
+static void test_joining(void **state)
+{
+    struct lone_core lone;
+    const struct store_header *store;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\",\"rules\":[{\"match\":\"conv*\","
+                      "\"sparsifier\":\"dense\",\"scope\":\"node\"}]}");
+    lone_train(&lone, 2);
+    ((struct store_header *)(void *)lone.store[STORE_MAIN])->joining = 1;
+    lone_restart(&lone);
+    assert_int_equal(lone.failed, 0);
+    store = (const void *)lone.store[STORE_MAIN];
+    assert_int_equal(store->joining, 0);
+    assert_int_equal(store->tensor[0].filled, 1);
+    assert_int_equal(store->tensor[2].filled, 0);
+    lone_train(&lone, 3);
+    lone_check(&lone);
+    lone_free(&lone);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -78,6 +102,7 @@ int main(void)
         cmocka_unit_test(test_table_in_part),
         cmocka_unit_test(test_empty_store),
         cmocka_unit_test(test_other_policy),
+        cmocka_unit_test(test_joining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

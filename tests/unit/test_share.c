@@ -129,6 +129,11 @@ static void put(struct share *share, struct plain *plain)
         .turns = 1 + (unsigned)dice(5)};
     class = (struct share_class){
         .job = item->job, .weight = (uint32_t)plain->weight[item->job], .place = item->place};
+    if (share->items == 0) {
+        for (unsigned job = 0; job < JOBS; job++) {
+            plain->now = plain->time[job] > plain->now ? plain->time[job] : plain->now;
+        }
+    }
     if (first_of(plain, item->job, false, true) == item) {
         plain->passed[item->job] = 0;
         if (plain->time[item->job] < plain->now) {
@@ -285,6 +290,36 @@ static void test_idle_and_held(void **state)
     share_reset(&share);
 }
 
+/* What a job got while nobody else wanted anything it does not owe to who comes later, unless that
+ * is still under way. */
+static void test_alone(void **state)
+{
+    const struct share_class class[2] = {{.job = 1, .weight = 1}, {.job = 2, .weight = 1}};
+
+    (void)state;
+    for (unsigned holds = 0; holds < 2; holds++) {
+        struct share share = {0};
+        struct share_item item[2];
+        struct share_job *held;
+
+        assert_true(share_put(&share, &item[0], &class[0]));
+        share_charge(&share, &item[0], 1000);
+        held = share_hold(&item[0]);
+        share_remove(&share, &item[0]);
+        if (holds == 0) {
+            share_correct(held, 0);
+        }
+        assert_true(share_put(&share, &item[1], &class[1]));
+        assert_true(share_put(&share, &item[0], &class[0]));
+        for (unsigned turn = 0; turn < 100; turn++) {
+            assert_ptr_equal(
+                share_next(&share, NULL, NULL), holds == 1 ? &item[1] : &item[(turn + 1) % 2]);
+            share_charge(&share, share_next(&share, NULL, NULL), 10);
+        }
+        share_reset(&share);
+    }
+}
+
 /* Endless urgent items, queued after the others: an item is done within the bound of share.h. */
 static void test_nobody_starves(void **state)
 {
@@ -334,6 +369,7 @@ int main(void)
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_one_at_a_time),
         cmocka_unit_test(test_idle_and_held),
+        cmocka_unit_test(test_alone),
         cmocka_unit_test(test_nobody_starves),
     };
 

@@ -55,9 +55,9 @@ static int exchange_join(struct exchange *exchange, const struct exchange_option
     if (exchange_check(exchange, adtopk_open(&join, &exchange->context)) != 0) {
         return -1;
     }
-    /* In the order in which the backward pass completes them, so that neighbours in a bucket are
-     * ready together. */
-    for (size_t t = exchange->count; t-- > 0;) {
+    /* In the order of the forward pass: what is registered first goes first, and the next pass
+     * needs it first. */
+    for (size_t t = 0; t < exchange->count; t++) {
         if (exchange_register(exchange, t) != 0) {
             return -1;
         }

@@ -175,7 +175,9 @@ struct adtopk_tensor_spec {
 };
 
 /**
- * Describes a tensor. All ranks register the same tensors in the same order. Only before commit.
+ * Describes a tensor. All ranks register the same tensors in the same order, best that of the
+ * forward pass: what is registered first goes first (see `priority` in policy.md). Only before
+ * commit.
  *
  * spec: copied. tensor: receives the tensor's number, 0, 1, ... in order of registration; may be
  * NULL.

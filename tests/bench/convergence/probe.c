@@ -113,7 +113,7 @@ static int probe_join(struct probe *probe, const struct options *options)
     if (probe_check(probe, adtopk_open(&join, &probe->own)) != 0) {
         return -1;
     }
-    for (size_t t = probe->count; t-- > 0;) {
+    for (size_t t = 0; t < probe->count; t++) {
         if (probe_register(probe, t) != 0) {
             return -1;
         }
