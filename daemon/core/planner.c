@@ -142,6 +142,18 @@ static void say(struct planner_decision *decision, const char *what, const struc
 
 /* ------------------------------------------------------------------ what is in force */
 
+/* The record of a plan, a new one if there is none. What is listed may move. */
+static struct record *remember(struct planner *planner, const struct choices *plan, unsigned kind)
+{
+    bool known = records_find(&planner->records, plan) != NULL;
+    struct record *record = records_of(&planner->records, plan, kind, planner->in_force);
+
+    if (!known) {
+        survey_drop(planner, record);
+    }
+    return record;
+}
+
 static void unsettle(struct planner *planner)
 {
     planner->settled = (struct estimate_steps){.count = 0};
@@ -165,8 +177,7 @@ static void observe(
         if (record != NULL) {
             record_leave(record);
         }
-        planner->in_force = records_of(
-            &planner->records, in_force, candidate_kind(&planner->config, in_force), record);
+        planner->in_force = remember(planner, in_force, candidate_kind(&planner->config, in_force));
         planner->in_force->refused = false;
         unsettle(planner);
     } else if (estimates->steps.count < record->now.count) {
@@ -250,8 +261,7 @@ static void try_next(struct planner *planner, const struct listed *next, double 
     struct planner_decision *decision)
 {
     double predicted_us = next->predicted_us;
-    struct record *record =
-        records_of(&planner->records, next->plan, next->kind, planner->in_force);
+    struct record *record = remember(planner, next->plan, next->kind);
 
     propose(planner, record, true, decision);
     planner->trials_of_kind[record->kind]++;

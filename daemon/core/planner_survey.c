@@ -131,6 +131,18 @@ void survey_run(struct planner *planner, const struct estimates *estimates)
     planner->surveyed_at = planner->in_force->now.count;
 }
 
+void survey_drop(struct planner *planner, const struct record *record)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < planner->listed_count; i++) {
+        if (planner->listed[i].plan != &record->plan) {
+            planner->listed[kept++] = planner->listed[i];
+        }
+    }
+    planner->listed_count = kept;
+}
+
 static double gain_of(
     const struct planner *planner, const struct listed *one, const struct record *best)
 {

@@ -38,6 +38,9 @@ struct planner {
 /** Predicts all candidates and all plans that were measured. */
 void survey_run(struct planner *planner, const struct estimates *estimates);
 
+/** Takes what is in this record's slot off the list: another plan is going to be there. */
+void survey_drop(struct planner *planner, const struct record *record);
+
 /** The candidate that promises most, against the best that was measured, if it is worth a trial;
  * NULL if none is. */
 const struct listed *survey_promising(const struct planner *planner, const struct record *best);

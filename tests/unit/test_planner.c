@@ -384,6 +384,33 @@ static void test_same_buckets(void **state)
     world_free(&world);
 }
 
+/* Somebody sets ever new plans: none is listed with what was predicted of the one whose slot it
+ * has.
+ */
+static void test_foreign_plans(void **state)
+{
+    struct planner_candidate candidate;
+    struct world world;
+    struct game game;
+
+    (void)state;
+    world_init(&world, LSTM, WORLD_AT_ONCE, 0, 8);
+    game_begin(&game, &world);
+    game_play(&game, 60);
+    for (uint64_t i = 1; i <= 2 * RECORDS_MAX; i++) {
+        game_play(&game, 16); /* it was measured, and listed */
+        game.plan.bucket_bytes = 1000 + i;
+        estimate_plan(&game.estimates, ++game.version);
+        planner_decide(game.planner, &game.estimates, &game.plan, &game.decision);
+        assert_false(game.decision.change);
+        for (unsigned c = 0; planner_candidate(game.planner, c, &candidate); c++) {
+            assert_false(candidate.in_force);
+        }
+    }
+    game_end(&game);
+    world_free(&world);
+}
+
 /* Where a slot is needed the best measured plan keeps its own. */
 static void test_records_full(void **state)
 {
@@ -546,6 +573,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_refused_way_back),
         cmocka_unit_test(test_same_buckets),
+        cmocka_unit_test(test_foreign_plans),
         cmocka_unit_test(test_records_full),
         cmocka_unit_test(test_foreign_plan),
         cmocka_unit_test(test_deterministic),
