@@ -12,6 +12,7 @@
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ledger.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/select.h"
 
 enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
@@ -128,10 +129,14 @@ enum { CHUNK_CACHED = 1 << 16 };
 struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
     uint32_t histogram[SELECT_BINS]);
 
+/* Spans and lists that the following functions take at most. */
+enum { CHUNK_SPANS = 64 };
+
 /** The cut for the k-th of all elements of the spans, at least k and contiguous each. spare: room
  * for some of them, the more the better. */
 struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct select_span *spans,
-    unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS]);
+    unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS],
+    const struct parallel *parallel);
 
 /** Selects the k best of `length` contiguous elements, which stay in a cache, into `out`, which is
  * empty; the first has `position`. list: clobbered, room for 2 * k + CHUNK_WORD + CHUNK_SLACK.
@@ -147,6 +152,10 @@ uint32_t chunk_prune(
 /** Appends the selected entries of a list, as select_filter(); out may be the list, emptied. */
 void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct select_cut *cut,
     struct sparse *out, size_t end);
+
+/** Appends the selected entries of lists in ascending order of positions, up to `end` in all. */
+void chunk_select_lists(const struct chunk_ops *ops, const struct sparse *lists, unsigned count,
+    const struct select_cut *cut, struct sparse *out, size_t end, const struct parallel *parallel);
 
 /** Copies a word with -0.0, which adds nothing, for non-finite elements; returns their number. */
 unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum);

@@ -494,68 +494,70 @@ AVX512 static inline size_t avx512_count_few(const float *x, size_t n, uint32_t 
     return count;
 }
 
-/* Adds to the ranks of one vector's lanes how many of another one's exceed their bars. */
-AVX512 static inline __m512i avx512_rank(__m512i rank, __m512i bar, __m512i rivals)
+/* Keys of a short list, zeros behind its end, and how many of them exceed each. */
+struct avx512_few {
+    __m512i key[2];
+    __m512i rank[2];
+};
+
+/* Ranks so many vectors of keys, of `n` in memory at `all`: a constant, for each of which this is
+ * compiled. Eight at once, as the end of a short loop is mispredicted too often. */
+AVX512 static inline __attribute__((always_inline)) void avx512_rank(
+    struct avx512_few *few, unsigned vectors, const int32_t *all, size_t n)
 {
     const __m512i one = _mm512_set1_epi32(1);
-    for (int j = 0; j < VECTOR; j++) {
-        const __m512i rival = _mm512_permutexvar_epi32(_mm512_set1_epi32(j), rivals);
-        rank = _mm512_mask_add_epi32(rank, _mm512_cmpgt_epi32_mask(rival, bar), rank, one);
+    few->rank[0] = few->rank[1] = _mm512_setzero_si512();
+    for (size_t i = 0; i < n; i += 8) {
+        for (unsigned j = 0; j < 8; j++) {
+            const __m512i rival = _mm512_set1_epi32(all[i + j]);
+            for (unsigned v = 0; v < vectors; v++) {
+                const __mmask16 beaten = _mm512_cmpgt_epi32_mask(rival, few->key[v]);
+                few->rank[v] = _mm512_mask_add_epi32(few->rank[v], beaten, few->rank[v], one);
+            }
+        }
     }
-    return rank;
 }
 
-/* How many lanes of the same vector beat each: an earlier one if it is not smaller, a later one if
- * it is larger. */
-AVX512 static inline __m512i avx512_rank_within(__m512i key, __m512i less)
-{
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512i rank = _mm512_setzero_si512();
-    for (int j = 0; j < VECTOR; j++) {
-        const __mmask16 later = (__mmask16)(0xfffeu << j);
-        const __m512i bar = _mm512_mask_blend_epi32(later, key, less);
-        const __m512i rival = _mm512_permutexvar_epi32(_mm512_set1_epi32(j), key);
-        rank = _mm512_mask_add_epi32(rank, _mm512_cmpgt_epi32_mask(rival, bar), rank, one);
-    }
-    return rank;
-}
-
-/* Appends the lanes of the vector at entry i whose rank is at most `last`; returns the key of the
- * one that has that rank, or 0. */
-AVX512 static inline uint32_t avx512_append_ranked(const struct sparse *list, size_t i, __m512i key,
-    __m512i rank, __m512i last, struct sparse *out)
-{
-    avx512_append(list, i, _mm512_cmple_epi32_mask(rank, last), out);
-    return (uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(
-        _mm512_maskz_compress_epi32(_mm512_cmpeq_epi32_mask(rank, last), key)));
-}
-
-/* Up to two vectors of entries: each one's rank is the number of those that beat it. */
-AVX512 static inline uint32_t avx512_best_few(
-    const struct sparse *list, size_t k, struct sparse *out)
+/* Up to two vectors of entries: the best are those that fewer than k exceed. Returns the key that
+ * k - 1 exceed, or 0 where ties do not let them be found like that. */
+AVX512 static inline __attribute__((always_inline)) uint32_t avx512_best_few(
+    const struct sparse *list, size_t k, unsigned vectors, struct sparse *out)
 {
     const struct sparse from = *list; /* out may be the list */
-    const __m512i one = _mm512_set1_epi32(1);
     const __m512i last = _mm512_set1_epi32((int)k - 1);
-    const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(from.value, 0, from.count)));
-    __m512i rank = avx512_rank_within(key, _mm512_sub_epi32(key, one));
-    if (from.count <= VECTOR) {
-        return avx512_append_ranked(&from, 0, key, rank, last, out);
+    _Alignas(64) int32_t all[2 * VECTOR];
+    __mmask16 kept[2] = {0, 0};
+    __mmask16 found[2] = {0, 0};
+    struct avx512_few few;
+    for (unsigned v = 0; v < vectors; v++) {
+        const size_t i = v * VECTOR;
+        few.key[v] = avx512_key(_mm512_castsi512_ps(avx512_load(from.value, i, from.count)));
+        _mm512_store_si512(all + i, few.key[v]);
     }
-    const __m512i later =
-        avx512_key(_mm512_castsi512_ps(avx512_load(from.value, VECTOR, from.count)));
-    const __m512i less = _mm512_sub_epi32(later, one);
-    const __m512i later_rank = avx512_rank(avx512_rank_within(later, less), less, key);
-    rank = avx512_rank(rank, key, later);
-    const uint32_t found = avx512_append_ranked(&from, 0, key, rank, last, out);
-    return found | avx512_append_ranked(&from, VECTOR, later, later_rank, last, out);
+    avx512_rank(&few, vectors, all, from.count);
+    for (unsigned v = 0; v < vectors; v++) {
+        kept[v] = _mm512_cmple_epi32_mask(few.rank[v], last);
+        found[v] = _mm512_cmpeq_epi32_mask(few.rank[v], last);
+    }
+    const uint32_t at = found[0] | (uint32_t)found[1] << VECTOR;
+    if ((at & (at - 1)) != 0 || at == 0) {
+        return 0;
+    }
+    for (unsigned v = 0; v < vectors; v++) {
+        avx512_append(&from, v * VECTOR, kept[v], out);
+    }
+    return (uint32_t)all[_tzcnt_u32(at)];
 }
 
 AVX512 static uint32_t avx512_best(
     const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
 {
     if (list->count <= 2 * VECTOR) {
-        return avx512_best_few(list, k, out);
+        const uint32_t found = list->count <= VECTOR ? avx512_best_few(list, k, 1, out)
+                                                     : avx512_best_few(list, k, 2, out);
+        if (found != 0) {
+            return found;
+        }
     }
     struct select_cut cut = select_bisect_near(
         list->value, list->count, k, least, likely, avx512_count_few, avx512_split);

@@ -266,6 +266,7 @@ double tensor_pass(struct tensor *tensor, struct team *team, struct journal *jou
     uint64_t begin;
 
     tensor->pass.stamp++;
+    tensor->pass.parallel = parallel;
     begin = clock_ns();
     fused_start(&tensor->pass, tensor->sums);
     parallel_for(&parallel, pass_range, &shared, tensor->pass.ranges);
