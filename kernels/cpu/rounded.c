@@ -30,22 +30,23 @@ BODY uint16_t rounded_element(float *x, float *e, uint32_t random)
 }
 
 BODY void rounded_vector(
-    float *restrict x, float *restrict e, uint32_t seed, uint32_t first, uint16_t *restrict out)
+    float *restrict x, float *restrict e, uint32_t hash, uint32_t first, uint16_t *restrict out)
 {
     for (unsigned l = 0; l < LEDGER_LANES; l++) {
-        out[l] = rounded_element(x + l, e + l, rounded_random(seed, first + l));
+        out[l] = rounded_element(x + l, e + l, rounded_random(hash, first + l));
     }
 }
 
-BODY void rounded_words(float *x, unsigned words, uint64_t signs, uint32_t seed,
+BODY void rounded_words(float *x, unsigned words, uint64_t signs, uint64_t seed,
     float e[2][2][LEDGER_LANES], uint16_t *out)
 {
-    for (unsigned w = 0; w < words; w++) {
+    for (unsigned w = 0; w < words; w++, x += LEDGER_WORD, out += LEDGER_WORD) {
+        const uint32_t hash = rounded_word(seed, w);
         const unsigned sign = (signs >> w) & 1u;
         float *const of[VECTORS] = {e[sign][0], e[1 - sign][0], e[1 - sign][1], e[sign][1]};
         for (unsigned v = 0; v < VECTORS; v++) {
-            const unsigned first = w * LEDGER_WORD + v * LEDGER_LANES;
-            rounded_vector(x + first, of[v], seed, first, out + first);
+            const unsigned first = v * LEDGER_LANES;
+            rounded_vector(x + first, of[v], hash, first, out + first);
         }
     }
 }
@@ -67,7 +68,7 @@ static void plain_expand(const uint16_t *from, unsigned length, float *to)
     rounded_widen(from, length, to);
 }
 
-static void plain_round(float *x, unsigned words, uint64_t signs, uint32_t seed,
+static void plain_round(float *x, unsigned words, uint64_t signs, uint64_t seed,
     float e[2][2][LEDGER_LANES], uint16_t *out)
 {
     rounded_words(x, words, signs, seed, e, out);
@@ -89,7 +90,7 @@ AVX2 static void avx2_expand(const uint16_t *from, unsigned length, float *to)
     rounded_widen(from, length, to);
 }
 
-AVX2 static void avx2_round(float *x, unsigned words, uint64_t signs, uint32_t seed,
+AVX2 static void avx2_round(float *x, unsigned words, uint64_t signs, uint64_t seed,
     float e[2][2][LEDGER_LANES], uint16_t *out)
 {
     rounded_words(x, words, signs, seed, e, out);
@@ -123,7 +124,7 @@ const struct rounded_ops *rounded_best(void)
 static void rounded_chunk(const struct rounded_ops *ops, float *x, unsigned length, uint64_t number,
     uint64_t stamp, struct carry *carry, uint16_t *out)
 {
-    const uint32_t seed = rounded_seed(stamp, number);
+    const uint64_t seed = rounded_seed(stamp, number);
     const uint64_t signs = ledger_word_signs(number);
     const unsigned words = length / LEDGER_WORD;
     float e[2][2][LEDGER_LANES] = {{{0}}};
@@ -135,7 +136,8 @@ static void rounded_chunk(const struct rounded_ops *ops, float *x, unsigned leng
         const unsigned vector = i % LEDGER_WORD / LEDGER_LANES;
         const unsigned sign = ((signs >> words) ^ (0x6u >> vector)) & 1u;
         float *mine = &e[sign][vector / 2][i % LEDGER_LANES];
-        out[i] = rounded_element(x + i, mine, rounded_random(seed, i));
+        out[i] = rounded_element(
+            x + i, mine, rounded_random(rounded_word(seed, words), i % LEDGER_WORD));
     }
     for (unsigned s = 0; s < 2; s++) {
         for (unsigned l = 0; l < LEDGER_LANES; l++) {
