@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/rounded.h"
+
 unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum)
 {
     unsigned left_out = 0;
@@ -22,6 +24,11 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     float acc[CHUNK_WORD] = {0};
     float sum[CHUNK_WORD] = {0};
     float *const home = chunk->acc;
+    struct rounding *const rounding = chunk->rounding;
+    const unsigned first = chunk->word * CHUNK_WORD;
+    if (rounding != NULL) {
+        rounding->ops->expand(rounding->from + first, rest, home);
+    }
     memcpy(acc, chunk->acc, rest * sizeof *acc);
     if (chunk->sum != NULL) {
         memcpy(sum, chunk->sum, rest * sizeof *sum);
@@ -29,20 +36,37 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
         ops->gather(&chunk->gradients, chunk_next(chunk), rest, sum);
     }
     if (chunk->journal != NULL) {
-        const unsigned first = chunk->word * CHUNK_WORD;
         memcpy(journal_word(chunk->journal, chunk->word), acc, rest * sizeof *acc);
         journal_save(chunk->journal, first + rest);
     }
     chunk->journal = NULL;
+    chunk->rounding = NULL;
     chunk->acc = acc;
     chunk->sum = sum;
     ops->add(chunk, 1);
     memcpy(home, acc, rest * sizeof *acc);
+    if (rounding != NULL) {
+        rounded_rest(rounding, home - first, first, first + rest);
+    }
+}
+
+/* The words of a chunk in bf16 where add() does not see to it. */
+static void chunk_round(const struct chunk_ops *ops, struct chunk *chunk, unsigned words)
+{
+    struct rounding *const rounding = chunk->rounding;
+    float *const x = chunk->acc;
+    rounding->ops->expand(rounding->from, words * CHUNK_WORD, x);
+    ops->add(chunk, words);
+    rounding->ops->round(rounding, x, words);
 }
 
 void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length)
 {
-    ops->add(chunk, length / CHUNK_WORD);
+    if (chunk->rounding == NULL || ops->rounds) {
+        ops->add(chunk, length / CHUNK_WORD);
+    } else {
+        chunk_round(ops, chunk, length / CHUNK_WORD);
+    }
     if (length % CHUNK_WORD != 0) {
         chunk_tail(ops, chunk, length % CHUNK_WORD);
     }

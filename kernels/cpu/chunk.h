@@ -44,11 +44,15 @@ static inline const int32_t *chunk_pattern(const struct chunk_bound *bound, uint
     return pattern;
 }
 
-/* A chunk on its way through chunk_step(). The first five fields are set by the caller, the next
+struct rounding;
+
+/* A chunk on its way through chunk_step(). The first six fields are set by the caller, the next
  * four before each step, the others are zero at first. */
 struct chunk {
-    float *acc;       /* the next element */
-    const float *sum; /* what is added to it, not filtered yet; NULL: what these come to */
+    float *acc;                /* the next element */
+    struct rounding *rounding; /* NULL, or acc takes what is expanded and added to there, and
+                                * rounded again; then the chunk is done in one step */
+    const float *sum;          /* what is added to it, not filtered yet; NULL: what these come to */
     struct gradients gradients; /* of the whole tensor */
     uint64_t number;            /* of the chunk in the tensor */
     struct journal *journal;    /* open for the chunk, or NULL */
@@ -65,6 +69,7 @@ struct chunk {
 struct chunk_ops {
     const char *name;
     bool (*supported)(void);
+    bool rounds; /* add() expands and rounds */
 
     /* sum[i] = the sum of all gradients' elements first + i, in the order of the array. A NaN is
      * one everywhere, its payload is not defined. */

@@ -6,15 +6,17 @@
 #include "kernels/cpu/bisect.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gather.h"
+#include "kernels/cpu/rounded_avx512.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/word_avx512.h"
 
 #define AVX512                                                                                     \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt,"        \
                           "prfchw")))
 
-/* Elements of one vector, vectors of one word. How far ahead of use memory is fetched: a word more
- * than 4 KB of floats, as a store holds up what is at the same place of another page. */
-enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024 + CHUNK_WORD, LINE_BYTES = 64 };
+/* How far ahead of use memory is fetched: a word more than 4 KB of floats, as a store holds up what
+ * is at the same place of another page. */
+enum { AHEAD = 1024 + CHUNK_WORD, LINE_BYTES = 64 };
 
 static bool avx512_supported(void)
 {
@@ -22,64 +24,6 @@ static bool avx512_supported(void)
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("bmi") &&
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-}
-
-/* The elements of a word. */
-struct avx512_word {
-    __m512 x[VECTORS];
-};
-
-AVX512 static inline __m512i avx512_key(__m512 x)
-{
-    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
-}
-
-AVX512 static inline struct avx512_word avx512_load_word(const float *x)
-{
-    struct avx512_word word;
-    for (unsigned j = 0; j < VECTORS; j++) {
-        word.x[j] = _mm512_loadu_ps(x + j * VECTOR);
-    }
-    return word;
-}
-
-AVX512 static inline void avx512_store_word(float *x, const struct avx512_word *word)
-{
-    for (unsigned j = 0; j < VECTORS; j++) {
-        _mm512_storeu_ps(x + j * VECTOR, word->x[j]);
-    }
-}
-
-/* The first or the second half of 32 bfloat16. */
-AVX512 static inline __m512 avx512_bf16(__m512i halves, unsigned second)
-{
-    const __m512i spread =
-        _mm512_set_epi32(15 << 16, 14 << 16, 13 << 16, 12 << 16, 11 << 16, 10 << 16, 9 << 16,
-            8 << 16, 7 << 16, 6 << 16, 5 << 16, 4 << 16, 3 << 16, 2 << 16, 1 << 16, 0);
-    const __m512i from = _mm512_or_si512(spread, _mm512_set1_epi32((int)second << 20));
-    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, from, halves));
-}
-
-/* A word of one gradient. */
-AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_elements(
-    const void *gradient, enum dtype dtype, uint64_t first)
-{
-    const uint16_t *const half = (const uint16_t *)gradient + first;
-    struct avx512_word word;
-    if (dtype == DTYPE_F32) {
-        return avx512_load_word((const float *)gradient + first);
-    }
-    for (unsigned j = 0; j < VECTORS; j += 2) {
-        const void *const at = half + j * VECTOR;
-        if (dtype == DTYPE_F16) {
-            word.x[j] = _mm512_cvtph_ps(_mm256_loadu_si256(at));
-            word.x[j + 1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at + 1));
-        } else {
-            word.x[j] = avx512_bf16(_mm512_loadu_si512(at), 0);
-            word.x[j + 1] = avx512_bf16(_mm512_loadu_si512(at), 1);
-        }
-    }
-    return word;
 }
 
 /* Fetches one gradient's elements that are needed soon. */
@@ -262,9 +206,24 @@ AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_so
     return avx512_gather_word(gradients, dtype, first + done);
 }
 
-/* source, dtype, patterned: constants, for each of which this is compiled. */
+/* What is to be added to, where it lies or expanded; the next is fetched. */
+AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_before(
+    const float *acc, const struct rounding *rounding, unsigned number)
+{
+    if (rounding == NULL) {
+        avx512_prefetch(acc);
+        return avx512_load_word(acc);
+    }
+    const uint16_t *const from = rounding->from + number * CHUNK_WORD;
+    __builtin_prefetch(from + AHEAD, 1, 3);
+    __builtin_prefetch(from + AHEAD + LINE_BYTES / sizeof *from, 1, 3);
+    return avx512_elements(rounding->from, DTYPE_BF16, number * CHUNK_WORD);
+}
+
+/* source, dtype, patterned, rounding or none: constants, for each of which this is compiled. */
 AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct chunk *chunk,
-    unsigned words, enum avx512_source source, enum dtype dtype, bool patterned)
+    unsigned words, enum avx512_source source, enum dtype dtype, bool patterned,
+    struct rounding *rounding)
 {
     const struct chunk_bound bound = *chunk->bound;
     const __m512i below = _mm512_set1_epi32((int)bound.least - 1);
@@ -272,6 +231,10 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
     const uint64_t first = chunk_next(chunk);
     struct avx512_run run = {
         _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
+    struct rounded_lanes lanes;
+    if (rounding != NULL) {
+        lanes = rounded_lanes_of(rounding);
+    }
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
     struct journal *const journal = chunk->journal;
@@ -280,10 +243,9 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
         const unsigned number = chunk->word + w;
-        avx512_prefetch(acc);
+        struct avx512_word word = avx512_before(acc, rounding, number);
         struct avx512_word sum = avx512_source_word(chunk, source, dtype, first, w * CHUNK_WORD);
         left_out += avx512_leave_out(&sum);
-        struct avx512_word word = avx512_load_word(acc);
         if (journal != NULL) {
             avx512_save(journal, number, &word);
         }
@@ -294,6 +256,9 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
         for (unsigned j = 0; j < VECTORS; j++) {
             word.x[j] = _mm512_add_ps(word.x[j], sum.x[j]);
         }
+        if (rounding != NULL) {
+            rounded_register(&lanes, rounding, number, word.x);
+        }
         avx512_store_word(acc, &word);
         const int32_t *pattern = patterned ? chunk_pattern(&bound, &chunk->phase) : NULL;
         if (list.position != NULL) {
@@ -302,6 +267,9 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
             count = avx512_pack(&word, avx512_marks(&word, pattern, below),
                 chunk->position + w * CHUNK_WORD, &list, count);
         }
+    }
+    if (rounding != NULL) {
+        rounded_keep(&lanes, rounding);
     }
     _mm512_storeu_ps(chunk->lanes.positive, run.positive);
     _mm512_storeu_ps(chunk->lanes.negative, run.negative);
@@ -315,10 +283,12 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
 AVX512 static inline __attribute__((always_inline)) void avx512_add_type(
     struct chunk *chunk, unsigned words, enum avx512_source source, enum dtype dtype)
 {
-    if (chunk->bound->pattern != NULL) {
-        avx512_add_words(chunk, words, source, dtype, true);
+    if (chunk->rounding != NULL) {
+        avx512_add_words(chunk, words, source, dtype, false, chunk->rounding);
+    } else if (chunk->bound->pattern != NULL) {
+        avx512_add_words(chunk, words, source, dtype, true, NULL);
     } else {
-        avx512_add_words(chunk, words, source, dtype, false);
+        avx512_add_words(chunk, words, source, dtype, false, NULL);
     }
 }
 
@@ -573,6 +543,7 @@ extern const struct chunk_ops chunk_avx512;
 const struct chunk_ops chunk_avx512 = {
     .name = "avx512",
     .supported = avx512_supported,
+    .rounds = true,
     .gather = avx512_gather,
     .add = avx512_add,
     .sums = avx512_sums,

@@ -43,15 +43,24 @@ struct rounded {
     struct carry *carry; /* of every chunk */
 };
 
+/* A chunk on its way through rounding. */
+struct rounding {
+    const struct rounded_ops *ops;
+    const uint16_t *from; /* the chunk's elements */
+    uint16_t *to;         /* where they go: there, or into a journal */
+    struct carry *carry;  /* where what the chunk hands on goes */
+    uint64_t signs;       /* in the ledger, of its words */
+    uint64_t seed;
+    float e[2][2][LEDGER_LANES]; /* by sign, half of the word and lane */
+};
+
 struct rounded_ops {
     const char *name;
     bool (*supported)(void);
     void (*expand)(const uint16_t *from, unsigned length, float *to);
 
-    /* Rounds `words` whole words of a chunk whose ledger signs are `signs`, to `out` and in place;
-     * e: by sign, half of the word and lane. */
-    void (*round)(float *x, unsigned words, uint64_t signs, uint64_t seed,
-        float e[2][2][LEDGER_LANES], uint16_t *out);
+    /* Rounds so many whole words of a chunk, the first ones, in place and to where they go. */
+    void (*round)(struct rounding *rounding, float *x, unsigned words);
 };
 
 /** All implementations, the best last, NULL-terminated; they give the same bits. */
@@ -69,9 +78,21 @@ struct rounded rounded_at(void *memory, uint64_t n);
 /** Elements from `first` on, as they are. */
 void rounded_read(const struct rounded *rounded, uint64_t first, unsigned length, float *out);
 
-/** Rounds the chunk's `length` elements x, in place, with the carry it has, and puts them where it
- * belongs: at once, or by way of the journal (not NULL), which is open for the chunk and has to be
- * closed then. The chunk's record must be complete but for its stamp. */
+/** Prepares to round a chunk, with the carry it has: at once, or by way of the journal (not NULL),
+ * which is open for the chunk. */
+void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
+    const struct rounded *rounded, uint64_t chunk, uint64_t stamp, struct journal *journal);
+
+/** Rounds the chunk's last elements, x[first..length) of its word that begins at `first`, in place
+ * and to where they go. */
+void rounded_rest(struct rounding *rounding, float *x, unsigned first, unsigned length);
+
+/** All `length` elements are rounded: puts them where they belong. With a journal, which has to be
+ * closed then, the chunk's record must be complete but for its stamp. */
+void rounded_end(const struct rounding *rounding, const struct rounded *rounded, uint64_t chunk,
+    unsigned length, struct journal *journal);
+
+/** All of that to elements x, in place. */
 void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
     uint64_t stamp, float *x, unsigned length, struct journal *journal);
 
