@@ -134,9 +134,12 @@ static void slabs_fetch(struct slabs *slabs, unsigned more)
 /* Repeats the begin of the pattern behind its end. */
 static void slabs_repeat(const struct slabs *slabs)
 {
-    const uint64_t stride = slabs->pass->view.stride;
-    for (unsigned i = 0; i < CHUNK_WORD; i++) {
-        slabs->below[stride + i] = slabs->below[i];
+    const uint64_t end = slabs->pass->view.stride + CHUNK_WORD;
+    uint64_t done = slabs->pass->view.stride;
+    while (done < end) {
+        const uint64_t more = done < end - done ? done : end - done;
+        memcpy(slabs->below + done, slabs->below, more * sizeof *slabs->below);
+        done += more;
     }
 }
 
@@ -163,9 +166,11 @@ static void slabs_first(struct slabs *slabs)
     slabs->fetched = 0;
     memset(slabs->count, 0, stride * sizeof *slabs->count);
     for (uint64_t f = 0; f < stride; f++) {
-        const uint32_t least = guess_least(&slabs->guess, hints[f] > 0 ? hints[f] : last[f]);
-        slabs->below[f] = (int32_t)least - 1;
-        slabs->guessed += convert_float(least);
+        const float expected = hints[f] > 0 ? hints[f] : last[f];
+        slabs->below[f] = (int32_t)guess_least(&slabs->guess, expected) - 1;
+    }
+    for (uint64_t f = 0; f < stride; f++) {
+        slabs->guessed += convert_float((uint32_t)slabs->below[f]);
     }
     slabs_repeat(slabs);
 }
@@ -227,6 +232,9 @@ static void slabs_deal(struct slabs *slabs)
         .room = slabs->room,
         .count = slabs->count,
         .dealt = slabs->dealt};
+    if (slabs->list.count == 0) {
+        return;
+    }
     if (pass->ops->deal == NULL || !pass->ops->deal(&slabs->list, &deal)) {
         slabs_deal_singly(slabs, &deal);
     }
@@ -376,40 +384,46 @@ static void slabs_bound(struct slabs *slabs)
     slabs_repeat(slabs);
 }
 
-/* Collects what reaches the bounds, in parts that begin short: where all equal the bound, the first
- * part has enough. */
-static void slabs_collect(struct slabs *slabs)
+/* Lists and deals what reaches the bounds among the slab's next elements; returns whether they are
+ * many. Then fibres keep their best: of equals no more have a place. */
+static bool slabs_collect(struct slabs *slabs, uint64_t at, unsigned length)
+{
+    const struct fused *pass = slabs->pass;
+    const uint64_t first = slabs->slab * slabs_size(slabs) + at;
+    float expanded[CHUNK];
+    slabs->bound.pattern = slabs->below;
+    slabs->bound.phase = (uint32_t)(at % pass->view.stride);
+    chunk_collect(pass->ops, fused_elements(pass, first, length, expanded), length, &slabs->bound,
+        (uint32_t)at, &slabs->list);
+    const bool many = slabs->list.count > length / 8;
+    slabs_deal(slabs);
+    for (uint64_t i = 0; i < slabs->opens && many; i++) {
+        if (slabs->count[slabs->open[i]] > pass->k) {
+            slabs_prune(slabs, slabs->open[i]);
+        }
+    }
+    return many;
+}
+
+/* Selects from the open fibres, without a guess. Where the slab before had ties the parts of this
+ * one stay so short that fibres have room for all of them, until they have met theirs. */
+static void slabs_search(struct slabs *slabs)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
     const uint64_t size = slabs_size(slabs);
-    uint64_t part = (2 * pass->k * stride + CHUNK_WORD - 1) / CHUNK_WORD * CHUNK_WORD;
-    for (uint64_t at = 0; at < size;) {
-        const uint64_t rest = size - at;
-        const uint64_t most = part < CHUNK ? part : CHUNK;
-        const unsigned length = (unsigned)(rest < most ? rest : most);
-        float expanded[CHUNK];
-        slabs->bound.pattern = slabs->below;
-        slabs->bound.phase = (uint32_t)(at % stride);
-        chunk_collect(pass->ops, fused_elements(pass, slabs->slab * size + at, length, expanded),
-            length, &slabs->bound, (uint32_t)at, &slabs->list);
-        const bool crowded = slabs->list.count > length / 8;
-        slabs_deal(slabs);
-        for (uint64_t i = 0; i < slabs->opens && crowded; i++) {
-            if (slabs->count[slabs->open[i]] > pass->k) {
-                slabs_prune(slabs, slabs->open[i]);
-            }
-        }
-        at += length;
-        part = 4 * most;
-    }
-}
-
-/* Selects from the open fibres, without a guess. */
-static void slabs_search(struct slabs *slabs)
-{
+    const uint64_t words = (slabs->room - pass->k) * stride / CHUNK_WORD;
+    const uint64_t brief = (words > 0 ? words : 1) * CHUNK_WORD;
+    uint64_t part = brief;
+    bool tied = false;
     slabs_bound(slabs);
-    slabs_collect(slabs);
+    for (uint64_t at = 0; at < size; at += part) {
+        part = !slabs->tied || tied ? 4 * part : brief;
+        part = part < CHUNK ? part : CHUNK;
+        part = part < size - at ? part : size - at;
+        tied = slabs_collect(slabs, at, (unsigned)part) || tied;
+    }
+    slabs->tied = tied;
     for (uint64_t i = 0; i < slabs->opens; i++) {
         const struct sparse list = slabs_candidates(slabs, slabs->open[i]);
         slabs_settle(slabs, slabs->open[i], &list);

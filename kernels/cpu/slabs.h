@@ -50,6 +50,7 @@ struct slabs {
     uint64_t fetched;         /* elements of the next one */
     bool skip;                /* it began in another range */
     uint64_t met;             /* candidates in it */
+    bool tied;                /* the last slab that was searched had many equals */
     float guessed;            /* the sum of its fibres' guesses */
     unsigned crowd;           /* so many slabs from here on are searched and not listed */
     unsigned patience;        /* and so many the next time */
