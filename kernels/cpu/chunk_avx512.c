@@ -582,5 +582,6 @@ const struct chunk_ops chunk_avx512 = {
     .filter = avx512_filter,
     .deal = deal_avx512,
     .peaks = deal_peaks_avx512,
+    .columns = deal_columns_avx512,
 };
 #endif

@@ -113,6 +113,11 @@ static void plain_peaks(const float *x, size_t n, int32_t *peak, size_t period)
     deal_peaks_inline(x, n, peak, period);
 }
 
+static void plain_columns(const int32_t *x, size_t rows, size_t stride, size_t k, int32_t *best)
+{
+    deal_columns_inline(x, rows, stride, k, best);
+}
+
 extern const struct chunk_ops chunk_plain;
 const struct chunk_ops chunk_plain = {
     .name = "plain",
@@ -127,4 +132,5 @@ const struct chunk_ops chunk_plain = {
     .between = plain_between,
     .filter = select_filter_from,
     .peaks = plain_peaks,
+    .columns = plain_columns,
 };

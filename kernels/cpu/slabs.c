@@ -18,12 +18,11 @@ enum { CROWD_SLABS = 8 };
  * candidates. */
 #define MISSED (1.0f / 256)
 
+/* Up to so many peaks of each fibre are found for all fibres together. */
+enum { FEW_PEAKS = 16 };
+
 /* Guesses that thresholds exceed by more than that were none. */
 #define FAR 16.0f
-
-/* How far ahead of use the addition fetches elements; how many of them to fetch beyond for every
- * fibre that is selected from a list, and that is searched. */
-enum { AHEAD = 1024 + CHUNK_WORD, FETCH_LISTED = 128, FETCH_SEARCHED = 512 };
 
 /* Entries of a fibre's list; a full one is pruned. */
 static size_t slabs_room(uint64_t k)
@@ -44,10 +43,16 @@ static size_t slabs_table(const struct view *view)
     return view->stride + CHUNK_WORD;
 }
 
+/* Entries of the list: what is dealt together, and a piece's. */
+static size_t slabs_listed(void)
+{
+    return DEAL_LIST + CHUNK + CHUNK_SLACK;
+}
+
 size_t slabs_capacity(const struct view *view, uint64_t k)
 {
     /* Even, so that what lies behind it is aligned to 8. */
-    return (CHUNK + CHUNK_SLACK + view->stride * deal_pitch((uint32_t)slabs_room(k)) +
+    return (slabs_listed() + view->stride * deal_pitch((uint32_t)slabs_room(k)) +
                3 * slabs_table(view) + 1) /
            2 * 2;
 }
@@ -61,8 +66,8 @@ static void slabs_place(struct slabs *slabs, const struct sparse *all)
     slabs->open = next + 2 * table;
     slabs->last = all->value;
     slabs->list = (struct sparse){.position = next + 3 * table, .value = all->value + table};
-    slabs->dealt = (struct sparse){.position = slabs->list.position + CHUNK + CHUNK_SLACK,
-        .value = slabs->list.value + CHUNK + CHUNK_SLACK};
+    slabs->dealt = (struct sparse){.position = slabs->list.position + slabs_listed(),
+        .value = slabs->list.value + slabs_listed()};
 }
 
 void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
@@ -110,27 +115,6 @@ static void slabs_prefetch(const struct slabs *slabs)
     }
 }
 
-/* Fetches more elements of the next slab: memory would be idle while this one is selected from. */
-static void slabs_fetch(struct slabs *slabs, unsigned more)
-{
-    const struct fused *pass = slabs->pass;
-    const uint64_t first = (slabs->slab + 1) * slabs_size(slabs) + AHEAD + slabs->fetched;
-    const size_t size = dtype_size(pass->dtype);
-    if (slabs->fetched >= CHUNK || slabs_size(slabs) > CHUNK_CACHED) {
-        return;
-    }
-    slabs->fetched += more;
-    for (unsigned i = 0; i < more && !fused_is_rounded(pass); i += LINE) {
-        __builtin_prefetch(pass->residual + first + i, 1, 2);
-    }
-    for (unsigned r = 0; r < pass->count; r++) {
-        const char *gradient = pass->gradients[r];
-        for (size_t b = 0; gradient != NULL && b < more * size; b += LINE * sizeof(float)) {
-            __builtin_prefetch(gradient + first * size + b, 0, 2);
-        }
-    }
-}
-
 /* Repeats the begin of the pattern behind its end. */
 static void slabs_repeat(const struct slabs *slabs)
 {
@@ -161,9 +145,9 @@ static void slabs_first(struct slabs *slabs)
     slabs_prefetch(slabs);
     slabs->skip = false;
     slabs->guess = slabs->next;
+    slabs->begun = false;
     slabs->met = 0;
     slabs->guessed = 0;
-    slabs->fetched = 0;
     memset(slabs->count, 0, stride * sizeof *slabs->count);
     for (uint64_t f = 0; f < stride; f++) {
         const float expected = hints[f] > 0 ? hints[f] : last[f];
@@ -222,24 +206,43 @@ static void slabs_deal_singly(struct slabs *slabs, const struct deal *deal)
     }
 }
 
-/* Deals the listed elements to their fibres. */
-static void slabs_deal(struct slabs *slabs)
+/* Deals the listed elements to their fibres; returns the bits of those that were selected from at
+ * once. k: how many of each, or UINT64_MAX: of none. */
+static uint32_t slabs_deal(struct slabs *slabs, uint64_t k)
 {
     const struct fused *pass = slabs->pass;
-    const struct deal deal = {.stride = (uint32_t)pass->view.stride,
+    const uint64_t stride = pass->view.stride;
+    const uint64_t place = slabs->slab * stride * pass->k;
+    const struct deal deal = {.stride = (uint32_t)stride,
         .length = (uint32_t)pass->view.length,
         .first = (uint32_t)(slabs->slab * slabs_size(slabs)),
         .room = slabs->room,
         .count = slabs->count,
-        .dealt = slabs->dealt};
-    if (slabs->list.count == 0) {
-        return;
-    }
-    if (pass->ops->deal == NULL || !pass->ops->deal(&slabs->list, &deal)) {
+        .dealt = slabs->dealt,
+        .k = k,
+        .out = {.position = pass->out->position + place, .value = pass->out->value + place},
+        .last = slabs->last};
+    uint32_t settled = 0;
+    const bool at_once = !slabs->begun && pass->ops->deal != NULL;
+    if (at_once && !pass->ops->deal(&slabs->list, &deal, &settled)) {
+        memset(slabs->count, 0, stride * sizeof *slabs->count);
+        settled = 0;
+        slabs_deal_singly(slabs, &deal);
+    } else if (!at_once) {
         slabs_deal_singly(slabs, &deal);
     }
+    slabs->begun = true;
     slabs->met += slabs->list.count;
     slabs->list.count = 0;
+    return settled;
+}
+
+/* The listed elements wait until they are too many to be dealt together. */
+static void slabs_wait(struct slabs *slabs)
+{
+    if (slabs->list.count > DEAL_LIST) {
+        (void)slabs_deal(slabs, UINT64_MAX);
+    }
 }
 
 /* A fibre whose candidates are all that is not zero, and too few: the first zeros fill up. */
@@ -273,9 +276,6 @@ static void slabs_settle(struct slabs *slabs, uint64_t f, const struct sparse *l
         slabs_fill(slabs, list, fibre, &out);
     }
     slabs->last[f] = convert_float(key);
-    if (pass->hints != NULL) {
-        pass->hints[fibre] = slabs->last[f];
-    }
 }
 
 static inline float slabs_element(const struct fused *pass, uint64_t element)
@@ -347,87 +347,105 @@ static int32_t *slabs_find_peaks(struct slabs *slabs, size_t rows)
     return peak;
 }
 
-/* The k-th largest of a fibre's peaks, or a key that k of them reach. */
-static uint32_t slabs_peak(const struct slabs *slabs, const int32_t *peak, size_t rows)
+/* The k-th largest of a fibre's peaks. */
+static uint32_t slabs_cut(const struct slabs *slabs, const int32_t *peak, size_t rows)
 {
     const struct fused *pass = slabs->pass;
-    const uint64_t k = pass->k;
     float *const own = slabs->dealt.value;
     for (size_t j = 0; j < rows; j++) {
         own[j] = convert_float((uint32_t)peak[j * pass->view.stride]);
     }
-    if (rows > LINE) {
-        return pass->ops->cut(own, rows, k).key;
-    }
-    struct sparse list = {.position = slabs->list.position, .value = own, .count = rows};
-    struct sparse best = {.position = list.position, .value = own, .capacity = k};
-    return pass->ops->best(&list, k, 0, 0, &best);
+    return pass->ops->cut(own, rows, pass->k).key;
 }
 
 /* Bounds that at least k elements of every open fibre reach, if so many are not zero: the k-th of
  * its peaks. Nothing of other fibres does. */
 static void slabs_bound(struct slabs *slabs)
 {
-    const uint64_t stride = slabs->pass->view.stride;
-    const size_t rows = slabs_peaks(slabs->pass->k);
-    const int32_t *peak = slabs_find_peaks(slabs, rows);
+    const struct fused *pass = slabs->pass;
+    const uint64_t stride = pass->view.stride;
+    const size_t rows = slabs_peaks(pass->k);
+    int32_t *const peak = slabs_find_peaks(slabs, rows);
+    int32_t *const best = peak + rows * stride;
+    const bool few = pass->k <= FEW_PEAKS;
+    if (few) {
+        pass->ops->columns(peak, rows, stride, pass->k, best);
+    }
     for (uint64_t f = 0; f < stride; f++) {
         slabs->below[f] = INT32_MAX;
     }
     for (uint64_t i = 0; i < slabs->opens; i++) {
         const uint32_t f = slabs->open[i];
-        const uint32_t key = slabs_peak(slabs, peak + f, rows);
+        const uint32_t key =
+            few ? (uint32_t)best[(pass->k - 1) * stride + f] : slabs_cut(slabs, peak + f, rows);
         slabs->below[f] = key > 0 ? (int32_t)key - 1 : 0;
-        slabs->count[f] = 0;
-        slabs_fetch(slabs, FETCH_SEARCHED);
     }
     slabs_repeat(slabs);
+    memset(slabs->count, 0, stride * sizeof *slabs->count);
+    slabs->begun = false;
 }
 
-/* Lists and deals what reaches the bounds among the slab's next elements; returns whether they are
- * many. Then fibres keep their best: of equals no more have a place. */
+/* Lists what reaches the bounds among the slab's next elements; returns whether that is much. Then
+ * fibres keep their best: of equals no more have a place. */
 static bool slabs_collect(struct slabs *slabs, uint64_t at, unsigned length)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t first = slabs->slab * slabs_size(slabs) + at;
+    const size_t before = slabs->list.count;
     float expanded[CHUNK];
     slabs->bound.pattern = slabs->below;
     slabs->bound.phase = (uint32_t)(at % pass->view.stride);
     chunk_collect(pass->ops, fused_elements(pass, first, length, expanded), length, &slabs->bound,
         (uint32_t)at, &slabs->list);
-    const bool many = slabs->list.count > length / 8;
-    slabs_deal(slabs);
-    for (uint64_t i = 0; i < slabs->opens && many; i++) {
+    if (slabs->list.count - before <= length / 8) {
+        slabs_wait(slabs);
+        return false;
+    }
+    (void)slabs_deal(slabs, UINT64_MAX);
+    for (uint64_t i = 0; i < slabs->opens; i++) {
         if (slabs->count[slabs->open[i]] > pass->k) {
             slabs_prune(slabs, slabs->open[i]);
         }
     }
-    return many;
+    return true;
+}
+
+/* Selects from the open fibres by what is listed and dealt; those that have too few stay open. */
+static void slabs_close_fibres(struct slabs *slabs)
+{
+    const uint32_t settled = slabs_deal(slabs, slabs->pass->k);
+    uint64_t opens = 0;
+    for (uint64_t i = 0; i < slabs->opens; i++) {
+        const uint32_t f = slabs->open[i];
+        const struct sparse list = slabs_candidates(slabs, f);
+        if (f < DEAL_NARROW && (settled >> f & 1) != 0) {
+            continue;
+        }
+        if (list.count >= slabs->pass->k || slabs->below[f] == 0) {
+            slabs_settle(slabs, f, &list);
+        } else {
+            slabs->open[opens++] = f;
+        }
+    }
+    slabs->opens = opens;
 }
 
 /* Selects from the open fibres, without a guess. Where the slab before had ties the parts of this
- * one stay so short that fibres have room for all of them, until they have met theirs. */
+ * one stay brief, so that all of them can be dealt together, until it has met its own. */
 static void slabs_search(struct slabs *slabs)
 {
-    const struct fused *pass = slabs->pass;
-    const uint64_t stride = pass->view.stride;
     const uint64_t size = slabs_size(slabs);
-    const uint64_t words = (slabs->room - pass->k) * stride / CHUNK_WORD;
-    const uint64_t brief = (words > 0 ? words : 1) * CHUNK_WORD;
-    uint64_t part = brief;
+    uint64_t part = DEAL_LIST;
     bool tied = false;
     slabs_bound(slabs);
     for (uint64_t at = 0; at < size; at += part) {
-        part = !slabs->tied || tied ? 4 * part : brief;
+        part = !slabs->tied || tied ? 4 * part : DEAL_LIST;
         part = part < CHUNK ? part : CHUNK;
         part = part < size - at ? part : size - at;
         tied = slabs_collect(slabs, at, (unsigned)part) || tied;
     }
     slabs->tied = tied;
-    for (uint64_t i = 0; i < slabs->opens; i++) {
-        const struct sparse list = slabs_candidates(slabs, slabs->open[i]);
-        slabs_settle(slabs, slabs->open[i], &list);
-    }
+    slabs_close_fibres(slabs);
 }
 
 /* Guesses the next slab's thresholds by this one's, whose guesses were too high for some fibres. */
@@ -453,15 +471,13 @@ static void slabs_learn(struct slabs *slabs, uint64_t missed)
 static void slabs_select(struct slabs *slabs)
 {
     const uint64_t stride = slabs->pass->view.stride;
-    slabs->opens = 0;
+    float *const hints = slabs->pass->hints;
+    slabs->opens = stride;
     for (uint64_t f = 0; f < stride; f++) {
-        const struct sparse list = slabs_candidates(slabs, f);
-        if (slabs->crowd == 0 && (list.count >= slabs->pass->k || slabs->below[f] == 0)) {
-            slabs_settle(slabs, f, &list);
-            slabs_fetch(slabs, FETCH_LISTED);
-        } else {
-            slabs->open[slabs->opens++] = (uint32_t)f;
-        }
+        slabs->open[f] = (uint32_t)f;
+    }
+    if (slabs->crowd == 0) {
+        slabs_close_fibres(slabs);
     }
     const uint64_t missed = slabs->opens;
     if (missed < stride / LINE) {
@@ -469,6 +485,9 @@ static void slabs_select(struct slabs *slabs)
     }
     if (slabs->opens > 0) {
         slabs_search(slabs);
+    }
+    if (hints != NULL) {
+        memcpy(hints + slabs->slab * stride, slabs->last, stride * sizeof *hints);
     }
     slabs_learn(slabs, missed);
 }
@@ -488,11 +507,11 @@ struct piece slabs_open(struct slabs *slabs, unsigned length)
         .list = slabs->skip || slabs->crowd > 0 ? NULL : &slabs->list};
 }
 
-/* Deals what was listed. Where that is too much the slab is searched, and so are some more. */
+/* Takes what was listed. Where that is too much the slab is searched, and so are some more. */
 static void slabs_take(struct slabs *slabs)
 {
     if (slabs->list.count + slabs->met <= slabs->pass->view.stride * slabs->room) {
-        slabs_deal(slabs);
+        slabs_wait(slabs);
         return;
     }
     slabs->list.count = 0;

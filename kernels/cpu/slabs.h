@@ -47,7 +47,7 @@ struct slabs {
     uint64_t reciprocal;      /* of the stride */
     uint64_t slab;            /* at hand */
     uint64_t done;            /* elements of it that were seen */
-    uint64_t fetched;         /* elements of the next one */
+    bool begun;               /* candidates of it are dealt */
     bool skip;                /* it began in another range */
     uint64_t met;             /* candidates in it */
     bool tied;                /* the last slab that was searched had many equals */
