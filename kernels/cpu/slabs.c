@@ -16,7 +16,11 @@ enum { CROWD_SLABS = 8 };
 
 /* The fraction of fibres whose guess should be too high: each costs as much as this many times more
  * candidates. */
-#define MISSED (1.0f / 256)
+#define MISSED (1.0f / 128)
+
+/* How much of what it was off a hint learns: what one turn's threshold exceeds another's by is
+ * mostly chance. */
+#define LEARNED 0.25f
 
 /* Up to so many peaks of each fibre are found for all fibres together. */
 enum { FEW_PEAKS = 16 };
@@ -448,6 +452,16 @@ static void slabs_search(struct slabs *slabs)
     slabs_close_fibres(slabs);
 }
 
+/* Hints follow the thresholds; those that are far off jump. */
+static void slabs_hint(const struct slabs *slabs, float *hints)
+{
+    for (uint64_t f = 0; f < slabs->pass->view.stride; f++) {
+        const float last = slabs->last[f];
+        const bool near = last > 0.5f * hints[f] && last < 2.0f * hints[f];
+        hints[f] = near ? hints[f] + (last - hints[f]) * LEARNED : last;
+    }
+}
+
 /* Guesses the next slab's thresholds by this one's, whose guesses were too high for some fibres. */
 static void slabs_learn(struct slabs *slabs, uint64_t missed)
 {
@@ -471,7 +485,6 @@ static void slabs_learn(struct slabs *slabs, uint64_t missed)
 static void slabs_select(struct slabs *slabs)
 {
     const uint64_t stride = slabs->pass->view.stride;
-    float *const hints = slabs->pass->hints;
     slabs->opens = stride;
     for (uint64_t f = 0; f < stride; f++) {
         slabs->open[f] = (uint32_t)f;
@@ -486,8 +499,8 @@ static void slabs_select(struct slabs *slabs)
     if (slabs->opens > 0) {
         slabs_search(slabs);
     }
-    if (hints != NULL) {
-        memcpy(hints + slabs->slab * stride, slabs->last, stride * sizeof *hints);
+    if (slabs->pass->hints != NULL) {
+        slabs_hint(slabs, slabs->pass->hints + slabs->slab * stride);
     }
     slabs_learn(slabs, missed);
 }
