@@ -101,10 +101,11 @@ static void answer_policy_get(
     struct client *client, const Request *request, const struct job_info *job)
 {
     const struct control_config *config = &client->control->config;
+    struct report_daemon daemon = describe(client->control);
 
     (void)request;
     client_reply(client, ADTOPK_OK,
-        job != NULL ? report_policy(job)
+        job != NULL ? report_policy(&daemon, job)
                     : report_default_policy(
                           config->policy != NULL ? config->policy(config->context) : NULL));
 }
@@ -221,7 +222,7 @@ void request_finish(struct client *client, const struct action *action)
             "policy version %" PRIu64 " holds from step %" PRIu64 ", set by uid %u, pid %d",
             action->operation, action->number, client->who.uid, client->who.pid);
         client_reply(client, ADTOPK_OK,
-            report_policy_change(&job, (uint32_t)action->operation, action->number));
+            report_policy_change(&daemon, &job, (uint32_t)action->operation, action->number));
     } else {
         client_reply(client, ADTOPK_OK, report_verify(&daemon, &job, action->number));
     }

@@ -209,6 +209,7 @@ struct plan {
     /* From here on empty until the local ranks are known. */
     struct planned *tensor;
     uint32_t tensors;
+    uint32_t matching;  /* rules that match some tensor: a bit each */
     unsigned ranks;     /* local ones */
     uint8_t *store;     /* its part of the job's store */
     uint32_t residuals; /* which of the store's two parts has the residuals */

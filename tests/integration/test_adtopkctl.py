@@ -260,6 +260,18 @@ class Changing(Daemons):
                          rf"pid \d+ amends the policy of job {os.getuid()}:{self.name}/0: ")
         job.end()
 
+    def test_rules_that_match_no_tensor(self):
+        job = self.joined(policy='{"rules":[{"match":"Embed*","density":0.5}]}')
+        self.assertIn('warning: no tensor\'s name fits the rule "Embed*"', self.text("jobs"))
+        with Training(job):
+            self.assertEqual(self.set('rules=[{"match":"embed*","density":0.5},'
+                                      '{"match":"bias","density":0.5}]')["unmatched_rules"], ["bias"])
+            self.assertEqual(self.document("policy", "get", self.name, node=1)["unmatched_rules"],
+                             ["bias"])
+            out = self.text("policy", "set", self.name, 'rules=[{"match":"x","density":0.5}]')
+            self.assertIn('warning: no tensor\'s name fits the rule "x"', out)
+        job.end()
+
     def test_nothing_is_lost(self):
         """Gradients that round, through every kind of change, and back."""
         job = self.joined((0, 1, 1))

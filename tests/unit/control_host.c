@@ -75,6 +75,11 @@ bool core_policy_change(
     return true;
 }
 
+const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t index)
+{
+    return job == 1 && index < core->unmatched ? "lost*" : NULL;
+}
+
 bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *info)
 {
     (void)core;

@@ -26,6 +26,7 @@ struct core {
     struct peer_info peer[2];
     struct link_refused refused;
     unsigned changes;       /* of job 1's policy */
+    uint32_t unmatched;     /* rules of it */
     uint64_t verified_step; /* of all tensors; job 1's tensor `broken` is out of balance */
     uint32_t broken;
 };

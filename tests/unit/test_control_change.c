@@ -44,6 +44,18 @@ static const cJSON *element(const cJSON *object, const char *name, int index)
     return item;
 }
 
+/* "unmatched_rules" are so many. */
+static void assert_unmatched(const cJSON *object, int count)
+{
+    const cJSON *rules = cJSON_GetObjectItemCaseSensitive(object, "unmatched_rules");
+
+    assert_true(cJSON_IsArray(rules));
+    assert_int_equal(cJSON_GetArraySize(rules), count);
+    for (int i = 0; i < count; i++) {
+        assert_string_equal(cJSON_GetArrayItem(rules, i)->valuestring, "lost*");
+    }
+}
+
 /* ------------------------------------------------------------------ requests */
 
 static char *text_of(const char *text)
@@ -304,15 +316,19 @@ static void test_policy_set(void **state)
     assert_int_equal(daemon->event.policy.pid, getpid());
     assert_non_null(strstr(daemon->log, "amends the policy of job 1000:digits/r7: {\"density\""));
 
+    daemon->core.unmatched = 1;
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
     document = receive_document(daemon, fd);
     assert_text(document, "name", "digits");
     assert_number(document, "version", 3);
     assert_number(document, "step", 39);
+    assert_unmatched(document, 1);
     cJSON_Delete(document);
     assert_non_null(strstr(daemon->log, "1 policy version 3 holds from step 39"));
     send_get(fd, "digits"); /* the connection goes on */
-    cJSON_Delete(receive_document(daemon, fd));
+    document = receive_document(daemon, fd);
+    assert_unmatched(document, 1);
+    cJSON_Delete(document);
     (void)close(fd);
 }
 

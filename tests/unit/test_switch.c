@@ -142,6 +142,29 @@ static void test_merge_and_replace(void **state)
     lone_free(&lone);
 }
 
+/* Rules that fit no tensor are taken, and named. */
+static void test_rules_that_match_nothing(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"rules\":[{\"match\":\"fc\",\"density\":0.5}]}");
+    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 0), "fc");
+    assert_null(core_unmatched_rule(lone.core, lone.job, 1));
+    assert_null(core_unmatched_rule(lone.core, lone.job + 1, 0));
+    lone_must_change(&lone,
+        "{\"rules\":[{\"match\":\"fc*\",\"density\":0.5},{\"match\":\"x\",\"density\":0.5},"
+        "{\"match\":\"*.weight\",\"density\":0.4},{\"match\":\"FC*\",\"density\":0.5}]}");
+    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 0), "x");
+    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 1), "FC*");
+    assert_null(core_unmatched_rule(lone.core, lone.job, 2));
+    lone_restart(&lone);
+    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 1), "FC*");
+    lone_must_change(&lone, "{\"rules\":[]}");
+    assert_null(core_unmatched_rule(lone.core, lone.job, 0));
+    lone_free(&lone);
+}
+
 /* Announced at once, it begins two steps later, and not a moment before. */
 static void test_its_step(void **state)
 {
@@ -424,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_bad_documents),
         cmocka_unit_test(test_second_while_one_is_under_way),
         cmocka_unit_test(test_merge_and_replace),
+        cmocka_unit_test(test_rules_that_match_nothing),
         cmocka_unit_test(test_its_step),
         cmocka_unit_test(test_ranks_while_it_is_held),
         cmocka_unit_test(test_a_whole_step_while_it_is_held),
