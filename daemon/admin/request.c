@@ -155,6 +155,7 @@ static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_
     client->job = job;
     client->limit_ms = limit_ms;
     client->deadline_ms = uv_now(control->loop) + limit_ms;
+    client->noted = false;
     return client->ticket;
 }
 
@@ -204,6 +205,17 @@ static void answer_verify(struct client *client, const Request *request, const s
     event.verify.job = job->id;
     if (event.verify.ticket != 0 && raise_event(client, &event)) {
         client_await(client);
+    }
+}
+
+void request_waits(const struct client *client, char text[ERROR_TEXT_SIZE])
+{
+    struct job_info job;
+
+    text[0] = '\0';
+    if (jobname_find_id(client->control->config.core, client->job, &job) &&
+        job.waiting_for[0] != '\0') {
+        (void)snprintf(text, ERROR_TEXT_SIZE, "the job waits for %.200s", job.waiting_for);
     }
 }
 

@@ -453,6 +453,15 @@ static void waiting_in_switch(const struct job *job, char *text, size_t size)
         (unsigned long long)step_number(job), job->next_plan->change.version);
 }
 
+/* Nothing is under way, and the step from which the policy holds comes only when ranks train on. */
+static void waiting_for_step(const struct job *job, char *text, size_t size)
+{
+    (void)snprintf(text, size,
+        "ranks to begin step %llu; version %u of the policy holds from step %llu",
+        (unsigned long long)step_number(job), job->next_plan->change.version,
+        (unsigned long long)job->next_plan->change.step);
+}
+
 static void waiting_in_step(const struct job *job, char *text, size_t size)
 {
     unsigned long long step = step_number(job);
@@ -505,6 +514,8 @@ const char *job_waiting_for(const struct job *job, char *text, size_t size)
         waiting_in_step(job, text, size);
     } else if (job->machine.state == JOB_ACTIVE && job->op_since_us != 0) {
         waiting_in_op(job, text, size);
+    } else if (job->policy_switch.state == SWITCH_PROPOSED) {
+        waiting_for_step(job, text, size);
     }
     return text;
 }
@@ -567,18 +578,6 @@ uint64_t job_deadline(const struct job *job)
     return due <= job->core->now_us ? due + grace(job) : due;
 }
 
-/* Jobs of different users are different jobs, which may surprise whoever started both. */
-static bool has_namesake(const struct job *job)
-{
-    for (const struct job *other = job->core->jobs; other != NULL; other = other->next) {
-        if (other->key.owner != job->key.owner && strcmp(other->key.name, job->key.name) == 0 &&
-            strcmp(other->key.run_id, job->key.run_id) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 void job_check_time(struct job *job)
 {
     uint64_t due = patience(job);
@@ -595,6 +594,6 @@ void job_check_time(struct job *job)
     }
     (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s%s", job->key.name,
         job_waiting_for(job, text, sizeof(text)),
-        has_namesake(job) ? "; another user has a job of this name and run id on this node" : "");
+        job->machine.state == JOB_FORMING ? "; ranks of another user would be of another job" : "");
     job_fail(job, &error, true);
 }

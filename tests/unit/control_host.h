@@ -42,6 +42,7 @@ struct daemon {
     char policy[4096];
     const char *group; /* whose members may change things, from the next open_control() on */
     char log[8192];
+    char note[256]; /* the last one that a client got */
     char directory[64];
     char path[96]; /* of the socket, in `directory` */
 };

@@ -448,10 +448,24 @@ static void test_client_that_waits_for_long(void **state)
         (void)usleep(1000);
     }
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
+    assert_string_equal(daemon->note, "");
     cJSON_Delete(receive_document(daemon, fd));
+    assert_string_equal(daemon->note, "the job waits for rank 3 to push");
     cJSON_Delete(receive_document(daemon, fd));
     cJSON_Delete(ask(daemon, fd, NULL, &replies));
     (void)close(fd);
+}
+
+/* Nobody is told what nobody knows. */
+static void test_waiting_for_nothing(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+
+    daemon->core.job[0].waiting_for[0] = '\0';
+    send_set(fd, "digits", "{}", CONTROL_NOTE_MS + IDLE_MS);
+    assert_refused(daemon, fd, ADTOPK_ERR_TIMEOUT, "goes on with it all the same");
+    assert_string_equal(daemon->note, "");
 }
 
 static void test_time_limit(void **state)
@@ -460,7 +474,9 @@ static void test_time_limit(void **state)
     int fd = connect_client(daemon);
 
     send_set(fd, "digits", "{}", 50);
-    assert_refused(daemon, fd, ADTOPK_ERR_TIMEOUT, "no outcome within 50 ms");
+    assert_refused(daemon, fd, ADTOPK_ERR_TIMEOUT,
+        "no outcome within 50 ms; the daemon goes on with "
+        "it all the same; the job waits for rank 3");
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
     assert_serves(daemon);
 }
@@ -521,6 +537,7 @@ int main(void)
         WITH_DAEMON(test_drain),
         WITH_DAEMON(test_client_that_goes_while_it_waits),
         WITH_DAEMON(test_client_that_waits_for_long),
+        WITH_DAEMON(test_waiting_for_nothing),
         WITH_DAEMON(test_time_limit),
         WITH_DAEMON(test_too_many_tickets),
         WITH_DAEMON(test_closing_while_a_client_waits),

@@ -99,7 +99,10 @@ static void test_second_while_one_is_under_way(void **state)
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
+    assert_string_equal(lone_job(&lone).waiting_for, "");
     assert_int_equal(lone_change(&lone, 1, "{\"density\":0.5}"), ADTOPK_OK);
+    assert_string_equal(lone_job(&lone).waiting_for,
+        "ranks to begin step 0; version 1 of the policy holds from step 2");
     assert_int_equal(lone_change(&lone, 2, "{\"density\":0.25}"), ADTOPK_ERR_STATE);
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "under way", "lone");
     lone_train(&lone, 1);
