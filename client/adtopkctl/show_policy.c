@@ -160,7 +160,8 @@ void show_policy_log(FILE *out, const cJSON *document)
     char user[TEXT_SIZE];
 
     text_job(out, document);
-    (void)fprintf(out, ": policy version %.0f\n", text_number(document, "version"));
+    (void)fprintf(out, ": policy version %.0f%s\n", text_number(document, "version"),
+        text_is(document, "state", "ended") ? " when it ended" : "");
     if (cJSON_GetArraySize(text_member(document, "changes")) == 0) {
         (void)fprintf(out, "no changes\n");
         return;

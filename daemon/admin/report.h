@@ -65,6 +65,7 @@ char *report_default_policy(const char *policy);
 char *report_policy_change(const struct report_daemon *daemon, const struct job_info *job,
     uint32_t version, uint64_t step);
 
+/** Who changed the policy of a job that lives or has ended. */
 char *report_policy_log(const struct report_daemon *daemon, const struct job_info *job);
 
 /** What the verification at the end of `step` found in the tensors of a live job. */

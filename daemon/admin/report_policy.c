@@ -65,9 +65,11 @@ char *report_policy_log(const struct report_daemon *daemon, const struct job_inf
 
     document_begin(&document);
     report_key(&document, document.root, &job->key);
+    document_text(&document, document.root, "state", job->state);
     document_count(&document, document.root, "version", job->policy_version);
     changes = document_array(&document, document.root, "changes");
-    for (uint32_t i = 0; core_policy_change(daemon->core, job->id, i, &change); i++) {
+    for (uint32_t i = 0; history_policy_change(daemon->history, daemon->core, job->id, i, &change);
+         i++) {
         cJSON *entry = document_append(&document, changes);
 
         document_count(&document, entry, "version", change.version);

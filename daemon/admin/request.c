@@ -277,23 +277,27 @@ static const struct kind {
     enum right right;
     const char *what;                    /* "may not ... job NAME" */
     const char *(*job)(const Request *); /* the one job it is about; NULL, or of NULL: none */
+    bool ended;                          /* which may have ended */
     void (*answer)(struct client *client, const Request *request, const struct job_info *job);
 } kinds[] = {
-    {ADTOPK__CONTROL_REQUEST__KIND_STATUS, RIGHT_READ, "see the status", NULL, answer_status},
-    {ADTOPK__CONTROL_REQUEST__KIND_STATS, RIGHT_READ, "see statistics", NULL, answer_stats},
-    {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, answer_jobs},
-    {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, answer_peers},
-    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", tensors_job,
+    {ADTOPK__CONTROL_REQUEST__KIND_STATUS, RIGHT_READ, "see the status", NULL, false,
+        answer_status},
+    {ADTOPK__CONTROL_REQUEST__KIND_STATS, RIGHT_READ, "see statistics", NULL, false, answer_stats},
+    {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, false, answer_jobs},
+    {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, false, answer_peers},
+    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", tensors_job, false,
         answer_tensors},
-    {ADTOPK__CONTROL_REQUEST__KIND_PLAN, RIGHT_READ, "see the plan of", plan_job, answer_plan},
+    {ADTOPK__CONTROL_REQUEST__KIND_PLAN, RIGHT_READ, "see the plan of", plan_job, false,
+        answer_plan},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy of", policy_get_job,
-        answer_policy_get},
+        false, answer_policy_get},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG, RIGHT_READ, "see who changed the policy of",
-        policy_log_job, answer_policy_log},
+        policy_log_job, true, answer_policy_log},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET, RIGHT_OWNER, "change the policy of", policy_set_job,
-        answer_policy_set},
-    {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", verify_job, answer_verify},
-    {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, answer_drain},
+        false, answer_policy_set},
+    {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", verify_job, false, answer_verify},
+    {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, false,
+        answer_drain},
 };
 
 static const struct kind *find_kind(const Request *request)
@@ -347,7 +351,7 @@ static void answer(struct client *client, const Request *request)
     } else if (kind == NULL) {
         refuse_unknown(client, request);
     } else if (name != NULL && jobname_find(control->config.core, control->config.history, name,
-                                   &job, &err) != ADTOPK_OK) {
+                                   kind->ended, &job, &err) != ADTOPK_OK) {
         client_refuse(client, err.code, err.text);
     } else if (!rights_allow(
                    &control->rights, kind->right, client->fd, &client->who, job.key.owner)) {

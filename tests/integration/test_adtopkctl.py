@@ -259,6 +259,9 @@ class Changing(Daemons):
         self.assertRegex(self.cluster.daemons[0].log(), rf"info control: uid {os.getuid()}, "
                          rf"pid \d+ amends the policy of job {os.getuid()}:{self.name}/0: ")
         job.end()
+        log = self.document("policy", "log", self.name)
+        self.assertEqual((log["state"], log["changes"]), ("ended", changes))
+        self.assertIn("policy version 4 when it ended", self.text("policy", "log", self.name))
 
     def test_rules_that_match_no_tensor(self):
         job = self.joined(policy='{"rules":[{"match":"Embed*","density":0.5}]}')

@@ -243,6 +243,58 @@ static void test_policy(void **state)
     (void)close(fd);
 }
 
+/* The changes are there after the job has ended; another run of the same name has its own. */
+static void test_policy_log_of_an_ended_job(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+    cJSON *document;
+
+    daemon->core.changes = 2;
+    history_record(&daemon->history, &daemon->core, 1);
+    daemon->core.changes = 0;
+    send_log(fd, "digits"); /* it lives */
+    document = receive_document(daemon, fd);
+    assert_text(document, "state", "active");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "changes")), 0);
+    cJSON_Delete(document);
+    daemon->core.jobs = 0;
+    send_log(fd, "digits");
+    document = receive_document(daemon, fd);
+    assert_text(document, "state", "ended");
+    assert_number(document, "version", 2);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "changes")), 2);
+    assert_number(element(document, "changes", 0), "step", 20);
+    assert_number(element(document, "changes", 1), "version", 1);
+    cJSON_Delete(document);
+    send_log(fd, "others");
+    assert_refused(daemon, fd, ADTOPK_ERR_ARGUMENT, "no job \"others\"");
+}
+
+/* Of several runs that have ended the last one counts. */
+static void test_policy_log_of_the_last_run(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+    cJSON *document;
+
+    for (unsigned run = 0; run < HISTORY_JOBS + 2; run++) {
+        daemon->core.job[0].id = 100 + run;
+        (void)snprintf(daemon->core.job[0].key.run_id, CORE_KEY_SIZE, "r%u", run);
+        history_record(&daemon->history, &daemon->core, 1);
+    }
+    daemon->core.jobs = 0;
+    assert_int_equal(daemon->history.count, HISTORY_JOBS);
+    send_log(fd, "digits");
+    document = receive_document(daemon, fd);
+    assert_text(document, "run_id", "r17");
+    cJSON_Delete(document);
+    send_log(fd, "digits/r2");
+    cJSON_Delete(receive_document(daemon, fd));
+    send_log(fd, "digits/r1");
+    assert_refused(daemon, fd, ADTOPK_ERR_ARGUMENT, "no job");
+}
+
 static void test_which_job(void **state)
 {
     static const char *const names[] = {"digits", "digits/r7", "1000:digits", "1000:digits/r7"};
@@ -529,6 +581,8 @@ int main(void)
         WITH_DAEMON(test_jobs_and_peers),
         WITH_DAEMON(test_tensors),
         WITH_DAEMON(test_policy),
+        WITH_DAEMON(test_policy_log_of_an_ended_job),
+        WITH_DAEMON(test_policy_log_of_the_last_run),
         WITH_DAEMON(test_which_job),
         WITH_DAEMON(test_longest_names),
         WITH_DAEMON(test_policy_set),
