@@ -8,6 +8,7 @@
 #ifndef ADTOPK_KERNELS_CHUNK_H
 #define ADTOPK_KERNELS_CHUNK_H
 
+#include "kernels/cpu/deal.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
@@ -100,6 +101,13 @@ struct chunk_ops {
      * k reach and no other entry exceeds. */
     uint32_t (*best)(
         const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out);
+
+    /* Deals a list's entries; false, and nothing is dealt, where a fibre has no room or they had
+     * better be dealt one by one. NULL: always. */
+    bool (*deal)(const struct sparse *list, const struct deal *deal);
+
+    /* peak[i % period] = the largest of itself and the keys of all x[i], i < n. */
+    void (*peaks)(const float *x, size_t n, int32_t *peak, size_t period);
 };
 
 /** All implementations of this build, the best last, NULL-terminated. */

@@ -437,6 +437,11 @@ AVX2 static uint32_t avx2_best(
     return cut.key;
 }
 
+AVX2 static void avx2_peaks(const float *x, size_t n, int32_t *peak, size_t period)
+{
+    deal_peaks_inline(x, n, peak, period);
+}
+
 extern const struct chunk_ops chunk_avx2;
 const struct chunk_ops chunk_avx2 = {
     .name = "avx2",
@@ -450,5 +455,6 @@ const struct chunk_ops chunk_avx2 = {
     .count = avx2_count,
     .between = avx2_between,
     .filter = avx2_filter,
+    .peaks = avx2_peaks,
 };
 #endif

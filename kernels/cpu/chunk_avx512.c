@@ -580,5 +580,7 @@ const struct chunk_ops chunk_avx512 = {
     .count = avx512_count,
     .between = avx512_between,
     .filter = avx512_filter,
+    .deal = deal_avx512,
+    .peaks = deal_peaks_avx512,
 };
 #endif

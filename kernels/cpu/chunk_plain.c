@@ -108,6 +108,11 @@ static uint32_t plain_best(
     return cut.key;
 }
 
+static void plain_peaks(const float *x, size_t n, int32_t *peak, size_t period)
+{
+    deal_peaks_inline(x, n, peak, period);
+}
+
 extern const struct chunk_ops chunk_plain;
 const struct chunk_ops chunk_plain = {
     .name = "plain",
@@ -121,4 +126,5 @@ const struct chunk_ops chunk_plain = {
     .count = plain_count,
     .between = plain_between,
     .filter = select_filter_from,
+    .peaks = plain_peaks,
 };

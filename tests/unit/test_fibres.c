@@ -231,12 +231,148 @@ static void test_crowded(void **state)
         CONSTANT, ASCENDING, DESCENDING, QUANTISED, MOSTLY_ZERO, ZERO, NOT_FINITE};
     static const struct view views[] = {{150, 256, 1}, {40, 1024, 1}, {11, 4096, 1}, {30, 1000, 1},
         {4, 16384, 1}, {2, 70000, 1}, {20 * 9, 128, 9}, {3 * 25, 512, 25}, {300, 400, 300},
-        {2 * 2, 5000, 2}, {3, 70000, 3}};
+        {2 * 2, 5000, 2}, {3, 70000, 3}, {9 * 16, 300, 16}, {3 * 17, 300, 17}};
     for (size_t v = 0; v < sizeof views / sizeof *views; v++) {
         for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
             const uint64_t k = 1 + random_below(views[v].length / 50);
             check(views[v], k, any_ops(), patterns[p], true);
         }
+    }
+}
+
+enum { DEAL_ENTRIES = 200, DEAL_ROOM = 40 };
+
+/* A list of elements of a slab, and the parts of its fibres. */
+struct hand {
+    struct sparse list;
+    struct deal deal;
+    uint32_t before[DEAL_NARROW + 1];
+    uint32_t count[DEAL_NARROW + 1];
+};
+
+static void hand_make(struct hand *hand, uint32_t stride, uint32_t length, uint64_t entries)
+{
+    const size_t parts = stride * deal_pitch(DEAL_ROOM);
+    *hand = (struct hand){.list = sparse_make(DEAL_ENTRIES)};
+    hand->deal = (struct deal){.stride = stride,
+        .length = length,
+        .first = (uint32_t)random_below(1000000),
+        .room = DEAL_ROOM,
+        .count = hand->count,
+        .dealt = sparse_make(parts)};
+    for (uint32_t f = 0; f < stride; f++) {
+        hand->count[f] = hand->before[f] = (uint32_t)random_below(4);
+    }
+    const uint32_t gap = 1 + (uint32_t)random_below(2 * stride);
+    for (uint32_t at = 0; hand->list.count < entries && at < stride * length;
+         at += 1 + (uint32_t)random_below(gap)) {
+        hand->list.position[hand->list.count] = at;
+        hand->list.value[hand->list.count++] = random_value();
+    }
+}
+
+/* The list's entries in their fibres, one by one; false where one has no room. */
+static bool hand_expected(const struct hand *hand, struct sparse *part, uint32_t *count)
+{
+    const struct deal *deal = &hand->deal;
+    memcpy(count, hand->before, sizeof hand->before);
+    for (size_t i = 0; i < hand->list.count; i++) {
+        const uint32_t fibre = hand->list.position[i] % deal->stride;
+        const size_t to = fibre * deal_pitch(DEAL_ROOM) + count[fibre];
+        if (count[fibre]++ == DEAL_ROOM) {
+            return false;
+        }
+        part->position[to] =
+            deal->first + fibre * deal->length + hand->list.position[i] / deal->stride;
+        part->value[to] = hand->list.value[i];
+    }
+    return true;
+}
+
+static void check_deal(const struct chunk_ops *ops, uint32_t stride, uint32_t length)
+{
+    struct hand hand;
+    hand_make(&hand, stride, length, random_below(DEAL_ENTRIES));
+    struct sparse part = sparse_make(stride * deal_pitch(DEAL_ROOM));
+    uint32_t count[DEAL_NARROW + 1];
+    const bool room = hand_expected(&hand, &part, count);
+    const bool fits = stride <= DEAL_NARROW && stride * length <= DEAL_SHORT;
+    assert_int_equal(ops->deal(&hand.list, &hand.deal), room && fits);
+    for (uint32_t f = 0; f < stride; f++) {
+        assert_int_equal(hand.count[f], room && fits ? count[f] : hand.before[f]);
+        for (uint32_t i = hand.before[f]; i < hand.count[f]; i++) {
+            const size_t at = f * deal_pitch(DEAL_ROOM) + i;
+            assert_int_equal(hand.deal.dealt.position[at], part.position[at]);
+            assert_int_equal(bits_of(hand.deal.dealt.value[at]), bits_of(part.value[at]));
+        }
+    }
+    sparse_drop(&part);
+    sparse_drop(&hand.deal.dealt);
+    sparse_drop(&hand.list);
+}
+
+/* Entries dealt together, each to its place in its fibre; all strides, and every position. */
+static void test_deal(void **state)
+{
+    (void)state;
+    for (size_t i = 0; chunk_table[i] != NULL; i++) {
+        const struct chunk_ops *ops = chunk_table[i];
+        for (uint32_t round = 0; round < 3000 && ops->supported() && ops->deal != NULL; round++) {
+            const uint32_t stride = 1 + round % (DEAL_NARROW + 1);
+            check_deal(ops, stride, round % 2 == 0 ? 20 : DEAL_SHORT / stride);
+        }
+    }
+}
+
+/* Every row of the longest slabs, each entry alone in its list. */
+static void test_deal_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; chunk_table[i] != NULL; i++) {
+        const struct chunk_ops *ops = chunk_table[i];
+        for (uint32_t stride = 1; stride <= DEAL_NARROW && ops->supported() && ops->deal != NULL;
+             stride++) {
+            struct hand hand;
+            hand_make(&hand, stride, DEAL_SHORT / stride, 0);
+            hand.list.count = 1;
+            for (uint32_t at = 0; at < stride * hand.deal.length; at++) {
+                const uint32_t fibre = at % stride;
+                hand.list.position[0] = at;
+                hand.count[fibre] = 0;
+                assert_true(ops->deal(&hand.list, &hand.deal));
+                assert_int_equal(hand.count[fibre], 1);
+                assert_int_equal(hand.deal.dealt.position[fibre * deal_pitch(DEAL_ROOM)],
+                    hand.deal.first + fibre * hand.deal.length + at / stride);
+            }
+            sparse_drop(&hand.deal.dealt);
+            sparse_drop(&hand.list);
+        }
+    }
+}
+
+static void test_peaks(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const size_t n = random_below(700);
+        const size_t period = 1 + random_below(300);
+        float *x = pattern_make((enum pattern)random_below(PATTERN_COUNT), n + 1);
+        int32_t *peak = allocate(period, sizeof *peak);
+        const struct chunk_ops *ops = any_ops();
+        for (size_t j = 0; j < period; j++) {
+            peak[j] = (int32_t)random_below(2) * 0x3f800000;
+        }
+        int32_t *expected = allocate(period, sizeof *expected);
+        memcpy(expected, peak, period * sizeof *peak);
+        for (size_t i = 0; i < n; i++) {
+            const int32_t key = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+            expected[i % period] = key > expected[i % period] ? key : expected[i % period];
+        }
+        ops->peaks(x, n, peak, period);
+        assert_memory_equal(peak, expected, period * sizeof *peak);
+        free(expected);
+        free(peak);
+        free(x);
     }
 }
 
@@ -247,6 +383,9 @@ int main(void)
         cmocka_unit_test(test_slabs),
         cmocka_unit_test(test_learning),
         cmocka_unit_test(test_crowded),
+        cmocka_unit_test(test_deal),
+        cmocka_unit_test(test_deal_rows),
+        cmocka_unit_test(test_peaks),
     };
     return cmocka_run_group_tests_name("fibres", tests, NULL, NULL);
 }
