@@ -73,6 +73,19 @@ static const struct job *find(const struct core *core, uint64_t id)
     return NULL;
 }
 
+const char *core_unmatched_rule(const struct core *core, uint64_t job_id, uint32_t index)
+{
+    const struct job *job = find(core, job_id);
+    unsigned rules = job != NULL && job->plan->rounds > 0 ? job->plan->policy.rules : 0;
+
+    for (unsigned r = 0; r < rules; r++) {
+        if ((job->plan->matching >> r & 1) == 0 && index-- == 0) {
+            return job->plan->policy.rule[r].match;
+        }
+    }
+    return NULL;
+}
+
 bool core_policy_change(
     const struct core *core, uint64_t job_id, uint32_t index, struct policy_change *change)
 {

@@ -209,6 +209,7 @@ struct plan {
     /* From here on empty until the local ranks are known. */
     struct planned *tensor;
     uint32_t tensors;
+    uint32_t matching;  /* rules that match some tensor: a bit each */
     unsigned ranks;     /* local ones */
     uint8_t *store;     /* its part of the job's store */
     uint32_t residuals; /* which of the store's two parts has the residuals */
@@ -428,15 +429,18 @@ void job_tell_failure(struct job *job);
 void job_end(struct job *job);
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way */
 void job_peer_down(struct job *job, uint16_t node);
-void job_check_time(struct job *job);
-uint64_t job_deadline(const struct job *job);
-const char *job_waiting_for(const struct job *job, char *text, size_t size);
 void job_reap(struct job *job); /* frees it if it has ended and nothing computes */
 void job_free(struct job *job);
 void job_drop_failure(struct failure *failure);
 struct rank *job_rank(const struct job *job, uint32_t number);
 void job_try_leave(struct job *job);
 void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
+
+/* job_wait.c */
+bool job_peer_is_up(const struct job *job, uint16_t node); /* or it is this one */
+void job_check_time(struct job *job);
+uint64_t job_deadline(const struct job *job);
+const char *job_waiting_for(const struct job *job, char *text, size_t size);
 
 /* rank.c */
 enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err);
@@ -540,6 +544,7 @@ void round_recover(struct round *round); /* opens it as the store says; nothing 
 void round_push(struct round *round, unsigned rank); /* the rank-th local rank pushed */
 void round_try(struct round *round);
 int round_late_node(const struct round *round); /* whose frame it waits for; -1: nobody's */
+bool round_relays(const struct round *round);   /* ... which may wait for others itself */
 void round_advance(struct round *round);        /* if all frames of the phase are there */
 void round_freeze(struct round *round);
 void round_fetch(struct round *round, uint16_t holder);

@@ -97,6 +97,7 @@ static enum adtopk_status run_ranges(struct pass *pass, const double sums[2])
     if (fused->scratch == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
+    fused->parallel = pass->parallel;
     fused_start(fused, sums);
     parallel_for(&pass->parallel, run_range, pass, fused->ranges);
     return ADTOPK_OK;

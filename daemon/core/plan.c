@@ -392,6 +392,7 @@ static enum adtopk_status settle(
     struct planned *planned = &plan->tensor[t];
     struct tensor_policy policy = policy_of(&plan->policy, job->tensor[t].spec.name);
 
+    plan->matching |= policy_matching(&plan->policy, job->tensor[t].spec.name);
     planned->policy = policy_settled(&policy);
     if (check_rules(job, plan, t, err) != ADTOPK_OK) {
         return err->code;

@@ -155,12 +155,14 @@ bool bracket_guess(struct fused *pass)
     }
     if (!bracket_hinted(pass)) {
         bracket_sample(pass, blocks, sample);
-        pass->least = bracket_least(chunk_cut_spans(
-            pass->ops, &span, 1, (uint64_t)most, spare, span.length, pass->histogram)
+        pass->least = bracket_least(chunk_cut_spans(pass->ops, &span, 1, (uint64_t)most, spare,
+            span.length, pass->histogram, &pass->parallel)
                                         .key);
     }
     return true;
 }
+
+_Static_assert((int)FUSED_MAX_RANGES <= (int)CHUNK_SPANS, "every range has a list");
 
 /* The cut among all candidates, at least pass->k; pass->out->value serves as scratch. */
 static struct select_cut bracket_cut(const struct fused *pass)
@@ -170,8 +172,8 @@ static struct select_cut bracket_cut(const struct fused *pass)
         const struct sparse *list = &pass->candidate[r];
         spans[r] = (struct select_span){.x = list->value, .length = list->count, .stride = 1};
     }
-    return chunk_cut_spans(
-        pass->ops, spans, pass->ranges, pass->k, pass->out->value, pass->k, pass->histogram);
+    return chunk_cut_spans(pass->ops, spans, pass->ranges, pass->k, pass->out->value, pass->k,
+        pass->histogram, &pass->parallel);
 }
 
 /* All that is not zero is among the candidates, and not enough. */
@@ -203,12 +205,11 @@ bool bracket_select(struct fused *pass)
     if (candidates < pass->k) {
         return false;
     }
-    struct select_cut cut = bracket_cut(pass);
+    const struct select_cut cut = bracket_cut(pass);
     if (pass->hints != NULL) {
         pass->hints[0] = bracket_hint(pass, candidates, cut.key);
     }
-    for (unsigned r = 0; r < pass->ranges; r++) {
-        chunk_select(pass->ops, &pass->candidate[r], &cut, pass->out, pass->k);
-    }
+    chunk_select_lists(
+        pass->ops, pass->candidate, pass->ranges, &cut, pass->out, pass->k, &pass->parallel);
     return true;
 }

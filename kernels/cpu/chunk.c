@@ -1,7 +1,10 @@
 #include "kernels/cpu/chunk.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
+
+#include "kernels/cpu/rounded.h"
 
 unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum)
 {
@@ -21,6 +24,11 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     float acc[CHUNK_WORD] = {0};
     float sum[CHUNK_WORD] = {0};
     float *const home = chunk->acc;
+    struct rounding *const rounding = chunk->rounding;
+    const unsigned first = chunk->word * CHUNK_WORD;
+    if (rounding != NULL) {
+        rounding->ops->expand(rounding->from + first, rest, home);
+    }
     memcpy(acc, chunk->acc, rest * sizeof *acc);
     if (chunk->sum != NULL) {
         memcpy(sum, chunk->sum, rest * sizeof *sum);
@@ -28,20 +36,37 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
         ops->gather(&chunk->gradients, chunk_next(chunk), rest, sum);
     }
     if (chunk->journal != NULL) {
-        const unsigned first = chunk->word * CHUNK_WORD;
         memcpy(journal_word(chunk->journal, chunk->word), acc, rest * sizeof *acc);
         journal_save(chunk->journal, first + rest);
     }
     chunk->journal = NULL;
+    chunk->rounding = NULL;
     chunk->acc = acc;
     chunk->sum = sum;
     ops->add(chunk, 1);
     memcpy(home, acc, rest * sizeof *acc);
+    if (rounding != NULL) {
+        rounded_rest(rounding, home - first, first, first + rest);
+    }
+}
+
+/* The words of a chunk in bf16 where add() does not see to it. */
+static void chunk_round(const struct chunk_ops *ops, struct chunk *chunk, unsigned words)
+{
+    struct rounding *const rounding = chunk->rounding;
+    float *const x = chunk->acc;
+    rounding->ops->expand(rounding->from, words * CHUNK_WORD, x);
+    ops->add(chunk, words);
+    rounding->ops->round(rounding, x, words);
 }
 
 void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length)
 {
-    ops->add(chunk, length / CHUNK_WORD);
+    if (chunk->rounding == NULL || ops->rounds) {
+        ops->add(chunk, length / CHUNK_WORD);
+    } else {
+        chunk_round(ops, chunk, length / CHUNK_WORD);
+    }
     if (length % CHUNK_WORD != 0) {
         chunk_tail(ops, chunk, length % CHUNK_WORD);
     }
@@ -80,6 +105,20 @@ void chunk_collect(const struct chunk_ops *ops, const float *x, uint64_t length,
     }
 }
 
+/* Fewer candidates are not worth a second thread's attention. */
+enum { CHUNK_EACH = 1 << 15 };
+
+static bool chunk_is_long(const struct parallel *parallel, uint64_t n)
+{
+    return parallel_parts(parallel, n, CHUNK_EACH, 2) > 1;
+}
+
+/* Where the share of what comes behind `before` of n begins. */
+static uint64_t chunk_share(uint64_t room, uint64_t before, uint64_t n)
+{
+    return n > 0 ? (uint64_t)((double)room * ((double)before / (double)n)) : 0;
+}
+
 /* Entries with ties that are selected in one go: all, or none. */
 enum { SELECT_BLOCK = 1024 };
 
@@ -106,6 +145,65 @@ void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct
             select_filter(&block, cut, out, end);
         }
     }
+}
+
+/* Lists that are selected from side by side: what each takes has its place in `out`. */
+struct chunk_choice {
+    const struct chunk_ops *ops;
+    const struct sparse *lists;
+    uint32_t key;
+    struct sparse *out;
+    uint64_t taken[CHUNK_SPANS];
+    uint64_t ties[CHUNK_SPANS];
+    size_t first[CHUNK_SPANS];
+};
+
+/* Counts what is above the cut, and what is on it. */
+static void chunk_choose(void *arg, unsigned l, unsigned thread)
+{
+    struct chunk_choice *choice = arg;
+    const struct sparse *list = &choice->lists[l];
+    const size_t reached = choice->ops->count(list->value, list->count, choice->key);
+    (void)thread;
+    choice->taken[l] =
+        choice->key < INT32_MAX ? choice->ops->count(list->value, list->count, choice->key + 1) : 0;
+    choice->ties[l] = reached - choice->taken[l];
+}
+
+static void chunk_take(void *arg, unsigned l, unsigned thread)
+{
+    const struct chunk_choice *choice = arg;
+    const size_t first = choice->first[l];
+    struct select_cut cut = {.key = choice->key, .ties = choice->ties[l]};
+    struct sparse out = {.position = choice->out->position + first,
+        .value = choice->out->value + first,
+        .capacity = choice->taken[l]};
+    (void)thread;
+    chunk_select(choice->ops, &choice->lists[l], &cut, &out, out.capacity);
+}
+
+void chunk_select_lists(const struct chunk_ops *ops, const struct sparse *lists, unsigned count,
+    const struct select_cut *cut, struct sparse *out, size_t end, const struct parallel *parallel)
+{
+    struct chunk_choice choice = {.ops = ops, .lists = lists, .key = cut->key, .out = out};
+    struct select_cut left = *cut;
+    assert(count <= CHUNK_SPANS);
+    if (count == 1 || !chunk_is_long(parallel, end)) {
+        for (unsigned l = 0; l < count; l++) {
+            chunk_select(ops, &lists[l], &left, out, end);
+        }
+        return;
+    }
+    parallel_for(parallel, chunk_choose, &choice, count);
+    for (unsigned l = 0; l < count; l++) {
+        const uint64_t ties = choice.ties[l] < left.ties ? choice.ties[l] : left.ties;
+        left.ties -= left.ties != SELECT_ALL ? ties : 0;
+        choice.first[l] = out->count;
+        choice.taken[l] += ties;
+        choice.ties[l] = left.ties == SELECT_ALL || ties == choice.ties[l] ? SELECT_ALL : ties;
+        out->count += choice.taken[l];
+    }
+    parallel_for(parallel, chunk_take, &choice, count);
 }
 
 struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
@@ -164,6 +262,8 @@ static uint64_t chunk_count_spans(
 
 /* A search for the k-th among `n` elements of the spans. */
 struct chunk_search {
+    const struct chunk_ops *ops;
+    const struct parallel *parallel;
     const struct select_span *spans;
     unsigned count;
     uint64_t n;
@@ -173,34 +273,75 @@ struct chunk_search {
     struct select_span copy;
 };
 
-/* Copies what is in low..high - 1; returns the number, or UINT64_MAX where there is no room. In
- * parts, so that there need not be room for all elements. */
-static uint64_t chunk_between(const struct chunk_ops *ops, const struct chunk_search *search,
-    uint32_t low, uint32_t high, size_t *above)
+/* What each span has of keys low..high - 1: copied to its part of the room. */
+struct chunk_around {
+    const struct chunk_search *search;
+    uint32_t low;
+    uint32_t high;
+    float *to[CHUNK_SPANS];
+    uint64_t room[CHUNK_SPANS];
+    uint64_t found[CHUNK_SPANS]; /* UINT64_MAX: there is not enough */
+    size_t above[CHUNK_SPANS];
+};
+
+/* In parts, so that there need not be room for all elements. */
+static void chunk_between(void *arg, unsigned s, unsigned thread)
 {
+    struct chunk_around *around = arg;
+    const struct chunk_ops *ops = around->search->ops;
+    const struct select_span *span = &around->search->spans[s];
+    uint64_t found = 0;
+    uint64_t length;
+    (void)thread;
+    around->above[s] = 0;
+    around->found[s] = UINT64_MAX;
+    for (uint64_t i = 0; i < span->length; i += length) {
+        const uint64_t rest = span->length - i;
+        const uint64_t room = around->room[s] - found;
+        length = rest < room ? rest : room;
+        if (length < rest && length < CHUNK_WORD) {
+            return;
+        }
+        found += ops->between(span->x + i, length, around->low, around->high, around->to[s] + found,
+            &around->above[s]);
+    }
+    around->found[s] = found;
+}
+
+/* Shares the room, copies what is between and joins it; returns the number, or UINT64_MAX. */
+static uint64_t chunk_gather(struct chunk_around *around, size_t *above)
+{
+    const struct chunk_search *search = around->search;
+    uint64_t before = 0;
     uint64_t found = 0;
     for (unsigned s = 0; s < search->count; s++) {
-        const struct select_span *span = &search->spans[s];
-        uint64_t length;
-        for (uint64_t i = 0; i < span->length; i += length) {
-            const uint64_t rest = span->length - i;
-            const uint64_t room = search->room - found;
-            length = rest < room ? rest : room;
-            if (length < rest && length < CHUNK_WORD) {
-                return UINT64_MAX;
-            }
-            found += ops->between(span->x + i, length, low, high, search->spare + found, above);
+        const uint64_t first = chunk_share(search->room, before, search->n);
+        before += search->spans[s].length;
+        around->to[s] = search->spare + first;
+        around->room[s] = chunk_share(search->room, before, search->n) - first;
+    }
+    if (chunk_is_long(search->parallel, search->n)) {
+        parallel_for(search->parallel, chunk_between, around, search->count);
+    } else {
+        parallel_for(&(const struct parallel){0}, chunk_between, around, search->count);
+    }
+    for (unsigned s = 0; s < search->count; s++) {
+        if (around->found[s] == UINT64_MAX) {
+            return UINT64_MAX;
         }
+        memmove(search->spare + found, around->to[s], around->found[s] * sizeof *search->spare);
+        found += around->found[s];
+        *above += around->above[s];
     }
     return found;
 }
 
 /* Goes on with what lies around the k-th element; false where that does not help. */
-static bool chunk_narrow(
-    const struct chunk_ops *ops, struct chunk_search *search, uint32_t low, uint32_t high)
+static bool chunk_narrow(struct chunk_search *search, uint32_t low, uint32_t high)
 {
+    struct chunk_around around = {.search = search, .low = low, .high = high};
     size_t above = 0;
-    const uint64_t between = chunk_between(ops, search, low, high, &above);
+    const uint64_t between = chunk_gather(&around, &above);
     if (between > search->n / 2 || above >= search->k || search->k > above + between) {
         return false;
     }
@@ -228,12 +369,19 @@ static bool chunk_is_tie(const struct chunk_ops *ops, const struct chunk_search 
 /* Again and again what lies around the k-th element is copied together; a histogram, where that
  * does not get on. */
 struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct select_span *spans,
-    unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS])
+    unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS],
+    const struct parallel *parallel)
 {
-    struct chunk_search search = {
-        .spans = spans, .count = count, .k = k, .spare = spare, .room = room};
+    struct chunk_search search = {.ops = ops,
+        .parallel = parallel,
+        .spans = spans,
+        .count = count,
+        .k = k,
+        .spare = spare,
+        .room = room};
     struct select_cut cut;
     bool helps = true;
+    assert(count <= CHUNK_SPANS);
     for (unsigned s = 0; s < count; s++) {
         search.n += spans[s].length;
     }
@@ -244,7 +392,7 @@ struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct sele
         if (high - low == 1 && chunk_is_tie(ops, &search, low, &cut)) {
             return cut;
         }
-        helps = high - low > 1 && chunk_narrow(ops, &search, low, high);
+        helps = high - low > 1 && chunk_narrow(&search, low, high);
     }
     if (search.count == 1 && search.n <= SELECT_SHORT) {
         return ops->cut(search.spans[0].x, search.n, search.k);

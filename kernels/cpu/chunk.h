@@ -13,6 +13,7 @@
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ledger.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/select.h"
 
 enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
@@ -44,11 +45,15 @@ static inline const int32_t *chunk_pattern(const struct chunk_bound *bound, uint
     return pattern;
 }
 
-/* A chunk on its way through chunk_step(). The first five fields are set by the caller, the next
+struct rounding;
+
+/* A chunk on its way through chunk_step(). The first six fields are set by the caller, the next
  * four before each step, the others are zero at first. */
 struct chunk {
-    float *acc;       /* the next element */
-    const float *sum; /* what is added to it, not filtered yet; NULL: what these come to */
+    float *acc;                /* the next element */
+    struct rounding *rounding; /* NULL, or acc takes what is expanded and added to there, and
+                                * rounded again; then the chunk is done in one step */
+    const float *sum;          /* what is added to it, not filtered yet; NULL: what these come to */
     struct gradients gradients; /* of the whole tensor */
     uint64_t number;            /* of the chunk in the tensor */
     struct journal *journal;    /* open for the chunk, or NULL */
@@ -65,6 +70,7 @@ struct chunk {
 struct chunk_ops {
     const char *name;
     bool (*supported)(void);
+    bool rounds; /* add() expands and rounds */
 
     /* sum[i] = the sum of all gradients' elements first + i, in the order of the array. A NaN is
      * one everywhere, its payload is not defined. */
@@ -141,10 +147,14 @@ enum { CHUNK_CACHED = 1 << 16 };
 struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *list, size_t k,
     uint32_t histogram[SELECT_BINS]);
 
+/* Spans and lists that the following functions take at most. */
+enum { CHUNK_SPANS = 64 };
+
 /** The cut for the k-th of all elements of the spans, at least k and contiguous each. spare: room
  * for some of them, the more the better. */
 struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct select_span *spans,
-    unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS]);
+    unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS],
+    const struct parallel *parallel);
 
 /** Selects the k best of `length` contiguous elements, which stay in a cache, into `out`, which is
  * empty; the first has `position`. list: clobbered, room for 2 * k + CHUNK_WORD + CHUNK_SLACK.
@@ -160,6 +170,10 @@ uint32_t chunk_prune(
 /** Appends the selected entries of a list, as select_filter(); out may be the list, emptied. */
 void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct select_cut *cut,
     struct sparse *out, size_t end);
+
+/** Appends the selected entries of lists in ascending order of positions, up to `end` in all. */
+void chunk_select_lists(const struct chunk_ops *ops, const struct sparse *lists, unsigned count,
+    const struct select_cut *cut, struct sparse *out, size_t end, const struct parallel *parallel);
 
 /** Copies a word with -0.0, which adds nothing, for non-finite elements; returns their number. */
 unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum);

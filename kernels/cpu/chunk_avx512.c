@@ -6,15 +6,17 @@
 #include "kernels/cpu/bisect.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/gather.h"
+#include "kernels/cpu/rounded_avx512.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/word_avx512.h"
 
 #define AVX512                                                                                     \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt,"        \
                           "prfchw")))
 
-/* Elements of one vector, vectors of one word. How far ahead of use memory is fetched: a word more
- * than 4 KB of floats, as a store holds up what is at the same place of another page. */
-enum { VECTOR = 16, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024 + CHUNK_WORD, LINE_BYTES = 64 };
+/* How far ahead of use memory is fetched: a word more than 4 KB of floats, as a store holds up what
+ * is at the same place of another page. */
+enum { AHEAD = 1024 + CHUNK_WORD, LINE_BYTES = 64 };
 
 static bool avx512_supported(void)
 {
@@ -22,64 +24,6 @@ static bool avx512_supported(void)
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("bmi") &&
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-}
-
-/* The elements of a word. */
-struct avx512_word {
-    __m512 x[VECTORS];
-};
-
-AVX512 static inline __m512i avx512_key(__m512 x)
-{
-    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
-}
-
-AVX512 static inline struct avx512_word avx512_load_word(const float *x)
-{
-    struct avx512_word word;
-    for (unsigned j = 0; j < VECTORS; j++) {
-        word.x[j] = _mm512_loadu_ps(x + j * VECTOR);
-    }
-    return word;
-}
-
-AVX512 static inline void avx512_store_word(float *x, const struct avx512_word *word)
-{
-    for (unsigned j = 0; j < VECTORS; j++) {
-        _mm512_storeu_ps(x + j * VECTOR, word->x[j]);
-    }
-}
-
-/* The first or the second half of 32 bfloat16. */
-AVX512 static inline __m512 avx512_bf16(__m512i halves, unsigned second)
-{
-    const __m512i spread =
-        _mm512_set_epi32(15 << 16, 14 << 16, 13 << 16, 12 << 16, 11 << 16, 10 << 16, 9 << 16,
-            8 << 16, 7 << 16, 6 << 16, 5 << 16, 4 << 16, 3 << 16, 2 << 16, 1 << 16, 0);
-    const __m512i from = _mm512_or_si512(spread, _mm512_set1_epi32((int)second << 20));
-    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, from, halves));
-}
-
-/* A word of one gradient. */
-AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_elements(
-    const void *gradient, enum dtype dtype, uint64_t first)
-{
-    const uint16_t *const half = (const uint16_t *)gradient + first;
-    struct avx512_word word;
-    if (dtype == DTYPE_F32) {
-        return avx512_load_word((const float *)gradient + first);
-    }
-    for (unsigned j = 0; j < VECTORS; j += 2) {
-        const void *const at = half + j * VECTOR;
-        if (dtype == DTYPE_F16) {
-            word.x[j] = _mm512_cvtph_ps(_mm256_loadu_si256(at));
-            word.x[j + 1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at + 1));
-        } else {
-            word.x[j] = avx512_bf16(_mm512_loadu_si512(at), 0);
-            word.x[j + 1] = avx512_bf16(_mm512_loadu_si512(at), 1);
-        }
-    }
-    return word;
 }
 
 /* Fetches one gradient's elements that are needed soon. */
@@ -262,9 +206,24 @@ AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_so
     return avx512_gather_word(gradients, dtype, first + done);
 }
 
-/* source, dtype, patterned: constants, for each of which this is compiled. */
+/* What is to be added to, where it lies or expanded; the next is fetched. */
+AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_before(
+    const float *acc, const struct rounding *rounding, unsigned number)
+{
+    if (rounding == NULL) {
+        avx512_prefetch(acc);
+        return avx512_load_word(acc);
+    }
+    const uint16_t *const from = rounding->from + number * CHUNK_WORD;
+    __builtin_prefetch(from + AHEAD, 1, 3);
+    __builtin_prefetch(from + AHEAD + LINE_BYTES / sizeof *from, 1, 3);
+    return avx512_elements(rounding->from, DTYPE_BF16, number * CHUNK_WORD);
+}
+
+/* source, dtype, patterned, rounding or none: constants, for each of which this is compiled. */
 AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct chunk *chunk,
-    unsigned words, enum avx512_source source, enum dtype dtype, bool patterned)
+    unsigned words, enum avx512_source source, enum dtype dtype, bool patterned,
+    struct rounding *rounding)
 {
     const struct chunk_bound bound = *chunk->bound;
     const __m512i below = _mm512_set1_epi32((int)bound.least - 1);
@@ -272,6 +231,10 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
     const uint64_t first = chunk_next(chunk);
     struct avx512_run run = {
         _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
+    struct rounded_lanes lanes;
+    if (rounding != NULL) {
+        lanes = rounded_lanes_of(rounding);
+    }
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
     struct journal *const journal = chunk->journal;
@@ -280,10 +243,9 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
         const unsigned number = chunk->word + w;
-        avx512_prefetch(acc);
+        struct avx512_word word = avx512_before(acc, rounding, number);
         struct avx512_word sum = avx512_source_word(chunk, source, dtype, first, w * CHUNK_WORD);
         left_out += avx512_leave_out(&sum);
-        struct avx512_word word = avx512_load_word(acc);
         if (journal != NULL) {
             avx512_save(journal, number, &word);
         }
@@ -294,6 +256,9 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
         for (unsigned j = 0; j < VECTORS; j++) {
             word.x[j] = _mm512_add_ps(word.x[j], sum.x[j]);
         }
+        if (rounding != NULL) {
+            rounded_register(&lanes, rounding, number, word.x);
+        }
         avx512_store_word(acc, &word);
         const int32_t *pattern = patterned ? chunk_pattern(&bound, &chunk->phase) : NULL;
         if (list.position != NULL) {
@@ -302,6 +267,9 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
             count = avx512_pack(&word, avx512_marks(&word, pattern, below),
                 chunk->position + w * CHUNK_WORD, &list, count);
         }
+    }
+    if (rounding != NULL) {
+        rounded_keep(&lanes, rounding);
     }
     _mm512_storeu_ps(chunk->lanes.positive, run.positive);
     _mm512_storeu_ps(chunk->lanes.negative, run.negative);
@@ -315,10 +283,12 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
 AVX512 static inline __attribute__((always_inline)) void avx512_add_type(
     struct chunk *chunk, unsigned words, enum avx512_source source, enum dtype dtype)
 {
-    if (chunk->bound->pattern != NULL) {
-        avx512_add_words(chunk, words, source, dtype, true);
+    if (chunk->rounding != NULL) {
+        avx512_add_words(chunk, words, source, dtype, false, chunk->rounding);
+    } else if (chunk->bound->pattern != NULL) {
+        avx512_add_words(chunk, words, source, dtype, true, NULL);
     } else {
-        avx512_add_words(chunk, words, source, dtype, false);
+        avx512_add_words(chunk, words, source, dtype, false, NULL);
     }
 }
 
@@ -494,68 +464,70 @@ AVX512 static inline size_t avx512_count_few(const float *x, size_t n, uint32_t 
     return count;
 }
 
-/* Adds to the ranks of one vector's lanes how many of another one's exceed their bars. */
-AVX512 static inline __m512i avx512_rank(__m512i rank, __m512i bar, __m512i rivals)
+/* Keys of a short list, zeros behind its end, and how many of them exceed each. */
+struct avx512_few {
+    __m512i key[2];
+    __m512i rank[2];
+};
+
+/* Ranks so many vectors of keys, of `n` in memory at `all`: a constant, for each of which this is
+ * compiled. Eight at once, as the end of a short loop is mispredicted too often. */
+AVX512 static inline __attribute__((always_inline)) void avx512_rank(
+    struct avx512_few *few, unsigned vectors, const int32_t *all, size_t n)
 {
     const __m512i one = _mm512_set1_epi32(1);
-    for (int j = 0; j < VECTOR; j++) {
-        const __m512i rival = _mm512_permutexvar_epi32(_mm512_set1_epi32(j), rivals);
-        rank = _mm512_mask_add_epi32(rank, _mm512_cmpgt_epi32_mask(rival, bar), rank, one);
+    few->rank[0] = few->rank[1] = _mm512_setzero_si512();
+    for (size_t i = 0; i < n; i += 8) {
+        for (unsigned j = 0; j < 8; j++) {
+            const __m512i rival = _mm512_set1_epi32(all[i + j]);
+            for (unsigned v = 0; v < vectors; v++) {
+                const __mmask16 beaten = _mm512_cmpgt_epi32_mask(rival, few->key[v]);
+                few->rank[v] = _mm512_mask_add_epi32(few->rank[v], beaten, few->rank[v], one);
+            }
+        }
     }
-    return rank;
 }
 
-/* How many lanes of the same vector beat each: an earlier one if it is not smaller, a later one if
- * it is larger. */
-AVX512 static inline __m512i avx512_rank_within(__m512i key, __m512i less)
-{
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512i rank = _mm512_setzero_si512();
-    for (int j = 0; j < VECTOR; j++) {
-        const __mmask16 later = (__mmask16)(0xfffeu << j);
-        const __m512i bar = _mm512_mask_blend_epi32(later, key, less);
-        const __m512i rival = _mm512_permutexvar_epi32(_mm512_set1_epi32(j), key);
-        rank = _mm512_mask_add_epi32(rank, _mm512_cmpgt_epi32_mask(rival, bar), rank, one);
-    }
-    return rank;
-}
-
-/* Appends the lanes of the vector at entry i whose rank is at most `last`; returns the key of the
- * one that has that rank, or 0. */
-AVX512 static inline uint32_t avx512_append_ranked(const struct sparse *list, size_t i, __m512i key,
-    __m512i rank, __m512i last, struct sparse *out)
-{
-    avx512_append(list, i, _mm512_cmple_epi32_mask(rank, last), out);
-    return (uint32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(
-        _mm512_maskz_compress_epi32(_mm512_cmpeq_epi32_mask(rank, last), key)));
-}
-
-/* Up to two vectors of entries: each one's rank is the number of those that beat it. */
-AVX512 static inline uint32_t avx512_best_few(
-    const struct sparse *list, size_t k, struct sparse *out)
+/* Up to two vectors of entries: the best are those that fewer than k exceed. Returns the key that
+ * k - 1 exceed, or 0 where ties do not let them be found like that. */
+AVX512 static inline __attribute__((always_inline)) uint32_t avx512_best_few(
+    const struct sparse *list, size_t k, unsigned vectors, struct sparse *out)
 {
     const struct sparse from = *list; /* out may be the list */
-    const __m512i one = _mm512_set1_epi32(1);
     const __m512i last = _mm512_set1_epi32((int)k - 1);
-    const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(from.value, 0, from.count)));
-    __m512i rank = avx512_rank_within(key, _mm512_sub_epi32(key, one));
-    if (from.count <= VECTOR) {
-        return avx512_append_ranked(&from, 0, key, rank, last, out);
+    _Alignas(64) int32_t all[2 * VECTOR];
+    __mmask16 kept[2] = {0, 0};
+    __mmask16 found[2] = {0, 0};
+    struct avx512_few few;
+    for (unsigned v = 0; v < vectors; v++) {
+        const size_t i = v * VECTOR;
+        few.key[v] = avx512_key(_mm512_castsi512_ps(avx512_load(from.value, i, from.count)));
+        _mm512_store_si512(all + i, few.key[v]);
     }
-    const __m512i later =
-        avx512_key(_mm512_castsi512_ps(avx512_load(from.value, VECTOR, from.count)));
-    const __m512i less = _mm512_sub_epi32(later, one);
-    const __m512i later_rank = avx512_rank(avx512_rank_within(later, less), less, key);
-    rank = avx512_rank(rank, key, later);
-    const uint32_t found = avx512_append_ranked(&from, 0, key, rank, last, out);
-    return found | avx512_append_ranked(&from, VECTOR, later, later_rank, last, out);
+    avx512_rank(&few, vectors, all, from.count);
+    for (unsigned v = 0; v < vectors; v++) {
+        kept[v] = _mm512_cmple_epi32_mask(few.rank[v], last);
+        found[v] = _mm512_cmpeq_epi32_mask(few.rank[v], last);
+    }
+    const uint32_t at = found[0] | (uint32_t)found[1] << VECTOR;
+    if ((at & (at - 1)) != 0 || at == 0) {
+        return 0;
+    }
+    for (unsigned v = 0; v < vectors; v++) {
+        avx512_append(&from, v * VECTOR, kept[v], out);
+    }
+    return (uint32_t)all[_tzcnt_u32(at)];
 }
 
 AVX512 static uint32_t avx512_best(
     const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
 {
     if (list->count <= 2 * VECTOR) {
-        return avx512_best_few(list, k, out);
+        const uint32_t found = list->count <= VECTOR ? avx512_best_few(list, k, 1, out)
+                                                     : avx512_best_few(list, k, 2, out);
+        if (found != 0) {
+            return found;
+        }
     }
     struct select_cut cut = select_bisect_near(
         list->value, list->count, k, least, likely, avx512_count_few, avx512_split);
@@ -571,6 +543,7 @@ extern const struct chunk_ops chunk_avx512;
 const struct chunk_ops chunk_avx512 = {
     .name = "avx512",
     .supported = avx512_supported,
+    .rounds = true,
     .gather = avx512_gather,
     .add = avx512_add,
     .sums = avx512_sums,

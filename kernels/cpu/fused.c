@@ -17,8 +17,8 @@ enum { DENSE_SELECTION = 8 };
 
 enum { ALIGNMENT = 64 };
 
-/* Chunks whose records are fetched ahead; bytes of a cache line. */
-enum { AHEAD = 4, LINE = 64 };
+/* Chunks whose records are fetched ahead. */
+enum { AHEAD = 4 };
 
 static size_t fused_align(size_t bytes)
 {
@@ -158,10 +158,12 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
     stream->skip = 0;
     stream->chunk = (struct chunk){.number = number};
     if (fused_is_rounded(pass)) {
-        rounded_read(&pass->rounded, number * CHUNK, fused_length(pass, number), stream->expanded);
         stream->chunk.acc = stream->expanded;
     } else {
         stream->chunk.acc = pass->residual + number * CHUNK;
+    }
+    if (stream->added && fused_is_rounded(pass)) {
+        rounded_read(&pass->rounded, number * CHUNK, fused_length(pass, number), stream->expanded);
     }
     if (stream->added) {
         return;
@@ -222,24 +224,6 @@ static void fused_step(struct fused_stream *stream, const struct piece *piece)
     chunk_step(stream->pass->ops, chunk, piece->length - skip);
 }
 
-/* Fetches the next chunk in bf16, for memory is idle while this one is rounded. */
-static void fused_fetch(const struct fused *pass, uint64_t number)
-{
-    const uint64_t n = view_size(&pass->view);
-    const uint64_t first = (number + 1) * CHUNK;
-    const uint64_t end = first + CHUNK < n ? first + CHUNK : n;
-    const size_t size = dtype_size(pass->dtype);
-    for (uint64_t i = first; i < end; i += LINE / sizeof(uint16_t)) {
-        __builtin_prefetch(pass->rounded.element + i, 1);
-    }
-    for (unsigned r = 0; r < pass->count; r++) {
-        const char *gradient = pass->gradients[r];
-        for (uint64_t b = first * size; gradient != NULL && b < end * size; b += LINE) {
-            __builtin_prefetch(gradient + b);
-        }
-    }
-}
-
 /* A chunk in bf16 is complete before it is looked at: what is selected are rounded values. */
 static void fused_round(struct fused_stream *stream, struct journal *journal)
 {
@@ -248,12 +232,13 @@ static void fused_round(struct fused_stream *stream, struct journal *journal)
     const unsigned length = fused_length(pass, number);
     struct chunk_record *record = &pass->progress->chunk[number];
     const struct piece all = {.length = length, .bound = &stream->bound};
+    struct rounding rounding;
+    rounded_begin(&rounding, rounded_best(), &pass->rounded, number, pass->stamp, journal);
+    stream->chunk.rounding = &rounding;
     fused_step(stream, &all);
     pass->ops->sums(&stream->chunk, record->sums);
     record->nonfinite = stream->chunk.nonfinite;
-    fused_fetch(pass, number);
-    rounded_put(
-        rounded_best(), &pass->rounded, number, pass->stamp, stream->expanded, length, journal);
+    rounded_end(&rounding, &pass->rounded, number, length, journal);
     journal_close(journal, record, pass->stamp);
     stream->added = stream->look = true;
     stream->chunk.acc = stream->expanded;

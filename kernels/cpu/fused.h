@@ -27,11 +27,11 @@
 
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rounded.h"
 #include "kernels/cpu/survey.h"
 
 struct chunk_ops;
-struct parallel;
 struct stats;
 struct stats_ops;
 
@@ -86,9 +86,10 @@ struct fused {
     float *hints; /* or NULL: one float a fibre, or one for the whole tensor, zeros at first, which
                    * the caller keeps from turn to turn for this tensor. Any values give the right
                    * list, good ones sooner. */
-    struct sparse *out; /* capacity as select_top() or select_fibres() ask for */
-    unsigned ranges;    /* 1..FUSED_MAX_RANGES parts that threads may work on side by side */
-    void *scratch;      /* fused_scratch() bytes, aligned to 64 */
+    struct sparse *out;       /* capacity as select_top() or select_fibres() ask for */
+    unsigned ranges;          /* 1..FUSED_MAX_RANGES parts that threads may work on side by side */
+    struct parallel parallel; /* threads that fused_finish() may use besides its own */
+    void *scratch;            /* fused_scratch() bytes, aligned to 64 */
     const struct chunk_ops *ops;      /* NULL: the best for this processor */
     const struct stats_ops *surveyed; /* rule: the same */
 

@@ -30,22 +30,24 @@ BODY uint16_t rounded_element(float *x, float *e, uint32_t random)
 }
 
 BODY void rounded_vector(
-    float *restrict x, float *restrict e, uint32_t seed, uint32_t first, uint16_t *restrict out)
+    float *restrict x, float *restrict e, uint32_t hash, uint32_t first, uint16_t *restrict out)
 {
     for (unsigned l = 0; l < LEDGER_LANES; l++) {
-        out[l] = rounded_element(x + l, e + l, rounded_random(seed, first + l));
+        out[l] = rounded_element(x + l, e + l, rounded_random(hash, first + l));
     }
 }
 
-BODY void rounded_words(float *x, unsigned words, uint64_t signs, uint32_t seed,
-    float e[2][2][LEDGER_LANES], uint16_t *out)
+BODY void rounded_words(struct rounding *rounding, float *x, unsigned words)
 {
-    for (unsigned w = 0; w < words; w++) {
-        const unsigned sign = (signs >> w) & 1u;
+    float(*const e)[2][LEDGER_LANES] = rounding->e;
+    uint16_t *out = rounding->to;
+    for (unsigned w = 0; w < words; w++, x += LEDGER_WORD, out += LEDGER_WORD) {
+        const uint32_t hash = rounded_word(rounding->seed, w);
+        const unsigned sign = (rounding->signs >> w) & 1u;
         float *const of[VECTORS] = {e[sign][0], e[1 - sign][0], e[1 - sign][1], e[sign][1]};
         for (unsigned v = 0; v < VECTORS; v++) {
-            const unsigned first = w * LEDGER_WORD + v * LEDGER_LANES;
-            rounded_vector(x + first, of[v], seed, first, out + first);
+            const unsigned first = v * LEDGER_LANES;
+            rounded_vector(x + first, of[v], hash, first, out + first);
         }
     }
 }
@@ -67,10 +69,9 @@ static void plain_expand(const uint16_t *from, unsigned length, float *to)
     rounded_widen(from, length, to);
 }
 
-static void plain_round(float *x, unsigned words, uint64_t signs, uint32_t seed,
-    float e[2][2][LEDGER_LANES], uint16_t *out)
+static void plain_round(struct rounding *rounding, float *x, unsigned words)
 {
-    rounded_words(x, words, signs, seed, e, out);
+    rounded_words(rounding, x, words);
 }
 
 static const struct rounded_ops rounded_plain = {
@@ -89,10 +90,9 @@ AVX2 static void avx2_expand(const uint16_t *from, unsigned length, float *to)
     rounded_widen(from, length, to);
 }
 
-AVX2 static void avx2_round(float *x, unsigned words, uint64_t signs, uint32_t seed,
-    float e[2][2][LEDGER_LANES], uint16_t *out)
+AVX2 static void avx2_round(struct rounding *rounding, float *x, unsigned words)
 {
-    rounded_words(x, words, signs, seed, e, out);
+    rounded_words(rounding, x, words);
 }
 
 static const struct rounded_ops rounded_avx2 = {
@@ -119,28 +119,15 @@ const struct rounded_ops *rounded_best(void)
     return best;
 }
 
-/* Rounds a chunk; carry: before, then after. */
-static void rounded_chunk(const struct rounded_ops *ops, float *x, unsigned length, uint64_t number,
-    uint64_t stamp, struct carry *carry, uint16_t *out)
+void rounded_rest(struct rounding *rounding, float *x, unsigned first, unsigned length)
 {
-    const uint32_t seed = rounded_seed(stamp, number);
-    const uint64_t signs = ledger_word_signs(number);
-    const unsigned words = length / LEDGER_WORD;
-    float e[2][2][LEDGER_LANES] = {{{0}}};
-    for (unsigned s = 0; s < 2; s++) {
-        memcpy(e[s][0], carry->of[s], sizeof e[s][0]);
-    }
-    ops->round(x, words, signs, seed, e, out);
-    for (unsigned i = words * LEDGER_WORD; i < length; i++) {
-        const unsigned vector = i % LEDGER_WORD / LEDGER_LANES;
-        const unsigned sign = ((signs >> words) ^ (0x6u >> vector)) & 1u;
-        float *mine = &e[sign][vector / 2][i % LEDGER_LANES];
-        out[i] = rounded_element(x + i, mine, rounded_random(seed, i));
-    }
-    for (unsigned s = 0; s < 2; s++) {
-        for (unsigned l = 0; l < LEDGER_LANES; l++) {
-            carry->of[s][l] = e[s][0][l] + e[s][1][l];
-        }
+    const unsigned word = first / LEDGER_WORD;
+    const uint32_t hash = rounded_word(rounding->seed, word);
+    for (unsigned i = 0; i < length - first; i++) {
+        const unsigned vector = i / LEDGER_LANES;
+        const unsigned sign = ((rounding->signs >> word) ^ (0x6u >> vector)) & 1u;
+        rounding->to[first + i] = rounded_element(x + first + i,
+            &rounding->e[sign][vector / 2][i % LEDGER_LANES], rounded_random(hash, i));
     }
 }
 
@@ -179,19 +166,46 @@ static void rounded_write(const struct rounded *rounded, uint64_t chunk,
     rounded->carry[chunk] = from->carry;
 }
 
+void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
+    const struct rounded *rounded, uint64_t chunk, uint64_t stamp, struct journal *journal)
+{
+    uint16_t *const from = rounded->element + chunk * CHUNK;
+    *rounding = (struct rounding){.ops = ops,
+        .from = from,
+        .to = journal != NULL ? journal->rounded.element : from,
+        .carry = journal != NULL ? &journal->rounded.carry : &rounded->carry[chunk],
+        .signs = ledger_word_signs(chunk),
+        .seed = rounded_seed(stamp, chunk)};
+    for (unsigned s = 0; s < 2; s++) {
+        memcpy(rounding->e[s][0], rounded->carry[chunk].of[s], sizeof rounding->e[s][0]);
+    }
+    if (journal != NULL) {
+        journal->copy_of = JOURNAL_ROUNDED;
+    }
+}
+
+void rounded_end(const struct rounding *rounding, const struct rounded *rounded, uint64_t chunk,
+    unsigned length, struct journal *journal)
+{
+    for (unsigned s = 0; s < 2; s++) {
+        for (unsigned l = 0; l < LEDGER_LANES; l++) {
+            rounding->carry->of[s][l] = rounding->e[s][0][l] + rounding->e[s][1][l];
+        }
+    }
+    if (journal != NULL) {
+        journal_copied(journal, length);
+        rounded_write(rounded, chunk, &journal->rounded, length);
+    }
+}
+
 void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
     uint64_t stamp, float *x, unsigned length, struct journal *journal)
 {
-    if (journal == NULL) {
-        rounded_chunk(
-            ops, x, length, chunk, stamp, &rounded->carry[chunk], rounded->element + chunk * CHUNK);
-        return;
-    }
-    journal->copy_of = JOURNAL_ROUNDED;
-    journal->rounded.carry = rounded->carry[chunk];
-    rounded_chunk(ops, x, length, chunk, stamp, &journal->rounded.carry, journal->rounded.element);
-    journal_copied(journal, length);
-    rounded_write(rounded, chunk, &journal->rounded, length);
+    struct rounding rounding;
+    rounded_begin(&rounding, ops, rounded, chunk, stamp, journal);
+    ops->round(&rounding, x, length / LEDGER_WORD);
+    rounded_rest(&rounding, x, length - length % LEDGER_WORD, length);
+    rounded_end(&rounding, rounded, chunk, length, journal);
 }
 
 bool rounded_recover(

@@ -19,8 +19,12 @@
  * diffusion after Floyd and Steinberg (1976), in one dimension. And no element grows at the cost of
  * another, as it does where small gradients of one sign are rounded to the nearest in every pass:
  * each is right on average (Gupta et al. 2015), in a pass off by at most two units in the last
- * place of the largest of its chain. The random numbers are a hash of the pass's stamp, chunk and
- * element, so a repeated pass rounds as before. What bf16 holds already does not change.
+ * place of the largest of its chain. What bf16 holds already does not change.
+ *
+ * Random numbers: one hash a word, of the pass's stamp, chunk and word, so a repeated pass rounds
+ * as before; its elements add multiples of the golden ratio to it. Each is even over all hashes, so
+ * every element is right on average. Those of one word depend on each other, but no two of its
+ * elements hand e to each other: what an element gets was cut off under another word's hash.
  *
  * Journal: the new chunk is complete in the worker's journal before the residual is written.
  * Killed before that, the chunk is as it was; after it, rounded_recover() writes it again.
@@ -39,15 +43,24 @@ struct rounded {
     struct carry *carry; /* of every chunk */
 };
 
+/* A chunk on its way through rounding. */
+struct rounding {
+    const struct rounded_ops *ops;
+    const uint16_t *from; /* the chunk's elements */
+    uint16_t *to;         /* where they go: there, or into a journal */
+    struct carry *carry;  /* where what the chunk hands on goes */
+    uint64_t signs;       /* in the ledger, of its words */
+    uint64_t seed;
+    float e[2][2][LEDGER_LANES]; /* by sign, half of the word and lane */
+};
+
 struct rounded_ops {
     const char *name;
     bool (*supported)(void);
     void (*expand)(const uint16_t *from, unsigned length, float *to);
 
-    /* Rounds `words` whole words of a chunk whose ledger signs are `signs`, to `out` and in place;
-     * e: by sign, half of the word and lane. */
-    void (*round)(float *x, unsigned words, uint64_t signs, uint32_t seed,
-        float e[2][2][LEDGER_LANES], uint16_t *out);
+    /* Rounds so many whole words of a chunk, the first ones, in place and to where they go. */
+    void (*round)(struct rounding *rounding, float *x, unsigned words);
 };
 
 /** All implementations, the best last, NULL-terminated; they give the same bits. */
@@ -65,23 +78,43 @@ struct rounded rounded_at(void *memory, uint64_t n);
 /** Elements from `first` on, as they are. */
 void rounded_read(const struct rounded *rounded, uint64_t first, unsigned length, float *out);
 
-/** Rounds the chunk's `length` elements x, in place, with the carry it has, and puts them where it
- * belongs: at once, or by way of the journal (not NULL), which is open for the chunk and has to be
- * closed then. The chunk's record must be complete but for its stamp. */
+/** Prepares to round a chunk, with the carry it has: at once, or by way of the journal (not NULL),
+ * which is open for the chunk. */
+void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
+    const struct rounded *rounded, uint64_t chunk, uint64_t stamp, struct journal *journal);
+
+/** Rounds the chunk's last elements, x[first..length) of its word that begins at `first`, in place
+ * and to where they go. */
+void rounded_rest(struct rounding *rounding, float *x, unsigned first, unsigned length);
+
+/** All `length` elements are rounded: puts them where they belong. With a journal, which has to be
+ * closed then, the chunk's record must be complete but for its stamp. */
+void rounded_end(const struct rounding *rounding, const struct rounded *rounded, uint64_t chunk,
+    unsigned length, struct journal *journal);
+
+/** All of that to elements x, in place. */
 void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
     uint64_t stamp, float *x, unsigned length, struct journal *journal);
 
-/** The random number, of 16 bits, of an element of a chunk. */
-static inline uint32_t rounded_random(uint32_t seed, uint32_t element)
+/** The seed of a chunk. */
+static inline uint64_t rounded_seed(uint64_t stamp, uint64_t chunk)
 {
-    const uint32_t first = (seed + element) * 0x9e3779b1u;
-    return ((first ^ (first >> 15)) * 0x85ebca77u) >> 16;
+    return ledger_hash(ledger_hash(stamp) + chunk);
 }
 
-/** Its seed. */
-static inline uint32_t rounded_seed(uint64_t stamp, uint64_t chunk)
+/** The hash of a word of it. */
+static inline uint32_t rounded_word(uint64_t seed, unsigned word)
 {
-    return (uint32_t)ledger_hash(ledger_hash(stamp) + chunk);
+    return (uint32_t)ledger_hash(seed + word);
+}
+
+/* The golden ratio, of 2^32. */
+#define ROUNDED_STEP 0x9e3779b9u
+
+/** The random number, of 16 bits, of a word's element. */
+static inline uint32_t rounded_random(uint32_t word, uint32_t element)
+{
+    return (word + element * ROUNDED_STEP) >> 16;
 }
 
 /** As journal_recover(): completes a chunk that was being written. */

@@ -4,9 +4,9 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/rounded.h"
+#include "kernels/cpu/rounded_avx512.h"
 
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq")))
-#define AVX512_INLINE AVX512 static inline __attribute__((always_inline))
 
 static bool avx512_supported(void)
 {
@@ -26,61 +26,20 @@ AVX512 static void avx512_expand(const uint16_t *from, unsigned length, float *t
     }
 }
 
-/* rounded_random() of the elements that `element` numbers, seed included. */
-AVX512_INLINE __m512i avx512_random(__m512i element)
+AVX512 static void avx512_round(struct rounding *rounding, float *x, unsigned words)
 {
-    const __m512i first = _mm512_mullo_epi32(element, _mm512_set1_epi32((int)0x9e3779b1u));
-    const __m512i mixed = _mm512_xor_si512(first, _mm512_srli_epi32(first, 15));
-    return _mm512_srli_epi32(_mm512_mullo_epi32(mixed, _mm512_set1_epi32((int)0x85ebca77u)), 16);
-}
-
-AVX512_INLINE __m512 avx512_vector(float *x, __m512 e, __m512i element, uint16_t *out)
-{
-    const __m512i infinity = _mm512_set1_epi32(0x7f800000);
-    const __m512 exact = _mm512_add_ps(_mm512_loadu_ps(x), e);
-    const __m512i up = _mm512_add_epi32(_mm512_castps_si512(exact), avx512_random(element));
-    const __m512i kept = _mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000u));
-    const __mmask16 finite = _mm512_cmpneq_epi32_mask(_mm512_and_si512(kept, infinity), infinity);
-    _mm512_storeu_si512(x, kept);
-    _mm256_storeu_si256((void *)out, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
-    return _mm512_maskz_sub_ps(finite, exact, _mm512_castsi512_ps(kept));
-}
-
-AVX512 static void avx512_round(float *x, unsigned words, uint64_t signs, uint32_t seed,
-    float e[2][2][LEDGER_LANES], uint16_t *out)
-{
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i step = _mm512_set1_epi32(LEDGER_LANES);
-    __m512i element = _mm512_add_epi32(lane, _mm512_set1_epi32((int)seed));
-    /* Of the sign that a word's first vector has, then of the other one. */
-    unsigned sign = 0;
-    __m512 same[2] = {_mm512_loadu_ps(e[0][0]), _mm512_loadu_ps(e[0][1])};
-    __m512 other[2] = {_mm512_loadu_ps(e[1][0]), _mm512_loadu_ps(e[1][1])};
-    for (unsigned w = 0; w <= words; w++, x += LEDGER_WORD, out += LEDGER_WORD) {
-        const unsigned next = w < words ? (signs >> w) & 1u : 0;
-        const __mmask16 swap = (__mmask16)(0 - (sign ^ next));
-        for (unsigned half = 0; half < 2; half++) {
-            const __m512 kept = same[half];
-            same[half] = _mm512_mask_mov_ps(same[half], swap, other[half]);
-            other[half] = _mm512_mask_mov_ps(other[half], swap, kept);
+    struct rounded_lanes lanes = rounded_lanes_of(rounding);
+    for (unsigned w = 0; w < words; w++, x += LEDGER_WORD) {
+        __m512 word[4];
+        for (unsigned v = 0; v < 4; v++) {
+            word[v] = _mm512_loadu_ps(x + v * LEDGER_LANES);
         }
-        sign = next;
-        if (w == words) {
-            break;
+        rounded_register(&lanes, rounding, w, word);
+        for (unsigned v = 0; v < 4; v++) {
+            _mm512_storeu_ps(x + v * LEDGER_LANES, word[v]);
         }
-        same[0] = avx512_vector(x, same[0], element, out);
-        element = _mm512_add_epi32(element, step);
-        other[0] = avx512_vector(x + 16, other[0], element, out + 16);
-        element = _mm512_add_epi32(element, step);
-        other[1] = avx512_vector(x + 32, other[1], element, out + 32);
-        element = _mm512_add_epi32(element, step);
-        same[1] = avx512_vector(x + 48, same[1], element, out + 48);
-        element = _mm512_add_epi32(element, step);
     }
-    for (unsigned half = 0; half < 2; half++) {
-        _mm512_storeu_ps(e[0][half], same[half]);
-        _mm512_storeu_ps(e[1][half], other[half]);
-    }
+    rounded_keep(&lanes, rounding);
 }
 
 extern const struct rounded_ops rounded_avx512;

@@ -299,9 +299,8 @@ float survey_ranked(struct survey *survey, uint64_t start, uint64_t stride, uint
 static void survey_filter(
     const struct survey *survey, struct select_cut cut, uint64_t count, struct sparse *out)
 {
-    for (unsigned l = 0; l < survey->lists; l++) {
-        chunk_select(survey->pick, &survey->candidate[l], &cut, out, count);
-    }
+    chunk_select_lists(
+        survey->pick, survey->candidate, survey->lists, &cut, out, count, &survey->parallel);
 }
 
 void survey_take(struct survey *survey, float threshold, uint64_t most, struct sparse *out)
@@ -339,6 +338,7 @@ void survey_top(struct survey *survey, uint64_t k, struct sparse *out)
     }
     out->count = 0;
     survey_filter(survey,
-        chunk_cut_spans(survey->pick, spans, survey->lists, k, out->value, k, survey->scratch), k,
-        out);
+        chunk_cut_spans(survey->pick, spans, survey->lists, k, out->value, k, survey->scratch,
+            &survey->parallel),
+        k, out);
 }

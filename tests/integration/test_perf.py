@@ -32,8 +32,8 @@ TINY = {
 }
 ROW_KEYS = {"benchmark", "variant", "input", "layer", "size_bytes", "count", "type", "density",
             "threads", "ranks", "time_us", "algbw_gb_s", "busbw_gb_s", "wire_bytes", "nonzeros",
-            "target_count", "bits_per_nonzero", "target_us", "floor", "floor_us", "ratio", "ratio_of", "settle_us",
-            "peers"}
+            "target_count", "bits_per_nonzero", "target_us", "floor", "floor_us", "ratio", "ratio_of",
+            "settle_us", "peers", "residual"}
 SERIES_KEYS = {"median", "p90", "p99", "min", "max", "spread", "samples"}
 
 
@@ -132,6 +132,22 @@ class Documents(unittest.TestCase):
         self.assertTrue(all(row["floor"].startswith("r+=g ") for row in rows))
         self.assertTrue(all(len(row["time_us"]["samples"]) == 3 for row in rows))
         self.assertTrue(all(len(row["settle_us"]["samples"]) == 3 for row in rows))
+
+    def test_residual(self):
+        rows = self.document("select", "--residual", "all", "--size", "256K", "--iterations", "3",
+                             "--dtype", "f32,bf16", "--ranks", "1,2", "--density", "0.01,1",
+                             "--peers", "nth")
+        self.assertEqual({row["residual"] for row in rows}, {"f32", "bf16"})
+        size = {"f32": 4, "bf16": 2}
+        for row in rows:
+            moved = row["count"] * (row["ranks"] * size[row["type"]] + 2 * size[row["residual"]])
+            self.assertAlmostEqual(row["busbw_gb_s"] * row["time_us"]["median"] * 1e3, moved, 0)
+            if row["residual"] == "bf16":  # peers have none of those
+                self.assertEqual(row["peers"], [])
+        table = run("select", "--residual", "bf16", "--size", "64K", "--view", "global",
+                    "--iterations", "2", "--ranks", "1,2")
+        self.assertRegex(table.stdout, r" f32 +bf16 ")
+        self.assertRegex(table.stdout, r" f32x2 +bf16 ")
 
     def test_model(self):
         rows = self.document("select", "--model", "resnet50", "--layers", "--iterations", "2",

@@ -128,12 +128,23 @@ static void bench_drop(struct bench *bench)
     sparse_drop(&bench->out);
 }
 
-/* Runs the pass, its ranges in a random rotation. */
+static void run_backwards(void *context, unsigned caller,
+    void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
+{
+    (void)context;
+    while (parts-- > 0) {
+        part(arg, parts, caller);
+    }
+}
+
+/* Runs the pass, its ranges in a random rotation, its end alone or shared. */
 static uint64_t bench_run(struct bench *bench)
 {
     struct fused *pass = &bench->pass;
     const unsigned shift = (unsigned)random_below(pass->ranges);
     pass->out = &bench->out;
+    pass->parallel = (struct parallel){
+        .run = random_below(2) == 0 ? run_backwards : NULL, .threads = 2, .eager = true};
     if (random_below(3) == 0) {
         return fused_run(pass, bench->journal, bench->sums);
     }

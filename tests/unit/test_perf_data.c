@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/convert.h"
 #include "tests/bench/perf/data.h"
 #include "tests/bench/perf/floor.h"
 
@@ -24,6 +25,41 @@ static float element(const void *g, enum dtype dtype, uint64_t i)
 }
 
 #define GRADIENTS 5
+
+static float sum_of(void *const *g, enum dtype dtype, unsigned count, uint64_t i)
+{
+    float sum = element(g[0], dtype, i);
+
+    for (unsigned k = 1; k < count; k++) {
+        sum += element(g[k], dtype, i);
+    }
+    return sum;
+}
+
+/* The same with a residual r in bf16: the nearest one, and nothing beyond the end. */
+static void check_half(
+    const struct floor_loop *loop, const struct floor_work *work, void *const *g, uint64_t cut)
+{
+    struct floor_work halves = *work;
+    uint16_t *half = malloc((work->n + 1) * sizeof(*half));
+    uint16_t *before = malloc((work->n + 1) * sizeof(*before));
+
+    assert_true(half != NULL && before != NULL);
+    data_store(half, DTYPE_BF16, work->r, work->n + 1);
+    memcpy(before, half, (work->n + 1) * sizeof(*before));
+    halves.half = half;
+    halves.r = NULL;
+    loop->add(&halves, 0, cut);
+    loop->add(&halves, cut, work->n);
+    for (uint64_t i = 0; i < work->n; i++) {
+        const float sum = bf16_to_f32(before[i]) + sum_of(g, work->dtype, work->count, i);
+
+        assert_int_equal(half[i], convert_to_bf16(sum));
+    }
+    assert_int_equal(half[work->n], before[work->n]);
+    free(before);
+    free(half);
+}
 
 /* Every loop, whole and cut in two, adds the gradients' sum and nothing beyond the end. */
 static void check_loop(
@@ -47,17 +83,13 @@ static void check_loop(
     loop->add(&work, 0, cut);
     loop->add(&work, cut, n);
     for (uint64_t i = 0; i < n; i++) {
-        float sum = element(g[0], dtype, i);
-
-        for (unsigned k = 1; k < count; k++) {
-            sum += element(g[k], dtype, i);
-        }
-        if (r[i] != x[i] + sum) {
+        if (r[i] != x[i] + sum_of(g, dtype, count, i)) {
             fail_msg("%s, type %d, %u gradients: element %u of %u", loop->name, (int)dtype, count,
                 (unsigned)i, (unsigned)n);
         }
     }
     assert_true(r[n] == x[n]);
+    check_half(loop, &work, g, cut);
     for (unsigned k = 0; k < count; k++) {
         free(g[k]);
     }

@@ -17,6 +17,7 @@ static const struct benchmark_name benchmarks[] = {{"select", "s"}, {"encode", "
 
 static const struct vocabulary vocabulary = {.distributions = {colours},
     .dtypes = {colours},
+    .residuals = {colours},
     .views = {colours},
     .models = {colours},
     .peers = {colours},

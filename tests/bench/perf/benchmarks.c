@@ -28,6 +28,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .densities = {{0.001, 0.01}, 2},
             .distributions = BIT(DATA_NORMAL),
             .dtypes = BIT(DTYPE_F32),
+            .residuals = BIT(0),
             .views = EVERY,
             .columns = {{4096}, 1},
             .threads = {{1}, 1},
@@ -143,6 +144,7 @@ struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
     frames_list(storage->indices, storage->values);
     return (struct vocabulary){.distributions = {data_names},
         .dtypes = {data_dtype_names},
+        .residuals = {select_residual_names},
         .views = {select_view_names},
         .models = {models_names},
         .peers = {peers_names},

@@ -41,9 +41,13 @@ INLINE void add_tail(
     const struct floor_work *work, unsigned count, enum dtype dtype, uint64_t first, uint64_t end)
 {
     const void *const *g = work->g;
+    uint16_t *half = work->half;
     float *r = work->r;
 
-    for (uint64_t i = first; i < end; i++) {
+    for (uint64_t i = first; i < end && half != NULL; i++) {
+        half[i] = convert_to_bf16(convert_bf16(half[i]) + sum_of(g, count, dtype, i));
+    }
+    for (uint64_t i = first; i < end && half == NULL; i++) {
         r[i] += sum_of(g, count, dtype, i);
     }
 }
@@ -54,13 +58,16 @@ INLINE void prefetch_line(const struct floor_work *work, unsigned count, enum dt
 {
     const uint64_t size = dtype == DTYPE_F32 ? 4 : 2;
 
+    const void *r = work->half != NULL ? (const void *)(work->half + i + AHEAD)
+                                       : (const void *)(work->r + i + AHEAD);
+
     for (unsigned k = 0; k < count && prefetch != PREFETCH_NONE; k++) {
         __builtin_prefetch((const char *)work->g[k] + (i + AHEAD) * size, 0);
     }
     if (prefetch == PREFETCH_WRITE) {
-        __builtin_prefetch(work->r + i + AHEAD, 1);
+        __builtin_prefetch(r, 1);
     } else if (prefetch == PREFETCH_READ) {
-        __builtin_prefetch(work->r + i + AHEAD, 0);
+        __builtin_prefetch(r, 0);
     }
 }
 
@@ -89,6 +96,26 @@ WIDE INLINE __m256 sum8(const void *const *g, unsigned count, enum dtype dtype, 
     return sum;
 }
 
+/* Sixteen elements of a residual in bf16, rounded to the nearest, ties to even. */
+WIDE INLINE void add_half(uint16_t *half, __m256 low, __m256 high)
+{
+    const __m256i old[2] = {_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)half)),
+        _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(half + 8)))};
+    const __m256 sum[2] = {low, high};
+    __m256i up[2];
+
+    for (unsigned v = 0; v < 2; v++) {
+        const __m256i x = _mm256_castps_si256(
+            _mm256_add_ps(_mm256_castsi256_ps(_mm256_slli_epi32(old[v], 16)), sum[v]));
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(1));
+        const __m256i most = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+
+        up[v] = _mm256_srli_epi32(_mm256_add_epi32(x, most), 16);
+    }
+    _mm256_storeu_si256(
+        (void *)half, _mm256_permute4x64_epi64(_mm256_packus_epi32(up[0], up[1]), 0xd8));
+}
+
 WIDE INLINE void add_lines(const struct floor_work *work, unsigned count, enum dtype dtype,
     uint64_t first, uint64_t end, enum prefetch prefetch)
 {
@@ -96,6 +123,10 @@ WIDE INLINE void add_lines(const struct floor_work *work, unsigned count, enum d
     float *r = work->r;
     uint64_t i = first;
 
+    for (; i + LINE <= end && work->half != NULL; i += LINE) {
+        prefetch_line(work, count, dtype, i, prefetch);
+        add_half(work->half + i, sum8(g, count, dtype, i), sum8(g, count, dtype, i + 8));
+    }
     for (; i + LINE <= end; i += LINE) {
         prefetch_line(work, count, dtype, i, prefetch);
         for (uint64_t j = i; j < i + LINE; j += 8) {

@@ -1,7 +1,8 @@
 /*
  * The floor of everything that compensates: the loop r[i] += g[i], in several ways. It reads the
  * gradients, reads the residual and writes the residual, and no kernel that does more can be
- * faster. Several gradients are summed first, as the pass does: r[i] += g0[i] + g1[i] + ...
+ * faster. Several gradients are summed first, as the pass does: r[i] += g0[i] + g1[i] + ... A
+ * residual in bf16 is rounded to the nearest again: the pass does better, the bytes are the same.
  */
 #ifndef PERF_FLOOR_H
 #define PERF_FLOOR_H
@@ -17,6 +18,7 @@
 /* What a loop works on. */
 struct floor_work {
     float *r;
+    uint16_t *half;       /* not NULL: the residual is here, in bf16 */
     const void *const *g; /* `count` gradients, at least 1, of `n` elements of `dtype` */
     unsigned count;
     enum dtype dtype;

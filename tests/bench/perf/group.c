@@ -138,7 +138,9 @@ enum adtopk_status group_row(struct perf *perf, const struct group *group,
     row.ranks = kind->ranks;
     row.size = row.count * dtype_size(kind->dtype);
     row.alg_bytes = (double)row.size;
-    row.bus_bytes = (double)(row.size * kind->ranks + 2 * row.count * sizeof(float));
+    row.residual = data_dtype_names[kind->rounded ? DTYPE_BF16 : DTYPE_F32];
+    row.bus_bytes = (double)(row.size * kind->ranks +
+                             2 * row.count * dtype_size(kind->rounded ? DTYPE_BF16 : DTYPE_F32));
     row.wire_bytes = row.target_us = NAN;
     row.nonzeros = group->selected / (double)group->all.time.count;
     row.time = &measured->time;

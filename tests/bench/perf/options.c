@@ -65,6 +65,8 @@ static const struct option {
         0, "fractions of the elements that are sent; 1 is dense"},
     {"--dtype", "LIST", OPTION_NAMES, offsetof(struct options, dtypes), 0, 0, SELECT,
         offsetof(struct vocabulary, dtypes), "element type of the gradient"},
+    {"--residual", "LIST", OPTION_NAMES, offsetof(struct options, residuals), 0, 0, SELECT,
+        offsetof(struct vocabulary, residuals), "element type of the residual"},
     {"--distribution", "LIST", OPTION_NAMES, offsetof(struct options, distributions), 0, 0,
         SELECT | SPARSIFY, offsetof(struct vocabulary, distributions),
         "what the gradient looks like"},

@@ -34,8 +34,8 @@ struct options {
     struct number_list densities;
     struct number_list lists; /* of a sum */
     struct number_list ranks;
-    name_set distributions, dtypes, views, models, peers, sparsifiers, indices, values, modes,
-        security;
+    name_set distributions, dtypes, residuals, views, models, peers, sparsifiers, indices, values,
+        modes, security;
     struct number_list threads;
     struct number_list columns; /* of the view rows */
     bool layers;                /* each tensor of a model has a row */
@@ -63,8 +63,8 @@ struct benchmark_name {
 
 /* The tables that options draw on; the same order as the enums of data.h, floor.h and others. */
 struct vocabulary {
-    struct names distributions, dtypes, views, models, peers, sparsifiers, indices, values, modes,
-        security;
+    struct names distributions, dtypes, residuals, views, models, peers, sparsifiers, indices,
+        values, modes, security;
     const struct benchmark_name *benchmarks;
     size_t benchmark_count;
 };

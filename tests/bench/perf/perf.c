@@ -84,6 +84,7 @@ void perf_fill(struct options *options, const struct options *defaults)
     fill_list(&options->ranks, &defaults->ranks);
     fill_names(&options->distributions, defaults->distributions);
     fill_names(&options->dtypes, defaults->dtypes);
+    fill_names(&options->residuals, defaults->residuals);
     fill_names(&options->views, defaults->views);
     fill_list(&options->columns, &defaults->columns);
     fill_list(&options->threads, &defaults->threads);

@@ -146,6 +146,13 @@ static void print_types(char text[FORMAT_SIZE], const struct figures *figures)
     (void)snprintf(text, FORMAT_SIZE, row->ranks > 1 ? "%sx%u" : "%s", row->type, row->ranks);
 }
 
+static void print_residual(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    const char *residual = figures->row->residual;
+
+    (void)snprintf(text, FORMAT_SIZE, "%s", residual != NULL ? residual : "-");
+}
+
 static void print_threads(char text[FORMAT_SIZE], const struct figures *figures)
 {
     format_count(text, figures->row->threads > 0 ? (double)figures->row->threads : NAN);
@@ -255,8 +262,9 @@ static const struct layout {
             {"wire", "(B)", 9, print_wire}, {"bits", "/nnz", 4, print_bits},
             {"ratio", "", 5, print_ratio}, {"spread", "", 6, print_spread}}},
     [REPORT_SELECT] = {19, {{"size", "(B)", 9, print_size}, {"type", "", 6, print_types},
-                               {"dens.", "", 6, print_density}, {"thr.", "", 4, print_threads},
-                               {"time", "(us)", 6, print_time}, {"floor", "(us)", 6, print_floor},
+                               {"res.", "", 4, print_residual}, {"dens.", "", 6, print_density},
+                               {"thr.", "", 4, print_threads}, {"time", "(us)", 6, print_time},
+                               {"floor", "(us)", 6, print_floor},
                                {"busbw", "(GB/s)", 6, print_busbw}, {"ratio", "", 5, print_ratio},
                                {"spread", "", 6, print_spread}, {"settle", "(us)", 6, print_settle},
                                {"nth", "", 4, print_peer_0}, {"torch", "", 5, print_peer_1}}},
@@ -384,6 +392,8 @@ static void add_row(struct report *report, const struct figures *figures)
     add_number(report, object, "size_bytes", (double)row->size);
     add_number(report, object, "count", (double)row->count);
     add_text(report, object, "type", row->type);
+    (void)add(report, object, "residual",
+        row->residual != NULL ? cJSON_CreateString(row->residual) : cJSON_CreateNull());
     add_number(report, object, "density", row->density);
     add_number(report, object, "threads", row->threads > 0 ? (double)row->threads : NAN);
     add_number(report, object, "ranks", row->ranks > 0 ? (double)row->ranks : NAN);

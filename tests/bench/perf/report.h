@@ -34,12 +34,13 @@ struct row_peer {
 /* One line of the table. NAN: does not apply. */
 struct row {
     const char *benchmark;
-    const char *variant; /* kernel, encoding, mode */
-    const char *input;   /* what it worked on; "" */
-    const char *layer;   /* tensor of a model; NULL: does not apply */
-    uint64_t size;       /* bytes of the dense tensor or message */
-    uint64_t count;      /* its elements; how many messages */
-    const char *type;    /* of an element */
+    const char *variant;  /* kernel, encoding, mode */
+    const char *input;    /* what it worked on; "" */
+    const char *layer;    /* tensor of a model; NULL: does not apply */
+    uint64_t size;        /* bytes of the dense tensor or message */
+    uint64_t count;       /* its elements; how many messages */
+    const char *type;     /* of an element */
+    const char *residual; /* of the residual's; NULL: does not apply */
     double density;
     unsigned threads;    /* that share the work; 0: does not apply */
     unsigned ranks;      /* gradients that are summed; 0: does not apply */

@@ -23,6 +23,11 @@ const char *const select_view_names[] = {[VIEW_GLOBAL] = "global",
     [VIEW_CONVOLUTION] = "conv",
     [VIEW_COUNT] = NULL};
 
+enum select_residual { RESIDUAL_F32, RESIDUAL_BF16, RESIDUAL_COUNT };
+
+const char *const select_residual_names[] = {
+    [RESIDUAL_F32] = "f32", [RESIDUAL_BF16] = "bf16", [RESIDUAL_COUNT] = NULL};
+
 static enum adtopk_status report_layers(
     struct perf *perf, const struct group *group, struct error *err)
 {
@@ -47,7 +52,8 @@ static enum adtopk_status report_group(
     enum adtopk_status status = ADTOPK_OK;
 
     for (unsigned p = 0; p < PEERS_COUNT && status == ADTOPK_OK; p++) {
-        if (perf_has(perf->options.peers, p) && group->count == 1 && group->kind.ranks == 1) {
+        if (perf_has(perf->options.peers, p) && group->count == 1 && group->kind.ranks == 1 &&
+            !group->kind.rounded) {
             status = peers_measure(
                 p, &group->tensor[0], team_threads(group->team), PEER_TURNS, &times[p], err);
         }
@@ -185,6 +191,19 @@ static enum adtopk_status all_kinds(struct perf *perf, struct group *group, stru
     return status;
 }
 
+static enum adtopk_status all_residuals(struct perf *perf, struct group *group, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned r = 0; r < RESIDUAL_COUNT && status == ADTOPK_OK && !stop_requested(); r++) {
+        if (perf_has(perf->options.residuals, r)) {
+            group->kind.rounded = r == RESIDUAL_BF16;
+            status = all_kinds(perf, group, err);
+        }
+    }
+    return status;
+}
+
 enum adtopk_status select_run(struct perf *perf, struct error *err)
 {
     const struct number_list *threads = &perf->options.threads;
@@ -196,7 +215,7 @@ enum adtopk_status select_run(struct perf *perf, struct error *err)
     }
     for (size_t i = 0; i < threads->count && status == ADTOPK_OK && !stop_requested(); i++) {
         group->team = team_new((unsigned)threads->value[i]);
-        status = group->team != NULL ? all_kinds(perf, group, err)
+        status = group->team != NULL ? all_residuals(perf, group, err)
                                      : perf_no_threads(err, threads->value[i]);
         team_free(group->team);
     }

@@ -16,7 +16,7 @@
 
 static size_t residual_size(const struct tensor *tensor)
 {
-    return tensor->n * sizeof(float);
+    return tensor->kind.rounded ? rounded_size(tensor->n) : tensor->n * sizeof(float);
 }
 
 static size_t gradient_size(const struct tensor *tensor)
@@ -108,7 +108,7 @@ static bool allocate(struct tensor *tensor, const struct need *need)
     struct fused *pass = &tensor->pass;
     bool ok;
 
-    tensor->residual = pass->residual = data_map(residual_size(tensor));
+    tensor->residual = data_map(residual_size(tensor));
     tensor->start = data_map(residual_size(tensor));
     tensor->base = data_map(gradient_size(tensor));
     pass->progress = data_map(progress_size(tensor->n));
@@ -124,6 +124,42 @@ static bool allocate(struct tensor *tensor, const struct need *need)
         tensor->gradient[r] = data_map(gradient_size(tensor));
         ok = tensor->gradient[r] != NULL;
     }
+    if (tensor->kind.rounded) {
+        pass->rounded = rounded_at(tensor->residual, tensor->n);
+    } else {
+        pass->residual = tensor->residual;
+    }
+    return ok;
+}
+
+/* Where gradients and residual begin. */
+static bool fill(struct tensor *tensor)
+{
+    const enum distribution distribution = tensor->kind.distribution;
+    const size_t size = tensor->n * sizeof(float);
+    float *values = data_map(size), *start = data_map(size);
+    bool ok = values != NULL && start != NULL;
+
+    if (ok) {
+        data_fill(values, tensor->n, distribution, 1);
+        data_store(tensor->base, tensor->kind.dtype, values, tensor->n);
+        memset(start, 0, size);
+    }
+    if (ok && !tensor->dense) { /* what travels dense leaves nothing behind */
+        const double density = (double)tensor_selected(tensor) / (double)tensor->n;
+
+        data_residual(start, values, tensor->n, distribution, density / tensor->kind.ranks,
+            tensor->choice.mode != SPARSIFIER_FIBRES);
+    }
+    if (ok && tensor->kind.rounded) {
+        const struct rounded rounded = rounded_at(tensor->start, tensor->n);
+
+        rounded_from(&rounded, start, tensor->n);
+    } else if (ok) {
+        memcpy(tensor->start, start, size);
+    }
+    data_unmap(values, size);
+    data_unmap(start, size);
     return ok;
 }
 
@@ -150,19 +186,7 @@ bool tensor_open(struct tensor *tensor, const struct tensor_kind *kind,
         need.entries == 0 || need.payload >= payload_dense_size(tensor->n, PAYLOAD_VALUE_F32);
     need = need_of_all(tensor);
     tensor->choice = choice_of(tensor, 0);
-    if (!allocate(tensor, &need)) {
-        return false;
-    }
-    memset(tensor->start, 0, residual_size(tensor));
-    data_fill(tensor->residual, tensor->n, kind->distribution, 1);
-    data_store(tensor->base, kind->dtype, tensor->residual, tensor->n);
-    if (!tensor->dense) { /* what travels dense leaves nothing behind */
-        const double density = (double)tensor_selected(tensor) / (double)tensor->n;
-
-        data_residual(tensor->start, tensor->residual, tensor->n, kind->distribution,
-            density / kind->ranks, tensor->choice.mode != SPARSIFIER_FIBRES);
-    }
-    return true;
+    return allocate(tensor, &need) && fill(tensor);
 }
 
 void tensor_close(struct tensor *tensor)
@@ -218,7 +242,8 @@ void tensor_restore(struct tensor *tensor)
 
 struct floor_work tensor_floor(const struct tensor *tensor)
 {
-    return (struct floor_work){.r = tensor->residual,
+    return (struct floor_work){.r = tensor->pass.residual,
+        .half = tensor->pass.rounded.element,
         .g = tensor->pass.gradients,
         .count = tensor->kind.ranks,
         .dtype = tensor->kind.dtype,
@@ -254,7 +279,8 @@ static void select_entries(struct tensor *tensor, const struct parallel *paralle
     } else if (tensor->choice.mode == SPARSIFIER_KNOWN) {
         ops->known(&turn, out);
         for (size_t i = 0; i < out->count; i++) {
-            out->value[i] = tensor->residual[view_element(&tensor->choice.view, out->position[i])];
+            out->value[i] =
+                tensor->pass.residual[view_element(&tensor->choice.view, out->position[i])];
         }
     }
 }
@@ -266,6 +292,7 @@ double tensor_pass(struct tensor *tensor, struct team *team, struct journal *jou
     uint64_t begin;
 
     tensor->pass.stamp++;
+    tensor->pass.parallel = parallel;
     begin = clock_ns();
     fused_start(&tensor->pass, tensor->sums);
     parallel_for(&parallel, pass_range, &shared, tensor->pass.ranges);
@@ -297,7 +324,11 @@ static void settle_list(struct tensor *tensor, struct team *team)
     const struct leave leave = {&tensor->choice.view, &tensor->out, NULL};
 
     leave_sums(&leave, tensor->applied, &parallel);
-    leave_residual(tensor->residual, NULL, &leave, tensor->out.value, &parallel);
+    if (tensor->kind.rounded) {
+        leave_rounded(tensor->pass.rounded.element, &leave, &parallel);
+    } else {
+        leave_residual(tensor->residual, NULL, &leave, tensor->out.value, &parallel);
+    }
 }
 
 double tensor_settle(struct tensor *tensor, struct team *team)
@@ -305,7 +336,10 @@ double tensor_settle(struct tensor *tensor, struct team *team)
     const uint64_t begin = clock_ns();
     double time;
 
-    if (tensor->dense) {
+    if (tensor->dense && tensor->kind.rounded) {
+        rounded_sums(&tensor->pass.rounded, tensor->n, tensor->applied);
+        memset(tensor->residual, 0, residual_size(tensor));
+    } else if (tensor->dense) {
         ledger_sums(tensor->residual, tensor->n, tensor->applied);
         memset(tensor->residual, 0, residual_size(tensor));
     } else {

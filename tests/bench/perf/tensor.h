@@ -24,15 +24,16 @@ struct tensor_kind {
     struct sparsifier_params params;
     enum dtype dtype;
     unsigned ranks; /* local gradients, 1 to TENSOR_RANKS_MAX */
+    bool rounded;   /* the residual is in bf16 (kernels/cpu/rounded.h); no sparsifier with a rule */
     enum distribution distribution;
 };
 
 struct tensor {
     struct tensor_kind kind;
     uint64_t n;
-    float *residual;
-    float *start; /* the residual before this turn */
-    void *base;   /* what the gradients are made of */
+    void *residual;
+    void *start; /* the residual before this turn */
+    void *base;  /* what the gradients are made of */
     void *gradient[TENSOR_RANKS_MAX];
     struct tensor_shape shape;
     uint64_t turn;
