@@ -1,4 +1,4 @@
-/* Dealing to fibres and their peaks with AVX-512; part of chunk_avx512.c's operations. */
+/* Those of chunk_avx512.c's operations that selections from strided fibres are made of. */
 #ifdef __x86_64__
 #include <immintrin.h>
 
@@ -7,9 +7,9 @@
 #define AVX512                                                                                     \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt")))
 
-/* Lanes of a vector, vectors of a list, and entries whose numbers in the list one vector holds. */
 #define INLINE inline __attribute__((always_inline))
 
+/* Lanes of a vector, vectors of a list, and entries whose numbers in the list one vector holds. */
 enum { VECTOR = 16, VECTORS = DEAL_LIST / VECTOR, BYTES = 64 };
 
 /* Largest numbers of a column that stay in the first-level cache. */

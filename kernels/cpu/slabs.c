@@ -265,6 +265,19 @@ static void slabs_fill(
         out);
 }
 
+/* Copies a list of no more than what is selected; returns the least of its keys. */
+static uint32_t slabs_all(const struct sparse *list, struct sparse *out)
+{
+    uint32_t least = INT32_MAX;
+    memcpy(out->position, list->position, list->count * sizeof *out->position);
+    memcpy(out->value, list->value, list->count * sizeof *out->value);
+    for (size_t i = 0; i < list->count; i++) {
+        const uint32_t key = select_key(list->value[i]);
+        least = key < least ? key : least;
+    }
+    return least;
+}
+
 /* Selects from fibre f of the slab: the best of a list, or all and zeros. */
 static void slabs_settle(struct slabs *slabs, uint64_t f, const struct sparse *list)
 {
@@ -274,7 +287,9 @@ static void slabs_settle(struct slabs *slabs, uint64_t f, const struct sparse *l
         .value = pass->out->value + fibre * pass->k,
         .capacity = pass->k};
     uint32_t key = 0;
-    if (list->count >= pass->k) {
+    if (list->count == pass->k) {
+        key = slabs_all(list, &out);
+    } else if (list->count > pass->k) {
         key = slabs_best(slabs, f, list, &out);
     } else {
         slabs_fill(slabs, list, fibre, &out);
