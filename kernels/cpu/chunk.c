@@ -25,9 +25,12 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     float sum[CHUNK_WORD] = {0};
     float *const home = chunk->acc;
     struct rounding *const rounding = chunk->rounding;
+    struct sparse *const list = chunk->candidate;
+    const uint32_t position = chunk->position;
     const unsigned first = chunk->word * CHUNK_WORD;
     if (rounding != NULL) {
         rounding->ops->expand(rounding->from + first, rest, home);
+        chunk->candidate = NULL;
     }
     memcpy(acc, chunk->acc, rest * sizeof *acc);
     if (chunk->sum != NULL) {
@@ -48,16 +51,26 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     if (rounding != NULL) {
         rounded_rest(rounding, home - first, first, first + rest);
     }
+    if (rounding != NULL && list != NULL) {
+        chunk_collect(ops, home, rest, chunk->bound, position, list);
+    }
 }
 
 /* The words of a chunk in bf16 where add() does not see to it. */
 static void chunk_round(const struct chunk_ops *ops, struct chunk *chunk, unsigned words)
 {
     struct rounding *const rounding = chunk->rounding;
+    struct sparse *const list = chunk->candidate;
+    const uint32_t position = chunk->position;
     float *const x = chunk->acc;
     rounding->ops->expand(rounding->from, words * CHUNK_WORD, x);
+    chunk->candidate = NULL;
     ops->add(chunk, words);
+    chunk->candidate = list;
     rounding->ops->round(rounding, x, words);
+    if (list != NULL) {
+        ops->collect(x, words, chunk->bound, position, list);
+    }
 }
 
 void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length)

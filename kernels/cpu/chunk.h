@@ -70,7 +70,7 @@ struct chunk {
 struct chunk_ops {
     const char *name;
     bool (*supported)(void);
-    bool rounds; /* add() expands and rounds */
+    bool rounds; /* add() expands, rounds and lists what is rounded, by one bound */
 
     /* sum[i] = the sum of all gradients' elements first + i, in the order of the array. A NaN is
      * one everywhere, its payload is not defined. */

@@ -366,17 +366,33 @@ AVX512 static inline void avx512_append(
     out->count += more;
 }
 
-AVX512 static void avx512_filter(const struct sparse *list, uint32_t least, struct sparse *out)
+/* Appends the entries above the cut and the first `ties` on it. all: whether those are all,
+ * constant. */
+AVX512 static inline __attribute__((always_inline)) void avx512_filter_cut(
+    const struct sparse *list, uint32_t least, uint64_t ties, bool all, struct sparse *out)
 {
-    const __m512i below = _mm512_set1_epi32((int)least - 1);
+    const __m512i cut = _mm512_set1_epi32((int)least);
     const size_t n = list->count;
     const struct sparse from = *list; /* out may be the list */
     struct sparse to = *out;
     for (size_t i = 0; i < n; i += VECTOR) {
         const __m512i key = avx512_key(_mm512_castsi512_ps(avx512_load(from.value, i, n)));
-        avx512_append(&from, i, _mm512_mask_cmpgt_epi32_mask(avx512_valid(i, n), key, below), &to);
+        __mmask16 kept = _mm512_mask_cmpge_epi32_mask(avx512_valid(i, n), key, cut);
+        if (!all) {
+            const unsigned equal = _mm512_mask_cmpeq_epi32_mask(kept, key, cut);
+            const unsigned room = ties < VECTOR ? (unsigned)ties : VECTOR;
+            const unsigned taken = _pdep_u32(_bzhi_u32(0xffff, room), equal); /* the first ones */
+            ties -= (unsigned)_mm_popcnt_u32(taken);
+            kept = (__mmask16)((kept & ~equal) | taken);
+        }
+        avx512_append(&from, i, kept, &to);
     }
     out->count = to.count;
+}
+
+AVX512 static void avx512_filter(const struct sparse *list, uint32_t least, struct sparse *out)
+{
+    avx512_filter_cut(list, least, 0, true, out);
 }
 
 AVX512 static size_t avx512_count(const float *x, size_t n, uint32_t least)
@@ -529,12 +545,12 @@ AVX512 static uint32_t avx512_best(
             return found;
         }
     }
-    struct select_cut cut = select_bisect_near(
+    const struct select_cut cut = select_bisect_near(
         list->value, list->count, k, least, likely, avx512_count_few, avx512_split);
     if (cut.ties == SELECT_ALL) {
-        avx512_filter(list, cut.key, out);
+        avx512_filter_cut(list, cut.key, 0, true, out);
     } else {
-        select_filter(list, &cut, out, k);
+        avx512_filter_cut(list, cut.key, cut.ties, false, out);
     }
     return cut.key;
 }

@@ -224,18 +224,19 @@ static void fused_step(struct fused_stream *stream, const struct piece *piece)
     chunk_step(stream->pass->ops, chunk, piece->length - skip);
 }
 
-/* A chunk in bf16 is complete before it is looked at: what is selected are rounded values. */
-static void fused_round(struct fused_stream *stream, struct journal *journal)
+/* A chunk in bf16, all at once, as what is selected are rounded values: `all` of it. Then it is
+ * complete and may be looked at. */
+static void fused_round(
+    struct fused_stream *stream, const struct piece *all, struct journal *journal)
 {
     const struct fused *pass = stream->pass;
     const uint64_t number = stream->chunk.number;
     const unsigned length = fused_length(pass, number);
     struct chunk_record *record = &pass->progress->chunk[number];
-    const struct piece all = {.length = length, .bound = &stream->bound};
     struct rounding rounding;
     rounded_begin(&rounding, rounded_best(), &pass->rounded, number, pass->stamp, journal);
     stream->chunk.rounding = &rounding;
-    fused_step(stream, &all);
+    fused_step(stream, all);
     pass->ops->sums(&stream->chunk, record->sums);
     record->nonfinite = stream->chunk.nonfinite;
     rounded_end(&rounding, &pass->rounded, number, length, journal);
@@ -250,7 +251,8 @@ static bool fused_has_room(const struct sparse *list)
 }
 
 /* A chunk of a global selection. A list that is full keeps the k best of its range. */
-static void fused_chunk_global(struct fused_stream *stream, uint64_t number, unsigned range)
+static void fused_chunk_global(
+    struct fused_stream *stream, uint64_t number, unsigned range, struct journal *journal)
 {
     struct fused *pass = stream->pass;
     struct sparse *list = &pass->candidate[range];
@@ -264,7 +266,11 @@ static void fused_chunk_global(struct fused_stream *stream, uint64_t number, uns
         .position = (uint32_t)(number * CHUNK),
         .bound = &stream->bound,
         .list = pass->overflow[range] ? NULL : list};
-    fused_step(stream, &piece);
+    if (fused_is_rounded(pass) && !stream->added) {
+        fused_round(stream, &piece, journal);
+    } else {
+        fused_step(stream, &piece);
+    }
 }
 
 /* A chunk of a residual that is surveyed. */
@@ -340,13 +346,14 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
     }
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
         fused_open(&stream, c, journal);
-        if (fused_is_rounded(pass) && !stream.added) {
-            fused_round(&stream, journal);
+        if (fused_is_rounded(pass) && !stream.added && pass->mode != FUSED_BRACKET) {
+            const struct piece all = {.length = fused_length(pass, c), .bound = &stream.bound};
+            fused_round(&stream, &all, journal);
         }
         if (pass->mode == FUSED_ROWS || pass->mode == FUSED_SLABS) {
             fused_chunk_fibres(&stream, c, pass->mode == FUSED_ROWS ? &rows : NULL, &slabs);
         } else if (pass->mode == FUSED_BRACKET) {
-            fused_chunk_global(&stream, c, range);
+            fused_chunk_global(&stream, c, range, journal);
         } else if (pass->mode == FUSED_RULE) {
             fused_chunk_rule(&stream, c, range);
         } else {

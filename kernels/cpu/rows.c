@@ -34,6 +34,7 @@ void rows_begin(struct rows *rows, struct fused *pass, unsigned range)
         .list = pass->candidate[range],
         .histogram = pass->histogram + (size_t)range * SELECT_BINS,
         .guess = guess_first(pass->k),
+        .ahead = CHUNK / pass->view.length + 1,
         .row = first / pass->view.length,
         .done = first % pass->view.length,
         .skip = first % pass->view.length != 0};
@@ -44,7 +45,7 @@ void rows_begin(struct rows *rows, struct fused *pass, unsigned range)
 static void rows_prefetch(const struct rows *rows)
 {
     const struct fused *pass = rows->pass;
-    const uint64_t row = rows->row + CHUNK / pass->view.length + 1;
+    const uint64_t row = rows->row + rows->ahead;
     if (row >= pass->view.fibres) {
         return;
     }

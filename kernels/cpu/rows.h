@@ -29,6 +29,7 @@ struct rows {
     uint32_t *histogram;
     float last; /* threshold of the row before, 0 if unknown */
     struct guess guess;
+    uint64_t ahead;   /* rows of a chunk, and one more: what is fetched */
     uint64_t row;     /* at hand */
     uint32_t guessed; /* its guess */
     uint64_t pruned;  /* candidates of it that its list had no room for */
