@@ -149,7 +149,7 @@ static void sidco_choose(const struct sparsifier_turn *turn, struct sparsifier_c
 {
     const bool gamma = turn->params->fit == SIDCO_GAMMA;
     sparsifier_choose_rule(
-        turn, sparsifier_most(turn, 3, 2), gamma ? SURVEY_LOGARITHMS : SURVEY_SUMS, choice);
+        turn, sparsifier_most(turn, 3, 2), SURVEY_SPREAD | (gamma ? SURVEY_LOGARITHMS : 0), choice);
 }
 
 static void sidco_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
@@ -180,7 +180,9 @@ static const char *const parameters[] = {"fit", NULL};
 const struct sparsifier_ops sparsifier_sidco = {
     .name = "sidco",
     .help = "what reaches a threshold from a distribution fitted in stages",
-    .entries = "1 to 1.5 k, over many turns 0.6 k and more; none of a tensor of zeros",
+    .entries =
+        "1 to 1.5 k; about k of what is distributed as fitted; over many turns 0.6 k and more "
+        "while stages remain",
     .source = "SIDCo, MLSys 2021",
     .parameters = parameters,
     .choose = sidco_choose,
