@@ -86,14 +86,14 @@ void stats_add(const struct stats_ops *ops, struct stats_lanes *lanes, const flo
 }
 
 struct stats stats_tail(
-    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least)
+    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool squares)
 {
     struct stats_lanes lanes = stats_lanes_none();
     float rest[STATS_LANES];
     const unsigned whole = stats_rest(rest, x, length);
-    ops->tail(&lanes, x, whole, least);
+    ops->tail(&lanes, x, whole, least, squares);
     if (whole < length) {
-        ops->tail(&lanes, rest, STATS_LANES, least);
+        ops->tail(&lanes, rest, STATS_LANES, least, squares);
     }
     return stats_fold(&lanes);
 }
@@ -130,8 +130,10 @@ static bool plain_supported(void)
     return true;
 }
 
-static void plain_tail(struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+static void plain_tail(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool squares)
 {
+    (void)squares;
     for (unsigned i = 0; i < length; i++) {
         if (select_key(x[i]) >= least) {
             stats_lane(lanes, i % STATS_LANES, x[i]);
@@ -143,7 +145,7 @@ static void plain_tail(struct stats_lanes *lanes, const float *x, unsigned lengt
 static void plain_add(struct stats_lanes *lanes, const float *x, unsigned length, unsigned need)
 {
     (void)need;
-    plain_tail(lanes, x, length, 1);
+    plain_tail(lanes, x, length, 1, true);
 }
 
 /* Signed, as SSE2 compares signed integers only. */

@@ -58,9 +58,10 @@ struct stats_ops {
      * length: a multiple of STATS_LANES, at most CHUNK. need: enum survey_need. */
     void (*add)(struct stats_lanes *lanes, const float *x, unsigned length, unsigned need);
 
-    /* Adds those whose key is at least `least` > 0: count, sum_abs, sum_squares, most and least,
-     * perhaps more. */
-    void (*tail)(struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least);
+    /* Adds those whose key is at least `least` > 0: count, sum_abs and least, sum_squares with
+     * `squares`, perhaps more. */
+    void (*tail)(
+        struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool squares);
 
     /* How many of `length` elements, at most CHUNK, have a key of at least `least` > 0. */
     unsigned (*count)(const float *x, unsigned length, uint32_t least);
@@ -83,9 +84,9 @@ struct stats stats_fold(const struct stats_lanes *lanes);
 void stats_add(const struct stats_ops *ops, struct stats_lanes *lanes, const float *x,
     unsigned length, unsigned need);
 
-/** The statistics of the elements of a chunk, at most CHUNK, whose key is at least `least`. */
+/** What the operation `tail` says of a chunk's elements, at most CHUNK. */
 struct stats stats_tail(
-    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least);
+    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool squares);
 
 /** total, of the chunks before, grows by the next one. */
 void stats_join(struct stats *total, const struct stats *next);

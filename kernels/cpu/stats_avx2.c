@@ -144,6 +144,7 @@ AVX2 static void avx2_add(struct stats_lanes *lanes, const float *x, unsigned le
     case SURVEY_NO_STATS: return;
     case SURVEY_MAGNITUDES: avx2_sums(lanes, x, length, 1, SURVEY_MAGNITUDES); break;
     case SURVEY_SQUARES: avx2_sums(lanes, x, length, 1, SURVEY_SQUARES); break;
+    case SURVEY_MEANS: avx2_sums(lanes, x, length, 1, SURVEY_MEANS); break;
     case SURVEY_MOMENTS: avx2_sums(lanes, x, length, 1, SURVEY_MOMENTS); break;
     case SURVEY_SPREAD: avx2_sums(lanes, x, length, 1, SURVEY_SPREAD); break;
     default: avx2_sums(lanes, x, length, 1, SURVEY_ALL);
@@ -154,9 +155,13 @@ AVX2 static void avx2_add(struct stats_lanes *lanes, const float *x, unsigned le
 }
 
 AVX2 static void avx2_tail(
-    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool squares)
 {
-    avx2_sums(lanes, x, length, least, SURVEY_MAGNITUDES | SURVEY_SQUARES);
+    if (squares) {
+        avx2_sums(lanes, x, length, least, SURVEY_MAGNITUDES | SURVEY_SQUARES);
+    } else {
+        avx2_sums(lanes, x, length, least, SURVEY_MAGNITUDES);
+    }
     avx2_keys(lanes, x, length, least);
 }
 

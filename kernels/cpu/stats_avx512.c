@@ -110,19 +110,20 @@ AVX512 static void avx512_add(
     case SURVEY_NO_STATS: break;
     case SURVEY_MAGNITUDES: avx512_sums(lanes, x, length, SURVEY_MAGNITUDES); break;
     case SURVEY_SQUARES: avx512_sums(lanes, x, length, SURVEY_SQUARES); break;
+    case SURVEY_MEANS: avx512_sums(lanes, x, length, SURVEY_MEANS); break;
     case SURVEY_MOMENTS: avx512_sums(lanes, x, length, SURVEY_MOMENTS); break;
     case SURVEY_SPREAD: avx512_sums(lanes, x, length, SURVEY_SPREAD); break;
     default: avx512_sums(lanes, x, length, SURVEY_ALL);
     }
 }
 
-AVX512 static void avx512_tail(
-    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least)
+/* need: a constant, as before. */
+AVX512 static inline __attribute__((always_inline)) void avx512_tail_sums(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, unsigned need)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const __m512i bound = _mm512_set1_epi32((int)least);
     const __m512i one = _mm512_set1_epi32(1);
-    __m512i most = _mm512_set1_epi32((int)lanes->most);
     __m512i smallest = _mm512_set1_epi32((int)lanes->least);
     __m512i count = _mm512_setzero_si512();
     struct avx512_lanes sums;
@@ -130,19 +131,27 @@ AVX512 static void avx512_tail(
     for (unsigned i = 0; i < length; i += WIDTH) {
         const __m512i key = _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude);
         const __mmask16 reached = _mm512_cmpge_epu32_mask(key, bound);
-        most = _mm512_mask_max_epu32(most, reached, most, key);
         smallest = _mm512_mask_min_epu32(smallest, reached, smallest, key);
         count = _mm512_mask_add_epi32(count, reached, count, one);
         for (unsigned p = 0; p < PARTS; p++) {
             const __m256 part = _mm256_loadu_ps(x + i + p * PART);
-            avx512_grow(&sums, p, _mm512_maskz_cvtps_pd((__mmask8)(reached >> p * PART), part),
-                SURVEY_MAGNITUDES | SURVEY_SQUARES);
+            avx512_grow(
+                &sums, p, _mm512_maskz_cvtps_pd((__mmask8)(reached >> p * PART), part), need);
         }
     }
     avx512_store(lanes, &sums);
-    lanes->most = _mm512_reduce_max_epu32(most);
     lanes->least = _mm512_reduce_min_epu32(smallest);
     lanes->count += (unsigned)_mm512_reduce_add_epi32(count);
+}
+
+AVX512 static void avx512_tail(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool squares)
+{
+    if (squares) {
+        avx512_tail_sums(lanes, x, length, least, SURVEY_MAGNITUDES | SURVEY_SQUARES);
+    } else {
+        avx512_tail_sums(lanes, x, length, least, SURVEY_MAGNITUDES);
+    }
 }
 
 AVX512 static unsigned avx512_count(const float *x, unsigned length, uint32_t least)

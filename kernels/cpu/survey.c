@@ -40,6 +40,7 @@ struct survey_reading {
     uint32_t least;
     unsigned parts;
     unsigned need;                    /* for statistics of all elements; else they are of a tail */
+    bool squares;                     /* ... and these are in it */
     uint64_t most;                    /* a part that has counted more may stop */
     uint64_t count[FUSED_MAX_RANGES]; /* of each part */
     struct sparse *out;               /* for collecting: sum(count) entries */
@@ -76,7 +77,7 @@ static void survey_stats_part(void *arg, unsigned part, unsigned thread)
         const float *x = survey->x + c * CHUNK;
         const unsigned length = survey_length(survey, c);
         if (reading->need == SURVEY_NO_STATS) {
-            survey->chunk[c] = stats_tail(survey->ops, x, length, reading->least);
+            survey->chunk[c] = stats_tail(survey->ops, x, length, reading->least, reading->squares);
         } else {
             struct stats_lanes lanes = stats_lanes_none();
             stats_add(survey->ops, &lanes, x, length, reading->need);
@@ -87,11 +88,13 @@ static void survey_stats_part(void *arg, unsigned part, unsigned thread)
 
 /* The statistics of all, or of what reaches a key. The chunks' are joined in order, whoever read
  * them. */
-static struct stats survey_read_stats(const struct survey *survey, uint32_t least, unsigned need)
+static struct stats survey_read_stats(
+    const struct survey *survey, uint32_t least, unsigned need, bool squares)
 {
     struct survey_reading reading = survey_reading(survey, least);
     struct stats total = stats_none();
     reading.need = need;
+    reading.squares = squares;
     parallel_for(&survey->parallel, survey_stats_part, &reading, reading.parts);
     for (uint64_t c = 0; c < chunk_count(survey->stats.n); c++) {
         stats_join(&total, &survey->chunk[c]);
@@ -196,7 +199,7 @@ void survey_read(struct survey *survey, const struct stats_ops *ops, unsigned ne
         .scratch = scratch};
     assert(n <= VIEW_MAX_ELEMENTS);
     if (need != SURVEY_NO_STATS) {
-        const struct stats stats = survey_read_stats(survey, 1, need);
+        const struct stats stats = survey_read_stats(survey, 1, need, true);
         survey->stats = survey_describe(n, need, &stats);
     }
 }
@@ -271,15 +274,15 @@ float survey_hint(const struct survey *survey, uint64_t entries)
     return hint;
 }
 
-struct survey_tail survey_tail(struct survey *survey, float threshold)
+struct survey_tail survey_tail(struct survey *survey, float threshold, bool squares)
 {
     const uint32_t least = survey_key(threshold);
     const struct stats stats = least >= survey->complete
                                    ? survey_list_stats(survey, least)
-                                   : survey_read_stats(survey, least, SURVEY_NO_STATS);
+                                   : survey_read_stats(survey, least, SURVEY_NO_STATS, squares);
     return (struct survey_tail){.count = stats.count,
         .sum_abs = stats.sum_abs,
-        .sum_squares = stats.sum_squares,
+        .sum_squares = squares ? stats.sum_squares : 0,
         .least = stats.count > 0 ? convert_float(stats.least) : 0};
 }
 

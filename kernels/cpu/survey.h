@@ -34,6 +34,7 @@ enum survey_need {
     SURVEY_SQUARES = 4,     /* sum_squares */
     SURVEY_ZEROS = 8,       /* zeros */
     SURVEY_LOGARITHMS = 16, /* sum_log */
+    SURVEY_MEANS = SURVEY_MAGNITUDES | SURVEY_ZEROS,
     SURVEY_MOMENTS = SURVEY_SUM | SURVEY_SQUARES | SURVEY_ZEROS,
     SURVEY_SPREAD = SURVEY_MAGNITUDES | SURVEY_SQUARES | SURVEY_ZEROS,
     SURVEY_ALL = 31
@@ -54,8 +55,8 @@ struct survey_stats {
 struct survey_tail {
     uint64_t count;
     double sum_abs;
-    double sum_squares;
-    float least; /* smallest magnitude among them; 0 if there are none */
+    double sum_squares; /* if asked for; else 0 */
+    float least;        /* smallest magnitude among them; 0 if there are none */
 };
 
 /* No key reaches it: there are no candidates. */
@@ -93,8 +94,8 @@ float survey_threshold(double threshold, bool strict);
  * is found out without looking at all of them. */
 uint64_t survey_count(const struct survey *survey, float threshold, uint64_t most);
 
-/** ... all of them, and their sums. */
-struct survey_tail survey_tail(struct survey *survey, float threshold);
+/** ... all of them, and their sums; that of their squares costs time. */
+struct survey_tail survey_tail(struct survey *survey, float threshold, bool squares);
 
 /** The rank-th largest magnitude, rank > 0, of every stride-th element from number `start` < n on,
  * which are at least `rank`. */
