@@ -160,9 +160,9 @@ static void choose(struct pass *pass, const struct sparsifier_choice *choice, st
         break;
     case SPARSIFIER_RULE:
         fused->rule = true;
-        fused->k = choice->expected;
+        fused->k = choice->count;
         fused->need = choice->need;
-        fused->guess = state_of(pass).threshold * 0.95f;
+        fused->guess = state_of(pass).threshold;
         break;
     }
 }
