@@ -6,7 +6,8 @@
  * enough beside the best measured so far is tried for some steps; what was measured stays with it
  * and corrects the model for others of its kind; the best measured one stays in force. When nothing
  * is worth a trial the planner rests, until step times or the link differ by so much from what they
- * were that what was measured means nothing any more: then it starts again.
+ * were that what was measured means nothing any more: then it starts again; where that happens again
+ * and again, it waits ever longer before it believes it.
  *
  * Every trial must promise something, a plan is tried once, and trials are limited, so that noise
  * cannot make it flip for ever. Deterministic: decisions are a function of the calls.
