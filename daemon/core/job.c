@@ -11,6 +11,7 @@
 #include "daemon/core/measure.h"
 #include "daemon/core/model.h"
 #include "daemon/core/plan.h"
+#include "daemon/core/planning.h"
 
 #define TO(state) (1u << (state))
 #define RETRY_US 10000u /* of what failed for want of memory */
@@ -172,6 +173,7 @@ static void member_free(struct member *member)
 void job_free(struct job *job)
 {
     measure_end(job);
+    planning_free(job->planning);
     plan_free(job->plan);
     plan_free(job->next_plan);
     round_free(&job->op_round);

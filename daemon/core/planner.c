@@ -284,6 +284,12 @@ static void propose(
     decision->plan = &record->plan;
 }
 
+void planner_withdraw(struct planner *planner)
+{
+    planner->proposed = NULL;
+    planner->trying = false;
+}
+
 static void try_next(struct planner *planner, const struct listed *next, double best_us,
     struct planner_decision *decision)
 {
