@@ -72,7 +72,8 @@ void handover_tensor(const struct job *job, uint32_t t)
 
 uint64_t handover_bytes(const struct job *job)
 {
-    uint64_t bytes = 0;
+    bool converts = job->next_plan->residuals != job->plan->residuals;
+    uint64_t bytes = converts ? job->counters.elements * sizeof(float) : 0;
 
     for (uint32_t t = 0; t < job->tensors; t++) {
         const struct planned *next = &job->next_plan->tensor[t];

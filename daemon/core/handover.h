@@ -13,7 +13,7 @@
  */
 void handover_tensor(const struct job *job, uint32_t tensor);
 
-/** How much memory it writes for all tensors, but for some words. */
+/** How much memory the change to the next plan writes, but for some words. */
 uint64_t handover_bytes(const struct job *job);
 
 #endif
