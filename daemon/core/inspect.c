@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/core/measure.h"
+#include "daemon/core/planning.h"
 #include "daemon/core/residual.h"
 
 const char *phase_name(enum phase phase)
@@ -140,8 +141,8 @@ bool core_plan_candidate(
 {
     const struct job *job = find(core, job_id);
 
-    return job != NULL && job->measure != NULL && job->measure->planner != NULL &&
-           planner_candidate(job->measure->planner, index, candidate);
+    return job != NULL && job->planning != NULL && !job->planning->dropped &&
+           planning_candidate(job->planning, index, candidate);
 }
 
 static void fill_verified(const struct tensor *tensor, struct tensor_info *info)

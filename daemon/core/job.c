@@ -10,6 +10,7 @@
 #include "daemon/core/measure.h"
 #include "daemon/core/model.h"
 #include "daemon/core/plan.h"
+#include "daemon/core/planning.h"
 
 #define TO(state) (1u << (state))
 
@@ -170,6 +171,7 @@ static void member_free(struct member *member)
 void job_free(struct job *job)
 {
     measure_end(job);
+    planning_free(job->planning);
     plan_free(job->plan);
     plan_free(job->next_plan);
     round_free(&job->op_round);

@@ -373,8 +373,9 @@ struct job {
     uint64_t op_since_us;      /* the first call of the next plain operation; 0: none yet */
     uint64_t left_since_us;    /* all local ranks have left since; 0: they have not */
     uint64_t settle_since_us;
-    struct job_info counters; /* only the counting fields */
-    struct measure *measure;  /* NULL: nothing is "auto", or there was no memory */
+    struct job_info counters;  /* only the counting fields */
+    struct measure *measure;   /* NULL: nothing is "auto", or there was no memory */
+    struct planning *planning; /* as coordinator; NULL: nothing was decided yet */
 };
 
 struct peer {

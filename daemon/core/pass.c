@@ -123,7 +123,9 @@ static struct sparsifier_state state_of(const struct pass *pass)
     unsigned now = (unsigned)(job->tensor[pass->t].store->turn % 2);
     struct sparsifier_state none = {.threshold = 0};
 
-    return states->after[now] == job->store->policies ? states->state[now] : none;
+    return store_remembers(job->store, job->tensor[pass->t].store, states->after[now])
+               ? states->state[now]
+               : none;
 }
 
 static void keep_state(const struct pass *pass, const struct sparsifier_state *next)

@@ -34,7 +34,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 5u
+#define STORE_VERSION 6u
 
 enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2, STORE_RESIDUALS = 4 };
 
@@ -55,13 +55,16 @@ struct store_tensor {
     uint32_t round_nonfinite; /* DELIVERED: one of any node did */
     uint32_t split_policy;    /* `split` is about the plan after so many switches */
     uint32_t filled;          /* something may be in the residual; otherwise it is all zeros */
+    /* At [policies % 2]: what sparsifiers remember counts if it was made after so many switches;
+     * the other is being made. */
+    uint32_t since[2];
     uint32_t reserved;
     uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
     uint64_t settled; /* SETTLING: the turn that comes next */
     double input[2];  /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
     double applied[2][2];               /* ... at [turn % 2]; the other is being made */
     struct sparsifier_agreed agreed[2]; /* at [turn % 2] too, if made */
-    uint32_t agreed_after[2];           /* ... after so many switches, else zeros */
+    uint32_t agreed_after[2];           /* ... after so many switches: see `since` */
 };
 
 /* Behind each residual's progress, as store_tensor.agreed: what its sparsifier remembers. */
@@ -142,6 +145,14 @@ static inline void store_publish64(uint64_t *count, uint64_t value)
     atomic_signal_fence(memory_order_seq_cst);
     *(volatile uint64_t *)count = value;
     atomic_signal_fence(memory_order_seq_cst);
+}
+
+/** Whether what a sparsifier remembers, made after so many switches, is of a policy that selects as
+ * the one in force does. */
+static inline bool store_remembers(
+    const struct store_header *store, const struct store_tensor *tensor, uint32_t after)
+{
+    return after >= tensor->since[store->policies % 2];
 }
 
 /** Puts the records of the turn that was settled in force. */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/handover.h"
 #include "daemon/core/hash.h"
 #include "daemon/core/model.h"
 #include "daemon/core/pass.h"
@@ -498,7 +499,8 @@ void work_settle(struct compute *compute)
 }
 
 /* From ranks to node residuals are joined. The other way round there is nothing to do: the first
- * rank takes over what the node had. Then the node's may become others. */
+ * rank takes over what the node had. Then the node's may become others. What else is kept of each
+ * residual goes on where the next policy has use for it. */
 void work_switch(struct compute *compute)
 {
     struct work *work = work_of(compute);
@@ -512,6 +514,7 @@ void work_switch(struct compute *compute)
             return;
         }
         residual_convert(job, t);
+        handover_tensor(job, t);
     }
     store_publish(&job->store->joining, 0);
 }
