@@ -22,6 +22,12 @@
 #include "proto/error.h"
 #include "proto/payload.h"
 
+/* Of what collectives' frames hold. Nodes with another one cannot exchange.
+ *   1  dense sums travel as f32
+ *   2  they travel as bf16 where contributions have two bytes a value; pairwise cuts the vector
+ * into slices first, then each into segments; "allreduce" may be "one-shot" */
+#define EXCHANGE_VERSION 2u
+
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u /* a frame's header counts them in 8 bits */
 

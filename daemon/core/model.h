@@ -108,6 +108,7 @@ struct member {
     uint16_t node;
     uint64_t incarnation; /* of the daemon that sent the join; 0: it restarted since */
     uint64_t policy_hash;
+    uint32_t exchanges; /* EXCHANGE_VERSION of its daemon */
     uint32_t world_size;
     uint32_t view;
     uint32_t ranks;
