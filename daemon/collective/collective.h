@@ -22,6 +22,12 @@
 #include "proto/error.h"
 #include "proto/payload.h"
 
+/* Of what collectives' frames hold. Nodes with another one cannot exchange.
+ *   1  dense sums travel as f32
+ *   2  they travel as bf16 where contributions have two bytes a value; pairwise cuts the vector
+ * into slices first, then each into segments; "allreduce" may be "one-shot" */
+#define EXCHANGE_VERSION 2u
+
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u /* a frame's header counts them in 8 bits */
 
@@ -72,6 +78,14 @@ struct exchange_frame {
     struct payload_writer frame;
 };
 
+/* Dense, values narrower than f32: what comes back of the sums that this node rounded
+ * (kernels/cpu/rest.h), which are one slice of the bucket's tensors, end to end. */
+struct exchange_rest {
+    int16_t *low; /* room for so many; NULL: for none, and sums travel as f32 */
+    uint64_t room;
+    uint64_t first, count; /* result: the slice; count 0: nothing was rounded */
+};
+
 struct exchange_input {
     const uint8_t *bytes; /* NULL: not there yet */
     size_t size;
@@ -91,6 +105,7 @@ struct exchange {
     bool nonfinite;   /* in: a gradient of this node held NaN or Inf; out: one of any node did */
     unsigned tensors;
     struct exchange_tensor *tensor;
+    struct exchange_rest rest;
     struct exchange_op *op;
 
     struct exchange_frame *outgoing; /* of the phase produced last; the core takes the bytes */
@@ -112,6 +127,10 @@ struct collective_ops {
     bool rounds;   /* sums are encoded again: calls exchange_round() */
     unsigned members_max; /* 0: any number */
 
+    /* Dense: how many sums of so many elements a member rounds, if it has room for their rests.
+     * NULL: none. */
+    uint64_t (*rests)(unsigned members, uint64_t elements);
+
     /* Number of phases, 1 to EXCHANGE_PHASES_MAX. */
     unsigned (*phases)(const struct exchange *exchange);
 
@@ -130,6 +149,7 @@ struct collective_ops {
 };
 
 extern const struct collective_ops collective_allreduce;
+extern const struct collective_ops collective_oneshot;
 extern const struct collective_ops collective_pairwise;
 extern const struct collective_ops collective_ring;
 extern const struct collective_ops collective_halving;

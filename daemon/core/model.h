@@ -108,6 +108,7 @@ struct member {
     uint16_t node;
     uint64_t incarnation; /* of the daemon that sent the join; 0: it restarted since */
     uint64_t policy_hash;
+    uint32_t exchanges; /* EXCHANGE_VERSION of its daemon */
     uint32_t world_size;
     uint32_t view;
     uint32_t ranks;
@@ -190,6 +191,8 @@ struct planned {
     uint64_t sent_step;
     struct sparse sent;
     struct returned returned;
+    uint64_t rest_place,
+        rest_room; /* dense: where in plan->rest its rests have room, for so many */
     struct exchange_memory memory;
     uint32_t *positions; /* sent.position, where it is not that of kept[0] */
     float *values;       /* sent.value, where it is not that of kept[0] */
@@ -212,6 +215,8 @@ struct plan {
     uint32_t matching;  /* rules that match some tensor: a bit each */
     unsigned ranks;     /* local ones */
     uint8_t *store;     /* its part of the job's store */
+    int16_t *rest;      /* there: rests of dense sums; NULL: none are rounded */
+    uint64_t rests;     /* ... so many */
     uint32_t residuals; /* which of the store's two parts has the residuals */
     uint64_t bucket_bytes;
     uint32_t buckets;

@@ -248,6 +248,25 @@ enum adtopk_status pass_join(struct work *work, uint32_t t, const void *const *o
     return run_plain(&pass, sums);
 }
 
+/* What comes back of the step's sums that this node rounded: those that the ranks see. */
+static struct rest rest_of(const struct job *job, uint32_t t)
+{
+    const struct store_rest *kept = &job->tensor[t].store->rest;
+    const float *dense =
+        (const float *)(const void *)(job->results + layout_update(job, t)->dense_offset);
+    bool mean = job->plan->policy.reduce == REDUCE_MEAN;
+
+    if (kept->step != job->store->steps_done + 1 || kept->count == 0 ||
+        kept->place + kept->count > job->plan->rests) {
+        return (struct rest){.count = 0};
+    }
+    return (struct rest){.rounded = dense + kept->first,
+        .low = job->plan->rest + kept->place,
+        .first = kept->first,
+        .count = kept->count,
+        .unscale = mean ? (float)job->world_size : 1.0f};
+}
+
 enum adtopk_status pass_take(struct work *work, uint32_t t, double taken[2])
 {
     static const enum fused_take take[PAYLOAD_VALUE_COUNT] = {
@@ -259,6 +278,7 @@ enum adtopk_status pass_take(struct work *work, uint32_t t, double taken[2])
     double sums[2] = {0, 0};
     enum adtopk_status status;
 
+    pass.fused.rest = rest_of(work->job, t);
     pass.fused.take = take[work->job->plan->tensor[t].policy.dense_values];
     status = run_plain(&pass, sums);
     taken[0] = -sums[0];

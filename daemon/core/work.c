@@ -281,6 +281,29 @@ static enum adtopk_status contribute(struct work *work, uint32_t t, struct excha
     return ADTOPK_OK;
 }
 
+/* The same of dense sums, whose rests lie in the store: whose they are. */
+static void keep_rests(const struct round *round)
+{
+    const struct job *job = round->job;
+    const struct exchange_rest *rest = &round->exchange.rest;
+    uint64_t start = 0;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        const struct tensor *tensor = &job->tensor[round->tensor[i]];
+        struct store_rest *kept = &tensor->store->rest;
+        uint64_t first = rest->first > start ? rest->first - start : 0;
+        uint64_t end = rest->first + rest->count > start ? rest->first + rest->count - start : 0;
+        end = end < tensor->numel ? end : tensor->numel;
+        kept->first = first;
+        kept->count = end > first ? end - first : 0;
+        if (kept->count > 0) {
+            kept->place = (uint64_t)(rest->low - job->plan->rest) + start + first - rest->first;
+        }
+        kept->step = job->store->steps_done + 1;
+        start += tensor->numel;
+    }
+}
+
 void work_select(struct compute *compute)
 {
     struct work *work = work_of(compute);
@@ -300,6 +323,7 @@ void work_select(struct compute *compute)
     }
     work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
     keep_returned(round);
+    keep_rests(round);
 }
 
 void work_combine(struct compute *compute)
@@ -310,6 +334,7 @@ void work_combine(struct compute *compute)
     round->exchange.parallel = work_parallel(work);
     work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
     keep_returned(round);
+    keep_rests(round);
 }
 
 static bool wants(const struct job *job, uint32_t t, unsigned form)

@@ -28,6 +28,7 @@
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rest.h"
 #include "kernels/cpu/rounded.h"
 #include "kernels/cpu/survey.h"
 
@@ -71,6 +72,7 @@ struct fused {
     bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */
     enum fused_take take; /* instead of adding gradients, subtract what travels; take k = 0, no
                            * momentum. Values that are not finite leave nothing behind. */
+    struct rest rest;     /* take: what comes back of sums that were rounded */
     const void *const *gradients; /* as accumulate() takes them */
     unsigned count;
     enum dtype dtype;

@@ -144,6 +144,7 @@ void gradient_sum(
     }
     if (takes) {
         gradient_take(pass->take, chunk->acc, length, buffer);
+        rest_add(&pass->rest, chunk->number * CHUNK, length, buffer);
         return;
     }
     for (unsigned done = 0; done < length; done += PIECE) {
