@@ -326,17 +326,6 @@ void work_select(struct compute *compute)
     keep_rests(round);
 }
 
-void work_combine(struct compute *compute)
-{
-    struct work *work = work_of(compute);
-    struct round *round = work->round;
-
-    round->exchange.parallel = work_parallel(work);
-    work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
-    keep_returned(round);
-    keep_rests(round);
-}
-
 static bool wants(const struct job *job, uint32_t t, unsigned form)
 {
     unsigned forms = job->tensor[t].spec.forms;
@@ -392,18 +381,36 @@ static enum adtopk_status place_result(
     }
     list->position = malloc(list->capacity * sizeof(uint32_t));
     list->value = malloc(list->capacity * sizeof(float));
+    entry->own_update = true;
     return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-static void drop_result(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+/* The same of all tensors of the round; false, with an error, without memory. */
+static bool place_results(struct work *work)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    struct round *round = work->round;
 
-    if (!planned->dense && !planned->known && entry->update.position != update_index(job, t)) {
-        free(entry->update.position);
-        free(entry->update.value);
+    for (unsigned i = 0; i < round->tensors; i++) {
+        if (place_result(work->job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
+            (void)no_memory(work, "sum");
+            return false;
+        }
     }
-    entry->update = (struct sparse){0};
+    return true;
+}
+
+void work_combine(struct compute *compute)
+{
+    struct work *work = work_of(compute);
+    struct round *round = work->round;
+    struct exchange *exchange = &round->exchange;
+
+    exchange->parallel = work_parallel(work);
+    if (round->op || round->phase > 1 || !exchange->ops->streams || place_results(work)) {
+        work->status = exchange->ops->produce(exchange, round->phase, &work->error);
+    }
+    keep_returned(round);
+    keep_rests(round);
 }
 
 /* Sums at known positions are the update, whatever their value. */
@@ -459,12 +466,7 @@ void work_reduce(struct compute *compute)
     struct job *job = work->job;
 
     round->exchange.parallel = work_parallel(work);
-    for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
-        if (place_result(job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
-            (void)no_memory(work, "sum");
-        }
-    }
-    if (work->status == ADTOPK_OK) {
+    if ((round->phase > 1 && round->exchange.ops->streams) || place_results(work)) {
         work->status = round->exchange.ops->finish(&round->exchange, &work->error);
     }
     for (unsigned i = 0; i < round->tensors; i++) {
@@ -473,7 +475,6 @@ void work_reduce(struct compute *compute)
             note_known(job, t, &round->exchange.tensor[i]);
             write_update(work, t, &round->exchange.tensor[i]);
         }
-        drop_result(job, t, &round->exchange.tensor[i]);
     }
     for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
         struct store_tensor *store = job->tensor[round->tensor[i]].store;
