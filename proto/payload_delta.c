@@ -264,33 +264,52 @@ struct rice_codes {
     unsigned k;
 };
 
+/* The low bits of each code; those behind the end are zero. */
+static void rice_read_low(const struct rice_codes *codes, uint32_t *low, size_t count)
+{
+    const uint64_t mask = (UINT64_C(1) << codes->k) - 1;
+    uint64_t at = 0;
+    size_t i = 0;
+
+    for (; i < count && at / 8 + 8 <= codes->size; i++, at += codes->k) {
+        low[i] = (uint32_t)(load_u64(codes->bytes + at / 8) >> at % 8 & mask);
+    }
+    for (; i < count; i++, at += codes->k) {
+        low[i] = bit_field(codes->bytes, codes->size, at, codes->k);
+    }
+}
+
 /* Reads the positions; *end is the bit behind the last code. The quotients' ones tell how long all
  * quotients up to an entry are together, and the rest is a sum of low bits. */
 static enum adtopk_status rice_read_codes(const struct payload_input *input, uint64_t n,
     const struct rice_codes *codes, uint32_t *position, size_t count, uint64_t *end,
     struct error *err)
 {
-    uint64_t begin = (uint64_t)count * codes->k; /* of the quotients */
-    uint64_t low_sum = 0;
+    const unsigned k = codes->k;
+    const uint64_t begin = (uint64_t)count * k; /* of the quotients */
+    uint64_t low_sum = 0, last = 0;
     size_t i = 0;
 
+    rice_read_low(codes, position, count);
     for (size_t at = begin / 8; i < count && at < codes->size; at += 8) {
         uint64_t word = load_part_u64(codes->bytes + at, codes->size - at);
+        const uint64_t first = at * UINT64_C(8) - begin; /* may be just below 0 */
 
         word &= at == begin / 8 ? ~UINT64_C(0) << begin % 8 : ~UINT64_C(0);
         for (; word != 0 && i < count; word &= word - 1, i++) {
-            uint64_t bit = at * UINT64_C(8) + (unsigned)__builtin_ctzll(word);
-            uint64_t quotients = bit - begin - i, here;
+            const uint64_t quotients = first + (unsigned)__builtin_ctzll(word) - i;
+            uint64_t here;
 
-            low_sum += bit_field(codes->bytes, codes->size, (uint64_t)i * codes->k, codes->k);
-            here = (quotients << codes->k) + low_sum + i;
-            if (quotients > n >> codes->k || here >= n) {
+            low_sum += position[i];
+            here = (quotients << k) + low_sum + i;
+            if (quotients > n >> k || here >= n) {
                 return payload_refuse_position(input, i, here, err);
             }
             position[i] = (uint32_t)here;
-            *end = bit + 1;
+            last = quotients;
         }
     }
+    *end = count > 0 ? begin + last + count : 0;
     return i == count ? ADTOPK_OK
                       : error_set(err, ADTOPK_ERR_PROTOCOL,
                             "payload section %" PRIu32 ": rice codes end before that of entry %zu",

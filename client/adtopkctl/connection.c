@@ -22,6 +22,7 @@ struct connection {
     char *text;
     size_t size;
     bool answered; /* with an error */
+    void (*note)(const char *sentence);
 };
 
 static int64_t now_ms(void)
@@ -162,6 +163,9 @@ static enum adtopk_status receive(struct connection *connection, bool *more, str
             "%s", reply->text);
     } else {
         *more = reply->more != 0;
+        if (reply->note[0] != '\0') {
+            connection->note(reply->note);
+        }
         status = append(connection, reply->text, err);
     }
     codec_free(&reply->base);
@@ -169,9 +173,11 @@ static enum adtopk_status receive(struct connection *connection, bool *more, str
 }
 
 enum adtopk_status connection_ask(const char *path, int timeout_ms,
-    const Adtopk__ControlRequest *request, char **document, bool *answered, struct error *err)
+    const Adtopk__ControlRequest *request, void (*note)(const char *sentence), char **document,
+    bool *answered, struct error *err)
 {
-    struct connection connection = {.fd = -1, .path = path, .deadline_ms = now_ms() + timeout_ms};
+    struct connection connection = {
+        .fd = -1, .path = path, .deadline_ms = now_ms() + timeout_ms, .note = note};
     enum adtopk_status status = connect_to(&connection, err);
     bool more = true;
 

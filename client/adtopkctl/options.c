@@ -82,7 +82,7 @@ static const struct command {
     [COMMAND_POLICY_KEYS] = {"policy keys", "", 0, 0, BIT(OPTION_JSON),
         "what a policy can say, without a daemon", NULL},
     [COMMAND_POLICY_LOG] = {"policy log", "JOB", 1, 1, DAEMON,
-        "who changed it, and from which step", JOB_IS},
+        "who changed it, and from which step", JOB_IS "\nAlso of the last 16 jobs that ended."},
     [COMMAND_SPARSIFIERS] = {"sparsifiers", "", 0, 0, BIT(OPTION_JSON),
         "the rules of what travels, and their parameters", "Needs no daemon."},
     [COMMAND_VERIFY] = {"verify", "[JOB]", 0, 1, DAEMON,

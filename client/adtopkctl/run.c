@@ -89,7 +89,8 @@ static enum exit_code ask(
     bool answered = false;
 
     *answer = (struct answer){.text = NULL};
-    if (connection_ask(path, timeout_ms, request, &answer->text, &answered, &err) != ADTOPK_OK) {
+    if (connection_ask(path, timeout_ms, request, run_complain, &answer->text, &answered, &err) !=
+        ADTOPK_OK) {
         return run_failed(&err, answered);
     }
     answer->document = cJSON_Parse(answer->text);

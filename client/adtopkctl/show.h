@@ -10,6 +10,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+/** Which rules of the policy match no tensor, if the document says so. */
+void show_unmatched(FILE *out, const cJSON *document);
+
 /** True if every peer is up and every job is running or over. */
 bool show_is_healthy(const cJSON *document);
 

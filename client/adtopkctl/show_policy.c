@@ -5,6 +5,7 @@
 #include "client/adtopkctl/text.h"
 
 #define KEY_COLUMNS 20
+#define MATCH_COLUMNS 60
 
 static void show_line(FILE *out, const char *key, const char *value)
 {
@@ -44,6 +45,20 @@ static void show_keys(FILE *out, const cJSON *policy)
     }
 }
 
+void show_unmatched(FILE *out, const cJSON *document)
+{
+    const cJSON *match;
+    char clean[TEXT_SIZE];
+    char line[TEXT_SIZE + 40];
+
+    cJSON_ArrayForEach(match, text_member(document, "unmatched_rules"))
+    {
+        (void)snprintf(line, sizeof(line), "no tensor's name fits the rule \"%s\"",
+            text_clean(cJSON_IsString(match) ? match->valuestring : "-", MATCH_COLUMNS, clean));
+        text_wrapped(out, "warning:", line);
+    }
+}
+
 void show_policy(FILE *out, const cJSON *document)
 {
     double version = text_number(document, "version");
@@ -63,6 +78,7 @@ void show_policy(FILE *out, const cJSON *document)
         (void)fprintf(out, "  version %.0f is to hold from step %.0f\n", next,
             text_number(document, "next_step"));
     }
+    show_unmatched(out, document);
     show_keys(out, text_member(document, "policy"));
 }
 
@@ -135,6 +151,7 @@ void show_policy_change(FILE *out, const cJSON *document)
     text_job(out, document);
     (void)fprintf(out, ": policy version %.0f holds from step %.0f\n",
         text_number(document, "version"), text_number(document, "step"));
+    show_unmatched(out, document);
 }
 
 void show_policy_log(FILE *out, const cJSON *document)
@@ -143,7 +160,8 @@ void show_policy_log(FILE *out, const cJSON *document)
     char user[TEXT_SIZE];
 
     text_job(out, document);
-    (void)fprintf(out, ": policy version %.0f\n", text_number(document, "version"));
+    (void)fprintf(out, ": policy version %.0f%s\n", text_number(document, "version"),
+        text_is(document, "state", "ended") ? " when it ended" : "");
     if (cJSON_GetArraySize(text_member(document, "changes")) == 0) {
         (void)fprintf(out, "no changes\n");
         return;

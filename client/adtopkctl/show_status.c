@@ -186,6 +186,7 @@ static void show_job(FILE *out, const cJSON *job)
             text_number(job, "policy_next_step"));
     }
     (void)fprintf(out, "\n");
+    show_unmatched(out, job);
     show_trouble(out, job);
 }
 

@@ -29,6 +29,7 @@ struct client {
     uint64_t job;    /* ... which is this job's */
     uint64_t limit_ms;
     uint64_t deadline_ms; /* when it has waited for limit_ms */
+    bool noted;           /* it has been told what the outcome waits for */
     struct client *next;
 };
 
@@ -60,6 +61,9 @@ void client_refuse(struct client *client, enum adtopk_status status, const char 
  * gone afterwards. */
 void client_await(struct client *client);
 
+/** Tells it meanwhile what the outcome waits for; it may not arrive. */
+void client_note(struct client *client, const char *sentence);
+
 /** One line for the log. */
 void control_note(const struct control *control, enum control_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -71,5 +75,8 @@ void request_take(struct client *client, const uint8_t *bytes, size_t size);
 
 /** The outcome that the client waits for. */
 void request_finish(struct client *client, const struct action *action);
+
+/** What the job waits for whose outcome the client waits for: a sentence, or "". */
+void request_waits(const struct client *client, char text[ERROR_TEXT_SIZE]);
 
 #endif

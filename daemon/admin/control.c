@@ -121,6 +121,22 @@ static int send_piece(struct client *client)
     return code;
 }
 
+/* One small packet: where there is no room for it, the client has enough to read. */
+void client_note(struct client *client, const char *sentence)
+{
+    Adtopk__ControlReply reply = ADTOPK__CONTROL_REPLY__INIT;
+    uint8_t *bytes;
+    size_t size = 0;
+
+    reply.note = (char *)(uintptr_t)sentence;
+    reply.more = 1;
+    bytes = codec_pack(&reply.base, &size);
+    if (bytes != NULL) {
+        (void)send(client->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    free(bytes);
+}
+
 static void on_client(uv_poll_t *handle, int status, int events);
 
 static void client_watch(struct client *client, int events)
@@ -303,13 +319,21 @@ static void on_connection(uv_poll_t *handle, int status, int events)
 /* The sentence does not say that nothing will happen: the core may be at it. */
 static void check_wait(struct client *client, uint64_t now)
 {
-    char why[160];
+    char waits[ERROR_TEXT_SIZE];
+    char why[ERROR_TEXT_SIZE + 160];
 
     if (now >= client->deadline_ms) {
+        request_waits(client, waits);
         (void)snprintf(why, sizeof(why),
-            "no outcome within %" PRIu64 " ms; the daemon goes on with it all the same",
-            client->limit_ms);
+            "no outcome within %" PRIu64 " ms; the daemon goes on with it all the same%s%s",
+            client->limit_ms, waits[0] != '\0' ? "; " : "", waits);
         client_refuse(client, ADTOPK_ERR_TIMEOUT, why);
+    } else if (!client->noted && now + client->limit_ms >= client->deadline_ms + CONTROL_NOTE_MS) {
+        client->noted = true;
+        request_waits(client, waits);
+        if (waits[0] != '\0') {
+            client_note(client, waits);
+        }
     }
 }
 

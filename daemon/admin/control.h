@@ -25,6 +25,7 @@
 #define CONTROL_CLIENTS_FREE 4   /* whom the others leave so many */
 #define CONTROL_IDLE_MS 10000    /* without progress a client is dropped, unless it waits */
 #define CONTROL_WAIT_MS 600000   /* the longest time limit of a ticket */
+#define CONTROL_NOTE_MS 1000     /* until who waits for an outcome is told what for */
 #define CONTROL_PENDING 64       /* tickets without an outcome, at once */
 #define CONTROL_GROUP "adtopk"   /* the default of control_config.group */
 

@@ -43,16 +43,19 @@ cJSON *document_array(struct document *document, cJSON *parent, const char *name
     return add(document, parent, name, cJSON_CreateArray());
 }
 
-cJSON *document_append(struct document *document, cJSON *array)
+static cJSON *append(struct document *document, cJSON *array, cJSON *item)
 {
-    cJSON *item = cJSON_CreateObject();
-
     if (item == NULL || array == NULL || !cJSON_AddItemToArray(array, item)) {
         cJSON_Delete(item);
         document->failed = true;
         return NULL;
     }
     return item;
+}
+
+cJSON *document_append(struct document *document, cJSON *array)
+{
+    return append(document, array, cJSON_CreateObject());
 }
 
 void document_number(struct document *document, cJSON *parent, const char *name, double number)
@@ -80,16 +83,15 @@ void document_pair(struct document *document, cJSON *parent, const char *name, c
     (void)add(document, parent, name, cJSON_CreateDoubleArray(pair, 2));
 }
 
-void document_text(struct document *document, cJSON *parent, const char *name, const char *text)
+static const char *valid_text(const char *text, char valid[TEXT_SIZE])
 {
-    char valid[TEXT_SIZE];
     size_t size = 0;
 
     while (*text != '\0') {
         size_t length = utf8_length(text);
         size_t taken = length > 0 ? length : 1;
 
-        if (size + taken >= sizeof(valid)) {
+        if (size + taken >= TEXT_SIZE) {
             break;
         }
         memcpy(valid + size, length > 0 ? text : "?", taken);
@@ -97,7 +99,21 @@ void document_text(struct document *document, cJSON *parent, const char *name, c
         text += taken;
     }
     valid[size] = '\0';
-    (void)add(document, parent, name, cJSON_CreateString(valid));
+    return valid;
+}
+
+void document_text(struct document *document, cJSON *parent, const char *name, const char *text)
+{
+    char valid[TEXT_SIZE];
+
+    (void)add(document, parent, name, cJSON_CreateString(valid_text(text, valid)));
+}
+
+void document_append_text(struct document *document, cJSON *array, const char *text)
+{
+    char valid[TEXT_SIZE];
+
+    (void)append(document, array, cJSON_CreateString(valid_text(text, valid)));
 }
 
 void document_identity(

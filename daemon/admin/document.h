@@ -30,6 +30,9 @@ cJSON *document_array(struct document *document, cJSON *parent, const char *name
 /** A new object at the end of `array`. */
 cJSON *document_append(struct document *document, cJSON *array);
 
+/** A text at the end of `array`, as document_text() makes it. */
+void document_append_text(struct document *document, cJSON *array, const char *text);
+
 void document_number(struct document *document, cJSON *parent, const char *name, double number);
 /** Exact up to 2^53. */
 void document_count(struct document *document, cJSON *parent, const char *name, uint64_t count);

@@ -11,12 +11,21 @@ static void remove_at(struct history *history, uint32_t index)
         (history->count - index) * sizeof(history->job[0]));
 }
 
-static void keep(struct history *history, const struct job_info *info)
+static void keep_changes(struct history_job *kept, const struct core *core)
 {
-    struct job_info *kept;
+    kept->changes = 0;
+    while (kept->changes < POLICY_CHANGES &&
+           core_policy_change(core, kept->info.id, kept->changes, &kept->change[kept->changes])) {
+        kept->changes++;
+    }
+}
+
+static void keep(struct history *history, const struct core *core, const struct job_info *info)
+{
+    struct history_job *kept;
 
     for (uint32_t i = 0; i < history->count; i++) {
-        if (history->job[i].id == info->id) {
+        if (history->job[i].info.id == info->id) {
             remove_at(history, i);
             break;
         }
@@ -25,10 +34,11 @@ static void keep(struct history *history, const struct job_info *info)
         remove_at(history, 0);
     }
     kept = &history->job[history->count++];
-    *kept = *info;
-    kept->state = "ended";
-    kept->waiting_for[0] = '\0';
-    kept->policy = NULL; /* the core's memory */
+    kept->info = *info;
+    kept->info.state = "ended";
+    kept->info.waiting_for[0] = '\0';
+    kept->info.policy = NULL; /* the core's memory */
+    keep_changes(kept, core);
 }
 
 void history_record(struct history *history, const struct core *core, session_id session)
@@ -37,7 +47,7 @@ void history_record(struct history *history, const struct core *core, session_id
     struct job_info info;
 
     if (id != 0 && jobname_find_id(core, id, &info)) {
-        keep(history, &info);
+        keep(history, core, &info);
     }
 }
 
@@ -51,7 +61,7 @@ void history_moved(struct history *history, const struct core *core,
     }
     for (uint32_t i = 0; core_job_info(core, i, &info); i++) {
         if (info.reason[0] != '\0') {
-            keep(history, &info);
+            keep(history, core, &info);
         }
     }
 }
@@ -67,11 +77,28 @@ bool history_job(const struct history *history, const struct core *core, uint32_
     }
     index -= core_job_count(core);
     for (uint32_t i = 0; i < history->count; i++) {
-        if (jobname_find_id(core, history->job[i].id, &other)) {
+        if (jobname_find_id(core, history->job[i].info.id, &other)) {
             continue; /* it goes on with other ranks, or was started anew */
         }
         if (index-- == 0) {
-            *info = history->job[i];
+            *info = history->job[i].info;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool history_policy_change(const struct history *history, const struct core *core, uint64_t job,
+    uint32_t index, struct policy_change *change)
+{
+    struct job_info live;
+
+    if (jobname_find_id(core, job, &live)) {
+        return core_policy_change(core, job, index, change);
+    }
+    for (uint32_t i = 0; i < history->count; i++) {
+        if (history->job[i].info.id == job && index < history->job[i].changes) {
+            *change = history->job[i].change[index];
             return true;
         }
     }

@@ -12,9 +12,15 @@
 
 #define HISTORY_JOBS 16
 
+struct history_job {
+    struct job_info info;
+    uint32_t changes; /* of its policy, the newest first */
+    struct policy_change change[POLICY_CHANGES];
+};
+
 struct history {
     uint32_t count;
-    struct job_info job[HISTORY_JOBS]; /* the oldest first */
+    struct history_job job[HISTORY_JOBS]; /* the oldest first */
 };
 
 /** Remembers how this session's job stands; to be called before a session leaves it. An older
@@ -30,5 +36,9 @@ void history_moved(struct history *history, const struct core *core,
  * *live: it is one of the core's. */
 bool history_job(const struct history *history, const struct core *core, uint32_t index,
     struct job_info *info, bool *live);
+
+/** The index-th of a job's last policy changes, the newest first, whether it lives or has ended. */
+bool history_policy_change(const struct history *history, const struct core *core, uint64_t job,
+    uint32_t index, struct policy_change *change);
 
 #endif

@@ -57,7 +57,7 @@ static enum adtopk_status ambiguous(
 }
 
 enum adtopk_status jobname_find(const struct core *core, const struct history *history,
-    const char *text, struct job_info *info, struct error *err)
+    const char *text, bool ended, struct job_info *info, struct error *err)
 {
     unsigned count = 0;
     struct job_info one;
@@ -74,9 +74,11 @@ enum adtopk_status jobname_find(const struct core *core, const struct history *h
     if (count > 1) {
         return ambiguous(core, text, count, err);
     }
-    for (uint32_t i = 0; i < history->count; i++) {
-        if (jobname_fits(&history->job[i].key, text)) {
-            return error_set(err, ADTOPK_ERR_STATE, "job \"%.64s\" has ended", text);
+    for (uint32_t i = history->count; i-- > 0;) {
+        if (jobname_fits(&history->job[i].info.key, text)) {
+            *info = history->job[i].info;
+            return ended ? ADTOPK_OK
+                         : error_set(err, ADTOPK_ERR_STATE, "job \"%.64s\" has ended", text);
         }
     }
     return error_set(err, ADTOPK_ERR_ARGUMENT, "no job \"%.64s\" has ranks on this node", text);

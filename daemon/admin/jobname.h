@@ -20,11 +20,12 @@ void jobname_print(const struct job_key *key, char text[JOBNAME_SIZE]);
 bool jobname_fits(const struct job_key *key, const char *text);
 
 /**
- * The one live job that `text` fits. Errors: ARGUMENT if it fits none, or several, which are
- * listed; STATE if it fits only one that has ended.
+ * The one live job that `text` fits; if there is none and `ended` is set, the one that ended last
+ * of those that it fits. Errors: ARGUMENT if it fits none, or several live ones, which are listed;
+ * STATE if it fits only such as have ended.
  */
 enum adtopk_status jobname_find(const struct core *core, const struct history *history,
-    const char *text, struct job_info *info, struct error *err);
+    const char *text, bool ended, struct job_info *info, struct error *err);
 
 /** The live job with this id. */
 bool jobname_find_id(const struct core *core, uint64_t id, struct job_info *info);

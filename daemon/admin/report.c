@@ -10,7 +10,8 @@ void report_key(struct document *document, cJSON *object, const struct job_key *
     document_count(document, object, "owner", key->owner);
 }
 
-static void add_job(struct document *document, cJSON *jobs, const struct job_info *info)
+static void add_job(struct document *document, cJSON *jobs, const struct report_daemon *daemon,
+    const struct job_info *info)
 {
     cJSON *job = document_append(document, jobs);
 
@@ -31,6 +32,7 @@ static void add_job(struct document *document, cJSON *jobs, const struct job_inf
     document_count(document, job, "policy_step", info->policy_step);
     document_count(document, job, "policy_next_version", info->policy_next_version);
     document_count(document, job, "policy_next_step", info->policy_next_step);
+    report_unmatched(document, job, daemon, info);
 }
 
 static void add_jobs(struct document *document, const struct report_daemon *daemon)
@@ -40,7 +42,7 @@ static void add_jobs(struct document *document, const struct report_daemon *daem
     bool live;
 
     for (uint32_t i = 0; history_job(daemon->history, daemon->core, i, &info, &live); i++) {
-        add_job(document, jobs, &info);
+        add_job(document, jobs, daemon, &info);
     }
 }
 

@@ -56,14 +56,16 @@ char *report_tensors(
 char *report_plan(const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
 
 /** The policy of a live job. */
-char *report_policy(const struct job_info *job);
+char *report_policy(const struct report_daemon *daemon, const struct job_info *job);
 
 /** The daemon's default policy: its document on top of the built-in one (NULL: nothing). */
 char *report_default_policy(const char *policy);
 
 /** A change that was agreed on: this version holds from this step on. */
-char *report_policy_change(const struct job_info *job, uint32_t version, uint64_t step);
+char *report_policy_change(const struct report_daemon *daemon, const struct job_info *job,
+    uint32_t version, uint64_t step);
 
+/** Who changed the policy of a job that lives or has ended. */
 char *report_policy_log(const struct report_daemon *daemon, const struct job_info *job);
 
 /** What the verification at the end of `step` found in the tensors of a live job. */
@@ -73,6 +75,10 @@ char *report_verify(const struct report_daemon *daemon, const struct job_info *j
 
 /** "name", "run_id" and "owner" of a job. */
 void report_key(struct document *document, cJSON *object, const struct job_key *key);
+
+/** "unmatched_rules": the patterns of its policy's rules that match no tensor. */
+void report_unmatched(struct document *document, cJSON *object, const struct report_daemon *daemon,
+    const struct job_info *job);
 
 /** What went over the link to a peer. */
 void report_link(struct document *document, cJSON *peer, const struct link_stats *link);

@@ -2,7 +2,18 @@
 #include "daemon/admin/report.h"
 #include "daemon/core/policy.h"
 
-char *report_policy(const struct job_info *job)
+void report_unmatched(struct document *document, cJSON *object, const struct report_daemon *daemon,
+    const struct job_info *job)
+{
+    cJSON *rules = document_array(document, object, "unmatched_rules");
+    const char *match;
+
+    for (uint32_t i = 0; (match = core_unmatched_rule(daemon->core, job->id, i)) != NULL; i++) {
+        document_append_text(document, rules, match);
+    }
+}
+
+char *report_policy(const struct report_daemon *daemon, const struct job_info *job)
 {
     struct document document;
 
@@ -12,6 +23,7 @@ char *report_policy(const struct job_info *job)
     document_count(&document, document.root, "step", job->policy_step);
     document_count(&document, document.root, "next_version", job->policy_next_version);
     document_count(&document, document.root, "next_step", job->policy_next_step);
+    report_unmatched(&document, document.root, daemon, job);
     document_raw(&document, document.root, "policy", job->policy != NULL ? job->policy : "{}");
     return document_end(&document);
 }
@@ -32,7 +44,8 @@ char *report_default_policy(const char *policy)
     return document_end(&document);
 }
 
-char *report_policy_change(const struct job_info *job, uint32_t version, uint64_t step)
+char *report_policy_change(
+    const struct report_daemon *daemon, const struct job_info *job, uint32_t version, uint64_t step)
 {
     struct document document;
 
@@ -40,6 +53,7 @@ char *report_policy_change(const struct job_info *job, uint32_t version, uint64_
     report_key(&document, document.root, &job->key);
     document_count(&document, document.root, "version", version);
     document_count(&document, document.root, "step", step);
+    report_unmatched(&document, document.root, daemon, job);
     return document_end(&document);
 }
 
@@ -51,9 +65,11 @@ char *report_policy_log(const struct report_daemon *daemon, const struct job_inf
 
     document_begin(&document);
     report_key(&document, document.root, &job->key);
+    document_text(&document, document.root, "state", job->state);
     document_count(&document, document.root, "version", job->policy_version);
     changes = document_array(&document, document.root, "changes");
-    for (uint32_t i = 0; core_policy_change(daemon->core, job->id, i, &change); i++) {
+    for (uint32_t i = 0; history_policy_change(daemon->history, daemon->core, job->id, i, &change);
+         i++) {
         cJSON *entry = document_append(&document, changes);
 
         document_count(&document, entry, "version", change.version);

@@ -101,10 +101,11 @@ static void answer_policy_get(
     struct client *client, const Request *request, const struct job_info *job)
 {
     const struct control_config *config = &client->control->config;
+    struct report_daemon daemon = describe(client->control);
 
     (void)request;
     client_reply(client, ADTOPK_OK,
-        job != NULL ? report_policy(job)
+        job != NULL ? report_policy(&daemon, job)
                     : report_default_policy(
                           config->policy != NULL ? config->policy(config->context) : NULL));
 }
@@ -154,6 +155,7 @@ static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_
     client->job = job;
     client->limit_ms = limit_ms;
     client->deadline_ms = uv_now(control->loop) + limit_ms;
+    client->noted = false;
     return client->ticket;
 }
 
@@ -206,6 +208,17 @@ static void answer_verify(struct client *client, const Request *request, const s
     }
 }
 
+void request_waits(const struct client *client, char text[ERROR_TEXT_SIZE])
+{
+    struct job_info job;
+
+    text[0] = '\0';
+    if (jobname_find_id(client->control->config.core, client->job, &job) &&
+        job.waiting_for[0] != '\0') {
+        (void)snprintf(text, ERROR_TEXT_SIZE, "the job waits for %.200s", job.waiting_for);
+    }
+}
+
 void request_finish(struct client *client, const struct action *action)
 {
     struct control *control = client->control;
@@ -221,7 +234,7 @@ void request_finish(struct client *client, const struct action *action)
             "policy version %" PRIu64 " holds from step %" PRIu64 ", set by uid %u, pid %d",
             action->operation, action->number, client->who.uid, client->who.pid);
         client_reply(client, ADTOPK_OK,
-            report_policy_change(&job, (uint32_t)action->operation, action->number));
+            report_policy_change(&daemon, &job, (uint32_t)action->operation, action->number));
     } else {
         client_reply(client, ADTOPK_OK, report_verify(&daemon, &job, action->number));
     }
@@ -264,23 +277,27 @@ static const struct kind {
     enum right right;
     const char *what;                    /* "may not ... job NAME" */
     const char *(*job)(const Request *); /* the one job it is about; NULL, or of NULL: none */
+    bool ended;                          /* which may have ended */
     void (*answer)(struct client *client, const Request *request, const struct job_info *job);
 } kinds[] = {
-    {ADTOPK__CONTROL_REQUEST__KIND_STATUS, RIGHT_READ, "see the status", NULL, answer_status},
-    {ADTOPK__CONTROL_REQUEST__KIND_STATS, RIGHT_READ, "see statistics", NULL, answer_stats},
-    {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, answer_jobs},
-    {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, answer_peers},
-    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", tensors_job,
+    {ADTOPK__CONTROL_REQUEST__KIND_STATUS, RIGHT_READ, "see the status", NULL, false,
+        answer_status},
+    {ADTOPK__CONTROL_REQUEST__KIND_STATS, RIGHT_READ, "see statistics", NULL, false, answer_stats},
+    {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, false, answer_jobs},
+    {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, false, answer_peers},
+    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", tensors_job, false,
         answer_tensors},
-    {ADTOPK__CONTROL_REQUEST__KIND_PLAN, RIGHT_READ, "see the plan of", plan_job, answer_plan},
+    {ADTOPK__CONTROL_REQUEST__KIND_PLAN, RIGHT_READ, "see the plan of", plan_job, false,
+        answer_plan},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy of", policy_get_job,
-        answer_policy_get},
+        false, answer_policy_get},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG, RIGHT_READ, "see who changed the policy of",
-        policy_log_job, answer_policy_log},
+        policy_log_job, true, answer_policy_log},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET, RIGHT_OWNER, "change the policy of", policy_set_job,
-        answer_policy_set},
-    {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", verify_job, answer_verify},
-    {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, answer_drain},
+        false, answer_policy_set},
+    {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", verify_job, false, answer_verify},
+    {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, false,
+        answer_drain},
 };
 
 static const struct kind *find_kind(const Request *request)
@@ -334,7 +351,7 @@ static void answer(struct client *client, const Request *request)
     } else if (kind == NULL) {
         refuse_unknown(client, request);
     } else if (name != NULL && jobname_find(control->config.core, control->config.history, name,
-                                   &job, &err) != ADTOPK_OK) {
+                                   kind->ended, &job, &err) != ADTOPK_OK) {
         client_refuse(client, err.code, err.text);
     } else if (!rights_allow(
                    &control->rights, kind->right, client->fd, &client->who, job.key.owner)) {

@@ -1,14 +1,229 @@
 /*
  * Sparse all-gather: every node sends its list to every other, and each forms the sum itself, in
- * the order of the nodes. One phase; k(P-1) entries received a node, so it suits small P.
+ * the order of the nodes. k(P-1) entries received a node, so it suits small P.
+ *
+ * A large bucket is cut into segments, ranges of positions, each of which is a phase. The frames of
+ * all of them leave at once, in the first; so while a segment is decoded and summed, those after it
+ * are on their way.
  */
+#include <stdlib.h>
+#include <string.h>
+
 #include "daemon/collective/collective.h"
 #include "daemon/collective/gather.h"
 
+/* Dense elements that are under way at a time are worth so many times fewer entries; fewer than
+ * that many are not worth a frame. */
+#define ELEMENTS_PER_ENTRY 64u
+#define ENTRIES_MIN 32u
+
+/* All nodes find the same number: it follows from the policy and the turn. Steps of INT8 are of
+ * blocks of the whole list; where fibres are strided, the dense form is written from the list. */
+static unsigned segments_of(const struct exchange *exchange)
+{
+    const uint64_t each = exchange->segment / ELEMENTS_PER_ENTRY + ENTRIES_MIN;
+    uint64_t entries = 0, segments;
+
+    if (exchange->members == 1 || exchange->segment == 0 || exchange->value == PAYLOAD_VALUE_INT8 ||
+        exchange->index == PAYLOAD_INDEX_DENSE) {
+        return 1;
+    }
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        if (exchange->tensor[t].shape.view.stride != 1) {
+            return 1;
+        }
+        entries += exchange->tensor[t].select;
+    }
+    segments = entries / each;
+    segments = segments < EXCHANGE_SEGMENTS_MAX ? segments : EXCHANGE_SEGMENTS_MAX;
+    return segments > 1 ? (unsigned)segments : 1;
+}
+
+/* ------------------------------------------------------------------ a tensor's part of a segment
+ */
+
+struct part {
+    uint64_t first, end; /* positions; there may be none */
+    struct payload_shape shape;
+    struct sparse own; /* this node's entries, at positions from `first` on */
+    uint32_t *shifted; /* memory of own.position, or NULL */
+};
+
+/* Where a tensor has several fibres, a part has whole ones. */
+static void cut(
+    const struct exchange_tensor *tensor, unsigned s, unsigned segments, struct part *part)
+{
+    const struct view *view = &tensor->shape.view;
+    const uint64_t each = view->fibres > 1 && segments > 1 ? view->length : 1;
+    const uint64_t pieces = view_size(view) / each;
+
+    part->first = pieces * s / segments * each;
+    part->end = pieces * (s + 1) / segments * each;
+    part->shape = tensor->shape;
+    if (segments > 1) {
+        part->shape.view = each > 1 ? (struct view){(part->end - part->first) / each, each, 1}
+                                    : (struct view){1, part->end - part->first, 1};
+    }
+}
+
+/* The first entry at `position` or above. */
+static size_t lower_bound(const struct sparse *list, uint64_t position)
+{
+    size_t low = 0, high = list->count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (list->position[middle] < position) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* Takes this node's entries; false without memory. */
+static bool take_own(const struct sparse *sent, struct part *part)
+{
+    const size_t first = lower_bound(sent, part->first);
+    const size_t count = lower_bound(sent, part->end) - first;
+
+    part->shifted = NULL;
+    part->own = (struct sparse){.count = count, .capacity = count};
+    if (count == 0) {
+        return true; /* there may be no list at all */
+    }
+    part->own.position = sent->position + first;
+    part->own.value = sent->value + first;
+    if (part->first > 0) {
+        part->shifted = malloc(count * sizeof(*part->shifted));
+        if (part->shifted == NULL) {
+            return false;
+        }
+        (void)memcpy(part->shifted, part->own.position, count * sizeof(*part->shifted));
+        part->own.position = part->shifted;
+        list_shift(&part->own, (uint32_t)(0 - part->first));
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ sending */
+
+struct encoding {
+    struct exchange *exchange;
+    unsigned segments;
+    enum adtopk_status status[EXCHANGE_SEGMENTS_MAX];
+};
+
+static void encode_segment(void *arg, unsigned s, unsigned thread)
+{
+    struct encoding *encoding = arg;
+    const struct exchange *exchange = encoding->exchange;
+    struct payload_writer *frame = &exchange->outgoing[s].frame;
+    enum adtopk_status status = ADTOPK_OK;
+
+    (void)thread;
+    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct part part;
+
+        cut(tensor, s, encoding->segments, &part);
+        if (part.first < part.end) {
+            status = take_own(&tensor->sent, &part)
+                         ? payload_put_list(
+                               frame, &part.shape, &part.own, exchange->index, exchange->value)
+                         : ADTOPK_ERR_MEMORY;
+            free(part.shifted);
+        }
+    }
+    if (status == ADTOPK_OK) {
+        payload_end(frame);
+    }
+    encoding->status[s] = status;
+}
+
+static enum adtopk_status send_all(struct exchange *exchange, struct error *err)
+{
+    struct encoding encoding = {.exchange = exchange, .segments = segments_of(exchange)};
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned s = 0; status == ADTOPK_OK && s < encoding.segments; s++) {
+        status =
+            exchange_add_frame(exchange, s, EXCHANGE_ALL) != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    }
+    if (status == ADTOPK_OK) {
+        parallel_for(&exchange->parallel, encode_segment, &encoding, encoding.segments);
+    }
+    for (unsigned s = 0; s < encoding.segments; s++) {
+        status = status == ADTOPK_OK ? encoding.status[s] : status;
+    }
+    return status == ADTOPK_OK
+               ? ADTOPK_OK
+               : error_set(err, status, "no memory to encode bucket %u", exchange->header.bucket);
+}
+
+/* ------------------------------------------------------------------ summing */
+
+/* Adds a segment's sums to the results. */
+static enum adtopk_status write_part(const struct gather *gather, struct exchange_tensor *tensor,
+    const struct part *part, struct error *err)
+{
+    struct sparse *update = &tensor->update;
+    const uint64_t positions = part->end - part->first;
+    struct sparse sum = {.capacity = update->capacity - update->count};
+    float *dense = tensor->dense != NULL ? tensor->dense + part->first : NULL;
+    enum adtopk_status status;
+
+    if (update->position != NULL) {
+        sum.position = update->position + update->count;
+        sum.value = update->value + update->count;
+    }
+    status = gather_sum(gather, positions, gather->exchange->scale, &sum, dense, err);
+    if (status == ADTOPK_OK && sum.position != NULL && part->first > 0) {
+        list_shift(&sum, (uint32_t)part->first);
+    }
+    if (status == ADTOPK_OK) { /* without a list some are counted twice */
+        update->count += sum.count < positions ? sum.count : positions;
+    }
+    return status;
+}
+
+/* Where a node's share depends on its ranks, no list alone is too long, but all together may be
+ * longer than the update can get. */
+static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct error *err)
+{
+    struct exchange *exchange = gather->exchange;
+    struct exchange_tensor *tensor = &exchange->tensor[t];
+    enum adtopk_status status = ADTOPK_OK;
+    struct part part;
+
+    cut(tensor, gather->phase, segments_of(exchange), &part);
+    if (part.first == part.end) {
+        return ADTOPK_OK;
+    }
+    if (!take_own(&tensor->sent, &part)) {
+        return gather_no_memory(exchange, err);
+    }
+    for (unsigned m = 0; m < exchange->members; m++) {
+        gather->shape[m] = part.shape;
+    }
+    status = gather_next(gather, &part.own, err);
+    if (status == ADTOPK_OK) {
+        status = gather_limit(gather, tensor, part.end - part.first, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = write_part(gather, tensor, &part, err);
+    }
+    free(part.shifted);
+    return status;
+}
+
+/* ------------------------------------------------------------------ the phases */
+
 static unsigned allgather_phases(const struct exchange *exchange)
 {
-    (void)exchange;
-    return 1;
+    return segments_of(exchange);
 }
 
 static bool allgather_expects(const struct exchange *exchange, unsigned phase, unsigned from)
@@ -20,51 +235,19 @@ static bool allgather_expects(const struct exchange *exchange, unsigned phase, u
 static enum adtopk_status allgather_produce(
     struct exchange *exchange, unsigned phase, struct error *err)
 {
-    struct payload_writer *frame = exchange_add_frame(exchange, phase, EXCHANGE_ALL);
-    enum adtopk_status status = frame != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
-
-    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
-        struct exchange_tensor *tensor = &exchange->tensor[t];
-        status = payload_put_list(
-            frame, &tensor->shape, &tensor->sent, exchange->index, exchange->value);
-    }
-    if (status != ADTOPK_OK) {
-        return error_set(err, status, "no memory to encode bucket %u", exchange->header.bucket);
-    }
-    payload_end(frame);
-    return ADTOPK_OK;
-}
-
-/* Where a node's share depends on its ranks, no list alone is too long, but all together may be
- * longer than the update can get. */
-static enum adtopk_status sum_tensor(struct gather *gather, unsigned t, struct error *err)
-{
-    struct exchange *exchange = gather->exchange;
-    struct exchange_tensor *tensor = &exchange->tensor[t];
-    enum adtopk_status status;
-
-    for (unsigned m = 0; m < exchange->members; m++) {
-        gather->shape[m] = tensor->shape;
-    }
-    status = gather_next(gather, &tensor->sent, err);
-    if (status == ADTOPK_OK) {
-        status = gather_limit(gather, tensor, err);
-    }
-    if (status == ADTOPK_OK) {
-        status = gather_update(gather, tensor, err);
-    }
-    return status;
+    return phase == 0 ? send_all(exchange, err) : gather_each(exchange, phase - 1, sum_part, err);
 }
 
 static enum adtopk_status allgather_finish(struct exchange *exchange, struct error *err)
 {
-    return gather_each(exchange, 0, sum_tensor, err);
+    return gather_each(exchange, segments_of(exchange) - 1, sum_part, err);
 }
 
 const struct collective_ops collective_allgather = {
     .name = "allgather",
     .dense = false,
     .scatters = true,
+    .streams = true,
     .phases = allgather_phases,
     .expects = allgather_expects,
     .produce = allgather_produce,

@@ -250,7 +250,7 @@ static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struc
     }
     status = gather_next(gather, &balanced->sum, err);
     if (status == ADTOPK_OK) {
-        status = gather_limit(gather, tensor, err);
+        status = gather_limit(gather, tensor, tensor->numel, err);
     }
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
         to_positions(&gather->list[m], m, exchange->members);

@@ -22,8 +22,15 @@
 #include "proto/error.h"
 #include "proto/payload.h"
 
+/* Of what collectives' frames hold. Nodes with another one cannot exchange.
+ *   1  dense sums travel as f32
+ *   2  they travel as bf16 where contributions have two bytes a value; pairwise cuts the vector
+ * into slices first, then each into segments; "allreduce" may be "one-shot" */
+#define EXCHANGE_VERSION 2u
+
 #define EXCHANGE_ALL UINT32_MAX
-#define EXCHANGE_PHASES_MAX 256u /* a frame's header counts them in 8 bits */
+#define EXCHANGE_PHASES_MAX 256u  /* a frame's header counts them in 8 bits */
+#define EXCHANGE_SEGMENTS_MAX 16u /* frames that a member sends another at a time */
 
 enum op_kind { OP_BARRIER = 0, OP_BROADCAST = 1, OP_ALLREDUCE = 2, OP_KIND_COUNT };
 
@@ -42,14 +49,16 @@ struct exchange_memory {
 struct exchange_tensor {
     struct payload_shape shape;
     uint64_t numel;
-    const float *acc;     /* dense, whole: residual plus gradient, memory order */
-    bool summed;          /* dense, of a lone member: `dense` has the result already, acc is NULL */
-    uint64_t select;      /* whole: how many elements all nodes select together */
-    struct sparse sent;   /* sparse: what is contributed, values as the others will decode them */
+    const float *acc;   /* dense, whole: residual plus gradient, memory order */
+    bool summed;        /* dense, of a lone member: `dense` has the result already, acc is NULL */
+    uint64_t select;    /* sparse: how many elements a node selects, whole: all together; all nodes
+                         * have the same number */
+    struct sparse sent; /* sparse: what is contributed, values as the others will decode them */
     struct sparse update; /* sparse, result: the sum; room for update.capacity entries, or none,
                            * and positions NULL, if `dense` is enough: then about how many */
     float *dense;         /* result: the sum, memory order; sparse: NULL unless the collective
                            * scatters, it is wanted, and positions are elements */
+    bool own_update;      /* the arrays of `update` are of malloc(), the exchange's */
     /* Sparse, result: of the sums that this node rounded before others got them, what that cut off;
      * its residual takes it back. Room for returned.capacity entries; see exchange_round(). */
     struct sparse returned;
@@ -72,6 +81,14 @@ struct exchange_frame {
     struct payload_writer frame;
 };
 
+/* Dense, values narrower than f32: what comes back of the sums that this node rounded
+ * (kernels/cpu/rest.h), which are one slice of the bucket's tensors, end to end. */
+struct exchange_rest {
+    int16_t *low; /* room for so many; NULL: for none, and sums travel as f32 */
+    uint64_t room;
+    uint64_t first, count; /* result: the slice; count 0: nothing was rounded */
+};
+
 struct exchange_input {
     const uint8_t *bytes; /* NULL: not there yet */
     size_t size;
@@ -86,11 +103,13 @@ struct exchange {
     struct payload_header header; /* of every frame this node produces; phase is filled in */
     enum payload_index index;
     enum payload_value value;
-    uint64_t segment; /* elements of a dense vector that are under way at a time; 0: all */
+    uint64_t segment; /* elements of a dense vector that are under way at a time, or many times the
+                       * entries of lists; 0: all */
     float scale;      /* of the sum: 1, or one over the number of ranks */
     bool nonfinite;   /* in: a gradient of this node held NaN or Inf; out: one of any node did */
     unsigned tensors;
     struct exchange_tensor *tensor;
+    struct exchange_rest rest;
     struct exchange_op *op;
 
     struct exchange_frame *outgoing; /* of the phase produced last; the core takes the bytes */
@@ -109,8 +128,13 @@ struct collective_ops {
     bool whole;    /* it selects itself, for all nodes: each contributes, and takes out of its
                     * residual, its own value wherever the update is not 0 */
     bool scatters; /* sparse: writes the dense form too, with or without a list */
+    bool streams;  /* sparse: writes results from its second phase on */
     bool rounds;   /* sums are encoded again: calls exchange_round() */
     unsigned members_max; /* 0: any number */
+
+    /* Dense: how many sums of so many elements a member rounds, if it has room for their rests.
+     * NULL: none. */
+    uint64_t (*rests)(unsigned members, uint64_t elements);
 
     /* Number of phases, 1 to EXCHANGE_PHASES_MAX. */
     unsigned (*phases)(const struct exchange *exchange);
@@ -130,6 +154,7 @@ struct collective_ops {
 };
 
 extern const struct collective_ops collective_allreduce;
+extern const struct collective_ops collective_oneshot;
 extern const struct collective_ops collective_pairwise;
 extern const struct collective_ops collective_ring;
 extern const struct collective_ops collective_halving;
@@ -173,7 +198,7 @@ enum payload_value exchange_round(
 /** Frees outgoing frames. */
 void exchange_drop_frames(struct exchange *exchange);
 
-/** Frees these and the collective's state; inputs belong to the caller. */
+/** Frees these, the collective's state and updates of its own; inputs belong to the caller. */
 void exchange_drop(struct exchange *exchange);
 
 #endif

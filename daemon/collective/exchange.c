@@ -139,6 +139,15 @@ void exchange_drop_frames(struct exchange *exchange)
 void exchange_drop(struct exchange *exchange)
 {
     exchange_drop_frames(exchange);
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        struct exchange_tensor *tensor = &exchange->tensor[t];
+        if (tensor->own_update) {
+            free(tensor->update.position);
+            free(tensor->update.value);
+            tensor->update = (struct sparse){0};
+            tensor->own_update = false;
+        }
+    }
     if (exchange->state != NULL) {
         exchange->ops->drop(exchange);
         exchange->state = NULL;

@@ -125,14 +125,14 @@ uint64_t gather_count(const struct gather *gather)
     return total;
 }
 
-enum adtopk_status gather_limit(
-    const struct gather *gather, const struct exchange_tensor *tensor, struct error *err)
+enum adtopk_status gather_limit(const struct gather *gather, const struct exchange_tensor *tensor,
+    uint64_t positions, struct error *err)
 {
     const struct exchange *exchange = gather->exchange;
-    uint64_t most = tensor->update.capacity, longest = 0;
+    uint64_t most = tensor->update.capacity - tensor->update.count, longest = 0;
     unsigned culprit = 0;
 
-    if (most >= tensor->numel || gather_count(gather) <= most) {
+    if (most >= positions || gather_count(gather) <= most) {
         return ADTOPK_OK;
     }
     for (unsigned m = 0; m < exchange->members; m++) {
@@ -143,7 +143,7 @@ enum adtopk_status gather_limit(
     }
     (void)error_set(err, ADTOPK_ERR_PROTOCOL,
         "with the entries it sent there are more than the %llu that the ranks may select",
-        (unsigned long long)most);
+        (unsigned long long)tensor->update.capacity);
     return exchange_blame(exchange, culprit, err);
 }
 

@@ -33,10 +33,10 @@ enum adtopk_status gather_next(struct gather *gather, const struct sparse *own, 
 /** Entries of all lists together. */
 uint64_t gather_count(const struct gather *gather);
 
-/** Blames the node that sent most if all lists together have more entries than the update of the
- * tensor may get. */
-enum adtopk_status gather_limit(
-    const struct gather *gather, const struct exchange_tensor *tensor, struct error *err);
+/** Blames the node that sent most if all lists together, of so many positions, have more entries
+ * than the tensor's update has room for behind those that it has. */
+enum adtopk_status gather_limit(const struct gather *gather, const struct exchange_tensor *tensor,
+    uint64_t positions, struct error *err);
 
 /** out = scale * ((list 0 + list 1) + ...), over `positions`; it has room for all entries or all
  * positions, or only counts them, positions NULL (merge.h). dense: the same as so many elements, or

@@ -240,7 +240,7 @@ static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struc
     enum adtopk_status status = oktopk_take_shares(gather, t, err);
 
     if (status == ADTOPK_OK) {
-        status = gather_limit(gather, tensor, err);
+        status = gather_limit(gather, tensor, tensor->numel, err);
     }
     if (status == ADTOPK_OK) {
         status = gather_update(gather, tensor, err);

@@ -1,21 +1,23 @@
 /*
  * Dense all-reduce by pairwise exchange: reduce-scatter, then all-gather.
  *
- * The bucket's tensors, end to end, are one vector, cut into segments, and each segment into one
- * slice a member. Two phases a segment: in the first every member sends slice j to member j, which
- * adds the slices in the order of the members; in the second every member sends its summed slice,
+ * The bucket's tensors, end to end, are one vector, cut into one slice a member, and each slice
+ * into segments. Two phases a segment: in the first every member sends that of slice j to member j,
+ * which adds them in the order of the members; in the second every member sends its summed segment,
  * scaled, to all. 2n(P-1)/P elements a node, the least possible, in two latencies a segment, and
  * the order of every sum is fixed. (Thakur, Rabenseifner, Gropp, "Optimization of collective
  * communication operations in MPICH", 2005, section 4.5.) The segments bound the memory for frames
  * under way.
  *
- * With bf16 or f16 values only the first phase is rounded, and each sender's residual keeps what
- * that cut off; sums travel as f32.
+ * With bf16 or f16 values both phases are rounded. Each sender's residual keeps what that cut off:
+ * in the first phase it still has its contribution, in the second it notes the rests of its sums,
+ * scaled and rounded to bf16. Without room for them the second phase travels as f32.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/vector.h"
+#include "kernels/cpu/rest.h"
 
 static unsigned segments_of(const struct exchange *exchange)
 {
@@ -33,33 +35,33 @@ static bool pairwise_expects(const struct exchange *exchange, unsigned phase, un
     return from != exchange->self;
 }
 
-/* The slice of a segment that a member sums. */
-static struct slice slice_of(const struct exchange *exchange, unsigned segment, unsigned member)
+/* What a member sums. */
+static struct slice whole_of(const struct exchange *exchange, unsigned member)
 {
-    return slice_cut(
-        vector_segment(exchange, segment, segments_of(exchange)), member, exchange->members);
+    return slice_cut((struct slice){0, vector_total(exchange)}, member, exchange->members);
 }
 
-/* Appends the slice's part of every tensor, from the contribution or from the sum. */
-static enum adtopk_status put_slice(
-    const struct exchange *exchange, struct payload_writer *frame, struct slice slice, bool sum)
+/* ... in a segment. */
+static struct slice slice_of(const struct exchange *exchange, unsigned segment, unsigned member)
 {
-    enum adtopk_status status = ADTOPK_OK;
-    uint64_t start = 0;
+    return slice_cut(whole_of(exchange, member), segment, segments_of(exchange));
+}
 
-    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
-        const struct exchange_tensor *tensor = &exchange->tensor[t];
-        struct slice part = slice_overlap(slice, start, tensor->numel);
-        start += tensor->numel;
-        if (part.end > part.first) {
-            status = payload_put_dense(frame, (sum ? tensor->dense : tensor->acc) + part.first,
-                part.end - part.first, sum ? PAYLOAD_VALUE_F32 : exchange->value, NULL);
-        }
-    }
-    if (status == ADTOPK_OK) {
-        payload_end(frame);
-    }
-    return status;
+static uint64_t pairwise_rests(unsigned members, uint64_t elements)
+{
+    return members > 1 ? (elements + members - 1) / members : 0;
+}
+
+static bool rounds(const struct exchange *exchange)
+{
+    struct slice own = whole_of(exchange, exchange->self);
+
+    return exchange->value != PAYLOAD_VALUE_F32 && own.end - own.first <= exchange->rest.room;
+}
+
+static enum payload_value sum_value(const struct exchange *exchange)
+{
+    return rounds(exchange) ? PAYLOAD_VALUE_BF16 : PAYLOAD_VALUE_F32;
 }
 
 static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, struct error *err)
@@ -71,7 +73,7 @@ static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, s
         }
         frame = exchange_add_frame(exchange, 2 * segment, m);
         if (frame == NULL ||
-            put_slice(exchange, frame, slice_of(exchange, segment, m), false) != ADTOPK_OK) {
+            vector_put(exchange, frame, slice_of(exchange, segment, m)) != ADTOPK_OK) {
             return error_set(
                 err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
         }
@@ -79,79 +81,41 @@ static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, s
     return ADTOPK_OK;
 }
 
-/* Adds member m's slice to the sum, the first member's to 0 (vector_read() says why). */
-static enum adtopk_status add_member(
-    struct exchange *exchange, unsigned segment, unsigned m, float *scratch, struct error *err)
+/* The owner scales and rounds, before others get the sum: it is in the cache. */
+static void complete_slice(struct exchange *exchange, struct slice slice)
 {
-    struct slice slice = slice_of(exchange, segment, exchange->self);
-    struct payload_reader reader;
+    struct slice own = whole_of(exchange, exchange->self);
+    bool rounded = rounds(exchange);
     uint64_t start = 0;
 
-    if (m != exchange->self) {
-        if (exchange_open(exchange, 2 * segment, m, &reader, err) != ADTOPK_OK) {
-            return err->code;
-        }
-        exchange_note(exchange, &reader);
-    }
+    exchange->rest.first = own.first;
+    exchange->rest.count = rounded ? own.end - own.first : 0;
     for (unsigned t = 0; t < exchange->tensors; t++) {
         const struct exchange_tensor *tensor = &exchange->tensor[t];
         struct slice part = slice_overlap(slice, start, tensor->numel);
-        uint64_t n = part.end - part.first;
         float *sum = tensor->dense + part.first;
+        uint64_t n = part.end - part.first;
+        if (exchange->scale != 1) {
+            dense_scale(sum, n, exchange->scale);
+        }
+        if (rounded && n > 0) {
+            rest_round(sum, exchange->rest.low + (start + part.first - own.first), n);
+        }
         start += tensor->numel;
-        if (n == 0) {
-            continue;
-        }
-        if (m == exchange->self) {
-            vector_round(exchange, tensor->acc + part.first, n, scratch);
-        } else if (payload_get_dense(&reader, scratch, n, err) != ADTOPK_OK) {
-            return exchange_blame(exchange, m, err);
-        }
-        if (m == 0) {
-            (void)memset(sum, 0, n * sizeof(*sum));
-        }
-        dense_add(sum, scratch, n);
-    }
-    if (m != exchange->self && payload_close(&reader, err) != ADTOPK_OK) {
-        return exchange_blame(exchange, m, err);
-    }
-    return ADTOPK_OK;
-}
-
-/* The owner does it, before others get the sum: it is in the cache. */
-static void scale_slice(const struct exchange *exchange, struct slice slice)
-{
-    uint64_t start = 0;
-
-    for (unsigned t = 0; exchange->scale != 1 && t < exchange->tensors; t++) {
-        const struct exchange_tensor *tensor = &exchange->tensor[t];
-        struct slice part = slice_overlap(slice, start, tensor->numel);
-        start += tensor->numel;
-        dense_scale(tensor->dense + part.first, part.end - part.first, exchange->scale);
     }
 }
 
 static enum adtopk_status reduce(struct exchange *exchange, unsigned segment, struct error *err)
 {
     struct slice slice = slice_of(exchange, segment, exchange->self);
-    float *scratch = malloc((size_t)(slice.end - slice.first) * sizeof(*scratch) + 1);
-    enum adtopk_status status = ADTOPK_OK;
     struct payload_writer *frame;
 
-    if (scratch == NULL) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
+    if (vector_sum(exchange, 2 * segment, slice, err) != ADTOPK_OK) {
+        return err->code;
     }
-    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
-        status = add_member(exchange, segment, m, scratch, err);
-    }
-    free(scratch);
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    scale_slice(exchange, slice);
+    complete_slice(exchange, slice);
     frame = exchange_add_frame(exchange, 2 * segment + 1, EXCHANGE_ALL);
-    if (frame == NULL || put_slice(exchange, frame, slice, true) != ADTOPK_OK) {
+    if (frame == NULL || vector_put_sum(exchange, frame, slice, sum_value(exchange)) != ADTOPK_OK) {
         return error_set(
             err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
     }
@@ -224,6 +188,7 @@ static enum adtopk_status pairwise_finish(struct exchange *exchange, struct erro
 const struct collective_ops collective_pairwise = {
     .name = "pairwise",
     .dense = true,
+    .rests = pairwise_rests,
     .phases = pairwise_phases,
     .expects = pairwise_expects,
     .produce = pairwise_produce,

@@ -5,6 +5,7 @@
 
 const struct collective_ops *const collective_table[] = {
     &collective_allreduce,
+    &collective_oneshot,
     &collective_pairwise,
     &collective_ring,
     &collective_halving,

@@ -142,6 +142,90 @@ void vector_round(const struct exchange *exchange, const float *acc, uint64_t n,
     quantise_values(out, n, (enum quantisation)exchange->value, 0);
 }
 
+static enum adtopk_status put(const struct exchange *exchange, struct payload_writer *frame,
+    struct slice slice, bool sum, enum payload_value value)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    uint64_t start = 0;
+
+    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct slice part = slice_overlap(slice, start, tensor->numel);
+        start += tensor->numel;
+        if (part.end > part.first) {
+            status = payload_put_dense(frame, (sum ? tensor->dense : tensor->acc) + part.first,
+                part.end - part.first, value, NULL);
+        }
+    }
+    if (status == ADTOPK_OK) {
+        payload_end(frame);
+    }
+    return status;
+}
+
+enum adtopk_status vector_put(
+    const struct exchange *exchange, struct payload_writer *frame, struct slice slice)
+{
+    return put(exchange, frame, slice, false, exchange->value);
+}
+
+enum adtopk_status vector_put_sum(const struct exchange *exchange, struct payload_writer *frame,
+    struct slice slice, enum payload_value value)
+{
+    return put(exchange, frame, slice, true, value);
+}
+
+/* Adds member m's slice to the sum, the first member's to 0 (vector_read() says why). */
+static enum adtopk_status add_member(struct exchange *exchange, unsigned phase, unsigned m,
+    struct slice slice, float *scratch, struct error *err)
+{
+    struct payload_reader reader;
+    uint64_t start = 0;
+
+    if (m != exchange->self) {
+        if (exchange_open(exchange, phase, m, &reader, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        exchange_note(exchange, &reader);
+    }
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct slice part = slice_overlap(slice, start, tensor->numel);
+        uint64_t n = part.end - part.first;
+        float *sum = tensor->dense + part.first;
+        start += tensor->numel;
+        if (n == 0) {
+            continue;
+        }
+        if (m == exchange->self) {
+            vector_round(exchange, tensor->acc + part.first, n, scratch);
+        } else if (payload_get_dense(&reader, scratch, n, err) != ADTOPK_OK) {
+            return exchange_blame(exchange, m, err);
+        }
+        if (m == 0) {
+            (void)memset(sum, 0, n * sizeof(*sum));
+        }
+        dense_add(sum, scratch, n);
+    }
+    if (m != exchange->self && payload_close(&reader, err) != ADTOPK_OK) {
+        return exchange_blame(exchange, m, err);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status vector_sum(
+    struct exchange *exchange, unsigned phase, struct slice slice, struct error *err)
+{
+    float *scratch = vector_alloc(exchange, slice.end - slice.first, err);
+    enum adtopk_status status = scratch != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+
+    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
+        status = add_member(exchange, phase, m, slice, scratch, err);
+    }
+    free(scratch);
+    return status;
+}
+
 struct finishing {
     const struct exchange *exchange;
     const struct exchange_tensor *tensor;

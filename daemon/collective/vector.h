@@ -54,6 +54,19 @@ float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *e
 /** out = n elements of this node's contribution, rounded as the others' are. */
 void vector_round(const struct exchange *exchange, const float *acc, uint64_t n, float *out);
 
+/** Fills and ends a frame with the slice's part of every tensor: of this node's contribution, in
+ * the exchange's values; of the sums in the results. Errors: MEMORY. */
+enum adtopk_status vector_put(
+    const struct exchange *exchange, struct payload_writer *frame, struct slice slice);
+enum adtopk_status vector_put_sum(const struct exchange *exchange, struct payload_writer *frame,
+    struct slice slice, enum payload_value value);
+
+/** Adds up the slice of all members' contributions, in their order and as the others decode them,
+ * in the results: others' frames of `phase` have it. Errors: MEMORY; PROTOCOL, which names the
+ * node. */
+enum adtopk_status vector_sum(
+    struct exchange *exchange, unsigned phase, struct slice slice, struct error *err);
+
 /** What is left to do when all sums are there: scales them. A lone member's are its contribution,
  * rounded. */
 void vector_finish(const struct exchange *exchange);

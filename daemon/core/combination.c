@@ -57,6 +57,7 @@ static const struct combination sparse_collectives[] = {
 
 static const struct combination dense_collectives[] = {
     {"allreduce", SCOPES, CUT, WHOLE},
+    {"one-shot", SCOPES, CUT, WHOLE},
     {"pairwise", SCOPES, CUT, WHOLE},
     /* Partial sums travel, and are not rounded again and again. */
     {"ring", SCOPES, ONE(PAYLOAD_VALUE_F32), WHOLE},

@@ -59,13 +59,14 @@ static void trace_move(void *context, const struct machine_table *table, uint64_
 }
 
 /* How many actions can be waiting at once. A rank hears of every tensor once a step and cannot be
- * more than a step ahead of what it heard; every round has at most one compute. */
+ * more than a step ahead of what it heard; every round has at most one compute, and the
+ * planner one. */
 static uint64_t actions_needed(const struct core *core)
 {
     uint64_t needed = ACTIONS_MIN;
 
     for (const struct job *job = core->jobs; job != NULL; job = job->next) {
-        needed += (uint64_t)job->ranks * (2 * (uint64_t)job->tensors + 8) + 2 * job->tensors + 4;
+        needed += (uint64_t)job->ranks * (2 * (uint64_t)job->tensors + 8) + 2 * job->tensors + 5;
     }
     return needed;
 }

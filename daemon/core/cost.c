@@ -49,7 +49,8 @@ double cost_bytes(enum choice choice, unsigned nodes, double gamma, struct cost_
 
     switch (choice) {
     case CHOICE_DENSE: return headers + 8 * n * others;
-    case CHOICE_DENSE_BF16: return headers + 6 * n * others; /* sums travel as f32 */
+    case CHOICE_DENSE_BF16:
+        return headers + 4 * n * others; /* for two nodes, as n bf16: one-shot */
     case CHOICE_ALLGATHER: return headers + ENTRY_BYTES * k * (p - 1);
     case CHOICE_BALANCED: return headers + ENTRY_BYTES * (k + sum) * others;
     case CHOICE_OKTOPK: return headers + ENTRY_BYTES * 2 * k * others + VOTE_BYTES * (p - 1);
@@ -64,11 +65,11 @@ double cost_bytes(enum choice choice, unsigned nodes, double gamma, struct cost_
 double cost_messages(enum choice choice, unsigned nodes)
 {
     struct doubling doubling = doubling_of(nodes);
-    double others = nodes - 1.0;
+    double others = nodes - 1.0, dense = nodes > 2 ? 2 * others : others;
 
     switch (choice) {
-    case CHOICE_DENSE: return doubling.extras == 0 ? 2.0 * doubling.hops : 2 * others;
-    case CHOICE_DENSE_BF16: return 2 * others;
+    case CHOICE_DENSE: return doubling.extras == 0 ? fmin(2.0 * doubling.hops, dense) : dense;
+    case CHOICE_DENSE_BF16: return dense;
     case CHOICE_ALLGATHER: return others;
     case CHOICE_BALANCED: return 2 * others;
     case CHOICE_OKTOPK: return OKTOPK_PHASES * others;
@@ -88,6 +89,7 @@ double cost_hops(enum choice choice, unsigned nodes)
     case CHOICE_HIERARCHICAL:
         return fmax(
             1, cost_messages(choice, nodes) < 2 * (nodes - 1.0) ? cost_messages(choice, nodes) : 2);
+    case CHOICE_DENSE_BF16: return nodes > 2 ? 2 : 1;
     case CHOICE_ALLGATHER: return 1;
     case CHOICE_OKTOPK: return OKTOPK_PHASES;
     default: return 2;

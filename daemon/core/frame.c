@@ -55,11 +55,13 @@ void frame_take_parked(struct round *round)
     }
 }
 
-/* A peer has at most one frame of a round in flight, for this step and the next; more while views
- * change, and in a ring, where the node before is as many phases ahead as there are nodes. */
+/* A peer has at most one frame of a round in flight, for this step and the next, or those of all
+ * segments of a list; more while views change, and in a ring, where the node before is as many
+ * phases ahead as there are nodes. */
 static unsigned parked_max(const struct job *job)
 {
-    return 8 + (job->view_nodes > 0 ? job->view_nodes : job->next_nodes);
+    return 8 + 2 * EXCHANGE_SEGMENTS_MAX +
+           (job->view_nodes > 0 ? job->view_nodes : job->next_nodes);
 }
 
 static void park(

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/core/measure.h"
+#include "daemon/core/planning.h"
 #include "daemon/core/residual.h"
 
 const char *phase_name(enum phase phase)
@@ -73,6 +74,19 @@ static const struct job *find(const struct core *core, uint64_t id)
     return NULL;
 }
 
+const char *core_unmatched_rule(const struct core *core, uint64_t job_id, uint32_t index)
+{
+    const struct job *job = find(core, job_id);
+    unsigned rules = job != NULL && job->plan->rounds > 0 ? job->plan->policy.rules : 0;
+
+    for (unsigned r = 0; r < rules; r++) {
+        if ((job->plan->matching >> r & 1) == 0 && index-- == 0) {
+            return job->plan->policy.rule[r].match;
+        }
+    }
+    return NULL;
+}
+
 bool core_policy_change(
     const struct core *core, uint64_t job_id, uint32_t index, struct policy_change *change)
 {
@@ -127,8 +141,8 @@ bool core_plan_candidate(
 {
     const struct job *job = find(core, job_id);
 
-    return job != NULL && job->measure != NULL && job->measure->planner != NULL &&
-           planner_candidate(job->measure->planner, index, candidate);
+    return job != NULL && job->planning != NULL && !job->planning->dropped &&
+           planning_candidate(job->planning, index, candidate);
 }
 
 static void fill_verified(const struct tensor *tensor, struct tensor_info *info)

@@ -2,7 +2,6 @@
  * The life of a job on this node: created by its first rank, running while its view is in force,
  * over when all ranks have left or when anything goes wrong that cannot be mended.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +10,9 @@
 #include "daemon/core/measure.h"
 #include "daemon/core/model.h"
 #include "daemon/core/plan.h"
+#include "daemon/core/planning.h"
 
 #define TO(state) (1u << (state))
-#define RETRY_US 10000u /* of what failed for want of memory */
 
 const struct machine_table job_machine = {
     .name = "job",
@@ -172,6 +171,7 @@ static void member_free(struct member *member)
 void job_free(struct job *job)
 {
     measure_end(job);
+    planning_free(job->planning);
     plan_free(job->plan);
     plan_free(job->next_plan);
     round_free(&job->op_round);
@@ -363,16 +363,6 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
     job_try_leave(job);
 }
 
-static bool peer_is_up(const struct core *core, uint16_t node)
-{
-    for (unsigned i = 0; i < core->peers; i++) {
-        if (core->peer[i].node == node) {
-            return core->peer[i].up;
-        }
-    }
-    return node == core->config.node;
-}
-
 void job_peer_down(struct job *job, uint16_t node)
 {
     struct error error;
@@ -389,212 +379,7 @@ void job_peer_down(struct job *job, uint16_t node)
     }
     if (job->plan->policy.on_peer_loss == PEER_LOSS_FAIL) {
         (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node,
-            peer_is_up(job->core, node) ? "restarted" : "does not answer");
+            job_peer_is_up(job, node) ? "restarted" : "does not answer");
         job_fail(job, &error, true);
     }
-}
-
-/* The first node of the view that is down, or that restarted and has not joined again; or -1. */
-static int down_node(const struct job *job)
-{
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        uint16_t node = job->view_node[i];
-        if (!peer_is_up(job->core, node) || join_member(job, node)->incarnation == 0) {
-            return node;
-        }
-    }
-    return -1;
-}
-
-/* A tensor of the open step that some local rank has not pushed, and that rank. */
-static bool missing_push(const struct job *job, const struct rank **late, uint32_t *tensor)
-{
-    uint64_t step = step_number(job);
-
-    for (unsigned i = 0; job->step_since_us != 0 && i < job->ranks; i++) {
-        for (uint32_t t = 0; job->rank[i]->ended != step + 1 && t < job->tensors; t++) {
-            if (job->rank[i]->pushed[t] != step + 1) {
-                *late = job->rank[i];
-                *tensor = t;
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-/* A local rank that has not called the plain operation that others have; NULL: all have. */
-static const struct rank *missing_call(const struct job *job)
-{
-    for (unsigned i = 0; i < job->ranks; i++) {
-        if (job->rank[i]->submitted != job->store->ops_done + 1) {
-            return job->rank[i];
-        }
-    }
-    return NULL;
-}
-
-/* A node whose frame some round waits for, or -1. */
-static int late_node(const struct job *job)
-{
-    for (uint32_t r = 0; r < job->plan->rounds; r++) {
-        int node = round_late_node(&job->plan->round[r]);
-        if (node >= 0) {
-            return node;
-        }
-    }
-    return round_late_node(&job->op_round);
-}
-
-static void waiting_in_switch(const struct job *job, char *text, size_t size)
-{
-    (void)snprintf(text, size,
-        "all nodes to reach step %llu, where version %u of the policy begins",
-        (unsigned long long)step_number(job), job->next_plan->change.version);
-}
-
-static void waiting_in_step(const struct job *job, char *text, size_t size)
-{
-    unsigned long long step = step_number(job);
-    const struct rank *late;
-    uint32_t tensor;
-
-    if (missing_push(job, &late, &tensor)) {
-        (void)snprintf(text, size, "rank %u to push tensor '%s' of step %llu", late->number,
-            job->tensor[tensor].spec.name, step);
-    } else if (late_node(job) >= 0) {
-        (void)snprintf(text, size, "node %d to send its part of step %llu", late_node(job), step);
-    } else {
-        (void)snprintf(text, size, "the computes of step %llu", step);
-    }
-}
-
-static void waiting_in_op(const struct job *job, char *text, size_t size)
-{
-    unsigned long long number = job->store->ops_done;
-    const struct rank *late = missing_call(job);
-
-    if (late != NULL) {
-        (void)snprintf(text, size, "rank %u to call operation %llu", late->number, number);
-    } else if (late_node(job) >= 0) {
-        (void)snprintf(
-            text, size, "node %d to send its part of operation %llu", late_node(job), number);
-    } else {
-        (void)snprintf(text, size, "operation %llu", number);
-    }
-}
-
-const char *job_waiting_for(const struct job *job, char *text, size_t size)
-{
-    int node = down_node(job);
-
-    text[0] = '\0';
-    if (node >= 0) {
-        (void)snprintf(text, size, "node %d, which %s", node,
-            peer_is_up(job->core, (uint16_t)node) ? "restarted and has not joined again"
-                                                  : "does not answer");
-    } else if (job->machine.state == JOB_FORMING) {
-        join_missing_ranks(job, text, size);
-    } else if (job->machine.state == JOB_PREPARED) {
-        (void)snprintf(text, size, "the nodes of view %u to agree", job->promised);
-    } else if (job->left_since_us != 0) {
-        (void)snprintf(text, size, "the ranks of other nodes to leave");
-    } else if (job->policy_switch.state >= SWITCH_HELD) {
-        waiting_in_switch(job, text, size);
-    } else if (job->machine.state == JOB_ACTIVE && job->step_since_us != 0) {
-        waiting_in_step(job, text, size);
-    } else if (job->machine.state == JOB_ACTIVE && job->op_since_us != 0) {
-        waiting_in_op(job, text, size);
-    }
-    return text;
-}
-
-/* When the step or operation under way began; 0: there is none. */
-static uint64_t busy_since(const struct job *job)
-{
-    uint64_t step = job->step_since_us, op = job->op_since_us;
-
-    return step == 0 || (op != 0 && op < step) ? op : step;
-}
-
-/* Whether the wait is for a rank of this node. */
-static bool is_culprit(const struct job *job)
-{
-    const struct rank *late;
-    uint32_t tensor;
-
-    return missing_push(job, &late, &tensor) ||
-           (job->op_since_us != 0 && missing_call(job) != NULL);
-}
-
-/* When the job's patience ends; UINT64_MAX: it waits for nothing. */
-static uint64_t patience(const struct job *job)
-{
-    uint64_t due = UINT64_MAX;
-
-    if (job_ended(job)) {
-        return due;
-    }
-    if (job->machine.state != JOB_ACTIVE) {
-        due = job->forming_since_us + (job->view == 0 ? job->plan->policy.join_timeout_us
-                                                      : job->plan->policy.wait_limit_us);
-    } else if (busy_since(job) != 0) {
-        due = busy_since(job) + job->plan->policy.push_timeout_us;
-    } else if (job->left_since_us != 0) {
-        due = job->left_since_us + job->plan->policy.push_timeout_us;
-    }
-    if (job->waiting_since_us != 0 && down_node(job) >= 0 &&
-        job->waiting_since_us + job->plan->policy.wait_limit_us < due) {
-        due = job->waiting_since_us + job->plan->policy.wait_limit_us;
-    }
-    return due;
-}
-
-/* How much longer a node waits that has nobody to blame: the node of the late rank, whose time is
- * up at about the same moment, knows its name. */
-static uint64_t grace(const struct job *job)
-{
-    return job->plan->policy.push_timeout_us / 4;
-}
-
-uint64_t job_deadline(const struct job *job)
-{
-    uint64_t due = patience(job);
-
-    if (job->untold) {
-        return job->core->now_us + RETRY_US;
-    }
-    return due <= job->core->now_us ? due + grace(job) : due;
-}
-
-/* Jobs of different users are different jobs, which may surprise whoever started both. */
-static bool has_namesake(const struct job *job)
-{
-    for (const struct job *other = job->core->jobs; other != NULL; other = other->next) {
-        if (other->key.owner != job->key.owner && strcmp(other->key.name, job->key.name) == 0 &&
-            strcmp(other->key.run_id, job->key.run_id) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-void job_check_time(struct job *job)
-{
-    uint64_t due = patience(job);
-    char text[ERROR_TEXT_SIZE / 2];
-    struct error error;
-
-    if (down_node(job) < 0) {
-        job->waiting_since_us = 0;
-    }
-    if (job->core->now_us < due ||
-        (job->machine.state == JOB_ACTIVE && !is_culprit(job) && down_node(job) < 0 &&
-            job->core->now_us < due + grace(job))) {
-        return;
-    }
-    (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s%s", job->key.name,
-        job_waiting_for(job, text, sizeof(text)),
-        has_namesake(job) ? "; another user has a job of this name and run id on this node" : "");
-    job_fail(job, &error, true);
 }

@@ -84,6 +84,7 @@ static enum adtopk_status member_fill(
     free(member->tensor);
     member->incarnation = incarnation;
     member->policy_hash = join->policy;
+    member->exchanges = join->exchanges != 0 ? join->exchanges : 1;
     member->world_size = join->world_size;
     member->view = join->view;
     member->rank = rank;
@@ -106,6 +107,7 @@ static void own_join(const struct job *job, bool reply, Adtopk__PeerJoin *join)
     join->ranks = self->rank;
     join->n_ranks = self->ranks;
     join->policy = self->policy_hash;
+    join->exchanges = self->exchanges;
     join->tensors = self->tensor;
     join->n_tensors = self->tensors;
     join->view = job->promised;
@@ -130,6 +132,13 @@ static bool agrees(struct job *job, const struct member *other)
     const struct member *self = join_self(job);
     uint16_t node = job->core->config.node;
 
+    if (other->exchanges != EXCHANGE_VERSION) {
+        view_fail(job, ADTOPK_ERR_MISMATCH,
+            "job '%s': the daemons of nodes %u and %u exchange in other ways (versions %u and %u): "
+            "run the same release on both",
+            job->key.name, node, other->node, EXCHANGE_VERSION, other->exchanges);
+        return false;
+    }
     if (other->world_size != job->world_size) {
         view_fail(job, ADTOPK_ERR_MISMATCH, "job '%s' has %u ranks on node %u, but %u on node %u",
             job->key.name, job->world_size, node, other->world_size, other->node);
@@ -272,6 +281,7 @@ static enum adtopk_status note_self(struct job *job)
     self->incarnation = job->core->config.incarnation;
     self->world_size = job->world_size;
     self->policy_hash = job->policy_hash;
+    self->exchanges = EXCHANGE_VERSION;
     self->anew = true;
     return ADTOPK_OK;
 }

@@ -12,6 +12,7 @@
  */
 #include "daemon/core/measure.h"
 #include "daemon/core/plan.h"
+#include "daemon/core/planning.h"
 #include "daemon/core/replan.h"
 
 #include <stdlib.h>
@@ -37,10 +38,8 @@ void measure_end(struct job *job)
     if (measure == NULL) {
         return;
     }
-    planner_free(measure->planner);
+    planning_drop(job);
     estimate_free(&measure->own);
-    estimate_free(&measure->merged);
-    choices_free(&measure->in_force);
     free(measure->pushed_us);
     free(measure);
     job->measure = NULL;
@@ -63,8 +62,6 @@ static void create(struct job *job)
     }
     measure->pushed_us = calloc(job->tensors, sizeof(*measure->pushed_us));
     all = estimate_init(&measure->own, job->tensors, job->view_nodes);
-    all = estimate_init(&measure->merged, job->tensors, job->view_nodes) && all;
-    all = choices_init(&measure->in_force, job->tensors) && all;
     if (!all || measure->pushed_us == NULL) {
         measure_end(job);
     }

@@ -16,9 +16,6 @@ struct measure {
     uint64_t held_step;    /* nor one that waited for a switch of the policy: its number + 1 */
 
     /* As coordinator: */
-    struct planner *planner; /* NULL: none yet */
-    struct estimates merged; /* of all nodes, when the planner looked last */
-    struct choices in_force;
     uint64_t decisions, proposals;
     uint64_t decided_step;      /* ... after so many steps */
     double predicted_us;        /* of the plan that was proposed last; 0: none was */

@@ -108,6 +108,7 @@ struct member {
     uint16_t node;
     uint64_t incarnation; /* of the daemon that sent the join; 0: it restarted since */
     uint64_t policy_hash;
+    uint32_t exchanges; /* EXCHANGE_VERSION of its daemon */
     uint32_t world_size;
     uint32_t view;
     uint32_t ranks;
@@ -190,6 +191,8 @@ struct planned {
     uint64_t sent_step;
     struct sparse sent;
     struct returned returned;
+    uint64_t rest_place,
+        rest_room; /* dense: where in plan->rest its rests have room, for so many */
     struct exchange_memory memory;
     uint32_t *positions; /* sent.position, where it is not that of kept[0] */
     float *values;       /* sent.value, where it is not that of kept[0] */
@@ -209,8 +212,11 @@ struct plan {
     /* From here on empty until the local ranks are known. */
     struct planned *tensor;
     uint32_t tensors;
+    uint32_t matching;  /* rules that match some tensor: a bit each */
     unsigned ranks;     /* local ones */
     uint8_t *store;     /* its part of the job's store */
+    int16_t *rest;      /* there: rests of dense sums; NULL: none are rounded */
+    uint64_t rests;     /* ... so many */
     uint32_t residuals; /* which of the store's two parts has the residuals */
     uint64_t bucket_bytes;
     uint32_t buckets;
@@ -372,8 +378,9 @@ struct job {
     uint64_t op_since_us;      /* the first call of the next plain operation; 0: none yet */
     uint64_t left_since_us;    /* all local ranks have left since; 0: they have not */
     uint64_t settle_since_us;
-    struct job_info counters; /* only the counting fields */
-    struct measure *measure;  /* NULL: nothing is "auto", or there was no memory */
+    struct job_info counters;  /* only the counting fields */
+    struct measure *measure;   /* NULL: nothing is "auto", or there was no memory */
+    struct planning *planning; /* as coordinator; NULL: nothing was decided yet */
 };
 
 struct peer {
@@ -428,15 +435,18 @@ void job_tell_failure(struct job *job);
 void job_end(struct job *job);
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way */
 void job_peer_down(struct job *job, uint16_t node);
-void job_check_time(struct job *job);
-uint64_t job_deadline(const struct job *job);
-const char *job_waiting_for(const struct job *job, char *text, size_t size);
 void job_reap(struct job *job); /* frees it if it has ended and nothing computes */
 void job_free(struct job *job);
 void job_drop_failure(struct failure *failure);
 struct rank *job_rank(const struct job *job, uint32_t number);
 void job_try_leave(struct job *job);
 void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
+
+/* job_wait.c */
+bool job_peer_is_up(const struct job *job, uint16_t node); /* or it is this one */
+void job_check_time(struct job *job);
+uint64_t job_deadline(const struct job *job);
+const char *job_waiting_for(const struct job *job, char *text, size_t size);
 
 /* rank.c */
 enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err);
@@ -540,6 +550,7 @@ void round_recover(struct round *round); /* opens it as the store says; nothing 
 void round_push(struct round *round, unsigned rank); /* the rank-th local rank pushed */
 void round_try(struct round *round);
 int round_late_node(const struct round *round); /* whose frame it waits for; -1: nobody's */
+bool round_relays(const struct round *round);   /* ... which may wait for others itself */
 void round_advance(struct round *round);        /* if all frames of the phase are there */
 void round_freeze(struct round *round);
 void round_fetch(struct round *round, uint16_t holder);

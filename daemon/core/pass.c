@@ -123,7 +123,9 @@ static struct sparsifier_state state_of(const struct pass *pass)
     unsigned now = (unsigned)(job->tensor[pass->t].store->turn % 2);
     struct sparsifier_state none = {.threshold = 0};
 
-    return states->after[now] == job->store->policies ? states->state[now] : none;
+    return store_remembers(job->store, job->tensor[pass->t].store, states->after[now])
+               ? states->state[now]
+               : none;
 }
 
 static void keep_state(const struct pass *pass, const struct sparsifier_state *next)
@@ -160,9 +162,9 @@ static void choose(struct pass *pass, const struct sparsifier_choice *choice, st
         break;
     case SPARSIFIER_RULE:
         fused->rule = true;
-        fused->k = choice->expected;
+        fused->k = choice->count;
         fused->need = choice->need;
-        fused->guess = state_of(pass).threshold * 0.95f;
+        fused->guess = state_of(pass).threshold;
         break;
     }
 }
@@ -246,6 +248,25 @@ enum adtopk_status pass_join(struct work *work, uint32_t t, const void *const *o
     return run_plain(&pass, sums);
 }
 
+/* What comes back of the step's sums that this node rounded: those that the ranks see. */
+static struct rest rest_of(const struct job *job, uint32_t t)
+{
+    const struct store_rest *kept = &job->tensor[t].store->rest;
+    const float *dense =
+        (const float *)(const void *)(job->results + layout_update(job, t)->dense_offset);
+    bool mean = job->plan->policy.reduce == REDUCE_MEAN;
+
+    if (kept->step != job->store->steps_done + 1 || kept->count == 0 ||
+        kept->place + kept->count > job->plan->rests) {
+        return (struct rest){.count = 0};
+    }
+    return (struct rest){.rounded = dense + kept->first,
+        .low = job->plan->rest + kept->place,
+        .first = kept->first,
+        .count = kept->count,
+        .unscale = mean ? (float)job->world_size : 1.0f};
+}
+
 enum adtopk_status pass_take(struct work *work, uint32_t t, double taken[2])
 {
     static const enum fused_take take[PAYLOAD_VALUE_COUNT] = {
@@ -257,6 +278,7 @@ enum adtopk_status pass_take(struct work *work, uint32_t t, double taken[2])
     double sums[2] = {0, 0};
     enum adtopk_status status;
 
+    pass.fused.rest = rest_of(work->job, t);
     pass.fused.take = take[work->job->plan->tensor[t].policy.dense_values];
     status = run_plain(&pass, sums);
     taken[0] = -sums[0];

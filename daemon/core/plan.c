@@ -114,7 +114,7 @@ struct sparsifier_turn plan_turn(const struct job *job, uint32_t t)
     static const struct sparsifier_agreed nothing;
     const struct tensor *tensor = &job->tensor[t];
     uint64_t turn = tensor->store->turn;
-    bool agreed = tensor->store->agreed_after[turn % 2] == job->store->policies;
+    bool agreed = store_remembers(job->store, tensor->store, tensor->store->agreed_after[turn % 2]);
 
     return (struct sparsifier_turn){
         .shape = &tensor->spec.shape,
@@ -392,6 +392,7 @@ static enum adtopk_status settle(
     struct planned *planned = &plan->tensor[t];
     struct tensor_policy policy = policy_of(&plan->policy, job->tensor[t].spec.name);
 
+    plan->matching |= policy_matching(&plan->policy, job->tensor[t].spec.name);
     planned->policy = policy_settled(&policy);
     if (check_rules(job, plan, t, err) != ADTOPK_OK) {
         return err->code;

@@ -11,7 +11,7 @@
  * - a proposal is refused (the plan in force stays): it is not proposed again;
  * - somebody else sets a plan: it is measured like any other, and may be left;
  * - steps, or the link, are no longer what they were under the same plan: what was measured of all
- *   plans is forgotten and the trials begin again;
+ *   plans is forgotten and the trials begin again; if that goes on, only after ever longer times;
  * - nothing changes for a long time: some trials are made again, ever more rarely.
  */
 #include "daemon/core/planner.h"
@@ -42,10 +42,14 @@
 #define WORSE_AT_REST 1.015
 
 /* Steps that are off by DRIFT and by more than NOISE standard errors, DRIFT_STEPS long, are not
- * what they were; nor is a link whose bytes take LINK_DRIFT times as long, or as short. */
+ * what they were; nor is a link whose bytes take LINK_DRIFT times as long, or as short. What
+ * changes again and again must stay so for twice as long each time, up to DRIFT_STEPS_MAX, until
+ * nothing has changed in CALM_STEPS. */
 #define DRIFT 0.2
 #define NOISE 4.0
 #define DRIFT_STEPS 8
+#define DRIFT_STEPS_MAX 1024
+#define CALM_STEPS 4000
 #define LINK_DRIFT 1.5
 
 #define REVIEW_STEPS 2000u /* of rest, until some trials are made again; then twice as many */
@@ -84,6 +88,7 @@ struct planner *planner_create(const struct planner_config *config, struct error
               records_init(&planner->records, config->tensors);
         planner->trials_max = TRIALS_MAX;
         planner->rest = REVIEW_STEPS;
+        planner->patience = DRIFT_STEPS;
     }
     if (!all) {
         planner_free(planner);
@@ -221,27 +226,49 @@ static bool is_off(const struct planner *planner, const struct estimates *estima
            fabs(record->now.median_us - before) > far;
 }
 
+/* How many steps there were since the last call, those in which plans changed left out. */
+static uint32_t steps_since(struct planner *planner)
+{
+    uint32_t before = planner->looked_at, now = planner->in_force->now.count;
+
+    planner->looked_at = now;
+    return now > before ? now - before : 0;
+}
+
+/* Nothing is off: after a long time of that, changes are taken up as fast as the first. */
+static void note_calm(struct planner *planner, uint32_t steps)
+{
+    planner->calm = planner->calm < CALM_STEPS ? planner->calm + steps : CALM_STEPS;
+    if (planner->calm == CALM_STEPS) {
+        planner->patience = DRIFT_STEPS;
+    }
+}
+
 /* Looks after drifts. True while it is not clear yet whether there is one. */
 static bool is_drifting(struct planner *planner, const struct estimates *estimates)
 {
-    uint32_t steps = planner->in_force->now.count;
+    uint32_t steps = planner->in_force->now.count, since = steps_since(planner);
 
     if (!is_off(planner, estimates)) {
         planner->drifted_at = 0;
+        note_calm(planner, since);
         if (planner->settled.count < ESTIMATE_STEPS && steps > planner->settled.count) {
             planner->settled = planner->in_force->now;
             planner->settled_link = estimates->link_us_byte;
         }
         return false;
     }
+    planner->calm = 0;
     if (planner->drifted_at == 0) {
         planner->drifted_at = steps;
     }
-    if (steps < planner->drifted_at + DRIFT_STEPS) {
+    if (steps < planner->drifted_at + planner->patience) {
         return true;
     }
     start_again(planner, TRIALS_MAX);
     planner->rest = REVIEW_STEPS;
+    planner->patience =
+        2 * planner->patience < DRIFT_STEPS_MAX ? 2 * planner->patience : DRIFT_STEPS_MAX;
     return false;
 }
 
@@ -255,6 +282,12 @@ static void propose(
     planner->trials += 1;
     decision->change = true;
     decision->plan = &record->plan;
+}
+
+void planner_withdraw(struct planner *planner)
+{
+    planner->proposed = NULL;
+    planner->trying = false;
 }
 
 static void try_next(struct planner *planner, const struct listed *next, double best_us,

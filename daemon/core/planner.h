@@ -6,12 +6,14 @@
  * enough beside the best measured so far is tried for some steps; what was measured stays with it
  * and corrects the model for others of its kind; the best measured one stays in force. When nothing
  * is worth a trial the planner rests, until step times or the link differ by so much from what they
- * were that what was measured means nothing any more: then it starts again.
+ * were that what was measured means nothing any more: then it starts again; where that happens
+ * again and again, it waits ever longer before it believes it.
  *
  * Every trial must promise something, a plan is tried once, and trials are limited, so that noise
  * cannot make it flip for ever. Deterministic: decisions are a function of the calls.
  *
- * One thread at a time. It takes some milliseconds for thousands of tensors.
+ * One thread at a time. A decision takes some milliseconds for thousands of tensors: planning.c has
+ * workers make them.
  */
 #ifndef ADTOPK_PLANNER_H
 #define ADTOPK_PLANNER_H
@@ -66,6 +68,9 @@ void planner_free(struct planner *planner);
  */
 void planner_decide(struct planner *planner, const struct estimates *estimates,
     const struct choices *in_force, struct planner_decision *decision);
+
+/** What the last decision wanted was not proposed: it may be wanted again. */
+void planner_withdraw(struct planner *planner);
 
 /** The index-th candidate of the last decision, best first; false behind the last. */
 bool planner_candidate(

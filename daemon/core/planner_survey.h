@@ -29,6 +29,9 @@ struct planner {
     struct estimate_steps settled;
     double settled_link;
     uint32_t drifted_at;  /* steps when they were first seen to be others; 0: they are not */
+    uint32_t patience;    /* steps that they must stay others, until the trials begin again */
+    uint32_t calm;        /* steps since they were others the last time */
+    uint32_t looked_at;   /* steps when that was counted the last time */
     uint32_t surveyed_at; /* steps when candidates were predicted the last time */
     uint32_t rest;        /* steps of rest until the next review */
     struct listed listed[CANDIDATES_MAX + RECORDS_MAX]; /* for people, best first */

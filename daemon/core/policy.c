@@ -115,6 +115,18 @@ struct tensor_policy policy_of(const struct policy *policy, const char *tensor)
     return found;
 }
 
+_Static_assert(POLICY_RULES_MAX <= 32, "policy_matching() has a bit a rule");
+
+uint32_t policy_matching(const struct policy *policy, const char *tensor)
+{
+    uint32_t matching = 0;
+
+    for (unsigned r = 0; r < policy->rules; r++) {
+        matching |= matches(policy->rule[r].match, tensor) ? UINT32_C(1) << r : 0;
+    }
+    return matching;
+}
+
 struct tensor_policy policy_settled(const struct tensor_policy *policy)
 {
     struct tensor_policy settled = *policy;

@@ -94,6 +94,9 @@ struct tensor_policy policy_of(const struct policy *policy, const char *tensor);
 /** The same with what "auto" means as long as no plan says otherwise. */
 struct tensor_policy policy_settled(const struct tensor_policy *policy);
 
+/** The rules that match a tensor of this name: a bit 1 << rule each. */
+uint32_t policy_matching(const struct policy *policy, const char *tensor);
+
 /** Whether the document, which is right, names this key of the job; true without memory. */
 bool policy_names(const char *json, const char *key);
 

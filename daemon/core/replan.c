@@ -3,8 +3,9 @@
  *
  * The happy path: every few steps each node packs what it measured (measure.c) and sends it to the
  * coordinator. When those of all nodes are there, for the same policy and steps, it merges them and
- * asks the planner. If that wants another plan, the coordinator proposes the policy with that plan
- * in it, as if an operator had asked (switch.c); all nodes change at one step.
+ * asks the planner, on a worker (planning.c). If that wants another plan, the coordinator proposes
+ * the policy with that plan in it, as if an operator had asked (switch.c); all nodes change at one
+ * step.
  *
  * What can go wrong:
  * - a node restarts, or the coordinator: what it measured is gone, and measuring begins anew. The
@@ -15,13 +16,14 @@
  *   that one again;
  * - an operator changes the policy meanwhile: whichever was proposed first comes, and the other is
  *   refused; the planner forgets what it knew of the policy before;
+ * - the view or the policy changes while the planner thinks: what it wants is not proposed;
  * - memory is short: there is no other plan for now.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/core/measure.h"
-#include "daemon/core/plan.h"
+#include "daemon/core/planning.h"
 #include "daemon/core/replan.h"
 #include "daemon/core/view.h"
 
@@ -80,11 +82,9 @@ static bool member_has_room(const struct job *job, struct member *member)
     return member->estimates != NULL;
 }
 
-/* Merges what all nodes measured up to this step; false if some node's is not there. */
-static bool merge(struct job *job, uint64_t step)
+/* Whether all nodes have told what they measured up to this step. */
+static bool all_told(const struct job *job, uint64_t step)
 {
-    struct estimates *merged = &job->measure->merged;
-
     for (unsigned i = 0; i < job->view_nodes; i++) {
         const struct member *member = join_member(job, job->view_node[i]);
         if (member->estimates == NULL || member->estimated_step != step ||
@@ -92,42 +92,23 @@ static bool merge(struct job *job, uint64_t step)
             return false;
         }
     }
+    return true;
+}
+
+/* Merges it. */
+static void merge(const struct job *job, struct estimates *merged)
+{
     estimate_copy(merged, join_member(job, job->view_node[0])->estimates);
     for (unsigned i = 1; i < job->view_nodes; i++) {
         estimate_merge(merged, join_member(job, job->view_node[i])->estimates);
     }
-    return true;
-}
-
-static bool make_planner(struct job *job)
-{
-    struct measure *measure = job->measure;
-    struct planner_tensor *tensor = calloc(job->tensors, sizeof(*tensor));
-    struct planner_config config = {.tensor = tensor,
-        .tensors = job->tensors,
-        .nodes = job->view_nodes,
-        .threads = measure_threads(job),
-        .bucket_bytes = job->plan->policy.bucket_bytes};
-    struct error unused;
-
-    for (uint32_t t = 0; tensor != NULL && t < job->tensors; t++) {
-        const struct planned *planned = &job->plan->tensor[t];
-        uint64_t residuals = planned->policy.scope == SCOPE_RANK ? job->ranks : 1;
-        uint64_t count = planned->sparse_count * residuals;
-        uint64_t numel = job->tensor[t].numel;
-        tensor[t] = (struct planner_tensor){
-            .numel = numel, .count = count < numel ? count : numel, .allowed = planned->allowed};
-    }
-    measure->planner = tensor != NULL ? planner_create(&config, &unused) : NULL;
-    free(tensor);
-    return measure->planner != NULL;
 }
 
 /* What the last change of the plan came to, once it can be told. */
 static void note_outcome(struct job *job)
 {
     struct measure *measure = job->measure;
-    const struct estimate_steps *steps = &measure->merged.steps;
+    const struct estimate_steps *steps = &job->planning->estimates.steps;
 
     if (measure->predicted_us > 0 && measure->predicted_for == job->plan->change.version &&
         steps->count >= SETTLED_STEPS && !measure->told) {
@@ -138,59 +119,63 @@ static void note_outcome(struct job *job)
     }
 }
 
-/* What the planner says of the plan that it wants. */
-static double predicted_us(const struct planner *planner, const struct choices *plan)
-{
-    struct planner_candidate candidate;
-
-    for (unsigned i = 0; planner_candidate(planner, i, &candidate); i++) {
-        if (choices_equal(candidate.plan, plan)) {
-            return candidate.predicted_us;
-        }
-    }
-    return 0;
-}
-
-static void propose(struct job *job, const struct planner_decision *decision)
+static void propose(struct job *job, const struct planning *planning)
 {
     struct measure *measure = job->measure;
     struct policy *policy = malloc(sizeof(*policy));
-    double predicted = predicted_us(measure->planner, decision->plan);
     struct error error = {.code = ADTOPK_OK};
 
     if (policy == NULL) {
         return;
     }
     *policy = job->plan->policy;
-    if (choices_print(decision->plan, policy->plan)) { /* else: too long to be agreed */
+    if (choices_print(&planning->wanted, policy->plan)) { /* else: too long to be agreed */
         measure->proposals++;
-        measure->predicted_us = predicted;
+        measure->predicted_us = planning->predicted_us;
         measure->predicted_for = job->plan->change.version + 1;
         measure->told = false;
         core_note(job->core, "job %s/%s: plan %.*s -> %.*s: %s", job->key.name, job->key.run_id,
             PLAN_SHOWN, job->plan->policy.plan[0] != '\0' ? job->plan->policy.plan : "(none)",
-            PLAN_SHOWN, policy->plan, decision->why);
+            PLAN_SHOWN, policy->plan, planning->decision.why);
         (void)switch_replan(job, policy, &error);
     }
     free(policy);
 }
 
-static void decide(struct job *job)
+static void decided(struct work *work)
 {
-    struct measure *measure = job->measure;
-    struct planner_decision decision;
+    struct job *job = work->job;
+    struct planning *planning = job->planning;
 
-    if (measure->planner == NULL && !make_planner(job)) {
+    planning->running = false;
+    if (planning->dropped) {
+        planning_drop(job);
         return;
     }
-    note_outcome(job);
-    plan_choices(job->plan, &measure->in_force);
-    planner_decide(measure->planner, &measure->merged, &measure->in_force, &decision);
-    measure->decisions++;
-    (void)strcpy(measure->why, decision.why);
-    if (decision.change) {
-        propose(job, &decision);
+    job->measure->decisions++;
+    (void)strcpy(job->measure->why, planning->decision.why);
+    if (!planning->decision.change) {
+        return;
     }
+    if (switch_is_quiet(job) && planning->version == job->plan->change.version) {
+        propose(job, planning);
+    } else {
+        planner_withdraw(planning->planner);
+    }
+}
+
+static void decide(struct job *job, uint64_t step)
+{
+    if (job->planning == NULL) {
+        job->planning = planning_create(job);
+    }
+    if (job->planning == NULL || job->planning->running) {
+        return;
+    }
+    job->measure->decided_step = step; /* who repeats himself is not heard again */
+    merge(job, &job->planning->estimates);
+    note_outcome(job);
+    planning_decide(job->planning, decided);
 }
 
 void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimates *message)
@@ -212,9 +197,8 @@ void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimate
     }
     member->estimated_step = message->step;
     if (job->plan->policy.replan && switch_is_quiet(job) &&
-        message->step > job->measure->decided_step && merge(job, message->step)) {
-        job->measure->decided_step = message->step; /* who repeats himself is not heard again */
-        decide(job);
+        message->step > job->measure->decided_step && all_told(job, message->step)) {
+        decide(job, message->step);
     }
 }
 
@@ -223,8 +207,7 @@ void replan_switched(struct job *job)
     struct measure *measure = job->measure;
 
     if (measure != NULL && job->plan->change.uid != POLICY_PLANNER) {
-        planner_free(measure->planner);
-        measure->planner = NULL;
+        planning_drop(job);
         measure->predicted_us = 0; /* that was of another policy of the same number */
     }
 }

@@ -273,6 +273,19 @@ int round_late_node(const struct round *round)
     return -1;
 }
 
+/* A node sends its frame of a phase when it has those of the phase before. Where not everybody
+ * sends this node one in the first phase, some may not have begun, and others wait for them. */
+bool round_relays(const struct round *round)
+{
+    const struct exchange *exchange = &round->exchange;
+    unsigned heard = 1;
+
+    for (unsigned m = 0; round->phase > 0 && m < exchange->members; m++) {
+        heard += exchange->ops->expects(exchange, 0, m) ? 1 : 0;
+    }
+    return round->phase > 0 && heard < exchange->members;
+}
+
 /* If all frames of the phase are there, goes on to the next, or to the sum. */
 void round_advance(struct round *round)
 {

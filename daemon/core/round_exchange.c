@@ -52,6 +52,21 @@ static void begin_dense(const struct job *job, uint32_t t, struct exchange_tenso
     }
 }
 
+/* Where the rests of its sums have room: its tensors' room is one piece. */
+static struct exchange_rest begin_rest(const struct round *round)
+{
+    const struct plan *plan = round->job->plan;
+    struct exchange_rest rest = {.room = 0};
+
+    for (unsigned i = 0; plan->rest != NULL && i < round->tensors; i++) {
+        rest.room += plan->tensor[round->tensor[i]].rest_room;
+    }
+    if (rest.room > 0) {
+        rest.low = plan->rest + plan->tensor[round->tensor[0]].rest_place;
+    }
+    return rest;
+}
+
 static void begin_tensors(struct round *round)
 {
     const struct job *job = round->job;
@@ -66,6 +81,7 @@ static void begin_tensors(struct round *round)
     exchange->scale =
         job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
     exchange->tensors = round->tensors;
+    exchange->rest = begin_rest(round);
     for (unsigned i = 0; i < round->tensors; i++) {
         uint32_t t = round->tensor[i];
         exchange->tensor[i] = (struct exchange_tensor){.numel = job->tensor[t].numel};

@@ -8,7 +8,8 @@
  *   STORE_RANKS  while a tensor is by rank: the same for the local ranks but the first, each behind
  *                its residual
  *   STORE_PLAN   two of them, taken by turns by the policies that follow each other: what a plan
- *                keeps of each residual (struct store_kept)
+ *                keeps of each residual (struct store_kept), and the rests of dense sums that
+ *                this node rounds (struct store_rest says whose)
  *   STORE_RESIDUALS
  *                the nodes' residuals, which are the first ranks' too, in f32 or bf16. Two of them:
  *                a policy with other types has them converted into the other one
@@ -34,7 +35,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 5u
+#define STORE_VERSION 6u
 
 enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2, STORE_RESIDUALS = 4 };
 
@@ -47,6 +48,15 @@ enum tensor_stage {
     STAGE_SETTLED      /* what was accepted has left, or the gradients were withdrawn */
 };
 
+/* Of a dense tensor: what rounding cut off the sums that this node sent in step `step` - 1 (0: none
+ * yet). Elements first..first + count - 1 of the tensor; their lower halves (kernels/cpu/rest.h)
+ * lie so many places behind the first that the plan keeps. */
+struct store_rest {
+    uint64_t step;
+    uint64_t first, count;
+    uint64_t place;
+};
+
 struct store_tensor {
     uint64_t step;
     uint64_t turn; /* times this tensor was sparsified */
@@ -55,13 +65,17 @@ struct store_tensor {
     uint32_t round_nonfinite; /* DELIVERED: one of any node did */
     uint32_t split_policy;    /* `split` is about the plan after so many switches */
     uint32_t filled;          /* something may be in the residual; otherwise it is all zeros */
+    /* At [policies % 2]: what sparsifiers remember counts if it was made after so many switches;
+     * the other is being made. */
+    uint32_t since[2];
     uint32_t reserved;
     uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
     uint64_t settled; /* SETTLING: the turn that comes next */
-    double input[2];  /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
+    struct store_rest rest;
+    double input[2]; /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
     double applied[2][2];               /* ... at [turn % 2]; the other is being made */
     struct sparsifier_agreed agreed[2]; /* at [turn % 2] too, if made */
-    uint32_t agreed_after[2];           /* ... after so many switches, else zeros */
+    uint32_t agreed_after[2];           /* ... after so many switches: see `since` */
 };
 
 /* Behind each residual's progress, as store_tensor.agreed: what its sparsifier remembers. */
@@ -142,6 +156,14 @@ static inline void store_publish64(uint64_t *count, uint64_t value)
     atomic_signal_fence(memory_order_seq_cst);
     *(volatile uint64_t *)count = value;
     atomic_signal_fence(memory_order_seq_cst);
+}
+
+/** Whether what a sparsifier remembers, made after so many switches, is of a policy that selects as
+ * the one in force does. */
+static inline bool store_remembers(
+    const struct store_header *store, const struct store_tensor *tensor, uint32_t after)
+{
+    return after >= tensor->since[store->policies % 2];
 }
 
 /** Puts the records of the turn that was settled in force. */

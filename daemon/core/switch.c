@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/handover.h"
 #include "daemon/core/measure.h"
 #include "daemon/core/plan.h"
 #include "daemon/core/residual.h"
@@ -591,9 +592,7 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
         answer_asked(job, &error);
     }
     machine_fire(&job->policy_switch, SWITCH_ON_COMMIT, SWITCH_MOVING);
-    core_compute(&job->settle, work_switch, moved,
-        job->next_plan->residuals != job->plan->residuals ? job->counters.elements * sizeof(float)
-                                                          : 0);
+    core_compute(&job->settle, work_switch, moved, handover_bytes(job));
     return true;
 }
 

@@ -122,6 +122,10 @@ void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *pre
         return;
     }
     if (job->store == NULL) {
+        if (note_members(job, prepare) != ADTOPK_OK) {
+            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
+            return;
+        }
         if (layout_store(job, &error) != ADTOPK_OK || plan_begin(job, &error) != ADTOPK_OK) {
             job_fail(job, &error, true);
             return;

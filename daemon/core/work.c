@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/handover.h"
 #include "daemon/core/hash.h"
 #include "daemon/core/model.h"
 #include "daemon/core/pass.h"
@@ -280,6 +281,29 @@ static enum adtopk_status contribute(struct work *work, uint32_t t, struct excha
     return ADTOPK_OK;
 }
 
+/* The same of dense sums, whose rests lie in the store: whose they are. */
+static void keep_rests(const struct round *round)
+{
+    const struct job *job = round->job;
+    const struct exchange_rest *rest = &round->exchange.rest;
+    uint64_t start = 0;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        const struct tensor *tensor = &job->tensor[round->tensor[i]];
+        struct store_rest *kept = &tensor->store->rest;
+        uint64_t first = rest->first > start ? rest->first - start : 0;
+        uint64_t end = rest->first + rest->count > start ? rest->first + rest->count - start : 0;
+        end = end < tensor->numel ? end : tensor->numel;
+        kept->first = first;
+        kept->count = end > first ? end - first : 0;
+        if (kept->count > 0) {
+            kept->place = (uint64_t)(rest->low - job->plan->rest) + start + first - rest->first;
+        }
+        kept->step = job->store->steps_done + 1;
+        start += tensor->numel;
+    }
+}
+
 void work_select(struct compute *compute)
 {
     struct work *work = work_of(compute);
@@ -299,16 +323,7 @@ void work_select(struct compute *compute)
     }
     work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
     keep_returned(round);
-}
-
-void work_combine(struct compute *compute)
-{
-    struct work *work = work_of(compute);
-    struct round *round = work->round;
-
-    round->exchange.parallel = work_parallel(work);
-    work->status = round->exchange.ops->produce(&round->exchange, round->phase, &work->error);
-    keep_returned(round);
+    keep_rests(round);
 }
 
 static bool wants(const struct job *job, uint32_t t, unsigned form)
@@ -366,18 +381,36 @@ static enum adtopk_status place_result(
     }
     list->position = malloc(list->capacity * sizeof(uint32_t));
     list->value = malloc(list->capacity * sizeof(float));
+    entry->own_update = true;
     return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-static void drop_result(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+/* The same of all tensors of the round; false, with an error, without memory. */
+static bool place_results(struct work *work)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    struct round *round = work->round;
 
-    if (!planned->dense && !planned->known && entry->update.position != update_index(job, t)) {
-        free(entry->update.position);
-        free(entry->update.value);
+    for (unsigned i = 0; i < round->tensors; i++) {
+        if (place_result(work->job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
+            (void)no_memory(work, "sum");
+            return false;
+        }
     }
-    entry->update = (struct sparse){0};
+    return true;
+}
+
+void work_combine(struct compute *compute)
+{
+    struct work *work = work_of(compute);
+    struct round *round = work->round;
+    struct exchange *exchange = &round->exchange;
+
+    exchange->parallel = work_parallel(work);
+    if (round->op || round->phase > 1 || !exchange->ops->streams || place_results(work)) {
+        work->status = exchange->ops->produce(exchange, round->phase, &work->error);
+    }
+    keep_returned(round);
+    keep_rests(round);
 }
 
 /* Sums at known positions are the update, whatever their value. */
@@ -433,12 +466,7 @@ void work_reduce(struct compute *compute)
     struct job *job = work->job;
 
     round->exchange.parallel = work_parallel(work);
-    for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
-        if (place_result(job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
-            (void)no_memory(work, "sum");
-        }
-    }
-    if (work->status == ADTOPK_OK) {
+    if ((round->phase > 1 && round->exchange.ops->streams) || place_results(work)) {
         work->status = round->exchange.ops->finish(&round->exchange, &work->error);
     }
     for (unsigned i = 0; i < round->tensors; i++) {
@@ -447,7 +475,6 @@ void work_reduce(struct compute *compute)
             note_known(job, t, &round->exchange.tensor[i]);
             write_update(work, t, &round->exchange.tensor[i]);
         }
-        drop_result(job, t, &round->exchange.tensor[i]);
     }
     for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
         struct store_tensor *store = job->tensor[round->tensor[i]].store;
@@ -498,7 +525,8 @@ void work_settle(struct compute *compute)
 }
 
 /* From ranks to node residuals are joined. The other way round there is nothing to do: the first
- * rank takes over what the node had. Then the node's may become others. */
+ * rank takes over what the node had. Then the node's may become others. What else is kept of each
+ * residual goes on where the next policy has use for it. */
 void work_switch(struct compute *compute)
 {
     struct work *work = work_of(compute);
@@ -512,6 +540,7 @@ void work_switch(struct compute *compute)
             return;
         }
         residual_convert(job, t);
+        handover_tensor(job, t);
     }
     store_publish(&job->store->joining, 0);
 }

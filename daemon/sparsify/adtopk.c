@@ -165,15 +165,16 @@ static void adtopk_select_exact(const struct sparsifier_turn *turn,
 {
     const uint64_t start = turn->params->estimate_period;
     survey_top(survey, sparsifier_target(turn), out);
-    next->threshold = sparsifier_least(out, next->threshold);
+    const float least = sparsifier_least(out, 0);
+    next->threshold = survey_hint(survey, sparsifier_most(turn, 3, 2));
     if (state->number[STATE_SEEN] < EXACT_TURNS) {
         next->number[STATE_PERIOD] = start > SHORTEST_PERIOD ? (uint32_t)start : SHORTEST_PERIOD;
     } else {
         next->number[STATE_PERIOD] = adtopk_next_period(
-            state->real[STATE_ESTIMATE], (double)next->threshold, state->number[STATE_PERIOD]);
+            state->real[STATE_ESTIMATE], (double)least, state->number[STATE_PERIOD]);
     }
     next->number[STATE_LEFT] = next->number[STATE_PERIOD];
-    next->real[STATE_ESTIMATE] = (double)next->threshold;
+    next->real[STATE_ESTIMATE] = (double)least;
 }
 
 /* The first EXACT_TURNS traditional turns and then every period-th one select exactly and take the

@@ -38,9 +38,9 @@ uint64_t sparsifier_most(
 void sparsifier_choose_whole(const struct sparsifier_turn *turn, enum sparsifier_mode mode,
     uint64_t count, struct sparsifier_choice *choice);
 
-/** The same for a rule that takes at most `most` entries, expects k, and needs these statistics. */
-void sparsifier_choose_rule(const struct sparsifier_turn *turn, uint64_t most,
-    enum survey_need need, struct sparsifier_choice *choice);
+/** The same for a rule that takes at most `most` entries, and needs these statistics. */
+void sparsifier_choose_rule(const struct sparsifier_turn *turn, uint64_t most, unsigned need,
+    struct sparsifier_choice *choice);
 
 /** The variance of a set from its sums; 0 where it is no more than their rounding. */
 double sparsifier_variance(double count, double sum, double sum_squares);
@@ -52,8 +52,8 @@ float sparsifier_reach(double threshold);
  * whatever it is. */
 uint64_t sparsifier_count(const struct survey *survey, double threshold, uint64_t most);
 
-/** Takes these entries, or the `most` largest of them, and notes in *next where to look first the
- * next time: at the smallest of them, a little lower if they are fewer than `most`. */
+/** Takes these entries, or the `most` largest of them, and notes in *next from where on the next
+ * pass had better collect: `most` + 1 candidates answer all that a rule asks. */
 void sparsifier_take(struct survey *survey, double threshold, uint64_t most,
     struct sparsifier_state *next, struct sparse *out);
 

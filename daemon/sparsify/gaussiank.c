@@ -21,7 +21,7 @@ static double gaussiank_first(const struct survey_stats *stats, double density)
 
 static void gaussiank_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_rule(turn, sparsifier_most(turn, 4, 3), SURVEY_SUMS, choice);
+    sparsifier_choose_rule(turn, sparsifier_most(turn, 4, 3), SURVEY_MOMENTS, choice);
 }
 
 static void gaussiank_select(const struct sparsifier_turn *turn,
@@ -57,7 +57,7 @@ static void gaussiank_select(const struct sparsifier_turn *turn,
 const struct sparsifier_ops sparsifier_gaussiank = {
     .name = "gaussiank",
     .help = "what reaches a threshold computed as if entries were normally distributed",
-    .entries = "2/3 k to 4/3 k; fewer where five halvings do not reach them",
+    .entries = "2/3 k to 4/3 k; fewer only where no others reach 1/32 of the first threshold",
     .source = "Gaussian-k, Shi et al. 2019, arXiv 1911.08772",
     .choose = gaussiank_choose,
     .select = gaussiank_select,

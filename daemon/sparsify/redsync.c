@@ -31,7 +31,7 @@ static uint64_t redsync_most(const struct sparsifier_turn *turn)
 
 static void redsync_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_rule(turn, redsync_most(turn), SURVEY_SUMS, choice);
+    sparsifier_choose_rule(turn, redsync_most(turn), SURVEY_MAGNITUDES, choice);
 }
 
 static void redsync_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
@@ -61,7 +61,9 @@ static void redsync_select(const struct sparsifier_turn *turn, const struct spar
 const struct sparsifier_ops sparsifier_redsync = {
     .name = "redsync",
     .help = "what reaches a threshold between mean and maximum, found by bisection",
-    .entries = "1 to 2 k - 1, over many turns 0.3 k and more; none of a tensor of zeros",
+    .entries =
+        "k + 1 to 2 k - 1 if one of seven thresholds, at eighths from mean to maximum, gives "
+        "that; else 1 to k, or 2 k - 1",
     .source = "RedSync, Fang et al., JPDC 2019",
     .choose = redsync_choose,
     .select = redsync_select,
@@ -72,7 +74,7 @@ const struct sparsifier_ops sparsifier_redsync = {
 static void redsync_trim_choose(
     const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    sparsifier_choose_rule(turn, sparsifier_target(turn), SURVEY_SUMS, choice);
+    sparsifier_choose_rule(turn, sparsifier_target(turn), SURVEY_MAGNITUDES, choice);
 }
 
 static void redsync_trim_select(const struct sparsifier_turn *turn,

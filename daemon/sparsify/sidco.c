@@ -77,25 +77,46 @@ static double sidco_fit(
     return reach < most ? reach : most;
 }
 
-static struct fitted sidco_all(const struct survey_stats *stats)
+/* An exponential fit asks only whether there is any variance, which the sum of squares need not
+ * tell: this much of it comes from the largest magnitude alone. 0 if that might be rounding. */
+static double sidco_certain(const struct survey *survey, double count, double mean)
 {
-    const double count = (double)(stats->n - stats->zeros);
-    return (struct fitted){
-        .mean = stats->sum_abs / count,
-        .variance = sparsifier_variance(count, stats->sum_abs, stats->sum_squares),
-        .mean_log = stats->sum_log / count,
-    };
+    const double off = (double)survey->stats.most - mean;
+    const double variance = off * off / count;
+    return variance > 1e-9 * mean * mean ? variance : 0;
 }
 
-static struct fitted sidco_tail(struct survey *survey, double threshold)
+/* What reaches a threshold. */
+static struct fitted sidco_tail(struct survey *survey, enum sidco_fit fit, double threshold)
 {
-    const struct survey_tail tail = survey_tail(survey, sparsifier_reach(threshold));
+    const float reach = sparsifier_reach(threshold);
+    const bool squares = fit != SIDCO_EXPONENTIAL;
+    struct survey_tail tail = survey_tail(survey, reach, squares);
     const double count = (double)tail.count;
+    const double mean = tail.sum_abs / count;
+    double variance = squares ? 0 : sidco_certain(survey, count, mean);
+    if (!(variance > 0)) {
+        tail = squares ? tail : survey_tail(survey, reach, true);
+        variance = sparsifier_variance(count, tail.sum_abs, tail.sum_squares);
+    }
     return (struct fitted){
-        .origin = (double)tail.least,
-        .mean = tail.sum_abs / count - (double)tail.least,
-        .variance = sparsifier_variance(count, tail.sum_abs, tail.sum_squares),
-    };
+        .origin = (double)tail.least, .mean = mean - (double)tail.least, .variance = variance};
+}
+
+/* All that is not zero. */
+static struct fitted sidco_all(struct survey *survey, enum sidco_fit fit)
+{
+    const struct survey_stats *stats = &survey->stats;
+    const double count = (double)(stats->n - stats->zeros);
+    const double mean = stats->sum_abs / count;
+    struct fitted set = {.mean = mean, .mean_log = stats->sum_log / count};
+    if (fit == SIDCO_EXPONENTIAL) {
+        set.variance = sidco_certain(survey, count, mean);
+        set.variance = set.variance > 0 ? set.variance : sidco_tail(survey, fit, 0).variance;
+    } else {
+        set.variance = sparsifier_variance(count, stats->sum_abs, stats->sum_squares);
+    }
+    return set;
 }
 
 /* Expects `ratio` of the magnitudes that are not zero to reach it. */
@@ -103,14 +124,14 @@ static double sidco_threshold(
     struct survey *survey, enum sidco_fit fit, uint32_t stages, double ratio)
 {
     const double most = (double)survey->stats.most;
-    struct fitted set = sidco_all(&survey->stats);
+    struct fitted set = sidco_all(survey, fit);
     if (stages == 1 || ratio >= FIRST_RATIO) {
         return sidco_fit(&set, fit, true, ratio, most);
     }
     const double later = exp(log(ratio / FIRST_RATIO) / (stages - 1));
     double threshold = sidco_fit(&set, fit, true, FIRST_RATIO, most);
     for (uint32_t stage = 1; stage < stages; stage++) {
-        set = sidco_tail(survey, threshold);
+        set = sidco_tail(survey, fit, threshold);
         threshold = sidco_fit(&set, fit, false, later, most);
     }
     return threshold;
@@ -147,9 +168,12 @@ static void sidco_adapt(
 
 static void sidco_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
 {
-    const bool gamma = turn->params->fit == SIDCO_GAMMA;
-    sparsifier_choose_rule(
-        turn, sparsifier_most(turn, 3, 2), gamma ? SURVEY_LOGARITHMS : SURVEY_SUMS, choice);
+    static const unsigned need[SIDCO_FITS] = {
+        [SIDCO_EXPONENTIAL] = SURVEY_MEANS,
+        [SIDCO_PARETO] = SURVEY_SPREAD,
+        [SIDCO_GAMMA] = SURVEY_SPREAD | SURVEY_LOGARITHMS,
+    };
+    sparsifier_choose_rule(turn, sparsifier_most(turn, 3, 2), need[turn->params->fit], choice);
 }
 
 static void sidco_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
@@ -180,7 +204,9 @@ static const char *const parameters[] = {"fit", NULL};
 const struct sparsifier_ops sparsifier_sidco = {
     .name = "sidco",
     .help = "what reaches a threshold from a distribution fitted in stages",
-    .entries = "1 to 1.5 k, over many turns 0.6 k and more; none of a tensor of zeros",
+    .entries =
+        "1 to 1.5 k; about k of what is distributed as fitted; over many turns 0.6 k and more "
+        "while stages remain",
     .source = "SIDCo, MLSys 2021",
     .parameters = parameters,
     .choose = sidco_choose,

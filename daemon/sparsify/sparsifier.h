@@ -72,7 +72,8 @@ struct tensor_shape {
 /* What a sparsifier remembers of one residual from turn to turn; zeros before its first. Kept in
  * the store, so plain numbers only. */
 struct sparsifier_state {
-    float threshold; /* about the smallest magnitude selected: where the next pass looks first */
+    float
+        threshold; /* RULE: from which magnitude on the next pass had better collect; 0: unknown */
     uint32_t number[5];
     double real[3];
 };
@@ -102,11 +103,10 @@ enum sparsifier_mode {
 
 struct sparsifier_choice {
     enum sparsifier_mode mode;
-    struct view view;      /* whose positions the turn's selection uses */
-    uint64_t per_fibre;    /* FIBRES; else 0 */
-    uint64_t count;        /* entries of the turn; RULE: at most */
-    uint64_t expected;     /* RULE: about how many */
-    enum survey_need need; /* RULE: statistics that select() looks at */
+    struct view view;   /* whose positions the turn's selection uses */
+    uint64_t per_fibre; /* FIBRES; else 0 */
+    uint64_t count;     /* entries of the turn; RULE: at most */
+    unsigned need;      /* RULE: statistics that select() looks at, of enum survey_need */
 };
 
 /* The update of a turn, which every node has: input of observe(). */

@@ -5,9 +5,6 @@
 
 #define MAX_NUMEL (UINT64_C(1) << 40)
 
-/* A rule that took less than it might have may ask about lower magnitudes the next time. */
-#define LOWER 0.95f
-
 const struct sparsifier_ops *const sparsifier_table[] = {
     &sparsifier_dense,
     &sparsifier_topk,
@@ -91,12 +88,11 @@ void sparsifier_choose_whole(const struct sparsifier_turn *turn, enum sparsifier
     };
 }
 
-void sparsifier_choose_rule(const struct sparsifier_turn *turn, uint64_t most,
-    enum survey_need need, struct sparsifier_choice *choice)
+void sparsifier_choose_rule(const struct sparsifier_turn *turn, uint64_t most, unsigned need,
+    struct sparsifier_choice *choice)
 {
     sparsifier_choose_whole(turn, SPARSIFIER_RULE, most, choice);
     if (choice->mode == SPARSIFIER_RULE) {
-        choice->expected = sparsifier_target(turn);
         choice->need = need;
     }
 }
@@ -166,10 +162,7 @@ void sparsifier_take(struct survey *survey, double threshold, uint64_t most,
     struct sparsifier_state *next, struct sparse *out)
 {
     survey_take(survey, sparsifier_reach(threshold), most, out);
-    next->threshold = sparsifier_least(out, next->threshold);
-    if (out->count < most) {
-        next->threshold *= LOWER;
-    }
+    next->threshold = survey_hint(survey, most);
 }
 
 float sparsifier_least(const struct sparse *list, float otherwise)

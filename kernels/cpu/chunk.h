@@ -8,6 +8,7 @@
 #ifndef ADTOPK_KERNELS_CHUNK_H
 #define ADTOPK_KERNELS_CHUNK_H
 
+#include "kernels/cpu/deal.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
@@ -106,6 +107,18 @@ struct chunk_ops {
      * k reach and no other entry exceeds. */
     uint32_t (*best)(
         const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out);
+
+    /* Deals a list's entries to the parts of their fibres, which are empty, or selects from them at
+     * once: *settled has bit f set if fibre f was selected from. False where a fibre has no room or
+     * the entries had better be dealt one by one: then counts are lost. NULL: always. */
+    bool (*deal)(const struct sparse *list, const struct deal *deal, uint32_t *settled);
+
+    /* peak[i % period] = the largest of itself and the keys of all x[i], i < n. */
+    void (*peaks)(const float *x, size_t n, int32_t *peak, size_t period);
+
+    /* The k largest, best first, of every column of x, which has `rows` >= k rows of `stride`
+     * numbers that are not negative. best: k rows and one more of scratch. */
+    void (*columns)(const int32_t *x, size_t rows, size_t stride, size_t k, int32_t *best);
 };
 
 /** All implementations of this build, the best last, NULL-terminated. */

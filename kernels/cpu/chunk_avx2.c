@@ -437,6 +437,16 @@ AVX2 static uint32_t avx2_best(
     return cut.key;
 }
 
+AVX2 static void avx2_peaks(const float *x, size_t n, int32_t *peak, size_t period)
+{
+    deal_peaks_inline(x, n, peak, period);
+}
+
+AVX2 static void avx2_columns(const int32_t *x, size_t rows, size_t stride, size_t k, int32_t *best)
+{
+    deal_columns_inline(x, rows, stride, k, best);
+}
+
 extern const struct chunk_ops chunk_avx2;
 const struct chunk_ops chunk_avx2 = {
     .name = "avx2",
@@ -450,5 +460,7 @@ const struct chunk_ops chunk_avx2 = {
     .count = avx2_count,
     .between = avx2_between,
     .filter = avx2_filter,
+    .peaks = avx2_peaks,
+    .columns = avx2_columns,
 };
 #endif

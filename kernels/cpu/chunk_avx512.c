@@ -569,5 +569,8 @@ const struct chunk_ops chunk_avx512 = {
     .count = avx512_count,
     .between = avx512_between,
     .filter = avx512_filter,
+    .deal = deal_avx512,
+    .peaks = deal_peaks_avx512,
+    .columns = deal_columns_avx512,
 };
 #endif

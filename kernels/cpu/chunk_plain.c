@@ -108,6 +108,16 @@ static uint32_t plain_best(
     return cut.key;
 }
 
+static void plain_peaks(const float *x, size_t n, int32_t *peak, size_t period)
+{
+    deal_peaks_inline(x, n, peak, period);
+}
+
+static void plain_columns(const int32_t *x, size_t rows, size_t stride, size_t k, int32_t *best)
+{
+    deal_columns_inline(x, rows, stride, k, best);
+}
+
 extern const struct chunk_ops chunk_plain;
 const struct chunk_ops chunk_plain = {
     .name = "plain",
@@ -121,4 +131,6 @@ const struct chunk_ops chunk_plain = {
     .count = plain_count,
     .between = plain_between,
     .filter = select_filter_from,
+    .peaks = plain_peaks,
+    .columns = plain_columns,
 };

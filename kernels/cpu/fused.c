@@ -17,6 +17,9 @@ enum { DENSE_SELECTION = 8 };
 
 enum { ALIGNMENT = 64 };
 
+/* Elements that are added, then surveyed, at a time. */
+enum { RULE_PIECE = 512 };
+
 /* Chunks whose records are fetched ahead. */
 enum { AHEAD = 4 };
 
@@ -273,16 +276,23 @@ static void fused_chunk_global(
     }
 }
 
-/* A chunk of a residual that is surveyed. */
+/* A chunk of a residual that is surveyed, in pieces: so memory is busy with the next piece while
+ * one is looked at. */
 static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsigned range)
 {
     struct fused *pass = stream->pass;
-    struct piece piece = {.length = fused_length(pass, number),
-        .position = (uint32_t)(number * CHUNK),
-        .bound = &stream->bound};
+    const unsigned length = fused_length(pass, number);
+    struct stats_lanes lanes = stats_lanes_none();
+    struct piece piece = {.bound = &stream->bound};
     piece.list = rule_list(pass, range, &stream->bound.least);
-    fused_step(stream, &piece);
-    rule_look(pass, number, piece.length);
+    for (unsigned done = 0; done < length; done += piece.length) {
+        const float *const x = stream->chunk.acc;
+        piece.length = length - done < RULE_PIECE ? length - done : RULE_PIECE;
+        piece.position = (uint32_t)(number * CHUNK + done);
+        fused_step(stream, &piece);
+        rule_look(pass, &lanes, x, piece.length);
+    }
+    rule_close(pass, number, &lanes);
 }
 
 /* A chunk of rows or slabs: each is selected from as soon as it is added, so that memory is busy

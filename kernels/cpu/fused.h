@@ -28,6 +28,7 @@
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rest.h"
 #include "kernels/cpu/rounded.h"
 #include "kernels/cpu/survey.h"
 
@@ -65,12 +66,13 @@ struct fused {
     bool per_fibre; /* select_fibres() instead of select_top() */
     bool rule;      /* nothing is selected: fused_survey() after the pass. View of stride 1; k is
                      * about how many entries questions will be about, 0 if unknown; no out */
-    enum survey_need need; /* rule: statistics that the survey will be asked for */
-    float guess;   /* rule: magnitude that questions will be about, or a little less; 0 if unknown:
-                    * taken from a sample */
-    bool withdraw; /* subtract the gradients instead (the inverse pass); take k = 0 */
+    unsigned need;  /* rule: statistics that the survey will be asked for, of enum survey_need */
+    float guess;    /* rule: magnitude that questions will be about, or a little less; 0 if unknown:
+                     * taken from a sample */
+    bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */
     enum fused_take take; /* instead of adding gradients, subtract what travels; take k = 0, no
                            * momentum. Values that are not finite leave nothing behind. */
+    struct rest rest;     /* take: what comes back of sums that were rounded */
     const void *const *gradients; /* as accumulate() takes them */
     unsigned count;
     enum dtype dtype;

@@ -144,6 +144,7 @@ void gradient_sum(
     }
     if (takes) {
         gradient_take(pass->take, chunk->acc, length, buffer);
+        rest_add(&pass->rest, chunk->number * CHUNK, length, buffer);
         return;
     }
     for (unsigned done = 0; done < length; done += PIECE) {
@@ -169,18 +170,26 @@ void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, fl
     (void)momentum_best()->step(rule, m, g, sum, length);
 }
 
+static double gradient_all_squares(const struct stats_ops *ops, const float *x, unsigned length)
+{
+    struct stats_lanes lanes = stats_lanes_none();
+    stats_add(ops, &lanes, x, length, SURVEY_SQUARES);
+    return stats_fold(&lanes).sum_squares;
+}
+
 /* The sum of the squares of at most CHUNK elements, those that are not finite left out. */
 static double gradient_squares(const struct stats_ops *ops, const float *sum, unsigned length)
 {
-    const struct stats stats = stats_chunk(ops, sum, length, 1, false);
+    const double limit = (double)KERNEL_FINITE_LIMIT;
+    const double squares = gradient_all_squares(ops, sum, length);
     float finite[CHUNK];
-    if (fabsf(convert_float(stats.most)) < KERNEL_FINITE_LIMIT) {
-        return stats.sum_squares;
+    if (squares < limit * limit) {
+        return squares;
     }
     for (unsigned i = 0; i < length; i++) {
         finite[i] = fabsf(sum[i]) < KERNEL_FINITE_LIMIT ? sum[i] : 0;
     }
-    return stats_chunk(ops, finite, length, 1, false).sum_squares;
+    return gradient_all_squares(ops, finite, length);
 }
 
 /* The squares of a gradient, in parts that depend on its size only. */

@@ -57,14 +57,28 @@ static inline uint32_t guess_lower(const struct guess *guess, uint32_t least)
     return guess_key(convert_float(least) * (1.0f - 2.0f * guess->spread));
 }
 
+/* A threshold lies so far above its guess. */
+static inline void guess_spread(struct guess *guess, uint32_t least, float threshold)
+{
+    const float above = threshold / convert_float(least) - 1.0f;
+    guess->spread += ((above < GUESS_MOST ? above : GUESS_MOST) - guess->spread) * 0.0625f;
+    guess->spread = guess->spread > GUESS_STEP ? guess->spread : GUESS_STEP;
+}
+
 /* The guess was low enough. */
 static inline void guess_met(struct guess *guess, uint32_t least, float threshold)
 {
     const float margin = guess->margin - GUESS_STEP;
-    const float above = threshold / convert_float(least) - 1.0f;
     guess->margin = margin > -GUESS_MOST ? margin : -GUESS_MOST;
-    guess->spread += ((above < GUESS_MOST ? above : GUESS_MOST) - guess->spread) * 0.0625f;
-    guess->spread = guess->spread > GUESS_STEP ? guess->spread : GUESS_STEP;
+    guess_spread(guess, least, threshold);
+}
+
+/* The same for many fibres at once, of which a fraction was missed; that should be `rate`. */
+static inline void guess_adjust(struct guess *guess, float missed, float rate)
+{
+    const float margin = guess->margin + 2.5f * GUESS_STEP * (missed / rate - 1.0f);
+    const float low = margin > -GUESS_MOST ? margin : -GUESS_MOST;
+    guess->margin = low < GUESS_MOST ? low : GUESS_MOST;
 }
 
 /* Thresholds lie elsewhere than the guess that `least` was made with: half of the way to one that

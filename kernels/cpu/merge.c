@@ -170,13 +170,18 @@ static size_t window_write(
     return next;
 }
 
-/* Writes the window's part of the dense array. */
-static void window_store(const struct window *window, uint64_t base, const struct merge *merge)
+/* Writes the window's part of the dense array; taken: and empties the sums. */
+static void window_store(
+    struct window *window, uint64_t base, const struct merge *merge, bool taken)
 {
     const uint64_t rest = merge->positions - base;
     const unsigned count = rest < WINDOW ? (unsigned)rest : WINDOW;
 
-    stream_scaled(merge->dense + base, window->sum, count, merge->scale, merge->positions);
+    if (taken) {
+        stream_taken(merge->dense + base, window->sum, count, merge->scale, merge->positions);
+    } else {
+        stream_scaled(merge->dense + base, window->sum, count, merge->scale, merge->positions);
+    }
 }
 
 /* ------------------------------------------------------------------ parts */
@@ -228,7 +233,7 @@ static size_t write_windows(const struct merge *merge, unsigned part, size_t nex
             cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], true);
         }
         if (merge->dense != NULL) {
-            window_store(&window, base, merge);
+            window_store(&window, base, merge, false);
         }
         next = window_write(&window, base, merge, next);
     }
@@ -247,8 +252,7 @@ static void store_part(void *arg, unsigned part, unsigned thread)
         for (unsigned l = 0; l < merge->lists; l++) {
             cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], false);
         }
-        window_store(&window, base, merge);
-        (void)memset(window.sum, 0, sizeof(window.sum));
+        window_store(&window, base, merge, true);
     }
     merge->first[part + 1] = window.fresh;
 }

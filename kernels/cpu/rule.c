@@ -10,7 +10,7 @@
 /* Up to this size a tensor stays in the cache. */
 enum { SMALL_TENSOR = 1 << 16 };
 /* More entries than one in this many are no small set. */
-enum { DENSE_SELECTION = 8 };
+enum { DENSE_SELECTION = 4 };
 
 /* What must fit behind the last entry before a chunk is collected. */
 enum { ROOM = CHUNK + CHUNK_SLACK };
@@ -51,13 +51,18 @@ struct sparse *rule_list(struct fused *pass, unsigned range, uint32_t *least)
     return list;
 }
 
-void rule_look(struct fused *pass, uint64_t chunk, unsigned length)
+void rule_look(struct fused *pass, struct stats_lanes *lanes, const float *x, unsigned length)
 {
-    if (pass->need == SURVEY_NO_STATS) {
-        return;
+    if (pass->need != SURVEY_NO_STATS) {
+        stats_add(pass->surveyed, lanes, x, length, pass->need);
     }
-    pass->statistics[chunk] = stats_chunk(
-        pass->surveyed, pass->residual + chunk * CHUNK, length, 1, pass->need == SURVEY_LOGARITHMS);
+}
+
+void rule_close(struct fused *pass, uint64_t chunk, const struct stats_lanes *lanes)
+{
+    if (pass->need != SURVEY_NO_STATS) {
+        pass->statistics[chunk] = stats_fold(lanes);
+    }
 }
 
 void fused_survey(const struct fused *pass, struct survey *survey)

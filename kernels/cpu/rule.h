@@ -22,7 +22,10 @@ void rule_start(struct fused *pass);
  * collects, grows if entries have to go. */
 struct sparse *rule_list(struct fused *pass, unsigned range, uint32_t *least);
 
-/** The chunk is complete. */
-void rule_look(struct fused *pass, uint64_t chunk, unsigned length);
+/** The next elements of a chunk are complete. lanes: of the chunk. */
+void rule_look(struct fused *pass, struct stats_lanes *lanes, const float *x, unsigned length);
+
+/** All elements of a chunk are. */
+void rule_close(struct fused *pass, uint64_t chunk, const struct stats_lanes *lanes);
 
 #endif

@@ -8,11 +8,25 @@
 /* Entries in a cache line. */
 enum { LINE = 16 };
 
-/* Elements of a fibre that are looked at together where it is selected from alone. */
+/* Elements of a fibre that are looked at together where it is collected alone. */
 enum { PART = 512 };
 
-/* Slabs that are searched before guesses are tried again. */
+/* Slabs that are searched at most before guesses are tried again. */
 enum { CROWD_SLABS = 8 };
+
+/* The fraction of fibres whose guess should be too high: each costs as much as this many times more
+ * candidates. */
+#define MISSED (1.0f / 128)
+
+/* How much of what it was off a hint learns: what one turn's threshold exceeds another's by is
+ * mostly chance. */
+#define LEARNED 0.25f
+
+/* Up to so many peaks of each fibre are found for all fibres together. */
+enum { FEW_PEAKS = 16 };
+
+/* Guesses that thresholds exceed by more than that were none. */
+#define FAR 16.0f
 
 /* Entries of a fibre's list; a full one is pruned. */
 static size_t slabs_room(uint64_t k)
@@ -20,37 +34,44 @@ static size_t slabs_room(uint64_t k)
     return 2 * k + 16;
 }
 
-/* Entries of an array with one for every fibre, and of the plain selection's scratch. */
+/* Elements of a fibre that are a peak together are so many rows apart: enough peaks that few other
+ * elements reach the k-th. */
+static size_t slabs_peaks(uint64_t k)
+{
+    return k < 8 ? 16 : 2 * k;
+}
+
+/* Entries of an array with one for every fibre. */
 static size_t slabs_table(const struct view *view)
 {
     return view->stride + CHUNK_WORD;
 }
 
-static size_t slabs_plain(const struct view *view)
+/* Entries of the list: what is dealt together, and a piece's. */
+static size_t slabs_listed(void)
 {
-    return select_scratch(view->length) / sizeof(float);
+    return DEAL_LIST + CHUNK + CHUNK_SLACK;
 }
 
 size_t slabs_capacity(const struct view *view, uint64_t k)
 {
     /* Even, so that what lies behind it is aligned to 8. */
-    return (CHUNK + CHUNK_SLACK + view->stride * slabs_room(k) + 2 * slabs_table(view) +
-               slabs_plain(view) + 1) /
+    return (slabs_listed() + view->stride * deal_pitch((uint32_t)slabs_room(k)) +
+               3 * slabs_table(view) + 1) /
            2 * 2;
 }
 
 static void slabs_place(struct slabs *slabs, const struct sparse *all)
 {
-    const struct view *view = &slabs->pass->view;
-    const size_t table = slabs_table(view);
-    slabs->scratch = all->position; /* aligned */
-    uint32_t *next = all->position + slabs_plain(view);
+    const size_t table = slabs_table(&slabs->pass->view);
+    uint32_t *next = all->position;
     slabs->count = next;
     slabs->below = (int32_t *)(next + table);
+    slabs->open = next + 2 * table;
     slabs->last = all->value;
-    slabs->list = (struct sparse){.position = next + 2 * table, .value = all->value + table};
-    slabs->dealt = (struct sparse){.position = slabs->list.position + CHUNK + CHUNK_SLACK,
-        .value = slabs->list.value + CHUNK + CHUNK_SLACK};
+    slabs->list = (struct sparse){.position = next + 3 * table, .value = all->value + table};
+    slabs->dealt = (struct sparse){.position = slabs->list.position + slabs_listed(),
+        .value = slabs->list.value + slabs_listed()};
 }
 
 void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
@@ -59,11 +80,13 @@ void slabs_begin(struct slabs *slabs, struct fused *pass, unsigned range)
     const uint64_t first = fused_first_chunk(pass, range) * CHUNK;
     const uint64_t size = view->length * view->stride;
     *slabs = (struct slabs){.pass = pass,
+        .histogram = pass->histogram + (size_t)range * SELECT_BINS,
         .room = (uint32_t)slabs_room(pass->k),
         .reciprocal = UINT64_MAX / view->stride + 1,
         .slab = first / size,
         .done = first % size,
         .skip = first % size != 0,
+        .patience = 1,
         .next = guess_first(pass->k)};
     slabs_place(slabs, &pass->candidate[range]);
     slabs->bound = (struct chunk_bound){
@@ -78,12 +101,9 @@ static inline uint32_t slabs_divide(uint64_t reciprocal, uint32_t position)
     return (uint32_t)(((unsigned __int128)reciprocal * position) >> 64);
 }
 
-/* What a fibre's candidates have to reach at first; the same for all of the slab. */
-static uint32_t slabs_least(const struct slabs *slabs, uint64_t fibre)
+static uint64_t slabs_size(const struct slabs *slabs)
 {
-    const uint64_t number = slabs->slab * slabs->pass->view.stride + fibre;
-    const float hint = slabs->pass->hints != NULL ? slabs->pass->hints[number] : 0;
-    return guess_least(&slabs->guess, hint > 0 ? hint : slabs->last[fibre]);
+    return slabs->pass->view.length * slabs->pass->view.stride;
 }
 
 /* Fetches where a slab's entries go: a store that waits for memory would hold up all that follow. A
@@ -99,7 +119,19 @@ static void slabs_prefetch(const struct slabs *slabs)
     }
 }
 
-/* What a fibre's candidates exceed, all along the pattern, whose begin is repeated. */
+/* Repeats the begin of the pattern behind its end. */
+static void slabs_repeat(const struct slabs *slabs)
+{
+    const uint64_t end = slabs->pass->view.stride + CHUNK_WORD;
+    uint64_t done = slabs->pass->view.stride;
+    while (done < end) {
+        const uint64_t more = done < end - done ? done : end - done;
+        memcpy(slabs->below + done, slabs->below, more * sizeof *slabs->below);
+        done += more;
+    }
+}
+
+/* What a fibre's candidates exceed, all along the pattern. */
 static void slabs_raise(struct slabs *slabs, uint64_t fibre, uint32_t below)
 {
     const uint64_t stride = slabs->pass->view.stride;
@@ -110,23 +142,30 @@ static void slabs_raise(struct slabs *slabs, uint64_t fibre, uint32_t below)
 
 static void slabs_first(struct slabs *slabs)
 {
-    const uint64_t stride = slabs->pass->view.stride;
+    const struct fused *pass = slabs->pass;
+    const uint64_t stride = pass->view.stride;
+    const float *last = slabs->last;
+    const float *hints = pass->hints != NULL ? pass->hints + slabs->slab * stride : last;
     slabs_prefetch(slabs);
     slabs->skip = false;
     slabs->guess = slabs->next;
-    slabs->met = slabs->misfits = 0;
+    slabs->begun = false;
+    slabs->met = 0;
+    slabs->guessed = 0;
     memset(slabs->count, 0, stride * sizeof *slabs->count);
     for (uint64_t f = 0; f < stride; f++) {
-        slabs->below[f] = (int32_t)slabs_least(slabs, f) - 1;
+        const float expected = hints[f] > 0 ? hints[f] : last[f];
+        slabs->below[f] = (int32_t)guess_least(&slabs->guess, expected) - 1;
     }
-    for (unsigned i = 0; i < CHUNK_WORD; i++) {
-        slabs->below[stride + i] = slabs->below[i];
+    for (uint64_t f = 0; f < stride; f++) {
+        slabs->guessed += convert_float((uint32_t)slabs->below[f]);
     }
+    slabs_repeat(slabs);
 }
 
 static struct sparse slabs_candidates(const struct slabs *slabs, uint64_t fibre)
 {
-    const size_t start = fibre * slabs->room;
+    const size_t start = fibre * deal_pitch(slabs->room);
     return (struct sparse){.position = slabs->dealt.position + start,
         .value = slabs->dealt.value + start,
         .count = slabs->count[fibre]};
@@ -151,32 +190,111 @@ static void slabs_prune(struct slabs *slabs, uint64_t fibre)
     slabs->count[fibre] = (uint32_t)kept.count;
 }
 
-/* Deals the listed elements to their fibres. Copies of what does not change stay in registers
- * whatever is stored. */
-static void slabs_deal(struct slabs *slabs)
+/* Deals the listed elements one by one. Copies of what does not change stay in registers whatever
+ * is stored. */
+static void slabs_deal_singly(struct slabs *slabs, const struct deal *deal)
 {
-    const struct view *view = &slabs->pass->view;
     const struct sparse list = slabs->list;
-    const struct sparse dealt = slabs->dealt;
-    uint32_t *const count = slabs->count;
+    const struct deal to = *deal;
     const uint64_t reciprocal = slabs->reciprocal;
-    const uint32_t stride = (uint32_t)view->stride;
-    const uint32_t length = (uint32_t)view->length;
-    const uint32_t first = (uint32_t)(slabs->slab * stride * length);
-    const uint32_t room = slabs->room;
     for (size_t i = 0; i < list.count; i++) {
         const uint32_t at = list.position[i];
         const uint32_t row = slabs_divide(reciprocal, at);
-        const uint32_t fibre = at - row * stride;
-        if (count[fibre] == room) {
+        const uint32_t fibre = at - row * to.stride;
+        if (to.count[fibre] == to.room) {
             slabs_prune(slabs, fibre);
         }
-        const size_t to = (size_t)fibre * room + count[fibre]++;
-        dealt.position[to] = first + fibre * length + row;
-        dealt.value[to] = list.value[i];
+        const size_t next = fibre * deal_pitch(to.room) + to.count[fibre]++;
+        to.dealt.position[next] = to.first + fibre * to.length + row;
+        to.dealt.value[next] = list.value[i];
     }
-    slabs->met += list.count;
+}
+
+/* Deals the listed elements to their fibres; returns the bits of those that were selected from at
+ * once. k: how many of each, or UINT64_MAX: of none. */
+static uint32_t slabs_deal(struct slabs *slabs, uint64_t k)
+{
+    const struct fused *pass = slabs->pass;
+    const uint64_t stride = pass->view.stride;
+    const uint64_t place = slabs->slab * stride * pass->k;
+    const struct deal deal = {.stride = (uint32_t)stride,
+        .length = (uint32_t)pass->view.length,
+        .first = (uint32_t)(slabs->slab * slabs_size(slabs)),
+        .room = slabs->room,
+        .count = slabs->count,
+        .dealt = slabs->dealt,
+        .k = k,
+        .out = {.position = pass->out->position + place, .value = pass->out->value + place},
+        .last = slabs->last};
+    uint32_t settled = 0;
+    const bool at_once = !slabs->begun && pass->ops->deal != NULL;
+    if (at_once && !pass->ops->deal(&slabs->list, &deal, &settled)) {
+        memset(slabs->count, 0, stride * sizeof *slabs->count);
+        settled = 0;
+        slabs_deal_singly(slabs, &deal);
+    } else if (!at_once) {
+        slabs_deal_singly(slabs, &deal);
+    }
+    slabs->begun = true;
+    slabs->met += slabs->list.count;
     slabs->list.count = 0;
+    return settled;
+}
+
+/* The listed elements wait until they are too many to be dealt together. */
+static void slabs_wait(struct slabs *slabs)
+{
+    if (slabs->list.count > DEAL_LIST) {
+        (void)slabs_deal(slabs, UINT64_MAX);
+    }
+}
+
+/* A fibre whose candidates are all that is not zero, and too few: the first zeros fill up. */
+static void slabs_fill(
+    const struct slabs *slabs, const struct sparse *list, uint64_t fibre, struct sparse *out)
+{
+    const struct fused *pass = slabs->pass;
+    const struct view *view = &pass->view;
+    if (fused_is_rounded(pass)) {
+        rounded_select(&pass->rounded, view, fibre, 1, pass->k, out, slabs->histogram);
+        return;
+    }
+    select_rest(list,
+        select_prefix(pass->residual + view_base(view, fibre), view->stride, pass->k - list->count,
+            fibre * view->length, out),
+        out);
+}
+
+/* Copies a list of no more than what is selected; returns the least of its keys. */
+static uint32_t slabs_all(const struct sparse *list, struct sparse *out)
+{
+    uint32_t least = INT32_MAX;
+    memcpy(out->position, list->position, list->count * sizeof *out->position);
+    memcpy(out->value, list->value, list->count * sizeof *out->value);
+    for (size_t i = 0; i < list->count; i++) {
+        const uint32_t key = select_key(list->value[i]);
+        least = key < least ? key : least;
+    }
+    return least;
+}
+
+/* Selects from fibre f of the slab: the best of a list, or all and zeros. */
+static void slabs_settle(struct slabs *slabs, uint64_t f, const struct sparse *list)
+{
+    const struct fused *pass = slabs->pass;
+    const uint64_t fibre = slabs->slab * pass->view.stride + f;
+    struct sparse out = {.position = pass->out->position + fibre * pass->k,
+        .value = pass->out->value + fibre * pass->k,
+        .capacity = pass->k};
+    uint32_t key = 0;
+    if (list->count == pass->k) {
+        key = slabs_all(list, &out);
+    } else if (list->count > pass->k) {
+        key = slabs_best(slabs, f, list, &out);
+    } else {
+        slabs_fill(slabs, list, fibre, &out);
+    }
+    slabs->last[f] = convert_float(key);
 }
 
 static inline float slabs_element(const struct fused *pass, uint64_t element)
@@ -185,16 +303,19 @@ static inline float slabs_element(const struct fused *pass, uint64_t element)
                                   : pass->residual[element];
 }
 
-/* Lists a fibre's elements that reach a lower guess; false if there are too few or too many. */
-static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
+/* Lists fibre f's elements that reach a lower guess; false if there are too few or too many. */
+static bool slabs_again(struct slabs *slabs, uint64_t f)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
     const uint64_t length = pass->view.length;
+    const uint64_t fibre = slabs->slab * stride + f;
     const uint64_t base = view_base(&pass->view, fibre);
+    const uint32_t least = guess_lower(&slabs->guess, (uint32_t)slabs->below[f]);
     const struct chunk_bound bound = {.least = least};
     struct sparse *list = &slabs->list;
     list->count = 0;
+    slabs->below[f] = (int32_t)least;
     for (uint64_t at = 0; at < length && list->count <= CHUNK - PART; at += PART) {
         const unsigned count = length - at < PART ? (unsigned)(length - at) : PART;
         float part[PART];
@@ -206,130 +327,203 @@ static bool slabs_again(struct slabs *slabs, uint64_t fibre, uint32_t least)
     return list->count >= pass->k && list->count <= CHUNK - PART;
 }
 
-/* Selects from one long fibre without a guess; returns its threshold. */
-static uint32_t slabs_plainly(const struct slabs *slabs, uint64_t fibre, struct sparse *out)
+/* Looks again at fibres that are few among many, each alone. */
+static void slabs_few(struct slabs *slabs)
 {
-    const struct fused *pass = slabs->pass;
-    const struct view one = {.fibres = 1, .length = pass->view.length, .stride = pass->view.stride};
-    const bool rounded = fused_is_rounded(pass);
-    uint32_t least = UINT32_MAX;
-    if (rounded) {
-        rounded_select(&pass->rounded, &pass->view, fibre, 1, pass->k, out, slabs->scratch);
-    } else {
-        select_fibres(
-            pass->residual + view_base(&pass->view, fibre), &one, pass->k, out, slabs->scratch);
+    uint64_t opens = 0;
+    for (uint64_t i = 0; i < slabs->opens; i++) {
+        const uint32_t f = slabs->open[i];
+        if (slabs_again(slabs, f)) {
+            slabs_settle(slabs, f, &slabs->list);
+        } else {
+            slabs->open[opens++] = f;
+        }
     }
-    for (size_t i = 0; i < out->count; i++) {
-        const uint32_t key = select_key(out->value[i]);
-        out->position[i] += rounded ? 0 : (uint32_t)(fibre * one.length);
-        least = key < least ? key : least;
-    }
-    return least;
+    slabs->list.count = 0;
+    slabs->opens = opens;
 }
 
-/* Selects from one fibre by searching a copy of it; returns its threshold. In a crowd the guess
- * follows, and in its last slab the misfits are counted: fibres that it would not have suited. */
-static uint32_t slabs_search(struct slabs *slabs, uint64_t f, uint64_t fibre, struct sparse *out)
+/* Divides the slab's rows among `rows` peaks of each fibre: the largest keys. They lie where
+ * entries are dealt afterwards. */
+static int32_t *slabs_find_peaks(struct slabs *slabs, size_t rows)
+{
+    const struct fused *pass = slabs->pass;
+    const uint64_t size = slabs_size(slabs);
+    const uint64_t period = rows * pass->view.stride;
+    int32_t *const peak = (int32_t *)slabs->dealt.position;
+    uint64_t length;
+    memset(peak, 0, period * sizeof *peak);
+    for (uint64_t at = 0; at < size; at += length) {
+        const uint64_t phase = at % period;
+        float expanded[CHUNK];
+        length = size - at < CHUNK ? size - at : CHUNK;
+        if (phase + length > period) {
+            length -= phase == 0 ? length % period : phase + length - period;
+        }
+        pass->ops->peaks(fused_elements(pass, slabs->slab * size + at, (unsigned)length, expanded),
+            length, peak + phase, period);
+    }
+    return peak;
+}
+
+/* The k-th largest of a fibre's peaks. */
+static uint32_t slabs_cut(const struct slabs *slabs, const int32_t *peak, size_t rows)
+{
+    const struct fused *pass = slabs->pass;
+    float *const own = slabs->dealt.value;
+    for (size_t j = 0; j < rows; j++) {
+        own[j] = convert_float((uint32_t)peak[j * pass->view.stride]);
+    }
+    return pass->ops->cut(own, rows, pass->k).key;
+}
+
+/* Bounds that at least k elements of every open fibre reach, if so many are not zero: the k-th of
+ * its peaks. Nothing of other fibres does. */
+static void slabs_bound(struct slabs *slabs)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
-    const uint64_t length = pass->view.length;
-    const uint64_t base = view_base(&pass->view, fibre);
-    const uint32_t least = (uint32_t)slabs->below[f] + 1;
-    float *const copy = slabs->scratch;
-    for (uint64_t i = 0; i < length; i++) {
-        copy[i] = slabs_element(pass, base + i * stride);
+    const size_t rows = slabs_peaks(pass->k);
+    int32_t *const peak = slabs_find_peaks(slabs, rows);
+    int32_t *const best = peak + rows * stride;
+    const bool few = pass->k <= FEW_PEAKS;
+    if (few) {
+        pass->ops->columns(peak, rows, stride, pass->k, best);
     }
-    const uint32_t key =
-        chunk_top(pass->ops, copy, length, pass->k, (uint32_t)(fibre * length), &slabs->list, out);
-    if (slabs->crowd > 0 && least > 1 && key > 0) {
-        guess_far(&slabs->next, &slabs->guess, least, convert_float(key));
+    for (uint64_t f = 0; f < stride; f++) {
+        slabs->below[f] = INT32_MAX;
     }
-    if (slabs->crowd == 1) {
-        slabs->misfits +=
-            least > key || pass->ops->count(copy, length, least) > length / 8 + pass->k;
+    for (uint64_t i = 0; i < slabs->opens; i++) {
+        const uint32_t f = slabs->open[i];
+        const uint32_t key =
+            few ? (uint32_t)best[(pass->k - 1) * stride + f] : slabs_cut(slabs, peak + f, rows);
+        slabs->below[f] = key > 0 ? (int32_t)key - 1 : 0;
     }
-    return key;
+    slabs_repeat(slabs);
+    memset(slabs->count, 0, stride * sizeof *slabs->count);
+    slabs->begun = false;
 }
 
-/* A fibre whose candidates are all that is not zero, and too few: the first zeros fill up. */
-static void slabs_fill(
-    const struct slabs *slabs, const struct sparse *list, uint64_t fibre, struct sparse *out)
+/* Lists what reaches the bounds among the slab's next elements; returns whether that is much. Then
+ * fibres keep their best: of equals no more have a place. */
+static bool slabs_collect(struct slabs *slabs, uint64_t at, unsigned length)
 {
     const struct fused *pass = slabs->pass;
-    const struct view *view = &pass->view;
-    if (fused_is_rounded(pass)) {
-        rounded_select(&pass->rounded, view, fibre, 1, pass->k, out, slabs->scratch);
-        return;
+    const uint64_t first = slabs->slab * slabs_size(slabs) + at;
+    const size_t before = slabs->list.count;
+    float expanded[CHUNK];
+    slabs->bound.pattern = slabs->below;
+    slabs->bound.phase = (uint32_t)(at % pass->view.stride);
+    chunk_collect(pass->ops, fused_elements(pass, first, length, expanded), length, &slabs->bound,
+        (uint32_t)at, &slabs->list);
+    if (slabs->list.count - before <= length / 8) {
+        slabs_wait(slabs);
+        return false;
     }
-    select_rest(list,
-        select_prefix(pass->residual + view_base(view, fibre), view->stride, pass->k - list->count,
-            fibre * view->length, out),
-        out);
+    (void)slabs_deal(slabs, UINT64_MAX);
+    for (uint64_t i = 0; i < slabs->opens; i++) {
+        if (slabs->count[slabs->open[i]] > pass->k) {
+            slabs_prune(slabs, slabs->open[i]);
+        }
+    }
+    return true;
 }
 
-/* Selects from a fibre that has too few candidates; returns its threshold. */
-static uint32_t slabs_alone(struct slabs *slabs, uint64_t f, uint64_t fibre, struct sparse *out)
+/* Selects from the open fibres by what is listed and dealt; those that have too few stay open. */
+static void slabs_close_fibres(struct slabs *slabs)
 {
-    const bool searchable = slabs->pass->view.length <= SLABS_SEARCHED;
-    if (slabs->crowd == 0) {
+    const uint32_t settled = slabs_deal(slabs, slabs->pass->k);
+    uint64_t opens = 0;
+    for (uint64_t i = 0; i < slabs->opens; i++) {
+        const uint32_t f = slabs->open[i];
         const struct sparse list = slabs_candidates(slabs, f);
-        if (slabs->below[f] == 0) {
-            slabs_fill(slabs, &list, fibre, out);
-            return 0;
+        if (f < DEAL_NARROW && (settled >> f & 1) != 0) {
+            continue;
         }
-        const uint32_t lower = guess_lower(&slabs->guess, (uint32_t)slabs->below[f]);
-        guess_missed(&slabs->next);
-        slabs->below[f] = (int32_t)lower;
-        if (slabs_again(slabs, fibre, lower)) {
-            return slabs_best(slabs, f, &slabs->list, out);
+        if (list.count >= slabs->pass->k || slabs->below[f] == 0) {
+            slabs_settle(slabs, f, &list);
+        } else {
+            slabs->open[opens++] = f;
         }
     }
-    return searchable ? slabs_search(slabs, f, fibre, out) : slabs_plainly(slabs, fibre, out);
+    slabs->opens = opens;
 }
 
-/* Whether the next slabs are searched. */
-static void slabs_learn(struct slabs *slabs)
+/* Selects from the open fibres, without a guess. Where the slab before had ties the parts of this
+ * one stay brief, so that all of them can be dealt together, until it has met its own. */
+static void slabs_search(struct slabs *slabs)
 {
-    const struct view *view = &slabs->pass->view;
-    const uint64_t crowd = view->stride * (view->length / 4 + 2 * slabs->pass->k);
-    if (slabs->crowd > 1) {
-        slabs->crowd--;
-    } else if (slabs->crowd == 1) {
-        slabs->crowd = slabs->misfits > view->stride / 4 ? CROWD_SLABS : 0;
-    } else if (slabs->met > crowd && view->length <= SLABS_SEARCHED) {
-        slabs->crowd = CROWD_SLABS;
+    const uint64_t size = slabs_size(slabs);
+    uint64_t part = DEAL_LIST;
+    bool tied = false;
+    slabs_bound(slabs);
+    for (uint64_t at = 0; at < size; at += part) {
+        part = !slabs->tied || tied ? 4 * part : DEAL_LIST;
+        part = part < CHUNK ? part : CHUNK;
+        part = part < size - at ? part : size - at;
+        tied = slabs_collect(slabs, at, (unsigned)part) || tied;
     }
+    slabs->tied = tied;
+    slabs_close_fibres(slabs);
+}
+
+/* Hints follow the thresholds; those that are far off jump. */
+static void slabs_hint(const struct slabs *slabs, float *hints)
+{
+    for (uint64_t f = 0; f < slabs->pass->view.stride; f++) {
+        const float last = slabs->last[f];
+        const bool near = last > 0.5f * hints[f] && last < 2.0f * hints[f];
+        hints[f] = near ? hints[f] + (last - hints[f]) * LEARNED : last;
+    }
+}
+
+/* Guesses the next slab's thresholds by this one's, whose guesses were too high for some fibres. */
+static void slabs_learn(struct slabs *slabs, uint64_t missed)
+{
+    const uint64_t stride = slabs->pass->view.stride;
+    const uint32_t guessed = select_key(slabs->guessed);
+    const bool crowded = slabs->crowd > 0 || missed > stride / 2;
+    float sum = 0;
+    for (uint64_t f = 0; f < stride; f++) {
+        sum += slabs->last[f];
+    }
+    if (sum < FAR * slabs->guessed && crowded) {
+        guess_far(&slabs->next, &slabs->guess, guessed, sum);
+    } else if (sum < FAR * slabs->guessed) {
+        guess_adjust(&slabs->next, (float)missed / (float)stride, MISSED);
+        guess_spread(&slabs->next, guessed, sum);
+    }
+    slabs->crowd -= slabs->crowd > 0;
+    slabs->patience = crowded ? slabs->patience : 1;
 }
 
 static void slabs_select(struct slabs *slabs)
 {
-    const struct fused *pass = slabs->pass;
-    const uint64_t stride = pass->view.stride;
+    const uint64_t stride = slabs->pass->view.stride;
+    slabs->opens = stride;
     for (uint64_t f = 0; f < stride; f++) {
-        const uint64_t fibre = slabs->slab * stride + f;
-        const struct sparse list = slabs_candidates(slabs, f);
-        struct sparse out = {.position = pass->out->position + fibre * pass->k,
-            .value = pass->out->value + fibre * pass->k,
-            .capacity = pass->k};
-        if (list.count >= pass->k) {
-            slabs->last[f] = convert_float(slabs_best(slabs, f, &list, &out));
-            guess_met(&slabs->next, (uint32_t)slabs->below[f] + 1, slabs->last[f]);
-        } else {
-            slabs->last[f] = convert_float(slabs_alone(slabs, f, fibre, &out));
-        }
-        if (pass->hints != NULL) {
-            pass->hints[fibre] = slabs->last[f];
-        }
+        slabs->open[f] = (uint32_t)f;
     }
-    slabs->list.count = 0;
-    slabs_learn(slabs);
+    if (slabs->crowd == 0) {
+        slabs_close_fibres(slabs);
+    }
+    const uint64_t missed = slabs->opens;
+    if (missed < stride / LINE) {
+        slabs_few(slabs);
+    }
+    if (slabs->opens > 0) {
+        slabs_search(slabs);
+    }
+    if (slabs->pass->hints != NULL) {
+        slabs_hint(slabs, slabs->pass->hints + slabs->slab * stride);
+    }
+    slabs_learn(slabs, missed);
 }
 
 struct piece slabs_open(struct slabs *slabs, unsigned length)
 {
     const struct view *view = &slabs->pass->view;
-    const uint64_t rest = view->length * view->stride - slabs->done;
+    const uint64_t rest = slabs_size(slabs) - slabs->done;
     if (slabs->done == 0) {
         slabs_first(slabs);
     }
@@ -341,12 +535,25 @@ struct piece slabs_open(struct slabs *slabs, unsigned length)
         .list = slabs->skip || slabs->crowd > 0 ? NULL : &slabs->list};
 }
 
+/* Takes what was listed. Where that is too much the slab is searched, and so are some more. */
+static void slabs_take(struct slabs *slabs)
+{
+    if (slabs->list.count + slabs->met <= slabs->pass->view.stride * slabs->room) {
+        slabs_wait(slabs);
+        return;
+    }
+    slabs->list.count = 0;
+    slabs->crowd = slabs->patience;
+    slabs->patience = 2 * slabs->patience < CROWD_SLABS ? 2 * slabs->patience : CROWD_SLABS;
+}
+
 void slabs_close(struct slabs *slabs, unsigned length)
 {
-    const struct view *view = &slabs->pass->view;
-    slabs_deal(slabs);
+    if (slabs->crowd == 0) {
+        slabs_take(slabs);
+    }
     slabs->done += length;
-    if (slabs->done < view->length * view->stride) {
+    if (slabs->done < slabs_size(slabs)) {
         return;
     }
     if (!slabs->skip) {

@@ -7,25 +7,29 @@
  * the order of memory. Each fibre has a guess, its threshold of the last turn, or that of the slab
  * before, less a margin (guess.h); the guesses repeat along the slab as a pattern with
  * which its elements are compared. The few that reach theirs are dealt to their fibres, and when
- * the slab is complete each fibre's best are picked. A fibre that has got many keeps the best so
- * far and raises its guess. One that has too few is looked at again alone, with a lower guess, then
- * searched for its k-th largest. Where there are too many candidates (rows.h) the next slabs are a
- * *crowd*: nothing is listed and their fibres are searched, until the guesses fit again. A slab on
- * a border of two ranges is read again by slabs_finish(). Fibre f's entries have their place in the
- * list, k * f, whoever selects it.
+ * the slab is complete each fibre's best are picked, while the next slab's elements are fetched.
+ *
+ * Fibres that have got too few are open: few ones of a wide slab are looked at again alone, with a
+ * lower guess. The others are searched for, all together in two reads of the slab, which is still
+ * in the cache. The first finds the peaks of each fibre, the largest elements of some subsets of
+ * it; at least k elements reach its k-th peak, and hardly any more. The second lists those. Ties
+ * may be many: then a fibre keeps the first k and raises its bound. Where there are too many
+ * candidates (rows.h) this slab and the next ones are a *crowd*: nothing is listed on the way and
+ * all fibres are searched, for twice as many slabs every time.
+ *
+ * A slab on a border of two ranges is read again by slabs_finish(). Fibre f's entries have their
+ * place in the list, k * f, whoever selects it.
  */
 #ifndef ADTOPK_KERNELS_SLABS_H
 #define ADTOPK_KERNELS_SLABS_H
 
+#include "kernels/cpu/deal.h"
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/guess.h"
 #include "kernels/cpu/piece.h"
 
 /* Fibres of other lengths and strides are selected from plainly. */
 enum { SLABS_SHORTEST = 16, SLABS_WIDEST = 1 << 16 };
-
-/* Longer ones are not searched, so that the list has room. */
-enum { SLABS_SEARCHED = 2 * CHUNK };
 
 /* A range on its way through its slabs, piece by piece. */
 struct slabs {
@@ -35,16 +39,21 @@ struct slabs {
     uint32_t room;
     uint32_t *count;          /* of each fibre */
     int32_t *below;           /* what each fibre's candidates exceed, as a pattern */
+    uint32_t *open;           /* fibres that are not selected from yet */
+    uint64_t opens;           /* their number */
     struct chunk_bound bound; /* of the next piece */
     float *last;              /* the thresholds of the slab before, 0 if unknown */
-    void *scratch;            /* of the plain selection of one fibre */
+    uint32_t *histogram;      /* scratch */
     uint64_t reciprocal;      /* of the stride */
     uint64_t slab;            /* at hand */
     uint64_t done;            /* elements of it that were seen */
+    bool begun;               /* candidates of it are dealt */
     bool skip;                /* it began in another range */
     uint64_t met;             /* candidates in it */
-    uint64_t misfits;         /* fibres of it that guesses would not have suited */
+    bool tied;                /* the last slab that was searched had many equals */
+    float guessed;            /* the sum of its fibres' guesses */
     unsigned crowd;           /* so many slabs from here on are searched and not listed */
+    unsigned patience;        /* and so many the next time */
     struct guess guess;       /* of the slab at hand */
     struct guess next;        /* of the next one */
 };

@@ -11,7 +11,11 @@ enum { LOG_TERMS = 12 };
 
 struct stats_lanes stats_lanes_none(void)
 {
-    return (struct stats_lanes){.product = {1, 1, 1, 1, 1, 1, 1, 1}, .least = UINT32_MAX};
+    struct stats_lanes lanes = {.least = UINT32_MAX};
+    for (unsigned l = 0; l < STATS_LANES; l++) {
+        lanes.product[l] = 1;
+    }
+    return lanes;
 }
 
 struct stats stats_none(void)
@@ -31,8 +35,14 @@ static void stats_normalise(double *mantissa, int64_t *exponent)
 
 static double stats_tree(const double lane[STATS_LANES])
 {
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
-           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    double sum[STATS_LANES];
+    memcpy(sum, lane, sizeof sum);
+    for (unsigned half = STATS_LANES / 2; half > 0; half /= 2) {
+        for (unsigned l = 0; l < half; l++) {
+            sum[l] += sum[l + half];
+        }
+    }
+    return sum[0];
 }
 
 struct stats stats_fold(const struct stats_lanes *lanes)
@@ -55,16 +65,35 @@ struct stats stats_fold(const struct stats_lanes *lanes)
     return stats;
 }
 
-struct stats stats_chunk(
-    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool logarithms)
+/* The elements behind the last full set of lanes, and zeros, which reach no bound. */
+static unsigned stats_rest(float rest[STATS_LANES], const float *x, unsigned length)
 {
-    const unsigned rest = length % STATS_LANES;
+    const unsigned whole = length - length % STATS_LANES;
+    memset(rest, 0, STATS_LANES * sizeof *rest);
+    memcpy(rest, x + whole, (length - whole) * sizeof *rest);
+    return whole;
+}
+
+void stats_add(const struct stats_ops *ops, struct stats_lanes *lanes, const float *x,
+    unsigned length, unsigned need)
+{
+    float rest[STATS_LANES];
+    const unsigned whole = stats_rest(rest, x, length);
+    ops->add(lanes, x, whole, need);
+    if (whole < length) {
+        ops->add(lanes, rest, STATS_LANES, need);
+    }
+}
+
+struct stats stats_tail(
+    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool squares)
+{
     struct stats_lanes lanes = stats_lanes_none();
-    ops->add(&lanes, x, length - rest, least, logarithms);
-    if (rest != 0) {
-        float tail[STATS_LANES] = {0}; /* zeros do not reach the bound */
-        memcpy(tail, x + length - rest, rest * sizeof *tail);
-        ops->add(&lanes, tail, STATS_LANES, least, logarithms);
+    float rest[STATS_LANES];
+    const unsigned whole = stats_rest(rest, x, length);
+    ops->tail(&lanes, x, whole, least, squares);
+    if (whole < length) {
+        ops->tail(&lanes, rest, STATS_LANES, least, squares);
     }
     return stats_fold(&lanes);
 }
@@ -101,15 +130,22 @@ static bool plain_supported(void)
     return true;
 }
 
-static void plain_add(
-    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool logarithms)
+static void plain_tail(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool squares)
 {
-    (void)logarithms; /* a scalar loop saves little without them */
+    (void)squares;
     for (unsigned i = 0; i < length; i++) {
         if (select_key(x[i]) >= least) {
             stats_lane(lanes, i % STATS_LANES, x[i]);
         }
     }
+}
+
+/* A scalar loop saves little by what is not needed. */
+static void plain_add(struct stats_lanes *lanes, const float *x, unsigned length, unsigned need)
+{
+    (void)need;
+    plain_tail(lanes, x, length, 1, true);
 }
 
 /* Signed, as SSE2 compares signed integers only. */
@@ -123,8 +159,11 @@ static unsigned plain_count(const float *x, unsigned length, uint32_t least)
     return count;
 }
 
-static const struct stats_ops stats_plain = {
-    .name = "plain", .supported = plain_supported, .add = plain_add, .count = plain_count};
+static const struct stats_ops stats_plain = {.name = "plain",
+    .supported = plain_supported,
+    .add = plain_add,
+    .tail = plain_tail,
+    .count = plain_count};
 
 #ifdef __x86_64__
 extern const struct stats_ops stats_avx2;

@@ -3,14 +3,14 @@
  * Internal to kernels/cpu and its tests.
  *
  * Order of summation, part of the definition, so that the doubles depend neither on the compiler,
- * the vector width nor the number of workers: element i of a chunk belongs to lane i % 8; a lane
- * adds its elements in their order; at the chunk's end the 8 lanes are added as a tree, ((l0 + l4)
- * + (l2 + l6)) + ((l1 + l5) + (l3 + l7)); the chunks are added one after the other. An element that
- * does not reach the bound adds nothing, so a list of those that do gives the same bits as the
- * array that they are from.
+ * the vector width nor the number of workers: element i of a chunk belongs to lane i % 16; a lane
+ * adds its elements in their order; at the chunk's end the 16 lanes are added as a tree, each lane
+ * of a half to the same one of the other half, until one is left; the chunks are added one after
+ * the other. An element that does not reach the bound adds nothing, so a list of those that do
+ * gives the same bits as the array that they are from.
  *
  * Logarithms: a magnitude, as a double, is a mantissa in [1, 2) times a power of two. A lane
- * multiplies its mantissas, at most 512 a chunk and so below 2^512, and adds its exponents as
+ * multiplies its mantissas, at most 256 a chunk and so below 2^256, and adds its exponents as
  * integers. One logarithm, of the product of all mantissas, serves all elements. Each product
  * errs by at most 2^-53 of itself, the sum of logarithms by as much an element.
  */
@@ -21,8 +21,9 @@
 
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/survey.h"
 
-enum { STATS_LANES = 8 };
+enum { STATS_LANES = 16 };
 
 /* The running sums of one chunk. */
 struct stats_lanes {
@@ -53,10 +54,14 @@ struct stats_ops {
     const char *name;
     bool (*supported)(void);
 
-    /* Adds the elements of a chunk's lanes whose key is at least `least` > 0. length: a multiple of
-     * STATS_LANES, at most CHUNK. Products and exponents only with `logarithms`. */
-    void (*add)(struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least,
-        bool logarithms);
+    /* Adds the elements of a chunk's lanes that are not zero: what of them is needed, perhaps more.
+     * length: a multiple of STATS_LANES, at most CHUNK. need: enum survey_need. */
+    void (*add)(struct stats_lanes *lanes, const float *x, unsigned length, unsigned need);
+
+    /* Adds those whose key is at least `least` > 0: count, sum_abs and least, sum_squares with
+     * `squares`, perhaps more. */
+    void (*tail)(
+        struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool squares);
 
     /* How many of `length` elements, at most CHUNK, have a key of at least `least` > 0. */
     unsigned (*count)(const float *x, unsigned length, uint32_t least);
@@ -75,10 +80,13 @@ struct stats stats_none(void);
 /** A chunk's statistics. */
 struct stats stats_fold(const struct stats_lanes *lanes);
 
-/** The statistics of one chunk of at most CHUNK elements; without `logarithms`, mantissa and
- * exponent say nothing. */
-struct stats stats_chunk(
-    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool logarithms);
+/** Adds `length` elements of a chunk, a multiple of STATS_LANES but for its last ones. */
+void stats_add(const struct stats_ops *ops, struct stats_lanes *lanes, const float *x,
+    unsigned length, unsigned need);
+
+/** What the operation `tail` says of a chunk's elements, at most CHUNK. */
+struct stats stats_tail(
+    const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool squares);
 
 /** total, of the chunks before, grows by the next one. */
 void stats_join(struct stats *total, const struct stats *next);
@@ -87,7 +95,7 @@ void stats_join(struct stats *total, const struct stats *next);
  * every machine. Errs by less than 2^-51 of itself beside what the products err by. */
 double stats_log(const struct stats *stats);
 
-/* Adds one element to its lane, i % 8. */
+/* Adds one element to its lane, i % STATS_LANES. */
 static inline void stats_lane(struct stats_lanes *lanes, unsigned lane, float x)
 {
     const double value = (double)x;

@@ -6,13 +6,19 @@
 
 #define AVX2 __attribute__((target("avx2,popcnt")))
 
+/* Elements of a register. */
+enum { WIDTH = 8 };
+
 static bool avx2_supported(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
 }
 
-/* Lanes 0..3 or 4..7 of each sum. */
-struct avx2_half {
+/* Lanes of one sum in a register. */
+enum { QUAD = 4 };
+
+/* Four lanes of each sum. */
+struct avx2_quad {
     __m256d sum;
     __m256d sum_abs;
     __m256d sum_squares;
@@ -20,9 +26,9 @@ struct avx2_half {
     __m256i exponent;
 };
 
-AVX2 static inline struct avx2_half avx2_load(const struct stats_lanes *lanes, unsigned first)
+AVX2 static inline struct avx2_quad avx2_load(const struct stats_lanes *lanes, unsigned first)
 {
-    return (struct avx2_half){.sum = _mm256_loadu_pd(lanes->sum + first),
+    return (struct avx2_quad){.sum = _mm256_loadu_pd(lanes->sum + first),
         .sum_abs = _mm256_loadu_pd(lanes->sum_abs + first),
         .sum_squares = _mm256_loadu_pd(lanes->sum_squares + first),
         .product = _mm256_loadu_pd(lanes->product + first),
@@ -30,32 +36,38 @@ AVX2 static inline struct avx2_half avx2_load(const struct stats_lanes *lanes, u
 }
 
 AVX2 static inline void avx2_store(
-    struct stats_lanes *lanes, unsigned first, const struct avx2_half *half)
+    struct stats_lanes *lanes, unsigned first, const struct avx2_quad *quad)
 {
-    _mm256_storeu_pd(lanes->sum + first, half->sum);
-    _mm256_storeu_pd(lanes->sum_abs + first, half->sum_abs);
-    _mm256_storeu_pd(lanes->sum_squares + first, half->sum_squares);
-    _mm256_storeu_pd(lanes->product + first, half->product);
-    _mm256_storeu_si256((__m256i *)(void *)(lanes->exponent + first), half->exponent);
+    _mm256_storeu_pd(lanes->sum + first, quad->sum);
+    _mm256_storeu_pd(lanes->sum_abs + first, quad->sum_abs);
+    _mm256_storeu_pd(lanes->sum_squares + first, quad->sum_squares);
+    _mm256_storeu_pd(lanes->product + first, quad->product);
+    _mm256_storeu_si256((__m256i *)(void *)(lanes->exponent + first), quad->exponent);
 }
 
-/* Adds four elements, +0 for one that does not reach the bound: its mantissa comes out as 1 and its
- * exponent as 0, so it changes nothing. */
-AVX2 static inline void avx2_add4(struct avx2_half *half, __m128 x, bool logarithms)
+/* Adds four elements, +0 for one that does not count: its mantissa comes out as 1 and its exponent
+ * as 0, so it changes nothing. */
+AVX2 static inline __attribute__((always_inline)) void avx2_grow(
+    struct avx2_quad *quad, __m128 x, unsigned need)
 {
-    const __m256d sign = _mm256_set1_pd(-0.0);
     const __m256d value = _mm256_cvtps_pd(x);
-    const __m256d magnitude = _mm256_andnot_pd(sign, value);
-    half->sum = _mm256_add_pd(half->sum, value);
-    half->sum_abs = _mm256_add_pd(half->sum_abs, magnitude);
-    half->sum_squares = _mm256_add_pd(half->sum_squares, _mm256_mul_pd(value, value));
-    if (logarithms) {
+    const __m256d magnitude = _mm256_andnot_pd(_mm256_set1_pd(-0.0), value);
+    if (need & SURVEY_SUM) {
+        quad->sum = _mm256_add_pd(quad->sum, value);
+    }
+    if (need & SURVEY_MAGNITUDES) {
+        quad->sum_abs = _mm256_add_pd(quad->sum_abs, magnitude);
+    }
+    if (need & SURVEY_SQUARES) {
+        quad->sum_squares = _mm256_add_pd(quad->sum_squares, _mm256_mul_pd(value, value));
+    }
+    if (need & SURVEY_LOGARITHMS) {
         const __m256i fraction = _mm256_set1_epi64x(0xfffffffffffff);
         const __m256i bits = _mm256_castpd_si256(magnitude);
         const __m256i mantissa = _mm256_or_si256(
             _mm256_and_si256(bits, fraction), _mm256_set1_epi64x(0x3ff0000000000000));
-        half->product = _mm256_mul_pd(half->product, _mm256_castsi256_pd(mantissa));
-        half->exponent = _mm256_add_epi64(half->exponent, _mm256_srli_epi64(bits, 52));
+        quad->product = _mm256_mul_pd(quad->product, _mm256_castsi256_pd(mantissa));
+        quad->exponent = _mm256_add_epi64(quad->exponent, _mm256_srli_epi64(bits, 52));
     }
 }
 
@@ -75,22 +87,25 @@ AVX2 static inline uint32_t avx2_sum(__m256i x)
     return (uint32_t)_mm_cvtsi128_si32(s);
 }
 
-/* Half of the lanes at a time: the registers do not hold more. whole: no element but zeros, which
- * change nothing anyway, is below the bound. */
-AVX2 static inline __attribute__((always_inline)) void avx2_sums(struct stats_lanes *lanes,
-    const float *x, unsigned length, uint32_t least, bool whole, bool logarithms)
+/* Half of the lanes at a time: the registers do not hold more. least: elements below it do not
+ * count; need: a constant, for each of which this is compiled. */
+AVX2 static inline __attribute__((always_inline)) void avx2_sums(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, unsigned need)
 {
     const __m128i magnitude = _mm_set1_epi32(0x7fffffff);
     const __m128i below = _mm_set1_epi32((int)least - 1);
-    for (unsigned first = 0; first < STATS_LANES; first += 4) {
-        struct avx2_half half = avx2_load(lanes, first);
+    for (unsigned first = 0; first < STATS_LANES; first += 2 * QUAD) {
+        struct avx2_quad quad[2] = {avx2_load(lanes, first), avx2_load(lanes, first + QUAD)};
         for (unsigned i = first; i < length; i += STATS_LANES) {
-            const __m128 v = _mm_loadu_ps(x + i);
-            const __m128i key = _mm_and_si128(_mm_castps_si128(v), magnitude);
-            const __m128 reached = _mm_castsi128_ps(_mm_cmpgt_epi32(key, below));
-            avx2_add4(&half, whole ? v : _mm_and_ps(v, reached), logarithms);
+            for (unsigned q = 0; q < 2; q++) {
+                const __m128 v = _mm_loadu_ps(x + i + q * QUAD);
+                const __m128i key = _mm_and_si128(_mm_castps_si128(v), magnitude);
+                const __m128 reached = _mm_castsi128_ps(_mm_cmpgt_epi32(key, below));
+                avx2_grow(&quad[q], least > 1 ? _mm_and_ps(v, reached) : v, need);
+            }
         }
-        avx2_store(lanes, first, &half);
+        avx2_store(lanes, first, &quad[0]);
+        avx2_store(lanes, first + QUAD, &quad[1]);
     }
 }
 
@@ -105,7 +120,7 @@ AVX2 static inline void avx2_keys(
     __m256i count = _mm256_setzero_si256(); /* counts down */
     __m256i most = _mm256_setzero_si256();
     __m256i margin = all; /* between the bound and the smallest key */
-    for (unsigned i = 0; i < length; i += STATS_LANES) {
+    for (unsigned i = 0; i < length; i += WIDTH) {
         const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x + i));
         const __m256i key = _mm256_and_si256(bits, magnitude);
         count = _mm256_add_epi32(count, _mm256_cmpgt_epi32(key, below));
@@ -123,15 +138,29 @@ AVX2 static inline void avx2_keys(
     }
 }
 
-AVX2 static void avx2_add(
-    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool logarithms)
+AVX2 static void avx2_add(struct stats_lanes *lanes, const float *x, unsigned length, unsigned need)
 {
-    if (logarithms) {
-        avx2_sums(lanes, x, length, least, false, true);
-    } else if (least == 1) {
-        avx2_sums(lanes, x, length, least, true, false);
+    switch (need) {
+    case SURVEY_NO_STATS: return;
+    case SURVEY_MAGNITUDES: avx2_sums(lanes, x, length, 1, SURVEY_MAGNITUDES); break;
+    case SURVEY_SQUARES: avx2_sums(lanes, x, length, 1, SURVEY_SQUARES); break;
+    case SURVEY_MEANS: avx2_sums(lanes, x, length, 1, SURVEY_MEANS); break;
+    case SURVEY_MOMENTS: avx2_sums(lanes, x, length, 1, SURVEY_MOMENTS); break;
+    case SURVEY_SPREAD: avx2_sums(lanes, x, length, 1, SURVEY_SPREAD); break;
+    default: avx2_sums(lanes, x, length, 1, SURVEY_ALL);
+    }
+    if (need & (SURVEY_MAGNITUDES | SURVEY_ZEROS | SURVEY_LOGARITHMS)) {
+        avx2_keys(lanes, x, length, 1);
+    }
+}
+
+AVX2 static void avx2_tail(
+    struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool squares)
+{
+    if (squares) {
+        avx2_sums(lanes, x, length, least, SURVEY_MAGNITUDES | SURVEY_SQUARES);
     } else {
-        avx2_sums(lanes, x, length, least, false, false);
+        avx2_sums(lanes, x, length, least, SURVEY_MAGNITUDES);
     }
     avx2_keys(lanes, x, length, least);
 }
@@ -140,11 +169,11 @@ AVX2 static unsigned avx2_count(const float *x, unsigned length, uint32_t least)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     const __m256i below = _mm256_set1_epi32((int)least - 1);
-    const unsigned rest = length % STATS_LANES;
+    const unsigned rest = length % WIDTH;
     __m256i count = _mm256_setzero_si256();
-    float tail[STATS_LANES] = {0};
+    float tail[WIDTH] = {0};
     memcpy(tail, x + length - rest, rest * sizeof *tail);
-    for (unsigned i = 0; i < length - rest; i += STATS_LANES) {
+    for (unsigned i = 0; i < length - rest; i += WIDTH) {
         const __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x + i));
         count =
             _mm256_add_epi32(count, _mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude), below));
@@ -155,6 +184,9 @@ AVX2 static unsigned avx2_count(const float *x, unsigned length, uint32_t least)
 }
 
 extern const struct stats_ops stats_avx2;
-const struct stats_ops stats_avx2 = {
-    .name = "avx2", .supported = avx2_supported, .add = avx2_add, .count = avx2_count};
+const struct stats_ops stats_avx2 = {.name = "avx2",
+    .supported = avx2_supported,
+    .add = avx2_add,
+    .tail = avx2_tail,
+    .count = avx2_count};
 #endif

@@ -7,31 +7,11 @@
 
 #include <stdint.h>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+/** to[i] = x[i] * scale, for an array of `whole` elements of which this is a part. Small ones go
+ * through the caches. */
+void stream_scaled(float *to, const float *x, unsigned count, float scale, uint64_t whole);
 
-/* Elements of an array that is not worth a place in the caches. */
-#define STREAM_LARGE (UINT64_C(1) << 19)
-
-/* to[i] = x[i] * scale, for an array of `whole` elements of which this is a part. */
-static inline void stream_scaled(
-    float *to, const float *x, unsigned count, float scale, uint64_t whole)
-{
-    unsigned i = 0;
-
-#if defined(__SSE2__)
-    if (whole >= STREAM_LARGE && (uintptr_t)to % sizeof(__m128) == 0) {
-        for (; i + 4 <= count; i += 4) {
-            _mm_stream_ps(to + i, _mm_mul_ps(_mm_loadu_ps(x + i), _mm_set1_ps(scale)));
-        }
-        _mm_sfence();
-    }
-#endif
-    (void)whole;
-    for (; i < count; i++) {
-        to[i] = x[i] * scale;
-    }
-}
+/** The same, after which x is zeros. */
+void stream_taken(float *to, float *x, unsigned count, float scale, uint64_t whole);
 
 #endif

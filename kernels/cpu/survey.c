@@ -10,6 +10,15 @@
 /* Elements that are worth another thread's attention. */
 enum { PART_ELEMENTS = 1 << 18 };
 
+/* A hint aims at so many candidates, as a multiple of what is asked for: something for what a turn
+ * changes, and for what the number of random values above a bound varies. It is looked for in steps
+ * from the last one; where there were too few, not below a share of it. */
+#define HINT_SLACK 0.25
+#define HINT_NOISE 3.0
+#define HINT_STEP 1.01f
+#define HINT_LOWEST 0.8
+enum { HINT_STEPS = 8 };
+
 /* Floats that fit where one chunk's statistics do. */
 enum { ROOM_OF_CHUNK = sizeof(struct stats) / sizeof(float) };
 
@@ -30,7 +39,8 @@ struct survey_reading {
     const struct survey *survey;
     uint32_t least;
     unsigned parts;
-    bool logarithms;                  /* for statistics */
+    unsigned need;                    /* for statistics of all elements; else they are of a tail */
+    bool squares;                     /* ... and these are in it */
     uint64_t most;                    /* a part that has counted more may stop */
     uint64_t count[FUSED_MAX_RANGES]; /* of each part */
     struct sparse *out;               /* for collecting: sum(count) entries */
@@ -64,17 +74,27 @@ static void survey_stats_part(void *arg, unsigned part, unsigned thread)
     const uint64_t end = survey_first_chunk(reading, part + 1);
     (void)thread;
     for (uint64_t c = survey_first_chunk(reading, part); c < end; c++) {
-        survey->chunk[c] = stats_chunk(survey->ops, survey->x + c * CHUNK, survey_length(survey, c),
-            reading->least, reading->logarithms);
+        const float *x = survey->x + c * CHUNK;
+        const unsigned length = survey_length(survey, c);
+        if (reading->need == SURVEY_NO_STATS) {
+            survey->chunk[c] = stats_tail(survey->ops, x, length, reading->least, reading->squares);
+        } else {
+            struct stats_lanes lanes = stats_lanes_none();
+            stats_add(survey->ops, &lanes, x, length, reading->need);
+            survey->chunk[c] = stats_fold(&lanes);
+        }
     }
 }
 
-/* The statistics of what reaches a key. The chunks' are joined in order, whoever read them. */
-static struct stats survey_read_stats(const struct survey *survey, uint32_t least, bool logarithms)
+/* The statistics of all, or of what reaches a key. The chunks' are joined in order, whoever read
+ * them. */
+static struct stats survey_read_stats(
+    const struct survey *survey, uint32_t least, unsigned need, bool squares)
 {
     struct survey_reading reading = survey_reading(survey, least);
     struct stats total = stats_none();
-    reading.logarithms = logarithms;
+    reading.need = need;
+    reading.squares = squares;
     parallel_for(&survey->parallel, survey_stats_part, &reading, reading.parts);
     for (uint64_t c = 0; c < chunk_count(survey->stats.n); c++) {
         stats_join(&total, &survey->chunk[c]);
@@ -156,23 +176,19 @@ static struct stats survey_list_stats(const struct survey *survey, uint32_t leas
 
 /* ------------------------------------------------------------------ questions */
 
-struct survey_stats survey_describe(uint64_t n, enum survey_need need, const struct stats *stats)
+struct survey_stats survey_describe(uint64_t n, unsigned need, const struct stats *stats)
 {
-    if (need == SURVEY_NO_STATS) {
-        return (struct survey_stats){.n = n};
-    }
     return (struct survey_stats){.n = n,
-        .zeros = n - stats->count,
-        .sum = stats->sum,
-        .sum_abs = stats->sum_abs,
-        .sum_squares = stats->sum_squares,
-        .sum_log = need == SURVEY_LOGARITHMS ? stats_log(stats) : 0,
-        .most = convert_float(stats->most),
-        .least = stats->count > 0 ? convert_float(stats->least) : 0};
+        .zeros = need & SURVEY_ZEROS ? n - stats->count : 0,
+        .sum = need & SURVEY_SUM ? stats->sum : 0,
+        .sum_abs = need & SURVEY_MAGNITUDES ? stats->sum_abs : 0,
+        .sum_squares = need & SURVEY_SQUARES ? stats->sum_squares : 0,
+        .sum_log = need & SURVEY_LOGARITHMS ? stats_log(stats) : 0,
+        .most = need & SURVEY_MAGNITUDES ? convert_float(stats->most) : 0};
 }
 
-void survey_read(struct survey *survey, const struct stats_ops *ops, enum survey_need need,
-    const float *x, uint64_t n, void *scratch)
+void survey_read(struct survey *survey, const struct stats_ops *ops, unsigned need, const float *x,
+    uint64_t n, void *scratch)
 {
     *survey = (struct survey){.x = x,
         .stats = {.n = n},
@@ -183,7 +199,7 @@ void survey_read(struct survey *survey, const struct stats_ops *ops, enum survey
         .scratch = scratch};
     assert(n <= VIEW_MAX_ELEMENTS);
     if (need != SURVEY_NO_STATS) {
-        const struct stats stats = survey_read_stats(survey, 1, need == SURVEY_LOGARITHMS);
+        const struct stats stats = survey_read_stats(survey, 1, need, true);
         survey->stats = survey_describe(n, need, &stats);
     }
 }
@@ -236,14 +252,37 @@ uint64_t survey_count(const struct survey *survey, float threshold, uint64_t mos
     return count > most ? most + 1 : count;
 }
 
-struct survey_tail survey_tail(struct survey *survey, float threshold)
+float survey_hint(const struct survey *survey, uint64_t entries)
+{
+    const double aim = (double)entries * (1 + HINT_SLACK + HINT_NOISE / sqrt((double)entries + 1));
+    float hint = convert_float(survey->complete);
+    uint64_t reached = survey_candidates(survey, survey->complete);
+    uint64_t above = 0;
+    if (reached == 0 || !(hint < KERNEL_FINITE_LIMIT)) {
+        return 0;
+    }
+    for (unsigned step = 0; step < HINT_STEPS; step++, reached = above, hint *= HINT_STEP) {
+        above = survey_candidates(survey, select_key(hint * HINT_STEP));
+        if ((double)above < aim) {
+            break;
+        }
+    }
+    if ((double)reached < aim) { /* as if the number grew by the same power further down */
+        const double power = log((double)reached / fmax((double)above, 1)) / log((double)HINT_STEP);
+        hint *= (float)fmax(pow((double)reached / aim, 1 / power), HINT_LOWEST);
+    }
+    return hint;
+}
+
+struct survey_tail survey_tail(struct survey *survey, float threshold, bool squares)
 {
     const uint32_t least = survey_key(threshold);
-    const struct stats stats = least >= survey->complete ? survey_list_stats(survey, least)
-                                                         : survey_read_stats(survey, least, false);
+    const struct stats stats = least >= survey->complete
+                                   ? survey_list_stats(survey, least)
+                                   : survey_read_stats(survey, least, SURVEY_NO_STATS, squares);
     return (struct survey_tail){.count = stats.count,
         .sum_abs = stats.sum_abs,
-        .sum_squares = stats.sum_squares,
+        .sum_squares = squares ? stats.sum_squares : 0,
         .least = stats.count > 0 ? convert_float(stats.least) : 0};
 }
 

@@ -25,14 +25,22 @@ struct chunk_ops;
 struct stats;
 struct stats_ops;
 
-/* Which statistics of all elements a rule needs; each costs time. */
+/* Which statistics of all elements a rule needs, ORed; each costs time. The kernels are made for
+ * the combinations below. */
 enum survey_need {
-    SURVEY_NO_STATS = 0, /* none but n */
-    SURVEY_SUMS,         /* all but the logarithms */
-    SURVEY_LOGARITHMS
+    SURVEY_NO_STATS = 0,    /* none but n */
+    SURVEY_SUM = 1,         /* sum */
+    SURVEY_MAGNITUDES = 2,  /* sum_abs, most */
+    SURVEY_SQUARES = 4,     /* sum_squares */
+    SURVEY_ZEROS = 8,       /* zeros */
+    SURVEY_LOGARITHMS = 16, /* sum_log */
+    SURVEY_MEANS = SURVEY_MAGNITUDES | SURVEY_ZEROS,
+    SURVEY_MOMENTS = SURVEY_SUM | SURVEY_SQUARES | SURVEY_ZEROS,
+    SURVEY_SPREAD = SURVEY_MAGNITUDES | SURVEY_SQUARES | SURVEY_ZEROS,
+    SURVEY_ALL = 31
 };
 
-/* Of all elements. Logarithms and minimum: of those that are not zero. What is not needed is 0. */
+/* Of all elements; logarithms of those that are not zero. What is not needed is 0. */
 struct survey_stats {
     uint64_t n;
     uint64_t zeros;
@@ -41,15 +49,14 @@ struct survey_stats {
     double sum_squares;
     double sum_log; /* natural logarithm of magnitudes */
     float most;     /* largest magnitude; 0 if there is no element */
-    float least;    /* smallest magnitude that is not zero; 0 if there is none */
 };
 
 /* Of the elements whose magnitude reaches a threshold. */
 struct survey_tail {
     uint64_t count;
     double sum_abs;
-    double sum_squares;
-    float least; /* smallest magnitude among them; 0 if there are none */
+    double sum_squares; /* if asked for; else 0 */
+    float least;        /* smallest magnitude among them; 0 if there are none */
 };
 
 /* No key reaches it: there are no candidates. */
@@ -74,9 +81,9 @@ struct survey {
 size_t survey_scratch(uint64_t n);
 
 /** Surveys n elements, at most VIEW_MAX_ELEMENTS, by reading them. x and scratch stay the caller's
- * and have to outlive the survey. ops: NULL for the best. */
-void survey_read(struct survey *survey, const struct stats_ops *ops, enum survey_need need,
-    const float *x, uint64_t n, void *scratch);
+ * and have to outlive the survey. ops: NULL for the best. need: enum survey_need. */
+void survey_read(struct survey *survey, const struct stats_ops *ops, unsigned need, const float *x,
+    uint64_t n, void *scratch);
 
 /** The smallest float t for which |x| >= t means |x| >= threshold, or with `strict` |x| >
  * threshold, for every finite x. Infinity where no finite x does, and for NaN; 0 where every x
@@ -87,8 +94,8 @@ float survey_threshold(double threshold, bool strict);
  * is found out without looking at all of them. */
 uint64_t survey_count(const struct survey *survey, float threshold, uint64_t most);
 
-/** ... all of them, and their sums. */
-struct survey_tail survey_tail(struct survey *survey, float threshold);
+/** ... all of them, and their sums; that of their squares costs time. */
+struct survey_tail survey_tail(struct survey *survey, float threshold, bool squares);
 
 /** The rank-th largest magnitude, rank > 0, of every stride-th element from number `start` < n on,
  * which are at least `rank`. */
@@ -101,7 +108,11 @@ void survey_take(struct survey *survey, float threshold, uint64_t most, struct s
 /** The k largest magnitudes, exact, as select_top(). out: capacity at least k. */
 void survey_top(struct survey *survey, uint64_t k, struct sparse *out);
 
+/** The magnitude that somewhat more than so many elements reach, as far as the candidates tell:
+ * from where on the next turn's pass had better collect. 0 if they tell nothing. */
+float survey_hint(const struct survey *survey, uint64_t entries);
+
 /** For the fused pass: the statistics of n elements. */
-struct survey_stats survey_describe(uint64_t n, enum survey_need need, const struct stats *stats);
+struct survey_stats survey_describe(uint64_t n, unsigned need, const struct stats *stats);
 
 #endif

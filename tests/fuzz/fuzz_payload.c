@@ -331,7 +331,10 @@ static enum adtopk_status read_list(
         again = check_round_trip(shape, &list, PAYLOAD_INDEX_AUTO, value, NULL);
         CHECK(again <= sent * 51 / 50);
         CHECK(again <= payload_list_bound(shape, count, value) || shape->per_fibre > 0);
-        check_again(shape, &list, (enum payload_value)((value + count) % PAYLOAD_VALUE_COUNT));
+        /* Takes most of the time: for some inputs, so that three times as many are tried. */
+        if (sent % 8 == 0) {
+            check_again(shape, &list, (enum payload_value)((value + count) % PAYLOAD_VALUE_COUNT));
+        }
     } else {
         CHECK(list.count == 0);
         CHECK(reader->next == begin);

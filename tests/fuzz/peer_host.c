@@ -343,6 +343,7 @@ void host_send_join(struct host *host, uint32_t view, bool reply)
     join.ranks = &rank;
     join.n_ranks = 1;
     join.policy = host->policy_hash;
+    join.exchanges = EXCHANGE_VERSION;
     join.tensors = host->tensor_hash;
     join.n_tensors = host->tensor_hashes;
     join.view = view;

@@ -3,6 +3,7 @@ import os
 import select
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from cluster import die_with_parent
 
@@ -141,6 +142,15 @@ class Job:
             raise AssertionError(f"the ranks differ: {answers}")
         status, accepted, withdrawn, updates = answers[0].split()
         return status, int(accepted), int(withdrawn), updates
+
+    def steps_while(self, call):
+        """Trains until `call`, which waits for steps, is over; returns what it returned."""
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            outcome = pool.submit(call)
+            while not outcome.done():
+                if self.steps(2)[0] != "ok":
+                    raise AssertionError("a step failed")
+        return outcome.result()
 
     def kill(self):
         for rank in self.ranks:

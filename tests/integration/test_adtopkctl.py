@@ -259,6 +259,21 @@ class Changing(Daemons):
         self.assertRegex(self.cluster.daemons[0].log(), rf"info control: uid {os.getuid()}, "
                          rf"pid \d+ amends the policy of job {os.getuid()}:{self.name}/0: ")
         job.end()
+        log = self.document("policy", "log", self.name)
+        self.assertEqual((log["state"], log["changes"]), ("ended", changes))
+        self.assertIn("policy version 4 when it ended", self.text("policy", "log", self.name))
+
+    def test_rules_that_match_no_tensor(self):
+        job = self.joined(policy='{"rules":[{"match":"Embed*","density":0.5}]}')
+        self.assertIn('warning: no tensor\'s name fits the rule "Embed*"', self.text("jobs"))
+        with Training(job):
+            self.assertEqual(self.set('rules=[{"match":"embed*","density":0.5},'
+                                      '{"match":"bias","density":0.5}]')["unmatched_rules"], ["bias"])
+            self.assertEqual(self.document("policy", "get", self.name, node=1)["unmatched_rules"],
+                             ["bias"])
+            out = self.text("policy", "set", self.name, 'rules=[{"match":"x","density":0.5}]')
+            self.assertIn('warning: no tensor\'s name fits the rule "x"', out)
+        job.end()
 
     def test_nothing_is_lost(self):
         """Gradients that round, through every kind of change, and back."""
@@ -278,10 +293,29 @@ class Changing(Daemons):
         job = self.joined()
         job.steps(2)
         self.fails(REFUSED, "policy", "set", "--timeout", "300", self.name, "density=0.5",
-                   words=("no outcome within 300 ms",))
+                   words=("no outcome within 300 ms", "waits for ranks to begin step 2; version 1 "
+                          "of the policy holds from step 4"))
+        self.assertIn("waits for ranks to begin step 2", self.text("status"))
         self.fails(REFUSED, "policy", "set", "--timeout", "300", self.name, "density=0.6")
         job.steps(8)
         self.assertEqual(self.document("policy", "get", self.name)["policy"]["density"], 0.5)
+        job.end()
+
+    def test_it_says_what_it_waits_for(self):
+        job = self.joined()
+        job.steps(2)
+        daemon = self.cluster.daemons[0]
+        with subprocess.Popen(
+                [daemon.programs["adtopkctl"], "--socket", daemon.control, "policy", "set",
+                 self.name, "density=0.5"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True, preexec_fn=die_with_parent) as client:
+            self.assertEqual(client.stderr.readline(),
+                             "adtopkctl: the job waits for ranks to begin step 2; version 1 of the "
+                             "policy holds from step 4\n")
+            job.steps(8)
+            out, error = client.communicate(timeout=20)
+        self.assertEqual((client.returncode, error), (0, ""))
+        self.assertIn("policy version 1 holds from step 4", out)
         job.end()
 
     def test_a_client_that_is_killed_while_it_waits(self):

@@ -28,13 +28,8 @@ class Planner(unittest.TestCase):
         return json.loads(out)
 
     def change(self, cluster, node, job, *pairs):
-        """A change that holds once the job has trained three more steps."""
-        for rank in job.ranks:
-            rank.send("steps 6")
-        answer = self.document(cluster, node, "policy", "set", job.name, *pairs)
-        for rank in job.ranks:
-            self.assertEqual(rank.answer().split()[0], "ok")
-        return answer
+        return job.steps_while(
+            lambda: self.document(cluster, node, "policy", "set", job.name, *pairs))
 
     def choices(self, cluster, node, job):
         return [one["choice"] for one in self.document(cluster, node, "plan", job)["tensors"]]
@@ -122,7 +117,8 @@ class Planner(unittest.TestCase):
             self.assertEqual((other["plan"], other["decisions"]), (plan["plan"], 0))
             log = self.document(cluster, 1, "policy", "log", "job")["changes"]
             self.assertTrue(all(one["planner"] for one in log))
-            self.assertEqual(log[0]["version"], plan["proposals"])
+            # The last one may wait for the next step.
+            self.assertIn(plan["proposals"] - log[0]["version"], (0, 1))
             self.assertIn("job job/0: plan (none) -> ", cluster.daemons[0].log())
             for node in (0, 1):
                 self.document(cluster, node, "verify", "job")
@@ -153,13 +149,9 @@ class Planner(unittest.TestCase):
                 self.document(cluster, node, "verify", "job")
             plans = set()
             for _ in range(20):
-                for rank in job.ranks:
-                    rank.send("steps 6")
-                code = cluster.daemons[1].ask("--timeout", "3000", "policy", "set", "job",
-                                              "replan=false")[0]
-                for rank in job.ranks:
-                    self.assertEqual(rank.answer().split()[0], "ok")
-                if code == 0:
+                code, _, _ = job.steps_while(lambda: cluster.daemons[1].ask(
+                    "--timeout", "3000", "policy", "set", "job", "replan=false"))
+                if code == 0:  # the planner was not first
                     break
             for _ in range(2):
                 plans |= {self.document(cluster, node, "plan", "job")["plan"] for node in (0, 1)}

@@ -50,6 +50,7 @@ const struct collective_ops collective_half = {
     .name = "half",
     .dense = false,
     .selects = true,
+    .streams = true,
     .phases = half_phases,
     .expects = half_expects,
     .produce = half_produce,

@@ -66,6 +66,10 @@ static const char *const policies[] = {
     "\"sparse_collective\":\"hierarchical\",\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"pairwise\","
     "\"dense_values\":\"bf16\"}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"one-shot\","
+    "\"dense_values\":\"f16\",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"pairwise\","
+    "\"dense_values\":\"f16\",\"bucket_bytes\":2000}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"hierarchical\",\"scope\":\"rank\","
     "\"view\":\"longest\"}",
     "{\"reduce\":\"sum\",\"density\":0.4,\"sparse_collective\":\"hierarchical\",\"sparsifier\":"
@@ -122,6 +126,7 @@ static const char *const changing[] = {
     "{\"density\":0.1,\"sparsifier\":\"sidco\",\"clip\":10,\"values\":\"int8\",\"indices\":"
     "\"rice\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"f16\"}",
+    "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"dense_collective\":\"pairwise\"}",
 };
 
 #define POLICY_COUNT (sizeof(policies) / sizeof(policies[0]))

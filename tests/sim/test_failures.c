@@ -414,6 +414,44 @@ static void test_message_that_is_too_long(void **state)
     world_destroy(world);
 }
 
+static bool only_rank_0_is_late(const struct world *world)
+{
+    return world->trainer[0].step == 2 && world->trainer[3].step == 2 && world->now_us > 1000000;
+}
+
+/* What a node waits for while only rank 0, on node 0, has pushed nothing of step 2. */
+static void expect_waiting(const char *policy, unsigned node, const char *expected)
+{
+    struct scenario scenario = failure_scenario(policy);
+    struct world *world;
+    struct job_info info;
+
+    scenario.nodes = 4;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    world = world_create(&scenario);
+    world->trainer[0].hold = HOLD_STEP;
+    world->trainer[0].hold_step = 2;
+    assert_true(world_until(world, only_rank_0_is_late));
+    assert_true(core_job_info(world->node[node].core, 0, &info));
+    assert_string_equal(info.waiting_for, expected);
+    world_destroy(world);
+}
+
+/* Where a neighbour may only pass on what others send, the sentence says so. */
+static void test_who_is_waited_for(void **state)
+{
+    static const char ring[] =
+        POLICY_WITH(",\"sparsifier\":\"dense\",\"dense_collective\":\"ring\"");
+
+    (void)state;
+    expect_waiting(ring, 0, "rank 0 to push tensor 'fc.weight' of step 2");
+    expect_waiting(ring, 1, "node 0 to send its part of step 2");
+    expect_waiting(ring, 2, "node 1 to send its part of step 2, or a node that it waits for");
+    expect_waiting(ring, 3, "node 2 to send its part of step 2, or a node that it waits for");
+    expect_waiting(POLICY, 3, "node 0 to send its part of step 2");
+}
+
 size_t suite_failures(struct CMUnitTest *tests)
 {
     const struct CMUnitTest mine[] = {
@@ -436,6 +474,7 @@ size_t suite_failures(struct CMUnitTest *tests)
         cmocka_unit_test(test_node_stays_away),
         cmocka_unit_test(test_node_lost_with_policy_fail),
         cmocka_unit_test(test_rank_that_never_pushes),
+        cmocka_unit_test(test_who_is_waited_for),
         cmocka_unit_test(test_message_that_is_too_long),
     };
     size_t count = sizeof(mine) / sizeof(mine[0]);

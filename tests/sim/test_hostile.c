@@ -89,6 +89,7 @@ struct liar {
     uint64_t *tensor;
     size_t tensors;
     uint64_t policy;
+    uint32_t exchanges; /* of the release that it says it is of */
 };
 
 static void say(struct liar *liar, uint16_t peer, Adtopk__PeerMessage *message)
@@ -118,6 +119,7 @@ static void say_join(struct liar *liar, uint16_t peer, uint32_t rank, uint32_t r
     join.ranks = list;
     join.n_ranks = ranks;
     join.policy = liar->policy;
+    join.exchanges = liar->exchanges;
     join.tensors = liar->tensor;
     join.n_tensors = liar->tensors;
     join.view = liar->view;
@@ -506,7 +508,7 @@ static void messages(double rate, uint64_t seeds)
     unsigned failed = 0;
 
     for (uint64_t seed = 1; seed <= seeds; seed++) {
-        struct liar liar = {.rate = rate};
+        struct liar liar = {.rate = rate, .exchanges = EXCHANGE_VERSION};
         struct world *world = world_with(&liar, seed);
         expect_end(world);
         lies += liar.lies;
@@ -530,6 +532,28 @@ static void test_honest_ghost(void **state)
     messages(0, 3);
 }
 
+/* A daemon that exchanges in another way: an error that says so, instead of sums of other things.
+ */
+static void test_other_release(void **state)
+{
+    (void)state;
+    for (uint32_t exchanges = 0; exchanges < 2 * EXCHANGE_VERSION; exchanges++) {
+        struct liar liar = {.rate = 0, .exchanges = exchanges};
+        struct world *world;
+        if (exchanges == EXCHANGE_VERSION) {
+            continue;
+        }
+        world = world_with(&liar, 1);
+        expect_end(world);
+        assert_int_equal(world->trainer[0].state, TRAINER_FAILED);
+        assert_int_equal(world->trainer[0].error.code, ADTOPK_ERR_MISMATCH);
+        assert_non_null(strstr(world->trainer[0].error.text, "run the same release on both"));
+        ghost_stop(&liar.ghost);
+        free(liar.tensor);
+        world_destroy(world);
+    }
+}
+
 static void test_few_lies(void **state)
 {
     (void)state;
@@ -548,6 +572,7 @@ int main(void)
         cmocka_unit_test(test_changed_packets),
         cmocka_unit_test(test_changed_and_sealed_packets),
         cmocka_unit_test(test_honest_ghost),
+        cmocka_unit_test(test_other_release),
         cmocka_unit_test(test_few_lies),
         cmocka_unit_test(test_many_lies),
     };

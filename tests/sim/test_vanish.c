@@ -32,7 +32,9 @@ static const char *const policies[] = {
     SPARSE("hierarchical"),
     SPARSE("exclusive"),
     DENSE("allreduce"),
+    DENSE("one-shot"),
     DENSE("pairwise"),
+    DENSE("pairwise\",\"dense_values\":\"bf16"),
     DENSE("ring"),
     DENSE("halving-doubling"),
 };

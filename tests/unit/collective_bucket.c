@@ -209,6 +209,7 @@ bool bucket_sum(
     struct part part;
 
     if (ops == &collective_allreduce &&
+        ops->phases(exchange) != collective_oneshot.phases(exchange) &&
         ops->phases(exchange) != collective_pairwise.phases(exchange)) {
         ops = &collective_halving;
     }

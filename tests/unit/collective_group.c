@@ -57,12 +57,12 @@ static void hand_over(struct group *group, unsigned phase, unsigned from, unsign
     /* The frames of the exchange carry what the core routes by. */
     struct payload_header header;
 
-    assert_null(group->frame[phase][from][to].bytes); /* one frame a phase and pair */
     assert_int_equal(payload_peek(&header, frame->bytes, frame->size, NULL), ADTOPK_OK);
-    assert_int_equal(header.phase, phase);
+    assert_in_range(header.phase, phase, GROUP_PHASES - 1);  /* it may be early */
+    assert_null(group->frame[header.phase][from][to].bytes); /* one frame a phase and pair */
     assert_int_equal(header.source, group->node[from]);
     assert_int_equal(header.number, 12);
-    group_replace(group, phase, from, to, frame->bytes, frame->size);
+    group_replace(group, header.phase, from, to, frame->bytes, frame->size);
 }
 
 void group_replace(struct group *group, unsigned phase, unsigned from, unsigned to,

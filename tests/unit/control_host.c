@@ -75,6 +75,11 @@ bool core_policy_change(
     return true;
 }
 
+const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t index)
+{
+    return job == 1 && index < core->unmatched ? "lost*" : NULL;
+}
+
 bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *info)
 {
     (void)core;
@@ -384,6 +389,11 @@ char *receive_answer(struct daemon *daemon, int fd, uint32_t *status, unsigned *
         (void)strcpy(document + size, reply->text);
         size += strlen(reply->text);
         *status = reply->status;
+        if (reply->note[0] != '\0') {
+            assert_string_equal(reply->text, "");
+            assert_true(reply->more);
+            (void)snprintf(daemon->note, sizeof(daemon->note), "%s", reply->note);
+        }
         more = reply->more != 0;
         (*replies)++;
         adtopk__control_reply__free_unpacked(reply, NULL);

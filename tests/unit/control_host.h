@@ -26,6 +26,7 @@ struct core {
     struct peer_info peer[2];
     struct link_refused refused;
     unsigned changes;       /* of job 1's policy */
+    uint32_t unmatched;     /* rules of it */
     uint64_t verified_step; /* of all tensors; job 1's tensor `broken` is out of balance */
     uint32_t broken;
 };
@@ -41,6 +42,7 @@ struct daemon {
     char policy[4096];
     const char *group; /* whose members may change things, from the next open_control() on */
     char log[8192];
+    char note[256]; /* the last one that a client got */
     char directory[64];
     char path[96]; /* of the socket, in `directory` */
 };

@@ -1,6 +1,5 @@
 #include "lone_core.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +13,6 @@
 
 #include "daemon/core/store.h"
 #include "lone_host.h"
-#include "proto/local.h"
 
 static const struct job_key key = {.owner = 1000, .name = "lone", .run_id = "1"};
 
@@ -221,7 +219,7 @@ enum adtopk_status lone_event(struct lone_core *lone, struct event event)
     return status;
 }
 
-static enum adtopk_status of_rank(struct lone_core *lone, unsigned rank, struct event event)
+enum adtopk_status lone_rank_event(struct lone_core *lone, unsigned rank, struct event event)
 {
     event.session = rank + 1;
     return lone_event(lone, event);
@@ -229,7 +227,7 @@ static enum adtopk_status of_rank(struct lone_core *lone, unsigned rank, struct 
 
 /* ------------------------------------------------------------------ joining */
 
-static void must(struct lone_core *lone, enum adtopk_status status)
+void lone_must(struct lone_core *lone, enum adtopk_status status)
 {
     if (status != ADTOPK_OK) {
         fail_msg("%s", lone->refused.text);
@@ -248,10 +246,10 @@ static void open_ranks(struct lone_core *lone, const struct tensor_spec *spec)
     for (unsigned r = 0; r < lone->ranks; r++) {
         struct event open = {
             .type = EVENT_RANK_OPEN, .open = {.key = key, .rank = r, .world_size = lone->ranks}};
-        must(lone, of_rank(lone, r, open));
+        lone_must(lone, lone_rank_event(lone, r, open));
         for (unsigned t = 0; t < lone->tensors; t++) {
             struct event describe = {.type = EVENT_RANK_REGISTER, .spec = &spec[t]};
-            must(lone, of_rank(lone, r, describe));
+            lone_must(lone, lone_rank_event(lone, r, describe));
         }
     }
 }
@@ -300,10 +298,10 @@ void lone_open(struct lone_core *lone, unsigned ranks, const char *policy,
 void lone_commit(struct lone_core *lone)
 {
     for (unsigned r = 0; r < lone->ranks; r++) {
-        must(lone, of_rank(lone, r, (struct event){.type = EVENT_RANK_COMMIT}));
+        lone_must(lone, lone_rank_event(lone, r, (struct event){.type = EVENT_RANK_COMMIT}));
     }
     for (unsigned r = 0; r < lone->ranks; r++) {
-        must(lone, of_rank(lone, r, (struct event){.type = EVENT_RANK_MAPPED}));
+        lone_must(lone, lone_rank_event(lone, r, (struct event){.type = EVENT_RANK_MAPPED}));
     }
 }
 
@@ -331,7 +329,7 @@ void lone_begin(struct lone_core *lone, const char *policy)
 void lone_leave(struct lone_core *lone)
 {
     for (unsigned r = 0; r < lone->ranks; r++) {
-        must(lone, of_rank(lone, r, (struct event){.type = EVENT_RANK_LEAVE}));
+        lone_must(lone, lone_rank_event(lone, r, (struct event){.type = EVENT_RANK_LEAVE}));
     }
 }
 
@@ -362,196 +360,6 @@ void lone_free(struct lone_core *lone)
     release(lone->results, lone->results_size);
     for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
         release(lone->store[part], lone->store_size[part]);
-    }
-}
-
-/* ------------------------------------------------------------------ steps */
-
-float lone_gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t element)
-{
-    uint64_t x = (step * 31 + rank * 7 + tensor * 13 + element) * 0x9e3779b97f4a7c15u;
-
-    return ((float)(int)((x >> 40) % 15) - 7.0f) * 257; /* more digits than a bf16 has */
-}
-
-static void write_gradient(struct lone_core *lone, unsigned rank, uint32_t tensor)
-{
-    struct tensor_layout layout;
-
-    assert_true(core_tensor_layout(lone->core, rank + 1, tensor, &layout));
-    for (uint64_t i = 0; i < lone->numel[tensor]; i++) {
-        float g = lone_gradient(lone->step, rank, tensor, i);
-        memcpy(lone->arena[rank] + layout.gradient_offset + 4 * i, &g, sizeof(g));
-    }
-}
-
-static enum adtopk_status push(struct lone_core *lone, unsigned rank, uint32_t tensor)
-{
-    return of_rank(lone, rank,
-        (struct event){.type = EVENT_RANK_PUSH, .step = {.tensor = tensor, .number = lone->step}});
-}
-
-enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor)
-{
-    write_gradient(lone, rank, tensor);
-    return push(lone, rank, tensor);
-}
-
-enum adtopk_status lone_end(struct lone_core *lone, unsigned rank)
-{
-    return of_rank(
-        lone, rank, (struct event){.type = EVENT_RANK_STEP_END, .step.number = lone->step});
-}
-
-enum adtopk_status lone_wait(struct lone_core *lone, unsigned rank, uint32_t tensor)
-{
-    return of_rank(lone, rank,
-        (struct event){.type = EVENT_RANK_WAIT, .step = {.tensor = tensor, .number = lone->step}});
-}
-
-void lone_push_all(struct lone_core *lone)
-{
-    for (unsigned r = 0; r < lone->ranks; r++) {
-        for (uint32_t t = 0; t < lone->tensors; t++) {
-            must(lone, lone_push(lone, r, t));
-        }
-    }
-}
-
-void lone_end_all(struct lone_core *lone)
-{
-    for (unsigned r = 0; r < lone->ranks; r++) {
-        must(lone, lone_end(lone, r));
-    }
-}
-
-static void add_update(struct lone_core *lone, uint32_t t)
-{
-    const struct local_results *table = (const void *)lone->results;
-    const struct local_update *update =
-        (const void *)(lone->results + table->tensor[t].update_offset);
-    const float *dense = (const void *)(lone->results + update->dense_offset);
-    const uint32_t *index = (const void *)(lone->results + update->index_offset);
-    const float *value = (const void *)(lone->results + update->value_offset);
-
-    assert_int_equal(update->step, lone->step);
-    assert_true(update->forms != 0 && update->count <= update->capacity);
-    if ((update->forms & LOCAL_FORM_DENSE) != 0) {
-        for (uint64_t i = 0; i < lone->numel[t]; i++) {
-            lone->applied[t][i] += (double)dense[i];
-        }
-        return;
-    }
-    for (uint64_t i = 0; i < update->count; i++) {
-        lone->applied[t][index[i]] += (double)value[i];
-    }
-}
-
-void lone_close(struct lone_core *lone)
-{
-    assert_int_equal(lone->steps, lone->ranks);
-    for (uint32_t t = 0; t < lone->tensors; t++) {
-        add_update(lone, t);
-        for (uint64_t i = 0; i < lone->numel[t]; i++) {
-            for (unsigned r = 0; r < lone->ranks; r++) {
-                lone->pushed[t][i] += (double)lone_gradient(lone->step, r, t, i);
-            }
-        }
-    }
-    lone->steps = 0;
-    lone->delivered = 0;
-    lone->step++;
-}
-
-void lone_withdraw(struct lone_core *lone)
-{
-    struct tensor_layout layout;
-    float nan = NAN;
-
-    lone->withdrawing = true;
-    for (unsigned r = 0; r < lone->ranks; r++) {
-        for (uint32_t t = 0; t < lone->tensors; t++) {
-            write_gradient(lone, r, t);
-            assert_true(core_tensor_layout(lone->core, r + 1, t, &layout));
-            memcpy(lone->arena[r] + layout.gradient_offset, &nan, sizeof(nan));
-            must(lone, push(lone, r, t));
-        }
-    }
-    lone_end_all(lone);
-    assert_int_equal(lone->steps, lone->ranks);
-    lone->withdrawing = false;
-    lone->steps = 0;
-    lone->delivered = 0;
-    lone->step++;
-}
-
-void lone_train(struct lone_core *lone, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++) {
-        lone_push_all(lone);
-        lone_end_all(lone);
-        lone_close(lone);
-    }
-}
-
-/* Adds up a tensor's residuals, and the ledger's sums of each. */
-static void add_residuals(
-    const struct lone_core *lone, uint32_t t, double *elements, double sums[2])
-{
-    float *residual = calloc(lone->numel[t], sizeof(*residual));
-
-    assert_non_null(residual);
-    for (unsigned slot = 0; core_residual_copy(lone->core, lone->job, t, slot, residual); slot++) {
-        ledger_sums(residual, lone->numel[t], sums);
-        for (uint64_t i = 0; i < lone->numel[t]; i++) {
-            elements[i] += (double)residual[i];
-        }
-    }
-    free(residual);
-}
-
-/* input == applied + residual, to the bit: all values are integers. */
-static void check_ledger(const struct lone_core *lone, uint32_t t, const double left[2])
-{
-    double input[2], applied[2];
-
-    assert_true(core_tensor_ledger(lone->core, lone->job, t, input, applied));
-    for (unsigned k = 0; k < 2; k++) {
-        if (input[k] != applied[k] + left[k]) {
-            fail_msg("ledger of tensor %u, sum %u: input %g, applied %g, left %g", t, k, input[k],
-                applied[k], left[k]);
-        }
-    }
-}
-
-/* have: what is left of each element. */
-static void check_elements(const struct lone_core *lone, uint32_t t, double *have)
-{
-    double all_have = 0, all_pushed = 0;
-
-    for (uint64_t i = 0; i < lone->numel[t]; i++) {
-        have[i] += lone->applied[t][i];
-        all_have += have[i];
-        all_pushed += lone->pushed[t][i];
-        if (have[i] != lone->pushed[t][i] && !lone->rounded) {
-            fail_msg("tensor %u, element %llu: %g were pushed, %g are there", t,
-                (unsigned long long)i, lone->pushed[t][i], have[i]);
-        }
-    }
-    assert_true(all_have == all_pushed);
-}
-
-void lone_check(const struct lone_core *lone)
-{
-    for (uint32_t t = 0; t < lone->tensors; t++) {
-        double *have = calloc(lone->numel[t] + 1, sizeof(*have)), left[2] = {0, 0};
-        assert_non_null(have);
-        add_residuals(lone, t, have, left);
-        check_ledger(lone, t, left);
-        if (!lone->changed) {
-            check_elements(lone, t, have);
-        }
-        free(have);
     }
 }
 

@@ -69,6 +69,10 @@ void lone_leave(struct lone_core *lone);
 
 /** Hands the core an event, and does what it asks for. */
 enum adtopk_status lone_event(struct lone_core *lone, struct event event);
+/** ... of a rank. */
+enum adtopk_status lone_rank_event(struct lone_core *lone, unsigned rank, struct event event);
+/** Fails the test if the last request was refused. */
+void lone_must(struct lone_core *lone, enum adtopk_status status);
 /** Runs the computes that were held. */
 void lone_compute(struct lone_core *lone);
 /** ... until the next one is this. */
@@ -98,6 +102,10 @@ void lone_train(struct lone_core *lone, unsigned count);
 
 /** Asks for another policy on top of the one in force, whatever its version. */
 enum adtopk_status lone_change(struct lone_core *lone, uint64_t ticket, const char *text);
+/** Trains until the change under way is done, which must have this ticket and version. */
+void lone_expect_change(struct lone_core *lone, uint64_t ticket, uint32_t version);
+/** Both: nothing may be in its way. */
+void lone_must_change(struct lone_core *lone, const char *text);
 enum adtopk_status lone_verify(struct lone_core *lone, uint64_t ticket);
 
 /** The last request was refused with this status, and a sentence that has both words. */

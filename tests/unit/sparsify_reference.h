@@ -190,11 +190,10 @@ static inline void plain_dgc(struct plain *plain, double share, uint64_t random)
     plain_take(plain, threshold, over ? plain->k : plain->n);
 }
 
-static inline void plain_gaussiank(struct plain *plain)
+/* The threshold that Gaussian-k begins with. */
+static inline double plain_gaussian(const struct plain *plain)
 {
-    const double k = (double)plain->k;
     double mean = 0, variance = 0, square = 0;
-    double few = -1, many = -1; /* the thresholds that took too few and too many */
     for (uint64_t i = 0; i < plain->n; i++) {
         mean += (double)plain->x[i] / (double)plain->n;
     }
@@ -204,7 +203,14 @@ static inline void plain_gaussiank(struct plain *plain)
         square += x * x / (double)plain->n;
     }
     const double sigma = variance > 1e-10 * square ? sqrt(variance) : 0;
-    double threshold = fabs(mean) + sigma * normal_tail(plain->density / 2);
+    return fabs(mean) + sigma * normal_tail(plain->density / 2);
+}
+
+static inline void plain_gaussiank(struct plain *plain)
+{
+    const double k = (double)plain->k;
+    double few = -1, many = -1; /* the thresholds that took too few and too many */
+    double threshold = plain_gaussian(plain);
     for (int adjusted = 0; adjusted <= 5; adjusted++) {
         const double count = (double)plain_count(plain, threshold);
         if (count > 4 * k / 3) {

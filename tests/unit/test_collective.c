@@ -83,6 +83,51 @@ static void test_sparse_in_parts(void **state)
     }
 }
 
+/* A list is cut into as many segments as its entries allow, fibres are not cut, and the sum has the
+ * same bits whatever the segments. */
+static void run_segments(unsigned members, uint64_t segment, uint64_t fibres, unsigned wanted)
+{
+    static const uint64_t numel[4] = {3000, 1, 130, 7};
+    const unsigned percent[4] = {20, 100, 0, 60};
+    struct group group;
+    struct bucket bucket;
+
+    group_init(&group, &collective_allgather, members);
+    group_set_values(&group, PAYLOAD_VALUE_BF16, 1.0f / (float)members);
+    bucket_init(&bucket, &group, numel, 4);
+    for (unsigned m = 0; m < members; m++) {
+        group.exchange[m].segment = segment;
+        for (unsigned t = 0; t < 4; t++) {
+            bucket_fill_list(&bucket, &group, m, t, percent[(m + t) % 4]);
+            bucket.tensor[m][t].select = numel[t] / 5;
+            if (m % 3 != 0) {
+                bucket_want_dense(&bucket, m, t, m % 3 == 2);
+            }
+        }
+        bucket.tensor[m][0].shape.view = (struct view){fibres, numel[0] / fibres, 1};
+    }
+    assert_int_equal(collective_allgather.phases(&group.exchange[0]), wanted);
+    group_exchange(&group);
+    group_finish(&group);
+    bucket_check_lists(&bucket, &group);
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
+static void test_segments(void **state)
+{
+    (void)state;
+    for (unsigned members = 2; members <= 5; members++) {
+        run_segments(members, 64 * 600, 1, 1); /* of 627 entries */
+        run_segments(members, 64 * 280, 1, 2);
+        run_segments(members, 64 * 93, 1, 5);
+        run_segments(members, 64 * 7, 1, EXCHANGE_SEGMENTS_MAX);
+        run_segments(members, 64 * 7, 30, EXCHANGE_SEGMENTS_MAX);
+        run_segments(members, 64 * 7, 3, EXCHANGE_SEGMENTS_MAX); /* some have none of it */
+    }
+    run_segments(1, 64, 1, 1);
+}
+
 static bool is_in(const struct sparse *list, uint32_t position)
 {
     for (size_t i = 0; i < list->count; i++) {
@@ -565,6 +610,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sparse),
         cmocka_unit_test(test_sparse_in_parts),
+        cmocka_unit_test(test_segments),
         cmocka_unit_test(test_rounded_sums),
         cmocka_unit_test(test_no_room_to_round),
         cmocka_unit_test(test_largest),

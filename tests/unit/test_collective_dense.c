@@ -2,6 +2,7 @@
  * The dense collectives among 1 to 33 members in one process, which of them "allreduce" is, and how
  * many phases there are.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "kernels/cpu/rest.h"
+#include "tests/unit/arrays.h"
 #include "tests/unit/collective_bucket.h"
 
 static const unsigned counts[] = GROUP_SIZES;
@@ -39,16 +42,16 @@ static void run_dense(const struct collective_ops *ops, unsigned members, enum p
 
 static void test_dense(void **state)
 {
-    static const struct collective_ops *const kinds[] = {
-        &collective_allreduce, &collective_pairwise, &collective_ring, &collective_halving};
+    static const struct collective_ops *const kinds[] = {&collective_allreduce, &collective_oneshot,
+        &collective_pairwise, &collective_ring, &collective_halving};
     static const uint64_t even[] = {64, 8, 72, 9}, small[] = {1}, few[] = {2, 1, 1},
                           lopsided[] = {1, 997, 1, 3};
 
     (void)state;
-    for (unsigned i = 0; i < 4 * COUNTS; i++) {
-        const struct collective_ops *ops = kinds[i % 4];
-        unsigned members = counts[i / 4];
-        int values = i % 4 < 2 ? PAYLOAD_VALUE_INT8 : PAYLOAD_VALUE_BF16;
+    for (unsigned i = 0; i < 5 * COUNTS; i++) {
+        const struct collective_ops *ops = kinds[i % 5];
+        unsigned members = counts[i / 5];
+        int values = i % 5 < 3 ? PAYLOAD_VALUE_INT8 : PAYLOAD_VALUE_BF16;
         for (int value = PAYLOAD_VALUE_F32; value < values; value++) {
             run_dense(ops, members, (enum payload_value)value, even, 4, 0);
             run_dense(ops, members, (enum payload_value)value, small, 1, 0); /* empty slices */
@@ -65,35 +68,172 @@ static void test_segments(void **state)
 
     (void)state;
     for (unsigned members = 2; members <= 9; members++) {
+        run_dense(&collective_oneshot, members, PAYLOAD_VALUE_BF16, numel, 2, 10);
         run_dense(&collective_pairwise, members, PAYLOAD_VALUE_F32, numel, 2, 10);
         run_dense(&collective_ring, members, PAYLOAD_VALUE_F32, numel, 2, 10);
         run_dense(&collective_halving, members, PAYLOAD_VALUE_F32, numel, 2, 20);
     }
 }
 
+/* The nearest bf16, halves away from zero, by its definition. */
+static float nearest_bf16(float x)
+{
+    int exponent;
+    double unit, units;
+
+    (void)frexp((double)x, &exponent);
+    unit = ldexp(1, exponent - 8 > -133 ? exponent - 8 : -133);
+    units = (double)x / unit;
+    return (float)(trunc(units + copysign(0.5, units)) * unit);
+}
+
+/* What came out is the sum, scaled and rounded, and its owner's rest is what that cut off. */
+static void check_rests(const struct bucket *bucket, const struct group *group, unsigned m)
+{
+    const struct exchange_rest *kept = &group->exchange[m].rest;
+    uint64_t at = 0;
+
+    for (unsigned t = 0; t < bucket->tensors; t++) {
+        for (uint64_t i = 0; i < bucket->numel[t]; i++, at++) {
+            float sum, got = bucket->tensor[0][t].dense[i];
+            float back = 0;
+            struct rest rest = {.rounded = &got, .first = i, .count = 1, .unscale = 1};
+            if (at < kept->first || at >= kept->first + kept->count) {
+                continue;
+            }
+            assert_true(bucket_sum(bucket, group, t, i, &sum));
+            sum *= group->exchange[m].scale;
+            assert_int_equal(bits_of(got), bits_of(nearest_bf16(sum)));
+            rest.low = &kept->low[at - kept->first];
+            rest_add(&rest, i, 1, &back);
+            assert_true((double)back == (double)sum - (double)got);
+        }
+    }
+}
+
+/* Every member rounds its slice, and between them all elements. */
+static void run_rests(const struct collective_ops *ops, unsigned members, enum payload_value value,
+    const uint64_t *numel, unsigned tensors, uint64_t segment)
+{
+    struct group group;
+    struct bucket bucket;
+    int16_t *low[GROUP_MAX];
+    uint64_t total = 0, rounded = 0;
+
+    group_init(&group, ops, members);
+    group_set_values(&group, value, members % 2 == 0 ? 1.0f : 1.0f / (float)members);
+    bucket_init(&bucket, &group, numel, tensors);
+    for (unsigned t = 0; t < tensors; t++) {
+        total += numel[t];
+    }
+    for (unsigned m = 0; m < members; m++) {
+        uint64_t room = ops->rests(members, total);
+        low[m] = allocate(room, sizeof(**low));
+        group.exchange[m].segment = segment;
+        group.exchange[m].rest = (struct exchange_rest){.low = low[m], .room = room};
+        for (unsigned t = 0; t < tensors; t++) {
+            bucket_fill_dense(&bucket, &group, m, t);
+        }
+    }
+    group_exchange(&group);
+    group_finish(&group);
+    for (unsigned m = 0; m < members; m++) {
+        for (unsigned t = 0; t < tensors; t++) {
+            assert_same_bits(bucket.tensor[m][t].dense, bucket.tensor[0][t].dense, numel[t]);
+        }
+        check_rests(&bucket, &group, m);
+        rounded += group.exchange[m].rest.count;
+        free(low[m]);
+    }
+    assert_int_equal(rounded, value == PAYLOAD_VALUE_F32 || members == 1 ? 0 : total);
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
+static void test_rests(void **state)
+{
+    static const uint64_t even[] = {64, 8, 72, 9}, small[] = {1}, lopsided[] = {1, 997, 1, 3},
+                          large[] = {40000};
+
+    (void)state;
+    for (unsigned i = 0; i < COUNTS; i++) {
+        for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_INT8; value++) {
+            run_rests(&collective_pairwise, counts[i], (enum payload_value)value, even, 4, 0);
+            run_rests(&collective_pairwise, counts[i], (enum payload_value)value, even, 4, 40);
+            run_rests(&collective_pairwise, counts[i], (enum payload_value)value, small, 1, 0);
+            run_rests(&collective_pairwise, counts[i], (enum payload_value)value, lopsided, 4, 0);
+        }
+        if (counts[i] > 2) {
+            run_rests(&collective_allreduce, counts[i], PAYLOAD_VALUE_BF16, large, 1, 0);
+        }
+    }
+    assert_int_equal(collective_allreduce.rests(2, 1000), 0);
+}
+
+/* Where a slice is longer than there is room for, nothing is rounded but contributions. */
+static void test_no_room(void **state)
+{
+    uint64_t numel[] = {100};
+    struct group group;
+    struct bucket bucket;
+    int16_t low[33];
+
+    (void)state;
+    group_init(&group, &collective_pairwise, 3);
+    group_set_values(&group, PAYLOAD_VALUE_BF16, 1);
+    bucket_init(&bucket, &group, numel, 1);
+    for (unsigned m = 0; m < 3; m++) {
+        group.exchange[m].rest = (struct exchange_rest){.low = low, .room = m == 2 ? 0 : 32};
+        bucket_fill_dense(&bucket, &group, m, 0);
+    }
+    group_exchange(&group);
+    group_finish(&group);
+    for (unsigned m = 0; m < 3; m++) {
+        assert_int_equal(group.exchange[m].rest.count, 0);
+    }
+    bucket_check_dense(&bucket, &group);
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
 /* By hand from the costs in allreduce.c. */
 static void test_choice(void **state)
 {
+    static const struct collective_ops *const oneshot = &collective_oneshot,
+                                              *const pairwise = &collective_pairwise,
+                                              *const halving = &collective_halving;
     static const struct {
         unsigned members;
         uint64_t elements;
         enum payload_value value;
-        bool halving;
+        const struct collective_ops *ops;
     } cases[] = {
-        {2, 1, PAYLOAD_VALUE_F32, false},
-        {3, 1, PAYLOAD_VALUE_F32, false},
-        {4, 1, PAYLOAD_VALUE_F32, true},
-        {4, 1 << 30, PAYLOAD_VALUE_F32, true},
-        {4, 1, PAYLOAD_VALUE_BF16, false},
-        {5, 4311, PAYLOAD_VALUE_F32, true},
-        {5, 4312, PAYLOAD_VALUE_F32, false},
-        {6, 8936, PAYLOAD_VALUE_F32, true},
-        {6, 8937, PAYLOAD_VALUE_F32, false},
-        {33, 106500, PAYLOAD_VALUE_F32, true},
-        {33, 106700, PAYLOAD_VALUE_F32, false},
-        {1024, 1 << 20, PAYLOAD_VALUE_F32, true},
-        {1024, 1 << 20, PAYLOAD_VALUE_F16, false},
-        {1, 7, PAYLOAD_VALUE_F32, false},
+        {1, 7, PAYLOAD_VALUE_F32, oneshot},
+        {2, 1, PAYLOAD_VALUE_F32, oneshot},
+        {2, 40950, PAYLOAD_VALUE_F32, oneshot},
+        {2, 40970, PAYLOAD_VALUE_F32, pairwise},
+        {2, 1 << 30, PAYLOAD_VALUE_BF16, oneshot},
+        {3, 9452, PAYLOAD_VALUE_F32, oneshot},
+        {3, 9453, PAYLOAD_VALUE_F32, pairwise},
+        {3, 18904, PAYLOAD_VALUE_BF16, oneshot},
+        {3, 18905, PAYLOAD_VALUE_F16, pairwise},
+        {4, 2482, PAYLOAD_VALUE_F32, oneshot},
+        {4, 2483, PAYLOAD_VALUE_F32, halving},
+        {4, 54613, PAYLOAD_VALUE_F32, halving},
+        {4, 54614, PAYLOAD_VALUE_F32, pairwise},
+        {4, 13653, PAYLOAD_VALUE_BF16, oneshot},
+        {4, 13654, PAYLOAD_VALUE_BF16, pairwise},
+        {5, 5851, PAYLOAD_VALUE_F32, oneshot},
+        {5, 5852, PAYLOAD_VALUE_F32, pairwise},
+        {6, 2482, PAYLOAD_VALUE_F32, oneshot},
+        {6, 2483, PAYLOAD_VALUE_F32, halving},
+        {6, 7504, PAYLOAD_VALUE_F32, halving},
+        {6, 7505, PAYLOAD_VALUE_F32, pairwise},
+        {33, 1, PAYLOAD_VALUE_F32, halving},
+        {33, 89000, PAYLOAD_VALUE_F32, halving},
+        {33, 89100, PAYLOAD_VALUE_F32, pairwise},
+        {1024, 1 << 20, PAYLOAD_VALUE_F32, halving},
+        {1024, 1 << 20, PAYLOAD_VALUE_F16, pairwise},
     };
 
     (void)state;
@@ -101,12 +241,10 @@ static void test_choice(void **state)
         struct exchange_tensor tensor = {.numel = cases[i].elements};
         struct exchange exchange = {
             .members = cases[i].members, .tensors = 1, .tensor = &tensor, .value = cases[i].value};
-        const struct collective_ops *ops =
-            cases[i].halving ? &collective_halving : &collective_pairwise;
-        assert_int_equal(collective_allreduce.phases(&exchange), ops->phases(&exchange));
+        assert_int_equal(collective_allreduce.phases(&exchange), cases[i].ops->phases(&exchange));
         for (unsigned from = 1; from < cases[i].members; from++) {
-            assert_int_equal(
-                collective_allreduce.expects(&exchange, 0, from), ops->expects(&exchange, 0, from));
+            assert_int_equal(collective_allreduce.expects(&exchange, 0, from),
+                cases[i].ops->expects(&exchange, 0, from));
         }
     }
 }
@@ -136,6 +274,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),
         cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_rests),
+        cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_phases),
     };

@@ -44,6 +44,18 @@ static const cJSON *element(const cJSON *object, const char *name, int index)
     return item;
 }
 
+/* "unmatched_rules" are so many. */
+static void assert_unmatched(const cJSON *object, int count)
+{
+    const cJSON *rules = cJSON_GetObjectItemCaseSensitive(object, "unmatched_rules");
+
+    assert_true(cJSON_IsArray(rules));
+    assert_int_equal(cJSON_GetArraySize(rules), count);
+    for (int i = 0; i < count; i++) {
+        assert_string_equal(cJSON_GetArrayItem(rules, i)->valuestring, "lost*");
+    }
+}
+
 /* ------------------------------------------------------------------ requests */
 
 static char *text_of(const char *text)
@@ -231,6 +243,58 @@ static void test_policy(void **state)
     (void)close(fd);
 }
 
+/* The changes are there after the job has ended; another run of the same name has its own. */
+static void test_policy_log_of_an_ended_job(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+    cJSON *document;
+
+    daemon->core.changes = 2;
+    history_record(&daemon->history, &daemon->core, 1);
+    daemon->core.changes = 0;
+    send_log(fd, "digits"); /* it lives */
+    document = receive_document(daemon, fd);
+    assert_text(document, "state", "active");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "changes")), 0);
+    cJSON_Delete(document);
+    daemon->core.jobs = 0;
+    send_log(fd, "digits");
+    document = receive_document(daemon, fd);
+    assert_text(document, "state", "ended");
+    assert_number(document, "version", 2);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "changes")), 2);
+    assert_number(element(document, "changes", 0), "step", 20);
+    assert_number(element(document, "changes", 1), "version", 1);
+    cJSON_Delete(document);
+    send_log(fd, "others");
+    assert_refused(daemon, fd, ADTOPK_ERR_ARGUMENT, "no job \"others\"");
+}
+
+/* Of several runs that have ended the last one counts. */
+static void test_policy_log_of_the_last_run(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+    cJSON *document;
+
+    for (unsigned run = 0; run < HISTORY_JOBS + 2; run++) {
+        daemon->core.job[0].id = 100 + run;
+        (void)snprintf(daemon->core.job[0].key.run_id, CORE_KEY_SIZE, "r%u", run);
+        history_record(&daemon->history, &daemon->core, 1);
+    }
+    daemon->core.jobs = 0;
+    assert_int_equal(daemon->history.count, HISTORY_JOBS);
+    send_log(fd, "digits");
+    document = receive_document(daemon, fd);
+    assert_text(document, "run_id", "r17");
+    cJSON_Delete(document);
+    send_log(fd, "digits/r2");
+    cJSON_Delete(receive_document(daemon, fd));
+    send_log(fd, "digits/r1");
+    assert_refused(daemon, fd, ADTOPK_ERR_ARGUMENT, "no job");
+}
+
 static void test_which_job(void **state)
 {
     static const char *const names[] = {"digits", "digits/r7", "1000:digits", "1000:digits/r7"};
@@ -304,15 +368,19 @@ static void test_policy_set(void **state)
     assert_int_equal(daemon->event.policy.pid, getpid());
     assert_non_null(strstr(daemon->log, "amends the policy of job 1000:digits/r7: {\"density\""));
 
+    daemon->core.unmatched = 1;
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
     document = receive_document(daemon, fd);
     assert_text(document, "name", "digits");
     assert_number(document, "version", 3);
     assert_number(document, "step", 39);
+    assert_unmatched(document, 1);
     cJSON_Delete(document);
     assert_non_null(strstr(daemon->log, "1 policy version 3 holds from step 39"));
     send_get(fd, "digits"); /* the connection goes on */
-    cJSON_Delete(receive_document(daemon, fd));
+    document = receive_document(daemon, fd);
+    assert_unmatched(document, 1);
+    cJSON_Delete(document);
     (void)close(fd);
 }
 
@@ -432,10 +500,24 @@ static void test_client_that_waits_for_long(void **state)
         (void)usleep(1000);
     }
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
+    assert_string_equal(daemon->note, "");
     cJSON_Delete(receive_document(daemon, fd));
+    assert_string_equal(daemon->note, "the job waits for rank 3 to push");
     cJSON_Delete(receive_document(daemon, fd));
     cJSON_Delete(ask(daemon, fd, NULL, &replies));
     (void)close(fd);
+}
+
+/* Nobody is told what nobody knows. */
+static void test_waiting_for_nothing(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+
+    daemon->core.job[0].waiting_for[0] = '\0';
+    send_set(fd, "digits", "{}", CONTROL_NOTE_MS + IDLE_MS);
+    assert_refused(daemon, fd, ADTOPK_ERR_TIMEOUT, "goes on with it all the same");
+    assert_string_equal(daemon->note, "");
 }
 
 static void test_time_limit(void **state)
@@ -444,7 +526,9 @@ static void test_time_limit(void **state)
     int fd = connect_client(daemon);
 
     send_set(fd, "digits", "{}", 50);
-    assert_refused(daemon, fd, ADTOPK_ERR_TIMEOUT, "no outcome within 50 ms");
+    assert_refused(daemon, fd, ADTOPK_ERR_TIMEOUT,
+        "no outcome within 50 ms; the daemon goes on with "
+        "it all the same; the job waits for rank 3");
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
     assert_serves(daemon);
 }
@@ -497,6 +581,8 @@ int main(void)
         WITH_DAEMON(test_jobs_and_peers),
         WITH_DAEMON(test_tensors),
         WITH_DAEMON(test_policy),
+        WITH_DAEMON(test_policy_log_of_an_ended_job),
+        WITH_DAEMON(test_policy_log_of_the_last_run),
         WITH_DAEMON(test_which_job),
         WITH_DAEMON(test_longest_names),
         WITH_DAEMON(test_policy_set),
@@ -505,6 +591,7 @@ int main(void)
         WITH_DAEMON(test_drain),
         WITH_DAEMON(test_client_that_goes_while_it_waits),
         WITH_DAEMON(test_client_that_waits_for_long),
+        WITH_DAEMON(test_waiting_for_nothing),
         WITH_DAEMON(test_time_limit),
         WITH_DAEMON(test_too_many_tickets),
         WITH_DAEMON(test_closing_while_a_client_waits),

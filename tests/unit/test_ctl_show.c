@@ -137,6 +137,7 @@ static void test_missing_fields(void **state)
 {
     static const char *const texts[] = {"{}", "[]", "null", "{\"jobs\":[{}],\"peers\":[{}]}",
         "{\"jobs\":7,\"peers\":\"x\",\"tensors\":[[]],\"policy\":[1],\"changes\":[null]}",
+        "{\"unmatched_rules\":[7],\"jobs\":[{\"unmatched_rules\":{}}]}",
         "{\"out_of_balance\":[{\"input\":[null]}],\"keys\":[{}],\"jobs\":[[1]]}",
         ("{\"candidates\":[{},7],\"measured\":3,\"sparsifiers\":[{},7,{\"parameters\":[{},null]}],"
          "\"parameters\":[{}]}")};

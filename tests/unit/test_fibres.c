@@ -231,12 +231,238 @@ static void test_crowded(void **state)
         CONSTANT, ASCENDING, DESCENDING, QUANTISED, MOSTLY_ZERO, ZERO, NOT_FINITE};
     static const struct view views[] = {{150, 256, 1}, {40, 1024, 1}, {11, 4096, 1}, {30, 1000, 1},
         {4, 16384, 1}, {2, 70000, 1}, {20 * 9, 128, 9}, {3 * 25, 512, 25}, {300, 400, 300},
-        {2 * 2, 5000, 2}, {3, 70000, 3}};
+        {2 * 2, 5000, 2}, {3, 70000, 3}, {9 * 16, 300, 16}, {3 * 17, 300, 17}};
     for (size_t v = 0; v < sizeof views / sizeof *views; v++) {
         for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
             const uint64_t k = 1 + random_below(views[v].length / 50);
             check(views[v], k, any_ops(), patterns[p], true);
         }
+    }
+}
+
+enum { DEAL_ROOM = 20 };
+
+/* A list of elements of a slab, and the parts of its fibres. */
+struct hand {
+    struct sparse list;
+    struct deal deal;
+    uint32_t count[DEAL_NARROW + 1];
+    float last[DEAL_NARROW + 1];
+};
+
+static void hand_make(struct hand *hand, uint32_t stride, uint32_t length, uint64_t k)
+{
+    *hand = (struct hand){.list = sparse_make(2 * DEAL_LIST)};
+    hand->deal = (struct deal){.stride = stride,
+        .length = length,
+        .first = (uint32_t)random_below(1000000),
+        .room = DEAL_ROOM,
+        .count = hand->count,
+        .dealt = sparse_make(stride * deal_pitch(DEAL_ROOM)),
+        .k = k,
+        .out = sparse_make(stride * DEAL_ROOM),
+        .last = hand->last};
+}
+
+static void hand_fill(struct hand *hand, uint64_t entries)
+{
+    const uint32_t size = hand->deal.stride * hand->deal.length;
+    const uint32_t gap = 1 + (uint32_t)random_below(2 * hand->deal.stride);
+    const bool ties = random_below(3) == 0;
+    for (uint32_t at = 0; hand->list.count < entries && at < size;
+         at += 1 + (uint32_t)random_below(gap)) {
+        hand->list.position[hand->list.count] = at;
+        hand->list.value[hand->list.count++] =
+            ties ? 1.0f + (float)random_below(2) : random_value() + 3.0f;
+    }
+}
+
+static void hand_drop(struct hand *hand)
+{
+    sparse_drop(&hand->list);
+    sparse_drop(&hand->deal.dealt);
+    sparse_drop(&hand->deal.out);
+}
+
+/* The list's entries of one fibre. */
+static void hand_part(const struct hand *hand, uint32_t fibre, struct sparse *part)
+{
+    const struct deal *deal = &hand->deal;
+    part->count = 0;
+    for (size_t i = 0; i < hand->list.count; i++) {
+        const uint32_t at = hand->list.position[i];
+        if (at % deal->stride == fibre) {
+            part->position[part->count] = deal->first + fibre * deal->length + at / deal->stride;
+            part->value[part->count++] = hand->list.value[i];
+        }
+    }
+}
+
+/* Whether entry i is among the k best of a list: fewer than k beat it. */
+static bool is_best(const struct sparse *list, size_t i, uint64_t k)
+{
+    uint64_t rank = 0;
+    for (size_t j = 0; j < list->count; j++) {
+        const uint32_t key = bits_of(list->value[i]) & 0x7fffffffu;
+        const uint32_t other = bits_of(list->value[j]) & 0x7fffffffu;
+        rank += other > key || (other == key && j < i);
+    }
+    return rank < k;
+}
+
+static void check_selected(const struct hand *hand, uint32_t f, const struct sparse *part)
+{
+    const struct deal *deal = &hand->deal;
+    uint64_t found = 0;
+    float last = INFINITY;
+    assert_true(part->count >= deal->k);
+    for (size_t i = 0; i < part->count; i++) {
+        if (is_best(part, i, deal->k)) {
+            assert_int_equal(deal->out.position[f * deal->k + found], part->position[i]);
+            assert_int_equal(
+                bits_of(deal->out.value[f * deal->k + found]), bits_of(part->value[i]));
+            last = fminf(last, fabsf(part->value[i]));
+            found++;
+        }
+    }
+    assert_int_equal(found, deal->k);
+    assert_int_equal(bits_of(hand->last[f]), bits_of(last));
+}
+
+static void check_dealt(const struct hand *hand, uint32_t f, const struct sparse *part)
+{
+    assert_int_equal(hand->count[f], part->count);
+    for (size_t i = 0; i < part->count; i++) {
+        const size_t at = f * deal_pitch(DEAL_ROOM) + i;
+        assert_int_equal(hand->deal.dealt.position[at], part->position[i]);
+        assert_int_equal(bits_of(hand->deal.dealt.value[at]), bits_of(part->value[i]));
+    }
+}
+
+static void check_deal(const struct chunk_ops *ops, uint32_t stride, uint32_t length, uint64_t k)
+{
+    struct hand hand;
+    struct sparse part = sparse_make(2 * DEAL_LIST);
+    uint32_t settled = 0;
+    bool fits = stride <= DEAL_NARROW && stride * length <= DEAL_SHORT;
+    hand_make(&hand, stride, length, k);
+    hand_fill(&hand, random_below(DEAL_LIST + 10));
+    for (uint32_t f = 0; f < stride; f++) {
+        hand_part(&hand, f, &part);
+        fits = fits && part.count <= DEAL_ROOM;
+    }
+    fits = fits && hand.list.count <= DEAL_LIST;
+    assert_int_equal(ops->deal(&hand.list, &hand.deal, &settled), fits);
+    for (uint32_t f = 0; f < stride && fits; f++) {
+        hand_part(&hand, f, &part);
+        if ((settled >> f & 1) != 0) {
+            check_selected(&hand, f, &part);
+        } else {
+            check_dealt(&hand, f, &part);
+        }
+    }
+    sparse_drop(&part);
+    hand_drop(&hand);
+}
+
+/* Entries dealt together, each to its place in its fibre, or selected from at once. */
+static void test_deal(void **state)
+{
+    (void)state;
+    for (size_t i = 0; chunk_table[i] != NULL; i++) {
+        const struct chunk_ops *ops = chunk_table[i];
+        for (uint32_t round = 0; round < 4000 && ops->supported() && ops->deal != NULL; round++) {
+            const uint32_t stride = 1 + round % (DEAL_NARROW + 1);
+            const uint64_t k = random_below(4) == 0 ? UINT64_MAX : 1 + random_below(DEAL_ROOM - 1);
+            check_deal(ops, stride, round % 2 == 0 ? 20 : DEAL_SHORT / stride, k);
+        }
+    }
+}
+
+/* Every row of the longest slabs, each entry alone in its list. */
+static void test_deal_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; chunk_table[i] != NULL; i++) {
+        const struct chunk_ops *ops = chunk_table[i];
+        for (uint32_t stride = 1; stride <= DEAL_NARROW && ops->supported() && ops->deal != NULL;
+             stride++) {
+            struct hand hand;
+            uint32_t settled = 0;
+            hand_make(&hand, stride, DEAL_SHORT / stride, 1);
+            hand.list.count = 1;
+            hand.list.value[0] = 1.0f;
+            for (uint32_t at = 0; at < stride * hand.deal.length; at++) {
+                const uint32_t fibre = at % stride;
+                hand.list.position[0] = at;
+                assert_true(ops->deal(&hand.list, &hand.deal, &settled));
+                assert_int_equal(settled, UINT32_C(1) << fibre);
+                assert_int_equal(hand.deal.out.position[fibre],
+                    hand.deal.first + fibre * hand.deal.length + at / stride);
+            }
+            hand_drop(&hand);
+        }
+    }
+}
+
+static int descending(const void *a, const void *b)
+{
+    const int32_t x = *(const int32_t *)a;
+    const int32_t y = *(const int32_t *)b;
+    return (x < y) - (x > y);
+}
+
+static void test_columns(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const size_t rows = 1 + random_below(40);
+        const size_t stride = 1 + random_below(50);
+        const size_t k = 1 + random_below(rows);
+        int32_t *x = allocate(rows * stride, sizeof *x);
+        int32_t *best = allocate((k + 1) * stride, sizeof *best);
+        int32_t column[40];
+        for (size_t i = 0; i < rows * stride; i++) {
+            x[i] = (int32_t)random_below(random_below(2) == 0 ? 5 : INT32_MAX);
+        }
+        any_ops()->columns(x, rows, stride, k, best);
+        for (size_t f = 0; f < stride; f++) {
+            for (size_t r = 0; r < rows; r++) {
+                column[r] = x[r * stride + f];
+            }
+            qsort(column, rows, sizeof *column, descending);
+            for (size_t r = 0; r < k; r++) {
+                assert_int_equal(best[r * stride + f], column[r]);
+            }
+        }
+        free(best);
+        free(x);
+    }
+}
+
+static void test_peaks(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const size_t n = random_below(700);
+        const size_t period = 1 + random_below(300);
+        float *x = pattern_make((enum pattern)random_below(PATTERN_COUNT), n + 1);
+        int32_t *peak = allocate(period, sizeof *peak);
+        const struct chunk_ops *ops = any_ops();
+        for (size_t j = 0; j < period; j++) {
+            peak[j] = (int32_t)random_below(2) * 0x3f800000;
+        }
+        int32_t *expected = allocate(period, sizeof *expected);
+        memcpy(expected, peak, period * sizeof *peak);
+        for (size_t i = 0; i < n; i++) {
+            const int32_t key = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+            expected[i % period] = key > expected[i % period] ? key : expected[i % period];
+        }
+        ops->peaks(x, n, peak, period);
+        assert_memory_equal(peak, expected, period * sizeof *peak);
+        free(expected);
+        free(peak);
+        free(x);
     }
 }
 
@@ -247,6 +473,10 @@ int main(void)
         cmocka_unit_test(test_slabs),
         cmocka_unit_test(test_learning),
         cmocka_unit_test(test_crowded),
+        cmocka_unit_test(test_deal),
+        cmocka_unit_test(test_deal_rows),
+        cmocka_unit_test(test_peaks),
+        cmocka_unit_test(test_columns),
     };
     return cmocka_run_group_tests_name("fibres", tests, NULL, NULL);
 }

@@ -424,6 +424,7 @@ static void check_joining(const char *from, const char *to, uint64_t interval)
     bool allowed;
 
     lone_begin(&lone, from);
+    lone.changed = strstr(from, "momentum") != NULL;
     lone_train(&lone, 2);
     assert_int_equal(lone_change(&lone, 1, to), ADTOPK_OK);
     lone_train(&lone, 1);
@@ -451,6 +452,13 @@ static void test_converting(void **state)
     check_joining("{" LONE_EXACT ",\"residual\":\"bf16\"}", "{\"residual\":\"f32\"}", 499);
     check_joining(
         "{" LONE_EXACT ",\"scope\":\"rank\"}", "{\"scope\":\"node\",\"residual\":\"bf16\"}", 499);
+}
+
+/* Velocities are copied. */
+static void test_handing_over(void **state)
+{
+    (void)state;
+    check_joining("{" LONE_EXACT ",\"momentum\":0.5}", "{\"bucket_bytes\":100}", 499);
 }
 
 /* The held compute has run: the core's thread is killed while it takes note. */
@@ -573,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_settling_rounded),
         cmocka_unit_test(test_joining),
         cmocka_unit_test(test_converting),
+        cmocka_unit_test(test_handing_over),
         cmocka_unit_test(test_counting),
         cmocka_unit_test(test_counting_withdrawn),
         cmocka_unit_test(test_withdrawing),

@@ -18,6 +18,7 @@
 
 #define STEPS 12u
 #define ELEMENTS 640u
+#define CHANGED 2u /* in this step a change that was asked for in the first is in force */
 
 /* What a policy asks for. */
 struct rule {
@@ -26,6 +27,10 @@ struct rule {
     bool nesterov, masking;
     double clip;
     unsigned residuals; /* 1, or one a rank */
+    /* Asked for in the first step, in force from the third on; NULL: nothing is. */
+    const char *change;
+    double mu_after;
+    bool anew; /* velocities begin with 0 then */
 };
 
 /* One residual by the plain rules. */
@@ -82,8 +87,18 @@ static void compare(struct lone_core *lone, struct plain *plain, const struct ru
     }
 }
 
-static void check(const struct rule *rule)
+/* Another policy is in force from this step on. */
+static void change(struct plain *plain, struct rule *rule)
 {
+    rule->mu = rule->mu_after;
+    for (unsigned r = 0; rule->anew && r < rule->residuals; r++) {
+        (void)memset(plain[r].m, 0, sizeof(plain[r].m));
+    }
+}
+
+static void check(const struct rule *given)
+{
+    struct rule its = *given, *rule = &its;
     const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){16, 40});
     struct plain *plain = calloc(rule->residuals, sizeof(*plain));
     struct lone_core lone;
@@ -94,6 +109,12 @@ static void check(const struct rule *rule)
     lone.changed = true;
     for (unsigned s = 0; s < STEPS; s++) {
         double sum[ELEMENTS] = {0};
+        if (s == 0 && rule->change != NULL) {
+            assert_int_equal(lone_change(&lone, 1, rule->change), ADTOPK_OK);
+        } else if (s == CHANGED && rule->change != NULL) {
+            assert_int_equal(lone_job(&lone).policy_version, 1);
+            change(plain, rule);
+        }
         lone_push_all(&lone);
         for (unsigned r = 0; r < ranks; r++) {
             double own[ELEMENTS];
@@ -141,6 +162,37 @@ static void test_momentum(void **state)
         .residuals = 1});
 }
 
+/* Velocities go on under a policy that has momentum, too. */
+static void test_changed(void **state)
+{
+    static const char *const alike[] = {"{\"bucket_bytes\":100}",
+        "{\"sparse_collective\":\"auto\"}", "{\"momentum\":0.5}", "{\"density\":0.2}",
+        "{\"sparsifier\":\"topk\"}"};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(alike) / sizeof(alike[0]); i++) {
+        double mu = strstr(alike[i], "momentum") != NULL ? 0.5 : 0.9;
+        check(&(struct rule){.policy = POLICY("\"momentum\":0.9"),
+            .mu = 0.9,
+            .masking = true,
+            .residuals = 1,
+            .change = alike[i],
+            .mu_after = mu});
+        check(&(struct rule){.policy = POLICY("\"momentum\":0.9,\"scope\":\"rank\""),
+            .mu = 0.9,
+            .masking = true,
+            .residuals = 2,
+            .change = alike[i],
+            .mu_after = mu});
+    }
+    check(&(struct rule){.policy = POLICY("\"momentum\":0"),
+        .masking = true,
+        .residuals = 1,
+        .change = "{\"momentum\":0.9}",
+        .mu_after = 0.9,
+        .anew = true});
+}
+
 static void test_clip(void **state)
 {
     (void)state;
@@ -183,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_momentum),
+        cmocka_unit_test(test_changed),
         cmocka_unit_test(test_clip),
         cmocka_unit_test(test_withdrawn),
     };

@@ -261,6 +261,53 @@ static void test_link_changes(void **state)
     world_free(&world);
 }
 
+/* Plays steps while the link changes between two rates all the time; returns how many plans there
+ * were. */
+static unsigned play_flips(struct game *game, unsigned steps, unsigned period)
+{
+    unsigned before = game->changes;
+
+    for (unsigned s = 0; s < steps; s += period) {
+        world_link(game->world, s / period % 2 == 0 ? 0.5 : 40);
+        game_play(game, period);
+    }
+    return game->changes - before;
+}
+
+/* A link that goes up and down for ever has the planner start again ever more rarely, down to
+ * hardly ever; once it has been calm for long the next change counts at once. */
+static void test_link_flips(void **state)
+{
+    static const unsigned periods[] = {64, 300};
+    struct fixed best;
+
+    (void)state;
+    for (unsigned p = 0; p < 2; p++) {
+        struct world world;
+        struct game game;
+        unsigned first, then, calm;
+
+        world_init(&world, VGG16, WORLD_BACKWARD, 20e3, 21 + p);
+        game_begin(&game, &world);
+        first = play_flips(&game, 40 * periods[p], periods[p]);
+        then = play_flips(&game, 40 * periods[p], periods[p]);
+        printf("flips every %u steps: %u plans in the first 40 times, %u in the next\n", periods[p],
+            first, then);
+        assert_true(then <= first / 3); /* mostly those of reviews */
+        world_link(&world, 40);
+        game_play(&game, 8000);
+        game_rest(&game);
+        calm = game.changes;
+        world_link(&world, 0.2);
+        game_play(&game, 300);
+        game_rest(&game);
+        assert_true(game.changes > calm);
+        assert_true(regret_of(&game, &best) < 0.08);
+        game_end(&game);
+        world_free(&world);
+    }
+}
+
 /* A tensor's choice is one that it is allowed, in every proposal. */
 static void test_allowed(void **state)
 {
@@ -569,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_regret),
         cmocka_unit_test(test_noise),
         cmocka_unit_test(test_link_changes),
+        cmocka_unit_test(test_link_flips),
         cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_refused_way_back),

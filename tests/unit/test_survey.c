@@ -59,16 +59,18 @@ struct reference {
     float least;
 };
 
-static double lanes_sum(const double *l)
+/* Lane l once `left` of the 16 are left. */
+static double lanes_sum(const double *lane, unsigned left, unsigned l)
 {
-    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+    return left == 16 ? lane[l]
+                      : lanes_sum(lane, 2 * left, l) + lanes_sum(lane, 2 * left, l + left);
 }
 
 static struct reference reference_of(const float *x, uint64_t n, float threshold)
 {
     struct reference r = {0};
     for (uint64_t first = 0; first < n; first += 4096) {
-        double lane[3][8] = {{0}};
+        double lane[3][16] = {{0}};
         for (uint64_t i = first; i < n && i < first + 4096; i++) {
             const double v = (double)x[i];
             if (!reaches(x[i], threshold)) {
@@ -79,13 +81,13 @@ static struct reference reference_of(const float *x, uint64_t n, float threshold
             r.count++;
             r.sum_log += logl(fabsl((long double)v));
             r.weight += fabs(log(fabs(v))) + 1;
-            lane[0][i % 8] += v;
-            lane[1][i % 8] += fabs(v);
-            lane[2][i % 8] += v * v;
+            lane[0][i % 16] += v;
+            lane[1][i % 16] += fabs(v);
+            lane[2][i % 16] += v * v;
         }
-        r.sum += lanes_sum(lane[0]);
-        r.sum_abs += lanes_sum(lane[1]);
-        r.sum_squares += lanes_sum(lane[2]);
+        r.sum += lanes_sum(lane[0], 1, 0);
+        r.sum_abs += lanes_sum(lane[1], 1, 0);
+        r.sum_squares += lanes_sum(lane[2], 1, 0);
     }
     return r;
 }
@@ -116,7 +118,29 @@ static void check_stats(const struct survey *survey, const float *x, uint64_t n)
     assert_same_double(survey->stats.sum_squares, r.sum_squares);
     assert_log(survey->stats.sum_log, &r);
     assert_same_bits(&survey->stats.most, &r.most, 1);
-    assert_same_bits(&survey->stats.least, &r.least, 1);
+}
+
+/* What is needed is the same whatever else is, what is not needed is 0. */
+static void check_need(const struct survey *all, const struct stats_ops *ops, unsigned need)
+{
+    const uint64_t n = all->stats.n;
+    void *scratch = allocate(1, survey_scratch(n));
+    struct survey_stats some = all->stats;
+    struct survey survey;
+    some.zeros = need & SURVEY_ZEROS ? some.zeros : 0;
+    some.sum = need & SURVEY_SUM ? some.sum : 0;
+    some.sum_abs = need & SURVEY_MAGNITUDES ? some.sum_abs : 0;
+    some.most = need & SURVEY_MAGNITUDES ? some.most : 0;
+    some.sum_squares = need & SURVEY_SQUARES ? some.sum_squares : 0;
+    some.sum_log = need & SURVEY_LOGARITHMS ? some.sum_log : 0;
+    survey_read(&survey, ops, need, all->x, n, scratch);
+    assert_int_equal(survey.stats.zeros, some.zeros);
+    assert_same_double(survey.stats.sum, some.sum);
+    assert_same_double(survey.stats.sum_abs, some.sum_abs);
+    assert_same_double(survey.stats.sum_squares, some.sum_squares);
+    assert_same_double(survey.stats.sum_log, some.sum_log);
+    assert_same_bits(&survey.stats.most, &some.most, 1);
+    free(scratch);
 }
 
 static void check_top(struct survey *survey, const struct ranked *ranked, uint64_t n, uint64_t k)
@@ -138,7 +162,8 @@ static void check_threshold(
     struct survey *survey, const float *x, uint64_t n, const struct ranked *ranked, float threshold)
 {
     const struct reference r = reference_of(x, n, threshold);
-    const struct survey_tail tail = survey_tail(survey, threshold);
+    const bool squares = random_below(2) == 0;
+    const struct survey_tail tail = survey_tail(survey, threshold, squares);
     const uint64_t most = random_below(3) == 0 ? random_below(n + 1) : r.count;
     const uint64_t wanted = r.count < most ? r.count : most;
     struct sparse out = sparse_make(most);
@@ -150,7 +175,7 @@ static void check_threshold(
     assert_int_equal(survey_count(survey, threshold, most), r.count <= most ? r.count : most + 1);
     assert_int_equal(tail.count, r.count);
     assert_same_double(tail.sum_abs, r.sum_abs);
-    assert_same_double(tail.sum_squares, r.sum_squares);
+    assert_same_double(tail.sum_squares, squares ? r.sum_squares : 0);
     assert_same_bits(&tail.least, &r.least, 1);
     survey_take(survey, threshold, most, &out);
     assert_int_equal(out.count, wanted);
@@ -207,8 +232,14 @@ static void check_read(uint64_t n)
     void *scratch = allocate(1, survey_scratch(n));
     for (size_t i = 0; stats_table[i] != NULL && stats_table[i]->supported(); i++) {
         struct survey survey;
-        survey_read(&survey, stats_table[i], SURVEY_LOGARITHMS, x, n, scratch);
+        survey_read(&survey, stats_table[i], SURVEY_ALL, x, n, scratch);
         check_stats(&survey, x, n);
+        check_need(&survey, stats_table[i], SURVEY_MAGNITUDES);
+        check_need(&survey, stats_table[i], SURVEY_SQUARES);
+        check_need(&survey, stats_table[i], SURVEY_MEANS);
+        check_need(&survey, stats_table[i], SURVEY_MOMENTS);
+        check_need(&survey, stats_table[i], SURVEY_SPREAD);
+        check_need(&survey, stats_table[i], (unsigned)random_below(SURVEY_ALL + 1));
         check_questions(&survey, x, n);
         if (n > 0) {
             check_ranked(&survey, x, n);
@@ -248,7 +279,7 @@ static void test_extremes(void **state)
         for (unsigned i = 0; i < N; i++) {
             x[i] = values[v];
         }
-        survey_read(&survey, NULL, SURVEY_LOGARITHMS, x, N, scratch);
+        survey_read(&survey, NULL, SURVEY_ALL, x, N, scratch);
         check_stats(&survey, x, N);
         const double exact = N * log(fabs((double)values[v]));
         assert_true(fabs(survey.stats.sum_log - exact) <= 1e-14 * fabs(exact));
@@ -271,9 +302,9 @@ static void test_not_finite(void **state)
         for (uint64_t i = 0; i < n; i++) {
             count += !(fabsf(x[i]) < 2);
         }
-        survey_read(&survey, NULL, SURVEY_LOGARITHMS, x, n, scratch);
+        survey_read(&survey, NULL, SURVEY_ALL, x, n, scratch);
         assert_int_equal(survey_count(&survey, 2, n), count);
-        assert_int_equal(survey_tail(&survey, 2).count, count);
+        assert_int_equal(survey_tail(&survey, 2, true).count, count);
         survey_take(&survey, 2, n, &out);
         assert_int_equal(out.count, count);
         sparse_drop(&out);

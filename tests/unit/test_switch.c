@@ -1,6 +1,6 @@
 /*
  * Changing the policy on one node, driven by hand: what is refused, when the change holds, what
- * ranks may do meanwhile, and that no residual is lost.
+ * ranks may do meanwhile, and what is remembered.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,37 +15,6 @@
 #include "daemon/core/store.h"
 #include "kernels/cpu/journal.h"
 #include "lone_core.h"
-#include "proto/local.h"
-
-/* Trains until the change under way is done, and expects this version of it. */
-static void expect_change(struct lone_core *lone, uint64_t ticket, uint32_t version)
-{
-    unsigned before = lone->policy.count;
-    uint64_t from = lone->step;
-
-    lone_train(lone, 3);
-    assert_int_equal(lone->policy.count, before + 1);
-    assert_int_equal(lone->policy.ticket, ticket);
-    if (lone->policy.status != ADTOPK_OK) {
-        fail_msg("%s", lone->policy.error.text);
-    }
-    assert_int_equal(lone->policy.version, version);
-    assert_int_equal(lone->policy.step, from + 2);
-    assert_int_equal(lone_job(lone).policy_version, version);
-    assert_int_equal(lone_job(lone).policy_step, from + 2);
-    assert_int_equal(lone_job(lone).policy_next_version, 0);
-    lone_check(lone);
-}
-
-static void change(struct lone_core *lone, const char *text)
-{
-    uint32_t version = lone_job(lone).policy_version;
-
-    if (lone_change(lone, 100 + version, text) != ADTOPK_OK) {
-        fail_msg("%s: %s", text, lone->refused.text);
-    }
-    expect_change(lone, 100 + version, version + 1);
-}
 
 /* ------------------------------------------------------------------ what is refused */
 
@@ -95,12 +64,12 @@ static void test_other_version(void **state)
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "version 0", "not 1");
     event.policy.if_version = 0;
     assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
-    expect_change(&lone, 9, 1);
+    lone_expect_change(&lone, 9, 1);
     assert_int_equal(lone_event(&lone, event), ADTOPK_ERR_STATE);
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "version 1", "not 0");
     event.policy.if_version = 1;
     assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
-    expect_change(&lone, 9, 2);
+    lone_expect_change(&lone, 9, 2);
     lone_free(&lone);
 }
 
@@ -120,7 +89,7 @@ static void test_bad_documents(void **state)
         lone_change(&lone, 1, "{\"rules\":[{\"match\":\"a\",\"colour\":1}]}"), ADTOPK_ERR_POLICY);
     lone_assert_refused(&lone, ADTOPK_ERR_POLICY, "rules[0]", "colour");
     assert_int_equal(lone.policy.count, 0);
-    change(&lone, "{\"density\":0.5}"); /* none of them is in the way of a good one */
+    lone_must_change(&lone, "{\"density\":0.5}"); /* none of them is in the way of a good one */
     lone_free(&lone);
 }
 
@@ -130,7 +99,10 @@ static void test_second_while_one_is_under_way(void **state)
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
+    assert_string_equal(lone_job(&lone).waiting_for, "");
     assert_int_equal(lone_change(&lone, 1, "{\"density\":0.5}"), ADTOPK_OK);
+    assert_string_equal(lone_job(&lone).waiting_for,
+        "ranks to begin step 0; version 1 of the policy holds from step 2");
     assert_int_equal(lone_change(&lone, 2, "{\"density\":0.25}"), ADTOPK_ERR_STATE);
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "under way", "lone");
     lone_train(&lone, 1);
@@ -140,7 +112,7 @@ static void test_second_while_one_is_under_way(void **state)
     assert_int_equal(lone.policy.count, 1);
     assert_int_equal(lone.policy.ticket, 1);
     assert_int_equal(lone_change(&lone, 4, "{\"density\":0.25}"), ADTOPK_OK);
-    expect_change(&lone, 4, 2);
+    lone_expect_change(&lone, 4, 2);
     lone_free(&lone);
 }
 
@@ -155,8 +127,9 @@ static void test_merge_and_replace(void **state)
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT ",\"push_timeout\":9}");
-    change(&lone, "{\"bucket_bytes\":777,\"rules\":[{\"match\":\"fc*\",\"density\":0.5}]}");
-    change(&lone, "{\"density\":0.25}");
+    lone_must_change(
+        &lone, "{\"bucket_bytes\":777,\"rules\":[{\"match\":\"fc*\",\"density\":0.5}]}");
+    lone_must_change(&lone, "{\"density\":0.25}");
     assert_non_null(strstr(lone_job(&lone).policy, "\"density\":0.25,"));
     assert_non_null(strstr(lone_job(&lone).policy, "\"bucket_bytes\":777,"));
     assert_non_null(strstr(lone_job(&lone).policy, "\"match\":\"fc*\",\"density\":0.5"));
@@ -164,11 +137,34 @@ static void test_merge_and_replace(void **state)
     event.policy.job = lone.job;
     event.policy.text = "{\"bucket_bytes\":888}";
     assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
-    expect_change(&lone, 5, 3);
+    lone_expect_change(&lone, 5, 3);
     assert_non_null(strstr(lone_job(&lone).policy, "\"bucket_bytes\":888,"));
     assert_non_null(strstr(lone_job(&lone).policy, "\"push_timeout\":9.000000"));
     assert_non_null(strstr(lone_job(&lone).policy, "\"rules\":[]"));
     assert_null(strstr(lone_job(&lone).policy, "\"density\":0.25,"));
+    lone_free(&lone);
+}
+
+/* Rules that fit no tensor are taken, and named. */
+static void test_rules_that_match_nothing(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT ",\"rules\":[{\"match\":\"fc\",\"density\":0.5}]}");
+    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 0), "fc");
+    assert_null(core_unmatched_rule(lone.core, lone.job, 1));
+    assert_null(core_unmatched_rule(lone.core, lone.job + 1, 0));
+    lone_must_change(&lone,
+        "{\"rules\":[{\"match\":\"fc*\",\"density\":0.5},{\"match\":\"x\",\"density\":0.5},"
+        "{\"match\":\"*.weight\",\"density\":0.4},{\"match\":\"FC*\",\"density\":0.5}]}");
+    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 0), "x");
+    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 1), "FC*");
+    assert_null(core_unmatched_rule(lone.core, lone.job, 2));
+    lone_restart(&lone);
+    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 1), "FC*");
+    lone_must_change(&lone, "{\"rules\":[]}");
+    assert_null(core_unmatched_rule(lone.core, lone.job, 0));
     lone_free(&lone);
 }
 
@@ -276,152 +272,6 @@ static void test_a_whole_step_while_it_is_held(void **state)
     lone_free(&lone);
 }
 
-/* From each of these to each other, without losing an element of a residual. */
-static void test_residuals_stay(void **state)
-{
-    static const char *const policies[] = {
-        "{\"sparsifier\":\"adtopk\",\"scope\":\"node\",\"residual\":\"f32\",\"rules\":[]}",
-        "{\"residual\":\"f32\",\"sparsifier\":\"adtopk\",\"scope\":\"rank\",\"rules\":[]}",
-        "{\"residual\":\"f32\",\"sparsifier\":\"topk\",\"scope\":\"rank\",\"density\":0.2,"
-        "\"rules\":[]}",
-        "{\"residual\":\"f32\",\"sparsifier\":\"dense\",\"scope\":\"node\",\"rules\":[]}",
-        "{\"residual\":\"f32\",\"scope\":\"node\",\"sparsifier\":\"topk\",\"rules\":[{\"match\":"
-        "\"conv*\",\"scope\":"
-        "\"rank\"},{\"match\":\"fc.weight\",\"sparsifier\":\"dense\"}]}",
-        "{\"residual\":\"f32\",\"scope\":\"rank\",\"sparsifier\":\"adtopk\",\"rules\":[{\"match\":"
-        "\"fc*\",\"scope\":"
-        "\"node\",\"values\":\"bf16\"}],\"bucket_bytes\":1}",
-        "{\"scope\":\"node\",\"sparsifier\":\"topk\",\"residual\":\"bf16\",\"rules\":[]}",
-        "{\"scope\":\"node\",\"sparsifier\":\"adtopk\",\"residual\":\"bf16\",\"rules\":[{\"match\":"
-        "\"conv*\",\"residual\":\"f32\"}]}",
-    };
-    unsigned count = sizeof(policies) / sizeof(policies[0]);
-    struct lone_core lone;
-
-    (void)state;
-    lone_begin(&lone, "{" LONE_EXACT "}");
-    for (unsigned from = 0; from < count; from++) {
-        for (unsigned to = 0; to < count; to++) {
-            bool by_rank;
-            change(&lone, policies[from]);
-            change(&lone, policies[to]);
-            by_rank = to == 1 || to == 2 || to == 4 || to == 5;
-            assert_int_equal(lone.store[1] != NULL, by_rank);
-            /* One of the two parts, whatever types are in it. */
-            assert_true(
-                (lone.store[STORE_RESIDUALS] != NULL) != (lone.store[STORE_RESIDUALS + 1] != NULL));
-            lone_restart(&lone);
-            lone_train(&lone, 1);
-            lone_check(&lone);
-        }
-    }
-    lone_free(&lone);
-}
-
-/* Residuals in bf16 take half the memory, and the others are given back. */
-static void test_memory_of_residuals(void **state)
-{
-    struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){100, 400});
-    struct lone_core lone;
-    uint64_t f32, bf16;
-
-    (void)state;
-    lone_start(&lone, 2, "{" LONE_EXACT "}", &spec, 1);
-    f32 = lone.store_size[STORE_RESIDUALS];
-    assert_in_range(f32, 160000, 160200);
-    change(&lone, "{\"residual\":\"bf16\"}");
-    assert_null(lone.store[STORE_RESIDUALS]);
-    assert_non_null(lone.store[STORE_RESIDUALS + 1]);
-    bf16 = lone.store_size[STORE_RESIDUALS + 1];
-    assert_in_range(bf16, f32 / 2, f32 * 52 / 100);
-    change(&lone, "{\"density\":0.1}"); /* the same ones */
-    assert_null(lone.store[STORE_RESIDUALS]);
-    change(&lone, "{\"residual\":\"f32\"}");
-    assert_null(lone.store[STORE_RESIDUALS + 1]);
-    assert_int_equal(lone.store_size[STORE_RESIDUALS], f32);
-    lone_free(&lone);
-}
-
-/* The form in which the update of a tensor came that wants a list only, and its length. */
-static uint32_t form_of(const struct lone_core *lone, uint32_t tensor, uint64_t *count)
-{
-    const struct local_results *table = (const void *)lone->results;
-    const struct local_update *update =
-        (const void *)(lone->results + table->tensor[tensor].update_offset);
-
-    *count = update->count;
-    return update->forms;
-}
-
-/* A list of at most half the elements is a list; a longer one, and what travels dense, is not. */
-static void test_forms_of_updates(void **state)
-{
-    static const struct {
-        const char *policy;
-        uint32_t form;
-    } cases[] = {
-        {"{\"density\":0.05}", LOCAL_FORM_LIST},
-        {"{\"density\":0.4}", LOCAL_FORM_LIST},
-        {"{\"density\":0.9,\"values\":\"bf16\"}", LOCAL_FORM_DENSE},
-        {"{\"density\":0.05}", LOCAL_FORM_LIST},
-        {"{\"sparsifier\":\"dense\"}", LOCAL_FORM_DENSE},
-        {"{\"sparsifier\":\"topk\",\"scope\":\"rank\",\"density\":0.1}", LOCAL_FORM_LIST},
-    };
-    struct tensor_spec spec = lone_spec("list", 2, (const uint64_t[]){40, 50});
-    struct lone_core lone;
-
-    (void)state;
-    spec.forms = LOCAL_FORM_LIST;
-    lone_start(&lone, 2, "{" LONE_EXACT "}", &spec, 1);
-    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        uint64_t count;
-        change(&lone, cases[i].policy);
-        assert_int_equal(form_of(&lone, 0, &count), cases[i].form);
-        assert_true(cases[i].form == LOCAL_FORM_LIST ? count > 0 && count <= 1008 : count == 0);
-    }
-    lone_free(&lone);
-}
-
-/* What the ranks' residuals were, element by element, is the node's; and the other way round. */
-static void test_residuals_are_joined(void **state)
-{
-    struct lone_core lone;
-    float *sum;
-
-    (void)state;
-    lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\"}");
-    sum = calloc(lone.numel[0], sizeof(*sum));
-    assert_non_null(sum);
-    lone_train(&lone, 3);
-    assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"node\"}"), ADTOPK_OK);
-    lone_train(&lone, 1);
-    lone_push_all(&lone);
-    assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
-    lone.hold = true;
-    assert_int_equal(lone_end(&lone, 1), ADTOPK_OK);
-    while (lone.steps == 0) {
-        lone_compute_one(&lone);
-    }
-    lone_close(&lone);
-    for (unsigned slot = 0; slot < 2; slot++) {
-        const float *residual = core_residual(lone.core, lone.job, 0, slot);
-        assert_non_null(residual);
-        for (uint64_t i = 0; i < lone.numel[0]; i++) {
-            sum[i] += residual[i];
-        }
-    }
-    assert_null(core_residual(lone.core, lone.job, 0, 2));
-    lone.hold = false;
-    lone_compute(&lone);
-    assert_memory_equal(
-        core_residual(lone.core, lone.job, 0, 0), sum, lone.numel[0] * sizeof(*sum));
-    assert_null(core_residual(lone.core, lone.job, 0, 1));
-    assert_null(lone.store[1]); /* given back */
-    lone_check(&lone);
-    free(sum);
-    lone_free(&lone);
-}
-
 static void test_history(void **state)
 {
     struct policy_change found;
@@ -431,7 +281,7 @@ static void test_history(void **state)
     lone_begin(&lone, "{" LONE_EXACT "}");
     assert_false(core_policy_change(lone.core, lone.job, 0, &found));
     for (uint32_t version = 1; version <= 2 * POLICY_CHANGES + 3; version++) {
-        change(&lone, version % 2 == 0 ? "{\"density\":0.1}" : "{\"density\":0.2}");
+        lone_must_change(&lone, version % 2 == 0 ? "{\"density\":0.1}" : "{\"density\":0.2}");
         for (uint32_t i = 0; i < version && i < POLICY_CHANGES; i++) {
             assert_true(core_policy_change(lone.core, lone.job, i, &found));
             assert_int_equal(found.version, version - i);
@@ -456,8 +306,8 @@ static void test_restart(void **state)
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
-    change(&lone, "{\"density\":0.2}");
-    change(
+    lone_must_change(&lone, "{\"density\":0.2}");
+    lone_must_change(
         &lone, "{\"scope\":\"rank\",\"rules\":[{\"match\":\"\\\"\\u005cu0000\",\"density\":1}]}");
     assert_int_equal(lone_push(&lone, 0, 0), ADTOPK_OK);
     lone.ready = 0;
@@ -472,7 +322,7 @@ static void test_restart(void **state)
     assert_false(core_policy_change(lone.core, lone.job, 1, &found)); /* it is forgotten */
     lone_train(&lone, 2);
     lone_check(&lone);
-    change(&lone, "{\"scope\":\"node\"}");
+    lone_must_change(&lone, "{\"scope\":\"node\"}");
     lone_restart(&lone);
     assert_int_equal(lone_job(&lone).policy_version, 3);
     lone_train(&lone, 2);
@@ -496,8 +346,8 @@ static void test_restart_before_it_holds(void **state)
     lone_check(&lone);
     assert_int_equal(lone.policy.count, 0);
     assert_null(lone.store[1]);
-    change(&lone, "{\"scope\":\"rank\"}");
-    change(&lone, "{\"scope\":\"node\"}");
+    lone_must_change(&lone, "{\"scope\":\"rank\"}");
+    lone_must_change(&lone, "{\"scope\":\"node\"}");
     assert_null(lone.store[1]);
     lone_free(&lone);
 }
@@ -538,7 +388,7 @@ static void test_no_memory_for_ranks(void **state)
     assert_int_equal(lone_job(&lone).policy_version, 0);
     lone_check(&lone);
     lone.no_more = false;
-    change(&lone, "{\"scope\":\"rank\"}");
+    lone_must_change(&lone, "{\"scope\":\"rank\"}");
     lone_free(&lone);
 }
 
@@ -557,7 +407,7 @@ static void test_no_memory_for_updates(void **state)
     lone_train(&lone, 4);
     lone_check(&lone);
     lone.no_results = false;
-    change(&lone, "{\"scope\":\"rank\",\"density\":0.4}");
+    lone_must_change(&lone, "{\"scope\":\"rank\",\"density\":0.4}");
     lone_free(&lone);
 }
 
@@ -600,13 +450,10 @@ int main(void)
         cmocka_unit_test(test_bad_documents),
         cmocka_unit_test(test_second_while_one_is_under_way),
         cmocka_unit_test(test_merge_and_replace),
+        cmocka_unit_test(test_rules_that_match_nothing),
         cmocka_unit_test(test_its_step),
         cmocka_unit_test(test_ranks_while_it_is_held),
         cmocka_unit_test(test_a_whole_step_while_it_is_held),
-        cmocka_unit_test(test_residuals_stay),
-        cmocka_unit_test(test_forms_of_updates),
-        cmocka_unit_test(test_memory_of_residuals),
-        cmocka_unit_test(test_residuals_are_joined),
         cmocka_unit_test(test_history),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_restart_before_it_holds),

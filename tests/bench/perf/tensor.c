@@ -12,7 +12,6 @@
 #define ALIGNMENT 64
 #define HINTED_LENGTH 128u                 /* as the daemon's plan has it */
 #define RANGE_ELEMENTS (UINT64_C(1) << 18) /* as its passes have it */
-#define GUESS 0.95f                        /* of the last threshold, the same */
 
 static size_t residual_size(const struct tensor *tensor)
 {
@@ -58,10 +57,9 @@ static struct need need_of(const struct tensor *tensor, uint64_t turn)
     const struct payload_shape payload = {
         .view = choice.view, .per_fibre = choice.per_fibre, .max_count = choice.count};
     const bool fibres = choice.mode == SPARSIFIER_FIBRES;
-    const uint64_t k = choice.mode == SPARSIFIER_KNOWN  ? 0
-                       : fibres                         ? choice.per_fibre
-                       : choice.mode == SPARSIFIER_RULE ? choice.expected
-                                                        : choice.count;
+    const uint64_t k = choice.mode == SPARSIFIER_KNOWN ? 0
+                       : fibres                        ? choice.per_fibre
+                                                       : choice.count;
     const unsigned ranges = tensor->pass.ranges;
 
     return (struct need){.scratch = choice.mode == SPARSIFIER_RULE
@@ -218,13 +216,11 @@ void tensor_turn(struct tensor *tensor, uint64_t turn)
     pass->per_fibre = mode == SPARSIFIER_FIBRES;
     pass->rule = mode == SPARSIFIER_RULE;
     pass->need = tensor->choice.need;
-    pass->k = pass->per_fibre ? tensor->choice.per_fibre
-              : pass->rule    ? tensor->choice.expected
-                              : tensor->choice.count;
+    pass->k = pass->per_fibre ? tensor->choice.per_fibre : tensor->choice.count;
     if (mode == SPARSIFIER_KNOWN) {
         pass->k = 0;
     }
-    pass->guess = tensor->state.threshold * GUESS;
+    pass->guess = tensor->state.threshold;
     pass->hints = !pass->per_fibre                     ? tensor->hints
                   : pass->view.length >= HINTED_LENGTH ? tensor->hints + 1
                                                        : NULL;

@@ -6,6 +6,7 @@
  */
 #include "tests/sim/scale/fabric.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum link { LINK_UP, LINK_DOWN, LINK_NODE, LINK_ARRIVED };
@@ -158,7 +159,13 @@ static struct event pass(struct fabric *fabric, struct event event)
 
 bool fabric_next(struct fabric *fabric, struct fabric_message *message, double *now)
 {
-    while (fabric->count > 0) {
+    return fabric_next_until(fabric, INFINITY, message, now);
+}
+
+bool fabric_next_until(
+    struct fabric *fabric, double until, struct fabric_message *message, double *now)
+{
+    while (fabric->count > 0 && fabric->heap[0].time <= until) {
         struct event event = pop(fabric);
         if (event.link == LINK_ARRIVED) {
             *message = event.message;

@@ -41,4 +41,8 @@ bool fabric_send(struct fabric *fabric, double now, const struct fabric_message 
 /** Takes the next message that is all there, and the time. False if none is under way. */
 bool fabric_next(struct fabric *fabric, struct fabric_message *message, double *now);
 
+/** The same, but none that is not all there by then: one may be sent at that time afterwards. */
+bool fabric_next_until(
+    struct fabric *fabric, double until, struct fabric_message *message, double *now);
+
 #endif

@@ -1,0 +1,66 @@
+/*
+ * Dense all-reduce in one shot: every member sends its contribution to every other, and each adds
+ * up all of them, in the order of the members.
+ *
+ * One phase a segment of the bucket's tensors, end to end: one latency, the least possible, for
+ * n(P-1) elements a node. That is the least possible for two members, and little for small
+ * tensors. Sums do not travel, so no values are rounded but the contributions'.
+ */
+#include "daemon/collective/vector.h"
+
+static unsigned oneshot_phases(const struct exchange *exchange)
+{
+    return exchange->members > 1 ? vector_segments(exchange, 1, 1) : 1;
+}
+
+static bool oneshot_expects(const struct exchange *exchange, unsigned phase, unsigned from)
+{
+    (void)phase;
+    return from != exchange->self;
+}
+
+static struct slice segment_of(const struct exchange *exchange, unsigned phase)
+{
+    return vector_segment(exchange, phase, oneshot_phases(exchange));
+}
+
+static enum adtopk_status oneshot_produce(
+    struct exchange *exchange, unsigned phase, struct error *err)
+{
+    struct payload_writer *frame;
+
+    if (exchange->members == 1) {
+        return ADTOPK_OK;
+    }
+    if (phase > 0 &&
+        vector_sum(exchange, phase - 1, segment_of(exchange, phase - 1), err) != ADTOPK_OK) {
+        return err->code;
+    }
+    frame = exchange_add_frame(exchange, phase, EXCHANGE_ALL);
+    if (frame == NULL || vector_put(exchange, frame, segment_of(exchange, phase)) != ADTOPK_OK) {
+        return error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status oneshot_finish(struct exchange *exchange, struct error *err)
+{
+    unsigned last = oneshot_phases(exchange) - 1;
+
+    if (exchange->members > 1 &&
+        vector_sum(exchange, last, segment_of(exchange, last), err) != ADTOPK_OK) {
+        return err->code;
+    }
+    vector_finish(exchange);
+    return ADTOPK_OK;
+}
+
+const struct collective_ops collective_oneshot = {
+    .name = "one-shot",
+    .dense = true,
+    .phases = oneshot_phases,
+    .expects = oneshot_expects,
+    .produce = oneshot_produce,
+    .finish = oneshot_finish,
+};

@@ -1,0 +1,153 @@
+/*
+ * See planning.h. The happy path: what can be seen of the last decision is copied, a compute asks
+ * the planner and copies what it wants, and done() hears of it on the core's thread.
+ *
+ * What can go otherwise: the policy changes meanwhile, or the job ends. Then the outcome is dropped
+ * when the compute is back.
+ */
+#include "daemon/core/planning.h"
+
+#include <stdlib.h>
+
+#include "daemon/core/measure.h"
+#include "daemon/core/plan.h"
+
+#define WORK_BYTES (UINT64_C(1) << 20) /* always worth a worker */
+
+/* ------------------------------------------------------------------ life */
+
+static struct planner *make_planner(const struct job *job)
+{
+    struct planner_tensor *tensor = calloc(job->tensors, sizeof(*tensor));
+    struct planner_config config = {.tensor = tensor,
+        .tensors = job->tensors,
+        .nodes = job->view_nodes,
+        .threads = measure_threads(job),
+        .bucket_bytes = job->plan->policy.bucket_bytes};
+    struct planner *planner;
+    struct error unused;
+
+    for (uint32_t t = 0; tensor != NULL && t < job->tensors; t++) {
+        const struct planned *planned = &job->plan->tensor[t];
+        uint64_t residuals = planned->policy.scope == SCOPE_RANK ? job->ranks : 1;
+        uint64_t count = planned->sparse_count * residuals;
+        uint64_t numel = job->tensor[t].numel;
+        tensor[t] = (struct planner_tensor){
+            .numel = numel, .count = count < numel ? count : numel, .allowed = planned->allowed};
+    }
+    planner = tensor != NULL ? planner_create(&config, &unused) : NULL;
+    free(tensor);
+    return planner;
+}
+
+struct planning *planning_create(struct job *job)
+{
+    struct planning *planning = calloc(1, sizeof(*planning));
+    bool all;
+
+    if (planning == NULL) {
+        return NULL;
+    }
+    planning->work.job = job;
+    planning->planner = make_planner(job);
+    all = planning->planner != NULL;
+    all = estimate_init(&planning->estimates, job->tensors, job->view_nodes) && all;
+    all = choices_init(&planning->in_force, job->tensors) && all;
+    all = choices_init(&planning->wanted, job->tensors) && all;
+    for (unsigned i = 0; i < PLANNING_SHOWN; i++) {
+        all = choices_init(&planning->plan[i], job->tensors) && all;
+    }
+    if (!all) {
+        planning_free(planning);
+        return NULL;
+    }
+    return planning;
+}
+
+void planning_free(struct planning *planning)
+{
+    if (planning == NULL) {
+        return;
+    }
+    planner_free(planning->planner);
+    estimate_free(&planning->estimates);
+    choices_free(&planning->in_force);
+    choices_free(&planning->wanted);
+    for (unsigned i = 0; i < PLANNING_SHOWN; i++) {
+        choices_free(&planning->plan[i]);
+    }
+    free(planning);
+}
+
+void planning_drop(struct job *job)
+{
+    if (job->planning != NULL && job->planning->running) {
+        job->planning->dropped = true;
+    } else {
+        planning_free(job->planning);
+        job->planning = NULL;
+    }
+}
+
+/* ------------------------------------------------------------------ a decision */
+
+/* What the planner says of the plan that it wants. */
+static double predicted_us(const struct planner *planner, const struct choices *plan)
+{
+    struct planner_candidate candidate;
+
+    for (unsigned i = 0; planner_candidate(planner, i, &candidate); i++) {
+        if (choices_equal(candidate.plan, plan)) {
+            return candidate.predicted_us;
+        }
+    }
+    return 0;
+}
+
+static void decide(struct compute *compute)
+{
+    struct planning *planning = (struct planning *)compute;
+    struct planner_decision *decision = &planning->decision;
+
+    planner_decide(planning->planner, &planning->estimates, &planning->in_force, decision);
+    if (decision->change) {
+        choices_copy(&planning->wanted, decision->plan);
+        decision->plan = &planning->wanted;
+        planning->predicted_us = predicted_us(planning->planner, decision->plan);
+    }
+}
+
+static void copy_shown(struct planning *planning)
+{
+    unsigned i = 0;
+
+    while (i < PLANNING_SHOWN && planner_candidate(planning->planner, i, &planning->shown[i])) {
+        choices_copy(&planning->plan[i], planning->shown[i].plan);
+        planning->shown[i].plan = &planning->plan[i];
+        i++;
+    }
+    planning->shown_count = i;
+}
+
+void planning_decide(struct planning *planning, void (*done)(struct work *work))
+{
+    copy_shown(planning);
+    plan_choices(planning->work.job->plan, &planning->in_force);
+    planning->version = planning->work.job->plan->change.version;
+    planning->running = true;
+    core_compute(&planning->work, decide, done, WORK_BYTES);
+    planning->work.compute.class.place = UINT64_MAX; /* what steps wait for goes first */
+}
+
+bool planning_candidate(
+    const struct planning *planning, unsigned index, struct planner_candidate *candidate)
+{
+    if (!planning->running) {
+        return planner_candidate(planning->planner, index, candidate);
+    }
+    if (index >= planning->shown_count) {
+        return false;
+    }
+    *candidate = planning->shown[index];
+    return true;
+}

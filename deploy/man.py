@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Writes a manual page from what the programs say of themselves.
+
+usage: man.py PAGE ADTOPKD ADTOPKCTL
+PAGE is one of adtopkctl.1, adtopkd.8, adtopkd.json.5 and adtopk-policy.5; it goes to standard output.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+PAGES = {  # what it is about, and the section's name
+    "adtopkctl.1": ("asks and changes the adtopk daemon of this node", "User Commands"),
+    "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
+    "adtopkd.json.5": ("configuration file of adtopkd", "File Formats"),
+    "adtopk-policy.5": ("what adtopk sends of each tensor, and how", "File Formats"),
+}
+OPTION = re.compile(r"([* ]) (--[a-z-]+)(?: ([A-Z]+))? +(.*)")
+
+
+def run(program, *arguments):
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("ADTOPK_")}
+    return subprocess.run([program, *arguments], env=environment, check=True,
+                          stdout=subprocess.PIPE, text=True).stdout
+
+
+# ------------------------------------------------------------------ roff
+
+def plain(text):
+    """Text that roff takes as it is, wherever a line of it begins."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("^", "\\(ha")
+    return re.sub(r"^\.", r"\\&.", text.replace("~", "\\(ti").replace("`", "\\(ga"),
+                  flags=re.MULTILINE)
+
+
+def bold(text):
+    return f"\\fB{plain(text)}\\fR"
+
+
+def italic(text):
+    return f"\\fI{plain(text)}\\fR"
+
+
+def item(head, text):
+    return f".TP\n{head}\n{plain(text)}\n"
+
+
+def literal(text):
+    return f".PP\n.nf\n{plain(text.strip())}\n.fi\n"
+
+
+def paragraph(text):
+    return f".PP\n{plain(text)}\n"
+
+
+def section(name, *parts):
+    return f".SH {name}\n" + "".join(parts)
+
+
+def page(name, *sections):
+    title, number = name.rsplit(".", 1)
+    about, manual = PAGES[name]
+    others = ", ".join(f"{bold(other.rsplit('.', 1)[0])}({other[-1]})"
+                       for other in PAGES if other != name)
+    return (f'.TH "{plain(title.upper())}" "{number}" "" "adtopk" "{manual}"\n.nh\n.ad l\n'
+            + section("NAME", f"{plain(title)} \\- {about}\n") + "".join(sections)
+            + section('"SEE ALSO"', f"{others}\n",
+                      paragraph("operators.md, policy.md and options.md in the documents of adtopk")))
+
+
+# ------------------------------------------------------------------ what --help says
+
+def options(text):
+    """(marked, flag, argument, meaning) of each option in a help text."""
+    found = []
+    for line in text.splitlines():
+        match = OPTION.fullmatch(line)
+        if match:
+            found.append([match[1] == "*", match[2], match[3], match[4]])
+        elif found and re.match(" {10,}[^ ]", line):  # the line before goes on
+            found[-1][3] += " " + line.strip()
+    return found
+
+
+def option_items(text, without=""):
+    """Those that are not in the other help text as well."""
+    known = [flag for _, flag, _, _ in options(without)]
+    return "".join(item(bold(flag) + (f" {italic(argument)}" if argument else ""), meaning)
+                   for _, flag, argument, meaning in options(text) if flag not in known)
+
+
+def command(ctl, name, common):
+    """A command's part: what it does, what its arguments are, and the options of its own."""
+    usage, does, *more = run(ctl, *name.split(), "--help").strip().split("\n\n")
+    flags = more.pop()
+    arguments = re.sub(r"^usage: adtopkctl \[OPTION\]\.\.\. ", "", usage)
+    return (f'.SS "{plain(arguments)}"\n' + plain(does.strip()) + "\n"
+            + "".join(map(literal, more)) + option_items(flags, common))
+
+
+def adtopkctl(_, ctl):
+    usage, listed, flags, more, status = run(ctl, "--help").strip().split("\n\n")
+    names = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", listed, re.MULTILINE)
+    return page("adtopkctl.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
+                section("OPTIONS", plain("Each command takes those that mean something to it, and "
+                                         "may have more.") + "\n", option_items(flags)),
+                section("COMMANDS", *(command(ctl, name, flags) for name in names)),
+                section('"EXIT STATUS"', plain(status.removeprefix("Exit status: ")) + "\n"))
+
+
+def adtopkd(daemon, _):
+    usage, about, flags, settings, more = run(daemon, "--help").strip().split("\n\n")
+    return page("adtopkd.8", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
+                section("DESCRIPTION", plain(about) + "\n"),
+                section("OPTIONS", option_items(flags)),
+                section("SETTINGS", paragraph(more), option_items(settings)))
+
+
+# ------------------------------------------------------------------ file formats
+
+def bounds(setting, argument):
+    return (f"{argument} from {setting['minimum']} to {setting['maximum']}: "
+            if "minimum" in setting else "")
+
+
+def adtopkd_json(daemon, _):
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as nothing:  # not this machine's file
+        nothing.write("{}")
+        nothing.flush()
+        known = json.loads(run(daemon, "--config", nothing.name, "--print-config"))["settings"]
+    items = []
+    for _, flag, argument, meaning in options(run(daemon, "--help")):
+        setting = known.pop(flag[2:].replace("-", "_"), None)
+        if setting is not None:
+            live = "; may change while the daemon runs" if setting["live"] else ""
+            items.append(item(bold(flag[2:].replace("-", "_")),
+                              bounds(setting, argument) + meaning + live))
+    if known:
+        raise ValueError(f"adtopkd --help lacks {', '.join(known)}")
+    example = ('{\n    "node": 0,\n    "listen": "tcp://10.0.0.1:7400",\n'
+               '    "key_file": "/etc/adtopk/node0.key",\n    "peers": [{"node": 1, '
+               '"endpoint": "tcp://10.0.0.2:7400", "key": "KEY"}]\n}')
+    return page("adtopkd.json.5", section("DESCRIPTION", paragraph(
+        "One JSON object, /etc/adtopk/adtopkd.json unless --config or $ADTOPK_CONFIG names another "
+        "file. A key that is unknown or given twice, a wrong type and a number out of range are "
+        "errors. adtopkd --check-config reads it, adtopkd --print-config shows what is in force and "
+        "why.")), section("KEYS", *items), section("EXAMPLE", literal(example)))
+
+
+def key_items(keys):
+    return "".join(item(bold(key["name"]), f"{key['help']}: {key['values']} "
+                        f"(default {key['default'] or 'empty'})"
+                        + ("; may stand in a rule" if key["in_rules"] else "")) for key in keys)
+
+
+def adtopk_policy(_, ctl):
+    keys = json.loads(run(ctl, "policy", "keys", "--json"))["keys"]
+    sparsifiers = json.loads(run(ctl, "sparsifiers", "--json"))["sparsifiers"]
+    example = ('{ "density": 0.01, "rules": [\n    {"match": "*.bias", "sparsifier": "dense"},\n'
+               '    {"match": "embed*", "density": 0.001} ] }')
+    return page("adtopk-policy.5", section("DESCRIPTION", paragraph(
+        "One JSON object. A trainer brings it, or takes the daemon's default; adtopkctl policy set "
+        "changes it while training runs, adtopkctl policy check reads it. Of rules, at most 32, the "
+        "last one whose match fits a tensor's name wins, for the keys that it sets: * stands for any "
+        "characters, ? for one.")), section("EXAMPLE", literal(example)),
+        section("KEYS", key_items(keys)),
+        section("SPARSIFIERS", *(item(bold(one["name"]), one["help"]) for one in sparsifiers)))
+
+
+def main():
+    makers = {"adtopkctl.1": adtopkctl, "adtopkd.8": adtopkd, "adtopkd.json.5": adtopkd_json,
+              "adtopk-policy.5": adtopk_policy}
+    if len(sys.argv) != 4 or sys.argv[1] not in makers:
+        sys.exit(__doc__.strip())
+    sys.stdout.write(makers[sys.argv[1]](*sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The manual pages have everything that the programs say of themselves, and roff takes them.
+
+usage: test_man.py BUILD [unittest's arguments]
+"""
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+from cluster import take_build
+
+sys.dont_write_bytecode = True  # of man.py
+MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/man.py")
+BUILD = None  # set by main()
+
+
+def run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def programs():
+    return (os.path.join(BUILD, "daemon/adtopkd"),
+            os.path.join(BUILD, "client/adtopkctl/adtopkctl"))
+
+
+class Pages(unittest.TestCase):
+    def page(self, name):
+        made = run(sys.executable, MAN, name, *programs())
+        self.assertEqual((made.returncode, made.stderr), (0, ""))
+        if shutil.which("groff"):
+            warned = run("groff", "-man", "-Tutf8", "-ww", "-z", input=made.stdout)
+            self.assertEqual((warned.returncode, warned.stderr), (0, ""))
+        return re.sub(r"\\f[BIR]", "", made.stdout).replace("\\-", "-").replace("\\(aq", "'")
+
+    def test_adtopkctl(self):
+        page = self.page("adtopkctl.1")
+        text = run(programs()[1], "--help").stdout
+        commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", text.split("\n\n")[1], re.MULTILINE)
+        self.assertIn("verify", commands)
+        for name in commands:
+            text = run(programs()[1], *name.split(), "--help").stdout
+            self.assertIn(f'.SS "{name}', page)
+            for flag in re.findall(r"^  (--[a-z-]+(?: [A-Z]+)?)", text, re.MULTILINE):
+                self.assertIn(f".TP\n{flag}\n", page)
+            self.assertIn(text.splitlines()[2].strip(), page)
+        self.assertIn("5 degraded", page)
+
+    def test_adtopkd(self):
+        page, file = self.page("adtopkd.8"), self.page("adtopkd.json.5")
+        text = run(programs()[0], "--help").stdout
+        flags = re.findall(r"^[* ] --([a-z-]+)", text, re.MULTILINE)
+        self.assertIn("log-level", flags)
+        for flag in flags:
+            self.assertIn(f".TP\n--{flag}", page)
+            if flag not in ("config", "check-config", "print-config", "help", "version"):
+                self.assertIn(f".TP\n{flag.replace('-', '_')}\n", file)
+
+    def test_policy(self):
+        page = self.page("adtopk-policy.5")
+        for key in json.loads(run(programs()[1], "policy", "keys", "--json").stdout)["keys"]:
+            self.assertIn(f".TP\n{key['name']}\n", page)
+        for one in json.loads(run(programs()[1], "sparsifiers", "--json").stdout)["sparsifiers"]:
+            self.assertIn(f".TP\n{one['name']}\n{one['help']}\n", page)
+
+    def test_usage(self):
+        made = run(sys.executable, MAN, "adtopk.9", *programs())
+        self.assertEqual((made.returncode, made.stdout), (1, ""))
+        self.assertIn("usage: man.py PAGE", made.stderr)
+
+    def test_roff_is_not_commanded(self):
+        spec = importlib.util.spec_from_file_location("man", MAN)
+        man = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(man)
+        self.assertEqual(man.plain(".x\n'y\\z -"), "\\&.x\n\\(aqy\\ez \\-")
+
+
+def main():
+    global BUILD
+    BUILD = take_build(__doc__)
+    unittest.main()
+
+
+if __name__ == "__main__":
+    main()
