@@ -6,8 +6,8 @@
 
 #define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,popcnt")))
 
-/* Elements of a register. */
-enum { WIDTH = 16 };
+/* Elements of a register; how far ahead of use a tail is fetched. */
+enum { WIDTH = 16, AHEAD = 2048 };
 
 static bool avx512_supported(void)
 {
@@ -131,6 +131,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_tail_sums(
     for (unsigned i = 0; i < length; i += WIDTH) {
         const __m512i key = _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude);
         const __mmask16 reached = _mm512_cmpge_epu32_mask(key, bound);
+        __builtin_prefetch(x + i + AHEAD);
         smallest = _mm512_mask_min_epu32(smallest, reached, smallest, key);
         count = _mm512_mask_add_epi32(count, reached, count, one);
         for (unsigned p = 0; p < PARTS; p++) {
