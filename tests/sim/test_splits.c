@@ -59,11 +59,11 @@ static bool view_changes(const struct world *world)
 /* Blocks on the tensor that it has pushed. True if it was not delivered. */
 static bool block(struct trainer *trainer)
 {
-    struct event event = {.type = EVENT_RANK_WAIT, .step.number = HELD_STEP};
+    struct event event = {.type = EVENT_RANK_WAIT, .step.number = trainer->step};
     bool blocked = false;
 
     for (event.step.tensor = 0; event.step.tensor < trainer->tensors; event.step.tensor++) {
-        bool delivered = trainer->delivered[event.step.tensor] == HELD_STEP + 1;
+        bool delivered = trainer->delivered[event.step.tensor] == trainer->step + 1;
         if (trainer_request(trainer, &event, NULL) == ADTOPK_OK) {
             blocked = blocked || !delivered;
         }
@@ -108,10 +108,44 @@ static void test_block_in_a_view_change(void **state)
     assert_true(blocked > 5);
 }
 
+/* Node 1 has sent its part of the only bucket, and works on that of node 0. */
+static bool node_1_combines(const struct world *world)
+{
+    struct job_info info;
+
+    return check_find(world, 1, 0, &info) && info.payload_bytes > 0 &&
+           world->node[1].computing > 0 && world->trainer[2].next_push == 1;
+}
+
+/* In a ring, node 1 combines what came from node 0 while rank 2 has pushed but one tensor, and
+ * blocks on that: the split comes while the compute runs, which test_coverage() sees. */
+static void test_split_while_combining(void **state)
+{
+    struct scenario scenario =
+        failure_scenario(POLICY_WITH(",\"sparsifier\":\"dense\",\"dense_collective\":\"ring\""));
+
+    (void)state;
+    scenario.nodes = 3;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.compute_us = 10000;
+    for (scenario.seed = 1; scenario.seed <= 10; scenario.seed++) {
+        struct world *world = world_create(&scenario);
+        world->trainer[2].hold = HOLD_STEP;
+        world->trainer[2].hold_pushes = 1;
+        assert_true(world_until(world, node_1_combines));
+        assert_true(block(&world->trainer[2]));
+        let_go(&world->trainer[2]);
+        assert_true(world_run(world));
+        world_destroy(world);
+    }
+}
+
 size_t suite_splits(struct CMUnitTest *tests)
 {
     const struct CMUnitTest mine[] = {
         cmocka_unit_test(test_block_in_a_view_change),
+        cmocka_unit_test(test_split_while_combining),
     };
     size_t count = sizeof(mine) / sizeof(mine[0]);
 
