@@ -4,7 +4,8 @@
  *
  * A large bucket is cut into segments, ranges of positions, each of which is a phase. The frames of
  * all of them leave at once, in the first; so while a segment is decoded and summed, those after it
- * are on their way.
+ * are on their way. exchange->state counts the entries of all segments so far, as a list in
+ * segments must not be longer than a whole one.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -189,6 +190,32 @@ static enum adtopk_status write_part(const struct gather *gather, struct exchang
     return status;
 }
 
+/* Blames a member whose segments have more entries together than a node may send. */
+static enum adtopk_status check_lengths(const struct gather *gather, unsigned t, struct error *err)
+{
+    struct exchange *exchange = gather->exchange;
+    const uint64_t most = exchange->tensor[t].shape.max_count;
+    uint64_t *counts;
+
+    if (exchange->state == NULL) {
+        exchange->state = calloc((size_t)exchange->tensors * exchange->members, sizeof(*counts));
+    }
+    if (exchange->state == NULL) {
+        return gather_no_memory(exchange, err);
+    }
+    counts = (uint64_t *)exchange->state + (size_t)t * exchange->members;
+    for (unsigned m = 0; m < exchange->members; m++) {
+        counts[m] += gather->list[m].count;
+        if (m != exchange->self && counts[m] > most) {
+            (void)error_set(err, ADTOPK_ERR_PROTOCOL,
+                "its lists of tensor %u of the bucket have more than %llu entries together", t,
+                (unsigned long long)most);
+            return exchange_blame(exchange, m, err);
+        }
+    }
+    return ADTOPK_OK;
+}
+
 /* Where a node's share depends on its ranks, no list alone is too long, but all together may be
  * longer than the update can get. */
 static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct error *err)
@@ -196,9 +223,10 @@ static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct err
     struct exchange *exchange = gather->exchange;
     struct exchange_tensor *tensor = &exchange->tensor[t];
     enum adtopk_status status = ADTOPK_OK;
+    const unsigned segments = segments_of(exchange);
     struct part part;
 
-    cut(tensor, gather->phase, segments_of(exchange), &part);
+    cut(tensor, gather->phase, segments, &part);
     if (part.first == part.end) {
         return ADTOPK_OK;
     }
@@ -209,6 +237,9 @@ static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct err
         gather->shape[m] = part.shape;
     }
     status = gather_next(gather, &part.own, err);
+    if (status == ADTOPK_OK && segments > 1) {
+        status = check_lengths(gather, t, err);
+    }
     if (status == ADTOPK_OK) {
         status = gather_limit(gather, tensor, part.end - part.first, err);
     }
@@ -243,6 +274,11 @@ static enum adtopk_status allgather_finish(struct exchange *exchange, struct err
     return gather_each(exchange, segments_of(exchange) - 1, sum_part, err);
 }
 
+static void allgather_drop(struct exchange *exchange)
+{
+    free(exchange->state);
+}
+
 const struct collective_ops collective_allgather = {
     .name = "allgather",
     .dense = false,
@@ -252,4 +288,5 @@ const struct collective_ops collective_allgather = {
     .expects = allgather_expects,
     .produce = allgather_produce,
     .finish = allgather_finish,
+    .drop = allgather_drop,
 };

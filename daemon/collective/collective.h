@@ -25,7 +25,8 @@
 /* Of what collectives' frames hold. Nodes with another one cannot exchange.
  *   1  dense sums travel as f32
  *   2  they travel as bf16 where contributions have two bytes a value; pairwise cuts the vector
- * into slices first, then each into segments; "allreduce" may be "one-shot" */
+ * into slices first, then each into segments; "allreduce" may be "one-shot"; allgather cuts large
+ * lists into segments */
 #define EXCHANGE_VERSION 2u
 
 #define EXCHANGE_ALL UINT32_MAX

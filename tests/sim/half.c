@@ -46,6 +46,11 @@ static enum adtopk_status half_finish(struct exchange *exchange, struct error *e
     return status;
 }
 
+static void half_drop(struct exchange *exchange)
+{
+    collective_allgather.drop(exchange);
+}
+
 const struct collective_ops collective_half = {
     .name = "half",
     .dense = false,
@@ -55,4 +60,5 @@ const struct collective_ops collective_half = {
     .expects = half_expects,
     .produce = half_produce,
     .finish = half_finish,
+    .drop = half_drop,
 };

@@ -22,11 +22,17 @@
 
 #define SPARSE(name)                                                                               \
     POLICY_WITH(",\"sparsifier\":\"topk\",\"bucket_bytes\":2000,\"sparse_collective\":\"" name "\"")
+/* Enough entries for several segments. */
+#define SEGMENTED                                                                                  \
+    "{\"reduce\":\"sum\",\"density\":0.4,\"values\":\"f32\",\"sparsifier\":\"topk\","              \
+    "\"bucket_bytes\":4000,\"sparse_collective\":\"allgather\",\"join_timeout\":3,"                \
+    "\"push_timeout\":3,\"wait_limit\":2}"
 #define DENSE(name)                                                                                \
     POLICY_WITH(",\"sparsifier\":\"dense\",\"bucket_bytes\":2000,\"dense_collective\":\"" name "\"")
 
 static const char *const policies[] = {
     SPARSE("allgather"),
+    SEGMENTED,
     SPARSE("balanced"),
     SPARSE("oktopk"),
     SPARSE("hierarchical"),

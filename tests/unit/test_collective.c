@@ -128,6 +128,34 @@ static void test_segments(void **state)
     run_segments(1, 64, 1, 1);
 }
 
+/* A list that is longer than a node's may be is refused, although none of its segments is, and
+ * whoever sent it is blamed. */
+static void test_long_segments(void **state)
+{
+    static const uint64_t numel[1] = {3000};
+    struct error err = {ADTOPK_OK, ""};
+    struct group group;
+    struct bucket bucket;
+
+    (void)state;
+    group_init(&group, &collective_allgather, 3);
+    bucket_init(&bucket, &group, numel, 1);
+    for (unsigned m = 0; m < 3; m++) {
+        group.exchange[m].segment = 64 * 7;
+        bucket_fill_list(&bucket, &group, m, 0, m == 1 ? 100 : 20);
+        bucket.tensor[m][0].select = numel[0] / 5;
+        bucket.tensor[m][0].shape.max_count = 1000;
+    }
+    group_produce(&group, 0);
+    for (unsigned phase = 1; phase < EXCHANGE_SEGMENTS_MAX && err.code == ADTOPK_OK; phase++) {
+        (void)group.ops->produce(&group.exchange[0], phase, &err);
+    }
+    assert_int_equal(err.code, ADTOPK_ERR_PROTOCOL);
+    assert_non_null(strstr(err.text, "node 307 "));
+    bucket_free(&bucket);
+    group_free(&group);
+}
+
 static bool is_in(const struct sparse *list, uint32_t position)
 {
     for (size_t i = 0; i < list->count; i++) {
@@ -611,6 +639,7 @@ int main(void)
         cmocka_unit_test(test_sparse),
         cmocka_unit_test(test_sparse_in_parts),
         cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_long_segments),
         cmocka_unit_test(test_rounded_sums),
         cmocka_unit_test(test_no_room_to_round),
         cmocka_unit_test(test_largest),
