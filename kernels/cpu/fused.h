@@ -61,7 +61,7 @@ struct fused {
     float *residual;        /* view_size(view) elements, tensor memory */
     struct rounded rounded; /* or they are here. Then no rule, take or momentum; a strided view is
                              * selected from per fibre */
-    struct view view;       /* a small global selection is made as one row: then this changes */
+    struct view view;       /* a global selection of stride 1 is made as one row: this changes */
     uint64_t k; /* entries to select, of the tensor or of every fibre; 0: none, out may be NULL */
     bool per_fibre; /* select_fibres() instead of select_top() */
     bool rule;      /* nothing is selected: fused_survey() after the pass. View of stride 1; k is

@@ -447,6 +447,18 @@ static void test_global(void **state)
     }
 }
 
+/* A global selection from a view of many rows. */
+static void test_many_rows(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        const struct view view = {2 + random_below(100), 700 + random_below(100), 1};
+        const uint64_t n = view_size(&view);
+        check_all(view, n / 10, false, n > 1 << 16 ? FUSED_BRACKET : FUSED_ROWS);
+        check_all(view, n / 4, false, FUSED_AFTER);
+    }
+}
+
 /* Whatever the fused selection does not do, dense selections and tiny fibres. */
 static void test_plain_selection(void **state)
 {
@@ -495,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_infinity),
         cmocka_unit_test(test_conversion),
         cmocka_unit_test(test_global),
+        cmocka_unit_test(test_many_rows),
         cmocka_unit_test(test_plain_selection),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_slabs),
