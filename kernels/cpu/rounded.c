@@ -178,7 +178,7 @@ void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
         .to = journal != NULL ? journal->rounded.element : from,
         .carry = journal != NULL ? &journal->rounded.carry : &rounded->carry[chunk],
         .signs = ledger_word_signs(chunk),
-        .seed = rounded_seed(stamp, chunk)};
+        .seed = rounded_seed(rounded, stamp, chunk)};
     for (unsigned s = 0; s < 2; s++) {
         memcpy(rounding->e[s][0], rounded->carry[chunk].of[s], sizeof rounding->e[s][0]);
     }

@@ -49,10 +49,11 @@ static float round_one(float x, uint32_t random)
     return bf16_to_f32(cut + random >= 65536 ? (uint16_t)(below + 1) : below);
 }
 
-/* The 16 random bits of element i: its word's hash, and so many golden ratios. */
+/* The 16 random bits of element i where the salt is 0: its word's hash, and so many golden ratios.
+ */
 static uint32_t random_of(uint64_t stamp, uint64_t i)
 {
-    const uint64_t seed = ledger_hash(ledger_hash(stamp) + i / CHUNK);
+    const uint64_t seed = ledger_hash(ledger_hash(stamp + ledger_hash(0)) + i / CHUNK);
     const uint64_t hash = ledger_hash(seed + i % CHUNK / 64) % 4294967296u;
     return (uint32_t)((hash + i % 64 * 2654435769u) % 4294967296u / 65536);
 }
@@ -204,6 +205,49 @@ static void test_small_steps(void **state)
         assert_true(fabs(mean[kind]) < 0.01);
     }
     free(rounded.element);
+}
+
+/* What rounding adds to one element of many chunks, in a residual of its own. */
+static void added(uint64_t salt, double error[], uint64_t chunks)
+{
+    const uint64_t n = chunks * CHUNK;
+    struct rounded rounded = rounded_make(n);
+    float *x = allocate(n, sizeof *x);
+    rounded.salt = salt;
+    for (uint64_t i = 0; i < n; i++) {
+        x[i] = 1 + (float)random_below(65536) / 65536;
+    }
+    for (uint64_t c = 0; c < chunks; c++) {
+        error[c] = -(double)x[c * CHUNK];
+    }
+    rounded_from(&rounded, x, n);
+    for (uint64_t c = 0; c < chunks; c++) {
+        error[c] += (double)bf16_to_f32(rounded.element[c * CHUNK]);
+    }
+    free(rounded.element);
+    free(x);
+}
+
+/* Residuals of different salts, as those of several nodes are, do not err alike: what they add to a
+ * sum is a random walk. */
+static void test_independent(void **state)
+{
+    (void)state;
+    enum { CHUNKS = 2000, RESIDUALS = 4 };
+    static double error[RESIDUALS][CHUNKS];
+    for (unsigned r = 0; r < RESIDUALS; r++) {
+        added(r, error[r], CHUNKS);
+    }
+    for (unsigned r = 1; r < RESIDUALS; r++) {
+        double one = 0, other = 0, both = 0;
+        for (unsigned c = 0; c < CHUNKS; c++) {
+            one += error[r - 1][c] * error[r - 1][c];
+            other += error[r][c] * error[r][c];
+            both += error[r - 1][c] * error[r][c];
+        }
+        /* Four deviations; equal random numbers make it 0.5. */
+        assert_true(fabs(both) < 4 / sqrt(CHUNKS) * sqrt(one * other));
+    }
 }
 
 static float float_of(uint32_t bits)
@@ -522,6 +566,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_definition),
         cmocka_unit_test(test_small_steps),
+        cmocka_unit_test(test_independent),
         cmocka_unit_test(test_infinity),
         cmocka_unit_test(test_conversion),
         cmocka_unit_test(test_global),
