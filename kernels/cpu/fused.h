@@ -109,7 +109,7 @@ struct fused {
 /** Bytes of scratch for a pass: 300 KiB and about 10 bytes an entry of a global selection. */
 size_t fused_scratch(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges);
 
-/** The same for a rule's pass over n elements. */
+/** The same for a rule's pass over n elements: 20 bytes an entry up to n / 4, none beyond. */
 size_t fused_rule_scratch(uint64_t n, uint64_t k, unsigned ranges);
 
 /** Begins the pass. sums: the ledger's two sums as the last pass left them. Reads a sample of the
