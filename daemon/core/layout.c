@@ -186,11 +186,19 @@ float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
     return planned->rounded ? NULL : planned->residual;
 }
 
+struct rounded layout_rounded_in(const struct job *job, uint32_t t, void *memory)
+{
+    struct rounded rounded = rounded_at(memory, job->tensor[t].numel);
+
+    rounded.salt = (uint64_t)job->core->config.node << 32 | t;
+    return rounded;
+}
+
 struct rounded layout_rounded(const struct job *job, uint32_t t)
 {
     const struct planned *planned = &job->plan->tensor[t];
 
-    return planned->rounded ? rounded_at(planned->residual, job->tensor[t].numel)
+    return planned->rounded ? layout_rounded_in(job, t, planned->residual)
                             : (struct rounded){.element = NULL};
 }
 

@@ -486,6 +486,8 @@ struct local_update *layout_update(const struct job *job, uint32_t tensor);
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
 /* then it is here, else nothing. */
 struct rounded layout_rounded(const struct job *job, uint32_t tensor);
+/* One in bf16 in this memory. */
+struct rounded layout_rounded_in(const struct job *job, uint32_t tensor, void *memory);
 /* ... and the progress of the passes over it. */
 struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigned rank);
 /* ... and what its sparsifier remembers. */

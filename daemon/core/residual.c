@@ -118,7 +118,7 @@ void residual_convert(const struct job *job, uint32_t t)
     } else if (rounded.element != NULL) {
         rounded_to(&rounded, numel, next->residual);
     } else if (next->rounded) {
-        rounded = rounded_at(next->residual, numel);
+        rounded = layout_rounded_in(job, t, next->residual);
         rounded_from(&rounded, layout_residual(job, t, 0), numel);
     } else {
         (void)memcpy(next->residual, layout_residual(job, t, 0), numel * sizeof(float));

@@ -112,7 +112,7 @@ void fused_start(struct fused *pass, const double sums[2])
     assert(!fused_is_rounded(pass) || pass->per_fibre || pass->view.stride == 1);
     pass->ops = pass->ops != NULL ? pass->ops : chunk_best();
     pass->mode = pass->rule ? FUSED_RULE : fused_mode(&pass->view, pass->k, pass->per_fibre);
-    if (pass->mode == FUSED_ROWS && !pass->per_fibre) {
+    if (!pass->per_fibre && pass->view.stride == 1) {
         pass->view = (struct view){.fibres = 1, .length = view_size(&pass->view), .stride = 1};
     }
     pass->least = 0;

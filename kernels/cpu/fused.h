@@ -61,7 +61,7 @@ struct fused {
     float *residual;        /* view_size(view) elements, tensor memory */
     struct rounded rounded; /* or they are here. Then no rule, take or momentum; a strided view is
                              * selected from per fibre */
-    struct view view;       /* a small global selection is made as one row: then this changes */
+    struct view view;       /* a global selection of stride 1 is made as one row: this changes */
     uint64_t k; /* entries to select, of the tensor or of every fibre; 0: none, out may be NULL */
     bool per_fibre; /* select_fibres() instead of select_top() */
     bool rule;      /* nothing is selected: fused_survey() after the pass. View of stride 1; k is
@@ -109,7 +109,7 @@ struct fused {
 /** Bytes of scratch for a pass: 300 KiB and about 10 bytes an entry of a global selection. */
 size_t fused_scratch(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges);
 
-/** The same for a rule's pass over n elements. */
+/** The same for a rule's pass over n elements: 20 bytes an entry up to n / 4, none beyond. */
 size_t fused_rule_scratch(uint64_t n, uint64_t k, unsigned ranges);
 
 /** Begins the pass. sums: the ledger's two sums as the last pass left them. Reads a sample of the

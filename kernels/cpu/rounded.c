@@ -18,11 +18,14 @@ enum { KEY_BITS = 15, LOW_BITS = KEY_BITS - SELECT_BITS };
 #define BODY static inline __attribute__((always_inline))
 
 /* One element; selects, so that loops vectorise. Adding a random number to the bits that go rounds
- * up as often as these are close to the next bf16, whatever the sign. */
+ * up as often as these are close to the next bf16, whatever the sign; it would make zeros of NaNs.
+ */
 BODY uint16_t rounded_element(float *x, float *e, uint32_t random)
 {
     const float exact = *x + *e;
-    const uint32_t half = (convert_bits(exact) + random) >> 16;
+    const uint32_t bits = convert_bits(exact);
+    const int number = (bits & 0x7f800000u) != 0x7f800000u;
+    const uint32_t half = (bits + convert_select(number, random, 0)) >> 16;
     const int finite = (half & 0x7f80u) != 0x7f80u;
     *x = convert_float(half << 16);
     *e = convert_float(convert_select(finite, convert_bits(exact - *x), 0));
@@ -175,7 +178,7 @@ void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
         .to = journal != NULL ? journal->rounded.element : from,
         .carry = journal != NULL ? &journal->rounded.carry : &rounded->carry[chunk],
         .signs = ledger_word_signs(chunk),
-        .seed = rounded_seed(stamp, chunk)};
+        .seed = rounded_seed(rounded, stamp, chunk)};
     for (unsigned s = 0; s < 2; s++) {
         memcpy(rounding->e[s][0], rounded->carry[chunk].of[s], sizeof rounding->e[s][0]);
     }

@@ -21,10 +21,11 @@
  * each is right on average (Gupta et al. 2015), in a pass off by at most two units in the last
  * place of the largest of its chain. What bf16 holds already does not change.
  *
- * Random numbers: one hash a word, of the pass's stamp, chunk and word, so a repeated pass rounds
- * as before; its elements add multiples of the golden ratio to it. Each is even over all hashes, so
- * every element is right on average. Those of one word depend on each other, but no two of its
- * elements hand e to each other: what an element gets was cut off under another word's hash.
+ * Random numbers: one hash a word, of the pass's stamp, the residual's salt, chunk and word, so a
+ * repeated pass rounds as before; its elements add multiples of the golden ratio to it. Each is
+ * even over all hashes, so every element is right on average. Those of one word depend on each
+ * other, but no two of its elements hand e to each other: what an element gets was cut off under
+ * another word's hash.
  *
  * Journal: the new chunk is complete in the worker's journal before the residual is written.
  * Killed before that, the chunk is as it was; after it, rounded_recover() writes it again.
@@ -37,10 +38,12 @@
 #include "kernels/cpu/sparse.h"
 #include "kernels/cpu/view.h"
 
-/* Both in the caller's memory; element NULL: there is none. */
+/* In the caller's memory; element NULL: there is none. */
 struct rounded {
     uint16_t *element;
     struct carry *carry; /* of every chunk */
+    uint64_t salt;       /* of its random numbers: residuals that are summed, as those of several
+                          * nodes, have one each, so that they do not err alike */
 };
 
 /* A chunk on its way through rounding. */
@@ -72,7 +75,7 @@ const struct rounded_ops *rounded_best(void);
 /** Bytes of a residual of n elements with its carries: 2.03 an element. */
 size_t rounded_size(uint64_t n);
 
-/** The residual in that memory, aligned to 64; zeros are its initial state. */
+/** The residual in that memory, aligned to 64; zeros are its initial state. Its salt is 0. */
 struct rounded rounded_at(void *memory, uint64_t n);
 
 /** Elements from `first` on, as they are. */
@@ -97,9 +100,9 @@ void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, u
     uint64_t stamp, float *x, unsigned length, struct journal *journal);
 
 /** The seed of a chunk. */
-static inline uint64_t rounded_seed(uint64_t stamp, uint64_t chunk)
+static inline uint64_t rounded_seed(const struct rounded *rounded, uint64_t stamp, uint64_t chunk)
 {
-    return ledger_hash(ledger_hash(stamp) + chunk);
+    return ledger_hash(ledger_hash(stamp + ledger_hash(rounded->salt)) + chunk);
 }
 
 /** The hash of a word of it. */

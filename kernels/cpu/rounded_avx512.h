@@ -19,29 +19,40 @@ struct rounded_lanes {
     unsigned sign;   /* of the first vector */
 };
 
-/* Rounds x + e to a bf16, the upper half of what it returns; e becomes what that cuts off. */
-ROUNDED_AVX512 __m512i rounded_vector_of(__m512 x, __m512 *e, __m512i hash, __m512i step)
+/* The upper halves of 32-bit numbers. */
+ROUNDED_AVX512 __m512i rounded_upper(__m512i x)
 {
-    const __m512 exact = _mm512_add_ps(x, *e);
+    return _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u));
+}
+
+/* Adds e to x and rounds that to a bf16, the upper half of what it returns; e becomes what that
+ * cuts off. */
+ROUNDED_AVX512 __m512i rounded_vector_of(__m512 *x, __m512 *e, __m512i hash, __m512i step)
+{
+    const __m512 exact = _mm512_add_ps(*x, *e);
     const __m512i random = _mm512_srli_epi32(_mm512_add_epi32(hash, step), 16);
-    const __m512i up = _mm512_add_epi32(_mm512_castps_si512(exact), random);
-    const __m512i kept = _mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000u));
+    const __m512i kept = rounded_upper(_mm512_add_epi32(_mm512_castps_si512(exact), random));
+    *x = exact;
     *e = _mm512_sub_ps(exact, _mm512_castsi512_ps(kept));
     return kept;
 }
 
-/* What is not finite cuts off nothing. Apart and rare, as every word waits for the e of another. */
-ROUNDED_AVX512 void rounded_finish(const __m512i kept[4], __m512 *const e[4])
+/* What is not finite, or became so, cuts off nothing, and a NaN stays one. Apart and rare, as every
+ * word waits for the e of another. */
+ROUNDED_AVX512 void rounded_finish(const __m512 exact[4], __m512i kept[4], __m512 *const e[4])
 {
     enum { NOT_FINITE = 0x99 }; /* infinities, NaNs */
     __mmask16 bad[4];
     for (unsigned v = 0; v < 4; v++) {
-        bad[v] = _mm512_fpclass_ps_mask(_mm512_castsi512_ps(kept[v]), NOT_FINITE);
+        bad[v] = _mm512_fpclass_ps_mask(*e[v], NOT_FINITE);
     }
     if (__builtin_expect((bad[0] | bad[1] | bad[2] | bad[3]) == 0, true)) {
         return;
     }
     for (unsigned v = 0; v < 4; v++) {
+        const __mmask16 same = _mm512_fpclass_ps_mask(exact[v], NOT_FINITE);
+        kept[v] =
+            _mm512_mask_mov_epi32(kept[v], same, rounded_upper(_mm512_castps_si512(exact[v])));
         *e[v] = _mm512_mask_mov_ps(*e[v], bad[v], _mm512_setzero_ps());
     }
 }
@@ -105,10 +116,12 @@ ROUNDED_AVX512 void rounded_register(
     __m512i kept[4];
     rounded_turn(lanes, (rounding->signs >> w) & 1u);
     for (unsigned v = 0; v < 4; v++) {
-        kept[v] = rounded_vector_of(x[v], e[v], hash, lanes->step[v]);
+        kept[v] = rounded_vector_of(&x[v], e[v], hash, lanes->step[v]);
+    }
+    rounded_finish(x, kept, e);
+    for (unsigned v = 0; v < 4; v++) {
         x[v] = _mm512_castsi512_ps(kept[v]);
     }
-    rounded_finish(kept, e);
     _mm512_storeu_si512(out, rounded_narrow(kept[0], kept[1]));
     _mm512_storeu_si512(out + 2 * LEDGER_LANES, rounded_narrow(kept[2], kept[3]));
 }

@@ -286,7 +286,8 @@ struct survey_tail survey_tail(struct survey *survey, float threshold, bool squa
         .least = stats.count > 0 ? convert_float(stats.least) : 0};
 }
 
-/* The candidates among every stride-th element; false if they are too many. */
+/* All that reaches survey->complete among every stride-th element; false if that is too much. One
+ * list may hold what another dropped. */
 static bool survey_sampled(
     const struct survey *survey, uint64_t start, uint64_t stride, struct select_span *sample)
 {
@@ -298,7 +299,8 @@ static bool survey_sampled(
         const struct sparse *list = &survey->candidate[l];
         for (size_t i = 0; i < list->count; i++) {
             const uint32_t position = list->position[i];
-            if (position < start || (position - start) * inverse >= inverse) {
+            if (position < start || (position - start) * inverse >= inverse ||
+                select_key(list->value[i]) < survey->complete) {
                 continue;
             }
             if (count == room) {

@@ -2,7 +2,8 @@
 """How much memory daemons take for a job: never more than they promise.
 
 A daemon's peak is at most its ranks' gradients, the job's residuals and the updates that were asked
-for, and 3 % and 64 MiB more. Every case has daemons of its own, so that the peak is one job's.
+for, and 3 % and 64 MiB more; and what README.md grants the entries of dense selections. Every case
+has daemons of its own, so that the peak is one job's.
 
 usage: test_memory_use.py BUILD [unittest's arguments]
 """
@@ -104,7 +105,8 @@ class MemoryUse(unittest.TestCase):
         element = 2 + 1 / 32 if policy.get("residual") == "bf16" else 4
         return homes.count(node) * elements * 4, elements * element, updates
 
-    def check(self, case, homes, policy, tensors):
+    def check(self, case, homes, policy, tensors, entry_bytes=0):
+        """entry_bytes: of each entry that a turn may select, beyond 3 % and 64 MiB."""
         with Cluster(BUILD, nodes=len(set(homes))) as cluster:
             if sanitized(cluster.daemons[0]):
                 self.skipTest("the daemons are sanitized")
@@ -117,7 +119,8 @@ class MemoryUse(unittest.TestCase):
                     stats = cluster.ask(daemon.node, "--job", "memory", "stats")["jobs"][0]
                     parts = self.parts(
                         job, stats["tensors_detail"][0], policy, homes, daemon.node)
-                    allowed = sum(parts) * 1.03 + 64 * MIB
+                    entries = stats["tensors_detail"][0]["count"]
+                    allowed = sum(parts) * 1.03 + 64 * MIB + entries * entry_bytes
                     found.append((case, daemon.node, parts, allowed, peak(daemon)))
             cluster.stop()
         self.table.extend(found)
@@ -143,6 +146,12 @@ class MemoryUse(unittest.TestCase):
     def test_sparse_dense_form(self):
         self.check("sparse, dense form, one node", [0, 0], SPARSE,
                    [("huge", "f32", "dense", HUNDRED_MB)])
+
+    def test_rule(self):
+        """The densest selection that a rule has candidates for: 20 bytes each, 8 in its list."""
+        self.check("gaussiank, list, one node", [0],
+                   {**SPARSE, "sparsifier": "gaussiank", "density": 0.18},
+                   [("huge", "f32", "list", HUNDRED_MB)], entry_bytes=28)
 
     def test_dense_two_nodes(self):
         self.check("dense, two nodes", [0, 1], DENSE, [("huge", "f32", "dense", HUNDRED_MB)])

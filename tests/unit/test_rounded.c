@@ -43,16 +43,17 @@ static float round_one(float x, uint32_t random)
     const uint32_t bits = bits_of(x);
     const uint32_t cut = bits & 0xffffu;
     const uint16_t below = (uint16_t)(bits >> 16);
-    if (!isfinite(x)) {
-        return x;
+    if (!isfinite(x)) { /* no random number makes an infinity, or zero, of a NaN */
+        return bf16_to_f32(below);
     }
     return bf16_to_f32(cut + random >= 65536 ? (uint16_t)(below + 1) : below);
 }
 
-/* The 16 random bits of element i: its word's hash, and so many golden ratios. */
+/* The 16 random bits of element i where the salt is 0: its word's hash, and so many golden ratios.
+ */
 static uint32_t random_of(uint64_t stamp, uint64_t i)
 {
-    const uint64_t seed = ledger_hash(ledger_hash(stamp) + i / CHUNK);
+    const uint64_t seed = ledger_hash(ledger_hash(stamp + ledger_hash(0)) + i / CHUNK);
     const uint64_t hash = ledger_hash(seed + i % CHUNK / 64) % 4294967296u;
     return (uint32_t)((hash + i % 64 * 2654435769u) % 4294967296u / 65536);
 }
@@ -206,28 +207,89 @@ static void test_small_steps(void **state)
     free(rounded.element);
 }
 
-/* Infinity stays where it is. */
-static void test_infinity(void **state)
+/* What rounding adds to one element of many chunks, in a residual of its own. */
+static void added(uint64_t salt, double error[], uint64_t chunks)
+{
+    const uint64_t n = chunks * CHUNK;
+    struct rounded rounded = rounded_make(n);
+    float *x = allocate(n, sizeof *x);
+    rounded.salt = salt;
+    for (uint64_t i = 0; i < n; i++) {
+        x[i] = 1 + (float)random_below(65536) / 65536;
+    }
+    for (uint64_t c = 0; c < chunks; c++) {
+        error[c] = -(double)x[c * CHUNK];
+    }
+    rounded_from(&rounded, x, n);
+    for (uint64_t c = 0; c < chunks; c++) {
+        error[c] += (double)bf16_to_f32(rounded.element[c * CHUNK]);
+    }
+    free(rounded.element);
+    free(x);
+}
+
+/* Residuals of different salts, as those of several nodes are, do not err alike: what they add to a
+ * sum is a random walk. */
+static void test_independent(void **state)
 {
     (void)state;
+    enum { CHUNKS = 2000, RESIDUALS = 4 };
+    static double error[RESIDUALS][CHUNKS];
+    for (unsigned r = 0; r < RESIDUALS; r++) {
+        added(r, error[r], CHUNKS);
+    }
+    for (unsigned r = 1; r < RESIDUALS; r++) {
+        double one = 0, other = 0, both = 0;
+        for (unsigned c = 0; c < CHUNKS; c++) {
+            one += error[r - 1][c] * error[r - 1][c];
+            other += error[r][c] * error[r][c];
+            both += error[r - 1][c] * error[r][c];
+        }
+        /* Four deviations; equal random numbers make it 0.5. */
+        assert_true(fabs(both) < 4 / sqrt(CHUNKS) * sqrt(one * other));
+    }
+}
+
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Infinity and NaN stay where they are. */
+static void check_infinity(const struct rounded_ops *ops)
+{
     enum { N = 300 };
     struct rounded rounded = rounded_make(N);
     float x[N], plain[N];
     struct carry carries[1] = {{{{0}}}};
     for (int i = 0; i < N; i++) {
-        static const float odd[] = {INFINITY, -INFINITY, 0.0f, 3.4028234e38f, 1e-44f, -0.0f};
-        plain[i] = x[i] = i % 11 == 0 ? odd[i / 11 % 6] : random_value();
+        static const uint32_t odd[] = {0x7f800000, 0xff800000, 0, 0x7f7fffff, 31, 0x80000000,
+            0x7fc00000, 0x7fffffff, 0xffffffff, 0x7fffff00, 0xffc0ffff};
+        plain[i] = x[i] = i % 7 == 0 ? float_of(odd[i / 7 % 11]) : random_value();
     }
-    rounded_put(rounded_best(), &rounded, 0, 5, x, N, NULL);
+    rounded_put(ops, &rounded, 0, 5, x, N, NULL);
     round_plainly(plain, N, 5, carries);
     for (int i = 0; i < N; i++) {
         float element;
         rounded_read(&rounded, (uint64_t)i, 1, &element);
         assert_int_equal(bits_of(element), bits_of(plain[i]));
-        assert_true(isfinite(element) || i % 11 == 0);
+        assert_int_equal(bits_of(element), bits_of(x[i]));
+        assert_true(isfinite(element) || i % 7 == 0);
     }
     assert_memory_equal(rounded.carry, carries, sizeof carries);
     free(rounded.element);
+}
+
+static void test_infinity(void **state)
+{
+    (void)state;
+    for (size_t i = 0; rounded_table[i] != NULL; i++) {
+        if (rounded_table[i]->supported()) {
+            check_infinity(rounded_table[i]);
+        }
+    }
 }
 
 /* From f32 and back: integers have the same sums to the bit. */
@@ -447,6 +509,18 @@ static void test_global(void **state)
     }
 }
 
+/* A global selection from a view of many rows. */
+static void test_many_rows(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        const struct view view = {2 + random_below(100), 700 + random_below(100), 1};
+        const uint64_t n = view_size(&view);
+        check_all(view, n / 10, false, n > 1 << 16 ? FUSED_BRACKET : FUSED_ROWS);
+        check_all(view, n / 4, false, FUSED_AFTER);
+    }
+}
+
 /* Whatever the fused selection does not do, dense selections and tiny fibres. */
 static void test_plain_selection(void **state)
 {
@@ -492,9 +566,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_definition),
         cmocka_unit_test(test_small_steps),
+        cmocka_unit_test(test_independent),
         cmocka_unit_test(test_infinity),
         cmocka_unit_test(test_conversion),
         cmocka_unit_test(test_global),
+        cmocka_unit_test(test_many_rows),
         cmocka_unit_test(test_plain_selection),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_slabs),

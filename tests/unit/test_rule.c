@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -305,12 +306,43 @@ static void test_guess(void **state)
     expect_drop(&e);
 }
 
+/* Ranges whose lists are complete from different magnitudes on: the last one's is full. */
+static void test_uneven(void **state)
+{
+    (void)state;
+    enum { N = 200000 };
+    const struct push none = push_make(DTYPE_F32, 0, N);
+    float *x = allocate(N, sizeof *x);
+    for (int i = 0; i < N; i++) {
+        x[i] = (i < N / 2 ? 1.0f : 10.0f) * (1 + fabsf(random_value()));
+    }
+    struct expectation e = expect(N, x, none);
+    struct bench bench = bench_make(&e, 2000, 1.8f);
+    bench.pass.ranges = 2;
+    bench_resize(&bench, N);
+    bench_run(&bench, &e);
+    assert_true(bench.pass.complete[0] < bench.pass.complete[1]);
+    for (uint64_t stride = 2; stride < 200; stride += 7) {
+        for (uint64_t rank = 1; rank < N / 2 / stride; rank += 1 + rank / 4) {
+            const float found = survey_ranked(&bench.survey, 1, stride, rank);
+            const float expected = survey_ranked(&e.survey, 1, stride, rank);
+            assert_same_bits(&found, &expected, 1);
+        }
+    }
+    for (int question = 0; question < 20; question++) {
+        check_answers(&bench, &e);
+    }
+    bench_drop(&bench);
+    expect_drop(&e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_guess),
+        cmocka_unit_test(test_uneven),
     };
     return cmocka_run_group_tests_name("rule", tests, NULL, NULL);
 }
