@@ -181,12 +181,14 @@ static uint32_t slabs_best(
         list, slabs->pass->k, least, guess_likely(&slabs->guess, least), out);
 }
 
-/* Keeps a fibre's best and raises its bound to the last of them: equals that come later lose. */
+/* Keeps a fibre's best and raises its bound to the last of them: equals that come later lose. They
+ * are probably many: nothing is expected of the threshold. */
 static void slabs_prune(struct slabs *slabs, uint64_t fibre)
 {
     const struct sparse list = slabs_candidates(slabs, fibre);
+    const uint32_t least = (uint32_t)slabs->below[fibre];
     struct sparse kept = {.position = list.position, .value = list.value, .capacity = list.count};
-    slabs_raise(slabs, fibre, slabs_best(slabs, fibre, &list, &kept));
+    slabs_raise(slabs, fibre, slabs->pass->ops->best(&list, slabs->pass->k, least, 0, &kept));
     slabs->count[fibre] = (uint32_t)kept.count;
 }
 
@@ -404,29 +406,33 @@ static void slabs_bound(struct slabs *slabs)
     slabs->begun = false;
 }
 
-/* Lists what reaches the bounds among the slab's next elements; returns whether that is much. Then
- * fibres keep their best: of equals no more have a place. */
+/* Lists what reaches the bounds among the slab's next elements. Where that is much, fibres keep
+ * their best: of equals no more have a place. Returns whether all of them have enough. */
 static bool slabs_collect(struct slabs *slabs, uint64_t at, unsigned length)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t first = slabs->slab * slabs_size(slabs) + at;
     const size_t before = slabs->list.count;
+    bool enough = true;
     float expanded[CHUNK];
     slabs->bound.pattern = slabs->below;
     slabs->bound.phase = (uint32_t)(at % pass->view.stride);
     chunk_collect(pass->ops, fused_elements(pass, first, length, expanded), length, &slabs->bound,
         (uint32_t)at, &slabs->list);
-    if (slabs->list.count - before <= length / 8) {
+    if (slabs->list.count - before <= length / 8 || slabs->list.count <= DEAL_LIST / 2) {
         slabs_wait(slabs);
         return false;
     }
+    slabs->tied = true;
     (void)slabs_deal(slabs, UINT64_MAX);
     for (uint64_t i = 0; i < slabs->opens; i++) {
-        if (slabs->count[slabs->open[i]] > pass->k) {
-            slabs_prune(slabs, slabs->open[i]);
+        const uint32_t f = slabs->open[i];
+        if (slabs->count[f] > pass->k) {
+            slabs_prune(slabs, f);
         }
+        enough = enough && slabs->count[f] >= pass->k;
     }
-    return true;
+    return enough;
 }
 
 /* Selects from the open fibres by what is listed and dealt; those that have too few stay open. */
@@ -450,20 +456,21 @@ static void slabs_close_fibres(struct slabs *slabs)
 }
 
 /* Selects from the open fibres, without a guess. Where the slab before had ties the parts of this
- * one stay brief, so that all of them can be dealt together, until it has met its own. */
+ * one stay brief, so that the first ones can be dealt together, until all fibres have enough. */
 static void slabs_search(struct slabs *slabs)
 {
     const uint64_t size = slabs_size(slabs);
+    bool enough = !slabs->tied;
     uint64_t part = DEAL_LIST;
-    bool tied = false;
     slabs_bound(slabs);
+    slabs->tied = false;
     for (uint64_t at = 0; at < size; at += part) {
-        part = !slabs->tied || tied ? 4 * part : DEAL_LIST;
+        const uint64_t brief = slabs->list.count > 0 ? DEAL_LIST / 2 : DEAL_LIST;
+        part = enough ? 4 * part : brief;
         part = part < CHUNK ? part : CHUNK;
         part = part < size - at ? part : size - at;
-        tied = slabs_collect(slabs, at, (unsigned)part) || tied;
+        enough = slabs_collect(slabs, at, (unsigned)part) || enough;
     }
-    slabs->tied = tied;
     slabs_close_fibres(slabs);
 }
 

@@ -147,6 +147,11 @@ class MemoryUse(unittest.TestCase):
     def test_dense_two_nodes(self):
         self.check("dense, two nodes", [0, 1], DENSE, [("huge", "f32", "dense", HUNDRED_MB)])
 
+    def test_rounded_sums(self):
+        """What owners keep of the sums that they round counts, too."""
+        self.check("dense in bf16, three nodes", [0, 1, 2], {**DENSE, "dense_values": "bf16"},
+                   [("huge", "f32", "dense", HUNDRED_MB)])
+
     def test_sparse_two_nodes(self):
         self.check("sparse, list, two nodes", [0, 1], SPARSE,
                    [("huge", "f32", "list", HUNDRED_MB)])

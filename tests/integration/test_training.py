@@ -257,6 +257,31 @@ class Conservation(WithCluster):
     def test_rounded_dense(self):
         self.check(policy(sparsifier="dense", dense_values="bf16"), drain=10, least=1e-6)
 
+    def test_rounded_sums(self):
+        """Owners round sums: all of it comes out in the end."""
+        for nodes in (2, 3, 4):
+            homes = [rank % nodes for rank in range(nodes + 1)]
+            with Cluster(BUILD, nodes=nodes) as cluster:
+                for turn, collective in enumerate(("allreduce", "one-shot", "pairwise")):
+                    document = policy(sparsifier="dense", dense_values="bf16", reduce="sum",
+                                      dense_collective=collective)
+                    with self.subTest(nodes=nodes, collective=collective), \
+                            Job(cluster, BUILD, f"rounded{turn}", homes,
+                                [("w", "f32", "dense", (300, 300)), ("b", "f32", "both", (7,))],
+                                text(document), before=["totals"]) as job:
+                        job.join()
+                        job.each("gradients random 5")
+                        self.assertEqual(job.steps(20)[:3], ("ok", 20, 0))
+                        trained = self.totals(job)
+                        job.each("gradients zero 0")
+                        job.steps(10)
+                        drained = self.totals(job)
+                        for given, out in drained:
+                            apart = max(abs(a - b) for a, b in zip(given, out))
+                            self.assertLess(apart, 1e-5 * max(map(abs, given)))
+                        self.assertTrue(trained[0][1] != drained[0][1], "nothing was rounded")
+                cluster.stop()
+
 
 class NonFinite(WithCluster):
     """One bad element on one rank withdraws the step everywhere, and leaves no trace."""
