@@ -329,9 +329,9 @@ static void check_wait(struct client *client, uint64_t now)
             client->limit_ms, waits[0] != '\0' ? "; " : "", waits);
         client_refuse(client, ADTOPK_ERR_TIMEOUT, why);
     } else if (!client->noted && now + client->limit_ms >= client->deadline_ms + CONTROL_NOTE_MS) {
-        client->noted = true;
         request_waits(client, waits);
         if (waits[0] != '\0') {
+            client->noted = true;
             client_note(client, waits);
         }
     }

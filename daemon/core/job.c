@@ -188,6 +188,7 @@ void job_free(struct job *job)
     for (unsigned i = 0; i < job->members; i++) {
         member_free(job->member[i]);
     }
+    switch_drop_turn(job);
     ticket_free(job->asked);
     ticket_free(job->verify);
     job_drop_failure(job->failure);

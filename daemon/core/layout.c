@@ -429,14 +429,13 @@ enum adtopk_status layout_recover(struct job *job, struct error *err)
 /* Lays out one update after `offset` and returns its end. There is always room for the dense form,
  * because any policy may let the tensor travel dense; a list of more than half the elements is
  * longer than that and comes dense too. Where only the list was asked for, both share the room. */
-static uint64_t lay_update(struct tensor *tensor, uint64_t offset, struct local_update *update)
+static uint64_t lay_update(
+    const struct tensor *tensor, uint64_t offset, struct local_update *update)
 {
     unsigned forms = tensor->spec.forms != 0 ? tensor->spec.forms : LOCAL_FORM_DENSE;
     uint64_t half = (tensor->numel + 2 * ALIGNED_FLOATS - 1) / (2 * ALIGNED_FLOATS);
     uint64_t capacity = (forms & LOCAL_FORM_LIST) != 0 ? half * ALIGNED_FLOATS : 0;
 
-    tensor->list_capacity = capacity;
-    tensor->layout.update_offset = offset;
     *update = (struct local_update){.numel = tensor->numel, .capacity = capacity};
     offset += align(sizeof(*update));
     update->dense_offset = offset;
@@ -484,10 +483,11 @@ static enum adtopk_status reserve_next(
     return status;
 }
 
+/* While computes of the plan in force read the tensor. */
 static enum adtopk_status reserve_update(
     struct piece *piece, const struct plan *plan, uint32_t t, struct error *err)
 {
-    struct tensor *tensor = &piece->job->tensor[t];
+    const struct tensor *tensor = &piece->job->tensor[t];
     struct local_update update;
     uint64_t count = plan_update_count(piece->job, plan, t);
     bool fits = count <= tensor->list_capacity;
@@ -561,7 +561,9 @@ enum adtopk_status layout_results(struct job *job, struct error *err)
     job->op_result_offset = size;
     size += CORE_OP_SIZE;
     for (uint32_t t = 0; t < job->tensors; t++) {
+        job->tensor[t].layout.update_offset = size;
         size = lay_update(&job->tensor[t], size, &updates[t]);
+        job->tensor[t].list_capacity = updates[t].capacity;
     }
     job->results = memory->results(memory->context, job->id, size, &existing, err);
     if (job->results == NULL || layout_reserve(job, job->plan, err) != ADTOPK_OK) {

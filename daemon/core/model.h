@@ -317,7 +317,8 @@ struct job {
     struct policy_change change[POLICY_CHANGES]; /* version v is at (v - 1) % POLICY_CHANGES */
     struct machine policy_switch;
     struct ticket *asked;  /* this node asked for a change */
-    uint16_t asker;        /* as coordinator: the node that asked for the one proposed */
+    struct turn *turn;     /* as coordinator: asked for while the last one was ending */
+    uint16_t asker;        /* ... the node that asked for the one proposed */
     uint32_t attempts;     /* ... proposals made */
     uint32_t attempt;      /* ... the number of the one under way; 0: none is */
     uint32_t accepted;     /* the number that the coordinator gave to next_plan */
@@ -499,6 +500,7 @@ enum adtopk_status switch_request(struct core *core, const struct event *event, 
 bool switch_hold(
     struct job *job); /* whether the step that would open now waits for the next plan */
 void switch_drop(struct job *job, const struct error *error); /* the job is over */
+void switch_drop_turn(struct job *job);                       /* what waits its turn is off */
 
 /* ticket.c */
 struct ticket *ticket_create(uint64_t number);

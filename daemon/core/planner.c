@@ -278,7 +278,9 @@ static void propose(
     struct planner *planner, struct record *record, bool trial, struct planner_decision *decision)
 {
     planner->proposed = record;
+    planner->was_trying = planner->trying;
     planner->trying = trial;
+    planner->counted = false;
     planner->trials += 1;
     decision->change = true;
     decision->plan = &record->plan;
@@ -286,8 +288,13 @@ static void propose(
 
 void planner_withdraw(struct planner *planner)
 {
+    if (planner->proposed == NULL) {
+        return;
+    }
+    planner->trials -= 1;
+    planner->trials_of_kind[planner->proposed->kind] -= planner->counted ? 1 : 0;
+    planner->trying = planner->was_trying;
     planner->proposed = NULL;
-    planner->trying = false;
 }
 
 static void try_next(struct planner *planner, const struct listed *next, double best_us,
@@ -298,6 +305,7 @@ static void try_next(struct planner *planner, const struct listed *next, double 
 
     propose(planner, record, true, decision);
     planner->trials_of_kind[record->kind]++;
+    planner->counted = true;
     say(decision, "trying", &record->plan, record->kind,
         "predicted %.4g ms a step, the best so far took %.4g ms", 1e-3 * predicted_us,
         1e-3 * best_us);

@@ -69,7 +69,7 @@ void planner_free(struct planner *planner);
 void planner_decide(struct planner *planner, const struct estimates *estimates,
     const struct choices *in_force, struct planner_decision *decision);
 
-/** What the last decision wanted was not proposed: it may be wanted again. */
+/** What the last decision wanted was not proposed: all is as before, and it may be wanted again. */
 void planner_withdraw(struct planner *planner);
 
 /** The index-th candidate of the last decision, best first; false behind the last. */

@@ -24,6 +24,8 @@ struct planner {
     struct record *in_force; /* NULL: no decision yet */
     struct record *proposed; /* NULL: nothing is */
     bool trying;             /* the plan in force, or proposed, is on trial */
+    bool was_trying;         /* before that was proposed: it may be withdrawn */
+    bool counted;            /* ... and counts among those of its kind */
     unsigned trials, trials_max, trials_of_kind[KINDS];
     /* What the plan in force took, and the link, when they were settled; 0: they are not. */
     struct estimate_steps settled;

@@ -16,7 +16,8 @@
  * - a commit reaches some nodes, and then the coordinator is gone: those answer the next prepare
  *   with the newer version, and its commit carries it. Nobody else can have opened the step
  *   meanwhile, because everybody held;
- * - two ask at once: the second is told that a change is under way;
+ * - two ask at once: the second is told that a change is under way; if that is decided and only not
+ *   in force everywhere yet, it waits its turn (switch_ask.c);
  * - several refuse: the first refusal calls the change off, and the others may come when the next
  *   one is proposed. Proposals are numbered, and an answer counts for its own only.
  */
@@ -95,14 +96,9 @@ struct policy_change switch_change(const Adtopk__PeerPolicy *policy)
         .pid = policy->pid};
 }
 
-static uint16_t coordinator_of(const struct job *job)
+bool switch_coordinates(const struct job *job)
 {
-    return job->view_node[0];
-}
-
-static bool coordinates(const struct job *job)
-{
-    return coordinator_of(job) == job->core->config.node;
+    return job->view_node[0] == job->core->config.node;
 }
 
 /* `attempt` 0: this node has switched. */
@@ -120,10 +116,10 @@ static void send_answer(
     }
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER;
     message.policy_answer = &answer;
-    if (coordinates(job)) {
+    if (switch_coordinates(job)) {
         switch_answer(job, job->core->config.node, &answer);
     } else {
-        peer_send(job, coordinator_of(job), &message);
+        peer_send(job, job->view_node[0], &message);
     }
 }
 
@@ -147,8 +143,7 @@ static void drop(struct job *job)
     }
 }
 
-/* As the coordinator. `version` 0: it was never proposed, so only the node that asked is told. */
-static void call_off(struct job *job, uint32_t version, uint16_t asker, const struct error *error)
+void switch_call_off(struct job *job, uint32_t version, uint16_t asker, const struct error *error)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerPolicyEnd end = ADTOPK__PEER_POLICY_END__INIT;
@@ -175,7 +170,7 @@ void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end
     bool held = job->policy_switch.state == SWITCH_HELD;
     struct error error;
 
-    if (job->machine.state != JOB_ACTIVE || from != coordinator_of(job)) {
+    if (job->machine.state != JOB_ACTIVE || from != job->view_node[0]) {
         return; /* the view that is being formed decides */
     }
     (void)error_set(&error,
@@ -193,198 +188,6 @@ void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end
             view_opened(job);
         }
     }
-}
-
-/* ------------------------------------------------------------------ asking */
-
-/* Whether the last change is done on every node. */
-static bool all_have(const struct job *job)
-{
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        if (join_member(job, job->view_node[i])->has != job->plan->change.version) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* As the coordinator. */
-static enum adtopk_status check_ask(
-    const struct job *job, const Adtopk__PeerPolicy *policy, struct error *err)
-{
-    if (job->policy_switch.state != SWITCH_NONE || !all_have(job)) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "another change of the policy of job '%s' is under way", job->key.name);
-    }
-    if (policy->version == UINT32_MAX - 1) {
-        return error_set(
-            err, ADTOPK_ERR_STATE, "the policy of job '%s' cannot change any more", job->key.name);
-    }
-    if (policy->version != job->plan->change.version) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "the policy of job '%s' has version %u by now, not %u", job->key.name,
-            job->plan->change.version, policy->version);
-    }
-    return ADTOPK_OK;
-}
-
-static void propose(struct job *job, const Adtopk__PeerPolicy *asked)
-{
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerPolicyPropose proposal = ADTOPK__PEER_POLICY_PROPOSE__INIT;
-    Adtopk__PeerPolicy policy = *asked;
-
-    for (unsigned i = 0; i < job->members; i++) {
-        job->member[i]->held = false;
-    }
-    job->asker = (uint16_t)asked->node;
-    policy.version = job->plan->change.version + 1;
-    policy.step = step_number(job) + 2; /* others may have opened the one after ours */
-    proposal.policy = &policy;
-    proposal.attempt = job->attempt = ++job->attempts;
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE;
-    message.policy_propose = &proposal;
-    peer_send_all(job, &message);
-    switch_propose(job, job->core->config.node, &proposal);
-}
-
-void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *ask)
-{
-    struct error error;
-
-    if (job->view == 0 || ask->policy == NULL || view_index(job, from) < 0 ||
-        ask->policy->node != from) {
-        job->core->bad_messages++;
-        return;
-    }
-    if (job->machine.state != JOB_ACTIVE || !coordinates(job)) {
-        return; /* the commit of the view that is being formed ends it */
-    }
-    if (check_ask(job, ask->policy, &error) != ADTOPK_OK) {
-        call_off(job, 0, from, &error);
-    } else {
-        propose(job, ask->policy);
-    }
-}
-
-static enum adtopk_status check_request(
-    const struct job *job, const struct event *event, struct error *err)
-{
-    uint32_t version;
-
-    if (job == NULL || job->view == 0) {
-        return error_set(
-            err, ADTOPK_ERR_STATE, "the job is not running: there is nothing to change");
-    }
-    version = job->plan->change.version;
-    if (job->asked != NULL || job->policy_switch.state != SWITCH_NONE) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "another change of the policy of job '%s' is under way", job->key.name);
-    }
-    if (job->machine.state != JOB_ACTIVE) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "the nodes of job '%s' are just agreeing on a view; try again", job->key.name);
-    }
-    if (event->policy.if_version != UINT32_MAX && event->policy.if_version != version) {
-        return error_set(err, ADTOPK_ERR_STATE, "the policy of job '%s' has version %u, not %u",
-            job->key.name, version, event->policy.if_version);
-    }
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status send_ask(
-    struct job *job, const struct event *event, const struct policy *policy, struct error *err)
-{
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerPolicyAsk ask = ADTOPK__PEER_POLICY_ASK__INIT;
-    Adtopk__PeerPolicy asked;
-    struct policy_change change = {.version = job->plan->change.version,
-        .node = job->core->config.node,
-        .uid = event->policy.uid,
-        .pid = event->policy.pid};
-    char *text = malloc(POLICY_TEXT_SIZE);
-
-    job->asked = text != NULL ? ticket_create(event->policy.ticket) : NULL;
-    if (job->asked == NULL) {
-        free(text);
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
-    }
-    policy_print(policy, text);
-    switch_fill_change(&change, text, &asked);
-    ask.policy = &asked;
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK;
-    message.policy_ask = &ask;
-    if (coordinates(job)) {
-        switch_asked(job, job->core->config.node, &ask);
-    } else {
-        peer_send(job, coordinator_of(job), &message);
-    }
-    free(text);
-    return ADTOPK_OK;
-}
-
-/* A plan is for the choices that a policy leaves: it stays if they do, and if nobody asks for
- * another. */
-static void keep_plan(const struct job *job, const char *text, struct policy *policy)
-{
-    const struct policy *old = &job->plan->policy;
-
-    if (policy_names(text, "plan")) {
-        return;
-    }
-    if (policy_same_choices(old, policy)) {
-        (void)strcpy(policy->plan, old->plan);
-    } else {
-        policy->plan[0] = '\0';
-    }
-}
-
-enum adtopk_status switch_request(struct core *core, const struct event *event, struct error *err)
-{
-    struct job *job = job_find(core, event->policy.job);
-    struct policy *policy;
-    enum adtopk_status status = check_request(job, event, err);
-
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    policy = malloc(sizeof(*policy));
-    if (policy == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a policy");
-    }
-    *policy = event->policy.merge ? job->plan->policy : core->policy;
-    status = policy_parse(policy, event->policy.text, err);
-    if (status == ADTOPK_OK) {
-        keep_plan(job, event->policy.text, policy);
-        status = send_ask(job, event, policy, err);
-    }
-    free(policy);
-    return status;
-}
-
-enum adtopk_status switch_replan(struct job *job, const struct policy *policy, struct error *err)
-{
-    Adtopk__PeerPolicy asked;
-    struct policy_change change = {.version = job->plan->change.version,
-        .node = job->core->config.node,
-        .uid = POLICY_PLANNER};
-    char *text = malloc(POLICY_TEXT_SIZE);
-
-    if (text == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
-    }
-    policy_print(policy, text);
-    switch_fill_change(&change, text, &asked);
-    propose(job, &asked);
-    free(text);
-    return ADTOPK_OK;
-}
-
-bool switch_is_quiet(const struct job *job)
-{
-    return job->machine.state == JOB_ACTIVE && coordinates(job) && job->asked == NULL &&
-           job->policy_switch.state == SWITCH_NONE && all_have(job) &&
-           job->plan->change.version < UINT32_MAX - 1;
 }
 
 /* ------------------------------------------------------------------ agreeing */
@@ -434,7 +237,7 @@ void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyProp
     if (job->machine.state != JOB_ACTIVE) {
         return; /* the view that is being formed decides without it */
     }
-    if (policy == NULL || from != coordinator_of(job) || policy->version == 0 ||
+    if (policy == NULL || from != job->view_node[0] || policy->version == 0 ||
         job->policy_switch.state != SWITCH_NONE) {
         job->core->bad_messages++;
         return;
@@ -477,7 +280,7 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
     struct error error;
     uint32_t version = answer->version;
 
-    if (job->machine.state != JOB_ACTIVE || !coordinates(job)) {
+    if (job->machine.state != JOB_ACTIVE || !switch_coordinates(job)) {
         return;
     }
     if (member == NULL || version < job->plan->change.version ||
@@ -487,6 +290,7 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
     }
     if (answer->attempt == 0) {
         member->has = version;
+        switch_take_turn(job);
         return;
     }
     if (answer->attempt != job->attempt) {
@@ -497,7 +301,7 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
             answer->status < ADTOPK_STATUS_COUNT ? (enum adtopk_status)answer->status
                                                  : ADTOPK_ERR_PROTOCOL,
             "%.230s", answer->text);
-        call_off(job, version, job->asker, &error);
+        switch_call_off(job, version, job->asker, &error);
         return;
     }
     member->held = true;
@@ -560,6 +364,7 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
     struct error error;
 
     job->attempt = 0;
+    switch_drop_turn(job); /* who asked for that drops it, too */
     if (policy == NULL || policy->version <= job->plan->change.version) {
         (void)error_set(&error, ADTOPK_ERR_PEER,
             "the nodes of job '%s' formed a new view before the change was agreed; it keeps "

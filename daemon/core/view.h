@@ -37,7 +37,6 @@ void view_fail(struct job *job, enum adtopk_status code, const char *format, ...
     __attribute__((format(printf, 3, 4)));
 
 /* switch.c */
-void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *ask);
 void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyPropose *proposal);
 void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswer *answer);
 void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end);
@@ -50,6 +49,16 @@ struct policy_change switch_change(const Adtopk__PeerPolicy *policy);
  * the residuals fit the new plan. The job may have failed. */
 bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy);
 
+/* Whether this node proposes changes. */
+bool switch_coordinates(const struct job *job);
+/* ... then: nothing comes of one. version 0: it was never proposed, so only the node that asked is
+ * told. */
+void switch_call_off(struct job *job, uint32_t version, uint16_t asker, const struct error *error);
+
+/* switch_ask.c */
+void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *ask);
+/* Proposes what waits for the last change to be done on all nodes, if that is. */
+void switch_take_turn(struct job *job);
 /* This node coordinates, the last change is done on all nodes, and no other is under way or asked
  * for here. */
 bool switch_is_quiet(const struct job *job);

@@ -161,6 +161,35 @@ static void test_two_at_once(void **state)
     }
 }
 
+/* Changes from node `asks`, and as soon as that is done there, again; returns the second ticket. */
+static uint64_t change_twice(struct world *world, unsigned asks)
+{
+    uint64_t first;
+
+    world->scenario.compute_us = 3000; /* the others are still switching */
+    reach(world, all_run);
+    first = must_change(world, asks, "{\"scope\":\"rank\"}");
+    while (operator_answer(world, first) == NULL) {
+        assert_true(world_turn(world));
+    }
+    expect_answer(world, first, ADTOPK_OK);
+    return must_change(world, asks, "{\"sparsifier\":\"dense\",\"scope\":\"node\"}");
+}
+
+/* The second change waits for the first, and comes. */
+static void test_one_after_the_other(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct world *world = world_of(3, seed);
+        uint64_t second = change_twice(world, (unsigned)(seed % 3));
+        expect_done(world);
+        expect_answer(world, second, ADTOPK_OK);
+        expect_version(world, 2);
+        world_destroy(world);
+    }
+}
+
 /* ------------------------------------------------------------------ coordinators that go */
 
 static uint32_t version_on(const struct world *world, unsigned node)
@@ -272,6 +301,33 @@ static void test_restart_while_all_hold(void **state)
     assert_true(met > SEEDS);
 }
 
+/* Somebody restarts while a change waits for the one before: it is off, or it comes; and who asked
+ * is told which, unless its daemon has gone. */
+static void test_restart_while_one_waits(void **state)
+{
+    unsigned off = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 2 * SEEDS; seed++) {
+        struct world *world = world_of(3, seed);
+        unsigned gone = (unsigned)(seed / 3 % 3);
+        uint64_t second = change_twice(world, (unsigned)(seed % 3));
+        const struct error *told;
+        restart(world, gone);
+        expect_done(world);
+        told = operator_answer(world, second);
+        assert_true(told != NULL || gone == seed % 3);
+        if (told != NULL) {
+            expect_answer(world, second, told->code == ADTOPK_OK ? ADTOPK_OK : ADTOPK_ERR_PEER);
+            expect_version(world, told->code == ADTOPK_OK ? 2 : 1);
+            off += told->code != ADTOPK_OK ? 1 : 0;
+        }
+        world_destroy(world);
+    }
+    (void)printf("# %u of %u called off\n", off, 2 * SEEDS);
+    assert_true(off > 0);
+}
+
 /* ------------------------------------------------------------------ copies */
 
 static bool later_step(const struct world *world, uint64_t step)
@@ -332,8 +388,10 @@ size_t suite_switching(struct CMUnitTest *tests)
         cmocka_unit_test(test_refused_and_asked_again),
         cmocka_unit_test(test_one_node_cannot),
         cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_one_after_the_other),
         cmocka_unit_test(test_commit_reaches_one),
         cmocka_unit_test(test_restart_while_all_hold),
+        cmocka_unit_test(test_restart_while_one_waits),
         cmocka_unit_test(test_copies_under_two_plans),
     };
     size_t count = sizeof(mine) / sizeof(mine[0]);

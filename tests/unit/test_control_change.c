@@ -485,20 +485,26 @@ static void test_client_that_goes_while_it_waits(void **state)
     assert_serves(daemon);
 }
 
+static void serve_for(struct daemon *daemon, unsigned ms)
+{
+    uint64_t end = uv_hrtime() + ms * UINT64_C(1000000);
+
+    while (uv_hrtime() < end) {
+        (void)uv_run(&daemon->loop, UV_RUN_NOWAIT);
+        (void)usleep(1000);
+    }
+}
+
 /* Waiting is no idling; what it sends meanwhile is read afterwards. */
 static void test_client_that_waits_for_long(void **state)
 {
     struct daemon *daemon = *state;
     int fd = connect_client(daemon);
-    uint64_t end = uv_hrtime() + 3 * IDLE_MS * UINT64_C(1000000);
     unsigned replies;
 
     send_set(fd, "digits", "{}", 600000);
     send_request(fd, NULL);
-    while (uv_hrtime() < end) {
-        (void)uv_run(&daemon->loop, UV_RUN_NOWAIT);
-        (void)usleep(1000);
-    }
+    serve_for(daemon, 3 * IDLE_MS);
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
     assert_string_equal(daemon->note, "");
     cJSON_Delete(receive_document(daemon, fd));
@@ -518,6 +524,23 @@ static void test_waiting_for_nothing(void **state)
     send_set(fd, "digits", "{}", CONTROL_NOTE_MS + IDLE_MS);
     assert_refused(daemon, fd, ADTOPK_ERR_TIMEOUT, "goes on with it all the same");
     assert_string_equal(daemon->note, "");
+}
+
+/* What it waits for shows only later. */
+static void test_waiting_for_something_in_the_end(void **state)
+{
+    struct daemon *daemon = *state;
+    char *waiting_for = daemon->core.job[0].waiting_for;
+    int fd = connect_client(daemon);
+
+    waiting_for[0] = '\0';
+    send_set(fd, "digits", "{}", 600000);
+    serve_for(daemon, CONTROL_NOTE_MS + IDLE_MS);
+    (void)strcpy(waiting_for, "node 2");
+    serve_for(daemon, 2 * IDLE_MS);
+    daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
+    cJSON_Delete(receive_document(daemon, fd));
+    assert_string_equal(daemon->note, "the job waits for node 2");
 }
 
 static void test_time_limit(void **state)
@@ -592,6 +615,7 @@ int main(void)
         WITH_DAEMON(test_client_that_goes_while_it_waits),
         WITH_DAEMON(test_client_that_waits_for_long),
         WITH_DAEMON(test_waiting_for_nothing),
+        WITH_DAEMON(test_waiting_for_something_in_the_end),
         WITH_DAEMON(test_time_limit),
         WITH_DAEMON(test_too_many_tickets),
         WITH_DAEMON(test_closing_while_a_client_waits),

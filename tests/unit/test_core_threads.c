@@ -32,6 +32,7 @@ struct host {
     unsigned steps_heard; /* ACTION_STEP of all ranks */
     unsigned closed;
     unsigned changed, verified; /* requests of an operator that were done */
+    uint64_t decisions;         /* of the planner */
 };
 
 static const void *host_gradients(
@@ -54,6 +55,17 @@ static void *host_results(
     *existing = false;
     host->results = calloc(1, size);
     return host->results;
+}
+
+static enum adtopk_status host_reserve(
+    void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err)
+{
+    (void)context;
+    (void)job;
+    (void)offset;
+    (void)size;
+    (void)err;
+    return ADTOPK_OK;
 }
 
 static void *host_store(
@@ -91,11 +103,24 @@ static void raise_event(struct host *host, struct event event)
 }
 
 /* What an operator sees while computes run. */
-static void look(const struct host *host)
+static void look(struct host *host)
 {
     struct job_info job;
     struct tensor_info tensor;
+    struct planner_candidate candidate;
+    struct choices copy;
+    struct plan_info plan;
 
+    if (core_job_info(host->core, 0, &job) && core_plan_info(host->core, job.id, &plan)) {
+        host->decisions = plan.decisions > 0 ? plan.decisions : host->decisions;
+    }
+    for (unsigned i = 0; core_job_info(host->core, 0, &job) &&
+                         core_plan_candidate(host->core, job.id, i, &candidate);
+         i++) {
+        assert_true(choices_init(&copy, TENSORS));
+        choices_copy(&copy, candidate.plan);
+        choices_free(&copy);
+    }
     for (unsigned t = 0; core_job_info(host->core, 0, &job) && t < TENSORS; t++) {
         (void)core_tensor_info(host->core, job.id, t, &tensor);
     }
@@ -172,12 +197,12 @@ static void operate(struct host *host, uint64_t step)
 static void push_step(struct host *host, uint64_t step, bool changes)
 {
     for (unsigned t = 0; t < TENSORS; t++) {
-        if (changes) {
-            operate(host, step);
-        }
         for (unsigned r = 0; r < RANKS; r++) {
             struct event event = {.type = EVENT_RANK_PUSH, .session = r + 1};
             struct tensor_layout layout;
+            if (changes && t * RANKS + r == step * 7 % (TENSORS * RANKS)) {
+                operate(host, step); /* at another moment of every step */
+            }
             assert_true(core_tensor_layout(host->core, r + 1, t, &layout));
             for (unsigned i = 0; i < ELEMENTS; i++) {
                 float g = (float)((i * 7 + r + t + step) % 11);
@@ -252,12 +277,14 @@ static uint64_t run(const char *policy, bool check, bool changes, uint64_t range
         .memory = {.context = &host,
             .gradients = host_gradients,
             .results = host_results,
+            .reserve_results = host_reserve,
             .store = host_store,
             .drop_store = host_drop_store,
             .release_session = lone_release_session,
             .release_job = lone_release_job},
         .transmit = lone_transmit,
         .range = range,
+        .plan_every = 2,
     };
 
     host.workers = workers_create(3, notify, &host, &err);
@@ -273,6 +300,7 @@ static uint64_t run(const char *policy, bool check, bool changes, uint64_t range
         }
         hash = hash_updates(&host, hash);
     }
+    assert_true(changes || strstr(policy, "auto") == NULL || host.decisions > STEPS / 4);
     assert_true(!changes || (host.changed >= STEPS / 4 && host.verified >= STEPS / 4));
     for (unsigned r = 0; r < RANKS; r++) {
         raise_event(&host, (struct event){.type = EVENT_RANK_LEAVE, .session = r + 1});
@@ -328,6 +356,18 @@ static void test_changes(void **state)
     (void)run("{\"density\":0.05,\"bucket_bytes\":30000}", false, true, 5000);
 }
 
+/* The planner thinks while steps go on, and policies change. */
+static void test_planner(void **state)
+{
+    static const char *const policy =
+        "{\"density\":0.05,\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\","
+        "\"bucket_bytes\":30000}";
+
+    (void)state;
+    (void)run(policy, false, false, 5000);
+    (void)run(policy, false, true, 5000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -336,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_sparse_by_rank),
         cmocka_unit_test(test_rule),
         cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_planner),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,10 +73,58 @@ static void test_selected_alike(void **state)
     }
 }
 
+/* Changes back and forth, with and without momentum, by node and by rank. */
+static const char *const changes[] = {"{\"scope\":\"rank\"}", "{\"scope\":\"node\"}",
+    "{\"momentum\":0.9}", "{\"momentum\":0.5,\"scope\":\"rank\"}", "{\"momentum\":0}",
+    "{\"sparsifier\":\"dense\",\"momentum\":0,\"scope\":\"node\"}",
+    "{\"sparsifier\":\"sidco\",\"fit\":\"pareto\"}",
+    "{\"sparsifier\":\"adtopk\",\"estimate\":true}",
+    "{\"sparsifier\":\"adtopk\",\"adaptive\":true,\"estimate\":false}", "{\"bucket_bytes\":100}",
+    "{\"bucket_bytes\":100000}", "{\"residual\":\"bf16\",\"scope\":\"node\",\"momentum\":0}",
+    "{\"residual\":\"f32\"}", "{\"density\":0.2}", "{\"density\":0.05}"};
+#define CHANGES (sizeof(changes) / sizeof(changes[0]))
+
+/* A core whose daemon is killed again and again goes on bit for bit as one that lives. */
+static void test_back_and_forth(void **state)
+{
+    const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){ROWS, COLUMNS});
+    struct lone_core lone[2];
+    uint64_t dice = 1;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        lone_start(&lone[i], 2, POLICY("\"sparsifier\":\"adtopk\""), &spec, 1);
+        lone[i].changed = true;
+    }
+    for (unsigned s = 0; s < 1200; s++) {
+        struct tensor_info info[2];
+        dice = dice * 6364136223846793005u + 1442695040888963407u;
+        if (s % 4 == 0) {
+            const char *text = changes[(dice >> 33) % CHANGES];
+            assert_int_equal(
+                lone_change(&lone[0], s + 1, text), lone_change(&lone[1], s + 1, text));
+        } else if (s % 4 == 3 && dice >> 62 != 0) {
+            lone_restart(&lone[1]);
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            lone_train(&lone[i], 1);
+            info[i] = lone_tensor(&lone[i], 0);
+        }
+        if (memcmp(info[0].applied, info[1].applied, sizeof(info[0].applied)) != 0) {
+            fail_msg("step %u: %s", s, lone_job(&lone[0]).policy);
+        }
+    }
+    assert_true(lone_job(&lone[1]).policy_version > 200);
+    for (unsigned i = 0; i < 2; i++) {
+        lone_free(&lone[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_selected_alike),
+        cmocka_unit_test(test_back_and_forth),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -411,6 +411,45 @@ static void test_refused_way_back(void **state)
     world_free(&world);
 }
 
+/* Three of four proposals are withdrawn. They leave no trace: however many there were they come
+ * again, the way back from a trial at once. */
+static void test_withdrawn(void **state)
+{
+    unsigned proposals = 0, late = 0;
+    bool trial = false, back = false;
+    struct world world;
+    struct game game;
+    struct fixed best;
+
+    (void)state;
+    world_init(&world, VGG16, WORLD_BACKWARD, 20e3, 22);
+    world_link(&world, 1);
+    game_begin(&game, &world);
+    for (unsigned s = 1; s <= 4000; s++) {
+        (void)world_step(&world, &game.plan, &game.estimates);
+        if (s % DECIDE_EVERY != 0) {
+            continue;
+        }
+        planner_decide(game.planner, &game.estimates, &game.plan, &game.decision);
+        late += back && !game.decision.change ? 1 : 0;
+        trial = trial && strstr(game.decision.why, "no other plan") == NULL;
+        back = trial && strncmp(game.decision.why, "back to", 7) == 0;
+        if (game.decision.change && ++proposals % 4 != 0) {
+            planner_withdraw(game.planner);
+        } else if (game.decision.change) {
+            trial = strncmp(game.decision.why, "trying", 6) == 0;
+            back = false;
+            choices_copy(&game.plan, game.decision.plan);
+            estimate_plan(&game.estimates, ++game.version);
+        }
+    }
+    assert_true(proposals > 2 * 16);
+    assert_int_equal(late, 0);
+    assert_true(regret_of(&game, &best) < 0.08);
+    game_end(&game);
+    world_free(&world);
+}
+
 /* Where buckets of all sizes come to the same they are one plan, of which there is nothing to try.
  */
 static void test_same_buckets(void **state)
@@ -620,6 +659,7 @@ int main(void)
         cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_refused_way_back),
+        cmocka_unit_test(test_withdrawn),
         cmocka_unit_test(test_same_buckets),
         cmocka_unit_test(test_foreign_plans),
         cmocka_unit_test(test_records_full),
