@@ -353,6 +353,9 @@ void rank_split(struct rank *rank)
     }
     round = step_round(job, rank->waits - 1);
     rank->waits = 0;
+    if (round->machine.state > ROUND_COMBINE) {
+        return; /* it comes, whole: others have it from an earlier daemon of this node */
+    }
     for (unsigned i = 0; rank->ended != step + 1 && i < round->tensors; i++) {
         if (rank->pushed[round->tensor[i]] != step + 1) {
             peer_send_split(job, step, round->bucket);

@@ -108,6 +108,41 @@ static void test_block_in_a_view_change(void **state)
     assert_true(blocked > 5);
 }
 
+/* Node 1 restarts when its contribution is in the sums of others, which it is about to get copies
+ * of when its rank blocks; node 2 may not have heard yet that there are copies. Returns whether
+ * rank 1 blocked before its copy came. */
+static bool blocks_before_the_copy(uint64_t seed)
+{
+    struct world *world = split_world(seed);
+    struct trainer *trainer = &world->trainer[1];
+    bool blocked;
+
+    assert_true(world_until(world, first_delivered));
+    node_crash(world, 1);
+    trainer->hold_pushes = 1;
+    (void)memset(trainer->delivered, 0, sizeof(trainer->delivered));
+    node_start(world, 1);
+    assert_true(world_until(world, pushed_again));
+    blocked = !view_changes(world) && block(trainer);
+    let_go(trainer);
+    if (!world_run(world)) {
+        fail_msg("seed %llu: %s", (unsigned long long)seed, world->violation);
+    }
+    world_destroy(world);
+    return blocked;
+}
+
+static void test_block_before_the_copy(void **state)
+{
+    unsigned blocked = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        blocked += blocks_before_the_copy(seed) ? 1 : 0;
+    }
+    assert_true(blocked > 5);
+}
+
 /* Node 1 has sent its part of the only bucket, and works on that of node 0. */
 static bool node_1_combines(const struct world *world)
 {
@@ -145,6 +180,7 @@ size_t suite_splits(struct CMUnitTest *tests)
 {
     const struct CMUnitTest mine[] = {
         cmocka_unit_test(test_block_in_a_view_change),
+        cmocka_unit_test(test_block_before_the_copy),
         cmocka_unit_test(test_split_while_combining),
     };
     size_t count = sizeof(mine) / sizeof(mine[0]);
