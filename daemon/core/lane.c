@@ -157,8 +157,12 @@ bool lane_out_cut(
     uint64_t remaining, room, size;
 
     if (out->position < out->sent) {
-        lane_cut_again(out, packet);
-        return true;
+        bool waits = out->probe > 0 && out->probe < LANE_NEVER;
+
+        if (!waits) {
+            lane_cut_again(out, packet);
+        }
+        return !waits;
     }
     message = (const struct lane_message *)share_next(&out->share, lane_may_begin, out);
     if (message == NULL || out->position >= limit) {
@@ -223,6 +227,8 @@ bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_
     out->position += packet_span(packet);
     if (!again) {
         out->sent = out->position;
+    } else if (out->probe == LANE_NEVER) {
+        out->probe = out->position;
     }
     if (!again && !out->timer.sampling) {
         out->timer.sampling = true;
@@ -284,6 +290,18 @@ static void lane_measure(struct lane_out *out, uint64_t now_us)
         .rate = meter->rate, .start = out->acknowledged, .start_us = now_us, .running = true};
 }
 
+/* The probe has arrived, and everything below `position`. */
+static void lane_probed(struct lane_out *out, uint64_t position)
+{
+    bool late = position > out->probe;
+
+    out->probe = 0;
+    if (late) {
+        out->position = out->sent;
+        out->next = out->count;
+    }
+}
+
 bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us)
 {
     if (position > out->sent) {
@@ -299,6 +317,9 @@ bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_
     if (out->position < position) {
         out->position = position; /* it arrived although we had gone back behind it */
         out->next = 0;
+    }
+    if (out->probe > 0 && position >= out->probe) {
+        lane_probed(out, position);
     }
     if (out->timer.sampling && position >= out->timer.sample_end) {
         lane_timer_sample(&out->timer, now_us - out->timer.sample_start_us);
@@ -317,6 +338,7 @@ void lane_out_rewind(struct lane_out *out)
 {
     out->position = out->acknowledged;
     out->next = 0;
+    out->probe = out->position < out->sent ? LANE_NEVER : 0;
     out->timer.sampling = false;
     out->meter.running = false;
     out->resend_at = LANE_NEVER;

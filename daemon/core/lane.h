@@ -46,7 +46,10 @@ struct lane_part {
 };
 
 /* The resend timeout, after Jacobson 1988 ("Congestion avoidance and control") with Karn's rule:
- * no sample from positions that were sent twice, and a doubled timeout stays until the next. */
+ * no sample from positions that were sent twice, and a doubled timeout stays until the next. After
+ * a timeout the oldest part alone is sent again, as a *probe*: if nothing but that is acknowledged
+ * then, what came after it was lost and follows; if more is, it was only late, as on a slow link
+ * with a long queue, and need not be sent again. */
 struct lane_timer {
     uint64_t floor_us, ceiling_us;
     uint64_t timeout_us;
@@ -84,6 +87,7 @@ struct lane_out {
     uint64_t begun_bytes;  /* of the messages that have a slot */
     uint64_t queued_bytes; /* of the messages that are not wholly acknowledged */
     uint64_t resend_at;    /* LANE_NEVER while nothing is in flight */
+    uint64_t probe;        /* end of the probe; 0: none; LANE_NEVER: not sent yet */
     struct lane_timer timer;
     struct lane_meter meter;
 };
@@ -124,7 +128,7 @@ bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_
 /** Everything below `position` arrived. False if that was never sent. */
 bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us);
 
-/** What is not acknowledged will be sent again. */
+/** What is not acknowledged will be sent again, first the probe. */
 void lane_out_rewind(struct lane_out *out);
 
 /** Rewinds, and doubles the timeout, if the resend timeout has passed. */

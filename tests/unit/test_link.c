@@ -164,6 +164,41 @@ static void test_slow_round_trip(void **state)
 }
 
 /* Nothing to do: only heartbeats wake the two sides. */
+/* A long queue: much is in flight when the timeout passes. Only the oldest part is sent twice. */
+static void test_late_is_not_lost(void **state)
+{
+    struct world *world = connected(&(struct world_config){
+        .seed = 5, .delay_min_us = 100000, .delay_max_us = 100000, .resend_us = 20000});
+    uint64_t resent;
+
+    (void)state;
+    assert_true(world_send(world, 0, 1, LINK_BULK, 12000));
+    assert_true(world_settle(world, SECOND_US));
+    assert_true(world->nodes[0].packets[1] >= 12);
+    resent = world_stats(world, 0, 1).resent;
+    assert_in_range(resent, 1, 5);
+    world_free(world);
+}
+
+/* All that is in flight is lost, as when a connection breaks: it is sent again after one timeout
+ * and a round trip, not after a timeout for each part. */
+static void test_lost_at_once(void **state)
+{
+    struct world *world = connected(&(struct world_config){
+        .seed = 5, .delay_min_us = 1000, .delay_max_us = 1000, .resend_us = 20000});
+    uint64_t start = world->now;
+
+    (void)state;
+    world->cut[0][1] = true;
+    assert_true(world_send(world, 0, 1, LINK_BULK, 12000));
+    world_run(world, 10000);
+    world->cut[0][1] = false;
+    assert_true(world_settle(world, SECOND_US));
+    assert_true(world->now - start < 100000);
+    assert_in_range(world_stats(world, 0, 1).resent, 12, 16);
+    world_free(world);
+}
+
 static void test_idle_sleeps(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 5});
@@ -534,6 +569,8 @@ int main(void)
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_slow_round_trip),
+        cmocka_unit_test(test_late_is_not_lost),
+        cmocka_unit_test(test_lost_at_once),
         cmocka_unit_test(test_idle_sleeps),
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_restart),
