@@ -53,7 +53,7 @@ static enum adtopk_status report_group(
 
     for (unsigned p = 0; p < PEERS_COUNT && status == ADTOPK_OK; p++) {
         if (perf_has(perf->options.peers, p) && group->count == 1 && group->kind.ranks == 1 &&
-            !group->kind.rounded) {
+            !group->kind.rounded && group->tensor[0].pass.k > 0) {
             status = peers_measure(
                 p, &group->tensor[0], team_threads(group->team), PEER_TURNS, &times[p], err);
         }
