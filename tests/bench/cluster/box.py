@@ -227,10 +227,12 @@ class Box:
         return [node.counters() for node in self.nodes]
 
     def close(self):
+        # The kernel would take a dead node's link away some time later: the next box needs the name.
+        for link in [f"port{node.number}" for node in self.nodes] + ["switch"]:
+            subprocess.run(["ip", "link", "delete", link], check=False, stderr=subprocess.DEVNULL)
         for node in self.nodes:
             node.close()
         self.nodes = []
-        subprocess.run(["ip", "link", "delete", "switch"], check=False, stderr=subprocess.DEVNULL)
 
     def __enter__(self):
         return self
