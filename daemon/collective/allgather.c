@@ -67,28 +67,11 @@ static void cut(
     }
 }
 
-/* The first entry at `position` or above. */
-static size_t lower_bound(const struct sparse *list, uint64_t position)
-{
-    size_t low = 0, high = list->count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (list->position[middle] < position) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
 /* Takes this node's entries; false without memory. */
 static bool take_own(const struct sparse *sent, struct part *part)
 {
-    const size_t first = lower_bound(sent, part->first);
-    const size_t count = lower_bound(sent, part->end) - first;
+    const size_t first = sparse_find(sent, part->first);
+    const size_t count = sparse_find(sent, part->end) - first;
 
     part->shifted = NULL;
     part->own = (struct sparse){.count = count, .capacity = count};

@@ -9,23 +9,6 @@
 #define ENTRIES_PER_PART (UINT64_C(1) << 15) /* fewer are not worth a thread's attention */
 #define ELEMENTS_PER_ENTRY 16u               /* are written in the time that an entry takes */
 
-/* The first entry at `position` or above. */
-static size_t lower_bound(const struct sparse *list, uint64_t position)
-{
-    size_t low = 0, high = list->count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (list->position[middle] < position) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
 /* ------------------------------------------------------------------ up to two lists */
 
 /* The entries of a list at positions from `begin` to `end`. */
@@ -33,14 +16,14 @@ static struct sparse slice(const struct merge *merge, unsigned l, uint64_t begin
 {
     const struct sparse none = {0};
     const struct sparse *list = l < merge->lists ? &merge->list[l] : &none;
-    const size_t first = lower_bound(list, begin);
+    const size_t first = sparse_find(list, begin);
 
     if (list->count == 0) {
         return none;
     }
     return (struct sparse){.position = list->position + first,
         .value = list->value + first,
-        .count = lower_bound(list, end) - first};
+        .count = sparse_find(list, end) - first};
 }
 
 static size_t pair_count(const struct sparse *a, const struct sparse *b)
@@ -201,7 +184,7 @@ static size_t *part_cursors(const struct merge *merge, unsigned part)
     size_t *cursor = merge->cursor + (size_t)part * merge->lists;
 
     for (unsigned l = 0; l < merge->lists; l++) {
-        cursor[l] = lower_bound(&merge->list[l], part_begin(merge, part));
+        cursor[l] = sparse_find(&merge->list[l], part_begin(merge, part));
     }
     return cursor;
 }

@@ -29,23 +29,6 @@ static uint64_t share(uint64_t total, unsigned part, unsigned parts)
     return total / parts * part + total % parts * part / parts;
 }
 
-/* The first entry at `position` or above. */
-static size_t lower_bound(const struct sparse *list, uint64_t position)
-{
-    size_t low = 0, high = list->count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (list->position[middle] < position) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
 /* view_element() for ascending positions: it divides only where a fibre begins. */
 struct walk {
     const struct view *view;
@@ -136,7 +119,7 @@ static void fill_bands_part(void *arg, unsigned part, unsigned thread)
     const uint64_t end = share(groups, part + 1, scatter->parts);
     uint64_t group = share(groups, part, scatter->parts);
     uint64_t fibre = group / each * view->stride + group % each * GROUP;
-    size_t entry = lower_bound(scatter->list, fibre * view->length);
+    size_t entry = sparse_find(scatter->list, fibre * view->length);
 
     (void)thread;
     for (; group < end; group++) {

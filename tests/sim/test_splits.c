@@ -71,13 +71,11 @@ static bool block(struct trainer *trainer)
     return blocked;
 }
 
-/* Node 1 restarts when its contribution is in the sums of others, and node 2 when node 1 is about
- * to get copies of those. Returns whether rank 1 blocked while the view changed. */
-static bool blocks_in_a_view_change(uint64_t seed)
+/* Node 1 restarts when its contribution is in the sums of others; its rank then pushes one tensor.
+ */
+static void restart_node_1(struct world *world)
 {
-    struct world *world = split_world(seed);
     struct trainer *trainer = &world->trainer[1];
-    bool blocked;
 
     assert_true(world_until(world, first_delivered));
     node_crash(world, 1);
@@ -85,15 +83,30 @@ static bool blocks_in_a_view_change(uint64_t seed)
     (void)memset(trainer->delivered, 0, sizeof(trainer->delivered));
     node_start(world, 1);
     assert_true(world_until(world, pushed_again));
-    node_crash(world, 2);
-    node_start(world, 2);
-    assert_true(world_until(world, view_changes));
-    blocked = block(trainer);
-    let_go(trainer);
+}
+
+static void run_to_its_end(struct world *world, uint64_t seed)
+{
+    let_go(&world->trainer[1]);
     if (!world_run(world)) {
         fail_msg("seed %llu: %s", (unsigned long long)seed, world->violation);
     }
     world_destroy(world);
+}
+
+/* Node 1 restarts when its contribution is in the sums of others, and node 2 when node 1 is about
+ * to get copies of those. Returns whether rank 1 blocked while the view changed. */
+static bool blocks_in_a_view_change(uint64_t seed)
+{
+    struct world *world = split_world(seed);
+    bool blocked;
+
+    restart_node_1(world);
+    node_crash(world, 2);
+    node_start(world, 2);
+    assert_true(world_until(world, view_changes));
+    blocked = block(&world->trainer[1]);
+    run_to_its_end(world, seed);
     return blocked;
 }
 
@@ -114,21 +127,11 @@ static void test_block_in_a_view_change(void **state)
 static bool blocks_before_the_copy(uint64_t seed)
 {
     struct world *world = split_world(seed);
-    struct trainer *trainer = &world->trainer[1];
     bool blocked;
 
-    assert_true(world_until(world, first_delivered));
-    node_crash(world, 1);
-    trainer->hold_pushes = 1;
-    (void)memset(trainer->delivered, 0, sizeof(trainer->delivered));
-    node_start(world, 1);
-    assert_true(world_until(world, pushed_again));
-    blocked = !view_changes(world) && block(trainer);
-    let_go(trainer);
-    if (!world_run(world)) {
-        fail_msg("seed %llu: %s", (unsigned long long)seed, world->violation);
-    }
-    world_destroy(world);
+    restart_node_1(world);
+    blocked = !view_changes(world) && block(&world->trainer[1]);
+    run_to_its_end(world, seed);
     return blocked;
 }
 
