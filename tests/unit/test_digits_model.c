@@ -417,29 +417,34 @@ static void test_sgd_matches_reference(void **state)
     sgd_destroy(sgd);
 }
 
+/* Shapes around the blocks' edges, and matrices that lie transposed, bit by bit: each sum in order.
+ */
 static void test_gemm_matches_reference(void **state)
 {
     (void)state;
-    static float a[11 * 13], b[13 * 19], c[11 * 19], before[11 * 19];
+    enum { M = 11, N = 35, K = 513 };
+    static float a[M * K], b[K * N], c[M * N], expected[M * N];
+    static const size_t depths[] = {0, 1, 13, 256, K};
     struct random random = random_start(4, 0);
-    for (size_t i = 0; i < 13 * 19; i++)
+    for (size_t i = 0; i < K * N; i++)
         b[i] = random_symmetric(&random, 1);
-    for (size_t i = 0; i < 11 * 13; i++)
+    for (size_t i = 0; i < M * K; i++)
         a[i] = random_symmetric(&random, 1);
 
-    for (size_t m = 0; m <= 11; m++)
-        for (size_t n = 0; n <= 19; n++)
-            for (size_t turned = 0; turned < 2; turned++) {
-                const size_t k = 13, a_row = turned ? 1 : k, a_col = turned ? m : 1;
-                for (size_t i = 0; i < 11 * 19; i++)
-                    before[i] = c[i] = random_symmetric(&random, 1);
-                gemm_add(m, n, k, a, a_row, a_col, b, c);
-                for (size_t i = 0; i < 11 * 19; i++) {
-                    double expected = before[i];
+    for (size_t m = 0; m <= M; m++)
+        for (size_t n = 0; n <= N; n++)
+            for (size_t turned = 0; turned < 4; turned++) {
+                const size_t k = depths[(m + n) % (sizeof depths / sizeof depths[0])];
+                const struct gemm_matrix left = {a, turned & 1 ? 1 : k, turned & 1 ? m : 1};
+                const struct gemm_matrix right = {b, turned & 2 ? 1 : n, turned & 2 ? k : 1};
+                for (size_t i = 0; i < M * N; i++) {
+                    expected[i] = c[i] = random_symmetric(&random, 1);
                     for (size_t p = 0; i < m * n && p < k; p++)
-                        expected += (double)a[i / n * a_row + p * a_col] * (double)b[p * n + i % n];
-                    assert_close(c[i], expected, 1e-5);
+                        expected[i] += a[i / n * left.row + p * left.col] *
+                                       b[p * right.row + i % n * right.col];
                 }
+                gemm_add(m, n, k, left, right, c);
+                assert_memory_equal(c, expected, sizeof c);
             }
 }
 

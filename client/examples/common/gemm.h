@@ -4,13 +4,18 @@
 
 #include <stddef.h>
 
-/* C += A B, with A m x k, B k x n and C m x n.
+/* A matrix whose entry [i][j] lies at `values[i * row + j * col]`: a transposed one has its strides
+ * exchanged. */
+struct gemm_matrix {
+    const float *values;
+    size_t row;
+    size_t col;
+};
+
+/* C += A B, with A m x k, B k x n and C m x n, row by row without gaps.
  *
- * B and C are stored row by row without gaps. A[i][p] lies at a[i * a_row + p * a_col], so that a
- * transposed A is passed with its strides exchanged. C must not overlap A or B. Every entry of C
- * adds its k products in the order of p: the result depends neither on the blocking nor on the
- * width of the vectors that the compiler chose. Thread-safe. */
-void gemm_add(size_t m, size_t n, size_t k, const float *a, size_t a_row, size_t a_col,
-    const float *b, float *c);
+ * C must not overlap A or B. Every entry of C adds its k products in the order of p: the result
+ * depends neither on the blocking nor on the width of the processor's vectors. Thread-safe. */
+void gemm_add(size_t m, size_t n, size_t k, struct gemm_matrix a, struct gemm_matrix b, float *c);
 
 #endif

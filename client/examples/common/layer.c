@@ -5,29 +5,19 @@
 
 #include "gemm.h"
 
-static void layer_transpose(size_t rows, size_t cols, const float *from, float *to)
-{
-    for (size_t i = 0; i < rows; i++) {
-        for (size_t j = 0; j < cols; j++) {
-            to[j * rows + i] = from[i * cols + j];
-        }
-    }
-}
-
 static size_t layer_inputs(const struct tensor *weight)
 {
     return tensor_size(weight) / weight->shape[0];
 }
 
-void layer_affine(
-    const struct tensor *tensors, size_t rows, const float *input, float *transposed, float *output)
+void layer_affine(const struct tensor *tensors, size_t rows, const float *input, float *output)
 {
     const size_t outputs = tensors[0].shape[0], inputs = layer_inputs(&tensors[0]);
-    layer_transpose(outputs, inputs, tensors[0].values, transposed);
     for (size_t row = 0; row < rows; row++) {
         memcpy(output + row * outputs, tensors[1].values, outputs * sizeof(float));
     }
-    gemm_add(rows, outputs, inputs, input, inputs, 1, transposed, output);
+    gemm_add(rows, outputs, inputs, (struct gemm_matrix){input, inputs, 1},
+        (struct gemm_matrix){tensors[0].values, 1, inputs}, output);
 }
 
 int layer_ready(const struct backward *pass, size_t tensor)
@@ -54,7 +44,8 @@ int layer_affine_gradients(const struct backward *pass, size_t weight, size_t ro
     }
 
     memset(d_weight, 0, outputs * inputs * sizeof(float));
-    gemm_add(outputs, inputs, rows, d_output, 1, outputs, input, d_weight);
+    gemm_add(outputs, inputs, rows, (struct gemm_matrix){d_output, 1, outputs},
+        (struct gemm_matrix){input, inputs, 1}, d_weight);
     return layer_ready(pass, weight);
 }
 
@@ -63,7 +54,8 @@ void layer_affine_input(
 {
     const size_t outputs = weight->shape[0], inputs = layer_inputs(weight);
     memset(d_input, 0, rows * inputs * sizeof(float));
-    gemm_add(rows, inputs, outputs, d_output, outputs, 1, weight->values, d_input);
+    gemm_add(rows, inputs, outputs, (struct gemm_matrix){d_output, outputs, 1},
+        (struct gemm_matrix){weight->values, inputs, 1}, d_input);
 }
 
 void layer_relu(float *values, size_t count)

@@ -15,10 +15,8 @@ struct score {
 };
 
 /* output[row][o] = bias[o] + sum over i of input[row][i] weight[o][i], where tensors[0] is the
- * weight, [O, ...] with I numbers an output, and tensors[1] its bias. `transposed` has room for the
- * weight. */
-void layer_affine(const struct tensor *tensors, size_t rows, const float *input, float *transposed,
-    float *output);
+ * weight, [O, ...] with I numbers an output, and tensors[1] its bias. */
+void layer_affine(const struct tensor *tensors, size_t rows, const float *input, float *output);
 
 /* Where a backward pass writes the gradients of `tensors` and whom it tells. */
 struct backward {

@@ -36,7 +36,6 @@ struct model {
     struct model_batch batch; /* of the last forward pass */
     float *memory;            /* all that follows */
     struct tensor tensors[MODEL_TENSORS];
-    float *transposed; /* of the weights in use by a forward product */
     /* Outputs after their ReLU, and the patches that the convolutions saw. */
     float *patches1; /* [batch][8][8][PATCH1] */
     float *conv1;    /* [batch][8][8][CHANNELS1] */
@@ -60,7 +59,6 @@ static int model_allocate(struct model *model, size_t batch)
         float **slot;
         size_t count;
     } parts[] = {
-        {&model->transposed, (size_t)FEATURES * HIDDEN},
         {&model->patches1, batch * SIDE * SIDE * PATCH1},
         {&model->conv1, batch * SIDE * SIDE * CHANNELS1},
         {&model->pooled, batch * HALF * HALF * CHANNELS1},
@@ -235,7 +233,7 @@ static void model_affine(
     struct model *model, size_t weight, size_t rows, const float *input, float *output)
 {
     const struct tensor *tensors = &model->tensors[weight];
-    layer_affine(tensors, rows, input, model->transposed, output);
+    layer_affine(tensors, rows, input, output);
     if (weight != LINEAR2) {
         layer_relu(output, rows * tensors->shape[0]);
     }

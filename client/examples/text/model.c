@@ -21,7 +21,6 @@ struct model {
     float *memory; /* all that follows */
     float *outputs[OUTPUTS + 1];
     float *d_outputs[OUTPUTS + 1]; /* gradients of the loss with respect to them */
-    float *transposed;             /* of the weights in use by a forward product */
 };
 
 static void model_describe(struct model *model)
@@ -48,16 +47,14 @@ static void model_describe(struct model *model)
 static int model_allocate(struct model *model, size_t batch)
 {
     const size_t ends = model->sizes.layers + 2;
-    size_t total = 0, largest = 0;
+    size_t total = 0;
     for (size_t i = 0; i < ends; i++) {
         total += 2 * batch * model->widths[i];
     }
     for (size_t t = 0; t < model->count; t++) {
-        const size_t size = tensor_size(&model->tensors[t]);
-        total += size;
-        largest = size > largest ? size : largest;
+        total += tensor_size(&model->tensors[t]);
     }
-    model->memory = calloc(total + largest, sizeof(float));
+    model->memory = calloc(total, sizeof(float));
     if (!model->memory) {
         return -1;
     }
@@ -72,7 +69,6 @@ static int model_allocate(struct model *model, size_t batch)
         model->tensors[t].values = next;
         next += tensor_size(&model->tensors[t]);
     }
-    model->transposed = next;
     return 0;
 }
 
@@ -124,7 +120,7 @@ struct score model_forward(struct model *model, const struct model_batch *batch)
     model_embed(model);
     for (size_t l = 0; l <= layers; l++) {
         layer_affine(&model->tensors[FIRST_WEIGHT + 2 * l], batch->count, model->outputs[l],
-            model->transposed, model->outputs[l + 1]);
+            model->outputs[l + 1]);
         if (l < layers) {
             layer_relu(model->outputs[l + 1], batch->count * model->widths[l + 1]);
         }
