@@ -213,10 +213,11 @@ class Training(InBox):
 
     def test_quality(self):
         document = json.loads(self.run_or_skip("--json", "--quality", "--steps", "20", "--seeds", "2",
-                                               "--contenders", "dense", "topk").stdout)
-        dense, topk = document["rows"]
+                                               "--contenders", "dense", "topk", "corrected").stdout)
+        dense, topk, corrected = document["rows"]
         self.assertEqual((dense["contender"], dense["more"], topk["contender"]), ("dense", 0, "topk"))
-        for row in (dense, topk):
+        self.assertEqual(document["policies"]["corrected"]["momentum"], 0.9)
+        for row in (dense, topk, corrected):
             self.assertEqual(len(row["bits"]), 2)
             self.assertTrue(all(2 < bits < 8 for bits in row["bits"]), row)
             self.assertAlmostEqual(sum(row["bits"]) / 2, row["mean_bits"])

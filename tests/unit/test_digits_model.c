@@ -391,23 +391,28 @@ static void test_training_learns(void **state)
     sgd_destroy(sgd);
 }
 
-static void test_sgd_matches_reference(void **state)
+static void check_sgd(struct fixture *fixture, int only_biases)
 {
-    struct fixture *fixture = *state;
-    const struct sgd_options options = {
-        .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .warmup = 4, .steps = 20};
+    const struct sgd_options options = {.lr = 0.1f,
+        .momentum = 0.9f,
+        .only_biases = only_biases,
+        .weight_decay = 0.01f,
+        .warmup = 4,
+        .steps = 20};
     struct sgd *sgd = checked(sgd_create(&options, model_tensors(fixture->model), MODEL_TENSORS));
     struct random random = random_start(9, 0);
 
     for (size_t t = 6; t < MODEL_TENSORS; t++) { /* a weight and a bias */
         double parameter = model_parameters(fixture->model, t)[3], velocity = 0;
-        const double decay = t == 6 ? 0.01 : 0;
+        const int corrected = only_biases && t == 6;
+        const double decay = t != 6 ? 0 : corrected ? 0.1 : 0.01;
         for (uint64_t step = 0; step < options.steps; step++) {
             const double rate =
                 step < 4 ? 0.1 * (double)(step + 1) / 4 : 0.1 * (double)(20 - step) / 16;
             assert_close(sgd_rate(&options, step), rate, 1e-8);
             fixture->gradients[t][3] = random_symmetric(&random, 1);
-            velocity = 0.9 * velocity + fixture->gradients[t][3] + decay * parameter;
+            velocity =
+                (corrected ? 0 : 0.9) * velocity + fixture->gradients[t][3] + decay * parameter;
             parameter -= rate * velocity;
             sgd_apply(sgd, t, fixture->gradients[t], sgd_rate(&options, step));
             assert_close(model_parameters(fixture->model, t)[3], parameter, 1e-5);
@@ -415,6 +420,12 @@ static void test_sgd_matches_reference(void **state)
     }
     assert_close(sgd_rate(&options, 20), 0, 0);
     sgd_destroy(sgd);
+}
+
+static void test_sgd_matches_reference(void **state)
+{
+    check_sgd(*state, 0);
+    check_sgd(*state, 1);
 }
 
 /* Shapes around the blocks' edges, and matrices that lie transposed, bit by bit: each sum in order.

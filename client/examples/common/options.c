@@ -27,6 +27,7 @@ static const char help[] =
     "  --lr X           highest learning rate (default %g)\n"
     "  --warmup N       steps until the highest rate is reached (default %" PRIu64
     ", at most --steps)\n"
+    "  --corrected      weights have their momentum from the daemon: the policy's momentum (0.9)\n"
     "  --seed S         seed of parameters and batches, the same on all ranks (default 1)\n"
     "  --log FILE       write JSON lines: one a step, then a final one (rank 0 only)\n"
     "  --evaluate-every N  also test every N steps, on a part of the test set (default: at the "
@@ -44,6 +45,7 @@ enum {
     OPTION_BATCH,
     OPTION_LR,
     OPTION_WARMUP,
+    OPTION_CORRECTED,
     OPTION_SEED,
     OPTION_LOG,
     OPTION_EVALUATE,
@@ -63,6 +65,7 @@ static const struct option flags[] = {
     {"batch", required_argument, NULL, OPTION_BATCH},
     {"lr", required_argument, NULL, OPTION_LR},
     {"warmup", required_argument, NULL, OPTION_WARMUP},
+    {"corrected", no_argument, NULL, OPTION_CORRECTED},
     {"seed", required_argument, NULL, OPTION_SEED},
     {"log", required_argument, NULL, OPTION_LOG},
     {"evaluate-every", required_argument, NULL, OPTION_EVALUATE},
@@ -165,6 +168,7 @@ static int options_set(struct options *o, int option, const char *value)
     case OPTION_BATCH: return options_number(o, "batch", value, 1, max_count, &o->batch);
     case OPTION_LR: return options_rate(o, value, &o->lr);
     case OPTION_WARMUP: return options_number(o, "warmup", value, 0, max_count, &o->warmup);
+    case OPTION_CORRECTED: o->corrected = 1; return 0;
     case OPTION_SEED: return options_number(o, "seed", value, 0, UINT64_MAX, &o->seed);
     case OPTION_LOG: o->log = value; return 0;
     case OPTION_ADDRESS: o->exchange.address = value; return 0;
@@ -186,10 +190,10 @@ static int options_check(const struct options *options, int argc, char **argv)
         fprintf(stderr, "%s: unexpected argument '%s'\n", program, argv[optind]);
     } else if (!options->data) {
         fprintf(stderr, "%s: --data FILE is needed; see --help\n", program);
-    } else if (join->local &&
-               (join->address || join->job || join->policy || join->rank >= 0 || join->world > 0)) {
+    } else if (join->local && (options->corrected || join->address || join->job || join->policy ||
+                                  join->rank >= 0 || join->world > 0)) {
         fprintf(stderr,
-            "%s: --local trains alone; it goes with none of --address, "
+            "%s: --local trains alone; it goes with none of --corrected, --address, "
             "--job, --policy, --rank, --world\n",
             program);
     } else {

@@ -63,8 +63,11 @@ void sgd_apply(struct sgd *sgd, size_t tensor, const float *update, float rate)
 {
     const size_t size = tensor_size(&sgd->tensors[tensor]);
     const int is_bias = sgd->tensors[tensor].dims == 1;
-    const float momentum = sgd->options.momentum;
-    const float decay = is_bias ? 0 : sgd->options.weight_decay;
+    const int corrected = sgd->options.only_biases && !is_bias;
+    const float momentum = corrected ? 0 : sgd->options.momentum;
+    const float decay = is_bias     ? 0
+                        : corrected ? sgd->options.weight_decay / (1 - sgd->options.momentum)
+                                    : sgd->options.weight_decay;
     float *parameter = sgd->tensors[tensor].values, *velocity = sgd->velocity[tensor];
 
     for (size_t i = 0; i < size; i++) {

@@ -15,6 +15,8 @@ from field import POLICIES
 
 SCHEMA = 1
 BASE = "dense"
+CONTENDERS = (BASE, "adtopk", "corrected")
+WARMUP_EPOCHS = 4  # over the tenth of the steps in which the learning rate rises
 RUN_LIMIT = 6 * 3600  # seconds
 
 
@@ -33,6 +35,7 @@ class Course(teams.Team):
                         "--steps", options.steps, "--warmup", options.steps // 10, "--lr", options.lr,
                         "--seed", seed, "--rank", node.number, "--world", len(nodes),
                         "--address", f"unix:{daemons.daemons[node.number].socket}",
+                        *(["--corrected"] if policy.get("momentum") else []),
                         "--job", self.name, "--policy", out.name, "--log", self.result], node)
 
     def bits(self):
@@ -84,10 +87,19 @@ class Quality:
                 "interrupted": self.interrupted}
 
 
+def corrected(options):
+    """Deep gradient compression's two remedies: the daemon keeps the momentum, so that what waits in a
+    residual waits with it, and the density falls to its value while the learning rate rises."""
+    return {"sparsifier": "adtopk", "density": options.density, "bucket_bytes": options.bucket_bytes,
+            "momentum": 0.9, "momentum_masking": False, "warmup_epochs": WARMUP_EPOCHS,
+            "epoch_turns": max(1, options.steps // 10 // WARMUP_EPOCHS)}
+
+
 def check(parser, options):
+    options.policies.setdefault("corrected", corrected(options))
     for name in options.contenders:
         if name not in options.policies:
-            parser.error(f"--quality: '{name}' is no policy: {', '.join(POLICIES)}")
+            parser.error(f"--quality: '{name}' is no policy: {', '.join([*POLICIES, 'corrected'])}")
 
 
 def text(document):
