@@ -138,15 +138,15 @@ static void lane_fill(const struct lane_message *message, unsigned slot, struct 
     packet->body = packet->body_size > 0 ? message->buffer->bytes + packet->offset : NULL;
 }
 
-/* The part at `position` once more, or what of it was not acknowledged. */
-static void lane_cut_again(const struct lane_out *out, struct packet *packet)
+/* A part once more, from `position` on, at most `size` bytes of it. */
+static void lane_cut_again(
+    const struct lane_part *part, uint64_t position, uint64_t size, struct packet *packet)
 {
-    const struct lane_part *part = lane_part(out, out->next);
-    uint64_t skip = out->position - part->start;
+    uint64_t skip = position - part->start;
 
-    packet->position = out->position;
+    packet->position = position;
     packet->offset = part->offset + skip;
-    packet->body_size = (uint32_t)(part->size - skip);
+    packet->body_size = (uint32_t)lane_min(part->size - skip, size);
     lane_fill(part->message, part->message->slot, packet);
 }
 
@@ -156,13 +156,13 @@ bool lane_out_cut(
     const struct lane_message *message;
     uint64_t remaining, room, size;
 
+    if (out->probe == LANE_NEVER) {
+        lane_cut_again(lane_part(out, 0), out->acknowledged, 1, packet);
+        return true;
+    }
     if (out->position < out->sent) {
-        bool waits = out->probe > 0 && out->probe < LANE_NEVER;
-
-        if (!waits) {
-            lane_cut_again(out, packet);
-        }
-        return !waits;
+        lane_cut_again(lane_part(out, out->next), out->position, UINT32_MAX, packet);
+        return true;
     }
     message = (const struct lane_message *)share_next(&out->share, lane_may_begin, out);
     if (message == NULL || out->position >= limit) {
@@ -219,6 +219,12 @@ bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_
 {
     bool again = packet->position < out->sent;
 
+    if (out->probe == LANE_NEVER) {
+        assert(packet->position == out->acknowledged);
+        out->probe = out->acknowledged + packet_span(packet);
+        out->resend_at = now_us + out->timer.timeout_us;
+        return true;
+    }
     assert(packet->position == out->position);
     if (!again) {
         lane_sent(out, packet);
@@ -227,8 +233,6 @@ bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_
     out->position += packet_span(packet);
     if (!again) {
         out->sent = out->position;
-    } else if (out->probe == LANE_NEVER) {
-        out->probe = out->position;
     }
     if (!again && !out->timer.sampling) {
         out->timer.sampling = true;
@@ -290,18 +294,6 @@ static void lane_measure(struct lane_out *out, uint64_t now_us)
         .rate = meter->rate, .start = out->acknowledged, .start_us = now_us, .running = true};
 }
 
-/* The probe has arrived, and everything below `position`. */
-static void lane_probed(struct lane_out *out, uint64_t position)
-{
-    bool late = position > out->probe;
-
-    out->probe = 0;
-    if (late) {
-        out->position = out->sent;
-        out->next = out->count;
-    }
-}
-
 bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us)
 {
     if (position > out->sent) {
@@ -318,8 +310,10 @@ bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_
         out->position = position; /* it arrived although we had gone back behind it */
         out->next = 0;
     }
-    if (out->probe > 0 && position >= out->probe) {
-        lane_probed(out, position);
+    if (position == out->probe) {
+        lane_out_rewind(out); /* nothing but the probe has arrived: the rest was lost */
+    } else {
+        out->probe = 0;
     }
     if (out->timer.sampling && position >= out->timer.sample_end) {
         lane_timer_sample(&out->timer, now_us - out->timer.sample_start_us);
@@ -338,7 +332,7 @@ void lane_out_rewind(struct lane_out *out)
 {
     out->position = out->acknowledged;
     out->next = 0;
-    out->probe = out->position < out->sent ? LANE_NEVER : 0;
+    out->probe = 0;
     out->timer.sampling = false;
     out->meter.running = false;
     out->resend_at = LANE_NEVER;
@@ -349,7 +343,8 @@ void lane_out_expire(struct lane_out *out, uint64_t now_us)
     if (out->resend_at > now_us) {
         return;
     }
-    lane_out_rewind(out);
+    out->probe = LANE_NEVER;
+    out->resend_at = LANE_NEVER;
     out->timer.timeout_us = lane_min(2 * out->timer.timeout_us, out->timer.ceiling_us);
 }
 

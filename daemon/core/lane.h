@@ -4,8 +4,16 @@
  * Every byte of a message takes one position and so does its end, so an empty message takes one.
  * A packet carries a range of positions of one message. The receiver takes only what continues
  * its stream and acknowledges the position up to which it has everything; the sender goes back to
- * that position when no acknowledgement comes (go-back-N: transports keep order and lose only when
+ * that position when what it sent was lost (go-back-N: transports keep order and lose only when
  * they reconnect).
+ *
+ * Lost or late? When no acknowledgement comes for a while, the sender goes on, and sends the oldest
+ * byte alone once more, as a *probe*. It overtakes nothing, so whatever was not lost is there
+ * before it, and the acknowledgement names the end of a part: it was only late, as on a slow link
+ * with a long queue. If it names the end of the probe, which lies within a part, all that was sent
+ * from there on was lost and is sent again. Where the probe is a whole part, which has one byte
+ * then, or where the transport does reorder, what was late may be taken for lost: that costs bytes
+ * only.
  *
  * Positions are given out when a part is cut, not when its message is queued, and whose part is cut
  * is decided for each anew (share.h): a message is overtaken between two of its parts. A message
@@ -45,11 +53,9 @@ struct lane_part {
     uint32_t size;
 };
 
-/* The resend timeout, after Jacobson 1988 ("Congestion avoidance and control") with Karn's rule:
- * no sample from positions that were sent twice, and a doubled timeout stays until the next. After
- * a timeout the oldest part alone is sent again, as a *probe*: if nothing but that is acknowledged
- * then, what came after it was lost and follows; if more is, it was only late, as on a slow link
- * with a long queue, and need not be sent again. */
+/* The timeout of probes, after Jacobson 1988 ("Congestion avoidance and control") with Karn's rule:
+ * no sample from positions that were sent twice, and a doubled timeout stays until something is
+ * acknowledged. */
 struct lane_timer {
     uint64_t floor_us, ceiling_us;
     uint64_t timeout_us;
@@ -86,8 +92,8 @@ struct lane_out {
     uint64_t slots_taken;  /* a bit each */
     uint64_t begun_bytes;  /* of the messages that have a slot */
     uint64_t queued_bytes; /* of the messages that are not wholly acknowledged */
-    uint64_t resend_at;    /* LANE_NEVER while nothing is in flight */
-    uint64_t probe;        /* end of the probe; 0: none; LANE_NEVER: not sent yet */
+    uint64_t resend_at;    /* when a probe is due; LANE_NEVER while nothing is in flight */
+    uint64_t probe;        /* end of the one in flight; 0: none; LANE_NEVER: not sent yet */
     struct lane_timer timer;
     struct lane_meter meter;
 };
@@ -111,9 +117,10 @@ void lane_in_reset(struct lane_in *in);
 bool lane_out_push(struct lane_out *out, struct buffer *message, const struct share_class *class);
 
 /**
- * Cuts what goes out next: at most `body_max` bytes, unless it is resent, and nothing at or above
- * position `limit`, which never falls. Fills slot, position, message size, offset and body of
- * `packet`. False if there is nothing, or if waiting for an acknowledgement allows a larger part.
+ * Cuts what goes out next, which may be a probe: at most `body_max` bytes, unless it is resent, and
+ * nothing at or above position `limit`, which never falls. Fills slot, position, message size,
+ * offset and body of `packet`. False if there is nothing, or if waiting for an acknowledgement
+ * allows a larger part.
  */
 bool lane_out_cut(
     const struct lane_out *out, size_t body_max, uint64_t limit, struct packet *packet);
@@ -125,13 +132,14 @@ bool lane_out_reserve(struct lane_out *out);
  * Returns true if it had been sent before. */
 bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_t now_us);
 
-/** Everything below `position` arrived. False if that was never sent. */
+/** Everything below `position` arrived. Rewinds if that shows that the rest was lost. False if that
+ * was never sent. */
 bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us);
 
-/** What is not acknowledged will be sent again, first the probe. */
+/** What is not acknowledged will be sent again. */
 void lane_out_rewind(struct lane_out *out);
 
-/** Rewinds, and doubles the timeout, if the resend timeout has passed. */
+/** Makes a probe due, and doubles the timeout, if that has passed. */
 void lane_out_expire(struct lane_out *out, uint64_t now_us);
 
 /** Takes a part that came in. When it completes a message of at most `message_max` bytes, the

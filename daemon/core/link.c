@@ -20,8 +20,9 @@
  * which proves that the peer adopted us and tells its credit; until then the HELLOs go on.
  *
  * Failure. A packet that the transport refuses is offered again after 1 ms, then 2, 4, 8 and at
- * most 10 ms. Lost data are resent from the last acknowledged position when their timeout passes;
- * while the peer is silent only heartbeats go out, so that is at once when it is heard again.
+ * most 10 ms. When a timeout passes a probe finds out whether data were lost, and they are resent
+ * from the last acknowledged position then; while the peer is silent only heartbeats go out, so the
+ * probe goes out at once when it is heard again.
  * Without memory for a message its packets are dropped, and the sender tries again.
  *
  * A daemon from before there were slots says nothing of them in its WELCOME: it is sent one bulk
@@ -167,6 +168,7 @@ static bool link_send_part(struct links *links, struct link_peer *peer, enum lin
     }
     if (lane_out_advance(&peer->out[lane], &packet, links->now)) {
         peer->stats.resent++;
+        peer->stats.resent_bytes += PACKET_HEADER_SIZE + packet.body_size;
     }
     if (lane == LINK_CONTROL) {
         link_told(links, peer);

@@ -4,13 +4,14 @@
  *
  * A *connection* is a pair of incarnations (each daemon start draws a new one). On a connection
  * each of two lanes numbers its packets: control messages are never queued behind bulk. A sender
- * keeps a packet until it is acknowledged and resends what a timeout or a reconnect shows to be
- * missing; a receiver drops duplicates and packets of other connections. Bulk messages are cut
- * into chunks of at most `chunk_size` and 10 ms of what the link was measured to carry, and only as
- * many bytes are in flight as the receiver granted. Whose chunk goes next is decided for each anew,
- * by the messages' classes: between jobs by weight, within a job by place (share.h). Any packet of
- * the current connection is a sign of life; silence for `timeout_us` is reported as down, a new
- * incarnation as up. No I/O and no clock: the caller passes packets in and takes them out.
+ * keeps a packet until it is acknowledged and, after a timeout, finds out by a probe whether it is
+ * missing or late (lane.h), and resends what is missing; a receiver drops duplicates and packets of
+ * other connections. Bulk messages are cut into chunks of at most `chunk_size` and 10 ms of what
+ * the link was measured to carry, and only as many bytes are in flight as the receiver granted.
+ * Whose chunk goes next is decided for each anew, by the messages' classes: between jobs by weight,
+ * within a job by place (share.h). Any packet of the current connection is a sign of life; silence
+ * for `timeout_us` is reported as down, a new incarnation as up. No I/O and no clock: the caller
+ * passes packets in and takes them out.
  */
 #ifndef ADTOPK_LINK_H
 #define ADTOPK_LINK_H
@@ -36,7 +37,7 @@ struct links_config {
     uint64_t max_bulk_message;
     uint64_t heartbeat_us;
     uint64_t timeout_us;
-    uint64_t resend_us; /* first and shortest resend timeout; doubles up to timeout_us */
+    uint64_t resend_us; /* first and shortest timeout of probes; doubles up to timeout_us */
 };
 
 /* What the links need done; called from links_* functions, never re-entering them except for
@@ -57,6 +58,7 @@ struct links_ops {
 struct link_stats {
     uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
     uint64_t resent, duplicates, stale, malformed;
+    uint64_t resent_bytes; /* of bytes_sent, in the packets that `resent` counts, probes included */
     uint64_t dropped; /* ahead of their turn, or no memory for their message: sent again later */
     uint64_t queued_bytes;  /* not acknowledged yet */
     uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */

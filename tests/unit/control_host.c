@@ -186,7 +186,7 @@ static void fill_core(struct core *core)
     core->peer[0] = (struct peer_info){.node = 1,
         .up = true,
         .incarnation = UINT64_MAX,
-        .link = {.bytes_sent = 123, .resent = 4, .round_trip_us = 250}};
+        .link = {.bytes_sent = 123, .resent = 4, .resent_bytes = 567, .round_trip_us = 250}};
     core->peer[1] = (struct peer_info){.node = 5};
 }
 

@@ -10,6 +10,7 @@
 #define WORLD_STEPS_MAX 20000000
 #define WORLD_MAX_CONTROL 2000
 #define WORLD_MAX_BULK (1U << 20)
+#define SECOND_US 1000000u
 
 static uint64_t world_mix(uint64_t x)
 {
@@ -94,13 +95,26 @@ static struct world_packet world_take(struct world *world)
     }
 }
 
+/* When a packet has gone out: after those before it, if the rate is limited. */
+static uint64_t world_departure(struct world *world, const struct world_packet *packet)
+{
+    uint64_t *free_at = &world->free_at[packet->from][packet->to][packet->lane];
+
+    if (world->config.rate == 0) {
+        return world->now;
+    }
+    *free_at = (*free_at > world->now ? *free_at : world->now) +
+               packet->size * SECOND_US / world->config.rate;
+    return *free_at;
+}
+
 static void world_post(struct world *world, const struct world_packet *packet)
 {
     const struct world_config *config = &world->config;
     struct world_packet copy = *packet;
 
     copy.bytes = world_copy(packet->bytes, packet->size);
-    copy.time = world->now + config->delay_min_us +
+    copy.time = world_departure(world, packet) + config->delay_min_us +
                 world_random(world, config->delay_max_us - config->delay_min_us + 1);
     if (world_chance(world, config->corrupt)) {
         /* A bulk body has a CRC of its own, which is not the links' business. */

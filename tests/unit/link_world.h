@@ -16,6 +16,7 @@ struct world_config {
     uint64_t seed;
     uint64_t loss, duplicate, corrupt, replay, refuse;
     uint64_t delay_min_us, delay_max_us;
+    uint64_t rate; /* bytes a second of each lane between two nodes; 0: unlimited */
     size_t chunk_size, window;
     uint64_t heartbeat_us, timeout_us, resend_us;
 };
@@ -59,6 +60,7 @@ struct world {
     uint64_t random, now, order, steps;
     struct world_node nodes[WORLD_NODES];
     bool cut[WORLD_NODES][WORLD_NODES];
+    uint64_t free_at[WORLD_NODES][WORLD_NODES][LINK_LANES]; /* what is sent then goes out at once */
     struct world_packet *heap;
     size_t heap_size, heap_capacity;
     struct world_packet history[WORLD_HISTORY];
