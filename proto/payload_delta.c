@@ -264,30 +264,38 @@ struct rice_codes {
     unsigned k;
 };
 
-/* The low bits of each code; those behind the end are zero. */
+/* The low bits of each code; those behind the end are zero. As many as surely lie in a word of 64
+ * bits are taken from one. */
 static void rice_read_low(const struct rice_codes *codes, uint32_t *low, size_t count)
 {
-    const uint64_t mask = (UINT64_C(1) << codes->k) - 1;
+    const unsigned k = codes->k, each = k > 0 ? 57 / k : 64;
+    const uint64_t mask = (UINT64_C(1) << k) - 1;
     uint64_t at = 0;
     size_t i = 0;
 
-    for (; i < count && at / 8 + 8 <= codes->size; i++, at += codes->k) {
-        low[i] = (uint32_t)(load_u64(codes->bytes + at / 8) >> at % 8 & mask);
+    for (; i + each <= count && at / 8 + 8 <= codes->size; at += (uint64_t)each * k) {
+        uint64_t word = load_u64(codes->bytes + at / 8) >> at % 8;
+
+        for (const size_t end = i + each; i < end; i++, word >>= k) {
+            low[i] = (uint32_t)(word & mask);
+        }
     }
-    for (; i < count; i++, at += codes->k) {
-        low[i] = bit_field(codes->bytes, codes->size, at, codes->k);
+    for (; i < count; i++, at += k) {
+        low[i] = bit_field(codes->bytes, codes->size, at, k);
     }
 }
 
 /* Reads the positions; *end is the bit behind the last code. The quotients' ones tell how long all
- * quotients up to an entry are together, and the rest is a sum of low bits. */
+ * quotients up to an entry are together, and the rest is a sum of low bits. Positions ascend, so
+ * the last of each word tells whether all are inside. */
 static enum adtopk_status rice_read_codes(const struct payload_input *input, uint64_t n,
     const struct rice_codes *codes, uint32_t *position, size_t count, uint64_t *end,
     struct error *err)
 {
     const unsigned k = codes->k;
-    const uint64_t begin = (uint64_t)count * k; /* of the quotients */
-    uint64_t low_sum = 0, last = 0;
+    const uint64_t begin = (uint64_t)count * k;   /* of the quotients */
+    const uint64_t step = 1 - (UINT64_C(1) << k); /* an entry's one is a position, but no zero */
+    uint64_t sum = 0, here = 0, last = 0;
     size_t i = 0;
 
     rice_read_low(codes, position, count);
@@ -296,36 +304,46 @@ static enum adtopk_status rice_read_codes(const struct payload_input *input, uin
         const uint64_t first = at * UINT64_C(8) - begin; /* may be just below 0 */
 
         word &= at == begin / 8 ? ~UINT64_C(0) << begin % 8 : ~UINT64_C(0);
-        for (; word != 0 && i < count; word &= word - 1, i++) {
-            const uint64_t quotients = first + (unsigned)__builtin_ctzll(word) - i;
-            uint64_t here;
-
-            low_sum += position[i];
-            here = (quotients << k) + low_sum + i;
-            if (quotients > n >> k || here >= n) {
-                return payload_refuse_position(input, i, here, err);
-            }
+        for (; word != 0 && i < count; word &= word - 1, i++, sum += step) {
+            last = first + (unsigned)__builtin_ctzll(word);
+            sum += position[i];
+            here = (last << k) + sum;
             position[i] = (uint32_t)here;
-            last = quotients;
+        }
+        if (here >= n && i > 0) {
+            return payload_refuse_position(input, i - 1, here, err);
         }
     }
-    *end = count > 0 ? begin + last + count : 0;
+    *end = count > 0 ? begin + last + 1 : 0;
     return i == count ? ADTOPK_OK
                       : error_set(err, ADTOPK_ERR_PROTOCOL,
                             "payload section %" PRIu32 ": rice codes end before that of entry %zu",
                             input->section, i);
 }
 
-/* Whether another parameter would have been better, which the encoder would have taken. */
+/* Whether another parameter would have been better, which the encoder would have taken. bits: what
+ * all codes take. */
 static enum adtopk_status rice_check(const struct payload_input *input, unsigned k,
-    const uint32_t *position, size_t count, struct error *err)
+    const uint32_t *position, size_t count, uint64_t bits, struct error *err)
 {
-    unsigned low = k > 0 ? k - 1 : 0, high = k < PAYLOAD_RICE_MAX ? k + 1 : k;
-    uint64_t bits[PAYLOAD_RICE_MAX + 1];
+    const unsigned low = k > 0 ? k - 1 : 0, high = k < PAYLOAD_RICE_MAX ? k + 1 : k;
+    uint64_t below = count * (low + UINT64_C(1)), above = count * (high + UINT64_C(1));
+    uint32_t delta[PAYLOAD_DELTA_BLOCK];
     struct payload_scan scan;
 
-    (void)scan_deltas(position, count, low, high, bits);
-    if ((low == k || bits[low] > bits[k]) && bits[k] <= bits[high]) {
+    for (size_t first = 0; first < count; first += PAYLOAD_DELTA_BLOCK) {
+        const size_t block = block_size(count, first);
+        uint32_t sum[2] = {0, 0}; /* of the quotients: at most the last position */
+
+        (void)deltas_of(position, first, block, delta);
+        for (size_t i = 0; i < block; i++) {
+            sum[0] += delta[i] >> low;
+            sum[1] += delta[i] >> high;
+        }
+        below += sum[0];
+        above += sum[1];
+    }
+    if ((k == 0 || below > bits) && (k == PAYLOAD_RICE_MAX || bits <= above)) {
         return ADTOPK_OK;
     }
     payload_scan(position, count, &scan);
@@ -354,7 +372,7 @@ static enum adtopk_status rice_read(const struct payload_shape *shape, struct pa
     codes = (struct rice_codes){input->next, (size_t)(input->end - input->next), *k};
     codes.size = codes.size < most ? codes.size : (size_t)most;
     if (rice_read_codes(input, n, &codes, position, count, &end, err) != ADTOPK_OK ||
-        rice_check(input, *k, position, count, err) != ADTOPK_OK) {
+        rice_check(input, *k, position, count, end, err) != ADTOPK_OK) {
         return ADTOPK_ERR_PROTOCOL;
     }
     if (end % 8 != 0 && codes.bytes[end / 8] >> end % 8 != 0) {

@@ -157,6 +157,7 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
         .scale = scale,
         .out = out->position != NULL ? out : NULL,
         .dense = dense,
+        .written = gather->elements,
         .parts = merge_parts(positions, gather_count(gather), dense != NULL, &exchange->parallel)};
 
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
@@ -201,6 +202,9 @@ enum adtopk_status gather_each(
     };
     enum adtopk_status status;
 
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        gather.elements += exchange->tensor[t].numel;
+    }
     if (gather.shape == NULL || gather.reader == NULL || gather.list == NULL ||
         gather.error == NULL) {
         status = gather_no_memory(exchange, err);

@@ -11,6 +11,7 @@
 struct gather {
     struct exchange *exchange;
     unsigned phase;
+    uint64_t elements;             /* of all tensors */
     struct payload_shape *shape;   /* [member]: how its list of the tensor at hand looks */
     struct payload_reader *reader; /* [member] */
     struct sparse *list;           /* [member], of the tensor at hand; its own is borrowed */

@@ -168,6 +168,7 @@ enum adtopk_status segment_private(
         return errno == ENOMEM ? segment_too_large(name, size, promised, err)
                                : segment_failed("mmap", name, errno, err);
     }
+    (void)madvise(bytes, segment_round(size), MADV_HUGEPAGE); /* where the kernel has them */
     segment->bytes = bytes;
     segment->size = segment_round(size);
     return ADTOPK_OK;

@@ -159,11 +159,12 @@ static void window_store(
 {
     const uint64_t rest = merge->positions - base;
     const unsigned count = rest < WINDOW ? (unsigned)rest : WINDOW;
+    const uint64_t whole = merge->written > merge->positions ? merge->written : merge->positions;
 
     if (taken) {
-        stream_taken(merge->dense + base, window->sum, count, merge->scale, merge->positions);
+        stream_taken(merge->dense + base, window->sum, count, merge->scale, whole);
     } else {
-        stream_scaled(merge->dense + base, window->sum, count, merge->scale, merge->positions);
+        stream_scaled(merge->dense + base, window->sum, count, merge->scale, whole);
     }
 }
 

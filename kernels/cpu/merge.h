@@ -9,9 +9,9 @@
  * The positions are cut into windows that fit the L1 cache, and windows are grouped in parts. In a
  * window the values are added up where they lie, and a bit for each position says whether it is
  * there; up to two lists are merged into a list without windows. A window of the dense array is
- * written once, past the caches where it is large. For a list, one sweep over the lists counts the
- * positions of each part, a second one writes them where they belong; a single part, or the dense
- * array alone, needs no counting. The work is O(entries + lists * positions / 8192 + what is
+ * written once, past the caches where much is written. For a list, one sweep over the lists counts
+ * the positions of each part, a second one writes them where they belong; a single part, or the
+ * dense array alone, needs no counting. The work is O(entries + lists * positions / 8192 + what is
  * written), the memory one window a thread.
  */
 #ifndef ADTOPK_KERNELS_MERGE_H
@@ -33,10 +33,11 @@ struct merge {
     float scale;
     struct sparse *out; /* overlaps no list; capacity for what comes out of it, see merge_run();
                          * NULL: only the dense array is wanted */
-    float *dense;   /* `positions` elements that overlap no list and not `out`: the view's stride is
-                     * 1; NULL: only the list is wanted */
-    size_t *cursor; /* scratch: `lists` for each part */
-    unsigned parts; /* 1..MERGE_PARTS: merge_parts() says how many pay */
+    float *dense; /* `positions` elements that overlap no list and not `out`: the view's stride is
+                   * 1; NULL: only the list is wanted */
+    uint64_t written; /* elements that are written together with those of `dense`, if more */
+    size_t *cursor;   /* scratch: `lists` for each part */
+    unsigned parts;   /* 1..MERGE_PARTS: merge_parts() says how many pay */
     size_t first[MERGE_PARTS + 1]; /* where in `out` each part begins */
     size_t count; /* without `out`: how many positions came out, but that an entry counts again
                    * where those before it add up to 0 */
