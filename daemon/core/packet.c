@@ -2,28 +2,12 @@
 
 #include <string.h>
 
+#include "proto/bits.h"
 #include "proto/payload.h"
 
 #define PACKET_CRC_AT (PACKET_HEADER_SIZE - 4)
 
 static const uint8_t packet_magic[4] = {'A', 'D', 'P', 'K'};
-
-static void packet_put(uint8_t *to, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++) {
-        to[i] = (uint8_t)(value >> (8 * i));
-    }
-}
-
-static uint64_t packet_get(const uint8_t *from, unsigned bytes)
-{
-    uint64_t value = 0;
-
-    for (unsigned i = 0; i < bytes; i++) {
-        value |= (uint64_t)from[i] << (8 * i);
-    }
-    return value;
-}
 
 static uint32_t packet_crc(const uint8_t *header, const uint8_t *body, size_t body_size)
 {
@@ -46,18 +30,18 @@ void packet_encode(const struct packet *packet, uint8_t header[PACKET_HEADER_SIZ
     header[5] = (uint8_t)packet->type;
     header[PACKET_LANE_AT] = (uint8_t)packet->lane;
     header[PACKET_SLOT_AT] = (uint8_t)packet->slot;
-    packet_put(header + 8, packet->source, 2);
-    packet_put(header + 10, packet->destination, 2);
-    packet_put(header + 12, packet->body_size, 4);
-    packet_put(header + 16, packet->source_incarnation, 8);
-    packet_put(header + 24, packet->destination_incarnation, 8);
-    packet_put(header + 32, packet->position, 8);
-    packet_put(header + 40, packet->acknowledged[LINK_CONTROL], 8);
-    packet_put(header + 48, packet->acknowledged[LINK_BULK], 8);
-    packet_put(header + 56, packet->credit, 8);
-    packet_put(header + 64, packet->message_size, 8);
-    packet_put(header + 72, packet->offset, 8);
-    packet_put(header + PACKET_CRC_AT, packet_crc(header, packet->body, packet->body_size), 4);
+    store_u16(header + 8, packet->source);
+    store_u16(header + 10, packet->destination);
+    store_u32(header + 12, packet->body_size);
+    store_u64(header + 16, packet->source_incarnation);
+    store_u64(header + 24, packet->destination_incarnation);
+    store_u64(header + 32, packet->position);
+    store_u64(header + 40, packet->acknowledged[LINK_CONTROL]);
+    store_u64(header + 48, packet->acknowledged[LINK_BULK]);
+    store_u64(header + 56, packet->credit);
+    store_u64(header + 64, packet->message_size);
+    store_u64(header + 72, packet->offset);
+    store_u32(header + PACKET_CRC_AT, packet_crc(header, packet->body, packet->body_size));
 }
 
 /* A part lies inside its message, takes at least one position and ends before the stream does. */
@@ -88,27 +72,26 @@ bool packet_decode(struct packet *packet, const uint8_t *bytes, size_t size)
     if (size < PACKET_HEADER_SIZE || memcmp(bytes, packet_magic, sizeof(packet_magic)) != 0 ||
         bytes[4] != PACKET_VERSION || bytes[5] == 0 || bytes[5] >= PACKET_TYPE_END ||
         bytes[PACKET_LANE_AT] >= LINK_LANES || bytes[PACKET_SLOT_AT] >= LANE_SLOTS ||
-        packet_get(bytes + 12, 4) != size - PACKET_HEADER_SIZE) {
+        load_u32(bytes + 12) != size - PACKET_HEADER_SIZE) {
         return false;
     }
     *packet = (struct packet){
         .type = (enum packet_type)bytes[5],
         .lane = (enum link_lane)bytes[PACKET_LANE_AT],
         .slot = bytes[PACKET_SLOT_AT],
-        .source = (uint16_t)packet_get(bytes + 8, 2),
-        .destination = (uint16_t)packet_get(bytes + 10, 2),
-        .source_incarnation = packet_get(bytes + 16, 8),
-        .destination_incarnation = packet_get(bytes + 24, 8),
-        .position = packet_get(bytes + 32, 8),
-        .acknowledged = {packet_get(bytes + 40, 8), packet_get(bytes + 48, 8)},
-        .credit = packet_get(bytes + 56, 8),
-        .message_size = packet_get(bytes + 64, 8),
-        .offset = packet_get(bytes + 72, 8),
+        .source = load_u16(bytes + 8),
+        .destination = load_u16(bytes + 10),
+        .source_incarnation = load_u64(bytes + 16),
+        .destination_incarnation = load_u64(bytes + 24),
+        .position = load_u64(bytes + 32),
+        .acknowledged = {load_u64(bytes + 40), load_u64(bytes + 48)},
+        .credit = load_u64(bytes + 56),
+        .message_size = load_u64(bytes + 64),
+        .offset = load_u64(bytes + 72),
         .body = size > PACKET_HEADER_SIZE ? bytes + PACKET_HEADER_SIZE : NULL,
         .body_size = (uint32_t)(size - PACKET_HEADER_SIZE),
     };
-    return packet_get(bytes + PACKET_CRC_AT, 4) ==
-               packet_crc(bytes, packet->body, packet->body_size) &&
+    return load_u32(bytes + PACKET_CRC_AT) == packet_crc(bytes, packet->body, packet->body_size) &&
            packet_is_valid(packet);
 }
 
@@ -117,7 +100,7 @@ bool packet_seal(uint8_t *bytes, size_t size)
     if (size < PACKET_HEADER_SIZE) {
         return false;
     }
-    packet_put(bytes + PACKET_CRC_AT,
-        packet_crc(bytes, bytes + PACKET_HEADER_SIZE, size - PACKET_HEADER_SIZE), 4);
+    store_u32(bytes + PACKET_CRC_AT,
+        packet_crc(bytes, bytes + PACKET_HEADER_SIZE, size - PACKET_HEADER_SIZE));
     return true;
 }

@@ -4,32 +4,17 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "proto/bits.h"
+
 static const uint8_t token_magic[4] = {'A', 'D', 'B', 'K'};
-
-static void token_put(uint8_t *to, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++) {
-        to[i] = (uint8_t)(value >> (8 * i));
-    }
-}
-
-static uint64_t token_get(const uint8_t *from, unsigned bytes)
-{
-    uint64_t value = 0;
-
-    for (unsigned i = 0; i < bytes; i++) {
-        value |= (uint64_t)from[i] << (8 * i);
-    }
-    return value;
-}
 
 size_t token_encode(const struct token_message *message, uint8_t bytes[TOKEN_GRANT_SIZE])
 {
     memcpy(bytes, token_magic, sizeof(token_magic));
     bytes[4] = TOKEN_VERSION;
     bytes[5] = (uint8_t)message->type;
-    token_put(bytes + 6, message->port, 2);
-    token_put(bytes + 8, message->number, 8);
+    store_u16(bytes + 6, message->port);
+    store_u64(bytes + 8, message->number);
     if (message->type == TOKEN_REQUEST) {
         return TOKEN_REQUEST_SIZE;
     }
@@ -48,8 +33,8 @@ bool token_decode(struct token_message *message, const uint8_t *bytes, size_t si
         return false;
     }
     *message = (struct token_message){.type = (enum token_type)bytes[5],
-        .port = (uint16_t)token_get(bytes + 6, 2),
-        .number = token_get(bytes + 8, 8)};
+        .port = load_u16(bytes + 6),
+        .number = load_u64(bytes + 8)};
     if (message->type == TOKEN_REQUEST) {
         return size == TOKEN_REQUEST_SIZE && message->port == 0;
     }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "daemon/core/packet.h"
+#include "proto/bits.h"
 
 #define FUZZ_PEER 1
 #define FUZZ_INCARNATION 0x1111U
@@ -103,13 +104,6 @@ static void fuzz_connect(struct fuzz *fuzz, uint64_t now_us)
     }
 }
 
-static void fuzz_put(uint8_t *to, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++) {
-        to[i] = (uint8_t)(value >> (8 * i));
-    }
-}
-
 static void fuzz_repair(uint8_t *packet, size_t size, unsigned flags)
 {
     if (size < PACKET_HEADER_SIZE) {
@@ -120,13 +114,13 @@ static void fuzz_repair(uint8_t *packet, size_t size, unsigned flags)
         packet[4] = PACKET_VERSION;
         packet[PACKET_LANE_AT] = (flags & FUZZ_BULK) != 0 ? LINK_BULK : LINK_CONTROL;
         packet[PACKET_SLOT_AT] &= (flags & FUZZ_BULK) != 0 ? LANE_SLOTS - 1 : 0;
-        fuzz_put(packet + 12, size - PACKET_HEADER_SIZE, 4);
+        store_u32(packet + 12, (uint32_t)(size - PACKET_HEADER_SIZE));
     }
     if ((flags & FUZZ_CONNECTION) != 0) {
-        fuzz_put(packet + 8, FUZZ_PEER, 2);
-        fuzz_put(packet + 10, 0, 2);
-        fuzz_put(packet + 16, FUZZ_PEER_INCARNATION, 8);
-        fuzz_put(packet + 24, FUZZ_INCARNATION, 8);
+        store_u16(packet + 8, FUZZ_PEER);
+        store_u16(packet + 10, 0);
+        store_u64(packet + 16, FUZZ_PEER_INCARNATION);
+        store_u64(packet + 24, FUZZ_INCARNATION);
     }
     (void)packet_seal(packet, size);
 }

@@ -39,12 +39,6 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def take_build(usage):
-    """Takes the build folder, the first argument of every test program, from the command line."""
-    if len(sys.argv) < 2:
-        sys.exit(usage)
-    return os.path.abspath(sys.argv.pop(1))
-
 
 def free_ports(count):
     """Returns ports of loopback that were free a moment ago."""

@@ -7,10 +7,10 @@ import threading
 import time
 import unittest
 
-from cluster import Cluster, take_build
+from build import BUILD
+from cluster import Cluster
 from ranks import Job, Rank
 
-BUILD = None  # set by main()
 SOON = 2.0  # a second, and one more for a machine that has other things to do
 TENSORS = [("first", "f32", "both", (16, 32)), ("bias", "f32", "both", (16,)),
            ("last", "f32", "dense", (64, 64))]
@@ -150,9 +150,3 @@ class Scene(unittest.TestCase):
         self.assertEqual(got, name, sentence)
         for word in words:
             self.assertIn(word, sentence)
-
-
-def main(usage_text):
-    global BUILD
-    BUILD = take_build(usage_text)
-    unittest.main(module="__main__")

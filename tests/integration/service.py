@@ -5,19 +5,11 @@ import tempfile
 import time
 import unittest
 
-from cluster import die_with_parent, take_build
+from build import ADTOPKD
+from cluster import die_with_parent
 
-BUILD = None  # set by main()
 TENSORS = [("first", "f32", "both", (16, 32)), ("last", "f32", "dense", (64, 64))]
 LONG = 30  # seconds after which something does not happen any more
-
-
-def adtopkd():
-    return os.path.join(BUILD, "daemon", "adtopkd")
-
-
-def adtopkctl():
-    return os.path.join(BUILD, "client", "adtopkctl", "adtopkctl")
 
 
 def wait_for(condition, what="it did not happen"):
@@ -53,7 +45,7 @@ class WithDirectory(unittest.TestCase):
                        if not key.startswith(("ADTOPK_", "WATCHDOG_", "NOTIFY_", "JOURNAL_"))}
         environment.update(more or {})
         process = subprocess.Popen(
-            [adtopkd(), "--socket", self.path(f"{name}.sock"), "--control-socket",
+            [ADTOPKD, "--socket", self.path(f"{name}.sock"), "--control-socket",
              self.path(f"{name}.control"), *arguments], stdin=subprocess.DEVNULL, env=environment,
             preexec_fn=prepare, **options)
         self.addCleanup(process.wait)
@@ -63,9 +55,3 @@ class WithDirectory(unittest.TestCase):
     def end(self, process):
         process.terminate()
         self.assertEqual(process.wait(LONG), 0)
-
-
-def main(usage):
-    global BUILD
-    BUILD = take_build(usage)
-    unittest.main()

@@ -14,10 +14,11 @@ import threading
 import time
 import unittest
 
-from cluster import Cluster, die_with_parent, take_build
+from build import BUILD
+from cluster import Cluster, die_with_parent
 from ranks import Job, Rank
+from service import wait_for
 
-BUILD = None  # set by main()
 NOBODY = 65534
 TENSORS = [("embed.weight", "f32", "both", (64, 64)), ("layer.weight", "f32", "both", (32, 64)),
            ("layer.bias", "f32", "dense", (64,))]
@@ -325,12 +326,12 @@ class Changing(Daemons):
         client = subprocess.Popen(
             [daemon.programs["adtopkctl"], "--socket", daemon.control, "policy", "set", self.name,
              "density=0.5"], preexec_fn=die_with_parent)
-        self.wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
+        wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
         client.kill()
         client.wait()
         job.steps(8)
         self.assertEqual(self.document("policy", "get", self.name)["version"], 1)
-        self.wait_for(lambda: "whose client has gone" in daemon.log())
+        wait_for(lambda: "whose client has gone" in daemon.log())
         job.end()
 
     def test_a_job_that_ends_meanwhile(self):
@@ -340,7 +341,7 @@ class Changing(Daemons):
         client = subprocess.Popen(
             [daemon.programs["adtopkctl"], "--socket", daemon.control, "policy", "set", self.name,
              "density=0.5"], stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
-        self.wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
+        wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
         job.kill()
         _, error = client.communicate(timeout=20)
         self.assertEqual(client.returncode, REFUSED, error)
@@ -364,12 +365,6 @@ class Changing(Daemons):
         self.addCleanup(again.kill)
         again.do(again.opening)
         job.end()
-
-    def wait_for(self, condition, seconds=10):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
 
 
 class Rights(Daemons):
@@ -440,10 +435,7 @@ class Rights(Daemons):
                  "--control-socket", control, "--control-group", "no-such-group-here"],
                 stderr=subprocess.DEVNULL, preexec_fn=user(NOBODY))
             try:
-                deadline = time.monotonic() + 10
-                while self.ask("status", "--socket", control)[0] != 0:
-                    self.assertLess(time.monotonic(), deadline)
-                    time.sleep(0.05)
+                wait_for(lambda: self.ask("status", "--socket", control)[0] == 0)
                 self.text("drain", "--socket", control, become=user(NOBODY))
                 self.text("drain", "--socket", control)  # root
                 self.fails(DENIED, "drain", "--socket", control, become=user(54321, groups=(1,)))
@@ -561,11 +553,5 @@ class Hostile(Daemons):
         self.text("status")
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main()

@@ -8,9 +8,9 @@ import os
 import random
 import socket
 import time
+import unittest
 
 import rawclient
-import scene
 from cluster import die_with_parent
 from ranks import RankError
 from rawclient import RawClient
@@ -363,4 +363,4 @@ class Raw(Scene):
 
 
 if __name__ == "__main__":
-    scene.main(__doc__)
+    unittest.main()

@@ -14,9 +14,9 @@ import tempfile
 import time
 import unittest
 
-from cluster import die_with_parent, take_build
+from build import BUILD
+from cluster import die_with_parent
 
-BUILD = None  # set by main()
 COMMANDS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../bench/cluster"))
 ROUNDS = os.path.join(COMMANDS, "rounds")
 TINY = ["--nodes", "2", "--size", "1M", "--rate", "10gbit", "--turns", "2", "--warmup", "1"]
@@ -324,11 +324,5 @@ class Usage(unittest.TestCase):
         self.assertEqual(folders() - before, set())
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main(verbosity=2)
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main(verbosity=2)

@@ -11,9 +11,8 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 
-from cluster import take_build
+from build import ADTOPKCTL, BUILD
 
-BUILD = None  # set by main()
 STUDY = os.path.realpath(os.path.join(os.path.dirname(__file__), "../bench/convergence/study"))
 STEPS = 15  # measured at 0, 7 and 14
 
@@ -36,8 +35,8 @@ class Study(unittest.TestCase):
             return json.load(file)
 
     def sparsifiers(self):
-        done = subprocess.run([os.path.join(BUILD, "client/adtopkctl/adtopkctl"), "--json", "policy",
-                               "keys"], stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run([ADTOPKCTL, "--json", "policy", "keys"], stdout=subprocess.PIPE,
+                              check=True, text=True)
         key = next(key for key in json.loads(done.stdout)["keys"] if key["name"] == "sparsifier")
         return {word for word in key["values"].split('"')[1::2]}
 
@@ -117,11 +116,5 @@ class Study(unittest.TestCase):
         self.assertIn("dense", output)
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main(verbosity=2)
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main(verbosity=2)

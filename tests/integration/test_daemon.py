@@ -9,23 +9,16 @@ import resource
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import unittest
 
-from cluster import Cluster, die_with_parent, free_ports, take_build
+from build import ADTOPKCTL, ADTOPKD, BUILD
+from cluster import Cluster, die_with_parent, free_ports
 from ranks import Job
+from scene import cpu_seconds
+from service import WithDirectory, wait_for
 
-BUILD = None  # set by main()
 NOBODY = 65534
-
-
-def adtopkd():
-    return os.path.join(BUILD, "daemon", "adtopkd")
-
-
-def adtopkctl():
-    return os.path.join(BUILD, "client", "adtopkctl", "adtopkctl")
 
 
 def run(*command, prepare=die_with_parent, timeout=20):
@@ -43,23 +36,9 @@ def become_nobody():
         os.setuid(NOBODY)
 
 
-class WithDirectory(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp")
-        self.addCleanup(temporary.cleanup)
-        self.directory = temporary.name
-        os.chmod(self.directory, 0o755)
-
-    def path(self, name):
-        return os.path.join(self.directory, name)
-
+class Command(WithDirectory):
     def sockets(self):
         return ["--socket", self.path("a.sock"), "--control-socket", self.path("a.control")]
-
-    def write(self, name, text):
-        with open(self.path(name), "w", encoding="utf-8") as out:
-            out.write(text)
-        return self.path(name)
 
     def assert_ends(self, done, code, *words):
         self.assertEqual(done.returncode, code, done.stderr)
@@ -67,22 +46,22 @@ class WithDirectory(unittest.TestCase):
             self.assertIn(word, done.stderr)
 
 
-class CommandLine(WithDirectory):
+class CommandLine(Command):
     def test_help_lists_every_setting(self):
-        done = run(adtopkd(), "--help")
+        done = run(ADTOPKD, "--help")
         self.assertEqual(done.returncode, 0)
         for flag in ("--config", "--node", "--listen", "--peers", "--policy", "--window"):
             self.assertIn(flag, done.stdout)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
 
     def test_versions(self):
-        for program in (adtopkd(), adtopkctl()):
+        for program in (ADTOPKD, ADTOPKCTL):
             done = run(program, "--version")
             self.assertEqual(done.returncode, 0)
             self.assertRegex(done.stdout, r"^adtopk(d|ctl) \d+\.\d+\.\d+\n$")
 
     def test_help_that_cannot_be_written_is_a_failure(self):
-        for program in (adtopkd(), adtopkctl()):
+        for program in (ADTOPKD, ADTOPKCTL):
             for option in ("--help", "--version"):
                 with open("/dev/full", "w", encoding="utf-8") as full:
                     done = subprocess.run([program, option], stdout=full, check=False,
@@ -90,74 +69,74 @@ class CommandLine(WithDirectory):
                 self.assertEqual(done.returncode, 1, (program, option))
 
     def test_usage_errors(self):
-        self.assert_ends(run(adtopkd(), "--wrokers", "2"), 2, "--wrokers")
-        self.assert_ends(run(adtopkd(), "--workers", "x"), 2, "--workers")
+        self.assert_ends(run(ADTOPKD, "--wrokers", "2"), 2, "--wrokers")
+        self.assert_ends(run(ADTOPKD, "--workers", "x"), 2, "--workers")
         for arguments in ([], ["stutus"], ["status", "stats"], ["--timeout", "0", "status"],
                           ["--socket"], ["--json=1", "status"], ["--job", "x", "status"]):
-            self.assert_ends(run(adtopkctl(), *arguments), 2, "adtopkctl: ")
+            self.assert_ends(run(ADTOPKCTL, *arguments), 2, "adtopkctl: ")
 
     def test_control_help(self):
-        done = run(adtopkctl(), "--help")
+        done = run(ADTOPKCTL, "--help")
         self.assertEqual(done.returncode, 0)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
         for word in ("status", "stats", "policy set", "waits for a node", "--socket", "--json",
                      "--timeout", "Exit status"):
             self.assertIn(word, done.stdout)
-        done = run(adtopkctl(), "stats", "--help")
+        done = run(ADTOPKCTL, "stats", "--help")
         self.assertEqual(done.returncode, 0)
         for word in ("'': of all", "--job", "--interval"):
             self.assertIn(word, done.stdout)
 
     def test_check_config(self):
         good = self.write("good.json", '{"node": 1, "policy": {"density": 0.02}}')
-        done = run(adtopkd(), "--check-config", "--config", good)
+        done = run(ADTOPKD, "--check-config", "--config", good)
         self.assert_ends(done, 0)
         bad = self.write("bad.json", '{"node": 1,\n "nod": 2}')
-        self.assert_ends(run(adtopkd(), "--check-config", "--config", bad), 1, "bad.json:2", "nod")
+        self.assert_ends(run(ADTOPKD, "--check-config", "--config", bad), 1, "bad.json:2", "nod")
         empty = self.write("empty.json", "")
-        self.assert_ends(run(adtopkd(), "--check-config", "--config", empty), 1, "file is empty")
-        self.assert_ends(run(adtopkd(), "--check-config", "--socket", "x.sock"), 1, "x.sock")
+        self.assert_ends(run(ADTOPKD, "--check-config", "--config", empty), 1, "file is empty")
+        self.assert_ends(run(ADTOPKD, "--check-config", "--socket", "x.sock"), 1, "x.sock")
 
     def test_check_policy(self):
         policy = self.write("policy.json", '{"node": 1,\n"policy": {"densty": 0.02}}')
-        done = run(adtopkd(), "--check-config", "--config", policy)
+        done = run(ADTOPKD, "--check-config", "--config", policy)
         self.assertEqual((done.returncode, done.stderr),
                          (1, f'adtopkd: {policy}:2: policy: unknown key "densty"\n'))
-        done = run(adtopkd(), "--check-config", "--policy", '{"densty": 1}')
+        done = run(ADTOPKD, "--check-config", "--policy", '{"densty": 1}')
         self.assertEqual((done.returncode, done.stderr),
                          (1, 'adtopkd: --policy: policy: unknown key "densty"\n'))
 
 
-class StartFailures(WithDirectory):
+class StartFailures(Command):
     """Each is a sentence on standard error and exit status 1."""
 
     def test_missing_directory(self):
-        done = run(adtopkd(), "--socket", "/nonexistent/a", "--control-socket", self.path("c"))
+        done = run(ADTOPKD, "--socket", "/nonexistent/a", "--control-socket", self.path("c"))
         self.assert_ends(done, 1, "/nonexistent/a")
-        done = run(adtopkd(), "--socket", self.path("s"), "--control-socket", "/nonexistent/c")
+        done = run(ADTOPKD, "--socket", self.path("s"), "--control-socket", "/nonexistent/c")
         self.assert_ends(done, 1, "/nonexistent/c")
         self.assertEqual(os.listdir(self.directory), [])
 
     def test_no_permission(self):
         os.chmod(self.directory, 0o555)
-        done = run(adtopkd(), *self.sockets(), prepare=become_nobody)
+        done = run(ADTOPKD, *self.sockets(), prepare=become_nobody)
         self.assert_ends(done, 1, "a.sock", "Permission denied")
 
     def test_path_is_a_file(self):
         file = self.write("a.sock", "")
-        done = run(adtopkd(), *self.sockets())
+        done = run(ADTOPKD, *self.sockets())
         self.assert_ends(done, 1, file, "socket")
         self.assertTrue(os.path.exists(file))
 
     def test_path_too_long(self):
-        done = run(adtopkd(), "--socket", "/tmp/" + "x" * 200)
+        done = run(ADTOPKD, "--socket", "/tmp/" + "x" * 200)
         self.assert_ends(done, 2, "--socket")
 
     def test_no_descriptors(self):
         def prepare():
             die_with_parent()
             resource.setrlimit(resource.RLIMIT_NOFILE, (7, 7))
-        done = run(adtopkd(), *self.sockets(), prepare=prepare)
+        done = run(ADTOPKD, *self.sockets(), prepare=prepare)
         self.assert_ends(done, 1, "oo many open files")
 
     def test_port_in_use(self):
@@ -165,30 +144,30 @@ class StartFailures(WithDirectory):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-            done = run(adtopkd(), *self.sockets(), "--listen", endpoint)
+            done = run(ADTOPKD, *self.sockets(), "--listen", endpoint)
         self.assert_ends(done, 1, endpoint, "Address already in use")
         self.assertEqual(os.listdir(self.directory), [])
 
     def test_beyond_loopback(self):
-        done = run(adtopkd(), *self.sockets(), "--listen", "tcp://0.0.0.0:7400")
+        done = run(ADTOPKD, *self.sockets(), "--listen", "tcp://0.0.0.0:7400")
         self.assert_ends(done, 1, "0.0.0.0", "--insecure")
 
     def test_wrong_policy(self):
-        done = run(adtopkd(), *self.sockets(), "--policy", '{"density": 2}')
+        done = run(ADTOPKD, *self.sockets(), "--policy", '{"density": 2}')
         self.assert_ends(done, 1, "density")
 
     def test_served_already(self):
         with Cluster(BUILD, nodes=1) as cluster:
             daemon = cluster.daemons[0]
-            done = run(adtopkd(), "--socket", daemon.socket, "--control-socket", self.path("c"))
+            done = run(ADTOPKD, "--socket", daemon.socket, "--control-socket", self.path("c"))
             self.assert_ends(done, 1, daemon.socket)
-            done = run(adtopkd(), "--socket", self.path("s"), "--control-socket", daemon.control)
+            done = run(ADTOPKD, "--socket", self.path("s"), "--control-socket", daemon.control)
             self.assert_ends(done, 1, daemon.control, "in use")
             self.assertEqual(daemon.ask("status")[0], 0)
             cluster.stop()
 
 
-class Service(WithDirectory):
+class Service(Command):
     TENSORS = [("a", "f32", "both", (32, 64))]
 
     def test_why_a_job_failed(self):
@@ -201,7 +180,7 @@ class Service(WithDirectory):
                              ["", ""])
             job.ranks[1].kill()
             for node in (0, 1):
-                self.wait_for(lambda: cluster.status(node)["jobs"][0]["state"] == "ended")
+                wait_for(lambda: cluster.status(node)["jobs"][0]["state"] == "ended")
                 record = cluster.status(node)["jobs"][0]
                 self.assertIn("rank 1", record["reason"])
                 self.assertEqual((record["name"], record["steps_done"]), ("short", 3))
@@ -210,7 +189,7 @@ class Service(WithDirectory):
             job.kill()
             with Job(cluster, BUILD, "short", [0, 1], self.TENSORS) as again:
                 again.join().steps(2)
-            self.wait_for(lambda: cluster.status(0)["jobs"][0]["state"] == "ended")
+            wait_for(lambda: cluster.status(0)["jobs"][0]["state"] == "ended")
             self.assertEqual(cluster.status(0)["jobs"][0]["reason"], "")
             cluster.stop()
 
@@ -221,7 +200,7 @@ class Service(WithDirectory):
         environment = {**os.environ, **more}
         with open(log, "w", encoding="utf-8") as out:
             process = subprocess.Popen(
-                [adtopkd(), "--node", str(node), "--socket", self.path(f"{name}.sock"),
+                [ADTOPKD, "--node", str(node), "--socket", self.path(f"{name}.sock"),
                  "--control-socket", control, "--listen", f"tcp://127.0.0.1:{own}",
                  "--peers", f"{peer}=tcp://127.0.0.1:{other}"],
                 stderr=out, env=environment, preexec_fn=die_with_parent)
@@ -239,16 +218,16 @@ class Service(WithDirectory):
         def log():
             with open(path, encoding="utf-8") as text:
                 return text.read()
-        self.wait_for(lambda: sentence in log())
+        wait_for(lambda: sentence in log())
         time.sleep(1.5)
         self.assertEqual(log().count("a packet "), 1)
         self.assertIn("there is no setting for the variable ADTOPK_WROKERS\n", log())
-        done = run(adtopkctl(), "--socket", control, "--json", "status")
+        done = run(ADTOPKCTL, "--socket", control, "--json", "status")
         strangers = json.loads(done.stdout)["strangers"]
         self.assertGreater(strangers["packets"], 1)
         self.assertEqual(strangers["source"], first[0])
         self.assertEqual(strangers["destination"], first[1])
-        done = run(adtopkctl(), "--socket", control, "status")
+        done = run(ADTOPKCTL, "--socket", control, "status")
         self.assertIn("configured wrongly", done.stdout)
 
     def test_both_are_node_0(self):
@@ -282,12 +261,12 @@ class Service(WithDirectory):
             before = cluster.status(0)
             self.assertEqual(cluster.daemons[0].ask("status")[0], 0)
             cluster.daemons[1].kill()
-            self.wait_for(lambda: cluster.daemons[0].ask("status")[0] == 5)
+            wait_for(lambda: cluster.daemons[0].ask("status")[0] == 5)
             code, out, _ = cluster.daemons[0].ask("status")
             self.assertEqual(code, 5)
             self.assertIn("down", out)
             cluster.restart(1)
-            self.wait_for(lambda: cluster.daemons[0].ask("status")[0] == 0)
+            wait_for(lambda: cluster.daemons[0].ask("status")[0] == 0)
             after = cluster.status(0)
             self.assertEqual(before["incarnation"], after["incarnation"])
             self.assertNotEqual(before["peers"][0]["incarnation"],
@@ -315,37 +294,25 @@ class Service(WithDirectory):
     def test_idle_daemon_sleeps(self):
         with Cluster(BUILD, nodes=2) as cluster:
             pid = cluster.daemons[0].process.pid
-            before = self.cpu_seconds(pid)
+            before = cpu_seconds(pid)
             time.sleep(1)
-            self.assertLess(self.cpu_seconds(pid) - before, 0.1)
+            self.assertLess(cpu_seconds(pid) - before, 0.1)
             cluster.stop()
 
     def test_closed_standard_streams(self):
         """The log must not go where a socket took its descriptor."""
-        command = [adtopkd(), *self.sockets()]
+        command = [ADTOPKD, *self.sockets()]
         process = subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command],
                                    preexec_fn=die_with_parent)
         try:
-            self.wait_for(lambda: run(adtopkctl(), "--socket", self.path("a.control"),
+            wait_for(lambda: run(ADTOPKCTL, "--socket", self.path("a.control"),
                                       "status").returncode == 0)
         finally:
             process.terminate()
             self.assertEqual(process.wait(10), 0)
 
-    @staticmethod
-    def cpu_seconds(pid):
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-            fields = stat.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def wait_for(self, condition, seconds=10):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.05)
-
-
-class ControlTool(WithDirectory):
+class ControlTool(Command):
     """adtopkctl against what is no healthy daemon."""
 
     def listen(self):
@@ -356,7 +323,7 @@ class ControlTool(WithDirectory):
         return server
 
     def start(self, *arguments):
-        return subprocess.Popen([adtopkctl(), "--socket", self.path("fake"), *arguments],
+        return subprocess.Popen([ADTOPKCTL, "--socket", self.path("fake"), *arguments],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 preexec_fn=die_with_parent)
 
@@ -375,7 +342,7 @@ class ControlTool(WithDirectory):
         return process.returncode, error
 
     def test_no_daemon(self):
-        done = run(adtopkctl(), "--socket", self.path("none"), "status")
+        done = run(ADTOPKCTL, "--socket", self.path("none"), "status")
         self.assert_ends(done, 3, self.path("none"), "No such file")
 
     def test_daemon_that_says_nothing(self):
@@ -408,7 +375,7 @@ class ControlTool(WithDirectory):
     def test_the_socket_for_trainers(self):
         with Cluster(BUILD, nodes=1) as cluster:
             for command in ("status", "stats"):
-                done = run(adtopkctl(), "--socket", cluster.daemons[0].socket, command)
+                done = run(ADTOPKCTL, "--socket", cluster.daemons[0].socket, command)
                 self.assert_ends(done, 1, cluster.daemons[0].socket, "socket for trainers")
             cluster.stop()
 
@@ -455,7 +422,7 @@ class ControlTool(WithDirectory):
         self.listen()
         os.chmod(self.path("fake"), 0o600)
         os.chmod(BUILD, os.stat(BUILD).st_mode | 0o555)
-        done = run(adtopkctl(), "--socket", self.path("fake"), "status", prepare=become_nobody)
+        done = run(ADTOPKCTL, "--socket", self.path("fake"), "status", prepare=become_nobody)
         self.assert_ends(done, 4, "Permission denied")
 
 
@@ -465,11 +432,5 @@ class PortsAreFree(unittest.TestCase):
         self.assertEqual(len(set(ports)), 20)
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main()

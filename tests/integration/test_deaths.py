@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-import scene
+from build import BUILD
 from cluster import Cluster
 from ranks import Job, Rank
 from scene import SOON, TENSORS, Scene, text
@@ -211,8 +211,8 @@ class DaemonDies(unittest.TestCase):
     SETTINGS = {"peer_timeout_ms": 1500, "heartbeat_ms": 200}
 
     def check(self, victim, policy, name, word):
-        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
-                Job(cluster, scene.BUILD, "doomed", [0, 0, 1, 1], TENSORS, policy) as job:
+        with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, BUILD, "doomed", [0, 0, 1, 1], TENSORS, policy) as job:
             job.join()
             self.assertEqual(job.steps(3)[0], "ok")
             for rank in job.ranks:
@@ -240,8 +240,8 @@ class DaemonDies(unittest.TestCase):
 
     def test_job_on_the_other_node(self):
         """A job that has no ranks on the lost node does not notice."""
-        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
-                Job(cluster, scene.BUILD, "here", [0, 0], TENSORS,
+        with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, BUILD, "here", [0, 0], TENSORS,
                     text(on_peer_loss="fail")) as job:
             job.join()
             cluster.daemons[1].kill()
@@ -252,8 +252,8 @@ class DaemonDies(unittest.TestCase):
             self.assertEqual(job.steps(5)[0], "ok")
 
     def test_while_joining(self):
-        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
-                Job(cluster, scene.BUILD, "doomed", [0, 1, 1], TENSORS,
+        with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, BUILD, "doomed", [0, 1, 1], TENSORS,
                     text(join_timeout=1)) as job:
             for rank in job.ranks[:2]:
                 rank.send(rank.opening, *job.registrations(), "commit")
@@ -265,8 +265,8 @@ class DaemonDies(unittest.TestCase):
 
     def test_stopped_daemon(self):
         """In order: the ranks on the other node hear it too."""
-        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
-                Job(cluster, scene.BUILD, "doomed", [0, 1], TENSORS,
+        with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, BUILD, "doomed", [0, 1], TENSORS,
                     text(on_peer_loss="fail")) as job:
             job.join()
             for rank in job.ranks:
@@ -280,10 +280,10 @@ class DaemonDies(unittest.TestCase):
     def test_paused_daemon(self):
         """One that is stopped for a while delays the job and changes nothing, whether the others
         noticed or not."""
-        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster:
+        with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster:
             hashes = []
             for pause in (0, 0.7, 2.5):
-                with Job(cluster, scene.BUILD, "paused", [0, 1], TENSORS,
+                with Job(cluster, BUILD, "paused", [0, 1], TENSORS,
                          run=str(pause)) as job:
                     job.join()
                     for rank in job.ranks:
@@ -300,8 +300,8 @@ class DaemonDies(unittest.TestCase):
 
     def test_comes_back_without_residuals(self):
         """Its ranks start anew as well, but the job cannot go on: what it had kept is lost."""
-        with Cluster(scene.BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
-                Job(cluster, scene.BUILD, "doomed", [0, 1], TENSORS, text(wait_limit=20)) as job:
+        with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
+                Job(cluster, BUILD, "doomed", [0, 1], TENSORS, text(wait_limit=20)) as job:
             job.join()
             self.assertEqual(job.steps(3)[0], "ok")
             for rank in job.ranks:
@@ -309,7 +309,7 @@ class DaemonDies(unittest.TestCase):
             cluster.daemons[1].kill()
             self.assertEqual(job.ranks[1].error(5)[0], "unreachable")
             cluster.restart(1)
-            second = Rank(scene.BUILD, cluster.address(1), "doomed", 1, 2, text(wait_limit=20))
+            second = Rank(BUILD, cluster.address(1), "doomed", 1, 2, text(wait_limit=20))
             self.addCleanup(second.kill)
             second.do(second.opening, *job.registrations())
             second.send("commit")
@@ -320,4 +320,4 @@ class DaemonDies(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    scene.main(__doc__)
+    unittest.main()

@@ -9,9 +9,9 @@ import random
 import resource
 import socket
 import time
+import unittest
 
 import rawclient
-import scene
 from rawclient import RawClient
 from scene import STATUS, Scene, cpu_seconds
 
@@ -197,4 +197,4 @@ class Descriptors(Scene):
 
 
 if __name__ == "__main__":
-    scene.main(__doc__)
+    unittest.main()

@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import time
+import unittest
 
-import scene
+from build import BUILD
 from cluster import make_key
 from scene import Scene
 
@@ -60,7 +61,7 @@ class Keyed(Scene):
         document = self.document(0)
         port = "bulk_listen" if kind == "token" else "listen"
         return subprocess.Popen(
-            [os.path.join(scene.BUILD, "tests", "integration", "test-stranger"), kind,
+            [os.path.join(BUILD, "tests", "integration", "test-stranger"), kind,
              document[port], self.public(0), str(HAMMER_SECONDS)],
             stdout=subprocess.PIPE, text=True)
 
@@ -107,7 +108,7 @@ class Keyed(Scene):
     def test_rotation(self):
         """Nobody restarts, the job beside trains on, and no step is withdrawn."""
         old_file, old = self.cluster.keys[1]
-        new_file, new = make_key(scene.BUILD, os.path.join(self.cluster.directory, "rotated.key"))
+        new_file, new = make_key(BUILD, os.path.join(self.cluster.directory, "rotated.key"))
         for first, second, path in ((old, new, new_file), (new, old, old_file)):
             self.assertIn("taken; changed: peers", self.change(0, key=[first, second]))
             self.bystander.check()
@@ -151,4 +152,4 @@ class ControlOnly(Keyed):
 
 
 if __name__ == "__main__":
-    scene.main(__doc__)
+    unittest.main()

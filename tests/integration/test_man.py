@@ -11,25 +11,19 @@ import subprocess
 import sys
 import unittest
 
-from cluster import take_build
+from build import ADTOPKCTL, ADTOPKD
 
 sys.dont_write_bytecode = True  # of man.py
 MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/man.py")
-BUILD = None  # set by main()
 
 
 def run(*command, **options):
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
-def programs():
-    return (os.path.join(BUILD, "daemon/adtopkd"),
-            os.path.join(BUILD, "client/adtopkctl/adtopkctl"))
-
-
 class Pages(unittest.TestCase):
     def page(self, name):
-        made = run(sys.executable, MAN, name, *programs())
+        made = run(sys.executable, MAN, name, ADTOPKD, ADTOPKCTL)
         self.assertEqual((made.returncode, made.stderr), (0, ""))
         if shutil.which("groff"):
             warned = run("groff", "-man", "-Tutf8", "-ww", "-z", input=made.stdout)
@@ -38,11 +32,11 @@ class Pages(unittest.TestCase):
 
     def test_adtopkctl(self):
         page = self.page("adtopkctl.1")
-        text = run(programs()[1], "--help").stdout
+        text = run(ADTOPKCTL, "--help").stdout
         commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", text.split("\n\n")[1], re.MULTILINE)
         self.assertIn("verify", commands)
         for name in commands:
-            text = run(programs()[1], *name.split(), "--help").stdout
+            text = run(ADTOPKCTL, *name.split(), "--help").stdout
             self.assertIn(f'.SS "{name}', page)
             for flag in re.findall(r"^  (--[a-z-]+(?: [A-Z]+)?)", text, re.MULTILINE):
                 self.assertIn(f".TP\n{flag}\n", page)
@@ -51,7 +45,7 @@ class Pages(unittest.TestCase):
 
     def test_adtopkd(self):
         page, file = self.page("adtopkd.8"), self.page("adtopkd.json.5")
-        text = run(programs()[0], "--help").stdout
+        text = run(ADTOPKD, "--help").stdout
         flags = re.findall(r"^[* ] --([a-z-]+)", text, re.MULTILINE)
         self.assertIn("log-level", flags)
         for flag in flags:
@@ -61,13 +55,13 @@ class Pages(unittest.TestCase):
 
     def test_policy(self):
         page = self.page("adtopk-policy.5")
-        for key in json.loads(run(programs()[1], "policy", "keys", "--json").stdout)["keys"]:
+        for key in json.loads(run(ADTOPKCTL, "policy", "keys", "--json").stdout)["keys"]:
             self.assertIn(f".TP\n{key['name']}\n", page)
-        for one in json.loads(run(programs()[1], "sparsifiers", "--json").stdout)["sparsifiers"]:
+        for one in json.loads(run(ADTOPKCTL, "sparsifiers", "--json").stdout)["sparsifiers"]:
             self.assertIn(f".TP\n{one['name']}\n{one['help']}\n", page)
 
     def test_usage(self):
-        made = run(sys.executable, MAN, "adtopk.9", *programs())
+        made = run(sys.executable, MAN, "adtopk.9", ADTOPKD, ADTOPKCTL)
         self.assertEqual((made.returncode, made.stdout), (1, ""))
         self.assertIn("usage: man.py PAGE", made.stderr)
 
@@ -78,11 +72,5 @@ class Pages(unittest.TestCase):
         self.assertEqual(man.plain(".x\n'y\\z -"), "\\&.x\n\\(aqy\\ez \\-")
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main()

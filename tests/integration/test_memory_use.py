@@ -13,11 +13,11 @@ import re
 import sys
 import unittest
 
-from cluster import Cluster, take_build
+from build import BUILD
+from cluster import Cluster
 from ranks import Job
 from scene import text
 
-BUILD = None  # set by main()
 MIB = 1 << 20
 STEPS = 3
 HUNDRED_MB = (1000, 25000)
@@ -171,11 +171,5 @@ class MemoryUse(unittest.TestCase):
         self.check("tensors of 80 bytes", [0, 1], SPARSE, tensors)
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main()

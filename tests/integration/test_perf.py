@@ -15,9 +15,9 @@ import subprocess
 import time
 import unittest
 
-from cluster import die_with_parent, take_build
+from build import BUILD
+from cluster import die_with_parent
 
-BUILD = None  # set by main()
 TINY = {
     "select": ["--min", "4K", "--max", "64K", "--iterations", "3", "--distribution", "all",
                "--dtype", "all", "--columns", "256,4096", "--threads", "1,2", "--ranks", "1,3"],
@@ -343,11 +343,5 @@ class Program(unittest.TestCase):
         self.check_gone(folder)
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main()

@@ -7,10 +7,10 @@ import json
 import time
 import unittest
 
-from cluster import Cluster, take_build
+from build import BUILD
+from cluster import Cluster
 from ranks import Job
 
-BUILD = None  # set by main()
 AUTO = {"sparsifier": "auto", "sparse_collective": "auto", "dense_values": "auto",
         "bucket_bytes": "auto", "density": 0.02}
 TENSORS = [("a.weight", "f32", "both", (96, 96)), ("a.bias", "f32", "dense", (96,)),
@@ -178,11 +178,5 @@ class Planner(unittest.TestCase):
                 cluster.stop()
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main()

@@ -3,21 +3,17 @@
 
 usage: test_policy.py BUILD [unittest's arguments]
 """
-import gzip
 import json
-import os
-import re
-import shutil
-import subprocess
 import tempfile
 import threading
-import time
 import unittest
 
-from cluster import Cluster, die_with_parent, take_build
+import digits
+from build import BUILD
+from cluster import Cluster
 from ranks import Job
+from service import wait_for
 
-BUILD = None  # set by main()
 HOMES = [0, 0, 1, 1]  # node of each rank
 # What is changed in turn: density, sparsifier, values, scope, and rules for some tensors.
 TURNS = [
@@ -45,38 +41,22 @@ TURNS = [
 CHANGES = len(TURNS)
 
 
-def digits(cluster, directory, steps):
-    """The example trainer as four ranks."""
-    data = os.path.join(directory, "digits.csv")
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "digits.csv.gz")
-    with gzip.open(source, "rb") as packed, open(data, "wb") as out:
-        shutil.copyfileobj(packed, out)
-    environment = {name: value for name, value in os.environ.items()
-                   if not name.startswith("ADTOPK_")}
-    return [subprocess.Popen(
-        [os.path.join(BUILD, "client", "adtopk-digits"), "--data", data, "--steps", str(steps),
-         "--address", cluster.address(node), "--job", "digits", "--rank", str(rank),
-         "--world", str(len(HOMES))],
-        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        preexec_fn=die_with_parent) for rank, node in enumerate(HOMES)]
-
-
 class Policy(unittest.TestCase):
     def document(self, cluster, node, *command):
         code, out, err = cluster.daemons[node].ask("--json", *command, timeout=60)
         self.assertEqual(code, 0, f"{command}: {err}")
         return json.loads(out)
 
+    def digits(self, cluster, directory, steps):
+        return digits.start(self, cluster, HOMES, digits.unpack(directory), "--steps", str(steps),
+                            "--job", "digits")
+
     def test_while_the_digits_train(self):
         """Changes of everything in mid-training: nothing is lost, and all ranks end with equal bits."""
         with tempfile.TemporaryDirectory() as directory, Cluster(BUILD, nodes=2) as cluster:
             steps = 4000
-            ranks = digits(cluster, directory, steps)
-            for rank in ranks:
-                self.addCleanup(rank.stdout.close)
-                self.addCleanup(rank.wait)
-                self.addCleanup(rank.kill)
-            self.wait_until(lambda: any(job["steps"] > 3 for job in cluster.stats(1)["jobs"]))
+            ranks = self.digits(cluster, directory, steps)
+            wait_for(lambda: any(job["steps"] > 3 for job in cluster.stats(1)["jobs"]))
             agreed = []
             for turn in range(CHANGES):
                 pairs = [f"{key}={json.dumps(value)}"
@@ -103,7 +83,7 @@ class Policy(unittest.TestCase):
     def test_digits_end_equal(self):
         """A short training with changes from a thread beside it, to its end."""
         with tempfile.TemporaryDirectory() as directory, Cluster(BUILD, nodes=2) as cluster:
-            ranks = digits(cluster, directory, 150)
+            ranks = self.digits(cluster, directory, 150)
             stopping, versions = threading.Event(), []
 
             def change():
@@ -120,16 +100,10 @@ class Policy(unittest.TestCase):
             thread = threading.Thread(target=change)
             thread.start()
             try:
-                outputs = [rank.communicate(timeout=200)[0] for rank in ranks]
+                digits.parameters(self, ranks)
             finally:
                 stopping.set()
                 thread.join()
-                for rank in ranks:
-                    rank.kill()
-                    rank.wait()
-            self.assertEqual([rank.returncode for rank in ranks], [0] * len(ranks), outputs)
-            hashes = {re.search(r"parameters ([0-9a-f]{16})", one).group(1) for one in outputs}
-            self.assertEqual(len(hashes), 1, outputs)
             self.assertGreater(len(versions), 2)
             cluster.stop()
 
@@ -168,7 +142,7 @@ class Policy(unittest.TestCase):
 
                 thread = threading.Thread(target=change)
                 thread.start()
-                self.wait_until(lambda: cluster.status(asker)["jobs"][0].get("policy_next_version"))
+                wait_for(lambda: cluster.status(asker)["jobs"][0].get("policy_next_version"))
                 cluster.daemons[victim].kill()
                 cluster.restart(victim)
                 for rank in job.ranks:
@@ -180,18 +154,6 @@ class Policy(unittest.TestCase):
                 self.assertRegex(sentence, r"node|job|changed|ended")
                 cluster.stop()
 
-    def wait_until(self, holds, seconds=60):
-        deadline = time.monotonic() + seconds
-        while not holds():
-            self.assertLess(time.monotonic(), deadline, "it takes too long")
-            time.sleep(0.02)
-
-
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
 
 if __name__ == "__main__":
-    main()
+    unittest.main()

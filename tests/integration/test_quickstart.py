@@ -15,9 +15,8 @@ import time
 import unittest
 import uuid
 
-from cluster import take_build
+from build import BUILD
 
-BUILD = None  # set by main()
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 QUICKSTART = os.path.join(ROOT, "deploy", "quickstart")
 MARK = "QUICKSTART_TEST"  # a variable in the environment of whatever a test starts
@@ -271,11 +270,5 @@ touch"""))
         self.assertIn("cannot write to /proc/nothing", output)
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main(verbosity=2)
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main(verbosity=2)

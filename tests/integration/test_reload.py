@@ -4,19 +4,18 @@
 usage: test_reload.py BUILD [unittest's arguments]
 """
 import contextlib
-import gzip
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import unittest
 
-import service
+import digits
+from build import ADTOPKD, BUILD
 from cluster import Cluster, die_with_parent, free_ports
 from ranks import Job
-from service import LONG, TENSORS, WithDirectory, adtopkd, wait_for
+from service import LONG, TENSORS, WithDirectory, wait_for
 
 NOBODY = 65534
 
@@ -27,7 +26,7 @@ class Show(WithDirectory):
     def ask(self, *arguments, **more):
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith("ADTOPK_")}
-        return subprocess.run([adtopkd(), *arguments], env={**environment, **more}, text=True,
+        return subprocess.run([ADTOPKD, *arguments], env={**environment, **more}, text=True,
                               capture_output=True, check=False, timeout=LONG)
 
     def test_check_warns(self):
@@ -102,8 +101,8 @@ class Reload(WithDirectory):
             self.assertIn(words, found().group())
 
     def test_taken_or_kept_while_training(self):
-        with Cluster(service.BUILD, nodes=2) as cluster, \
-                Job(cluster, service.BUILD, "train", [0, 1], TENSORS) as job:
+        with Cluster(BUILD, nodes=2) as cluster, \
+                Job(cluster, BUILD, "train", [0, 1], TENSORS) as job:
             daemon = cluster.daemons[0]
             job.join()
             for rank in job.ranks:
@@ -130,13 +129,13 @@ class Reload(WithDirectory):
             self.assertEqual(job.steps(5)[0], "ok")
 
     def test_default_policy_of_new_jobs(self):
-        with Cluster(service.BUILD, nodes=1) as cluster:
+        with Cluster(BUILD, nodes=1) as cluster:
             daemon = cluster.daemons[0]
-            with Job(cluster, service.BUILD, "old", [0], TENSORS) as old:
+            with Job(cluster, BUILD, "old", [0], TENSORS) as old:
                 old.join().steps(2)
                 self.change(daemon, policy={"density": 0.5})
                 self.hang_up(daemon, "taken", "changed: policy")
-                with Job(cluster, service.BUILD, "new", [0], TENSORS) as new:
+                with Job(cluster, BUILD, "new", [0], TENSORS) as new:
                     new.join().steps(2)
                     selected = {job["name"]: job["nonzeros_sent"]
                                 for job in cluster.stats(0)["jobs"]}
@@ -146,7 +145,7 @@ class Reload(WithDirectory):
 
     def test_a_peer_is_added(self):
         ports = free_ports(2)
-        with Cluster(service.BUILD, nodes=1,
+        with Cluster(BUILD, nodes=1,
                      settings={"listen": f"tcp://127.0.0.1:{ports[0]}"}) as cluster:
             daemon = cluster.daemons[0]
             self.start("--node", "1", "--listen", f"tcp://127.0.0.1:{ports[1]}", "--peers",
@@ -167,7 +166,7 @@ class Reload(WithDirectory):
             cluster.stop()
 
     def test_a_file_that_cannot_be_read(self):
-        with Cluster(service.BUILD, nodes=1) as cluster:
+        with Cluster(BUILD, nodes=1) as cluster:
             daemon = cluster.daemons[0]
             os.rename(daemon.config, daemon.config + ".away")
             self.hang_up(daemon, "stays", "No such file")
@@ -205,38 +204,15 @@ class Reload(WithDirectory):
 
     def digits(self, cluster, job):
         """The example trainer, one rank a node."""
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data",
-                              "digits.csv.gz")
-        with gzip.open(source, "rb") as packed, open(self.path("digits.csv"), "wb") as out:
-            shutil.copyfileobj(packed, out)
         # Its own policy, so that it does not matter when a rank opens.
         policy = self.write("policy.json", '{"density": 0.01}')
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith("ADTOPK_")}
-        processes = []
-        for rank in (0, 1):
-            processes.append(subprocess.Popen(
-                [os.path.join(service.BUILD, "client", "adtopk-digits"), "--data",
-                 self.path("digits.csv"), "--steps", "20", "--address", cluster.address(rank),
-                 "--job", job, "--policy", policy, "--rank", str(rank), "--world", "2"],
-                env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent))
-            self.addCleanup(processes[-1].wait)
-            self.addCleanup(processes[-1].kill)
-            self.addCleanup(processes[-1].stdout.close)
-        return processes
-
-    def parameters(self, processes):
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
-        self.assertEqual([process.returncode for process in processes], [0, 0], outputs)
-        hashes = {re.search(r"parameters ([0-9a-f]{16})", output).group(1) for output in outputs}
-        self.assertEqual(len(hashes), 1, outputs)
-        return hashes.pop()
+        return digits.start(self, cluster, [0, 1], digits.unpack(self.directory), "--steps", "20",
+                            "--job", job, "--policy", policy)
 
     def test_while_the_digits_train(self):
         """Good and bad configurations in turn: the same parameters as without any."""
-        with Cluster(service.BUILD, nodes=2) as cluster:
-            undisturbed = self.parameters(self.digits(cluster, "undisturbed"))
+        with Cluster(BUILD, nodes=2) as cluster:
+            undisturbed = digits.parameters(self, self.digits(cluster, "undisturbed"))
             processes = self.digits(cluster, "disturbed")
             turns = 0
             while any(process.poll() is None for process in processes) or turns < 4:
@@ -248,12 +224,12 @@ class Reload(WithDirectory):
                         self.change(daemon, policy={"density": 50})
                         self.hang_up(daemon, "stays", "density")
                 turns += 1
-            self.assertEqual(self.parameters(processes), undisturbed)
+            self.assertEqual(digits.parameters(self, processes), undisturbed)
             cluster.stop()
 
     def test_flood(self):
-        with Cluster(service.BUILD, nodes=2) as cluster, \
-                Job(cluster, service.BUILD, "train", [0, 1], TENSORS) as job:
+        with Cluster(BUILD, nodes=2) as cluster, \
+                Job(cluster, BUILD, "train", [0, 1], TENSORS) as job:
             daemon = cluster.daemons[0]
             job.join()
             for rank in job.ranks:
@@ -281,4 +257,4 @@ class Reload(WithDirectory):
 
 
 if __name__ == "__main__":
-    service.main(__doc__)
+    unittest.main()

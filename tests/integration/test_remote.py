@@ -3,20 +3,17 @@
 
 usage: test_remote.py BUILD [unittest's arguments]
 """
-import gzip
-import json
 import os
-import re
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 import unittest
 
-import scene
-from cluster import Cluster, die_with_parent, free_ports
+import digits
+from build import BUILD
+from cluster import Cluster, free_ports
 from ranks import Job, Rank
 from scene import SOON, Scene, text
 
@@ -36,7 +33,7 @@ class Same(Scene):
     settings = SETTINGS
 
     def train(self, homes, policy):
-        with Job(self.cluster, scene.BUILD, self.name, homes, TENSORS, policy) as job:
+        with Job(self.cluster, BUILD, self.name, homes, TENSORS, policy) as job:
             Scene.serial += 1
             self.name = f"job{Scene.serial}"
             job.join()
@@ -159,9 +156,9 @@ class Daemons(unittest.TestCase):
     """A daemon that goes, and one that is not there."""
 
     def setUp(self):
-        self.cluster = Cluster(scene.BUILD, nodes=1, settings=SETTINGS).start()
+        self.cluster = Cluster(BUILD, nodes=1, settings=SETTINGS).start()
         self.addCleanup(self.cluster.close)
-        self.job = Job(self.cluster, scene.BUILD, "job", [0, "r0"], TENSORS)
+        self.job = Job(self.cluster, BUILD, "job", [0, "r0"], TENSORS)
         self.addCleanup(self.job.kill)
         self.job.join()
         self.job.each("gradients random 1")
@@ -201,7 +198,7 @@ class Daemons(unittest.TestCase):
 
     def test_nobody_there(self):
         address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
-        rank = Rank(scene.BUILD, address, "job", 0, 1)
+        rank = Rank(BUILD, address, "job", 0, 1)
         self.addCleanup(rank.kill)
         rank.send(rank.opening)
         name, sentence = rank.error(20)
@@ -212,7 +209,7 @@ class Daemons(unittest.TestCase):
         other = socket.create_server(("127.0.0.1", 0))
         other.settimeout(20)
         self.addCleanup(other.close)
-        rank = Rank(scene.BUILD, f"tcp://127.0.0.1:{other.getsockname()[1]}", "job", 0, 1)
+        rank = Rank(BUILD, f"tcp://127.0.0.1:{other.getsockname()[1]}", "job", 0, 1)
         self.addCleanup(rank.kill)
         rank.send(rank.opening)
         for _ in range(3):
@@ -272,7 +269,7 @@ class Keys(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="adtopk-", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.folder)
-        maker = Rank(scene.BUILD, "-", "-", 0, 1)
+        maker = Rank(BUILD, "-", "-", 0, 1)
         self.addCleanup(maker.kill)
         self.key = {name: maker.do(f"keygen {self.path(name)}")
                     for name in ("node", "one", "two", "stranger")}
@@ -280,14 +277,14 @@ class Keys(unittest.TestCase):
             "key_file": self.path("node"), "heartbeat_ms": 200, "peer_timeout_ms": 2000,
             "trainers": [{"key": self.key["one"], "owner": OWNER},
                          {"key": self.key["two"], "owner": 4242}]}
-        self.cluster = Cluster(scene.BUILD, nodes=1, settings=self.settings).start()
+        self.cluster = Cluster(BUILD, nodes=1, settings=self.settings).start()
         self.addCleanup(self.cluster.close)
 
     def path(self, name):
         return os.path.join(self.folder, name)
 
     def rank(self, name, number, world, server=None):
-        one = Rank(scene.BUILD, self.cluster.address("r0"), "job", number, world)
+        one = Rank(BUILD, self.cluster.address("r0"), "job", number, world)
         self.addCleanup(one.kill)
         one.do(f"keys {self.path(name) if name else '-'} "
                f"{(server or self.key['node']) if name else '-'}")
@@ -301,7 +298,7 @@ class Keys(unittest.TestCase):
             self.assertIn(word, sentence)
 
     def test_trains(self):
-        local = Rank(scene.BUILD, self.cluster.address(0), "job", 0, 2)
+        local = Rank(BUILD, self.cluster.address(0), "job", 0, 2)
         self.addCleanup(local.kill)
         ranks = [local, self.rank("one", 1, 2)]
         for rank in ranks:
@@ -326,8 +323,8 @@ class Keys(unittest.TestCase):
         self.refused(self.rank(None, 0, 1), "key")
 
     def test_key_where_none_is_wanted(self):
-        with Cluster(scene.BUILD, nodes=1, settings=SETTINGS) as plain:
-            rank = Rank(scene.BUILD, plain.address("r0"), "job", 0, 1)
+        with Cluster(BUILD, nodes=1, settings=SETTINGS) as plain:
+            rank = Rank(BUILD, plain.address("r0"), "job", 0, 1)
             self.addCleanup(rank.kill)
             rank.do(f"keys {self.path('one')} {self.key['node']}")
             self.refused(rank, "key")
@@ -345,38 +342,17 @@ class Keys(unittest.TestCase):
 class Digits(unittest.TestCase):
     """The example trains with one rank here and one elsewhere, and ends with equal parameters."""
 
-    def train(self, cluster, homes, data):
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith("ADTOPK_")}
-        processes = [subprocess.Popen(
-            [os.path.join(scene.BUILD, "client", "adtopk-digits"), "--data", data, "--steps", "20",
-             "--job", "digits" + "".join(map(str, homes)), "--rank", str(rank), "--world", "2"],
-            env={**environment, "ADTOPK_ADDRESS": cluster.address(home)}, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent)
-            for rank, home in enumerate(homes)]
-        try:
-            outputs = [process.communicate(timeout=120)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        self.assertEqual([process.returncode for process in processes], [0, 0], outputs)
-        hashes = {re.search(r"parameters ([0-9a-f]{16})", output).group(1) for output in outputs}
-        self.assertEqual(len(hashes), 1, outputs)
-        return hashes.pop()
+    def train(self, cluster, homes):
+        data, name = digits.unpack(cluster.directory), "digits" + "".join(map(str, homes))
+        ranks = digits.start(self, cluster, homes, data, "--steps", "20", "--job", name)
+        return digits.parameters(self, ranks)
 
     def test_same_parameters(self):
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data",
-                              "digits.csv.gz")
-        with Cluster(scene.BUILD, nodes=2, settings={"trainers_owner": OWNER}) as cluster:
-            data = os.path.join(cluster.directory, "digits.csv")
-            with gzip.open(source, "rb") as packed, open(data, "wb") as out:
-                shutil.copyfileobj(packed, out)
-            here = self.train(cluster, [0, 0], data)
-            self.assertEqual(self.train(cluster, [0, "r0"], data), here)
-            self.assertEqual(self.train(cluster, ["r0", "r1"], data),
-                             self.train(cluster, [0, 1], data))
+        with Cluster(BUILD, nodes=2, settings={"trainers_owner": OWNER}) as cluster:
+            here = self.train(cluster, [0, 0])
+            self.assertEqual(self.train(cluster, [0, "r0"]), here)
+            self.assertEqual(self.train(cluster, ["r0", "r1"]), self.train(cluster, [0, 1]))
 
 
 if __name__ == "__main__":
-    scene.main(__doc__)
+    unittest.main()

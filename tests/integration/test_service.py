@@ -13,10 +13,10 @@ import subprocess
 import time
 import unittest
 
-import service
+from build import ADTOPKCTL, BUILD
 from cluster import Cluster
 from ranks import Job, Rank, RankError
-from service import LONG, TENSORS, WithDirectory, adtopkctl, wait_for
+from service import LONG, TENSORS, WithDirectory, wait_for
 
 
 class Stop(WithDirectory):
@@ -25,8 +25,8 @@ class Stop(WithDirectory):
     SENTENCE = "node 1: its daemon is stopping"
 
     def test_in_mid_training(self):
-        with Cluster(service.BUILD, nodes=2, settings={"stop_timeout_ms": 60000}) as cluster, \
-                Job(cluster, service.BUILD, "ends", [0, 1, 1], TENSORS) as job:
+        with Cluster(BUILD, nodes=2, settings={"stop_timeout_ms": 60000}) as cluster, \
+                Job(cluster, BUILD, "ends", [0, 1, 1], TENSORS) as job:
             job.join()
             for rank in job.ranks:
                 rank.send("steps 1000000")
@@ -37,25 +37,25 @@ class Stop(WithDirectory):
                 self.assertEqual(name, "peer")
                 self.assertIn(self.SENTENCE, sentence)
             self.assertNotIn("mid-step", cluster.daemons[1].log())
-            with Job(cluster, service.BUILD, "next", [0], TENSORS) as following:
+            with Job(cluster, BUILD, "next", [0], TENSORS) as following:
                 self.assertEqual(following.join().steps(5)[0], "ok")
             cluster.restart(1)
             cluster.wait_connected()
-            with Job(cluster, service.BUILD, "again", [0, 1], TENSORS) as again:
+            with Job(cluster, BUILD, "again", [0, 1], TENSORS) as again:
                 self.assertEqual(again.join().steps(5)[0], "ok")
             cluster.stop()
 
     def test_a_step_under_way_ends_first(self):
         """Rank 1 has not pushed yet when the daemon of rank 0 is told to stop."""
-        with Cluster(service.BUILD, nodes=2, settings={"stop_timeout_ms": 60000}) as cluster, \
-                Job(cluster, service.BUILD, "ends", [1, 0], TENSORS) as job:
+        with Cluster(BUILD, nodes=2, settings={"stop_timeout_ms": 60000}) as cluster, \
+                Job(cluster, BUILD, "ends", [1, 0], TENSORS) as job:
             job.join().steps(2)
             job.ranks[0].do("push 0", "push 1")
             job.ranks[0].send("steps 1")
             self.settle(cluster.daemons[1])
             cluster.daemons[1].signal(signal.SIGTERM)
             wait_for(lambda: "have 60000 ms to end" in cluster.daemons[1].log())
-            late = Rank(service.BUILD, cluster.address(1), "late", 0, 1)
+            late = Rank(BUILD, cluster.address(1), "late", 0, 1)
             self.addCleanup(late.kill)
             late.send(late.opening)
             self.assertIn(self.SENTENCE, late.error()[1])
@@ -76,14 +76,14 @@ class Stop(WithDirectory):
 
     def silent(self, cluster):
         """A rank that has pushed half a step and goes quiet."""
-        rank = Rank(service.BUILD, cluster.address(0), "silent", 0, 1)
+        rank = Rank(BUILD, cluster.address(0), "silent", 0, 1)
         self.addCleanup(rank.kill)
         rank.do(rank.opening, "tensor a f32 both 8", "tensor b f32 both 8", "commit", "push 0")
         self.settle(cluster.daemons[0])
         return rank
 
     def test_the_time_is_over(self):
-        with Cluster(service.BUILD, nodes=1, settings={"stop_timeout_ms": 300}) as cluster:
+        with Cluster(BUILD, nodes=1, settings={"stop_timeout_ms": 300}) as cluster:
             rank = self.silent(cluster)
             self.assertEqual(cluster.daemons[0].stop(LONG), 0)
             self.assertIn("1 jobs are ended in mid-step", cluster.daemons[0].log())
@@ -93,7 +93,7 @@ class Stop(WithDirectory):
                     rank.answer()
 
     def test_twice(self):
-        with Cluster(service.BUILD, nodes=1, settings={"stop_timeout_ms": 3600000}) as cluster:
+        with Cluster(BUILD, nodes=1, settings={"stop_timeout_ms": 3600000}) as cluster:
             self.silent(cluster)
             daemon = cluster.daemons[0]
             daemon.signal(signal.SIGTERM)
@@ -104,8 +104,8 @@ class Stop(WithDirectory):
 
     def test_a_dead_peer_delays_nothing(self):
         settings = {"stop_timeout_ms": 3600000, "peer_timeout_ms": 400, "heartbeat_ms": 100}
-        with Cluster(service.BUILD, nodes=2, settings=settings) as cluster:
-            with Job(cluster, service.BUILD, "ends", [0, 1], TENSORS) as job:
+        with Cluster(BUILD, nodes=2, settings=settings) as cluster:
+            with Job(cluster, BUILD, "ends", [0, 1], TENSORS) as job:
                 job.join().steps(2)
                 cluster.daemons[1].kill()
                 self.assertEqual(cluster.daemons[0].stop(LONG), 0)
@@ -195,7 +195,7 @@ class ServiceManager(WithDirectory):
             process = self.start("--workers=1", stderr=log, more={
                 "NOTIFY_SOCKET": self.path("notify"), "WATCHDOG_USEC": "100"})
             self.await_state("READY=1")
-            rank = Rank(service.BUILD, "unix:" + self.path("a.sock"), "large", 0, 1)
+            rank = Rank(BUILD, "unix:" + self.path("a.sock"), "large", 0, 1)
             self.addCleanup(rank.kill)
             rank.do(rank.opening, "tensor large f32 dense 2048x4096", "gradients integer 1",
                     "commit")
@@ -213,7 +213,7 @@ class ServiceManager(WithDirectory):
         """The daemon works on and ends."""
         process = self.run_daemon(watchdog_us=20000)
         time.sleep(1)  # 50 signs of life, more than the socket holds
-        code = subprocess.run([adtopkctl(), "--socket",
+        code = subprocess.run([ADTOPKCTL, "--socket",
                                self.path("a.control"), "status"], capture_output=True,
                               check=False).returncode
         self.assertEqual(code, 0)
@@ -227,7 +227,7 @@ class Logs(WithDirectory):
         wait_for(lambda: os.path.exists(self.path("a.control")))
         address = "unix:" + self.path("a.sock")
         for run in range(60):
-            rank = Rank(service.BUILD, address, "job", 0, 1, run=str(run))
+            rank = Rank(BUILD, address, "job", 0, 1, run=str(run))
             try:
                 rank.do(rank.opening, "tensor a f32 both 8", "commit", "steps 3")
             finally:
@@ -258,7 +258,7 @@ class Logs(WithDirectory):
         process = self.start("--log-level=debug", stderr=writing)
         os.close(writing)
         wait_for(lambda: os.path.exists(self.path("a.control")))
-        rank = Rank(service.BUILD, "unix:" + self.path("a.sock"), "job", 0, 1)
+        rank = Rank(BUILD, "unix:" + self.path("a.sock"), "job", 0, 1)
         self.addCleanup(rank.kill)
         rank.do(rank.opening, "tensor a f32 both 8", "commit", "steps 2000")
         text = b""
@@ -278,7 +278,7 @@ class Logs(WithDirectory):
         with open(os.path.join(disk, "log"), "ab") as log:
             process = self.start("--log-level=debug", stderr=log)
         wait_for(lambda: os.path.exists(self.path("a.control")))
-        rank = Rank(service.BUILD, "unix:" + self.path("a.sock"), "job", 0, 1)
+        rank = Rank(BUILD, "unix:" + self.path("a.sock"), "job", 0, 1)
         self.addCleanup(rank.kill)
         rank.do(rank.opening, "tensor a f32 both 8", "commit", "steps 200")
         os.truncate(os.path.join(disk, "log"), 0)
@@ -299,8 +299,8 @@ class Logs(WithDirectory):
         self.end(process)
 
     def test_a_name_cannot_forge_a_line(self):
-        with Cluster(service.BUILD, nodes=1, settings={"log_level": "debug"}) as cluster:
-            rank = Rank(service.BUILD, cluster.address(0), "job\x1b[31m\x9b", 0, 2)
+        with Cluster(BUILD, nodes=1, settings={"log_level": "debug"}) as cluster:
+            rank = Rank(BUILD, cluster.address(0), "job\x1b[31m\x9b", 0, 2)
             self.addCleanup(rank.kill)
             rank.send(rank.opening)
             with contextlib.suppress(RankError):
@@ -334,7 +334,7 @@ class Starts(WithDirectory):
 
     def check(self, arguments):
         first = self.race(arguments)
-        done = subprocess.run([adtopkctl(), "--json",
+        done = subprocess.run([ADTOPKCTL, "--json",
                                "--socket", self.path("control"), "status"], capture_output=True,
                               check=True)
         self.assertEqual(json.loads(done.stdout)["pid"], first.pid)
@@ -351,4 +351,4 @@ class Starts(WithDirectory):
 
 
 if __name__ == "__main__":
-    service.main(__doc__)
+    unittest.main()

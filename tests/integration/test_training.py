@@ -4,21 +4,19 @@
 usage: test_training.py BUILD [unittest's arguments]
 """
 import array
-import gzip
 import json
 import math
 import os
-import re
-import shutil
 import subprocess
 import tempfile
 import unittest
 
+import digits
 import reference
-from cluster import Cluster, die_with_parent, take_build
+from build import BUILD
+from cluster import Cluster
 from ranks import Job, Rank
 
-BUILD = None  # set by main()
 HOMES = [0, 0, 1, 1]
 TENSORS = [
     ("fc", "f32", "both", (16, 32)),
@@ -522,48 +520,25 @@ class Digits(WithCluster):
 
     def setUp(self):
         super().setUp()
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data",
-                              "digits.csv.gz")
-        self.data = os.path.join(self.directory, "digits.csv")
-        with gzip.open(source, "rb") as packed, open(self.data, "wb") as out:
-            shutil.copyfileobj(packed, out)
+        self.data = digits.unpack(self.directory)
 
     def train(self, job, document):
         log = os.path.join(self.directory, job + ".log")
         rules = os.path.join(self.directory, job + ".json")
         with open(rules, "w", encoding="utf-8") as out:
             json.dump(document, out)
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith("ADTOPK_")}
-        processes = [subprocess.Popen(
-            [os.path.join(BUILD, "client", "adtopk-digits"), "--data", self.data, "--steps", "30",
-             "--address", self.cluster.address(node), "--job", job, "--policy", rules,
-             "--rank", str(rank), "--world", str(len(HOMES))] +
-            (["--log", log] if rank == 0 else []), env=environment, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent)
-            for rank, node in enumerate(HOMES)]
-        outputs = []
-        try:
-            for process in processes:
-                outputs.append(process.communicate(timeout=120)[0])
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        self.assertEqual([process.returncode for process in processes], [0] * 4, outputs)
+        ranks = digits.start(self, self.cluster, HOMES, self.data, "--steps", "30", "--job", job,
+                             "--policy", rules, "--log", log)
+        parameters = digits.parameters(self, ranks)
         with open(log, encoding="utf-8") as lines:
-            final = json.loads(lines.readlines()[-1])
-        for output in outputs[1:]:
-            self.assertEqual(re.search(r"parameters ([0-9a-f]{16})", output).group(1),
-                             final["parameter_hash"])
-        return final["parameter_hash"]
+            self.assertEqual(json.loads(lines.readlines()[-1])["parameter_hash"], parameters)
+        return parameters
 
     def test_full_device(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run(
-                [os.path.join(BUILD, "client", "adtopk-digits"), "--data", self.data, "--local",
-                 "--steps", "1"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
-                check=False)
+                [digits.TRAINER, "--data", self.data, "--local", "--steps", "1"],
+                stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot write", done.stderr)
 
@@ -574,11 +549,5 @@ class Digits(WithCluster):
         self.assertEqual(self.train("again", {}), sparse)
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
-    unittest.main()
-
-
 if __name__ == "__main__":
-    main()
+    unittest.main()

@@ -13,10 +13,10 @@ from unittest import mock
 
 import cluster
 import seccomp
-from cluster import Cluster, take_build
+from build import ADTOPKD, BUILD
+from cluster import Cluster
 from ranks import Job
 
-BUILD = None  # set by main()
 EXPOSURE = 12  # in tenths, of systemd-analyze security
 TENSORS = [("a", "f32", "both", (64, 128)), ("b", "f32", "dense", (64, 64))]
 
@@ -34,7 +34,7 @@ class UnitFile(unittest.TestCase):
 
     def analyze(self, text, *command):
         """The unit with the program that has been built, because verify looks for it."""
-        lines = [f"ExecStart={BUILD}/daemon/adtopkd" if line.startswith("ExecStart=") else line
+        lines = [f"ExecStart={ADTOPKD}" if line.startswith("ExecStart=") else line
                  for line in text.splitlines()]
         with open(self.path, "w", encoding="utf-8") as out:
             out.write("\n".join(lines) + "\n")
@@ -77,13 +77,7 @@ class UnitFile(unittest.TestCase):
             two.stop()
 
 
-def main():
-    global BUILD
-    BUILD = take_build(__doc__)
+if __name__ == "__main__":
     if shutil.which("systemd-analyze") is None:
         sys.exit(77)
     unittest.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -10,14 +10,12 @@
 
 #include <cmocka.h>
 
-#define SUITE_MAX 64
-
-/** Appends at most SUITE_MAX tests; returns their number. */
-size_t suite_forming(struct CMUnitTest *tests);
-size_t suite_failures(struct CMUnitTest *tests);
-size_t suite_switching(struct CMUnitTest *tests);
-size_t suite_splits(struct CMUnitTest *tests);
-size_t suite_vanish(struct CMUnitTest *tests);
-size_t suite_planted(struct CMUnitTest *tests);
+/* Each ends with an empty entry. */
+extern const struct CMUnitTest suite_forming[];
+extern const struct CMUnitTest suite_failures[];
+extern const struct CMUnitTest suite_switching[];
+extern const struct CMUnitTest suite_splits[];
+extern const struct CMUnitTest suite_vanish[];
+extern const struct CMUnitTest suite_planted[];
 
 #endif

@@ -452,35 +452,27 @@ static void test_who_is_waited_for(void **state)
     expect_waiting(POLICY, 3, "node 0 to send its part of step 2");
 }
 
-size_t suite_failures(struct CMUnitTest *tests)
-{
-    const struct CMUnitTest mine[] = {
-        cmocka_unit_test(test_lost_when_open),
-        cmocka_unit_test(test_lost_when_committed),
-        cmocka_unit_test(test_lost_when_mapped),
-        cmocka_unit_test(test_lost_when_ready),
-        cmocka_unit_test(test_lost_in_mid_step),
-        cmocka_unit_test(test_lost_while_computing),
-        cmocka_unit_test(test_lost_in_a_view_change),
-        cmocka_unit_test(test_leaves_in_mid_step),
-        cmocka_unit_test(test_leaves_before_it_began),
-        cmocka_unit_test(test_leaves_alone_when_open),
-        cmocka_unit_test(test_leaves_alone_when_mapped),
-        cmocka_unit_test(test_leaves_between_steps),
-        cmocka_unit_test(test_misuse),
-        cmocka_unit_test(test_operations_of_one_node),
-        cmocka_unit_test(test_operations_of_two_nodes),
-        cmocka_unit_test(test_node_without_its_store),
-        cmocka_unit_test(test_node_stays_away),
-        cmocka_unit_test(test_node_lost_with_policy_fail),
-        cmocka_unit_test(test_rank_that_never_pushes),
-        cmocka_unit_test(test_who_is_waited_for),
-        cmocka_unit_test(test_message_that_is_too_long),
-    };
-    size_t count = sizeof(mine) / sizeof(mine[0]);
-
-    for (size_t i = 0; i < count; i++) {
-        tests[i] = mine[i];
-    }
-    return count;
-}
+const struct CMUnitTest suite_failures[] = {
+    cmocka_unit_test(test_lost_when_open),
+    cmocka_unit_test(test_lost_when_committed),
+    cmocka_unit_test(test_lost_when_mapped),
+    cmocka_unit_test(test_lost_when_ready),
+    cmocka_unit_test(test_lost_in_mid_step),
+    cmocka_unit_test(test_lost_while_computing),
+    cmocka_unit_test(test_lost_in_a_view_change),
+    cmocka_unit_test(test_leaves_in_mid_step),
+    cmocka_unit_test(test_leaves_before_it_began),
+    cmocka_unit_test(test_leaves_alone_when_open),
+    cmocka_unit_test(test_leaves_alone_when_mapped),
+    cmocka_unit_test(test_leaves_between_steps),
+    cmocka_unit_test(test_misuse),
+    cmocka_unit_test(test_operations_of_one_node),
+    cmocka_unit_test(test_operations_of_two_nodes),
+    cmocka_unit_test(test_node_without_its_store),
+    cmocka_unit_test(test_node_stays_away),
+    cmocka_unit_test(test_node_lost_with_policy_fail),
+    cmocka_unit_test(test_rank_that_never_pushes),
+    cmocka_unit_test(test_who_is_waited_for),
+    cmocka_unit_test(test_message_that_is_too_long),
+    {0},
+};

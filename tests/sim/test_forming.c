@@ -262,30 +262,22 @@ static void test_no_results(void **state)
     expect_all(world, ADTOPK_ERR_MEMORY, "node 1", "");
 }
 
-size_t suite_forming(struct CMUnitTest *tests)
-{
-    const struct CMUnitTest mine[] = {
-        cmocka_unit_test(test_world_size_on_one_node),
-        cmocka_unit_test(test_world_size_of_two_nodes),
-        cmocka_unit_test(test_rank_twice_on_one_node),
-        cmocka_unit_test(test_rank_on_two_nodes),
-        cmocka_unit_test(test_another_user),
-        cmocka_unit_test(test_impossible_rank),
-        cmocka_unit_test(test_policy_on_one_node),
-        cmocka_unit_test(test_policy_of_two_nodes),
-        cmocka_unit_test(test_policy_that_is_none),
-        cmocka_unit_test(test_tensors_on_one_node),
-        cmocka_unit_test(test_tensors_of_two_nodes),
-        cmocka_unit_test(test_tensors_that_are_none),
-        cmocka_unit_test(test_missing_rank),
-        cmocka_unit_test(test_no_gradients),
-        cmocka_unit_test(test_no_store),
-        cmocka_unit_test(test_no_results),
-    };
-    size_t count = sizeof(mine) / sizeof(mine[0]);
-
-    for (size_t i = 0; i < count; i++) {
-        tests[i] = mine[i];
-    }
-    return count;
-}
+const struct CMUnitTest suite_forming[] = {
+    cmocka_unit_test(test_world_size_on_one_node),
+    cmocka_unit_test(test_world_size_of_two_nodes),
+    cmocka_unit_test(test_rank_twice_on_one_node),
+    cmocka_unit_test(test_rank_on_two_nodes),
+    cmocka_unit_test(test_another_user),
+    cmocka_unit_test(test_impossible_rank),
+    cmocka_unit_test(test_policy_on_one_node),
+    cmocka_unit_test(test_policy_of_two_nodes),
+    cmocka_unit_test(test_policy_that_is_none),
+    cmocka_unit_test(test_tensors_on_one_node),
+    cmocka_unit_test(test_tensors_of_two_nodes),
+    cmocka_unit_test(test_tensors_that_are_none),
+    cmocka_unit_test(test_missing_rank),
+    cmocka_unit_test(test_no_gradients),
+    cmocka_unit_test(test_no_store),
+    cmocka_unit_test(test_no_results),
+    {0},
+};

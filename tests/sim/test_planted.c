@@ -81,20 +81,12 @@ static void test_unsettled_copy(void **state)
     find(PLANTED_SETTLE, "unsettled copy");
 }
 
-size_t suite_planted(struct CMUnitTest *tests)
-{
-    const struct CMUnitTest mine[] = {
-        cmocka_unit_test(test_dropped_residual),
-        cmocka_unit_test(test_doubled_message),
-        cmocka_unit_test(test_stale_view),
-        cmocka_unit_test(test_repeated_gradient),
-        cmocka_unit_test(test_lost_flag),
-        cmocka_unit_test(test_unsettled_copy),
-    };
-    size_t count = sizeof(mine) / sizeof(mine[0]);
-
-    for (size_t i = 0; i < count; i++) {
-        tests[i] = mine[i];
-    }
-    return count;
-}
+const struct CMUnitTest suite_planted[] = {
+    cmocka_unit_test(test_dropped_residual),
+    cmocka_unit_test(test_doubled_message),
+    cmocka_unit_test(test_stale_view),
+    cmocka_unit_test(test_repeated_gradient),
+    cmocka_unit_test(test_lost_flag),
+    cmocka_unit_test(test_unsettled_copy),
+    {0},
+};

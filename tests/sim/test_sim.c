@@ -3,6 +3,7 @@
  * declared move of the core's state machines must have been made. A seed can be run alone:
  *     test_sim SEED [COUNT]
  */
+#include <assert.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,6 +34,7 @@
 #define MIN_FAULTED_ROUNDS 20000u
 #endif
 #define DENSE_SEEDS 20u
+#define TESTS_MAX 100
 #define SIM_SEEDS_LONG 20000u
 
 static unsigned run_seeds(uint64_t first, uint64_t count)
@@ -113,23 +115,22 @@ static void test_coverage(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest random[] = {
-        cmocka_unit_test(test_random_scenarios), cmocka_unit_test(test_dense_crashes)};
-    const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage)};
-    struct CMUnitTest tests[6 * SUITE_MAX + 3];
+        cmocka_unit_test(test_random_scenarios), cmocka_unit_test(test_dense_crashes), {0}};
+    const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage), {0}};
+    const struct CMUnitTest *const suites[] = {random, suite_forming, suite_failures,
+        suite_switching, suite_splits, suite_vanish, suite_planted, last};
+    struct CMUnitTest tests[TESTS_MAX];
     size_t count = 0;
 
     if (argc > 1) {
         uint64_t seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
         return run_seeds(strtoull(argv[1], NULL, 10), seeds) == 0 ? 0 : 1;
     }
-    tests[count++] = random[0];
-    tests[count++] = random[1];
-    count += suite_forming(tests + count);
-    count += suite_failures(tests + count);
-    count += suite_switching(tests + count);
-    count += suite_splits(tests + count);
-    count += suite_vanish(tests + count);
-    count += suite_planted(tests + count);
-    tests[count++] = last[0];
+    for (size_t i = 0; i < sizeof(suites) / sizeof(suites[0]); i++) {
+        for (const struct CMUnitTest *test = suites[i]; test->name != NULL; test++) {
+            assert(count < TESTS_MAX);
+            tests[count++] = *test;
+        }
+    }
     return _cmocka_run_group_tests("sim", tests, count, NULL, NULL);
 }

@@ -179,17 +179,9 @@ static void test_split_while_combining(void **state)
     }
 }
 
-size_t suite_splits(struct CMUnitTest *tests)
-{
-    const struct CMUnitTest mine[] = {
-        cmocka_unit_test(test_block_in_a_view_change),
-        cmocka_unit_test(test_block_before_the_copy),
-        cmocka_unit_test(test_split_while_combining),
-    };
-    size_t count = sizeof(mine) / sizeof(mine[0]);
-
-    for (size_t i = 0; i < count; i++) {
-        tests[i] = mine[i];
-    }
-    return count;
-}
+const struct CMUnitTest suite_splits[] = {
+    cmocka_unit_test(test_block_in_a_view_change),
+    cmocka_unit_test(test_block_before_the_copy),
+    cmocka_unit_test(test_split_while_combining),
+    {0},
+};

@@ -382,22 +382,14 @@ static void test_copies_under_two_plans(void **state)
     }
 }
 
-size_t suite_switching(struct CMUnitTest *tests)
-{
-    const struct CMUnitTest mine[] = {
-        cmocka_unit_test(test_refused_and_asked_again),
-        cmocka_unit_test(test_one_node_cannot),
-        cmocka_unit_test(test_two_at_once),
-        cmocka_unit_test(test_one_after_the_other),
-        cmocka_unit_test(test_commit_reaches_one),
-        cmocka_unit_test(test_restart_while_all_hold),
-        cmocka_unit_test(test_restart_while_one_waits),
-        cmocka_unit_test(test_copies_under_two_plans),
-    };
-    size_t count = sizeof(mine) / sizeof(mine[0]);
-
-    for (size_t i = 0; i < count; i++) {
-        tests[i] = mine[i];
-    }
-    return count;
-}
+const struct CMUnitTest suite_switching[] = {
+    cmocka_unit_test(test_refused_and_asked_again),
+    cmocka_unit_test(test_one_node_cannot),
+    cmocka_unit_test(test_two_at_once),
+    cmocka_unit_test(test_one_after_the_other),
+    cmocka_unit_test(test_commit_reaches_one),
+    cmocka_unit_test(test_restart_while_all_hold),
+    cmocka_unit_test(test_restart_while_one_waits),
+    cmocka_unit_test(test_copies_under_two_plans),
+    {0},
+};

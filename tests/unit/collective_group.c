@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -127,6 +128,98 @@ void group_finish(struct group *group)
             fail_msg("member %u: %s", m, err.text);
         }
     }
+}
+
+struct payload_writer group_begin(const struct group *group, unsigned phase, unsigned from)
+{
+    struct payload_header header = group->exchange[from].header;
+    struct payload_writer writer = {0};
+
+    header.phase = (uint8_t)phase;
+    assert_int_equal(payload_begin(&writer, &header), ADTOPK_OK);
+    return writer;
+}
+
+void group_end(
+    struct group *group, unsigned phase, unsigned from, unsigned to, struct payload_writer *writer)
+{
+    payload_end(writer);
+    group_replace(group, phase, from, to, writer->bytes, writer->size);
+    payload_free(writer);
+}
+
+enum adtopk_status group_judge(struct group *group, unsigned phase, unsigned to, struct error *err)
+{
+    struct exchange *exchange = &group->exchange[to];
+    unsigned phases = group->ops->phases(exchange);
+    enum adtopk_status status = ADTOPK_OK;
+
+    *err = (struct error){ADTOPK_OK, ""};
+    exchange_drop(exchange);
+    exchange->nonfinite = false;
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        exchange->tensor[t].update.count = exchange->tensor[t].returned.count = 0;
+    }
+    for (unsigned p = 0; p <= phase + 1 && p < phases; p++) {
+        assert_int_equal(status, ADTOPK_OK);
+        status = group->ops->produce(exchange, p, err);
+        exchange_drop_frames(exchange);
+    }
+    return phase + 1 < phases ? status : group->ops->finish(exchange, err);
+}
+
+void group_assert_blamed(struct group *group, unsigned phase, unsigned from, unsigned to)
+{
+    struct error err;
+    char name[16];
+
+    (void)snprintf(name, sizeof(name), "node %u ", group->node[from]);
+    assert_int_equal(group_judge(group, phase, to, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(err.code, ADTOPK_ERR_PROTOCOL);
+    if (strstr(err.text, name) == NULL) {
+        fail_msg("\"%s\" does not name %s", err.text, name);
+    }
+}
+
+void group_spoil(struct group *group, unsigned phase, unsigned from, unsigned to)
+{
+    size_t size = group->frame[phase][from][to].size;
+    uint8_t *good = calloc(size + 1, 1);
+    struct error err;
+
+    assert_non_null(good);
+    memcpy(good, group->frame[phase][from][to].bytes, size);
+    for (size_t cut = 0; cut < size; cut++) {
+        group_replace(group, phase, from, to, good, cut);
+        group_assert_blamed(group, phase, from, to);
+    }
+    group_replace(group, phase, from, to, good, size + 1);
+    group_assert_blamed(group, phase, from, to);
+    for (size_t at = 0; at < size; at++) {
+        good[at] ^= 0x20;
+        group_replace(group, phase, from, to, good, size);
+        group_assert_blamed(group, phase, from, to);
+        good[at] ^= 0x20;
+    }
+    group_replace(group, phase, from, to, good, size);
+    assert_int_equal(group_judge(group, phase, to, &err), ADTOPK_OK); /* it was the frame's fault */
+    free(good);
+}
+
+unsigned group_each_frame(struct group *group,
+    void (*visit)(struct group *group, unsigned phase, unsigned from, unsigned to))
+{
+    const unsigned pairs = group->members * group->members;
+    unsigned frames = 0;
+
+    for (unsigned i = 0; i < GROUP_PHASES * pairs; i++) {
+        unsigned from = i / group->members % group->members, to = i % group->members;
+        if (group->frame[i / pairs][from][to].bytes != NULL) {
+            visit(group, i / pairs, from, to);
+            frames++;
+        }
+    }
+    return frames;
 }
 
 void group_free(struct group *group)

@@ -50,6 +50,24 @@ void group_finish(struct group *group);
 void group_replace(struct group *group, unsigned phase, unsigned from, unsigned to,
     const uint8_t *bytes, size_t size);
 
+/** Begins another frame of member `from`, and replaces the one to `to` by it. */
+struct payload_writer group_begin(const struct group *group, unsigned phase, unsigned from);
+void group_end(
+    struct group *group, unsigned phase, unsigned from, unsigned to, struct payload_writer *writer);
+
+/** What member `to` makes of its frames from the beginning to the end of `phase`. */
+enum adtopk_status group_judge(struct group *group, unsigned phase, unsigned to, struct error *err);
+
+/** Member `to` refuses them, and says that the fault is in what node `from` sent. */
+void group_assert_blamed(struct group *group, unsigned phase, unsigned from, unsigned to);
+
+/** A frame cut at every length and with every byte changed is refused; then it is as before. */
+void group_spoil(struct group *group, unsigned phase, unsigned from, unsigned to);
+
+/** Visits every frame that has been produced; returns their number. */
+unsigned group_each_frame(struct group *group,
+    void (*visit)(struct group *group, unsigned phase, unsigned from, unsigned to));
+
 void group_free(struct group *group);
 
 #endif

@@ -435,6 +435,41 @@ cJSON *receive_document(struct daemon *daemon, int fd)
     return document;
 }
 
+double number(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+    if (!cJSON_IsNumber(item)) {
+        fail_msg("%s is no number", name);
+    }
+    return item->valuedouble;
+}
+
+void assert_number(const cJSON *object, const char *name, double expected)
+{
+    if (number(object, name) != expected) {
+        fail_msg("%s is %g, not %g", name, number(object, name), expected);
+    }
+}
+
+const char *text(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+    if (!cJSON_IsString(item)) {
+        fail_msg("%s is no text", name);
+    }
+    return item->valuestring;
+}
+
+const cJSON *element(const cJSON *object, const char *name, int index)
+{
+    const cJSON *item = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(object, name), index);
+
+    assert_non_null(item);
+    return item;
+}
+
 void assert_serves(struct daemon *daemon)
 {
     int fd = connect_client(daemon);

@@ -87,6 +87,12 @@ cJSON *ask(struct daemon *daemon, int fd, const char *job, unsigned *replies);
 /** Takes the answer, which must be a document of schema 1; the caller deletes it. */
 cJSON *receive_document(struct daemon *daemon, int fd);
 
+/** What a document has under a name; they fail the test if it is something else. */
+double number(const cJSON *object, const char *name);
+const char *text(const cJSON *object, const char *name);
+const cJSON *element(const cJSON *object, const char *name, int index);
+void assert_number(const cJSON *object, const char *name, double expected);
+
 /** A client that behaves is served, whatever the others did. */
 void assert_serves(struct daemon *daemon);
 

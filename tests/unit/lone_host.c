@@ -7,6 +7,14 @@
 
 #include "lone_host.h"
 
+const struct links_config lone_links = {.chunk_size = 1000,
+    .window = 10000,
+    .max_control_message = 1u << 20,
+    .max_bulk_message = 1u << 20,
+    .heartbeat_us = 1000,
+    .timeout_us = 10000,
+    .resend_us = 1000};
+
 void lone_release_session(void *context, session_id session)
 {
     (void)context;

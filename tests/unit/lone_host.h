@@ -7,6 +7,9 @@
 
 #include "daemon/core/core.h"
 
+/* Short messages and timeouts; the core fills in the rest. */
+extern const struct links_config lone_links;
+
 /** Operations of struct core_memory: they keep everything. */
 void lone_release_session(void *context, session_id session);
 void lone_release_job(void *context, uint64_t job);

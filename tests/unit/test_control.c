@@ -11,41 +11,6 @@
 
 #include "control_host.h"
 
-static double number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-
-    if (!cJSON_IsNumber(item)) {
-        fail_msg("%s is no number", name);
-    }
-    return item->valuedouble;
-}
-
-static void assert_number(const cJSON *object, const char *name, double expected)
-{
-    if (number(object, name) != expected) {
-        fail_msg("%s is %g, not %g", name, number(object, name), expected);
-    }
-}
-
-static const char *text(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-
-    if (!cJSON_IsString(item)) {
-        fail_msg("%s is no text", name);
-    }
-    return item->valuestring;
-}
-
-static const cJSON *element(const cJSON *object, const char *name, int index)
-{
-    const cJSON *item = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(object, name), index);
-
-    assert_non_null(item);
-    return item;
-}
-
 static void test_status(void **state)
 {
     struct daemon *daemon = *state;

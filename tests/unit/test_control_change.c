@@ -11,39 +11,6 @@
 
 #include "control_host.h"
 
-static double number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-
-    if (!cJSON_IsNumber(item)) {
-        fail_msg("%s is no number", name);
-    }
-    return item->valuedouble;
-}
-
-static void assert_number(const cJSON *object, const char *name, double expected)
-{
-    if (number(object, name) != expected) {
-        fail_msg("%s is %g, not %g", name, number(object, name), expected);
-    }
-}
-
-static void assert_text(const cJSON *object, const char *name, const char *expected)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-
-    assert_true(cJSON_IsString(item));
-    assert_string_equal(item->valuestring, expected);
-}
-
-static const cJSON *element(const cJSON *object, const char *name, int index)
-{
-    const cJSON *item = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(object, name), index);
-
-    assert_non_null(item);
-    return item;
-}
-
 /* "unmatched_rules" are so many. */
 static void assert_unmatched(const cJSON *object, int count)
 {
@@ -153,7 +120,7 @@ static void test_jobs_and_peers(void **state)
     send_message(fd, &request);
     document = receive_document(daemon, fd);
     assert_number(document, "node", 3);
-    assert_text(element(document, "jobs", 0), "name", "digits");
+    assert_string_equal(text(element(document, "jobs", 0), "name"), "digits");
     assert_number(element(document, "jobs", 0), "policy_version", 2);
     assert_number(element(document, "jobs", 0), "policy_step", 20);
     assert_number(element(document, "jobs", 0), "policy_next_version", 3);
@@ -166,7 +133,7 @@ static void test_jobs_and_peers(void **state)
     request.peers = &peers;
     send_message(fd, &request);
     document = receive_document(daemon, fd);
-    assert_text(element(document, "peers", 0), "state", "up");
+    assert_string_equal(text(element(document, "peers", 0), "state"), "up");
     assert_number(element(document, "peers", 0), "bytes_sent", 123);
     assert_number(element(document, "peers", 0), "resent", 4);
     assert_number(element(document, "peers", 0), "resent_bytes", 567);
@@ -186,10 +153,10 @@ static void test_tensors(void **state)
     assert_number(document, "tensors_count", 3);
     assert_number(document, "first", 1);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "tensors")), 2);
-    assert_text(element(document, "tensors", 0), "name", "layer1.weight");
-    assert_text(element(document, "tensors", 0), "scope", "rank");
-    assert_text(element(document, "tensors", 0), "values", "bf16");
-    assert_text(element(document, "tensors", 0), "indices", "rice");
+    assert_string_equal(text(element(document, "tensors", 0), "name"), "layer1.weight");
+    assert_string_equal(text(element(document, "tensors", 0), "scope"), "rank");
+    assert_string_equal(text(element(document, "tensors", 0), "values"), "bf16");
+    assert_string_equal(text(element(document, "tensors", 0), "indices"), "rice");
     assert_number(element(document, "tensors", 0), "density", 0.1);
     assert_number(document, "tensors_omitted", 0);
     cJSON_Delete(document);
@@ -215,7 +182,7 @@ static void test_policy(void **state)
 
     send_get(fd, "1000:digits");
     document = receive_document(daemon, fd);
-    assert_text(document, "run_id", "r7");
+    assert_string_equal(text(document, "run_id"), "r7");
     assert_number(document, "owner", 1000);
     assert_number(document, "version", 2);
     assert_number(document, "step", 20);
@@ -227,7 +194,7 @@ static void test_policy(void **state)
     document = receive_document(daemon, fd);
     assert_null(cJSON_GetObjectItem(document, "name"));
     assert_number(cJSON_GetObjectItem(document, "policy"), "density", 0.25);
-    assert_text(cJSON_GetObjectItem(document, "policy"), "sparsifier", "adtopk");
+    assert_string_equal(text(cJSON_GetObjectItem(document, "policy"), "sparsifier"), "adtopk");
     cJSON_Delete(document);
 
     daemon->core.changes = 2;
@@ -256,13 +223,13 @@ static void test_policy_log_of_an_ended_job(void **state)
     daemon->core.changes = 0;
     send_log(fd, "digits"); /* it lives */
     document = receive_document(daemon, fd);
-    assert_text(document, "state", "active");
+    assert_string_equal(text(document, "state"), "active");
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "changes")), 0);
     cJSON_Delete(document);
     daemon->core.jobs = 0;
     send_log(fd, "digits");
     document = receive_document(daemon, fd);
-    assert_text(document, "state", "ended");
+    assert_string_equal(text(document, "state"), "ended");
     assert_number(document, "version", 2);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "changes")), 2);
     assert_number(element(document, "changes", 0), "step", 20);
@@ -288,7 +255,7 @@ static void test_policy_log_of_the_last_run(void **state)
     assert_int_equal(daemon->history.count, HISTORY_JOBS);
     send_log(fd, "digits");
     document = receive_document(daemon, fd);
-    assert_text(document, "run_id", "r17");
+    assert_string_equal(text(document, "run_id"), "r17");
     cJSON_Delete(document);
     send_log(fd, "digits/r2");
     cJSON_Delete(receive_document(daemon, fd));
@@ -372,7 +339,7 @@ static void test_policy_set(void **state)
     daemon->core.unmatched = 1;
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
     document = receive_document(daemon, fd);
-    assert_text(document, "name", "digits");
+    assert_string_equal(text(document, "name"), "digits");
     assert_number(document, "version", 3);
     assert_number(document, "step", 39);
     assert_unmatched(document, 1);
@@ -430,7 +397,7 @@ static void test_verify(void **state)
         if (i == 1) {
             const cJSON *tensor = element(document, "out_of_balance", 0);
 
-            assert_text(tensor, "name", "layer2.weight");
+            assert_string_equal(text(tensor, "name"), "layer2.weight");
             assert_number(tensor, "residual_magnitude", 1);
             assert_true(element(tensor, "off", 0)->valuedouble == 0);
             assert_true(element(tensor, "off", 1)->valuedouble == -0.5);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <arpa/inet.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -115,18 +114,6 @@ static void test_restart(void **state)
     }
     assert_int_equal(ends[0].ups, 4);
     ends_stop_pair(ends);
-}
-
-static int tcp_connect(const char *endpoint)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET,
-        .sin_port = htons((uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10)),
-        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    return fd;
 }
 
 /* Bytes that are no ZeroMQ at all, and a correct greeting with bytes after it that make no sense.

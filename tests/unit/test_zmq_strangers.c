@@ -353,18 +353,6 @@ static void test_malformed_token_messages(void **state)
     stop_scene(&scene);
 }
 
-static int tcp_connect(const char *endpoint)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET,
-        .sin_port = htons((uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10)),
-        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    return fd;
-}
-
 /* Bytes that are no greeting, a greeting and then nothing sensible, and nothing at all. */
 static void test_flood(void **state)
 {

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <arpa/inet.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <zmq.h>
 
@@ -240,6 +242,18 @@ void ends_stop_pair(struct end *ends)
 }
 
 /* Nothing is lost on loopback, so whatever is sent twice is a bug. */
+int tcp_connect(const char *endpoint)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+        .sin_port = htons((uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10)),
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    return fd;
+}
+
 void ends_check_nothing_resent(const struct end *ends)
 {
     for (uint16_t i = 0; i < 2; i++) {

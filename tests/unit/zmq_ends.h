@@ -66,6 +66,9 @@ void ends_start_keyed(struct end *ends, enum end_links links, const struct keyfi
 void ends_start_pair(struct end *ends);
 void ends_stop_pair(struct end *ends);
 
+/** A raw connection to an endpoint on loopback; the caller closes it. */
+int tcp_connect(const char *endpoint);
+
 /** Nothing is lost on loopback, so whatever is sent twice is a bug. */
 void ends_check_nothing_resent(const struct end *ends);
 

@@ -3,7 +3,6 @@
  * computes take.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "tests/sim/regret/cluster.h"
 #include "tests/sim/regret/measuring.h"
+#include "tests/sim/settings.h"
 
 #define LINE_SIZE 256
 
@@ -21,104 +21,32 @@ struct settings {
     double settle, still, warmup, turns;
 };
 
-enum { MEASURE, MODEL, ARRIVALS, COSTS, POLICY, HELP, TEXTS };
+static const char usage[] =
+    "Usage: regret-run --model=NAME --arrivals=FILE --costs=FILE --policy=JSON "
+    "[--OPTION=NUMBER]...\n"
+    "       regret-run --measure [--OPTION=NUMBER]...\n\n"
+    "Steps of one policy on a modelled cluster, in virtual time.\n";
 
-/* Numbers that can be set, with their ranges. */
-static const struct setting {
-    const char *name;
-    size_t at;
-    bool whole;
-    double least, most;
-    const char *help;
-} table[] = {
-#define SETTING(name, field, whole, least, most, help)                                             \
-    {                                                                                              \
-        name, offsetof(struct settings, field), whole, least, most, help                           \
-    }
-    SETTING("nodes", nodes, true, 2, CLUSTER_NODES, "nodes, one rank each [4]"),
-    SETTING("workers", workers, true, 1, 256, "worker threads of a node [4]"),
-    SETTING("elements", elements, true, 1, 1e9, "of the gradient, about [4e6]"),
-    SETTING("pass-ms", pass_ms, false, 0, 60000, "within which gradients become ready [50]"),
-    SETTING("gbit", gbit, false, 0.001, 1e5, "of a node's link [10]"),
-    SETTING("latency-us", latency_us, false, 0, 1e6, "from node to node [20]"),
-    SETTING("overhead", overhead, true, 0, 10000, "bytes a packet takes beside its own [120]"),
-    SETTING("density", density, false, 1e-6, 1, "that is measured [0.01]"),
-    SETTING("settle", settle, true, 0, 100000, "most steps until the plan holds [0]"),
-    SETTING("still", still, true, 1, 100000, "steps that a plan has held then [60]"),
-    SETTING("warmup", warmup, true, 0, 10000, "steps after that [2]"),
-    SETTING("turns", turns, true, 1, 10000, "steps that are told [5]"),
+static const struct setting table[] = {
+    SETTING(
+        SWITCH, "measure", measures, "prints what computes take on this machine instead", 0, 0, 0),
+    SETTING(TEXT, "model", model, "whose tensors travel", 0, 0, 0),
+    SETTING(TEXT, "arrivals", arrivals, "file with a recorded pass of the model", 0, 0, 0),
+    SETTING(TEXT, "costs", costs, "file with what computes take", 0, 0, 0),
+    SETTING(TEXT, "policy", policy, "as JSON", 0, 0, 0),
+    SETTING(WHOLE, "nodes", nodes, "nodes, one rank each", 4, 2, CLUSTER_NODES),
+    SETTING(WHOLE, "workers", workers, "worker threads of a node", 4, 1, 256),
+    SETTING(WHOLE, "elements", elements, "of the gradient, about", 4e6, 1, 1e9),
+    SETTING(NUMBER, "pass-ms", pass_ms, "within which gradients become ready", 50, 0, 60000),
+    SETTING(NUMBER, "gbit", gbit, "of a node's link", 10, 0.001, 1e5),
+    SETTING(NUMBER, "latency-us", latency_us, "from node to node", 20, 0, 1e6),
+    SETTING(WHOLE, "overhead", overhead, "bytes a packet takes beside its own", 120, 0, 10000),
+    SETTING(NUMBER, "density", density, "that is measured", 0.01, 1e-6, 1),
+    SETTING(WHOLE, "settle", settle, "most steps until the plan holds", 0, 0, 100000),
+    SETTING(WHOLE, "still", still, "steps that a plan has held then", 60, 1, 100000),
+    SETTING(WHOLE, "warmup", warmup, "steps after that", 2, 0, 10000),
+    SETTING(WHOLE, "turns", turns, "steps that are told", 5, 1, 10000),
 };
-#define SETTINGS (sizeof(table) / sizeof(table[0]))
-
-static void help(void)
-{
-    (void)printf("Usage: regret-run --model=NAME --arrivals=FILE --costs=FILE --policy=JSON "
-                 "[--OPTION=NUMBER]...\n"
-                 "       regret-run --measure    prints what computes take on this machine\n\n"
-                 "Steps of one policy on a modelled cluster, in virtual time.\n\n");
-    for (size_t i = 0; i < SETTINGS; i++) {
-        (void)printf("  --%-12s %s\n", table[i].name, table[i].help);
-    }
-}
-
-static bool set(struct settings *settings, const struct setting *setting, const char *text)
-{
-    char *end;
-    double number = strtod(text, &end);
-
-    if (end == text || *end != '\0' || !(number >= setting->least && number <= setting->most) ||
-        (setting->whole && number != floor(number))) {
-        (void)fprintf(stderr, "regret-run: --%s: \"%s\" is no %snumber from %g to %g\n",
-            setting->name, text, setting->whole ? "whole " : "", setting->least, setting->most);
-        return false;
-    }
-    (void)memcpy((char *)settings + setting->at, &number, sizeof(number));
-    return true;
-}
-
-static void set_text(struct settings *settings, int which)
-{
-    switch (which) {
-    case MEASURE: settings->measures = true; break;
-    case MODEL: settings->model = optarg; break;
-    case ARRIVALS: settings->arrivals = optarg; break;
-    case COSTS: settings->costs = optarg; break;
-    case POLICY: settings->policy = optarg; break;
-    default: help(); exit(0);
-    }
-}
-
-static bool parse(struct settings *settings, int argc, char **argv)
-{
-    struct option options[TEXTS + SETTINGS + 1] = {[MEASURE] = {.name = "measure"},
-        [MODEL] = {.name = "model", .has_arg = 1},
-        [ARRIVALS] = {.name = "arrivals", .has_arg = 1},
-        [COSTS] = {.name = "costs", .has_arg = 1},
-        [POLICY] = {.name = "policy", .has_arg = 1},
-        [HELP] = {.name = "help"}};
-    int at;
-
-    for (size_t i = 0; i < SETTINGS; i++) {
-        options[TEXTS + i] = (struct option){.name = table[i].name, .has_arg = 1};
-    }
-    for (int found; (found = getopt_long(argc, argv, "", options, &at)) != -1;) {
-        if (found != 0 || (at >= TEXTS && !set(settings, &table[at - TEXTS], optarg))) {
-            return false;
-        }
-        if (at < TEXTS) {
-            set_text(settings, at);
-        }
-    }
-    if (optind < argc ||
-        (!settings->measures && (settings->model == NULL || settings->arrivals == NULL ||
-                                    settings->costs == NULL || settings->policy == NULL))) {
-        (void)fprintf(stderr, "regret-run: %s (see --help)\n",
-            optind < argc ? "options only"
-                          : "--model, --arrivals, --costs and --policy are needed");
-        return false;
-    }
-    return true;
-}
 
 /* ------------------------------------------------------------------ arrivals */
 
@@ -274,21 +202,17 @@ static bool run(const struct settings *settings, struct error *err)
 
 int main(int argc, char **argv)
 {
-    struct settings settings = {.nodes = 4,
-        .workers = 4,
-        .elements = 4e6,
-        .pass_ms = 50,
-        .gbit = 10,
-        .latency_us = 20,
-        .overhead = 120,
-        .density = 0.01,
-        .still = 60,
-        .warmup = 2,
-        .turns = 5};
+    struct settings settings = {0};
     struct error error;
     bool done;
 
-    if (!parse(&settings, argc, argv)) {
+    if (!settings_read(usage, table, sizeof(table) / sizeof(table[0]), &settings, argc, argv)) {
+        return 2;
+    }
+    if (!settings.measures && (settings.model == NULL || settings.arrivals == NULL ||
+                                  settings.costs == NULL || settings.policy == NULL)) {
+        (void)fprintf(stderr,
+            "regret-run: --model, --arrivals, --costs and --policy are needed (see --help)\n");
         return 2;
     }
     done = settings.measures ? measuring_print((unsigned)settings.nodes, settings.density,

@@ -1,66 +1,49 @@
 /*
  * scale-run: one collective among many nodes, over a modelled network; prints one line of JSON.
  */
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 #include "tests/sim/scale/group.h"
+#include "tests/sim/settings.h"
+
+/* That magnitudes may drift by. */
+#define MOST_DECADES 30
 
 struct settings {
-    const struct collective_ops *ops;
+    bool list;
+    const char *collective;
     double nodes, steps, finishing, raw;
     double numel, entries, overlap, first_eighth, drift, seed;
     double latency_us, gbit, rack, narrowing, overhead, compute, memory;
 };
 
-/* Numbers that can be set, with their ranges. */
-static const struct setting {
-    const char *name;
-    size_t at;
-    bool whole;
-    double least, most;
-    const char *help;
-} table[] = {
-#define SETTING(name, field, whole, least, most, help)                                             \
-    {                                                                                              \
-        name, offsetof(struct settings, field), whole, least, most, help                           \
-    }
-    SETTING("nodes", nodes, true, 1, 1024, "nodes [8]"),
-    SETTING("steps", steps, true, 1, 100000, "steps; the figures are those of the last [1]"),
-    SETTING("finish", finishing, true, 1, 1024, "nodes that form the sum, and must agree [2]"),
-    SETTING("raw", raw, true, 0, 1, "1: 32 bit positions and values, two words an entry [0]"),
-    SETTING("numel", numel, true, 1, 4e9, "positions [1e7]"),
-    SETTING("entries", entries, true, 0, 1e8, "entries that a node contributes [1e5]"),
-    SETTING("overlap", overlap, false, 0, 1, "share of them that all nodes have [0.5]"),
-    SETTING("first-eighth", first_eighth, false, 0.001, 0.999,
-        "share of them in the first eighth of the positions [0.125]"),
-    SETTING("drift", drift, false, 0.5, 2, "factor of all magnitudes from step to step [1]"),
-    SETTING("seed", seed, true, 0, 1e15, "of the contributions [1]"),
-    SETTING("latency-us", latency_us, false, 0, 1e6, "from node to node [20]"),
-    SETTING("gbit", gbit, false, 0.001, 1e5, "of a node's link [10]"),
-    SETTING("rack", rack, true, 0, 1024, "nodes in a rack; 0: all [0]"),
-    SETTING("narrowing", narrowing, false, 1, 1000, "of a rack's link against its nodes' [1]"),
-    SETTING("compute-ns", compute, false, 0, 1e6, "a node computes on a byte that came in [0]"),
-    SETTING("memory", memory, false, 0, 1e6, "GiB that it may take; 0: any [0]"),
-    SETTING("overhead", overhead, true, 0, 10000, "bytes a message takes beside its frame [120]"),
-};
-/* That magnitudes may drift by. */
-#define MOST_DECADES 30
-#define SETTINGS (sizeof(table) / sizeof(table[0]))
+static const char usage[] = "Usage: scale-run --collective=NAME [--OPTION=NUMBER]...\n\n"
+                            "One sparse collective among many nodes, over a modelled network.\n";
 
-static void help(void)
-{
-    (void)printf("Usage: scale-run --collective=NAME [--OPTION=NUMBER]...\n"
-                 "       scale-run --list    names the sparse collectives\n\n"
-                 "One sparse collective among many nodes, over a modelled network.\n\n");
-    for (size_t i = 0; i < SETTINGS; i++) {
-        (void)printf("  --%-14s %s\n", table[i].name, table[i].help);
-    }
-}
+static const struct setting table[] = {
+    SETTING(SWITCH, "list", list, "names the sparse collectives instead", 0, 0, 0),
+    SETTING(TEXT, "collective", collective, "which", 0, 0, 0),
+    SETTING(WHOLE, "nodes", nodes, "nodes", 8, 1, 1024),
+    SETTING(WHOLE, "steps", steps, "steps; the figures are those of the last", 1, 1, 100000),
+    SETTING(WHOLE, "finish", finishing, "nodes that form the sum, and must agree", 2, 1, 1024),
+    SETTING(WHOLE, "raw", raw, "1: 32 bit positions and values, two words an entry", 0, 0, 1),
+    SETTING(WHOLE, "numel", numel, "positions", 1e7, 1, 4e9),
+    SETTING(WHOLE, "entries", entries, "entries that a node contributes", 1e5, 0, 1e8),
+    SETTING(NUMBER, "overlap", overlap, "share of them that all nodes have", 0.5, 0, 1),
+    SETTING(NUMBER, "first-eighth", first_eighth,
+        "share of them in the first eighth of the positions", 0.125, 0.001, 0.999),
+    SETTING(NUMBER, "drift", drift, "factor of all magnitudes from step to step", 1, 0.5, 2),
+    SETTING(WHOLE, "seed", seed, "of the contributions", 1, 0, 1e15),
+    SETTING(NUMBER, "latency-us", latency_us, "from node to node", 20, 0, 1e6),
+    SETTING(NUMBER, "gbit", gbit, "of a node's link", 10, 0.001, 1e5),
+    SETTING(WHOLE, "rack", rack, "nodes in a rack; 0: all", 0, 0, 1024),
+    SETTING(NUMBER, "narrowing", narrowing, "of a rack's link against its nodes'", 1, 1, 1000),
+    SETTING(NUMBER, "compute-ns", compute, "a node computes on a byte that came in", 0, 0, 1e6),
+    SETTING(NUMBER, "memory", memory, "GiB that it may take; 0: any", 0, 0, 1e6),
+    SETTING(WHOLE, "overhead", overhead, "bytes a message takes beside its frame", 120, 0, 10000),
+};
 
 static void list(void)
 {
@@ -71,70 +54,25 @@ static void list(void)
     }
 }
 
-static bool set(struct settings *settings, const struct setting *setting, const char *text)
+/* What is wrong with the settings together; NULL if nothing is. */
+static const char *wrong(const struct settings *settings)
 {
-    char *end;
-    double number = strtod(text, &end);
+    const struct collective_ops *ops;
 
-    if (end == text || *end != '\0' || !(number >= setting->least && number <= setting->most)) {
-        (void)fprintf(stderr, "scale-run: --%s: \"%s\" is no number from %g to %g\n", setting->name,
-            text, setting->least, setting->most);
-        return false;
+    if (settings->collective == NULL) {
+        return "--collective is needed (see --help)";
     }
-    if (setting->whole && number != floor(number)) {
-        (void)fprintf(stderr, "scale-run: --%s: \"%s\" is no whole number\n", setting->name, text);
-        return false;
-    }
-    (void)memcpy((char *)settings + setting->at, &number, sizeof(number));
-    return true;
-}
-
-static bool set_collective(struct settings *settings, const char *name)
-{
-    settings->ops = collective_find(name);
-    if (settings->ops == NULL || !group_takes(settings->ops)) {
-        (void)fprintf(
-            stderr, "scale-run: --collective: \"%s\" is none that works on lists\n", name);
-        return false;
-    }
-    return true;
-}
-
-static bool parse(struct settings *settings, int argc, char **argv)
-{
-    struct option options[SETTINGS + 4] = {
-        {.name = "collective", .has_arg = 1}, {.name = "help"}, {.name = "list"}};
-    int at;
-
-    for (size_t i = 0; i < SETTINGS; i++) {
-        options[i + 3] = (struct option){.name = table[i].name, .has_arg = 1};
-    }
-    for (int found; (found = getopt_long(argc, argv, "", options, &at)) != -1;) {
-        if (found != 0) {
-            return false;
-        }
-        if (at == 1 || at == 2) {
-            (at == 1 ? help : list)();
-            exit(0);
-        }
-        if (!(at == 0 ? set_collective(settings, optarg) : set(settings, &table[at - 3], optarg))) {
-            return false;
-        }
-    }
-    if (optind < argc || settings->ops == NULL) {
-        (void)fprintf(stderr, "scale-run: %s (see --help)\n",
-            optind < argc ? "options only" : "--collective is needed");
-        return false;
+    ops = collective_find(settings->collective);
+    if (ops == NULL || !group_takes(ops)) {
+        return "--collective names none that works on lists (see --list)";
     }
     if (settings->entries > settings->numel) {
-        (void)fprintf(stderr, "scale-run: --entries is more than --numel\n");
-        return false;
+        return "--entries is more than --numel";
     }
     if (fabs(log10(settings->drift) * settings->steps) > MOST_DECADES) {
-        (void)fprintf(stderr, "scale-run: --drift in so many --steps leaves the range of f32\n");
-        return false;
+        return "--drift in so many --steps leaves the range of f32";
     }
-    return true;
+    return NULL;
 }
 
 static void print_step(const struct settings *settings, const struct group_step *step,
@@ -144,7 +82,7 @@ static void print_step(const struct settings *settings, const struct group_step 
                  "\"seconds\":%.9g,\"messages\":%llu,\"bytes\":%.1f,\"headers\":%.1f,"
                  "\"bytes_max\":%llu,\"sent_max\":%llu,\"imbalance\":%.4f,\"update\":%llu,"
                  "\"update_min\":%llu,\"update_max\":%llu}\n",
-        settings->ops->name, settings->nodes, step->entries, settings->numel, step->seconds,
+        settings->collective, settings->nodes, step->entries, settings->numel, step->seconds,
         (unsigned long long)step->messages, step->bytes, step->headers,
         (unsigned long long)step->bytes_max, (unsigned long long)step->sent_max, step->imbalance,
         (unsigned long long)step->update, (unsigned long long)update_min,
@@ -192,29 +130,27 @@ static int run(const struct settings *settings, struct group *group)
 
 int main(int argc, char **argv)
 {
-    struct settings settings = {.nodes = 8,
-        .steps = 1,
-        .finishing = 2,
-        .numel = 1e7,
-        .entries = 1e5,
-        .overlap = 0.5,
-        .first_eighth = 0.125,
-        .drift = 1,
-        .seed = 1,
-        .latency_us = 20,
-        .gbit = 10,
-        .narrowing = 1,
-        .overhead = 120};
+    struct settings settings = {0};
+    const char *refusal;
     struct group *group;
     int result = 1;
 
-    if (!parse(&settings, argc, argv)) {
+    if (!settings_read(usage, table, sizeof(table) / sizeof(table[0]), &settings, argc, argv)) {
+        return 2;
+    }
+    if (settings.list) {
+        list();
+        return 0;
+    }
+    refusal = wrong(&settings);
+    if (refusal != NULL) {
+        (void)fprintf(stderr, "scale-run: %s\n", refusal);
         return 2;
     }
     if (!limit_memory(settings.memory)) {
         return 1;
     }
-    group = group_open(settings.ops, (unsigned)settings.nodes,
+    group = group_open(collective_find(settings.collective), (unsigned)settings.nodes,
         &(struct group_input){.numel = (uint64_t)settings.numel,
             .entries = (uint64_t)settings.entries,
             .overlap = settings.overlap,
