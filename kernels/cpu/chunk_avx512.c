@@ -73,14 +73,14 @@ AVX512 static inline void avx512_prefetch(const float *acc)
     }
 }
 
-/* source, dtype, patterned: constants, for each of which this is compiled. */
-AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct chunk *chunk,
-    unsigned words, enum avx512_source source, enum dtype dtype, bool patterned)
+/* kind, dtype, patterned: constants, for each of which this is compiled. */
+AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
+    struct chunk *chunk, unsigned words, enum avx512_kind kind, enum dtype dtype, bool patterned)
 {
     const struct chunk_bound bound = *chunk->bound;
     const __m512i below = _mm512_set1_epi32((int)bound.least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
-    const uint64_t first = chunk_next(chunk);
+    const struct avx512_source source = avx512_source_of(chunk);
     struct avx512_run run = avx512_run_of(&chunk->lanes);
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
@@ -92,8 +92,8 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
         const unsigned number = chunk->word + w;
         avx512_prefetch(acc);
         struct avx512_word word = avx512_load_word(acc);
-        struct avx512_word sum = avx512_source_word(chunk, source, dtype, first, w * CHUNK_WORD);
-        left_out += avx512_leave_out(&sum);
+        const struct avx512_word sum =
+            avx512_addend(&source, kind, dtype, w * CHUNK_WORD, &left_out);
         if (journal != NULL) {
             avx512_save(journal, number, &word);
         }
@@ -117,23 +117,24 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
     chunk_move(chunk, words);
 }
 
-AVX512 static inline __attribute__((always_inline)) void avx512_add_type(
-    struct chunk *chunk, unsigned words, enum avx512_source source, enum dtype dtype)
+AVX512 static inline __attribute__((always_inline)) void avx512_add_kind(
+    struct chunk *chunk, unsigned words, enum avx512_kind kind, enum dtype dtype)
 {
     if (chunk->bound->pattern != NULL) {
-        avx512_add_words(chunk, words, source, dtype, true);
+        avx512_add_words(chunk, words, kind, dtype, true);
     } else {
-        avx512_add_words(chunk, words, source, dtype, false);
+        avx512_add_words(chunk, words, kind, dtype, false);
     }
 }
 
-AVX512 static inline __attribute__((always_inline)) void avx512_add_gradients(
+AVX512 static inline __attribute__((always_inline)) void avx512_add_type(
     struct chunk *chunk, unsigned words, enum dtype dtype)
 {
-    if (avx512_is_one(chunk)) {
-        avx512_add_type(chunk, words, SOURCE_ONE, dtype);
-    } else {
-        avx512_add_type(chunk, words, SOURCE_ALL, dtype);
+    switch (avx512_kind_of(chunk)) {
+    case KIND_MEMORY: avx512_add_kind(chunk, words, KIND_MEMORY, DTYPE_F32); break;
+    case KIND_ONE: avx512_add_kind(chunk, words, KIND_ONE, dtype); break;
+    case KIND_TWO: avx512_add_kind(chunk, words, KIND_TWO, dtype); break;
+    case KIND_ALL: avx512_add_kind(chunk, words, KIND_ALL, dtype); break;
     }
 }
 
@@ -143,14 +144,10 @@ AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
         rounded_avx512_add(chunk, words);
         return;
     }
-    if (chunk->sum != NULL) {
-        avx512_add_type(chunk, words, SOURCE_MEMORY, DTYPE_F32);
-        return;
-    }
     switch (chunk->gradients.dtype) {
-    case DTYPE_F16: avx512_add_gradients(chunk, words, DTYPE_F16); break;
-    case DTYPE_BF16: avx512_add_gradients(chunk, words, DTYPE_BF16); break;
-    default: avx512_add_type(chunk, words, SOURCE_ALL, DTYPE_F32);
+    case DTYPE_F16: avx512_add_type(chunk, words, DTYPE_F16); break;
+    case DTYPE_BF16: avx512_add_type(chunk, words, DTYPE_BF16); break;
+    default: avx512_add_type(chunk, words, DTYPE_F32);
     }
 }
 

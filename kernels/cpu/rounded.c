@@ -45,7 +45,7 @@ BODY void rounded_words(struct rounding *rounding, float *x, unsigned first, uns
     float(*const e)[2][LEDGER_LANES] = rounding->e;
     uint16_t *out = rounding->element + first * LEDGER_WORD;
     for (unsigned w = first; w < first + words; w++, x += LEDGER_WORD, out += LEDGER_WORD) {
-        const uint32_t hash = rounded_word(rounding->seed, w);
+        const uint32_t hash = rounding->hash[w];
         const unsigned sign = (rounding->signs >> w) & 1u;
         float *const of[VECTORS] = {e[sign][0], e[1 - sign][0], e[1 - sign][1], e[sign][1]};
         for (unsigned v = 0; v < VECTORS; v++) {
@@ -59,6 +59,13 @@ BODY void rounded_widen(const uint16_t *restrict from, unsigned length, float *r
 {
     for (unsigned i = 0; i < length; i++) {
         to[i] = convert_bf16(from[i]);
+    }
+}
+
+BODY void rounded_hashes(uint64_t seed, uint32_t hash[LEDGER_WORDS])
+{
+    for (unsigned w = 0; w < LEDGER_WORDS; w++) {
+        hash[w] = rounded_word(seed, w);
     }
 }
 
@@ -77,8 +84,16 @@ static void plain_round(struct rounding *rounding, float *x, unsigned first, uns
     rounded_words(rounding, x, first, words);
 }
 
-static const struct rounded_ops rounded_plain = {
-    .name = "plain", .supported = plain_supported, .expand = plain_expand, .round = plain_round};
+static void plain_hash(uint64_t seed, uint32_t hash[LEDGER_WORDS])
+{
+    rounded_hashes(seed, hash);
+}
+
+static const struct rounded_ops rounded_plain = {.name = "plain",
+    .supported = plain_supported,
+    .expand = plain_expand,
+    .hash = plain_hash,
+    .round = plain_round};
 
 #ifdef __x86_64__
 #define AVX2 __attribute__((target("avx2")))
@@ -98,8 +113,11 @@ AVX2 static void avx2_round(struct rounding *rounding, float *x, unsigned first,
     rounded_words(rounding, x, first, words);
 }
 
-static const struct rounded_ops rounded_avx2 = {
-    .name = "avx2", .supported = avx2_supported, .expand = avx2_expand, .round = avx2_round};
+static const struct rounded_ops rounded_avx2 = {.name = "avx2",
+    .supported = avx2_supported,
+    .expand = avx2_expand,
+    .hash = plain_hash,
+    .round = avx2_round};
 
 extern const struct rounded_ops rounded_avx512;
 #endif
@@ -125,7 +143,7 @@ const struct rounded_ops *rounded_best(void)
 void rounded_rest(struct rounding *rounding, float *x, unsigned first, unsigned length)
 {
     const unsigned word = first / LEDGER_WORD;
-    const uint32_t hash = rounded_word(rounding->seed, word);
+    const uint32_t hash = rounding->hash[word];
     for (unsigned i = 0; i < length; i++) {
         const unsigned vector = i / LEDGER_LANES;
         const unsigned sign = ((rounding->signs >> word) ^ (0x6u >> vector)) & 1u;
@@ -169,8 +187,8 @@ void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
         .element = rounded->element + chunk * CHUNK,
         .journal = journal,
         .carry = &rounded->carry[chunk],
-        .signs = ledger_word_signs(chunk),
-        .seed = rounded_seed(rounded, stamp, chunk)};
+        .signs = ledger_word_signs(chunk)};
+    ops->hash(rounded_seed(rounded, stamp, chunk), rounding->hash);
     for (unsigned s = 0; s < 2; s++) {
         memcpy(rounding->e[s][0], rounded->carry[chunk].of[s], sizeof rounding->e[s][0]);
     }

@@ -50,11 +50,11 @@ struct rounded {
 /* A chunk on its way through rounding. */
 struct rounding {
     const struct rounded_ops *ops;
-    uint16_t *element;       /* the chunk's */
-    struct journal *journal; /* takes them before they change; or NULL */
-    struct carry *carry;     /* where what the chunk hands on goes */
-    uint64_t signs;          /* in the ledger, of its words */
-    uint64_t seed;
+    uint16_t *element;           /* the chunk's */
+    struct journal *journal;     /* takes them before they change; or NULL */
+    struct carry *carry;         /* where what the chunk hands on goes */
+    uint64_t signs;              /* in the ledger, of its words */
+    uint32_t hash[LEDGER_WORDS]; /* of its words */
     float e[2][2][LEDGER_LANES]; /* by sign, half of the word and lane */
 };
 
@@ -62,6 +62,9 @@ struct rounded_ops {
     const char *name;
     bool (*supported)(void);
     void (*expand)(const uint16_t *from, unsigned length, float *to);
+
+    /* The hashes of a chunk's words, of its seed. */
+    void (*hash)(uint64_t seed, uint32_t hash[LEDGER_WORDS]);
 
     /* Rounds so many whole words of a chunk, from its word number `first` on and all before them
      * first, in place and to where they go. */

@@ -133,9 +133,8 @@ WORD_AVX512 struct rounded_halves rounded_load(const uint16_t *from)
         {_mm512_loadu_si512(from), _mm512_loadu_si512(from + 2 * LEDGER_LANES)}};
 }
 
-WORD_AVX512 void rounded_store(uint16_t *element, unsigned w, const struct rounded_halves *word)
+WORD_AVX512 void rounded_store(uint16_t *to, const struct rounded_halves *word)
 {
-    uint16_t *const to = element + w * LEDGER_WORD;
     _mm512_storeu_si512(to, word->half[0]);
     _mm512_storeu_si512(to + 2 * LEDGER_LANES, word->half[1]);
 }
@@ -153,7 +152,7 @@ WORD_AVX512 struct avx512_word rounded_expand(const struct rounded_halves *word)
 WORD_AVX512 struct rounded_halves rounded_register(struct rounded_lanes *lanes,
     const struct rounding *rounding, unsigned w, struct avx512_word *word)
 {
-    const __m512i hash = _mm512_set1_epi32((int)rounded_word(rounding->seed, w));
+    const __m512i hash = _mm512_set1_epi32((int)rounding->hash[w]);
     __m512 *const x = word->x;
     __m512 *const e[] = {&lanes->same[0], &lanes->other[0], &lanes->other[1], &lanes->same[1]};
     __m512i kept[4];
@@ -169,13 +168,34 @@ WORD_AVX512 struct rounded_halves rounded_register(struct rounded_lanes *lanes,
         {rounded_narrow(kept[0], kept[1]), rounded_narrow(kept[2], kept[3])}};
 }
 
+AVX512 static __m512i avx512_mixed(__m512i z, unsigned shift, uint64_t by)
+{
+    return _mm512_mullo_epi64(
+        _mm512_xor_si512(z, _mm512_srli_epi64(z, shift)), _mm512_set1_epi64((long long)by));
+}
+
+/* As ledger_hash(), of eight at once. */
+AVX512 static void avx512_hash(uint64_t seed, uint32_t hash[LEDGER_WORDS])
+{
+    __m512i index = _mm512_add_epi64(
+        _mm512_set1_epi64((long long)seed + 1), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+    for (unsigned w = 0; w < LEDGER_WORDS; w += 8) {
+        __m512i z = _mm512_mullo_epi64(index, _mm512_set1_epi64((long long)0x9e3779b97f4a7c15u));
+        z = avx512_mixed(z, 30, 0xbf58476d1ce4e5b9u);
+        z = avx512_mixed(z, 27, 0x94d049bb133111ebu);
+        z = _mm512_xor_si512(z, _mm512_srli_epi64(z, 31));
+        _mm256_storeu_si256((void *)(hash + w), _mm512_cvtepi64_epi32(z));
+        index = _mm512_add_epi64(index, _mm512_set1_epi64(8));
+    }
+}
+
 AVX512 static void avx512_round(struct rounding *rounding, float *x, unsigned first, unsigned words)
 {
     struct rounded_lanes lanes = rounded_lanes_of(rounding);
     for (unsigned w = first; w < first + words; w++, x += LEDGER_WORD) {
         struct avx512_word word = avx512_load_word(x);
         const struct rounded_halves rounded = rounded_register(&lanes, rounding, w, &word);
-        rounded_store(rounding->element, w, &rounded);
+        rounded_store(rounding->element + w * LEDGER_WORD, &rounded);
         avx512_store_word(x, &word);
     }
     rounded_keep(&lanes, rounding);
@@ -185,14 +205,14 @@ extern const struct rounded_ops rounded_avx512;
 const struct rounded_ops rounded_avx512 = {.name = "avx512",
     .supported = avx512_supported,
     .expand = avx512_expand,
+    .hash = avx512_hash,
     .round = avx512_round};
 
 /* ------------------------------------------------------------------ a step of a pass */
 
 /* The word before it changes; the next is fetched. */
-STEP_AVX512 struct rounded_halves rounded_before(const struct rounding *rounding, unsigned w)
+STEP_AVX512 struct rounded_halves rounded_before(const uint16_t *from)
 {
-    const uint16_t *const from = rounding->element + w * CHUNK_WORD;
     __builtin_prefetch(from + AHEAD, 1, 3);
     __builtin_prefetch(from + AHEAD + LINE_BYTES / sizeof *from, 1, 3);
     return rounded_load(from);
@@ -209,15 +229,19 @@ STEP_AVX512 __mmask64 rounded_marks(const struct rounded_halves *word, __m512i b
     return _mm512_kunpackd(mark[1], mark[0]);
 }
 
-/* source, dtype: constants, for each of which this is compiled. */
+/* kind, dtype: constants, for each of which this is compiled. */
 STEP_AVX512 void rounded_add_words(
-    struct chunk *chunk, unsigned words, enum avx512_source source, enum dtype dtype)
+    struct chunk *chunk, unsigned words, enum avx512_kind kind, enum dtype dtype)
 {
     struct rounding *const rounding = chunk->rounding;
     struct journal *const journal = rounding->journal;
     const __m512i below = _mm512_set1_epi16((short)((chunk->bound->least - 1) >> 16));
     const uint64_t signs = rounding->signs;
-    const uint64_t first = chunk_next(chunk);
+    const unsigned begin = chunk->word;
+    const uint32_t position = chunk->position;
+    const struct avx512_source source = avx512_source_of(chunk);
+    uint16_t *const element = rounding->element + begin * CHUNK_WORD;
+    uint16_t *const old = journal != NULL ? journal->rounded.element + begin * CHUNK_WORD : NULL;
     struct avx512_run run = avx512_run_of(&chunk->lanes);
     struct rounded_lanes lanes = rounded_lanes_of(rounding);
     const struct sparse none = {0};
@@ -225,12 +249,12 @@ STEP_AVX512 void rounded_add_words(
     size_t count = list.count;
     unsigned left_out = 0;
     for (unsigned w = 0; w < words; w++) {
-        const unsigned number = chunk->word + w;
-        const struct rounded_halves before = rounded_before(rounding, number);
-        struct avx512_word sum = avx512_source_word(chunk, source, dtype, first, w * CHUNK_WORD);
-        left_out += avx512_leave_out(&sum);
-        if (journal != NULL) {
-            rounded_store(journal->rounded.element, number, &before);
+        const unsigned number = begin + w;
+        const struct rounded_halves before = rounded_before(element + w * CHUNK_WORD);
+        const struct avx512_word sum =
+            avx512_addend(&source, kind, dtype, w * CHUNK_WORD, &left_out);
+        if (old != NULL) {
+            rounded_store(old + w * CHUNK_WORD, &before);
             journal_copied(journal, (number + 1) * CHUNK_WORD);
         }
         avx512_ledger(&sum, signs, number, &run, &chunk->lanes);
@@ -239,11 +263,11 @@ STEP_AVX512 void rounded_add_words(
             word.x[j] = _mm512_add_ps(word.x[j], sum.x[j]);
         }
         const struct rounded_halves after = rounded_register(&lanes, rounding, number, &word);
-        rounded_store(rounding->element, number, &after);
+        rounded_store(element + w * CHUNK_WORD, &after);
         if (list.position != NULL) {
             avx512_fetch_list(&list, count);
-            count = avx512_pack_half(after.half, rounded_marks(&after, below),
-                chunk->position + w * CHUNK_WORD, &list, count);
+            count = avx512_pack_half(
+                after.half, rounded_marks(&after, below), position + w * CHUNK_WORD, &list, count);
         }
     }
     rounded_keep(&lanes, rounding);
@@ -255,25 +279,23 @@ STEP_AVX512 void rounded_add_words(
     chunk_move(chunk, words);
 }
 
-STEP_AVX512 void rounded_add_gradients(struct chunk *chunk, unsigned words, enum dtype dtype)
+STEP_AVX512 void rounded_add_type(struct chunk *chunk, unsigned words, enum dtype dtype)
 {
-    if (avx512_is_one(chunk)) {
-        rounded_add_words(chunk, words, SOURCE_ONE, dtype);
-    } else {
-        rounded_add_words(chunk, words, SOURCE_ALL, dtype);
+    switch (avx512_kind_of(chunk)) {
+    case KIND_MEMORY: rounded_add_words(chunk, words, KIND_MEMORY, DTYPE_F32); break;
+    case KIND_ONE: rounded_add_words(chunk, words, KIND_ONE, dtype); break;
+    case KIND_TWO: rounded_add_words(chunk, words, KIND_TWO, dtype); break;
+    case KIND_ALL: rounded_add_words(chunk, words, KIND_ALL, dtype); break;
     }
 }
 
 STEP_AVX512_TARGET void rounded_avx512_add(struct chunk *chunk, unsigned words)
 {
-    if (chunk->sum != NULL) {
-        rounded_add_words(chunk, words, SOURCE_MEMORY, DTYPE_F32);
-        return;
-    }
     switch (chunk->gradients.dtype) {
-    case DTYPE_F16: rounded_add_gradients(chunk, words, DTYPE_F16); break;
-    case DTYPE_BF16: rounded_add_gradients(chunk, words, DTYPE_BF16); break;
-    default: rounded_add_words(chunk, words, SOURCE_ALL, DTYPE_F32);
+    case DTYPE_F16: rounded_add_type(chunk, words, DTYPE_F16); break;
+    case DTYPE_BF16: rounded_add_type(chunk, words, DTYPE_BF16); break;
+    default: rounded_add_type(chunk, words, DTYPE_F32);
     }
 }
+
 #endif

@@ -52,47 +52,113 @@ STEP_AVX512 struct avx512_word avx512_gather_word(
     return total;
 }
 
-/* Whether what is added is one gradient. */
-static inline bool avx512_is_one(const struct chunk *chunk)
+/* What a step adds: words in memory, one or two gradients, or the sum of any number. */
+enum avx512_kind { KIND_MEMORY, KIND_ONE, KIND_TWO, KIND_ALL };
+
+/* Where it lies, from the step's first element on. */
+struct avx512_source {
+    const float *sum;
+    struct gradients gradients;
+    const void *one;
+    const void *two;
+    uint64_t first;
+};
+
+static inline struct avx512_source avx512_source_of(const struct chunk *chunk)
 {
-    return chunk->gradients.count == 1 && chunk->gradients.each[0] != NULL;
+    const struct gradients *const from = &chunk->gradients;
+    return (struct avx512_source){.sum = chunk->sum,
+        .gradients = *from,
+        .one = from->count > 0 ? from->each[0] : NULL,
+        .two = from->count > 1 ? from->each[1] : NULL,
+        .first = chunk_next(chunk)};
 }
 
-/* What a step adds: words in memory, one gradient of halves, or the sum of all of one type. */
-enum avx512_source { SOURCE_MEMORY, SOURCE_ONE, SOURCE_ALL };
-
-STEP_AVX512 struct avx512_word avx512_source_word(const struct chunk *chunk,
-    enum avx512_source source, enum dtype dtype, uint64_t first, unsigned done)
+static inline enum avx512_kind avx512_kind_of(const struct chunk *chunk)
 {
-    const struct gradients *const gradients = &chunk->gradients;
-    if (source == SOURCE_MEMORY) {
-        avx512_fetch(chunk->sum, DTYPE_F32, done);
-        return avx512_load_word(chunk->sum + done);
+    const struct avx512_source source = avx512_source_of(chunk);
+    if (source.sum != NULL) {
+        return KIND_MEMORY;
     }
-    if (source == SOURCE_ONE) {
-        avx512_fetch(gradients->each[0], dtype, first + done);
-        return avx512_elements(gradients->each[0], dtype, first + done);
+    if (source.gradients.count == 1 && source.one != NULL) {
+        return KIND_ONE;
     }
-    return avx512_gather_word(gradients, dtype, first + done);
+    return source.gradients.count == 2 && source.one != NULL && source.two != NULL ? KIND_TWO
+                                                                                   : KIND_ALL;
+}
+
+/* The step's word that begins `done` elements behind its first one, and all of the kind to come. */
+STEP_AVX512 struct avx512_word avx512_source_word(
+    const struct avx512_source *source, enum avx512_kind kind, enum dtype dtype, unsigned done)
+{
+    const uint64_t first = source->first + done;
+    if (kind == KIND_MEMORY) {
+        avx512_fetch(source->sum, DTYPE_F32, done);
+        return avx512_load_word(source->sum + done);
+    }
+    if (kind == KIND_ALL) {
+        return avx512_gather_word(&source->gradients, dtype, first);
+    }
+    avx512_fetch(source->one, dtype, first);
+    struct avx512_word word = avx512_elements(source->one, dtype, first);
+    if (kind == KIND_TWO) {
+        avx512_fetch(source->two, dtype, first);
+        const struct avx512_word two = avx512_elements(source->two, dtype, first);
+        for (unsigned j = 0; j < VECTORS; j++) {
+            word.x[j] = _mm512_add_ps(word.x[j], two.x[j]);
+        }
+    }
+    return word;
+}
+
+/* The smallest key of what is not finite for us: the bits of 2^120. */
+enum { NOT_FINITE_KEY = (127 + 120) << 23 };
+
+STEP_AVX512 bool avx512_is_finite(const struct avx512_word *word)
+{
+    const __m512i least = _mm512_set1_epi32(NOT_FINITE_KEY);
+    const __m512i a = _mm512_max_epi32(avx512_key(word->x[0]), avx512_key(word->x[1]));
+    const __m512i b = _mm512_max_epi32(avx512_key(word->x[2]), avx512_key(word->x[3]));
+    return _mm512_cmpge_epi32_mask(_mm512_max_epi32(a, b), least) == 0;
+}
+
+/* The same of a word of halves; in f16 all that is finite is. */
+STEP_AVX512 bool avx512_is_finite_half(const uint16_t *half, enum dtype dtype)
+{
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    const __m512i least =
+        _mm512_set1_epi16(dtype == DTYPE_F16 ? 0x7c00 : (short)(NOT_FINITE_KEY >> 16));
+    const __m512i a = _mm512_and_si512(_mm512_loadu_si512(half), magnitude);
+    const __m512i b = _mm512_and_si512(_mm512_loadu_si512(half + CHUNK_WORD / 2), magnitude);
+    return _mm512_cmpge_epi16_mask(_mm512_max_epi16(a, b), least) == 0;
 }
 
 /* Puts -0.0, which adds nothing, in place of what is not finite; returns how many that were. */
 STEP_AVX512 unsigned avx512_leave_out(struct avx512_word *sum)
 {
-    /* The smallest key that is not: the bits of 2^120. */
-    const __m512i least = _mm512_set1_epi32((127 + 120) << 23);
-    const __m512i a = _mm512_max_epi32(avx512_key(sum->x[0]), avx512_key(sum->x[1]));
-    const __m512i b = _mm512_max_epi32(avx512_key(sum->x[2]), avx512_key(sum->x[3]));
+    const __m512i least = _mm512_set1_epi32(NOT_FINITE_KEY);
     unsigned left_out = 0;
-    if (__builtin_expect(_mm512_cmpge_epi32_mask(_mm512_max_epi32(a, b), least) == 0, true)) {
-        return 0;
-    }
     for (unsigned j = 0; j < VECTORS; j++) {
         const __mmask16 bad = _mm512_cmpge_epi32_mask(avx512_key(sum->x[j]), least);
         sum->x[j] = _mm512_mask_mov_ps(sum->x[j], bad, _mm512_set1_ps(-0.0f));
         left_out += (unsigned)_mm_popcnt_u32(bad);
     }
     return left_out;
+}
+
+/* The source's word without what is not finite; *left_out += how many elements that were. */
+STEP_AVX512 struct avx512_word avx512_addend(const struct avx512_source *source,
+    enum avx512_kind kind, enum dtype dtype, unsigned done, unsigned *left_out)
+{
+    struct avx512_word word = avx512_source_word(source, kind, dtype, done);
+    const bool finite =
+        kind == KIND_ONE && dtype != DTYPE_F32
+            ? avx512_is_finite_half((const uint16_t *)source->one + source->first + done, dtype)
+            : avx512_is_finite(&word);
+    if (__builtin_expect(!finite, false)) {
+        *left_out += avx512_leave_out(&word);
+    }
+    return word;
 }
 
 /* The sums of a run that are no doubles yet, in registers. */
