@@ -17,22 +17,12 @@ unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum)
     return left_out;
 }
 
-/* The last elements of a chunk, fewer than a word, by way of copies padded with
- * zeros, which add nothing and are no candidates. */
-static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigned rest)
+/* The chunk's last elements, fewer than a word: journalled, copied to acc, added to there by way of
+ * padding with zeros, which add nothing. */
+static void chunk_add_rest(
+    const struct chunk_ops *ops, struct chunk *chunk, unsigned rest, float acc[CHUNK_WORD])
 {
-    float acc[CHUNK_WORD] = {0};
     float sum[CHUNK_WORD] = {0};
-    float *const home = chunk->acc;
-    struct rounding *const rounding = chunk->rounding;
-    struct sparse *const list = chunk->candidate;
-    const uint32_t position = chunk->position;
-    const unsigned first = chunk->word * CHUNK_WORD;
-    if (rounding != NULL) {
-        rounding->ops->expand(rounding->from + first, rest, home);
-        chunk->candidate = NULL;
-    }
-    memcpy(acc, chunk->acc, rest * sizeof *acc);
     if (chunk->sum != NULL) {
         memcpy(sum, chunk->sum, rest * sizeof *sum);
     } else {
@@ -40,34 +30,64 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     }
     if (chunk->journal != NULL) {
         memcpy(journal_word(chunk->journal, chunk->word), acc, rest * sizeof *acc);
-        journal_save(chunk->journal, first + rest);
+        journal_save(chunk->journal, chunk->word * CHUNK_WORD + rest);
     }
     chunk->journal = NULL;
-    chunk->rounding = NULL;
     chunk->acc = acc;
     chunk->sum = sum;
     ops->add(chunk, 1);
+}
+
+/* Takes them home; zeros behind them are no candidates. */
+static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigned rest)
+{
+    float acc[CHUNK_WORD] = {0};
+    float *const home = chunk->acc;
+    memcpy(acc, home, rest * sizeof *acc);
+    chunk_add_rest(ops, chunk, rest, acc);
     memcpy(home, acc, rest * sizeof *acc);
-    if (rounding != NULL) {
-        rounded_rest(rounding, home - first, first, first + rest);
-    }
-    if (rounding != NULL && list != NULL) {
-        chunk_collect(ops, home, rest, chunk->bound, position, list);
+}
+
+/* The same in bf16: the candidates are among what is rounded. */
+static void chunk_round_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigned rest)
+{
+    float acc[CHUNK_WORD] = {0};
+    struct rounding *const rounding = chunk->rounding;
+    struct sparse *const list = chunk->candidate;
+    const uint32_t position = chunk->position;
+    const unsigned first = chunk->word * CHUNK_WORD;
+    rounded_save(rounding, first, rest);
+    rounding->ops->expand(rounding->element + first, rest, acc);
+    chunk->rounding = NULL;
+    chunk->candidate = NULL;
+    chunk_add_rest(ops, chunk, rest, acc);
+    rounded_rest(rounding, acc, first, rest);
+    if (list != NULL) {
+        chunk_collect(ops, acc, rest, chunk->bound, position, list);
     }
 }
 
-/* The words of a chunk in bf16 where add() does not see to it. */
+/* Words in bf16 that are expanded at a time. */
+enum { CHUNK_EXPANDED = 8 };
+
+/* Words in bf16 where add() does not see to it, at most so many. */
 static void chunk_round(const struct chunk_ops *ops, struct chunk *chunk, unsigned words)
 {
     struct rounding *const rounding = chunk->rounding;
     struct sparse *const list = chunk->candidate;
     const uint32_t position = chunk->position;
-    float *const x = chunk->acc;
-    rounding->ops->expand(rounding->from, words * CHUNK_WORD, x);
+    const unsigned first = chunk->word;
+    float x[CHUNK_EXPANDED * CHUNK_WORD];
+    rounded_save(rounding, first * CHUNK_WORD, words * CHUNK_WORD);
+    rounding->ops->expand(rounding->element + first * CHUNK_WORD, words * CHUNK_WORD, x);
+    chunk->rounding = NULL;
     chunk->candidate = NULL;
+    chunk->acc = x;
     ops->add(chunk, words);
+    chunk->rounding = rounding;
     chunk->candidate = list;
-    rounding->ops->round(rounding, x, words);
+    chunk->acc = NULL;
+    rounding->ops->round(rounding, x, first, words);
     if (list != NULL) {
         ops->collect(x, words, chunk->bound, position, list);
     }
@@ -75,13 +95,17 @@ static void chunk_round(const struct chunk_ops *ops, struct chunk *chunk, unsign
 
 void chunk_step(const struct chunk_ops *ops, struct chunk *chunk, unsigned length)
 {
+    const unsigned words = length / CHUNK_WORD;
+    const unsigned rest = length % CHUNK_WORD;
     if (chunk->rounding == NULL || ops->rounds) {
-        ops->add(chunk, length / CHUNK_WORD);
+        ops->add(chunk, words);
     } else {
-        chunk_round(ops, chunk, length / CHUNK_WORD);
+        for (unsigned w = 0; w < words; w += CHUNK_EXPANDED) {
+            chunk_round(ops, chunk, words - w < CHUNK_EXPANDED ? words - w : CHUNK_EXPANDED);
+        }
     }
-    if (length % CHUNK_WORD != 0) {
-        chunk_tail(ops, chunk, length % CHUNK_WORD);
+    if (rest != 0) {
+        (chunk->rounding != NULL ? chunk_round_tail : chunk_tail)(ops, chunk, rest);
     }
 }
 

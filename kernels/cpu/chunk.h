@@ -50,9 +50,8 @@ struct rounding;
 /* A chunk on its way through chunk_step(). The first six fields are set by the caller, the next
  * four before each step, the others are zero at first. */
 struct chunk {
-    float *acc;                /* the next element */
-    struct rounding *rounding; /* NULL, or acc takes what is expanded and added to there, and
-                                * rounded again; then the chunk is done in one step */
+    float *acc;                /* the next element; NULL where they are in bf16: */
+    struct rounding *rounding; /* what is added to and rounded again, or NULL */
     const float *sum;          /* what is added to it, not filtered yet; NULL: what these come to */
     struct gradients gradients; /* of the whole tensor */
     uint64_t number;            /* of the chunk in the tensor */
@@ -70,7 +69,7 @@ struct chunk {
 struct chunk_ops {
     const char *name;
     bool (*supported)(void);
-    bool rounds; /* add() expands, rounds and lists what is rounded, by one bound */
+    bool rounds; /* add() takes chunks in bf16 too, but for bounds with a pattern */
 
     /* sum[i] = the sum of all gradients' elements first + i, in the order of the array. A NaN is
      * one everywhere, its payload is not defined. */
@@ -181,7 +180,7 @@ unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum);
 /** Moves the chunk's pointers, position and word behind what was done. */
 static inline void chunk_move(struct chunk *chunk, unsigned words)
 {
-    chunk->acc += words * CHUNK_WORD;
+    chunk->acc = chunk->acc != NULL ? chunk->acc + words * CHUNK_WORD : NULL;
     chunk->sum = chunk->sum != NULL ? chunk->sum + words * CHUNK_WORD : NULL;
     chunk->position += words * CHUNK_WORD;
     chunk->word += words;

@@ -8,15 +8,9 @@
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/rounded_avx512.h"
 #include "kernels/cpu/select.h"
-#include "kernels/cpu/word_avx512.h"
+#include "kernels/cpu/step_avx512.h"
 
-#define AVX512                                                                                     \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,bmi,bmi2,popcnt,"        \
-                          "prfchw")))
-
-/* How far ahead of use memory is fetched: a word more than 4 KB of floats, as a store holds up what
- * is at the same place of another page. */
-enum { AHEAD = 1024 + CHUNK_WORD, LINE_BYTES = 64 };
+#define AVX512 STEP_AVX512_TARGET
 
 static bool avx512_supported(void)
 {
@@ -24,38 +18,6 @@ static bool avx512_supported(void)
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("bmi") &&
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-}
-
-/* Fetches one gradient's elements that are needed soon. */
-AVX512 static inline void avx512_fetch(const void *gradient, enum dtype dtype, uint64_t first)
-{
-    const size_t size = dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-    const char *const ahead = (const char *)gradient + (first + AHEAD) * size;
-    for (size_t i = 0; i < CHUNK_WORD * size; i += LINE_BYTES) {
-        __builtin_prefetch(ahead + i, 0, 3);
-    }
-}
-
-/* The sum of all gradients' elements of one word. */
-AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_gather_word(
-    const struct gradients *gradients, enum dtype dtype, uint64_t first)
-{
-    struct avx512_word total;
-    for (unsigned j = 0; j < VECTORS; j++) {
-        total.x[j] = _mm512_set1_ps(-0.0f);
-    }
-    for (unsigned r = 0; r < gradients->count; r++) {
-        const void *const gradient = gradients->each[r];
-        if (gradient == NULL) {
-            continue;
-        }
-        avx512_fetch(gradient, dtype, first);
-        const struct avx512_word word = avx512_elements(gradient, dtype, first);
-        for (unsigned j = 0; j < VECTORS; j++) {
-            total.x[j] = _mm512_add_ps(total.x[j], word.x[j]);
-        }
-    }
-    return total;
 }
 
 AVX512 static inline __attribute__((always_inline)) void avx512_gather_words(
@@ -79,69 +41,11 @@ AVX512 static void avx512_gather(
     gather_all(gradients, first + whole, length - whole, sum + whole);
 }
 
-AVX512 static inline void avx512_prefetch(const float *acc)
-{
-    for (unsigned i = 0; i < CHUNK_WORD; i += VECTOR) {
-        __builtin_prefetch(acc + AHEAD + i, 1, 3);
-    }
-}
-
-/* Puts -0.0, which adds nothing, in place of what is not finite; returns how many that were. */
-AVX512 static inline unsigned avx512_leave_out(struct avx512_word *sum)
-{
-    /* The smallest key that is not: the bits of 2^120. */
-    const __m512i least = _mm512_set1_epi32((127 + 120) << 23);
-    const __m512i a = _mm512_max_epi32(avx512_key(sum->x[0]), avx512_key(sum->x[1]));
-    const __m512i b = _mm512_max_epi32(avx512_key(sum->x[2]), avx512_key(sum->x[3]));
-    unsigned left_out = 0;
-    if (__builtin_expect(_mm512_cmpge_epi32_mask(_mm512_max_epi32(a, b), least) == 0, true)) {
-        return 0;
-    }
-    for (unsigned j = 0; j < VECTORS; j++) {
-        const __mmask16 bad = _mm512_cmpge_epi32_mask(avx512_key(sum->x[j]), least);
-        sum->x[j] = _mm512_mask_mov_ps(sum->x[j], bad, _mm512_set1_ps(-0.0f));
-        left_out += (unsigned)_mm_popcnt_u32(bad);
-    }
-    return left_out;
-}
-
 AVX512 static inline void avx512_save(
     struct journal *journal, unsigned number, const struct avx512_word *word)
 {
     avx512_store_word(journal_word(journal, number), word);
     journal_save(journal, (number + 1) * CHUNK_WORD);
-}
-
-/* The sums of a run that are no doubles yet, in registers. */
-struct avx512_run {
-    __m512 positive;
-    __m512 negative;
-};
-
-/* negative: the word's sign bit. */
-AVX512 static inline void avx512_ledger(
-    const struct avx512_word *sum, uint64_t negative, struct avx512_run *run)
-{
-    const __mmask16 swap = (__mmask16)(0 - (negative & 1));
-    const __m512 even = _mm512_add_ps(sum->x[0], sum->x[3]);
-    const __m512 odd = _mm512_add_ps(sum->x[1], sum->x[2]);
-    run->positive = _mm512_add_ps(run->positive, _mm512_mask_mov_ps(even, swap, odd));
-    run->negative = _mm512_add_ps(run->negative, _mm512_mask_mov_ps(odd, swap, even));
-}
-
-AVX512 static inline void avx512_grow(double lane[LEDGER_LANES], __m512 by)
-{
-    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(by));
-    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(by, 1));
-    _mm512_storeu_pd(lane, _mm512_add_pd(_mm512_loadu_pd(lane), low));
-    _mm512_storeu_pd(lane + 8, _mm512_add_pd(_mm512_loadu_pd(lane + 8), high));
-}
-
-AVX512 static inline void avx512_flush(struct avx512_run *run, struct ledger_lanes *lanes)
-{
-    avx512_grow(lanes->plain, _mm512_add_ps(run->positive, run->negative));
-    avx512_grow(lanes->hashed, _mm512_sub_ps(run->positive, run->negative));
-    run->positive = run->negative = _mm512_setzero_ps();
 }
 
 /* Which elements of a word are above their bound: a pattern's or, without one, `below`. */
@@ -156,85 +60,28 @@ AVX512 static inline __mmask64 avx512_marks(
     return _mm512_kunpackd(_mm512_kunpackw(mark[3], mark[2]), _mm512_kunpackw(mark[1], mark[0]));
 }
 
-/* Appends a word's marked elements to a list of `count`; returns the new count. A vector at a time,
- * and few words have more than one: a branch on the mask would be mispredicted too often. Lanes
- * behind the last one get the word's first element, which is not counted. */
-AVX512 static inline size_t avx512_pack(const struct avx512_word *word, __mmask64 mask,
-    uint32_t position, const struct sparse *list, size_t count)
-{
-    const __m512i in_byte = _mm512_set_epi64(0x3f3e3d3c3b3a3938, 0x3736353433323130,
-        0x2f2e2d2c2b2a2928, 0x2726252423222120, 0x1f1e1d1c1b1a1918, 0x1716151413121110,
-        0x0f0e0d0c0b0a0908, 0x0706050403020100);
-    const size_t end = count + (size_t)_mm_popcnt_u64(_cvtmask64_u64(mask));
-    __m512i marked = _mm512_maskz_compress_epi8(mask, in_byte);
-    do {
-        const __m512i at = _mm512_cvtepu8_epi32(_mm512_castsi512_si128(marked));
-        const __m512 low = _mm512_permutex2var_ps(word->x[0], at, word->x[1]);
-        const __m512 high = _mm512_permutex2var_ps(word->x[2], at, word->x[3]);
-        const __mmask16 is_high = _mm512_test_epi32_mask(at, _mm512_set1_epi32(2 * VECTOR));
-        _mm512_storeu_si512(
-            list->position + count, _mm512_add_epi32(at, _mm512_set1_epi32((int)position)));
-        _mm512_storeu_ps(list->value + count, _mm512_mask_mov_ps(low, is_high, high));
-        marked = _mm512_alignr_epi64(marked, marked, 2);
-        count += VECTOR;
-    } while (__builtin_expect(count < end, false));
-    return end;
-}
-
 /* Lanes of the vector at entry i that are below n. */
 AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
 {
     return (__mmask16)_bzhi_u32(0xffff, n - i < VECTOR ? (unsigned)(n - i) : VECTOR);
 }
 
-/* What a step adds: words in memory, one gradient of halves, or the sum of all of one type. */
-enum avx512_source { SOURCE_MEMORY, SOURCE_ONE, SOURCE_ALL };
-
-AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_source_word(
-    const struct chunk *chunk, enum avx512_source source, enum dtype dtype, uint64_t first,
-    unsigned done)
+AVX512 static inline void avx512_prefetch(const float *acc)
 {
-    const struct gradients *const gradients = &chunk->gradients;
-    if (source == SOURCE_MEMORY) {
-        avx512_fetch(chunk->sum, DTYPE_F32, done);
-        return avx512_load_word(chunk->sum + done);
+    for (unsigned i = 0; i < CHUNK_WORD; i += VECTOR) {
+        __builtin_prefetch(acc + AHEAD + i, 1, 3);
     }
-    if (source == SOURCE_ONE) {
-        avx512_fetch(gradients->each[0], dtype, first + done);
-        return avx512_elements(gradients->each[0], dtype, first + done);
-    }
-    return avx512_gather_word(gradients, dtype, first + done);
 }
 
-/* What is to be added to, where it lies or expanded; the next is fetched. */
-AVX512 static inline __attribute__((always_inline)) struct avx512_word avx512_before(
-    const float *acc, const struct rounding *rounding, unsigned number)
-{
-    if (rounding == NULL) {
-        avx512_prefetch(acc);
-        return avx512_load_word(acc);
-    }
-    const uint16_t *const from = rounding->from + number * CHUNK_WORD;
-    __builtin_prefetch(from + AHEAD, 1, 3);
-    __builtin_prefetch(from + AHEAD + LINE_BYTES / sizeof *from, 1, 3);
-    return avx512_elements(rounding->from, DTYPE_BF16, number * CHUNK_WORD);
-}
-
-/* source, dtype, patterned, rounding or none: constants, for each of which this is compiled. */
-AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct chunk *chunk,
-    unsigned words, enum avx512_source source, enum dtype dtype, bool patterned,
-    struct rounding *rounding)
+/* kind, dtype, patterned: constants, for each of which this is compiled. */
+AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
+    struct chunk *chunk, unsigned words, enum avx512_kind kind, enum dtype dtype, bool patterned)
 {
     const struct chunk_bound bound = *chunk->bound;
     const __m512i below = _mm512_set1_epi32((int)bound.least - 1);
     const uint64_t signs = ledger_word_signs(chunk->number);
-    const uint64_t first = chunk_next(chunk);
-    struct avx512_run run = {
-        _mm512_loadu_ps(chunk->lanes.positive), _mm512_loadu_ps(chunk->lanes.negative)};
-    struct rounded_lanes lanes;
-    if (rounding != NULL) {
-        lanes = rounded_lanes_of(rounding);
-    }
+    const struct avx512_source source = avx512_source_of(chunk);
+    struct avx512_run run = avx512_run_of(&chunk->lanes);
     const struct sparse none = {0};
     const struct sparse list = chunk->candidate != NULL ? *chunk->candidate : none;
     struct journal *const journal = chunk->journal;
@@ -243,36 +90,26 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
         const unsigned number = chunk->word + w;
-        struct avx512_word word = avx512_before(acc, rounding, number);
-        struct avx512_word sum = avx512_source_word(chunk, source, dtype, first, w * CHUNK_WORD);
-        left_out += avx512_leave_out(&sum);
+        avx512_prefetch(acc);
+        struct avx512_word word = avx512_load_word(acc);
+        const struct avx512_word sum =
+            avx512_addend(&source, kind, dtype, w * CHUNK_WORD, &left_out);
         if (journal != NULL) {
             avx512_save(journal, number, &word);
         }
-        avx512_ledger(&sum, signs >> number, &run);
-        if (number % LEDGER_RUN == LEDGER_RUN - 1) {
-            avx512_flush(&run, &chunk->lanes);
-        }
+        avx512_ledger(&sum, signs, number, &run, &chunk->lanes);
         for (unsigned j = 0; j < VECTORS; j++) {
             word.x[j] = _mm512_add_ps(word.x[j], sum.x[j]);
-        }
-        if (rounding != NULL) {
-            rounded_register(&lanes, rounding, number, word.x);
         }
         avx512_store_word(acc, &word);
         const int32_t *pattern = patterned ? chunk_pattern(&bound, &chunk->phase) : NULL;
         if (list.position != NULL) {
-            __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
-            __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
+            avx512_fetch_list(&list, count);
             count = avx512_pack(&word, avx512_marks(&word, pattern, below),
                 chunk->position + w * CHUNK_WORD, &list, count);
         }
     }
-    if (rounding != NULL) {
-        rounded_keep(&lanes, rounding);
-    }
-    _mm512_storeu_ps(chunk->lanes.positive, run.positive);
-    _mm512_storeu_ps(chunk->lanes.negative, run.negative);
+    avx512_run_keep(&run, &chunk->lanes);
     if (chunk->candidate != NULL) {
         chunk->candidate->count = count;
     }
@@ -280,38 +117,37 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(struct
     chunk_move(chunk, words);
 }
 
-AVX512 static inline __attribute__((always_inline)) void avx512_add_type(
-    struct chunk *chunk, unsigned words, enum avx512_source source, enum dtype dtype)
+AVX512 static inline __attribute__((always_inline)) void avx512_add_kind(
+    struct chunk *chunk, unsigned words, enum avx512_kind kind, enum dtype dtype)
 {
-    if (chunk->rounding != NULL) {
-        avx512_add_words(chunk, words, source, dtype, false, chunk->rounding);
-    } else if (chunk->bound->pattern != NULL) {
-        avx512_add_words(chunk, words, source, dtype, true, NULL);
+    if (chunk->bound->pattern != NULL) {
+        avx512_add_words(chunk, words, kind, dtype, true);
     } else {
-        avx512_add_words(chunk, words, source, dtype, false, NULL);
+        avx512_add_words(chunk, words, kind, dtype, false);
     }
 }
 
-AVX512 static inline __attribute__((always_inline)) void avx512_add_gradients(
+AVX512 static inline __attribute__((always_inline)) void avx512_add_type(
     struct chunk *chunk, unsigned words, enum dtype dtype)
 {
-    if (chunk->gradients.count == 1 && chunk->gradients.each[0] != NULL) {
-        avx512_add_type(chunk, words, SOURCE_ONE, dtype);
-    } else {
-        avx512_add_type(chunk, words, SOURCE_ALL, dtype);
+    switch (avx512_kind_of(chunk)) {
+    case KIND_MEMORY: avx512_add_kind(chunk, words, KIND_MEMORY, DTYPE_F32); break;
+    case KIND_ONE: avx512_add_kind(chunk, words, KIND_ONE, dtype); break;
+    case KIND_TWO: avx512_add_kind(chunk, words, KIND_TWO, dtype); break;
+    case KIND_ALL: avx512_add_kind(chunk, words, KIND_ALL, dtype); break;
     }
 }
 
 AVX512 static void avx512_add(struct chunk *chunk, unsigned words)
 {
-    if (chunk->sum != NULL) {
-        avx512_add_type(chunk, words, SOURCE_MEMORY, DTYPE_F32);
+    if (chunk->rounding != NULL) {
+        rounded_avx512_add(chunk, words);
         return;
     }
     switch (chunk->gradients.dtype) {
-    case DTYPE_F16: avx512_add_gradients(chunk, words, DTYPE_F16); break;
-    case DTYPE_BF16: avx512_add_gradients(chunk, words, DTYPE_BF16); break;
-    default: avx512_add_type(chunk, words, SOURCE_ALL, DTYPE_F32);
+    case DTYPE_F16: avx512_add_type(chunk, words, DTYPE_F16); break;
+    case DTYPE_BF16: avx512_add_type(chunk, words, DTYPE_BF16); break;
+    default: avx512_add_type(chunk, words, DTYPE_F32);
     }
 }
 

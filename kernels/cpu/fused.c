@@ -148,35 +148,48 @@ struct fused_stream {
     bool look;     /* the elements are complete */
     unsigned skip; /* the next elements that are, from an attempt that was stopped in the chunk */
     struct chunk_bound bound; /* of candidates of a global selection in this range */
+    struct rounding rounding; /* of a residual in bf16 */
     float *buffer;            /* CHUNK elements, for gradients that have to be summed */
-    float *expanded;          /* as many, of a residual in bf16 */
+    float *expanded;          /* as many, of a residual in bf16 that are looked at */
 };
+
+/* The chunk's elements are complete from here on. */
+static void fused_look_at(struct fused_stream *stream, unsigned length)
+{
+    const struct fused *pass = stream->pass;
+    const uint64_t first = stream->chunk.number * CHUNK;
+    stream->look = true;
+    if (fused_is_rounded(pass)) {
+        rounded_read(&pass->rounded, first, length, stream->expanded);
+        stream->chunk.acc = stream->expanded;
+    } else {
+        stream->chunk.acc = pass->residual + first;
+    }
+}
 
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
 {
     struct fused *pass = stream->pass;
     stream->added = fused_is_added(pass, number);
     __builtin_prefetch(&pass->progress->chunk[number + AHEAD], 1);
-    stream->look = stream->added;
+    stream->look = false;
     stream->skip = 0;
     stream->chunk = (struct chunk){.number = number};
-    if (fused_is_rounded(pass)) {
-        stream->chunk.acc = stream->expanded;
-    } else {
-        stream->chunk.acc = pass->residual + number * CHUNK;
-    }
-    if (stream->added && fused_is_rounded(pass)) {
-        rounded_read(&pass->rounded, number * CHUNK, fused_length(pass, number), stream->expanded);
-    }
     if (stream->added) {
+        fused_look_at(stream, fused_length(pass, number));
         return;
-    }
-    if (!fused_is_rounded(pass)) {
-        stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
-        stream->chunk.journal = journal;
     }
     if (journal != NULL) {
         journal_open(journal, pass->id, pass->stamp, number);
+    }
+    if (fused_is_rounded(pass)) {
+        rounded_begin(
+            &stream->rounding, rounded_best(), &pass->rounded, number, pass->stamp, journal);
+        stream->chunk.rounding = &stream->rounding;
+    } else {
+        stream->chunk.acc = pass->residual + number * CHUNK;
+        stream->chunk.journal = journal;
+        stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
     }
     gradient_sum(pass, &stream->chunk, fused_length(pass, number), stream->buffer);
 }
@@ -191,6 +204,9 @@ static void fused_close(struct fused_stream *stream, struct journal *journal)
     }
     stream->pass->ops->sums(&stream->chunk, record->sums);
     record->nonfinite = stream->chunk.nonfinite;
+    if (fused_is_rounded(pass)) {
+        rounded_end(&stream->rounding);
+    }
     if (pass->take != FUSED_TAKE_NOTHING && record->nonfinite > 0) {
         gradient_take_rest(pass, number, fused_length(pass, number), stream->buffer, record);
     }
@@ -227,35 +243,13 @@ static void fused_step(struct fused_stream *stream, const struct piece *piece)
     chunk_step(stream->pass->ops, chunk, piece->length - skip);
 }
 
-/* A chunk in bf16, all at once, as what is selected are rounded values: `all` of it. Then it is
- * complete and may be looked at. */
-static void fused_round(
-    struct fused_stream *stream, const struct piece *all, struct journal *journal)
-{
-    const struct fused *pass = stream->pass;
-    const uint64_t number = stream->chunk.number;
-    const unsigned length = fused_length(pass, number);
-    struct chunk_record *record = &pass->progress->chunk[number];
-    struct rounding rounding;
-    rounded_begin(&rounding, rounded_best(), &pass->rounded, number, pass->stamp, journal);
-    stream->chunk.rounding = &rounding;
-    fused_step(stream, all);
-    pass->ops->sums(&stream->chunk, record->sums);
-    record->nonfinite = stream->chunk.nonfinite;
-    rounded_end(&rounding, &pass->rounded, number, length, journal);
-    journal_close(journal, record, pass->stamp);
-    stream->added = stream->look = true;
-    stream->chunk.acc = stream->expanded;
-}
-
 static bool fused_has_room(const struct sparse *list)
 {
     return list->capacity - list->count >= CHUNK + CHUNK_SLACK;
 }
 
 /* A chunk of a global selection. A list that is full keeps the k best of its range. */
-static void fused_chunk_global(
-    struct fused_stream *stream, uint64_t number, unsigned range, struct journal *journal)
+static void fused_chunk_global(struct fused_stream *stream, uint64_t number, unsigned range)
 {
     struct fused *pass = stream->pass;
     struct sparse *list = &pass->candidate[range];
@@ -269,11 +263,7 @@ static void fused_chunk_global(
         .position = (uint32_t)(number * CHUNK),
         .bound = &stream->bound,
         .list = pass->overflow[range] ? NULL : list};
-    if (fused_is_rounded(pass) && !stream->added) {
-        fused_round(stream, &piece, journal);
-    } else {
-        fused_step(stream, &piece);
-    }
+    fused_step(stream, &piece);
 }
 
 /* A chunk of a residual that is surveyed, in pieces: so memory is busy with the next piece while
@@ -297,25 +287,21 @@ static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsig
 
 /* A chunk of rows or slabs: each is selected from as soon as it is added, so that memory is busy
  * with the next one's elements meanwhile. Those that share words wait until all of the chunk is
- * added. */
+ * added, and so do slabs in bf16. */
 static void fused_chunk_fibres(
     struct fused_stream *stream, uint64_t number, struct rows *rows, struct slabs *slabs)
 {
     const struct fused *pass = stream->pass;
     const uint64_t whole = pass->view.length * pass->view.stride;
     const bool shared = whole < view_size(&pass->view) && whole % CHUNK_WORD != 0;
-    const float *x = stream->chunk.acc;
     struct piece piece = {.length = fused_length(pass, number), .bound = &stream->bound};
-    if (shared) {
+    if (!stream->look && (shared || (fused_is_rounded(pass) && rows == NULL))) {
         fused_step(stream, &piece);
+        fused_look_at(stream, piece.length);
     }
-    for (unsigned rest = piece.length; rest > 0; rest -= piece.length, x += piece.length) {
+    for (unsigned rest = piece.length; rest > 0; rest -= piece.length) {
         piece = rows != NULL ? rows_open(rows, rest) : slabs_open(slabs, rest);
-        if (!shared) {
-            fused_step(stream, &piece);
-        } else if (piece.list != NULL) {
-            chunk_collect(pass->ops, x, piece.length, piece.bound, piece.position, piece.list);
-        }
+        fused_step(stream, &piece);
         if (rows != NULL) {
             rows_close(rows, piece.length);
         } else {
@@ -356,14 +342,10 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
     }
     for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
         fused_open(&stream, c, journal);
-        if (fused_is_rounded(pass) && !stream.added && pass->mode != FUSED_BRACKET) {
-            const struct piece all = {.length = fused_length(pass, c), .bound = &stream.bound};
-            fused_round(&stream, &all, journal);
-        }
         if (pass->mode == FUSED_ROWS || pass->mode == FUSED_SLABS) {
             fused_chunk_fibres(&stream, c, pass->mode == FUSED_ROWS ? &rows : NULL, &slabs);
         } else if (pass->mode == FUSED_BRACKET) {
-            fused_chunk_global(&stream, c, range, journal);
+            fused_chunk_global(&stream, c, range);
         } else if (pass->mode == FUSED_RULE) {
             fused_chunk_rule(&stream, c, range);
         } else {

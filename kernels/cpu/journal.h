@@ -55,8 +55,8 @@ struct carry {
     float of[2][LEDGER_LANES];
 };
 
-/* Whose elements a journal's copy is of: what they were, or, rounded, what they become. */
-enum { JOURNAL_RESIDUAL = 0, JOURNAL_MOMENTUM, JOURNAL_ROUNDED };
+/* Whose elements a journal's copy is of. 2 was a rounded chunk as it becomes. */
+enum { JOURNAL_RESIDUAL = 0, JOURNAL_MOMENTUM, JOURNAL_ROUNDED = 3 };
 
 /* Of one worker; used by one thread at a time. */
 struct journal {

@@ -40,17 +40,17 @@ BODY void rounded_vector(
     }
 }
 
-BODY void rounded_words(struct rounding *rounding, float *x, unsigned words)
+BODY void rounded_words(struct rounding *rounding, float *x, unsigned first, unsigned words)
 {
     float(*const e)[2][LEDGER_LANES] = rounding->e;
-    uint16_t *out = rounding->to;
-    for (unsigned w = 0; w < words; w++, x += LEDGER_WORD, out += LEDGER_WORD) {
-        const uint32_t hash = rounded_word(rounding->seed, w);
+    uint16_t *out = rounding->element + first * LEDGER_WORD;
+    for (unsigned w = first; w < first + words; w++, x += LEDGER_WORD, out += LEDGER_WORD) {
+        const uint32_t hash = rounding->hash[w];
         const unsigned sign = (rounding->signs >> w) & 1u;
         float *const of[VECTORS] = {e[sign][0], e[1 - sign][0], e[1 - sign][1], e[sign][1]};
         for (unsigned v = 0; v < VECTORS; v++) {
-            const unsigned first = v * LEDGER_LANES;
-            rounded_vector(x + first, of[v], hash, first, out + first);
+            const unsigned at = v * LEDGER_LANES;
+            rounded_vector(x + at, of[v], hash, at, out + at);
         }
     }
 }
@@ -59,6 +59,13 @@ BODY void rounded_widen(const uint16_t *restrict from, unsigned length, float *r
 {
     for (unsigned i = 0; i < length; i++) {
         to[i] = convert_bf16(from[i]);
+    }
+}
+
+BODY void rounded_hashes(uint64_t seed, uint32_t hash[LEDGER_WORDS])
+{
+    for (unsigned w = 0; w < LEDGER_WORDS; w++) {
+        hash[w] = rounded_word(seed, w);
     }
 }
 
@@ -72,13 +79,21 @@ static void plain_expand(const uint16_t *from, unsigned length, float *to)
     rounded_widen(from, length, to);
 }
 
-static void plain_round(struct rounding *rounding, float *x, unsigned words)
+static void plain_round(struct rounding *rounding, float *x, unsigned first, unsigned words)
 {
-    rounded_words(rounding, x, words);
+    rounded_words(rounding, x, first, words);
 }
 
-static const struct rounded_ops rounded_plain = {
-    .name = "plain", .supported = plain_supported, .expand = plain_expand, .round = plain_round};
+static void plain_hash(uint64_t seed, uint32_t hash[LEDGER_WORDS])
+{
+    rounded_hashes(seed, hash);
+}
+
+static const struct rounded_ops rounded_plain = {.name = "plain",
+    .supported = plain_supported,
+    .expand = plain_expand,
+    .hash = plain_hash,
+    .round = plain_round};
 
 #ifdef __x86_64__
 #define AVX2 __attribute__((target("avx2")))
@@ -93,13 +108,16 @@ AVX2 static void avx2_expand(const uint16_t *from, unsigned length, float *to)
     rounded_widen(from, length, to);
 }
 
-AVX2 static void avx2_round(struct rounding *rounding, float *x, unsigned words)
+AVX2 static void avx2_round(struct rounding *rounding, float *x, unsigned first, unsigned words)
 {
-    rounded_words(rounding, x, words);
+    rounded_words(rounding, x, first, words);
 }
 
-static const struct rounded_ops rounded_avx2 = {
-    .name = "avx2", .supported = avx2_supported, .expand = avx2_expand, .round = avx2_round};
+static const struct rounded_ops rounded_avx2 = {.name = "avx2",
+    .supported = avx2_supported,
+    .expand = avx2_expand,
+    .hash = plain_hash,
+    .round = avx2_round};
 
 extern const struct rounded_ops rounded_avx512;
 #endif
@@ -125,12 +143,12 @@ const struct rounded_ops *rounded_best(void)
 void rounded_rest(struct rounding *rounding, float *x, unsigned first, unsigned length)
 {
     const unsigned word = first / LEDGER_WORD;
-    const uint32_t hash = rounded_word(rounding->seed, word);
-    for (unsigned i = 0; i < length - first; i++) {
+    const uint32_t hash = rounding->hash[word];
+    for (unsigned i = 0; i < length; i++) {
         const unsigned vector = i / LEDGER_LANES;
         const unsigned sign = ((rounding->signs >> word) ^ (0x6u >> vector)) & 1u;
-        rounding->to[first + i] = rounded_element(x + first + i,
-            &rounding->e[sign][vector / 2][i % LEDGER_LANES], rounded_random(hash, i));
+        rounding->element[first + i] = rounded_element(
+            x + i, &rounding->e[sign][vector / 2][i % LEDGER_LANES], rounded_random(hash, i));
     }
 }
 
@@ -162,53 +180,62 @@ void rounded_read(const struct rounded *rounded, uint64_t first, unsigned length
     rounded_best()->expand(rounded->element + first, length, out);
 }
 
-static void rounded_write(const struct rounded *rounded, uint64_t chunk,
-    const struct rounded_chunk *from, unsigned length)
-{
-    memcpy(rounded->element + chunk * CHUNK, from->element, length * sizeof *from->element);
-    rounded->carry[chunk] = from->carry;
-}
-
 void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
     const struct rounded *rounded, uint64_t chunk, uint64_t stamp, struct journal *journal)
 {
-    uint16_t *const from = rounded->element + chunk * CHUNK;
     *rounding = (struct rounding){.ops = ops,
-        .from = from,
-        .to = journal != NULL ? journal->rounded.element : from,
-        .carry = journal != NULL ? &journal->rounded.carry : &rounded->carry[chunk],
-        .signs = ledger_word_signs(chunk),
-        .seed = rounded_seed(rounded, stamp, chunk)};
+        .element = rounded->element + chunk * CHUNK,
+        .journal = journal,
+        .carry = &rounded->carry[chunk],
+        .signs = ledger_word_signs(chunk)};
+    ops->hash(rounded_seed(rounded, stamp, chunk), rounding->hash);
     for (unsigned s = 0; s < 2; s++) {
         memcpy(rounding->e[s][0], rounded->carry[chunk].of[s], sizeof rounding->e[s][0]);
     }
     if (journal != NULL) {
         journal->copy_of = JOURNAL_ROUNDED;
+        journal->rounded.carry = rounded->carry[chunk];
     }
 }
 
-void rounded_end(const struct rounding *rounding, const struct rounded *rounded, uint64_t chunk,
-    unsigned length, struct journal *journal)
+void rounded_save(const struct rounding *rounding, unsigned first, unsigned length)
+{
+    struct journal *const journal = rounding->journal;
+    if (journal != NULL) {
+        memcpy(journal->rounded.element + first, rounding->element + first,
+            length * sizeof *rounding->element);
+        journal_copied(journal, first + length);
+    }
+}
+
+void rounded_end(const struct rounding *rounding)
 {
     for (unsigned s = 0; s < 2; s++) {
         for (unsigned l = 0; l < LEDGER_LANES; l++) {
             rounding->carry->of[s][l] = rounding->e[s][0][l] + rounding->e[s][1][l];
         }
     }
-    if (journal != NULL) {
-        journal_copied(journal, length);
-        rounded_write(rounded, chunk, &journal->rounded, length);
-    }
 }
 
 void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
-    uint64_t stamp, float *x, unsigned length, struct journal *journal)
+    uint64_t stamp, float *x, unsigned length)
 {
+    const unsigned rest = length % LEDGER_WORD;
     struct rounding rounding;
-    rounded_begin(&rounding, ops, rounded, chunk, stamp, journal);
-    ops->round(&rounding, x, length / LEDGER_WORD);
-    rounded_rest(&rounding, x, length - length % LEDGER_WORD, length);
-    rounded_end(&rounding, rounded, chunk, length, journal);
+    rounded_begin(&rounding, ops, rounded, chunk, stamp, NULL);
+    ops->round(&rounding, x, 0, length / LEDGER_WORD);
+    rounded_rest(&rounding, x + length - rest, length - rest, rest);
+    rounded_end(&rounding);
+}
+
+/* Puts the chunk's first elements back, and its carry. */
+static void rounded_restore(
+    const struct rounded *rounded, const struct journal *journal, uint64_t length)
+{
+    memcpy(rounded->element + journal->chunk * CHUNK, journal->rounded.element,
+        length * sizeof *rounded->element);
+    rounded->carry[journal->chunk] = journal->rounded.carry;
+    atomic_signal_fence(memory_order_seq_cst);
 }
 
 bool rounded_recover(
@@ -218,15 +245,16 @@ bool rounded_recover(
     if (copied == 0 && atomic_load_explicit(&journal->saved, memory_order_acquire) == 0) {
         return true;
     }
-    if (journal->copy_of != JOURNAL_ROUNDED || journal->chunk >= chunk_count(n) ||
-        copied != rounded_length(n, journal->chunk)) {
+    if (journal->copy_of != JOURNAL_ROUNDED || journal->chunk >= chunk_count(n) || copied == 0 ||
+        copied > rounded_length(n, journal->chunk)) {
         return false;
     }
-    struct chunk_record *record = &progress->chunk[journal->chunk];
+    const struct chunk_record *record = &progress->chunk[journal->chunk];
     if (atomic_load_explicit(&record->stamp, memory_order_acquire) != journal->stamp) {
-        rounded_write(rounded, journal->chunk, &journal->rounded, (unsigned)copied);
+        rounded_restore(rounded, journal, copied);
     }
-    journal_close(journal, record, journal->stamp);
+    journal_save(journal, 0);
+    journal_copied(journal, 0);
     return true;
 }
 
@@ -255,7 +283,7 @@ void rounded_from(const struct rounded *rounded, const float *x, uint64_t n)
     for (uint64_t c = 0; c < chunk_count(n); c++) {
         float chunk[CHUNK];
         memcpy(chunk, x + c * CHUNK, rounded_length(n, c) * sizeof *chunk);
-        rounded_put(ops, rounded, c, 0, chunk, rounded_length(n, c), NULL);
+        rounded_put(ops, rounded, c, 0, chunk, rounded_length(n, c));
     }
 }
 

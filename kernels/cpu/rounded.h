@@ -2,7 +2,7 @@
  * A residual in bf16: half the memory, and a pass at 8 bytes an element. What rounding cuts off is
  * fed back, so that nothing is lost.
  *
- * A pass expands a chunk to f32, adds to it as to any other, and rounds it again (rounded_put()).
+ * A pass expands words to f32, adds to them as to any others, and rounds them again.
  * All that comes after, selection first of all, sees the rounded values; bf16 and f32 values on the
  * wire are exactly those, and an element that was sent leaves nothing behind.
  *
@@ -27,8 +27,9 @@
  * other, but no two of its elements hand e to each other: what an element gets was cut off under
  * another word's hash.
  *
- * Journal: the new chunk is complete in the worker's journal before the residual is written.
- * Killed before that, the chunk is as it was; after it, rounded_recover() writes it again.
+ * Journal: the chunk's old carry, and of every word the old elements before they change. Killed
+ * before the chunk's record is published, all of them go back (rounded_recover()), as what the next
+ * word gets depends on all before it.
  */
 #ifndef ADTOPK_KERNELS_ROUNDED_H
 #define ADTOPK_KERNELS_ROUNDED_H
@@ -49,11 +50,11 @@ struct rounded {
 /* A chunk on its way through rounding. */
 struct rounding {
     const struct rounded_ops *ops;
-    const uint16_t *from; /* the chunk's elements */
-    uint16_t *to;         /* where they go: there, or into a journal */
-    struct carry *carry;  /* where what the chunk hands on goes */
-    uint64_t signs;       /* in the ledger, of its words */
-    uint64_t seed;
+    uint16_t *element;           /* the chunk's */
+    struct journal *journal;     /* takes them before they change; or NULL */
+    struct carry *carry;         /* where what the chunk hands on goes */
+    uint64_t signs;              /* in the ledger, of its words */
+    uint32_t hash[LEDGER_WORDS]; /* of its words */
     float e[2][2][LEDGER_LANES]; /* by sign, half of the word and lane */
 };
 
@@ -62,8 +63,12 @@ struct rounded_ops {
     bool (*supported)(void);
     void (*expand)(const uint16_t *from, unsigned length, float *to);
 
-    /* Rounds so many whole words of a chunk, the first ones, in place and to where they go. */
-    void (*round)(struct rounding *rounding, float *x, unsigned words);
+    /* The hashes of a chunk's words, of its seed. */
+    void (*hash)(uint64_t seed, uint32_t hash[LEDGER_WORDS]);
+
+    /* Rounds so many whole words of a chunk, from its word number `first` on and all before them
+     * first, in place and to where they go. */
+    void (*round)(struct rounding *rounding, float *x, unsigned first, unsigned words);
 };
 
 /** All implementations, the best last, NULL-terminated; they give the same bits. */
@@ -81,23 +86,25 @@ struct rounded rounded_at(void *memory, uint64_t n);
 /** Elements from `first` on, as they are. */
 void rounded_read(const struct rounded *rounded, uint64_t first, unsigned length, float *out);
 
-/** Prepares to round a chunk, with the carry it has: at once, or by way of the journal (not NULL),
- * which is open for the chunk. */
+/** Prepares to round a chunk, with the carry it has. journal: open for the chunk, or NULL. */
 void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
     const struct rounded *rounded, uint64_t chunk, uint64_t stamp, struct journal *journal);
 
-/** Rounds the chunk's last elements, x[first..length) of its word that begins at `first`, in place
- * and to where they go. */
+/** Journals the chunk's `length` elements from `first` on, those before them are: they may change
+ * now. */
+void rounded_save(const struct rounding *rounding, unsigned first, unsigned length);
+
+/** Rounds the chunk's last elements, `length` < LEDGER_WORD of its word that begins at `first`, in
+ * place and to where they go. */
 void rounded_rest(struct rounding *rounding, float *x, unsigned first, unsigned length);
 
-/** All `length` elements are rounded: puts them where they belong. With a journal, which has to be
- * closed then, the chunk's record must be complete but for its stamp. */
-void rounded_end(const struct rounding *rounding, const struct rounded *rounded, uint64_t chunk,
-    unsigned length, struct journal *journal);
+/** All elements are rounded: the chunk's carry is what they hand on. Then its record may be
+ * published, and a journal closed. */
+void rounded_end(const struct rounding *rounding);
 
-/** All of that to elements x, in place. */
+/** All of that to a chunk's elements x, in place and without a journal. */
 void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
-    uint64_t stamp, float *x, unsigned length, struct journal *journal);
+    uint64_t stamp, float *x, unsigned length);
 
 /** The seed of a chunk. */
 static inline uint64_t rounded_seed(const struct rounded *rounded, uint64_t stamp, uint64_t chunk)
@@ -120,7 +127,7 @@ static inline uint32_t rounded_random(uint32_t word, uint32_t element)
     return (word + element * ROUNDED_STEP) >> 16;
 }
 
-/** As journal_recover(): completes a chunk that was being written. */
+/** As journal_recover(): puts a chunk back that was not finished. */
 bool rounded_recover(
     struct journal *journal, const struct rounded *rounded, uint64_t n, struct progress *progress);
 

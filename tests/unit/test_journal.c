@@ -423,20 +423,26 @@ static void test_damaged_journal(void **state)
     assert_false(journal_recover(&journal, residual, NULL, N, progress));
     assert_true(journal_recover(&journal, residual, residual, N, progress));
     /* A chunk in bf16, which is not an f32 residual's; and the other way round. */
-    journal = (struct journal){.stamp = 1, .copy_of = JOURNAL_ROUNDED, .copied = CHUNK};
+    journal = (struct journal){.stamp = 2, .copy_of = JOURNAL_ROUNDED, .copied = CHUNK};
     assert_false(journal_recover(&journal, residual, residual, N, progress));
     const struct rounded rounded = rounded_at(residual, N);
-    atomic_store(&journal.copied, CHUNK - 1);
+    atomic_store(&journal.copied, CHUNK + 1);
     assert_false(rounded_recover(&journal, &rounded, N, progress));
-    journal.copied = CHUNK;
+    journal.copied = 100;
     journal.chunk = 2;
     assert_false(rounded_recover(&journal, &rounded, N, progress));
     journal.chunk = 0;
     journal.copy_of = JOURNAL_MOMENTUM;
     assert_false(rounded_recover(&journal, &rounded, N, progress));
     journal.copy_of = JOURNAL_ROUNDED;
+    rounded.element[99] = rounded.element[100] = 7;
+    rounded.carry[0].of[1][5] = 3;
     assert_true(rounded_recover(&journal, &rounded, N, progress));
-    assert_int_equal(atomic_load(&progress->chunk[0].stamp), 1);
+    assert_int_equal(rounded.element[99], 0);
+    assert_int_equal(rounded.element[100], 7);
+    assert_true(rounded.carry[0].of[1][5] == 0);
+    assert_int_equal(atomic_load(&progress->chunk[0].stamp), 0);
+    assert_int_equal(atomic_load(&journal.copied), 0);
     free(progress);
 }
 

@@ -148,7 +148,7 @@ static void test_definition(void **state)
                 for (uint64_t c = 0; c < chunk_count(n); c++) {
                     const uint64_t rest = n - c * CHUNK;
                     rounded_put(rounded_table[o], &rounded, c, (uint64_t)turn, copy + c * CHUNK,
-                        rest < CHUNK ? (unsigned)rest : CHUNK, NULL);
+                        rest < CHUNK ? (unsigned)rest : CHUNK);
                 }
                 round_plainly(x, n, (uint64_t)turn, carries);
                 assert_same_bits(copy, x, n);
@@ -189,8 +189,7 @@ static void test_small_steps(void **state)
             x[i] += step[i / 64 % KINDS]; /* along every chain */
         }
         for (unsigned c = 0; c < chunk_count(N); c++) {
-            rounded_put(
-                rounded_best(), &rounded, c, turn, x + c * CHUNK, c < 2 ? CHUNK : 100, NULL);
+            rounded_put(rounded_best(), &rounded, c, turn, x + c * CHUNK, c < 2 ? CHUNK : 100);
         }
     }
     for (unsigned i = 0; i < N; i++) {
@@ -269,7 +268,7 @@ static void check_infinity(const struct rounded_ops *ops)
             0x7fc00000, 0x7fffffff, 0xffffffff, 0x7fffff00, 0xffc0ffff};
         plain[i] = x[i] = i % 7 == 0 ? float_of(odd[i / 7 % 11]) : random_value();
     }
-    rounded_put(ops, &rounded, 0, 5, x, N, NULL);
+    rounded_put(ops, &rounded, 0, 5, x, N);
     round_plainly(plain, N, 5, carries);
     for (int i = 0; i < N; i++) {
         float element;
