@@ -107,9 +107,9 @@ struct chunk_ops {
     uint32_t (*best)(
         const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out);
 
-    /* Deals a list's entries to the parts of their fibres, which are empty, or selects from them at
-     * once: *settled has bit f set if fibre f was selected from. False where a fibre has no room or
-     * the entries had better be dealt one by one: then counts are lost. NULL: always. */
+    /* Selects from the fibres that a list has at least k entries of: *settled has bit f set if from
+     * fibre f. Deals the other entries to the parts of their fibres, which are empty. False where
+     * the entries had better be dealt one by one: then nothing is changed. NULL: always. */
     bool (*deal)(const struct sparse *list, const struct deal *deal, uint32_t *settled);
 
     /* peak[i % period] = the largest of itself and the keys of all x[i], i < n. */

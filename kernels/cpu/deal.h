@@ -8,8 +8,9 @@
 
 #include "kernels/cpu/select.h"
 
-/* What deal_avx512() takes at most: fibres, elements of all of them, entries of the list. */
-enum { DEAL_NARROW = 16, DEAL_SHORT = 1 << 16, DEAL_LIST = 128 };
+/* What deal_avx512() takes at most: fibres, elements of all of them, entries of the list and of one
+ * fibre, and how many of those are selected. */
+enum { DEAL_NARROW = 16, DEAL_SHORT = 1 << 16, DEAL_LIST = 192, DEAL_ROWS = 32, DEAL_BEST = 16 };
 
 /* Where the entries of a list go. Positions in the list count elements from where the first fibre
  * begins, a position divided by the stride is the element's number in its fibre. */
@@ -20,7 +21,7 @@ struct deal {
     uint32_t room;       /* entries of each fibre's part */
     uint32_t *count;     /* that are there */
     struct sparse dealt; /* fibre f's part begins at f * deal_pitch(room) */
-    uint64_t k;          /* entries to select of every fibre; UINT64_MAX: of none */
+    uint64_t k;          /* entries to select of every fibre, above 0 */
     struct sparse out;   /* fibre f's begin at f * k */
     float *last;         /* the k-th magnitudes of fibres that were selected from */
 };

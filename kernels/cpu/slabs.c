@@ -194,27 +194,35 @@ static void slabs_prune(struct slabs *slabs, uint64_t fibre)
 
 /* Deals the listed elements one by one. Copies of what does not change stay in registers whatever
  * is stored. */
-static void slabs_deal_singly(struct slabs *slabs, const struct deal *deal)
+static void slabs_deal_singly(struct slabs *slabs)
 {
+    const struct view *view = &slabs->pass->view;
     const struct sparse list = slabs->list;
-    const struct deal to = *deal;
+    const struct sparse dealt = slabs->dealt;
     const uint64_t reciprocal = slabs->reciprocal;
+    const uint32_t first = (uint32_t)(slabs->slab * slabs_size(slabs));
+    const uint32_t stride = (uint32_t)view->stride;
+    const uint32_t length = (uint32_t)view->length;
+    const uint32_t room = slabs->room;
     for (size_t i = 0; i < list.count; i++) {
         const uint32_t at = list.position[i];
         const uint32_t row = slabs_divide(reciprocal, at);
-        const uint32_t fibre = at - row * to.stride;
-        if (to.count[fibre] == to.room) {
+        const uint32_t fibre = at - row * stride;
+        if (slabs->count[fibre] == room) {
             slabs_prune(slabs, fibre);
         }
-        const size_t next = fibre * deal_pitch(to.room) + to.count[fibre]++;
-        to.dealt.position[next] = to.first + fibre * to.length + row;
-        to.dealt.value[next] = list.value[i];
+        const size_t next = fibre * deal_pitch(room) + slabs->count[fibre]++;
+        dealt.position[next] = first + fibre * length + row;
+        dealt.value[next] = list.value[i];
     }
+    slabs->begun = true;
+    slabs->met += list.count;
+    slabs->list.count = 0;
 }
 
-/* Deals the listed elements to their fibres; returns the bits of those that were selected from at
- * once. k: how many of each, or UINT64_MAX: of none. */
-static uint32_t slabs_deal(struct slabs *slabs, uint64_t k)
+/* Deals the slab's last listed elements; returns the bits of the fibres that were selected from at
+ * once, which is tried if no others are dealt yet. */
+static uint32_t slabs_deal(struct slabs *slabs)
 {
     const struct fused *pass = slabs->pass;
     const uint64_t stride = pass->view.stride;
@@ -225,29 +233,24 @@ static uint32_t slabs_deal(struct slabs *slabs, uint64_t k)
         .room = slabs->room,
         .count = slabs->count,
         .dealt = slabs->dealt,
-        .k = k,
+        .k = pass->k,
         .out = {.position = pass->out->position + place, .value = pass->out->value + place},
         .last = slabs->last};
     uint32_t settled = 0;
-    const bool at_once = !slabs->begun && pass->ops->deal != NULL;
-    if (at_once && !pass->ops->deal(&slabs->list, &deal, &settled)) {
-        memset(slabs->count, 0, stride * sizeof *slabs->count);
-        settled = 0;
-        slabs_deal_singly(slabs, &deal);
-    } else if (!at_once) {
-        slabs_deal_singly(slabs, &deal);
+    if (!slabs->begun && pass->ops->deal != NULL &&
+        pass->ops->deal(&slabs->list, &deal, &settled)) {
+        slabs->list.count = 0;
+        return settled;
     }
-    slabs->begun = true;
-    slabs->met += slabs->list.count;
-    slabs->list.count = 0;
-    return settled;
+    slabs_deal_singly(slabs);
+    return 0;
 }
 
 /* The listed elements wait until they are too many to be dealt together. */
 static void slabs_wait(struct slabs *slabs)
 {
     if (slabs->list.count > DEAL_LIST) {
-        (void)slabs_deal(slabs, UINT64_MAX);
+        slabs_deal_singly(slabs);
     }
 }
 
@@ -424,7 +427,7 @@ static bool slabs_collect(struct slabs *slabs, uint64_t at, unsigned length)
         return false;
     }
     slabs->tied = true;
-    (void)slabs_deal(slabs, UINT64_MAX);
+    slabs_deal_singly(slabs);
     for (uint64_t i = 0; i < slabs->opens; i++) {
         const uint32_t f = slabs->open[i];
         if (slabs->count[f] > pass->k) {
@@ -438,7 +441,7 @@ static bool slabs_collect(struct slabs *slabs, uint64_t at, unsigned length)
 /* Selects from the open fibres by what is listed and dealt; those that have too few stay open. */
 static void slabs_close_fibres(struct slabs *slabs)
 {
-    const uint32_t settled = slabs_deal(slabs, slabs->pass->k);
+    const uint32_t settled = slabs_deal(slabs);
     uint64_t opens = 0;
     for (uint64_t i = 0; i < slabs->opens; i++) {
         const uint32_t f = slabs->open[i];

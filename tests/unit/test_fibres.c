@@ -240,7 +240,7 @@ static void test_crowded(void **state)
     }
 }
 
-enum { DEAL_ROOM = 20 };
+enum { DEAL_ROOM = 40 };
 
 /* A list of elements of a slab, and the parts of its fibres. */
 struct hand {
@@ -349,12 +349,13 @@ static void check_deal(const struct chunk_ops *ops, uint32_t stride, uint32_t le
     hand_fill(&hand, random_below(DEAL_LIST + 10));
     for (uint32_t f = 0; f < stride; f++) {
         hand_part(&hand, f, &part);
-        fits = fits && part.count <= DEAL_ROOM;
+        fits = fits && part.count <= DEAL_ROWS;
     }
-    fits = fits && hand.list.count <= DEAL_LIST;
+    fits = fits && hand.list.count > 0 && hand.list.count <= DEAL_LIST && k <= DEAL_BEST;
     assert_int_equal(ops->deal(&hand.list, &hand.deal, &settled), fits);
     for (uint32_t f = 0; f < stride && fits; f++) {
         hand_part(&hand, f, &part);
+        assert_int_equal(settled >> f & 1, part.count >= k);
         if ((settled >> f & 1) != 0) {
             check_selected(&hand, f, &part);
         } else {
@@ -373,7 +374,7 @@ static void test_deal(void **state)
         const struct chunk_ops *ops = chunk_table[i];
         for (uint32_t round = 0; round < 4000 && ops->supported() && ops->deal != NULL; round++) {
             const uint32_t stride = 1 + round % (DEAL_NARROW + 1);
-            const uint64_t k = random_below(4) == 0 ? UINT64_MAX : 1 + random_below(DEAL_ROOM - 1);
+            const uint64_t k = 1 + random_below(random_below(4) == 0 ? DEAL_BEST + 2 : 6);
             check_deal(ops, stride, round % 2 == 0 ? 20 : DEAL_SHORT / stride, k);
         }
     }
