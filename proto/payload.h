@@ -137,6 +137,9 @@ enum adtopk_status payload_peek(
 /** True if the next section is DENSE (and false at the end of the frame). */
 bool payload_next_is_dense(const struct payload_reader *reader);
 
+/** How the values of the next section are encoded; F32 at the end of the frame. */
+enum payload_value payload_next_value(const struct payload_reader *reader);
+
 /** How many entries the next section says it has, but at most what the shape allows and the frame's
  * bytes can hold: enough capacity for payload_get_list(). 0 at the end of the frame. */
 uint64_t payload_next_count(const struct payload_reader *reader, const struct payload_shape *shape);

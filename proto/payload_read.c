@@ -177,6 +177,13 @@ bool payload_next_is_dense(const struct payload_reader *reader)
            section.index == PAYLOAD_INDEX_DENSE;
 }
 
+enum payload_value payload_next_value(const struct payload_reader *reader)
+{
+    struct section section = {0};
+
+    return next_section(reader, &section, NULL) == ADTOPK_OK ? section.value : PAYLOAD_VALUE_F32;
+}
+
 /* A list has at most so many entries. */
 static uint64_t list_limit(const struct payload_shape *shape)
 {

@@ -133,9 +133,11 @@ struct collective_ops {
     bool rounds;   /* sums are encoded again: calls exchange_round() */
     unsigned members_max; /* 0: any number */
 
-    /* Dense: how many sums of so many elements a member rounds, if it has room for their rests.
+    /* Dense: for how many sums of so many elements a member needs room, if it is to round them.
      * NULL: none. */
     uint64_t (*rests)(unsigned members, uint64_t elements);
+    bool partial; /* ... of two values each, before they are scaled: rests are kept themselves, as
+                   * rest_sum() writes them; otherwise the lower halves of rest_round() */
 
     /* Number of phases, 1 to EXCHANGE_PHASES_MAX. */
     unsigned (*phases)(const struct exchange *exchange);

@@ -147,10 +147,11 @@ static enum adtopk_status take(struct exchange *exchange, unsigned phase, struct
         struct slice slice = slice_of(&doubling, &step, from, exchange->self);
         uint64_t n = slice.end - slice.first;
         float *sum = segment + (slice.first - step.segment.first);
+        enum payload_value value;
         bool adds = step.move == MOVE_FOLD || step.move == MOVE_HALVE;
         float *x = adds ? vector_alloc(exchange, n, err) : sum;
 
-        if (x == NULL || vector_receive(exchange, phase, from, x, n, err) != ADTOPK_OK) {
+        if (x == NULL || vector_receive(exchange, phase, from, x, n, &value, err) != ADTOPK_OK) {
             free(adds ? x : NULL);
             return err->code;
         }
@@ -191,7 +192,7 @@ static enum adtopk_status give(
     }
     slice = slice_of(&doubling, step, exchange->self, to);
     return vector_send(exchange, phase, to, segment + (slice.first - step->segment.first),
-        slice.end - slice.first, err);
+        slice.end - slice.first, PAYLOAD_VALUE_F32, err);
 }
 
 static enum adtopk_status halving_produce(

@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "kernels/cpu/quantise.h"
+#include "kernels/cpu/rest.h"
 
 #define ELEMENTS_PER_PART (UINT64_C(1) << 18) /* fewer are not worth a thread's attention */
 #define PARTS 64u
+#define PIECE 1024u /* elements rounded at a time: 4 KiB, which stay in the cache */
 
 uint64_t vector_total(const struct exchange *exchange)
 {
@@ -80,6 +82,30 @@ void vector_add(const struct exchange *exchange, struct slice slice, float *sum)
     }
 }
 
+void vector_add_rounded(
+    const struct exchange *exchange, struct slice slice, float *sum, int16_t *low)
+{
+    uint64_t start = 0;
+
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        const struct exchange_tensor *tensor = &exchange->tensor[t];
+        struct slice part = slice_overlap(slice, start, tensor->numel);
+        start += tensor->numel;
+        for (uint64_t i = part.first, n; i < part.end; i += n) {
+            float x[PIECE];
+            n = part.end - i < PIECE ? part.end - i : PIECE;
+            vector_round(exchange, tensor->acc + i, n, x);
+            if (low == NULL) {
+                dense_add(sum, x, n);
+            } else {
+                rest_sum(sum, x, low, n, (enum quantisation)exchange->value);
+                low += n;
+            }
+            sum += n;
+        }
+    }
+}
+
 void vector_write(const struct exchange *exchange, struct slice slice, const float *sum)
 {
     uint64_t start = 0;
@@ -94,13 +120,13 @@ void vector_write(const struct exchange *exchange, struct slice slice, const flo
 }
 
 enum adtopk_status vector_send(struct exchange *exchange, unsigned phase, unsigned to,
-    const float *x, uint64_t n, struct error *err)
+    const float *x, uint64_t n, enum payload_value value, struct error *err)
 {
     struct payload_writer *frame = exchange_add_frame(exchange, phase, to);
     enum adtopk_status status = frame != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 
     if (status == ADTOPK_OK && n > 0) {
-        status = payload_put_dense(frame, x, n, PAYLOAD_VALUE_F32, NULL);
+        status = payload_put_dense(frame, x, n, value, NULL);
     }
     if (status != ADTOPK_OK) {
         return error_set(err, status, "no memory to encode bucket %u", exchange->header.bucket);
@@ -110,13 +136,14 @@ enum adtopk_status vector_send(struct exchange *exchange, unsigned phase, unsign
 }
 
 enum adtopk_status vector_receive(struct exchange *exchange, unsigned phase, unsigned from,
-    float *x, uint64_t n, struct error *err)
+    float *x, uint64_t n, enum payload_value *value, struct error *err)
 {
     struct payload_reader reader;
 
     if (exchange_open(exchange, phase, from, &reader, err) != ADTOPK_OK) {
         return err->code;
     }
+    *value = payload_next_value(&reader);
     if ((n > 0 && payload_get_dense(&reader, x, n, err) != ADTOPK_OK) ||
         payload_close(&reader, err) != ADTOPK_OK) {
         return exchange_blame(exchange, from, err);

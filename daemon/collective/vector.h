@@ -36,17 +36,23 @@ void vector_read(const struct exchange *exchange, struct slice slice, float *out
 /** sum += the slice of this node's contribution, unrounded. */
 void vector_add(const struct exchange *exchange, struct slice slice, float *sum);
 
+/** The same, rounded as it travels. low, NULL: none: the sums, which were such values, are rounded
+ * in the same way, and it gets their rests, an element each (rest_sum()). */
+void vector_add_rounded(
+    const struct exchange *exchange, struct slice slice, float *sum, int16_t *low);
+
 /** Writes the slice of the sum into the results. These may still be the update that this node
  * delivered last and others lack: not before every member has contributed to this exchange. */
 void vector_write(const struct exchange *exchange, struct slice slice, const float *sum);
 
-/** Adds a frame with n elements as f32, none if n is 0. Errors: MEMORY. */
+/** Adds a frame with n elements, none if n is 0, encoded as `value`. Errors: MEMORY. */
 enum adtopk_status vector_send(struct exchange *exchange, unsigned phase, unsigned to,
-    const float *x, uint64_t n, struct error *err);
+    const float *x, uint64_t n, enum payload_value value, struct error *err);
 
-/** Takes such a frame and notes its flags. Errors: PROTOCOL, which names the node. */
+/** Takes such a frame and notes its flags; *value is what it was encoded as. Errors: PROTOCOL,
+ * which names the node. */
 enum adtopk_status vector_receive(struct exchange *exchange, unsigned phase, unsigned from,
-    float *x, uint64_t n, struct error *err);
+    float *x, uint64_t n, enum payload_value *value, struct error *err);
 
 /** Memory for n floats, at least one; NULL, and *err says so, without. */
 float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *err);

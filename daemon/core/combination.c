@@ -59,8 +59,8 @@ static const struct combination dense_collectives[] = {
     {"allreduce", SCOPES, CUT, WHOLE},
     {"one-shot", SCOPES, CUT, WHOLE},
     {"pairwise", SCOPES, CUT, WHOLE},
-    /* Partial sums travel, and are not rounded again and again. */
-    {"ring", SCOPES, ONE(PAYLOAD_VALUE_F32), WHOLE},
+    {"ring", SCOPES, CUT, WHOLE},
+    /* A node would round sums of the same element in several hops, and keep several rests of it. */
     {"halving-doubling", SCOPES, ONE(PAYLOAD_VALUE_F32), WHOLE},
     {NULL, 0, 0, 0},
 };

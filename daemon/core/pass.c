@@ -254,17 +254,20 @@ static struct rest rest_of(const struct job *job, uint32_t t)
     const struct store_rest *kept = &job->tensor[t].store->rest;
     const float *dense =
         (const float *)(const void *)(job->results + layout_update(job, t)->dense_offset);
-    bool mean = job->plan->policy.reduce == REDUCE_MEAN;
+    const struct tensor_policy *policy = &job->plan->tensor[t].policy;
+    bool partial = policy->dense_collective->partial;
+    bool scaled = !partial && job->plan->policy.reduce == REDUCE_MEAN;
 
     if (kept->step != job->store->steps_done + 1 || kept->count == 0 ||
         kept->place + kept->count > job->plan->rests) {
         return (struct rest){.count = 0};
     }
-    return (struct rest){.rounded = dense + kept->first,
+    return (struct rest){.rounded = partial ? NULL : dense + kept->first,
         .low = job->plan->rest + kept->place,
+        .type = (enum quantisation)policy->dense_values,
         .first = kept->first,
         .count = kept->count,
-        .unscale = mean ? (float)job->world_size : 1.0f};
+        .unscale = scaled ? (float)job->world_size : 1.0f};
 }
 
 enum adtopk_status pass_take(struct work *work, uint32_t t, double taken[2])

@@ -18,6 +18,41 @@ void rest_round(float *sum, int16_t *low, size_t n)
     }
 }
 
+/* a + b - rounded, without a rounding: what is larger is taken off first. */
+static inline float error_of(float a, float b, float rounded)
+{
+    const uint32_t a_bits = convert_bits(a), b_bits = convert_bits(b);
+    const int ordered = (a_bits & MAGNITUDE) >= (b_bits & MAGNITUDE);
+    const float large = convert_float(convert_select(ordered, a_bits, b_bits));
+    const float small = convert_float(convert_select(ordered, b_bits, a_bits));
+    const float error = small - (rounded - large);
+    const int finite = (convert_bits(rounded) & MAGNITUDE) < INFINITY_BITS;
+    return convert_float(convert_select(finite, convert_bits(error), 0));
+}
+
+static void sum_bf16(float *sum, const float *x, int16_t *low, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float rounded = convert_bf16(convert_to_bf16(sum[i] + x[i]));
+        low[i] = (int16_t)(uint16_t)(convert_bits(error_of(sum[i], x[i], rounded)) >> 16);
+        sum[i] = rounded;
+    }
+}
+
+static void sum_f16(float *sum, const float *x, int16_t *low, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float rounded = convert_f16(convert_to_f16(sum[i] + x[i]));
+        low[i] = (int16_t)convert_to_f16(error_of(sum[i], x[i], rounded));
+        sum[i] = rounded;
+    }
+}
+
+void rest_sum(float *sum, const float *x, int16_t *low, size_t n, enum quantisation type)
+{
+    (type == QUANTISE_BF16 ? sum_bf16 : sum_f16)(sum, x, low, n);
+}
+
 /* The sum itself less what it became; 0 where that is not finite. */
 static inline float rest_of(float rounded, int16_t low)
 {
@@ -31,8 +66,12 @@ void rest_add(const struct rest *rest, uint64_t first, size_t n, float *x)
     const uint64_t begin = first > rest->first ? first : rest->first;
     const uint64_t last = rest->first + rest->count;
     const uint64_t end = first + n < last ? first + n : last;
-    for (uint64_t i = begin; i < end; i++) {
+    for (uint64_t i = begin; rest->rounded != NULL && i < end; i++) {
         x[i - first] +=
             rest_of(rest->rounded[i - rest->first], rest->low[i - rest->first]) * rest->unscale;
+    }
+    for (uint64_t i = begin; rest->rounded == NULL && i < end; i++) {
+        const uint16_t bits = (uint16_t)rest->low[i - rest->first];
+        x[i - first] += rest->type == QUANTISE_BF16 ? convert_bf16(bits) : convert_f16(bits);
     }
 }

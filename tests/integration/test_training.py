@@ -260,7 +260,8 @@ class Conservation(WithCluster):
         for nodes in (2, 3, 4):
             homes = [rank % nodes for rank in range(nodes + 1)]
             with Cluster(BUILD, nodes=nodes) as cluster:
-                for turn, collective in enumerate(("allreduce", "one-shot", "pairwise")):
+                for turn, collective in enumerate(("allreduce", "one-shot", "pairwise",
+                                                    "ring")):
                     document = policy(sparsifier="dense", dense_values="bf16", reduce="sum",
                                       dense_collective=collective)
                     with self.subTest(nodes=nodes, collective=collective), \

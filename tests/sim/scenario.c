@@ -70,6 +70,12 @@ static const char *const policies[] = {
     "\"dense_values\":\"f16\",\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"pairwise\","
     "\"dense_values\":\"f16\",\"bucket_bytes\":2000}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"ring\","
+    "\"dense_values\":\"bf16\"}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"ring\","
+    "\"dense_values\":\"f16\",\"bucket_bytes\":2000}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"randomk\",\"density\":0.3,\"values\":\"bf16\","
+    "\"dense_collective\":\"ring\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"hierarchical\",\"scope\":\"rank\","
     "\"view\":\"longest\"}",
     "{\"reduce\":\"sum\",\"density\":0.4,\"sparse_collective\":\"hierarchical\",\"sparsifier\":"
@@ -127,6 +133,7 @@ static const char *const changing[] = {
     "\"rice\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"f16\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"dense_collective\":\"pairwise\"}",
+    "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"dense_collective\":\"ring\"}",
 };
 
 #define POLICY_COUNT (sizeof(policies) / sizeof(policies[0]))

@@ -42,6 +42,7 @@ static const char *const policies[] = {
     DENSE("pairwise"),
     DENSE("pairwise\",\"dense_values\":\"bf16"),
     DENSE("ring"),
+    DENSE("ring\",\"dense_values\":\"bf16"),
     DENSE("halving-doubling"),
 };
 #define POLICIES (sizeof(policies) / sizeof(policies[0]))

@@ -173,8 +173,7 @@ static struct part sum_tree(const struct bucket *bucket, bool lists, unsigned t,
     return part[0];
 }
 
-/* The member whose slice an element lies in, with segments of so many elements (0: one). */
-static unsigned ring_owner(const struct bucket *bucket, uint64_t segment, unsigned t, uint64_t i)
+unsigned bucket_ring_owner(const struct bucket *bucket, uint64_t segment, unsigned t, uint64_t i)
 {
     uint64_t total = 0, at = i, segments = 1, first = 0, end;
     unsigned owner = 0;
@@ -214,7 +213,7 @@ bool bucket_sum(
         ops = &collective_halving;
     }
     if (bucket->members > 1 && ops == &collective_ring) {
-        part = sum_from(bucket, ring_owner(bucket, exchange->segment, t, i), t, i);
+        part = sum_from(bucket, bucket_ring_owner(bucket, exchange->segment, t, i), t, i);
     } else if (ops == &collective_halving || ops == &collective_hierarchical) {
         part = sum_tree(bucket, ops == &collective_hierarchical, t, i);
     } else {

@@ -41,6 +41,10 @@ void bucket_fill_dense(struct bucket *bucket, struct group *group, unsigned m, u
 bool bucket_sum(
     const struct bucket *bucket, const struct group *group, unsigned t, uint64_t i, float *sum);
 
+/** The member whose slice of a ring element i of tensor t lies in, with segments of so many
+ * elements (0: one). */
+unsigned bucket_ring_owner(const struct bucket *bucket, uint64_t segment, unsigned t, uint64_t i);
+
 /** One element of member m's result is that, scaled, and close to the sum in double precision. */
 void bucket_check_element(const struct bucket *bucket, const struct group *group, unsigned m,
     unsigned t, uint64_t i, float got);

@@ -48,8 +48,11 @@ static const struct {
         "dhaboc"},
     {"{\"sparsifier\":\"auto\",\"sparse_collective\":\"oktopk\",\"dense_values\":\"bf16\"}", "h",
         "ho"},
-    {"{\"sparsifier\":\"auto\",\"dense_values\":\"auto\",\"dense_collective\":\"ring\"}", "d",
-        "da"},
+    {"{\"sparsifier\":\"auto\",\"dense_values\":\"auto\",\"dense_collective\":\"ring\"}", "dh",
+        "dha"},
+    {"{\"sparsifier\":\"auto\",\"dense_values\":\"auto\",\"dense_collective\":\"halving-"
+     "doubling\"}",
+        "d", "da"},
     {"{\"sparsifier\":\"auto\",\"scope\":\"rank\",\"dense_values\":\"auto\"}", "dh", "dha"},
     {"{\"sparsifier\":\"auto\",\"momentum\":0.5,\"dense_values\":\"auto\"}", "dh", "a"},
     {"{\"sparsifier\":\"auto\",\"clip\":1,\"sparse_collective\":\"auto\"}", "d", "aboc"},

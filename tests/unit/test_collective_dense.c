@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -51,7 +52,7 @@ static void test_dense(void **state)
     for (unsigned i = 0; i < 5 * COUNTS; i++) {
         const struct collective_ops *ops = kinds[i % 5];
         unsigned members = counts[i / 5];
-        int values = i % 5 < 3 ? PAYLOAD_VALUE_INT8 : PAYLOAD_VALUE_BF16;
+        int values = i % 5 < 4 ? PAYLOAD_VALUE_INT8 : PAYLOAD_VALUE_BF16;
         for (int value = PAYLOAD_VALUE_F32; value < values; value++) {
             run_dense(ops, members, (enum payload_value)value, even, 4, 0);
             run_dense(ops, members, (enum payload_value)value, small, 1, 0); /* empty slices */
@@ -71,6 +72,7 @@ static void test_segments(void **state)
         run_dense(&collective_oneshot, members, PAYLOAD_VALUE_BF16, numel, 2, 10);
         run_dense(&collective_pairwise, members, PAYLOAD_VALUE_F32, numel, 2, 10);
         run_dense(&collective_ring, members, PAYLOAD_VALUE_F32, numel, 2, 10);
+        run_dense(&collective_ring, members, PAYLOAD_VALUE_F16, numel, 2, 10);
         run_dense(&collective_halving, members, PAYLOAD_VALUE_F32, numel, 2, 20);
     }
 }
@@ -111,7 +113,68 @@ static void check_rests(const struct bucket *bucket, const struct group *group, 
     }
 }
 
-/* Every member rounds its slice, and between them all elements. */
+/* The nearest number of so many bits, halves to even, from this exponent on: by its definition. */
+static double nearest_of(double x, int digits, int smallest)
+{
+    int exponent;
+    double unit;
+
+    (void)frexp(x, &exponent);
+    unit = ldexp(1, exponent - digits > smallest ? exponent - digits : smallest);
+    return nearbyint(x / unit) * unit;
+}
+
+/* What member m contributes to an element. */
+static double part_of(const struct bucket *bucket, unsigned m, unsigned t, uint64_t i)
+{
+    float part;
+
+    memcpy(&part, &bucket->sent[m][t][i], sizeof(part));
+    return (double)part;
+}
+
+/* Whoever adds to an element on its way round has the rest, if there was room for one and the sum
+ * came in rounded. Returns what the sum became. */
+static float check_way(
+    const struct bucket *bucket, const struct group *group, unsigned t, uint64_t i, uint64_t at)
+{
+    unsigned first = bucket_ring_owner(bucket, group->exchange[0].segment, t, i);
+    double sum = 0 + part_of(bucket, first, t, i);
+    bool wide = false;
+
+    for (unsigned k = 0; k < group->members; k++) {
+        unsigned m = (first + k) % group->members;
+        const struct exchange *exchange = &group->exchange[m];
+        float back = 0;
+        struct rest rest = {.low = &exchange->rest.low[at],
+            .type = (enum quantisation)exchange->value,
+            .count = exchange->rest.count > 0 ? 1 : 0};
+        double part = k > 0 ? part_of(bucket, m, t, i) : 0, exact = sum + part, moved = exact - sum;
+        double below = (sum - (exact - moved)) + (part - moved); /* what double cuts off */
+        wide |= k > 0 && exchange->rest.count == 0;
+        sum = wide                                   ? (double)(float)exact
+              : exchange->value == PAYLOAD_VALUE_F16 ? nearest_of(exact, 11, -24)
+                                                     : nearest_of(exact, 8, -133);
+        rest_add(&rest, 0, 1, &back);
+        assert_true((double)back == (wide ? 0 : exact - sum + below));
+    }
+    return (float)sum;
+}
+
+/* All members have what comes out of the way round, scaled. */
+static void check_ring(const struct bucket *bucket, const struct group *group)
+{
+    uint64_t at = 0;
+
+    for (unsigned t = 0; t < bucket->tensors; t++) {
+        for (uint64_t i = 0; i < bucket->numel[t]; i++, at++) {
+            float sum = check_way(bucket, group, t, i, at) * group->exchange[0].scale;
+            assert_int_equal(bits_of(bucket->tensor[0][t].dense[i]), bits_of(sum));
+        }
+    }
+}
+
+/* Every member rounds its slice, and between them all elements; in a ring, what it adds to. */
 static void run_rests(const struct collective_ops *ops, unsigned members, enum payload_value value,
     const uint64_t *numel, unsigned tensors, uint64_t segment)
 {
@@ -119,6 +182,7 @@ static void run_rests(const struct collective_ops *ops, unsigned members, enum p
     struct bucket bucket;
     int16_t *low[GROUP_MAX];
     uint64_t total = 0, rounded = 0;
+    bool rounds;
 
     group_init(&group, ops, members);
     group_set_values(&group, value, members % 2 == 0 ? 1.0f : 1.0f / (float)members);
@@ -141,11 +205,19 @@ static void run_rests(const struct collective_ops *ops, unsigned members, enum p
         for (unsigned t = 0; t < tensors; t++) {
             assert_same_bits(bucket.tensor[m][t].dense, bucket.tensor[0][t].dense, numel[t]);
         }
-        check_rests(&bucket, &group, m);
+        if (!ops->partial) {
+            check_rests(&bucket, &group, m);
+        }
         rounded += group.exchange[m].rest.count;
+    }
+    rounds = value != PAYLOAD_VALUE_F32 && members > 1;
+    assert_int_equal(rounded, !rounds ? 0 : ops->partial ? members * total : total);
+    if (ops->partial && rounds) {
+        check_ring(&bucket, &group);
+    }
+    for (unsigned m = 0; m < members; m++) {
         free(low[m]);
     }
-    assert_int_equal(rounded, value == PAYLOAD_VALUE_F32 || members == 1 ? 0 : total);
     bucket_free(&bucket);
     group_free(&group);
 }
@@ -156,15 +228,18 @@ static void test_rests(void **state)
                           large[] = {40000};
 
     (void)state;
-    for (unsigned i = 0; i < COUNTS; i++) {
+    for (unsigned i = 0; i < 2 * COUNTS; i++) {
+        const struct collective_ops *ops = i % 2 == 0 ? &collective_pairwise : &collective_ring;
+        unsigned members = counts[i / 2];
         for (int value = PAYLOAD_VALUE_F32; value < PAYLOAD_VALUE_INT8; value++) {
-            run_rests(&collective_pairwise, counts[i], (enum payload_value)value, even, 4, 0);
-            run_rests(&collective_pairwise, counts[i], (enum payload_value)value, even, 4, 40);
-            run_rests(&collective_pairwise, counts[i], (enum payload_value)value, small, 1, 0);
-            run_rests(&collective_pairwise, counts[i], (enum payload_value)value, lopsided, 4, 0);
+            run_rests(ops, members, (enum payload_value)value, even, 4, 0);
+            run_rests(ops, members, (enum payload_value)value, even, 4, 5);
+            run_rests(ops, members, (enum payload_value)value, even, 4, 40);
+            run_rests(ops, members, (enum payload_value)value, small, 1, 0);
+            run_rests(ops, members, (enum payload_value)value, lopsided, 4, 0);
         }
-        if (counts[i] > 2) {
-            run_rests(&collective_allreduce, counts[i], PAYLOAD_VALUE_BF16, large, 1, 0);
+        if (members > 2 && i % 2 == 0) {
+            run_rests(&collective_allreduce, members, PAYLOAD_VALUE_BF16, large, 1, 0);
         }
     }
     assert_int_equal(collective_allreduce.rests(2, 1000), 0);
@@ -194,6 +269,36 @@ static void test_no_room(void **state)
     bucket_check_dense(&bucket, &group);
     bucket_free(&bucket);
     group_free(&group);
+}
+
+/* In a ring it is so from the member on that has no room for the whole bucket. */
+static void test_ring_no_room(void **state)
+{
+    uint64_t numel[] = {100};
+    struct group group;
+    struct bucket bucket;
+    int16_t low[4][100] = {{0}};
+
+    (void)state;
+    for (int value = PAYLOAD_VALUE_BF16; value < PAYLOAD_VALUE_INT8; value++) {
+        group_init(&group, &collective_ring, 4);
+        group_set_values(&group, (enum payload_value)value, 0.25f);
+        bucket_init(&bucket, &group, numel, 1);
+        for (unsigned m = 0; m < 4; m++) {
+            group.exchange[m].rest =
+                (struct exchange_rest){.low = low[m], .room = m == 2 ? 99 : 100};
+            bucket_fill_dense(&bucket, &group, m, 0);
+        }
+        group_exchange(&group);
+        group_finish(&group);
+        for (unsigned m = 0; m < 4; m++) {
+            assert_int_equal(group.exchange[m].rest.count, m == 2 ? 0 : 100);
+            assert_same_bits(bucket.tensor[m][0].dense, bucket.tensor[0][0].dense, 100);
+        }
+        check_ring(&bucket, &group);
+        bucket_free(&bucket);
+        group_free(&group);
+    }
 }
 
 /* By hand from the costs in allreduce.c. */
@@ -276,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_rests),
         cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_ring_no_room),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_phases),
     };

@@ -61,6 +61,8 @@ static const struct {
     {"pairwise", "bf16"},
     {"pairwise", "f16"},
     {"ring", "f32"},
+    {"ring", "bf16"},
+    {"ring", "f16"},
     {"halving-doubling", "f32"},
 };
 
