@@ -343,8 +343,12 @@ void lane_out_expire(struct lane_out *out, uint64_t now_us)
     if (out->resend_at > now_us) {
         return;
     }
-    out->probe = LANE_NEVER;
-    out->resend_at = LANE_NEVER;
+    if (out->sent - out->acknowledged <= LANE_FEW) {
+        lane_out_rewind(out);
+    } else {
+        out->probe = LANE_NEVER;
+        out->resend_at = LANE_NEVER;
+    }
     out->timer.timeout_us = lane_min(2 * out->timer.timeout_us, out->timer.ceiling_us);
 }
 

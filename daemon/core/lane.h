@@ -7,13 +7,13 @@
  * that position when what it sent was lost (go-back-N: transports keep order and lose only when
  * they reconnect).
  *
- * Lost or late? When no acknowledgement comes for a while, the sender goes on, and sends the oldest
- * byte alone once more, as a *probe*. It overtakes nothing, so whatever was not lost is there
- * before it, and the acknowledgement names the end of a part: it was only late, as on a slow link
- * with a long queue. If it names the end of the probe, which lies within a part, all that was sent
- * from there on was lost and is sent again. Where the probe is a whole part, which has one byte
- * then, or where the transport does reorder, what was late may be taken for lost: that costs bytes
- * only.
+ * Lost or late? When no acknowledgement comes for a while and much is in flight, the sender goes
+ * on, and sends the oldest byte alone once more, as a *probe*. It overtakes nothing, so whatever
+ * was not lost is there before it, and the acknowledgement names the end of a part: it was only
+ * late, as on a slow link with a long queue. If it names the end of the probe, which lies within a
+ * part, all that was sent from there on was lost and is sent again. Where the probe is a whole
+ * part, which has one byte then, or where the transport does reorder, what was late may be taken
+ * for lost: that costs bytes only.
  *
  * Positions are given out when a part is cut, not when its message is queued, and whose part is cut
  * is decided for each anew (share.h): a message is overtaken between two of its parts. A message
@@ -33,6 +33,10 @@
 #include "daemon/core/share.h"
 
 #define LANE_NEVER UINT64_MAX
+
+/* So few positions in flight are sent again at once: to ask first costs a round trip, which may
+ * fail as well. */
+#define LANE_FEW 1500
 
 /* The fewest positions a window may have: a byte and an end, so that the last byte can be sent. */
 #define LANE_WINDOW_MIN 2
@@ -139,7 +143,7 @@ bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_
 /** What is not acknowledged will be sent again. */
 void lane_out_rewind(struct lane_out *out);
 
-/** Makes a probe due, and doubles the timeout, if that has passed. */
+/** If the timeout has passed: rewinds or makes a probe due, and doubles it. */
 void lane_out_expire(struct lane_out *out, uint64_t now_us);
 
 /** Takes a part that came in. When it completes a message of at most `message_max` bytes, the
