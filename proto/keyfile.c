@@ -178,8 +178,7 @@ static enum adtopk_status keyfile_failed(const char *path, const char *what, str
     return error_set(err, ADTOPK_ERR_SYSTEM, KEYFILE_SHOWN ": %s: %s", path, what, strerror(errno));
 }
 
-static enum adtopk_status keyfile_check_file(
-    int fd, const char *path, mode_t forbidden, struct error *err)
+static enum adtopk_status keyfile_check_file(int fd, const char *path, struct error *err)
 {
     struct stat info;
 
@@ -194,12 +193,10 @@ static enum adtopk_status keyfile_check_file(
             KEYFILE_SHOWN ": belongs to user %u, and not to this one or to root", path,
             (unsigned)info.st_uid);
     }
-    if ((info.st_mode & forbidden) != 0) {
+    if ((info.st_mode & 0077) != 0) {
         return error_set(err, ADTOPK_ERR_DENIED,
-            KEYFILE_SHOWN ": mode %04o lets others %s it; chmod %s", path,
-            (unsigned)(info.st_mode & 07777),
-            (info.st_mode & forbidden & 0022) != 0 ? "write" : "read",
-            (forbidden & 0044) != 0 ? "600" : "644");
+            KEYFILE_SHOWN ": mode %04o lets others %s it; chmod 600", path,
+            (unsigned)(info.st_mode & 07777), (info.st_mode & 0022) != 0 ? "write" : "read");
     }
     return ADTOPK_OK;
 }
@@ -223,8 +220,7 @@ static ssize_t keyfile_read(int fd, char text[KEYFILE_SIZE_MAX + 1])
     return (ssize_t)size;
 }
 
-static enum adtopk_status keyfile_open(
-    const char *path, mode_t forbidden, struct keyfile_pair *pair, struct error *err)
+enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, struct error *err)
 {
     /* Not blocking: what is not a regular file could make us wait, before it is known to be none.
      */
@@ -237,7 +233,7 @@ static enum adtopk_status keyfile_open(
     if (fd < 0) {
         return keyfile_failed(path, "cannot be opened", err);
     }
-    status = keyfile_check_file(fd, path, forbidden, err);
+    status = keyfile_check_file(fd, path, err);
     if (status == ADTOPK_OK) {
         size = keyfile_read(fd, text);
         status = size < 0 ? keyfile_failed(path, "cannot be read", err)
@@ -245,33 +241,10 @@ static enum adtopk_status keyfile_open(
         explicit_bzero(text, sizeof(text));
     }
     (void)close(fd);
-    return status;
-}
-
-enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, struct error *err)
-{
-    enum adtopk_status status = keyfile_open(path, 0077, pair, err);
-
     if (status == ADTOPK_OK && pair->secret_key[0] == '\0') {
         keyfile_wipe(pair);
         return error_set(err, ADTOPK_ERR_ARGUMENT, KEYFILE_SHOWN ": secret is missing", path);
     }
-    return status;
-}
-
-enum adtopk_status keyfile_load_public(
-    const char *path, char public_key[KEYFILE_KEY_SIZE], struct error *err)
-{
-    struct keyfile_pair pair;
-    enum adtopk_status status = keyfile_open(path, 0022, &pair, err);
-
-    if (status == ADTOPK_OK && pair.secret_key[0] != '\0') {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT,
-            KEYFILE_SHOWN ": holds a secret, only a public key belongs here", path);
-    }
-    memcpy(public_key, status == ADTOPK_OK ? pair.public_key : "",
-        status == ADTOPK_OK ? KEYFILE_KEY_SIZE : 1);
-    keyfile_wipe(&pair);
     return status;
 }
 

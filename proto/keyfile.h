@@ -8,8 +8,7 @@
  *     public = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
  *     secret = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
  *
- * The file of a pair belongs to one user and is for nobody else to read. A file without `secret`
- * holds nothing to hide, and may be read by all; nobody but its owner may write it.
+ * The file of a pair belongs to one user and is for nobody else to read.
  *
  * All functions may be called from any thread. Errors name the file and, where there is one, the
  * line. A secret is wiped from memory that these functions used for it.
@@ -48,11 +47,6 @@ enum adtopk_status keyfile_generate(
  * the pair with keyfile_wipe() after use; on an error it is empty.
  */
 enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, struct error *err);
-
-/** Reads the public key of a file without a secret; a file with one is refused, so that secrets
- * stay where they belong. */
-enum adtopk_status keyfile_load_public(
-    const char *path, char public_key[KEYFILE_KEY_SIZE], struct error *err);
 
 /** Reads the `size` bytes of a file's text; `source` names it in errors. What keyfile_load() does
  * with a file's content, for tests. */

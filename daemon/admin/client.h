@@ -61,9 +61,6 @@ void client_refuse(struct client *client, enum adtopk_status status, const char 
  * gone afterwards. */
 void client_await(struct client *client);
 
-/** Tells it meanwhile what the outcome waits for; it may not arrive. */
-void client_note(struct client *client, const char *sentence);
-
 /** One line for the log. */
 void control_note(const struct control *control, enum control_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

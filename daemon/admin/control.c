@@ -121,8 +121,9 @@ static int send_piece(struct client *client)
     return code;
 }
 
-/* One small packet: where there is no room for it, the client has enough to read. */
-void client_note(struct client *client, const char *sentence)
+/* Tells it meanwhile what the outcome waits for. One small packet: where there is no room for it,
+ * the client has enough to read. */
+static void client_note(struct client *client, const char *sentence)
 {
     Adtopk__ControlReply reply = ADTOPK__CONTROL_REPLY__INIT;
     uint8_t *bytes;

@@ -163,7 +163,8 @@ float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *e
     return x;
 }
 
-void vector_round(const struct exchange *exchange, const float *acc, uint64_t n, float *out)
+/* out = n elements of this node's contribution, rounded as the others' are. */
+static void vector_round(const struct exchange *exchange, const float *acc, uint64_t n, float *out)
 {
     (void)memcpy(out, acc, n * sizeof(*out));
     quantise_values(out, n, (enum quantisation)exchange->value, 0);

@@ -57,9 +57,6 @@ enum adtopk_status vector_receive(struct exchange *exchange, unsigned phase, uns
 /** Memory for n floats, at least one; NULL, and *err says so, without. */
 float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *err);
 
-/** out = n elements of this node's contribution, rounded as the others' are. */
-void vector_round(const struct exchange *exchange, const float *acc, uint64_t n, float *out);
-
 /** Fills and ends a frame with the slice's part of every tensor: of this node's contribution, in
  * the exchange's values; of the sums in the results. Errors: MEMORY. */
 enum adtopk_status vector_put(

@@ -253,7 +253,6 @@ uint64_t core_deadline(const struct core *core);
 uint64_t core_job_id(const struct job_key *key);
 
 /* What the driver's memory operations and the client need of a committed session. */
-uint32_t core_tensor_count(const struct core *core, session_id session);
 bool core_tensor_layout(
     const struct core *core, session_id session, uint32_t tensor, struct tensor_layout *layout);
 /** Offset of the operation area (CORE_OP_SIZE bytes) in the gradient and the result arena. */

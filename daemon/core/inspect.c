@@ -256,13 +256,6 @@ struct link_refused core_refused(const struct core *core)
     return links_refused(core->links);
 }
 
-uint32_t core_tensor_count(const struct core *core, session_id session)
-{
-    const struct rank *rank = rank_find(core, session);
-
-    return rank != NULL ? rank->job->tensors : 0;
-}
-
 bool core_tensor_layout(
     const struct core *core, session_id session, uint32_t tensor, struct tensor_layout *layout)
 {

@@ -570,7 +570,6 @@ enum adtopk_status round_begin_exchange(struct round *round); /* in the view in 
 void round_drop_exchange(struct round *round);                /* and all its frames */
 void round_drop_inputs(struct round *round, unsigned phase);  /* only the frames of a phase */
 enum adtopk_status round_send_frames(struct round *round);    /* those that left a compute */
-bool round_is_sparse(const struct round *round);
 
 /* frame.c */
 void frame_receive(struct job *job, uint16_t node, struct buffer *frame);

@@ -551,7 +551,7 @@ bool plan_by_rank(const struct plan *plan)
 }
 
 /* The splits that the store remembers, for the step that opens next. */
-void plan_take_splits(struct job *job)
+static void plan_take_splits(struct job *job)
 {
     for (uint32_t b = 0; b < job->plan->buckets; b++) {
         struct round *round = &job->plan->round[b];

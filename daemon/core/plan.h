@@ -17,7 +17,6 @@ bool plan_by_rank(const struct plan *plan); /* some tensor is */
 /* Its choices, for choices_init() of its tensors. */
 void plan_choices(const struct plan *plan, struct choices *choices);
 enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the store is there */
-void plan_take_splits(struct job *job);
 /* Most entries of an update that does not travel dense. */
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
 /* Its collective selects for all nodes. */

@@ -159,7 +159,7 @@ void round_drop_exchange(struct round *round)
     }
 }
 
-bool round_is_sparse(const struct round *round)
+static bool round_is_sparse(const struct round *round)
 {
     return !round->op && !round->job->plan->tensor[round->tensor[0]].dense;
 }

@@ -156,7 +156,9 @@ static void trainer_fill_error(Adtopk__LocalReply *reply, Adtopk__LocalError *er
     reply->error = error;
 }
 
-void trainer_error(struct trainer *trainer, enum adtopk_status status, const char *text, bool final)
+/* A final error is the session's last word. */
+static void trainer_error(
+    struct trainer *trainer, enum adtopk_status status, const char *text, bool final)
 {
     Adtopk__LocalError error = ADTOPK__LOCAL_ERROR__INIT;
     Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;

@@ -140,10 +140,6 @@ bool trainer_send(struct trainer *trainer, Adtopk__RemoteReply *reply, zmq_msg_t
 /** Sends an answer that must not wait; ends the session if it cannot be sent. */
 void trainer_answer(struct trainer *trainer, Adtopk__LocalReply *reply);
 
-/** Sends an error; a final one is the session's last word. */
-void trainer_error(
-    struct trainer *trainer, enum adtopk_status status, const char *text, bool final);
-
 /** A final error to a connection without a session. */
 void trainer_turn_away(struct remote *remote, const void *route, size_t route_size,
     enum adtopk_status status, const char *text);

@@ -19,7 +19,8 @@ static void drop(struct world *world, struct sim_ticket *ticket)
     *ticket = world->ticket[--world->tickets];
 }
 
-uint64_t operator_ask(struct world *world, unsigned number, struct event event, struct error *err)
+static uint64_t operator_ask(
+    struct world *world, unsigned number, struct event event, struct error *err)
 {
     uint64_t ticket = ++world->next_ticket;
     struct sim_ticket *refused;

@@ -25,7 +25,7 @@ void *sim_alloc(size_t size)
     return sim_must(pointer);
 }
 
-void *sim_realloc(void *old, size_t size)
+static void *sim_realloc(void *old, size_t size)
 {
     void *pointer = NULL;
 

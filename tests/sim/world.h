@@ -162,7 +162,7 @@ struct sim_event {
 /* Summed over a run, and over runs. */
 struct sim_stats {
     uint64_t runs, events, packets, lost, duplicated, crashes, cuts;
-    uint64_t rounds, faulted_rounds, retried_rounds, steps, withdrawn;
+    uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t switched, called_off, verified, replanned;
 };
 
@@ -266,7 +266,6 @@ struct sim_event queue_pop(struct world *world);
 void *sim_must(void *pointer); /* aborts on NULL */
 /* Zeroed memory. A failure that a test injects was meant for the core, so they ask again. */
 void *sim_alloc(size_t size);
-void *sim_realloc(void *pointer, size_t size);
 
 /* trainer.c */
 void trainer_init(struct trainer *trainer, struct world *world);
@@ -292,9 +291,8 @@ void check_end(struct world *world, unsigned job);
 
 /* operator.c: changes policies, verifies ledgers */
 void operator_turn(struct world *world, unsigned node);
-/** Makes a request on a node. Returns its ticket; 0, and err, if it is refused. */
-uint64_t operator_ask(struct world *world, unsigned node, struct event event, struct error *err);
-/** ... for this policy on top of the one in force. */
+/** Asks a node for this policy on top of the one in force. Returns the ticket; 0, and err, if it is
+ * refused. */
 uint64_t operator_change(
     struct world *world, unsigned node, unsigned job, const char *policy, struct error *err);
 /** What the ticket's request came to, or NULL: there is no answer yet, or it is forgotten. */

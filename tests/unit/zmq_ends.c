@@ -191,7 +191,8 @@ void ends_run_until(struct end *ends, uint64_t control, uint64_t bulk)
     }
 }
 
-void ends_run_until_up(struct end *ends)
+/* Turns until nodes 0 and 1 see each other. */
+static void ends_run_until_up(struct end *ends)
 {
     uint64_t limit = ends_now_us() + 10 * SECOND_US;
 

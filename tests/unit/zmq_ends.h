@@ -51,9 +51,6 @@ void ends_turn(struct end *ends, uint64_t until);
 /** Turns until each end has received so many messages. */
 void ends_run_until(struct end *ends, uint64_t control, uint64_t bulk);
 
-/** Turns until nodes 0 and 1 see each other. */
-void ends_run_until_up(struct end *ends);
-
 /** New pairs for nodes 0, 1, ...: CURVE in Z85. */
 void ends_draw_keys(struct keyfile_pair *pairs, size_t count);
 

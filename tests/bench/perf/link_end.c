@@ -81,7 +81,8 @@ bool link_end_keys(struct keyfile_pair keys[2])
            zmq_curve_keypair(keys[1].public_key, keys[1].secret_key) == 0;
 }
 
-enum adtopk_status link_end_start(struct link_end *end, uint16_t self,
+/* Listens on a free port of loopback. */
+static enum adtopk_status link_end_start(struct link_end *end, uint16_t self,
     const struct link_security *security, const struct keyfile_pair keys[2], struct error *err)
 {
     const struct links_config config = {.self = self,
@@ -115,7 +116,9 @@ enum adtopk_status link_end_start(struct link_end *end, uint16_t self,
     return ADTOPK_OK;
 }
 
-enum adtopk_status link_end_connect(struct link_end *end, const char *endpoint, struct error *err)
+/* Makes the other end known and waits until it answers. */
+static enum adtopk_status link_end_connect(
+    struct link_end *end, const char *endpoint, struct error *err)
 {
     const uint64_t limit = now_us() + CONNECT_US;
     const struct transport_peer peer = {.id = end->peer,

@@ -34,16 +34,8 @@ struct link_end {
     uint64_t short_messages; /* of those on the bulk lane */
 };
 
-/** Listens on a free port of loopback. `keys`: of both ends, kept. End with link_end_stop(), also
- * on an error. */
-enum adtopk_status link_end_start(struct link_end *end, uint16_t self,
-    const struct link_security *security, const struct keyfile_pair keys[2], struct error *err);
-
 /** New keys for both ends. False if ZeroMQ was built without CURVE. */
 bool link_end_keys(struct keyfile_pair keys[2]);
-
-/** Makes the other end known and waits until it answers. Errors: TIMEOUT, or stop_requested(). */
-enum adtopk_status link_end_connect(struct link_end *end, const char *endpoint, struct error *err);
 
 /** Both ends start, tell each other over the socket `fd` where they listen, and connect. End with
  * link_end_stop(), also on an error. */

@@ -32,7 +32,9 @@ void series_free(struct series *series)
     memset(series, 0, sizeof(*series));
 }
 
-double series_percentile(const double *ascending, size_t count, double p)
+/* The value below which the fraction p (0..1) of `count` >= 1 ascending values lies: linear
+ * between the two nearest, as numpy.percentile() has it. */
+static double series_percentile(const double *ascending, size_t count, double p)
 {
     double at = p * (double)(count - 1);
     size_t below = (size_t)at;

@@ -24,10 +24,6 @@ bool series_add(struct series *series, double value);
 
 void series_free(struct series *series);
 
-/** The value below which the fraction p (0..1) of `count` >= 1 ascending values lies: linear
- * between the two nearest, as numpy.percentile() has it. */
-double series_percentile(const double *ascending, size_t count, double p);
-
 /** False without memory. Of an empty series everything is NAN. */
 bool series_summarise(const struct series *series, struct summary *summary);
 
