@@ -382,7 +382,7 @@ static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
                                                                   : planned->kept[rank].momentum;
 }
 
-/* Puts back, or completes, what was being changed. */
+/* Puts back what was being changed. */
 static bool recover_chunk(struct job *job, struct journal *journal, uint32_t t, unsigned rank)
 {
     struct rounded rounded = layout_rounded(job, t);

@@ -69,7 +69,7 @@ AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
 AVX512 static inline void avx512_prefetch(const float *acc)
 {
     for (unsigned i = 0; i < CHUNK_WORD; i += VECTOR) {
-        __builtin_prefetch(acc + AHEAD + i, 1, 3);
+        __builtin_prefetch((const char *)(acc + i) + AHEAD_BYTES, 1, 3);
     }
 }
 

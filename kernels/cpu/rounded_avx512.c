@@ -213,8 +213,8 @@ const struct rounded_ops rounded_avx512 = {.name = "avx512",
 /* The word before it changes; the next is fetched. */
 STEP_AVX512 struct rounded_halves rounded_before(const uint16_t *from)
 {
-    __builtin_prefetch(from + AHEAD, 1, 3);
-    __builtin_prefetch(from + AHEAD + LINE_BYTES / sizeof *from, 1, 3);
+    __builtin_prefetch((const char *)from + AHEAD_BYTES, 1, 3);
+    __builtin_prefetch((const char *)from + AHEAD_BYTES + LINE_BYTES, 1, 3);
     return rounded_load(from);
 }
 

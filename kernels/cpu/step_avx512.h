@@ -16,15 +16,15 @@
                           "prfchw")))
 #define STEP_AVX512 STEP_AVX512_TARGET __attribute__((always_inline)) static inline
 
-/* How far ahead of use memory is fetched: a word more than 4 KB of floats, as a store holds up what
- * is at the same place of another page. */
-enum { AHEAD = 1024 + CHUNK_WORD, LINE_BYTES = 64 };
+/* How many bytes ahead of use memory is fetched: a word of floats more than 4 KB, as a store holds
+ * up what is at the same place of another page. */
+enum { AHEAD_BYTES = 4096 + CHUNK_WORD * 4, LINE_BYTES = 64 };
 
 /* Fetches one gradient's elements that are needed soon. */
 STEP_AVX512 void avx512_fetch(const void *gradient, enum dtype dtype, uint64_t first)
 {
     const size_t size = dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-    const char *const ahead = (const char *)gradient + (first + AHEAD) * size;
+    const char *const ahead = (const char *)gradient + first * size + AHEAD_BYTES;
     for (size_t i = 0; i < CHUNK_WORD * size; i += LINE_BYTES) {
         __builtin_prefetch(ahead + i, 0, 3);
     }
