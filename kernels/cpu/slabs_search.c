@@ -5,6 +5,10 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/slabs.h"
 
+/* Elements that are looked at together for ties: what they add to a list can still be dealt at
+ * once. */
+enum { TIES = 2 * CHUNK_WORD };
+
 /* Up to so many peaks of each fibre are found for all fibres together. */
 enum { FEW_PEAKS = 16 };
 
@@ -121,8 +125,8 @@ static void slabs_ties(struct slabs *slabs)
 {
     const uint64_t size = slabs_size(slabs);
     const uint64_t enough = slabs->opens * slabs->pass->k;
-    for (uint64_t at = 0; at < size && slabs->list.count < enough; at += CHUNK_WORD) {
-        slabs_list(slabs, at, (unsigned)(size - at < CHUNK_WORD ? size - at : CHUNK_WORD));
+    for (uint64_t at = 0; at < size && slabs->list.count < enough; at += TIES) {
+        slabs_list(slabs, at, (unsigned)(size - at < TIES ? size - at : TIES));
     }
     slabs_close_fibres(slabs);
 }
@@ -134,7 +138,7 @@ void slabs_search(struct slabs *slabs)
     const uint64_t size = slabs_size(slabs);
     bool enough = !slabs->tied;
     uint64_t part = DEAL_LIST;
-    if (slabs_bound(slabs) && slabs->opens * slabs->pass->k <= DEAL_LIST) {
+    if (slabs_bound(slabs) && slabs->opens * slabs->pass->k <= DEAL_LIST - TIES) {
         slabs_ties(slabs);
         if (slabs->opens == 0) {
             return;
