@@ -165,7 +165,9 @@ AVX512 static void avx512_collect(const float *x, unsigned words, const struct c
     for (unsigned w = 0; w < words; w++, x += CHUNK_WORD) {
         const struct avx512_word word = avx512_load_word(x);
         const __mmask64 mask = avx512_marks(&word, chunk_pattern(bound, &phase), below);
-        count = avx512_pack(&word, mask, position + w * CHUNK_WORD, list, count);
+        if (mask != 0) {
+            count = avx512_pack(&word, mask, position + w * CHUNK_WORD, list, count);
+        }
     }
     list->count = count;
 }

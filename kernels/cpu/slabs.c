@@ -22,9 +22,6 @@ enum { CROWD_SLABS = 8 };
  * mostly chance. */
 #define LEARNED 0.25f
 
-/* Up to so many peaks of each fibre are found for all fibres together. */
-enum { FEW_PEAKS = 16 };
-
 /* Guesses that thresholds exceed by more than that were none. */
 #define FAR 16.0f
 
@@ -32,13 +29,6 @@ enum { FEW_PEAKS = 16 };
 static size_t slabs_room(uint64_t k)
 {
     return 2 * k + 16;
-}
-
-/* Elements of a fibre that are a peak together are so many rows apart: enough peaks that few other
- * elements reach the k-th. */
-static size_t slabs_peaks(uint64_t k)
-{
-    return k < 8 ? 16 : 2 * k;
 }
 
 /* Entries of an array with one for every fibre. */
@@ -101,11 +91,6 @@ static inline uint32_t slabs_divide(uint64_t reciprocal, uint32_t position)
     return (uint32_t)(((unsigned __int128)reciprocal * position) >> 64);
 }
 
-static uint64_t slabs_size(const struct slabs *slabs)
-{
-    return slabs->pass->view.length * slabs->pass->view.stride;
-}
-
 /* Fetches where a slab's entries go: a store that waits for memory would hold up all that follow. A
  * wide slab takes its time anyway. */
 static void slabs_prefetch(const struct slabs *slabs)
@@ -120,7 +105,7 @@ static void slabs_prefetch(const struct slabs *slabs)
 }
 
 /* Repeats the begin of the pattern behind its end. */
-static void slabs_repeat(const struct slabs *slabs)
+void slabs_repeat(const struct slabs *slabs)
 {
     const uint64_t end = slabs->pass->view.stride + CHUNK_WORD;
     uint64_t done = slabs->pass->view.stride;
@@ -154,7 +139,8 @@ static void slabs_first(struct slabs *slabs)
     slabs->guessed = 0;
     memset(slabs->count, 0, stride * sizeof *slabs->count);
     for (uint64_t f = 0; f < stride; f++) {
-        const float expected = hints[f] > 0 ? hints[f] : last[f];
+        const float known = hints[f] > 0 ? hints[f] : last[f];
+        const float expected = hints[f] < 0 ? 0 : known;
         slabs->below[f] = (int32_t)guess_least(&slabs->guess, expected) - 1;
     }
     for (uint64_t f = 0; f < stride; f++) {
@@ -183,7 +169,7 @@ static uint32_t slabs_best(
 
 /* Keeps a fibre's best and raises its bound to the last of them: equals that come later lose. They
  * are probably many: nothing is expected of the threshold. */
-static void slabs_prune(struct slabs *slabs, uint64_t fibre)
+void slabs_prune(struct slabs *slabs, uint64_t fibre)
 {
     const struct sparse list = slabs_candidates(slabs, fibre);
     const uint32_t least = (uint32_t)slabs->below[fibre];
@@ -194,7 +180,7 @@ static void slabs_prune(struct slabs *slabs, uint64_t fibre)
 
 /* Deals the listed elements one by one. Copies of what does not change stay in registers whatever
  * is stored. */
-static void slabs_deal_singly(struct slabs *slabs)
+void slabs_deal_singly(struct slabs *slabs)
 {
     const struct view *view = &slabs->pass->view;
     const struct sparse list = slabs->list;
@@ -247,7 +233,7 @@ static uint32_t slabs_deal(struct slabs *slabs)
 }
 
 /* The listed elements wait until they are too many to be dealt together. */
-static void slabs_wait(struct slabs *slabs)
+void slabs_wait(struct slabs *slabs)
 {
     if (slabs->list.count > DEAL_LIST) {
         slabs_deal_singly(slabs);
@@ -348,98 +334,8 @@ static void slabs_few(struct slabs *slabs)
     slabs->opens = opens;
 }
 
-/* Divides the slab's rows among `rows` peaks of each fibre: the largest keys. They lie where
- * entries are dealt afterwards. */
-static int32_t *slabs_find_peaks(struct slabs *slabs, size_t rows)
-{
-    const struct fused *pass = slabs->pass;
-    const uint64_t size = slabs_size(slabs);
-    const uint64_t period = rows * pass->view.stride;
-    int32_t *const peak = (int32_t *)slabs->dealt.position;
-    uint64_t length;
-    memset(peak, 0, period * sizeof *peak);
-    for (uint64_t at = 0; at < size; at += length) {
-        const uint64_t phase = at % period;
-        float expanded[CHUNK];
-        length = size - at < CHUNK ? size - at : CHUNK;
-        if (phase + length > period) {
-            length -= phase == 0 ? length % period : phase + length - period;
-        }
-        pass->ops->peaks(fused_elements(pass, slabs->slab * size + at, (unsigned)length, expanded),
-            length, peak + phase, period);
-    }
-    return peak;
-}
-
-/* The k-th largest of a fibre's peaks. */
-static uint32_t slabs_cut(const struct slabs *slabs, const int32_t *peak, size_t rows)
-{
-    const struct fused *pass = slabs->pass;
-    float *const own = slabs->dealt.value;
-    for (size_t j = 0; j < rows; j++) {
-        own[j] = convert_float((uint32_t)peak[j * pass->view.stride]);
-    }
-    return pass->ops->cut(own, rows, pass->k).key;
-}
-
-/* Bounds that at least k elements of every open fibre reach, if so many are not zero: the k-th of
- * its peaks. Nothing of other fibres does. */
-static void slabs_bound(struct slabs *slabs)
-{
-    const struct fused *pass = slabs->pass;
-    const uint64_t stride = pass->view.stride;
-    const size_t rows = slabs_peaks(pass->k);
-    int32_t *const peak = slabs_find_peaks(slabs, rows);
-    int32_t *const best = peak + rows * stride;
-    const bool few = pass->k <= FEW_PEAKS;
-    if (few) {
-        pass->ops->columns(peak, rows, stride, pass->k, best);
-    }
-    for (uint64_t f = 0; f < stride; f++) {
-        slabs->below[f] = INT32_MAX;
-    }
-    for (uint64_t i = 0; i < slabs->opens; i++) {
-        const uint32_t f = slabs->open[i];
-        const uint32_t key =
-            few ? (uint32_t)best[(pass->k - 1) * stride + f] : slabs_cut(slabs, peak + f, rows);
-        slabs->below[f] = key > 0 ? (int32_t)key - 1 : 0;
-    }
-    slabs_repeat(slabs);
-    memset(slabs->count, 0, stride * sizeof *slabs->count);
-    slabs->begun = false;
-}
-
-/* Lists what reaches the bounds among the slab's next elements. Where that is much, fibres keep
- * their best: of equals no more have a place. Returns whether all of them have enough. */
-static bool slabs_collect(struct slabs *slabs, uint64_t at, unsigned length)
-{
-    const struct fused *pass = slabs->pass;
-    const uint64_t first = slabs->slab * slabs_size(slabs) + at;
-    const size_t before = slabs->list.count;
-    bool enough = true;
-    float expanded[CHUNK];
-    slabs->bound.pattern = slabs->below;
-    slabs->bound.phase = (uint32_t)(at % pass->view.stride);
-    chunk_collect(pass->ops, fused_elements(pass, first, length, expanded), length, &slabs->bound,
-        (uint32_t)at, &slabs->list);
-    if (slabs->list.count - before <= length / 8 || slabs->list.count <= DEAL_LIST / 2) {
-        slabs_wait(slabs);
-        return false;
-    }
-    slabs->tied = true;
-    slabs_deal_singly(slabs);
-    for (uint64_t i = 0; i < slabs->opens; i++) {
-        const uint32_t f = slabs->open[i];
-        if (slabs->count[f] > pass->k) {
-            slabs_prune(slabs, f);
-        }
-        enough = enough && slabs->count[f] >= pass->k;
-    }
-    return enough;
-}
-
 /* Selects from the open fibres by what is listed and dealt; those that have too few stay open. */
-static void slabs_close_fibres(struct slabs *slabs)
+void slabs_close_fibres(struct slabs *slabs)
 {
     const uint32_t settled = slabs_deal(slabs);
     uint64_t opens = 0;
@@ -458,32 +354,13 @@ static void slabs_close_fibres(struct slabs *slabs)
     slabs->opens = opens;
 }
 
-/* Selects from the open fibres, without a guess. Where the slab before had ties the parts of this
- * one stay brief, so that the first ones can be dealt together, until all fibres have enough. */
-static void slabs_search(struct slabs *slabs)
-{
-    const uint64_t size = slabs_size(slabs);
-    bool enough = !slabs->tied;
-    uint64_t part = DEAL_LIST;
-    slabs_bound(slabs);
-    slabs->tied = false;
-    for (uint64_t at = 0; at < size; at += part) {
-        const uint64_t brief = slabs->list.count > 0 ? DEAL_LIST / 2 : DEAL_LIST;
-        part = enough ? 4 * part : brief;
-        part = part < CHUNK ? part : CHUNK;
-        part = part < size - at ? part : size - at;
-        enough = slabs_collect(slabs, at, (unsigned)part) || enough;
-    }
-    slabs_close_fibres(slabs);
-}
-
-/* Hints follow the thresholds; those that are far off jump. */
+/* Hints follow the thresholds; those that are far off jump. -1: fewer than k were not zero. */
 static void slabs_hint(const struct slabs *slabs, float *hints)
 {
     for (uint64_t f = 0; f < slabs->pass->view.stride; f++) {
         const float last = slabs->last[f];
         const bool near = last > 0.5f * hints[f] && last < 2.0f * hints[f];
-        hints[f] = near ? hints[f] + (last - hints[f]) * LEARNED : last;
+        hints[f] = near ? hints[f] + (last - hints[f]) * LEARNED : last > 0 ? last : -1;
     }
 }
 

@@ -13,7 +13,8 @@
  * lower guess. The others are searched for, all together in two reads of the slab, which is still
  * in the cache. The first finds the peaks of each fibre, the largest elements of some subsets of
  * it; at least k elements reach its k-th peak, and hardly any more. The second lists those. Ties
- * may be many: then a fibre keeps the first k and raises its bound. Where there are too many
+ * may be many: then a fibre keeps the first k and raises its bound; where the k-th peak of every
+ * fibre is its largest, the first k are all that is looked for. Where there are too many
  * candidates (rows.h) this slab and the next ones are a *crowd*: nothing is listed on the way and
  * all fibres are searched, for twice as many slabs every time.
  *
@@ -72,5 +73,31 @@ void slabs_close(struct slabs *slabs, unsigned length);
 
 /** Selects the slabs on the borders of ranges. */
 void slabs_finish(struct fused *pass);
+
+/* What slabs.c and slabs_search.c share. */
+
+/** Selects from the slab's open fibres by reading it twice, whatever their guesses were. */
+void slabs_search(struct slabs *slabs);
+
+/** Elements of a slab. */
+static inline uint64_t slabs_size(const struct slabs *slabs)
+{
+    return slabs->pass->view.length * slabs->pass->view.stride;
+}
+
+/** Repeats the begin of the pattern `below` behind its end. */
+void slabs_repeat(const struct slabs *slabs);
+
+/** Deals the listed elements one by one; a fibre without room is pruned. */
+void slabs_deal_singly(struct slabs *slabs);
+
+/** The same if they are too many to be dealt together. */
+void slabs_wait(struct slabs *slabs);
+
+/** Keeps the k best of a fibre's dealt entries, at least k, and raises its bound to the last. */
+void slabs_prune(struct slabs *slabs, uint64_t fibre);
+
+/** Selects from the open fibres by what is listed and dealt; those with too few stay open. */
+void slabs_close_fibres(struct slabs *slabs);
 
 #endif

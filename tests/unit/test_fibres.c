@@ -240,6 +240,35 @@ static void test_crowded(void **state)
     }
 }
 
+/* Equals at any place, some of which are the largest of their fibre: where a slab's first ones are
+ * as many as it needs, some fibres still have too few. */
+static void test_scattered_ties(void **state)
+{
+    (void)state;
+    static const struct view views[] = {{7 * 9, 128, 9}, {5 * 16, 300, 16}, {3 * 25, 130, 25}};
+    for (size_t i = 0; i < 12 * sizeof views / sizeof *views; i++) {
+        const struct view view = views[i / 12];
+        struct world world;
+        world_make(&world, view, 1 + i % 6);
+        world.pass.ops = any_ops();
+        for (int turn = 0; turn < STILL_TURNS; turn++) {
+            for (uint64_t e = 0; e < world.n; e++) {
+                const float value = random_below(8) == 0 ? 4.0f : (float)random_below(3);
+                world.gradient[e] = random_below(2) == 0 ? value : -value;
+            }
+            if (turn % 2 == 0) { /* nothing is left of the turn before */
+                memset(world.plain, 0, world.n * sizeof *world.plain);
+                memset(world.pass.residual, 0, world.n * sizeof *world.plain);
+            }
+            expect(&world);
+            run(&world);
+            compare(&world);
+            settle(&world);
+        }
+        world_drop(&world);
+    }
+}
+
 enum { DEAL_ROOM = 40 };
 
 /* A list of elements of a slab, and the parts of its fibres. */
@@ -474,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_slabs),
         cmocka_unit_test(test_learning),
         cmocka_unit_test(test_crowded),
+        cmocka_unit_test(test_scattered_ties),
         cmocka_unit_test(test_deal),
         cmocka_unit_test(test_deal_rows),
         cmocka_unit_test(test_peaks),
