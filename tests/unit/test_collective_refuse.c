@@ -25,6 +25,7 @@ struct fixture {
     uint32_t position[MEMBERS][NUMEL], update_position[MEMBERS][NUMEL];
     float value[MEMBERS][NUMEL], update_value[MEMBERS][NUMEL];
     float acc[MEMBERS][NUMEL], dense[MEMBERS][NUMEL];
+    int16_t low[MEMBERS][NUMEL];
 };
 
 static void fixture_init(struct fixture *fixture, const struct collective_ops *ops)
@@ -44,6 +45,8 @@ static void fixture_init(struct fixture *fixture, const struct collective_ops *o
             .update = {fixture->update_position[m], fixture->update_value[m], 0, 4 * MEMBERS},
             .dense = fixture->dense[m],
         };
+        fixture->group.exchange[m].rest =
+            (struct exchange_rest){.low = fixture->low[m], .room = NUMEL};
         fixture->group.exchange[m].tensors = 1;
         fixture->group.exchange[m].tensor = &fixture->tensor[m];
     }
@@ -109,11 +112,32 @@ static void spoil_frame(struct group *group, unsigned phase, unsigned from, unsi
 }
 
 /* The frames of a phase are there, and those of all before it were taken. */
-static void reach(struct fixture *fixture, const struct collective_ops *ops, unsigned phase)
+static void reach(struct fixture *fixture, const struct collective_ops *ops,
+    enum payload_value value, unsigned phase)
 {
     fixture_init(fixture, ops);
+    group_set_values(&fixture->group, value, 1);
     for (unsigned p = 0; p <= phase; p++) {
         group_produce(&fixture->group, p);
+    }
+}
+
+/* All frames of an exchange. */
+static void spoil_frames(const struct collective_ops *ops, enum payload_value value)
+{
+    static struct fixture fixture;
+    unsigned phases;
+
+    fixture_init(&fixture, ops);
+    phases = ops->phases(&fixture.group.exchange[0]);
+    group_free(&fixture.group);
+    for (unsigned i = 0; i < phases * MEMBERS * MEMBERS; i++) {
+        unsigned phase = i / (MEMBERS * MEMBERS), from = i / MEMBERS % MEMBERS, to = i % MEMBERS;
+        reach(&fixture, ops, value, phase);
+        if (ops->expects(&fixture.group.exchange[to], phase, from)) {
+            spoil_frame(&fixture.group, phase, from, to);
+        }
+        group_free(&fixture.group);
     }
 }
 
@@ -121,24 +145,14 @@ static void test_spoiled_frames(void **state)
 {
     const struct collective_ops *const kinds[] = {&collective_allgather, &collective_balanced,
         &collective_hierarchical, &collective_pairwise, &collective_ring, &collective_halving};
-    static struct fixture fixture;
 
     (void)state;
     for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
-        unsigned phases;
-        fixture_init(&fixture, kinds[k]);
-        phases = kinds[k]->phases(&fixture.group.exchange[0]);
-        group_free(&fixture.group);
-        for (unsigned i = 0; i < phases * MEMBERS * MEMBERS; i++) {
-            unsigned phase = i / (MEMBERS * MEMBERS), from = i / MEMBERS % MEMBERS,
-                     to = i % MEMBERS;
-            reach(&fixture, kinds[k], phase);
-            if (kinds[k]->expects(&fixture.group.exchange[to], phase, from)) {
-                spoil_frame(&fixture.group, phase, from, to);
-            }
-            group_free(&fixture.group);
-        }
+        spoil_frames(kinds[k], PAYLOAD_VALUE_F32);
     }
+    spoil_frames(&collective_pairwise, PAYLOAD_VALUE_BF16);
+    spoil_frames(&collective_ring, PAYLOAD_VALUE_BF16);
+    spoil_frames(&collective_ring, PAYLOAD_VALUE_F16);
 }
 
 enum section {
@@ -208,7 +222,7 @@ static void check_sections(const struct due *due, enum section first, enum secti
     static struct fixture fixture;
     struct error err;
 
-    reach(&fixture, due->ops, due->phase);
+    reach(&fixture, due->ops, PAYLOAD_VALUE_F32, due->phase);
     forge(&fixture.group, due, first, second);
     if ((due->right >> first & 1) != 0 && second == SECTION_NONE) {
         assert_int_equal(judge(&fixture.group, due->phase, due->to, &err), ADTOPK_OK);
