@@ -82,6 +82,13 @@ void vector_add(const struct exchange *exchange, struct slice slice, float *sum)
     }
 }
 
+/* out = n elements of this node's contribution, rounded as the others' are. */
+static void vector_round(const struct exchange *exchange, const float *acc, uint64_t n, float *out)
+{
+    (void)memcpy(out, acc, n * sizeof(*out));
+    quantise_values(out, n, (enum quantisation)exchange->value, 0);
+}
+
 void vector_add_rounded(
     const struct exchange *exchange, struct slice slice, float *sum, int16_t *low)
 {
@@ -161,13 +168,6 @@ float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *e
             err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
     }
     return x;
-}
-
-/* out = n elements of this node's contribution, rounded as the others' are. */
-static void vector_round(const struct exchange *exchange, const float *acc, uint64_t n, float *out)
-{
-    (void)memcpy(out, acc, n * sizeof(*out));
-    quantise_values(out, n, (enum quantisation)exchange->value, 0);
 }
 
 static enum adtopk_status put(const struct exchange *exchange, struct payload_writer *frame,

@@ -49,8 +49,9 @@ enum tensor_stage {
 };
 
 /* Of a dense tensor: what rounding cut off the sums that this node sent in step `step` - 1 (0: none
- * yet). Elements first..first + count - 1 of the tensor; their lower halves (kernels/cpu/rest.h)
- * lie so many places behind the first that the plan keeps. */
+ * yet). Elements first..first + count - 1 of the tensor; their lower halves, or their rests if the
+ * collective rounds partial sums (kernels/cpu/rest.h), lie so many places behind the first that the
+ * plan keeps. */
 struct store_rest {
     uint64_t step;
     uint64_t first, count;

@@ -260,11 +260,13 @@ class Conservation(WithCluster):
         for nodes in (2, 3, 4):
             homes = [rank % nodes for rank in range(nodes + 1)]
             with Cluster(BUILD, nodes=nodes) as cluster:
-                for turn, collective in enumerate(("allreduce", "one-shot", "pairwise",
-                                                    "ring")):
-                    document = policy(sparsifier="dense", dense_values="bf16", reduce="sum",
+                for turn, (collective, reduce) in enumerate((
+                        ("allreduce", "sum"), ("one-shot", "sum"), ("pairwise", "sum"),
+                        ("ring", "sum"), ("ring", "mean"))):
+                    ranks = nodes + 1 if reduce == "mean" else 1
+                    document = policy(sparsifier="dense", dense_values="bf16", reduce=reduce,
                                       dense_collective=collective)
-                    with self.subTest(nodes=nodes, collective=collective), \
+                    with self.subTest(nodes=nodes, collective=collective, reduce=reduce), \
                             Job(cluster, BUILD, f"rounded{turn}", homes,
                                 [("w", "f32", "dense", (300, 300)), ("b", "f32", "both", (7,))],
                                 text(document), before=["totals"]) as job:
@@ -276,7 +278,7 @@ class Conservation(WithCluster):
                         job.steps(10)
                         drained = self.totals(job)
                         for given, out in drained:
-                            apart = max(abs(a - b) for a, b in zip(given, out))
+                            apart = max(abs(a - b * ranks) for a, b in zip(given, out))
                             self.assertLess(apart, 1e-5 * max(map(abs, given)))
                         self.assertTrue(trained[0][1] != drained[0][1], "nothing was rounded")
                 cluster.stop()

@@ -25,6 +25,7 @@ struct fixture {
     uint32_t position[MEMBERS][NUMEL], update_position[MEMBERS][NUMEL];
     float value[MEMBERS][NUMEL], update_value[MEMBERS][NUMEL];
     float acc[MEMBERS][NUMEL], dense[MEMBERS][NUMEL];
+    int16_t low[MEMBERS][NUMEL];
 };
 
 static void fixture_init(struct fixture *fixture, const struct collective_ops *ops)
@@ -44,24 +45,37 @@ static void fixture_init(struct fixture *fixture, const struct collective_ops *o
             .update = {fixture->update_position[m], fixture->update_value[m], 0, 4 * MEMBERS},
             .dense = fixture->dense[m],
         };
+        fixture->group.exchange[m].rest =
+            (struct exchange_rest){.low = fixture->low[m], .room = NUMEL};
         fixture->group.exchange[m].tensors = 1;
         fixture->group.exchange[m].tensor = &fixture->tensor[m];
     }
+}
+
+/* All frames of an exchange. */
+static void spoil_frames(const struct collective_ops *ops, enum payload_value value)
+{
+    static struct fixture fixture;
+
+    fixture_init(&fixture, ops);
+    group_set_values(&fixture.group, value, 1);
+    group_exchange(&fixture.group);
+    assert_true(group_each_frame(&fixture.group, group_spoil) >= MEMBERS);
+    group_free(&fixture.group);
 }
 
 static void test_spoiled_frames(void **state)
 {
     const struct collective_ops *const kinds[] = {&collective_allgather, &collective_balanced,
         &collective_hierarchical, &collective_pairwise, &collective_ring, &collective_halving};
-    static struct fixture fixture;
 
     (void)state;
     for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
-        fixture_init(&fixture, kinds[k]);
-        group_exchange(&fixture.group);
-        assert_true(group_each_frame(&fixture.group, group_spoil) >= MEMBERS);
-        group_free(&fixture.group);
+        spoil_frames(kinds[k], PAYLOAD_VALUE_F32);
     }
+    spoil_frames(&collective_pairwise, PAYLOAD_VALUE_BF16);
+    spoil_frames(&collective_ring, PAYLOAD_VALUE_BF16);
+    spoil_frames(&collective_ring, PAYLOAD_VALUE_F16);
 }
 
 enum section {

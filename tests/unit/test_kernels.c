@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/rest.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/push.h"
 
@@ -145,6 +146,72 @@ static void test_bf16_rounds_to_nearest_even(void **state)
     float value;
     memcpy(&value, &low_nan, sizeof value);
     assert_true(isnan(bf16_to_f32(bf16_from_f32(value))));
+}
+
+/* ---- sums of rounded values ---- */
+
+/* a + b, and what double cuts off it. */
+static double exact_sum(double a, double b, double *below)
+{
+    const double sum = a + b;
+    const double moved = sum - a;
+    *below = (a - (sum - moved)) + (b - moved);
+    return sum;
+}
+
+static float rest_sum_of(float a, float b, enum quantisation type, float *rest)
+{
+    int16_t low;
+    const struct rest kept = {.low = &low, .type = type, .count = 1};
+    rest_sum(&a, &b, &low, 1, type);
+    *rest = 0;
+    rest_add(&kept, 0, 1, rest);
+    return a;
+}
+
+/* Nothing is lost, and the sum is the nearest there is, or the largest f16. */
+static void check_rest_sum(float a, float b, enum quantisation type)
+{
+    const bool is_bf16 = type == QUANTISE_BF16;
+    double below, kept_below;
+    float rest;
+    int exponent;
+    const double exact = exact_sum((double)a, (double)b, &below);
+    const float sum = rest_sum_of(a, b, type, &rest);
+    if (!isfinite(sum)) {
+        assert_true(rest == 0 && (!isfinite(a) || !isfinite(b) || fabs(exact) > 0x1.fep127));
+        return;
+    }
+    assert_true(exact_sum((double)sum, (double)rest, &kept_below) == exact && kept_below == below);
+    if (!is_bf16 && fabs(exact) > 65504) {
+        assert_true(fabs((double)sum) == 65504);
+        return;
+    }
+    (void)frexp((double)sum, &exponent);
+    const double unit =
+        is_bf16 ? fmax(ldexp(1, exponent - 8), 0x1p-133) : fmax(ldexp(1, exponent - 11), 0x1p-24);
+    assert_true(fabs((double)rest) <= unit / 2);
+    if (fabs((double)rest) == unit / 2) {
+        assert_true(fmod((double)sum / unit, 2) == 0);
+    }
+}
+
+/* Of every value, with its likes and with any. */
+static void test_rest_sum(void **state)
+{
+    (void)state;
+    for (uint32_t code = 0; code < 65536; code++) {
+        for (unsigned i = 0; i < 8; i++) {
+            const uint32_t any = (uint32_t)random_below(65536);
+            const uint16_t a = (uint16_t)code;
+            const uint16_t near = (uint16_t)((code + any % 4096 - 2048) ^ (any & 0x8000u));
+            const uint16_t b = i % 2 == 0 ? near : (uint16_t)any;
+            check_rest_sum(bf16_to_f32(a), bf16_to_f32(b), QUANTISE_BF16);
+            if ((a & 0x7c00u) != 0x7c00u && (b & 0x7c00u) != 0x7c00u) {
+                check_rest_sum(f16_to_f32(a), f16_to_f32(b), QUANTISE_F16);
+            }
+        }
+    }
 }
 
 /* ---- accumulate, withdraw, ledger ---- */
@@ -311,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_gather),
         cmocka_unit_test(test_bf16_keeps_its_own_values),
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
+        cmocka_unit_test(test_rest_sum),
         cmocka_unit_test(test_accumulate_and_withdraw),
         cmocka_unit_test(test_round_trip_of_integers_is_exact),
         cmocka_unit_test(test_finite_limit),
