@@ -242,7 +242,6 @@ void ends_stop_pair(struct end *ends)
     end_stop(&ends[1]);
 }
 
-/* Nothing is lost on loopback, so whatever is sent twice is a bug. */
 int tcp_connect(const char *endpoint)
 {
     struct sockaddr_in address = {.sin_family = AF_INET,

@@ -145,15 +145,18 @@ static size_t gemm_least(size_t a, size_t b)
 /* Adds the products of `depth` columns of A to some columns of C. */
 static void gemm_panel(size_t m, size_t cols, struct block block)
 {
+    const float *a = block.a;
+    float *c = block.c;
+
     for (size_t row = 0; row < m; row += BLOCK_ROWS) {
         const size_t rows = gemm_least(BLOCK_ROWS, m - row);
+        block.a = a + row * block.row;
+        block.c = c + row * block.c_row;
         if (rows == BLOCK_ROWS && cols == BLOCK_COLS) {
             gemm_block(&block);
         } else {
             gemm_edge(block, rows, cols);
         }
-        block.a += rows * block.row;
-        block.c += rows * block.c_row;
     }
 }
 

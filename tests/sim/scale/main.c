@@ -54,18 +54,23 @@ static void list(void)
     }
 }
 
-/* What is wrong with the settings together; NULL if nothing is. */
+static const struct collective_ops *find(const char *name)
+{
+    const struct collective_ops *ops = name != NULL ? collective_find(name) : NULL;
+
+    if (name == NULL) {
+        (void)fprintf(stderr, "scale-run: --collective is needed (see --help)\n");
+    } else if (ops == NULL || !group_takes(ops)) {
+        (void)fprintf(stderr,
+            "scale-run: --collective: \"%s\" is none that works on lists (see --list)\n", name);
+        return NULL;
+    }
+    return ops;
+}
+
+/* What is wrong with the numbers together; NULL if nothing is. */
 static const char *wrong(const struct settings *settings)
 {
-    const struct collective_ops *ops;
-
-    if (settings->collective == NULL) {
-        return "--collective is needed (see --help)";
-    }
-    ops = collective_find(settings->collective);
-    if (ops == NULL || !group_takes(ops)) {
-        return "--collective names none that works on lists (see --list)";
-    }
     if (settings->entries > settings->numel) {
         return "--entries is more than --numel";
     }
@@ -131,6 +136,7 @@ static int run(const struct settings *settings, struct group *group)
 int main(int argc, char **argv)
 {
     struct settings settings = {0};
+    const struct collective_ops *ops;
     const char *refusal;
     struct group *group;
     int result = 1;
@@ -142,6 +148,10 @@ int main(int argc, char **argv)
         list();
         return 0;
     }
+    ops = find(settings.collective);
+    if (ops == NULL) {
+        return 2;
+    }
     refusal = wrong(&settings);
     if (refusal != NULL) {
         (void)fprintf(stderr, "scale-run: %s\n", refusal);
@@ -150,7 +160,7 @@ int main(int argc, char **argv)
     if (!limit_memory(settings.memory)) {
         return 1;
     }
-    group = group_open(collective_find(settings.collective), (unsigned)settings.nodes,
+    group = group_open(ops, (unsigned)settings.nodes,
         &(struct group_input){.numel = (uint64_t)settings.numel,
             .entries = (uint64_t)settings.entries,
             .overlap = settings.overlap,
