@@ -1,6 +1,7 @@
 """Who competes: the contenders' names, and the teams that make their steps, started and stopped."""
 import dataclasses
 
+import listed
 import teams
 from conductor import Conductor
 
@@ -10,6 +11,7 @@ POLICIES = {
     "topk": {"sparsifier": "topk"},
     "rows": {"sparsifier": "adtopk", "view": "row", "interleave": False},
     "adtopk": {"sparsifier": "adtopk"},
+    "auto": listed.FREE,
 }
 PEERS = {"mpi-f32": "mpi", "mpi-gather": "mpi",
          "gloo-f32": "gloo", "gloo-f16": "gloo", "gloo-gather": "gloo"}
