@@ -18,7 +18,8 @@ void rest_round(float *sum, int16_t *low, size_t n)
     }
 }
 
-/* a + b - rounded, without a rounding: what is larger is taken off first. */
+/* a + b - rounded, without a rounding: what is larger is taken off first. Infinity less the largest
+ * f16 is not finite either. */
 static inline float error_of(float a, float b, float rounded)
 {
     const uint32_t a_bits = convert_bits(a), b_bits = convert_bits(b);
@@ -26,7 +27,8 @@ static inline float error_of(float a, float b, float rounded)
     const float large = convert_float(convert_select(ordered, a_bits, b_bits));
     const float small = convert_float(convert_select(ordered, b_bits, a_bits));
     const float error = small - (rounded - large);
-    const int finite = (convert_bits(rounded) & MAGNITUDE) < INFINITY_BITS;
+    const int finite = ((convert_bits(rounded) & MAGNITUDE) < INFINITY_BITS) &
+                       ((convert_bits(error) & MAGNITUDE) < INFINITY_BITS);
     return convert_float(convert_select(finite, convert_bits(error), 0));
 }
 

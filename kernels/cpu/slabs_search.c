@@ -54,7 +54,8 @@ static uint32_t slabs_cut(const struct slabs *slabs, const int32_t *peak, size_t
 }
 
 /* Bounds that at least k elements of every open fibre reach, if so many are not zero: the k-th of
- * its peaks. Nothing of other fibres does. Returns whether nothing else exceeds them either. */
+ * its peaks. Nothing of other fibres does. Returns whether nothing else exceeds them either; where
+ * a bound is 0 all has to be looked at, as what reaches it is taken for all that is not zero. */
 static bool slabs_bound(struct slabs *slabs)
 {
     const struct fused *pass = slabs->pass;
@@ -75,7 +76,7 @@ static bool slabs_bound(struct slabs *slabs)
         const uint32_t key =
             few ? (uint32_t)best[(pass->k - 1) * stride + f] : slabs_cut(slabs, peak + f, rows);
         slabs->below[f] = key > 0 ? (int32_t)key - 1 : 0;
-        flat = flat && key > 0 && best[f] == (int32_t)key;
+        flat = flat && key > 1 && best[f] == (int32_t)key;
     }
     slabs_repeat(slabs);
     memset(slabs->count, 0, stride * sizeof *slabs->count);

@@ -269,6 +269,33 @@ static void test_scattered_ties(void **state)
     }
 }
 
+/* Some fibres have nothing but the least number there is, and that late: it is their largest, but
+ * the first of what equals the largest is of other fibres. */
+static void test_least_ties(void **state)
+{
+    (void)state;
+    for (size_t i = 0; chunk_table[i] != NULL; i++) {
+        if (!chunk_table[i]->supported()) {
+            continue;
+        }
+        struct world world;
+        world_make(&world, (struct view){.fibres = 4 * 9, .length = 128, .stride = 9}, 2);
+        world.pass.ops = chunk_table[i];
+        for (uint64_t e = 0; e < world.n; e++) {
+            const uint64_t row = e / 9 % 128;
+            const float late = row < 64 ? 0.0f : 0x1p-149f;
+            world.gradient[e] = e % 9 < 3 ? 1.0f : late;
+        }
+        for (int turn = 0; turn < TURNS; turn++) {
+            expect(&world);
+            run(&world);
+            compare(&world);
+            settle(&world);
+        }
+        world_drop(&world);
+    }
+}
+
 enum { DEAL_ROOM = 40 };
 
 /* A list of elements of a slab, and the parts of its fibres. */
@@ -504,6 +531,7 @@ int main(void)
         cmocka_unit_test(test_learning),
         cmocka_unit_test(test_crowded),
         cmocka_unit_test(test_scattered_ties),
+        cmocka_unit_test(test_least_ties),
         cmocka_unit_test(test_deal),
         cmocka_unit_test(test_deal_rows),
         cmocka_unit_test(test_peaks),

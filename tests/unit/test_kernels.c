@@ -196,6 +196,21 @@ static void check_rest_sum(float a, float b, enum quantisation type)
     }
 }
 
+/* A sum that is not finite has none, also where it becomes the largest f16. */
+static void test_rest_sum_not_finite(void **state)
+{
+    (void)state;
+    static const float odd[] = {INFINITY, -INFINITY, NAN};
+    static const enum quantisation types[] = {QUANTISE_BF16, QUANTISE_F16};
+    for (unsigned i = 0; i < 6; i++) {
+        float rest;
+        (void)rest_sum_of(odd[i % 3], 1.0f, types[i / 3], &rest);
+        assert_true(rest == 0);
+        (void)rest_sum_of(-2.0f, odd[i % 3], types[i / 3], &rest);
+        assert_true(rest == 0);
+    }
+}
+
 /* Of every value, with its likes and with any. */
 static void test_rest_sum(void **state)
 {
@@ -379,6 +394,7 @@ int main(void)
         cmocka_unit_test(test_bf16_keeps_its_own_values),
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
         cmocka_unit_test(test_rest_sum),
+        cmocka_unit_test(test_rest_sum_not_finite),
         cmocka_unit_test(test_accumulate_and_withdraw),
         cmocka_unit_test(test_round_trip_of_integers_is_exact),
         cmocka_unit_test(test_finite_limit),

@@ -313,6 +313,39 @@ static void test_every_number_of_parts(void **state)
     }
 }
 
+/* Few positions, of which many are written together, from any place in a cache line to any other:
+ * their neighbours stay. */
+static void test_small_of_large(void **state)
+{
+    const struct parallel none = {0};
+
+    (void)state;
+    for (unsigned positions = 1; positions < 70; positions++) {
+        const unsigned offset = 1 + (unsigned)random_below(16);
+        float *dense = allocate(positions + offset + 1, sizeof(*dense));
+        struct sums sums;
+
+        sums_init(&sums, positions);
+        sums_add(&sums, some_list(positions, 1u << 18));
+        sums_add(&sums, some_list(positions, 1u << 18));
+        struct merge merge = {.list = sums.list,
+            .lists = sums.lists,
+            .positions = positions,
+            .scale = 0.5f,
+            .dense = dense + offset,
+            .written = UINT64_C(1) << 20,
+            .cursor = allocate(sums.lists, sizeof(size_t)),
+            .parts = 1};
+        dense[offset - 1] = dense[offset + positions] = 7;
+        merge_run(&merge, &none);
+        check_dense(&sums, merge.dense, merge.scale);
+        assert_true(dense[offset - 1] == 7 && dense[offset + positions] == 7);
+        free(merge.cursor);
+        free(dense);
+        sums_free(&sums);
+    }
+}
+
 /* So many positions are written past the caches; their last window is not full, nor are all
  * beginnings aligned. */
 static void test_large(void **state)
@@ -423,6 +456,7 @@ int main(void)
         cmocka_unit_test(test_same_positions),
         cmocka_unit_test(test_every_number_of_parts),
         cmocka_unit_test(test_large),
+        cmocka_unit_test(test_small_of_large),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_order_shows),
         cmocka_unit_test(test_parts),
