@@ -113,6 +113,18 @@ static void transport_zmq_destroy(void *handle)
     free(transport);
 }
 
+/* Whether a thread may be of the class SCHED_BATCH: libzmq aborts where the kernel, or what a
+ * container has in its place, refuses. This one tries it and goes back, if it is of the usual
+ * class.
+ */
+static bool transport_zmq_may_batch(void)
+{
+    const struct sched_param none = {.sched_priority = 0};
+
+    return sched_getscheduler(0) == SCHED_OTHER && sched_setscheduler(0, SCHED_BATCH, &none) == 0 &&
+           sched_setscheduler(0, SCHED_OTHER, &none) == 0;
+}
+
 static bool transport_zmq_start(
     struct transport_zmq *transport, const struct transport_config *config)
 {
@@ -126,7 +138,9 @@ static bool transport_zmq_start(
         transport->zmq, ZMQ_MAX_SOCKETS, zmq_ctx_get(transport->zmq, ZMQ_SOCKET_LIMIT));
     /* Its thread waits until whoever computes on the core has used up a slice of time: then more
      * has come, and is taken in with fewer wake-ups. On an idle core it runs at once as well. */
-    (void)zmq_ctx_set(transport->zmq, ZMQ_THREAD_SCHED_POLICY, SCHED_BATCH);
+    if (transport_zmq_may_batch()) {
+        (void)zmq_ctx_set(transport->zmq, ZMQ_THREAD_SCHED_POLICY, SCHED_BATCH);
+    }
     transport->home = (struct sender_home){
         .zmq = transport->zmq, .self = config->self, .clear_bulk = config->bulk_listen != NULL};
     if (config->pair == NULL) {

@@ -161,6 +161,12 @@ class MemoryUse(unittest.TestCase):
         self.check("dense in bf16, three nodes", [0, 1, 2], {**DENSE, "dense_values": "bf16"},
                    [("huge", "f32", "dense", HUNDRED_MB)])
 
+    def test_ring_of_rounded_sums(self):
+        """... of all elements in a ring, as many as have room for it."""
+        self.check("dense in bf16, a ring", [0, 1, 2],
+                   {**DENSE, "dense_values": "bf16", "dense_collective": "ring"},
+                   [("huge", "f32", "dense", (800, 25000))])
+
     def test_sparse_two_nodes(self):
         self.check("sparse, list, two nodes", [0, 1], SPARSE,
                    [("huge", "f32", "list", HUNDRED_MB)])
