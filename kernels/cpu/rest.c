@@ -27,9 +27,9 @@ static inline float error_of(float a, float b, float rounded)
     const float large = convert_float(convert_select(ordered, a_bits, b_bits));
     const float small = convert_float(convert_select(ordered, b_bits, a_bits));
     const float error = small - (rounded - large);
-    const int finite = ((convert_bits(rounded) & MAGNITUDE) < INFINITY_BITS) &
-                       ((convert_bits(error) & MAGNITUDE) < INFINITY_BITS);
-    return convert_float(convert_select(finite, convert_bits(error), 0));
+    const int rounds = (convert_bits(rounded) & MAGNITUDE) < INFINITY_BITS;
+    const int finite = (convert_bits(error) & MAGNITUDE) < INFINITY_BITS;
+    return convert_float(convert_select(rounds & finite, convert_bits(error), 0));
 }
 
 static void sum_bf16(float *sum, const float *x, int16_t *low, size_t n)
