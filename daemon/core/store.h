@@ -35,7 +35,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 6u
+#define STORE_VERSION 7u
 
 enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2, STORE_RESIDUALS = 4 };
 
