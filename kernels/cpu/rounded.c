@@ -143,12 +143,12 @@ const struct rounded_ops *rounded_best(void)
 void rounded_rest(struct rounding *rounding, float *x, unsigned first, unsigned length)
 {
     const unsigned word = first / LEDGER_WORD;
-    const uint32_t hash = rounding->hash[word];
-    for (unsigned i = 0; i < length; i++) {
+    for (unsigned i = 0; i < length; i++) { /* maybe none: behind the last word is no hash */
         const unsigned vector = i / LEDGER_LANES;
         const unsigned sign = ((rounding->signs >> word) ^ (0x6u >> vector)) & 1u;
-        rounding->element[first + i] = rounded_element(
-            x + i, &rounding->e[sign][vector / 2][i % LEDGER_LANES], rounded_random(hash, i));
+        rounding->element[first + i] =
+            rounded_element(x + i, &rounding->e[sign][vector / 2][i % LEDGER_LANES],
+                rounded_random(rounding->hash[word], i));
     }
 }
 
