@@ -233,10 +233,8 @@ static void pause_briefly(void)
 }
 
 /* Passes a moment; false once it is time to sleep. */
-static bool pass_time(struct loop *loop)
+static bool pass_time(struct loop *loop, uint64_t now)
 {
-    uint64_t now = loop_now_us();
-
     switch (spin_choose(&loop->spin, now)) {
     case SPIN_PAUSE: pause_briefly(); return true;
     case SPIN_YIELD:
@@ -280,16 +278,19 @@ static void sleep_until_woken(struct loop *loop)
 void loop_run(struct loop *loop)
 {
     loop->spin.active_us = loop_now_us();
+    turns_begin(&loop->turns, loop->spin.active_us);
     for (;;) {
         bool busy = turn(loop);
+        const uint64_t now = loop_now_us();
 
+        turns_end(&loop->turns, now);
         if (loop->stopping && loop_may_end(loop, busy)) {
             return;
         }
         if (busy) {
-            loop->spin.active_us = loop_now_us();
-            poll_now_and_then(loop, loop->spin.active_us);
-        } else if (!pass_time(loop)) {
+            loop->spin.active_us = now;
+            poll_now_and_then(loop, now);
+        } else if (!pass_time(loop, now)) {
             sleep_until_woken(loop);
         }
     }

@@ -102,6 +102,14 @@ static struct report_network describe_network(void *context)
         .packets = refused.packets};
 }
 
+static struct report_turns describe_turns(void *context)
+{
+    const struct loop *loop = context;
+
+    return (struct report_turns){
+        .longest_us = loop->turns.longest_us, .minute_us = turns_last_minute_us(&loop->turns)};
+}
+
 static enum adtopk_status control_event(void *context, struct event *event, struct error *err)
 {
     return loop_raise(context, event, err);
@@ -328,6 +336,7 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         .event = control_event,
         .policy = default_policy,
         .network = describe_network,
+        .turns = describe_turns,
         .log = log_control,
         .context = loop,
     };

@@ -19,6 +19,7 @@
 #include "daemon/remote/remote.h"
 #include "daemon/spin.h"
 #include "daemon/transport/transport.h"
+#include "daemon/turns.h"
 #include "daemon/watch.h"
 #include "daemon/workers.h"
 
@@ -55,6 +56,7 @@ struct loop {
     bool stopping;
     uint64_t stop_us; /* when to end at the latest; set while stopping */
     struct spin spin;
+    struct turns turns;
     uint64_t polled_us; /* uv_run() was called last */
 };
 /** Microseconds of the monotonic clock. */

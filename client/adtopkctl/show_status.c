@@ -136,6 +136,18 @@ static void show_status_jobs(FILE *out, const cJSON *document)
 
 /* ------------------------------------------------------------------ documents */
 
+/* How long the daemon at most kept all ranks waiting. */
+static void show_loop(FILE *out, const cJSON *document)
+{
+    const cJSON *loop = text_member(document, "loop");
+
+    if (loop != NULL) {
+        (void)fprintf(out, "longest turn of the loop: %.1f ms, in the last minute %.1f ms\n",
+            text_number(loop, "longest_turn_us") / 1000,
+            text_number(loop, "longest_turn_last_minute_us") / 1000);
+    }
+}
+
 void show_status(FILE *out, const cJSON *document)
 {
     char version[TEXT_SIZE];
@@ -148,6 +160,7 @@ void show_status(FILE *out, const cJSON *document)
     if (text_true(document, "draining")) {
         (void)fprintf(out, "draining: no new ranks are taken (adtopkctl drain --undo ends that)\n");
     }
+    show_loop(out, document);
     (void)fprintf(out, "\n");
     show_status_peers(out, document);
     show_strangers(out, document);

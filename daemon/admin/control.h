@@ -40,6 +40,7 @@ struct control_config {
     const char *group; /* whose members may change things; NULL: CONTROL_GROUP */
     uint32_t (*sessions)(void *context);
     struct report_network (*network)(void *context); /* may be NULL: no other nodes */
+    struct report_turns (*turns)(void *context);
     /* Takes an event of an operator: stamps it and passes it to core_event(). */
     enum adtopk_status (*event)(void *context, struct event *event, struct error *err);
     const char *(*policy)(void *context); /* the default for jobs, JSON or NULL; may be NULL */

@@ -109,6 +109,14 @@ static void add_network(struct document *document, const struct report_network *
     document_count(document, refused, "packets", network->packets);
 }
 
+static void add_turns(struct document *document, const struct report_turns *turns)
+{
+    cJSON *object = document_object(document, document->root, "loop");
+
+    document_count(document, object, "longest_turn_us", turns->longest_us);
+    document_count(document, object, "longest_turn_last_minute_us", turns->minute_us);
+}
+
 char *report_status(const struct report_daemon *daemon)
 {
     struct document document;
@@ -121,6 +129,7 @@ char *report_status(const struct report_daemon *daemon)
     document_identity(&document, document.root, "incarnation", daemon->incarnation);
     document_count(&document, document.root, "sessions", daemon->sessions);
     document_bool(&document, document.root, "draining", daemon->draining);
+    add_turns(&document, &daemon->turns);
     add_peers(&document, daemon->core, false);
     add_strangers(&document, daemon->core);
     add_network(&document, &daemon->network);

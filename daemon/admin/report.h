@@ -23,6 +23,12 @@ struct report_network {
     uint64_t packets;
 };
 
+/* CPU time of the longest turns of the daemon's loop. */
+struct report_turns {
+    uint64_t longest_us; /* since the start */
+    uint64_t minute_us;  /* in the last minute */
+};
+
 /* What the documents are about: the core, and what it does not know of its daemon. */
 struct report_daemon {
     const struct core *core;
@@ -34,6 +40,7 @@ struct report_daemon {
     uint32_t sessions;
     bool draining;
     struct report_network network;
+    struct report_turns turns;
 };
 
 char *report_status(const struct report_daemon *daemon);

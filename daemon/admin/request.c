@@ -30,6 +30,7 @@ static struct report_daemon describe(const struct control *control)
         .network = control->config.network != NULL
                        ? control->config.network(control->config.context)
                        : (struct report_network){.protection = NULL},
+        .turns = control->config.turns(control->config.context),
         .draining = control->draining,
     };
 }

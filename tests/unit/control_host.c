@@ -228,6 +228,12 @@ static void log_line(void *context, enum control_level level, const char *line)
     (void)snprintf(daemon->log + used, sizeof(daemon->log) - used, "%d %s\n", (int)level, line);
 }
 
+static struct report_turns two_turns(void *context)
+{
+    (void)context;
+    return (struct report_turns){.longest_us = 1840, .minute_us = 310};
+}
+
 void daemon_turn(struct daemon *daemon)
 {
     for (int i = 0; i < 10; i++) {
@@ -258,6 +264,7 @@ struct control *open_control(struct daemon *daemon, const char *path, struct err
         .incarnation = 0xABCDEF,
         .group = daemon->group,
         .sessions = nine_sessions,
+        .turns = two_turns,
         .event = take_event,
         .policy = default_policy,
         .log = log_line,

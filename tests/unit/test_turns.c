@@ -1,0 +1,92 @@
+/* The longest turn of a thread, in CPU time: work counts, sleep does not, and it passes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <time.h>
+
+#include "daemon/turns.h"
+
+#define START UINT64_C(1000000000)
+
+static uint64_t clock_us(clockid_t clock)
+{
+    struct timespec now;
+
+    assert_int_equal(clock_gettime(clock, &now), 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static void burn(uint64_t us)
+{
+    const uint64_t end = clock_us(CLOCK_THREAD_CPUTIME_ID) + us;
+
+    while (clock_us(CLOCK_THREAD_CPUTIME_ID) < end) {
+    }
+}
+
+static void test_work_counts(void **state)
+{
+    struct turns turns;
+
+    (void)state;
+    turns_begin(&turns, clock_us(CLOCK_MONOTONIC));
+    for (unsigned i = 0; i < 20; i++) {
+        burn(500);
+        turns_end(&turns, clock_us(CLOCK_MONOTONIC));
+    }
+    burn(5000);
+    turns_end(&turns, clock_us(CLOCK_MONOTONIC));
+    assert_in_range(turns.longest_us, 5000, 9000);
+    assert_int_equal(turns_last_minute_us(&turns), turns.longest_us);
+}
+
+static void test_sleep_does_not(void **state)
+{
+    const struct timespec nap = {.tv_nsec = 20000000};
+    struct turns turns;
+
+    (void)state;
+    turns_begin(&turns, clock_us(CLOCK_MONOTONIC));
+    assert_int_equal(nanosleep(&nap, NULL), 0);
+    turns_end(&turns, clock_us(CLOCK_MONOTONIC));
+    assert_in_range(turns.longest_us, 0, 5000);
+}
+
+/* Of the wall clock's numbers only the differences matter. */
+static void test_it_passes(void **state)
+{
+    struct turns turns;
+    uint64_t now_us = START;
+
+    (void)state;
+    turns_begin(&turns, now_us);
+    burn(3000);
+    turns_end(&turns, now_us += 10000);
+    assert_in_range(turns.longest_us, 3000, 9000);
+    for (unsigned second = 0; second < 59; second++) {
+        turns_end(&turns, now_us += 1000000);
+    }
+    assert_true(turns_last_minute_us(&turns) >= 3000);
+    for (unsigned second = 0; second < 12; second++) {
+        turns_end(&turns, now_us += 1000000);
+    }
+    assert_in_range(turns_last_minute_us(&turns), 0, 1000);
+    assert_true(turns.longest_us >= 3000);
+    turns_end(&turns, now_us += 1000 * UINT64_C(1000000)); /* nothing happened for long */
+    assert_in_range(turns_last_minute_us(&turns), 0, 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_work_counts),
+        cmocka_unit_test(test_sleep_does_not),
+        cmocka_unit_test(test_it_passes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
