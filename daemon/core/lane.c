@@ -19,9 +19,10 @@ static struct lane_part *lane_part(const struct lane_out *out, size_t i)
     return &out->part[(out->head + i) & (out->capacity - 1)];
 }
 
+/* An empty part is the end of an empty or of a cancelled message. */
 static uint64_t lane_part_end(const struct lane_part *part)
 {
-    bool last = part->offset + part->size == part->message->buffer->size;
+    bool last = part->size == 0 || part->offset + part->size == part->message->buffer->size;
 
     return part->start + part->size + (last ? 1 : 0);
 }
@@ -71,6 +72,12 @@ bool lane_out_reserve(struct lane_out *out)
 
 /* ------------------------------------------------------------------ sending */
 
+/* Bytes that have no position yet and will get one. */
+static uint64_t lane_uncut(const struct lane_message *message)
+{
+    return message->cancelled ? 0 : message->buffer->size - message->cut;
+}
+
 void lane_out_reset(struct lane_out *out, const struct lane_limits *limits)
 {
     struct share_item *item;
@@ -80,7 +87,7 @@ void lane_out_reset(struct lane_out *out, const struct lane_limits *limits)
         struct lane_message *message = (struct lane_message *)item;
 
         share_remove(&out->share, item);
-        message->pending -= message->buffer->size - message->cut + 1;
+        message->pending -= lane_uncut(message) + 1;
         if (message->pending == 0) {
             lane_message_free(out, message);
         }
@@ -113,6 +120,23 @@ bool lane_out_push(struct lane_out *out, struct buffer *message, const struct sh
     return true;
 }
 
+void lane_out_drop(struct lane_out *out, uint64_t job)
+{
+    struct share_item *item = share_oldest(&out->share, job);
+
+    while (item != NULL) {
+        struct lane_message *message = (struct lane_message *)item;
+
+        item = item->newer;
+        message->pending -= lane_uncut(message);
+        message->cancelled = true;
+        if (!message->item.begun) {
+            share_remove(&out->share, &message->item);
+            lane_message_free(out, message);
+        }
+    }
+}
+
 /* Whether a message may get a slot. */
 static bool lane_may_begin(const void *context, const struct share_item *item)
 {
@@ -134,7 +158,7 @@ static unsigned lane_free_slot(const struct lane_out *out)
 static void lane_fill(const struct lane_message *message, unsigned slot, struct packet *packet)
 {
     packet->slot = slot;
-    packet->message_size = message->buffer->size;
+    packet->message_size = packet->body_size > 0 ? message->buffer->size : packet->offset;
     packet->body = packet->body_size > 0 ? message->buffer->bytes + packet->offset : NULL;
 }
 
@@ -168,7 +192,7 @@ bool lane_out_cut(
     if (message == NULL || out->position >= limit) {
         return false;
     }
-    remaining = message->buffer->size - message->cut;
+    remaining = lane_uncut(message);
     room = limit - out->position;
     size = lane_min(remaining, body_max);
     if (size + (size == remaining) > room) {
@@ -362,6 +386,21 @@ void lane_in_reset(struct lane_in *in)
     *in = (struct lane_in){0};
 }
 
+/* Whether `packet` is the end of the message in its slot, before that is complete. */
+static bool lane_in_cancels(const struct lane_slot *slot, const struct packet *packet)
+{
+    return slot->message != NULL && packet->body_size == 0 && packet->offset == slot->filled &&
+           packet->message_size == packet->offset && packet->offset < slot->message->size;
+}
+
+/* Drops the message in the slot. */
+static void lane_in_cancel(struct lane_in *in, struct lane_slot *slot)
+{
+    in->bytes -= slot->message->size;
+    buffer_unref(slot->message);
+    *slot = (struct lane_slot){.message = NULL};
+}
+
 /* Whether `packet` continues what is in its slot, from `offset` on. */
 static bool lane_in_continues(
     const struct lane_slot *slot, const struct packet *packet, uint64_t offset)
@@ -400,6 +439,11 @@ enum lane_result lane_in_take(
     }
     if (packet->position > in->position) {
         return LANE_GAP;
+    }
+    if (lane_in_cancels(slot, packet)) {
+        lane_in_cancel(in, slot);
+        in->position = end;
+        return LANE_TAKEN;
     }
     skip = in->position - packet->position; /* <= body_size, since the end is beyond */
     if (packet->message_size > message_max ||

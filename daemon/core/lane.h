@@ -20,6 +20,10 @@
  * that is partly sent has a *slot*, which its packets name, so that the receiver can put several
  * together at a time. Messages of one class stay in order. What is resent is resent as it was cut.
  *
+ * A message that is partly sent can be cancelled. Instead of its rest the sender then sends an
+ * empty part that ends the message where the rest would have begun, and the receiver drops what it
+ * has of the message. That end takes one position, like any other, so both keep counting the same.
+ *
  * Bounds: a peer has LANE_SLOTS messages partly sent, whose sizes add up to at most twice the
  * longest one. The sender keeps to that, and a receiver takes more than that as malformed.
  */
@@ -47,6 +51,7 @@ struct lane_message {
     uint64_t cut;     /* bytes that have positions */
     uint64_t pending; /* positions that are not acknowledged yet */
     unsigned slot;    /* once it has begun */
+    bool cancelled;   /* Only its end is left to send. */
 };
 
 /* What was sent and is not wholly acknowledged. */
@@ -120,6 +125,10 @@ void lane_in_reset(struct lane_in *in);
 /** Queues a message and takes its own reference; false without memory. */
 bool lane_out_push(struct lane_out *out, struct buffer *message, const struct share_class *class);
 
+/** Drops the messages of a job that have not begun, and cancels those that are partly cut. Those
+ * that are wholly cut stay. */
+void lane_out_drop(struct lane_out *out, uint64_t job);
+
 /**
  * Cuts what goes out next, which may be a probe: at most `body_max` bytes, unless it is resent, and
  * nothing at or above position `limit`, which never falls. Fills slot, position, message size,
@@ -147,7 +156,8 @@ void lane_out_rewind(struct lane_out *out);
 void lane_out_expire(struct lane_out *out, uint64_t now_us);
 
 /** Takes a part that came in. When it completes a message of at most `message_max` bytes, the
- * message and its reference go to *message, which is NULL otherwise. */
+ * message and its reference go to *message, which is NULL otherwise. A part that cancels its
+ * message is taken as well. */
 enum lane_result lane_in_take(
     struct lane_in *in, const struct packet *packet, uint64_t message_max, struct buffer **message);
 

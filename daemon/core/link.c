@@ -381,6 +381,13 @@ bool links_send(struct links *links, uint16_t id, enum link_lane lane,
                &peer->out[lane], message, class != NULL && lane == LINK_BULK ? class : &none);
 }
 
+void links_drop_job(struct links *links, uint64_t job)
+{
+    for (size_t i = 0; i < links->count; i++) {
+        lane_out_drop(&links->peers[i]->out[LINK_BULK], job);
+    }
+}
+
 static void link_expire(struct links *links, struct link_peer *peer)
 {
     if (!peer->up) {

@@ -89,11 +89,20 @@ enum adtopk_status links_add_peer(struct links *links, uint16_t peer, uint64_t n
  * Queues a message (takes its own reference); the next links_tick() sends it, and
  * links_deadline() says that this is due. Returns false, and drops it, if the peer's incarnation
  * is not known yet, the message is longer than allowed or memory is short. Once true is returned
- * the message is delivered exactly once, unless one of the two ends restarts: on the control lane
- * in order, on the bulk lane in order among those of one job and place. class: NULL for control.
+ * the message is delivered exactly once, unless one of the two ends restarts or links_drop_job()
+ * drops it: on the control lane in order, on the bulk lane in order among those of one job and
+ * place. class: NULL for control.
  */
 bool links_send(struct links *links, uint16_t peer, enum link_lane lane,
     const struct share_class *class, struct buffer *message);
+
+/**
+ * Drops the bulk messages of a job (share_class.job), towards all peers. A message that has not
+ * begun is gone at once; one that is partly sent is cancelled, so the peer drops its part of it. A
+ * message that was sent whole may still be delivered, even if a part of it must be sent again.
+ * Messages of other jobs are as before, and the job may send again right after the call.
+ */
+void links_drop_job(struct links *links, uint64_t job);
 
 /** A packet came in on `lane` from whoever the transport says `peer` is (UINT16_MAX: it cannot
  * tell). Malformed packets are counted and dropped. */

@@ -19,7 +19,8 @@
  *   56-63  credit: the bulk lane's position up to which the receiver may send; in HELLO and WELCOME
  *          how many bulk messages the sender can put together at a time, 0 (version 1 before there
  *          were slots) being one
- *   64-71  bytes of the message that the body is a part of
+ *   64-71  bytes of the message that the body is a part of; in an empty part, the bytes that were
+ *          sent of its message: if the message was announced as longer, this part cancels it
  *   72-79  where in the message the body lies
  *   80-83  CRC-32C of bytes 0-79 and of the body
  *
@@ -35,7 +36,7 @@
 
 #include "daemon/core/link.h"
 
-#define PACKET_VERSION 1
+#define PACKET_VERSION 2
 #define PACKET_HEADER_SIZE 84
 #define PACKET_LANE_AT 6 /* for transports, which hand packets on by lane */
 #define PACKET_SLOT_AT 7

@@ -246,6 +246,16 @@ struct share_item *share_next(const struct share *share,
     return next;
 }
 
+struct share_item *share_oldest(const struct share *share, uint64_t id)
+{
+    const struct share_job *job = share->jobs;
+
+    while (job != NULL && job->id != id) {
+        job = job->next;
+    }
+    return job != NULL ? job->oldest : NULL;
+}
+
 void share_begin(struct share_item *item)
 {
     heap_remove(item->job, item);

@@ -70,6 +70,9 @@ bool share_put(struct share *share, struct share_item *item, const struct share_
 struct share_item *share_next(const struct share *share,
     bool (*may_begin)(const void *context, const struct share_item *item), const void *context);
 
+/** The oldest item of a job, from which `newer` leads to its others; NULL if it has none. */
+struct share_item *share_oldest(const struct share *share, uint64_t job);
+
 /** The item, which share_next() returned, begins. */
 void share_begin(struct share_item *item);
 

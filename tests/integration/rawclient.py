@@ -215,9 +215,9 @@ def crc32c(data):
 
 
 def packet(kind, lane=0, source=1, destination=0, incarnations=(1, 0), position=0, acknowledged=0,
-           credit=0, size=0, offset=0, body=b"", version=1):
+           credit=0, size=0, offset=0, body=b"", version=2):
     """A packet of daemon/core/packet.h with a right checksum."""
     head = struct.pack("<4sBBBBHHIQQQQQQQQ", b"ADPK", version, kind, lane, 0, source, destination,
                        len(body), *incarnations, position, acknowledged, acknowledged, credit,
                        size, offset)
-    return head + struct.pack("<I", crc32c(head + (body if lane == 0 else b""))) + body
+    return head + struct.pack("<I", crc32c(head + body)) + body

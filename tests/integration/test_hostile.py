@@ -94,7 +94,7 @@ class PeerPort(Scene):
                             *(generator.getrandbits(64) for _ in range(4)), offset=5,
                             body=generator.randbytes(generator.randrange(40))))
         packets += [rawclient.packet(3, 0, 1, 0, (1, incarnation), 0, size=10, body=b"\x12" * 10,
-                                     version=version) for version in (0, 1, 2)]
+                                     version=version) for version in (0, 1, 2, 3)]
         packets += [one[:-1] for one in packets[::7]]
         before = self.refused()
         self.pour(lambda: rawclient.zmtp(self.port()), b"".join(map(rawclient.frame, packets)))

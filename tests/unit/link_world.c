@@ -223,6 +223,18 @@ bool world_send_as(
     return world_send_on(world, from, to, LINK_BULK, class, size);
 }
 
+void world_drop(struct world *world, uint16_t from, uint64_t job)
+{
+    links_drop_job(world->nodes[from].links, job);
+    for (size_t i = 0; i < world->stream_count; i++) {
+        struct world_stream *stream = &world->streams[i];
+
+        if (stream->from == from && stream->lane == LINK_BULK && stream->class.job == job) {
+            stream->dropped = stream->sent;
+        }
+    }
+}
+
 uint64_t world_delivered(
     const struct world *world, uint16_t from, uint16_t to, const struct share_class *class)
 {
@@ -240,21 +252,36 @@ uint64_t world_delivered(
     return bytes;
 }
 
-/* Whether the message is the next one of the stream. */
-static bool world_is_next(const struct world_stream *stream, const struct buffer *message)
+/* Whether the message is this one of the stream. */
+static bool world_is(const struct world_stream *stream, size_t index, const struct buffer *message)
 {
     uint8_t *expected;
     bool same;
 
-    if (stream->delivered == stream->sent || message->size != stream->sizes[stream->delivered]) {
+    if (index == stream->sent || message->size != stream->sizes[index]) {
         return false;
     }
     expected = malloc(message->size + 1);
     assert_non_null(expected);
-    world_fill(stream, stream->delivered, expected, message->size);
+    world_fill(stream, index, expected, message->size);
     same = memcmp(message->bytes, expected, message->size) == 0;
     free(expected);
     return same;
+}
+
+/* Whether the message is the next one of the stream, which then moves on. */
+static bool world_is_next(struct world_stream *stream, const struct buffer *message)
+{
+    size_t index = stream->delivered;
+
+    while (index < stream->dropped && !world_is(stream, index, message)) {
+        index++;
+    }
+    if (!world_is(stream, index, message)) {
+        return false;
+    }
+    stream->delivered = index + 1;
+    return true;
 }
 
 static void world_deliver(void *context, uint16_t peer, enum link_lane lane, struct buffer *message)
@@ -271,7 +298,6 @@ static void world_deliver(void *context, uint16_t peer, enum link_lane lane, str
         struct world_stream *stream = &node->world->streams[i];
 
         expected = world_is_between(stream, &key) && world_is_next(stream, message);
-        stream->delivered += expected ? 1 : 0;
     }
     assert_true(expected);
     buffer_unref(message);
@@ -535,7 +561,7 @@ static bool world_is_settled(const struct world *world)
 
         if (stream->from_incarnation == from->incarnation &&
             stream->to_incarnation == world->nodes[stream->to].incarnation && stream->sent > 0 &&
-            (stream->delivered < stream->sent ||
+            ((stream->delivered < stream->sent && stream->dropped < stream->sent) ||
                 world_stats(world, stream->from, stream->to).queued_bytes > 0)) {
             return false;
         }

@@ -37,6 +37,7 @@ struct world_stream {
     struct share_class class;
     uint32_t *sizes;
     size_t sent, delivered;
+    size_t dropped; /* messages below this one need not arrive */
 };
 
 struct world_node {
@@ -88,6 +89,9 @@ bool world_send(
 #define WORLD_CLASSED_MIN 12u
 bool world_send_as(struct world *world, uint16_t from, uint16_t to, const struct share_class *class,
     uint32_t size);
+
+/** The node drops what it has queued for a job. */
+void world_drop(struct world *world, uint16_t from, uint64_t job);
 
 /** Bytes of the messages of a job that were delivered. */
 uint64_t world_delivered(
