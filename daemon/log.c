@@ -61,12 +61,6 @@ static bool line_text(struct line *line, const char *text)
     return line_add(line, text, strlen(text));
 }
 
-/* The control characters U+0080 to U+009F, which some terminals obey. */
-static bool is_high_control(const char *text)
-{
-    return (unsigned char)text[0] == 0xC2 && (unsigned char)text[1] < 0xA0;
-}
-
 static bool line_character(struct line *line, const char *text, size_t length, bool json)
 {
     unsigned char byte = (unsigned char)*text;
@@ -75,7 +69,10 @@ static bool line_character(struct line *line, const char *text, size_t length, b
     if (length == 0) {
         return line_text(line, "?");
     }
-    if (byte < 0x20 || byte == 0x7F || is_high_control(text)) {
+    if (utf8_is_format(text)) {
+        return line_text(line, "?");
+    }
+    if (utf8_is_control(text)) {
         (void)snprintf(code, sizeof(code), json ? "\\u%04x" : "\\x%02x",
             byte == 0xC2 ? (unsigned)(unsigned char)text[1] : byte);
         return line_text(line, code);

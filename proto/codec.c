@@ -1,6 +1,8 @@
 #include "proto/codec.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct budget {
     size_t left;
@@ -23,6 +25,85 @@ static void budget_free(void *data, void *pointer)
     free(pointer);
 }
 
+/* Reads an integer of up to 10 bytes and moves `at` behind it. */
+static uint64_t read_varint(const uint8_t **at, const uint8_t *end)
+{
+    uint64_t value = 0;
+
+    for (unsigned shift = 0; *at < end && shift < 64; shift += 7) {
+        const uint8_t byte = *(*at)++;
+
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if ((byte & 0x80) == 0) {
+            break;
+        }
+    }
+    return value;
+}
+
+/* Moves `at` behind a field's value. Returns how many bytes a delimited field holds; they end
+ * where `at` is then. */
+static uint64_t skip_value(const uint8_t **at, const uint8_t *end, unsigned wire)
+{
+    uint64_t size = wire == PROTOBUF_C_WIRE_TYPE_64BIT   ? 8
+                    : wire == PROTOBUF_C_WIRE_TYPE_32BIT ? 4
+                                                         : 0;
+
+    if (wire == PROTOBUF_C_WIRE_TYPE_VARINT || wire == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) {
+        const uint64_t value = read_varint(at, end);
+
+        size = wire == PROTOBUF_C_WIRE_TYPE_VARINT ? 0 : value;
+    }
+    size = size < (uint64_t)(end - *at) ? size : (uint64_t)(end - *at);
+    *at += size;
+    return size;
+}
+
+/* The field whose string has a NUL in it, and as which byte; NULL if none has. protobuf-c would
+ * take such a string for the part before the NUL, so one name would have many spellings. */
+static const ProtobufCFieldDescriptor *find_nul(
+    const ProtobufCMessageDescriptor *type, const uint8_t *at, const uint8_t *end, size_t *byte)
+{
+    while (at < end) {
+        const uint64_t tag = read_varint(&at, end);
+        const ProtobufCFieldDescriptor *field =
+            protobuf_c_message_descriptor_get_field(type, (unsigned)(tag >> 3));
+        const uint64_t size = skip_value(&at, end, tag & 7);
+        const uint8_t *value = at - size;
+        const uint8_t *nul = NULL;
+
+        if (field == NULL || (tag & 7) != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) {
+            continue;
+        }
+        if (field->type == PROTOBUF_C_TYPE_STRING && size > 0 &&
+            (nul = memchr(value, '\0', size)) != NULL) {
+            *byte = (size_t)(nul - value) + 1;
+            return field;
+        }
+        if (field->type == PROTOBUF_C_TYPE_MESSAGE &&
+            (field = find_nul(field->descriptor, value, at, byte)) != NULL) {
+            return field;
+        }
+    }
+    return NULL;
+}
+
+/* True, with err, if a string of the message has a NUL in it. */
+static bool has_nul(
+    const ProtobufCMessageDescriptor *type, const void *bytes, size_t size, struct error *err)
+{
+    size_t byte = 0;
+    const ProtobufCFieldDescriptor *field =
+        size > 0 ? find_nul(type, bytes, (const uint8_t *)bytes + size, &byte) : NULL;
+
+    if (field == NULL) {
+        return false;
+    }
+    (void)error_set(err, ADTOPK_ERR_PROTOCOL, "the field %s of a %s message has a NUL, byte %zu",
+        field->name, type->short_name, byte);
+    return true;
+}
+
 ProtobufCMessage *codec_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
     size_t size, size_t limit, struct error *err)
 {
@@ -34,6 +115,9 @@ ProtobufCMessage *codec_unpack(const ProtobufCMessageDescriptor *type, const voi
     if (size > limit) {
         (void)error_set(err, ADTOPK_ERR_PROTOCOL,
             "a %s message of %zu bytes is over the %zu allowed", type->short_name, size, limit);
+        return NULL;
+    }
+    if (has_nul(type, bytes, size, err)) {
         return NULL;
     }
     message = protobuf_c_message_unpack(type, &allocator, size, bytes);

@@ -4,6 +4,8 @@
  * protobuf-c itself has no limits: a few MiB of input can become hundreds of MiB of heap. Here a
  * message may take at most CODEC_EXPANSION times its size (plus CODEC_SLACK) of heap, and input
  * over the caller's limit is refused. The messages themselves are not recursive.
+ *
+ * A string with a NUL in it is refused too: C would read only the part before it.
  */
 #ifndef ADTOPK_CODEC_H
 #define ADTOPK_CODEC_H

@@ -1,50 +1,34 @@
 /*
  * UTF-8 in texts that came from elsewhere: documents and log lines must be valid whatever a
- * client called its job, and tensors have names that can be printed.
+ * client called its job, and names can be printed without an effect on the text around them.
  */
 #ifndef ADTOPK_UTF8_H
 #define ADTOPK_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
+
+#define UTF8_FAULT_SIZE 64
 
 /** Bytes of the valid sequence at `text`, which is NUL-terminated and not empty; 0 if it is not
  * valid. (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF.) */
-static inline size_t utf8_length(const char *text)
-{
-    const unsigned char *at = (const unsigned char *)text;
-    size_t length = at[0] < 0x80 ? 1 : at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : 4;
+size_t utf8_length(const char *text);
 
-    if ((at[0] >= 0x80 && at[0] < 0xC2) || at[0] > 0xF4 || (at[0] == 0xE0 && at[1] < 0xA0) ||
-        (at[0] == 0xED && at[1] > 0x9F) || (at[0] == 0xF0 && at[1] < 0x90) ||
-        (at[0] == 0xF4 && at[1] > 0x8F)) {
-        return 0;
-    }
-    for (size_t i = 1; i < length; i++) {
-        if ((at[i] & 0xC0) != 0x80) {
-            return 0; /* also the NUL behind a sequence that was cut */
-        }
-    }
-    return length;
-}
+/** True for a control character: those of ASCII and of ISO 6429 (U+0080 to U+009F). Some terminals
+ * obey them. `text` begins with a valid sequence. */
+bool utf8_is_control(const char *text);
 
-/** What is wrong with a text as a name: "control characters", "bytes that are not UTF-8", or NULL.
- * Control characters are those of ASCII and of ISO 6429 (U+0080 to U+009F). */
-static inline const char *utf8_name_fault(const char *text)
-{
-    size_t length;
+/** True for a character that nobody sees but that moves or hides its neighbours, such as U+202E:
+ * Unicode's categories Cf, Zl and Zp. `text` begins with a valid sequence. */
+bool utf8_is_format(const char *text);
 
-    for (; *text != '\0'; text += length) {
-        const unsigned char first = (unsigned char)text[0];
+/** True if a text cannot be a name: it is not UTF-8, or has a control or format character. `fault`
+ * then says what it has and as which byte, counted from 1: "a control character (0x1b), byte 3". */
+bool utf8_name_fault(const char *text, char fault[UTF8_FAULT_SIZE]);
 
-        length = utf8_length(text);
-        if (length == 0) {
-            return "bytes that are not UTF-8";
-        }
-        if (first < 0x20 || first == 0x7F || (first == 0xC2 && (unsigned char)text[1] < 0xA0)) {
-            return "control characters";
-        }
-    }
-    return NULL;
-}
+/** Cleans a text of somebody else in its place, so that it can be logged, sent on and printed: a
+ * question mark replaces each control character, format character and byte that is not UTF-8. The
+ * text never grows. */
+void utf8_clean(char *text);
 
 #endif

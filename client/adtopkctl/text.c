@@ -31,23 +31,6 @@ bool text_is(const cJSON *object, const char *name, const char *wanted)
 
 /* ------------------------------------------------------------------ other people's names */
 
-/* Characters that move the cursor, or turn the direction of writing around. */
-static bool commands(const char *at, size_t length)
-{
-    const unsigned char *byte = (const unsigned char *)at;
-
-    if (length == 1) {
-        return byte[0] < 0x20 || byte[0] == 0x7F;
-    }
-    if (length == 2) {
-        return byte[0] == 0xC2 && byte[1] < 0xA0;
-    }
-    return length == 3 && byte[0] == 0xE2 &&
-           ((byte[1] == 0x80 && (byte[2] == 0x8E || byte[2] == 0x8F || byte[2] >= 0xA8) &&
-                byte[2] <= 0xAE) ||
-               (byte[1] == 0x81 && byte[2] >= 0xA6 && byte[2] <= 0xA9));
-}
-
 static size_t characters(const char *clean)
 {
     size_t count = 0;
@@ -89,7 +72,7 @@ const char *text_clean(const char *from, size_t columns, char out[TEXT_SIZE])
 
     while (*from != '\0') {
         size_t length = utf8_length(from);
-        bool good = length > 0 && !commands(from, length);
+        bool good = length > 0 && !utf8_is_control(from) && !utf8_is_format(from);
         size_t taken = good ? length : 1;
 
         if (size + taken >= TEXT_SIZE) {

@@ -69,13 +69,12 @@ static enum adtopk_status options_key(
     char to[CLIENT_KEY_MAX + 1], const char *field, const char *text, struct error *err)
 {
     const size_t length = strlen(text);
-    const char *fault;
+    char fault[UTF8_FAULT_SIZE];
 
     if (length == 0 || length > CLIENT_KEY_MAX) {
         return options_key_size(field, length, err);
     }
-    fault = utf8_name_fault(text);
-    if (fault != NULL) {
+    if (utf8_name_fault(text, fault)) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %s", field, fault);
     }
     memcpy(to, text, length + 1);

@@ -64,15 +64,14 @@ static enum adtopk_status tensor_grow(adtopk_context *context)
 static enum adtopk_status tensor_check_name(adtopk_context *context, const char *name)
 {
     const size_t length = name != NULL ? strnlen(name, CLIENT_NAME_MAX + 1) : 0;
-    const char *fault;
+    char fault[UTF8_FAULT_SIZE];
 
     if (length == 0 || length > CLIENT_NAME_MAX) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "the name of tensor %u is %s; 1 to %d bytes are allowed", context->tensors,
             length == 0 ? "empty" : "too long", CLIENT_NAME_MAX);
     }
-    fault = utf8_name_fault(name);
-    if (fault != NULL) {
+    if (utf8_name_fault(name, fault)) {
         return client_refuse(
             context, ADTOPK_ERR_ARGUMENT, "the name of tensor %u has %s", context->tensors, fault);
     }

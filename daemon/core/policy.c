@@ -158,9 +158,9 @@ static bool is_repeated(const cJSON *object, const cJSON *item)
 static enum adtopk_status set_match(struct policy_rule *rule, const cJSON *item, struct error *err)
 {
     size_t length = cJSON_IsString(item) ? strlen(item->valuestring) : 0;
+    char fault[UTF8_FAULT_SIZE];
 
-    if (length == 0 || length >= sizeof(rule->match) ||
-        utf8_name_fault(item->valuestring) != NULL) {
+    if (length == 0 || length >= sizeof(rule->match) || utf8_name_fault(item->valuestring, fault)) {
         return error_set(err, ADTOPK_ERR_POLICY,
             "\"match\" must be a pattern of 1 to %zu bytes of text", sizeof(rule->match) - 1);
     }

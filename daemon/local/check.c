@@ -9,14 +9,13 @@ static enum adtopk_status check_copy_key(
     char to[CORE_KEY_SIZE], const char *from, const char *field, struct error *err)
 {
     const size_t length = strlen(from);
-    const char *fault;
+    char fault[UTF8_FAULT_SIZE];
 
     if (length == 0 || length >= CORE_KEY_SIZE) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %zu bytes; 1 to %d are allowed",
             field, length, CORE_KEY_SIZE - 1);
     }
-    fault = utf8_name_fault(from); /* adtopkctl has to be able to name the job */
-    if (fault != NULL) {
+    if (utf8_name_fault(from, fault)) { /* adtopkctl has to be able to name the job */
         return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %s", field, fault);
     }
     memcpy(to, from, length + 1);
@@ -49,14 +48,13 @@ enum adtopk_status check_tensor(
     const Adtopk__LocalTensor *tensor, struct tensor_spec *spec, struct error *err)
 {
     const size_t length = strlen(tensor->name);
-    const char *fault;
+    char fault[UTF8_FAULT_SIZE];
 
     if (length == 0 || length >= CORE_NAME_SIZE) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
             "a tensor's name has %zu bytes; 1 to %d are allowed", length, CORE_NAME_SIZE - 1);
     }
-    fault = utf8_name_fault(tensor->name);
-    if (fault != NULL) {
+    if (utf8_name_fault(tensor->name, fault)) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "a tensor's name has %s", fault);
     }
     memset(spec, 0, sizeof *spec);

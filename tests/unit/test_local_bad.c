@@ -333,7 +333,8 @@ static void test_bad_job_names(void **state)
 {
     (void)state;
     assert_open_refused(LOCAL_VERSION, "job\xff", ADTOPK_ERR_ARGUMENT, "not UTF-8");
-    assert_open_refused(LOCAL_VERSION, "job\n", ADTOPK_ERR_ARGUMENT, "control characters");
+    assert_open_refused(
+        LOCAL_VERSION, "job\n", ADTOPK_ERR_ARGUMENT, "a control character (0x0a), byte 4");
     assert_open_refused(LOCAL_VERSION, "", ADTOPK_ERR_ARGUMENT, "0 bytes");
 }
 

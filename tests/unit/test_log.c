@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "daemon/log.h"
-#include "proto/utf8.h"
 
 static int new_output(void)
 {
@@ -308,22 +307,6 @@ static void test_pipe_nobody_reads(void **state)
     assert_int_equal(close(pipes[1]), 0);
 }
 
-static void test_utf8(void **state)
-{
-    static const struct {
-        const char *text;
-        size_t length;
-    } cases[] = {{"a", 1}, {"\x7F", 1}, {"\xC2\x80", 2}, {"\xE0\xA0\x80", 3}, {"\xED\x9F\xBF", 3},
-        {"\xEF\xBF\xBF", 3}, {"\xF0\x90\x80\x80", 4}, {"\xF4\x8F\xBF\xBF", 4}, {"\x80", 0},
-        {"\xC1\xBF", 0}, {"\xC2", 0}, {"\xE0\x9F\xBF", 0}, {"\xED\xA0\x80", 0}, {"\xE1\x80", 0},
-        {"\xF0\x8F\xBF\xBF", 0}, {"\xF4\x90\x80\x80", 0}, {"\xF5\x80\x80\x80", 0}, {"\xFF", 0}};
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_int_equal(utf8_length(cases[i].text), cases[i].length);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,7 +320,6 @@ int main(void)
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_torn_line),
         cmocka_unit_test(test_pipe_nobody_reads),
-        cmocka_unit_test(test_utf8),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

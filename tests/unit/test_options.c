@@ -249,12 +249,12 @@ static void test_texts(void **state)
     given.job = "line\nbreak";
     assert_refused(&given, "control");
     given.job = "\xff";
-    assert_refused(&given, "the job's name has bytes that are not UTF-8");
+    assert_refused(&given, "the job's name has a byte that is not UTF-8");
     given.job = NULL;
     given.run_id = long_key;
     assert_refused(&given, "run id");
     given.run_id = "run\xc3";
-    assert_refused(&given, "the run id has bytes that are not UTF-8");
+    assert_refused(&given, "the run id has a byte that is not UTF-8");
     given.run_id = NULL;
     set("TORCHELASTIC_RUN_ID", long_key);
     assert_refused(&given, "TORCHELASTIC_RUN_ID");

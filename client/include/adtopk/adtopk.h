@@ -93,8 +93,8 @@ struct adtopk_options {
     /** Address of the daemon: "unix:/path", or "tcp://host:port" of one on another machine, which
      * is the slower path. Default: $ADTOPK_ADDRESS, else "unix:/run/adtopk/adtopkd.sock". */
     const char *address;
-    /** Name of the job, like run_id 1 to 63 bytes of UTF-8 without control characters. Default:
-     * $ADTOPK_JOB, else "default". */
+    /** Name of the job, like run_id 1 to 63 bytes of UTF-8 without control or format characters.
+     * Default: $ADTOPK_JOB, else "default". */
     const char *job;
     /** Tells runs of the same job apart. Default: $ADTOPK_RUN_ID; torchrun's
      * TORCHELASTIC_RUN_ID and restart count; SLURM_JOB_ID and step; PMIX_NAMESPACE or Open MPI's
@@ -163,7 +163,7 @@ const char *adtopk_version(void);
 /** What a rank says of a tensor. Zero-initialise. With a single dimension it always travels dense.
  */
 struct adtopk_tensor_spec {
-    /** 1 to 127 bytes of UTF-8 without control characters, unique in the job. */
+    /** 1 to 127 bytes of UTF-8 without control or format characters, unique in the job. */
     const char *name;
     enum adtopk_dtype dtype;
     /** 1..ADTOPK_MAX_DIMS sizes in native (row-major) layout, each at least 1; the product is at

@@ -1,0 +1,78 @@
+/* UTF-8: lengths, what a name may not hold, and cleaning texts of others. */
+#include "proto/utf8.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void test_length(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t length;
+    } cases[] = {{"a", 1}, {"\x7F", 1}, {"\xC2\x80", 2}, {"\xE0\xA0\x80", 3}, {"\xED\x9F\xBF", 3},
+        {"\xEF\xBF\xBF", 3}, {"\xF0\x90\x80\x80", 4}, {"\xF4\x8F\xBF\xBF", 4}, {"\x80", 0},
+        {"\xC1\xBF", 0}, {"\xC2", 0}, {"\xE0\x9F\xBF", 0}, {"\xED\xA0\x80", 0}, {"\xE1\x80", 0},
+        {"\xF0\x8F\xBF\xBF", 0}, {"\xF4\x90\x80\x80", 0}, {"\xF5\x80\x80\x80", 0}, {"\xFF", 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(utf8_length(cases[i].text), cases[i].length);
+    }
+}
+
+/* Each fault, and the byte at which it is. */
+static void test_name_fault(void **state)
+{
+    static const char *const cases[][2] = {{"a\nb", "a control character (0x0a), byte 2"},
+        {"\x7F", "a control character (0x7f), byte 1"},
+        {"\xC3\xA4\xC2\x9B", "a control character (0x9b), byte 3"},
+        {"job\xE2\x80\xAEx", "the format character U+202E, byte 4"},
+        {"\xC2\xAD", "the format character U+00AD, byte 1"},
+        {"a\xE2\x80\xA8", "the format character U+2028, byte 2"},
+        {"a\xEF\xBB\xBF", "the format character U+FEFF, byte 2"},
+        {"\xF3\xA0\x81\xBF", "the format character U+E007F, byte 1"},
+        {"ab\xFF", "a byte that is not UTF-8 (0xff), byte 3"},
+        {"\xE2\x82", "a byte that is not UTF-8 (0xe2), byte 1"}};
+    char fault[UTF8_FAULT_SIZE];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_true(utf8_name_fault(cases[i][0], fault));
+        assert_string_equal(fault, cases[i][1]);
+    }
+    assert_false(utf8_name_fault("", fault));
+    assert_false(
+        utf8_name_fault("gr\xC3\xBC\xC3\x9F \xE2\x82\xAC\xE2\x80\xA7 \xF0\x9F\x8D\x8B", fault));
+}
+
+/* The neighbours of what goes stay. */
+static void test_clean(void **state)
+{
+    static const char *const cases[][2] = {{"", ""}, {"plain text", "plain text"},
+        {"\x1B[31mred\x1B[0m\r\n", "?[31mred?[0m??"},
+        {"a\xE2\x80\xAE\xE2\x82\xAC", "a?\xE2\x82\xAC"}, {"\xC2\x9B\xF3\xA0\x80\x81z", "??z"},
+        {"x\xFF\xFEy\xE2\x82", "x??y??"}};
+    char text[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)strcpy(text, cases[i][0]);
+        utf8_clean(text);
+        assert_string_equal(text, cases[i][1]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_length),
+        cmocka_unit_test(test_name_fault),
+        cmocka_unit_test(test_clean),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
