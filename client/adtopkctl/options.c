@@ -82,13 +82,15 @@ static const struct command {
     [COMMAND_POLICY_KEYS] = {"policy keys", "", 0, 0, BIT(OPTION_JSON),
         "what a policy can say, without a daemon", NULL},
     [COMMAND_POLICY_LOG] = {"policy log", "JOB", 1, 1, DAEMON,
-        "who changed it, and from which step", JOB_IS "\nAlso of the last 16 jobs that ended."},
+        "who changed it, and from which step",
+        JOB_IS "\nAlso of the last 16 jobs of each user that ended."},
     [COMMAND_SPARSIFIERS] = {"sparsifiers", "", 0, 0, BIT(OPTION_JSON),
         "the rules of what travels, and their parameters", "Needs no daemon."},
     [COMMAND_VERIFY] = {"verify", "[JOB]", 0, 1, DAEMON,
         "compare what came in with what was applied and is left",
-        JOB_IS "\nWithout JOB: all live jobs, with --json a document a line. Exit status 1 if a\n"
-               "gradient was lost or counted twice."},
+        JOB_IS "\nWithout JOB: all live jobs, with --json a document per line. Exit status 1 if a\n"
+               "gradient was lost or counted twice, 6 if that could not be determined, for\n"
+               "example because the job ended meanwhile."},
     [COMMAND_DRAIN] = {"drain", "", 0, 0, DAEMON | BIT(OPTION_UNDO),
         "take no new ranks; jobs that are there go on", NULL},
     [COMMAND_KEYGEN] = {"keygen", "", 0, 0, BIT(OPTION_JSON) | BIT(OPTION_OUT),
@@ -142,7 +144,8 @@ static void program_help(FILE *out)
         "\nadtopkctl COMMAND --help says more.\n\n"
         "Exit status: 0 all is well, 1 failure, 2 usage, 3 no daemon to reach,\n"
         "4 not allowed, 5 degraded (status, jobs, peers: a peer is down, or a job is not\n"
-        "running or waits for a node).\n");
+        "running or waits for a node), 6 it could not be determined (verify: the job\n"
+        "ended meanwhile; policy set: no outcome in time).\n");
 }
 
 void options_help(FILE *out, enum command_id id)

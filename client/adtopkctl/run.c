@@ -28,8 +28,8 @@ enum exit_code run_exit_code(enum adtopk_status status, bool answered)
     switch (status) {
     case ADTOPK_OK: return EXIT_OK;
     case ADTOPK_ERR_DENIED: return EXIT_DENIED;
-    case ADTOPK_ERR_UNREACHABLE:
-    case ADTOPK_ERR_TIMEOUT: return answered ? EXIT_FAILED : EXIT_UNREACHABLE;
+    case ADTOPK_ERR_UNREACHABLE: return answered ? EXIT_FAILED : EXIT_UNREACHABLE;
+    case ADTOPK_ERR_TIMEOUT: return answered ? EXIT_UNKNOWN : EXIT_UNREACHABLE;
     default: return EXIT_FAILED;
     }
 }
@@ -124,6 +124,15 @@ static void print(const struct options *options, const struct answer *answer, sh
     }
 }
 
+/* Only what was found out of balance is a failure. */
+static enum exit_code verified(const cJSON *document)
+{
+    if (text_number(document, "unbalanced") > 0) {
+        return EXIT_FAILED;
+    }
+    return text_true(document, "conserved") ? EXIT_OK : EXIT_UNKNOWN;
+}
+
 /* The usual command: one question, one document. */
 static enum exit_code ask_and_print(
     const struct options *options, const Request *request, int timeout_ms, show_function *show)
@@ -136,9 +145,11 @@ static enum exit_code ask_and_print(
         if (show == show_status || show == show_jobs || show == show_peers) {
             code = show_is_healthy(answer.document) ? EXIT_OK : EXIT_DEGRADED;
         } else if (show == show_verify) {
-            code = text_true(answer.document, "conserved") ? EXIT_OK : EXIT_FAILED;
+            code = verified(answer.document);
         }
         code = run_flushed(code);
+    } else if (show == show_verify && code == EXIT_FAILED) {
+        code = EXIT_UNKNOWN; /* the daemon says why it could not look */
     }
     answer_free(&answer);
     return code;
@@ -257,7 +268,13 @@ static enum exit_code verify_job(const struct options *options, char *job)
     return ask_and_print(options, &request, options->timeout_ms + SLACK_MS, show_verify);
 }
 
-/* One after the other; the first exit code that is not 0 counts. */
+/* A gradient that was lost outweighs a job that could not be looked at. */
+static enum exit_code worse(enum exit_code one, enum exit_code other)
+{
+    return one == EXIT_OK || other == EXIT_FAILED ? other : one;
+}
+
+/* One after the other. */
 static enum exit_code verify_all(const struct options *options)
 {
     Request request = ADTOPK__CONTROL_REQUEST__INIT;
@@ -278,14 +295,14 @@ static enum exit_code verify_all(const struct options *options)
         const cJSON *text = text_member(job, "name");
         const cJSON *run = text_member(job, "run_id");
 
-        if (text_is(job, "state", "ended") || !cJSON_IsString(text) || !cJSON_IsString(run)) {
+        if (text_is_over(job) || !cJSON_IsString(text) || !cJSON_IsString(run)) {
             continue;
         }
         (void)snprintf(name, sizeof(name), "%.0f:%.200s/%.200s", text_number(job, "owner"),
             text->valuestring, run->valuestring);
         any = true;
         code = verify_job(options, name);
-        all = all == EXIT_OK ? code : all;
+        all = worse(all, code);
     }
     answer_free(&answer);
     if (!any && code == EXIT_OK && options->value[OPTION_JSON] == NULL) {

@@ -14,7 +14,8 @@ enum exit_code {
     EXIT_USAGE = 2,
     EXIT_UNREACHABLE = 3,
     EXIT_DENIED = 4,
-    EXIT_DEGRADED = 5
+    EXIT_DEGRADED = 5,
+    EXIT_UNKNOWN = 6 /* what was asked for could not be determined */
 };
 
 /** Prints documents to standard output and what went wrong to standard error. */

@@ -161,7 +161,7 @@ void show_policy_log(FILE *out, const cJSON *document)
 
     text_job(out, document);
     (void)fprintf(out, ": policy version %.0f%s\n", text_number(document, "version"),
-        text_is(document, "state", "ended") ? " when it ended" : "");
+        text_is_over(document) ? " when it ended" : "");
     if (cJSON_GetArraySize(text_member(document, "changes")) == 0) {
         (void)fprintf(out, "no changes\n");
         return;

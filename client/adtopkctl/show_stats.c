@@ -185,7 +185,7 @@ void show_rates(FILE *out, const cJSON *before, const cJSON *after)
 
         /* A job that has begun anew meanwhile has fewer steps: the next interval shows it. */
         if (earlier != NULL && seconds > 0 && grown(earlier, job, "steps") >= 0 &&
-            !text_is(job, "state", "ended")) {
+            !text_is_over(job)) {
             show_rate(out, earlier, job, seconds);
             any = true;
         }

@@ -18,8 +18,7 @@ static bool waits_for_node(const cJSON *job)
 
 static bool job_is_healthy(const cJSON *job)
 {
-    return text_is(job, "state", "ended") ||
-           (text_is(job, "state", "active") && !waits_for_node(job));
+    return text_is_over(job) || (text_is(job, "state", "active") && !waits_for_node(job));
 }
 
 bool show_is_healthy(const cJSON *document)

@@ -66,6 +66,11 @@ static void drop_middle(char *clean, size_t columns)
     memmove(gap, end, strlen(end) + 1);
 }
 
+bool text_is_over(const cJSON *job)
+{
+    return text_is(job, "state", "done") || text_is(job, "state", "failed");
+}
+
 const char *text_clean(const char *from, size_t columns, char out[TEXT_SIZE])
 {
     size_t size = 0;

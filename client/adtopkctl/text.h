@@ -19,6 +19,9 @@ const cJSON *text_member(const cJSON *object, const char *name);
 bool text_true(const cJSON *object, const char *name);
 bool text_is(const cJSON *object, const char *name, const char *wanted);
 
+/** Whether a job's document says that it has ended, well or not. */
+bool text_is_over(const cJSON *job);
+
 /** What may be printed of `from`, at most `columns` characters: a longer one loses its middle. */
 const char *text_clean(const char *from, size_t columns, char out[TEXT_SIZE]);
 

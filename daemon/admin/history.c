@@ -20,6 +20,52 @@ static void keep_changes(struct history_job *kept, const struct core *core)
     }
 }
 
+static uint32_t jobs_of(const struct history *history, uint32_t owner)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < history->count; i++) {
+        count += history->job[i].info.key.owner == owner ? 1 : 0;
+    }
+    return count;
+}
+
+/* The oldest job of the user who has most of them; of two users, the one with the oldest job. */
+static uint32_t most_crowded(const struct history *history)
+{
+    uint32_t found = 0;
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < history->count; i++) {
+        uint32_t jobs = jobs_of(history, history->job[i].info.key.owner);
+
+        if (jobs > most) {
+            most = jobs;
+            found = i;
+        }
+    }
+    return found;
+}
+
+static uint32_t oldest_of(const struct history *history, uint32_t owner)
+{
+    uint32_t i = 0;
+
+    while (history->job[i].info.key.owner != owner) {
+        i++;
+    }
+    return i;
+}
+
+static void make_room(struct history *history, uint32_t owner)
+{
+    if (jobs_of(history, owner) == HISTORY_JOBS_A_USER) {
+        remove_at(history, oldest_of(history, owner));
+    } else if (history->count == HISTORY_JOBS) {
+        remove_at(history, most_crowded(history));
+    }
+}
+
 static void keep(struct history *history, const struct core *core, const struct job_info *info)
 {
     struct history_job *kept;
@@ -30,12 +76,10 @@ static void keep(struct history *history, const struct core *core, const struct 
             break;
         }
     }
-    if (history->count == HISTORY_JOBS) {
-        remove_at(history, 0);
-    }
+    make_room(history, info->key.owner);
     kept = &history->job[history->count++];
     kept->info = *info;
-    kept->info.state = "ended";
+    kept->info.state = info->reason[0] != '\0' ? JOB_FAILED : JOB_DONE;
     kept->info.waiting_for[0] = '\0';
     kept->info.policy = NULL; /* the core's memory */
     keep_changes(kept, core);

@@ -1,6 +1,7 @@
 /*
  * The jobs that ended last, as they were when their last rank left or when they failed: the core
- * forgets them at once, but people look after the training.
+ * forgets them at once, but people look after the training. One user's jobs do not push out those
+ * of others.
  */
 #ifndef ADTOPK_HISTORY_H
 #define ADTOPK_HISTORY_H
@@ -10,7 +11,8 @@
 
 #include "daemon/core/inspect.h"
 
-#define HISTORY_JOBS 16
+#define HISTORY_JOBS 64
+#define HISTORY_JOBS_A_USER 16
 
 struct history_job {
     struct job_info info;
@@ -24,7 +26,8 @@ struct history {
 };
 
 /** Remembers how this session's job stands; to be called before a session leaves it. An older
- * memory of the same job, and when there are too many the oldest one, is dropped. */
+ * memory of the same job is dropped. Where there is no room, the oldest job goes of the user who
+ * has most. */
 void history_record(struct history *history, const struct core *core, session_id session);
 
 /** To be called with every move of the core's state machines (core_config.moved): remembers a job

@@ -30,6 +30,14 @@ uint32_t core_job_count(const struct core *core)
     return count;
 }
 
+static const char *state_name(const struct job *job)
+{
+    if (!job_ended(job)) {
+        return machine_state(&job->machine);
+    }
+    return job->failure->error.text[0] != '\0' ? JOB_FAILED : JOB_DONE;
+}
+
 bool core_job_info(const struct core *core, uint32_t index, struct job_info *info)
 {
     const struct job *job = core->jobs;
@@ -43,7 +51,7 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
     *info = job->counters;
     info->id = job->id;
     info->key = job->key;
-    info->state = machine_state(&job->machine);
+    info->state = state_name(job);
     info->world_size = job->world_size;
     info->local_ranks = job->ranks;
     info->nodes = job->view_nodes;

@@ -22,7 +22,7 @@ const char *phase_name(enum phase phase);
 struct job_info {
     uint64_t id;
     struct job_key key;
-    const char *state;                 /* a name from the job's state table */
+    const char *state;                 /* a name from the job's state table; ended: see below */
     char waiting_for[ERROR_TEXT_SIZE]; /* a sentence, or "" */
     char reason[ERROR_TEXT_SIZE];      /* why it has failed; "" if it has not */
     uint32_t world_size;
@@ -49,6 +49,10 @@ struct job_info {
     uint32_t policy_next_version; /* being switched to; 0: none */
     uint64_t policy_next_step;
 };
+
+/* What job_info.state says of a job that has ended. */
+#define JOB_DONE "done"     /* all its ranks left */
+#define JOB_FAILED "failed" /* job_info.reason says why */
 
 /* A change of a job's policy, and who made it. */
 struct policy_change {

@@ -24,6 +24,7 @@ TENSORS = [("embed.weight", "f32", "both", (64, 64)), ("layer.weight", "f32", "b
            ("layer.bias", "f32", "dense", (64,))]
 REFUSED = 1
 DENIED = 4
+UNKNOWN = 6
 
 
 def user(uid, groups=()):
@@ -261,7 +262,7 @@ class Changing(Daemons):
                          rf"pid \d+ amends the policy of job {os.getuid()}:{self.name}/0: ")
         job.end()
         log = self.document("policy", "log", self.name)
-        self.assertEqual((log["state"], log["changes"]), ("ended", changes))
+        self.assertEqual((log["state"], log["changes"]), ("done", changes))
         self.assertIn("policy version 4 when it ended", self.text("policy", "log", self.name))
 
     def test_rules_that_match_no_tensor(self):
@@ -293,7 +294,7 @@ class Changing(Daemons):
         """The step from which it is to hold does not come: a time limit, and another client."""
         job = self.joined()
         job.steps(2)
-        self.fails(REFUSED, "policy", "set", "--timeout", "300", self.name, "density=0.5",
+        self.fails(UNKNOWN, "policy", "set", "--timeout", "300", self.name, "density=0.5",
                    words=("no outcome within 300 ms", "waits for ranks to begin step 2; version 1 "
                           "of the policy holds from step 4"))
         self.assertIn("waits for ranks to begin step 2", self.text("status"))
@@ -346,6 +347,22 @@ class Changing(Daemons):
         _, error = client.communicate(timeout=20)
         self.assertEqual(client.returncode, REFUSED, error)
         self.assertIn("adtopkctl: ", error)
+
+    def test_verify_cannot_tell(self):
+        """What is not known is no lost gradient: a job that forms, that ended, that never was."""
+        half = Rank(BUILD, self.cluster.address(0), "half", 0, 2)
+        self.addCleanup(half.kill)
+        half.do(half.opening)
+        self.fails(UNKNOWN, "verify", "half", words=("not running",))
+        job = self.joined()
+        job.steps(2)
+        self.assertEqual(self.ask("verify")[0], UNKNOWN)  # one is well, of one nobody knows
+        job.kill()
+        wait_for(lambda: self.ask("verify", self.name)[0] == UNKNOWN)
+        self.fails(UNKNOWN, "verify", self.name, words=("has ended",))
+        self.fails(UNKNOWN, "verify", "nobody's", words=("no job",))
+        self.assertRegex(self.text("jobs", expected=5), rf"{self.name} .* failed .*\n.*\n.*\n"
+                         r"  failed: rank [01] is gone")
 
     def test_drain(self):
         job = self.joined()
@@ -406,7 +423,7 @@ class Rights(Daemons):
             rank.answer()
         owner = {"become": user(NOBODY)}
         self.text("verify", f"{NOBODY}:{self.name}", **owner)
-        self.fails(REFUSED, "policy", "set", "--timeout", "200", self.name, "density=0.5",
+        self.fails(UNKNOWN, "policy", "set", "--timeout", "200", self.name, "density=0.5",
                    words=("no outcome",), **owner)
         for rank in mine:
             rank.send("steps 8")

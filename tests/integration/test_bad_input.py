@@ -123,7 +123,7 @@ class Disagreement(Scene):
         job.ranks[0].send("steps 1")
         job.ranks[1].do("push 0")
         self.assert_error(job.ranks[0], "timeout")
-        wait_for(lambda: any(one["name"] == self.name and one["state"] == "ended"
+        wait_for(lambda: any(one["name"] == self.name and one["state"] == "failed"
                              for one in self.cluster.status(1)["jobs"]))
         job.ranks[1].send("push 1")
         self.assert_error(job.ranks[1], "timeout", "rank 1", "bias")

@@ -180,7 +180,7 @@ class Service(Command):
                              ["", ""])
             job.ranks[1].kill()
             for node in (0, 1):
-                wait_for(lambda: cluster.status(node)["jobs"][0]["state"] == "ended")
+                wait_for(lambda: cluster.status(node)["jobs"][0]["state"] == "failed")
                 record = cluster.status(node)["jobs"][0]
                 self.assertIn("rank 1", record["reason"])
                 self.assertEqual((record["name"], record["steps_done"]), ("short", 3))
@@ -189,7 +189,7 @@ class Service(Command):
             job.kill()
             with Job(cluster, BUILD, "short", [0, 1], self.TENSORS) as again:
                 again.join().steps(2)
-            wait_for(lambda: cluster.status(0)["jobs"][0]["state"] == "ended")
+            wait_for(lambda: cluster.status(0)["jobs"][0]["state"] == "done")
             self.assertEqual(cluster.status(0)["jobs"][0]["reason"], "")
             cluster.stop()
 

@@ -14,7 +14,8 @@ bool check_find(const struct world *world, unsigned node, unsigned job, struct j
     const struct core *core = world->node[node].core;
 
     for (uint32_t i = 0; core != NULL && core_job_info(core, i, info); i++) {
-        if (info->id == world->job[job].id && strcmp(info->state, "ended") != 0) {
+        if (info->id == world->job[job].id && strcmp(info->state, JOB_DONE) != 0 &&
+            strcmp(info->state, JOB_FAILED) != 0) {
             return true;
         }
     }

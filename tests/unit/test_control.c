@@ -131,7 +131,7 @@ static void test_ended_jobs(void **state)
     daemon->core.jobs = 0; /* both end */
     document = ask(daemon, fd, "digits", &replies);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 1);
-    assert_string_equal(text(element(document, "jobs", 0), "state"), "ended");
+    assert_string_equal(text(element(document, "jobs", 0), "state"), "done");
     assert_number(element(document, "jobs", 0), "steps", 41);
     assert_number(element(document, "jobs", 0), "tensors", 3);
     assert_number(element(document, "jobs", 0), "tensors_omitted", 3);
@@ -139,22 +139,62 @@ static void test_ended_jobs(void **state)
 
     daemon->core.jobs = 1; /* the first is started again, and ends again and again */
     daemon->core.job[0].steps_done = 5;
-    for (unsigned i = 0; i < 3 * HISTORY_JOBS; i++) {
+    for (unsigned i = 0; i < 3 * HISTORY_JOBS_A_USER; i++) {
         history_record(&daemon->history, &daemon->core, 1);
     }
     assert_int_equal(daemon->history.count, 2);
-    for (unsigned i = 0; i < 3 * HISTORY_JOBS; i++) {
+    for (unsigned i = 0; i < 3 * HISTORY_JOBS_A_USER; i++) {
         daemon->core.job[0].id = 1000 + i;
         daemon->core.job[0].steps_done = i;
         history_record(&daemon->history, &daemon->core, 1);
     }
     daemon->core.jobs = 0;
     document = ask(daemon, fd, NULL, &replies);
-    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), HISTORY_JOBS);
-    assert_number(element(document, "jobs", 0), "steps_done", 2 * HISTORY_JOBS);
-    assert_number(element(document, "jobs", HISTORY_JOBS - 1), "steps_done", 3 * HISTORY_JOBS - 1);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")),
+        1 + HISTORY_JOBS_A_USER); /* the other user's is the first */
+    assert_number(element(document, "jobs", 1), "steps_done", 2 * HISTORY_JOBS_A_USER);
+    assert_number(
+        element(document, "jobs", HISTORY_JOBS_A_USER), "steps_done", 3 * HISTORY_JOBS_A_USER - 1);
     cJSON_Delete(document);
     (void)close(fd);
+}
+
+static unsigned kept_of(const struct history *history, uint32_t owner)
+{
+    unsigned count = 0;
+
+    for (uint32_t i = 0; i < history->count; i++) {
+        count += history->job[i].info.key.owner == owner ? 1 : 0;
+    }
+    return count;
+}
+
+static void end_jobs(struct daemon *daemon, uint32_t owner, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        daemon->core.job[0].id = owner * 1000 + i;
+        daemon->core.job[0].key.owner = owner;
+        history_record(&daemon->history, &daemon->core, 1);
+    }
+}
+
+/* One user's many jobs do not push out what others look for. */
+static void test_ended_jobs_of_several_users(void **state)
+{
+    struct daemon *daemon = *state;
+
+    daemon->core.jobs = 1;
+    end_jobs(daemon, 1, 2);
+    end_jobs(daemon, 2, 100);
+    assert_int_equal(kept_of(&daemon->history, 1), 2);
+    assert_int_equal(kept_of(&daemon->history, 2), HISTORY_JOBS_A_USER);
+    for (uint32_t owner = 3; owner < 40; owner++) {
+        end_jobs(daemon, owner, 5);
+    }
+    assert_int_equal(daemon->history.count, HISTORY_JOBS);
+    for (uint32_t owner = 1; owner < 40; owner++) {
+        assert_in_range(kept_of(&daemon->history, owner), 1, 5);
+    }
 }
 
 static void test_strangers(void **state)
@@ -203,7 +243,7 @@ static void test_failed_jobs(void **state)
     document = ask(daemon, fd, NULL, &replies);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 1);
     assert_string_equal(text(element(document, "jobs", 0), "name"), "digits");
-    assert_string_equal(text(element(document, "jobs", 0), "state"), "ended");
+    assert_string_equal(text(element(document, "jobs", 0), "state"), "failed");
     assert_string_equal(text(element(document, "jobs", 0), "waiting_for"), "");
     assert_string_equal(text(element(document, "jobs", 0), "reason"), "rank 3 (process 42) ended");
     assert_number(element(document, "jobs", 0), "steps_done", 40);
@@ -227,6 +267,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stats_of_one_job, daemon_setup, daemon_teardown),
         cmocka_unit_test_setup_teardown(test_long_document, daemon_setup, daemon_teardown),
         cmocka_unit_test_setup_teardown(test_ended_jobs, daemon_setup, daemon_teardown),
+        cmocka_unit_test_setup_teardown(
+            test_ended_jobs_of_several_users, daemon_setup, daemon_teardown),
         cmocka_unit_test_setup_teardown(test_failed_jobs, daemon_setup, daemon_teardown),
         cmocka_unit_test_setup_teardown(test_strangers, daemon_setup, daemon_teardown),
         cmocka_unit_test_setup_teardown(test_unknown_job, daemon_setup, daemon_teardown),

@@ -229,7 +229,7 @@ static void test_policy_log_of_an_ended_job(void **state)
     daemon->core.jobs = 0;
     send_log(fd, "digits");
     document = receive_document(daemon, fd);
-    assert_string_equal(text(document, "state"), "ended");
+    assert_string_equal(text(document, "state"), "done");
     assert_number(document, "version", 2);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "changes")), 2);
     assert_number(element(document, "changes", 0), "step", 20);
@@ -246,13 +246,13 @@ static void test_policy_log_of_the_last_run(void **state)
     int fd = connect_client(daemon);
     cJSON *document;
 
-    for (unsigned run = 0; run < HISTORY_JOBS + 2; run++) {
+    for (unsigned run = 0; run < HISTORY_JOBS_A_USER + 2; run++) {
         daemon->core.job[0].id = 100 + run;
         (void)snprintf(daemon->core.job[0].key.run_id, CORE_KEY_SIZE, "r%u", run);
         history_record(&daemon->history, &daemon->core, 1);
     }
     daemon->core.jobs = 0;
-    assert_int_equal(daemon->history.count, HISTORY_JOBS);
+    assert_int_equal(daemon->history.count, HISTORY_JOBS_A_USER);
     send_log(fd, "digits");
     document = receive_document(daemon, fd);
     assert_string_equal(text(document, "run_id"), "r17");
