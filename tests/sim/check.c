@@ -52,7 +52,7 @@ static float owned_gradient(const struct world *world, const struct owner *owner
 static void add_gradients(const struct world *world, const struct owner *owner, uint64_t steps,
     unsigned t, double sums[2])
 {
-    for (uint64_t i = 0; i < world->numel[t]; i++) {
+    for (uint64_t i = 0; i < world->job[owner->job].numel[t]; i++) {
         float velocity = 0;
         for (uint64_t s = 0; s < steps; s++) {
             if (world->job[owner->job].update_status[s] == 1 + ADTOPK_OK) {
@@ -117,19 +117,21 @@ static void check_input(struct world *world, unsigned number, unsigned job)
 {
     const struct core *core = world->node[number].core;
     const char *policy = world->scenario.policy;
-    unsigned ranks = world->scenario.ranks_per_node;
+    const struct sim_job *about = &world->job[job];
+    unsigned end = about->node_first[number] + about->node_ranks[number];
     struct job_info job_info;
 
-    for (unsigned t = 0; check_find(world, number, job, &job_info) && t < world->tensors; t++) {
+    for (unsigned t = 0; check_find(world, number, job, &job_info) && t < about->tensors; t++) {
         double want[2] = {0, 0};
         struct tensor_info info;
-        struct owner owner = {.job = job, .first = number * ranks, .ranks = ranks};
+        struct owner owner = {
+            .job = job, .first = about->node_first[number], .ranks = about->node_ranks[number]};
         (void)core_tensor_info(core, job_info.id, t, &info);
         if (strcmp(info.sparsifier, "dense") != 0) {
-            owner.ranks = strstr(policy, "\"rank\"") != NULL ? 1 : ranks;
+            owner.ranks = strstr(policy, "\"rank\"") != NULL ? 1 : owner.ranks;
             owner.momentum = strstr(policy, "\"momentum\":0.5") != NULL ? 0.5f : 0;
         }
-        for (; owner.first < (number + 1) * ranks; owner.first += owner.ranks) {
+        for (; owner.first < end; owner.first += owner.ranks) {
             add_gradients(world, &owner, job_info.steps_done, t, want);
         }
         if (!check_equal(world, info.input[0], want[0]) ||
@@ -200,19 +202,47 @@ static void count_rounds(struct world *world, unsigned number, unsigned job)
     memory->fault_mark = world->faults;
 }
 
+/* Whether some tensor has another value than 0 for this key of a canonical policy. */
+static bool policy_has(const char *policy, const char *key)
+{
+    for (const char *at = policy; (at = strstr(at, key)) != NULL;) {
+        at += strlen(key);
+        if (strtod(at, NULL) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What the policy in force means for the sums at the end; returns by what an update is to be
+ * multiplied to be the ranks' sum. */
+static double note_policy(struct world *world, unsigned number, unsigned job_number)
+{
+    struct sim_job *job = &world->job[job_number];
+    struct job_info info;
+
+    if (!check_find(world, number, job_number, &info)) {
+        return 1;
+    }
+    job->bent = job->bent || policy_has(info.policy, "\"momentum\":") ||
+                policy_has(info.policy, "\"clip\":");
+    return strstr(info.policy, "\"reduce\":\"sum\"") != NULL ? 1 : (double)job->trainers;
+}
+
 /* The first node to close a step says what it was; all others must say the same. */
 static void compare_step(struct world *world, unsigned number, unsigned job_number, uint64_t step,
     enum adtopk_status status, uint64_t hash, const double *dense)
 {
     struct sim_job *job = &world->job[job_number];
+    double scale = note_policy(world, number, job_number);
 
     if (job->update_status[step] == 0) {
         job->update_status[step] = (uint8_t)(1 + status);
         job->update_hash[step] = hash;
         world->stats.steps++;
         world->stats.withdrawn += status == ADTOPK_NONFINITE ? 1 : 0;
-        for (uint64_t i = 0; status == ADTOPK_OK && i < world->elements; i++) {
-            job->applied[i] += dense[i];
+        for (uint64_t i = 0; status == ADTOPK_OK && i < job->elements; i++) {
+            job->applied[i] += scale * dense[i];
         }
     } else if (job->update_status[step] != 1 + (int)status) {
         world_violate(world, "step %llu: node %u says %s, another node did not",
@@ -227,6 +257,7 @@ void check_step(
     struct world *world, unsigned number, unsigned job, uint64_t step, enum adtopk_status status)
 {
     struct node_job *memory = &world->node[number].memory[job];
+    bool follows = memory->step_mark == step;
     double *dense;
     uint64_t hash = 0, offset = 0;
 
@@ -239,13 +270,14 @@ void check_step(
     if (world->job[job].forged) {
         return;
     }
-    dense = sim_alloc(world->elements * sizeof(*dense));
-    for (unsigned t = 0; status == ADTOPK_OK && t < world->tensors; t++) {
+    dense = sim_alloc(world->job[job].elements * sizeof(*dense));
+    for (unsigned t = 0; status == ADTOPK_OK && t < world->job[job].tensors; t++) {
         hash = hash * 31 + read_update(world, number, job, t, step, dense + offset);
-        offset += world->numel[t];
+        offset += world->job[job].numel[t];
     }
     compare_step(world, number, job, step, status, hash, dense);
     free(dense);
+    selection_check(world, number, job, step, status, follows);
     if (can_repeat(world)) {
         check_input(world, number, job);
     }
@@ -268,31 +300,41 @@ static double pushed_in_all(const struct world *world, unsigned job, unsigned t,
     return pushed;
 }
 
-/* At the end, element by element: what all ranks pushed in accepted steps == the sum of all
- * updates + what is left in all residuals. Where some are in bf16, rounding moves what it cuts off
- * to other elements: then of all of a tensor. */
+/* One tensor at the end, element by element. Where some residuals were in bf16, rounding moves what
+ * it cuts off to other elements: then only the sums of all elements are equal. */
+static void check_tensor(struct world *world, unsigned number, unsigned t, uint64_t offset)
+{
+    const struct sim_job *job = &world->job[number];
+    double all_pushed = 0, all_have = 0;
+
+    for (uint64_t i = 0; i < job->numel[t]; i++) {
+        double pushed = pushed_in_all(world, number, t, i), have = job->applied[offset + i];
+        for (unsigned n = 0; n < world->scenario.nodes; n++) {
+            have += job->residual[n * job->elements + offset + i];
+        }
+        all_pushed += pushed;
+        all_have += have;
+        if (!world->rounded && !check_equal(world, pushed, have)) {
+            world_violate(world, "tensor %u element %llu: %g pushed, %g applied or left", t,
+                (unsigned long long)i, pushed, have);
+            return;
+        }
+    }
+    if (world->rounded && !check_equal(world, all_pushed, all_have)) {
+        world_violate(world, "tensor %u: %g pushed, %g applied or left", t, all_pushed, all_have);
+    }
+}
+
+/* What all ranks pushed in accepted steps == the sum of all updates + what is left in all
+ * residuals. Momentum and clipping make that impossible to say. */
 void check_end(struct world *world, unsigned number)
 {
     const struct sim_job *job = &world->job[number];
     uint64_t offset = 0;
 
-    for (unsigned t = 0; !world->scenario.changed && t < world->tensors; t++) {
-        double all_pushed = 0, all_have = 0;
-        for (uint64_t i = 0; i < world->numel[t]; i++) {
-            double pushed = pushed_in_all(world, number, t, i), have = job->applied[offset + i];
-            for (unsigned n = 0; n < world->scenario.nodes; n++) {
-                have += job->residual[n * world->elements + offset + i];
-            }
-            all_pushed += pushed;
-            all_have += have;
-            if (world->rounded ? i + 1 == world->numel[t] && all_pushed != all_have
-                               : pushed != have) {
-                world_violate(world, "tensor %u element %llu: %g pushed, %g applied or left", t,
-                    (unsigned long long)i, pushed, have);
-                return;
-            }
-        }
-        offset += world->numel[t];
+    for (unsigned t = 0; !job->bent && t < job->tensors; t++) {
+        check_tensor(world, number, t, offset);
+        offset += job->numel[t];
     }
 }
 
@@ -300,23 +342,24 @@ void check_end(struct world *world, unsigned number)
 void check_residuals(struct world *world, unsigned number, unsigned job_number)
 {
     const struct core *core = world->node[number].core;
-    double *left = world->job[job_number].residual + number * world->elements;
+    const struct sim_job *about = &world->job[job_number];
+    double *left = about->residual + number * about->elements;
     struct job_info job;
 
     if (!check_find(world, number, job_number, &job)) {
         return;
     }
-    for (unsigned t = 0; t < world->tensors; t++) {
-        for (uint64_t i = 0; i < world->numel[t]; i++) {
+    for (unsigned t = 0; t < about->tensors; t++) {
+        for (uint64_t i = 0; i < about->numel[t]; i++) {
             left[i] = 0;
         }
-        float *residual = sim_alloc(world->numel[t] * sizeof(*residual));
+        float *residual = sim_alloc(about->numel[t] * sizeof(*residual));
         for (uint32_t slot = 0; core_residual_copy(core, job.id, t, slot, residual); slot++) {
-            for (uint64_t i = 0; i < world->numel[t]; i++) {
+            for (uint64_t i = 0; i < about->numel[t]; i++) {
                 left[i] += (double)residual[i];
             }
         }
         free(residual);
-        left += world->numel[t];
+        left += about->numel[t];
     }
 }

@@ -6,6 +6,7 @@
 
 #include "daemon/core/model.h"
 #include "kernels/cpu/merge.h"
+#include "kernels/cpu/quantise.h"
 #include "tests/sim/world.h"
 
 enum planted planted_bug = PLANTED_NONE;
@@ -22,6 +23,10 @@ void __real_round_freeze(struct round *round);
 void __wrap_round_freeze(struct round *round);
 void __real_work_select(struct compute *compute);
 void __wrap_work_select(struct compute *compute);
+void __real_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
+void __wrap_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
+enum adtopk_status __real_round_begin_exchange(struct round *round);
+enum adtopk_status __wrap_round_begin_exchange(struct round *round);
 enum adtopk_status __real_payload_begin(
     struct payload_writer *writer, const struct payload_header *header);
 enum adtopk_status __wrap_payload_begin(
@@ -101,6 +106,24 @@ void __wrap_work_select(struct compute *compute)
         }
     }
     __real_work_select(compute);
+}
+
+/* A retry rounds with another seed than the first time. */
+void __wrap_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed)
+{
+    static uint64_t calls;
+
+    __real_quantise_values(value, n, type, planted_bug == PLANTED_ROUNDING ? seed + calls++ : seed);
+}
+
+enum adtopk_status __wrap_round_begin_exchange(struct round *round)
+{
+    enum adtopk_status status = __real_round_begin_exchange(round);
+
+    if (planted_bug == PLANTED_MEAN && round->exchange.scale < 1) {
+        round->exchange.scale = 1.0f / (float)(round->job->view_nodes * round->job->ranks);
+    }
+    return status;
 }
 
 enum adtopk_status __wrap_payload_begin(

@@ -131,6 +131,14 @@ static const char *const changing[] = {
     "\"warmup_epochs\":2,\"epoch_turns\":2}",
     "{\"density\":0.1,\"sparsifier\":\"sidco\",\"clip\":10,\"values\":\"int8\",\"indices\":"
     "\"rice\"}",
+    "{\"density\":0.1,\"values\":\"int8\",\"sparsifier\":\"topk\",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"values\":\"int8\",\"scope\":\"rank\"}",
+    "{\"density\":0.1,\"values\":\"f16\",\"sparse_collective\":\"balanced\"}",
+    "{\"density\":0.1,\"values\":\"f16\",\"sparse_collective\":\"oktopk\",\"sparsifier\":"
+    "\"topk\"}",
+    "{\"density\":0.2,\"values\":\"f16\",\"sparse_collective\":\"exclusive\",\"sparsifier\":"
+    "\"topk\"}",
+    "{\"density\":0.1,\"values\":\"int8\",\"sparse_collective\":\"hierarchical\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"f16\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"dense_collective\":\"pairwise\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"dense_collective\":\"ring\"}",
@@ -203,6 +211,7 @@ struct scenario scenario_of(uint64_t seed)
     };
 
     random_faults(&dice, &scenario);
+    scenario.uneven = world_chance(&dice, 0.3);
     scenario.changed = world_chance(&dice, 0.3);
     if (scenario.changed) {
         scenario.policy = changing[world_random(&dice, CHANGING_COUNT)];
@@ -234,6 +243,7 @@ static void add_stats(const struct sim_stats *s)
     total->called_off += s->called_off;
     total->verified += s->verified;
     total->replanned += s->replanned;
+    total->selections += s->selections;
 }
 
 bool scenario_run(const struct scenario *scenario, bool print)

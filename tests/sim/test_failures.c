@@ -246,7 +246,8 @@ static void test_misuse(void **state)
     while (trainer_request(rank, &push, NULL) == ADTOPK_OK) {
         push.step.tensor++; /* finds one that was pushed */
     }
-    expect_refusal(rank, push, ADTOPK_ERR_STATE, "rank 3", world->tensor[push.step.tensor].name);
+    expect_refusal(
+        rank, push, ADTOPK_ERR_STATE, "rank 3", world->job[0].tensor[push.step.tensor].name);
     event = push;
     event.step.number = 2;
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "step 2");
@@ -259,14 +260,15 @@ static void test_misuse(void **state)
     expect_refusal(rank, event, ADTOPK_ERR_ARGUMENT, "rank 3", "99");
     event.step = push.step;
     event.step.number = 2;
-    expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", world->tensor[push.step.tensor].name);
+    expect_refusal(
+        rank, event, ADTOPK_ERR_STATE, "rank 3", world->job[0].tensor[push.step.tensor].name);
     event.type = EVENT_RANK_STEP_END;
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "step 2");
     event.type = EVENT_RANK_COMMIT;
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "committed");
     event.type = EVENT_RANK_MAPPED;
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "map");
-    event = (struct event){.type = EVENT_RANK_REGISTER, .spec = &world->tensor[0]};
+    event = (struct event){.type = EVENT_RANK_REGISTER, .spec = &world->job[0].tensor[0]};
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "commit", "");
     event = (struct event){.type = EVENT_RANK_OP, .op = {.number = 5, .kind = OP_BARRIER}};
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "operation 5");

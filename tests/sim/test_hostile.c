@@ -227,7 +227,8 @@ static void lie_estimates(struct liar *liar, uint16_t peer)
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerEstimates estimates = ADTOPK__PEER_ESTIMATES__INIT;
     struct world *world = liar->ghost.world;
-    uint32_t tensors = world_chance(world, 0.8) ? world->tensors : (uint32_t)world_random(world, 9);
+    uint32_t tensors =
+        world_chance(world, 0.8) ? world->job[0].tensors : (uint32_t)world_random(world, 9);
     uint8_t *bytes = sim_alloc(estimate_packed_size(tensors) + 1);
     struct estimates own;
 

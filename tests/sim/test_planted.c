@@ -81,6 +81,18 @@ static void test_unsettled_copy(void **state)
     find(PLANTED_SETTLE, "unsettled copy");
 }
 
+static void test_other_rounding(void **state)
+{
+    (void)state;
+    find(PLANTED_ROUNDING, "rounding with another seed");
+}
+
+static void test_wrong_mean(void **state)
+{
+    (void)state;
+    find(PLANTED_MEAN, "mean over nodes x local ranks");
+}
+
 const struct CMUnitTest suite_planted[] = {
     cmocka_unit_test(test_dropped_residual),
     cmocka_unit_test(test_doubled_message),
@@ -88,5 +100,7 @@ const struct CMUnitTest suite_planted[] = {
     cmocka_unit_test(test_repeated_gradient),
     cmocka_unit_test(test_lost_flag),
     cmocka_unit_test(test_unsettled_copy),
+    cmocka_unit_test(test_other_rounding),
+    cmocka_unit_test(test_wrong_mean),
     {0},
 };

@@ -56,9 +56,10 @@ static unsigned run_seeds(uint64_t first, uint64_t count)
         (unsigned long long)total->steps, (unsigned long long)total->withdrawn,
         (unsigned long long)total->rounds, (unsigned long long)total->faulted_rounds);
     (void)printf("# %llu switches that were asked for, %llu refused or called off, %llu "
-                 "verifications, %llu plans proposed\n",
+                 "verifications, %llu plans proposed, %llu selections compared\n",
         (unsigned long long)total->switched, (unsigned long long)total->called_off,
-        (unsigned long long)total->verified, (unsigned long long)total->replanned);
+        (unsigned long long)total->verified, (unsigned long long)total->replanned,
+        (unsigned long long)total->selections);
     return failed;
 }
 
@@ -80,7 +81,7 @@ static void test_random_scenarios(void **state)
         assert_true(scenario_total.events >= MIN_EVENTS);
         assert_true(scenario_total.faulted_rounds >= MIN_FAULTED_ROUNDS);
         assert_true(scenario_total.switched > 0 && scenario_total.called_off > 0);
-        assert_true(scenario_total.verified > 0);
+        assert_true(scenario_total.verified > 0 && scenario_total.selections > 0);
     }
 }
 

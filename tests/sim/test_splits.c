@@ -25,7 +25,7 @@ static struct world *split_world(uint64_t seed)
     world = world_create(&scenario);
     world->trainer[1].hold = HOLD_STEP;
     world->trainer[1].hold_step = HELD_STEP;
-    world->trainer[1].hold_pushes = world->tensors;
+    world->trainer[1].hold_pushes = world->job[0].tensors;
     return world;
 }
 

@@ -43,7 +43,7 @@ float trainer_gradient(const struct world *world, unsigned job, uint64_t step, u
     uint64_t seed = seed_of(world, job);
     uint64_t bad = hash(seed, step, rank, tensor, 1u << 21);
 
-    if (element == bad % world->numel[tensor] && chance(bad, world->scenario.nonfinite)) {
+    if (element == bad % world->job[job].numel[tensor] && chance(bad, world->scenario.nonfinite)) {
         return bad % 2 == 0 ? NAN : -INFINITY;
     }
     /* Some are so large that 16 bits round them. */
@@ -58,8 +58,8 @@ void trainer_init(struct trainer *trainer, struct world *world)
     trainer->says_rank = trainer->rank;
     trainer->says_world_size = world->job[trainer->job].trainers;
     trainer->says_owner = world->job[trainer->job].key.owner;
-    trainer->tensors = world->tensors;
-    (void)memcpy(trainer->tensor, world->tensor, sizeof(trainer->tensor));
+    trainer->tensors = world->job[trainer->job].tensors;
+    (void)memcpy(trainer->tensor, world->job[trainer->job].tensor, sizeof(trainer->tensor));
 }
 
 static void fail(struct trainer *trainer, const struct error *error)
@@ -261,12 +261,12 @@ static unsigned pushed_at(const struct trainer *trainer, unsigned position)
     const struct world *world = trainer->world;
     uint64_t x = hash(seed_of(world, trainer->job), trainer->step,
         world->scenario.wait > 0 ? 0 : trainer->rank, 9, 9);
-    unsigned order[SIM_MAX_TENSORS];
+    unsigned tensors = world->job[trainer->job].tensors, order[SIM_MAX_TENSORS];
 
-    for (unsigned t = 0; t < world->tensors; t++) {
+    for (unsigned t = 0; t < tensors; t++) {
         order[t] = t;
     }
-    for (unsigned t = world->tensors - 1; t > 0; t--) {
+    for (unsigned t = tensors - 1; t > 0; t--) {
         unsigned other = (unsigned)(x % (t + 1)), swap = order[t];
         x /= t + 1;
         order[t] = order[other];
@@ -284,7 +284,7 @@ static void push(struct trainer *trainer, unsigned tensor)
     if (!core_tensor_layout(world->node[trainer->node].core, trainer->session, tensor, &layout)) {
         return;
     }
-    for (uint64_t i = 0; i < world->numel[tensor]; i++) {
+    for (uint64_t i = 0; i < world->job[trainer->job].numel[tensor]; i++) {
         float g = trainer_gradient(world, trainer->job, trainer->step, trainer->rank, tensor, i);
         (void)memcpy(trainer->arena + layout.gradient_offset + 4 * i, &g, 4);
     }
@@ -327,7 +327,7 @@ void trainer_turn(struct trainer *trainer)
         (void)request(trainer, &event);
         return;
     }
-    if (trainer->next_push < world->tensors) {
+    if (trainer->next_push < world->job[trainer->job].tensors) {
         unsigned tensor = pushed_at(trainer, trainer->next_push++);
         if (trainer_pushes(world, trainer->job, trainer->step, trainer->rank, tensor)) {
             push(trainer, tensor);

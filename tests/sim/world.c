@@ -249,16 +249,43 @@ static const struct tensor_spec specs[SIM_MAX_TENSORS] = {
     {.name = "column", .forms = 1, .shape = {.dims = 2, .size = {200, 1}}},
 };
 
-static void make_tensors(struct world *world)
+static void make_tensors(const struct scenario *scenario, struct sim_job *job)
 {
-    unsigned chosen = world->scenario.tensors != 0 ? world->scenario.tensors : 0x1f;
+    unsigned chosen = scenario->tensors != 0 ? scenario->tensors : 0x1f;
 
     for (unsigned t = 0; t < SIM_MAX_TENSORS; t++) {
         if ((chosen & 1u << t) != 0) {
-            world->tensor[world->tensors] = specs[t];
-            world->numel[world->tensors] = tensor_numel(&specs[t].shape);
-            world->elements += world->numel[world->tensors++];
+            job->tensor[job->tensors] = specs[t];
+            job->numel[job->tensors] = tensor_numel(&specs[t].shape);
+            job->elements += job->numel[job->tensors++];
         }
+    }
+}
+
+static unsigned ranks_of(const struct scenario *scenario, unsigned node)
+{
+    return scenario->uneven ? 1 + (unsigned)(scenario->seed + node) % scenario->ranks_per_node
+                            : scenario->ranks_per_node;
+}
+
+static void make_ranks(struct world *world, unsigned number)
+{
+    const struct scenario *scenario = &world->scenario;
+    struct sim_job *job = &world->job[number];
+
+    job->first = world->trainers;
+    for (unsigned n = 0; n < scenario->nodes; n++) {
+        job->node_first[n] = job->trainers;
+        job->node_ranks[n] = ranks_of(scenario, n);
+        for (unsigned i = 0; i < job->node_ranks[n]; i++) {
+            struct trainer *trainer = &world->trainer[world->trainers++];
+            trainer->job = number;
+            trainer->node = n;
+            trainer->rank = job->trainers++;
+        }
+    }
+    for (unsigned i = 0; i < job->trainers; i++) {
+        trainer_init(&world->trainer[job->first + i], world);
     }
 }
 
@@ -269,21 +296,13 @@ static void make_job(struct world *world, unsigned number)
 
     job->key = (struct job_key){.owner = 1000 + number, .name = "job", .run_id = "1"};
     job->id = core_job_id(&job->key);
-    job->first = world->trainers;
-    job->trainers = scenario->nodes * scenario->ranks_per_node;
+    make_tensors(scenario, job);
+    make_ranks(world, number);
     job->update_hash = sim_alloc((scenario->steps + 1) * sizeof(*job->update_hash));
     job->update_status = sim_alloc(scenario->steps + 1);
     job->policy = sim_alloc((scenario->steps + 1) * sizeof(*job->policy));
-    job->applied = sim_alloc(world->elements * sizeof(*job->applied));
-    job->residual = sim_alloc(scenario->nodes * world->elements * sizeof(double));
-    world->trainers += job->trainers;
-    for (unsigned i = 0; i < job->trainers; i++) {
-        struct trainer *trainer = &world->trainer[job->first + i];
-        trainer->job = number;
-        trainer->node = i / scenario->ranks_per_node;
-        trainer->rank = i;
-        trainer_init(trainer, world);
-    }
+    job->applied = sim_alloc(job->elements * sizeof(*job->applied));
+    job->residual = sim_alloc(scenario->nodes * job->elements * sizeof(double));
 }
 
 struct world *world_create(const struct scenario *scenario)
@@ -294,7 +313,6 @@ struct world *world_create(const struct scenario *scenario)
     world->rounded = scenario_is_rounded(scenario->policy);
     world->random = scenario->seed * 0x9e3779b97f4a7c15u + 1;
     world->now_us = 1;
-    make_tensors(world);
     world->jobs = scenario->jobs > 0 ? scenario->jobs : 1;
     for (unsigned j = 0; j < world->jobs; j++) {
         make_job(world, j);
@@ -316,6 +334,7 @@ void world_destroy(struct world *world)
                 free(world->node[n].memory[j].store[part]);
             }
             free(world->node[n].memory[j].results);
+            free(world->node[n].memory[j].before);
         }
     }
     for (unsigned i = 0; i < world->trainers; i++) {

@@ -15,10 +15,10 @@
 #include "daemon/core/inspect.h"
 #include "daemon/core/store.h"
 
-#define SIM_MAX_NODES 16
-#define SIM_MAX_RANKS 64
+#define SIM_MAX_NODES 64
+#define SIM_MAX_RANKS 256
 #define SIM_MAX_TENSORS 12
-#define SIM_MAX_JOBS 3
+#define SIM_MAX_JOBS 16
 #define SIM_MAX_TICKETS 64
 #define SIM_TEXT 256
 
@@ -26,13 +26,14 @@ struct scenario {
     uint64_t seed;
     unsigned nodes;
     unsigned ranks_per_node;
+    bool uneven;   /* nodes have 1 to ranks_per_node ranks, in a pattern */
     unsigned jobs; /* that run beside each other, with as many ranks each; 0 counts as 1 */
     unsigned steps;
     unsigned tensors;    /* bit t: the t-th of the simulator's tensors; 0: the first five */
     unsigned operations; /* plain operations each rank calls before the first step */
     const char *policy;
     bool changed; /* policies change gradients before they are added, or what is left of sums is
-                   * rounded: only the ledger has to fit, to rounding */
+                   * rounded: sums fit to rounding only */
     double loss, duplicate;  /* of packets */
     double refuse;           /* of transmissions: the transport is full */
     uint64_t delay_us;       /* packets take 10 us to this, independently: they reorder */
@@ -111,9 +112,10 @@ struct node_job {
     uint64_t results_size;
     bool results_old; /* a core has mapped it before */
     bool store_old[CORE_STORE_PARTS];
-    uint64_t fault_mark; /* world.faults when its open step began */
-    uint64_t step_mark;
+    uint64_t fault_mark;  /* world.faults when its open step began */
+    uint64_t step_mark;   /* 1 + the last step that was checked */
     uint32_t policy_seen; /* the newest version it had */
+    float *before;        /* residuals when step_mark was set: of all slots, one after the other */
 };
 
 enum node_memory { MEMORY_ALL = 0, MEMORY_NO_GRADIENTS, MEMORY_NO_STORE, MEMORY_NO_RESULTS };
@@ -128,6 +130,7 @@ struct node {
     struct node_job memory[SIM_MAX_JOBS];
     enum node_memory refuses; /* to job 0 */
     unsigned computing;       /* computes that were asked for and are not back */
+    bool computed;            /* a compute has run since the node was checked */
     uint64_t bulk_packets;    /* that it sent */
     uint64_t bulk_last;       /* no more of them leave */
     struct ghost *ghost;      /* plays this node instead of a core; see ghost.h */
@@ -164,6 +167,7 @@ struct sim_stats {
     uint64_t runs, events, packets, lost, duplicated, crashes, cuts;
     uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t switched, called_off, verified, replanned;
+    uint64_t selections; /* residuals compared with the largest entries */
 };
 
 /* One job, and what the checks remember of it: per step the bits of its update, and the sum of all
@@ -171,13 +175,19 @@ struct sim_stats {
 struct sim_job {
     struct job_key key;
     uint64_t id;
-    unsigned first, trainers; /* in world.trainer */
-    bool may_fail;            /* the test looks at the errors itself */
-    bool forged;              /* a hostile node takes part: nodes need not agree */
+    unsigned first, trainers;                                      /* in world.trainer */
+    unsigned node_first[SIM_MAX_NODES], node_ranks[SIM_MAX_NODES]; /* the ranks of each node */
+    unsigned tensors;
+    struct tensor_spec tensor[SIM_MAX_TENSORS];
+    uint64_t numel[SIM_MAX_TENSORS];
+    uint64_t elements;
+    bool bent;     /* a policy that was in force makes something else of gradients than their sum */
+    bool may_fail; /* the test looks at the errors itself */
+    bool forged;   /* a hostile node takes part: nodes need not agree */
     uint64_t *update_hash;
     uint32_t *policy;       /* per step: 1 + the version in force; 0: not seen */
     uint8_t *update_status; /* 0: not seen; 1 + status */
-    double *applied;        /* [elements], accepted updates added up */
+    double *applied;        /* [elements], sums over ranks of accepted updates */
     double *residual;       /* [nodes * elements], what was left when a node's ranks left */
 };
 
@@ -210,10 +220,6 @@ struct world {
     uint64_t faults;
     struct sim_stats stats;
 
-    unsigned tensors;
-    struct tensor_spec tensor[SIM_MAX_TENSORS];
-    uint64_t numel[SIM_MAX_TENSORS];
-    uint64_t elements;
     bool rounded; /* some policy had, or may have had, residuals in bf16 */
     unsigned jobs;
     struct sim_job job[SIM_MAX_JOBS];
@@ -279,6 +285,10 @@ float trainer_gradient(const struct world *world, unsigned job, uint64_t step, u
 bool trainer_pushes(
     const struct world *world, unsigned job, uint64_t step, uint32_t rank, unsigned tensor);
 
+/* selection.c: what left a node's residuals in a step is what its sparsifier had to select */
+void selection_check(struct world *world, unsigned node, unsigned job, uint64_t step,
+    enum adtopk_status status, bool follows);
+
 /* check.c */
 bool check_find(const struct world *world, unsigned node, unsigned job, struct job_info *info);
 void check_node(struct world *world, unsigned node);
@@ -329,6 +339,8 @@ enum planted {
     PLANTED_GRADIENT,  /* a retry adds the gradient again */
     PLANTED_NONFINITE, /* a copy loses the flag that its step is not finite */
     PLANTED_SETTLE,    /* a round that a copy completes does not settle */
+    PLANTED_ROUNDING,  /* a retry rounds values with another seed */
+    PLANTED_MEAN,      /* the mean divides by nodes x local ranks */
     PLANTED_STRICT     /* the heaviest job always goes first, whatever it had */
 };
 extern enum planted planted_bug;
