@@ -19,17 +19,19 @@ class RankError(Exception):
 
 
 class Rank:
-    """One process of trainer.c."""
+    """One process of trainer.c. through: a command that runs it, such as nsenter."""
 
-    def __init__(self, build, address, job, rank, world, policy="-", run="0", prepare=None):
+    def __init__(self, build, address, job, rank, world, policy="-", run="0", prepare=None,
+                 through=()):
         self.rank = rank
         self.opening = f"open {address} {job} {run} {rank} {world} {policy}"
         self.buffer = b""
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("ADTOPK_")}
         self.process = subprocess.Popen(
-            [os.path.join(build, "tests", "integration", "test-trainer")], env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=prepare or die_with_parent)
+            [*through, os.path.join(build, "tests", "integration", "test-trainer")],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            preexec_fn=prepare or die_with_parent)
 
     def send(self, *commands):
         """Sends commands without waiting for their answers."""
@@ -94,7 +96,8 @@ class Rank:
 class Job:
     """All ranks of a job, rank r on node homes[r]. tensors: (name, dtype, forms, shape) each."""
 
-    def __init__(self, cluster, build, name, homes, tensors, policy="-", run="0", before=()):
+    def __init__(self, cluster, build, name, homes, tensors, policy="-", run="0", before=(),
+                 through=()):
         self.name = name
         self.tensors = tensors
         self.before = list(before)
@@ -102,7 +105,7 @@ class Job:
         try:
             for rank, node in enumerate(homes):
                 self.ranks.append(Rank(build, cluster.address(node), name, rank, len(homes),
-                                       policy, run))
+                                       policy, run, through=through))
         except BaseException:
             self.kill()
             raise

@@ -12,8 +12,8 @@ TENSORS = [("first", "f32", "both", (16, 32)), ("last", "f32", "dense", (64, 64)
 LONG = 30  # seconds after which something does not happen any more
 
 
-def wait_for(condition, what="it did not happen"):
-    deadline = time.monotonic() + LONG
+def wait_for(condition, what="it did not happen", seconds=LONG):
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(what)

@@ -1,0 +1,144 @@
+"""A machine of its own with systemd as process 1: systemd-nspawn on a copy of this machine's files.
+
+The copy is an overlay in memory, so nothing that happens in it is left on this machine. The machine
+has its own network with nothing but loopback. Making one needs root, systemd-nspawn and mounts.
+"""
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+from cluster import die_with_parent
+
+CLONE_NEWNS = 0x20000
+BOOT_SECONDS = 30
+
+
+class Impossible(Exception):
+    """Such a machine cannot be made here; the text says why."""
+
+
+def quietly(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Impossible(f"{' '.join(command[:2])}: {done.stderr.strip() or done.returncode}")
+
+
+def youngest_child(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
+        return int(children.read().split()[-1])
+
+
+def own_mounts():
+    """From here on nobody else sees what this process mounts."""
+    if os.getuid() != 0:
+        raise Impossible("only root can make a machine")
+    if ctypes.CDLL(None).unshare(CLONE_NEWNS) != 0:
+        raise Impossible("no namespaces of mounts here")
+    quietly("mount", "--make-rprivate", "/")
+
+
+class Machine:
+    """with Machine() as machine: machine.run("systemctl", "start", "something")
+
+    `shared` is a folder of this machine that the other one sees at the same path, read-only.
+    """
+
+    def __init__(self, shared):
+        self.shared = shared
+        self.directory = None
+        self.root = None
+        self.process = None
+        self.leader = None  # process 1 of the machine, as this one counts
+
+    def prepare(self):
+        """Makes the root; files can then be put into it."""
+        if shutil.which("systemd-nspawn") is None:
+            raise Impossible("no systemd-nspawn here (package systemd-container)")
+        own_mounts()
+        self.directory = tempfile.mkdtemp(prefix="adtopk-", dir="/tmp")
+        quietly("mount", "-t", "tmpfs", "tmpfs", self.directory)
+        upper, work, self.root = (os.path.join(self.directory, name)
+                                  for name in ("upper", "work", "root"))
+        for folder in (upper, work, self.root):
+            os.mkdir(folder)
+        quietly("mount", "-t", "overlay", "overlay",
+                "-o", f"lowerdir=/,upperdir={upper},workdir={work}", self.root)
+        with open(self.path("etc/machine-id"), "w", encoding="ascii"):
+            pass  # a new one is made
+
+    def path(self, name):
+        return os.path.join(self.root, name)
+
+    def write(self, name, text, mode=0o644):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "w", encoding="utf-8") as out:
+            out.write(text)
+        os.chmod(self.path(name), mode)
+
+    def boot(self):
+        """Starts systemd, and waits until it has reached its basic target."""
+        environment = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
+        with open(os.path.join(self.directory, "console"), "wb") as console:
+            self.process = subprocess.Popen(
+                # Whatever is left of the machine dies with its namespace of processes.
+                ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "systemd-nspawn",
+                 "--quiet", "--register=no", "--keep-unit", "--private-network", "--console=pipe",
+                 "--machine=adtopk-test", f"--bind-ro={self.shared}",
+                 f"--directory={self.root}", "--boot", "systemd.unit=basic.target"],
+                stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment,
+                preexec_fn=die_with_parent)
+        deadline = time.monotonic() + BOOT_SECONDS
+        while not self.is_up():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise Impossible(f"systemd does not start here: {self.console()}")
+            time.sleep(0.1)
+
+    def console(self):
+        with open(os.path.join(self.directory, "console"), encoding="utf-8",
+                  errors="replace") as text:
+            return text.read().strip()[-500:]
+
+    def is_up(self):
+        """True once systemd answers that it has started everything."""
+        try:  # before process 1 there is another child, for a moment
+            self.leader = youngest_child(youngest_child(self.process.pid))
+        except (OSError, IndexError):
+            return False
+        done = self.run("systemctl", "is-system-running", check=False)
+        return done.stdout.strip() in ("running", "degraded")
+
+    def enter(self, uid=0):
+        """What to put before a command, so that it runs in the machine as that user."""
+        return ["nsenter", f"--target={self.leader}", "--mount", "--uts", "--ipc", "--net",
+                "--pid", "--cgroup", f"--setuid={uid}", f"--setgid={uid}", "--"]
+
+    def run(self, *command, uid=0, check=True):
+        """Runs a command in the machine; an error tells what it printed."""
+        done = subprocess.run([*self.enter(uid), *command], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60, check=False)
+        if check and done.returncode != 0:
+            raise AssertionError(f"{' '.join(command)}: status {done.returncode}\n"
+                                 f"{done.stdout}{done.stderr}")
+        return done
+
+    def journal(self, *options):
+        return self.run("journalctl", "--no-pager", "--output=cat", *options, check=False).stdout
+
+    def close(self):
+        """Ends the machine at once: systemd-nspawn is killed, and with it its namespace."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        if self.directory is not None:
+            for mounted in (self.root, self.directory):
+                subprocess.run(["umount", "--lazy", mounted], capture_output=True, check=False)
+            os.rmdir(self.directory)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

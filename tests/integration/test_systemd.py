@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""The installed unit under a real systemd: two nodes with keys, jobs of two users, reload, watchdog.
+
+usage: test_systemd.py BUILD [unittest's arguments]; skips (77) where no such machine can be made.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+from build import BUILD
+from machine import Impossible, Machine
+from ranks import Job
+from service import wait_for
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+USERS = (4001, 4002)
+TENSORS = [("a", "f32", "both", (64, 128)), ("b", "f32", "dense", (64, 64))]
+UNITS = ("adtopkd", "adtopkd1")  # of node 0 and 1; the second is the first with other folders
+MACHINE = None
+
+
+def drop_in(unit, name, *lines):
+    MACHINE.write(f"etc/systemd/system/{unit}.service.d/{name}.conf",
+                  "\n".join(("[Service]", *lines, "")))
+
+
+def install():
+    """What `ninja install` puts onto a machine, and the second node beside it."""
+    subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet"], check=True,
+                   env={**os.environ, "DESTDIR": MACHINE.root}, capture_output=True)
+    folder = next(folder for folder in ("usr/local/lib", "usr/lib", "lib")
+                  if os.path.exists(MACHINE.path(f"{folder}/systemd/system/adtopkd.service")))
+    with open(MACHINE.path(f"{folder}/systemd/system/adtopkd.service"), encoding="utf-8") as unit:
+        text = unit.read()
+    MACHINE.write("etc/systemd/system/adtopkd1.service", text)
+    drop_in("adtopkd1", "node", "RuntimeDirectory=", "RuntimeDirectory=adtopk1",
+            "Environment=ADTOPK_CONFIG=/etc/adtopk/node1.json")
+    return re.search(r"^ExecStart=(\S+)/sbin/adtopkd$", text, re.MULTILINE).group(1)
+
+
+class Unit(unittest.TestCase):
+    """One machine for all: the tests run in the order of their names."""
+
+    @staticmethod
+    def configure(node, **more):
+        """The configuration of a node, as the guide says it: address, key, peer."""
+        other = 1 - node
+        folder = "/run/adtopk" + ("1" if node else "")
+        document = {"node": node, "listen": f"tcp://{ADDRESSES[node]}:7400",
+                    "key_file": f"/etc/adtopk/node{node}.key",
+                    "socket": f"{folder}/adtopkd.sock", "control_socket": f"{folder}/control.sock",
+                    "peers": [{"node": other, "endpoint": f"tcp://{ADDRESSES[other]}:7400",
+                               "key": MACHINE.keys[other]}], **more}
+        name = "adtopkd.json" if node == 0 else "node1.json"
+        MACHINE.run("sh", "-c", f"cat >/etc/adtopk/{name} <<'END'\n{json.dumps(document)}\nEND\n")
+
+    @staticmethod
+    def address(node):
+        """What a trainer on that node gives as $ADTOPK_ADDRESS."""
+        return f"unix:/run/adtopk{'1' if node else ''}/adtopkd.sock"
+
+    @staticmethod
+    def ctl(node, *command, uid=0, check=True):
+        socket = f"/run/adtopk{'1' if node else ''}/control.sock"
+        return MACHINE.run(f"{MACHINE.prefix}/bin/adtopkctl", "--socket", socket, *command,
+                           uid=uid, check=check)
+
+    def status(self, node):
+        return json.loads(self.ctl(node, "--json", "status", check=False).stdout)
+
+    @staticmethod
+    def show(unit, name):
+        return MACHINE.run("systemctl", "show", "--value", f"--property={name}", unit).stdout.strip()
+
+    def wait_connected(self):
+        wait_for(lambda: all(self.status(node)["peers"][0]["state"] == "up" for node in (0, 1)))
+
+    def train(self, run):
+        """Each user trains a job on both nodes, at the same time."""
+        jobs = [Job(self, BUILD, "shared", [0, 1], TENSORS, run=run, through=MACHINE.enter(uid))
+                for uid in USERS]
+        for job in jobs:
+            self.addCleanup(job.kill)
+            job.join()
+        for job in jobs:
+            self.assertEqual(job.steps(20)[0], "ok")
+        owners = {job["owner"] for job in self.status(0)["jobs"] if job["state"] == "active"}
+        self.assertEqual(owners, set(USERS))
+        for job in jobs:
+            job.end()
+
+    def test_1_starts_as_the_guide_says(self):
+        MACHINE.run("systemd-sysusers")
+        MACHINE.run("systemd-tmpfiles", "--create")
+        for address in ADDRESSES:
+            MACHINE.run("ip", "address", "add", f"{address}/24", "dev", "lo")
+        MACHINE.keys = [MACHINE.run(f"{MACHINE.prefix}/bin/adtopkctl", "keygen", "--out",
+                                    f"/etc/adtopk/node{node}.key").stdout.strip()
+                        for node in (0, 1)]
+        MACHINE.run("chown", "adtopk", "/etc/adtopk/node0.key", "/etc/adtopk/node1.key")
+        for node, unit in enumerate(UNITS):
+            self.configure(node)
+            drop_in(unit, "network", "IPAddressAllow=10.77.0.0/24")
+        checked = MACHINE.run("runuser", "-u", "adtopk", "--", f"{MACHINE.prefix}/sbin/adtopkd",
+                              "--check-config")
+        self.assertEqual(checked.stdout, "the configuration is correct\n")
+        MACHINE.run("systemctl", "daemon-reload")
+        for unit in UNITS:
+            MACHINE.run("systemctl", "enable", "--now", unit, check=False)
+            self.assertEqual(self.show(unit, "ActiveState"), "active",
+                             MACHINE.journal("--unit", unit))
+        self.wait_connected()
+
+    def test_2_two_users_train(self):
+        self.assertEqual(self.status(0)["network"]["protection"], "curve")
+        self.train("first")
+        denied = self.ctl(0, "drain", uid=USERS[0], check=False)
+        self.assertEqual(denied.returncode, 4, denied.stderr)
+
+    def test_3_has_no_privileges(self):
+        pid = self.show("adtopkd", "MainPID")
+        status = MACHINE.run("cat", f"/proc/{pid}/status").stdout
+        for line in ("CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
+            self.assertIn(line, status)
+        self.assertNotIn("Uid:\t0", status)
+
+    def test_4_closed_beyond_what_is_allowed(self):
+        """Without the drop-in the nodes do not reach each other."""
+        if MACHINE.run("systemd-run", "--quiet", "--wait", "--property=IPAddressDeny=any",
+                       "python3", "-c", "import socket; socket.socket(type=socket.SOCK_DGRAM)"
+                       ".sendto(b'', ('127.0.0.1', 9))", check=False).returncode == 0:
+            self.skipTest("this kernel does not filter a unit's addresses")
+        for unit in UNITS:
+            drop_in(unit, "network", "")
+        MACHINE.run("systemctl", "daemon-reload")
+        MACHINE.run("systemctl", "restart", *UNITS)
+        self.assertRaises(AssertionError, wait_for, self.any_up, seconds=2)
+        for unit in UNITS:
+            drop_in(unit, "network", "IPAddressAllow=10.77.0.0/24")
+        MACHINE.run("systemctl", "daemon-reload")
+        MACHINE.run("systemctl", "restart", *UNITS)
+        self.wait_connected()
+
+    def any_up(self):
+        return any(self.status(node)["peers"][0]["state"] == "up" for node in (0, 1))
+
+    def test_5_reload(self):
+        self.configure(0, log_level="debug")
+        MACHINE.run("systemctl", "reload", "adtopkd")
+        wait_for(lambda: "has been taken; changed: log_level" in
+                 MACHINE.journal("--unit=adtopkd"))
+        self.configure(0, log_level="shouting")
+        refused = MACHINE.run("systemctl", "reload", "adtopkd", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertEqual(self.show("adtopkd", "ActiveState"), "active")
+        self.assertIn("shouting", MACHINE.journal("--unit=adtopkd"))
+        self.configure(0)
+        MACHINE.run("systemctl", "reload", "adtopkd")
+
+    def test_6_watchdog(self):
+        drop_in("adtopkd1", "watchdog", "WatchdogSec=2")
+        MACHINE.run("systemctl", "daemon-reload")
+        MACHINE.run("systemctl", "restart", "adtopkd1")
+        first = self.show("adtopkd1", "MainPID")
+        MACHINE.run("systemctl", "kill", "--kill-whom=main", "--signal=STOP", "adtopkd1")
+        wait_for(lambda: self.show("adtopkd1", "MainPID") not in ("0", first) and
+                 self.show("adtopkd1", "ActiveState") == "active")
+        self.assertIn("Watchdog timeout", MACHINE.journal("--unit=adtopkd1"))
+        self.wait_connected()
+        self.train("second")
+
+    def test_7_killed_and_stopped(self):
+        first = self.show("adtopkd", "MainPID")
+        MACHINE.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "adtopkd")
+        wait_for(lambda: self.show("adtopkd", "MainPID") not in ("0", first) and
+                 self.show("adtopkd", "ActiveState") == "active")
+        MACHINE.run("systemctl", "stop", *UNITS)
+        for unit in UNITS:
+            self.assertEqual(self.show(unit, "Result"), "success")
+            self.assertEqual(self.show(unit, "ActiveState"), "inactive")
+
+
+if __name__ == "__main__":
+    if "ADTOPK_TEST_SANITIZED" in os.environ:
+        print("skipped: the build without sanitizers runs this")
+        sys.exit(77)
+    with Machine(BUILD) as MACHINE:
+        try:
+            MACHINE.prepare()
+            MACHINE.prefix = install()
+            MACHINE.boot()
+        except Impossible as reason:
+            print(f"skipped: {reason}")
+            sys.exit(77)
+        unittest.main(failfast=True)
