@@ -31,7 +31,7 @@
 #define CORE_STORE_PARTS 6u
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
-#define CORE_PLAN_EVERY 5u               /* default of core_config.plan_every */
+#define CORE_PLAN_EVERY 3u               /* default of core_config.plan_every */
 #define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
 
 struct core;

@@ -123,6 +123,7 @@ void estimate_exchange(struct estimates *estimates, enum choice choice, uint64_t
         choice, estimates->nodes, gamma_now(estimates), (struct cost_load){elements, entries});
     double *volume = &estimates->volume[choice], *link = &estimates->exchange_link[choice];
     double ratio = expected > 0 ? fmin((double)bytes / expected, RATIO_MAX) : 0;
+    bool first;
 
     if (bytes == 0 || ratio <= 0) {
         return;
@@ -135,9 +136,10 @@ void estimate_exchange(struct estimates *estimates, enum choice choice, uint64_t
     if (!(us >= LEAST_US)) {
         return;
     }
+    first = !estimate_line_known(&estimates->exchange[choice]);
     estimate_line_add(
         &estimates->exchange[choice], (double)bytes, us, LEAST_US + LEAST_US_BYTE * (double)bytes);
-    *link = *link > 0 && estimates->link_us_byte > 0
+    *link = *link > 0 && estimates->link_us_byte > 0 && !first
                 ? *link + SMOOTHING * (estimates->link_us_byte - *link)
                 : estimates->link_us_byte;
 }
@@ -217,6 +219,19 @@ static void summarise(struct estimates *estimates)
                   : 1.25 * 0.74 * (sorted[count - 1 - count / 4] - sorted[count / 4]) / sqrt(count);
 }
 
+/* The shortest and the longest of the latest few steps. */
+static void look_at_recent(struct estimates *estimates)
+{
+    struct estimate_steps *steps = &estimates->steps;
+
+    steps->least_us = steps->most_us = 0;
+    for (uint32_t i = 1; steps->count >= ESTIMATE_RECENT && i <= ESTIMATE_RECENT; i++) {
+        double us = estimates->latest_us[(steps->count - i) % ESTIMATE_STEPS];
+        steps->least_us = i == 1 ? us : fmin(steps->least_us, us);
+        steps->most_us = fmax(steps->most_us, us);
+    }
+}
+
 void estimate_step(struct estimates *estimates, double us)
 {
     for (unsigned c = 0; c < CHOICES; c++) {
@@ -230,4 +245,5 @@ void estimate_step(struct estimates *estimates, double us)
     }
     estimates->latest_us[estimates->steps.count++ % ESTIMATE_STEPS] = us;
     summarise(estimates);
+    look_at_recent(estimates);
 }

@@ -4,7 +4,8 @@
  *
  * Costs are fitted: each kind of work is a line over the reference cost of cost.h, by least squares
  * of relative errors that forget older steps. One outlier counts for at most ESTIMATE_CLIP times
- * what was expected. What was never observed is derived from what was, see forecast.h.
+ * what was expected; after two steps of nothing but outliers a line begins anew. What was never
+ * observed is derived from what was, see forecast.h.
  *
  * A node sends its estimates packed; the coordinator unpacks and merges those of all nodes into
  * what the slowest node needs for each kind of work.
@@ -19,13 +20,16 @@
 #define ESTIMATE_STEPS 32  /* the latest steps whose median counts */
 #define ESTIMATE_WARMUP 2  /* steps of a plan that do not count */
 #define ESTIMATE_CLIP 3.0  /* an observation counts for so many times what was expected at most */
-#define ESTIMATE_VERSION 1 /* of the packed form */
+#define ESTIMATE_RECENT 3  /* steps in a row that show a sudden change */
+#define ESTIMATE_VERSION 2 /* of the packed form */
 
 /* Decayed sums of observations (x, y), each weighted by 1 / (what was expected)^2. */
 struct estimate_line {
     double weight, x, xx, y, xy;
     double count; /* of observations */
     bool fresh;   /* observed in the open step */
+    bool near;    /* ... and within ESTIMATE_CLIP times of what was expected */
+    bool far;     /* the step before it had observations, none of them near */
 };
 
 /* Times of the steps of the plan in force. */
@@ -33,6 +37,8 @@ struct estimate_steps {
     uint32_t count;   /* of this plan so far, without ESTIMATE_WARMUP */
     double median_us; /* of the latest ESTIMATE_STEPS; 0: none */
     double error_us;  /* standard error of that median, from the spread of the steps */
+    double least_us;  /* the shortest of the latest ESTIMATE_RECENT; 0: there are fewer */
+    double most_us;   /* the longest of them */
 };
 
 struct estimates {

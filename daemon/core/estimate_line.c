@@ -37,7 +37,10 @@ void estimate_line_add(struct estimate_line *line, double x, double y, double le
     if (line->count >= SETTLED) {
         struct line fit = estimate_line_fit(line, rough(line));
         expected = fmax(fit.offset + fit.slope * x, TIME_MIN);
+        line->near |= y < ESTIMATE_CLIP * expected && expected < ESTIMATE_CLIP * y;
         y = fmin(y, ESTIMATE_CLIP * expected);
+    } else {
+        line->near = true;
     }
     /* By what is expected, so that getting slower is learnt as fast as getting faster. */
     weight = expected > 0 ? 1 / (expected * expected) : 1 / (y * y);
@@ -52,9 +55,17 @@ void estimate_line_add(struct estimate_line *line, double x, double y, double le
 
 void estimate_line_end(struct estimate_line *line)
 {
+    bool far = line->fresh && !line->near;
+
     if (!line->fresh) {
         return;
     }
+    if (far && line->far) { /* conditions are others: what was seen before says nothing */
+        *line = (struct estimate_line){.weight = 0};
+        return;
+    }
+    line->far = far;
+    line->near = false;
     line->weight *= FORGET;
     line->x *= FORGET;
     line->xx *= FORGET;

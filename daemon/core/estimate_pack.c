@@ -16,7 +16,7 @@
 #define HEADER_SIZE 24u
 #define LINES (3u * CHOICES + 1)
 #define LINE_NUMBERS 6u
-#define OTHERS (2u * CHOICES + 6)
+#define OTHERS (2u * CHOICES + 8)
 #define NUMBERS (LINES * LINE_NUMBERS + OTHERS)
 #define NEVER UINT32_MAX
 #define NUMBER_MAX 1e12 /* of those that are not sums of lines */
@@ -49,7 +49,8 @@ static double *number_at(struct estimates *estimates, unsigned i)
     }
     double *const other[OTHERS - 2 * CHOICES] = {&estimates->link_us_byte,
         &estimates->link_bound_us_byte, &estimates->round_trip_us, &estimates->gamma,
-        &estimates->steps.median_us, &estimates->steps.error_us};
+        &estimates->steps.median_us, &estimates->steps.error_us, &estimates->steps.least_us,
+        &estimates->steps.most_us};
     return other[i - 2 * CHOICES];
 }
 
@@ -122,6 +123,8 @@ static bool is_sane(struct estimates *estimates)
         }
     }
     return (steps->count > 0) == (steps->median_us > 0) &&
+           (steps->count >= ESTIMATE_RECENT) == (steps->least_us > 0) &&
+           steps->least_us <= steps->most_us &&
            (estimates->gamma <= 0 ||
                (estimates->gamma >= 1 && estimates->gamma <= estimates->nodes));
 }
@@ -197,6 +200,8 @@ static void merge_steps(struct estimates *into, const struct estimates *other)
     a->count = a->count < b->count ? a->count : b->count;
     take_larger(&a->median_us, b->median_us);
     take_larger(&a->error_us, b->error_us);
+    take_larger(&a->least_us, b->least_us);
+    take_larger(&a->most_us, b->most_us);
 }
 
 void estimate_merge(struct estimates *into, const struct estimates *other)

@@ -5,11 +5,14 @@
 
 #include <math.h>
 
-#define COMPUTE_US 20.0       /* what a compute takes whatever its size, where that is not known */
-#define MESSAGE_US 10.0       /* the same for a message */
-#define ROUND_TRIP_US 100.0   /* of a link that was never measured */
-#define LINK_US_BYTE 0.0008   /* of such a link: 10 Gbit/s */
-#define LINK_CHANGE_MAX 100.0 /* a link cannot change by more than that */
+#define COMPUTE_US 20.0     /* what a compute takes whatever its size, where that is not known */
+#define MESSAGE_US 10.0     /* the same for a message */
+#define ROUND_TRIP_US 100.0 /* of a link that was never measured */
+#define LINK_US_BYTE 0.0008 /* of such a link: 10 Gbit/s */
+#define LINK_FAR                                                                                   \
+    2.0 /* a change by more than that is far, and then bytes take up to so many times */
+#define LINK_OFF 2.0        /* as long as the link says, or as short */
+#define LINK_CHANGE_MAX 1e4 /* a link cannot change by more than that */
 
 /* Sums over lines: how much slower than the reference. */
 struct slowness {
@@ -73,6 +76,17 @@ static double link_change(const struct estimates *estimates, enum choice choice)
     return then > 0 && now > 0 ? fmin(fmax(now / then, 1 / LINK_CHANGE_MAX), LINK_CHANGE_MAX) : 1;
 }
 
+/* What a byte costs that cost `then` before the link changed: about what the link takes for it, if
+ * the link changed by far, since what it was then is known only roughly. */
+static double moved(double then, double change, double link)
+{
+    double now = then * change;
+
+    return change > 1 / LINK_FAR && change < LINK_FAR
+               ? now
+               : fmin(fmax(now, link / LINK_OFF), link * LINK_OFF);
+}
+
 /* The bytes of a choice by formula: as observed, else as those of its kind that were. */
 static double volume_of(const struct estimates *estimates, enum choice choice)
 {
@@ -103,7 +117,7 @@ static void set_exchange(
     /* An exchange alone takes its latency, too; others may use the link meanwhile. */
     expected.offset = latency + fmax(cost_messages(choice, estimates->nodes), 1) * MESSAGE_US;
     *line = estimate_line_fit(&estimates->exchange[choice], expected);
-    line->slope *= link_change(estimates, choice);
+    line->slope = moved(line->slope, link_change(estimates, choice), costs->link_us_byte);
     costs->latency_us[choice] = fmin(latency, line->offset);
     line->offset -= costs->latency_us[choice];
 }

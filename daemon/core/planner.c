@@ -10,8 +10,10 @@
  * - steps vary so much that a trial's outcome is not clear: it goes on, up to TRIAL_STEPS_MAX;
  * - a proposal is refused (the plan in force stays): it is not proposed again;
  * - somebody else sets a plan: it is measured like any other, and may be left;
- * - steps, or the link, are no longer what they were under the same plan: what was measured of all
- *   plans is forgotten and the trials begin again; if that goes on, only after ever longer times;
+ * - steps, or the link, are no longer what they were under the same plan: this is another state
+ *   (planner_state.h). The best plan of a state that is known is put in force again, in a new one
+ *   trials begin; if states alternate, only after ever longer times;
+ * - steps become far longer: the same, but at once, however often that happens;
  * - nothing changes for a long time: some trials are made again, ever more rarely.
  */
 #include "daemon/core/planner.h"
@@ -24,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/planner_survey.h"
+#include "daemon/core/planner_state.h"
 
 /* Trials, in steps: a plan is measured after TRIAL_STEPS, where the outcome is not clear after up
  * to TRIAL_STEPS_MAX, and is left after STEPS_MIN if it is FAR_TOO_SLOW. */
@@ -32,7 +34,9 @@
 #define TRIAL_STEPS 10
 #define TRIAL_STEPS_MAX 30
 #define FAR_TOO_SLOW 1.5
-#define TRIALS_MAX 16 /* until the planner rests */
+#define TRIALS_MAX 16           /* until the planner rests */
+#define TRIALS_UNTIL_IT_LASTS 3 /* in a new state, for LASTING_STEPS, if another was before */
+#define LASTING_STEPS 64
 
 /* Two plans are not told apart within UNCLEAR standard errors, unless these are PRECISE. After its
  * trial a plan is left where another takes less by more than WORSE; at rest it must be more. */
@@ -41,14 +45,14 @@
 #define WORSE 1.01
 #define WORSE_AT_REST 1.015
 
-/* Steps that are off by DRIFT and by more than NOISE standard errors, DRIFT_STEPS long, are not
+/* Steps that are off by DRIFT and by more than NOISE standard errors, PATIENCE_MIN long, are not
  * what they were; nor is a link whose bytes take LINK_DRIFT times as long, or as short. What
- * changes again and again must stay so for twice as long each time, up to DRIFT_STEPS_MAX, until
- * nothing has changed in CALM_STEPS. */
+ * changes again and again must stay so for twice as long each time, up to PATIENCE_MAX, until
+ * nothing has changed in CALM_STEPS. Steps that become far longer are left at once all the same. */
 #define DRIFT 0.2
 #define NOISE 4.0
-#define DRIFT_STEPS 8
-#define DRIFT_STEPS_MAX 1024
+#define PATIENCE_MAX 1024
+#define ALTERNATING 32 /* from that patience on states alternate */
 #define CALM_STEPS 4000
 #define LINK_DRIFT 1.5
 
@@ -88,7 +92,7 @@ struct planner *planner_create(const struct planner_config *config, struct error
               records_init(&planner->records, config->tensors);
         planner->trials_max = TRIALS_MAX;
         planner->rest = REVIEW_STEPS;
-        planner->patience = DRIFT_STEPS;
+        planner->patience = PATIENCE_MIN;
     }
     if (!all) {
         planner_free(planner);
@@ -166,6 +170,17 @@ static void unsettle(struct planner *planner)
     planner->drifted_at = planner->surveyed_at = 0;
 }
 
+/* Another plan is in force than before, or its steps are counted anew. */
+static void note_plan(struct planner *planner, struct record *record)
+{
+    planner->left = planner->trying ? NULL : planner->in_force;
+    planner->in_force = record;
+    planner->begun = planner->looked_at = 0;
+    planner->recalled = planner->urgent;
+    planner->urgent = false;
+    unsettle(planner);
+}
+
 /* Notes which plan is in force, and what its steps take. */
 static void observe(
     struct planner *planner, const struct estimates *estimates, const struct choices *in_force)
@@ -179,17 +194,32 @@ static void observe(
     }
     planner->proposed = NULL;
     if (record == NULL || !choices_equal(&record->plan, in_force)) {
-        if (record != NULL) {
+        if (record != NULL && planner->drifted_at > 0) {
+            record_set(record, state_usual_us(planner)); /* not what others take in this state */
+        } else if (record != NULL) {
             record_leave(record);
         }
-        planner->in_force = remember(planner, in_force, candidate_kind(&planner->config, in_force));
+        note_plan(planner, remember(planner, in_force, candidate_kind(&planner->config, in_force)));
         planner->in_force->refused = false;
-        unsettle(planner);
-    } else if (estimates->steps.count < record->now.count) {
-        record_leave(record); /* its steps are counted anew */
-        unsettle(planner);
+    } else if (estimates->steps.count < planner->begun + record->now.count) {
+        record_leave(record);
+        note_plan(planner, record);
     }
     planner->in_force->now = estimates->steps;
+    planner->in_force->now.count -= planner->begun;
+    state_look(planner);
+}
+
+/* Steps, or the link, are not what they were, for so many steps already. */
+static void change_state(struct planner *planner, uint32_t steps, bool urgent)
+{
+    state_change(planner, steps, TRIALS_MAX);
+    unsettle(planner);
+    planner->trying = false;
+    planner->urgent = urgent;
+    planner->calm = 0;
+    planner->rest = REVIEW_STEPS;
+    planner->patience = 2 * planner->patience < PATIENCE_MAX ? 2 * planner->patience : PATIENCE_MAX;
 }
 
 /* Forgets what was measured of all plans but of the one in force. */
@@ -240,8 +270,17 @@ static void note_calm(struct planner *planner, uint32_t steps)
 {
     planner->calm = planner->calm < CALM_STEPS ? planner->calm + steps : CALM_STEPS;
     if (planner->calm == CALM_STEPS) {
-        planner->patience = DRIFT_STEPS;
+        planner->patience = PATIENCE_MIN;
     }
+}
+
+/* How long another state must last. Where states alternated before, and the best plan of the one
+ * that it seems to be is a bad one in another, until that cannot cost more than staying does. */
+static uint32_t patience_now(const struct planner *planner)
+{
+    double steps = planner->patience < ALTERNATING ? 0 : state_steps_to_lose(planner);
+
+    return steps > planner->patience ? (uint32_t)fmin(steps, PATIENCE_MAX) : planner->patience;
 }
 
 /* Looks after drifts. True while it is not clear yet whether there is one. */
@@ -262,14 +301,11 @@ static bool is_drifting(struct planner *planner, const struct estimates *estimat
     if (planner->drifted_at == 0) {
         planner->drifted_at = steps;
     }
-    if (steps < planner->drifted_at + planner->patience) {
+    if (steps < planner->drifted_at + patience_now(planner)) {
         return true;
     }
-    start_again(planner, TRIALS_MAX);
-    planner->rest = REVIEW_STEPS;
-    planner->patience =
-        2 * planner->patience < DRIFT_STEPS_MAX ? 2 * planner->patience : DRIFT_STEPS_MAX;
-    return false;
+    change_state(planner, planner->patience, false);
+    return planner->in_force->now.count < TRIAL_STEPS;
 }
 
 /* ------------------------------------------------------------------ what to do */
@@ -300,7 +336,7 @@ void planner_withdraw(struct planner *planner)
 static void try_next(struct planner *planner, const struct listed *next, double best_us,
     struct planner_decision *decision)
 {
-    double predicted_us = next->predicted_us;
+    double predicted_us = planner->expected_us = next->predicted_us;
     struct record *record = remember(planner, next->plan, next->kind);
 
     propose(planner, record, true, decision);
@@ -329,6 +365,9 @@ static bool go_back(const struct planner *planner, const struct record *best)
     const struct record *record = planner->in_force;
     double now = record_us(record), then = record_us(best);
 
+    if (planner->urgent) {
+        return best != record && now > WORSE * then;
+    }
     if (best == record || planner->trying) {
         return best != record && now > WORSE * then;
     }
@@ -344,6 +383,7 @@ static void rest(struct planner *planner, struct record *best, struct planner_de
 
     if (go_back(planner, best)) {
         propose(planner, best, !planner->trying, decision);
+        planner->expected_us = 0;
         say(decision, "back to", &best->plan, best->kind,
             "%.4g ms a step, the last one took %.4g ms", 1e-3 * record_us(best),
             1e-3 * record_us(record));
@@ -358,6 +398,14 @@ static void rest(struct planner *planner, struct record *best, struct planner_de
         "%.4g ms a step, and no other plan promises enough", 1e-3 * record_us(record));
 }
 
+/* Whether another trial may be made: where states alternate only a few, until one has lasted. */
+static bool may_try(const struct planner *planner)
+{
+    bool lasts = planner->patience == PATIENCE_MIN || planner->calm >= LASTING_STEPS;
+
+    return planner->trials < (lasts ? planner->trials_max : TRIALS_UNTIL_IT_LASTS);
+}
+
 /* A trial is over, or nobody knows of a better plan. */
 static void choose(struct planner *planner, const struct estimates *estimates, struct record *best,
     struct planner_decision *decision)
@@ -367,9 +415,9 @@ static void choose(struct planner *planner, const struct estimates *estimates, s
                planner->in_force->now.count >= planner->surveyed_at + SURVEY_STEPS;
 
     planner->in_force->tried = true;
-    if (due) {
+    if (planner->urgent ? !go_back(planner, best) : due) {
         survey_run(planner, estimates);
-        next = planner->trials < planner->trials_max ? survey_promising(planner, best) : NULL;
+        next = may_try(planner) ? survey_promising(planner, best) : NULL;
     }
     if (next != NULL) {
         try_next(planner, next, record_us(best), decision);
@@ -382,14 +430,23 @@ void planner_decide(struct planner *planner, const struct estimates *estimates,
     const struct choices *in_force, struct planner_decision *decision)
 {
     struct record *record, *best;
-    uint32_t steps = estimates->steps.count;
+    uint32_t steps;
 
     *decision = (struct planner_decision){.change = false};
     observe(planner, estimates, in_force);
     record = planner->in_force;
+    if (planner->recalled && state_has_jumped(planner)) {
+        record->past_us = record->past_steps = 0; /* what was recalled is wrong */
+        planner->recalled = false;
+    } else if (state_has_jumped(planner) ||
+               state_flatters(planner, records_best(&planner->records))) {
+        change_state(planner, ESTIMATE_RECENT, true);
+    }
+    steps = record->now.count;
     best = records_best(&planner->records);
-    if (steps >= STEPS_MIN && planner->trying && best != record &&
-        record_us(record) > FAR_TOO_SLOW * record_us(best)) {
+    if (planner->urgent || (steps >= STEPS_MIN && planner->trying && best != record &&
+                               record_us(record) > FAR_TOO_SLOW * record_us(best))) {
+        planner->urgent = planner->urgent && steps < TRIAL_STEPS;
         choose(planner, estimates, best, decision);
         return;
     }

@@ -4,8 +4,13 @@
 #include "daemon/core/planner_record.h"
 
 #include <math.h>
+#include <string.h>
 
 #define MEASURED_MIN 3 /* fewer steps say nothing */
+
+/* What is recalled counts as so many steps, and may be off by that part. */
+#define RECALLED_STEPS 10
+#define RECALLED_ERROR 0.05
 
 bool records_init(struct records *records, uint32_t tensors)
 {
@@ -63,6 +68,24 @@ void record_forget(struct record *record)
     record->refused = record->tried = false;
 }
 
+void record_set(struct record *record, double us)
+{
+    record->past_us = us;
+    record->past_steps = RECALLED_STEPS;
+    record->past_error_us = RECALLED_ERROR * us;
+    record->now = (struct estimate_steps){.count = 0};
+}
+
+void record_move(struct record *record, unsigned from, double us, unsigned to)
+{
+    record->then_us[from] = us;
+    record_forget(record);
+    if (record->then_us[to] > 0) {
+        record_set(record, record->then_us[to]);
+        record->tried = true;
+    }
+}
+
 /* The slot of a plan; RECORDS_MAX if it has none. */
 static unsigned slot_of(const struct records *records, const struct choices *plan)
 {
@@ -118,6 +141,7 @@ struct record *records_of(
     }
     record = slot_for(records, spare);
     record_forget(record);
+    (void)memset(record->then_us, 0, sizeof(record->then_us));
     choices_copy(&record->plan, plan);
     record->kind = kind;
     record->used = true;

@@ -7,6 +7,7 @@
 #include "daemon/core/candidate.h"
 
 #define RECORDS_MAX 32
+#define STATES_MAX 4 /* conditions, such as a fast and a slow link, that are remembered */
 
 struct record {
     struct choices plan;
@@ -19,6 +20,7 @@ struct record {
     double past_us, past_steps, past_error_us;
     /* Of this time, as the latest estimates say; the count is 0 while it is not in force. */
     struct estimate_steps now;
+    double then_us[STATES_MAX];       /* what its steps took in each other state; 0: not known */
     struct forecast_result predicted; /* with the latest estimates */
 };
 
@@ -43,10 +45,17 @@ double record_us(const struct record *record);
 /** How far off that may be (a standard error). */
 double record_error_us(const struct record *record);
 
+/** It took so long, whatever the latest steps say. */
+void record_set(struct record *record, double us);
+
 /** It is no longer in force. */
 void record_leave(struct record *record);
 
-/** Forgets what was measured, and that it was refused. */
+/** Notes what its steps took in the state that is left (0: not known), and recalls what they took
+ * in the one that begins. */
+void record_move(struct record *record, unsigned from, double us, unsigned to);
+
+/** Forgets what was measured in the state that is now, and that it was refused. */
 void record_forget(struct record *record);
 
 /** The one whose steps are shortest; NULL if none was measured. */

@@ -14,6 +14,11 @@
 #define TRIALS_OF_KIND 3
 #define CORRECTION_MAX 4.0
 
+/* A state is new for so many trials, in which the link may be taken to be so many times slower. */
+#define YOUNG_TRIALS 4
+#define SLOWER_MAX 100.0
+#define SLOWER_STEP 1.05
+
 /* How much longer a plan's steps take than predicted. */
 static double off_by(const struct record *record)
 {
@@ -100,11 +105,39 @@ static bool is_recorded(const struct planner *planner, const struct candidate *c
     return false;
 }
 
+/* What steps of the plan in force are predicted to take on a link that is so many times slower. */
+static double step_on(struct planner *planner, const struct estimates *estimates, double slower)
+{
+    struct estimates scaled = *estimates;
+    struct forecast_result result;
+
+    scaled.link_us_byte *= slower;
+    forecast_set(&planner->forecast, &scaled);
+    forecast_run(&planner->forecast, &planner->in_force->plan, &result);
+    return result.step_us;
+}
+
+/* Costs as estimated; but in a new state, of which estimates know little yet, the link is taken to
+ * be as slow as it must be for the plan in force to take what it does. */
+static void set_costs(struct planner *planner, const struct estimates *estimates)
+{
+    double us = record_us(planner->in_force), slower = 1;
+
+    if (step_on(planner, estimates, 1) >= us || planner->states == 0 ||
+        planner->trials >= YOUNG_TRIALS) {
+        return;
+    }
+    for (double step = SLOWER_MAX; step > SLOWER_STEP; step = sqrt(step)) {
+        slower *= step_on(planner, estimates, slower * step) < us ? step : 1;
+    }
+    (void)step_on(planner, estimates, slower);
+}
+
 void survey_run(struct planner *planner, const struct estimates *estimates)
 {
     double weight[KINDS];
 
-    forecast_set(&planner->forecast, estimates);
+    set_costs(planner, estimates);
     for (unsigned i = 0; i < RECORDS_MAX; i++) {
         struct record *record = &planner->records.item[i];
         if (record->used) {

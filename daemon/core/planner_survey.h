@@ -15,6 +15,14 @@ struct listed {
     double predicted_us;
 };
 
+#define PATIENCE_MIN 8 /* steps; see planner.c */
+
+/* What is remembered of a state beside the plans' times. */
+struct planner_state {
+    unsigned trials, trials_max, trials_of_kind[KINDS];
+    uint64_t left_at; /* the planner's count of states when it was left; 0: never entered */
+};
+
 struct planner {
     struct planner_config config;
     struct planner_tensor *tensor;
@@ -31,11 +39,21 @@ struct planner {
     struct estimate_steps settled;
     double settled_link;
     uint32_t drifted_at;  /* steps when they were first seen to be others; 0: they are not */
-    uint32_t patience;    /* steps that they must stay others, until the trials begin again */
+    uint32_t patience;    /* steps that they must stay others, until another state is believed */
     uint32_t calm;        /* steps since they were others the last time */
     uint32_t looked_at;   /* steps when that was counted the last time */
     uint32_t surveyed_at; /* steps when candidates were predicted the last time */
     uint32_t rest;        /* steps of rest until the next review */
+    /* Conditions under which plans take other times, such as a slow link; records know them. */
+    struct planner_state state[STATES_MAX];
+    unsigned now;        /* the state that is now */
+    uint64_t states;     /* how often another one began */
+    uint32_t begun;      /* steps of the plan in force before that */
+    bool recalled;       /* the plan in force is, as recalled, the best of a state that began */
+    bool urgent;         /* steps became far longer: another plan is due at once */
+    struct record *left; /* the plan before the one in force, if that was left after a trial */
+    double expected_us;  /* what the plan on trial was predicted to take */
+    double lost_us;      /* about what it cost to leave a plan that had become far slower */
     struct listed listed[CANDIDATES_MAX + RECORDS_MAX]; /* for people, best first */
     unsigned listed_count;
 };

@@ -260,7 +260,7 @@ static void test_refuse(void **state)
     (void)memcpy(bad, good, size);
     refuse(&estimates, bad, size + 1, "bytes instead of");
     bad[0]++;
-    refuse(&estimates, bad, size, "version 2");
+    refuse(&estimates, bad, size, "version 3");
     for (unsigned field = 4; field <= 8; field += 4) {
         (void)memcpy(bad, good, size);
         bad[field]++;

@@ -277,6 +277,11 @@ static void fill(struct cluster *cluster, unsigned n)
     }
 }
 
+void cluster_set_bandwidth(struct cluster *cluster, double bandwidth)
+{
+    fabric_set_bandwidth(cluster->fabric, bandwidth);
+}
+
 bool cluster_step(struct cluster *cluster, double *us, struct error *err)
 {
     cluster->turn++;

@@ -28,6 +28,9 @@ struct cluster;
 struct cluster *cluster_open(const struct cluster_config *config, struct error *err);
 void cluster_close(struct cluster *cluster);
 
+/** From the next step on links carry so many bytes a second. */
+void cluster_set_bandwidth(struct cluster *cluster, double bandwidth);
+
 /** A step of all nodes, begun at the same time with new gradients; how long it took until the last
  * of them had all updates. */
 bool cluster_step(struct cluster *cluster, double *us, struct error *err);

@@ -19,6 +19,7 @@ struct settings {
     const char *model, *arrivals, *costs, *policy;
     double nodes, workers, elements, pass_ms, gbit, latency_us, overhead, density;
     double settle, still, warmup, turns;
+    double slow_gbit, alternating;
 };
 
 static const char usage[] =
@@ -45,6 +46,10 @@ static const struct setting table[] = {
     SETTING(WHOLE, "settle", settle, "most steps until the plan holds", 0, 0, 100000),
     SETTING(WHOLE, "still", still, "steps that a plan has held then", 60, 1, 100000),
     SETTING(WHOLE, "warmup", warmup, "steps after that", 2, 0, 10000),
+    SETTING(NUMBER, "slow-gbit", slow_gbit, "of a node's link while it is slow", 0.01, 0.001, 1e5),
+    SETTING(WHOLE, "alternating", alternating,
+        "steps in which the link alternates between --gbit and --slow-gbit; nothing else is told",
+        0, 0, 1000000),
     SETTING(WHOLE, "turns", turns, "steps that are told", 5, 1, 10000),
 };
 
@@ -170,6 +175,48 @@ static bool play(struct cluster *cluster, const struct settings *settings, struc
     return done;
 }
 
+/* How many steps the link stays as it is: 50 to 500, the same in every run. */
+static unsigned phase_steps(uint64_t *random)
+{
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    return 50 + (unsigned)((*random >> 33) % 451);
+}
+
+/* Steps on a link that alternates, fast first: how long all of them took, and how many plans there
+ * were. */
+static bool alternate(struct cluster *cluster, const struct settings *settings, struct error *err)
+{
+    char *plan = calloc(1, CHOICES_TEXT_SIZE);
+    double us, spent[2] = {0, 0};
+    unsigned plans = 0, phases = 0;
+    uint64_t random = 1;
+    bool done = plan != NULL;
+
+    for (unsigned s = 0, next = 0; done && s < settings->alternating; s++) {
+        if (s == next) {
+            double gbit = phases % 2 == 0 ? settings->gbit : settings->slow_gbit;
+            cluster_set_bandwidth(cluster, gbit * 1e9 / 8);
+            next += phase_steps(&random);
+            phases++;
+        }
+        done = cluster_step(cluster, &us, err);
+        spent[(phases - 1) % 2] += done ? us : 0;
+        if (done && strcmp(plan, cluster_plan(cluster)) != 0) {
+            (void)strcpy(plan, cluster_plan(cluster));
+            plans++;
+        }
+    }
+    if (done) {
+        (void)printf("{\"alternating\":{\"steps\":%.0f,\"phases\":%u,\"plans\":%u,"
+                     "\"fast_ms\":%.9g,\"slow_ms\":%.9g}}\n",
+            settings->alternating, phases, plans, 1e-3 * spent[0], 1e-3 * spent[1]);
+    } else if (plan == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a plan");
+    }
+    free(plan);
+    return done;
+}
+
 static bool run(const struct settings *settings, struct error *err)
 {
     uint64_t at_ns[SHAPES_MAX];
@@ -194,7 +241,11 @@ static bool run(const struct settings *settings, struct error *err)
         done = false;
     }
     cluster = done ? cluster_open(&config, err) : NULL;
-    done = cluster != NULL && play(cluster, settings, err);
+    if (cluster != NULL && settings->alternating > 0) {
+        done = alternate(cluster, settings, err);
+    } else {
+        done = cluster != NULL && play(cluster, settings, err);
+    }
     cluster_close(cluster);
     free(shapes);
     return done;

@@ -46,11 +46,9 @@ static struct shapes *vectors(unsigned tensors)
     return shapes;
 }
 
-/* What steps take, in us. */
-static void play(const struct costs *costs, unsigned workers, double gbit, const char *policy,
-    unsigned steps, double *us)
+static struct cluster *open_cluster(const struct costs *costs, unsigned workers, double gbit,
+    const char *policy, const struct shapes *shapes)
 {
-    struct shapes *shapes = vectors(TENSORS);
     const struct cluster_config config = {.nodes = NODES,
         .workers = workers,
         .links = {.bandwidth = gbit * 1e9 / 8, .latency = 10e-6, .narrowing = 1},
@@ -63,6 +61,17 @@ static void play(const struct costs *costs, unsigned workers, double gbit, const
 
     assert_string_equal(err.text, "");
     assert_non_null(cluster);
+    return cluster;
+}
+
+/* What steps take, in us. */
+static void play(const struct costs *costs, unsigned workers, double gbit, const char *policy,
+    unsigned steps, double *us)
+{
+    struct shapes *shapes = vectors(TENSORS);
+    struct cluster *cluster = open_cluster(costs, workers, gbit, policy, shapes);
+    struct error err = {.text = ""};
+
     for (unsigned i = 0; i < steps; i++) {
         assert_true(cluster_step(cluster, &us[i], &err));
     }
@@ -105,17 +114,120 @@ static void test_workers(void **state)
     assert_true(us[0] <= 1.1 * (stages + 1) * each_us);
 }
 
+static const char automatic[] =
+    "{\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\",\"dense_values\":\"auto\","
+    "\"bucket_bytes\":\"auto\"}";
+
+/* Selecting takes so long that it pays on a slow link only. */
+static struct costs slow_selection(void)
+{
+    struct costs costs = all_alike(50e3);
+
+    for (unsigned c = CHOICE_ALLGATHER; c < CHOICES; c++) {
+        costs.row[c][0].ns[COSTS_SELECT] = 4e6;
+    }
+    return costs;
+}
+
+static bool is_sparse(const char *plan)
+{
+    return strpbrk(strchr(plan, ':'), "aboc") != NULL;
+}
+
+#define GBIT (1e9 / 8)
+
+/* Steps on a link of that rate; returns the time, and in *left (unless NULL) how many of them it
+ * took until another plan was in force. */
+static double play_on(struct cluster *cluster, double gbit, unsigned steps, unsigned *left)
+{
+    static char before[CHOICES_TEXT_SIZE];
+    struct error err = {.text = ""};
+    double us, spent = 0;
+
+    (void)strcpy(before, cluster_plan(cluster));
+    cluster_set_bandwidth(cluster, gbit * GBIT);
+    for (unsigned i = 0; i < steps; i++) {
+        assert_true(cluster_step(cluster, &us, &err));
+        spent += us;
+        if (left != NULL && strcmp(before, cluster_plan(cluster)) != 0) {
+            *left = i + 1;
+            return spent;
+        }
+    }
+    return spent;
+}
+
+/* A plan that a link makes far worse is left within 8 steps, whatever it did before. */
+static void test_escape(void **state)
+{
+    const struct costs costs = slow_selection();
+    struct shapes *shapes = vectors(TENSORS);
+
+    (void)state;
+    for (unsigned odd = 0; odd < 5; odd++) {
+        struct cluster *cluster = open_cluster(&costs, 1, 10, automatic, shapes);
+        unsigned left = 0;
+        (void)play_on(cluster, 10, 300 + odd, NULL);
+        assert_false(is_sparse(cluster_plan(cluster)));
+        (void)play_on(cluster, 0.01, 20, &left);
+        assert_in_range(left, 1, 8);
+        assert_true(is_sparse(cluster_plan(cluster)));
+        cluster_close(cluster);
+    }
+    free(shapes);
+}
+
+static const unsigned phase[] = {300, 50, 500, 130, 60, 410, 50, 50, 250, 200, 130, 420, 90, 340};
+#define PHASES (sizeof(phase) / sizeof(phase[0]))
+
+/* All phases; fixed plans take the same in every step of a phase, of which a few are played. */
+static double play_alternating(struct cluster *cluster, bool fixed)
+{
+    double spent = 0;
+
+    for (unsigned i = 0; i < PHASES; i++) {
+        unsigned steps = fixed ? 4 : phase[i];
+        spent += play_on(cluster, i % 2 == 0 ? 10 : 0.01, steps, NULL) * phase[i] / steps;
+    }
+    cluster_close(cluster);
+    return spent;
+}
+
+/* On a link that alternates the steps take at most 1.5 times what they take under the best plan
+ * that stays. */
+static void test_alternating(void **state)
+{
+    static const char *const fixed[] = {"dense", "allgather", "balanced", "oktopk", "hierarchical"};
+    const struct costs costs = slow_selection();
+    struct shapes *shapes = vectors(TENSORS);
+    double spent, best;
+
+    (void)state;
+    spent = play_alternating(open_cluster(&costs, 1, 10, automatic, shapes), false);
+    best =
+        play_alternating(open_cluster(&costs, 1, 10, "{\"sparsifier\":\"dense\"}", shapes), true);
+    for (unsigned i = 1; i < sizeof(fixed) / sizeof(fixed[0]); i++) {
+        char policy[128];
+        double us;
+        (void)snprintf(policy, sizeof(policy),
+            "{\"sparsifier\":\"adtopk\",\"sparse_collective\":\"%s\"}", fixed[i]);
+        us = play_alternating(open_cluster(&costs, 1, 10, policy, shapes), true);
+        best = us < best ? us : best;
+    }
+    printf("alternating: %.2f times the best fixed plan\n", spent / best);
+    assert_true(spent <= 1.5 * best);
+    free(shapes);
+}
+
 /* The same bits again, also of steps in which the planner changes plans. */
 static void test_repeats(void **state)
 {
-    const char *policy = "{\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\","
-                         "\"dense_values\":\"auto\",\"bucket_bytes\":\"auto\"}";
     const struct costs costs = all_alike(50e3);
     double first[60], again[60];
 
     (void)state;
-    play(&costs, 2, 1, policy, 60, first);
-    play(&costs, 2, 1, policy, 60, again);
+    play(&costs, 2, 1, automatic, 60, first);
+    play(&costs, 2, 1, automatic, 60, again);
     assert_memory_equal(first, again, sizeof(first));
     assert_true(first[59] != first[0]);
 }
@@ -206,6 +318,8 @@ int main(void)
         cmocka_unit_test(test_wire),
         cmocka_unit_test(test_workers),
         cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_alternating),
         cmocka_unit_test(test_costs),
         cmocka_unit_test(test_no_costs),
         cmocka_unit_test(test_refused),

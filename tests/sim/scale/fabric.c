@@ -63,6 +63,11 @@ void fabric_close(struct fabric *fabric)
     }
 }
 
+void fabric_set_bandwidth(struct fabric *fabric, double bandwidth)
+{
+    fabric->links.bandwidth = bandwidth;
+}
+
 /* ------------------------------------------------------------------ events */
 
 static bool before(const struct event *a, const struct event *b)

@@ -34,6 +34,9 @@ struct fabric;
 struct fabric *fabric_open(const struct fabric_links *links, unsigned nodes);
 void fabric_close(struct fabric *fabric);
 
+/** From now on links carry so many bytes a second; what is under way is not slowed down. */
+void fabric_set_bandwidth(struct fabric *fabric, double bandwidth);
+
 /** Sends at the time `now`, which is not before that of the message taken last, nor before that
  * at which the same node sent last. False without memory. */
 bool fabric_send(struct fabric *fabric, double now, const struct fabric_message *message);
