@@ -26,6 +26,7 @@
 
 #define SMALL_COMPUTE (64u << 10) /* bytes: below, the hop to a worker costs more than the work */
 #define ACTIONS_PER_TURN 256u
+#define COMPUTES_PER_TURN_US 2000u /* small ones, on the loop's thread */
 #define PACKETS_PER_TURN 64u
 
 #define POLL_EVERY_US 50
@@ -107,28 +108,30 @@ void loop_note(void *context, const char *line)
     log_write(loop->log, LEVEL_INFO, LOG_PLAN, "%s", line);
 }
 
-void loop_moved(
-    void *context, const struct machine_table *table, unsigned from, unsigned event, unsigned to)
+void loop_moved(void *context, const struct machine_table *table, uint64_t id, unsigned from,
+    unsigned event, unsigned to)
 {
     struct loop *loop = context;
 
     (void)from;
     (void)event;
-    history_moved(&loop->history, loop->core, table, to);
+    history_moved(&loop->history, loop->core, table, id, to);
 }
 
-static void run_compute(struct loop *loop, struct compute *compute)
+/* Returns how many microseconds it took here. */
+static uint64_t run_compute(struct loop *loop, struct compute *compute)
 {
     uint64_t since;
 
     if (compute->bytes > SMALL_COMPUTE && workers_submit(loop->workers, compute)) {
-        return;
+        return 0;
     }
     compute->thread = 0;
     since = loop_now_us();
     compute->run(compute);
     compute->took_us = loop_now_us() - since + 1;
     compute_done(loop, compute);
+    return loop_now_us() - since;
 }
 
 /* To whom the action's session belongs. */
@@ -145,10 +148,12 @@ static bool do_actions(struct loop *loop)
 {
     struct action action;
     unsigned done = 0;
+    uint64_t computed_us = 0;
 
-    while (done < ACTIONS_PER_TURN && core_next_action(loop->core, &action)) {
+    while (done < ACTIONS_PER_TURN && computed_us < COMPUTES_PER_TURN_US &&
+           core_next_action(loop->core, &action)) {
         if (action.type == ACTION_COMPUTE) {
-            run_compute(loop, action.compute);
+            computed_us += run_compute(loop, action.compute);
         } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
             control_apply(loop->control, &action);
         } else {

@@ -67,12 +67,11 @@ void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms)
 static const char *session_name(
     const struct core *core, session_id session, char *text, size_t size)
 {
-    uint64_t id = core_session_job(core, session);
+    const struct job_key *key = core_session_key(core, session);
     char job[JOBNAME_SIZE] = "";
-    struct job_info info;
 
-    if (id != 0 && jobname_find_id(core, id, &info)) {
-        jobname_print(&info.key, job);
+    if (key != NULL) {
+        jobname_print(key, job);
     }
     (void)snprintf(text, size, "session %llu%s%s", (unsigned long long)session,
         job[0] != '\0' ? " of job " : "", job);

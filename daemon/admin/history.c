@@ -90,23 +90,19 @@ void history_record(struct history *history, const struct core *core, session_id
     uint64_t id = core_session_job(core, session);
     struct job_info info;
 
-    if (id != 0 && jobname_find_id(core, id, &info)) {
+    if (id != 0 && core_find_job(core, id, &info)) {
         keep(history, core, &info);
     }
 }
 
 void history_moved(struct history *history, const struct core *core,
-    const struct machine_table *table, unsigned to)
+    const struct machine_table *table, uint64_t job, unsigned to)
 {
     struct job_info info;
 
-    if (strcmp(table->name, "job") != 0 || strcmp(table->state_name[to], "ended") != 0) {
-        return;
-    }
-    for (uint32_t i = 0; core_job_info(core, i, &info); i++) {
-        if (info.reason[0] != '\0') {
-            keep(history, core, &info);
-        }
+    if (strcmp(table->name, "job") == 0 && strcmp(table->state_name[to], "ended") == 0 &&
+        core_find_job(core, job, &info) && info.reason[0] != '\0') {
+        keep(history, core, &info);
     }
 }
 
@@ -115,13 +111,13 @@ bool history_job(const struct history *history, const struct core *core, uint32_
 {
     struct job_info other;
 
-    *live = index < core_job_count(core);
+    *live = core_job_info(core, index, info);
     if (*live) {
-        return core_job_info(core, index, info);
+        return true;
     }
     index -= core_job_count(core);
     for (uint32_t i = 0; i < history->count; i++) {
-        if (jobname_find_id(core, history->job[i].info.id, &other)) {
+        if (core_find_job(core, history->job[i].info.id, &other)) {
             continue; /* it goes on with other ranks, or was started anew */
         }
         if (index-- == 0) {
@@ -137,7 +133,7 @@ bool history_policy_change(const struct history *history, const struct core *cor
 {
     struct job_info live;
 
-    if (jobname_find_id(core, job, &live)) {
+    if (core_find_job(core, job, &live)) {
         return core_policy_change(core, job, index, change);
     }
     for (uint32_t i = 0; i < history->count; i++) {

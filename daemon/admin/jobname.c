@@ -24,16 +24,6 @@ bool jobname_fits(const struct job_key *key, const char *text)
     return strcmp(text, full) == 0 || strcmp(text, full + owner) == 0;
 }
 
-bool jobname_find_id(const struct core *core, uint64_t id, struct job_info *info)
-{
-    for (uint32_t i = 0; core_job_info(core, i, info); i++) {
-        if (info->id == id) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static enum adtopk_status ambiguous(
     const struct core *core, const char *text, unsigned count, struct error *err)
 {

@@ -27,7 +27,4 @@ bool jobname_fits(const struct job_key *key, const char *text);
 enum adtopk_status jobname_find(const struct core *core, const struct history *history,
     const char *text, bool ended, struct job_info *info, struct error *err);
 
-/** The live job with this id. */
-bool jobname_find_id(const struct core *core, uint64_t id, struct job_info *info);
-
 #endif

@@ -214,7 +214,7 @@ void request_waits(const struct client *client, char text[ERROR_TEXT_SIZE])
     struct job_info job;
 
     text[0] = '\0';
-    if (jobname_find_id(client->control->config.core, client->job, &job) &&
+    if (core_find_job(client->control->config.core, client->job, &job) &&
         job.waiting_for[0] != '\0') {
         (void)snprintf(text, ERROR_TEXT_SIZE, "the job waits for %.200s", job.waiting_for);
     }
@@ -228,7 +228,7 @@ void request_finish(struct client *client, const struct action *action)
 
     if (action->status != ADTOPK_OK) {
         client_refuse(client, action->status, action->error->text);
-    } else if (!jobname_find_id(control->config.core, client->job, &job)) {
+    } else if (!core_find_job(control->config.core, client->job, &job)) {
         client_refuse(client, ADTOPK_ERR_STATE, "the job ended meanwhile");
     } else if (action->type == ACTION_POLICY) {
         control_note(control, CONTROL_INFO,

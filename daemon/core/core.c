@@ -52,7 +52,7 @@ static void trace_move(void *context, const struct machine_table *table, uint64_
     struct core *core = context;
 
     if (core->config.moved != NULL) {
-        core->config.moved(core->config.trace_context, table, from, event, to);
+        core->config.moved(core->config.trace_context, table, id, from, event, to);
     }
     core_trace(core, "%s %llx: %s -%s-> %s", table->name, (unsigned long long)id,
         table->state_name[from], table->event_name[event], table->state_name[to]);
@@ -174,9 +174,11 @@ void core_send_frame(const struct round *round, uint16_t node, struct buffer *fr
     }
     if (frame->size > round->job->core->config.links.max_bulk_message) {
         round->job->too_long = frame->size;
+        round->job->core->starved = true;
     } else if (links_incarnation(links, node) != 0 &&
                !links_send(links, node, LINK_BULK, &class, frame)) {
         round->job->out_of_memory = true;
+        round->job->core->starved = true;
     }
 }
 
@@ -298,6 +300,8 @@ void core_destroy(struct core *core)
     if (core->links != NULL) {
         links_destroy(core->links);
     }
+    id_table_free(&core->ranks);
+    free(core->job_at);
     free(core->peer);
     free(core->queue);
     free(core);
@@ -354,7 +358,7 @@ static void fail_starved_jobs(struct core *core)
 {
     struct error error;
 
-    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+    for (struct job *job = core->starved ? core->jobs : NULL; job != NULL; job = job->next) {
         if (job->too_long > 0 && !job_ended(job)) {
             (void)error_set(&error, ADTOPK_ERR_ARGUMENT,
                 "job '%s': a bucket takes a message of %llu bytes on node %u, and the longest has "
@@ -369,11 +373,12 @@ static void fail_starved_jobs(struct core *core)
             job_fail(job, &error, true);
         }
     }
+    core->starved = false;
 }
 
 static void reap_jobs(struct core *core)
 {
-    for (struct job *job = core->jobs, *next; job != NULL; job = next) {
+    for (struct job *job = core->ended > 0 ? core->jobs : NULL, *next; job != NULL; job = next) {
         next = job->next;
         job_tell_failure(job);
         job_reap(job);
@@ -403,16 +408,28 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
         links_tick(core->links, core->now_us); /* what this event queued goes out now */
     }
     reap_jobs(core);
+    core->due_known = false;
     return status;
 }
 
-uint64_t core_deadline(const struct core *core)
+/* Only an event changes when a job is due. */
+static uint64_t jobs_deadline(struct core *core)
 {
-    uint64_t deadline = core->peers > 0 ? links_deadline(core->links) : UINT64_MAX;
-
-    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
-        uint64_t due = job_deadline(job);
-        deadline = due < deadline ? due : deadline;
+    if (!core->due_known) {
+        core->due_us = UINT64_MAX;
+        for (const struct job *job = core->jobs; job != NULL; job = job->next) {
+            uint64_t due = job_deadline(job);
+            core->due_us = due < core->due_us ? due : core->due_us;
+        }
+        core->due_known = true;
     }
-    return deadline;
+    return core->due_us;
+}
+
+uint64_t core_deadline(struct core *core)
+{
+    uint64_t links = core->peers > 0 ? links_deadline(core->links) : UINT64_MAX;
+    uint64_t jobs = jobs_deadline(core);
+
+    return links < jobs ? links : jobs;
 }

@@ -213,9 +213,9 @@ struct core_config {
     void (*note)(void *context, const char *line);
     /* One line per decision, for traces and failed tests; may be NULL. */
     void (*trace)(void *context, const char *line);
-    /* Every move of a state machine, for coverage; may be NULL. */
-    void (*moved)(void *context, const struct machine_table *table, unsigned from, unsigned event,
-        unsigned to);
+    /* Every move of a state machine, for coverage; may be NULL. `id` of a job's: the job's. */
+    void (*moved)(void *context, const struct machine_table *table, uint64_t id, unsigned from,
+        unsigned event, unsigned to);
     void *trace_context;
 };
 
@@ -247,7 +247,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
 bool core_next_action(struct core *core, struct action *action);
 
 /** When EVENT_TIMER is due; UINT64_MAX if never. */
-uint64_t core_deadline(const struct core *core);
+uint64_t core_deadline(struct core *core);
 
 /** The hash under which a job is known to memory, peers and payloads. */
 uint64_t core_job_id(const struct job_key *key);
@@ -260,5 +260,7 @@ bool core_op_layout(const struct core *core, session_id session, uint64_t *gradi
     uint64_t *result_offset);
 /** The job a session belongs to; 0 for an unknown session. */
 uint64_t core_session_job(const struct core *core, session_id session);
+/** ... and its key, NULL for an unknown session; valid until the next event. */
+const struct job_key *core_session_key(const struct core *core, session_id session);
 
 #endif

@@ -22,12 +22,7 @@ const char *phase_name(enum phase phase)
 
 uint32_t core_job_count(const struct core *core)
 {
-    uint32_t count = 0;
-
-    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
-        count++;
-    }
-    return count;
+    return core->job_count;
 }
 
 static const char *state_name(const struct job *job)
@@ -38,16 +33,8 @@ static const char *state_name(const struct job *job)
     return job->failure->error.text[0] != '\0' ? JOB_FAILED : JOB_DONE;
 }
 
-bool core_job_info(const struct core *core, uint32_t index, struct job_info *info)
+static void fill_job(const struct job *job, struct job_info *info)
 {
-    const struct job *job = core->jobs;
-
-    for (; job != NULL && index > 0; index--) {
-        job = job->next;
-    }
-    if (job == NULL) {
-        return false;
-    }
     *info = job->counters;
     info->id = job->id;
     info->key = job->key;
@@ -69,7 +56,14 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
     }
     (void)job_waiting_for(job, info->waiting_for, sizeof(info->waiting_for));
     (void)snprintf(info->reason, sizeof(info->reason), "%s", job->failure->error.text);
-    return true;
+}
+
+bool core_job_info(const struct core *core, uint32_t index, struct job_info *info)
+{
+    if (index < core->job_count) {
+        fill_job(core->job_at[index], info);
+    }
+    return index < core->job_count;
 }
 
 static const struct job *find(const struct core *core, uint64_t id)
@@ -80,6 +74,16 @@ static const struct job *find(const struct core *core, uint64_t id)
         }
     }
     return NULL;
+}
+
+bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)
+{
+    const struct job *job = find(core, id);
+
+    if (job != NULL) {
+        fill_job(job, info);
+    }
+    return job != NULL;
 }
 
 const char *core_unmatched_rule(const struct core *core, uint64_t job_id, uint32_t index)
@@ -287,6 +291,13 @@ bool core_op_layout(
     *gradient_offset = rank->job->op_gradient_offset;
     *result_offset = rank->job->op_result_offset;
     return true;
+}
+
+const struct job_key *core_session_key(const struct core *core, session_id session)
+{
+    const struct rank *rank = rank_find(core, session);
+
+    return rank != NULL ? &rank->job->key : NULL;
 }
 
 uint64_t core_session_job(const struct core *core, session_id session)

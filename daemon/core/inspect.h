@@ -123,6 +123,9 @@ struct peer_info {
 uint32_t core_job_count(const struct core *core);
 bool core_job_info(const struct core *core, uint32_t index, struct job_info *info);
 
+/** The same of the job with this id; false if there is none. */
+bool core_find_job(const struct core *core, uint64_t id, struct job_info *info);
+
 /** The pattern of the index-th rule of the policy in force that matches no tensor; NULL if there
  * are no more, or while the job's tensors are not known. Valid until the next event. */
 const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t index);

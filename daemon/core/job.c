@@ -115,12 +115,16 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     struct plan *plan = job_first_plan(core, event, err);
     struct job *job = plan != NULL ? calloc(1, sizeof(*job)) : NULL;
     struct failure *failure = job != NULL ? calloc(1, sizeof(*failure)) : NULL;
+    struct job **job_at = realloc(core->job_at, (core->job_count + 1) * sizeof(*job_at));
     struct job **end = &core->jobs;
+
+    core->job_at = job_at != NULL ? job_at : core->job_at;
 
     if (plan == NULL) {
         return NULL;
     }
-    if (failure == NULL) {
+    if (failure == NULL || job_at == NULL) {
+        free(failure);
         free(job);
         plan_free(plan);
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
@@ -144,6 +148,7 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
         end = &(*end)->next;
     }
     *end = job;
+    core->job_at[core->job_count++] = job;
     return job;
 }
 
@@ -202,6 +207,18 @@ void job_free(struct job *job)
     free(job);
 }
 
+static void drop_from_index(struct core *core, const struct job *job)
+{
+    uint32_t at = 0;
+
+    while (core->job_at[at] != job) {
+        at++;
+    }
+    core->job_count--;
+    (void)memmove(
+        &core->job_at[at], &core->job_at[at + 1], (core->job_count - at) * sizeof(struct job *));
+}
+
 void job_reap(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
@@ -214,6 +231,8 @@ void job_reap(struct job *job)
         link = &(*link)->next;
     }
     *link = job->next;
+    drop_from_index(job->core, job);
+    job->core->ended--;
     for (unsigned i = 0; i < job->ranks; i++) {
         memory->release_session(memory->context, job->rank[i]->session);
     }
@@ -234,6 +253,7 @@ void job_end(struct job *job)
 
     (void)error_set(&error, ADTOPK_ERR_STATE, "job '%s' has ended", job->key.name);
     answer_tickets(job, &error);
+    job->core->ended++;
     machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
 }
 
@@ -279,6 +299,7 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
         }
     }
     answer_tickets(job, error);
+    job->core->ended++;
     machine_fire(&job->machine, JOB_ON_FAIL, JOB_ENDED);
 }
 

@@ -11,6 +11,7 @@
 
 #include "daemon/core/choices.h"
 #include "daemon/core/core.h"
+#include "daemon/core/id_table.h"
 #include "daemon/core/inspect.h"
 #include "daemon/core/machine.h"
 #include "daemon/core/policy.h"
@@ -396,6 +397,13 @@ struct core {
     struct peer *peer;
     unsigned peers;
     struct job *jobs;
+    struct job **job_at; /* the same by index */
+    uint32_t job_count;
+    struct id_table ranks; /* by session, of all jobs */
+    bool starved;          /* some job could not send */
+    unsigned ended;        /* jobs that have ended and are not freed yet */
+    bool due_known;        /* no event came since `due_us` was found */
+    uint64_t due_us;       /* the first of the jobs' deadlines */
     struct policy policy;
     uint64_t now_us;
     uint64_t bad_messages; /* from peers: malformed, foreign, stale */

@@ -52,18 +52,14 @@ const struct machine_table rank_machine = {
 
 struct rank *rank_find(const struct core *core, session_id session)
 {
-    for (struct job *job = core->jobs; job != NULL; job = job->next) {
-        for (unsigned i = 0; i < job->ranks && !job_ended(job); i++) {
-            if (job->rank[i]->session == session) {
-                return job->rank[i];
-            }
-        }
-    }
-    return NULL;
+    struct rank *rank = id_table_find(&core->ranks, session);
+
+    return rank != NULL && !job_ended(rank->job) ? rank : NULL;
 }
 
 void rank_free(struct rank *rank)
 {
+    id_table_remove(&rank->job->core->ranks, rank->session);
     free(rank->pushed);
     free(rank);
 }
@@ -164,8 +160,11 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
         rank->job = job;
         machine_init(&rank->machine, &rank_machine, &core->trace, rank->number);
     }
-    if (rank == NULL || insert_rank(job, rank) != ADTOPK_OK) {
-        free(rank);
+    if (rank == NULL || !id_table_add(&core->ranks, rank->session, rank) ||
+        insert_rank(job, rank) != ADTOPK_OK) {
+        if (rank != NULL) {
+            rank_free(rank);
+        }
         if (job->ranks == 0) {
             job_end(job);
         }

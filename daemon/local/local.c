@@ -9,6 +9,7 @@
 
 #define LOCAL_MAX_SESSIONS 1024
 #define LOCAL_ENTRIES_A_TURN 64 /* of one session: the others want a turn too */
+#define LOCAL_ENTRIES_A_LOOK 64 /* of all sessions, between two looks at the clock */
 
 static void local_free(struct local *local)
 {
@@ -17,6 +18,7 @@ static void local_free(struct local *local)
 
     memory_drop_all(local);
     free(local->slot);
+    free(local->active);
     free(local->path);
     free(local);
     if (done != NULL) {
@@ -50,8 +52,10 @@ static enum adtopk_status local_prepare(
     }
     local->path = strdup(config->path);
     local->slot = calloc(local->config.max_sessions, sizeof(struct session *));
+    local->active = calloc(local->config.max_sessions, sizeof(struct session *));
     local->stores = stores_create();
-    if (local->path == NULL || local->slot == NULL || local->stores == NULL) {
+    if (local->path == NULL || local->slot == NULL || local->active == NULL ||
+        local->stores == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
     }
     return listen_open(local, err);
@@ -89,23 +93,49 @@ struct local *local_create(uv_loop_t *loop, const struct local_config *config,
     return local;
 }
 
-bool local_poll(struct local *local)
+/* Begins where the last turn was late, so that each session is served at some time. */
+static bool local_poll_active(struct local *local)
 {
+    const uint32_t count = local->actives;
+    uint64_t look = local->stats.entries + LOCAL_ENTRIES_A_LOOK;
+    uint32_t at = local->first_active < count ? local->first_active : 0;
     bool busy = false;
 
-    local->turn++;
-    for (struct session *session = local->sessions; session != NULL; session = session->next) {
-        busy |= session_execute(session);
-        busy |= submit_take(session, LOCAL_ENTRIES_A_TURN);
+    local->first_active = 0;
+    for (uint32_t i = 0; i < count && local->actives > 0; i++) {
+        at = at < local->actives ? at : 0;
+        if (!session_is_active(local->active[at])) {
+            session_deactivate(local->active[at]); /* another one is in its place now */
+            continue;
+        }
+        busy |= session_execute(local->active[at]);
+        busy |= submit_take(local->active[at], LOCAL_ENTRIES_A_TURN);
+        at++;
+        if (local->stats.entries >= look && session_is_late(local)) {
+            local->first_active = at;
+            return true;
+        }
+        look = local->stats.entries >= look ? look + LOCAL_ENTRIES_A_LOOK : look;
     }
     return busy;
 }
 
+bool local_poll(struct local *local)
+{
+    bool busy;
+
+    local->turn++;
+    busy = session_resume(local);
+    return local_poll_active(local) || busy;
+}
+
 bool local_sleep(struct local *local)
 {
-    bool pending = false;
+    bool pending = local->postponed != NULL;
 
-    for (struct session *session = local->sessions; session != NULL; session = session->next) {
+    for (uint32_t i = 0; i < local->actives; i++) {
+        struct session *session = local->active[i];
+
         pending |= session->verdict != VERDICT_NONE;
         if (session->state == SESSION_READY) {
             ring_reader_sleep(&session->reader);
@@ -120,9 +150,9 @@ bool local_sleep(struct local *local)
 
 void local_awake(struct local *local)
 {
-    for (struct session *session = local->sessions; session != NULL; session = session->next) {
-        if (session->state == SESSION_READY) {
-            ring_reader_awake(&session->reader);
+    for (uint32_t i = 0; i < local->actives; i++) {
+        if (local->active[i]->state == SESSION_READY) {
+            ring_reader_awake(&local->active[i]->reader);
         }
     }
 }
@@ -151,7 +181,7 @@ void local_close(struct local *local, void (*done)(void *context))
     for (struct session *session = local->sessions; session != NULL;) {
         struct session *next = session->next;
 
-        session->known = false;
+        session->known = session->postponed = false;
         session_end(session, ADTOPK_ERR_UNREACHABLE, "the daemon stops");
         session_close(session);
         segment_drop(&session->gradients);

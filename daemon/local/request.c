@@ -240,6 +240,10 @@ void request_receive(struct session *session)
             session->verdict != VERDICT_NONE) {
             return;
         }
+        if (i > 0 && session_is_late(session->local)) {
+            session_postpone(session);
+            return;
+        }
         size = recvmsg(session->socket, &message, MSG_DONTWAIT);
         if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
             return;

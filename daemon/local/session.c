@@ -16,6 +16,7 @@
 #endif
 
 #define SESSION_TICK_MS 200
+#define SESSION_TURN_US 2000 /* for the sockets and rings of all sessions, a turn */
 
 #define BIT(state) (1u << SESSION_##state)
 
@@ -36,6 +37,36 @@ void session_move(struct session *session, enum session_state state)
 {
     assert((session_table[session->state] & (1u << state)) != 0);
     session->state = state;
+    if (state == SESSION_READY) {
+        session_activate(session);
+    }
+}
+
+void session_activate(struct session *session)
+{
+    struct local *local = session->local;
+
+    if (!session->active) {
+        session->active = true;
+        session->active_at = local->actives;
+        local->active[local->actives++] = session;
+    }
+}
+
+bool session_is_active(const struct session *session)
+{
+    return session->state == SESSION_READY || session->verdict != VERDICT_NONE;
+}
+
+void session_deactivate(struct session *session)
+{
+    struct local *local = session->local;
+
+    if (session->active) {
+        session->active = false;
+        local->active[session->active_at] = local->active[--local->actives];
+        local->active[session->active_at]->active_at = session->active_at;
+    }
 }
 
 struct session *session_find(const struct local *local, session_id id)
@@ -90,6 +121,69 @@ static enum adtopk_status session_share(struct session *session, struct error *e
     return segment_seal(&session->page, SEGMENT_WRITER_SEALED, "progress page", err);
 }
 
+/* ---- serving ---- */
+
+bool session_is_late(struct local *local)
+{
+    const uint64_t now_us = uv_hrtime() / 1000;
+
+    if (local->busy_turn != local->turn) {
+        local->busy_turn = local->turn;
+        local->busy_since_us = now_us;
+    }
+    return now_us - local->busy_since_us >= SESSION_TURN_US;
+}
+
+void session_postpone(struct session *session)
+{
+    struct local *local = session->local;
+
+    if (session->postponed) {
+        return;
+    }
+    session->postponed = true;
+    session_watch(session);
+    session->behind = NULL;
+    if (local->postponed == NULL) {
+        local->postponed = session;
+    } else {
+        local->postponed_last->behind = session;
+    }
+    local->postponed_last = session;
+}
+
+static void session_serve(struct session *session)
+{
+    if (session_is_late(session->local)) {
+        session_postpone(session);
+        return;
+    }
+    request_receive(session); /* it may have said goodbye */
+    if (session->gone && !session->postponed && session->state != SESSION_CLOSED) {
+        session_lost(session, "process %d ended without leaving", (int)session->pid);
+        session_close(session);
+    }
+}
+
+bool session_resume(struct local *local)
+{
+    const bool any = local->postponed != NULL;
+
+    while (local->postponed != NULL && !session_is_late(local)) {
+        struct session *session = local->postponed;
+
+        local->postponed = session->behind;
+        session->postponed = false;
+        if (session->state == SESSION_CLOSED) {
+            session_collect(session);
+        } else {
+            session_watch(session);
+            session_serve(session);
+        }
+    }
+    return any;
+}
+
 static void session_on_socket(uv_poll_t *poll, int status, int events)
 {
     struct session *session = poll->data;
@@ -97,7 +191,7 @@ static void session_on_socket(uv_poll_t *poll, int status, int events)
     if (status < 0) {
         /* libuv stops and says EBADF when the other side closed without having read everything.
          * What it sent before can still be read. */
-        request_receive(session);
+        session_serve(session);
         if (session->state != SESSION_CLOSED) {
             session_watch(session);
         }
@@ -108,7 +202,7 @@ static void session_on_socket(uv_poll_t *poll, int status, int events)
         session_watch(session);
     }
     if ((events & UV_READABLE) != 0) {
-        request_receive(session);
+        session_serve(session);
     }
 }
 
@@ -121,11 +215,9 @@ static void session_on_process(uv_poll_t *poll, int status, int events)
         (void)uv_poll_stop(poll);
         return;
     }
-    request_receive(session); /* it may have said goodbye */
-    if (session->state != SESSION_CLOSED) {
-        session_lost(session, "process %d ended without leaving", (int)session->pid);
-        session_close(session);
-    }
+    (void)uv_poll_stop(poll);
+    session->gone = true;
+    session_serve(session);
 }
 
 static void session_insert(struct session *session)
@@ -194,13 +286,14 @@ enum adtopk_status session_create(struct local *local, int socket, struct error 
 
 void session_watch(struct session *session)
 {
-    const int events = UV_READABLE | (session->outbox.count > 0 ? UV_WRITABLE : 0);
+    const int readable = session->postponed ? 0 : UV_READABLE;
+    const int events = readable | (session->outbox.count > 0 ? UV_WRITABLE : 0);
 
-    if (session->state == SESSION_RESERVING) {
+    if (session->state == SESSION_RESERVING || events == 0) {
         (void)uv_poll_stop(&session->socket_poll); /* what it says now has to wait */
-        return;
+    } else {
+        (void)uv_poll_start(&session->socket_poll, events, session_on_socket);
     }
-    (void)uv_poll_start(&session->socket_poll, events, session_on_socket);
 }
 
 /* ---- ending ---- */
@@ -255,6 +348,7 @@ void session_judge(struct session *session, enum verdict verdict, const struct e
     session->verdict = verdict;
     session->verdict_error = *why;
     session->verdict_turn = session->local->turn + 2;
+    session_activate(session);
 }
 
 bool session_execute(struct session *session)
@@ -315,9 +409,10 @@ void session_collect(struct session *session)
     struct local *local = session->local;
 
     if (session->state != SESSION_CLOSED || session->handles > 0 ||
-        session->gradients.bytes != NULL || local->reserving == session) {
+        session->gradients.bytes != NULL || local->reserving == session || session->postponed) {
         return;
     }
+    session_deactivate(session);
     local->slot[session->id % local->config.max_sessions] = NULL;
     local->used--;
     if (session->previous != NULL) {

@@ -62,8 +62,13 @@ struct session {
     struct error refused;   /* the first registration that was; told at commit */
     enum verdict verdict;
     struct error verdict_error;
-    uint64_t verdict_turn; /* when the actions of that time have been applied */
-    uint64_t deadline_ms;  /* CONNECTED, ENDED: closed then */
+    uint64_t verdict_turn;  /* when the actions of that time have been applied */
+    uint64_t deadline_ms;   /* CONNECTED, ENDED: closed then */
+    bool active;            /* in local->active, */
+    uint32_t active_at;     /* at this place */
+    bool postponed;         /* in the queue from local->postponed */
+    bool gone;              /* ... because its process has ended */
+    struct session *behind; /* the next in that queue */
     int socket;
     int process; /* pidfd, or -1 */
     unsigned handles;
@@ -105,6 +110,13 @@ struct local {
     struct session *reserving; /* whose arena is being reserved: one at a time */
     struct session **slot;     /* by id % max_sessions */
     uint32_t used;             /* slots */
+    struct session **active;   /* those that local_poll() has to look at; some need it no more */
+    uint32_t actives;
+    uint32_t first_active;     /* where the next turn begins */
+    struct session *postponed; /* a queue: what their sockets brought is taken in the next turns */
+    struct session *postponed_last;
+    uint64_t busy_turn;     /* the turn in which sockets or rings were served last, */
+    uint64_t busy_since_us; /* ... since when */
     uint64_t serial;
     uint64_t turn; /* counts local_poll() */
     struct results *results;
@@ -165,6 +177,24 @@ void session_collect(struct session *session);
 
 /** Sees to it that the socket is polled for what matters now. */
 void session_watch(struct session *session);
+
+/** Has local_poll() look at the session from now on: it is READY or has a verdict. */
+void session_activate(struct session *session);
+
+/** Whether it still is. */
+bool session_is_active(const struct session *session);
+
+/** It is no more: the last one of local->active takes its place. */
+void session_deactivate(struct session *session);
+
+/** True if this turn has served sessions for so long that the rest has to wait for the next one. */
+bool session_is_late(struct local *local);
+
+/** Leaves what the session's socket brought to one of the next turns. */
+void session_postpone(struct session *session);
+
+/** Serves sessions that were postponed, until it is late; true if there were any. */
+bool session_resume(struct local *local);
 
 /** Something has a deadline now: sees to it that somebody looks. */
 void session_schedule(struct local *local);

@@ -9,10 +9,11 @@
 static bool counting = true;
 static uint64_t hits[MAX_TABLES][MACHINE_MAX_STATES][MACHINE_MAX_EVENTS][MACHINE_MAX_STATES];
 
-void coverage_move(
-    void *context, const struct machine_table *table, unsigned from, unsigned event, unsigned to)
+void coverage_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
+    unsigned event, unsigned to)
 {
     (void)context;
+    (void)id;
     for (unsigned i = 0; counting && core_machines[i] != NULL; i++) {
         if (core_machines[i] == table) {
             hits[i][from][event][to]++;

@@ -317,8 +317,8 @@ const char *scenario_policy(const struct world *world, uint64_t index);
 bool scenario_is_rounded(const char *policy);
 
 /* coverage.c */
-void coverage_move(
-    void *context, const struct machine_table *table, unsigned from, unsigned event, unsigned to);
+void coverage_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
+    unsigned event, unsigned to);
 /** Moves are not counted while it is off: what bugs and hostile peers reach proves nothing. */
 void coverage_count(bool on);
 /** Prints reached / declared moves of every table; returns the number not reached. */

@@ -33,6 +33,16 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
     return index < core->jobs;
 }
 
+bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)
+{
+    for (uint32_t i = 0; core_job_info(core, i, info); i++) {
+        if (info->id == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool core_tensor_info(
     const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info)
 {

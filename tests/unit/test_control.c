@@ -227,14 +227,14 @@ static void test_failed_jobs(void **state)
     unsigned replies;
     cJSON *document;
 
-    history_moved(&daemon->history, &daemon->core, &job, 1);
+    history_moved(&daemon->history, &daemon->core, &job, 1, 1);
     assert_int_equal(daemon->history.count, 0);
     (void)strcpy(daemon->core.job[0].reason, "rank 3 (process 42) ended");
-    history_moved(&daemon->history, &daemon->core, &job, 0);
-    history_moved(&daemon->history, &daemon->core, &rank, 0);
+    history_moved(&daemon->history, &daemon->core, &job, 1, 0);
+    history_moved(&daemon->history, &daemon->core, &rank, 1, 0);
     assert_int_equal(daemon->history.count, 0);
-    history_moved(&daemon->history, &daemon->core, &job, 1);
-    history_moved(&daemon->history, &daemon->core, &job, 1);
+    history_moved(&daemon->history, &daemon->core, &job, 1, 1);
+    history_moved(&daemon->history, &daemon->core, &job, 1, 1);
     assert_int_equal(daemon->history.count, 1);
     document = ask(daemon, fd, NULL, &replies); /* the core still has it */
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 2);
