@@ -4,6 +4,7 @@
 usage: test_unit_file.py BUILD [unittest's arguments]; skips (77) without systemd-analyze.
 """
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,10 +35,8 @@ class UnitFile(unittest.TestCase):
 
     def analyze(self, text, *command):
         """The unit with the program that has been built, because verify looks for it."""
-        lines = [f"ExecStart={ADTOPKD}" if line.startswith("ExecStart=") else line
-                 for line in text.splitlines()]
         with open(self.path, "w", encoding="utf-8") as out:
-            out.write("\n".join(lines) + "\n")
+            out.write(re.sub(r"(?m)^(Exec\w+)=\S+/adtopkd\b", rf"\1={ADTOPKD}", text))
         return subprocess.run(["systemd-analyze", *command, self.path], capture_output=True,
                               text=True, check=False)
 
