@@ -38,18 +38,10 @@ static bool apply_sparse(const struct tensor_policy *policy, enum choosing_way w
     return choice == choosing_nearest(policy, way);
 }
 
-/* Momentum correction and clipping are for what travels sparse: a tensor that has them may not
- * lose them halfway. */
-static bool may_become_dense(const struct tensor_policy *policy)
-{
-    return policy->sparsifier == NULL && !(policy->params.momentum > 0) &&
-           !(policy->params.clip > 0);
-}
-
 static bool apply_dense(const struct tensor_policy *policy, enum choosing_way way,
     enum choice choice, struct tensor_policy *chosen)
 {
-    if (way != CHOOSING_DENSE && !may_become_dense(policy)) {
+    if (way != CHOOSING_DENSE && policy->sparsifier != NULL) {
         return false;
     }
     if (policy->dense_values == POLICY_VALUES_AUTO) {

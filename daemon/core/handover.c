@@ -43,18 +43,29 @@ static bool select_alike(const struct planned *a, const struct planned *b)
            same_params(&a->policy.params, &b->policy.params);
 }
 
+static bool has_velocity(const struct planned *planned)
+{
+    return planned->policy.params.momentum > 0;
+}
+
+/* Velocities follow their residuals: those of ranks are joined in the node's, and the first rank
+ * takes over the node's. */
 static void hand_velocities(
     const struct job *job, uint64_t numel, const struct planned *now, const struct planned *next)
 {
-    bool alike = !now->dense && now->by_rank == next->by_rank;
+    unsigned owners = has_velocity(now) ? plan_residuals(job, now) : 0;
 
-    for (unsigned r = 0; !next->dense && r < plan_residuals(job, next); r++) {
-        const float *from = alike ? now->kept[r].momentum : NULL;
+    for (unsigned r = 0; has_velocity(next) && r < plan_residuals(job, next); r++) {
         float *to = next->kept[r].momentum;
-        if (to != NULL && from != NULL) {
-            (void)memcpy(to, from, numel * sizeof(*to));
-        } else if (to != NULL) {
+        if (r < owners) {
+            (void)memcpy(to, now->kept[r].momentum, numel * sizeof(*to));
+        } else {
             (void)memset(to, 0, numel * sizeof(*to)); /* a change that was called off left some */
+        }
+    }
+    for (unsigned r = 1; has_velocity(next) && !next->by_rank && r < owners; r++) {
+        for (uint64_t i = 0; i < numel; i++) {
+            next->kept[0].momentum[i] += now->kept[r].momentum[i];
         }
     }
 }
@@ -77,8 +88,9 @@ uint64_t handover_bytes(const struct job *job)
 
     for (uint32_t t = 0; t < job->tensors; t++) {
         const struct planned *next = &job->next_plan->tensor[t];
-        bool momentum = !next->dense && next->policy.params.momentum > 0;
-        bytes += momentum ? job->tensor[t].numel * plan_residuals(job, next) * sizeof(float) : 0;
+        bytes += has_velocity(next)
+                     ? job->tensor[t].numel * plan_residuals(job, next) * sizeof(float)
+                     : 0;
     }
     return bytes;
 }

@@ -223,22 +223,23 @@ struct store_states *layout_states(const struct job *job, uint32_t t, unsigned r
 
 static bool has_momentum(const struct planned *planned)
 {
-    return !planned->dense && planned->policy.params.momentum > 0;
+    return planned->policy.params.momentum > 0;
 }
 
 /* Points to what is kept of one residual, `offset` behind the part's begin; returns its end. */
 static uint64_t lay_kept(const struct planned *planned, uint64_t numel, uint8_t *part,
     uint64_t offset, struct kept *kept)
 {
+    uint64_t count = planned->dense ? 0 : planned->count;
     uint64_t position = offset + sizeof(struct store_kept);
-    uint64_t value = position + align(planned->count * sizeof(uint32_t));
-    uint64_t momentum = value + align(planned->count * sizeof(float));
+    uint64_t value = position + align(count * sizeof(uint32_t));
+    uint64_t momentum = value + align(count * sizeof(float));
 
     if (part != NULL) {
         *kept = (struct kept){.header = (struct store_kept *)(void *)(part + offset),
             .list = {.position = (uint32_t *)(void *)(part + position),
                 .value = (float *)(void *)(part + value),
-                .capacity = planned->count}};
+                .capacity = count}};
         kept->momentum = has_momentum(planned) ? (float *)(void *)(part + momentum) : NULL;
     }
     return momentum + (has_momentum(planned) ? align(numel * sizeof(float)) : 0);
@@ -322,7 +323,8 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
 
     for (uint32_t t = 0; t < plan->tensors; t++) {
         struct planned *planned = &plan->tensor[t];
-        for (unsigned r = 0; !planned->dense && r < plan_residuals(job, planned); r++) {
+        bool keeps = !planned->dense || has_momentum(planned);
+        for (unsigned r = 0; keeps && r < plan_residuals(job, planned); r++) {
             offset = lay_kept(planned, job->tensor[t].numel, part, offset, &planned->kept[r]);
         }
         offset = lay_returned(job, job->tensor[t].numel, planned, part, offset);
@@ -378,8 +380,9 @@ static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
 {
     const struct planned *planned = &job->plan->tensor[t];
 
-    return planned->dense || rank >= plan_residuals(job, planned) ? NULL
-                                                                  : planned->kept[rank].momentum;
+    return !has_momentum(planned) || rank >= plan_residuals(job, planned)
+               ? NULL
+               : planned->kept[rank].momentum;
 }
 
 /* Puts back what was being changed. */

@@ -65,14 +65,11 @@ static void prepare(struct pass *pass, const struct kept *kept)
     double limit = params->clip * pass->fused.count / sqrt((double)job->world_size);
     double norm;
 
-    if (kept == NULL) {
-        return; /* what travels dense is left to the optimiser */
-    }
     if (params->clip > 0) {
         norm = fused_gradient_norm(&pass->fused, &pass->parallel);
         pass->fused.scale = norm > limit ? fmaxf((float)(limit / norm), FLT_MIN) : 1.0f;
     }
-    pass->fused.momentum = kept->momentum;
+    pass->fused.momentum = kept != NULL ? kept->momentum : NULL;
     pass->fused.mu = (float)params->momentum;
     pass->fused.nesterov = params->nesterov;
 }
@@ -198,14 +195,15 @@ enum adtopk_status pass_add(struct work *work, uint32_t t, unsigned rank,
 {
     struct pass pass = pass_of(work, t, rank, STAMP_ADD);
     struct store_tensor *store = work->job->tensor[t].store;
+    const struct planned *planned = &work->job->plan->tensor[t];
     struct sparsifier_choice choice = {.mode = SPARSIFIER_DENSE};
 
     pass.fused.gradients = gradients;
     pass.fused.count = count;
     prepare(&pass, kept);
-    if (kept != NULL) {
+    if (!planned->dense) {
         kept->list.count = 0;
-        if (!plan_is_whole(&work->job->plan->tensor[t])) {
+        if (!plan_is_whole(planned)) {
             choice = plan_choice(work->job, t);
             choose(&pass, &choice, &kept->list);
         }
@@ -214,7 +212,7 @@ enum adtopk_status pass_add(struct work *work, uint32_t t, unsigned rank,
     if (run_ranges(&pass, store->input) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
-    if (kept != NULL) {
+    if (!planned->dense) {
         select_rest(&pass, &choice, &kept->list);
     }
     if (fused_finish(&pass.fused, store->input) > 0) {

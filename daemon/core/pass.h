@@ -1,13 +1,14 @@
 /*
- * The passes over one residual, each at most once a step. kept: NULL for a tensor that travels
- * dense.
+ * The passes over one residual, each at most once a step. kept: NULL for a tensor that is sent
+ * dense and has no momentum.
  */
 #ifndef ADTOPK_PASS_H
 #define ADTOPK_PASS_H
 
 #include "daemon/core/model.h"
 
-/* Adds the gradients (`count`, NULL where there is none), and selects into kept->list. */
+/* Adds the gradients (`count`, NULL where there is none), and unless the tensor is sent dense
+ * selects into kept->list. */
 enum adtopk_status pass_add(struct work *work, uint32_t tensor, unsigned rank,
     const void *const *gradients, unsigned count, struct kept *kept);
 /* Takes them out again. */

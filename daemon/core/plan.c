@@ -97,6 +97,11 @@ bool plan_leaves_nothing(const struct planned *planned)
     return planned->dense && planned->policy.dense_values == PAYLOAD_VALUE_F32;
 }
 
+bool plan_is_corrected(const struct planned *planned)
+{
+    return planned->policy.params.momentum > 0 || planned->policy.params.clip > 0;
+}
+
 /* What one of the tensor's turns selects from. */
 static struct sparsifier_choice choice_of(const struct tensor *tensor,
     const struct tensor_policy *policy, const struct sparsifier_agreed *agreed, uint64_t turn)
@@ -207,8 +212,8 @@ static enum adtopk_status sent_alloc(const struct job *job, uint64_t numel, stru
     size_t capacity = (size_t)contribution_count(job, planned, numel);
     bool decoded = planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32;
     void *kept, *positions, *values, *sum;
-    bool all =
-        allocated(plan_residuals(job, planned), sizeof(*planned->kept), !planned->dense, &kept);
+    bool keeps = !planned->dense || planned->policy.params.momentum > 0;
+    bool all = allocated(plan_residuals(job, planned), sizeof(*planned->kept), keeps, &kept);
 
     planned->kept = kept;
     all = allocated(capacity, sizeof(uint32_t), planned->by_rank, &positions) && all;

@@ -23,6 +23,8 @@ uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint3
 bool plan_is_whole(const struct planned *planned);
 /* It travels whole and is not rounded: its residual is empty at the end of a step. */
 bool plan_leaves_nothing(const struct planned *planned);
+/* Momentum or clipping changes its gradients, however it is sent. */
+bool plan_is_corrected(const struct planned *planned);
 /* Residuals that a tensor has on this node: one, or one a rank. */
 unsigned plan_residuals(const struct job *job, const struct planned *planned);
 /* The tensor's turn; what it selects from, and how its contribution looks to a decoder. */

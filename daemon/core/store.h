@@ -35,7 +35,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 7u
+#define STORE_VERSION 8u
 
 enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2, STORE_RESIDUALS = 4 };
 
@@ -86,7 +86,8 @@ struct store_states {
 };
 
 /* What a plan keeps of one residual. Behind it, each aligned: `capacity` positions, as many values,
- * and with momentum correction an element's momentum each. The values are those of the residual at
+ * and with momentum correction an element's momentum each; where the tensor is sent dense there are
+ * no positions. The values are those of the residual at
  * the selected positions; valid from SETTLING on. */
 struct store_kept {
     uint64_t count;

@@ -233,14 +233,16 @@ static void keep_returned(const struct round *round)
 }
 
 /* Whether the tensor goes past its residual, which has nothing to add to it and nothing to keep of
- * it: a lone node writes the sum of its ranks where they see it, a lone rank's gradient is sent
- * from where it lies. */
+ * it, as nothing changes the gradients: a lone node writes the sum of its ranks where they see it,
+ * a lone rank's gradient is sent from where it lies. */
 static bool is_direct(const struct round *round, uint32_t t)
 {
     const struct job *job = round->job;
+    const struct planned *planned = &job->plan->tensor[t];
     bool lone = round->exchange.members == 1;
 
-    return plan_leaves_nothing(&job->plan->tensor[t]) && job->tensor[t].store->filled == 0 &&
+    return plan_leaves_nothing(planned) && !plan_is_corrected(planned) &&
+           job->tensor[t].store->filled == 0 &&
            (lone || (job->ranks == 1 && job->tensor[t].spec.dtype == DTYPE_F32));
 }
 

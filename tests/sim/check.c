@@ -127,9 +127,9 @@ static void check_input(struct world *world, unsigned number, unsigned job)
         struct owner owner = {
             .job = job, .first = about->node_first[number], .ranks = about->node_ranks[number]};
         (void)core_tensor_info(core, job_info.id, t, &info);
-        if (strcmp(info.sparsifier, "dense") != 0) {
-            owner.ranks = strstr(policy, "\"rank\"") != NULL ? 1 : owner.ranks;
-            owner.momentum = strstr(policy, "\"momentum\":0.5") != NULL ? 0.5f : 0;
+        owner.momentum = strstr(policy, "\"momentum\":0.5") != NULL ? 0.5f : 0;
+        if (strcmp(info.sparsifier, "dense") != 0 && strstr(policy, "\"rank\"") != NULL) {
+            owner.ranks = 1;
         }
         for (; owner.first < end; owner.first += owner.ranks) {
             add_gradients(world, &owner, job_info.steps_done, t, want);

@@ -391,11 +391,11 @@ static void test_training_learns(void **state)
     sgd_destroy(sgd);
 }
 
-static void check_sgd(struct fixture *fixture, int only_biases)
+static void check_sgd(struct fixture *fixture, int corrected)
 {
     const struct sgd_options options = {.lr = 0.1f,
         .momentum = 0.9f,
-        .only_biases = only_biases,
+        .corrected = corrected,
         .weight_decay = 0.01f,
         .warmup = 4,
         .steps = 20};
@@ -404,7 +404,6 @@ static void check_sgd(struct fixture *fixture, int only_biases)
 
     for (size_t t = 6; t < MODEL_TENSORS; t++) { /* a weight and a bias */
         double parameter = model_parameters(fixture->model, t)[3], velocity = 0;
-        const int corrected = only_biases && t == 6;
         const double decay = t != 6 ? 0 : corrected ? 0.1 : 0.01;
         for (uint64_t step = 0; step < options.steps; step++) {
             const double rate =

@@ -77,6 +77,8 @@ static void test_selected_alike(void **state)
 static const char *const changes[] = {"{\"scope\":\"rank\"}", "{\"scope\":\"node\"}",
     "{\"momentum\":0.9}", "{\"momentum\":0.5,\"scope\":\"rank\"}", "{\"momentum\":0}",
     "{\"sparsifier\":\"dense\",\"momentum\":0,\"scope\":\"node\"}",
+    "{\"sparsifier\":\"dense\",\"momentum\":0.9,\"scope\":\"node\",\"residual\":\"f32\"}",
+    "{\"dense_values\":\"bf16\"}", "{\"dense_values\":\"f32\",\"clip\":100}", "{\"clip\":0}",
     "{\"sparsifier\":\"sidco\",\"fit\":\"pareto\"}",
     "{\"sparsifier\":\"adtopk\",\"estimate\":true}",
     "{\"sparsifier\":\"adtopk\",\"adaptive\":true,\"estimate\":false}", "{\"bucket_bytes\":100}",

@@ -30,6 +30,7 @@ struct rule {
     /* Asked for in the first step, in force from the third on; NULL: nothing is. */
     const char *change;
     double mu_after;
+    bool dense, dense_after;
     bool anew; /* velocities begin with 0 then */
 };
 
@@ -61,10 +62,24 @@ static void plain_step(struct plain *plain, const double *gradient, const struct
     }
 }
 
+/* To f32's rounding of sums of gradients up to some thousands. */
 static void assert_near(double a, double b)
 {
-    if (fabs(a - b) > 1e-4 * (1 + fabs(b))) {
+    if (fabs(a - b) > 1e-4 * (10 + fabs(b))) {
         fail_msg("%g instead of %g", a, b);
+    }
+}
+
+/* Of a tensor that is sent dense the update is all of the plain residuals, which are empty then;
+ * velocities go on, whatever masking says. before: what updates came to before this step. */
+static void compare_dense(const struct lone_core *lone, struct plain *plain, const double *before)
+{
+    const float *residual = core_residual(lone->core, lone->job, 0, 0);
+
+    for (unsigned i = 0; i < ELEMENTS; i++) {
+        assert_near(lone->applied[0][i] - before[i], plain[0].v[i]);
+        assert_near((double)residual[i], 0);
+        plain[0].v[i] = 0;
     }
 }
 
@@ -91,6 +106,7 @@ static void compare(struct lone_core *lone, struct plain *plain, const struct ru
 static void change(struct plain *plain, struct rule *rule)
 {
     rule->mu = rule->mu_after;
+    rule->dense = rule->dense_after;
     for (unsigned r = 0; rule->anew && r < rule->residuals; r++) {
         (void)memset(plain[r].m, 0, sizeof(plain[r].m));
     }
@@ -108,7 +124,7 @@ static void check(const struct rule *given)
     lone_start(&lone, ranks, rule->policy, &spec, 1);
     lone.changed = true;
     for (unsigned s = 0; s < STEPS; s++) {
-        double sum[ELEMENTS] = {0};
+        double sum[ELEMENTS] = {0}, before[ELEMENTS];
         if (s == 0 && rule->change != NULL) {
             assert_int_equal(lone_change(&lone, 1, rule->change), ADTOPK_OK);
         } else if (s == CHANGED && rule->change != NULL) {
@@ -130,8 +146,13 @@ static void check(const struct rule *given)
             plain_step(&plain[0], sum, rule, ranks, ranks);
         }
         lone_end_all(&lone);
+        (void)memcpy(before, lone.applied[0], sizeof(before));
         lone_close(&lone);
-        compare(&lone, plain, rule);
+        if (rule->dense) {
+            compare_dense(&lone, plain, before);
+        } else {
+            compare(&lone, plain, rule);
+        }
         for (unsigned i = 0; i < ELEMENTS; i++) {
             sent += fabs(plain[0].v[i]) < 1;
         }
@@ -207,15 +228,104 @@ static void test_clip(void **state)
         .residuals = 1});
 }
 
+/* A tensor that is sent dense gets the updates of momentum SGD, clipped. */
+static void test_dense(void **state)
+{
+    static const char *const policy[] = {
+        POLICY("\"sparsifier\":\"dense\",\"momentum\":0.9"),
+        POLICY("\"sparsifier\":\"dense\",\"momentum\":0.9,\"momentum_masking\":false"),
+        POLICY("\"sparsifier\":\"dense\",\"momentum\":0.8,\"nesterov\":true"),
+        POLICY("\"sparsifier\":\"dense\",\"clip\":100"),
+        POLICY("\"sparsifier\":\"dense\",\"clip\":300,\"momentum\":0.5"),
+    };
+    static const double mu[] = {0.9, 0.9, 0.8, 0, 0.5}, clip[] = {0, 0, 0, 100, 300};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(policy) / sizeof(policy[0]); i++) {
+        check(&(struct rule){.policy = policy[i],
+            .mu = mu[i],
+            .nesterov = i == 2,
+            .clip = clip[i],
+            .residuals = 1,
+            .dense = true});
+    }
+}
+
+/* Velocities go on when a tensor begins to be sent dense, and when that ends. */
+static void test_dense_halfway(void **state)
+{
+    static const char *const dense[] = {"{\"sparsifier\":\"dense\"}", "{\"plan\":\"4194304:1d\"}"};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        check(&(struct rule){.policy = POLICY("\"sparsifier\":\"auto\",\"momentum\":0.9"),
+            .mu = 0.9,
+            .masking = true,
+            .residuals = 1,
+            .change = dense[i],
+            .mu_after = 0.9,
+            .dense_after = true});
+    }
+    check(&(struct rule){.policy = POLICY("\"sparsifier\":\"dense\",\"momentum\":0.9"),
+        .mu = 0.9,
+        .masking = true,
+        .residuals = 1,
+        .dense = true,
+        .change = "{\"sparsifier\":\"adtopk\"}",
+        .mu_after = 0.9});
+}
+
+/* Where nothing is masked, updates and residuals together are what momentum SGD applies, however
+ * often the tensor begins and ends to be sent dense, by node or by rank. */
+static void test_velocity_stays(void **state)
+{
+    static const char *const changes[] = {"{\"plan\":\"4194304:1d\"}", "{\"scope\":\"rank\"}",
+        "{\"plan\":\"4194304:1d\"}", "{\"plan\":\"\"}",
+        "{\"sparsifier\":\"dense\",\"scope\":\"node\"}",
+        "{\"sparsifier\":\"topk\",\"scope\":\"rank\"}", "{\"scope\":\"node\"}",
+        "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\"}"};
+    const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){16, 40});
+    struct plain *plain = calloc(1, sizeof(*plain));
+    const struct rule rule = {.mu = 0.9};
+    struct lone_core lone;
+
+    (void)state;
+    assert_non_null(plain);
+    lone_start(&lone, 2,
+        POLICY("\"sparsifier\":\"auto\",\"momentum\":0.9,\"momentum_masking\":false"), &spec, 1);
+    lone.changed = true;
+    for (unsigned s = 0; s < 4 * sizeof(changes) / sizeof(changes[0]); s++) {
+        double sum[ELEMENTS], have;
+        float residual[ELEMENTS];
+        if (s % 4 == 0) {
+            assert_int_equal(lone_change(&lone, s + 1, changes[s / 4]), ADTOPK_OK);
+        }
+        for (unsigned i = 0; i < ELEMENTS; i++) {
+            sum[i] = lone_gradient(lone.step, 0, 0, i) + lone_gradient(lone.step, 1, 0, i);
+        }
+        plain_step(plain, sum, &rule, 2, 2);
+        lone_train(&lone, 1);
+        for (unsigned i = 0; i < ELEMENTS; i++) {
+            have = lone.applied[0][i];
+            for (unsigned r = 0; core_residual_copy(lone.core, lone.job, 0, r, residual); r++) {
+                have += (double)residual[i];
+            }
+            assert_true(fabs(have - plain->v[i]) < 0.1); /* of sums up to 100,000, in f32 */
+        }
+    }
+    assert_int_equal(lone_job(&lone).policy_version, sizeof(changes) / sizeof(changes[0]));
+    lone_free(&lone);
+    free(plain);
+}
+
 /* A step with NaN is withdrawn: residuals and momentum are what they were, to rounding. */
-static void test_withdrawn(void **state)
+static void check_withdrawn(const char *policy)
 {
     const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){16, 40});
     struct lone_core lone;
     float before[ELEMENTS], after[ELEMENTS], momentum[ELEMENTS];
 
-    (void)state;
-    lone_start(&lone, 2, POLICY("\"momentum\":0.5,\"clip\":20000"), &spec, 1);
+    lone_start(&lone, 2, policy, &spec, 1);
     lone.changed = true;
     lone_train(&lone, 3);
     (void)memcpy(before, core_residual(lone.core, lone.job, 0, 0), sizeof(before));
@@ -231,12 +341,24 @@ static void test_withdrawn(void **state)
     lone_free(&lone);
 }
 
+static void test_withdrawn(void **state)
+{
+    (void)state;
+    check_withdrawn(POLICY("\"momentum\":0.5,\"clip\":20000"));
+    check_withdrawn(POLICY("\"sparsifier\":\"dense\",\"momentum\":0.5,\"clip\":20000"));
+    check_withdrawn(POLICY(
+        "\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"momentum\":0.5,\"clip\":20000"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_changed),
         cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_dense_halfway),
+        cmocka_unit_test(test_velocity_stays),
         cmocka_unit_test(test_withdrawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,7 @@ static const char help[] =
     "  --lr X           highest learning rate (default %g)\n"
     "  --warmup N       steps until the highest rate is reached (default %" PRIu64
     ", at most --steps)\n"
-    "  --corrected      weights have their momentum from the daemon: the policy's momentum (0.9)\n"
+    "  --corrected      updates have their momentum from the daemon: the policy's momentum (0.9)\n"
     "  --seed S         seed of parameters and batches, the same on all ranks (default 1)\n"
     "  --log FILE       write JSON lines: one a step, then a final one (rank 0 only)\n"
     "  --evaluate-every N  also test every N steps, on a part of the test set (default: at the "

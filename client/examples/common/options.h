@@ -39,7 +39,7 @@ struct options {
     uint64_t warmup;
     uint64_t evaluate_every; /* steps; 0: only at the end */
     float lr;
-    int corrected;                     /* weights have their momentum from the daemon */
+    int corrected;                     /* updates have their momentum from the daemon */
     uint64_t sizes[OPTIONS_MAX_SIZES]; /* as in the task's table */
     struct exchange_options exchange;
     char *policy_text; /* owned; what exchange.policy points to */

@@ -63,7 +63,7 @@ void sgd_apply(struct sgd *sgd, size_t tensor, const float *update, float rate)
 {
     const size_t size = tensor_size(&sgd->tensors[tensor]);
     const int is_bias = sgd->tensors[tensor].dims == 1;
-    const int corrected = sgd->options.only_biases && !is_bias;
+    const int corrected = sgd->options.corrected;
     const float momentum = corrected ? 0 : sgd->options.momentum;
     const float decay = is_bias     ? 0
                         : corrected ? sgd->options.weight_decay / (1 - sgd->options.momentum)

@@ -10,7 +10,7 @@
 struct sgd_options {
     float lr;           /* highest learning rate */
     float momentum;     /* 0 <= momentum < 1 */
-    int only_biases;    /* have that momentum: the daemon corrects for it in what weights get */
+    int corrected;      /* updates have that momentum already, from the daemon */
     float weight_decay; /* on weights, not on biases */
     uint64_t warmup;    /* first steps, in which the rate rises linearly to lr */
     uint64_t steps;     /* all steps; after the warm-up it falls linearly to zero */
@@ -27,7 +27,7 @@ void sgd_destroy(struct sgd *sgd);
 float sgd_rate(const struct sgd_options *options, uint64_t step);
 
 /* velocity = momentum velocity + update + weight_decay parameter; parameter -= rate velocity; with
- * only_biases weights move by rate (update + weight_decay / (1 - momentum) parameter).
+ * corrected parameters move by rate (update + weight_decay / (1 - momentum) parameter).
  *
  * `update` is the dense mean gradient, zeros included: with momentum and weight decay every element
  * moves in every step, whether or not its gradient was sent. Equal updates give equal bits. */

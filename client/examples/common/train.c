@@ -241,7 +241,7 @@ static int train_create(struct trainer *trainer)
     trainer->tensors = task_tensors(trainer->task, &trainer->count);
     trainer->sgd_options = (struct sgd_options){.lr = options->lr,
         .momentum = 0.9f,
-        .only_biases = options->corrected,
+        .corrected = options->corrected,
         .weight_decay = 1e-4f,
         .warmup = options->warmup,
         .steps = options->steps};
