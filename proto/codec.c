@@ -6,17 +6,21 @@
 
 struct budget {
     size_t left;
+    bool starved; /* the system had no memory for it */
 };
 
 static void *budget_alloc(void *data, size_t size)
 {
     struct budget *budget = data;
+    void *memory;
 
     if (size > budget->left) {
         return NULL;
     }
     budget->left -= size;
-    return malloc(size > 0 ? size : 1);
+    memory = malloc(size > 0 ? size : 1);
+    budget->starved = budget->starved || memory == NULL;
+    return memory;
 }
 
 static void budget_free(void *data, void *pointer)
@@ -121,9 +125,12 @@ ProtobufCMessage *codec_unpack(const ProtobufCMessageDescriptor *type, const voi
         return NULL;
     }
     message = protobuf_c_message_unpack(type, &allocator, size, bytes);
-    if (message == NULL) {
-        (void)error_set(err, ADTOPK_ERR_PROTOCOL,
-            "a malformed %s message of %zu bytes, or no memory to read it", type->short_name, size);
+    if (message == NULL && budget.starved) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory to read a %s message of %zu bytes",
+            type->short_name, size);
+    } else if (message == NULL) {
+        (void)error_set(err, ADTOPK_ERR_PROTOCOL, "a malformed %s message of %zu bytes",
+            type->short_name, size);
     }
     return message;
 }

@@ -45,7 +45,7 @@ enum payload_value {
 
 /* What a frame is about; `kind` and `phase` belong to the core and its collectives. */
 struct payload_header {
-    uint64_t job;    /* hash of the job's key */
+    uint64_t run;    /* the number that the nodes agreed on when the run began */
     uint64_t number; /* the step, or the number of a plain operation */
     uint32_t view;
     uint32_t bucket;

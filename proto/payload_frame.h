@@ -13,7 +13,7 @@ enum {
     AT_KIND = 6,
     AT_PHASE = 7,
     AT_LENGTH = 8,
-    AT_JOB = 16,
+    AT_RUN = 16,
     AT_NUMBER = 24,
     AT_VIEW = 32,
     AT_BUCKET = 36,

@@ -51,7 +51,7 @@ enum adtopk_status payload_peek(
         return status;
     }
     *header = (struct payload_header){
-        .job = load_u64(from + AT_JOB),
+        .run = load_u64(from + AT_RUN),
         .number = load_u64(from + AT_NUMBER),
         .view = load_u32(from + AT_VIEW),
         .bucket = load_u32(from + AT_BUCKET),

@@ -69,7 +69,7 @@ enum adtopk_status payload_begin(struct payload_writer *writer, const struct pay
     store_u16(bytes + AT_VERSION, PAYLOAD_VERSION);
     bytes[AT_KIND] = header->kind;
     bytes[AT_PHASE] = header->phase;
-    store_u64(bytes + AT_JOB, header->job);
+    store_u64(bytes + AT_RUN, header->run);
     store_u64(bytes + AT_NUMBER, header->number);
     store_u32(bytes + AT_VIEW, header->view);
     store_u32(bytes + AT_BUCKET, header->bucket);

@@ -26,8 +26,9 @@
  *   1  dense sums travel as f32
  *   2  they travel as bf16 where contributions have two bytes a value; pairwise cuts the vector
  * into slices first, then each into segments; "allreduce" may be "one-shot"; allgather cuts large
- * lists into segments */
-#define EXCHANGE_VERSION 2u
+ * lists into segments
+ *   3  frames name the run instead of the job */
+#define EXCHANGE_VERSION 3u
 
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u  /* a frame's header counts them in 8 bits */

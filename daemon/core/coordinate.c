@@ -9,7 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "daemon/core/view.h"
+
+/* The number of the run that a first view begins: no other daemon, and no other start of this one,
+ * gives the same. A run to which some member returns keeps its number. */
+static uint64_t coordinate_run(const struct job *job)
+{
+    uint64_t run = job->run;
+
+    for (unsigned i = 0; run == 0 && i < job->members; i++) {
+        run = join_in_view(job->member[i]) ? job->member[i]->run : 0;
+    }
+    if (run == 0) {
+        run = hash_mix(job->core->config.incarnation ^ hash_mix(job->number));
+    }
+    return run != 0 ? run : 1;
+}
 
 static void propose(struct job *job, uint32_t view)
 {
@@ -19,7 +35,9 @@ static void propose(struct job *job, uint32_t view)
     prepare.view = view;
     prepare.members = malloc(job->members * sizeof(*prepare.members));
     prepare.incarnations = malloc(job->members * sizeof(*prepare.incarnations));
-    if (prepare.members == NULL || prepare.incarnations == NULL) {
+    prepare.jobs = malloc(job->members * sizeof(*prepare.jobs));
+    prepare.run = coordinate_run(job);
+    if (prepare.members == NULL || prepare.incarnations == NULL || prepare.jobs == NULL) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory to propose view %u", view);
     } else {
         for (unsigned i = 0; i < job->members; i++) {
@@ -27,6 +45,7 @@ static void propose(struct job *job, uint32_t view)
             if (join_in_view(member)) {
                 prepare.members[prepare.n_members++] = member->node;
                 prepare.incarnations[prepare.n_incarnations++] = member->incarnation;
+                prepare.jobs[prepare.n_jobs++] = member->job;
                 member->answered = false;
             }
         }
@@ -38,6 +57,30 @@ static void propose(struct job *job, uint32_t view)
     }
     free(prepare.members);
     free(prepare.incarnations);
+    free(prepare.jobs);
+}
+
+/* Whether a proposal to exactly these members waits for answers. Another one would only throw the
+ * answers away that are on their way. */
+static bool coordinate_is_proposed(const struct job *job)
+{
+    unsigned at = 0;
+
+    if (job->proposed == 0) {
+        return false;
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (!join_in_view(member)) {
+            continue;
+        }
+        if (at == job->next_nodes || job->next_node[at] != member->node ||
+            job->next_incarnation[at] != member->incarnation || job->next_job[at] != member->job) {
+            return false;
+        }
+        at++;
+    }
+    return at == job->next_nodes;
 }
 
 /* Proposes a view if this node is to be its coordinator and there is reason for a new one. */
@@ -60,7 +103,7 @@ void coordinate(struct job *job)
         highest = member->view > highest ? member->view : highest;
         reason = reason || member->anew;
     }
-    if (reason) {
+    if (reason && (highest > job->proposed || !coordinate_is_proposed(job))) {
         propose(job, highest + 1);
     }
 }

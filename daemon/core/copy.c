@@ -58,7 +58,7 @@ struct buffer *copy_encode(const struct round *round, uint64_t number)
 {
     const struct job *job = round->job;
     struct payload_header header = {
-        .job = job->id,
+        .run = job->run,
         .number = number,
         .view = job->view,
         .bucket = round->bucket,

@@ -128,7 +128,7 @@ bool core_next_action(struct core *core, struct action *action)
 /* How soon a round's computes and frames go; NULL: those of the whole job. */
 static struct share_class class_of(const struct job *job, const struct round *round)
 {
-    return (struct share_class){.job = job->id,
+    return (struct share_class){.job = job->number,
         .weight = (uint32_t)job->plan->policy.weight,
         .place = round != NULL ? round->place : 0};
 }
@@ -198,17 +198,17 @@ static void links_deliver(void *context, uint16_t peer, enum link_lane lane, str
     struct core *core = context;
 
     if (lane == LINK_CONTROL) {
-        peer_message(core, peer, message);
+        dispatch_control(core, peer, message);
     } else {
         struct payload_header header;
         struct job *job = NULL;
         if (payload_peek(&header, message->bytes, message->size, NULL) == ADTOPK_OK) {
-            job = job_find(core, header.job);
+            job = job_find_run(core, header.run);
         }
         if (job != NULL) {
             frame_receive(job, peer, message);
         } else {
-            core->bad_messages++;
+            core->late_messages++; /* of a run that is over, like any frame that names none */
         }
     }
     buffer_unref(message);
@@ -230,8 +230,12 @@ static void links_peer_up(void *context, uint16_t node, uint64_t incarnation)
     struct peer *peer = peer_find(core, node);
 
     core_trace(core, "peer %u up, incarnation %llx", node, (unsigned long long)incarnation);
-    if (peer != NULL) {
-        peer->up = true;
+    if (peer == NULL) {
+        return;
+    }
+    peer->up = true;
+    if (peer->incarnation != incarnation) { /* else it was silent, and nothing was lost */
+        peer->incarnation = incarnation;
         join_peer_up(core, node);
     }
 }
@@ -246,7 +250,17 @@ static void links_peer_down(void *context, uint16_t node)
         peer->up = false;
     }
     for (struct job *job = core->jobs; job != NULL; job = job->next) {
-        job_peer_down(job, node);
+        job_peer_lost(job, node, PEER_SILENT);
+    }
+}
+
+/* A peer that answers is not gone, whatever listens at its address. */
+static void peer_gone(struct core *core, uint16_t node)
+{
+    const struct peer *peer = peer_find(core, node);
+
+    for (struct job *job = core->jobs; peer != NULL && !peer->up && job != NULL; job = job->next) {
+        job_peer_lost(job, node, PEER_GONE);
     }
 }
 
@@ -376,11 +390,22 @@ static void fail_starved_jobs(struct core *core)
     core->starved = false;
 }
 
+/* What an ended job has in the links is of no use to anybody, unless the others may still finish
+ * the step that it was in. */
+static void drop_frames(struct core *core, struct job *job)
+{
+    if (job_ended(job) && !job->dropped && job->last_steps == 0) {
+        links_drop_job(core->links, job->number);
+        job->dropped = true;
+    }
+}
+
 static void reap_jobs(struct core *core)
 {
     for (struct job *job = core->ended > 0 ? core->jobs : NULL, *next; job != NULL; job = next) {
         next = job->next;
         job_tell_failure(job);
+        drop_frames(core, job);
         job_reap(job);
     }
 }
@@ -399,6 +424,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     case EVENT_TIMER: check_jobs(core); break;
     case EVENT_POLICY: status = switch_request(core, event, err); break;
     case EVENT_VERIFY: status = verify_request(core, event, err); break;
+    case EVENT_PEER_GONE: peer_gone(core, event->peer_gone); break;
     case EVENT_STOP: core->stopping = true; break;
     default: status = rank_event(core, event, err); break;
     }

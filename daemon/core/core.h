@@ -78,10 +78,11 @@ enum event_type {
     EVENT_RANK_LOST,     /* its process is gone; reason */
     /* Requests of operators. An error is the whole answer; otherwise an action with the ticket
      * follows, once. */
-    EVENT_POLICY, /* policy: change it on all nodes, at one step. Ends with ACTION_POLICY */
-    EVENT_VERIFY, /* verify: compare the ledgers. Ends with ACTION_VERIFIED */
-    EVENT_STOP,   /* every job ends at its next step boundary, with a sentence; no job begins */
-    EVENT_PACKET, /* packet */
+    EVENT_POLICY,    /* policy: change it on all nodes, at one step. Ends with ACTION_POLICY */
+    EVENT_VERIFY,    /* verify: compare the ledgers. Ends with ACTION_VERIFIED */
+    EVENT_PEER_GONE, /* peer_gone: nothing listens at this peer's address any more */
+    EVENT_STOP,      /* every job ends at its next step boundary, with a sentence; no job begins */
+    EVENT_PACKET,    /* packet */
     EVENT_COMPUTE_DONE, /* compute */
     EVENT_TIMER,        /* core_deadline() has passed */
     EVENT_TYPE_COUNT
@@ -97,6 +98,7 @@ struct event {
             uint32_t rank;
             uint32_t world_size;
             const char *policy; /* JSON, or NULL for the default */
+            uint64_t run;       /* 0: the rank begins a run; else it returns to this one */
         } open;
         const struct tensor_spec *spec;
         struct {
@@ -129,6 +131,7 @@ struct event {
             size_t size;
         } packet;
         struct compute *compute;
+        uint16_t peer_gone;
     };
 };
 
@@ -150,6 +153,8 @@ struct action {
     uint32_t tensor;
     uint64_t number;
     uint64_t operation; /* READY: the next plain operation's number */
+    uint64_t run;       /* READY: the number of the run, for a rank that returns to it */
+    uint64_t job;       /* READY: its job's number, as core_memory has it */
     uint64_t ticket;    /* POLICY, VERIFIED */
     enum adtopk_status status;
     struct compute *compute;
@@ -163,10 +168,15 @@ struct tensor_layout {
     uint64_t update_offset; /* struct local_update of proto/local.h */
 };
 
-/* Memory outside the core. `job` is the hash that core_job_id() gives. All memory is zeroed when
- * new and aligned to 4096. A failure fills err and returns NULL. */
+/* Memory outside the core. `job` is the number that the core gave a job on this node; it never uses
+ * a number twice. All memory is zeroed when new and aligned to 4096. A failure fills err and
+ * returns NULL. */
 struct core_memory {
     void *context;
+    /* Called before the first store() or results() of a job. returning: the job gets the stores
+     * that an earlier core of this node left under this key; otherwise those are given back, and
+     * the job begins with new ones. NULL: no store outlives a core. */
+    void (*open_job)(void *context, uint64_t job, const struct job_key *key, bool returning);
     /* The arena into which one rank writes gradients; the core only reads. */
     const void *(*gradients)(void *context, session_id session, uint64_t size, struct error *err);
     /* The arena from which all ranks of this node read updates. *existing: it holds what an
@@ -185,8 +195,8 @@ struct core_memory {
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */
     void (*release_job)(void *context, uint64_t job);
-    /* Whether store() would find an existing part 0; NULL: it never does. */
-    bool (*has_store)(void *context, uint64_t job);
+    /* Whether an earlier core of this node left a store under this key. NULL if open_job is. */
+    bool (*has_store)(void *context, const struct job_key *key);
 };
 
 struct core_config {
@@ -249,8 +259,8 @@ bool core_next_action(struct core *core, struct action *action);
 /** When EVENT_TIMER is due; UINT64_MAX if never. */
 uint64_t core_deadline(struct core *core);
 
-/** The hash under which a job is known to memory, peers and payloads. */
-uint64_t core_job_id(const struct job_key *key);
+/** Whether both keys name the same job: owner, name and run id. */
+bool core_same_job(const struct job_key *a, const struct job_key *b);
 
 /* What the driver's memory operations and the client need of a committed session. */
 bool core_tensor_layout(
@@ -258,7 +268,7 @@ bool core_tensor_layout(
 /** Offset of the operation area (CORE_OP_SIZE bytes) in the gradient and the result arena. */
 bool core_op_layout(const struct core *core, session_id session, uint64_t *gradient_offset,
     uint64_t *result_offset);
-/** The job a session belongs to; 0 for an unknown session. */
+/** The number of the job that a session belongs to; 0 for an unknown session. */
 uint64_t core_session_job(const struct core *core, session_id session);
 /** ... and its key, NULL for an unknown session; valid until the next event. */
 const struct job_key *core_session_key(const struct core *core, session_id session);

@@ -36,7 +36,7 @@ static const char *state_name(const struct job *job)
 static void fill_job(const struct job *job, struct job_info *info)
 {
     *info = job->counters;
-    info->id = job->id;
+    info->id = job->number;
     info->key = job->key;
     info->state = state_name(job);
     info->world_size = job->world_size;
@@ -69,7 +69,7 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
 static const struct job *find(const struct core *core, uint64_t id)
 {
     for (const struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (job->id == id) {
+        if (job->number == id) {
             return job;
         }
     }
@@ -304,5 +304,5 @@ uint64_t core_session_job(const struct core *core, session_id session)
 {
     const struct rank *rank = rank_find(core, session);
 
-    return rank != NULL ? rank->job->id : 0;
+    return rank != NULL ? rank->job->number : 0;
 }

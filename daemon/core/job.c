@@ -52,29 +52,52 @@ static uint64_t mix_text(uint64_t hash, const char *text)
     return hash;
 }
 
-uint64_t core_job_id(const struct job_key *key)
+/* Random choices of a run are those of every run with the same key, so that it can be repeated. */
+static uint64_t job_seed(const struct job_key *key)
 {
-    uint64_t hash = mix_text(hash_mix(key->owner + 1u), key->name);
-
-    hash = mix_text(hash, key->run_id);
-    return hash != 0 ? hash : 1;
+    return mix_text(mix_text(hash_mix(key->owner + 1u), key->name), key->run_id);
 }
 
-struct job *job_find(struct core *core, uint64_t id)
+bool core_same_job(const struct job_key *a, const struct job_key *b)
+{
+    return a->owner == b->owner && strcmp(a->name, b->name) == 0 &&
+           strcmp(a->run_id, b->run_id) == 0;
+}
+
+struct job *job_find(struct core *core, const struct job_key *key)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (job->id == id && !job_ended(job)) {
+        if (!job_ended(job) && core_same_job(&job->key, key)) {
             return job;
         }
     }
     return NULL;
 }
 
-/* A job that has ended but still computes: its memory is in use. */
-bool job_is_ending(const struct core *core, uint64_t id)
+struct job *job_by_number(struct core *core, uint64_t number)
+{
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (!job_ended(job) && job->number == number) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+struct job *job_find_run(struct core *core, uint64_t run)
+{
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (run != 0 && !job_ended(job) && (job->run != 0 ? job->run : job->next_run) == run) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+bool job_is_ending(const struct core *core, const struct job_key *key)
 {
     for (const struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (job->id == id && job_ended(job)) {
+        if (job_ended(job) && core_same_job(&job->key, key)) {
             return true;
         }
     }
@@ -138,12 +161,14 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     job->settle.job = job;
     job->verification.job = job;
     job->key = event->open.key;
-    job->id = core_job_id(&job->key);
+    job->number = ++core->opened_jobs;
+    job->run = event->open.run;
+    job->seed = job_seed(&job->key);
     job->world_size = event->open.world_size;
     job->forming_since_us = core->now_us;
-    machine_init(&job->machine, &job_machine, &core->trace, job->id);
-    machine_init(&job->step, &step_machine, &core->trace, job->id);
-    machine_init(&job->policy_switch, &switch_machine, &core->trace, job->id);
+    machine_init(&job->machine, &job_machine, &core->trace, job->number);
+    machine_init(&job->step, &step_machine, &core->trace, job->number);
+    machine_init(&job->policy_switch, &switch_machine, &core->trace, job->number);
     while (*end != NULL) {
         end = &(*end)->next;
     }
@@ -204,6 +229,7 @@ void job_free(struct job *job)
     free(job->view_node);
     free(job->next_node);
     free(job->next_incarnation);
+    free(job->next_job);
     free(job);
 }
 
@@ -236,7 +262,7 @@ void job_reap(struct job *job)
     for (unsigned i = 0; i < job->ranks; i++) {
         memory->release_session(memory->context, job->rank[i]->session);
     }
-    memory->release_job(memory->context, job->id);
+    memory->release_job(memory->context, job->number);
     job_free(job);
 }
 
@@ -342,6 +368,15 @@ static bool others_left(const struct job *job)
     return true;
 }
 
+/* Tells the other nodes once in every view: a node that restarted has forgotten it. */
+static void job_tell_leave(struct job *job)
+{
+    if (job->left_view != job->view) {
+        job->left_view = job->view;
+        peer_send_leave(job);
+    }
+}
+
 /* When all local ranks have left, the job stays until those of the other nodes have left too: one
  * of them may still need a copy of the last update. */
 void job_try_leave(struct job *job)
@@ -359,7 +394,7 @@ void job_try_leave(struct job *job)
     if (job->left_since_us == 0) {
         job->left_since_us = job->core->now_us;
     }
-    peer_send_leave(job);
+    job_tell_leave(job);
     if (others_left(job)) {
         job_end(job);
     }
@@ -385,11 +420,23 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
     job_try_leave(job);
 }
 
-void job_peer_down(struct job *job, uint16_t node)
+/* Whether the job cannot go on without the node's daemon as it was. A daemon that came back can be
+ * waited for only where it may have found its stores again. */
+static bool job_is_lost(const struct job *job, enum peer_loss loss)
 {
+    return loss == PEER_GONE || job->plan->policy.on_peer_loss == PEER_LOSS_FAIL ||
+           (loss == PEER_RESTARTED && job->core->config.memory.has_store == NULL);
+}
+
+void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
+{
+    static const char *const why[] = {[PEER_SILENT] = "does not answer",
+        [PEER_RESTARTED] = "restarted",
+        [PEER_GONE] = "is gone: no daemon listens at its address"};
+    const struct member *member = join_member(job, node);
     struct error error;
 
-    if (job_ended(job) || view_index(job, node) < 0) {
+    if (job_ended(job) || view_index(job, node) < 0 || (member->left && all_left(job))) {
         return;
     }
     if (job->last_steps > 0) {
@@ -399,9 +446,8 @@ void job_peer_down(struct job *job, uint16_t node)
     if (job->waiting_since_us == 0) {
         job->waiting_since_us = job->core->now_us;
     }
-    if (job->plan->policy.on_peer_loss == PEER_LOSS_FAIL) {
-        (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node,
-            job_peer_is_up(job, node) ? "restarted" : "does not answer");
+    if (job_is_lost(job, loss)) {
+        (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node, why[loss]);
         job_fail(job, &error, true);
     }
 }

@@ -59,8 +59,8 @@ struct member *join_self(const struct job *job)
 }
 
 /* Copies what a join says into the member. */
-static enum adtopk_status member_fill(
-    struct member *member, const Adtopk__PeerJoin *join, uint64_t incarnation)
+static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
+    const Adtopk__PeerJoin *join, uint64_t incarnation)
 {
     uint32_t *rank = malloc(join->n_ranks * sizeof(*rank) + 1);
     uint64_t *tensor = malloc(join->n_tensors * sizeof(*tensor) + 1);
@@ -76,13 +76,16 @@ static enum adtopk_status member_fill(
     if (join->n_tensors > 0) {
         (void)memcpy(tensor, join->tensors, join->n_tensors * sizeof(*tensor));
     }
-    if (member->incarnation != incarnation || member->ranks != join->n_ranks) {
+    if (member->incarnation != incarnation || member->job != about->sender_job ||
+        member->ranks != join->n_ranks) {
         member->anew = true;
         member->left = false;
     }
     free(member->rank);
     free(member->tensor);
     member->incarnation = incarnation;
+    member->job = about->sender_job;
+    member->run = about->run;
     member->policy_hash = join->policy;
     member->exchanges = join->exchanges != 0 ? join->exchanges : 1;
     member->world_size = join->world_size;
@@ -95,14 +98,11 @@ static enum adtopk_status member_fill(
 }
 
 /* Fills a join from this node's own member entry; its arrays are borrowed. */
-static void own_join(const struct job *job, bool reply, Adtopk__PeerJoin *join)
+static void join_fill(const struct job *job, bool reply, Adtopk__PeerJoin *join)
 {
     const struct member *self = join_self(job);
 
     adtopk__peer_join__init(join);
-    join->owner = job->key.owner;
-    join->name = (char *)(uintptr_t)job->key.name;
-    join->run_id = (char *)(uintptr_t)job->key.run_id;
     join->world_size = self->world_size;
     join->ranks = self->rank;
     join->n_ranks = self->ranks;
@@ -114,12 +114,12 @@ static void own_join(const struct job *job, bool reply, Adtopk__PeerJoin *join)
     join->reply = reply;
 }
 
-static void send_join(struct job *job, uint16_t node, bool reply)
+static void join_send(struct job *job, uint16_t node, bool reply)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerJoin join;
 
-    own_join(job, reply, &join);
+    join_fill(job, reply, &join);
     join.member = view_index(job, node) >= 0;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_JOIN;
     message.join = &join;
@@ -279,6 +279,8 @@ static enum adtopk_status note_self(struct job *job)
         tensor[t] = job->tensor[t].hash;
     }
     self->incarnation = job->core->config.incarnation;
+    self->job = job->number;
+    self->run = job->run;
     self->world_size = job->world_size;
     self->policy_hash = job->policy_hash;
     self->exchanges = EXCHANGE_VERSION;
@@ -298,7 +300,7 @@ void join_announce(struct job *job)
         }
     }
     for (unsigned i = 0; i < job->core->peers; i++) {
-        send_join(job, job->core->peer[i].node, true);
+        join_send(job, job->core->peer[i].node, true);
     }
     coordinate(job);
 }
@@ -310,27 +312,69 @@ void join_peer_up(struct core *core, uint16_t node)
         if (job_ended(job)) {
             continue;
         }
-        if (member != NULL && member->incarnation != links_incarnation(core->links, node)) {
+        if (member != NULL && member->incarnation != 0) {
             member->incarnation = 0; /* it restarted: its join was its predecessor's */
-            job_peer_down(job, node);
+            job_peer_lost(job, node, PEER_RESTARTED);
         }
-        if (join_self(job) != NULL) {
-            send_join(job, node, true);
+        if (!job_ended(job) && join_self(job) != NULL) {
+            join_send(job, node, true);
         }
     }
 }
 
-void join_message(struct job *job, uint16_t from, const Adtopk__PeerJoin *join)
+/* Whether the node, whose daemon lives on, has opened the job's key again: its part in the job of
+ * before is over. */
+static bool join_begins_again(
+    const struct job *job, const struct member *member, const Adtopk__PeerAbout *about)
 {
-    struct member *member = member_add(job, from);
+    return job->view_nodes > 0 && member->incarnation != 0 && member->job != about->sender_job;
+}
+
+/* Whether the job has room for what a join brings. False, and somebody was told, if it has none. */
+static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *about)
+{
+    const struct member *member = join_member(job, from);
+    struct error error;
+
+    if (job->view_nodes > 0 && view_index(job, from) < 0) {
+        (void)error_set(&error, ADTOPK_ERR_STATE,
+            "job '%s', run '%s', runs without ranks on node %u; use another run id", job->key.name,
+            job->key.run_id, from);
+        peer_refuse(job, from, &error);
+        return false;
+    }
+    if (member != NULL && join_begins_again(job, member, about)) {
+        if (!member->left) {
+            view_fail(
+                job, ADTOPK_ERR_PEER, "node %u began another run of job '%s'", from, job->key.name);
+        }
+        return false;
+    }
+    if (about->run != 0 && job->run != 0 && about->run != job->run) {
+        view_fail(job, ADTOPK_ERR_MISMATCH,
+            "node %u returns to another run of job '%s' than node %u", from, job->key.name,
+            job->core->config.node);
+        return false;
+    }
+    return true;
+}
+
+void join_message(
+    struct job *job, uint16_t from, const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join)
+{
     uint64_t incarnation = links_incarnation(job->core->links, from);
+    struct member *member;
 
     if (join->n_ranks == 0 || join->n_ranks > CORE_MAX_WORLD || join->world_size == 0 ||
-        join->n_tensors > CORE_MAX_TENSORS) {
+        join->n_tensors > CORE_MAX_TENSORS || about->sender_job == 0) {
         job->core->bad_messages++;
         return;
     }
-    if (member == NULL || member_fill(member, join, incarnation) != ADTOPK_OK) {
+    if (!join_fits(job, from, about)) {
+        return;
+    }
+    member = member_add(job, from);
+    if (member == NULL || member_fill(member, about, join, incarnation) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for node %u of job '%s'", from, job->key.name);
         return;
     }
@@ -338,7 +382,7 @@ void join_message(struct job *job, uint16_t from, const Adtopk__PeerJoin *join)
         return; /* compared when this node's own ranks have committed */
     }
     if (join->reply) {
-        send_join(job, from, false);
+        join_send(job, from, false);
     }
     view_try_answer(job);
     coordinate(job);

@@ -103,14 +103,17 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
     uint64_t rank_slots = 0;
     float *next;
 
-    job->store = memory->store(memory->context, job->id, 0,
+    if (memory->open_job != NULL) {
+        memory->open_job(memory->context, job->number, &job->key, job->run != 0);
+    }
+    job->store = memory->store(memory->context, job->number, 0,
         align(size) + job->core->config.threads * sizeof(struct journal), &existing, err);
     if (job->store == NULL) {
         return err->code;
     }
     existing = existing && job->store->magic != 0; /* else: killed before it was filled in */
     job->store_fresh = !existing;
-    if (store_open(job->store, existing, job->id, digest(job), job->tensors, err) != ADTOPK_OK) {
+    if (store_open(job->store, existing, job->run, digest(job), job->tensors, err) != ADTOPK_OK) {
         return err->code;
     }
     job->counters.elements = 0;
@@ -141,7 +144,7 @@ enum adtopk_status layout_more(struct job *job, struct error *err)
     if (job->more != NULL || job->ranks < 2) {
         return ADTOPK_OK;
     }
-    job->more = memory->store(memory->context, job->id, 1, size, &existing, err);
+    job->more = memory->store(memory->context, job->number, 1, size, &existing, err);
     if (job->more == NULL) {
         return err->code;
     }
@@ -162,7 +165,7 @@ void layout_drop_more(struct job *job)
 
     if (job->more != NULL && !plan_by_rank(job->plan)) {
         store_publish(&job->store->more, 0);
-        memory->drop_store(memory->context, job->id, 1);
+        memory->drop_store(memory->context, job->number, 1);
         job->more = NULL;
     }
 }
@@ -354,7 +357,7 @@ enum adtopk_status layout_kept(
         return ADTOPK_OK;
     }
     plan->store =
-        memory->store(memory->context, job->id, kept_part(switches), size, &existing, err);
+        memory->store(memory->context, job->number, kept_part(switches), size, &existing, err);
     if (plan->store == NULL) {
         return err->code;
     }
@@ -372,7 +375,7 @@ void layout_drop_kept(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
-    memory->drop_store(memory->context, job->id, kept_part(job->store->policies + 1));
+    memory->drop_store(memory->context, job->number, kept_part(job->store->policies + 1));
 }
 
 /* The momentum of a residual that a pass may have been changing. */
@@ -470,7 +473,7 @@ static enum adtopk_status reserve_piece(struct piece *piece, struct error *err)
     const struct core_memory *memory = &piece->job->core->config.memory;
 
     return memory->reserve_results(
-        memory->context, piece->job->id, piece->begin, piece->end - piece->begin, err);
+        memory->context, piece->job->number, piece->begin, piece->end - piece->begin, err);
 }
 
 static enum adtopk_status reserve_next(
@@ -568,7 +571,7 @@ enum adtopk_status layout_results(struct job *job, struct error *err)
         size = lay_update(&job->tensor[t], size, &updates[t]);
         job->tensor[t].list_capacity = updates[t].capacity;
     }
-    job->results = memory->results(memory->context, job->id, size, &existing, err);
+    job->results = memory->results(memory->context, job->number, size, &existing, err);
     if (job->results == NULL || layout_reserve(job, job->plan, err) != ADTOPK_OK) {
         free(updates);
         return err->code;

@@ -108,6 +108,8 @@ struct rank {
 struct member {
     uint16_t node;
     uint64_t incarnation; /* of the daemon that sent the join; 0: it restarted since */
+    uint64_t job;         /* the number of the job on that node */
+    uint64_t run;         /* the run that the node knows of; 0: none */
     uint64_t policy_hash;
     uint32_t exchanges; /* EXCHANGE_VERSION of its daemon */
     uint32_t world_size;
@@ -309,7 +311,10 @@ struct job {
     struct core *core;
     struct job *next;
     struct job_key key;
-    uint64_t id;
+    uint64_t number;   /* on this node: jobs that are opened later have higher ones */
+    uint64_t run;      /* agreed on by the first commit; 0: none yet */
+    uint64_t next_run; /* proposed for the first view; 0: none yet */
+    uint64_t seed;     /* of random choices that all nodes make alike; the key's */
     struct machine machine;
     uint32_t world_size;
     struct plan *plan;      /* in force */
@@ -346,6 +351,7 @@ struct job {
     uint16_t coordinator;
     uint16_t *next_node; /* members of the view that is prepared, ascending */
     uint64_t *next_incarnation;
+    uint64_t *next_job; /* their numbers of the job */
     unsigned next_nodes;
     uint16_t *view_node; /* members of the view in force, ascending */
     unsigned view_nodes;
@@ -367,6 +373,7 @@ struct job {
     unsigned computing;
     bool out_of_memory; /* something could not be sent: fails when the event is over */
     uint64_t too_long;  /* bytes of a frame that links do not take: the same; 0: none */
+    bool dropped;       /* it has ended, and its frames were taken out of the links */
     bool untold;        /* it has failed, and the peers could not be told yet */
     struct failure *failure;
     uint64_t
@@ -379,6 +386,7 @@ struct job {
     uint64_t step_since_us;    /* the first push of the open step; 0: none yet */
     uint64_t op_since_us;      /* the first call of the next plain operation; 0: none yet */
     uint64_t left_since_us;    /* all local ranks have left since; 0: they have not */
+    uint32_t left_view;        /* the view in which the others were told so; 0: none */
     uint64_t settle_since_us;
     struct job_info counters;  /* only the counting fields */
     struct measure *measure;   /* NULL: nothing is "auto", or there was no memory */
@@ -388,6 +396,7 @@ struct job {
 struct peer {
     uint16_t node;
     bool up;
+    uint64_t incarnation; /* the last one that was heard of; 0: none */
 };
 
 struct core {
@@ -406,8 +415,10 @@ struct core {
     uint64_t due_us;       /* the first of the jobs' deadlines */
     struct policy policy;
     uint64_t now_us;
-    uint64_t bad_messages; /* from peers: malformed, foreign, stale */
-    struct action *queue;  /* ring of `queue_size` slots */
+    uint64_t bad_messages;  /* from peers: malformed, foreign, or of a step that is over */
+    uint64_t late_messages; /* from peers: of a run or a job that is over */
+    uint64_t opened_jobs;
+    struct action *queue; /* ring of `queue_size` slots */
     unsigned queue_size, queue_head, queue_count;
     struct failure *told; /* of the action that was taken last */
     bool stopping;        /* every job ends at its next step boundary */
@@ -431,8 +442,12 @@ void core_note(struct core *core, const char *format, ...) __attribute__((format
 void core_trace(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* job.c */
-struct job *job_find(struct core *core, uint64_t id);
-bool job_is_ending(const struct core *core, uint64_t id);
+struct job *job_find(struct core *core, const struct job_key *key);
+struct job *job_by_number(struct core *core, uint64_t number);
+/* The job whose frames carry this number; NULL: none. */
+struct job *job_find_run(struct core *core, uint64_t run);
+/* Whether a job of this key has ended but still computes. */
+bool job_is_ending(const struct core *core, const struct job_key *key);
 /* The plan of the policy that a rank brings, on top of the daemon's. */
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
@@ -443,7 +458,10 @@ void job_fail_due(struct job *job); /* a step is done, or never will be */
 void job_tell_failure(struct job *job);
 void job_end(struct job *job);
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way */
-void job_peer_down(struct job *job, uint16_t node);
+/* What becomes of a job whose peer does not answer (SILENT: it waits, if the policy says so), whose
+ * daemon was restarted, or that is gone for good. */
+enum peer_loss { PEER_SILENT, PEER_RESTARTED, PEER_GONE };
+void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss);
 void job_reap(struct job *job); /* frees it if it has ended and nothing computes */
 void job_free(struct job *job);
 void job_drop_failure(struct failure *failure);
@@ -537,8 +555,10 @@ int view_index(const struct job *job, uint16_t node); /* in view_node, or -1 */
 /* fetch.c */
 void fetch_drop(struct job *job);
 
+/* dispatch.c */
+void dispatch_control(struct core *core, uint16_t node, const struct buffer *message);
+
 /* peer.c */
-void peer_message(struct core *core, uint16_t node, struct buffer *message);
 void peer_send_split(struct job *job, uint64_t step, uint32_t bucket);
 void peer_send_fail(struct job *job, const struct error *error);
 void peer_send_leave(struct job *job);

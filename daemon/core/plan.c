@@ -126,7 +126,7 @@ struct sparsifier_turn plan_turn(const struct job *job, uint32_t t)
         .params = &job->plan->tensor[t].policy.params,
         .agreed = agreed ? &tensor->store->agreed[turn % 2] : &nothing,
         .turn = turn,
-        .seed = hash_mix(hash_mix(job->id ^ tensor->hash) + turn),
+        .seed = hash_mix(hash_mix(job->seed ^ tensor->hash) + turn),
     };
 }
 

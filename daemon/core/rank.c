@@ -82,6 +82,25 @@ static enum adtopk_status check_open(
         return error_set(err, ADTOPK_ERR_STATE,
             "job '%s' is already running; rank %u came too late", job->key.name, event->open.rank);
     }
+    if (event->open.run != 0 && job->run != 0 && event->open.run != job->run) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "rank %u returns to another run of job '%s' than the ranks before it", event->open.rank,
+            job->key.name);
+    }
+    return ADTOPK_OK;
+}
+
+/* A rank that returns to a run needs what this node stored of it. */
+static enum adtopk_status check_return(
+    const struct core *core, const struct event *event, struct error *err)
+{
+    const struct core_memory *memory = &core->config.memory;
+
+    if (event->open.run != 0 && memory->has_store == NULL) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "rank %u asks to return to a run of job '%s'; this daemon can only begin runs",
+            event->open.rank, event->open.key.name);
+    }
     return ADTOPK_OK;
 }
 
@@ -122,7 +141,7 @@ static enum adtopk_status insert_rank(struct job *job, struct rank *rank)
 
 static enum adtopk_status open_rank(struct core *core, const struct event *event, struct error *err)
 {
-    struct job *job = job_find(core, core_job_id(&event->open.key));
+    struct job *job = job_find(core, &event->open.key);
     struct rank *rank;
     enum adtopk_status status;
 
@@ -135,10 +154,8 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
         return error_set(
             err, ADTOPK_ERR_STATE, "node %u: its daemon is stopping", core->config.node);
     }
-    if (job == NULL && job_is_ending(core, core_job_id(&event->open.key))) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "job '%s', run '%s', is just ending on this node; try again, or use another run id",
-            event->open.key.name, event->open.key.run_id);
+    if (check_return(core, event, err) != ADTOPK_OK) {
+        return err->code;
     }
     if (job == NULL) {
         job = job_create(core, event, err);
@@ -158,6 +175,7 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
         rank->session = event->session;
         rank->number = event->open.rank;
         rank->job = job;
+        job->run = event->open.run != 0 ? event->open.run : job->run;
         machine_init(&rank->machine, &rank_machine, &core->trace, rank->number);
     }
     if (rank == NULL || !id_table_add(&core->ranks, rank->session, rank) ||
@@ -230,6 +248,8 @@ void rank_ready(struct rank *rank)
                                 .session = rank->session,
                                 .number = job->store->steps_done,
                                 .operation = job->store->ops_done,
+                                .run = job->run,
+                                .job = job->number,
                                 .status = store_step_status(job->store)});
     }
 }

@@ -35,7 +35,8 @@ static uint8_t *open_part(struct job *job, struct plan *plan, uint32_t part, uin
         *size += size_of(job, plan, t);
     }
     *existing = false;
-    bytes = memory->store(memory->context, job->id, STORE_RESIDUALS + part, *size, existing, err);
+    bytes =
+        memory->store(memory->context, job->number, STORE_RESIDUALS + part, *size, existing, err);
     next = bytes;
     for (uint32_t t = 0; bytes != NULL && t < plan->tensors; t++) {
         plan->tensor[t].residual = next;
@@ -101,7 +102,7 @@ void residual_drop_other(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
-    memory->drop_store(memory->context, job->id, STORE_RESIDUALS + 1 - job->plan->residuals);
+    memory->drop_store(memory->context, job->number, STORE_RESIDUALS + 1 - job->plan->residuals);
 }
 
 void residual_convert(const struct job *job, uint32_t t)

@@ -106,7 +106,7 @@ enum adtopk_status round_begin_exchange(struct round *round)
     exchange->node = job->view_node;
     exchange->nonfinite = false;
     exchange->header = (struct payload_header){
-        .job = job->id,
+        .run = job->run,
         .number = round_number(round),
         .view = job->view,
         .bucket = round->bucket,

@@ -36,17 +36,20 @@ void store_count_op(struct store_header *store, uint32_t size)
     store_publish64(&store->ops_done, next);
 }
 
-enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t job,
+enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t run,
     uint64_t digest, uint32_t tensors, struct error *err)
 {
     if (!existing) {
         *store = (struct store_header){
-            .version = STORE_VERSION, .job = job, .digest = digest, .tensors = tensors};
+            .version = STORE_VERSION, .run = run, .digest = digest, .tensors = tensors};
         store_publish64(&store->magic, STORE_MAGIC);
         return ADTOPK_OK;
     }
-    if (store->magic != STORE_MAGIC || store->version != STORE_VERSION || store->job != job) {
+    if (store->magic != STORE_MAGIC || store->version != STORE_VERSION) {
         return error_set(err, ADTOPK_ERR_LOST, "the store of this job is damaged");
+    }
+    if (store->run != run) {
+        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is of another run");
     }
     if (store->tensors != tensors || store->digest != digest) {
         return error_set(err, ADTOPK_ERR_MISMATCH,

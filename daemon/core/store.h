@@ -112,8 +112,8 @@ struct store_policy {
 struct store_header {
     uint64_t magic;
     uint32_t version;
-    uint32_t view; /* the highest view number promised */
-    uint64_t job;
+    uint32_t view;   /* the highest view number promised */
+    uint64_t run;    /* 0: none is in force yet */
     uint64_t digest; /* of the ranks' policy, tensors and local ranks */
     uint64_t steps_done;
     uint64_t ops_done;
@@ -202,8 +202,8 @@ uint64_t store_size(uint32_t tensors, uint64_t floats);
 /** Where the slots begin. */
 float *store_slots(struct store_header *store);
 
-/** Fills in a new store, or checks that an existing one is this job's. */
-enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t job,
+/** Fills in a new store, or checks that an existing one is this job's, and of this run. */
+enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t run,
     uint64_t digest, uint32_t tensors, struct error *err);
 
 #endif

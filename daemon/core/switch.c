@@ -343,7 +343,7 @@ static void moved(struct work *work)
     job->plan = job->next_plan;
     job->next_plan = old;
     drop_next(job);
-    core_trace(job->core, "job %llx: policy %u from step %llu", (unsigned long long)job->id,
+    core_trace(job->core, "job %llx: policy %u from step %llu", (unsigned long long)job->number,
         job->plan->change.version, (unsigned long long)step_number(job));
     measure_begin(job);
     answer_asked(job, NULL);

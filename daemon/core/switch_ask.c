@@ -215,7 +215,7 @@ static void keep_plan(const struct job *job, const char *text, struct policy *po
 
 enum adtopk_status switch_request(struct core *core, const struct event *event, struct error *err)
 {
-    struct job *job = job_find(core, event->policy.job);
+    struct job *job = job_by_number(core, event->policy.job);
     struct policy *policy;
     enum adtopk_status status = check_request(job, event, err);
 

@@ -8,7 +8,7 @@
 
 enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err)
 {
-    struct job *job = job_find(core, event->verify.job);
+    struct job *job = job_by_number(core, event->verify.job);
 
     if (job == NULL || job->view == 0) {
         return error_set(

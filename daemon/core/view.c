@@ -38,6 +38,19 @@ int view_index(const struct job *job, uint16_t node)
     return -1;
 }
 
+bool view_is_member(const struct job *job, uint16_t node)
+{
+    if (job->view_nodes > 0) {
+        return view_index(job, node) >= 0;
+    }
+    for (unsigned i = 0; i < job->next_nodes; i++) {
+        if (job->next_node[i] == node) {
+            return true;
+        }
+    }
+    return job->next_nodes == 0 && join_member(job, node) != NULL;
+}
+
 void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
 {
     struct error error = {.code = code};
@@ -76,31 +89,49 @@ static enum adtopk_status note_members(struct job *job, const Adtopk__PeerPrepar
 {
     uint16_t *node = malloc(prepare->n_members * sizeof(*node));
     uint64_t *incarnation = malloc(prepare->n_members * sizeof(*incarnation));
+    uint64_t *number = malloc(prepare->n_members * sizeof(*number));
 
-    if (node == NULL || incarnation == NULL) {
+    if (node == NULL || incarnation == NULL || number == NULL) {
         free(node);
         free(incarnation);
+        free(number);
         return ADTOPK_ERR_MEMORY;
     }
     for (size_t i = 0; i < prepare->n_members; i++) {
         node[i] = (uint16_t)prepare->members[i];
         incarnation[i] = prepare->incarnations[i];
+        number[i] = prepare->jobs[i];
     }
     free(job->next_node);
     free(job->next_incarnation);
+    free(job->next_job);
     job->next_node = node;
     job->next_incarnation = incarnation;
+    job->next_job = number;
     job->next_nodes = (unsigned)prepare->n_members;
     return ADTOPK_OK;
 }
 
-static bool prepare_is_valid(const struct job *job, const Adtopk__PeerPrepare *prepare)
+/* Whether the run's number is this job's, or may become it. */
+static bool prepare_names_run(const struct job *job, const Adtopk__PeerPrepare *prepare)
+{
+    const struct job *other = job_find_run(job->core, prepare->run);
+
+    return prepare->run != 0 && (other == NULL || other == job) &&
+           (job->run == 0 || job->run == prepare->run);
+}
+
+/* Only the lowest member proposes. */
+static bool prepare_is_valid(
+    const struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
 {
     bool self = false;
 
     if (join_self(job) == NULL || prepare->view == 0 ||
         prepare->view - 1 > (uint64_t)job->promised + VIEW_JUMP || prepare->n_members == 0 ||
-        prepare->n_members > CORE_MAX_NODES || prepare->n_members != prepare->n_incarnations) {
+        prepare->n_members > CORE_MAX_NODES || prepare->n_members != prepare->n_incarnations ||
+        prepare->n_members != prepare->n_jobs || prepare->members[0] != from ||
+        !prepare_names_run(job, prepare)) {
         return false;
     }
     for (size_t i = 0; i < prepare->n_members; i++) {
@@ -117,7 +148,7 @@ void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *pre
 {
     struct error error;
 
-    if (!prepare_is_valid(job, prepare)) {
+    if (!prepare_is_valid(job, from, prepare)) {
         job->core->bad_messages++;
         return;
     }
@@ -150,7 +181,10 @@ void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *pre
     job->coordinator = from;
     job->owes_state = true;
     fetch_drop(job);
-    job->forming_since_us = job->core->now_us;
+    job->next_run = prepare->run;
+    if (job->machine.state == JOB_ACTIVE) {
+        job->forming_since_us = job->core->now_us;
+    }
     machine_fire(&job->machine, JOB_ON_PREPARE, JOB_PREPARED);
     freeze(job);
     view_try_answer(job);
@@ -225,7 +259,8 @@ static bool can_answer(const struct job *job)
     }
     for (unsigned i = 0; i < job->next_nodes; i++) {
         const struct member *member = join_member(job, job->next_node[i]);
-        if (member == NULL || member->incarnation != job->next_incarnation[i]) {
+        if (member == NULL || member->incarnation != job->next_incarnation[i] ||
+            member->job != job->next_job[i]) {
             return false;
         }
     }
@@ -363,6 +398,8 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
         return;
     }
     job->view = commit->view;
+    job->run = job->next_run;
+    store_publish64(&job->store->run, job->run);
     job->store_fresh = false;
     for (unsigned i = 0; i < job->members; i++) {
         job->member[i]->anew = false;

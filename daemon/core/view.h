@@ -5,7 +5,8 @@
  *   coordinate.c  the coordinator's side: propose, collect the states, decide
  *   view.c        every member's side: prepare, answer, commit; it tells the whole story
  *   fetch.c       copies of rounds that only some nodes delivered
- *   peer.c        the messages of all of them, out and in
+ *   peer.c        the messages of all of them, on their way out
+ *   dispatch.c    messages from other nodes: who may say what
  */
 #ifndef ADTOPK_CORE_VIEW_H
 #define ADTOPK_CORE_VIEW_H
@@ -17,7 +18,8 @@
 
 /* join.c */
 struct member *join_self(const struct job *job); /* this node's own entry; NULL before commit */
-void join_message(struct job *job, uint16_t from, const Adtopk__PeerJoin *join);
+void join_message(
+    struct job *job, uint16_t from, const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join);
 bool join_in_view(const struct member *member); /* its join is current and names ranks */
 bool join_complete(struct job *job);            /* the current joins name every rank once */
 
@@ -28,6 +30,9 @@ void coordinate_above(struct job *job, uint32_t view); /* proposes one with a hi
 void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
 
 /* view.c */
+/* Whether the node is one of the view in force, else of the one that is prepared; before there is
+ * either, whether it has joined. */
+bool view_is_member(const struct job *job, uint16_t node);
 void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
 void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit);
 void view_learn_splits(
@@ -75,6 +80,11 @@ void fetch_answer(struct job *job);
 
 /* peer.c */
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+/* Tells one node that it has no part in the job, which goes on. */
+void peer_refuse(struct job *job, uint16_t node, const struct error *error);
+/* Answers a message about a job that this node does not have any more. */
+void peer_deny(struct core *core, uint16_t node, const Adtopk__PeerAbout *asked);
+/* Sends a message that may be lost for want of memory. */
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message);
 

@@ -31,7 +31,8 @@ enum adtopk_status check_open(const Adtopk__LocalOpen *open, uint32_t version, u
         .open = {.key = {.owner = owner},
             .rank = open->rank,
             .world_size = open->world_size,
-            .policy = open->policy[0] != '\0' ? open->policy : NULL}};
+            .policy = open->policy[0] != '\0' ? open->policy : NULL,
+            .run = open->run}};
     if (open->version != version) {
         return error_set(err, ADTOPK_ERR_PROTOCOL,
             "the client library speaks version %u of the protocol and the daemon version %u",

@@ -57,7 +57,7 @@ static void reply_ready(struct session *session, const struct action *action)
 {
     Adtopk__LocalReady ready = ADTOPK__LOCAL_READY__INIT;
     Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
-    const struct results *results = memory_results(session->local, session->job);
+    const struct results *results = memory_results(session->local, action->job);
     struct error err;
 
     if (session->state != SESSION_MAPPED) {
@@ -72,6 +72,7 @@ static void reply_ready(struct session *session, const struct action *action)
     ready.size = results->memory.size;
     ready.step = action->number;
     ready.operation = action->operation;
+    ready.run = action->run;
     reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
     reply.ready = &ready;
     atomic_store(&session->reader.page->step_status, (uint32_t)action->status);

@@ -26,7 +26,6 @@ static enum adtopk_status request_try_open(
     if (status != ADTOPK_OK) {
         return status;
     }
-    session->job = core_job_id(&event.open.key);
     status = session_event(session, &event, err);
     session->known = status == ADTOPK_OK;
     return status;

@@ -129,13 +129,6 @@ static void arena_drop_store(void *context, uint64_t job, unsigned part)
     remote->local.drop_store(remote->local.context, job, part);
 }
 
-static bool arena_has_store(void *context, uint64_t job)
-{
-    struct remote *remote = context;
-
-    return remote->local.has_store(remote->local.context, job);
-}
-
 struct core_memory remote_memory(struct remote *remote, const struct core_memory *local)
 {
     remote->local = *local;
@@ -146,8 +139,7 @@ struct core_memory remote_memory(struct remote *remote, const struct core_memory
         .store = arena_store,
         .drop_store = arena_drop_store,
         .release_session = arena_release_session,
-        .release_job = arena_release_job,
-        .has_store = local->has_store != NULL ? arena_has_store : NULL};
+        .release_job = arena_release_job};
 }
 
 void arena_drop_all(struct remote *remote)

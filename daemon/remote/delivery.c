@@ -223,6 +223,7 @@ static void delivery_ready(struct trainer *trainer, const struct action *action)
     if (trainer->state != TRAINER_MAPPED) {
         return;
     }
+    trainer->job = action->job;
     trainer->results = arena_results(trainer->remote, trainer->job);
     trainer->queue = malloc((trainer->tensors + 1) * sizeof *trainer->queue);
     if (trainer->results == NULL || trainer->queue == NULL) {
@@ -236,6 +237,7 @@ static void delivery_ready(struct trainer *trainer, const struct action *action)
     trainer->step = action->number;
     ready.step = action->number;
     ready.operation = action->operation;
+    ready.run = action->run;
     reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
     reply.ready = &ready;
     trainer_move(trainer, TRAINER_READY);

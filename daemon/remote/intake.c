@@ -41,7 +41,6 @@ static enum adtopk_status intake_try_open(
     if (status != ADTOPK_OK) {
         return status;
     }
-    trainer->job = core_job_id(&event.open.key);
     trainer->rank = open->rank;
     status = trainer_event(trainer, &event, err);
     trainer->known = status == ADTOPK_OK;

@@ -192,7 +192,7 @@ static bool again_has(const struct again *again, unsigned index)
 
 static enum adtopk_status again_write(struct again *again, struct payload_writer *writer)
 {
-    struct payload_header header = {.job = 1};
+    struct payload_header header = {.run = 1};
     enum adtopk_status status = payload_begin(writer, &header);
 
     for (unsigned i = 0; status == ADTOPK_OK && i < PAYLOAD_INDEX_COUNT; i++) {
@@ -432,7 +432,7 @@ static void read_frame(
 static void read_sections(const uint8_t *body, size_t size, uint8_t sections,
     const struct payload_shape *shape, unsigned operations)
 {
-    struct payload_header header = {.job = 1, .number = 2, .source = 3};
+    struct payload_header header = {.run = 1, .number = 2, .source = 3};
     size_t frame = PAYLOAD_HEADER_SIZE + size;
     struct payload_writer writer = {.bytes = need(frame), .capacity = frame};
 

@@ -12,6 +12,7 @@
 #include "tests/fuzz/peer_host.h"
 
 /* More than a job of this size can need, whatever its peer sends. */
+#define ABOUT_MAX 64 /* bytes of what a message is about */
 #define HEAP_LIMIT (32u << 20)
 #define RECORDS_MAX 200
 #define ROUNDS_MAX 16
@@ -63,13 +64,19 @@ static uint64_t change_at(const uint8_t *bytes, size_t size, size_t i)
 
 static void say_message(struct host *host, const uint8_t *bytes, size_t size)
 {
-    uint8_t message[9 + 255] = {0x09}; /* field 1, 8 bytes */
+    Adtopk__PeerHead head = ADTOPK__PEER_HEAD__INIT;
+    Adtopk__PeerAbout about = host_about(host);
+    uint8_t message[ABOUT_MAX + 255];
+    size_t begin;
 
-    for (unsigned i = 0; i < 8; i++) {
-        message[1 + i] = (uint8_t)(host->job >> (8 * i));
+    head.about = &about;
+    begin = adtopk__peer_head__get_packed_size(&head);
+    if (begin > ABOUT_MAX) {
+        abort();
     }
-    memcpy(message + 9, bytes, size);
-    host_send(host, LINK_CONTROL, message, 9 + size);
+    (void)adtopk__peer_head__pack(&head, message);
+    memcpy(message + begin, bytes, size);
+    host_send(host, LINK_CONTROL, message, begin + size);
 }
 
 /* A view some way above the last one; its members are both nodes, and others the input names. */
@@ -78,7 +85,7 @@ static void say_prepare(struct host *host, const uint8_t *bytes, size_t size)
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerPrepare prepare = ADTOPK__PEER_PREPARE__INIT;
     uint32_t members[2 + ROUNDS_MAX];
-    uint64_t incarnations[2 + ROUNDS_MAX] = {0};
+    uint64_t incarnations[2 + ROUNDS_MAX] = {0}, jobs[2 + ROUNDS_MAX] = {0};
     size_t count = 2;
 
     members[0] = host->node < PEER ? host->node : PEER;
@@ -86,6 +93,7 @@ static void say_prepare(struct host *host, const uint8_t *bytes, size_t size)
     for (unsigned i = 0; i < 2; i++) {
         incarnations[i] =
             members[i] == PEER ? host->peer_incarnation : links_incarnation(host->peer, host->node);
+        jobs[i] = members[i] == PEER ? host->peer_job : host->core_job;
     }
     for (size_t i = 1; i < size && count < 2 + ROUNDS_MAX; i++) {
         members[count++] = bytes[i];
@@ -95,6 +103,9 @@ static void say_prepare(struct host *host, const uint8_t *bytes, size_t size)
     prepare.n_members = count;
     prepare.incarnations = incarnations;
     prepare.n_incarnations = count;
+    prepare.jobs = jobs;
+    prepare.n_jobs = count;
+    prepare.run = host->run != 0 ? host->run : 1;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_PREPARE;
     message.prepare = &prepare;
     host_send_message(host, &message);

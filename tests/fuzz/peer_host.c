@@ -141,6 +141,22 @@ static void memory_drop_store(void *context, uint64_t job, unsigned part)
     host->store[part] = NULL;
 }
 
+static void memory_open_job(void *context, uint64_t job, const struct job_key *key, bool returning)
+{
+    (void)key;
+    for (unsigned part = 0; part < CORE_STORE_PARTS && !returning; part++) {
+        memory_drop_store(context, job, part);
+    }
+}
+
+static bool memory_has_store(void *context, const struct job_key *key)
+{
+    const struct host *host = context;
+
+    (void)key;
+    return host->store[0] != NULL;
+}
+
 static void memory_release_session(void *context, session_id session)
 {
     struct host *host = context;
@@ -296,8 +312,9 @@ void host_open(struct host *host)
         host->step = host->operation = 0;
     }
     host->session = ++host->last_session;
-    host->job = core_job_id(&open.open.key);
+    open.open.run = host->store[0] != NULL ? host->run : 0;
     host_event(host, open);
+    host->job = core_session_job(host->core, host->session);
     for (unsigned t = 0; t < HOST_TENSORS; t++) {
         host_event(host, (struct event){.type = EVENT_RANK_REGISTER, .spec = &specs[t]});
     }
@@ -319,12 +336,26 @@ void host_send(struct host *host, enum link_lane lane, const uint8_t *bytes, siz
     buffer_unref(buffer);
 }
 
+Adtopk__PeerAbout host_about(const struct host *host)
+{
+    Adtopk__PeerAbout about = ADTOPK__PEER_ABOUT__INIT;
+
+    about.owner = 1;
+    about.name = (char *)(uintptr_t) "job";
+    about.run_id = (char *)(uintptr_t) "1";
+    about.run = host->run;
+    about.sender_job = host->peer_job;
+    about.receiver_job = host->core_job;
+    return about;
+}
+
 void host_send_message(struct host *host, Adtopk__PeerMessage *message)
 {
+    Adtopk__PeerAbout about = host_about(host);
     size_t size = 0;
     uint8_t *bytes;
 
-    message->job = host->job;
+    message->about = &about;
     bytes = need(codec_pack(&message->base, &size));
     host_send(host, LINK_CONTROL, bytes, size);
     free(bytes);
@@ -336,9 +367,6 @@ void host_send_join(struct host *host, uint32_t view, bool reply)
     Adtopk__PeerJoin join = ADTOPK__PEER_JOIN__INIT;
     uint32_t rank = 1;
 
-    join.owner = 1;
-    join.name = (char *)(uintptr_t) "job";
-    join.run_id = (char *)(uintptr_t) "1";
     join.world_size = 2;
     join.ranks = &rank;
     join.n_ranks = 1;
@@ -390,6 +418,10 @@ void host_send_copy(struct host *host, const uint8_t *changes, size_t size)
 /* Answers as a member of the same view would. */
 static void hear(struct host *host, const Adtopk__PeerMessage *message)
 {
+    host->core_job = message->about->sender_job;
+    if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN || message->about->run != 0) {
+        host->run = message->about->run;
+    }
     if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN &&
         message->join->n_tensors <= HOST_TENSORS) {
         host->policy_hash = message->join->policy;
@@ -397,6 +429,7 @@ static void hear(struct host *host, const Adtopk__PeerMessage *message)
         memcpy(host->tensor_hash, message->join->tensors, 8 * message->join->n_tensors);
     } else if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_PREPARE) {
         host->view = message->prepare->view;
+        host->run = message->prepare->run;
     } else if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_STATE) {
         host->view = message->state->view;
     }
@@ -479,6 +512,8 @@ static void start_core(struct host *host)
             .results = memory_results,
             .store = memory_store,
             .drop_store = memory_drop_store,
+            .open_job = memory_open_job,
+            .has_store = memory_has_store,
             .release_session = memory_release_session,
             .release_job = memory_release_job},
         .transmit = core_transmit,
@@ -525,7 +560,8 @@ void host_restart_peer(struct host *host)
 
 void host_init(struct host *host, uint16_t node, const char *policy, unsigned reflexes)
 {
-    *host = (struct host){.node = node, .policy = policy, .now_us = 1, .reflexes = reflexes};
+    *host = (struct host){
+        .node = node, .policy = policy, .now_us = 1, .peer_job = 1, .reflexes = reflexes};
     host->to_core.last = &host->to_core.first;
     host->to_peer.last = &host->to_peer.first;
     start_core(host);

@@ -51,6 +51,8 @@ struct host {
     session_id session; /* 0: the rank is out */
     session_id last_session;
     uint64_t job, step, operation;
+    uint64_t run;                /* of the job, as either side said it last; 0: none yet */
+    uint64_t peer_job, core_job; /* the numbers that both give the job in their messages */
     void *gradients, *results, *store[CORE_STORE_PARTS];
     bool results_old, store_old[CORE_STORE_PARTS];
     uint64_t results_size, store_size[CORE_STORE_PARTS];
@@ -102,6 +104,9 @@ void host_compute(struct host *host);
 /** The peer sends bytes, or a message about the job. */
 void host_send(struct host *host, enum link_lane lane, const uint8_t *bytes, size_t size);
 void host_send_message(struct host *host, Adtopk__PeerMessage *message);
+
+/** What the peer's messages are about: the core's job. */
+Adtopk__PeerAbout host_about(const struct host *host);
 
 /** The peer's true join: rank 1, the same tensors and policy. */
 void host_send_join(struct host *host, uint32_t view, bool reply);

@@ -46,11 +46,14 @@ static void send_prepare(struct host *host)
     Adtopk__PeerPrepare prepare = ADTOPK__PEER_PREPARE__INIT;
     uint32_t members[2] = {PEER, host->node};
     uint64_t incarnations[2] = {host->peer_incarnation, links_incarnation(host->peer, host->node)};
+    uint64_t jobs[2] = {host->peer_job, host->core_job};
 
     prepare.view = host->view + 1;
     prepare.members = members;
     prepare.incarnations = incarnations;
-    prepare.n_members = prepare.n_incarnations = 2;
+    prepare.jobs = jobs;
+    prepare.run = host->run;
+    prepare.n_members = prepare.n_incarnations = prepare.n_jobs = 2;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_PREPARE;
     message.prepare = &prepare;
     host_send_message(host, &message);

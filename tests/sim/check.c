@@ -14,7 +14,7 @@ bool check_find(const struct world *world, unsigned node, unsigned job, struct j
     const struct core *core = world->node[node].core;
 
     for (uint32_t i = 0; core != NULL && core_job_info(core, i, info); i++) {
-        if (info->id == world->job[job].id && strcmp(info->state, JOB_DONE) != 0 &&
+        if (core_same_job(&info->key, &world->job[job].key) && strcmp(info->state, JOB_DONE) != 0 &&
             strcmp(info->state, JOB_FAILED) != 0) {
             return true;
         }

@@ -121,11 +121,22 @@ static struct trainer *by_session(struct world *world, session_id session)
     return NULL;
 }
 
-/* Which job of the world has this id; -1: none, a test made it up. */
-static int job_of(const struct world *world, uint64_t id)
+/* Which job of the world the core of this node gave this number; -1: none. */
+static int job_of(const struct node *node, uint64_t number)
+{
+    for (unsigned j = 0; j < node->world->jobs; j++) {
+        if (node->memory[j].number == number) {
+            return (int)j;
+        }
+    }
+    return -1;
+}
+
+/* Which job of the world has this key; -1: none, a test made it up. */
+static int job_of_key(const struct world *world, const struct job_key *key)
 {
     for (unsigned j = 0; j < world->jobs; j++) {
-        if (world->job[j].id == id) {
+        if (core_same_job(&world->job[j].key, key)) {
             return (int)j;
         }
     }
@@ -163,7 +174,7 @@ static void *memory_results(
     void *context, uint64_t id, uint64_t size, bool *existing, struct error *err)
 {
     struct node *node = context;
-    int job = job_of(node->world, id);
+    int job = job_of(node, id);
     struct node_job *memory;
 
     if (job < 0 || refused(node, job, MEMORY_NO_RESULTS, err)) {
@@ -185,7 +196,7 @@ static void *memory_store(
     void *context, uint64_t id, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     struct node *node = context;
-    int job = job_of(node->world, id);
+    int job = job_of(node, id);
     struct node_job *memory;
 
     if (job < 0 || refused(node, job, MEMORY_NO_STORE, err)) {
@@ -206,7 +217,7 @@ static void *memory_store(
 static void memory_drop_store(void *context, uint64_t id, unsigned part)
 {
     struct node *node = context;
-    int job = job_of(node->world, id);
+    int job = job_of(node, id);
 
     if (job >= 0) {
         free(node->memory[job].store[part]);
@@ -214,10 +225,10 @@ static void memory_drop_store(void *context, uint64_t id, unsigned part)
     }
 }
 
-static bool memory_has_store(void *context, uint64_t id)
+static bool memory_has_store(void *context, const struct job_key *key)
 {
     struct node *node = context;
-    int job = job_of(node->world, id);
+    int job = job_of_key(node->world, key);
 
     return job >= 0 && node->memory[job].store_old[0];
 }
@@ -239,13 +250,29 @@ void node_forget(struct world *world, unsigned number, unsigned job)
     memory->results_old = false; /* trainers still have the old results mapped */
 }
 
+static void memory_open_job(
+    void *context, uint64_t number, const struct job_key *key, bool returning)
+{
+    struct node *node = context;
+    int job = job_of_key(node->world, key);
+
+    if (job < 0) {
+        return;
+    }
+    if (!returning) {
+        node_forget(node->world, node->number, (unsigned)job);
+    }
+    node->memory[job].number = number;
+}
+
 static void memory_release_job(void *context, uint64_t id)
 {
     struct node *node = context;
-    int job = job_of(node->world, id);
+    int job = job_of(node, id);
 
     if (job >= 0) {
         node_forget(node->world, node->number, (unsigned)job);
+        node->memory[job].number = 0;
     }
 }
 
@@ -307,6 +334,7 @@ void node_start(struct world *world, unsigned number)
             .store = memory_store,
             .drop_store = memory_drop_store,
             .has_store = memory_has_store,
+            .open_job = memory_open_job,
             .release_session = memory_release_session,
             .release_job = memory_release_job},
         .transmit = node_transmit,
@@ -358,6 +386,9 @@ void node_crash(struct world *world, unsigned number)
     core_destroy(node->core);
     node->core = NULL;
     node->incarnation = 0;
+    for (unsigned j = 0; j < world->jobs; j++) {
+        node->memory[j].number = 0;
+    }
     world->faults++;
     world->stats.crashes++;
     operator_crashed(world, number);

@@ -45,11 +45,19 @@ static uint64_t operator_ask(
     return 0;
 }
 
+/* The number of the job on that node; 0: it is not there. */
+static uint64_t operator_job(const struct world *world, unsigned node, unsigned job)
+{
+    struct job_info info;
+
+    return check_find(world, node, job, &info) ? info.id : 0;
+}
+
 uint64_t operator_change(
     struct world *world, unsigned node, unsigned job, const char *policy, struct error *err)
 {
     struct event event = {.type = EVENT_POLICY,
-        .policy = {.job = world->job[job].id,
+        .policy = {.job = operator_job(world, node, job),
             .text = policy,
             .merge = true,
             .if_version = UINT32_MAX,
@@ -79,9 +87,9 @@ void operator_turn(struct world *world, unsigned number)
     }
     if (world_chance(world, 0.3)) {
         event.type = EVENT_VERIFY;
-        event.verify.job = world->job[job].id;
+        event.verify.job = operator_job(world, number, job);
     } else {
-        event.policy.job = world->job[job].id;
+        event.policy.job = operator_job(world, number, job);
         event.policy.text = scenario_policy(world, world_random(world, 1000));
         event.policy.merge = world_chance(world, 0.3);
         event.policy.if_version = UINT32_MAX;

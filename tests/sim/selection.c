@@ -102,7 +102,8 @@ static float *check_tensor(struct world *world, unsigned node, unsigned job, uin
     bool by_rank = strcmp(info->scope, "rank") == 0;
     float *now = sim_alloc(info->numel * sizeof(*now));
 
-    for (uint32_t s = 0; core_residual_copy(core, about->id, t, s, now); s++) {
+    for (uint32_t s = 0; core_residual_copy(core, world->node[node].memory[job].number, t, s, now);
+         s++) {
         struct slot slot = slot_of(about, node, s, by_rank);
         if (checked && is_exact(info)) {
             check_slot(world, node, job, step, info, t, &slot, now, before + s * info->numel);
@@ -132,7 +133,7 @@ void selection_check(struct world *world, unsigned node, unsigned job, uint64_t 
     }
     checked = follows && status == ADTOPK_OK && info.policy_version == 0 && is_steady(info.policy);
     before = memory->before;
-    for (unsigned t = 0; core_tensor_info(world->node[node].core, about->id, t, &tensor); t++) {
+    for (unsigned t = 0; core_tensor_info(world->node[node].core, info.id, t, &tensor); t++) {
         before = check_tensor(world, node, job, step, checked, &tensor, t, before);
     }
 }

@@ -81,8 +81,9 @@ static void test_changed_and_sealed_packets(void **state)
 
 struct liar {
     struct ghost ghost;
-    double rate; /* lies a message heard */
-    uint64_t job;
+    double rate;                 /* lies a message heard */
+    uint64_t job[SIM_MAX_NODES]; /* numbers that the nodes give the job */
+    uint64_t run;
     uint32_t view;
     uint64_t steps;
     uint64_t lies;
@@ -94,10 +95,17 @@ struct liar {
 
 static void say(struct liar *liar, uint16_t peer, Adtopk__PeerMessage *message)
 {
+    Adtopk__PeerAbout about = ADTOPK__PEER_ABOUT__INIT;
     size_t size;
     uint8_t *bytes;
 
-    message->job = liar->job;
+    about.owner = 1000;
+    about.name = (char *)(uintptr_t) "job";
+    about.run_id = (char *)(uintptr_t) "1";
+    about.run = liar->run;
+    about.sender_job = 1;
+    about.receiver_job = liar->job[peer];
+    message->about = &about;
     bytes = sim_must(codec_pack(&message->base, &size));
     (void)ghost_say(&liar->ghost, peer, LINK_CONTROL, bytes, size);
     free(bytes);
@@ -112,9 +120,6 @@ static void say_join(struct liar *liar, uint16_t peer, uint32_t rank, uint32_t r
     for (uint32_t r = 0; r < ranks; r++) {
         list[r] = rank + r;
     }
-    join.owner = 1000;
-    join.name = (char *)(uintptr_t) "job";
-    join.run_id = (char *)(uintptr_t) "1";
     join.world_size = 3;
     join.ranks = list;
     join.n_ranks = ranks;
@@ -151,18 +156,22 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     Adtopk__PeerPrepare prepare = ADTOPK__PEER_PREPARE__INIT;
     struct world *world = liar->ghost.world;
     uint32_t members[6];
-    uint64_t incarnations[6];
+    uint64_t incarnations[6], jobs[6];
     unsigned step = 1 + (unsigned)world_random(world, 2);
 
     for (unsigned i = 0; i < 6; i++) {
         members[i] = world_chance(world, 0.9) ? i * step : (uint32_t)any(liar);
         incarnations[i] = i * step < 3 ? world->node[i * step].incarnation : any(liar);
+        jobs[i] = i * step < 2 ? liar->job[i * step] : 1;
     }
     prepare.view = (uint32_t)any(liar);
     prepare.members = members;
     prepare.n_members = world_random(world, 7);
     prepare.incarnations = incarnations;
     prepare.n_incarnations = world_chance(world, 0.9) ? prepare.n_members : 1;
+    prepare.jobs = jobs;
+    prepare.n_jobs = prepare.n_members;
+    prepare.run = world_chance(world, 0.9) ? liar->run : any(liar);
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_PREPARE;
     message.prepare = &prepare;
     say(liar, peer, &message);
@@ -346,7 +355,7 @@ static void lie_frame(struct liar *liar, uint16_t peer)
     struct payload_writer writer = {0};
     float values[40];
     struct payload_header header = {
-        .job = liar->job,
+        .run = liar->run,
         .number = any(liar),
         .view = (uint32_t)any(liar),
         .bucket = (uint32_t)any(liar),
@@ -445,6 +454,7 @@ static void answer(struct liar *liar, uint16_t peer, const Adtopk__PeerMessage *
         Adtopk__PeerMessage reply = ADTOPK__PEER_MESSAGE__INIT;
         Adtopk__PeerState peer_state = ADTOPK__PEER_STATE__INIT;
         peer_state.view = liar->view = message->prepare->view;
+        liar->run = message->prepare->run;
         peer_state.steps_done = liar->steps;
         reply.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
         reply.state = &peer_state;
@@ -461,7 +471,8 @@ static void hear(
     if (lane == LINK_CONTROL) {
         Adtopk__PeerMessage *message = (Adtopk__PeerMessage *)codec_unpack(
             &adtopk__peer_message__descriptor, heard->bytes, heard->size, CODEC_PEER_MAX, NULL);
-        if (message != NULL && message->job == liar->job) {
+        if (message != NULL && message->about->owner == 1000) {
+            liar->job[peer] = message->about->sender_job;
             answer(liar, peer, message);
         }
         codec_free((ProtobufCMessage *)message);
@@ -496,7 +507,6 @@ static struct world *world_with(struct liar *liar, uint64_t seed)
     world->trainer[2].state = TRAINER_DONE;
     world->trainer[5].state = TRAINER_DONE;
     world->trainer[3].says_world_size = world->trainer[4].says_world_size = 2;
-    liar->job = world->job[0].id;
     liar->ghost.hear = hear;
     liar->ghost.context = liar;
     ghost_start(world, GHOST, &liar->ghost);

@@ -104,6 +104,7 @@ static bool open_session(struct trainer *trainer)
     event.open.rank = trainer->says_rank;
     event.open.world_size = trainer->says_world_size;
     event.open.policy = trainer->says_policy;
+    event.open.run = trainer->run;
     return request(trainer, &event) == ADTOPK_OK;
 }
 
@@ -230,6 +231,7 @@ void trainer_action(struct trainer *trainer, const struct action *action)
     switch (action->type) {
     case ACTION_READY:
         trainer->state = TRAINER_RUNNING;
+        trainer->run = action->run;
         while (trainer->step < action->number) {
             step_over(trainer); /* accepted before the daemon restarted */
         }

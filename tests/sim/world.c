@@ -295,7 +295,6 @@ static void make_job(struct world *world, unsigned number)
     struct sim_job *job = &world->job[number];
 
     job->key = (struct job_key){.owner = 1000 + number, .name = "job", .run_id = "1"};
-    job->id = core_job_id(&job->key);
     make_tensors(scenario, job);
     make_ranks(world, number);
     job->update_hash = sim_alloc((scenario->steps + 1) * sizeof(*job->update_hash));

@@ -84,6 +84,7 @@ struct trainer {
     unsigned next_push; /* position in this step's order */
     int blocked_on;     /* tensor it waits for, or -1 */
     bool ended;
+    uint64_t run; /* in which it was ready last; 0: none yet */
     uint64_t operation;
     bool op_pending;
     uint64_t delivered[SIM_MAX_TENSORS]; /* step + 1 */
@@ -111,6 +112,7 @@ struct node_job {
     uint8_t *results;
     uint64_t results_size;
     bool results_old; /* a core has mapped it before */
+    uint64_t number;  /* that the core gave the job which uses it; 0: none does */
     bool store_old[CORE_STORE_PARTS];
     uint64_t fault_mark;  /* world.faults when its open step began */
     uint64_t step_mark;   /* 1 + the last step that was checked */
@@ -174,7 +176,6 @@ struct sim_stats {
  * updates. */
 struct sim_job {
     struct job_key key;
-    uint64_t id;
     unsigned first, trainers;                                      /* in world.trainer */
     unsigned node_first[SIM_MAX_NODES], node_ranks[SIM_MAX_NODES]; /* the ranks of each node */
     unsigned tensors;

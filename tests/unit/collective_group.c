@@ -34,7 +34,7 @@ void group_init(struct group *group, const struct collective_ops *ops, unsigned 
             .members = members,
             .self = m,
             .node = group->node,
-            .header = {.job = 99, .number = 12, .view = 3, .bucket = 5, .source = group->node[m]},
+            .header = {.run = 99, .number = 12, .view = 3, .bucket = 5, .source = group->node[m]},
             .index = PAYLOAD_INDEX_AUTO,
             .value = PAYLOAD_VALUE_F32,
             .scale = 1.0f,

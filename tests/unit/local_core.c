@@ -39,7 +39,8 @@ struct fake_core {
     unsigned first, count;
 };
 
-uint64_t core_job_id(const struct job_key *key)
+/* The fake gives every key a number. */
+static uint64_t fake_job(const struct job_key *key)
 {
     uint64_t hash = 14695981039346656037u ^ key->owner;
 
@@ -93,7 +94,7 @@ static void fake_forget(struct fake_core *core, struct fake_rank **link)
 
     *link = rank->next;
     core->memory.release_session(core->memory.context, rank->session);
-    core->memory.release_job(core->memory.context, core_job_id(&rank->key));
+    core->memory.release_job(core->memory.context, fake_job(&rank->key));
     free(rank->tensor);
     free(rank);
 }
@@ -185,7 +186,7 @@ static enum adtopk_status fake_commit(
 static enum adtopk_status fake_mapped(
     struct fake_core *core, struct fake_rank *rank, struct error *err)
 {
-    const uint64_t job = core_job_id(&rank->key);
+    const uint64_t job = fake_job(&rank->key);
     struct local_results *table;
     bool existing = true;
 
@@ -204,7 +205,7 @@ static enum adtopk_status fake_mapped(
         table->tensor[i].gradient_offset = rank->tensor[i].gradient_offset;
         table->tensor[i].update_offset = rank->tensor[i].update_offset;
     }
-    fake_act(core, (struct action){.type = ACTION_READY, .session = rank->session});
+    fake_act(core, (struct action){.type = ACTION_READY, .session = rank->session, .job = job});
     return ADTOPK_OK;
 }
 

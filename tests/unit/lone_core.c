@@ -114,6 +114,22 @@ static void *store(
     return lone->store[part];
 }
 
+static bool has_store(void *context, const struct job_key *of)
+{
+    const struct lone_core *lone = context;
+
+    assert_true(core_same_job(of, &key));
+    return lone->store[0] != NULL;
+}
+
+static void open_job(void *context, uint64_t job, const struct job_key *of, bool returning)
+{
+    assert_true(core_same_job(of, &key));
+    for (unsigned part = 0; part < CORE_STORE_PARTS && !returning; part++) {
+        drop_store(context, job, part);
+    }
+}
+
 /* ------------------------------------------------------------------ events */
 
 static void note_answer(struct lone_answer *answer, const struct action *action)
@@ -141,6 +157,7 @@ static void note(struct lone_core *lone, const struct action *action)
     case ACTION_READY:
         lone->ready++;
         lone->ready_status = action->status;
+        lone->run = action->run;
         break;
     case ACTION_DELIVERED: lone->delivered++; break;
     case ACTION_STEP:
@@ -244,8 +261,8 @@ static void create(struct lone_core *lone)
 static void open_ranks(struct lone_core *lone, const struct tensor_spec *spec)
 {
     for (unsigned r = 0; r < lone->ranks; r++) {
-        struct event open = {
-            .type = EVENT_RANK_OPEN, .open = {.key = key, .rank = r, .world_size = lone->ranks}};
+        struct event open = {.type = EVENT_RANK_OPEN,
+            .open = {.key = key, .rank = r, .world_size = lone->ranks, .run = lone->run}};
         lone_must(lone, lone_rank_event(lone, r, open));
         for (unsigned t = 0; t < lone->tensors; t++) {
             struct event describe = {.type = EVENT_RANK_REGISTER, .spec = &spec[t]};
@@ -262,10 +279,8 @@ static bool asks_for_bf16(const char *policy)
 void lone_open(struct lone_core *lone, unsigned ranks, const char *policy,
     const struct tensor_spec *spec, unsigned tensors)
 {
-    *lone = (struct lone_core){.ranks = ranks,
-        .tensors = tensors,
-        .job = core_job_id(&key),
-        .rounded = asks_for_bf16(policy)};
+    *lone = (struct lone_core){
+        .ranks = ranks, .tensors = tensors, .job = 1, .rounded = asks_for_bf16(policy)};
     lone->config = (struct core_config){.node = LONE_NODE,
         .links = lone_links,
         .memory = {.context = lone,
@@ -274,6 +289,8 @@ void lone_open(struct lone_core *lone, unsigned ranks, const char *policy,
             .reserve_results = reserve_results,
             .store = store,
             .drop_store = drop_store,
+            .open_job = open_job,
+            .has_store = has_store,
             .release_session = lone_release_session,
             .release_job = lone_release_job},
         .policy = policy,

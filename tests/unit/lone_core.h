@@ -27,6 +27,7 @@ struct lone_core {
     struct core *core;
     struct core_config config;
     uint64_t job, now_us, step;
+    uint64_t run; /* that the ranks return to; 0: none began yet */
     unsigned ranks, tensors;
     uint64_t numel[LONE_TENSORS];
     uint8_t *arena[LONE_RANKS], *results, *store[CORE_STORE_PARTS];

@@ -9,7 +9,7 @@
 #include "proto/payload.h"
 
 static const struct payload_header some_header = {
-    .job = UINT64_C(0x0123456789ABCDEF),
+    .run = UINT64_C(0x0123456789ABCDEF),
     .number = UINT64_C(0xFEDCBA9876543210),
     .view = 0x89ABCDEFu,
     .bucket = 0x76543210u,

@@ -53,6 +53,7 @@ static void test_nul(void **state)
 static void test_nul_elsewhere(void **state)
 {
     Adtopk__PeerEstimates estimates = ADTOPK__PEER_ESTIMATES__INIT;
+    Adtopk__PeerAbout about = ADTOPK__PEER_ABOUT__INIT;
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerMessage *unpacked;
     struct error err;
@@ -62,7 +63,8 @@ static void test_nul_elsewhere(void **state)
     (void)state;
     estimates.packed.data = (uint8_t *)(uintptr_t) "a\0b";
     estimates.packed.len = 3;
-    message.job = 1ull << 63;
+    about.run = 1ull << 63;
+    message.about = &about;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_ESTIMATES;
     message.estimates = &estimates;
     bytes = codec_pack(&message.base, &size);

@@ -316,7 +316,7 @@ static void test_delivered_in_part(void **state)
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
     lone_push_all(&lone);
-    job = job_find(lone.core, lone.job);
+    job = job_by_number(lone.core, lone.job);
     round = step_round(job, 0);
     assert_true(round->tensors > 1);
     first = job->tensor[round->tensor[0]].store;
@@ -384,7 +384,7 @@ static void check_emptying(const char *policy)
     lone_train(&lone, 2);
     assert_int_equal(lone.policy.count, 1);
     hold_settling(&lone);
-    assert_int_equal(job_find(lone.core, lone.job)->tensor[0].store->filled, 1);
+    assert_int_equal(job_by_number(lone.core, lone.job)->tensor[0].store->filled, 1);
     allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, 997});
     lone_free(&lone);
     if (!allowed) {

@@ -163,7 +163,7 @@ static void test_header(void **state)
     for (int i = 0; i < 2; i++) {
         const struct payload_header *got = i == 0 ? &reader.header : &peeked;
 
-        assert_true(got->job == some_header.job && got->number == some_header.number);
+        assert_true(got->run == some_header.run && got->number == some_header.number);
         assert_true(got->view == some_header.view && got->bucket == some_header.bucket);
         assert_true(got->source == some_header.source && got->kind == some_header.kind);
         assert_true(got->phase == some_header.phase && got->flags == some_header.flags);

@@ -67,7 +67,7 @@ static void test_reads(void **state)
 
     (void)state;
     frame_open(&reader, &recorded);
-    assert_true(reader.header.job == some_header.job && reader.header.sections == 11);
+    assert_true(reader.header.run == some_header.run && reader.header.sections == 11);
     for (int i = 0; i < 8; i++) {
         assert_int_equal(payload_get_list(&reader, &shape, &list, &err), ADTOPK_OK);
         assert_int_equal(list.count, 8);

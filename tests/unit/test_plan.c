@@ -94,8 +94,8 @@ static void host_init(
 
     *host = (struct host){.core = core_create(&config, &err)};
     assert_non_null(host->core);
-    host->job = core_job_id(&open.open.key);
     send(host, open);
+    host->job = core_session_job(host->core, SESSION);
     for (unsigned t = 0; t < tensors; t++) {
         send(host, (struct event){.type = EVENT_RANK_REGISTER, .spec = &spec[t]});
     }

@@ -12,7 +12,7 @@
 
 #include "daemon/core/store.h"
 
-#define JOB UINT64_C(0x1122334455667788)
+#define RUN UINT64_C(0x1122334455667788)
 #define DIGEST UINT64_C(0x99aabbccddeeff00)
 #define TENSORS 3u
 #define ELEMENTS 100u
@@ -25,7 +25,7 @@ static struct store_header *store_new(void)
 
     assert_non_null(store);
     memset(store, 0, size);
-    assert_int_equal(store_open(store, false, JOB, DIGEST, TENSORS, NULL), ADTOPK_OK);
+    assert_int_equal(store_open(store, false, RUN, DIGEST, TENSORS, NULL), ADTOPK_OK);
     return store;
 }
 
@@ -37,14 +37,14 @@ static void test_new(void **state)
     (void)state;
     assert_int_equal(store->magic, STORE_MAGIC);
     assert_int_equal(store->version, STORE_VERSION);
-    assert_int_equal(store->job, JOB);
+    assert_int_equal(store->run, RUN);
     assert_int_equal(store->digest, DIGEST);
     assert_int_equal(store->tensors, TENSORS);
     assert_int_equal(store->view, 0);
     assert_int_equal(store->steps_done, 0);
     assert_int_equal(store->ops_done, 0);
     assert_int_equal(store->steps_withdrawn[0], 0);
-    assert_int_equal(store_open(store, true, JOB, DIGEST, TENSORS, &err), ADTOPK_OK);
+    assert_int_equal(store_open(store, true, RUN, DIGEST, TENSORS, &err), ADTOPK_OK);
     free(store);
 }
 
@@ -80,7 +80,7 @@ static void test_found_again(void **state)
     store->tensor[2].step = 17;
     store->tensor[2].stage = STAGE_DELIVERED;
     store_slots(store)[ELEMENTS - 1] = 2.5f;
-    assert_int_equal(store_open(store, true, JOB, DIGEST, TENSORS, NULL), ADTOPK_OK);
+    assert_int_equal(store_open(store, true, RUN, DIGEST, TENSORS, NULL), ADTOPK_OK);
     assert_int_equal(store->steps_done, 17);
     assert_int_equal(store->view, 4);
     assert_int_equal(store->tensor[2].step, 17);
@@ -106,18 +106,18 @@ static void test_refused(void **state)
     struct store_header *store = store_new();
 
     (void)state;
-    assert_store(store, ADTOPK_OK, JOB, DIGEST, TENSORS);
-    assert_store(store, ADTOPK_ERR_LOST, JOB + 1, DIGEST, TENSORS);
-    assert_store(store, ADTOPK_ERR_MISMATCH, JOB, DIGEST + 1, TENSORS);
-    assert_store(store, ADTOPK_ERR_MISMATCH, JOB, DIGEST, TENSORS + 1);
-    assert_store(store, ADTOPK_ERR_MISMATCH, JOB, DIGEST, TENSORS - 1);
+    assert_store(store, ADTOPK_OK, RUN, DIGEST, TENSORS);
+    assert_store(store, ADTOPK_ERR_LOST, RUN + 1, DIGEST, TENSORS);
+    assert_store(store, ADTOPK_ERR_MISMATCH, RUN, DIGEST + 1, TENSORS);
+    assert_store(store, ADTOPK_ERR_MISMATCH, RUN, DIGEST, TENSORS + 1);
+    assert_store(store, ADTOPK_ERR_MISMATCH, RUN, DIGEST, TENSORS - 1);
     store->version = STORE_VERSION + 1;
-    assert_store(store, ADTOPK_ERR_LOST, JOB, DIGEST, TENSORS);
+    assert_store(store, ADTOPK_ERR_LOST, RUN, DIGEST, TENSORS);
     store->version = STORE_VERSION;
     store->magic ^= 1;
-    assert_store(store, ADTOPK_ERR_LOST, JOB, DIGEST, TENSORS);
+    assert_store(store, ADTOPK_ERR_LOST, RUN, DIGEST, TENSORS);
     store->magic = 0; /* memory that was never written */
-    assert_store(store, ADTOPK_ERR_LOST, JOB, DIGEST, TENSORS);
+    assert_store(store, ADTOPK_ERR_LOST, RUN, DIGEST, TENSORS);
     free(store);
 }
 

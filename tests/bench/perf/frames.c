@@ -62,7 +62,7 @@ struct frame {
 
 static enum adtopk_status frame_encode(struct frame *frame)
 {
-    const struct payload_header header = {.job = 1};
+    const struct payload_header header = {.run = 1};
     enum adtopk_status status = payload_begin(&frame->writer, &header);
 
     if (status == ADTOPK_OK && frame->dense != NULL) {

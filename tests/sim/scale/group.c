@@ -258,7 +258,7 @@ static bool begin(struct group *group, unsigned m)
         return fail(group, "no memory for the lists");
     }
     exchange->header = (struct payload_header){
-        .job = 1, .number = group->steps, .view = 1, .source = group->node[m]};
+        .run = 1, .number = group->steps, .view = 1, .source = group->node[m]};
     member->phase = 0;
     member->missing = 0;
     member->done = false;

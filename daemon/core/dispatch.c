@@ -1,0 +1,247 @@
+/*
+ * Control messages from other nodes: which job each is about, and whether its sender may say it.
+ *
+ * The happy path: the job with the message's key is found, the message is of the sender's present
+ * job and for this node's present one, the sender is a member, and the message goes to the file
+ * that handles it.
+ *
+ * What can go wrong:
+ * - the message is of, or for, an earlier job with the same key, or of another run: it is late, and
+ *   it is dropped and counted;
+ * - the sender has no part in the job: the message is dropped and counted as bad;
+ * - the message cannot be read: it may have been a commit, so the job that it names fails rather
+ *   than waits. If it does not even name a job, it is counted, and time limits find what it was.
+ *   Where only memory was missing, the sender has done nothing wrong, and all jobs that it is a
+ *   member of fail.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/view.h"
+#include "proto/codec.h"
+
+/* A split of a plan that is not in force here yet. */
+static void dispatch_keep_split(struct job *job, const Adtopk__PeerSplit *message)
+{
+    struct split *split;
+    uint32_t kept = 0;
+
+    for (split = job->early_splits; split != NULL; split = split->next) {
+        if (split->bucket == message->bucket && split->policy == message->policy) {
+            return;
+        }
+        kept++;
+    }
+    split = kept < job->tensors ? malloc(sizeof(*split)) : NULL;
+    if (split == NULL) {
+        view_fail(
+            job, ADTOPK_ERR_MEMORY, "no room for a split of a bucket of job '%s'", job->key.name);
+        return;
+    }
+    *split = (struct split){.next = job->early_splits,
+        .policy = message->policy,
+        .bucket = message->bucket,
+        .step = message->step};
+    job->early_splits = split;
+}
+
+static void dispatch_split(struct job *job, const Adtopk__PeerSplit *split)
+{
+    if (job->plan->round != NULL && split->policy == job->plan->change.version + 1) {
+        dispatch_keep_split(job, split);
+        return;
+    }
+    if (job->plan->round == NULL || split->policy != job->plan->change.version ||
+        split->bucket >= job->plan->buckets || split->step > job->store->steps_done + 1) {
+        return; /* before the plan: the commit repeats it */
+    }
+    round_split(&job->plan->round[split->bucket], split->step);
+}
+
+/* Tells the other members what one node knows: they may not hear that node themselves. */
+static void dispatch_pass_on(struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerFail fail = *failed;
+
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
+    message.fail = &fail;
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        uint16_t node = job->view_node[i];
+        if (node != job->core->config.node && node != from && node != failed->node) {
+            peer_send(job, node, &message);
+        }
+    }
+}
+
+static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
+{
+    struct error error;
+
+    (void)error_set(&error,
+        failed->status > ADTOPK_NONFINITE && failed->status < ADTOPK_STATUS_COUNT
+            ? (enum adtopk_status)failed->status
+            : ADTOPK_ERR_PROTOCOL,
+        "%.200s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job",
+        failed->node);
+    if (job->last_steps == 0) {
+        dispatch_pass_on(job, from, failed);
+    }
+    if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
+        job_fail_later(job, &error, failed->steps_done);
+    } else {
+        job_fail(job, &error, false);
+    }
+}
+
+static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
+{
+    switch (message->kind_case) {
+    case ADTOPK__PEER_MESSAGE__KIND_JOIN:
+        join_message(job, from, message->about, message->join);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_PREPARE: view_prepare(job, from, message->prepare); break;
+    case ADTOPK__PEER_MESSAGE__KIND_STATE: coordinate_state(job, from, message->state); break;
+    case ADTOPK__PEER_MESSAGE__KIND_COMMIT: view_commit(job, from, message->commit); break;
+    case ADTOPK__PEER_MESSAGE__KIND_FETCH: fetch_message(job, from, message->fetch); break;
+    case ADTOPK__PEER_MESSAGE__KIND_SPLIT: dispatch_split(job, message->split); break;
+    case ADTOPK__PEER_MESSAGE__KIND_FAIL: dispatch_fail(job, from, message->fail); break;
+    case ADTOPK__PEER_MESSAGE__KIND_LEAVE:
+        job_peer_left(job, from, message->leave->steps_done);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK: switch_asked(job, from, message->policy_ask); break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE:
+        switch_propose(job, from, message->policy_propose);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER:
+        switch_answer(job, from, message->policy_answer);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_END: switch_end(job, from, message->policy_end); break;
+    case ADTOPK__PEER_MESSAGE__KIND_ESTIMATES:
+        replan_estimates(job, from, message->estimates);
+        break;
+    default: job->core->bad_messages++; break;
+    }
+}
+
+/* Whether the message is of an earlier job of the sender, for an earlier one of this node, or of
+ * another run. Only a join may speak of a job that the sender did not announce before. */
+static bool dispatch_is_late(
+    const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
+{
+    const Adtopk__PeerAbout *about = message->about;
+    const struct member *member = join_member(job, from);
+    bool known = member != NULL && member->incarnation != 0;
+    bool join = message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN;
+
+    return (about->receiver_job != 0 && about->receiver_job != job->number) ||
+           (known && about->sender_job != 0 && about->sender_job < member->job) ||
+           (known && !join && about->sender_job > member->job) ||
+           (!join && about->run != 0 && job->run != 0 && about->run != job->run);
+}
+
+/* Whether the node has a part in the job. A node with ranks that have not committed is not known
+ * yet, but may say that it failed, as long as ranks are missing. */
+static bool dispatch_may_say(struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
+{
+    if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN) {
+        return true; /* join.c compares it */
+    }
+    if (view_is_member(job, from)) {
+        return true;
+    }
+    return message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL && job->view_nodes == 0 &&
+           job->next_nodes == 0 && !join_complete(job);
+}
+
+static bool dispatch_key(const Adtopk__PeerAbout *about, struct job_key *key)
+{
+    size_t name = about != NULL ? strlen(about->name) : CORE_KEY_SIZE;
+    size_t run_id = about != NULL ? strlen(about->run_id) : CORE_KEY_SIZE;
+
+    if (name >= CORE_KEY_SIZE || run_id >= CORE_KEY_SIZE) {
+        return false;
+    }
+    *key = (struct job_key){.owner = about->owner};
+    (void)memcpy(key->name, about->name, name);
+    (void)memcpy(key->run_id, about->run_id, run_id);
+    return true;
+}
+
+/* The sender counts on this node, which knows nothing of the job: its daemon has restarted, and its
+ * residuals did not outlive it. */
+static bool dispatch_is_lost(
+    const struct core *core, const struct job_key *key, const Adtopk__PeerMessage *message)
+{
+    const struct core_memory *memory = &core->config.memory;
+
+    return message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN && message->join->member &&
+           !job_is_ending(core, key) &&
+           (memory->has_store == NULL || !memory->has_store(memory->context, key));
+}
+
+static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
+{
+    struct job_key key;
+    struct job *job;
+
+    if (!dispatch_key(message->about, &key)) {
+        core->bad_messages++;
+        return;
+    }
+    job = job_find(core, &key);
+    if (job == NULL) {
+        if (dispatch_is_lost(core, &key, message)) {
+            peer_deny(core, node, message->about);
+        }
+    } else if (dispatch_is_late(job, node, message)) {
+        core->late_messages++;
+    } else if (dispatch_may_say(job, node, message)) {
+        dispatch_message(job, node, message);
+    } else if (!job_ended(job)) {
+        core->bad_messages++;
+    }
+}
+
+static void dispatch_starved(struct core *core, uint16_t node, const struct error *err)
+{
+    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+        if (!job_ended(job) && view_is_member(job, node)) {
+            view_fail(job, err->code, "node %u: %s", core->config.node, err->text);
+        }
+    }
+}
+
+/* Fails the job that an unreadable message names, if its sender is a member. */
+static void dispatch_unreadable(
+    struct core *core, uint16_t node, const struct buffer *buffer, const struct error *err)
+{
+    struct error ignored;
+    Adtopk__PeerHead *head = (Adtopk__PeerHead *)codec_unpack(
+        &adtopk__peer_head__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, &ignored);
+    struct job_key key;
+    struct job *job = head != NULL && dispatch_key(head->about, &key) ? job_find(core, &key) : NULL;
+
+    core->bad_messages++;
+    if (job != NULL && view_is_member(job, node)) {
+        view_fail(job, err->code, "node %u: %s", node, err->text);
+    }
+    codec_free((ProtobufCMessage *)head);
+}
+
+void dispatch_control(struct core *core, uint16_t node, const struct buffer *buffer)
+{
+    struct error err;
+    Adtopk__PeerMessage *message = (Adtopk__PeerMessage *)codec_unpack(
+        &adtopk__peer_message__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, &err);
+
+    if (message == NULL && err.code == ADTOPK_ERR_MEMORY) {
+        dispatch_starved(core, node, &err);
+    } else if (message == NULL) {
+        dispatch_unreadable(core, node, buffer, &err);
+    } else {
+        dispatch_read(core, node, message);
+    }
+    codec_free((ProtobufCMessage *)message);
+}
