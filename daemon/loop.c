@@ -94,6 +94,15 @@ bool loop_transmit(void *context, uint16_t peer, enum link_lane lane, const uint
            transport_zmq.send(loop->transport, peer, lane, header, header_size, body, body_size);
 }
 
+void loop_reopen(void *context, uint16_t peer, enum link_lane lane)
+{
+    struct loop *loop = context;
+
+    if (loop->transport != NULL) {
+        transport_zmq.reopen(loop->transport, peer, lane);
+    }
+}
+
 void loop_trace(void *context, const char *line)
 {
     struct loop *loop = context;

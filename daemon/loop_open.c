@@ -18,6 +18,8 @@
 #define SESSION_DESCRIPTORS 6u /* of one session at most, while it commits */
 
 #define RESEND_MS 200
+#define REOPEN_MS 3000
+#define REOPEN_HEARTBEATS 3
 #define MAX_BULK_MESSAGE (UINT64_C(1) << 32)
 
 /* ------------------------------------------------------------------ uv's callbacks */
@@ -172,6 +174,14 @@ static enum adtopk_status open_handles(struct loop *loop, struct error *err)
     return status;
 }
 
+/* A lane that delivers nothing for so long is opened anew. */
+static uint64_t reopen_ms(const struct config *config)
+{
+    uint64_t heartbeats = REOPEN_HEARTBEATS * config->heartbeat_ms;
+
+    return heartbeats > REOPEN_MS ? heartbeats : REOPEN_MS;
+}
+
 static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, struct error *err)
 {
     const struct config *config = loop->config;
@@ -184,9 +194,11 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
             .max_bulk_message = MAX_BULK_MESSAGE,
             .heartbeat_us = config->heartbeat_ms * 1000,
             .timeout_us = config->peer_timeout_ms * 1000,
-            .resend_us = RESEND_MS * 1000},
+            .resend_us = RESEND_MS * 1000,
+            .reopen_us = reopen_ms(config) * 1000},
         .memory = local_memory(loop->local),
         .transmit = loop_transmit,
+        .reopen = loop_reopen,
         .transmit_context = loop,
         .parallel = workers_parallel(loop->workers),
         .policy = config->policy,

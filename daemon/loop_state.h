@@ -75,6 +75,7 @@ void loop_receive(
     void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size);
 
 /** A packet, a line and a move of a state machine from the core, see struct core_config. */
+void loop_reopen(void *context, uint16_t peer, enum link_lane lane);
 bool loop_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
     size_t header_size, const uint8_t *body, size_t body_size);
 void loop_trace(void *context, const char *line);

@@ -193,6 +193,16 @@ static bool links_transmit(void *context, uint16_t peer, enum link_lane lane, co
         core->config.transmit_context, peer, lane, header, header_size, body, body_size);
 }
 
+static void links_reopen(void *context, uint16_t peer, enum link_lane lane)
+{
+    struct core *core = context;
+
+    core_trace(core, "peer %u: lane %d does not deliver", peer, (int)lane);
+    if (core->config.reopen != NULL) {
+        core->config.reopen(core->config.transmit_context, peer, lane);
+    }
+}
+
 static void links_deliver(void *context, uint16_t peer, enum link_lane lane, struct buffer *message)
 {
     struct core *core = context;
@@ -266,6 +276,7 @@ static void peer_gone(struct core *core, uint16_t node)
 
 static const struct links_ops links_ops = {
     .transmit = links_transmit,
+    .reopen = links_reopen,
     .deliver = links_deliver,
     .peer_up = links_peer_up,
     .peer_down = links_peer_down,

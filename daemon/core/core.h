@@ -207,7 +207,9 @@ struct core_config {
     /* Packets go out at once, not through the action queue: see links_ops.transmit. */
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);
-    void *transmit_context;
+    /* Opens another connection for a lane: see links_ops.reopen. May be NULL. */
+    void (*reopen)(void *context, uint16_t peer, enum link_lane lane);
+    void *transmit_context; /* of both */
     /* Threads that run computes, if a pass that is cut short with the daemon is to be repeated from
      * the store; 0: the store ends with the daemon. */
     unsigned threads;

@@ -23,7 +23,8 @@
  * most 10 ms. When a timeout passes a probe finds out whether data were lost, and they are resent
  * from the last acknowledged position then; while the peer is silent only heartbeats go out, so the
  * probe goes out at once when it is heard again.
- * Without memory for a message its packets are dropped, and the sender tries again.
+ * Without memory for a message its packets are dropped, and the sender tries again. Connections
+ * that take packets but deliver none are opened anew (link_heal.c).
  *
  * A daemon from before there were slots says nothing of them in its WELCOME: it is sent one bulk
  * message after the other.
@@ -117,6 +118,7 @@ static void link_send_ack(struct links *links, struct link_peer *peer)
     struct packet packet;
 
     link_begin_packet(links, peer, PACKET_ACK, LINK_CONTROL, &packet);
+    packet.position = links->now - peer->heard_at;
     if (link_transmit(links, peer, &packet)) {
         link_told(links, peer);
     } else if (!peer->up) {
@@ -203,6 +205,12 @@ static void link_challenge(const struct links *links, struct link_peer *peer)
     peer->hello_at = link_min(peer->hello_at, link_max(earliest, links->now));
 }
 
+static void link_came_up(const struct links *links, struct link_peer *peer)
+{
+    link_heal_progress(links, peer, LINK_CONTROL);
+    link_heal_progress(links, peer, LINK_BULK);
+}
+
 static void link_adopt(struct links *links, struct link_peer *peer, const struct packet *welcome)
 {
     peer->incarnation = welcome->source_incarnation;
@@ -215,6 +223,7 @@ static void link_adopt(struct links *links, struct link_peer *peer, const struct
     peer->hello_at = links->now + LINK_HELLO_FIRST_US;
     peer->ack_at = links->now;
     link_reset_lanes(links, peer);
+    link_came_up(links, peer);
     links->ops.peer_up(links->context, peer->id, peer->incarnation);
 }
 
@@ -253,6 +262,7 @@ static void link_heard(struct links *links, struct link_peer *peer)
     }
     if (!peer->up) {
         peer->up = true;
+        link_came_up(links, peer);
         links->ops.peer_up(links->context, peer->id, peer->incarnation);
     }
 }
@@ -266,7 +276,12 @@ static bool link_acknowledged(
         }
     }
     for (int lane = 0; lane < LINK_LANES; lane++) {
+        uint64_t before = peer->out[lane].acknowledged;
+
         (void)lane_out_acknowledge(&peer->out[lane], packet->acknowledged[lane], links->now);
+        if (peer->out[lane].acknowledged > before) {
+            link_heal_progress(links, peer, (enum link_lane)lane);
+        }
     }
     peer->credit = link_max(peer->credit, packet->credit);
     return true;
@@ -315,6 +330,8 @@ static void link_receive_connected(
         link_heard(links, peer);
         if (packet->type == PACKET_DATA) {
             link_receive_part(links, peer, packet);
+        } else {
+            link_heal_unheard(links, peer, packet->position);
         }
     }
 }
@@ -406,8 +423,10 @@ static void link_expire(struct links *links, struct link_peer *peer)
 void links_tick(struct links *links, uint64_t now_us)
 {
     links->now = link_max(links->now, now_us);
+    link_forgive_stall(links);
     for (size_t i = 0; i < links->count; i++) {
         link_expire(links, links->peers[i]);
+        link_heal(links, links->peers[i]);
     }
     for (bool progress = true; progress;) {
         progress = false;
@@ -425,7 +444,7 @@ void links_tick(struct links *links, uint64_t now_us)
 
 static uint64_t link_deadline(const struct links *links, const struct link_peer *peer)
 {
-    uint64_t deadline = peer->hello_at;
+    uint64_t deadline = link_min(peer->hello_at, link_heal_deadline(links, peer));
     struct packet part;
 
     if (peer->incarnation != 0) {

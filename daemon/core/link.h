@@ -38,6 +38,9 @@ struct links_config {
     uint64_t heartbeat_us;
     uint64_t timeout_us;
     uint64_t resend_us; /* first and shortest timeout of probes; doubles up to timeout_us */
+    /* How long a lane may go without an acknowledgement, or a peer without a sign of life, before
+     * ops.reopen is called; more than heartbeat_us. 0: it is never called. */
+    uint64_t reopen_us;
 };
 
 /* What the links need done; called from links_* functions, never re-entering them except for
@@ -47,6 +50,9 @@ struct links_ops {
      * the transport cannot take it now; it is offered again on the next tick. */
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);
+    /* Packets of this lane do not arrive although the transport took them: gives its connection up
+     * and opens another one. May be NULL. */
+    void (*reopen)(void *context, uint16_t peer, enum link_lane lane);
     /* A whole message; the callee takes the reference. */
     void (*deliver)(void *context, uint16_t peer, enum link_lane lane, struct buffer *message);
     /* The peer answers with this incarnation: first contact, a restart (a different incarnation
@@ -59,7 +65,8 @@ struct link_stats {
     uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
     uint64_t resent, duplicates, stale, malformed;
     uint64_t resent_bytes; /* of bytes_sent, in the packets that `resent` counts, probes included */
-    uint64_t dropped; /* ahead of their turn, or no memory for their message: sent again later */
+    uint64_t dropped;  /* ahead of their turn, or no memory for their message: sent again later */
+    uint64_t reopened; /* connections, of both lanes */
     uint64_t queued_bytes;  /* not acknowledged yet */
     uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */
     uint64_t bulk_rate;     /* bytes a second, while there was more to send; 0: not known */

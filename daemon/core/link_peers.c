@@ -113,6 +113,7 @@ enum adtopk_status links_add_peer(struct links *links, uint16_t id, uint64_t now
     link_reset_lanes(links, peer);
     for (int lane = 0; lane < LINK_LANES; lane++) {
         peer->retry_interval[lane] = LINK_RETRY_FIRST_US;
+        link_heal_progress(links, peer, (enum link_lane)lane);
     }
     memmove(&peers[at + 1], &peers[at], (links->count - at) * sizeof(struct link_peer *));
     peers[at] = peer;

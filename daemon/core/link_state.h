@@ -12,6 +12,13 @@
 #define LINK_HELLO_FIRST_US 100000
 #define LINK_RETRY_FIRST_US 1000
 
+/* Whether a lane of a peer works: see link_heal.c. */
+struct link_watch {
+    uint64_t since;       /* since when the lane waits; LANE_NEVER: it does not */
+    uint64_t patience_us; /* how long it may wait before it is opened anew */
+    uint64_t reopened_at;
+};
+
 struct link_peer {
     uint16_t id;
     uint64_t incarnation; /* 0: nobody answered yet */
@@ -25,6 +32,7 @@ struct link_peer {
     uint64_t bulk_acked; /* the bulk position that the last ACK told the peer */
     uint64_t credit;     /* the bulk position up to which the peer lets us send */
     uint64_t retry_at[LINK_LANES], retry_interval[LINK_LANES];
+    struct link_watch watch[LINK_LANES];
     struct lane_out out[LINK_LANES];
     struct lane_in in[LINK_LANES];
     struct link_stats stats;
@@ -34,7 +42,7 @@ struct links {
     struct links_config config;
     struct links_ops ops;
     void *context;
-    uint64_t now;
+    uint64_t now, ticked_at;
     struct link_peer **peers; /* in ascending order of id */
     size_t count;
     size_t turn; /* the peer that is served first next time */
@@ -59,5 +67,23 @@ uint64_t link_longest(const struct links *links, enum link_lane lane);
 
 /* Drops what was queued and begun: a connection begins, or is over. */
 void link_reset_lanes(const struct links *links, struct link_peer *peer);
+
+/* link_heal.c */
+
+/* Opens lanes anew that have waited too long; to be called in every tick. */
+void link_heal(struct links *links, struct link_peer *peer);
+
+/* When link_heal() has something to do next. */
+uint64_t link_heal_deadline(const struct links *links, const struct link_peer *peer);
+
+/* A lane's packets arrive: something new was acknowledged, or the peer came up. */
+void link_heal_progress(const struct links *links, struct link_peer *peer, enum link_lane lane);
+
+/* The peer says that it has not heard us for so long. */
+void link_heal_unheard(struct links *links, struct link_peer *peer, uint64_t silence_us);
+
+/* If much time has passed since the last tick, this daemon was stopped: no peer is blamed for it.
+ * To be called first in every tick. */
+void link_forgive_stall(struct links *links);
 
 #endif

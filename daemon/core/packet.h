@@ -13,7 +13,8 @@
  *   12-15  bytes of body
  *   16-23  source incarnation
  *   24-31  destination incarnation; 0 in a HELLO
- *   32-39  position in the lane's stream; in HELLO and WELCOME the challenge
+ *   32-39  position in the lane's stream; in HELLO and WELCOME the challenge; in ACK the
+ *          microseconds since the sender last heard from the destination
  *   40-47  acknowledged position of the control lane
  *   48-55  acknowledged position of the bulk lane
  *   56-63  credit: the bulk lane's position up to which the receiver may send; in HELLO and WELCOME
@@ -60,7 +61,7 @@ struct packet {
     unsigned slot; /* below LANE_SLOTS */
     uint16_t source, destination;
     uint64_t source_incarnation, destination_incarnation;
-    uint64_t position; /* challenge in HELLO and WELCOME */
+    uint64_t position; /* challenge in HELLO and WELCOME, silence in ACK */
     uint64_t acknowledged[LINK_LANES];
     uint64_t credit; /* slots in HELLO and WELCOME */
     uint64_t message_size, offset;

@@ -7,9 +7,6 @@
 #include "daemon/transport/socket.h"
 #include "proto/remote.h"
 
-#define GATE_EVENTS                                                                                \
-    (ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |                               \
-        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
 #define GATE_MAX_OWNERS 1024u
 #define GATE_QUESTIONS 16u /* answered a turn */
 #define GATE_LINGER_MS 200 /* for last words */
@@ -180,14 +177,14 @@ static enum adtopk_status gate_listen(
     if (config->pair != NULL && gate_guard(gate, config, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (!monitor_open(&gate->monitor, gate->zmq, gate->router, GATE_EVENTS)) {
+    if (!visitors_open(&gate->visitors, gate->zmq, gate->router)) {
         return gate_failed("monitor", config->listen, err);
     }
     if (!socket_bind(gate->router, config->listen, false, gate->endpoint)) {
         return gate_failed("bind", config->listen, err);
     }
     gate->descriptor[0] = gate_descriptor(gate->router);
-    gate->descriptor[1] = gate_descriptor(gate->monitor.pair);
+    gate->descriptor[1] = gate_descriptor(gate->visitors.monitor.pair);
     gate->descriptor[2] = gate_descriptor(gate->zap.socket);
     return ADTOPK_OK;
 }
@@ -220,7 +217,7 @@ void gate_settle(struct gate *gate)
 
 void gate_close(struct gate *gate)
 {
-    monitor_close(&gate->monitor);
+    visitors_close(&gate->visitors);
     if (gate->router != NULL) {
         (void)zmq_close(gate->router);
     }
@@ -291,16 +288,15 @@ static void gate_warn_of_handshake(struct gate *gate)
 
 bool gate_look(struct gate *gate)
 {
-    struct monitor_event event;
+    enum visitors_report report;
     bool gone = false;
 
     if (gate->zap.socket != NULL) {
         (void)zap_serve(&gate->zap, GATE_QUESTIONS);
     }
-    while (monitor_next(&gate->monitor, &event)) {
-        if (event.type == ZMQ_EVENT_DISCONNECTED) {
-            gone = true;
-        } else {
+    while (visitors_next(&gate->visitors, &report)) {
+        gone = gone || report != VISITORS_NOTHING;
+        if (report == VISITORS_REFUSED || report == VISITORS_SILENT) {
             gate_warn_of_handshake(gate);
         }
     }

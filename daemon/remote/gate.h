@@ -17,8 +17,8 @@
 
 #include "daemon/remote/remote.h"
 #include "daemon/transport/allow.h"
-#include "daemon/transport/monitor.h"
 #include "daemon/transport/refusals.h"
+#include "daemon/transport/visitors.h"
 #include "daemon/transport/zap.h"
 
 #define GATE_ROUTE_SIZE 255
@@ -29,7 +29,7 @@
 struct gate {
     void *zmq;
     void *router;
-    struct monitor monitor;
+    struct visitors visitors;
     struct zap zap;
     struct allow allow; /* a key's "node" is its owner's place in `uid` */
     uint32_t *uid;

@@ -2,14 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <zmq.h>
-
-#define RECEIVER_REPORTS                                                                           \
-    (ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |                 \
-        ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |               \
-        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 
 bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
     enum receiver_door door, const struct keyfile_pair *pair, bool again)
@@ -21,8 +14,7 @@ bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
     *receiver = (struct receiver){.door = door};
     receiver->pull = door == RECEIVER_TOKEN ? socket_new_bulk_pull(zmq, wanted)
                                             : socket_new_pull(zmq, wanted, pair);
-    if (receiver->pull != NULL &&
-        monitor_open(&receiver->monitor, zmq, receiver->pull, RECEIVER_REPORTS) &&
+    if (receiver->pull != NULL && visitors_open(&receiver->visitors, zmq, receiver->pull) &&
         socket_bind(receiver->pull, wanted, again, receiver->endpoint)) {
         return true;
     }
@@ -35,97 +27,37 @@ bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
 
 void receiver_close(struct receiver *receiver)
 {
-    monitor_close(&receiver->monitor);
+    visitors_close(&receiver->visitors);
     if (receiver->pull != NULL) {
         (void)zmq_close(receiver->pull);
         receiver->pull = NULL;
     }
-    free(receiver->accepted);
-    receiver->accepted = NULL;
-    receiver->accepted_size = 0;
 }
 
-static const char *receiver_reason(enum receiver_door door, uint32_t protocol_error)
+static const char *receiver_reason(enum receiver_door door, enum visitors_report report)
 {
-    if (protocol_error == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
-        return door == RECEIVER_KEY     ? "it does not speak CURVE"
-               : door == RECEIVER_TOKEN ? "it presents no token"
-                                        : "it speaks CURVE, and this node has no keys";
-    }
-    if (protocol_error == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC) {
-        return "it was encrypted for another key than this node's";
-    }
-    return "it breaks the protocol";
-}
-
-/* Room for the descriptor; without memory its connection is just not watched. */
-static bool receiver_reserve(struct receiver *receiver, uint32_t descriptor)
-{
-    size_t size = (size_t)descriptor + 64;
-    uint64_t *accepted;
-
-    if (descriptor < receiver->accepted_size) {
-        return true;
-    }
-    accepted = realloc(receiver->accepted, size * sizeof(*accepted));
-    if (accepted == NULL) {
-        return false;
-    }
-    memset(accepted + receiver->accepted_size, 0,
-        (size - receiver->accepted_size) * sizeof(*accepted));
-    receiver->accepted = accepted;
-    receiver->accepted_size = size;
-    return true;
-}
-
-/* Why a connection that has ended was none of ours; NULL if it was, or if that is not sure. */
-static const char *receiver_ended(struct receiver *receiver, uint32_t descriptor)
-{
-    bool counted = receiver->counted > 0;
-    uint64_t accepted;
-
-    receiver->counted -= counted ? 1 : 0;
-    if (descriptor >= receiver->accepted_size) {
-        return NULL;
-    }
-    accepted = receiver->accepted[descriptor];
-    receiver->accepted[descriptor] = 0;
-    return !counted && accepted == receiver->handshakes + 1 ? "it made no handshake" : NULL;
-}
-
-/* Why a connection is turned away; NULL if this report is not about that. */
-static const char *receiver_report(struct receiver *receiver, const struct monitor_event *event)
-{
-    switch (event->type) {
-    case ZMQ_EVENT_ACCEPTED:
-        if (receiver_reserve(receiver, event->value)) {
-            receiver->accepted[event->value] = receiver->handshakes + 1;
-        }
-        return NULL;
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: receiver->handshakes++; return NULL;
-    case ZMQ_EVENT_DISCONNECTED: return receiver_ended(receiver, event->value);
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: receiver->counted++; return NULL;
-    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        receiver->counted++;
-        return receiver_reason(receiver->door, event->value);
-    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        receiver->counted++;
+    if (report == VISITORS_SILENT) {
         return "it ended before it said who it is";
-    default: return NULL;
     }
+    switch (door) {
+    case RECEIVER_KEY:
+        return "it does not speak CURVE, or it was encrypted for another key than this node's";
+    case RECEIVER_TOKEN: return "it presents no token";
+    case RECEIVER_OPEN: break;
+    }
+    return "it does not speak ZeroMQ, or it speaks CURVE, and this node has no keys";
 }
 
 bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals *refusals)
 {
-    struct monitor_event event;
+    enum visitors_report report;
 
-    for (; budget > 0 && monitor_next(&receiver->monitor, &event); budget--) {
-        const char *reason = receiver_report(receiver, &event);
+    for (; budget > 0 && visitors_next(&receiver->visitors, &report); budget--) {
         char line[SOCKET_ENDPOINT_SIZE + 128];
 
-        if (reason != NULL) {
-            (void)snprintf(
-                line, sizeof(line), "refused a connection to %s: %s", receiver->endpoint, reason);
+        if (report == VISITORS_REFUSED || report == VISITORS_SILENT) {
+            (void)snprintf(line, sizeof(line), "refused a connection to %s: %s", receiver->endpoint,
+                receiver_reason(receiver->door, report));
             refusals_add(refusals, REFUSAL_HANDSHAKE, line);
         }
     }

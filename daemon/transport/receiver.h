@@ -8,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/transport/monitor.h"
 #include "daemon/transport/refusals.h"
 #include "daemon/transport/socket.h"
+#include "daemon/transport/visitors.h"
 
 /* What a connection must bring. */
 enum receiver_door { RECEIVER_OPEN, RECEIVER_KEY, RECEIVER_TOKEN };
@@ -19,11 +19,7 @@ struct receiver {
     void *pull; /* NULL: closed */
     char endpoint[SOCKET_ENDPOINT_SIZE];
     enum receiver_door door;
-    struct monitor monitor;
-    uint64_t handshakes; /* that succeeded */
-    uint64_t *accepted;  /* by descriptor: 1 + handshakes when it was accepted; 0: it is closed */
-    size_t accepted_size;
-    unsigned counted; /* connections that were counted already, and whose end is not reported yet */
+    struct visitors visitors;
 };
 
 /** Listens. `pair` is for RECEIVER_KEY; `again`: the address was this process's own until now.
@@ -34,12 +30,8 @@ bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
 /** Stops to listen and cuts all connections. */
 void receiver_close(struct receiver *receiver);
 
-/**
- * Counts and describes connections that were turned away before anybody was asked
- * (zap.h does it afterwards). Those that never got as far as a handshake are noticed only if no
- * other one succeeded meanwhile: libzmq does not say whose handshake did. Looks at up to `budget`
- * reports; true if more may wait.
- */
+/** Counts and logs connections that were turned away without a question to the doorkeeper (zap.h),
+ * which logs its own refusals. Looks at up to `budget` reports; true if more may wait. */
 bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals *refusals);
 
 #endif

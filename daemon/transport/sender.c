@@ -13,14 +13,7 @@
 #define SENDER_PATIENCE_US 250000
 #define SENDER_PATIENCE_MAX_US 8000000
 
-/* libzmq gives a connection up for good when the other side breaks the protocol, for instance
- * because it was started without keys. So a socket that takes nothing for so long is opened anew.
- */
-#define SENDER_HOPELESS_US 30000000
-
-#define SENDER_REPORTS                                                                             \
-    (ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |            \
-        ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+#define SENDER_REPORTS (ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED)
 
 static bool sender_open_lane(
     struct sender *sender, const struct sender_home *home, enum link_lane lane)
@@ -40,7 +33,6 @@ bool sender_open(struct sender *sender, const struct sender_home *home)
     sender->number = 0;
     sender->asked_us = 0;
     sender->patience_us = SENDER_PATIENCE_US;
-    memset(sender->refused_us, 0, sizeof(sender->refused_us));
     if (home->pair != NULL && sender->key_count == 0) {
         return true; /* it has lost its last key: nothing leads there */
     }
@@ -112,17 +104,17 @@ static void sender_renew_clear(struct sender *sender)
     }
 }
 
-static void sender_renew(struct sender *sender, const struct sender_home *home, enum link_lane lane)
+void sender_reopen(struct sender *sender, const struct sender_home *home, enum link_lane lane)
 {
-    uint64_t now = transport_now_us();
-
-    if (sender->refused_us[lane] == 0) {
-        sender->refused_us[lane] = now;
-    } else if (now - sender->refused_us[lane] >= SENDER_HOPELESS_US) {
-        sender->refused_us[lane] = now;
-        if (sender->push[lane] != NULL) {
-            (void)zmq_close(sender->push[lane]);
-        }
+    if (home->pair != NULL && sender->key_count == 0) {
+        return;
+    }
+    if (lane == LINK_BULK) {
+        sender_close_bulk(sender);
+    } else if (sender->push[lane] != NULL) {
+        (void)zmq_close(sender->push[lane]);
+    }
+    if (lane == LINK_CONTROL || !home->clear_bulk || sender->encrypted_bulk) {
         (void)sender_open_lane(sender, home, lane); /* or it stays NULL until the next time */
     }
 }
@@ -132,18 +124,13 @@ void *sender_ready(struct sender *sender, const struct sender_home *home, enum l
     void *push = sender->push[lane];
 
     if (push != NULL && (socket_events(push) & ZMQ_POLLOUT) != 0) {
-        sender->refused_us[lane] = 0;
         if (lane == LINK_BULK) {
             sender->patience_us = SENDER_PATIENCE_US;
         }
         return push;
     }
-    if (home->pair != NULL && sender->key_count == 0) {
-        return NULL;
-    }
-    if (lane == LINK_CONTROL || !home->clear_bulk || sender->encrypted_bulk) {
-        sender_renew(sender, home, lane);
-    } else if (sender->push[LINK_CONTROL] != NULL) {
+    if (lane == LINK_BULK && home->clear_bulk && !sender->encrypted_bulk &&
+        sender->push[LINK_CONTROL] != NULL) {
         sender_renew_clear(sender);
     }
     return NULL;

@@ -33,11 +33,10 @@ struct sender {
     char endpoint[SOCKET_ENDPOINT_SIZE];
     char keys[TRANSPORT_PEER_KEYS][KEYFILE_KEY_SIZE];
     size_t key_count;
-    void *push[LINK_LANES];          /* NULL: not open */
-    struct monitor monitor;          /* of a bulk socket that presented a token */
-    uint64_t refused_us[LINK_LANES]; /* since when the lane takes nothing; 0: it does */
-    bool encrypted_bulk; /* bulk was to go in the clear, but the peer wants it encrypted */
-    uint64_t number;     /* of the request for a token that was not answered yet; 0: none */
+    void *push[LINK_LANES]; /* NULL: not open */
+    struct monitor monitor; /* of a bulk socket that presented a token */
+    bool encrypted_bulk;    /* bulk was to go in the clear, but the peer wants it encrypted */
+    uint64_t number;        /* of the request for a token that was not answered yet; 0: none */
     uint64_t asked_us, patience_us;
 };
 
@@ -46,6 +45,10 @@ struct sender {
 bool sender_open(struct sender *sender, const struct sender_home *home);
 
 void sender_close(struct sender *sender);
+
+/** Gives the lane's connection up and opens another one. Without descriptors the lane stays closed
+ * until the next call. */
+void sender_reopen(struct sender *sender, const struct sender_home *home, enum link_lane lane);
 
 /** The lane's socket, which takes a message now; NULL if there is none. */
 void *sender_ready(struct sender *sender, const struct sender_home *home, enum link_lane lane);

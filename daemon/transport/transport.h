@@ -87,6 +87,9 @@ struct transport_ops {
         size_t header_size, const uint8_t *body, size_t body_size);
     /* The descriptor to watch for readability; it stays the same. */
     int (*descriptor)(void *transport);
+    /* Gives a lane's connection to a peer up and opens another one. What was on its way may be
+     * lost. */
+    void (*reopen)(void *transport, uint16_t peer, enum link_lane lane);
     /* Receives until nothing is left or `budget` packets were handed on; true if more may wait.
      * To be called when the descriptor is readable and after every batch of sends. */
     bool (*pump)(void *transport, unsigned budget);

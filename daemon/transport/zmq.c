@@ -56,7 +56,7 @@ static bool transport_zmq_watch_receiver(
     struct transport_zmq *transport, const struct receiver *receiver, enum transport_zmq_source at)
 {
     return waiter_add(&transport->waiter, at, receiver->pull) &&
-           waiter_add(&transport->waiter, at + 1, receiver->monitor.pair);
+           waiter_add(&transport->waiter, at + 1, receiver->visitors.monitor.pair);
 }
 
 void transport_zmq_close_receivers(struct transport_zmq *transport)
@@ -220,6 +220,16 @@ static bool transport_zmq_send(void *handle, uint16_t id, enum link_lane lane,
         return false;
     }
     return true;
+}
+
+static void transport_zmq_reopen(void *handle, uint16_t id, enum link_lane lane)
+{
+    struct transport_zmq *transport = handle;
+    struct sender *sender = transport_zmq_find(transport, id);
+
+    if (sender != NULL) {
+        sender_reopen(sender, &transport->home, lane);
+    }
 }
 
 static int transport_zmq_descriptor(void *handle)
@@ -416,6 +426,7 @@ const struct transport_ops transport_zmq = {
     .protection = transport_zmq_protection,
     .refused = transport_zmq_refused,
     .send = transport_zmq_send,
+    .reopen = transport_zmq_reopen,
     .descriptor = transport_zmq_descriptor,
     .pump = transport_zmq_pump,
     .destroy = transport_zmq_destroy,

@@ -527,7 +527,10 @@ static void start_core(struct host *host)
 
 static void start_peer(struct host *host)
 {
-    static const struct links_ops ops = {peer_transmit, peer_deliver, peer_up, peer_down};
+    static const struct links_ops ops = {.transmit = peer_transmit,
+        .deliver = peer_deliver,
+        .peer_up = peer_up,
+        .peer_down = peer_down};
     const struct links_config config = links_of(PEER, ++host->incarnation);
 
     host->peer_incarnation = config.incarnation;

@@ -10,6 +10,7 @@
 #define WORLD_STEPS_MAX 20000000
 #define WORLD_MAX_CONTROL 2000
 #define WORLD_MAX_BULK (1U << 20)
+#define WORLD_LOOK_US 10000 /* how often a packet looks whether its node goes on */
 #define SECOND_US 1000000u
 
 static uint64_t world_mix(uint64_t x)
@@ -381,7 +382,7 @@ static bool world_transmit(void *context, uint16_t peer, enum link_lane lane, co
         decoded.credit = 0;
         packet_encode(&decoded, packet.bytes);
     }
-    if (!world->cut[node->id][peer]) {
+    if (!world->cut[node->id][peer] && !world->dead[node->id][peer][lane]) {
         if (!world_chance(world, world->config.loss)) {
             world_post(world, &packet);
         }
@@ -395,6 +396,16 @@ static bool world_transmit(void *context, uint16_t peer, enum link_lane lane, co
     world_record(world, &packet);
     free(packet.bytes);
     return true;
+}
+
+static void world_reopen(void *context, uint16_t peer, enum link_lane lane)
+{
+    struct world_node *node = context;
+
+    node->reopened[lane]++;
+    if (!node->world->cut[node->id][peer]) {
+        node->world->dead[node->id][peer][lane] = false;
+    }
 }
 
 static void world_receive(struct world *world, const struct world_packet *packet)
@@ -471,6 +482,7 @@ void world_start(struct world *world, uint16_t id, unsigned peers)
 {
     struct world_node *node = &world->nodes[id];
     const struct links_ops ops = {.transmit = world_transmit,
+        .reopen = world_reopen,
         .deliver = world_deliver,
         .peer_up = world_peer_up,
         .peer_down = world_peer_down};
@@ -484,6 +496,7 @@ void world_start(struct world *world, uint16_t id, unsigned peers)
         .heartbeat_us = world->config.heartbeat_us,
         .timeout_us = world->config.timeout_us,
         .resend_us = world->config.resend_us,
+        .reopen_us = world->config.reopen_us,
     };
 
     links_destroy(node->links);
@@ -505,7 +518,7 @@ static uint64_t world_next_tick(struct world *world, struct world_node **node)
     uint64_t earliest = UINT64_MAX;
 
     for (size_t i = 0; i < WORLD_NODES; i++) {
-        if (world->nodes[i].links != NULL) {
+        if (world->nodes[i].links != NULL && !world->nodes[i].paused) {
             uint64_t deadline = links_deadline(world->nodes[i].links);
 
             if (deadline < earliest) {
@@ -535,8 +548,13 @@ void world_run(struct world *world, uint64_t duration_us)
         if (arrival <= tick) {
             struct world_packet packet = world_take(world);
 
-            world_receive(world, &packet);
-            free(packet.bytes);
+            if (world->nodes[packet.to].paused) {
+                packet.time += WORLD_LOOK_US;
+                world_put(world, &packet);
+            } else {
+                world_receive(world, &packet);
+                free(packet.bytes);
+            }
         } else {
             node->ticks++;
             links_tick(node->links, world->now);

@@ -19,6 +19,7 @@ struct world_config {
     uint64_t rate; /* bytes a second of each lane between two nodes; 0: unlimited */
     size_t chunk_size, window;
     uint64_t heartbeat_us, timeout_us, resend_us;
+    uint64_t reopen_us; /* 0: never */
 };
 
 struct world_packet {
@@ -53,7 +54,9 @@ struct world_node {
     bool echo;                        /* answer every bulk message from inside deliver */
     bool bulk_blocked;                /* the transport takes no bulk */
     bool old;                         /* it says nothing of slots */
-    uint64_t spread;                  /* bulk packets that named another slot than 0 */
+    bool paused;                      /* its process is stopped: packets wait for it */
+    uint64_t reopened[LINK_LANES];
+    uint64_t spread; /* bulk packets that named another slot than 0 */
 };
 
 struct world {
@@ -61,6 +64,7 @@ struct world {
     uint64_t random, now, order, steps;
     struct world_node nodes[WORLD_NODES];
     bool cut[WORLD_NODES][WORLD_NODES];
+    bool dead[WORLD_NODES][WORLD_NODES][LINK_LANES];        /* until the lane is opened anew */
     uint64_t free_at[WORLD_NODES][WORLD_NODES][LINK_LANES]; /* what is sent then goes out at once */
     struct world_packet *heap;
     size_t heap_size, heap_capacity;

@@ -506,7 +506,8 @@ static void test_replay(void **state)
     stop_scene(&scene);
 }
 
-/* A peer that once was without keys: libzmq gives such a connection up, we try again. */
+/* A peer that once was without keys: libzmq gives such a connection up, and the links ask for
+ * another one. */
 static void test_given_up_connection(void **state)
 {
     struct keyfile_pair pairs[2];
@@ -529,7 +530,7 @@ static void test_given_up_connection(void **state)
     (void)zmq_close(server);
     server = socket_new_pull(home.zmq, sender.endpoint, &pairs[1]);
     assert_true(socket_bind(server, sender.endpoint, true, sender.endpoint));
-    sender.refused_us[LINK_CONTROL] = 1; /* for a long time */
+    sender_reopen(&sender, &home, LINK_CONTROL);
     for (int i = 0; i < 1000 && !ready; i++) {
         ready = sender_ready(&sender, &home, LINK_CONTROL) != NULL;
         (void)poll(NULL, 0, 10);

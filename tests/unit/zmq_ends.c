@@ -44,6 +44,13 @@ static bool end_transmit(void *context, uint16_t peer, enum link_lane lane, cons
     return transport_zmq.send(end->transport, peer, lane, header, header_size, body, body_size);
 }
 
+static void end_reopen(void *context, uint16_t peer, enum link_lane lane)
+{
+    struct end *end = context;
+
+    transport_zmq.reopen(end->transport, peer, lane);
+}
+
 static void end_deliver(void *context, uint16_t peer, enum link_lane lane, struct buffer *message)
 {
     struct end *end = context;
@@ -97,9 +104,13 @@ void end_start(struct end *end, uint16_t id, uint64_t incarnation, enum end_link
         .max_bulk_message = 64 << 20,
         .heartbeat_us = patient ? 20 * SECOND_US : SECOND_US,
         .timeout_us = patient ? 60 * SECOND_US : 5 * SECOND_US,
-        .resend_us = patient ? 15 * SECOND_US : SECOND_US / 5};
-    const struct links_ops ops = {
-        .transmit = end_transmit, .deliver = end_deliver, .peer_up = end_up, .peer_down = end_down};
+        .resend_us = patient ? 15 * SECOND_US : SECOND_US / 5,
+        .reopen_us = patient ? 60 * SECOND_US : 3 * SECOND_US};
+    const struct links_ops ops = {.transmit = end_transmit,
+        .reopen = end_reopen,
+        .deliver = end_deliver,
+        .peer_up = end_up,
+        .peer_down = end_down};
     struct transport_config with_id = *options;
     struct error err = {0};
 

@@ -1,0 +1,81 @@
+#include "daemon/transport/visitors.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define VISITORS_EVENTS                                                                            \
+    (ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |                 \
+        ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+
+bool visitors_open(struct visitors *visitors, void *zmq, void *socket)
+{
+    *visitors = (struct visitors){.handshakes = 0};
+    return monitor_open(&visitors->monitor, zmq, socket, VISITORS_EVENTS);
+}
+
+void visitors_close(struct visitors *visitors)
+{
+    monitor_close(&visitors->monitor);
+    free(visitors->accepted);
+    *visitors = (struct visitors){.handshakes = 0};
+}
+
+/* Room for the descriptor; without memory its connection is just not watched. */
+static bool visitors_reserve(struct visitors *visitors, uint32_t descriptor)
+{
+    size_t size = (size_t)descriptor + 64;
+    uint64_t *accepted;
+
+    if (descriptor < visitors->size) {
+        return true;
+    }
+    accepted = realloc(visitors->accepted, size * sizeof(*accepted));
+    if (accepted == NULL) {
+        return false;
+    }
+    memset(accepted + visitors->size, 0, (size - visitors->size) * sizeof(*accepted));
+    visitors->accepted = accepted;
+    visitors->size = size;
+    return true;
+}
+
+static enum visitors_report visitors_ended(struct visitors *visitors, uint32_t descriptor)
+{
+    bool counted = visitors->counted > 0;
+    uint64_t accepted;
+
+    visitors->counted -= counted ? 1 : 0;
+    if (descriptor >= visitors->size) {
+        return VISITORS_LEFT;
+    }
+    accepted = visitors->accepted[descriptor];
+    visitors->accepted[descriptor] = 0;
+    return !counted && accepted == visitors->handshakes + 1 ? VISITORS_REFUSED : VISITORS_LEFT;
+}
+
+bool visitors_next(struct visitors *visitors, enum visitors_report *report)
+{
+    struct monitor_event event;
+
+    *report = VISITORS_NOTHING;
+    if (!monitor_next(&visitors->monitor, &event)) {
+        return false;
+    }
+    switch (event.type) {
+    case ZMQ_EVENT_ACCEPTED:
+        if (visitors_reserve(visitors, event.value)) {
+            visitors->accepted[event.value] = visitors->handshakes + 1;
+        }
+        break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: visitors->handshakes++; break;
+    case ZMQ_EVENT_DISCONNECTED: *report = visitors_ended(visitors, event.value); break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: visitors->counted++; break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        visitors->counted++;
+        *report = VISITORS_SILENT;
+        break;
+    default: break;
+    }
+    return true;
+}
