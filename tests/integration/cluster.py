@@ -26,6 +26,8 @@ import sys
 import tempfile
 import time
 
+from relay import Relay
+
 PR_SET_PDEATHSIG = 1
 START_ATTEMPTS = 3  # a port that was free may be taken before the daemon binds it
 
@@ -75,9 +77,13 @@ class Daemon:
         self.remote_port = None  # for trainers without a daemon, if the settings say whose they are
         self.ready = None  # the socket to which the daemon says READY=1 and STOPPING=1
 
-    def configure(self, ports, settings, keys=()):
+    def configure(self, ports, settings, keys=(), relays=None):
+        """relays: by (from, to), the relay between two nodes."""
         peers = [{"node": other, "endpoint": f"tcp://127.0.0.1:{port}"}
                  for other, port in enumerate(ports) if other != self.node]
+        for peer in peers:
+            if relays:
+                peer["endpoint"] = f"tcp://127.0.0.1:{relays[self.node, peer['node']].port}"
         document = {"node": self.node, "socket": self.socket, "control_socket": self.control,
                     "log_level": "info", "stop_timeout_ms": 2000}
         if peers:
@@ -174,10 +180,12 @@ class Cluster:
 
     build: the build folder. directory: where sockets, configurations and logs go and stay; by
     default a temporary one that goes with the cluster. settings: for every configuration.
-    keys: every node gets a key file; keys[n] is node n's path and public key.
+    keys: every node gets a key file; keys[n] is node n's path and public key. relays: nodes
+    reach each other through relays[from, to].
     """
 
-    def __init__(self, build, nodes=2, directory=None, settings=None, timeout=20, keys=False):
+    def __init__(self, build, nodes=2, directory=None, settings=None, timeout=20, keys=False,
+                 relays=False):
         self.timeout = timeout
         self.temporary = directory is None
         # A socket's path has at most 107 bytes, so not below a deep $TMPDIR of somebody else's.
@@ -186,6 +194,8 @@ class Cluster:
         self.settings = settings or {}
         self.keys = [make_key(build, os.path.join(self.directory, f"node{node}.key"))
                      for node in range(nodes)] if keys else []
+        self.relays = {(one, other): Relay(seed=1 + nodes * one + other) for one in range(nodes)
+                       for other in range(nodes) if relays and one != other}
         programs = {"adtopkd": os.path.join(build, "daemon", "adtopkd"),
                     "adtopkctl": os.path.join(build, "client", "adtopkctl", "adtopkctl")}
         self.daemons = [Daemon(programs, self.directory, node) for node in range(nodes)]
@@ -204,9 +214,11 @@ class Cluster:
         atexit.register(self.close)
         for attempt in range(1, START_ATTEMPTS + 1):
             ports = free_ports(len(self.daemons))
+            for (_, other), relay in self.relays.items():
+                relay.target = ports[other]
             try:
                 for daemon in self.daemons:
-                    daemon.configure(ports, self.settings, self.keys)
+                    daemon.configure(ports, self.settings, self.keys, self.relays)
                     daemon.start(self.timeout)
                 break
             except ClusterError as error:
@@ -270,6 +282,8 @@ class Cluster:
         self.kill()
         for daemon in self.daemons:
             daemon.close_ready()
+        for relay in self.relays.values():
+            relay.close()
         if self.temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 

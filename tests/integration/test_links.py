@@ -1,0 +1,107 @@
+"""Links between real nodes over a relay that damages, cuts, swallows and replays, and beside services
+that are no adtopk: training goes on with the same parameters, at the latest 10 s afterwards.
+
+Arguments: the build folder.
+"""
+import signal
+import socket
+import sys
+import time
+import unittest
+
+from build import BUILD
+from cluster import Cluster
+from scene import Bystander
+
+HEALED = 10.0  # seconds: the promise
+SETTINGS = {"heartbeat_ms": 200, "peer_timeout_ms": 1000}
+
+
+class Relayed(unittest.TestCase):
+    """Two nodes that reach each other through relays, and a job over both."""
+
+    keys = False
+
+    def setUp(self):
+        self.cluster = Cluster(BUILD, settings=SETTINGS, keys=self.keys, relays=True).start()
+        self.addCleanup(self.cluster.close)
+        self.relays = list(self.cluster.relays.values())
+        self.job = Bystander(self.cluster, [0, 1])
+        self.addCleanup(self.job.stop)
+
+    def assert_healed(self, since):
+        """Both nodes are up, and the job takes a step that began after now, in time."""
+        self.cluster.timeout = HEALED
+        self.cluster.wait_connected()
+        for _ in range(2):  # the first one may have been under way
+            self.job.check()
+        taken = time.monotonic() - since
+        self.assertLess(taken, HEALED)
+        return taken
+
+    def finish(self):
+        """The ranks agree on all updates (Job.steps looks), and the daemons end well."""
+        self.job.stop()
+        self.cluster.stop()
+
+    def test_flipped_bits(self):
+        for _ in range(10):
+            for relay in self.relays:
+                relay.flip()
+            time.sleep(0.2)
+        for relay in self.relays:
+            relay.flips = 0
+        self.assertGreater(sum(relay.flipped for relay in self.relays), 5)
+        self.assert_healed(max(relay.flipped_at for relay in self.relays))
+        self.finish()
+
+    def test_cut_and_replayed(self):
+        for _ in range(5):
+            for relay in self.relays:
+                relay.cut()
+            time.sleep(0.1)
+        cut_at = time.monotonic()
+        self.assert_healed(cut_at)
+        for relay in self.relays:
+            self.assertGreater(relay.replay(), 0)
+        self.job.check()
+        self.finish()
+
+    def test_swallowed(self):
+        """Connections that take everything and deliver nothing, as after a partition."""
+        for relay in self.relays:
+            relay.deaden()
+        self.assert_healed(time.monotonic())
+        self.job.pause()
+        for relay in self.relays:  # nothing is on its way but heartbeats
+            relay.deaden()
+        deadened_at = time.monotonic()
+        time.sleep(0.5)
+        self.job.go_on()
+        self.assert_healed(deadened_at)
+        self.finish()
+
+
+class RelayedUnderKeys(Relayed):
+    keys = True
+
+
+class Stopped(unittest.TestCase):
+    def test_stopped_daemon(self):
+        """One that was stopped reads what its peer sent before it says that the peer is down."""
+        with Cluster(BUILD, settings=SETTINGS) as cluster:
+            job = Bystander(cluster, [0, 1])
+            self.addCleanup(job.stop)
+            cluster.daemons[0].signal(signal.SIGSTOP)
+            time.sleep(3)
+            self.assertIn("node 0 is down", cluster.daemons[1].log())
+            cluster.daemons[0].signal(signal.SIGCONT)
+            for _ in range(2):
+                job.check()
+            self.assertNotIn("node 1 is down", cluster.daemons[0].log())
+            job.stop()
+            cluster.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
