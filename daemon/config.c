@@ -2,15 +2,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/config_json.h"
 #include "daemon/config_option.h"
 #include "daemon/endpoint.h"
 #include "daemon/log.h"
+#include "proto/guess.h"
+#include "proto/json.h"
 
 #define FILE_LIMIT (1u << 20)
 
@@ -53,10 +55,12 @@ void config_free(struct config *config)
 {
     free(config->peers);
     free(config->policy);
+    free(config->text);
     trainers_clear(config);
     config->peers = NULL;
     config->peer_count = 0;
     config->policy = NULL;
+    config->text = NULL;
 }
 
 /* Variables of the client, of adtopkctl and of deploy/. Those of tests begin with a prefix. */
@@ -88,17 +92,33 @@ static bool variable_is_known(const char *name, size_t length)
     return false;
 }
 
-const char *config_unknown_variable(char *const *environment, size_t *at)
+static void guess_variable(const char *name, size_t length, char text[CONFIG_VARIABLE_SIZE])
+{
+    char word[GUESS_SIZE], known[OPTION_NAME_SIZE], meant[GUESS_TEXT_SIZE];
+    struct guess guess;
+
+    (void)snprintf(word, sizeof(word), "%.*s", (int)length, name);
+    guess_start(&guess, word, strlen("ADTOPK_"));
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        option_variable(&option_table[i], known);
+        guess_name(&guess, known);
+    }
+    (void)snprintf(text, CONFIG_VARIABLE_SIZE, "there is no setting for the variable %.*s%s",
+        (int)(length < 64 ? length : 64), name, guess_text(&guess, meant));
+}
+
+bool config_unknown_variable(char *const *environment, size_t *at, char text[CONFIG_VARIABLE_SIZE])
 {
     while (environment[*at] != NULL) {
         const char *variable = environment[(*at)++];
+        const size_t length = strcspn(variable, "=");
 
-        if (strncmp(variable, "ADTOPK_", 7) == 0 &&
-            !variable_is_known(variable, strcspn(variable, "="))) {
-            return variable;
+        if (strncmp(variable, "ADTOPK_", 7) == 0 && !variable_is_known(variable, length)) {
+            guess_variable(variable, length, text);
+            return true;
         }
     }
-    return NULL;
+    return false;
 }
 
 /* The whole file with a NUL behind it, or NULL. */
@@ -124,40 +144,46 @@ static char *read_stream(FILE *stream, const char *path, size_t *size, struct er
     return NULL;
 }
 
-static enum adtopk_status apply_document(struct config *config, const cJSON *document,
-    const char *path, const char *text, struct error *err)
+static void refuse_key(const struct option_json *in, const cJSON *item, bool known)
+{
+    struct guess guess;
+    char meant[GUESS_TEXT_SIZE];
+
+    guess_start(&guess, item->string, 0);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        guess_name(&guess, option_table[i].key);
+    }
+    (void)json_fault(in->json, item, JSON_KEY, in->faults, "\"%.40s\": %s%s", item->string,
+        known ? "this key occurs twice" : "unknown key", known ? "" : guess_text(&guess, meant));
+}
+
+static void apply_item(
+    struct config *config, const struct option_json *in, const cJSON *item, bool seen[OPTION_COUNT])
+{
+    const struct option *option = option_find(item->string, strlen(item->string));
+    const unsigned before = in->faults->count;
+    const char *place = json_place(in->json, item, JSON_VALUE);
+
+    if (option == NULL || seen[option - option_table]) {
+        refuse_key(in, item, option != NULL);
+        return;
+    }
+    seen[option - option_table] = true;
+    option_set_json(config, option, in, item);
+    config->source[option - option_table] = (struct config_source){.layer = LAYER_FILE,
+        .faulty = in->faults->count > before,
+        .line = json_line(in->json->text, place),
+        .place = (size_t)(place - in->json->text)};
+}
+
+static void apply_document(struct config *config, const struct option_json *in)
 {
     bool seen[OPTION_COUNT] = {false};
-    const char *key = json_first(text);
-    const cJSON *item;
 
-    if (!cJSON_IsObject(document)) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%.100s:%u: an object, {...}, is needed here",
-            path, json_line(text, key));
+    for (const cJSON *item = in->json->root->child; item != NULL && !faults_full(in->faults);
+         item = item->next) {
+        apply_item(config, in, item, seen);
     }
-    /* The tree and the text are walked side by side: the text knows the lines. */
-    cJSON_ArrayForEach(item, document)
-    {
-        const struct option *option = option_find(item->string, strlen(item->string));
-        char where[ERROR_TEXT_SIZE];
-        enum adtopk_status status;
-
-        (void)snprintf(
-            where, sizeof(where), "%.100s:%u: \"%.40s\"", path, json_line(text, key), item->string);
-        if (option == NULL || seen[option - option_table]) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s", where,
-                option == NULL ? "unknown key" : "this key occurs twice");
-        }
-        seen[option - option_table] = true;
-        status = option_set_json(config, option, item, json_value(key), where, err);
-        if (status != ADTOPK_OK) {
-            return status;
-        }
-        config->source[option - option_table] =
-            (struct config_source){.layer = LAYER_FILE, .line = json_line(text, json_value(key))};
-        key = json_next(key);
-    }
-    return ADTOPK_OK;
 }
 
 /* Only a regular file: opening or reading anything else could stop a running daemon for ever. */
@@ -182,56 +208,71 @@ static FILE *open_file(const char *path, struct error *err)
     return stream;
 }
 
-static enum adtopk_status apply_file(struct config *config, const char *path, struct error *err)
+/* False if nothing of the file could be applied; the same below. */
+static bool read_file(struct config *config, const char *name, FILE *stream, struct faults *faults)
 {
-    const char *name = path != NULL ? path : CONFIG_FILE;
-    enum adtopk_status status;
-    cJSON *document = NULL;
-    FILE *stream;
-    char *text;
+    struct error err = {.code = ADTOPK_OK};
+    struct json json;
     size_t size = 0;
+    bool applied;
 
-    if (path == NULL && access(name, F_OK) != 0 && errno == ENOENT) {
-        return ADTOPK_OK;
+    config->text = read_stream(stream, name, &size, &err);
+    if (config->text == NULL) {
+        (void)faults_add(faults, err.code, "%s", err.text);
+        return false;
     }
-    stream = open_file(name, err);
-    if (stream == NULL) {
-        return err->code;
+    if (size == strspn(config->text, " \t\r\n")) {
+        (void)faults_add(faults, ADTOPK_ERR_ARGUMENT, "%.100s: the file is empty", name);
+        return false;
     }
-    (void)snprintf(config->file, sizeof(config->file), "%s", name);
-    text = read_stream(stream, name, &size, err);
-    (void)fclose(stream);
-    if (text != NULL && size == strspn(text, " \t\r\n")) {
-        (void)error_set(err, ADTOPK_ERR_ARGUMENT, "%.100s: the file is empty", name);
-    } else if (text != NULL) {
-        document = json_parse(name, text, size, err);
+    (void)json_read(&json, config->file, config->text, size, ADTOPK_ERR_ARGUMENT, faults);
+    applied = cJSON_IsObject(json.root);
+    if (applied) {
+        apply_document(config, &(struct option_json){.json = &json, .faults = faults});
+    } else if (json.root != NULL) {
+        (void)json_fault(&json, json.root, JSON_VALUE, faults, "an object, {...}, is needed here");
     }
-    status = document != NULL ? apply_document(config, document, name, text, err) : err->code;
-    cJSON_Delete(document);
-    free(text);
-    return status;
+    json_free(&json);
+    return applied;
 }
 
-static enum adtopk_status apply_environment(
-    struct config *config, char *(*environment)(const char *name), struct error *err)
+static bool apply_file(struct config *config, const char *path, struct faults *faults)
+{
+    const char *name = path != NULL ? path : CONFIG_FILE;
+    struct error err = {.code = ADTOPK_OK};
+    FILE *stream;
+    bool applied;
+
+    if (path == NULL && access(name, F_OK) != 0 && errno == ENOENT) {
+        return true;
+    }
+    stream = open_file(name, &err);
+    if (stream == NULL) {
+        (void)faults_add(faults, err.code, "%s", err.text);
+        return false;
+    }
+    (void)snprintf(config->file, sizeof(config->file), "%s", name);
+    applied = read_file(config, name, stream, faults);
+    (void)fclose(stream);
+    return applied;
+}
+
+static void apply_environment(
+    struct config *config, char *(*environment)(const char *name), struct faults *faults)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const unsigned before = faults->count;
         char name[OPTION_NAME_SIZE];
-        enum adtopk_status status;
         const char *value;
 
         option_variable(&option_table[i], name);
         value = environment(name);
-        if (value == NULL) {
-            continue;
+        if (value != NULL) {
+            option_set_text(config, &option_table[i], value, name, faults);
+            config->source[i] =
+                (struct config_source){.layer = LAYER_VARIABLE, .faulty = faults->count > before};
         }
-        status = option_set_text(config, &option_table[i], value, name, err);
-        if (status != ADTOPK_OK) {
-            return status;
-        }
-        config->source[i] = (struct config_source){.layer = LAYER_VARIABLE};
     }
-    return ADTOPK_OK;
 }
 
 /* One argument, cut into its flag and its value. */
@@ -303,10 +344,58 @@ static bool take_command(
     return true;
 }
 
-/* Walks the command line: for the commands with config NULL, for the settings otherwise. */
-static enum adtopk_status apply_arguments(
-    struct config *config, struct command *command, int argc, char *const *argv, struct error *err)
+static void refuse_flag(const char *flag, struct faults *faults)
 {
+    struct guess guess;
+    char name[OPTION_NAME_SIZE], meant[GUESS_TEXT_SIZE];
+
+    guess_start(&guess, flag, strlen("--"));
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        option_flag(&option_table[i], name);
+        guess_name(&guess, name);
+    }
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        guess_name(&guess, commands[i].flag);
+    }
+    (void)faults_add(
+        faults, ADTOPK_ERR_STATE, "unknown option \"%.80s\"%s", flag, guess_text(&guess, meant));
+}
+
+/* A fault of a flag's value is one of the command line. */
+static void set_flag(struct config *config, const struct option *option, const char *value,
+    const char *flag, struct faults *faults)
+{
+    const unsigned before = faults_kept(faults), all = faults->count;
+
+    option_set_text(config, option, value, flag, faults);
+    for (unsigned i = before; i < faults_kept(faults); i++) {
+        faults->fault[i].code = ADTOPK_ERR_STATE;
+    }
+    config->source[option - option_table] =
+        (struct config_source){.layer = LAYER_FLAG, .faulty = faults->count > all};
+}
+
+/* The value of argument i, which may be the next one; NULL with a fault if there is none. */
+static const char *argument_value(
+    const struct argument *argument, int argc, char *const *argv, int *i, struct faults *faults)
+{
+    if (argument->value != NULL) {
+        return argument->value;
+    }
+    if (*i + 1 < argc) {
+        return argv[++*i];
+    }
+    (void)faults_add(faults, ADTOPK_ERR_STATE, "%s needs a value", argument->flag);
+    return NULL;
+}
+
+/* Walks the command line: for the commands with config NULL, for the settings otherwise. What is
+ * no option at all is a fault of the first walk. */
+static void apply_arguments(struct config *config, struct command *command, int argc,
+    char *const *argv, struct faults *faults)
+{
+    struct faults mute = {.count = 0};
+
     for (int i = 1; i < argc; i++) {
         struct argument argument;
         const struct option *option;
@@ -314,159 +403,241 @@ static enum adtopk_status apply_arguments(
         bool takes_value;
 
         if (!argument_split(argv[i], &argument)) {
-            return error_set(err, ADTOPK_ERR_STATE, "unexpected argument \"%.80s\"", argv[i]);
+            (void)faults_add(config == NULL ? faults : &mute, ADTOPK_ERR_STATE,
+                "unexpected argument \"%.80s\"", argv[i]);
+            continue;
         }
         option = find_flag(argument.flag);
         takes_value =
             option != NULL ? option->argument != NULL : strcmp(argument.flag, "--config") == 0;
         value = argument.value;
-        if (value == NULL && takes_value) {
-            value = i + 1 < argc ? argv[++i] : NULL;
+        if (takes_value) {
+            value = argument_value(&argument, argc, argv, &i, config == NULL ? faults : &mute);
             if (value == NULL) {
-                return error_set(err, ADTOPK_ERR_STATE, "%s needs a value", argument.flag);
+                return;
             }
         }
         if (option == NULL && !take_command(command, &argument, value)) {
-            return error_set(err, ADTOPK_ERR_STATE, "unknown option \"%.80s\"", argv[i]);
+            refuse_flag(argument.flag, config == NULL ? faults : &mute);
+            i += i + 1 < argc && argv[i + 1][0] != '-' ? 1 : 0; /* its value, most likely */
         }
         if (option != NULL && config != NULL) {
-            if (option_set_text(config, option, value != NULL ? value : "true", argument.flag,
-                    err) != ADTOPK_OK) {
-                return err->code = ADTOPK_ERR_STATE;
-            }
-            config->source[option - option_table] = (struct config_source){.layer = LAYER_FLAG};
+            set_flag(config, option, value != NULL ? value : "true", argument.flag, faults);
         }
     }
-    return ADTOPK_OK;
 }
 
-static enum adtopk_status check_peers(const struct config *config, struct error *err)
-{
-    for (size_t i = 0; i < config->peer_count; i++) {
-        const struct config_peer *peer = &config->peers[i];
-        char what[32];
-        enum adtopk_status status;
+/* ------------------------------------------------------------------ checking */
 
-        (void)snprintf(what, sizeof(what), "peer %u", peer->node);
-        status = endpoint_check(peer->endpoint, what, err);
-        if (status != ADTOPK_OK) {
-            return status;
-        }
-        if (strcmp(peer->endpoint, config->listen) == 0) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT,
-                "peer %u: %.100s is where this node itself listens", peer->node, peer->endpoint);
-        }
-        if (peer->node == config->node) {
-            return error_set(
-                err, ADTOPK_ERR_ARGUMENT, "peer %u has this node's own id", peer->node);
-        }
-        for (size_t j = 0; j < i; j++) {
-            if (config->peers[j].node == peer->node) {
-                return error_set(err, ADTOPK_ERR_ARGUMENT, "peer %u occurs twice", peer->node);
-            }
+static void fault_at(const struct config *config, const char *key, size_t place,
+    struct faults *faults, const char *format, va_list args)
+{
+    const struct option *option = option_find(key, strlen(key));
+    const enum config_layer layer = config->source[option - option_table].layer;
+    char sentence[ERROR_TEXT_SIZE], where[CONFIG_SOURCE_SIZE];
+
+    (void)vsnprintf(sentence, sizeof(sentence), format, args);
+    if (layer == LAYER_FILE) {
+        const struct json json = {.name = config->file,
+            .text = config->text,
+            .start = config->text,
+            .code = ADTOPK_ERR_ARGUMENT};
+
+        (void)json_blame(&json, config->text + place, faults, "%s", sentence);
+    } else if (layer == LAYER_DEFAULT) {
+        (void)faults_add(faults, ADTOPK_ERR_ARGUMENT, "%s", sentence);
+    } else {
+        config_where(config, key, where);
+        (void)faults_add(faults, ADTOPK_ERR_ARGUMENT, "%s: %s", where, sentence);
+    }
+}
+
+void config_fault(
+    const struct config *config, const char *key, struct faults *faults, const char *format, ...)
+{
+    const size_t number = (size_t)(option_find(key, strlen(key)) - option_table);
+    va_list args;
+
+    va_start(args, format);
+    fault_at(config, key, config->source[number].place, faults, format, args);
+    va_end(args);
+}
+
+void config_peer_fault(const struct config *config, const struct config_peer *peer,
+    struct faults *faults, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    fault_at(config, "peers", peer->place, faults, format, args);
+    va_end(args);
+}
+
+static void check_peer(const struct config *config, size_t at, struct faults *faults)
+{
+    const struct config_peer *peer = &config->peers[at];
+    char what[32];
+    struct error err;
+
+    (void)snprintf(what, sizeof(what), "peer %u", peer->node);
+    if (endpoint_check(peer->endpoint, what, &err) != ADTOPK_OK) {
+        config_peer_fault(config, peer, faults, "%s", err.text);
+    }
+    if (peer->node == config->node) {
+        config_peer_fault(config, peer, faults, "peer %u has this node's own id", peer->node);
+    }
+    for (size_t i = 0; i < at; i++) {
+        const struct config_peer *other = &config->peers[i];
+
+        if (other->node == peer->node) {
+            config_peer_fault(config, peer, faults, "peer %u occurs twice", peer->node);
+        } else if (strcmp(other->endpoint, peer->endpoint) == 0) {
+            config_peer_fault(config, peer, faults,
+                "peer %u: %.100s is the endpoint of peer %u too", peer->node, peer->endpoint,
+                other->node);
         }
     }
-    return ADTOPK_OK;
+}
+
+static void check_peers(const struct config *config, struct faults *faults)
+{
+    for (size_t i = 0; i < config->peer_count && !faults_full(faults); i++) {
+        check_peer(config, i, faults);
+    }
 }
 
 /* What a relative path means depends on where the daemon was started: clients would not find it. */
-static enum adtopk_status check_path(const char *key, const char *path, struct error *err)
+static void check_path(
+    const struct config *config, const char *key, const char *path, struct faults *faults)
 {
-    return path[0] == '/' ? ADTOPK_OK
-                          : error_set(err, ADTOPK_ERR_ARGUMENT,
-                                "%s: \"%s\" is not an absolute path", key, path);
+    if (path[0] != '/') {
+        config_fault(config, key, faults, "%s: \"%s\" is not an absolute path", key, path);
+    }
 }
 
-static enum adtopk_status check_listen(const struct config *config, struct error *err)
+static void check_sockets(const struct config *config, struct faults *faults)
 {
-    if (config->listen[0] != '\0') {
-        return endpoint_check(config->listen, "listen", err);
-    }
-    return config->peer_count == 0
-               ? ADTOPK_OK
-               : error_set(err, ADTOPK_ERR_ARGUMENT,
-                     "listen is needed, because peers are configured: they connect to it");
-}
-
-/* Puts in front of the sentence where the setting was made that it speaks of. */
-static enum adtopk_status blame(const struct config *config, const char *key, struct error *err)
-{
-    char where[CONFIG_SOURCE_SIZE];
-    struct error plain = *err;
-
-    if (config->source[option_find(key, strlen(key)) - option_table].layer == LAYER_DEFAULT) {
-        return err->code;
-    }
-    config_where(config, key, where);
-    return error_set(err, plain.code, "%s: %s", where, plain.text);
-}
-
-static enum adtopk_status check(const struct config *config, struct error *err)
-{
-    const char *key = NULL;
-
-    if (check_listen(config, err) != ADTOPK_OK) {
-        return blame(config, config->listen[0] != '\0' ? "listen" : "peers", err);
-    }
-    if (check_peers(config, err) != ADTOPK_OK) {
-        return blame(config, "peers", err);
-    }
-    if (config_check_keys(config, &key, err) != ADTOPK_OK) {
-        return blame(config, key, err);
-    }
-    if (config_check_trainers(config, &key, err) != ADTOPK_OK) {
-        return blame(config, key, err);
-    }
-    if (check_path("socket", config->socket, err) != ADTOPK_OK) {
-        return blame(config, "socket", err);
-    }
-    if (check_path("control_socket", config->control_socket, err) != ADTOPK_OK) {
-        return blame(config, "control_socket", err);
-    }
+    check_path(config, "socket", config->socket, faults);
+    check_path(config, "control_socket", config->control_socket, faults);
     if (strcmp(config->socket, config->control_socket) == 0) {
-        (void)error_set(
-            err, ADTOPK_ERR_ARGUMENT, "socket and control_socket are both %s", config->socket);
-        return blame(config, "control_socket", err);
+        config_fault(config, "control_socket", faults, "socket and control_socket are both %s",
+            config->socket);
     }
+}
+
+static void check_listen(const struct config *config, struct faults *faults)
+{
+    struct error err;
+
+    if (config->listen[0] == '\0') {
+        if (config->peer_count > 0) {
+            config_fault(config, "peers", faults,
+                "listen is needed, because peers are configured: they connect to it");
+        }
+    } else if (endpoint_check(config->listen, "listen", &err) != ADTOPK_OK) {
+        config_fault(config, "listen", faults, "%s", err.text);
+    }
+}
+
+/* Where this node listens must not be taken twice, nor be the place of another node. */
+static void check_endpoints(const struct config *config, struct faults *faults)
+{
+    char bulk[CONFIG_ENDPOINT_SIZE] = "";
+    const char *own[] = {config->listen, bulk, config->trainers_listen};
+    static const char *const keys[] = {"listen", "bulk_listen", "trainers_listen"};
+    const size_t count = sizeof(own) / sizeof(own[0]);
+
+    (void)config_bulk_endpoint(config, bulk);
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = 0; j < i && own[i][0] != '\0'; j++) {
+            if (strcmp(own[i], own[j]) == 0) {
+                config_fault(
+                    config, keys[i], faults, "%s and %s are both %.100s", keys[i], keys[j], own[i]);
+            }
+        }
+        for (size_t p = 0; p < config->peer_count; p++) {
+            const struct config_peer *peer = &config->peers[p];
+
+            if (strcmp(own[i], peer->endpoint) == 0) {
+                config_peer_fault(config, peer, faults,
+                    "peer %u: %.100s is where this node itself listens", peer->node, own[i]);
+            }
+        }
+    }
+}
+
+static void check_sizes(const struct config *config, struct faults *faults)
+{
     if (config->heartbeat_ms * 2 > config->peer_timeout_ms) {
-        (void)error_set(err, ADTOPK_ERR_ARGUMENT,
+        config_fault(config, "heartbeat_ms", faults,
             "heartbeat_ms %llu is more than half of peer_timeout_ms %llu: peers would flap",
             (unsigned long long)config->heartbeat_ms, (unsigned long long)config->peer_timeout_ms);
-        return blame(config, "heartbeat_ms", err);
     }
     if (config->chunk_size > config->window) {
-        (void)error_set(err, ADTOPK_ERR_ARGUMENT, "chunk_size %llu is more than window %llu",
+        config_fault(config, "chunk_size", faults, "chunk_size %llu is more than window %llu",
             (unsigned long long)config->chunk_size, (unsigned long long)config->window);
-        return blame(config, "chunk_size", err);
     }
-    return ADTOPK_OK;
 }
 
-enum adtopk_status config_load(struct config *config, int argc, char *const *argv,
-    char *(*environment)(const char *name), enum config_action *action, struct error *err)
+/* Checks of several settings, and the settings that they read. */
+static const struct {
+    void (*check)(const struct config *config, struct faults *faults);
+    const char *reads[8];
+} checks[] = {
+    {check_listen, {"listen", "peers"}},
+    {check_peers, {"node", "peers"}},
+    {check_endpoints, {"listen", "bulk_listen", "data_protection", "trainers_listen", "peers"}},
+    {config_check_keys,
+        {"listen", "peers", "key_file", "bulk_listen", "data_protection", "insecure"}},
+    {config_check_trainers,
+        {"listen", "trainers_listen", "trainers", "trainers_owner", "key_file", "insecure"}},
+    {check_sockets, {"socket", "control_socket"}},
+    {check_sizes, {"heartbeat_ms", "peer_timeout_ms", "chunk_size", "window"}},
+};
+
+/* Whether all these settings could be read: checks of others would only confuse. */
+static bool are_sound(const struct config *config, const char *const *keys, size_t count)
+{
+    for (size_t i = 0; i < count && keys[i] != NULL; i++) {
+        if (config->source[option_find(keys[i], strlen(keys[i])) - option_table].faulty) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void check(const struct config *config, struct faults *faults)
+{
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+        if (are_sound(config, checks[i].reads, sizeof(checks[i].reads) / sizeof(char *))) {
+            checks[i].check(config, faults);
+        }
+    }
+}
+
+void config_load(struct config *config, int argc, char *const *argv,
+    char *(*environment)(const char *name), enum config_action *action, struct faults *faults)
 {
     struct command command = {.action = CONFIG_RUN};
-    enum adtopk_status status;
+    bool applied;
 
     set_defaults(config);
     config->argc = argc;
     config->argv = argv;
-    status = apply_arguments(NULL, &command, argc, argv, err);
+    apply_arguments(NULL, &command, argc, argv, faults);
     *action = command.action;
-    if (status != ADTOPK_OK || command.action == CONFIG_HELP || command.action == CONFIG_VERSION) {
-        return status;
+    if (command.action == CONFIG_HELP || command.action == CONFIG_VERSION) {
+        return;
     }
     if (command.file == NULL) {
         command.file = environment("ADTOPK_CONFIG");
     }
-    status = apply_file(config, command.file, err);
-    if (status == ADTOPK_OK) {
-        status = apply_environment(config, environment, err);
+    applied = apply_file(config, command.file, faults);
+    apply_environment(config, environment, faults);
+    apply_arguments(config, &command, argc, argv, faults);
+    if (applied) { /* otherwise most settings are unknown */
+        check(config, faults);
     }
-    if (status == ADTOPK_OK) {
-        status = apply_arguments(config, &command, argc, argv, err);
-    }
-    return status == ADTOPK_OK ? check(config, err) : status;
 }
 
 static void help_line(

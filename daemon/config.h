@@ -6,7 +6,8 @@
  * everything again with config_reload().
  *
  * The file is read strictly: an unknown or repeated key, a wrong type, a number out of range and
- * anything after the document are errors that name the file, the key and the line.
+ * anything after the document are faults that name file, line, column and key (proto/json.h). All
+ * faults are found in one go; a value that could not be read is not checked against others.
  */
 #ifndef ADTOPK_CONFIG_H
 #define ADTOPK_CONFIG_H
@@ -17,6 +18,7 @@
 #include <stdio.h>
 
 #include "proto/error.h"
+#include "proto/faults.h"
 #include "proto/keyfile.h"
 
 #define CONFIG_PATH_SIZE 108 /* what a socket's address can hold, including the NUL */
@@ -33,6 +35,7 @@ struct config_peer {
     uint16_t node;
     char endpoint[CONFIG_ENDPOINT_SIZE];
     char keys[CONFIG_PEER_KEYS][KEYFILE_KEY_SIZE]; /* "" behind the last one */
+    size_t place;                                  /* in the file's text, if it is from there */
 };
 
 #define CONFIG_MAX_TRAINERS 1024
@@ -58,7 +61,9 @@ enum config_layer { LAYER_DEFAULT, LAYER_FILE, LAYER_VARIABLE, LAYER_FLAG };
 /* Where a value is from. */
 struct config_source {
     enum config_layer layer;
-    unsigned line; /* LAYER_FILE: where the value starts */
+    bool faulty;   /* this layer has a value, but it could not be read */
+    unsigned line; /* LAYER_FILE: where the value starts, */
+    size_t place;  /* and the same in bytes */
 };
 
 #define CONFIG_OPTIONS_MAX 64
@@ -90,6 +95,7 @@ struct config {
     uint64_t stop_timeout_ms;
 
     char file[CONFIG_FILE_SIZE];                     /* that was read, cut if longer; "": none */
+    char *text;                                      /* of that file; NULL: none */
     struct config_source source[CONFIG_OPTIONS_MAX]; /* in the order of the options' table */
     int argc;                                        /* as given to config_load(), */
     char *const *argv;                               /* for config_reload() */
@@ -99,12 +105,13 @@ struct config {
 enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_PRINT, CONFIG_HELP, CONFIG_VERSION };
 
 /**
- * Reads all layers. `environment` looks a variable up (getenv in the daemon). On an error the
- * status says whose it is: ADTOPK_ERR_STATE the command line's (usage), anything else the
- * configuration's. Free with config_free() in either case. argv is kept, for config_reload().
+ * Reads all layers and checks that the settings go together. `environment` looks a variable up
+ * (getenv in the daemon). Each fault says which setting it is about and where that was set:
+ * ADTOPK_ERR_STATE is one of the command line (usage), anything else one of the configuration.
+ * Free with config_free() in either case. argv is kept, for config_reload().
  */
-enum adtopk_status config_load(struct config *config, int argc, char *const *argv,
-    char *(*environment)(const char *name), enum config_action *action, struct error *err);
+void config_load(struct config *config, int argc, char *const *argv,
+    char *(*environment)(const char *name), enum config_action *action, struct faults *faults);
 
 void config_free(struct config *config);
 
@@ -128,14 +135,26 @@ enum adtopk_status config_add_peer(struct config *config, const struct config_pe
 /** The peer with this id, or NULL. */
 const struct config_peer *config_find_peer(const struct config *config, uint16_t node);
 
-/** Whether who has keys, and who needs them, fits together; part of config_load(). `key` gets the
- * setting to blame. */
-enum adtopk_status config_check_keys(
-    const struct config *config, const char **key, struct error *err);
+/** Checks that the nodes which need keys have them; part of config_load(). */
+void config_check_keys(const struct config *config, struct faults *faults);
 
 /** The same for trainers on other machines. */
-enum adtopk_status config_check_trainers(
-    const struct config *config, const char **key, struct error *err);
+void config_check_trainers(const struct config *config, struct faults *faults);
+
+/** Adds a fault of the setting `key`, with the place where it was set. */
+void config_fault(const struct config *config, const char *key, struct faults *faults,
+    const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/** The same for one of the peers. */
+void config_peer_fault(const struct config *config, const struct config_peer *peer,
+    struct faults *faults, const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/**
+ * Checks what the configuration expects of this machine: groups, folders, key files. This is for
+ * --check-config: a daemon that starts meets the same faults one by one. It may block and takes
+ * about a millisecond for every key.
+ */
+void config_check_machine(const struct config *config, struct faults *faults);
 
 /** Reads this node's keys, and checks them against the peers'. To be wiped with keyfile_wipe();
  * empty if there is no key_file. */
@@ -149,8 +168,8 @@ bool config_bulk_endpoint(const struct config *config, char endpoint[CONFIG_ENDP
  * if it stays on this machine. */
 const char *config_unprotected(const struct config *config);
 
-/** Checks the policy. The error names its source and the line of what is wrong in it. */
-enum adtopk_status config_check_policy(const struct config *config, struct error *err);
+/** Checks the policy. */
+void config_check_policy(const struct config *config, struct faults *faults);
 
 /** Where the value of a setting is from: "default", "FILE:LINE", "ADTOPK_..." or "--...". */
 void config_where(const struct config *config, const char *key, char where[CONFIG_SOURCE_SIZE]);
@@ -158,10 +177,12 @@ void config_where(const struct config *config, const char *key, char where[CONFI
 /** Prints all settings, and where each is from, as a JSON document; ADTOPK_ERR_MEMORY. */
 enum adtopk_status config_print(const struct config *config, FILE *out, struct error *err);
 
+#define CONFIG_VARIABLE_SIZE 160
+
 /** The next variable of `environment` ("NAME=value", NULL-terminated, *at: where to go on) that is
- * called ADTOPK_* but is no setting and nothing else that adtopk knows: perhaps a slip of the pen.
- * NULL if there is none. */
-const char *config_unknown_variable(char *const *environment, size_t *at);
+ * called ADTOPK_* but is no setting and nothing else that adtopk knows, as a sentence in `text`
+ * that guesses which one was meant. False if there is none. */
+bool config_unknown_variable(char *const *environment, size_t *at, char text[CONFIG_VARIABLE_SIZE]);
 
 /** The text of --help. */
 void config_help(FILE *out);

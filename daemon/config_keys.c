@@ -14,30 +14,28 @@ const char *const config_protection_names[PROTECTION_COUNT] = {
     [PROTECTION_NONE] = "none",
 };
 
-/* The first peer, or this node if there is none, whose endpoint is not on this machine. */
-static enum adtopk_status check_exposure(
-    const struct config *config, const char **key, struct error *err)
+#define ALONE                                                                                      \
+    "leads beyond this machine: key_file, and a key for every peer, protect what passes there; "   \
+    "--insecure allows it in the clear"
+
+static void check_exposure(const struct config *config, struct faults *faults)
 {
     if (config->insecure || config->key_file[0] != '\0') {
-        return ADTOPK_OK;
+        return;
     }
-    *key = "listen";
     if (config->listen[0] != '\0' && !endpoint_is_loopback(config->listen)) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "listen: %.100s leads beyond this machine: key_file, and a key for every peer, protect "
-            "what passes there; --insecure allows it in the clear",
-            config->listen);
+        config_fault(config, "listen", faults, "listen: %.100s " ALONE, config->listen);
+        return;
     }
-    *key = "peers";
     for (size_t i = 0; i < config->peer_count; i++) {
-        if (!endpoint_is_loopback(config->peers[i].endpoint)) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT,
-                "peer %u: %.100s leads beyond this machine: key_file, and a key for every peer, "
-                "protect what passes there; --insecure allows it in the clear",
-                config->peers[i].node, config->peers[i].endpoint);
+        const struct config_peer *peer = &config->peers[i];
+
+        if (!endpoint_is_loopback(peer->endpoint)) {
+            config_peer_fault(
+                config, peer, faults, "peer %u: %.100s " ALONE, peer->node, peer->endpoint);
+            return; /* the others will be the same */
         }
     }
-    return ADTOPK_OK;
 }
 
 /* The peer before number `at` that has this key too, or NULL. */
@@ -53,81 +51,64 @@ static const struct config_peer *find_twin(const struct config *config, size_t a
     return NULL;
 }
 
-static enum adtopk_status check_peer(const struct config *config, size_t at, struct error *err)
+static void check_peer(const struct config *config, size_t at, struct faults *faults)
 {
     const struct config_peer *peer = &config->peers[at];
     bool keyed = config->key_file[0] != '\0';
 
     if (keyed != (peer->keys[0][0] != '\0')) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
+        config_peer_fault(config, peer, faults,
             keyed ? "peer %u: it has no \"key\", which it needs because key_file is set"
                   : "peer %u: it has a \"key\", but this node has none: key_file is missing",
             peer->node);
     }
     if (peer->keys[1][0] != '\0' && strcmp(peer->keys[0], peer->keys[1]) == 0) {
-        return error_set(
-            err, ADTOPK_ERR_ARGUMENT, "peer %u: its two keys are the same", peer->node);
+        config_peer_fault(config, peer, faults, "peer %u: its two keys are the same", peer->node);
     }
     for (size_t k = 0; k < CONFIG_PEER_KEYS && peer->keys[k][0] != '\0'; k++) {
         const struct config_peer *twin = find_twin(config, at, peer->keys[k]);
 
         if (twin != NULL) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "peer %u: it has the key of peer %u",
-                peer->node, twin->node);
+            config_peer_fault(
+                config, peer, faults, "peer %u: it has the key of peer %u", peer->node, twin->node);
         }
     }
-    return ADTOPK_OK;
 }
 
-static enum adtopk_status check_bulk(const struct config *config, struct error *err)
+static void check_bulk(const struct config *config, struct faults *faults)
 {
+    const char *key = config->bulk_listen[0] != '\0' ? "bulk_listen" : "data_protection";
     char endpoint[CONFIG_ENDPOINT_SIZE];
+    struct error err;
 
     if (config->data_protection != PROTECTION_NONE) {
-        return config->bulk_listen[0] == '\0'
-                   ? ADTOPK_OK
-                   : error_set(err, ADTOPK_ERR_ARGUMENT,
-                         "bulk_listen: only with data_protection none does bulk come in there");
-    }
-    if (config->key_file[0] == '\0') {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
+        if (config->bulk_listen[0] != '\0') {
+            config_fault(config, key, faults,
+                "bulk_listen: only with data_protection none does bulk come in there");
+        }
+    } else if (config->key_file[0] == '\0') {
+        config_fault(config, key, faults,
             "data_protection none: without key_file control is not protected either");
+    } else if (config->listen[0] != '\0' && !config_bulk_endpoint(config, endpoint)) {
+        config_fault(
+            config, key, faults, "bulk_listen is needed: there is no port behind that of listen");
+    } else if (config->listen[0] != '\0' &&
+               endpoint_check(endpoint, "bulk_listen", &err) != ADTOPK_OK) {
+        config_fault(config, key, faults, "%s", err.text);
     }
-    if (config->listen[0] == '\0') {
-        return ADTOPK_OK;
-    }
-    if (!config_bulk_endpoint(config, endpoint)) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "bulk_listen is needed: there is no port behind that of listen");
-    }
-    if (strcmp(endpoint, config->listen) == 0) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "bulk_listen and listen are both %s", endpoint);
-    }
-    return endpoint_check(endpoint, "bulk_listen", err);
 }
 
-enum adtopk_status config_check_keys(
-    const struct config *config, const char **key, struct error *err)
+void config_check_keys(const struct config *config, struct faults *faults)
 {
-    enum adtopk_status status = check_exposure(config, key, err);
-
-    if (status != ADTOPK_OK) {
-        return status;
-    }
+    check_exposure(config, faults);
     if (config->key_file[0] != '\0' && config->key_file[0] != '/') {
-        *key = "key_file";
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "key_file: \"%.100s\" is not an absolute path",
+        config_fault(config, "key_file", faults, "key_file: \"%.100s\" is not an absolute path",
             config->key_file);
     }
-    *key = "peers";
-    for (size_t i = 0; i < config->peer_count && status == ADTOPK_OK; i++) {
-        status = check_peer(config, i, err);
+    for (size_t i = 0; i < config->peer_count; i++) {
+        check_peer(config, i, faults);
     }
-    if (status == ADTOPK_OK) {
-        *key = config->bulk_listen[0] != '\0' ? "bulk_listen" : "data_protection";
-        status = check_bulk(config, err);
-    }
-    return status;
+    check_bulk(config, faults);
 }
 
 enum adtopk_status config_load_keys(

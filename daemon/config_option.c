@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/config_json.h"
 #include "daemon/log.h"
 #include "daemon/workers.h"
+#include "proto/guess.h"
+#include "proto/json.h"
 
 _Static_assert(OPTION_COUNT <= CONFIG_OPTIONS_MAX, "struct config has no room for its sources");
 
@@ -193,11 +194,11 @@ static void *field(struct config *config, const struct option *option)
     return (char *)config + option->offset;
 }
 
-static enum adtopk_status store_number(struct config *config, const struct option *option,
-    uint64_t number, const char *where, struct error *err)
+static enum adtopk_status store_number(
+    struct config *config, const struct option *option, uint64_t number, struct error *err)
 {
     if (number < option->low || number > option->high) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %llu is not from %llu to %llu", where,
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%llu is not from %llu to %llu",
             (unsigned long long)number, (unsigned long long)option->low,
             (unsigned long long)option->high);
     }
@@ -205,48 +206,49 @@ static enum adtopk_status store_number(struct config *config, const struct optio
     return ADTOPK_OK;
 }
 
-static enum adtopk_status store_choice(struct config *config, const struct option *option,
-    const char *text, const char *where, struct error *err)
+static enum adtopk_status store_choice(
+    struct config *config, const struct option *option, const char *text, struct error *err)
 {
-    char known[80] = "";
+    char known[80] = "", meant[GUESS_TEXT_SIZE];
+    struct guess guess;
     size_t used = 0;
 
+    guess_start(&guess, text, 0);
     for (uint64_t i = 0; i <= option->high; i++) {
         if (strcmp(text, option->names[i]) == 0) {
             *(uint64_t *)field(config, option) = i;
             return ADTOPK_OK;
         }
+        guess_name(&guess, option->names[i]);
         if (used < sizeof(known)) {
             used += (size_t)snprintf(
                 known + used, sizeof(known) - used, "%s%s", i > 0 ? ", " : "", option->names[i]);
         }
     }
-    return error_set(
-        err, ADTOPK_ERR_ARGUMENT, "%s: \"%.40s\" is not one of: %s", where, text, known);
+    return error_set(err, ADTOPK_ERR_ARGUMENT, "\"%.40s\" is not one of: %s%s", text, known,
+        guess_text(&guess, meant));
 }
 
-static enum adtopk_status store_text(struct config *config, const struct option *option,
-    const char *text, const char *where, struct error *err)
+static enum adtopk_status store_text(
+    struct config *config, const struct option *option, const char *text, struct error *err)
 {
     size_t length = strlen(text);
 
     if (length == 0 || length >= option->high) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "%s: a text of %zu bytes, 1 to %llu are possible", where, length,
-            (unsigned long long)option->high - 1);
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "a text of %zu bytes, 1 to %llu are possible",
+            length, (unsigned long long)option->high - 1);
     }
     memcpy(field(config, option), text, length + 1);
     return ADTOPK_OK;
 }
 
 static enum adtopk_status store_policy(
-    struct config *config, const char *text, size_t length, const char *where, struct error *err)
+    struct config *config, const char *text, size_t length, struct error *err)
 {
     char *copy = strndup(text, length);
 
     if (copy == NULL) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "%s: no memory for a policy of %zu bytes", where, length);
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a policy of %zu bytes", length);
     }
     free(config->policy);
     config->policy = copy;
@@ -260,32 +262,32 @@ static void clear_peers(struct config *config)
     config->peer_count = 0;
 }
 
-static enum adtopk_status add_peer(struct config *config, uint64_t node, const char *endpoint,
-    size_t length, const char *where, struct error *err)
+static enum adtopk_status add_peer(
+    struct config *config, uint64_t node, const char *endpoint, size_t length, struct error *err)
 {
     struct config_peer peer = {.node = (uint16_t)node};
 
     if (node > MAX_NODE) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: node %llu is not from 0 to %d", where,
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "node %llu is not from 0 to %d",
             (unsigned long long)node, MAX_NODE);
     }
     if (length == 0 || length >= CONFIG_ENDPOINT_SIZE) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: the endpoint of node %llu has %zu bytes",
-            where, (unsigned long long)node, length);
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "the endpoint of node %llu has %zu bytes",
+            (unsigned long long)node, length);
     }
     if (config->peer_count >= CORE_MAX_NODES) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: more than %d peers", where, CORE_MAX_NODES);
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "more than %d peers", CORE_MAX_NODES);
     }
     memcpy(peer.endpoint, endpoint, length);
     if (config_add_peer(config, &peer) != ADTOPK_OK) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "%s: no memory for the peers", where);
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers");
     }
     return ADTOPK_OK;
 }
 
 /* One more key of the peer that was added last. */
 static enum adtopk_status add_key(
-    struct config *config, const char *text, size_t length, const char *where, struct error *err)
+    struct config *config, const char *text, size_t length, struct error *err)
 {
     struct config_peer *peer = &config->peers[config->peer_count - 1];
     char key[KEYFILE_KEY_SIZE] = "";
@@ -295,16 +297,15 @@ static enum adtopk_status add_key(
         count++;
     }
     if (count == CONFIG_PEER_KEYS) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: node %u has more than %d keys", where,
-            peer->node, CONFIG_PEER_KEYS);
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "node %u has more than %d keys", peer->node,
+            CONFIG_PEER_KEYS);
     }
     if (length < sizeof(key)) {
         memcpy(key, text, length);
     }
     if (!keyfile_is_key(key)) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "%s: \"%.*s\" of node %u is not a key: 40 characters of Z85", where,
-            (int)(length < 60 ? length : 60), text, peer->node);
+            "the key of node %u has %zu bytes: a key is 40 characters of Z85", peer->node, length);
     }
     memcpy(peer->keys[count], key, sizeof(key));
     return ADTOPK_OK;
@@ -312,7 +313,7 @@ static enum adtopk_status add_key(
 
 /* KEY or KEY;KEY; neither sign is one of Z85's. */
 static enum adtopk_status add_keys_text(
-    struct config *config, const char *text, size_t length, const char *where, struct error *err)
+    struct config *config, const char *text, size_t length, struct error *err)
 {
     const char *end = text + length;
     enum adtopk_status status = ADTOPK_OK;
@@ -322,28 +323,27 @@ static enum adtopk_status add_keys_text(
 
         more = stop != NULL;
         stop = more ? stop : end;
-        status = add_key(config, text, (size_t)(stop - text), where, err);
+        status = add_key(config, text, (size_t)(stop - text), err);
         text = more ? stop + 1 : stop;
     }
     return status;
 }
 
 /* ENDPOINT or ENDPOINT#KEYS. */
-static enum adtopk_status add_peer_text(struct config *config, uint64_t node, const char *text,
-    size_t length, const char *where, struct error *err)
+static enum adtopk_status add_peer_text(
+    struct config *config, uint64_t node, const char *text, size_t length, struct error *err)
 {
     const char *sign = memchr(text, '#', length);
     size_t endpoint = sign != NULL ? (size_t)(sign - text) : length;
-    enum adtopk_status status = add_peer(config, node, text, endpoint, where, err);
+    enum adtopk_status status = add_peer(config, node, text, endpoint, err);
 
     return status == ADTOPK_OK && sign != NULL
-               ? add_keys_text(config, sign + 1, length - endpoint - 1, where, err)
+               ? add_keys_text(config, sign + 1, length - endpoint - 1, err)
                : status;
 }
 
 /* N=ENDPOINT#KEYS,N=ENDPOINT#KEYS,... */
-static enum adtopk_status set_peers_text(
-    struct config *config, const char *text, const char *where, struct error *err)
+static enum adtopk_status set_peers_text(struct config *config, const char *text, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
 
@@ -358,19 +358,18 @@ static enum adtopk_status set_peers_text(
             node = strtoull(text, &end, 10);
         }
         if (end == NULL || errno != 0 || *end != '=') {
-            return error_set(err, ADTOPK_ERR_ARGUMENT,
-                "%s: \"%.60s\" is not of the form N=ENDPOINT#KEY", where, text);
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "\"%.*s\" is not of the form N=ENDPOINT#KEY",
+                (int)strcspn(text, "#,"), text);
         }
-        status =
-            add_peer_text(config, node, end + 1, length - (size_t)(end + 1 - text), where, err);
+        status = add_peer_text(config, node, end + 1, length - (size_t)(end + 1 - text), err);
         text += length;
         text += *text == ',' ? 1 : 0;
     }
     return status;
 }
 
-static enum adtopk_status set_number_text(struct config *config, const struct option *option,
-    const char *text, const char *where, struct error *err)
+static enum adtopk_status set_number_text(
+    struct config *config, const struct option *option, const char *text, struct error *err)
 {
     char *end = NULL;
     unsigned long long number = 0;
@@ -381,60 +380,74 @@ static enum adtopk_status set_number_text(struct config *config, const struct op
     }
     if (end == NULL || *end != '\0' || errno != 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "%s: \"%.40s\" is not a whole number from %llu to %llu", where, text,
+            "\"%.40s\" is not a whole number from %llu to %llu", text,
             (unsigned long long)option->low, (unsigned long long)option->high);
     }
-    return store_number(config, option, number, where, err);
+    return store_number(config, option, number, err);
 }
 
-static enum adtopk_status set_switch_text(struct config *config, const struct option *option,
-    const char *text, const char *where, struct error *err)
+static enum adtopk_status set_switch_text(
+    struct config *config, const struct option *option, const char *text, struct error *err)
 {
     bool on = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
 
     if (!on && strcmp(text, "false") != 0 && strcmp(text, "0") != 0) {
-        return error_set(
-            err, ADTOPK_ERR_ARGUMENT, "%s: \"%.40s\" is neither true nor false", where, text);
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "\"%.40s\" is neither true nor false", text);
     }
     *(bool *)field(config, option) = on;
     return ADTOPK_OK;
 }
 
-static enum adtopk_status set_policy_text(
-    struct config *config, const char *text, const char *where, struct error *err)
+/* Also checks that it is JSON; config_check_policy() does the rest. */
+static void set_policy_text(
+    struct config *config, const char *text, const char *where, struct faults *faults)
 {
-    cJSON *document = json_parse(where, text, strlen(text), err);
-    bool object = cJSON_IsObject(document);
+    struct json json;
+    struct error err;
 
-    if (document == NULL) {
-        return err->code;
+    if (json_read(&json, where, text, strlen(text), ADTOPK_ERR_ARGUMENT, faults) == ADTOPK_OK) {
+        if (!cJSON_IsObject(json.root)) {
+            (void)json_fault(&json, json.root, JSON_VALUE, faults, "a policy is an object, {...}");
+        } else if (store_policy(config, text, strlen(text), &err) != ADTOPK_OK) {
+            (void)faults_add(faults, err.code, "%s: %s", where, err.text);
+        }
     }
-    cJSON_Delete(document);
-    if (!object) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: a policy is an object, {...}", where);
-    }
-    return store_policy(config, text, strlen(text), where, err);
+    json_free(&json);
 }
 
-enum adtopk_status option_set_text(struct config *config, const struct option *option,
-    const char *text, const char *where, struct error *err)
+static enum adtopk_status set_text(
+    struct config *config, const struct option *option, const char *text, struct error *err)
 {
     switch (option->type) {
-    case OPTION_NUMBER: return set_number_text(config, option, text, where, err);
-    case OPTION_CHOICE: return store_choice(config, option, text, where, err);
-    case OPTION_TEXT: return store_text(config, option, text, where, err);
-    case OPTION_SWITCH: return set_switch_text(config, option, text, where, err);
-    case OPTION_POLICY: return set_policy_text(config, text, where, err);
-    case OPTION_PEERS: return set_peers_text(config, text, where, err);
-    case OPTION_TRAINERS: return trainers_read_text(config, text, where, err);
-    case OPTION_USER: return user_read_text(text, field(config, option), where, err);
+    case OPTION_NUMBER: return set_number_text(config, option, text, err);
+    case OPTION_CHOICE: return store_choice(config, option, text, err);
+    case OPTION_TEXT: return store_text(config, option, text, err);
+    case OPTION_SWITCH: return set_switch_text(config, option, text, err);
+    case OPTION_PEERS: return set_peers_text(config, text, err);
+    case OPTION_TRAINERS: return trainers_read_text(config, text, err);
+    case OPTION_USER: return user_read_text(text, field(config, option), err);
+    case OPTION_POLICY: break;
     }
-    return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
+    return error_set(err, ADTOPK_ERR_STATE, "an option without a type");
 }
 
-static enum adtopk_status wrong_type(const char *where, const char *wanted, struct error *err)
+void option_set_text(struct config *config, const struct option *option, const char *text,
+    const char *where, struct faults *faults)
 {
-    return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s is needed here", where, wanted);
+    struct error err = {.code = ADTOPK_OK};
+
+    if (option->type == OPTION_POLICY) {
+        set_policy_text(config, text, where, faults);
+    } else if (set_text(config, option, text, &err) != ADTOPK_OK) {
+        (void)faults_add(faults, err.code, "%s: %s", where, err.text);
+    }
+}
+
+/* ------------------------------------------------------------------ JSON */
+
+static enum adtopk_status wrong_type(const char *wanted, struct error *err)
+{
+    return error_set(err, ADTOPK_ERR_ARGUMENT, "%s is needed here", wanted);
 }
 
 /* Numbers are doubles in cJSON, so whole numbers are exact only up to 2^53. */
@@ -448,20 +461,47 @@ static bool whole_number(const cJSON *value, uint64_t *number)
     return (double)*number == value->valuedouble;
 }
 
+bool object_fields(const struct option_json *in, const cJSON *object, const char *prefix,
+    const char *const *names, size_t count, const cJSON **found)
+{
+    const unsigned before = in->faults->count;
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, object)
+    {
+        struct guess guess;
+        char meant[GUESS_TEXT_SIZE];
+        size_t at = 0;
+
+        guess_start(&guess, item->string, 0);
+        while (at < count && strcmp(item->string, names[at]) != 0) {
+            guess_name(&guess, names[at++]);
+        }
+        if (at == count || found[at] != NULL) {
+            (void)json_fault(in->json, item, JSON_KEY, in->faults, "%s: %s key \"%.40s\"%s", prefix,
+                at == count ? "unknown" : "repeated", item->string,
+                at == count ? guess_text(&guess, meant) : "");
+        } else {
+            found[at] = item;
+        }
+    }
+    return in->faults->count == before;
+}
+
 /* A key, or an array of keys. */
 static enum adtopk_status add_keys_json(
-    struct config *config, const cJSON *value, const char *where, struct error *err)
+    struct config *config, const cJSON *value, struct error *err)
 {
     const cJSON *key = cJSON_IsArray(value) ? value->child : value;
     enum adtopk_status status = ADTOPK_OK;
 
     if (key == NULL) {
-        return wrong_type(where, "a text, or an array of texts, as \"key\"", err);
+        return wrong_type("a text, or an array of texts, as \"key\"", err);
     }
     for (; key != NULL && status == ADTOPK_OK; key = key == value ? NULL : key->next) {
         status = cJSON_IsString(key)
-                     ? add_key(config, key->valuestring, strlen(key->valuestring), where, err)
-                     : wrong_type(where, "a text, or an array of texts, as \"key\"", err);
+                     ? add_key(config, key->valuestring, strlen(key->valuestring), err)
+                     : wrong_type("a text, or an array of texts, as \"key\"", err);
     }
     return status;
 }
@@ -470,104 +510,110 @@ static enum adtopk_status add_keys_json(
 enum { PEER_NODE, PEER_ENDPOINT, PEER_KEY, PEER_FIELDS };
 static const char *const peer_fields[PEER_FIELDS] = {"node", "endpoint", "key"};
 
-static enum adtopk_status find_peer_fields(
-    const cJSON *peer, const cJSON *found[PEER_FIELDS], const char *where, struct error *err)
+/* Adds the peer; `culprit` gets the item that an error is about. */
+static enum adtopk_status set_peer(struct config *config, const cJSON *peer,
+    const cJSON *const found[PEER_FIELDS], const cJSON **culprit, struct error *err)
 {
-    const cJSON *item;
-
-    cJSON_ArrayForEach(item, peer)
-    {
-        size_t at = 0;
-
-        while (at < PEER_FIELDS && strcmp(item->string, peer_fields[at]) != 0) {
-            at++;
-        }
-        if (at == PEER_FIELDS || found[at] != NULL) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: %s key \"%.40s\" of a peer", where,
-                at == PEER_FIELDS ? "unknown" : "repeated", item->string);
-        }
-        found[at] = item;
-    }
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status set_peer_json(
-    struct config *config, const cJSON *peer, const char *where, struct error *err)
-{
-    const cJSON *found[PEER_FIELDS] = {NULL};
-    const cJSON *endpoint;
+    const cJSON *endpoint = found[PEER_ENDPOINT];
     uint64_t number = 0;
-    enum adtopk_status status;
 
-    if (cJSON_IsObject(peer) && find_peer_fields(peer, found, where, err) != ADTOPK_OK) {
+    *culprit = peer;
+    if (found[PEER_NODE] == NULL || endpoint == NULL) {
+        return wrong_type("{\"node\": N, \"endpoint\": \"tcp://HOST:PORT\"}", err);
+    }
+    *culprit = found[PEER_NODE];
+    if (!whole_number(found[PEER_NODE], &number) || number > MAX_NODE) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "a whole number from 0 to %d is needed as \"node\"", MAX_NODE);
+    }
+    *culprit = endpoint;
+    if (!cJSON_IsString(endpoint)) {
+        return wrong_type("a text as \"endpoint\"", err);
+    }
+    if (add_peer(config, number, endpoint->valuestring, strlen(endpoint->valuestring), err) !=
+        ADTOPK_OK) {
         return err->code;
     }
-    endpoint = found[PEER_ENDPOINT];
-    if (found[PEER_NODE] == NULL || endpoint == NULL) {
-        return wrong_type(where, "{\"node\": N, \"endpoint\": \"tcp://HOST:PORT\"}", err);
-    }
-    if (!whole_number(found[PEER_NODE], &number) || !cJSON_IsString(endpoint)) {
-        return wrong_type(where, "a whole number as \"node\" and a text as \"endpoint\"", err);
-    }
-    status =
-        add_peer(config, number, endpoint->valuestring, strlen(endpoint->valuestring), where, err);
-    return status == ADTOPK_OK && found[PEER_KEY] != NULL
-               ? add_keys_json(config, found[PEER_KEY], where, err)
-               : status;
+    *culprit = found[PEER_KEY];
+    return *culprit != NULL ? add_keys_json(config, *culprit, err) : ADTOPK_OK;
 }
 
-static enum adtopk_status set_peers_json(
-    struct config *config, const cJSON *value, const char *where, struct error *err)
+static void set_peers_json(struct config *config, const struct option_json *in, const cJSON *value)
 {
     const cJSON *peer;
-    char which[ERROR_TEXT_SIZE];
     unsigned index = 0;
 
-    if (!cJSON_IsArray(value)) {
-        return wrong_type(where, "an array of peers, [...],", err);
-    }
     clear_peers(config);
     cJSON_ArrayForEach(peer, value)
     {
-        enum adtopk_status status;
+        const cJSON *found[PEER_FIELDS] = {NULL}, *culprit = NULL;
+        struct error err;
+        char prefix[32];
 
-        (void)snprintf(which, sizeof(which), "%.200s[%u]", where, index++);
-        status = set_peer_json(config, peer, which, err);
-        if (status != ADTOPK_OK) {
-            return status;
+        (void)snprintf(prefix, sizeof(prefix), "\"peers\"[%u]", index++);
+        if (cJSON_IsObject(peer) &&
+            !object_fields(in, peer, prefix, peer_fields, PEER_FIELDS, found)) {
+            continue;
+        }
+        if (set_peer(config, peer, found, &culprit, &err) != ADTOPK_OK) {
+            (void)json_fault(in->json, culprit, JSON_VALUE, in->faults, "%s: %s", prefix, err.text);
+        } else {
+            config->peers[config->peer_count - 1].place =
+                (size_t)(json_place(in->json, peer, JSON_VALUE) - in->json->text);
         }
     }
-    return ADTOPK_OK;
 }
 
-enum adtopk_status option_set_json(struct config *config, const struct option *option,
-    const cJSON *value, const char *text, const char *where, struct error *err)
+static enum adtopk_status set_policy_json(
+    struct config *config, const struct option_json *in, const cJSON *value, struct error *err)
+{
+    const char *text = json_place(in->json, value, JSON_VALUE);
+
+    return cJSON_IsObject(value) ? store_policy(config, text, (size_t)(json_end(text) - text), err)
+                                 : wrong_type("an object, {...},", err);
+}
+
+static enum adtopk_status set_json(struct config *config, const struct option *option,
+    const struct option_json *in, const cJSON *value, struct error *err)
 {
     uint64_t number = 0;
 
     switch (option->type) {
     case OPTION_NUMBER:
-        return whole_number(value, &number) ? store_number(config, option, number, where, err)
-                                            : wrong_type(where, "a whole number", err);
+        return whole_number(value, &number) ? store_number(config, option, number, err)
+                                            : wrong_type("a whole number", err);
     case OPTION_CHOICE:
-        return cJSON_IsString(value) ? store_choice(config, option, value->valuestring, where, err)
-                                     : wrong_type(where, "a text", err);
+        return cJSON_IsString(value) ? store_choice(config, option, value->valuestring, err)
+                                     : wrong_type("a text", err);
     case OPTION_TEXT:
-        return cJSON_IsString(value) ? store_text(config, option, value->valuestring, where, err)
-                                     : wrong_type(where, "a text", err);
+        return cJSON_IsString(value) ? store_text(config, option, value->valuestring, err)
+                                     : wrong_type("a text", err);
     case OPTION_SWITCH:
         if (!cJSON_IsBool(value)) {
-            return wrong_type(where, "true or false", err);
+            return wrong_type("true or false", err);
         }
         *(bool *)field(config, option) = cJSON_IsTrue(value);
         return ADTOPK_OK;
-    case OPTION_POLICY:
-        return cJSON_IsObject(value)
-                   ? store_policy(config, text, (size_t)(json_end(text) - text), where, err)
-                   : wrong_type(where, "an object, {...},", err);
-    case OPTION_PEERS: return set_peers_json(config, value, where, err);
-    case OPTION_TRAINERS: return trainers_read_json(config, value, where, err);
-    case OPTION_USER: return user_read_json(value, field(config, option), where, err);
+    case OPTION_POLICY: return set_policy_json(config, in, value, err);
+    case OPTION_USER: return user_read_json(value, field(config, option), err);
+    case OPTION_PEERS:
+    case OPTION_TRAINERS:
+        return cJSON_IsArray(value) ? ADTOPK_OK : wrong_type("an array, [...],", err);
     }
-    return error_set(err, ADTOPK_ERR_STATE, "%s: an option without a type", where);
+    return error_set(err, ADTOPK_ERR_STATE, "an option without a type");
+}
+
+void option_set_json(struct config *config, const struct option *option,
+    const struct option_json *in, const cJSON *value)
+{
+    struct error err;
+
+    if (set_json(config, option, in, value, &err) != ADTOPK_OK) {
+        (void)json_fault(
+            in->json, value, JSON_VALUE, in->faults, "\"%s\": %s", option->key, err.text);
+    } else if (option->type == OPTION_PEERS) {
+        set_peers_json(config, in, value);
+    } else if (option->type == OPTION_TRAINERS) {
+        trainers_read_json(config, in, value);
+    }
 }

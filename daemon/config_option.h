@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "daemon/config.h"
+#include "proto/json.h"
 
 enum option_type {
     OPTION_NUMBER, /* uint64_t from low to high */
@@ -47,27 +48,35 @@ const struct option *option_find(const char *key, size_t length);
 void option_variable(const struct option *option, char name[OPTION_NAME_SIZE]);
 void option_flag(const struct option *option, char name[OPTION_NAME_SIZE]);
 
-/** Sets the field from a text; `where` begins the error's sentence. */
-enum adtopk_status option_set_text(struct config *config, const struct option *option,
-    const char *text, const char *where, struct error *err);
+/** Sets the field from a text. `where` begins the sentence of a fault. */
+void option_set_text(struct config *config, const struct option *option, const char *text,
+    const char *where, struct faults *faults);
 
-/** Sets the field from a value of a JSON document; `text` is where it starts there. */
-enum adtopk_status option_set_json(struct config *config, const struct option *option,
-    const cJSON *value, const char *text, const char *where, struct error *err);
+/** A document that settings are read from. */
+struct option_json {
+    const struct json *json;
+    struct faults *faults;
+};
+
+/** Sets the field from a value of the document. */
+void option_set_json(struct config *config, const struct option *option,
+    const struct option_json *in, const cJSON *value);
+
+/** Finds the members of an object by their names, in the order of `names`; `found` is NULL where
+ * there is none. False with a fault, whose sentence begins with `prefix`, for each member that is
+ * unknown or repeated. */
+bool object_fields(const struct option_json *in, const cJSON *object, const char *prefix,
+    const char *const *names, size_t count, const cJSON **found);
 
 /* ---- config_trainers.c ---- */
 
 /** Reads a user's name or number. */
-enum adtopk_status user_read_text(
-    const char *text, uint64_t *uid, const char *where, struct error *err);
-enum adtopk_status user_read_json(
-    const cJSON *value, uint64_t *uid, const char *where, struct error *err);
+enum adtopk_status user_read_text(const char *text, uint64_t *uid, struct error *err);
+enum adtopk_status user_read_json(const cJSON *value, uint64_t *uid, struct error *err);
 
 /** Reads the list of trainers, in place of the one that is there. */
-enum adtopk_status trainers_read_text(
-    struct config *config, const char *text, const char *where, struct error *err);
-enum adtopk_status trainers_read_json(
-    struct config *config, const cJSON *value, const char *where, struct error *err);
+enum adtopk_status trainers_read_text(struct config *config, const char *text, struct error *err);
+void trainers_read_json(struct config *config, const struct option_json *in, const cJSON *value);
 
 void trainers_clear(struct config *config);
 bool trainers_differ(const struct config *one, const struct config *other);

@@ -127,12 +127,12 @@ void config_changes(
 enum adtopk_status config_reload(const struct config *running, struct config *fresh,
     char *(*environment)(const char *name), struct error *err)
 {
+    struct faults faults = {.first_only = true};
     enum config_action action;
-    enum adtopk_status status =
-        config_load(fresh, running->argc, running->argv, environment, &action, err);
 
-    if (status == ADTOPK_OK) {
-        status = config_check_policy(fresh, err);
+    config_load(fresh, running->argc, running->argv, environment, &action, &faults);
+    if (faults.count == 0) {
+        config_check_policy(fresh, &faults);
     }
-    return status == ADTOPK_OK ? check_changes(running, fresh, err) : status;
+    return faults.count == 0 ? check_changes(running, fresh, err) : faults_first(&faults, err);
 }

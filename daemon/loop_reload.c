@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/loop_state.h"
 #include "daemon/notify.h"
@@ -116,7 +117,8 @@ void loop_reload(struct loop *loop)
         log_write(loop->log, LEVEL_INFO, LOG_LIFE, "the configuration has been taken; changed: %s",
             changes[0] != '\0' ? changes : "nothing");
     } else {
-        log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "the old configuration stays: %s", err.text);
+        log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "the old configuration stays: %.*s",
+            (int)strcspn(err.text, "\n"), err.text); /* without the line that it shows */
     }
     config_free(&fresh);
     (void)notify_send("READY=1", NULL);

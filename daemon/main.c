@@ -117,67 +117,89 @@ static enum adtopk_status serve(struct config *config, struct log *log, struct e
     return ADTOPK_OK;
 }
 
-static int report(const struct error *err)
+static int report(const struct faults *faults)
 {
-    (void)fprintf(stderr, "adtopkd: %s\n", err->text);
-    if (err->code == ADTOPK_ERR_STATE) {
-        (void)fprintf(stderr, "adtopkd --help lists the options\n");
-        return EXIT_USAGE;
+    bool usage = false;
+
+    for (unsigned i = 0; i < faults_kept(faults); i++) {
+        (void)fprintf(stderr, "adtopkd: %s\n", faults->fault[i].text);
+        usage = usage || faults->fault[i].code == ADTOPK_ERR_STATE;
     }
-    return EXIT_FAILED;
+    if (faults->count > FAULTS_MAX) {
+        (void)fprintf(stderr, "adtopkd: and more\n");
+    }
+    if (usage) {
+        (void)fprintf(stderr, "adtopkd --help lists the options\n");
+    }
+    return usage ? EXIT_USAGE : EXIT_FAILED;
 }
 
 static void log_unknown_variables(struct log *log)
 {
-    const char *variable;
+    char text[CONFIG_VARIABLE_SIZE];
     size_t at = 0;
 
-    while ((variable = config_unknown_variable(environ, &at)) != NULL) {
-        log_write(log, LEVEL_WARNING, LOG_LIFE, "there is no setting for the variable %.*s",
-            (int)strcspn(variable, "="), variable);
+    while (config_unknown_variable(environ, &at, text)) {
+        log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", text);
     }
 }
 
-static bool keys_are_good(const struct config *config, struct error *err)
+static void print_unknown_variables(void)
+{
+    char text[CONFIG_VARIABLE_SIZE];
+    size_t at = 0;
+
+    while (config_unknown_variable(environ, &at, text)) {
+        (void)fprintf(stderr, "adtopkd: warning: %s\n", text);
+    }
+}
+
+/* --check-config tells of everything that is wrong, also on this machine. */
+static int check(const struct config *config, struct faults *faults)
+{
+    print_unknown_variables();
+    config_check_policy(config, faults);
+    config_check_machine(config, faults);
+    if (faults->count > 0) {
+        return report(faults);
+    }
+    (void)printf("the configuration is correct\n");
+    return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
+}
+
+/* --print-config */
+static int print(const struct config *config, struct faults *faults)
 {
     struct keyfile_pair pair;
-    bool good = config_load_keys(config, &pair, err) == ADTOPK_OK;
-
-    keyfile_wipe(&pair);
-    return good;
-}
-
-/* --check-config and --print-config. */
-static int show(const struct config *config, enum config_action action)
-{
     struct error err = {.code = ADTOPK_OK};
-    const char *variable;
-    size_t at = 0;
 
-    while ((variable = config_unknown_variable(environ, &at)) != NULL) {
-        (void)fprintf(stderr, "adtopkd: warning: there is no setting for the variable %.*s\n",
-            (int)strcspn(variable, "="), variable);
+    print_unknown_variables();
+    config_check_policy(config, faults);
+    if (config_load_keys(config, &pair, &err) != ADTOPK_OK ||
+        (faults->count == 0 && config_print(config, stdout, &err) != ADTOPK_OK)) {
+        (void)faults_add(faults, err.code, "%s", err.text);
     }
-    if (config_check_policy(config, &err) != ADTOPK_OK || !keys_are_good(config, &err) ||
-        (action == CONFIG_PRINT && config_print(config, stdout, &err) != ADTOPK_OK)) {
-        return report(&err);
-    }
-    if (action == CONFIG_CHECK) {
-        (void)printf("the configuration is correct\n");
+    keyfile_wipe(&pair);
+    if (faults->count > 0) {
+        return report(faults);
     }
     return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
 }
 
 static int run(struct config *config)
 {
+    struct faults faults = {.count = 0};
     struct error err = {.code = ADTOPK_OK};
     struct log log;
 
     log_init(&log, STDERR_FILENO, (enum log_level)config->log_level,
         (enum log_format)config->log_format, getenv("JOURNAL_STREAM"));
     log_unknown_variables(&log);
-    if (config_check_policy(config, &err) != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
-        log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %s", err.text);
+    config_check_policy(config, &faults);
+    if (faults_first(&faults, &err) != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
+        /* the first line names the place; the log shows no lines of documents */
+        log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %.*s", (int)strcspn(err.text, "\n"),
+            err.text);
         return EXIT_FAILED;
     }
     return EXIT_OK;
@@ -199,7 +221,7 @@ static void keep_memory(void)
 int main(int argc, char **argv)
 {
     struct config config;
-    struct error err = {.code = ADTOPK_OK};
+    struct faults faults = {.count = 0};
     enum config_action action = CONFIG_RUN;
     int code;
 
@@ -209,16 +231,19 @@ int main(int argc, char **argv)
     keep_memory();
     ignore_signals();
     take_hangups(SIG_BLOCK);
-    if (config_load(&config, argc, argv, getenv, &action, &err) != ADTOPK_OK) {
-        code = report(&err);
+    config_load(&config, argc, argv, getenv, &action, &faults);
+    if (faults.count > 0 && action != CONFIG_CHECK) {
+        code = report(&faults);
     } else if (action == CONFIG_HELP) {
         config_help(stdout);
         code = fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
     } else if (action == CONFIG_VERSION) {
         (void)printf("adtopkd " ADTOPK_VERSION "\n");
         code = fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
-    } else if (action == CONFIG_CHECK || action == CONFIG_PRINT) {
-        code = show(&config, action);
+    } else if (action == CONFIG_CHECK) {
+        code = check(&config, &faults);
+    } else if (action == CONFIG_PRINT) {
+        code = print(&config, &faults);
     } else {
         code = run(&config);
     }

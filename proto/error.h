@@ -7,7 +7,7 @@
 
 #include <adtopk/status.h>
 
-#define ERROR_TEXT_SIZE 240
+#define ERROR_TEXT_SIZE 400
 
 struct error {
     enum adtopk_status code;

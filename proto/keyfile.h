@@ -34,6 +34,13 @@ struct keyfile_pair {
 bool keyfile_is_key(const char *key);
 
 /**
+ * False if `key`, which is a key, cannot be a public one: it is no multiple of the curve's base
+ * point. Every public key is one, but only one of 32 secret keys looks like one. Takes about a
+ * millisecond.
+ */
+bool keyfile_may_be_public(const char *key);
+
+/**
  * Makes a pair and writes it to `path`, which must not exist yet; nothing is ever overwritten.
  * The file has mode 0600 and is on the disk when this returns. `public_key` gets the public key.
  */

@@ -46,22 +46,26 @@ static cJSON *begin(bool *complete)
 enum exit_code offline_policy_check(const struct options *options)
 {
     struct error err = {.code = ADTOPK_OK};
+    struct faults faults = {.count = 0};
     struct policy policy;
     char canonical[POLICY_TEXT_SIZE];
     char *text = NULL;
-    enum adtopk_status status;
     cJSON *document;
     bool pairs;
     bool complete;
 
-    status = policytext_read(options->argument, options->arguments, &text, &pairs, &err);
-    if (status == ADTOPK_OK) {
-        policy_default(&policy);
-        status = policy_parse(&policy, text, &err);
-        free(text);
-    }
-    if (status != ADTOPK_OK) {
+    if (policytext_read(options->argument, options->arguments, &text, &pairs, &err) != ADTOPK_OK) {
         return run_failed(&err, false);
+    }
+    policy_default(&policy);
+    (void)policy_read(
+        &policy, policytext_name(options->argument, options->arguments), text, &faults);
+    free(text);
+    for (unsigned i = 0; i < faults_kept(&faults); i++) {
+        run_complain(faults.fault[i].text);
+    }
+    if (faults.count > 0) {
+        return EXIT_FAILED;
     }
     policy_print(&policy, canonical);
     document = begin(&complete);

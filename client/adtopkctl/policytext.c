@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json.h"
+
 static bool is_pair(const char *argument)
 {
     size_t key = strspn(argument, "abcdefghijklmnopqrstuvwxyz_");
@@ -57,22 +59,15 @@ static enum adtopk_status read_pairs(
     return status;
 }
 
-/* What the JSON says is for the reader of the document to judge, but only here its lines are known.
- */
+/* What the document says is for its reader to judge, but only here its name is known. */
 static enum adtopk_status check_json(const char *name, const char *text, struct error *err)
 {
-    const char *at = text;
-    cJSON *document = cJSON_ParseWithOpts(text, &at, true);
-    unsigned line = 1;
+    struct faults faults = {.first_only = true};
+    struct json json;
 
-    if (document != NULL) {
-        cJSON_Delete(document);
-        return ADTOPK_OK;
-    }
-    for (const char *end = at; end > text; end--) {
-        line += end[-1] == '\n' ? 1 : 0;
-    }
-    return error_set(err, ADTOPK_ERR_POLICY, "%.100s, line %u: not valid JSON", name, line);
+    (void)json_read(&json, name, text, strlen(text), ADTOPK_ERR_POLICY, &faults);
+    json_free(&json);
+    return faults_first(&faults, err);
 }
 
 static enum adtopk_status read_stream(
@@ -101,6 +96,14 @@ static enum adtopk_status read_stream(
     return err->code;
 }
 
+const char *policytext_name(const char *const *argument, unsigned count)
+{
+    if (count > 1 || is_pair(argument[0])) {
+        return "policy";
+    }
+    return strcmp(argument[0], "-") == 0 ? "standard input" : argument[0];
+}
+
 enum adtopk_status policytext_read(
     const char *const *argument, unsigned count, char **text, bool *pairs, struct error *err)
 {
@@ -118,7 +121,7 @@ enum adtopk_status policytext_read(
         return status;
     }
     if (strcmp(argument[0], "-") == 0) {
-        return read_stream(stdin, "standard input", text, err);
+        return read_stream(stdin, policytext_name(argument, count), text, err);
     }
     stream = fopen(argument[0], "re");
     if (stream == NULL) {

@@ -16,10 +16,13 @@
  * VALUE that is not JSON is a text.
  *
  * text: to be freed with free(), on success only. pairs: it is made of KEY=VALUE.
- * Errors: ARGUMENT (mixed, or too long), SYSTEM (the file), MEMORY. Whether the document is a
- * policy, or JSON at all, is not looked at.
+ * Errors: ARGUMENT (mixed, or too long), POLICY (not JSON), SYSTEM (the file), MEMORY. Whether the
+ * document is a policy is not looked at.
  */
 enum adtopk_status policytext_read(
     const char *const *argument, unsigned count, char **text, bool *pairs, struct error *err);
+
+/** What errors call the document that policytext_read() makes of these arguments. */
+const char *policytext_name(const char *const *argument, unsigned count);
 
 #endif

@@ -18,9 +18,18 @@ typedef Adtopk__ControlRequest Request;
 
 void run_complain(const char *sentence)
 {
-    char clean[TEXT_SIZE];
+    char line[TEXT_SIZE], clean[TEXT_SIZE];
+    const char *prefix = "adtopkctl: ";
 
-    (void)fprintf(stderr, "adtopkctl: %s\n", text_clean(sentence, TEXT_SIZE, clean));
+    while (prefix != NULL) { /* a fault of a document has more than one line */
+        const size_t length = strcspn(sentence, "\n");
+
+        (void)snprintf(line, sizeof(line), "%.*s", (int)length, sentence);
+        (void)fprintf(stderr, "%s%s\n", prefix, text_clean(line, TEXT_SIZE, clean));
+        sentence += length;
+        prefix = strncmp(sentence, "\n  ", 3) == 0 ? "" : NULL;
+        sentence += prefix != NULL ? 1 : 0;
+    }
 }
 
 enum exit_code run_exit_code(enum adtopk_status status, bool answered)

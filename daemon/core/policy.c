@@ -3,11 +3,14 @@
  */
 #include "daemon/core/policy.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/core/combination.h"
 #include "daemon/core/policy_key.h"
+#include "proto/guess.h"
+#include "proto/json.h"
 #include "proto/utf8.h"
 
 #define SECOND_US 1000000u
@@ -145,6 +148,14 @@ struct tensor_policy policy_settled(const struct tensor_policy *policy)
 
 /* ------------------------------------------------------------------ parsing */
 
+/* A document that is read, and what is found to be wrong in it. */
+struct reading {
+    struct json json;
+    struct faults *faults;
+    unsigned before;       /* faults that were there before */
+    struct policy *policy; /* what has been read so far */
+};
+
 static bool is_repeated(const cJSON *object, const cJSON *item)
 {
     for (const cJSON *other = object->child; other != item; other = other->next) {
@@ -155,171 +166,238 @@ static bool is_repeated(const cJSON *object, const cJSON *item)
     return false;
 }
 
-static enum adtopk_status set_match(struct policy_rule *rule, const cJSON *item, struct error *err)
+/* "rules[1]: " of an item that is in a rule, "" otherwise. */
+struct prefix {
+    char text[24];
+};
+
+static struct prefix prefix_of(int rule)
+{
+    struct prefix prefix = {""};
+
+    if (rule >= 0) {
+        (void)snprintf(prefix.text, sizeof(prefix.text), "rules[%d]: ", rule);
+    }
+    return prefix;
+}
+
+static void refuse_key(const struct reading *reading, const cJSON *item, int rule)
+{
+    const struct policy_key *key;
+    struct guess guess;
+    char text[GUESS_TEXT_SIZE];
+
+    guess_start(&guess, item->string, 0);
+    for (unsigned i = 0; (key = policy_key_at(i)) != NULL; i++) {
+        if (rule < 0 || key->tensor) {
+            guess_name(&guess, key->name);
+        }
+    }
+    guess_name(&guess, rule < 0 ? "rules" : "match");
+    (void)json_fault(&reading->json, item, JSON_KEY, reading->faults, "%sunknown key \"%.64s\"%s",
+        prefix_of(rule).text, item->string, guess_text(&guess, text));
+}
+
+static void set_key(const struct reading *reading, const struct policy_key *key, const cJSON *item,
+    int rule, void *base)
+{
+    struct error err;
+
+    if (policy_key_set(key, item, (char *)base + key->offset, &err) != ADTOPK_OK) {
+        (void)json_fault(&reading->json, item, JSON_VALUE, reading->faults, "%s%s",
+            prefix_of(rule).text, err.text);
+    }
+}
+
+static void set_match(
+    const struct reading *reading, struct policy_rule *rule, int number, const cJSON *item)
 {
     size_t length = cJSON_IsString(item) ? strlen(item->valuestring) : 0;
     char fault[UTF8_FAULT_SIZE];
 
     if (length == 0 || length >= sizeof(rule->match) || utf8_name_fault(item->valuestring, fault)) {
-        return error_set(err, ADTOPK_ERR_POLICY,
-            "\"match\" must be a pattern of 1 to %zu bytes of text", sizeof(rule->match) - 1);
+        (void)json_fault(&reading->json, item, JSON_VALUE, reading->faults,
+            "%s\"match\" must be a pattern of 1 to %zu bytes of text", prefix_of(number).text,
+            sizeof(rule->match) - 1);
+    } else {
+        (void)memcpy(rule->match, item->valuestring, length + 1);
     }
-    (void)memcpy(rule->match, item->valuestring, length + 1);
-    return ADTOPK_OK;
 }
 
-static enum adtopk_status set_rule_item(
-    struct policy_rule *rule, const cJSON *item, struct error *err)
+static void set_rule_item(
+    const struct reading *reading, struct policy_rule *rule, int number, const cJSON *item)
 {
     const struct policy_key *key = policy_key_find(item->string);
 
     if (strcmp(item->string, "match") == 0) {
-        return set_match(rule, item, err);
+        set_match(reading, rule, number, item);
+    } else if (key == NULL) {
+        refuse_key(reading, item, number);
+    } else if (!key->tensor) {
+        (void)json_fault(&reading->json, item, JSON_KEY, reading->faults,
+            "%s\"%s\" concerns the whole job and cannot stand in a rule", prefix_of(number).text,
+            key->name);
+    } else {
+        rule->sets |= UINT64_C(1) << policy_key_number(key);
+        set_key(reading, key, item, number, &rule->tensor);
     }
-    if (key == NULL) {
-        return error_set(err, ADTOPK_ERR_POLICY, "unknown key \"%.64s\"", item->string);
-    }
-    if (!key->tensor) {
-        return error_set(err, ADTOPK_ERR_POLICY,
-            "\"%s\" concerns the whole job and cannot stand in a rule", key->name);
-    }
-    rule->sets |= UINT64_C(1) << policy_key_number(key);
-    return policy_key_set(key, item, (char *)&rule->tensor + key->offset, err);
 }
 
-static enum adtopk_status set_rule(struct policy_rule *rule, const cJSON *object, struct error *err)
+/* Whether the member is the first of its name; a fault otherwise. */
+static bool is_first(
+    const struct reading *reading, const cJSON *object, const cJSON *item, int rule)
 {
-    enum adtopk_status status = ADTOPK_OK;
+    if (is_repeated(object, item)) {
+        (void)json_fault(&reading->json, item, JSON_KEY, reading->faults,
+            "%s\"%.64s\" is given twice", prefix_of(rule).text, item->string);
+        return false;
+    }
+    return true;
+}
+
+static void set_rule(
+    const struct reading *reading, struct policy_rule *rule, int number, const cJSON *object)
+{
+    const unsigned before = reading->faults->count;
 
     *rule = (struct policy_rule){.sets = 0};
     if (!cJSON_IsObject(object)) {
-        return error_set(err, ADTOPK_ERR_POLICY, "a rule must be an object");
+        (void)json_fault(&reading->json, object, JSON_VALUE, reading->faults,
+            "%sa rule must be an object", prefix_of(number).text);
+        return;
     }
-    for (const cJSON *item = object->child; status == ADTOPK_OK && item != NULL;
+    for (const cJSON *item = object->child; item != NULL && !faults_full(reading->faults);
          item = item->next) {
-        status = is_repeated(object, item)
-                     ? error_set(err, ADTOPK_ERR_POLICY, "\"%.64s\" is given twice", item->string)
-                     : set_rule_item(rule, item, err);
+        if (is_first(reading, object, item, number)) {
+            set_rule_item(reading, rule, number, item);
+        }
     }
-    if (status == ADTOPK_OK && (rule->match[0] == '\0' || rule->sets == 0)) {
-        return error_set(err, ADTOPK_ERR_POLICY, "a rule needs a \"match\" and a key to set");
+    if (reading->faults->count == before && (rule->match[0] == '\0' || rule->sets == 0)) {
+        (void)json_fault(&reading->json, object, JSON_VALUE, reading->faults,
+            "%sa rule needs a \"match\" and a key to set", prefix_of(number).text);
     }
-    return status;
 }
 
-/* Puts "rules[N]: " before an error. */
-static enum adtopk_status blame_rule(int rule, struct error *err)
+static void set_rules(const struct reading *reading, const cJSON *array)
 {
-    struct error inner = *err;
+    struct policy *policy = reading->policy;
 
-    return error_set(err, inner.code, "rules[%d]: %.200s", rule, inner.text);
-}
-
-static enum adtopk_status set_rules(struct policy *policy, const cJSON *array, struct error *err)
-{
-    int count = cJSON_GetArraySize(array);
-
-    if (!cJSON_IsArray(array) || count > POLICY_RULES_MAX) {
-        return error_set(err, ADTOPK_ERR_POLICY, "\"rules\" must be an array of at most %d rules",
-            POLICY_RULES_MAX);
+    if (!cJSON_IsArray(array) || cJSON_GetArraySize(array) > POLICY_RULES_MAX) {
+        (void)json_fault(&reading->json, array, JSON_VALUE, reading->faults,
+            "\"rules\" must be an array of at most %d rules", POLICY_RULES_MAX);
+        return;
     }
     policy->rules = 0;
-    for (const cJSON *item = array->child; item != NULL; item = item->next) {
-        if (set_rule(&policy->rule[policy->rules], item, err) != ADTOPK_OK) {
-            return blame_rule((int)policy->rules, err);
-        }
+    for (const cJSON *item = array->child; item != NULL && !faults_full(reading->faults);
+         item = item->next) {
+        set_rule(reading, &policy->rule[policy->rules], (int)policy->rules, item);
         policy->rules++;
     }
-    return ADTOPK_OK;
 }
 
-static enum adtopk_status set_item(struct policy *policy, const cJSON *item, struct error *err)
+static void set_item(const struct reading *reading, const cJSON *item)
 {
     const struct policy_key *key = policy_key_find(item->string);
+    struct policy *policy = reading->policy;
 
     if (strcmp(item->string, "rules") == 0) {
-        return set_rules(policy, item, err);
+        set_rules(reading, item);
+    } else if (strcmp(item->string, "version") == 0) {
+        if (!cJSON_IsNumber(item) || item->valuedouble != POLICY_VERSION) {
+            (void)json_fault(&reading->json, item, JSON_VALUE, reading->faults,
+                "\"version\" must be %d: the only one that this daemon knows", POLICY_VERSION);
+        }
+    } else if (key == NULL) {
+        refuse_key(reading, item, -1);
+    } else {
+        set_key(reading, key, item, -1, key->tensor ? (void *)&policy->tensor : policy);
     }
-    if (strcmp(item->string, "version") == 0) {
-        return cJSON_IsNumber(item) && item->valuedouble == POLICY_VERSION
-                   ? ADTOPK_OK
-                   : error_set(err, ADTOPK_ERR_POLICY,
-                         "\"version\" must be %d: the only one that this daemon knows",
-                         POLICY_VERSION);
-    }
-    if (key == NULL) {
-        return error_set(err, ADTOPK_ERR_POLICY, "unknown key \"%.64s\"", item->string);
-    }
-    return policy_key_set(
-        key, item, (key->tensor ? (char *)&policy->tensor : (char *)policy) + key->offset, err);
 }
 
-/* What overlapping rules make together is checked for each tensor when the plan is made. */
-static enum adtopk_status check_combinations(const struct policy *policy, struct error *err)
+/* What overlapping rules make together is checked for each tensor when the plan is made. A rule
+ * that the document does not have is blamed on the whole document. */
+static void check_combinations(const struct reading *reading)
 {
-    if (combination_check(&policy->tensor, err) != ADTOPK_OK) {
-        return err->code;
+    const struct policy *policy = reading->policy;
+    const cJSON *rules = cJSON_GetObjectItemCaseSensitive(reading->json.root, "rules");
+    struct error err;
+
+    if (combination_check(&policy->tensor, &err) != ADTOPK_OK) {
+        (void)json_fault(
+            &reading->json, reading->json.root, JSON_VALUE, reading->faults, "%s", err.text);
+        return;
     }
     for (unsigned r = 0; r < policy->rules; r++) {
         struct tensor_policy tensor = policy->tensor;
         apply_rule(&policy->rule[r], &tensor);
-        if (combination_check(&tensor, err) != ADTOPK_OK) {
-            return blame_rule((int)r, err);
+        if (combination_check(&tensor, &err) != ADTOPK_OK) {
+            (void)json_fault(&reading->json,
+                rules != NULL ? cJSON_GetArrayItem(rules, (int)r) : reading->json.root, JSON_VALUE,
+                reading->faults, "%s%s", prefix_of((int)r).text, err.text);
         }
     }
-    return ADTOPK_OK;
 }
 
-static enum adtopk_status set_document(
-    struct policy *policy, const cJSON *document, struct error *err)
+static void set_document(const struct reading *reading)
 {
-    enum adtopk_status status = ADTOPK_OK;
+    const cJSON *document = reading->json.root;
 
     if (!cJSON_IsObject(document)) {
-        return error_set(err, ADTOPK_ERR_POLICY, "the document must be an object");
+        (void)json_fault(&reading->json, document, JSON_VALUE, reading->faults,
+            "a policy must be an object, {...}");
+        return;
     }
-    for (const cJSON *item = document->child; status == ADTOPK_OK && item != NULL;
+    for (const cJSON *item = document->child; item != NULL && !faults_full(reading->faults);
          item = item->next) {
-        status = is_repeated(document, item)
-                     ? error_set(err, ADTOPK_ERR_POLICY, "\"%.64s\" is given twice", item->string)
-                     : set_item(policy, item, err);
-    }
-    return status == ADTOPK_OK ? check_combinations(policy, err) : status;
-}
-
-/* Whether a text in it has a NUL, at which it would seem to end. */
-static bool has_nul(const char *json)
-{
-    for (const char *at = strchr(json, '\\'); at != NULL; at = strchr(at + 2, '\\')) {
-        if (strncmp(at, "\\u0000", 6) == 0) {
-            return true;
+        if (is_first(reading, document, item, -1)) {
+            set_item(reading, item);
         }
     }
-    return false;
+    if (reading->faults->count == reading->before) {
+        check_combinations(reading);
+    }
+}
+
+/* Reads the document that is open, and closes it. */
+static enum adtopk_status read_document(struct policy *policy, struct reading *reading)
+{
+    struct policy parsed = *policy;
+
+    reading->policy = &parsed;
+    if (reading->json.root != NULL) {
+        set_document(reading);
+    }
+    json_free(&reading->json);
+    if (reading->faults->count == reading->before) {
+        *policy = parsed;
+    }
+    return reading->faults->count == reading->before ? ADTOPK_OK : ADTOPK_ERR_POLICY;
+}
+
+enum adtopk_status policy_read(
+    struct policy *policy, const char *name, const char *text, struct faults *faults)
+{
+    struct reading reading = {.faults = faults, .before = faults->count};
+
+    (void)json_read(&reading.json, name, text, strlen(text), ADTOPK_ERR_POLICY, faults);
+    return read_document(policy, &reading);
+}
+
+enum adtopk_status policy_read_part(struct policy *policy, const char *name, const char *text,
+    const char *start, struct faults *faults)
+{
+    struct reading reading = {.faults = faults, .before = faults->count};
+
+    (void)json_read_part(&reading.json, name, text, start, ADTOPK_ERR_POLICY, faults);
+    return read_document(policy, &reading);
 }
 
 enum adtopk_status policy_parse(struct policy *policy, const char *json, struct error *err)
 {
-    const char *end = NULL;
-    cJSON *document = cJSON_ParseWithOpts(json, &end, true);
-    struct policy parsed = *policy;
-    struct error inner;
-    enum adtopk_status status;
+    struct faults faults = {.first_only = true};
 
-    if (document != NULL && has_nul(json)) {
-        status = error_set(&inner, ADTOPK_ERR_POLICY, "\\u0000 does not belong in it");
-    } else if (document == NULL) {
-        status = error_set(&inner, ADTOPK_ERR_POLICY, "not valid JSON at byte %zu",
-            end != NULL ? (size_t)(end - json) : (size_t)0);
-    } else {
-        status = set_document(&parsed, document, &inner);
-    }
-    cJSON_Delete(document);
-    if (status != ADTOPK_OK) {
-        return error_set(err, status, "policy: %.220s", inner.text);
-    }
-    *policy = parsed;
-    return ADTOPK_OK;
+    (void)policy_read(policy, "policy", json, &faults);
+    return faults_first(&faults, err);
 }
 
 bool policy_names(const char *json, const char *key)

@@ -19,6 +19,7 @@
 #include "daemon/core/choices.h"
 #include "daemon/sparsify/sparsifier.h"
 #include "proto/error.h"
+#include "proto/faults.h"
 
 #define POLICY_VERSION 1 /* of the document; its key "version" may say so */
 #define POLICY_RULES_MAX 32
@@ -79,10 +80,22 @@ void policy_default(struct policy *policy);
 /**
  * Reads a JSON document on top of *policy; its rules, if it has any, replace those of *policy.
  * Strict: an unknown or repeated key, a wrong type, a value out of range, values that do not go
- * together (combination.h) or text after the document is an error that names the rule and the key.
+ * together (combination.h) or text after the document is an error that names line, column, rule and
+ * key, and shows the line (proto/json.h).
  * *policy is unchanged on error.
  */
 enum adtopk_status policy_parse(struct policy *policy, const char *json, struct error *err);
+
+/**
+ * The same for a document that a person wrote, which `name` names: every fault of it is added to
+ * `faults` with its place (json.h). policy_parse() tells of the first one only.
+ */
+enum adtopk_status policy_read(
+    struct policy *policy, const char *name, const char *text, struct faults *faults);
+
+/** The same for a document that starts at `start` inside `text`, which is valid JSON. */
+enum adtopk_status policy_read_part(struct policy *policy, const char *name, const char *text,
+    const char *start, struct faults *faults);
 
 /** The canonical document: every key, in a fixed order. Two policies are equal if and only if
  * their texts are. */

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/guess.h"
+
 #define SECOND_US 1000000u
 #define AUTO "auto"
 #define KEY_NUMBER_SIZE 64
@@ -306,11 +308,11 @@ static void describe_names(const char *const *name, unsigned count, char *text, 
     }
 }
 
-/* The names that a key may have, or its range. */
-static void describe_values(const struct policy_key *key, char *text, size_t size)
+#define NAMES_MAX 16
+
+/* The names that a key may have; returns how many. */
+static unsigned list_names(const struct policy_key *key, const char *name[NAMES_MAX])
 {
-    const char *also = key->automatic ? " or \"auto\"" : "";
-    const char *name[16];
     unsigned count = 0;
 
     for (unsigned i = 0; key->type == KEY_CHOICE && key->choices[i] != NULL; i++) {
@@ -329,6 +331,16 @@ static void describe_values(const struct policy_key *key, char *text, size_t siz
     if (count > 0 && key->automatic) {
         name[count++] = AUTO;
     }
+    return count;
+}
+
+/* The names that a key may have, or its range. */
+static void describe_values(const struct policy_key *key, char *text, size_t size)
+{
+    const char *also = key->automatic ? " or \"auto\"" : "";
+    const char *name[NAMES_MAX];
+    const unsigned count = list_names(key, name);
+
     text[0] = '\0';
     describe_names(name, count, text, size);
     if (key->type == KEY_BOOL) {
@@ -419,10 +431,25 @@ static bool set_plan(const cJSON *item, void *field, struct error *why)
     return true;
 }
 
+/* "; did you mean ...?", or "". */
+static const char *guess_value(
+    const struct policy_key *key, const cJSON *item, char text[GUESS_TEXT_SIZE])
+{
+    const char *name[NAMES_MAX];
+    const unsigned count = list_names(key, name);
+    struct guess guess;
+
+    guess_start(&guess, cJSON_IsString(item) ? item->valuestring : "", 0);
+    for (unsigned i = 0; i < count; i++) {
+        guess_name(&guess, name[i]);
+    }
+    return guess_text(&guess, text);
+}
+
 enum adtopk_status policy_key_set(
     const struct policy_key *key, const cJSON *item, void *field, struct error *err)
 {
-    char values[POLICY_VALUES_SIZE];
+    char values[POLICY_VALUES_SIZE], meant[GUESS_TEXT_SIZE];
     struct error why = {.code = ADTOPK_OK};
     bool set = false;
 
@@ -445,9 +472,9 @@ enum adtopk_status policy_key_set(
         return error_set(
             err, ADTOPK_ERR_POLICY, "\"%s\" must be %s; %.120s", key->name, values, why.text);
     }
-    return error_set(err, ADTOPK_ERR_POLICY, "\"%s\" %s%.48s%smust be %s", key->name,
+    return error_set(err, ADTOPK_ERR_POLICY, "\"%s\" %s%.48s%smust be %s%s", key->name,
         cJSON_IsString(item) ? "is \"" : "", cJSON_IsString(item) ? item->valuestring : "",
-        cJSON_IsString(item) ? "\" but " : "", values);
+        cJSON_IsString(item) ? "\" but " : "", values, guess_value(key, item, meant));
 }
 
 /* The name of what a pointer in a policy says: NULL is auto. */

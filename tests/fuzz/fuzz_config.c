@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "daemon/config.h"
-#include "daemon/config_json.h"
 #include "daemon/config_option.h"
+#include "proto/json.h"
 
 #define ARGUMENTS_MAX 64
-#define DEPTH_MAX 100
+#define WALK_MAX 200 /* values, since each is searched from the start */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -89,9 +89,11 @@ static void check_use(const struct config *config)
     struct error err = {ADTOPK_OK, ""};
     struct config fresh;
     char changes[CONFIG_CHANGES_SIZE];
-    enum adtopk_status policy = config_check_policy(config, &err);
-    enum adtopk_status status;
+    struct faults faults = {.count = 0};
+    enum adtopk_status policy, status;
 
+    config_check_policy(config, &faults);
+    policy = faults_first(&faults, &err);
     if (policy != ADTOPK_OK && err.text[0] == '\0') {
         abort();
     }
@@ -109,63 +111,81 @@ static void check_use(const struct config *config)
 
 static void load(int argc, char **argv)
 {
-    struct error err = {ADTOPK_OK, ""};
+    struct faults faults = {.count = 0};
     enum config_action action;
     struct config config;
-    enum adtopk_status status = config_load(&config, argc, argv, look_up, &action, &err);
 
-    if (status != ADTOPK_OK) {
-        if (err.code != status || err.text[0] == '\0') {
+    config_load(&config, argc, argv, look_up, &action, &faults);
+    for (unsigned i = 0; i < faults_kept(&faults); i++) {
+        if (faults.fault[i].code == ADTOPK_OK || faults.fault[i].text[0] == '\0') {
             abort();
         }
-    } else if (action == CONFIG_RUN || action == CONFIG_CHECK || action == CONFIG_PRINT) {
+    }
+    if (faults.count > 0) {
+        config_free(&config);
+        return;
+    }
+    if (action == CONFIG_RUN || action == CONFIG_CHECK || action == CONFIG_PRINT) {
         check_config(&config);
         check_use(&config);
     }
     config_free(&config);
 }
 
-/* The tree and the text side by side, as config.c walks them. */
-static void walk(const cJSON *tree, const char *text, unsigned depth)
+/* Each value of the tree stands in the text where json_place() says. */
+static void walk(const struct json *json, const cJSON *tree, unsigned *left)
 {
-    const char *place = json_first(text);
     const cJSON *item;
 
-    if (depth == DEPTH_MAX || (!cJSON_IsArray(tree) && !cJSON_IsObject(tree))) {
-        return;
-    }
     cJSON_ArrayForEach(item, tree)
     {
-        const char *value;
-        if (place == NULL) {
-            abort();
+        const char *value = json_place(json, item, JSON_VALUE);
+
+        if (*left == 0) {
+            return;
         }
-        value = cJSON_IsObject(tree) ? json_value(place) : place;
+        --*left;
         if ((cJSON_IsArray(item) && *value != '[') || (cJSON_IsObject(item) && *value != '{') ||
             (cJSON_IsString(item) && *value != '"') || (cJSON_IsTrue(item) && *value != 't') ||
-            json_end(value) <= value) {
+            (cJSON_IsObject(tree) && *json_place(json, item, JSON_KEY) != '"') ||
+            json_end(value) <= value || json_line(json->text, value) == 0) {
             abort();
         }
-        walk(item, value, depth + 1);
-        place = json_next(place);
+        walk(json, item, left);
     }
-    if (place != NULL && tree->child != NULL) {
-        abort(); /* the text has more elements than the tree */
+}
+
+/* A sentence, or one with two more lines, all of it printable. */
+static void check_sentence(const char *text)
+{
+    unsigned lines = 0;
+
+    for (const char *at = text; *at != '\0'; at++) {
+        lines += *at == '\n' ? 1 : 0;
+        if (((unsigned char)*at < 0x20 && *at != '\n') || (*at == '\n' && at[1] != ' ')) {
+            abort();
+        }
+    }
+    if (lines != 0 && lines != 2) {
+        abort();
     }
 }
 
 static void check_json(const char *text, size_t size)
 {
-    struct error err = {ADTOPK_OK, ""};
-    cJSON *tree = json_parse("input", text, size, &err);
+    struct faults faults = {.count = 0};
+    struct json json;
+    unsigned left = WALK_MAX;
 
-    if (tree != NULL) {
-        const char *start = text + strspn(text, " \t\r\n");
-        walk(tree, start, 0);
-    } else if (err.code == ADTOPK_OK || strstr(err.text, "input:") == NULL) {
+    if (json_read(&json, "input", text, size, ADTOPK_ERR_ARGUMENT, &faults) == ADTOPK_OK) {
+        walk(&json, json.root, &left);
+    } else if (faults.count != 1 || strstr(faults.fault[0].text, "input:") == NULL) {
         abort();
     }
-    cJSON_Delete(tree);
+    for (unsigned i = 0; i < faults.count; i++) {
+        check_sentence(faults.fault[i].text);
+    }
+    json_free(&json);
 }
 
 static void run(unsigned where, char *text, size_t size)

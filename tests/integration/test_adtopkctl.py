@@ -210,11 +210,16 @@ class Looking(Daemons):
             self.assertEqual((code, json.loads(out)["policy"]["rules"][0]["density"]), (0, 0.5))
             self.fails(REFUSED, "policy", "check", "-", stdin='{"densty": 1}', words=("densty",))
             self.fails(REFUSED, "policy", "check", "-", stdin="{",
-                       words=("standard input, line 1: not valid JSON",))
+                       words=("standard input:1:1: this \"{\" is never closed",))
             with open(policy, "w", encoding="utf-8") as file:
                 file.write('{"density": 0.5,\n "values": bf16}\n')
             self.fails(REFUSED, "policy", "check", policy, *nowhere,
-                       words=(policy + ", line 2: not valid JSON",))
+                       words=(policy + ":2:12: a text stands in double quotes: write \"bf16\"",
+                              '\n   "values": bf16}\n             ^'))
+            self.fails(REFUSED, "policy", "check", "-", "--socket", "none",
+                       stdin='{"densty": 1,\n"scope": "nodes"}',
+                       words=("standard input:1:2: unknown key", 'did you mean "density"?',
+                              "standard input:2:10: ", 'did you mean "node"?'))
             self.fails(REFUSED, "policy", "check", "", words=('cannot open ""',))
             key = os.path.join(directory, "key")
             public = self.text("keygen", "--out", key).strip()
@@ -239,6 +244,11 @@ class Changing(Daemons):
             self.assertEqual(last["version"], 3)
             self.fails(REFUSED, "policy", "set", self.name, "density=2", words=("density",))
             self.fails(REFUSED, "policy", "set", self.name, "densty=1", words=("densty",))
+            self.fails(REFUSED, "policy", "set", self.name, "-", stdin='{"densty":\n1,}',
+                       words=("standard input:2:2: a comma before \"}\"", "\n  1,}\n   ^"))
+            self.fails(REFUSED, "policy", "set", self.name, "-", stdin='{\n"densty": 1}',
+                       words=('policy:2:1: unknown key "densty"; did you mean "density"?',
+                              '\n  "densty": 1}\n  ^'))
             self.fails(REFUSED, "policy", "set", self.name, "a=1", "a=2", words=("\"a\"",))
             self.fails(REFUSED, "policy", "set", "--if-version", "1", self.name, "density=0.5",
                        words=("version",))

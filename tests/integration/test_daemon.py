@@ -101,10 +101,46 @@ class CommandLine(Command):
         policy = self.write("policy.json", '{"node": 1,\n"policy": {"densty": 0.02}}')
         done = run(ADTOPKD, "--check-config", "--config", policy)
         self.assertEqual((done.returncode, done.stderr),
-                         (1, f'adtopkd: {policy}:2: policy: unknown key "densty"\n'))
+                         (1, f'adtopkd: {policy}:2:12: unknown key "densty"; did you mean '
+                             '"density"?\n  "policy": {"densty": 0.02}}\n             ^\n'))
         done = run(ADTOPKD, "--check-config", "--policy", '{"densty": 1}')
         self.assertEqual((done.returncode, done.stderr),
-                         (1, 'adtopkd: --policy: policy: unknown key "densty"\n'))
+                         (1, 'adtopkd: --policy:1:2: unknown key "densty"; did you mean '
+                             '"density"?\n  {"densty": 1}\n   ^\n'))
+
+    def test_check_lists_everything(self):
+        """All faults in one go: of the file, of the machine and of the policy."""
+        key = self.path("key")
+        subprocess.run([ADTOPKCTL, "keygen", "--out", key], check=True, stdout=subprocess.PIPE)
+        with open(key, encoding="utf-8") as file:
+            secret = file.read().split('secret = "')[1][:40]
+        config = self.write("all.json", '\n'.join([
+            '{"nod": 1, "log_level": "inof",',
+            ' "control_group": "no-such-group", "socket": "/no/such/a.sock",',
+            f' "key_file": "{key}", "listen": "tcp://127.0.0.1:1",',
+            f' "peers": [{{"node": 1, "endpoint": "tcp://127.0.0.1:1", "key": "{secret}"}}],',
+            ' "policy": {"densty": 1, "scope": "nodes"}}']))
+        done = run(ADTOPKD, "--check-config", "--config", config)
+        self.assertEqual(done.returncode, 1)
+        places = [line.split(":")[2:4] for line in done.stderr.splitlines()
+                  if line.startswith("adtopkd: ")]
+        self.assertEqual(places, [["1", "2"], ["1", "25"], ["4", "12"], ["5", "13"], ["5", "35"],
+                                  ["2", "19"], ["2", "46"], ["4", "12"]])
+        for words in ('did you mean "node"?', 'did you mean "info"?', 'did you mean "density"?',
+                      "is where this node itself listens", "no group", "No such file",
+                      "peer 1: this is the secret key of this node"):
+            self.assertIn(words, done.stderr)
+        self.assertNotIn(secret, done.stderr)
+
+    def test_syntax(self):
+        for text, words in (('{"node": 0,}', "1:11: a comma before"),
+                            ('{"node": 0 // mine\n}', "1:12: JSON has no comments"),
+                            ('{"node": 0', '1:1: this "{" is never closed'),
+                            ("{'node': 0}", "1:2: texts stand in double quotes"),
+                            ("node: 0", '1:1: not JSON: a "{" is missing')):
+            config = self.write("syntax.json", text)
+            done = run(ADTOPKD, "--config", config)
+            self.assert_ends(done, 1, f"{config}:{words}", "\n  " + text.splitlines()[0], "^")
 
 
 class StartFailures(Command):
@@ -221,7 +257,7 @@ class Service(Command):
         wait_for(lambda: sentence in log())
         time.sleep(1.5)
         self.assertEqual(log().count("a packet "), 1)
-        self.assertIn("there is no setting for the variable ADTOPK_WROKERS\n", log())
+        self.assertIn("there is no setting for the variable ADTOPK_WROKERS; did you mean", log())
         done = run(ADTOPKCTL, "--socket", control, "--json", "status")
         strangers = json.loads(done.stdout)["strangers"]
         self.assertGreater(strangers["packets"], 1)

@@ -127,7 +127,7 @@ class Keyed(Scene):
         os.rename(path, path + ".away")
         self.assertIn("No such file", self.reload(0))
         os.rename(path + ".away", path)
-        self.assertIn("is not a key", self.change(0, key="short"))
+        self.assertIn("a key is 40 characters", self.change(0, key="short"))
         self.assertIn("this node's own key", self.change(0, key=self.public(0)))
         self.assertIn("has no \"key\"", self.change(0, key=None))
         self.assertIn("has been taken; changed: nothing", self.change(0, key=other))

@@ -303,6 +303,7 @@ static void check_document(const struct tensor_policy *wanted, const char *forma
     if (status == ADTOPK_OK) {
         return;
     }
+    err.text[strcspn(err.text, "\n")] = '\0'; /* the line that is shown names all of them */
     if (in_rule) {
         assert_non_null(strstr(err.text, "rules[1]: "));
     }

@@ -51,6 +51,7 @@ static enum adtopk_status load(struct config *config, const char *text, struct e
 {
     char *argv[MAX_ARGUMENTS] = {"adtopkd", "--config", file_path};
     enum config_action action = CONFIG_RUN;
+    struct faults faults = {.count = 0};
     int argc = 3;
     va_list arguments;
     char *argument;
@@ -61,7 +62,16 @@ static enum adtopk_status load(struct config *config, const char *text, struct e
         argv[argc++] = argument;
     }
     va_end(arguments);
-    return config_load(config, argc, argv, getenv, &action, err);
+    config_load(config, argc, argv, getenv, &action, &faults);
+    return faults_first(&faults, err);
+}
+
+static enum adtopk_status check_policy(const struct config *config, struct error *err)
+{
+    struct faults faults = {.count = 0};
+
+    config_check_policy(config, &faults);
+    return faults_first(&faults, err);
 }
 
 static void assert_refused(const char *text, const char *words, unsigned line)
@@ -190,8 +200,8 @@ static void test_file_is_strict(void **state)
     assert_refused("{\"peers\": [{\"port\": 1}]}", "unknown key \"port\"", 1);
     assert_refused("{\"node\": 1}\n\n{}", "after the end", 3);
     assert_refused("{\"node\": 1}\nx", "after the end", 2);
-    assert_refused("{\"node\": 1,\n}", "not JSON", 2);
-    assert_refused("{\n\"node\":", "not JSON", 2);
+    assert_refused("{\"node\": 1\n,}", "a comma before \"}\"", 2);
+    assert_refused("{\n\"node\":", "is never closed", 1);
     assert_refused("", "the file is empty", 0);
     assert_refused("\n \t\r\n", "the file is empty", 0);
     assert_refused("[]", "an object", 1);
@@ -204,9 +214,11 @@ static void assert_file_refused(char *path, enum adtopk_status expected, const c
     char *argv[] = {"adtopkd", "--config", path, NULL};
     struct config config;
     enum config_action action;
+    struct faults faults = {.count = 0};
     struct error err = {.code = ADTOPK_OK};
 
-    assert_int_equal(config_load(&config, 3, argv, getenv, &action, &err), expected);
+    config_load(&config, 3, argv, getenv, &action, &faults);
+    assert_int_equal(faults_first(&faults, &err), expected);
     assert_non_null(strstr(err.text, words));
     config_free(&config);
 }
@@ -324,9 +336,9 @@ static void assert_policy_refused(const char *policy, const char *words, unsigne
 
     (void)snprintf(text, sizeof(text), "{\"node\": 1,\n\"policy\": %s}", policy);
     assert_int_equal(load(&config, text, &err, NULL), ADTOPK_OK);
-    assert_int_equal(config_check_policy(&config, &err), ADTOPK_ERR_POLICY);
+    assert_int_equal(check_policy(&config, &err), ADTOPK_ERR_POLICY);
     config_free(&config);
-    (void)snprintf(place, sizeof(place), "%s:%u: policy", file_path, line);
+    (void)snprintf(place, sizeof(place), "%s:%u:", file_path, line);
     if (strstr(err.text, words) == NULL || strstr(err.text, place) == NULL) {
         fail_msg("\"%s\" lacks \"%s\" or \"%s\"", err.text, words, place);
     }
@@ -341,7 +353,7 @@ static void test_policy_lines(void **state)
     assert_policy_refused("{\"densty\": 1}", "densty", 2);
     assert_policy_refused("{\n\"density\": 0.1,\n\n\"scope\": \"nod\"}", "scope", 5);
     assert_policy_refused("{\n\"density\": 0.1,\n\"density\": 0.2}", "density", 4);
-    assert_policy_refused("{\"density\":\n\n[1,\n2]}", "density", 2);
+    assert_policy_refused("{\"density\":\n\n[1,\n2]}", "density", 4);
     assert_policy_refused("{\"rules\": [\n{\"match\": \"a*\", \"density\": 0.1},\n"
                           "{\"match\": \"b\",\n\n\"density\": 7}]}",
         "density", 6);
@@ -349,11 +361,11 @@ static void test_policy_lines(void **state)
                           "{\n\"density\": 0.2}]}",
         "match", 3);
     assert_int_equal(load(&config, "{\"policy\": {\n\n}}", &err, NULL), ADTOPK_OK);
-    assert_int_equal(config_check_policy(&config, &err), ADTOPK_OK);
+    assert_int_equal(check_policy(&config, &err), ADTOPK_OK);
     config_free(&config);
     assert_int_equal(load(&config, "{}", &err, "--policy", "{\n\"x\": 1}", NULL), ADTOPK_OK);
-    assert_int_equal(config_check_policy(&config, &err), ADTOPK_ERR_POLICY);
-    assert_memory_equal(err.text, "--policy: policy", 16);
+    assert_int_equal(check_policy(&config, &err), ADTOPK_ERR_POLICY);
+    assert_memory_equal(err.text, "--policy:2:1: unknown key", 25);
     config_free(&config);
 }
 
@@ -386,11 +398,13 @@ static void test_reload(void **state)
     struct config running;
     struct config fresh;
     struct error err = {.code = ADTOPK_OK};
+    struct faults faults = {.count = 0};
     enum config_action action;
 
     (void)state;
     write_bytes(text, strlen(text));
-    assert_int_equal(config_load(&running, 4, argv, getenv, &action, &err), ADTOPK_OK);
+    config_load(&running, 4, argv, getenv, &action, &faults);
+    assert_int_equal(faults.count, 0);
     assert_reload(&running, text, NULL);
     assert_reload(&running,
         "{" LISTEN "\"log_level\": \"debug\", \"policy\": {}, \"peers\": [" PEER("3", "4") "," PEER(
@@ -404,8 +418,8 @@ static void test_reload(void **state)
         ":2: \"socket\" needs a restart");
     assert_reload(&running,
         "{\"policy\": {\n\"densty\": 1}, " LISTEN "\"peers\": [" PEER("1", "2") "]}",
-        ":2: policy: unknown key");
-    assert_reload(&running, "{", "not JSON");
+        ":2:1: unknown key \"densty\"; did you mean \"density\"?");
+    assert_reload(&running, "{", "is never closed");
     assert_reload(&running, "", "is empty");
     assert_int_equal(unlink(file_path), 0);
     assert_int_equal(mkfifo(file_path, 0600), 0);
@@ -414,6 +428,111 @@ static void test_reload(void **state)
     config_free(&fresh);
     assert_int_equal(unlink(file_path), 0);
     config_free(&running);
+}
+
+/* Everything that is wrong in one go, each at its place, and nothing that follows from it. */
+static void test_all_faults(void **state)
+{
+    static const char text[] =
+        "{\"lisen\": 1,\n"
+        " \"listen\": 7,\n"
+        " \"log_level\": \"inof\",\n"
+        " \"peers\": [{\"node\": 1, \"endpont\": \"x\"},\n"
+        "  {\"node\": 2, \"endpoint\": 5}, {\"node\": \"3\", \"endpoint\": \"a\"}],\n"
+        " \"socket\": \"a\", \"control_socket\": \"a\",\n"
+        " \"heartbeat_ms\": 5000, \"window\": 70000}";
+    static const char *const sentences[] = {
+        "unknown option \"--wrokers\"; did you mean \"--workers\"?",
+        "1:2: \"lisen\": unknown key; did you mean \"listen\"?\n  {\"lisen\": 1,\n   ^",
+        "2:12: \"listen\": a text is needed here\n   \"listen\": 7,\n             ^",
+        "3:15: \"log_level\": \"inof\" is not one of: error, warning, info, debug; did you mean "
+        "\"info\"?",
+        "4:24: \"peers\"[0]: unknown key \"endpont\"; did you mean \"endpoint\"?",
+        "5:27: \"peers\"[1]: a text as \"endpoint\" is needed here",
+        "5:40: \"peers\"[2]: a whole number", "ADTOPK_WORKERS: \"x\" is not",
+        "6:12: socket: \"a\" is not an absolute path",
+        "6:35: control_socket: \"a\" is not an absolute path",
+        "6:35: socket and control_socket are both a", "7:18: heartbeat_ms 5000 is more than half",
+        "chunk_size 262144 is more than window 70000"};
+    char *argv[] = {"adtopkd", "--config", file_path, "--wrokers", "2", NULL};
+    struct config config;
+    enum config_action action;
+    struct faults faults = {.count = 0};
+
+    (void)state;
+    write_bytes(text, strlen(text));
+    assert_int_equal(setenv("ADTOPK_WORKERS", "x", 1), 0);
+    config_load(&config, 5, argv, getenv, &action, &faults);
+    assert_int_equal(unsetenv("ADTOPK_WORKERS"), 0);
+    for (unsigned i = 0; i < sizeof(sentences) / sizeof(sentences[0]); i++) {
+        if (i >= faults.count || strstr(faults.fault[i].text, sentences[i]) == NULL) {
+            fail_msg("\"%s\" lacks \"%s\"", faults.fault[i].text, sentences[i]);
+        }
+    }
+    assert_int_equal(faults.count, sizeof(sentences) / sizeof(sentences[0]));
+    assert_int_equal(faults.fault[0].code, ADTOPK_ERR_STATE);
+    config_free(&config);
+}
+
+static void assert_machine(const char *text, const char *words)
+{
+    struct config config;
+    struct error err = {.code = ADTOPK_OK, .text = ""};
+    struct faults faults = {.count = 0};
+
+    assert_int_equal(load(&config, text, &err, NULL), ADTOPK_OK);
+    config_check_machine(&config, &faults);
+    config_free(&config);
+    assert_int_equal(faults.count, words != NULL ? 1 : 0);
+    if (words != NULL && strstr(faults.fault[0].text, words) == NULL) {
+        fail_msg("\"%s\" lacks \"%s\"", faults.fault[0].text, words);
+    }
+}
+
+/* What the machine lacks. What a default needs, and what systemd makes, may be missing. */
+static void test_machine(void **state)
+{
+    (void)state;
+    assert_machine("{}", NULL);
+    assert_machine("{\"socket\": \"/run/adtopk/a\", \"control_socket\": \"/tmp/x\"}", NULL);
+    assert_machine("{\"control_group\": \"root\"}", NULL);
+    assert_machine("{\n\"control_group\": \"no-such-group\"}",
+        ":2:18: control_group: this system has no group \"no-such-group\"");
+    assert_machine("{\"socket\": \"/no/such/a.sock\"}",
+        ":1:12: socket: the folder /no/such: No such file or directory");
+    assert_machine("{\"control_socket\": \"/dev/null/a\"}", "/dev/null is not a folder");
+    assert_machine("{\"key_file\": \"/no/such/key\"}", "key_file: the folder /no/such");
+    assert_machine("{\"key_file\": \"/tmp/no-such-key\"}", "/tmp/no-such-key");
+}
+
+static void test_equal_endpoints(void **state)
+{
+    (void)state;
+    assert_refused("{" LISTEN "\"peers\": [" PEER("1", "2") ",\n" PEER("2", "2") "]}",
+        "peer 2: tcp://127.0.0.1:2 is the endpoint of peer 1 too", 2);
+    assert_refused("{\"trainers_owner\": 0, \"trainers_listen\": \"tcp://127.0.0.1:2\", " LISTEN
+                   "\n\"peers\": [" PEER("1", "2") "]}",
+        "peer 1: tcp://127.0.0.1:2 is where this node itself listens", 2);
+}
+
+static void test_unknown_variables(void **state)
+{
+    char *const environment[] = {"HOME=/root", "ADTOPK_LOG_LEVLE=2", "ADTOPK_WORKERS=2",
+        "ADTOPK_CONFIG=/x", "ADTOPK_ADDRESS=a", "ADTOPK_JOB=j", "ADTOPK_RUN_ID=1",
+        "ADTOPK_CONTROL_SOCKET=/c", "ADTOPK_TEST_LONG=1", "ADTOPK_SIM_SEEDS=1",
+        "ADTOPK_OS_RELEASE=/o", "XADTOPK_A=1", "ADTOPK_COLOUR", "ADTOPK_WORKERSS=1", NULL};
+    char text[CONFIG_VARIABLE_SIZE];
+    size_t at = 0;
+
+    (void)state;
+    assert_true(config_unknown_variable(environment, &at, text));
+    assert_string_equal(text, "there is no setting for the variable ADTOPK_LOG_LEVLE; did you mean "
+                              "\"ADTOPK_LOG_LEVEL\"?");
+    assert_true(config_unknown_variable(environment, &at, text));
+    assert_string_equal(text, "there is no setting for the variable ADTOPK_COLOUR");
+    assert_true(config_unknown_variable(environment, &at, text));
+    assert_non_null(strstr(text, "ADTOPK_WORKERSS; did you mean \"ADTOPK_WORKERS\"?"));
+    assert_false(config_unknown_variable(environment, &at, text));
 }
 
 static void test_changes(void **state)
@@ -480,22 +599,6 @@ static void test_print(void **state)
     cJSON_Delete(document);
 }
 
-static void test_unknown_variables(void **state)
-{
-    char *const environment[] = {"HOME=/root", "ADTOPK_WROKERS=2", "ADTOPK_WORKERS=2",
-        "ADTOPK_CONFIG=/x", "ADTOPK_ADDRESS=a", "ADTOPK_JOB=j", "ADTOPK_RUN_ID=1",
-        "ADTOPK_CONTROL_SOCKET=/c", "ADTOPK_TEST_LONG=1", "ADTOPK_SIM_SEEDS=1",
-        "ADTOPK_OS_RELEASE=/o", "XADTOPK_A=1", "ADTOPK_WORK", "ADTOPK_WORKERSS=1", NULL};
-    size_t at = 0;
-
-    (void)state;
-    assert_string_equal(config_unknown_variable(environment, &at), "ADTOPK_WROKERS=2");
-    assert_string_equal(config_unknown_variable(environment, &at), "ADTOPK_WORK");
-    assert_string_equal(config_unknown_variable(environment, &at), "ADTOPK_WORKERSS=1");
-    assert_null(config_unknown_variable(environment, &at));
-    assert_null(config_unknown_variable(environment, &at));
-}
-
 static void test_endpoints(void **state)
 {
     static const char *const good[] = {"tcp://127.0.0.1:1", "tcp://[::1]:65535", "tcp://*:7400",
@@ -544,6 +647,9 @@ int main(void)
         cmocka_unit_test(test_flags),
         cmocka_unit_test(test_policy_source),
         cmocka_unit_test(test_policy_lines),
+        cmocka_unit_test(test_all_faults),
+        cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_equal_endpoints),
         cmocka_unit_test(test_changes),
         cmocka_unit_test(test_print),
         cmocka_unit_test(test_unknown_variables),

@@ -16,6 +16,7 @@
 
 #define KEY_A "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 #define KEY_B "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+#define SECRET "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6" /* that of KEY_A */
 #define KEY_C "0000000000000000000000000000000000000000"
 #define HERE "--listen=tcp://127.0.0.1:7400"
 #define BEYOND "--listen=tcp://10.0.0.1:7400"
@@ -53,6 +54,7 @@ static enum adtopk_status load(
 {
     static char *argv[9] = {"adtopkd"};
     enum config_action action;
+    struct faults faults = {.count = 0};
     int argc = 1;
 
     write_file("config", text);
@@ -60,7 +62,8 @@ static enum adtopk_status load(
         argv[argc] = (char *)(uintptr_t)flags[argc - 1];
         argc++;
     }
-    return config_load(config, argc, argv, no_variable, &action, err);
+    config_load(config, argc, argv, no_variable, &action, &faults);
+    return faults_first(&faults, err);
 }
 
 #define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -134,10 +137,13 @@ static void test_flag(void **state)
     assert_string_equal(config.peers[1].endpoint, "tcp://[::1]:7420");
     assert_string_equal(config.peers[1].keys[0], KEY_C);
     config_free(&config);
-    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#"), "\"\" of node 1 is not a key");
-    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#short"), "\"short\" of node 1");
-    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A ";"), "\"\" of node 1");
-    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A "x"), "is not a key");
+    assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#"), "the key of node 1 has 0 bytes");
+    assert_refused(
+        FLAGS(HERE, KEY_FILE, "--peers", PEER "#short"), "the key of node 1 has 5 bytes");
+    assert_refused(
+        FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A ";"), "the key of node 1 has 0 bytes");
+    assert_refused(
+        FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A "x"), "the key of node 1 has 41 bytes");
     assert_refused(FLAGS(HERE, KEY_FILE, "--peers", PEER "#" KEY_A ";" KEY_B ";" KEY_C),
         "node 1 has more than 2 keys");
 }
@@ -152,8 +158,8 @@ static void test_json(void **state)
         {"[]", "a text, or an array of texts"},
         {"[7]", "a text, or an array of texts"},
         {"{}", "a text, or an array of texts"},
-        {"\"\"", "\"\" of node 1 is not a key"},
-        {"[\"" KEY_A "\", \"\"]", "\"\" of node 1 is not a key"},
+        {"\"\"", "the key of node 1 has 0 bytes"},
+        {"[\"" KEY_A "\", \"\"]", "the key of node 1 has 0 bytes"},
         {"\"" KEY_A "\", \"key\": \"" KEY_B "\"", "repeated key \"key\""},
         {"[\"" KEY_A "\", \"" KEY_B "\", \"" KEY_C "\"]", "more than 2 keys"},
     };
@@ -249,6 +255,37 @@ static void test_loading(void **state)
     config_free(&config);
 }
 
+/* A secret key where a public one belongs is found, and printed nowhere. */
+static void test_secret_in_public(void **state)
+{
+    struct config config;
+    struct keyfile_pair pair;
+    struct faults faults = {.count = 0};
+    struct error err = {.code = ADTOPK_OK};
+    char path[128], text[512], public_key[KEYFILE_KEY_SIZE];
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/own", folder);
+    assert_int_equal(keyfile_generate(path, public_key, &err), ADTOPK_OK);
+    assert_int_equal(keyfile_load(path, &pair, &err), ADTOPK_OK);
+    (void)snprintf(text, sizeof(text),
+        "{\"key_file\": \"%s\",\n\"peers\": [\n{\"node\": 1, \"endpoint\": \"tcp://127.0.0.1:1\", "
+        "\"key\": \"%s\"},\n{\"node\": 2, \"endpoint\": \"tcp://127.0.0.1:2\", "
+        "\"key\": [\"%s\", \"%s\"]}]}",
+        path, KEY_A, pair.secret_key, SECRET);
+    assert_taken(&config, text, FLAGS(HERE));
+    config_check_machine(&config, &faults);
+    assert_int_equal(faults.count, 2);
+    assert_non_null(strstr(faults.fault[0].text, ":4:1: peer 2: this is the secret key of this"));
+    assert_non_null(strstr(faults.fault[1].text, "peer 2: this is no public key"));
+    for (unsigned i = 0; i < faults.count; i++) {
+        assert_null(strstr(faults.fault[i].text, pair.secret_key));
+        assert_null(strstr(faults.fault[i].text, "JTKVSB"));
+    }
+    config_free(&config);
+    keyfile_wipe(&pair);
+}
+
 /* Other keys may be taken by a running daemon; other protection may not. */
 static void test_reload(void **state)
 {
@@ -297,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_what_needs_keys),
         cmocka_unit_test(test_bulk),
         cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_secret_in_public),
         cmocka_unit_test(test_reload),
     };
 

@@ -27,12 +27,14 @@ static enum adtopk_status load(
 {
     char *argv[] = {"adtopkd", "--config", file_path, (char *)flag, (char *)value, NULL};
     enum config_action action;
+    struct faults faults = {.count = 0};
     FILE *file = fopen(file_path, "w");
 
     assert_non_null(file);
     assert_true(fputs(text, file) >= 0);
     assert_int_equal(fclose(file), 0);
-    return config_load(config, flag != NULL ? 5 : 3, argv, no_variable, &action, err);
+    config_load(config, flag != NULL ? 5 : 3, argv, no_variable, &action, &faults);
+    return faults_first(&faults, err);
 }
 
 static void assert_flag_refused(const char *flag, const char *value, const char *words)
@@ -71,10 +73,9 @@ static void test_trainers(void **state)
             "either trainers"},
         {"\"trainers_listen\": \"ipc:///x\", \"trainers_owner\": 0", "tcp://HOST:PORT"},
         {HERE "\"trainers\": [{\"key\": \"" KEY_A "\", \"owner\": 1}]", "key_file is needed"},
-        {KEYED "\"trainers\": {}", "an array of trainers"},
-        {KEYED "\"trainers\": [5]", "\"owner\": USER}"},
+        {KEYED "\"trainers\": {}", "an array"}, {KEYED "\"trainers\": [5]", "\"owner\": USER}"},
         {KEYED "\"trainers\": [{\"key\": \"" KEY_A "\"}]", "\"owner\": USER}"},
-        {KEYED "\"trainers\": [{\"key\": \"short\", \"owner\": 1}]", "\"short\" is no key"},
+        {KEYED "\"trainers\": [{\"key\": \"short\", \"owner\": 1}]", "the key has 5 bytes"},
         {KEYED "\"trainers\": [{\"key\": \"" KEY_A "\", \"owner\": 1, \"x\": 1}]", "unknown key"},
         {KEYED "\"trainers\": [{\"key\": \"" KEY_A "\", \"owner\": 1}, {\"key\": \"" KEY_A
                "\", \"owner\": 2}]",

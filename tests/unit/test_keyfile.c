@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #include <cmocka.h>
 
@@ -49,6 +50,26 @@ static void assert_contains(const char *text, const char *part)
     if (strstr(text, part) == NULL) {
         fail_msg("\"%s\" does not contain \"%s\"", text, part);
     }
+}
+
+/* Every public key of a pair is taken; of secret keys one in 32 looks like a public one. */
+static void test_which_is_public(void **state)
+{
+    unsigned suspicious = 0;
+
+    (void)state;
+    assert_true(keyfile_may_be_public(SERVER_PUBLIC));
+    assert_true(keyfile_may_be_public(CLIENT_PUBLIC));
+    assert_false(keyfile_may_be_public(SERVER_SECRET));
+    assert_false(keyfile_may_be_public("0000000000000000000000000000000000000000"));
+    for (unsigned i = 0; i < 100; i++) {
+        char public_key[KEYFILE_KEY_SIZE], secret_key[KEYFILE_KEY_SIZE];
+
+        assert_int_equal(zmq_curve_keypair(public_key, secret_key), 0);
+        assert_true(keyfile_may_be_public(public_key));
+        suspicious += keyfile_may_be_public(secret_key) ? 1 : 0;
+    }
+    assert_in_range(suspicious, 0, 20); /* 3 are expected */
 }
 
 static void test_generate(void **state)
@@ -259,6 +280,7 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_which_is_public),
         cmocka_unit_test(test_generate),
         cmocka_unit_test(test_generate_through_a_link),
         cmocka_unit_test(test_generate_on_a_full_disk),

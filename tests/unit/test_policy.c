@@ -524,6 +524,56 @@ static char *repeat(const char *front, const char *piece, size_t count, const ch
     return text;
 }
 
+/* The place of a fault, and the name that was meant. */
+static void test_places_and_guesses(void **state)
+{
+    static const struct {
+        const char *json, *sentence;
+    } wrong[] = {
+        {"{\"densty\": 1}", "policy:1:2: unknown key \"densty\"; did you mean \"density\"?\n"
+                            "  {\"densty\": 1}\n   ^"},
+        {"{\"scope\":\n \"nodes\"}",
+            "policy:2:2: \"scope\" is \"nodes\" but must be \"node\" or \"rank\"; did you mean "
+            "\"node\"?\n   \"nodes\"}\n   ^"},
+        {"{\"rules\": [\n{\"match\": \"a\",\n\"sparsifer\": \"topk\"}]}",
+            "policy:3:1: rules[0]: unknown key \"sparsifer\"; did you mean \"sparsifier\"?\n"
+            "  \"sparsifer\": \"topk\"}]}\n  ^"},
+        {"{\"rules\": [{\"mach\": \"a\"}]}", NULL},
+        {"{\"rule\": []}", NULL},
+        {"{\"dense_collective\": \"alreduce\"}", NULL},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_refused(
+            wrong[i].json, wrong[i].sentence != NULL ? wrong[i].sentence : "; did you mean \"");
+    }
+}
+
+/* All faults of a document are told, but of a hostile one only some, and soon. */
+static void test_all_faults(void **state)
+{
+    static const char text[] = "{\"densty\": 1, \"scope\": 3,\n\"rules\": [7, {\"match\": \"a\", "
+                               "\"weight\": 1, \"clip\": -1}], \"scope\": \"node\"}";
+    struct faults faults = {.count = 0};
+    struct policy policy;
+    char *many = repeat("{\"rules\":[0", ",0", 30, "],\"x\":1,\"y\":2}");
+
+    (void)state;
+    policy_default(&policy);
+    assert_int_equal(policy_read(&policy, "p", text, &faults), ADTOPK_ERR_POLICY);
+    assert_int_equal(faults.count, 6);
+    assert_memory_equal(faults.fault[5].text, "p:2:56: \"scope\" is given twice", 30);
+    faults.count = 0;
+    assert_int_equal(
+        policy_read_part(&policy, "p", text, strstr(text, "[7"), &faults), ADTOPK_ERR_POLICY);
+    assert_memory_equal(faults.fault[0].text, "p:2:10: a policy must be an object", 34);
+    faults.count = 0;
+    assert_int_equal(policy_read(&policy, "p", many, &faults), ADTOPK_ERR_POLICY);
+    assert_int_equal(faults.count, FAULTS_MAX);
+    free(many);
+}
+
 static void test_large_documents(void **state)
 {
     static const struct {
@@ -569,6 +619,8 @@ int main(void)
         cmocka_unit_test(test_types_refused),
         cmocka_unit_test(test_values_refused),
         cmocka_unit_test(test_documents_refused),
+        cmocka_unit_test(test_places_and_guesses),
+        cmocka_unit_test(test_all_faults),
         cmocka_unit_test(test_large_documents),
     };
 
