@@ -1,6 +1,7 @@
 #include "daemon/remote/gate.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,8 @@
 #define GATE_QUIET_MS 20
 #define GATE_HANDSHAKE_MS 5000
 #define GATE_PENDING_CONNECTIONS 128
+#define GATE_ALLOWANCE 1024 /* bytes a second: more than the heartbeats of ZMTP */
+#define GATE_PARTS 256u     /* of a message with too many, dropped a turn */
 
 static enum adtopk_status gate_failed(const char *what, const char *endpoint, struct error *err)
 {
@@ -177,7 +180,7 @@ static enum adtopk_status gate_listen(
     if (config->pair != NULL && gate_guard(gate, config, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (!visitors_open(&gate->visitors, gate->zmq, gate->router)) {
+    if (!visitors_open(&gate->visitors, gate->zmq, gate->router, GATE_ALLOWANCE)) {
         return gate_failed("monitor", config->listen, err);
     }
     if (!socket_bind(gate->router, config->listen, false, gate->endpoint)) {
@@ -185,7 +188,9 @@ static enum adtopk_status gate_listen(
     }
     gate->descriptor[0] = gate_descriptor(gate->router);
     gate->descriptor[1] = gate_descriptor(gate->visitors.monitor.pair);
-    gate->descriptor[2] = gate_descriptor(gate->zap.socket);
+    gate->descriptor[2] = gate->visitors.inflow.epoll;
+    gate->descriptor[3] = gate_descriptor(gate->zap.socket);
+    inflow_bound(&gate->visitors.inflow, gate->endpoint);
     return ADTOPK_OK;
 }
 
@@ -243,30 +248,55 @@ static bool gate_next_part(struct gate *gate, zmq_msg_t *before, zmq_msg_t *part
     return zmq_msg_more(before) != 0 && zmq_msg_recv(part, gate->router, ZMQ_DONTWAIT) >= 0;
 }
 
+/* Ends connections whose message does not end. */
+static void gate_judge(struct gate *gate, bool drained)
+{
+    char who[INFLOW_WHO_SIZE], line[GATE_ENDPOINT_SIZE + 192];
+
+    while (inflow_judge(&gate->visitors.inflow, drained, who)) {
+        (void)snprintf(line, sizeof line,
+            "cut off a remote trainer at %s: %s sends a message that is too long or does not end",
+            gate->endpoint, who);
+        refusals_add(&gate->refusals, REFUSAL_PACKET, line);
+    }
+}
+
+/* Drops what is left of a message with too many parts; false if that is more than a turn's share.
+ */
+static bool gate_skip(struct gate *gate)
+{
+    zmq_msg_t part;
+
+    (void)zmq_msg_init(&part);
+    for (unsigned i = 0; i < GATE_PARTS && gate->skipping; i++) {
+        gate->skipping =
+            zmq_msg_recv(&part, gate->router, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&part);
+    }
+    (void)zmq_msg_close(&part);
+    return !gate->skipping;
+}
+
 bool gate_receive(struct gate *gate, struct gate_message *message)
 {
-    bool longer = false;
-
     /* These only fill in the structures. */
     (void)zmq_msg_init(&message->route);
     (void)zmq_msg_init(&message->header);
     (void)zmq_msg_init(&message->part);
     message->has_part = message->whole = false;
+    if (!gate_skip(gate)) {
+        return false;
+    }
     while (zmq_msg_recv(&message->route, gate->router, ZMQ_DONTWAIT) < 0) {
         if (errno != EINTR) {
-            gate_drop(message);
+            gate_judge(gate, true);
             return false;
         }
     }
+    inflow_took(&gate->visitors.inflow, zmq_msg_get(&message->route, ZMQ_SRCFD));
     if (gate_next_part(gate, &message->route, &message->header)) {
         message->has_part = gate_next_part(gate, &message->header, &message->part);
-        while (message->has_part && zmq_msg_more(&message->part) != 0) {
-            longer = true;
-            if (zmq_msg_recv(&message->part, gate->router, ZMQ_DONTWAIT) < 0) {
-                break;
-            }
-        }
-        message->whole = !longer;
+        gate->skipping = message->has_part && zmq_msg_more(&message->part) != 0;
+        message->whole = !gate->skipping;
     }
     return true;
 }
@@ -294,6 +324,8 @@ bool gate_look(struct gate *gate)
     if (gate->zap.socket != NULL) {
         (void)zap_serve(&gate->zap, GATE_QUESTIONS);
     }
+    inflow_look(&gate->visitors.inflow);
+    gate_judge(gate, false);
     while (visitors_next(&gate->visitors, &report)) {
         gone = gone || report != VISITORS_NOTHING;
         if (report == VISITORS_REFUSED || report == VISITORS_SILENT) {

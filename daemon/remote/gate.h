@@ -23,7 +23,7 @@
 
 #define GATE_ROUTE_SIZE 255
 #define GATE_ENDPOINT_SIZE 272
-#define GATE_DESCRIPTORS 3
+#define GATE_DESCRIPTORS 4
 #define GATE_NOBODY UINT16_MAX
 
 struct gate {
@@ -35,7 +35,9 @@ struct gate {
     uint32_t *uid;
     struct token_table tokens; /* nobody here presents one */
     struct refusals refusals;
-    int descriptor[GATE_DESCRIPTORS]; /* router, monitor, doorkeeper (-1: none); edge-triggered */
+    /* Router, monitor, inflow, doorkeeper (-1: none). Those of libzmq are edge-triggered. */
+    int descriptor[GATE_DESCRIPTORS];
+    bool skipping; /* a message with too many parts is not wholly dropped yet */
     char endpoint[GATE_ENDPOINT_SIZE];
 };
 

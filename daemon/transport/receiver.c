@@ -14,8 +14,9 @@ bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
     *receiver = (struct receiver){.door = door};
     receiver->pull = door == RECEIVER_TOKEN ? socket_new_bulk_pull(zmq, wanted)
                                             : socket_new_pull(zmq, wanted, pair);
-    if (receiver->pull != NULL && visitors_open(&receiver->visitors, zmq, receiver->pull) &&
+    if (receiver->pull != NULL && visitors_open(&receiver->visitors, zmq, receiver->pull, 0) &&
         socket_bind(receiver->pull, wanted, again, receiver->endpoint)) {
+        inflow_bound(&receiver->visitors.inflow, receiver->endpoint);
         return true;
     }
     reason = errno;
@@ -62,4 +63,16 @@ bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals 
         }
     }
     return budget == 0;
+}
+
+void receiver_judge(struct receiver *receiver, bool drained, struct refusals *refusals)
+{
+    char who[INFLOW_WHO_SIZE], line[SOCKET_ENDPOINT_SIZE + 192];
+
+    while (inflow_judge(&receiver->visitors.inflow, drained, who)) {
+        (void)snprintf(line, sizeof(line),
+            "cut off a connection to %s: %s sends a message that is too long or does not end",
+            receiver->endpoint, who);
+        refusals_add(refusals, REFUSAL_PACKET, line);
+    }
 }

@@ -34,4 +34,8 @@ void receiver_close(struct receiver *receiver);
  * which logs its own refusals. Looks at up to `budget` reports; true if more may wait. */
 bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals *refusals);
 
+/** To be called after messages were taken from `pull`: cuts, counts and logs connections whose
+ * message does not end (inflow.h). drained: nothing was left. */
+void receiver_judge(struct receiver *receiver, bool drained, struct refusals *refusals);
+
 #endif

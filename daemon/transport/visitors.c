@@ -1,5 +1,6 @@
 #include "daemon/transport/visitors.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -8,15 +9,25 @@
     (ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |                 \
         ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 
-bool visitors_open(struct visitors *visitors, void *zmq, void *socket)
+bool visitors_open(struct visitors *visitors, void *zmq, void *socket, unsigned allowance)
 {
+    int reason;
+
     *visitors = (struct visitors){.handshakes = 0};
-    return monitor_open(&visitors->monitor, zmq, socket, VISITORS_EVENTS);
+    if (inflow_open(&visitors->inflow, allowance) &&
+        monitor_open(&visitors->monitor, zmq, socket, VISITORS_EVENTS)) {
+        return true;
+    }
+    reason = errno;
+    visitors_close(visitors);
+    errno = reason;
+    return false;
 }
 
 void visitors_close(struct visitors *visitors)
 {
     monitor_close(&visitors->monitor);
+    inflow_close(&visitors->inflow);
     free(visitors->accepted);
     *visitors = (struct visitors){.handshakes = 0};
 }
@@ -45,6 +56,7 @@ static enum visitors_report visitors_ended(struct visitors *visitors, uint32_t d
     bool counted = visitors->counted > 0;
     uint64_t accepted;
 
+    inflow_remove(&visitors->inflow, descriptor);
     visitors->counted -= counted ? 1 : 0;
     if (descriptor >= visitors->size) {
         return VISITORS_LEFT;
@@ -64,6 +76,7 @@ bool visitors_next(struct visitors *visitors, enum visitors_report *report)
     }
     switch (event.type) {
     case ZMQ_EVENT_ACCEPTED:
+        inflow_add(&visitors->inflow, event.value);
         if (visitors_reserve(visitors, event.value)) {
             visitors->accepted[event.value] = visitors->handshakes + 1;
         }

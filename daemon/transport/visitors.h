@@ -13,10 +13,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/transport/inflow.h"
 #include "daemon/transport/monitor.h"
 
 struct visitors {
     struct monitor monitor;
+    struct inflow inflow;
     uint64_t handshakes; /* that succeeded */
     uint64_t *accepted;  /* by descriptor: 1 + handshakes when it was accepted; 0: it is closed */
     size_t size;
@@ -30,8 +32,9 @@ enum visitors_report {
     VISITORS_SILENT   /* a connection ended, or was ended, in the middle of its handshake */
 };
 
-/** To be called before the socket is bound. False with errno, and closed. */
-bool visitors_open(struct visitors *visitors, void *zmq, void *socket);
+/** To be called before the socket is bound. allowance: see inflow.h. False with errno, and closed.
+ */
+bool visitors_open(struct visitors *visitors, void *zmq, void *socket, unsigned allowance);
 
 /** To be called before the socket is closed. */
 void visitors_close(struct visitors *visitors);

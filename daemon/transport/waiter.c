@@ -21,12 +21,18 @@ void waiter_close(struct waiter *waiter)
 
 bool waiter_add(struct waiter *waiter, unsigned at, void *socket)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = at};
     int descriptor;
     size_t size = sizeof(descriptor);
 
-    if (zmq_getsockopt(socket, ZMQ_FD, &descriptor, &size) != 0 ||
-        epoll_ctl(waiter->epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    return zmq_getsockopt(socket, ZMQ_FD, &descriptor, &size) == 0 &&
+           waiter_add_descriptor(waiter, at, descriptor);
+}
+
+bool waiter_add_descriptor(struct waiter *waiter, unsigned at, int descriptor)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = at};
+
+    if (epoll_ctl(waiter->epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) {
         return false;
     }
     waiter->descriptor[at] = descriptor;

@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-#define WAITER_SOURCES 5
+#define WAITER_SOURCES 7
 
 struct waiter {
     int epoll; /* -1: closed */
@@ -25,6 +25,9 @@ void waiter_close(struct waiter *waiter);
 
 /** Watches a ZeroMQ socket as source number `at`, pending at first. False with errno. */
 bool waiter_add(struct waiter *waiter, unsigned at, void *socket);
+
+/** The same for a descriptor. */
+bool waiter_add_descriptor(struct waiter *waiter, unsigned at, int descriptor);
 
 /** To be called before the source's socket is closed; nothing happens if there is none. */
 void waiter_remove(struct waiter *waiter, unsigned at);

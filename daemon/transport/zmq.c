@@ -55,13 +55,14 @@ enum adtopk_status transport_zmq_failed(struct error *err, const char *what, con
 static bool transport_zmq_watch_receiver(
     struct transport_zmq *transport, const struct receiver *receiver, enum transport_zmq_source at)
 {
-    return waiter_add(&transport->waiter, at, receiver->pull) &&
-           waiter_add(&transport->waiter, at + 1, receiver->visitors.monitor.pair);
+    return waiter_add_descriptor(&transport->waiter, at, receiver->visitors.inflow.epoll) &&
+           waiter_add(&transport->waiter, at + 1, receiver->pull) &&
+           waiter_add(&transport->waiter, at + 2, receiver->visitors.monitor.pair);
 }
 
 void transport_zmq_close_receivers(struct transport_zmq *transport)
 {
-    for (unsigned at = SOURCE_PULL; at < WAITER_SOURCES; at++) {
+    for (unsigned at = SOURCE_INFLOW; at < WAITER_SOURCES; at++) {
         waiter_remove(&transport->waiter, at);
     }
     receiver_close(&transport->receiver);
@@ -77,12 +78,12 @@ enum adtopk_status transport_zmq_listen(struct transport_zmq *transport, const c
     enum adtopk_status status;
 
     if (!receiver_open(&transport->receiver, transport->zmq, listen, door, pair, again) ||
-        !transport_zmq_watch_receiver(transport, &transport->receiver, SOURCE_PULL)) {
+        !transport_zmq_watch_receiver(transport, &transport->receiver, SOURCE_INFLOW)) {
         status = transport_zmq_failed(err, "cannot listen on", listen);
-    } else if (bulk != NULL &&
-               (!receiver_open(
-                    &transport->bulk, transport->zmq, bulk, RECEIVER_TOKEN, NULL, again) ||
-                   !transport_zmq_watch_receiver(transport, &transport->bulk, SOURCE_BULK))) {
+    } else if (bulk != NULL && (!receiver_open(&transport->bulk, transport->zmq, bulk,
+                                    RECEIVER_TOKEN, NULL, again) ||
+                                   !transport_zmq_watch_receiver(
+                                       transport, &transport->bulk, SOURCE_BULK_INFLOW))) {
         status = transport_zmq_failed(err, "cannot listen on", bulk);
     } else {
         return ADTOPK_OK;
@@ -364,8 +365,8 @@ static void transport_zmq_hand_on(
         transport->context, peer, (enum link_lane)packet[PACKET_LANE_AT], packet, size);
 }
 
-static bool transport_zmq_receive(
-    struct transport_zmq *transport, const struct receiver *receiver, unsigned budget)
+static bool transport_zmq_take(
+    struct transport_zmq *transport, struct receiver *receiver, unsigned budget)
 {
     zmq_msg_t message;
 
@@ -381,11 +382,30 @@ static bool transport_zmq_receive(
                 return false;
             }
         } else {
+            inflow_took(&receiver->visitors.inflow, zmq_msg_get(&message, ZMQ_SRCFD));
             transport_zmq_hand_on(transport, receiver, &message);
             (void)zmq_msg_close(&message);
         }
     }
     return (socket_events(receiver->pull) & ZMQ_POLLIN) != 0;
+}
+
+static bool transport_zmq_receive(
+    struct transport_zmq *transport, struct receiver *receiver, unsigned budget)
+{
+    bool more = transport_zmq_take(transport, receiver, budget);
+
+    receiver_judge(receiver, !more, &transport->refusals);
+    return more;
+}
+
+/* What has come in is counted; then all of it is taken. */
+static bool transport_zmq_count(
+    struct transport_zmq *transport, struct receiver *receiver, enum transport_zmq_source pull)
+{
+    inflow_look(&receiver->visitors.inflow);
+    transport->waiter.pending[pull] = true;
+    return false;
 }
 
 /* Gives one source its share of a pump; true if more may wait. */
@@ -394,6 +414,8 @@ static bool transport_zmq_serve(
 {
     switch (at) {
     case SOURCE_ZAP: return zap_serve(&transport->zap, budget);
+    case SOURCE_INFLOW: return transport_zmq_count(transport, &transport->receiver, SOURCE_PULL);
+    case SOURCE_BULK_INFLOW: return transport_zmq_count(transport, &transport->bulk, SOURCE_BULK);
     case SOURCE_PULL: return transport_zmq_receive(transport, &transport->receiver, budget);
     case SOURCE_BULK: return transport_zmq_receive(transport, &transport->bulk, budget);
     case SOURCE_WATCH:

@@ -14,7 +14,16 @@
 #include "daemon/transport/waiter.h"
 #include "daemon/transport/zap.h"
 
-enum transport_zmq_source { SOURCE_ZAP, SOURCE_PULL, SOURCE_WATCH, SOURCE_BULK, SOURCE_BULK_WATCH };
+/* In this order: what comes in is counted before it is taken. */
+enum transport_zmq_source {
+    SOURCE_ZAP,
+    SOURCE_INFLOW,
+    SOURCE_PULL,
+    SOURCE_WATCH,
+    SOURCE_BULK_INFLOW,
+    SOURCE_BULK,
+    SOURCE_BULK_WATCH
+};
 
 struct transport_zmq {
     void *zmq;

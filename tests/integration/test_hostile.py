@@ -114,6 +114,50 @@ class PeerPort(Scene):
                 connection.close()
 
 
+class Endless(Scene):
+    """Messages of part after part, at both ports: the daemon does not keep them all."""
+
+    settings = {"trainers_owner": str(os.getuid())}
+    MOST = 1500 << 20  # bytes sent, unless the daemon hangs up
+    KEPT = 64 << 10  # KiB that its memory may grow by meanwhile
+
+    def pour(self, port, kind, parts):
+        """Sends these parts again and again; returns how many bytes."""
+        sent = 0
+        with rawclient.zmtp(port, kind) as connection:
+            connection.settimeout(1)  # cut off, it may hear of it late
+            try:
+                while sent < self.MOST:
+                    sent += connection.send(parts)
+            except OSError:
+                pass  # hung up on
+        return sent
+
+    def memory(self, name):
+        with open(f"/proc/{self.cluster.daemons[0].process.pid}/status", encoding="utf-8") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(name))
+
+    def check(self, port, kind):
+        daemon = self.cluster.daemons[0]
+        for size in (65536, 0):
+            parts = (rawclient.frame(bytes(size), more=True) if size else b"\1\0") * 16
+            parts *= max(1, (1 << 20) // len(parts))
+            with open(f"/proc/{daemon.process.pid}/clear_refs", "w", encoding="utf-8") as file:
+                file.write("5")  # VmHWM begins anew
+            before, lines = self.memory("VmRSS"), daemon.log().count("does not end")
+            with self.subTest(port=port, size=size):
+                self.assertLess(self.pour(port, kind, parts), self.MOST)
+                self.assertLess(self.memory("VmHWM") - before, self.KEPT)
+                self.assertEqual(daemon.log().count("does not end"), lines + 1)
+
+    def test_peers(self):
+        with open(self.cluster.daemons[0].config, encoding="utf-8") as config:
+            self.check(int(json.load(config)["listen"].rsplit(":", 1)[1]), b"PUSH")
+
+    def test_trainers(self):
+        self.check(self.cluster.daemons[0].remote_port, b"DEALER")
+
+
 class Descriptors(Scene):
     """No file descriptors left: clear refusals, no spinning, and recovery."""
 

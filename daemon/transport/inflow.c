@@ -1,0 +1,254 @@
+#include "daemon/transport/inflow.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "daemon/transport/clock.h"
+
+#define INFLOW_EVENTS 64
+#define INFLOW_TIMER UINT32_MAX
+#define INFLOW_MANY 4 /* connections that cost another millisecond between two looks */
+
+/* Messages after which libzmq, which takes turns, has handed over one of every connection. */
+#define INFLOW_TURNS(open) (2 * (uint64_t)(open) + 16)
+
+bool inflow_open(struct inflow *inflow, unsigned allowance)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = INFLOW_TIMER};
+    int reason;
+
+    *inflow = (struct inflow){.opened = true,
+        .epoll = epoll_create1(EPOLL_CLOEXEC),
+        .timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
+        .allowance = allowance};
+    if (inflow->epoll >= 0 && inflow->timer >= 0 &&
+        epoll_ctl(inflow->epoll, EPOLL_CTL_ADD, inflow->timer, &event) == 0) {
+        return true;
+    }
+    reason = errno;
+    inflow_close(inflow);
+    errno = reason;
+    return false;
+}
+
+void inflow_close(struct inflow *inflow)
+{
+    if (inflow->opened && inflow->epoll >= 0) {
+        (void)close(inflow->epoll);
+    }
+    if (inflow->opened && inflow->timer >= 0) {
+        (void)close(inflow->timer);
+    }
+    free(inflow->connection);
+    *inflow = (struct inflow){.opened = false};
+}
+
+void inflow_bound(struct inflow *inflow, const char *endpoint)
+{
+    const char *colon = strrchr(endpoint, ':');
+
+    inflow->port = colon != NULL ? (unsigned)strtoul(colon + 1, NULL, 10) : 0;
+}
+
+static bool inflow_reserve(struct inflow *inflow, uint32_t descriptor)
+{
+    size_t size = (size_t)descriptor + 64;
+    struct inflow_connection *grown;
+
+    if (descriptor < inflow->size) {
+        return true;
+    }
+    grown = realloc(inflow->connection, size * sizeof(*grown));
+    if (grown == NULL) {
+        return false;
+    }
+    memset(grown + inflow->size, 0, (size - inflow->size) * sizeof(*grown));
+    inflow->connection = grown;
+    inflow->size = size;
+    return true;
+}
+
+/* Asks for a report when the connection has something to read. */
+static bool inflow_arm(const struct inflow *inflow, int operation, uint32_t descriptor)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u32 = descriptor};
+
+    return epoll_ctl(inflow->epoll, operation, (int)descriptor, &event) == 0;
+}
+
+void inflow_add(struct inflow *inflow, uint32_t descriptor)
+{
+    inflow_remove(inflow, descriptor);
+    if (inflow_reserve(inflow, descriptor) && inflow_arm(inflow, EPOLL_CTL_ADD, descriptor)) {
+        inflow->connection[descriptor] =
+            (struct inflow_connection){.open = true, .took = true, .looked_us = transport_now_us()};
+        inflow->open++;
+    }
+}
+
+void inflow_remove(struct inflow *inflow, uint32_t descriptor)
+{
+    if (descriptor < inflow->size && inflow->connection[descriptor].open) {
+        inflow->open--;
+        inflow->suspects -= inflow->connection[descriptor].suspect ? 1 : 0;
+        inflow->connection[descriptor].open = false;
+    }
+}
+
+void inflow_took(struct inflow *inflow, int descriptor)
+{
+    inflow->handed++;
+    if (descriptor >= 0 && (size_t)descriptor < inflow->size) {
+        inflow->connection[descriptor].took = true;
+    }
+}
+
+/* The port of one end of a connection; 0 if there is none, because libzmq has closed the descriptor
+ * meanwhile and it is something else now. */
+static unsigned inflow_port(const struct sockaddr_storage *address)
+{
+    if (address->ss_family == AF_INET) {
+        return ntohs(((const struct sockaddr_in *)(const void *)address)->sin_port);
+    }
+    return address->ss_family == AF_INET6
+               ? ntohs(((const struct sockaddr_in6 *)(const void *)address)->sin6_port)
+               : 0;
+}
+
+static bool inflow_is_ours(const struct inflow *inflow, int descriptor)
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+
+    return getsockname(descriptor, (struct sockaddr *)&address, &size) == 0 &&
+           inflow_port(&address) == inflow->port;
+}
+
+/* The bytes that libzmq has read from a connection; false if the kernel does not tell. */
+static bool inflow_count(int descriptor, uint64_t *bytes)
+{
+    struct tcp_info info;
+    socklen_t size = sizeof(info);
+    int unread = 0;
+
+    if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received) ||
+        ioctl(descriptor, FIONREAD, &unread) != 0 || info.tcpi_bytes_received < (unsigned)unread) {
+        return false;
+    }
+    *bytes = info.tcpi_bytes_received - (unsigned)unread;
+    return true;
+}
+
+static void inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t now_us)
+{
+    struct inflow_connection *one = &inflow->connection[descriptor];
+    uint64_t bytes, free_bytes = (now_us - one->looked_us) * inflow->allowance / 1000000;
+
+    if (!one->open || !inflow_count((int)descriptor, &bytes)) {
+        return;
+    }
+    one->resting = true;
+    one->looked_us = now_us;
+    one->base = one->took || one->base + free_bytes > bytes ? bytes : one->base + free_bytes;
+    one->took = false;
+    if (bytes - one->base > INFLOW_MOST && !one->suspect) {
+        one->suspect = true;
+        one->handed = inflow->handed;
+        inflow->suspects++;
+    }
+}
+
+/* Connections that have rested are looked at again when they have something to read. */
+static void inflow_wake(struct inflow *inflow)
+{
+    for (size_t i = 0; i < inflow->size; i++) {
+        if (inflow->connection[i].open && inflow->connection[i].resting) {
+            inflow->connection[i].resting = false;
+            (void)inflow_arm(inflow, EPOLL_CTL_MOD, (uint32_t)i);
+        }
+    }
+}
+
+static void inflow_rest(struct inflow *inflow)
+{
+    const uint64_t rest_us = INFLOW_REST_US + inflow->open / INFLOW_MANY * 1000;
+    const struct itimerspec rest = {.it_value = {.tv_sec = (time_t)(rest_us / 1000000),
+                                        .tv_nsec = (long)(rest_us % 1000000) * 1000}};
+    struct itimerspec left;
+
+    if (timerfd_gettime(inflow->timer, &left) == 0 && left.it_value.tv_sec == 0 &&
+        left.it_value.tv_nsec == 0) {
+        (void)timerfd_settime(inflow->timer, 0, &rest, NULL);
+    }
+}
+
+void inflow_look(struct inflow *inflow)
+{
+    struct epoll_event events[INFLOW_EVENTS];
+    int ready = epoll_wait(inflow->epoll, events, INFLOW_EVENTS, 0);
+    uint64_t now_us = transport_now_us(), ended;
+    bool looked = false;
+
+    for (int i = 0; i < ready; i++) {
+        if (events[i].data.u32 != INFLOW_TIMER) {
+            inflow_look_at(inflow, events[i].data.u32, now_us);
+            looked = true;
+        } else if (read(inflow->timer, &ended, sizeof(ended)) == sizeof(ended)) {
+            inflow_wake(inflow);
+        }
+    }
+    if (looked) {
+        inflow_rest(inflow);
+    }
+}
+
+static void inflow_name(int descriptor, char who[INFLOW_WHO_SIZE])
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+    char text[INET6_ADDRSTRLEN] = "?";
+    const void *number;
+
+    (void)snprintf(who, INFLOW_WHO_SIZE, "somebody");
+    if (getpeername(descriptor, (struct sockaddr *)&address, &size) != 0) {
+        return;
+    }
+    number = address.ss_family == AF_INET6
+                 ? (const void *)&((const struct sockaddr_in6 *)(const void *)&address)->sin6_addr
+                 : (const void *)&((const struct sockaddr_in *)(const void *)&address)->sin_addr;
+    (void)inet_ntop(address.ss_family, number, text, sizeof(text));
+    (void)snprintf(who, INFLOW_WHO_SIZE, "%s port %u", text, inflow_port(&address));
+}
+
+bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE])
+{
+    for (size_t i = 0; i < inflow->size && inflow->suspects > 0; i++) {
+        struct inflow_connection *one = &inflow->connection[i];
+        bool guilty = drained || inflow->handed - one->handed > INFLOW_TURNS(inflow->open);
+
+        if (!one->open || !one->suspect || (!one->took && !guilty)) {
+            continue;
+        }
+        one->suspect = false;
+        inflow->suspects--;
+        if (!one->took && inflow_is_ours(inflow, (int)i)) {
+            inflow_name((int)i, who);
+            (void)shutdown((int)i, SHUT_RDWR); /* libzmq notices, and gives up what it gathered */
+            inflow_remove(inflow, (uint32_t)i);
+            return true;
+        }
+    }
+    return false;
+}
