@@ -18,8 +18,11 @@
 static bool sender_open_lane(
     struct sender *sender, const struct sender_home *home, enum link_lane lane)
 {
-    sender->push[lane] = socket_open_push(
-        home->zmq, lane, sender->endpoint, home->pair, sender->keys, sender->key_count);
+    /* Of several keys all but one are refused, which proves nothing. */
+    bool watched = lane == LINK_CONTROL && sender->key_count <= 1;
+
+    sender->push[lane] = socket_open_push(home->zmq, lane, sender->endpoint, home->pair,
+        sender->keys, sender->key_count, watched ? &sender->watch : NULL);
     return sender->push[lane] != NULL;
 }
 
@@ -28,7 +31,8 @@ bool sender_open(struct sender *sender, const struct sender_home *home)
     int reason;
 
     sender->push[LINK_CONTROL] = sender->push[LINK_BULK] = NULL;
-    sender->monitor = (struct monitor){.pair = NULL};
+    sender->monitor = sender->watch = (struct monitor){.pair = NULL};
+    sender->greeted = false;
     sender->encrypted_bulk = false;
     sender->number = 0;
     sender->asked_us = 0;
@@ -55,13 +59,20 @@ static void sender_close_bulk(struct sender *sender)
     }
 }
 
-void sender_close(struct sender *sender)
+static void sender_close_control(struct sender *sender)
 {
-    sender_close_bulk(sender);
+    monitor_close(&sender->watch);
+    sender->greeted = false;
     if (sender->push[LINK_CONTROL] != NULL) {
         (void)zmq_close(sender->push[LINK_CONTROL]);
         sender->push[LINK_CONTROL] = NULL;
     }
+}
+
+void sender_close(struct sender *sender)
+{
+    sender_close_bulk(sender);
+    sender_close_control(sender);
 }
 
 static void sender_ask(struct sender *sender)
@@ -111,11 +122,28 @@ void sender_reopen(struct sender *sender, const struct sender_home *home, enum l
     }
     if (lane == LINK_BULK) {
         sender_close_bulk(sender);
-    } else if (sender->push[lane] != NULL) {
-        (void)zmq_close(sender->push[lane]);
+    } else {
+        sender_close_control(sender);
     }
     if (lane == LINK_CONTROL || !home->clear_bulk || sender->encrypted_bulk) {
         (void)sender_open_lane(sender, home, lane); /* or it stays NULL until the next time */
+    }
+}
+
+/* Says so where a connection came up and ended without a handshake: no peer of ours does that. */
+static void sender_look(struct sender *sender, const struct sender_home *home)
+{
+    struct monitor_event event;
+    char line[SOCKET_ENDPOINT_SIZE + 128];
+
+    while (monitor_next(&sender->watch, &event)) {
+        if (event.type == ZMQ_EVENT_DISCONNECTED && !sender->greeted && home->refusals != NULL) {
+            (void)snprintf(line, sizeof(line),
+                "node %" PRIu16 " at %s: what answers there is no adtopkd, or has other keys",
+                sender->id, sender->endpoint);
+            refusals_add(home->refusals, REFUSAL_HANDSHAKE, line);
+        }
+        sender->greeted = event.type == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     }
 }
 
@@ -128,6 +156,9 @@ void *sender_ready(struct sender *sender, const struct sender_home *home, enum l
             sender->patience_us = SENDER_PATIENCE_US;
         }
         return push;
+    }
+    if (lane == LINK_CONTROL) {
+        sender_look(sender, home);
     }
     if (lane == LINK_BULK && home->clear_bulk && !sender->encrypted_bulk &&
         sender->push[LINK_CONTROL] != NULL) {

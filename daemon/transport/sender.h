@@ -16,6 +16,7 @@
 
 #include "daemon/core/link.h"
 #include "daemon/transport/monitor.h"
+#include "daemon/transport/refusals.h"
 #include "daemon/transport/socket.h"
 #include "daemon/transport/token.h"
 #include "daemon/transport/transport.h"
@@ -26,6 +27,7 @@ struct sender_home {
     uint16_t self;
     const struct keyfile_pair *pair; /* NULL: no keys */
     bool clear_bulk;
+    struct refusals *refusals; /* gets a line where something else answers than the peer */
 };
 
 struct sender {
@@ -34,6 +36,8 @@ struct sender {
     char keys[TRANSPORT_PEER_KEYS][KEYFILE_KEY_SIZE];
     size_t key_count;
     void *push[LINK_LANES]; /* NULL: not open */
+    struct monitor watch;   /* of the control lane's socket, unless the peer has several keys */
+    bool greeted;           /* its connection has got through the handshake */
     struct monitor monitor; /* of a bulk socket that presented a token */
     bool encrypted_bulk;    /* bulk was to go in the clear, but the peer wants it encrypted */
     uint64_t number;        /* of the request for a token that was not answered yet; 0: none */

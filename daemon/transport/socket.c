@@ -148,20 +148,40 @@ static bool socket_set_client(void *socket, const struct keyfile_pair *pair)
            zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, pair->secret_key, KEYFILE_KEY_SIZE) == 0;
 }
 
-void *socket_open_push(void *zmq, enum link_lane lane, const char *endpoint,
-    const struct keyfile_pair *pair, char (*keys)[KEYFILE_KEY_SIZE], size_t count)
+/* Connects to each key's server, or to the one without keys. */
+static bool socket_connect(void *socket, const char *endpoint, const struct keyfile_pair *pair,
+    char (*keys)[KEYFILE_KEY_SIZE], size_t count)
 {
-    void *socket = zmq_socket(zmq, ZMQ_PUSH);
-    bool good = socket_set_push(socket, lane, endpoint);
+    bool good = true;
 
     if (pair == NULL) {
-        return socket_keep_if(good && zmq_connect(socket, endpoint) == 0, socket);
+        return zmq_connect(socket, endpoint) == 0;
     }
-    good = good && socket_set_client(socket, pair);
     for (size_t i = 0; i < count && good; i++) {
         /* The option is for the connections that are opened after it. */
         good = zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys[i], KEYFILE_KEY_SIZE) == 0 &&
                zmq_connect(socket, endpoint) == 0;
+    }
+    return good;
+}
+
+void *socket_open_push(void *zmq, enum link_lane lane, const char *endpoint,
+    const struct keyfile_pair *pair, char (*keys)[KEYFILE_KEY_SIZE], size_t count,
+    struct monitor *monitor)
+{
+    void *socket = zmq_socket(zmq, ZMQ_PUSH);
+    bool good = socket_set_push(socket, lane, endpoint) &&
+                (pair == NULL || socket_set_client(socket, pair)) &&
+                (monitor == NULL || monitor_open(monitor, zmq, socket, SOCKET_PUSH_REPORTS));
+
+    if (good && !socket_connect(socket, endpoint, pair, keys, count)) {
+        int reason = errno;
+
+        good = false;
+        if (monitor != NULL) {
+            monitor_close(monitor);
+        }
+        errno = reason;
     }
     return socket_keep_if(good, socket);
 }

@@ -11,9 +11,12 @@
 #include <stdint.h>
 
 #include "daemon/core/link.h"
+#include "daemon/transport/monitor.h"
 #include "proto/keyfile.h"
 
 #define SOCKET_ENDPOINT_SIZE 272
+
+#define SOCKET_PUSH_REPORTS (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED)
 
 /* ZAP domains: which of our doors somebody knocks at. */
 #define SOCKET_DOMAIN_CONTROL "adtopk"
@@ -30,9 +33,11 @@ void *socket_new_bulk_pull(void *zmq, const char *endpoint);
 bool socket_bind(void *socket, const char *endpoint, bool again, char bound[SOCKET_ENDPOINT_SIZE]);
 
 /** A PUSH socket to `endpoint`, which reconnects by itself. With a pair it speaks CURVE, to a
- * server that has one of `keys` (`count` of them); it tries all at once and one succeeds. */
+ * server that has one of `keys` (`count` of them); it tries all at once and one succeeds. monitor:
+ * is opened for SOCKET_PUSH_REPORTS, and must be closed before the socket; NULL: none. */
 void *socket_open_push(void *zmq, enum link_lane lane, const char *endpoint,
-    const struct keyfile_pair *pair, char (*keys)[KEYFILE_KEY_SIZE], size_t count);
+    const struct keyfile_pair *pair, char (*keys)[KEYFILE_KEY_SIZE], size_t count,
+    struct monitor *monitor);
 
 /** A PUSH socket for bulk in the clear that names itself `user` and presents `token` when it is
  * connected; it does not reconnect, because a token is good for one connection only. */

@@ -142,8 +142,10 @@ static bool transport_zmq_start(
     if (transport_zmq_may_batch()) {
         (void)zmq_ctx_set(transport->zmq, ZMQ_THREAD_SCHED_POLICY, SCHED_BATCH);
     }
-    transport->home = (struct sender_home){
-        .zmq = transport->zmq, .self = config->self, .clear_bulk = config->bulk_listen != NULL};
+    transport->home = (struct sender_home){.zmq = transport->zmq,
+        .self = config->self,
+        .clear_bulk = config->bulk_listen != NULL,
+        .refusals = &transport->refusals};
     if (config->pair == NULL) {
         return true;
     }

@@ -3,6 +3,7 @@ that are no adtopk: training goes on with the same parameters, at the latest 10 
 
 Arguments: the build folder.
 """
+import json
 import signal
 import socket
 import sys
@@ -84,6 +85,56 @@ class Relayed(unittest.TestCase):
 
 class RelayedUnderKeys(Relayed):
     keys = True
+
+
+class Squatted(unittest.TestCase):
+    """Another service has a node's port while its daemon is away."""
+
+    ANSWERS = (b"HTTP/1.1 400 Bad Request\r\n\r\n",
+               b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"PLAIN".ljust(20, b"\0") + bytes(32),
+               b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
+               + b"\x04\x20" + b"rubbish!" * 4)
+
+    def squat(self, port, seconds):
+        """Gives each connection another of the wrong answers; returns how many there were."""
+        count, deadline = 0, time.monotonic() + seconds
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            listener.settimeout(0.1)
+            while time.monotonic() < deadline:
+                try:
+                    with listener.accept()[0] as connection:
+                        connection.sendall(self.ANSWERS[count % len(self.ANSWERS)])
+                        connection.settimeout(0.2)
+                        connection.recv(1000)
+                        count += 1
+                except OSError:
+                    pass  # nobody came, or it hung up
+        return count
+
+    def check(self, keys):
+        with Cluster(BUILD, settings=SETTINGS, keys=keys) as cluster:
+            here, there = cluster.daemons
+            with open(there.config, encoding="utf-8") as config:
+                port = int(json.load(config)["listen"].rsplit(":", 1)[1])
+            there.stop()
+            self.assertGreater(self.squat(port, 1.5), 1)
+            there.start(10)
+            began = time.monotonic()
+            cluster.timeout = HEALED
+            cluster.wait_connected()
+            job = Bystander(cluster, [0, 1])  # the bulk lanes have not been used yet
+            self.addCleanup(job.stop)
+            job.check()
+            self.assertLess(time.monotonic() - began, HEALED)
+            self.assertIn(f"node 1 at tcp://127.0.0.1:{port}: what answers there", here.log())
+            job.stop()
+            cluster.stop()
+
+    def test_without_keys(self):
+        self.check(False)
+
+    def test_under_keys(self):
+        self.check(True)
 
 
 class Stopped(unittest.TestCase):

@@ -281,10 +281,11 @@ static void test_wrong_expectations(void **state)
     assert_false(links_is_up(ends[0].links, 1));
     assert_false(links_is_up(ends[1].links, 0));
     assert_true(transport_zmq.refused(ends[1].transport).handshakes > 0);
-    assert_non_null(strstr(ends[1].warning, "encrypted for another key"));
+    assert_non_null(strstr(ends[1].warned, "encrypted for another key"));
     assert_true(
         transport_zmq.refused(ends[0].transport).keys > 0); /* node 1 is not who 0 expects */
-    assert_non_null(strstr(ends[0].warning, pairs[1].public_key));
+    assert_non_null(strstr(ends[0].warned, pairs[1].public_key));
+    assert_non_null(strstr(ends[0].warned, "node 1 at tcp://127.0.0.1:")); /* nor what it reaches */
     ends_stop_pair(ends);
 }
 

@@ -90,6 +90,8 @@ static void end_warn(void *context, const char *line)
 
     end->warnings++;
     (void)snprintf(end->warning, sizeof(end->warning), "%s", line);
+    (void)snprintf(
+        end->warned + strlen(end->warned), sizeof(end->warned) - strlen(end->warned), "%s\n", line);
 }
 
 void end_start(struct end *end, uint16_t id, uint64_t incarnation, enum end_links links,

@@ -23,6 +23,7 @@ struct end {
     unsigned ups;
     unsigned warnings;
     char warning[512]; /* the last one */
+    char warned[8192]; /* all, as far as they fit */
 };
 
 uint64_t ends_now_us(void);
