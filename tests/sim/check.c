@@ -22,10 +22,17 @@ bool check_find(const struct world *world, unsigned node, unsigned job, struct j
     return false;
 }
 
+/* What sums of the smallest numbers that there are in f32 may lose. */
+#define SMALLEST_SUMS 1e-42
+
 /* Where values are no integers, sums of elements in f32 lose about so much of what they come to. */
 bool check_equal(const struct world *world, double a, double b)
 {
-    return world->scenario.changed ? fabs(a - b) < 0.01 + 1e-6 * (fabs(a) + fabs(b)) : a == b;
+    double scale = world->scenario.scale > 0 ? world->scenario.scale : 1;
+    double lost = 0.01 * scale + SMALLEST_SUMS;
+
+    return world->scenario.changed || scale > 1 ? fabs(a - b) < lost + 1e-6 * (fabs(a) + fabs(b))
+                                                : a == b;
 }
 
 /* Who has a residual: a node's ranks from `first` on. */
@@ -101,22 +108,22 @@ void check_node(struct world *world, unsigned number)
 
 /* Whether the scenario's policy makes of the gradients what this file can repeat: nothing, or a
  * velocity that nobody clears, halves of halves that are exact. */
-static bool can_repeat(const struct world *world)
+static bool can_repeat(const struct world *world, unsigned job)
 {
     const struct scenario *scenario = &world->scenario;
+    const char *policy = world->job[job].brings;
 
     return !scenario->changed ||
-           (scenario->operator_every_us == 0 && strstr(scenario->policy, "\"clip\"") == NULL &&
-               (strstr(scenario->policy, "\"momentum\"") == NULL ||
-                   strstr(scenario->policy, "\"momentum\":0.5,\"momentum_masking\":false") !=
-                       NULL));
+           (scenario->operator_every_us == 0 && strstr(policy, "\"clip\"") == NULL &&
+               (strstr(policy, "\"momentum\"") == NULL ||
+                   strstr(policy, "\"momentum\":0.5,\"momentum_masking\":false") != NULL));
 }
 
 /* When a node closes a step, the ledger's input must be all accepted gradients so far. */
 static void check_input(struct world *world, unsigned number, unsigned job)
 {
     const struct core *core = world->node[number].core;
-    const char *policy = world->scenario.policy;
+    const char *policy = world->job[job].brings;
     const struct sim_job *about = &world->job[job];
     unsigned end = about->node_first[number] + about->node_ranks[number];
     struct job_info job_info;
@@ -278,7 +285,7 @@ void check_step(
     compare_step(world, number, job, step, status, hash, dense);
     free(dense);
     selection_check(world, number, job, step, status, follows);
-    if (can_repeat(world)) {
+    if (can_repeat(world, job)) {
         check_input(world, number, job);
     }
 }

@@ -3,111 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/packet.h"
 #include "tests/sim/ghost.h"
 #include "tests/sim/world.h"
-
-/* How long a packet that is replayed may have been under way. */
-#define REPLAY_US 50000u
 
 #define SIM_THREADS 3u
 
 /* Only computes touch residuals, so a node is checked after each, and after some other events in
  * case something else does. */
 #define CHECK_EVERY 16u
-
-/* The network */
-
-static void send_packet(struct world *world, struct sim_event packet, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
-{
-    packet.type = SIM_PACKET;
-    packet.size = header_size + body_size;
-    packet.bytes = sim_alloc(packet.size + 1);
-    (void)memcpy(packet.bytes, header, header_size);
-    if (body_size > 0) {
-        (void)memcpy(packet.bytes + header_size, body, body_size);
-    }
-    world->stats.packets++;
-    world_at(world, 10 + world_random(world, world->scenario.delay_us + 1), packet);
-}
-
-/* A changed packet beside, or instead of, the true one. */
-static struct sim_event mutate(struct world *world, struct sim_event packet)
-{
-    struct sim_event copy = packet;
-    uint64_t kind = world_random(world, 5);
-
-    copy.bytes = sim_alloc(packet.size + 1);
-    (void)memcpy(copy.bytes, packet.bytes, packet.size);
-    if (kind == 0) {
-        copy.size = world_random(world, packet.size + 1);
-    } else if (kind == 1) {
-        copy.from = (uint16_t)world_random(world, 16); /* perhaps a stranger */
-    } else if (kind == 2) {
-        copy.lane = packet.lane == LINK_BULK ? LINK_CONTROL : LINK_BULK;
-    } else if (kind == 3) {
-        for (uint64_t flips = 1 + world_random(world, 4); flips > 0; flips--) {
-            copy.bytes[world_random(world, packet.size)] ^= (uint8_t)(1u << world_random(world, 8));
-        }
-        if (world->scenario.reseal) {
-            (void)packet_seal(copy.bytes, copy.size);
-        }
-    } /* kind 4: replayed as it is */
-    return copy;
-}
-
-/* The packet that was queued last is the one to be changed. */
-static void mutate_last(struct world *world, struct sim_event packet, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
-{
-    struct sim_event whole = packet, changed;
-
-    whole.size = header_size + body_size;
-    whole.bytes = sim_alloc(whole.size + 1);
-    (void)memcpy(whole.bytes, header, header_size);
-    if (body_size > 0) {
-        (void)memcpy(whole.bytes + header_size, body, body_size);
-    }
-    changed = mutate(world, whole);
-    free(whole.bytes);
-    changed.type = SIM_PACKET;
-    world->faults++;
-    world_at(world, 10 + world_random(world, REPLAY_US), changed);
-}
-
-bool node_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
-{
-    struct node *slot = context;
-    struct world *world = slot->world;
-    struct sim_event packet = {.node = peer, .from = (uint16_t)slot->number, .lane = lane};
-
-    if (world_chance(world, world->scenario.refuse)) {
-        return false;
-    }
-    if (lane == LINK_BULK && ++slot->bulk_packets > slot->bulk_last) {
-        return true;
-    }
-    if (slot->cut || world->node[peer].cut || world_chance(world, world->scenario.loss)) {
-        world->stats.lost++;
-        world->faults++;
-        return true;
-    }
-    if (slot->number == world->scenario.hostile && world_chance(world, world->scenario.mutate)) {
-        mutate_last(world, packet, header, header_size, body, body_size);
-        if (world_chance(world, 0.5)) {
-            return true;
-        }
-    }
-    send_packet(world, packet, header, header_size, body, body_size);
-    if (world_chance(world, world->scenario.duplicate)) {
-        world->stats.duplicated++;
-        world->faults++;
-        send_packet(world, packet, header, header_size, body, body_size);
-    }
-    return true;
-}
 
 /* Memory */
 
@@ -143,8 +46,13 @@ static int job_of_key(const struct world *world, const struct job_key *key)
     return -1;
 }
 
-static bool refused(const struct node *node, int job, enum node_memory what, struct error *err)
+/* A slow store holds up whoever asks: the whole daemon. */
+static bool refused(struct node *node, int job, enum node_memory what, struct error *err)
 {
+    if (node->world->scenario.slow_us > 0) {
+        node_pause(
+            node->world, node->number, world_random(node->world, node->world->scenario.slow_us));
+    }
     if (job > 0 || node->refuses != what) {
         return false;
     }
@@ -320,6 +228,13 @@ static void count_note(void *context, const char *line)
     node->world->stats.replanned += strstr(line, " -> ") != NULL ? 1 : 0;
 }
 
+static void count_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
+    unsigned event, unsigned to)
+{
+    bounds_moved(context, table, event);
+    coverage_move(NULL, table, id, from, event, to);
+}
+
 void node_start(struct world *world, unsigned number)
 {
     struct node *node = &world->node[number];
@@ -341,11 +256,11 @@ void node_start(struct world *world, unsigned number)
         .transmit_context = node,
         .threads = SIM_THREADS,
         .parallel = {.run = run_parts, .context = node, .threads = SIM_THREADS, .eager = true},
-        .segment = 1 + world->scenario.seed % 200,
-        .policy = world->scenario.policy,
+        .segment = 1 + world->scenario.seed % SIM_SEGMENTS,
+        .policy = world->scenario.mixed ? NULL : world->scenario.policy,
         .plan_every = 1 + world->scenario.seed % 3,
         .note = count_note,
-        .moved = coverage_move,
+        .moved = count_move,
         .trace = getenv("ADTOPK_SIM_TRACE") != NULL ? print_trace : NULL,
         .trace_context = node,
     };
@@ -379,10 +294,23 @@ void node_start(struct world *world, unsigned number)
     set_timer(world, node, world->now_us);
 }
 
+/* What comes for it while it is stopped waits. Its clock goes on, and timers come first. */
+void node_pause(struct world *world, unsigned number, uint64_t for_us)
+{
+    struct node *node = &world->node[number];
+
+    if (node->core != NULL && node->paused_until < world->now_us + for_us) {
+        node->paused_until = world->now_us + for_us;
+        world->stats.pauses++;
+        set_timer(world, node, node->paused_until);
+    }
+}
+
 void node_crash(struct world *world, unsigned number)
 {
     struct node *node = &world->node[number];
 
+    bounds_check(world, number);
     core_destroy(node->core);
     node->core = NULL;
     node->incarnation = 0;
@@ -391,6 +319,7 @@ void node_crash(struct world *world, unsigned number)
     }
     world->faults++;
     world->stats.crashes++;
+    node->paused_until = 0;
     operator_crashed(world, number);
     for (unsigned i = 0; i < world->trainers; i++) {
         if (world->trainer[i].node == number) {
@@ -465,6 +394,7 @@ enum adtopk_status node_event(
         node->computed = false;
         operator_watch(world, number);
         check_node(world, number);
+        bounds_check(world, number);
     }
     return status;
 }

@@ -82,7 +82,8 @@ void operator_turn(struct world *world, unsigned number)
     struct error err = {.code = ADTOPK_OK};
     struct event event = {.type = EVENT_POLICY};
 
-    if (world->node[number].core == NULL || world->tickets == SIM_MAX_TICKETS) {
+    if (world->node[number].core == NULL || world->node[number].paused_until > world->now_us ||
+        world->tickets == SIM_MAX_TICKETS) {
         return;
     }
     if (world_chance(world, 0.3)) {

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "daemon/core/lane.h"
 #include "daemon/core/model.h"
 #include "kernels/cpu/merge.h"
 #include "kernels/cpu/quantise.h"
@@ -25,6 +26,12 @@ void __real_work_select(struct compute *compute);
 void __wrap_work_select(struct compute *compute);
 void __real_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
 void __wrap_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
+bool __real_lane_out_cut(
+    const struct lane_out *out, size_t longest, uint64_t limit, struct packet *packet);
+bool __wrap_lane_out_cut(
+    const struct lane_out *out, size_t longest, uint64_t limit, struct packet *packet);
+void __real_frame_receive(struct job *job, uint16_t node, struct buffer *frame);
+void __wrap_frame_receive(struct job *job, uint16_t node, struct buffer *frame);
 enum adtopk_status __real_round_begin_exchange(struct round *round);
 enum adtopk_status __wrap_round_begin_exchange(struct round *round);
 enum adtopk_status __real_payload_begin(
@@ -124,6 +131,23 @@ enum adtopk_status __wrap_round_begin_exchange(struct round *round)
         round->exchange.scale = 1.0f / (float)(round->job->view_nodes * round->job->ranks);
     }
     return status;
+}
+
+bool __wrap_lane_out_cut(
+    const struct lane_out *out, size_t longest, uint64_t limit, struct packet *packet)
+{
+    return __real_lane_out_cut(
+        out, longest, planted_bug == PLANTED_CREDIT ? UINT64_MAX : limit, packet);
+}
+
+void __wrap_frame_receive(struct job *job, uint16_t node, struct buffer *frame)
+{
+    static uint64_t calls;
+
+    __real_frame_receive(job, node, frame);
+    if (planted_bug == PLANTED_TWICE && ++calls % 100 == 0) {
+        __real_frame_receive(job, node, frame);
+    }
 }
 
 enum adtopk_status __wrap_payload_begin(

@@ -1,4 +1,5 @@
 /* Random scenarios with every kind of fault, a seed each. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -168,7 +169,7 @@ bool scenario_is_rounded(const char *policy)
 }
 
 /* Which of the simulator's tensors there are. */
-static unsigned random_tensors(struct world *dice)
+unsigned scenario_tensors(struct world *dice)
 {
     static const unsigned sets[] = {
         0x1f,  /* all kinds of layer */
@@ -197,6 +198,62 @@ static void random_faults(struct world *dice, struct scenario *scenario)
     scenario->wait = scenario->skip == 0 && world_chance(dice, 0.4) ? 0.2 : 0;
 }
 
+static void random_network(struct world *dice, struct scenario *scenario)
+{
+    scenario->rate = world_chance(dice, 0.2) ? 50 + world_random(dice, 2000) : 0;
+    scenario->pause_every_us = world_chance(dice, 0.15) ? 20000 + world_random(dice, 40000) : 0;
+    if (world_chance(dice, 0.15)) {
+        scenario->away_us = 3000000;
+        scenario->cut_every_us *= 100;
+        scenario->crash_every_us *= 100;
+        scenario->pause_every_us *= 100;
+    }
+}
+
+static void random_memory(struct world *dice, struct scenario *scenario)
+{
+    scenario->slow_us = world_chance(dice, 0.05) ? 400000 : 0;
+    scenario->refuses = world_chance(dice, 0.03)
+                            ? MEMORY_NO_GRADIENTS + (enum node_memory)world_random(dice, 3)
+                            : MEMORY_ALL;
+}
+
+/* How many of everything. What there is more of costs elsewhere, so that no run takes long. */
+static void random_size(struct world *dice, struct scenario *scenario)
+{
+    static const unsigned many[] = {6, 7, 9, 11, 13}, most[] = {33, 64};
+
+    scenario->uneven = world_chance(dice, 0.3);
+    if (world_chance(dice, 0.05)) {
+        scenario->jobs = 3 + (unsigned)world_random(dice, 6);
+        scenario->nodes = 1 + (unsigned)world_random(dice, 3);
+        scenario->steps = 2 + (unsigned)world_random(dice, 3);
+    } else if (world_chance(dice, 0.05)) {
+        scenario->nodes = many[world_random(dice, 5)];
+        scenario->ranks_per_node = 1 + (unsigned)world_random(dice, 2);
+        scenario->steps = 2 + (unsigned)world_random(dice, 3);
+        scenario->jobs = 1;
+    } else if (world_chance(dice, 0.004)) {
+        scenario->nodes = most[world_random(dice, 2)];
+        scenario->ranks_per_node = 1;
+        scenario->steps = 2;
+        scenario->jobs = scenario->operations = 1;
+        scenario->max_crashes = 2;
+        scenario->operator_every_us = 0;
+    }
+    scenario->mixed = scenario->jobs > 1 && world_chance(dice, 0.7);
+}
+
+/* The smallest numbers that there are, or such that sums overflow. */
+static void random_scale(struct world *dice, struct scenario *scenario)
+{
+    static const int exponents[] = {-149, -140, -130, -126, 12, 100, 118};
+
+    if (world_chance(dice, 0.15)) {
+        scenario->scale = ldexp(1, exponents[world_random(dice, 7)]);
+    }
+}
+
 struct scenario scenario_of(uint64_t seed)
 {
     struct world dice = {.random = seed * 77 + 5};
@@ -206,7 +263,7 @@ struct scenario scenario_of(uint64_t seed)
         .ranks_per_node = 1 + (unsigned)world_random(&dice, 3),
         .jobs = world_chance(&dice, 0.15) ? 2 : 1,
         .steps = 3 + (unsigned)world_random(&dice, 8),
-        .tensors = random_tensors(&dice),
+        .tensors = scenario_tensors(&dice),
         .operations = (unsigned)world_random(&dice, 4),
         .policy = policies[world_random(&dice, POLICY_COUNT)],
         .compute_us = world_chance(&dice, 0.1) ? 10000 : 300,
@@ -216,7 +273,8 @@ struct scenario scenario_of(uint64_t seed)
     };
 
     random_faults(&dice, &scenario);
-    scenario.uneven = world_chance(&dice, 0.3);
+    random_network(&dice, &scenario);
+    random_memory(&dice, &scenario);
     scenario.changed = world_chance(&dice, 0.3);
     if (scenario.changed) {
         scenario.policy = changing[world_random(&dice, CHANGING_COUNT)];
@@ -224,6 +282,8 @@ struct scenario scenario_of(uint64_t seed)
         scenario.policy = automatic[world_random(&dice, AUTOMATIC_COUNT)];
         scenario.steps += 4;
     }
+    random_size(&dice, &scenario);
+    random_scale(&dice, &scenario);
     return scenario;
 }
 
@@ -240,6 +300,7 @@ static void add_stats(const struct sim_stats *s)
     total->duplicated += s->duplicated;
     total->crashes += s->crashes;
     total->cuts += s->cuts;
+    total->pauses += s->pauses;
     total->rounds += s->rounds;
     total->faulted_rounds += s->faulted_rounds;
     total->steps += s->steps;

@@ -94,16 +94,15 @@ static void check_slot(struct world *world, unsigned node, unsigned job, uint64_
 }
 
 /* All residuals of a tensor, at `before`; returns where those of the next tensor are. */
-static float *check_tensor(struct world *world, unsigned node, unsigned job, uint64_t step,
-    bool checked, const struct tensor_info *info, unsigned t, float *before)
+static float *check_tensor(struct world *world, unsigned node, unsigned job, uint64_t id,
+    uint64_t step, bool checked, const struct tensor_info *info, unsigned t, float *before)
 {
     const struct sim_job *about = &world->job[job];
     const struct core *core = world->node[node].core;
     bool by_rank = strcmp(info->scope, "rank") == 0;
     float *now = sim_alloc(info->numel * sizeof(*now));
 
-    for (uint32_t s = 0; core_residual_copy(core, world->node[node].memory[job].number, t, s, now);
-         s++) {
+    for (uint32_t s = 0; core_residual_copy(core, id, t, s, now); s++) {
         struct slot slot = slot_of(about, node, s, by_rank);
         if (checked && is_exact(info)) {
             check_slot(world, node, job, step, info, t, &slot, now, before + s * info->numel);
@@ -134,6 +133,6 @@ void selection_check(struct world *world, unsigned node, unsigned job, uint64_t 
     checked = follows && status == ADTOPK_OK && info.policy_version == 0 && is_steady(info.policy);
     before = memory->before;
     for (unsigned t = 0; core_tensor_info(world->node[node].core, info.id, t, &tensor); t++) {
-        before = check_tensor(world, node, job, step, checked, &tensor, t, before);
+        before = check_tensor(world, node, job, info.id, step, checked, &tensor, t, before);
     }
 }

@@ -42,6 +42,7 @@ static void packets(bool reseal)
             scenario.policy = POLICY; /* a link that is out of step for ever must end by a limit */
         }
         scenario.hostile = (unsigned)(seed % scenario.nodes);
+        scenario.refuses = MEMORY_ALL;
         scenario.mutate = 0.05;
         scenario.reseal = reseal;
         world = world_create(&scenario);

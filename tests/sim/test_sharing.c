@@ -70,6 +70,7 @@ static void run(uint64_t seed, uint64_t done_us[JOBS])
     scenario.compute_us = 20;
     scenario.max_us = 1500000;
     world = world_create(&scenario);
+    world->flooded = true;
     for (unsigned i = 0; i < world->trainers; i++) {
         world->trainer[i].says_policy = policies[world->trainer[i].job];
     }

@@ -47,11 +47,11 @@ static unsigned run_seeds(uint64_t first, uint64_t count)
         failed += scenario_run(&scenario, true) ? 0 : 1;
     }
     (void)printf("# %llu runs, %llu events, %llu packets (%llu lost, %llu duplicated), "
-                 "%llu crashes, %llu partitions\n",
+                 "%llu crashes, %llu cuts, %llu pauses\n",
         (unsigned long long)total->runs, (unsigned long long)total->events,
         (unsigned long long)total->packets, (unsigned long long)total->lost,
         (unsigned long long)total->duplicated, (unsigned long long)total->crashes,
-        (unsigned long long)total->cuts);
+        (unsigned long long)total->cuts, (unsigned long long)total->pauses);
     (void)printf("# %llu steps (%llu withdrawn), %llu rounds, %llu of them under faults\n",
         (unsigned long long)total->steps, (unsigned long long)total->withdrawn,
         (unsigned long long)total->rounds, (unsigned long long)total->faulted_rounds);

@@ -48,6 +48,7 @@ float trainer_gradient(const struct world *world, unsigned job, uint64_t step, u
     }
     /* Some are so large that 16 bits round them. */
     float size = tensor % 2 == 0 ? 1.0f : 97.0f;
+    size *= world->scenario.scale > 0 ? (float)world->scenario.scale : 1.0f;
     return size * ((float)(int)(hash(seed, step, rank, tensor, element) % 7) - 3.0f);
 }
 
@@ -58,6 +59,7 @@ void trainer_init(struct trainer *trainer, struct world *world)
     trainer->says_rank = trainer->rank;
     trainer->says_world_size = world->job[trainer->job].trainers;
     trainer->says_owner = world->job[trainer->job].key.owner;
+    trainer->says_policy = world->scenario.mixed ? world->job[trainer->job].brings : NULL;
     trainer->tensors = world->job[trainer->job].tensors;
     (void)memcpy(trainer->tensor, world->job[trainer->job].tensor, sizeof(trainer->tensor));
 }

@@ -90,10 +90,37 @@ static bool all_out(const struct world *world)
     return true;
 }
 
+#define EVERYWHERE SIM_MAX_NODES
+
+/* What a node sends to a peer is lost from now on (1), or no longer (-1); to and from EVERYWHERE.
+ */
+static void change_cut(struct world *world, unsigned node, unsigned peer, int by)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        if (peer == EVERYWHERE) {
+            flow_of(world, n, node)->cuts += (unsigned)by;
+        }
+        if (peer == EVERYWHERE || peer == n) {
+            flow_of(world, node, n)->cuts += (unsigned)by;
+        }
+    }
+}
+
+static void cut(struct world *world, unsigned node, uint64_t for_us)
+{
+    unsigned peer = world_chance(world, 0.5) ? EVERYWHERE
+                                             : (unsigned)world_random(world, world->scenario.nodes);
+
+    world->stats.cuts++;
+    change_cut(world, node, peer, 1);
+    world_at(
+        world, for_us, (struct sim_event){.type = SIM_HEAL, .node = node, .from = (uint16_t)peer});
+}
+
 static void fault(struct world *world, const struct sim_event *event)
 {
-    struct node *node = &world->node[event->node];
-    uint64_t pause = 500 + world_random(world, 30000);
+    uint64_t longest = world->scenario.away_us > 0 ? world->scenario.away_us : 30000;
+    uint64_t pause = 500 + world_random(world, longest);
 
     if (event->type == SIM_CRASH) {
         if (may_crash(world, event->node)) {
@@ -108,13 +135,18 @@ static void fault(struct world *world, const struct sim_event *event)
             operator_turn(world, event->node);
             schedule_fault(world, SIM_OPERATOR, world->scenario.operator_every_us);
         }
-    } else {
-        node->cut = event->type == SIM_CUT;
-        world->stats.cuts += node->cut ? 1 : 0;
-        if (node->cut) {
-            world_at(world, pause, (struct sim_event){.type = SIM_HEAL, .node = event->node});
+    } else if (event->type == SIM_PAUSE) {
+        if (!all_out(world)) {
+            node_pause(world, event->node, pause);
+            schedule_fault(world, SIM_PAUSE, world->scenario.pause_every_us);
+        }
+    } else if (event->type == SIM_CUT) {
+        if (!all_out(world)) {
+            cut(world, event->node, pause);
             schedule_fault(world, SIM_CUT, world->scenario.cut_every_us);
         }
+    } else {
+        change_cut(world, event->node, event->from, -1);
     }
 }
 
@@ -134,6 +166,7 @@ static void core_turn(struct world *world, const struct sim_event *event)
         return;
     }
     if (event->type == SIM_PACKET) {
+        bounds_received(world, event->node, event->bytes, event->size);
         core.type = EVENT_PACKET;
         core.packet.peer = event->from;
         core.packet.lane = event->lane;
@@ -155,6 +188,18 @@ static void core_turn(struct world *world, const struct sim_event *event)
     (void)node_event(world, event->node, &core, NULL);
 }
 
+/* An event for a node that is stopped waits. */
+static bool waits(struct world *world, const struct sim_event *event)
+{
+    const struct node *node = &world->node[event->node];
+
+    if (event->type > SIM_TRAINER || node->paused_until <= world->now_us) {
+        return false;
+    }
+    world_at(world, node->paused_until - world->now_us, *event);
+    return true;
+}
+
 bool world_turn(struct world *world)
 {
     struct sim_event event;
@@ -164,6 +209,9 @@ bool world_turn(struct world *world)
     }
     event = queue_pop(world);
     world->now_us = event.at_us;
+    if (waits(world, &event)) {
+        return true;
+    }
     switch (event.type) {
     case SIM_PACKET:
     case SIM_COMPUTE:
@@ -212,10 +260,29 @@ bool world_until(struct world *world, bool (*holds)(const struct world *world))
     return !world->violated;
 }
 
+/* A job for which a node has no memory fails on all nodes, and some rank is told why. */
+static void check_refused(struct world *world)
+{
+    bool told = false;
+
+    for (unsigned i = 0; i < world->job[0].trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (trainer->state != TRAINER_FAILED || trainer->error.text[0] == '\0') {
+            world_violate(world, "rank %u goes on without the memory of a node", i);
+        }
+        told = told || strstr(trainer->error.text, "has no memory of kind") != NULL;
+    }
+    if (!told) {
+        world_violate(world, "a node had no memory, and no rank was told so: %.200s",
+            world->trainer[0].error.text);
+    }
+}
+
 bool world_run(struct world *world)
 {
     schedule_fault(world, SIM_CRASH, world->scenario.crash_every_us);
     schedule_fault(world, SIM_CUT, world->scenario.cut_every_us);
+    schedule_fault(world, SIM_PAUSE, world->scenario.pause_every_us);
     schedule_fault(world, SIM_OPERATOR, world->scenario.operator_every_us);
     (void)world_until(world, all_over);
     for (unsigned i = 0; i < world->trainers; i++) {
@@ -224,6 +291,9 @@ bool world_run(struct world *world)
             world_violate(world, "rank %u of job %u: %.200s", trainer->rank, trainer->job,
                 trainer->error.text);
         }
+    }
+    if (world->scenario.refuses != MEMORY_ALL) {
+        check_refused(world);
     }
     for (unsigned j = 0; j < world->jobs && !world->violated; j++) {
         if (!world->job[j].may_fail) {
@@ -249,9 +319,8 @@ static const struct tensor_spec specs[SIM_MAX_TENSORS] = {
     {.name = "column", .forms = 1, .shape = {.dims = 2, .size = {200, 1}}},
 };
 
-static void make_tensors(const struct scenario *scenario, struct sim_job *job)
+static void make_tensors(struct sim_job *job, unsigned chosen)
 {
-    unsigned chosen = scenario->tensors != 0 ? scenario->tensors : 0x1f;
 
     for (unsigned t = 0; t < SIM_MAX_TENSORS; t++) {
         if ((chosen & 1u << t) != 0) {
@@ -293,9 +362,16 @@ static void make_job(struct world *world, unsigned number)
 {
     const struct scenario *scenario = &world->scenario;
     struct sim_job *job = &world->job[number];
+    unsigned chosen = scenario->tensors != 0 ? scenario->tensors : 0x1f;
 
     job->key = (struct job_key){.owner = 1000 + number, .name = "job", .run_id = "1"};
-    make_tensors(scenario, job);
+    job->brings = scenario->policy;
+    if (scenario->mixed) {
+        job->brings = scenario_policy(world, world_random(world, 1000));
+        chosen = scenario_tensors(world);
+    }
+    world->rounded = world->rounded || scenario_is_rounded(job->brings);
+    make_tensors(job, chosen);
     make_ranks(world, number);
     job->update_hash = sim_alloc((scenario->steps + 1) * sizeof(*job->update_hash));
     job->update_status = sim_alloc(scenario->steps + 1);
@@ -304,14 +380,25 @@ static void make_job(struct world *world, unsigned number)
     job->residual = sim_alloc(scenario->nodes * job->elements * sizeof(double));
 }
 
+/* Some node has too little memory for job 0. */
+static void refuse_memory(struct world *world)
+{
+    if (world->scenario.refuses != MEMORY_ALL) {
+        world->job[0].may_fail = true;
+        world->node[world_random(world, world->scenario.nodes)].refuses = world->scenario.refuses;
+    }
+}
+
 struct world *world_create(const struct scenario *scenario)
 {
     struct world *world = sim_alloc(sizeof(*world));
 
     world->scenario = *scenario;
-    world->rounded = scenario_is_rounded(scenario->policy);
+
     world->random = scenario->seed * 0x9e3779b97f4a7c15u + 1;
     world->now_us = 1;
+    world->heap_base = bounds_heap();
+    world->flow = sim_alloc(scenario->nodes * scenario->nodes * sizeof(*world->flow));
     world->jobs = scenario->jobs > 0 ? scenario->jobs : 1;
     for (unsigned j = 0; j < world->jobs; j++) {
         make_job(world, j);
@@ -320,6 +407,7 @@ struct world *world_create(const struct scenario *scenario)
         world->node[n].bulk_last = UINT64_MAX;
         node_start(world, n);
     }
+    refuse_memory(world);
     world->stats.runs = 1;
     return world;
 }
@@ -350,5 +438,6 @@ void world_destroy(struct world *world)
         free(world->job[j].residual);
     }
     free(world->heap);
+    free(world->flow);
     free(world);
 }

@@ -2,8 +2,9 @@
  * The simulator: nodes with the real core, joined by a virtual network, clock and memory, and
  * driven by scripted trainers. Everything is a function of the scenario and its seed.
  *
- * world.c moves time and makes faults; node.c gives each core its network and memory; trainer.c
- * plays the ranks; check.c holds the invariants, which are looked at after every single event.
+ * world.c moves time and makes faults; network.c carries packets; node.c gives each core its
+ * memory; trainer.c plays the ranks; check.c holds the invariants, which are looked at after every
+ * single event.
  */
 #ifndef ADTOPK_SIM_WORLD_H
 #define ADTOPK_SIM_WORLD_H
@@ -21,6 +22,10 @@
 #define SIM_MAX_JOBS 16
 #define SIM_MAX_TICKETS 64
 #define SIM_TEXT 256
+#define SIM_SEGMENTS 200u /* dense segments have up to as many elements */
+#define SIM_MAX_BODY (1u << 20)
+
+enum node_memory { MEMORY_ALL = 0, MEMORY_NO_GRADIENTS, MEMORY_NO_STORE, MEMORY_NO_RESULTS };
 
 struct scenario {
     uint64_t seed;
@@ -28,18 +33,25 @@ struct scenario {
     unsigned ranks_per_node;
     bool uneven;   /* nodes have 1 to ranks_per_node ranks, in a pattern */
     unsigned jobs; /* that run beside each other, with as many ranks each; 0 counts as 1 */
+    bool mixed;    /* jobs have tensors and policies of their own */
     unsigned steps;
     unsigned tensors;    /* bit t: the t-th of the simulator's tensors; 0: the first five */
     unsigned operations; /* plain operations each rank calls before the first step */
     const char *policy;
+    double scale; /* of gradients, a power of two; 0: 1 */
     bool changed; /* policies change gradients before they are added, or what is left of sums is
                    * rounded: sums fit to rounding only */
     double loss, duplicate;  /* of packets */
     double refuse;           /* of transmissions: the transport is full */
+    uint64_t rate;           /* bytes per ms of each direction between two nodes; 0: no limit */
     uint64_t delay_us;       /* packets take 10 us to this, independently: they reorder */
     uint64_t compute_us;     /* a compute takes 1 us to this; 0: 300 */
     uint64_t crash_every_us; /* mean time between crashes of some node; 0: none */
     unsigned max_crashes;
+    uint64_t away_us;           /* a crash, cut or pause lasts up to this; 0: 30 ms */
+    uint64_t pause_every_us;    /* mean time between pauses of some node; 0: none */
+    uint64_t slow_us;           /* a store or an arena takes up to this to reserve */
+    enum node_memory refuses;   /* some node has no such memory for job 0 */
     uint64_t cut_every_us;      /* mean time between partitions of one node; 0: none */
     uint64_t operator_every_us; /* mean time between requests of an operator; 0: none */
     double nonfinite;           /* chance that a pushed gradient holds NaN or Inf */
@@ -120,14 +132,14 @@ struct node_job {
     float *before;        /* residuals when step_mark was set: of all slots, one after the other */
 };
 
-enum node_memory { MEMORY_ALL = 0, MEMORY_NO_GRADIENTS, MEMORY_NO_STORE, MEMORY_NO_RESULTS };
-
 struct node {
     struct world *world;
     unsigned number;
     struct core *core;
     uint64_t incarnation;
-    bool cut; /* its packets are lost for now */
+    bool cut;              /* its packets are lost for now */
+    uint64_t paused_until; /* it is stopped: what comes for it waits */
+    uint64_t prepares;     /* proposals of views that it heard, or made */
     uint64_t timer_us;
     struct node_job memory[SIM_MAX_JOBS];
     enum node_memory refuses; /* to job 0 */
@@ -147,6 +159,7 @@ enum sim_event_type {
     SIM_RESTART,
     SIM_CUT,
     SIM_HEAL,
+    SIM_PAUSE,
     SIM_OPERATOR
 };
 
@@ -166,10 +179,22 @@ struct sim_event {
 
 /* Summed over a run, and over runs. */
 struct sim_stats {
-    uint64_t runs, events, packets, lost, duplicated, crashes, cuts;
+    uint64_t runs, events, packets, lost, duplicated, crashes, cuts, pauses;
     uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t switched, called_off, verified, replanned;
     uint64_t selections; /* residuals compared with the largest entries */
+};
+
+/* What goes from one node to another. */
+struct flow {
+    unsigned cuts;                   /* while there are any, all is lost */
+    uint64_t busy_until[LINK_LANES]; /* when the line has sent what it has */
+    /* The connection, as the sender knows it. */
+    uint64_t source, destination;
+    uint64_t credit;           /* the bulk position up to which it may send */
+    uint64_t next[LINK_LANES]; /* the position behind its last new part */
+    /* All that was sent, over all connections. */
+    uint64_t packets, parts[LINK_LANES], messages[LINK_LANES];
 };
 
 /* One job, and what the checks remember of it: per step the bits of its update, and the sum of all
@@ -182,6 +207,7 @@ struct sim_job {
     struct tensor_spec tensor[SIM_MAX_TENSORS];
     uint64_t numel[SIM_MAX_TENSORS];
     uint64_t elements;
+    const char *brings; /* the policy of its ranks */
     bool bent;     /* a policy that was in force makes something else of gradients than their sum */
     bool may_fail; /* the test looks at the errors itself */
     bool forged;   /* a hostile node takes part: nodes need not agree */
@@ -216,11 +242,14 @@ struct world {
     struct node node[SIM_MAX_NODES];
     struct trainer trainer[SIM_MAX_RANKS];
     unsigned trainers;
+    struct flow *flow;  /* [nodes * nodes] */
+    uint64_t heap_base; /* bytes that the program had when the world began */
     struct sim_event *heap;
     size_t heap_size, heap_capacity;
     uint64_t faults;
     struct sim_stats stats;
 
+    bool flooded; /* a test sends messages of its own through the cores */
     bool rounded; /* some policy had, or may have had, residuals in bf16 */
     unsigned jobs;
     struct sim_job job[SIM_MAX_JOBS];
@@ -260,12 +289,27 @@ void node_start(struct world *world, unsigned node);
 void node_crash(struct world *world, unsigned node);
 /** The node's memory of a job is gone: its machine was restarted. */
 void node_forget(struct world *world, unsigned node, unsigned job);
-/** Sends a packet into the network, with all that can happen to it there. */
-bool node_transmit(void *node, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size);
+/** Stops a node for so long. */
+void node_pause(struct world *world, unsigned node, uint64_t for_us);
 /** Hands one event to a node's core, does what the core then asks for, and checks. */
 enum adtopk_status node_event(
     struct world *world, unsigned node, struct event *event, struct error *err);
+
+/* network.c */
+struct flow *flow_of(struct world *world, unsigned from, unsigned to);
+/** Sends a packet into the network, with all that can happen to it there. */
+bool node_transmit(void *node, uint16_t peer, enum link_lane lane, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size);
+
+/* bounds.c: how much there may be of everything */
+/** A packet that a node's core hands to the network. */
+void bounds_sent(struct world *world, unsigned from, unsigned to, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size);
+/** A packet that a node's core is about to get. */
+void bounds_received(struct world *world, unsigned to, const uint8_t *packet, size_t size);
+void bounds_moved(struct node *node, const struct machine_table *table, unsigned event);
+void bounds_check(struct world *world, unsigned node);
+uint64_t bounds_heap(void);
 
 /* queue.c: the events to come, a heap by time, then by order of creation */
 void queue_push(struct world *world, struct sim_event event);
@@ -314,6 +358,8 @@ void operator_crashed(struct world *world, unsigned node);
 void operator_check_step(struct world *world, unsigned node, unsigned job, uint64_t step);
 /** One of the policies that the world's scenario may use. */
 const char *scenario_policy(const struct world *world, uint64_t index);
+/** Tensors for a job: bits as in scenario.tensors. */
+unsigned scenario_tensors(struct world *dice);
 /** Whether a policy has residuals in bf16. */
 bool scenario_is_rounded(const char *policy);
 
@@ -342,6 +388,8 @@ enum planted {
     PLANTED_SETTLE,    /* a round that a copy completes does not settle */
     PLANTED_ROUNDING,  /* a retry rounds values with another seed */
     PLANTED_MEAN,      /* the mean divides by nodes x local ranks */
+    PLANTED_CREDIT,    /* a sender ignores the credit of the receiver */
+    PLANTED_TWICE,     /* some frames are delivered twice */
     PLANTED_STRICT     /* the heaviest job always goes first, whatever it had */
 };
 extern enum planted planted_bug;
