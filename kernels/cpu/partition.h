@@ -8,6 +8,11 @@
  * together, or one stride apart, spread over all partitions (the balance that Zen gets from its
  * hash h0, arXiv 2309.13254, section 4, here with sizes that are equal and known).
  *
+ * Entries that a pattern puts at the same places of many groups are as uneven as if they were
+ * thrown: with m of them a partition the largest one has hardly more than m + 4 sqrt(m), which is
+ * 1.1 m at m = 1,600. A pattern that was made from the hash itself can put all of them into one
+ * partition. That costs its own job time, and nothing else.
+ *
  * A partition has at most one position a group, and the group's number is its *slot*: slots ascend
  * with positions. Where parts does not divide the number of positions the last group is shorter,
  * and partitions whose place in it does not exist are one position smaller. With one part the

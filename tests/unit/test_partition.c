@@ -78,12 +78,67 @@ static void test_balance(void **state)
     }
 }
 
+#define EACH 4000u /* entries a partition, in the mean */
+
+/* The largest partition of so many entries, in hundredths of the mean; position_of says where they
+ * are. */
+static uint64_t largest(
+    uint32_t parts, uint64_t (*position_of)(uint64_t i, uint64_t way), uint64_t way)
+{
+    uint64_t count[64] = {0}, most = 0;
+
+    for (uint64_t i = 0; i < (uint64_t)EACH * parts; i++) {
+        uint64_t *one = &count[partition_of(position_of(i, way), parts)];
+        most = ++*one > most ? *one : most;
+    }
+    return most * 100 / EACH;
+}
+
+static uint64_t strided(uint64_t i, uint64_t stride)
+{
+    return i * stride;
+}
+
+/* The first half of every group of so many. */
+static uint64_t halves(uint64_t i, uint64_t parts)
+{
+    const uint64_t half = (parts + 1) / 2;
+
+    return i / half * parts + i % half;
+}
+
+/* Runs of as many as a group has, at every fourth group, and one position off. */
+static uint64_t runs(uint64_t i, uint64_t parts)
+{
+    return i / parts * 4 * parts + 1 + i % parts;
+}
+
+/* Patterns that are aligned to groups: no partition has more than 1.1 times the mean. */
+static void test_aligned(void **state)
+{
+    static const uint32_t all_parts[] = {2, 3, 4, 6, 7, 8, 9, 11, 13, 16, 32, 33, 64};
+
+    (void)state;
+    for (size_t p = 0; p < sizeof(all_parts) / sizeof(all_parts[0]); p++) {
+        const uint32_t parts = all_parts[p];
+        for (uint64_t times = 1; times <= 4096; times *= 2) {
+            assert_in_range(largest(parts, strided, times), 100, 110);
+            assert_in_range(largest(parts, strided, times * parts), 100, 110);
+            assert_in_range(largest(parts, strided, times * (parts + 1)), 100, 110);
+            assert_in_range(largest(parts, strided, times * parts + 1), 100, 110);
+        }
+        assert_in_range(largest(parts, halves, parts), 100, 110);
+        assert_in_range(largest(parts, runs, parts), 100, 110);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_positions),
         cmocka_unit_test(test_definition),
         cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_aligned),
     };
 
     return cmocka_run_group_tests_name("partition", tests, NULL, NULL);
