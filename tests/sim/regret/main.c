@@ -19,7 +19,7 @@ struct settings {
     const char *model, *arrivals, *costs, *policy;
     double nodes, workers, elements, pass_ms, gbit, latency_us, overhead, density;
     double settle, still, warmup, turns;
-    double slow_gbit, alternating;
+    double slow_gbit, alternating, sampled;
 };
 
 static const char usage[] =
@@ -50,6 +50,9 @@ static const struct setting table[] = {
     SETTING(WHOLE, "alternating", alternating,
         "steps in which the link alternates between --gbit and --slow-gbit; nothing else is told",
         0, 0, 1000000),
+    SETTING(WHOLE, "sampled", sampled,
+        "steps that are played each time, and count for all until the link changes; 0: all", 0, 0,
+        1000000),
     SETTING(WHOLE, "turns", turns, "steps that are told", 5, 1, 10000),
 };
 
@@ -182,38 +185,58 @@ static unsigned phase_steps(uint64_t *random)
     return 50 + (unsigned)((*random >> 33) % 451);
 }
 
-/* Steps on a link that alternates, fast first: how long all of them took, and how many plans there
- * were. */
+/* What happened on a link that alternates. */
+struct alternated {
+    double spent_us[2]; /* while it was fast, while it was slow */
+    unsigned phases, plans;
+    char plan[CHOICES_TEXT_SIZE];
+};
+
+/* So many steps, of which all are played, or a few that count for all. */
+static bool play_phase(struct cluster *cluster, const struct settings *settings, unsigned steps,
+    struct alternated *all, struct error *err)
+{
+    unsigned most = (unsigned)settings->sampled, played = most > 0 && most < steps ? most : steps;
+    unsigned slow = all->phases++ % 2;
+    double us, spent = 0;
+
+    cluster_set_bandwidth(cluster, (slow ? settings->slow_gbit : settings->gbit) * 1e9 / 8);
+    for (unsigned s = 0; s < played; s++) {
+        if (!cluster_step(cluster, &us, err)) {
+            return false;
+        }
+        spent += us;
+        if (strcmp(all->plan, cluster_plan(cluster)) != 0) {
+            (void)strcpy(all->plan, cluster_plan(cluster));
+            all->plans++;
+        }
+    }
+    all->spent_us[slow] += spent * steps / played;
+    return true;
+}
+
 static bool alternate(struct cluster *cluster, const struct settings *settings, struct error *err)
 {
-    char *plan = calloc(1, CHOICES_TEXT_SIZE);
-    double us, spent[2] = {0, 0};
-    unsigned plans = 0, phases = 0;
+    struct alternated *all = calloc(1, sizeof(*all));
+    unsigned left = (unsigned)settings->alternating;
     uint64_t random = 1;
-    bool done = plan != NULL;
+    bool done = all != NULL;
 
-    for (unsigned s = 0, next = 0; done && s < settings->alternating; s++) {
-        if (s == next) {
-            double gbit = phases % 2 == 0 ? settings->gbit : settings->slow_gbit;
-            cluster_set_bandwidth(cluster, gbit * 1e9 / 8);
-            next += phase_steps(&random);
-            phases++;
-        }
-        done = cluster_step(cluster, &us, err);
-        spent[(phases - 1) % 2] += done ? us : 0;
-        if (done && strcmp(plan, cluster_plan(cluster)) != 0) {
-            (void)strcpy(plan, cluster_plan(cluster));
-            plans++;
-        }
+    while (done && left > 0) {
+        unsigned steps = phase_steps(&random);
+        steps = steps < left ? steps : left;
+        done = play_phase(cluster, settings, steps, all, err);
+        left -= steps;
     }
     if (done) {
         (void)printf("{\"alternating\":{\"steps\":%.0f,\"phases\":%u,\"plans\":%u,"
                      "\"fast_ms\":%.9g,\"slow_ms\":%.9g}}\n",
-            settings->alternating, phases, plans, 1e-3 * spent[0], 1e-3 * spent[1]);
-    } else if (plan == NULL) {
+            settings->alternating, all->phases, all->plans, 1e-3 * all->spent_us[0],
+            1e-3 * all->spent_us[1]);
+    } else if (all == NULL) {
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a plan");
     }
-    free(plan);
+    free(all);
     return done;
 }
 
