@@ -120,8 +120,10 @@ bool core_next_action(struct core *core, struct action *action)
     if (action->error != NULL) {
         core->told = failure_of(action->error);
     }
-    core->queue_head = (core->queue_head + 1) % core->queue_size;
     core->queue_count--;
+    /* From the beginning again: of a queue for many ranks and tensors only what a burst needs is
+     * ever touched, and takes memory. */
+    core->queue_head = core->queue_count > 0 ? (core->queue_head + 1) % core->queue_size : 0;
     return true;
 }
 

@@ -1,0 +1,54 @@
+/* The queue of actions has room for all that may wait, but takes memory only for what does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "daemon/core/model.h"
+#include "lone_core.h"
+
+#define STEPS 100u
+#define MARK 0xa5
+
+/* However long a job trains, no slot is written beyond those of its longest burst. */
+static void test_bursts(void **state)
+{
+    struct tensor_spec spec[LONE_TENSORS];
+    char name[LONE_TENSORS][8];
+    struct lone_core lone;
+    const uint8_t *slots;
+    size_t size, used = 0;
+
+    (void)state;
+    for (unsigned t = 0; t < LONE_TENSORS; t++) {
+        (void)snprintf(name[t], sizeof(name[t]), "t%u", t);
+        spec[t] = lone_spec(name[t], 1, (const uint64_t[]){8});
+    }
+    lone_start(&lone, LONE_RANKS, "{\"bucket_bytes\":1}", spec, LONE_TENSORS);
+    assert_int_equal(lone.core->queue_count, 0);
+    slots = (const uint8_t *)lone.core->queue;
+    size = lone.core->queue_size * sizeof(*lone.core->queue);
+    (void)memset(lone.core->queue, MARK, size);
+    lone_train(&lone, STEPS);
+    assert_ptr_equal(lone.core->queue, slots);
+    for (size_t i = 0; i < size; i++) {
+        used = slots[i] != MARK ? i : used;
+    }
+    assert_true(STEPS * LONE_RANKS * LONE_TENSORS > lone.core->queue_size);
+    assert_in_range(used / sizeof(*lone.core->queue), 0, LONE_RANKS * LONE_TENSORS);
+    lone_free(&lone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bursts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
