@@ -177,6 +177,24 @@ static void test_escape(void **state)
     free(shapes);
 }
 
+/* The planner switches compression off where that is faster, also under momentum and clipping. */
+static void test_corrected(void **state)
+{
+    static const char policy[] =
+        "{\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\",\"dense_values\":\"auto\","
+        "\"bucket_bytes\":\"auto\",\"momentum\":0.9,\"clip\":1}";
+    const struct costs costs = slow_selection();
+    struct shapes *shapes = vectors(TENSORS);
+    struct cluster *cluster = open_cluster(&costs, 1, 10, policy, shapes);
+
+    (void)state;
+    assert_string_equal(cluster_plan(cluster), ""); /* "auto" is sparse then */
+    (void)play_on(cluster, 10, 150, NULL);
+    assert_false(is_sparse(cluster_plan(cluster)));
+    cluster_close(cluster);
+    free(shapes);
+}
+
 static const unsigned phase[] = {300, 50, 500, 130, 60, 410, 50, 50, 250, 200, 130, 420, 90, 340};
 #define PHASES (sizeof(phase) / sizeof(phase[0]))
 
@@ -320,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_escape),
         cmocka_unit_test(test_alternating),
+        cmocka_unit_test(test_corrected),
         cmocka_unit_test(test_costs),
         cmocka_unit_test(test_no_costs),
         cmocka_unit_test(test_refused),
