@@ -48,6 +48,7 @@ static void set_defaults(struct config *config)
         .peer_timeout_ms = 5000,
         .heartbeat_ms = 1000,
         .stop_timeout_ms = 10000,
+        .stuck_after_ms = 60000,
     };
 }
 

@@ -93,6 +93,7 @@ struct config {
     uint64_t peer_timeout_ms;
     uint64_t heartbeat_ms;
     uint64_t stop_timeout_ms;
+    uint64_t stuck_after_ms;
 
     char file[CONFIG_FILE_SIZE];                     /* that was read, cut if longer; "": none */
     char *text;                                      /* of that file; NULL: none */

@@ -156,6 +156,14 @@ const struct option option_table[OPTION_COUNT] = {
         .argument = "MS",
         .help = "for steps under way to end after SIGTERM (10000)",
         .live = true},
+    {.key = "stuck_after_ms",
+        .type = OPTION_NUMBER,
+        .offset = FIELD(stuck_after_ms),
+        .low = 100,
+        .high = 86400000,
+        .argument = "MS",
+        .help = "a job that waits so long for one thing is stuck (60000)",
+        .live = true},
 };
 
 const struct option *option_find(const char *key, size_t length)

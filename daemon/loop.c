@@ -117,6 +117,13 @@ void loop_note(void *context, const char *line)
     log_write(loop->log, LEVEL_INFO, LOG_PLAN, "%s", line);
 }
 
+void loop_warn(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_WARNING, LOG_SESSION, "%s", line);
+}
+
 void loop_moved(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)
 {

@@ -80,6 +80,7 @@ bool loop_transmit(void *context, uint16_t peer, enum link_lane lane, const uint
     size_t header_size, const uint8_t *body, size_t body_size);
 void loop_trace(void *context, const char *line);
 void loop_note(void *context, const char *line);
+void loop_warn(void *context, const char *line);
 void loop_moved(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to);
 

@@ -144,8 +144,8 @@ static void program_help(FILE *out)
         "\nadtopkctl COMMAND --help says more.\n\n"
         "Exit status: 0 all is well, 1 failure, 2 usage, 3 no daemon to reach,\n"
         "4 not allowed, 5 degraded (status, jobs, peers: a peer is down, or a job is not\n"
-        "running or waits for a node), 6 it could not be determined (verify: the job\n"
-        "ended meanwhile; policy set: no outcome in time).\n");
+        "running, waits for a lost node or is stuck), 6 it could not be determined\n"
+        "(verify: the job ended meanwhile; policy set: no outcome in time).\n");
 }
 
 void options_help(FILE *out, enum command_id id)

@@ -6,19 +6,17 @@
 
 /* ------------------------------------------------------------------ health */
 
-/* "node N, which ...": the job cannot go on before that node is back. */
-static bool waits_for_node(const cJSON *job)
+/* A node that is lost, or anything that takes longer than the daemon's stuck_after_ms. */
+static bool is_in_trouble(const cJSON *waiting)
 {
-    const cJSON *item = text_member(job, "waiting_for");
-    unsigned node;
-
-    return cJSON_IsString(item) && sscanf(item->valuestring, "node %5u", &node) == 1 &&
-           strstr(item->valuestring, ", which ") != NULL;
+    return text_true(waiting, "stuck") || text_is(waiting, "kind", "peer") ||
+           text_is(waiting, "kind", "return");
 }
 
 static bool job_is_healthy(const cJSON *job)
 {
-    return text_is_over(job) || (text_is(job, "state", "active") && !waits_for_node(job));
+    return text_is_over(job) ||
+           (text_is(job, "state", "active") && !is_in_trouble(text_member(job, "waiting")));
 }
 
 bool show_is_healthy(const cJSON *document)
@@ -95,14 +93,29 @@ static void show_network(FILE *out, const cJSON *document)
     }
 }
 
+static void show_waiting(FILE *out, const cJSON *waiting, const char *sentence)
+{
+    double seconds = text_number(waiting, "seconds");
+    char duration[TEXT_SIZE];
+    char line[2 * TEXT_SIZE];
+
+    if (seconds < 1) {
+        text_wrapped(out, "waits for", sentence);
+        return;
+    }
+    (void)snprintf(line, sizeof(line), "%.400s, for %s already%s", sentence,
+        text_duration(seconds, duration), text_true(waiting, "stuck") ? ": it is stuck" : "");
+    text_wrapped(out, "waits for", line);
+}
+
 /* Why a job does not go on. */
 static void show_trouble(FILE *out, const cJSON *job)
 {
-    const cJSON *waiting = text_member(job, "waiting_for");
+    const cJSON *sentence = text_member(job, "waiting_for");
     const cJSON *reason = text_member(job, "reason");
 
-    if (cJSON_IsString(waiting) && waiting->valuestring[0] != '\0') {
-        text_wrapped(out, "waits for", waiting->valuestring);
+    if (cJSON_IsString(sentence) && sentence->valuestring[0] != '\0') {
+        show_waiting(out, text_member(job, "waiting"), sentence->valuestring);
     }
     if (cJSON_IsString(reason) && reason->valuestring[0] != '\0') {
         text_wrapped(out, "failed:", reason->valuestring);

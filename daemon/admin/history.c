@@ -81,6 +81,8 @@ static void keep(struct history *history, const struct core *core, const struct 
     kept->info = *info;
     kept->info.state = info->reason[0] != '\0' ? JOB_FAILED : JOB_DONE;
     kept->info.waiting_for[0] = '\0';
+    kept->info.waiting.kind = WAIT_NOTHING;
+    kept->info.stuck = false;
     kept->info.policy = NULL; /* the core's memory */
     keep_changes(kept, core);
 }

@@ -10,6 +10,56 @@ void report_key(struct document *document, cJSON *object, const struct job_key *
     document_count(document, object, "owner", key->owner);
 }
 
+/* A number, or null for what there is none of. */
+static void add_maybe(struct document *document, cJSON *object, const char *name, int64_t number)
+{
+    if (number >= 0) {
+        document_number(document, object, name, (double)number);
+    } else {
+        document_null(document, object, name);
+    }
+}
+
+static bool has_number(enum wait_kind kind)
+{
+    return (kind >= WAIT_PUSH && kind <= WAIT_FRAME) || kind >= WAIT_SWITCH;
+}
+
+/* The clock never goes back, but the core may have looked at it earlier than this. */
+static double waited_s(const struct report_daemon *daemon, const struct waiting *waiting)
+{
+    double seconds = daemon->clock_s - (double)waiting->since_us * 1e-6;
+
+    return seconds > 0 ? seconds : 0;
+}
+
+static void add_waiting(struct document *document, cJSON *job, const struct report_daemon *daemon,
+    const struct job_info *info)
+{
+    const struct waiting *waiting = &info->waiting;
+    int64_t number = has_number(waiting->kind) ? (int64_t)waiting->number : -1;
+    cJSON *object;
+
+    if (waiting->kind == WAIT_NOTHING) {
+        document_null(document, job, "waiting");
+        return;
+    }
+    object = document_object(document, job, "waiting");
+    document_text(document, object, "kind", wait_kind_name(waiting->kind));
+    document_number(document, object, "seconds", waited_s(daemon, waiting));
+    document_bool(document, object, "stuck", info->stuck);
+    add_maybe(document, object, "step", waiting->operation ? -1 : number);
+    add_maybe(document, object, "operation", waiting->operation ? number : -1);
+    add_maybe(document, object, "node", waiting->node);
+    add_maybe(document, object, "rank", waiting->rank);
+    add_maybe(document, object, "pid", waiting->pid != 0 ? (int64_t)waiting->pid : -1);
+    if (waiting->kind == WAIT_PUSH) {
+        document_text(document, object, "tensor", info->waiting_tensor);
+    } else {
+        document_null(document, object, "tensor");
+    }
+}
+
 static void add_job(struct document *document, cJSON *jobs, const struct report_daemon *daemon,
     const struct job_info *info)
 {
@@ -18,6 +68,7 @@ static void add_job(struct document *document, cJSON *jobs, const struct report_
     report_key(document, job, &info->key);
     document_text(document, job, "state", info->state);
     document_text(document, job, "waiting_for", info->waiting_for);
+    add_waiting(document, job, daemon, info);
     document_text(document, job, "reason", info->reason);
     document_count(document, job, "world_size", info->world_size);
     document_count(document, job, "local_ranks", info->local_ranks);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/model.h"
+#include "daemon/core/waiting.h"
 
 const struct machine_table *const core_machines[] = {
     &job_machine, &rank_machine, &step_machine, &round_machine, &switch_machine, NULL};
@@ -44,6 +44,20 @@ void core_note(struct core *core, const char *format, ...)
     (void)vsnprintf(line, sizeof(line), format, args);
     va_end(args);
     core->config.note(core->config.trace_context, line);
+}
+
+void core_warn(struct core *core, const char *format, ...)
+{
+    char line[NOTE_SIZE];
+    va_list args;
+
+    if (core->config.warn == NULL) {
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    core->config.warn(core->config.trace_context, line);
 }
 
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
@@ -152,6 +166,7 @@ static void compute_done(struct compute *compute)
     struct job *job = work->job;
 
     job->computing--;
+    job->moved_us = job->core->now_us;
     if (!job_ended(job) && work->status != ADTOPK_OK) {
         job_fail(job, &work->error, true);
     } else if (!job_ended(job)) {
@@ -218,6 +233,7 @@ static void links_deliver(void *context, uint16_t peer, enum link_lane lane, str
             job = job_find_run(core, header.run);
         }
         if (job != NULL) {
+            job->moved_us = core->now_us;
             frame_receive(job, peer, message);
         } else {
             core->late_messages++; /* of a run that is over, like any frame that names none */
@@ -300,6 +316,7 @@ struct core *core_create(const struct core_config *config, struct error *err)
     core->queue_size = ACTIONS_MIN;
     core->queue = malloc(core->queue_size * sizeof(*core->queue));
     core->links = links_create(&links, &links_ops, core);
+    core_set_stuck(core, config->stuck_us);
     policy_default(&core->policy);
     if (core->queue == NULL || core->links == NULL) {
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the core");
@@ -361,6 +378,12 @@ enum adtopk_status core_set_default_policy(struct core *core, const char *json, 
     return status;
 }
 
+void core_set_stuck(struct core *core, uint64_t stuck_us)
+{
+    core->stuck_us = stuck_us != 0 ? stuck_us : CORE_STUCK_US;
+    core->due_known = false;
+}
+
 void core_set_trace(struct core *core, void (*trace)(void *context, const char *line))
 {
     core->config.trace = trace;
@@ -370,6 +393,7 @@ static void check_jobs(struct core *core)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->next) {
         job_check_time(job);
+        waiting_look(job);
     }
 }
 
@@ -458,7 +482,9 @@ static uint64_t jobs_deadline(struct core *core)
         core->due_us = UINT64_MAX;
         for (const struct job *job = core->jobs; job != NULL; job = job->next) {
             uint64_t due = job_deadline(job);
+            uint64_t look = waiting_deadline(job);
             core->due_us = due < core->due_us ? due : core->due_us;
+            core->due_us = look < core->due_us ? look : core->due_us;
         }
         core->due_known = true;
     }

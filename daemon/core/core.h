@@ -32,6 +32,7 @@
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
 #define CORE_PLAN_EVERY 3u               /* default of core_config.plan_every */
+#define CORE_STUCK_US UINT64_C(60000000) /* default of core_config.stuck_us */
 #define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
 
 struct core;
@@ -99,6 +100,7 @@ struct event {
             uint32_t world_size;
             const char *policy; /* JSON, or NULL for the default */
             uint64_t run;       /* 0: the rank begins a run; else it returns to this one */
+            uint32_t pid;       /* of its process; 0: not known */
         } open;
         const struct tensor_spec *spec;
         struct {
@@ -219,10 +221,13 @@ struct core_config {
     uint64_t segment;    /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
     uint64_t range;      /* elements of a tensor that are worth a worker; 0: CORE_RANGE */
     const char *policy;  /* JSON: the default policy; NULL for the built-in one */
+    uint64_t stuck_us;   /* a job that waits so long for one thing is stuck; 0: CORE_STUCK_US */
     uint64_t plan_every; /* steps between two looks of the planner; 0: CORE_PLAN_EVERY */
     /* A line that an operator may want to see: what the planner changed, and what came of it. NULL:
      * nobody does. The context is that of `trace`. */
     void (*note)(void *context, const char *line);
+    /* The same for trouble: a job that is stuck, and that it goes on. */
+    void (*warn)(void *context, const char *line);
     /* One line per decision, for traces and failed tests; may be NULL. */
     void (*trace)(void *context, const char *line);
     /* Every move of a state machine, for coverage; may be NULL. `id` of a job's: the job's. */
@@ -243,6 +248,9 @@ void core_destroy(struct core *core);
 /** The default policy of jobs that are opened from now on; JSON, NULL for the built-in one. On an
  * error the old one stays. */
 enum adtopk_status core_set_default_policy(struct core *core, const char *json, struct error *err);
+
+/** After how long a job that waits for one thing is stuck; 0: CORE_STUCK_US. */
+void core_set_stuck(struct core *core, uint64_t stuck_us);
 
 /** Where trace lines go from now on, with core_config's context; NULL: nowhere. */
 void core_set_trace(struct core *core, void (*trace)(void *context, const char *line));

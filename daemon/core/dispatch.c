@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "daemon/core/view.h"
+#include "daemon/core/waiting.h"
 #include "proto/codec.h"
 
 /* A split of a plan that is not in force here yet. */
@@ -121,6 +122,7 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
     case ADTOPK__PEER_MESSAGE__KIND_ESTIMATES:
         replan_estimates(job, from, message->estimates);
         break;
+    case ADTOPK__PEER_MESSAGE__KIND_WAITING: waiting_message(job, from, message->waiting); break;
     default: job->core->bad_messages++; break;
     }
 }

@@ -6,6 +6,7 @@
 #include "daemon/core/measure.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/residual.h"
+#include "daemon/core/waiting.h"
 
 const char *phase_name(enum phase phase)
 {
@@ -33,6 +34,19 @@ static const char *state_name(const struct job *job)
     return job->failure->error.text[0] != '\0' ? JOB_FAILED : JOB_DONE;
 }
 
+static void fill_waiting(const struct job *job, struct job_info *info)
+{
+    const struct waiting waiting = waiting_find(job);
+
+    info->waiting = waiting;
+    info->stuck = waiting_is_stuck(job, &waiting);
+    (void)waiting_text(job, &waiting, info->waiting_for, sizeof(info->waiting_for));
+    if (waiting.kind == WAIT_PUSH) {
+        (void)snprintf(info->waiting_tensor, sizeof(info->waiting_tensor), "%s",
+            job->tensor[waiting.tensor].spec.name);
+    }
+}
+
 static void fill_job(const struct job *job, struct job_info *info)
 {
     *info = job->counters;
@@ -54,7 +68,7 @@ static void fill_job(const struct job *job, struct job_info *info)
         info->steps_done = job->store->steps_done;
         info->steps_withdrawn = job->store->steps_withdrawn[info->steps_done % 2];
     }
-    (void)job_waiting_for(job, info->waiting_for, sizeof(info->waiting_for));
+    fill_waiting(job, info);
     (void)snprintf(info->reason, sizeof(info->reason), "%s", job->failure->error.text);
 }
 

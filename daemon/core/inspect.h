@@ -19,12 +19,47 @@ enum phase {
 
 const char *phase_name(enum phase phase);
 
+/* What a job waits for. */
+enum wait_kind {
+    WAIT_NOTHING,
+    WAIT_PEER,    /* `node` does not answer */
+    WAIT_RETURN,  /* `node` restarted and has not joined again */
+    WAIT_PUSH,    /* `rank` is to push `tensor` of step `number` */
+    WAIT_CALL,    /* `rank` is to call plain operation `number` */
+    WAIT_COMPUTE, /* `node` is to compute its part of step or operation `number` */
+    WAIT_FRAME,   /* `node` is to send its part of step or operation `number` */
+    WAIT_FORMING, /* ranks are missing */
+    WAIT_AGREE,   /* the nodes are to agree on who they are */
+    WAIT_LEAVE,   /* `rank`, or if that is -1 the ranks of `node`, are to leave */
+    WAIT_SWITCH,  /* all nodes are to reach step `number`, where a policy begins */
+    WAIT_BEGIN,   /* a policy holds from a later step, and nobody trains */
+    WAIT_KINDS
+};
+
+struct waiting {
+    enum wait_kind kind;
+    bool operation; /* `number` counts plain operations, not steps */
+    bool relayed;   /* FRAME: the node may itself wait for another one */
+    uint64_t number;
+    uint32_t tensor;
+    int32_t rank; /* -1: of no rank */
+    int32_t node; /* where that rank is, or the node that is late; -1: no single one */
+    uint32_t pid; /* of the rank's process on its node; 0: not known */
+    uint64_t since_us;
+};
+
+/** A word for programs, such as "push". */
+const char *wait_kind_name(enum wait_kind kind);
+
 struct job_info {
     uint64_t id;
     struct job_key key;
-    const char *state;                 /* a name from the job's state table; ended: see below */
-    char waiting_for[ERROR_TEXT_SIZE]; /* a sentence, or "" */
-    char reason[ERROR_TEXT_SIZE];      /* why it has failed; "" if it has not */
+    const char *state;                   /* a name from the job's state table; ended: see below */
+    char waiting_for[ERROR_TEXT_SIZE];   /* a sentence, or "" */
+    struct waiting waiting;              /* the same for programs, */
+    char waiting_tensor[CORE_NAME_SIZE]; /* with the tensor's name, or "" */
+    bool stuck;                          /* it has waited for core_config.stuck_us */
+    char reason[ERROR_TEXT_SIZE];        /* why it has failed; "" if it has not */
     uint32_t world_size;
     uint32_t local_ranks;
     uint32_t nodes; /* members of the view */

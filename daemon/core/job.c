@@ -166,6 +166,7 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     job->seed = job_seed(&job->key);
     job->world_size = event->open.world_size;
     job->forming_since_us = core->now_us;
+    job->moved_us = core->now_us;
     machine_init(&job->machine, &job_machine, &core->trace, job->number);
     machine_init(&job->step, &step_machine, &core->trace, job->number);
     machine_init(&job->policy_switch, &switch_machine, &core->trace, job->number);
@@ -409,6 +410,7 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
         return;
     }
     member->left = true;
+    job->leaving_us = job->leaving_us != 0 ? job->leaving_us : job->core->now_us;
     member->left_step = steps_done;
     if (job->step_since_us != 0 && step_number(job) >= steps_done) {
         (void)error_set(&error, ADTOPK_ERR_PEER,

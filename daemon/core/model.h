@@ -101,6 +101,7 @@ struct rank {
     enum op_kind op_kind;
     uint32_t op_root;
     uint32_t op_size;
+    uint32_t pid;   /* of its process; 0: not known */
     uint32_t waits; /* tensor + 1 that it blocks on, until that can be acted on; 0: none */
 };
 
@@ -136,6 +137,8 @@ struct member {
     uint32_t holds;              /* in its answer: the version for which it holds */
     uint32_t has;                /* the version in force there, as far as is known */
     unsigned early;              /* frames of it that wait in job->early */
+    struct waiting told;         /* what it waits for, as it said last; the sender saw it itself */
+    uint64_t told_us;            /* ... at this time */
 };
 
 /* What a verification found: plain and sign-hashed sums of one moment. */
@@ -385,9 +388,15 @@ struct job {
     uint64_t waiting_since_us; /* a peer of the view is down since; 0: none is */
     uint64_t step_since_us;    /* the first push of the open step; 0: none yet */
     uint64_t op_since_us;      /* the first call of the next plain operation; 0: none yet */
+    uint64_t leaving_us;       /* the first rank, here or elsewhere, left; 0: none has */
     uint64_t left_since_us;    /* all local ranks have left since; 0: they have not */
     uint32_t left_view;        /* the view in which the others were told so; 0: none */
     uint64_t settle_since_us;
+    uint64_t moved_us;       /* the last event that brought the job on */
+    uint64_t looked_us;      /* the last waiting_look() */
+    uint64_t heard_us;       /* the last word of another member about its waiting; 0: none lately */
+    uint64_t stuck_since_us; /* stuck, and the log says so; 0: it is not */
+    bool told;               /* the other members know that this node waits */
     struct job_info counters;  /* only the counting fields */
     struct measure *measure;   /* NULL: nothing is "auto", or there was no memory */
     struct planning *planning; /* as coordinator; NULL: nothing was decided yet */
@@ -415,6 +424,7 @@ struct core {
     uint64_t due_us;       /* the first of the jobs' deadlines */
     struct policy policy;
     uint64_t now_us;
+    uint64_t stuck_us;
     uint64_t bad_messages;  /* from peers: malformed, foreign, or of a step that is over */
     uint64_t late_messages; /* from peers: of a run or a job that is over */
     uint64_t opened_jobs;
@@ -439,6 +449,7 @@ void core_compute(
     struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes);
 void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame);
 void core_note(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void core_warn(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void core_trace(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* job.c */
@@ -473,7 +484,6 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
 bool job_peer_is_up(const struct job *job, uint16_t node); /* or it is this one */
 void job_check_time(struct job *job);
 uint64_t job_deadline(const struct job *job);
-const char *job_waiting_for(const struct job *job, char *text, size_t size);
 
 /* rank.c */
 enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err);

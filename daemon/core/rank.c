@@ -174,6 +174,7 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
     if (rank != NULL) {
         rank->session = event->session;
         rank->number = event->open.rank;
+        rank->pid = event->open.pid;
         rank->job = job;
         job->run = event->open.run != 0 ? event->open.run : job->run;
         machine_init(&rank->machine, &rank_machine, &core->trace, rank->number);
@@ -471,6 +472,7 @@ static void leave(struct rank *rank)
         error.code = ADTOPK_OK;
     }
     machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
+    job->leaving_us = job->leaving_us != 0 ? job->leaving_us : job->core->now_us;
     core_act(job->core, &(struct action){.type = ACTION_CLOSED, .session = session});
     if (error.code != ADTOPK_OK) {
         job_fail(job, &error, true);
@@ -503,6 +505,7 @@ enum adtopk_status rank_event(struct core *core, const struct event *event, stru
     if (rank == NULL || rank->machine.state == RANK_LEFT) {
         return error_set(err, ADTOPK_ERR_STATE, "this session is not part of a job");
     }
+    rank->job->moved_us = core->now_us;
     switch (event->type) {
     case EVENT_RANK_REGISTER: status = register_tensor(rank, event->spec, err); break;
     case EVENT_RANK_COMMIT: status = commit(rank, err); break;

@@ -26,6 +26,7 @@ static enum adtopk_status request_try_open(
     if (status != ADTOPK_OK) {
         return status;
     }
+    event.open.pid = (uint32_t)session->pid;
     status = session_event(session, &event, err);
     session->known = status == ADTOPK_OK;
     return status;

@@ -437,13 +437,18 @@ class ControlTool(Command):
 
     def test_degraded_while_a_job_waits_for_a_node(self):
         job = {"name": "j", "run_id": "0", "state": "active", "reason": "", "padding": "p" * 64}
-        for waiting, code in (("", 0), ("rank 3 (process 9) to push tensor \"node 1, which\"", 0),
-                              ("node 1, which does not answer", 5),
-                              ("node 12, which restarted and has not joined again", 5)):
+        late = "rank 3 on node 1 (pid 9) to push tensor \"node 1, which\""
+        for sentence, waiting, code, shown in (
+                ("", None, 0, "active"),
+                (late, {"kind": "push", "seconds": 0.5}, 0, f"waits for {late}\n"),
+                (late, {"kind": "push", "seconds": 59}, 0, f"waits for {late}, for 59 s already\n"),
+                (late, {"kind": "push", "seconds": 61, "stuck": True}, 5, "already: it is stuck\n"),
+                ("node 1, which does not answer", {"kind": "peer", "seconds": 0}, 5, "node 1, which"),
+                ("node 12, which restarted", {"kind": "return", "seconds": 1}, 5, "node 12, which")):
             with self.subTest(waiting=waiting):
-                got, out = self.show(**job, waiting_for=waiting)
+                got, out = self.show(**job, waiting_for=sentence, waiting=waiting)
                 self.assertEqual(got, code)
-                self.assertIn(f"waits for {waiting}" if waiting else "active", out)
+                self.assertIn(" ".join(shown.split()), " ".join(out.split()))
 
     def test_names_do_not_command_the_terminal(self):
         code, out = self.show(name="\x1b[2J\u009b2J" + "n" * 60, state="active", run_id="\u00fc")

@@ -1,0 +1,576 @@
+#include "daemon/core/waiting.h"
+
+#include <stdio.h>
+
+#include "daemon/core/view.h"
+
+#define TEXT_SIZE 160
+
+/* ------------------------------------------------------------------ what this node sees */
+
+int waiting_lost_node(const struct job *job)
+{
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        uint16_t node = job->view_node[i];
+        if (!job_peer_is_up(job, node) || join_member(job, node)->incarnation == 0) {
+            return node;
+        }
+    }
+    return -1;
+}
+
+/* A tensor of the current step that some local rank has not pushed, and that rank. */
+static bool missing_push(const struct job *job, const struct rank **late, uint32_t *tensor)
+{
+    uint64_t step = step_number(job);
+
+    for (unsigned i = 0; i < job->ranks; i++) {
+        for (uint32_t t = 0; job->rank[i]->ended != step + 1 && t < job->tensors; t++) {
+            if (job->rank[i]->pushed[t] != step + 1) {
+                *late = job->rank[i];
+                *tensor = t;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* A local rank that has not called the next plain operation; NULL: all have. */
+static const struct rank *missing_call(const struct job *job)
+{
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->submitted != job->store->ops_done + 1) {
+            return job->rank[i];
+        }
+    }
+    return NULL;
+}
+
+static const struct rank *missing_leave(const struct job *job)
+{
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->machine.state != RANK_LEFT) {
+            return job->rank[i];
+        }
+    }
+    return NULL;
+}
+
+/* The first node whose ranks have not all left, or -1. */
+static int node_to_leave(const struct job *job)
+{
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        if (job->view_node[i] != job->core->config.node &&
+            !join_member(job, job->view_node[i])->left) {
+            return job->view_node[i];
+        }
+    }
+    return -1;
+}
+
+/* A round that waits for the frame of another node, or NULL. */
+static const struct round *late_round(const struct job *job)
+{
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        if (round_late_node(&job->plan->round[r]) >= 0) {
+            return &job->plan->round[r];
+        }
+    }
+    return round_late_node(&job->op_round) >= 0 ? &job->op_round : NULL;
+}
+
+/* For nothing of one node or rank. A job that moved has not waited longer than since then. */
+static struct waiting wait_for(const struct job *job, enum wait_kind kind, uint64_t since_us)
+{
+    return (struct waiting){.kind = kind,
+        .number = job->store != NULL ? step_number(job) : 0,
+        .rank = -1,
+        .node = -1,
+        .since_us = since_us > job->moved_us ? since_us : job->moved_us};
+}
+
+static struct waiting wait_for_rank(
+    const struct job *job, enum wait_kind kind, const struct rank *rank, uint64_t since_us)
+{
+    struct waiting waiting = wait_for(job, kind, since_us);
+
+    waiting.rank = (int32_t)rank->number;
+    waiting.node = job->core->config.node;
+    waiting.pid = rank->pid;
+    return waiting;
+}
+
+static struct waiting wait_for_frame(
+    const struct job *job, const struct round *round, uint64_t since_us)
+{
+    struct waiting waiting = wait_for(job, WAIT_FRAME, since_us);
+
+    waiting.node = round_late_node(round);
+    waiting.relayed = round_relays(round);
+    waiting.operation = round->op;
+    waiting.number = round_number(round);
+    return waiting;
+}
+
+static struct waiting wait_for_computes(const struct job *job, bool operation, uint64_t since_us)
+{
+    struct waiting waiting = wait_for(job, WAIT_COMPUTE, since_us);
+
+    waiting.node = job->core->config.node;
+    waiting.operation = operation;
+    waiting.number = operation ? job->store->ops_done : step_number(job);
+    return waiting;
+}
+
+static struct waiting wait_in_step(const struct job *job, uint64_t since_us)
+{
+    const struct round *round = late_round(job);
+    const struct rank *late;
+    uint32_t tensor;
+
+    if (missing_push(job, &late, &tensor)) {
+        struct waiting waiting = wait_for_rank(job, WAIT_PUSH, late, since_us);
+        waiting.tensor = tensor;
+        return waiting;
+    }
+    return round != NULL ? wait_for_frame(job, round, since_us)
+                         : wait_for_computes(job, false, since_us);
+}
+
+static struct waiting wait_in_operation(const struct job *job, uint64_t since_us)
+{
+    const struct round *round = late_round(job);
+    const struct rank *late = missing_call(job);
+
+    if (late != NULL) {
+        struct waiting waiting = wait_for_rank(job, WAIT_CALL, late, since_us);
+        waiting.operation = true;
+        waiting.number = job->store->ops_done;
+        return waiting;
+    }
+    return round != NULL ? wait_for_frame(job, round, since_us)
+                         : wait_for_computes(job, true, since_us);
+}
+
+/* What a member said lately, or NULL. */
+static const struct waiting *heard(const struct job *job, const struct member *member)
+{
+    if (member == NULL || member->told.kind == WAIT_NOTHING || member->incarnation == 0 ||
+        job->core->now_us - member->told_us > WAITING_HEARD_US ||
+        !job_peer_is_up(job, member->node)) {
+        return NULL;
+    }
+    return &member->told;
+}
+
+/* Since when another member waits in the step (operation) that is the next here; 0: none does. */
+static uint64_t awaited_since(const struct job *job, bool operation)
+{
+    uint64_t number = operation ? job->store->ops_done : step_number(job);
+
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct waiting *told = heard(job, job->member[i]);
+        if (told != NULL && told->kind >= WAIT_PUSH && told->kind <= WAIT_FRAME &&
+            told->operation == operation && told->number == number) {
+            return told->since_us;
+        }
+    }
+    return 0;
+}
+
+/* Nothing is under way on this node: others may wait for its ranks. */
+static struct waiting wait_at_rest(const struct job *job)
+{
+    const struct rank *late = missing_leave(job);
+    uint64_t step_us = awaited_since(job, false);
+    uint64_t operation_us = awaited_since(job, true);
+
+    if (step_us != 0) {
+        return wait_in_step(job, step_us);
+    }
+    if (operation_us != 0) {
+        return wait_in_operation(job, operation_us);
+    }
+    if (job->policy_switch.state == SWITCH_PROPOSED) {
+        return wait_for(job, WAIT_BEGIN, 0);
+    }
+    if (late != NULL && job->leaving_us != 0) {
+        return wait_for_rank(job, WAIT_LEAVE, late, job->leaving_us);
+    }
+    return wait_for(job, WAIT_NOTHING, 0);
+}
+
+static struct waiting wait_in_active(const struct job *job)
+{
+    if (job->left_since_us != 0) {
+        struct waiting waiting = wait_for(job, WAIT_LEAVE, job->left_since_us);
+        waiting.node = node_to_leave(job);
+        return waiting;
+    }
+    if (job->policy_switch.state >= SWITCH_HELD) {
+        return wait_for(job, WAIT_SWITCH, 0);
+    }
+    if (job->step_since_us != 0) {
+        return wait_in_step(job, job->step_since_us);
+    }
+    if (job->op_since_us != 0) {
+        return wait_in_operation(job, job->op_since_us);
+    }
+    return wait_at_rest(job);
+}
+
+static struct waiting wait_here(const struct job *job)
+{
+    int lost = waiting_lost_node(job);
+
+    if (job_ended(job)) {
+        return wait_for(job, WAIT_NOTHING, 0);
+    }
+    if (lost >= 0) {
+        struct waiting waiting =
+            wait_for(job, job_peer_is_up(job, (uint16_t)lost) ? WAIT_RETURN : WAIT_PEER, 0);
+        waiting.node = lost;
+        waiting.since_us = job->waiting_since_us != 0 ? job->waiting_since_us : waiting.since_us;
+        return waiting;
+    }
+    switch (job->machine.state) {
+    case JOB_FORMING: return wait_for(job, WAIT_FORMING, job->forming_since_us);
+    case JOB_PREPARED: return wait_for(job, WAIT_AGREE, job->forming_since_us);
+    default: return wait_in_active(job);
+    }
+}
+
+bool waiting_is_culprit(const struct job *job)
+{
+    const struct rank *late;
+    uint32_t tensor;
+
+    return (job->step_since_us != 0 && missing_push(job, &late, &tensor)) ||
+           (job->op_since_us != 0 && missing_call(job) != NULL);
+}
+
+/* ------------------------------------------------------------------ what the members see */
+
+/* The lower, the nearer to the cause. Only the first three may come from another node. */
+static unsigned distance(const struct waiting *waiting)
+{
+    switch (waiting->kind) {
+    case WAIT_PEER:
+    case WAIT_RETURN: return 0;
+    case WAIT_PUSH:
+    case WAIT_CALL: return 1;
+    case WAIT_LEAVE: return waiting->rank >= 0 ? 1 : 3;
+    case WAIT_COMPUTE: return 2;
+    default: return 3;
+    }
+}
+
+/* All nodes choose the same one among what they know. */
+static bool is_nearer(const struct waiting *one, const struct waiting *other)
+{
+    if (distance(one) != distance(other)) {
+        return distance(one) < distance(other);
+    }
+    return one->rank != other->rank ? one->rank < other->rank : one->node < other->node;
+}
+
+/* Whether it can be why `here` does not go on. */
+static bool concerns(const struct job *job, const struct waiting *told, const struct waiting *here)
+{
+    switch (told->kind) {
+    case WAIT_PEER:
+    case WAIT_RETURN: return true;
+    case WAIT_LEAVE: return here->kind == WAIT_LEAVE || here->kind == WAIT_NOTHING;
+    case WAIT_PUSH:
+    case WAIT_CALL:
+    case WAIT_COMPUTE:
+        if (told->operation) {
+            return told->number == job->store->ops_done;
+        }
+        return told->number == step_number(job) ||
+               (here->kind == WAIT_SWITCH && told->number + 1 == step_number(job));
+    default: return false;
+    }
+}
+
+/* A node that does not send its frame may itself wait for one. */
+static struct waiting follow_frames(const struct job *job, struct waiting waiting)
+{
+    for (unsigned i = 0; i < job->view_nodes && waiting.kind == WAIT_FRAME; i++) {
+        const struct waiting *told = heard(job, join_member(job, (uint16_t)waiting.node));
+        if (told == NULL || told->kind != WAIT_FRAME || told->operation != waiting.operation ||
+            told->number != waiting.number || told->node == job->core->config.node) {
+            break;
+        }
+        waiting = *told;
+    }
+    return waiting;
+}
+
+struct waiting waiting_find(const struct job *job)
+{
+    const struct waiting here = wait_here(job);
+    struct waiting found = follow_frames(job, here);
+
+    for (unsigned i = 0; job->machine.state == JOB_ACTIVE && i < job->members; i++) {
+        const struct waiting *told = heard(job, job->member[i]);
+        if (told != NULL && distance(told) < 3 && concerns(job, told, &here) &&
+            is_nearer(told, &found)) {
+            found = *told;
+        }
+    }
+    return found;
+}
+
+/* ------------------------------------------------------------------ sentences */
+
+static const char *rank_text(const struct waiting *waiting, char text[TEXT_SIZE])
+{
+    int used = snprintf(text, TEXT_SIZE, "rank %d on node %d", waiting->rank, waiting->node);
+
+    if (waiting->pid != 0 && used > 0) {
+        (void)snprintf(text + used, TEXT_SIZE - (size_t)used, " (pid %u)", waiting->pid);
+    }
+    return text;
+}
+
+static void switch_text(
+    const struct job *job, const struct waiting *waiting, char *text, size_t size)
+{
+    unsigned long long step = waiting->number;
+
+    if (job->next_plan == NULL) {
+        (void)snprintf(text, size, "the residuals to fit the new policy");
+    } else if (waiting->kind == WAIT_SWITCH) {
+        (void)snprintf(text, size,
+            "all nodes to reach step %llu, where version %u of the policy begins", step,
+            job->next_plan->change.version);
+    } else {
+        (void)snprintf(text, size,
+            "ranks to begin step %llu; version %u of the policy holds from step %llu", step,
+            job->next_plan->change.version, (unsigned long long)job->next_plan->change.step);
+    }
+}
+
+static void leave_text(const struct waiting *waiting, char *text, size_t size)
+{
+    char rank[TEXT_SIZE];
+
+    if (waiting->rank >= 0) {
+        (void)snprintf(text, size, "%s to leave", rank_text(waiting, rank));
+    } else {
+        (void)snprintf(text, size, "the ranks of node %d to leave", waiting->node);
+    }
+}
+
+const char *waiting_text(
+    const struct job *job, const struct waiting *waiting, char *text, size_t size)
+{
+    const char *what = waiting->operation ? "operation" : "step";
+    unsigned long long number = waiting->number;
+    char rank[TEXT_SIZE];
+
+    text[0] = '\0';
+    switch (waiting->kind) {
+    case WAIT_PEER:
+        (void)snprintf(text, size, "node %d, which does not answer", waiting->node);
+        break;
+    case WAIT_RETURN:
+        (void)snprintf(
+            text, size, "node %d, which restarted and has not joined again", waiting->node);
+        break;
+    case WAIT_PUSH:
+        (void)snprintf(text, size, "%s to push tensor '%s' of step %llu", rank_text(waiting, rank),
+            job->tensor[waiting->tensor].spec.name, number);
+        break;
+    case WAIT_CALL:
+        (void)snprintf(text, size, "%s to call operation %llu", rank_text(waiting, rank), number);
+        break;
+    case WAIT_COMPUTE:
+        (void)snprintf(
+            text, size, "the computes of %s %llu on node %d", what, number, waiting->node);
+        break;
+    case WAIT_FRAME:
+        (void)snprintf(text, size, "node %d to send its part of %s %llu%s", waiting->node, what,
+            number, waiting->relayed ? ", or a node that it waits for" : "");
+        break;
+    case WAIT_FORMING: join_missing_ranks(job, text, size); break;
+    case WAIT_AGREE:
+        (void)snprintf(text, size, "the nodes of view %u to agree", job->promised);
+        break;
+    case WAIT_LEAVE: leave_text(waiting, text, size); break;
+    case WAIT_SWITCH:
+    case WAIT_BEGIN: switch_text(job, waiting, text, size); break;
+    case WAIT_NOTHING:
+    case WAIT_KINDS: break;
+    }
+    return text;
+}
+
+const char *wait_kind_name(enum wait_kind kind)
+{
+    static const char *const names[WAIT_KINDS] = {
+        [WAIT_NOTHING] = "nothing",
+        [WAIT_PEER] = "peer",
+        [WAIT_RETURN] = "return",
+        [WAIT_PUSH] = "push",
+        [WAIT_CALL] = "operation",
+        [WAIT_COMPUTE] = "compute",
+        [WAIT_FRAME] = "frame",
+        [WAIT_FORMING] = "forming",
+        [WAIT_AGREE] = "agree",
+        [WAIT_LEAVE] = "leave",
+        [WAIT_SWITCH] = "switch",
+        [WAIT_BEGIN] = "begin",
+    };
+
+    return (unsigned)kind < WAIT_KINDS ? names[kind] : "unknown";
+}
+
+/* ------------------------------------------------------------------ telling the members */
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Short enough that the others know before a time limit passes. */
+static uint64_t interval(const struct job *job)
+{
+    return smaller(WAITING_TELL_US, job->core->stuck_us / 4);
+}
+
+static void send_waiting(struct job *job, const struct waiting *waiting)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerWaiting about = ADTOPK__PEER_WAITING__INIT;
+
+    about.kind = (uint32_t)waiting->kind;
+    about.operation = waiting->operation;
+    about.number = waiting->number;
+    about.tensor = waiting->tensor;
+    about.rank = (uint32_t)(waiting->rank + 1);
+    about.node = (uint32_t)(waiting->node + 1);
+    about.pid = waiting->pid;
+    about.waited_ms = (job->core->now_us - waiting->since_us) / 1000;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_WAITING;
+    message.waiting = &about;
+    for (unsigned i = 0; i < job->view_nodes; i++) {
+        if (job->view_node[i] != job->core->config.node) {
+            peer_offer(job, job->view_node[i], &message);
+        }
+    }
+}
+
+/* What this node sees, not what it heard. */
+static void tell(struct job *job)
+{
+    struct waiting here = wait_here(job);
+    bool waits = job->machine.state == JOB_ACTIVE && here.kind != WAIT_NOTHING &&
+                 here.kind != WAIT_BEGIN && job->core->now_us - here.since_us >= interval(job);
+
+    if (!waits) {
+        here = wait_for(job, WAIT_NOTHING, 0);
+    }
+    if (waits || job->told) {
+        send_waiting(job, &here);
+    }
+    job->told = waits;
+}
+
+bool waiting_is_stuck(const struct job *job, const struct waiting *waiting)
+{
+    return waiting->kind != WAIT_NOTHING && waiting->kind != WAIT_BEGIN &&
+           job->core->now_us - waiting->since_us >= job->core->stuck_us;
+}
+
+static void note_stuck(struct job *job)
+{
+    struct waiting found = waiting_find(job);
+    char text[ERROR_TEXT_SIZE];
+
+    if (waiting_is_stuck(job, &found) && job->stuck_since_us == 0) {
+        job->stuck_since_us = found.since_us;
+        core_warn(job->core, "job %u:%s/%s is stuck: for %llu s it has waited for %s",
+            job->key.owner, job->key.name, job->key.run_id,
+            (unsigned long long)((job->core->now_us - found.since_us) / 1000000),
+            waiting_text(job, &found, text, sizeof(text)));
+    } else if (!waiting_is_stuck(job, &found) && job->stuck_since_us != 0) {
+        core_warn(job->core, "job %u:%s/%s goes on after %llu s", job->key.owner, job->key.name,
+            job->key.run_id,
+            (unsigned long long)((job->core->now_us - job->stuck_since_us) / 1000000));
+        job->stuck_since_us = 0;
+    }
+}
+
+uint64_t waiting_deadline(const struct job *job)
+{
+    bool may_wait = job->machine.state != JOB_ACTIVE || job->step_since_us != 0 ||
+                    job->op_since_us != 0 || job->leaving_us != 0 || job->waiting_since_us != 0 ||
+                    job->policy_switch.state >= SWITCH_HELD;
+    uint64_t since_us = job->looked_us;
+
+    if (job_ended(job)) {
+        return UINT64_MAX;
+    }
+    if (job->told || job->stuck_since_us != 0 || job->heard_us != 0) {
+        return since_us + interval(job);
+    }
+    if (!may_wait) {
+        return UINT64_MAX;
+    }
+    return (since_us > job->moved_us ? since_us : job->moved_us) + interval(job);
+}
+
+void waiting_look(struct job *job)
+{
+    if (job->core->now_us < waiting_deadline(job)) {
+        return;
+    }
+    job->looked_us = job->core->now_us;
+    if (job->core->now_us - job->heard_us > WAITING_HEARD_US) {
+        job->heard_us = 0;
+    }
+    tell(job);
+    note_stuck(job);
+}
+
+/* Whether it may be what a member of the view sees. */
+static bool is_valid(const struct job *job, const Adtopk__PeerWaiting *message)
+{
+    bool of_node =
+        message->kind == WAIT_PEER || message->kind == WAIT_RETURN || message->kind == WAIT_FRAME;
+
+    return message->kind < WAIT_KINDS && message->rank <= job->world_size &&
+           message->node <= UINT16_MAX &&
+           (!of_node ||
+               (message->node > 0 && view_index(job, (uint16_t)(message->node - 1)) >= 0)) &&
+           (message->kind != WAIT_PUSH || message->tensor < job->tensors);
+}
+
+void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *message)
+{
+    struct member *member = join_member(job, from);
+    uint64_t now_us = job->core->now_us;
+    bool of_its_own = message->kind == WAIT_PUSH || message->kind == WAIT_CALL ||
+                      message->kind == WAIT_COMPUTE ||
+                      (message->kind == WAIT_LEAVE && message->rank > 0);
+
+    if (member == NULL || view_index(job, from) < 0 || !is_valid(job, message)) {
+        job->core->bad_messages++;
+        return;
+    }
+    member->told = (struct waiting){
+        .kind = (enum wait_kind)message->kind,
+        .operation = message->operation,
+        .number = message->number,
+        .tensor = message->tensor,
+        .rank = (int32_t)message->rank - 1,
+        .node = of_its_own ? from : (int32_t)message->node - 1,
+        .pid = message->pid,
+        .since_us = now_us - smaller(now_us, message->waited_ms * 1000),
+    };
+    member->told_us = now_us;
+    job->heard_us = now_us;
+}

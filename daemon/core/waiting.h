@@ -1,0 +1,49 @@
+/*
+ * What a job waits for, for the files of this folder. inspect.h has the structure.
+ *
+ * The happy path: nothing is said while a job moves. When it has not moved for an interval (5 s, or
+ * less where the time limits are short), this node tells the other members what it sees: a late
+ * rank of its own, a node that does not answer, a frame that does not come. It repeats that every
+ * interval, and says once that the wait is over. So every member can name the culprit that only one
+ * of them sees, and a node whose own ranks are all late learns that others wait for them.
+ *
+ * What could go wrong: a message may be lost for want of memory; the next one repeats it. A node
+ * may fall silent; what it said is forgotten after WAITING_HEARD_US. A node may lie; it can only
+ * accuse itself and its own ranks of being late.
+ */
+#ifndef ADTOPK_CORE_WAITING_H
+#define ADTOPK_CORE_WAITING_H
+
+#include "daemon/core/model.h"
+#include "peer.pb-c.h"
+
+#define WAITING_TELL_US UINT64_C(5000000)
+#define WAITING_HEARD_US (3 * WAITING_TELL_US)
+
+/** The first node of the view that is down, or that restarted and has not joined again; or -1. */
+int waiting_lost_node(const struct job *job);
+
+/** Whether a rank of this node is late in the open step or operation. */
+bool waiting_is_culprit(const struct job *job);
+
+/** What the job waits for, as far as this node or another member knows. */
+struct waiting waiting_find(const struct job *job);
+
+/** The same as the end of a sentence that begins with "waits for"; "" for WAIT_NOTHING. */
+const char *waiting_text(
+    const struct job *job, const struct waiting *waiting, char *text, size_t size);
+
+/** Whether the job has waited for this for core_config.stuck_us. */
+bool waiting_is_stuck(const struct job *job, const struct waiting *waiting);
+
+/** When waiting_look() is due; UINT64_MAX: never. */
+uint64_t waiting_deadline(const struct job *job);
+
+/** Tells the other members, and notes the beginning and the end of being stuck. Does nothing before
+ * waiting_deadline(). */
+void waiting_look(struct job *job);
+
+/** What another member waits for. */
+void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *message);
+
+#endif
