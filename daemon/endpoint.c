@@ -6,10 +6,8 @@
 #include <string.h>
 
 #define PREFIX "tcp://"
-#define HOST_SIZE 254 /* the longest name in DNS, and a NUL */
 
-/* Splits "tcp://HOST:PORT"; false if it has another form. Brackets are taken off. */
-static bool endpoint_split(const char *endpoint, char host[HOST_SIZE], const char **port)
+bool endpoint_split(const char *endpoint, char host[ENDPOINT_HOST_SIZE], const char **port)
 {
     const char *start = endpoint + sizeof(PREFIX) - 1;
     const char *colon = strrchr(endpoint, ':');
@@ -26,7 +24,7 @@ static bool endpoint_split(const char *endpoint, char host[HOST_SIZE], const cha
     } else if (memchr(start, ':', length) != NULL) {
         return false; /* IPv6 without brackets */
     }
-    if (length == 0 || length >= HOST_SIZE) {
+    if (length == 0 || length >= ENDPOINT_HOST_SIZE) {
         return false;
     }
     memcpy(host, start, length);
@@ -36,7 +34,7 @@ static bool endpoint_split(const char *endpoint, char host[HOST_SIZE], const cha
 
 enum adtopk_status endpoint_check(const char *endpoint, const char *what, struct error *err)
 {
-    char host[HOST_SIZE];
+    char host[ENDPOINT_HOST_SIZE];
     const char *port = "";
     size_t digits;
 
@@ -58,9 +56,14 @@ enum adtopk_status endpoint_check(const char *endpoint, const char *what, struct
     return ADTOPK_OK;
 }
 
+bool endpoint_is_ipv6(const char *endpoint)
+{
+    return strchr(endpoint, '[') != NULL;
+}
+
 bool endpoint_is_loopback(const char *endpoint)
 {
-    char host[HOST_SIZE];
+    char host[ENDPOINT_HOST_SIZE];
     const char *port;
     struct in_addr v4;
     struct in6_addr v6;

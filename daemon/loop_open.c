@@ -288,7 +288,8 @@ static enum adtopk_status open_transport(struct loop *loop, struct error *err)
         return ADTOPK_OK;
     }
     loop->watcher = watch_create((uint16_t)loop->config->node, loop->log);
-    if (loop->watcher == NULL) {
+    loop->knock = knock_create(&loop->uv, loop_peer_gone, loop);
+    if (loop->watcher == NULL || loop->knock == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers");
     }
     status = create_transport(loop, err);
@@ -452,6 +453,7 @@ void loop_destroy(struct loop *loop)
     if (loop->remote != NULL) {
         remote_close(loop->remote);
     }
+    knock_destroy(loop->knock);
     close_handles(loop);
     (void)uv_run(&loop->uv, UV_RUN_DEFAULT);
     if (loop->transport != NULL) {

@@ -15,7 +15,7 @@
 #include "daemon/loop_state.h"
 #include "daemon/notify.h"
 
-#define TICK_MS 1000
+#define TICK_MS 500 /* a peer that is gone is noticed within a second of its silence */
 #define TICK_MIN_MS 10
 #define STUCK_INTERVALS 10 /* a compute that runs for so many watchdog intervals is stuck */
 #define CLOSING_US 5000000 /* to close everything, after stop_timeout_ms */
@@ -80,8 +80,43 @@ static void tell_status(struct loop *loop)
     }
 }
 
+void loop_peer_gone(void *context, uint16_t node)
+{
+    struct loop *loop = context;
+    struct event event = {.type = EVENT_PEER_GONE, .peer_gone = node};
+
+    (void)loop_raise(loop, &event, NULL); /* never fails */
+}
+
+static const char *endpoint_of(const struct loop *loop, uint16_t node)
+{
+    for (size_t i = 0; i < loop->config->peer_count; i++) {
+        if (loop->config->peers[i].node == node) {
+            return loop->config->peers[i].endpoint;
+        }
+    }
+    return NULL;
+}
+
+/* Peers that answered once and do not any more: is a daemon there at all? */
+static void knock_at_silent(struct loop *loop)
+{
+    struct peer_info peer;
+
+    for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
+        const char *endpoint = endpoint_of(loop, peer.node);
+
+        if (!peer.up && peer.incarnation != 0 && endpoint != NULL) {
+            knock_at(loop->knock, peer.node, endpoint);
+        }
+    }
+}
+
 void loop_tick(struct loop *loop)
 {
+    if (loop->knock != NULL) {
+        knock_at_silent(loop);
+    }
     if (loop->watcher != NULL) {
         watch_look(loop->watcher, loop->core, uv_now(&loop->uv));
     }

@@ -14,6 +14,7 @@
 #include "daemon/admin/control.h"
 #include "daemon/admin/history.h"
 #include "daemon/core/core.h"
+#include "daemon/knock.h"
 #include "daemon/local/local.h"
 #include "daemon/loop.h"
 #include "daemon/remote/remote.h"
@@ -47,6 +48,7 @@ struct loop {
     uv_signal_t interrupt;
     bool handles_open; /* all of the above but transport_ready */
     struct watch *watcher;
+    struct knock *knock; /* NULL without `listen` */
 
     unsigned received; /* packets in this pump */
     uint64_t reloaded_us;
@@ -103,6 +105,9 @@ uint32_t loop_count_sessions(const struct loop *loop);
 
 /** How often loop_tick() is to be called, in milliseconds. */
 uint64_t loop_tick_ms(const struct loop *loop);
+
+/** A knock at a peer's address was refused; see knock_refused_fn. */
+void loop_peer_gone(void *context, uint16_t node);
 
 /** Looks at peers and workers, for the log and the service manager. */
 void loop_tick(struct loop *loop);
