@@ -10,8 +10,8 @@
 
 #define ENDPOINT_HOST_SIZE 254 /* the longest name in DNS, and a NUL */
 
-/** Splits an endpoint into host, without brackets, and port, which points into the endpoint. False if
- * it has another form. */
+/** Splits an endpoint into host, without brackets, and port, which points into the endpoint. False
+ * if it has another form. */
 bool endpoint_split(const char *endpoint, char host[ENDPOINT_HOST_SIZE], const char **port);
 
 /** Checks the form; `what` names the setting in the error. */

@@ -3,8 +3,8 @@
  * connection is reported; any other outcome (accepted, no route, no answer) is silence.
  *
  * What can go wrong:
- *   - the name does not resolve, or no memory or descriptor is left: the attempt is dropped, and the
- *     next one comes with the next call;
+ *   - the name does not resolve, or no memory or descriptor is left: the attempt is dropped, and
+ * the next one comes with the next call;
  *   - nobody answers: the attempt is closed after five seconds;
  *   - the owner goes away: the attempts close, and forget it.
  */
@@ -94,10 +94,9 @@ static void knock_resolved(uv_getaddrinfo_t *resolve, int status, struct addrinf
 {
     struct knock_try *attempt = resolve->data;
 
-    if (attempt->owner != NULL &&
-        (status != 0 || found == NULL ||
-            uv_tcp_connect(&attempt->connect, &attempt->tcp, found->ai_addr, knock_connected) !=
-                0)) {
+    if (attempt->owner != NULL && (status != 0 || found == NULL ||
+                                      uv_tcp_connect(&attempt->connect, &attempt->tcp,
+                                          found->ai_addr, knock_connected) != 0)) {
         knock_end(attempt);
     }
     uv_freeaddrinfo(found);
@@ -134,8 +133,8 @@ static struct knock_try *knock_begin(struct knock *knock, uint16_t node)
 void knock_at(struct knock *knock, uint16_t node, const char *endpoint)
 {
     /* libzmq asks for IPv4 alone, too, where it is not told otherwise. */
-    const struct addrinfo hints = {.ai_family = endpoint_is_ipv6(endpoint) ? AF_INET6 : AF_INET,
-        .ai_socktype = SOCK_STREAM};
+    const struct addrinfo hints = {
+        .ai_family = endpoint_is_ipv6(endpoint) ? AF_INET6 : AF_INET, .ai_socktype = SOCK_STREAM};
     char host[ENDPOINT_HOST_SIZE];
     const char *port;
     struct knock_try *attempt;

@@ -128,7 +128,8 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
 }
 
 /* Whether the message is of an earlier job of the sender, for an earlier one of this node, or of
- * another run. Only a join may speak of a job that the sender did not announce before. */
+ * another run: before the first commit the proposed run is the only one that a member can know.
+ * Only a join may speak of a job that the sender did not announce before. */
 static bool dispatch_is_late(
     const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
@@ -136,11 +137,12 @@ static bool dispatch_is_late(
     const struct member *member = join_member(job, from);
     bool known = member != NULL && member->incarnation != 0;
     bool join = message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN;
+    uint64_t run = job->run != 0 ? job->run : job->next_run;
 
     return (about->receiver_job != 0 && about->receiver_job != job->number) ||
            (known && about->sender_job != 0 && about->sender_job < member->job) ||
            (known && !join && about->sender_job > member->job) ||
-           (!join && about->run != 0 && job->run != 0 && about->run != job->run);
+           (!join && about->run != 0 && about->run != run);
 }
 
 /* Whether the node has a part in the job. A node with ranks that have not committed is not known
@@ -183,6 +185,15 @@ static bool dispatch_is_lost(
            (memory->has_store == NULL || !memory->has_store(memory->context, key));
 }
 
+static void dispatch_deny(struct core *core, uint16_t node, const Adtopk__PeerAbout *about)
+{
+    struct error error;
+
+    (void)error_set(&error, ADTOPK_ERR_LOST,
+        "node %u restarted and has lost the residuals of this job", core->config.node);
+    peer_refuse(core, node, about, &error);
+}
+
 static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
 {
     struct job_key key;
@@ -195,7 +206,7 @@ static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMe
     job = job_find(core, &key);
     if (job == NULL) {
         if (dispatch_is_lost(core, &key, message)) {
-            peer_deny(core, node, message->about);
+            dispatch_deny(core, node, message->about);
         }
     } else if (dispatch_is_late(job, node, message)) {
         core->late_messages++;

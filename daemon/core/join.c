@@ -340,7 +340,7 @@ static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *a
         (void)error_set(&error, ADTOPK_ERR_STATE,
             "job '%s', run '%s', runs without ranks on node %u; use another run id", job->key.name,
             job->key.run_id, from);
-        peer_refuse(job, from, &error);
+        peer_refuse(job->core, from, about, &error);
         return false;
     }
     if (member != NULL && join_begins_again(job, member, about)) {

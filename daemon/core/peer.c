@@ -76,23 +76,17 @@ void peer_send_split(struct job *job, uint64_t step, uint32_t bucket)
     peer_send_all(job, &message);
 }
 
-static void peer_fill_fail(const struct job *job, const struct error *error, Adtopk__PeerFail *fail)
-{
-    adtopk__peer_fail__init(fail);
-    fail->status = (uint32_t)error->code;
-    fail->text = (char *)(uintptr_t)error->text;
-    fail->steps_done = job->last_steps;
-    fail->node = job->core->config.node;
-}
-
 /* While the job forms, this node does not know all nodes that have ranks of it, so it tells every
  * peer. Afterwards the end of a job is the members' business only. */
 void peer_send_fail(struct job *job, const struct error *error)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerFail fail;
+    Adtopk__PeerFail fail = ADTOPK__PEER_FAIL__INIT;
 
-    peer_fill_fail(job, error, &fail);
+    fail.status = (uint32_t)error->code;
+    fail.text = (char *)(uintptr_t)error->text;
+    fail.steps_done = job->last_steps;
+    fail.node = job->core->config.node;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
     if (job->view_nodes > 0) {
@@ -104,31 +98,18 @@ void peer_send_fail(struct job *job, const struct error *error)
     }
 }
 
-void peer_refuse(struct job *job, uint16_t node, const struct error *error)
+void peer_refuse(
+    struct core *core, uint16_t node, const Adtopk__PeerAbout *asked, const struct error *error)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerFail fail;
-
-    peer_fill_fail(job, error, &fail);
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
-    message.fail = &fail;
-    peer_offer(job, node, &message);
-}
-
-void peer_deny(struct core *core, uint16_t node, const Adtopk__PeerAbout *asked)
-{
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerAbout about = ADTOPK__PEER_ABOUT__INIT;
+    Adtopk__PeerAbout about = *asked;
     Adtopk__PeerFail fail = ADTOPK__PEER_FAIL__INIT;
-    struct error err;
 
-    (void)error_set(&err, ADTOPK_ERR_LOST,
-        "node %u restarted and has lost the residuals of this job", core->config.node);
-    about = *asked;
+    about.run = 0;
     about.sender_job = 0;
     about.receiver_job = asked->sender_job;
-    fail.status = (uint32_t)err.code;
-    fail.text = err.text;
+    fail.status = (uint32_t)error->code;
+    fail.text = (char *)(uintptr_t)error->text;
     fail.node = core->config.node;
     message.about = &about;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;

@@ -80,10 +80,9 @@ void fetch_answer(struct job *job);
 
 /* peer.c */
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
-/* Tells one node that it has no part in the job, which goes on. */
-void peer_refuse(struct job *job, uint16_t node, const struct error *error);
-/* Answers a message about a job that this node does not have any more. */
-void peer_deny(struct core *core, uint16_t node, const Adtopk__PeerAbout *asked);
+/* Answers one node, whose message was about `asked`, that it has no part in such a job here. */
+void peer_refuse(
+    struct core *core, uint16_t node, const Adtopk__PeerAbout *asked, const struct error *error);
 /* Sends a message that may be lost for want of memory. */
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message);

@@ -97,7 +97,7 @@ class Job:
     """All ranks of a job, rank r on node homes[r]. tensors: (name, dtype, forms, shape) each."""
 
     def __init__(self, cluster, build, name, homes, tensors, policy="-", run="0", before=(),
-                 through=()):
+                 through=(), prepare=None):
         self.name = name
         self.tensors = tensors
         self.before = list(before)
@@ -105,7 +105,7 @@ class Job:
         try:
             for rank, node in enumerate(homes):
                 self.ranks.append(Rank(build, cluster.address(node), name, rank, len(homes),
-                                       policy, run, through=through))
+                                       policy, run, prepare, through))
         except BaseException:
             self.kill()
             raise

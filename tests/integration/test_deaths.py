@@ -210,7 +210,9 @@ class DaemonDies(unittest.TestCase):
 
     SETTINGS = {"peer_timeout_ms": 1500, "heartbeat_ms": 200}
 
-    def check(self, victim, policy, name, word):
+    SOON = 1.5 + 1  # peer_timeout_ms, and a second
+
+    def check(self, victim, policy, name, word, how=signal.SIGKILL):
         with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
                 Job(cluster, BUILD, "doomed", [0, 0, 1, 1], TENSORS, policy) as job:
             job.join()
@@ -218,16 +220,20 @@ class DaemonDies(unittest.TestCase):
             for rank in job.ranks:
                 rank.send("steps 1000000")
             time.sleep(0.2)
-            cluster.daemons[victim].kill()
-            near = [rank for rank in job.ranks if rank.rank // 2 == victim]
-            for rank in near:
-                got, sentence = rank.error(5)
-                self.assertEqual(got, "unreachable", sentence)
+            cluster.daemons[victim].signal(how)
+            died = time.monotonic()
             for rank in job.ranks:
-                if rank not in near:
+                if rank.rank // 2 != victim:
                     got, sentence = rank.error(20)
                     self.assertEqual(got, name, sentence)
                     self.assertIn(word, sentence)
+            took = time.monotonic() - died
+            cluster.daemons[victim].kill()
+            for rank in job.ranks:
+                if rank.rank // 2 == victim:
+                    got, sentence = rank.error(5)
+                    self.assertEqual(got, "unreachable", sentence)
+            return took
 
     def test_fail(self):
         for victim in (0, 1):
@@ -236,7 +242,13 @@ class DaemonDies(unittest.TestCase):
     def test_wait(self):
         for victim in (0, 1):
             self.check(victim, text(on_peer_loss="wait", wait_limit=0.5), "timeout",
-                       f"node {victim}")
+                       f"node {victim}", signal.SIGSTOP)
+
+    def test_gone(self):
+        """Nobody waits for a daemon whose port refuses, whatever the policy says of silence."""
+        for victim in (0, 1):
+            took = self.check(victim, text(on_peer_loss="wait"), "peer", f"node {victim} is gone")
+            self.assertLess(took, self.SOON)
 
     def test_job_on_the_other_node(self):
         """A job that has no ranks on the lost node does not notice."""
@@ -299,7 +311,7 @@ class DaemonDies(unittest.TestCase):
             cluster.stop()
 
     def test_comes_back_without_residuals(self):
-        """Its ranks start anew as well, but the job cannot go on: what it had kept is lost."""
+        """The job cannot go on: what the daemon had kept is lost. It can be started anew."""
         with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
                 Job(cluster, BUILD, "doomed", [0, 1], TENSORS, text(wait_limit=20)) as job:
             job.join()
@@ -309,14 +321,12 @@ class DaemonDies(unittest.TestCase):
             cluster.daemons[1].kill()
             self.assertEqual(job.ranks[1].error(5)[0], "unreachable")
             cluster.restart(1)
-            second = Rank(BUILD, cluster.address(1), "doomed", 1, 2, text(wait_limit=20))
-            self.addCleanup(second.kill)
-            second.do(second.opening, *job.registrations())
-            second.send("commit")
-            for rank in (job.ranks[0], second):
-                name, sentence = rank.error(15)
-                self.assertEqual(name, "lost", sentence)
-                self.assertIn("node 1", sentence)
+            name, sentence = job.ranks[0].error(15)
+            self.assertEqual(name, "peer", sentence)
+            self.assertIn("node 1", sentence)
+            job.kill()
+            with Job(cluster, BUILD, "doomed", [0, 1], TENSORS) as again:
+                self.assertEqual(again.join().steps(3)[0], "ok")
 
 
 if __name__ == "__main__":
