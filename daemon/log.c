@@ -35,6 +35,7 @@ static const char *const kind_names[LOG_KIND_COUNT] = {
     [LOG_PEER] = "peer",
     [LOG_REFUSED] = "refused",
     [LOG_CONTROL] = "control",
+    [LOG_CHANGE] = "change",
     [LOG_PLAN] = "plan",
     [LOG_TRACE] = "trace",
 };
@@ -227,24 +228,79 @@ static void put(struct log *log, enum log_level level, enum log_kind kind, const
     }
 }
 
-/* Not at once, or a flood would have a line of ours with every line of its own. */
-static void say_dropped(struct log *log, enum log_kind kind)
+/* `whose` ends the sentence with the user, or is "". */
+static void say_dropped(
+    struct log *log, struct log_budget *budget, enum log_kind kind, const char *whose)
 {
-    struct log_budget *budget = &log->budget[kind];
-    const uint64_t now = monotonic_ms();
     const uint64_t seconds = (budget->last_ms - budget->first_ms + 999) / 1000;
     char message[128];
 
-    if (budget->dropped == 0 ||
-        (now - budget->last_ms < LOG_QUIET_MS && now - budget->first_ms < LOG_SAY_MS)) {
-        return;
-    }
     (void)snprintf(message, sizeof(message),
-        "and %" PRIu64 " more lines of this kind in %" PRIu64 " s were left out", budget->dropped,
-        seconds > 0 ? seconds : 1);
+        "and %" PRIu64 " more lines of this kind in %" PRIu64 " s were left out%s", budget->dropped,
+        seconds > 0 ? seconds : 1, whose);
     budget->dropped = 0;
     put(log, LEVEL_WARNING, kind, message);
 }
+
+/* Not at once, or a flood would have a line of ours with every line of its own. */
+static bool is_time_to_say(const struct log_budget *budget)
+{
+    const uint64_t now = monotonic_ms();
+
+    return budget->dropped > 0 &&
+           (now - budget->last_ms >= LOG_QUIET_MS || now - budget->first_ms >= LOG_SAY_MS);
+}
+
+static void say_dropped_by(struct log *log, struct log_user *user)
+{
+    char whose[32];
+
+    (void)snprintf(whose, sizeof(whose), ", of uid %u", user->uid);
+    say_dropped(log, &user->budget, user->kind, whose);
+}
+
+/* ------------------------------------------------------------------ users */
+
+static struct log_budget full_budget(void)
+{
+    return (struct log_budget){.left = LOG_BURST, .refilled_ms = monotonic_ms()};
+}
+
+/* A free place, or that of the user who was quiet for longest; what that one lost is said first. */
+static struct log_user *oldest_user(struct log *log)
+{
+    struct log_user *oldest = &log->user[0];
+
+    for (unsigned i = 0; i < LOG_USERS; i++) {
+        struct log_user *user = &log->user[i];
+
+        if (!user->used) {
+            return user;
+        }
+        oldest = user->written_ms < oldest->written_ms ? user : oldest;
+    }
+    if (oldest->budget.dropped > 0) {
+        say_dropped_by(log, oldest);
+    }
+    return oldest;
+}
+
+static struct log_user *find_user(struct log *log, enum log_kind kind, uint32_t uid)
+{
+    struct log_user *user;
+
+    for (unsigned i = 0; i < LOG_USERS; i++) {
+        user = &log->user[i];
+        if (user->used && user->kind == kind && user->uid == uid) {
+            return user;
+        }
+    }
+    user = oldest_user(log);
+    *user = (struct log_user){.used = true, .kind = kind, .uid = uid, .budget = full_budget()};
+    return user;
+}
+
+/* ------------------------------------------------------------------ lines */
 
 /* systemd sets JOURNAL_STREAM to "device:inode" of the socket that it made standard error. */
 static bool is_journal(int fd, const char *journal_stream)
@@ -266,32 +322,73 @@ void log_init(struct log *log, int fd, enum log_level level, enum log_format for
     *log = (struct log){
         .fd = fd, .level = level, .format = format, .journal = is_journal(fd, journal_stream)};
     for (int kind = 0; kind < LOG_KIND_COUNT; kind++) {
-        log->budget[kind] = (struct log_budget){.left = LOG_BURST, .refilled_ms = monotonic_ms()};
+        log->budget[kind] = full_budget();
     }
+}
+
+static void write_line(
+    struct log *log, enum log_level level, enum log_kind kind, const char *format, va_list args)
+{
+    char message[MESSAGE_SIZE];
+
+    (void)vsnprintf(message, sizeof(message), format, args);
+    put(log, level, kind, message);
 }
 
 void log_write(struct log *log, enum log_level level, enum log_kind kind, const char *format, ...)
 {
-    char message[MESSAGE_SIZE];
+    struct log_budget *budget = &log->budget[kind];
     va_list args;
 
     if (level > log->level) {
         return;
     }
-    if (kind != LOG_LIFE && kind != LOG_TRACE && !budget_take(&log->budget[kind])) {
+    if (kind != LOG_LIFE && kind != LOG_TRACE && !budget_take(budget)) {
         return;
     }
-    say_dropped(log, kind);
+    if (is_time_to_say(budget)) {
+        say_dropped(log, budget, kind, "");
+    }
     va_start(args, format);
-    (void)vsnprintf(message, sizeof(message), format, args);
+    write_line(log, level, kind, format, args);
     va_end(args);
-    put(log, level, kind, message);
+}
+
+void log_write_by(struct log *log, enum log_level level, enum log_kind kind, uint32_t uid,
+    const char *format, ...)
+{
+    struct log_user *user;
+    va_list args;
+
+    if (level > log->level) {
+        return;
+    }
+    if (kind != LOG_CHANGE || uid != 0) {
+        user = find_user(log, kind, uid);
+        user->written_ms = monotonic_ms();
+        if (!budget_take(&user->budget)) {
+            return;
+        }
+        if (is_time_to_say(&user->budget)) {
+            say_dropped_by(log, user);
+        }
+    }
+    va_start(args, format);
+    write_line(log, level, kind, format, args);
+    va_end(args);
 }
 
 void log_tick(struct log *log)
 {
     (void)say_lost(log);
     for (int kind = 0; kind < LOG_KIND_COUNT; kind++) {
-        say_dropped(log, (enum log_kind)kind);
+        if (is_time_to_say(&log->budget[kind])) {
+            say_dropped(log, &log->budget[kind], (enum log_kind)kind, "");
+        }
+    }
+    for (unsigned i = 0; i < LOG_USERS; i++) {
+        if (is_time_to_say(&log->user[i].budget)) {
+            say_dropped_by(log, &log->user[i]);
+        }
     }
 }

@@ -128,10 +128,13 @@ void loop_moved(void *context, const struct machine_table *table, uint64_t id, u
     unsigned event, unsigned to)
 {
     struct loop *loop = context;
+    struct job_info failed;
 
     (void)from;
     (void)event;
-    history_moved(&loop->history, loop->core, table, id, to);
+    if (history_moved(&loop->history, loop->core, table, id, to, &failed)) {
+        watch_log_failed(loop->log, &failed);
+    }
 }
 
 /* Returns how many microseconds it took here. */

@@ -124,14 +124,26 @@ static const char *default_policy(void *context)
     return loop->config->policy;
 }
 
-static void log_control(void *context, enum control_level level, const char *line)
+static void log_refused(void *context, uint32_t uid, const char *line)
 {
-    static const enum log_level levels[] = {[CONTROL_DEBUG] = LEVEL_DEBUG,
-        [CONTROL_INFO] = LEVEL_INFO,
-        [CONTROL_WARNING] = LEVEL_WARNING};
     struct loop *loop = context;
 
-    log_write(loop->log, levels[level], LOG_CONTROL, "%s", line);
+    log_write_by(loop->log, LEVEL_WARNING, LOG_REFUSED, uid, "%s", line);
+}
+
+static void log_control(void *context, enum control_topic topic, uint32_t uid, const char *line)
+{
+    static const struct {
+        enum log_level level;
+        enum log_kind kind;
+    } topics[] = {[CONTROL_DEBUG] = {LEVEL_DEBUG, LOG_CONTROL},
+        [CONTROL_INFO] = {LEVEL_INFO, LOG_CONTROL},
+        [CONTROL_WARNING] = {LEVEL_WARNING, LOG_CONTROL},
+        [CONTROL_REFUSED] = {LEVEL_WARNING, LOG_REFUSED},
+        [CONTROL_CHANGE] = {LEVEL_INFO, LOG_CHANGE}};
+    struct loop *loop = context;
+
+    log_write_by(loop->log, topics[topic].level, topics[topic].kind, uid, "%s", line);
 }
 
 /* ------------------------------------------------------------------ opening */
@@ -339,8 +351,10 @@ static enum adtopk_status open_control(
 static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, struct error *err)
 {
     static const struct local_ops local_ops = {.event = loop_session_event};
-    struct local_config local = {
-        .path = loop->config->socket, .mode = 0666, .max_sessions = session_limit()};
+    struct local_config local = {.path = loop->config->socket,
+        .mode = 0666,
+        .max_sessions = session_limit(),
+        .warn = log_refused};
     struct control_config control = {
         .path = loop->config->control_socket,
         .history = &loop->history,

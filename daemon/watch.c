@@ -17,6 +17,8 @@ struct watch {
     bool up[CORE_MAX_NODES]; /* as last logged, in the core's order */
 };
 
+#define NOBODY UINT32_MAX /* whose session it is, once the core has forgotten the job */
+
 struct watch *watch_create(uint16_t node, struct log *log)
 {
     struct watch *watch = calloc(1, sizeof(*watch));
@@ -63,15 +65,18 @@ void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms)
     look_at_strangers(watch, core, now_ms);
 }
 
-/* "session 7 of job 0:digits/0"; without the job once the core has forgotten the session. */
+/* "session 7 of job 0:digits/0"; without the job once the core has forgotten the session. Fills
+ * `owner` with the job's user, NOBODY without a job. */
 static const char *session_name(
-    const struct core *core, session_id session, char *text, size_t size)
+    const struct core *core, session_id session, char *text, size_t size, uint32_t *owner)
 {
     const struct job_key *key = core_session_key(core, session);
     char job[JOBNAME_SIZE] = "";
 
+    *owner = NOBODY;
     if (key != NULL) {
         jobname_print(key, job);
+        *owner = key->owner;
     }
     (void)snprintf(text, size, "session %llu%s%s", (unsigned long long)session,
         job[0] != '\0' ? " of job " : "", job);
@@ -82,26 +87,38 @@ void watch_log_lost(
     struct log *log, const struct core *core, session_id session, const char *reason)
 {
     char name[SESSION_NAME_SIZE];
+    uint32_t owner;
 
-    log_write(log, LEVEL_WARNING, LOG_SESSION, "%s is lost: %s",
-        session_name(core, session, name, sizeof(name)), reason);
+    (void)session_name(core, session, name, sizeof(name), &owner);
+    log_write_by(log, LEVEL_WARNING, LOG_SESSION, owner, "%s is lost: %s", name, reason);
+}
+
+void watch_log_failed(struct log *log, const struct job_info *job)
+{
+    char name[JOBNAME_SIZE];
+
+    jobname_print(&job->key, name);
+    log_write_by(
+        log, LEVEL_WARNING, LOG_CHANGE, job->key.owner, "job %s has failed: %s", name, job->reason);
 }
 
 void watch_log_action(struct log *log, const struct core *core, const struct action *action)
 {
     char name[SESSION_NAME_SIZE];
+    uint32_t owner;
 
     if (action->type != ACTION_FAILED && action->type != ACTION_READY &&
         action->type != ACTION_CLOSED) {
         return; /* most actions are part of a step */
     }
-    (void)session_name(core, action->session, name, sizeof(name));
+    (void)session_name(core, action->session, name, sizeof(name), &owner);
     if (action->type == ACTION_FAILED) {
-        log_write(log, LEVEL_WARNING, LOG_SESSION, "%s has failed: %s", name, action->error->text);
+        log_write_by(
+            log, LEVEL_WARNING, LOG_SESSION, owner, "%s has failed: %s", name, action->error->text);
     } else if (action->type == ACTION_READY) {
-        log_write(log, LEVEL_INFO, LOG_SESSION, "%s is ready, next step %llu", name,
+        log_write_by(log, LEVEL_INFO, LOG_SESSION, owner, "%s is ready, next step %llu", name,
             (unsigned long long)action->number);
     } else {
-        log_write(log, LEVEL_INFO, LOG_SESSION, "%s has left", name);
+        log_write_by(log, LEVEL_INFO, LOG_SESSION, owner, "%s has left", name);
     }
 }

@@ -24,6 +24,9 @@ void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms);
 void watch_log_lost(
     struct log *log, const struct core *core, session_id session, const char *reason);
 
+/** Logs why a job has failed. */
+void watch_log_failed(struct log *log, const struct job_info *job);
+
 /** Logs what an action means for its session, if it is worth a line. */
 void watch_log_action(struct log *log, const struct core *core, const struct action *action);
 

@@ -61,8 +61,12 @@ void client_refuse(struct client *client, enum adtopk_status status, const char 
  * gone afterwards. */
 void client_await(struct client *client);
 
-/** One line for the log. */
-void control_note(const struct control *control, enum control_level level, const char *format, ...)
+/** One line for the log, of the daemon itself. */
+void control_note(const struct control *control, enum control_topic topic, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/** One line for the log that a client caused. */
+void client_log(const struct client *client, enum control_topic topic, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* ------------------------------------------------------------------ request.c */

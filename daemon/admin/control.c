@@ -27,17 +27,33 @@
 #define ACCEPTS_PER_CALL 8
 #define TICK_MS 1000 /* at most between looks at the clock */
 
-void control_note(const struct control *control, enum control_level level, const char *format, ...)
+static void log_line(const struct control *control, enum control_topic topic, uint32_t uid,
+    const char *format, va_list args)
 {
     char line[ERROR_TEXT_SIZE * 2];
-    va_list args;
 
     if (control->config.log != NULL) {
-        va_start(args, format);
         (void)vsnprintf(line, sizeof(line), format, args);
-        va_end(args);
-        control->config.log(control->config.context, level, line);
+        control->config.log(control->config.context, topic, uid, line);
     }
+}
+
+void control_note(const struct control *control, enum control_topic topic, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    log_line(control, topic, control->rights.self, format, args);
+    va_end(args);
+}
+
+void client_log(const struct client *client, enum control_topic topic, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    log_line(client->control, topic, client->who.uid, format, args);
+    va_end(args);
 }
 
 /* ------------------------------------------------------------------ the life of a client */
@@ -185,7 +201,7 @@ void client_reply(struct client *client, uint32_t status, char *document)
 
 void client_refuse(struct client *client, enum adtopk_status status, const char *why)
 {
-    control_note(client->control, status == ADTOPK_ERR_DENIED ? CONTROL_WARNING : CONTROL_DEBUG,
+    client_log(client, status == ADTOPK_ERR_DENIED ? CONTROL_REFUSED : CONTROL_DEBUG,
         "refused a request of uid %u, pid %d: %s", client->who.uid, client->who.pid, why);
     client_reply(client, status, strdup(why));
 }

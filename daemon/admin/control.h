@@ -29,7 +29,14 @@
 #define CONTROL_PENDING 64       /* tickets without an outcome, at once */
 #define CONTROL_GROUP "adtopk"   /* the default of control_config.group */
 
-enum control_level { CONTROL_DEBUG, CONTROL_INFO, CONTROL_WARNING };
+/* What a line of the log is about. */
+enum control_topic {
+    CONTROL_DEBUG,
+    CONTROL_INFO,
+    CONTROL_WARNING,
+    CONTROL_REFUSED, /* somebody who may not do what he asked for */
+    CONTROL_CHANGE   /* what somebody changed */
+};
 
 struct control_config {
     const char *path; /* copied */
@@ -44,7 +51,8 @@ struct control_config {
     /* Takes an event of an operator: stamps it and passes it to core_event(). */
     enum adtopk_status (*event)(void *context, struct event *event, struct error *err);
     const char *(*policy)(void *context); /* the default for jobs, JSON or NULL; may be NULL */
-    void (*log)(void *context, enum control_level level, const char *line); /* may be NULL */
+    /* uid: who caused the line. May be NULL. */
+    void (*log)(void *context, enum control_topic topic, uint32_t uid, const char *line);
     void *context;
     uint64_t idle_ms; /* 0: CONTROL_IDLE_MS */
 };

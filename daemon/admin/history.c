@@ -97,15 +97,15 @@ void history_record(struct history *history, const struct core *core, session_id
     }
 }
 
-void history_moved(struct history *history, const struct core *core,
-    const struct machine_table *table, uint64_t job, unsigned to)
+bool history_moved(struct history *history, const struct core *core,
+    const struct machine_table *table, uint64_t job, unsigned to, struct job_info *failed)
 {
-    struct job_info info;
-
-    if (strcmp(table->name, "job") == 0 && strcmp(table->state_name[to], "ended") == 0 &&
-        core_find_job(core, job, &info) && info.reason[0] != '\0') {
-        keep(history, core, &info);
+    if (strcmp(table->name, "job") != 0 || strcmp(table->state_name[to], "ended") != 0 ||
+        !core_find_job(core, job, failed) || failed->reason[0] == '\0') {
+        return false;
     }
+    keep(history, core, failed);
+    return true;
 }
 
 bool history_job(const struct history *history, const struct core *core, uint32_t index,

@@ -32,9 +32,9 @@ void history_record(struct history *history, const struct core *core, session_id
 
 /** To be called with every move of the core's state machines (core_config.moved) and the id
  * that moved: remembers a job that fails, and why. The core forgets it before its ranks are told.
- */
-void history_moved(struct history *history, const struct core *core,
-    const struct machine_table *table, uint64_t job, unsigned to);
+ * Returns true, with the job, if it has failed. */
+bool history_moved(struct history *history, const struct core *core,
+    const struct machine_table *table, uint64_t job, unsigned to, struct job_info *failed);
 
 /** The index-th of the core's jobs, followed by the ended ones; false if there are no more.
  * *live: it is one of the core's. */

@@ -129,7 +129,7 @@ static void answer_drain(struct client *client, const Request *request, const st
 
     (void)job;
     control->draining = !request->drain->undo;
-    control_note(control, CONTROL_INFO, "%s: asked by uid %u, pid %d",
+    client_log(client, CONTROL_CHANGE, "%s: asked by uid %u, pid %d",
         control->draining ? "draining, no new ranks" : "new ranks are taken again", client->who.uid,
         client->who.pid);
     daemon = describe(control);
@@ -191,7 +191,7 @@ static void answer_policy_set(
     event.policy.pid = (uint32_t)client->who.pid;
     if (event.policy.ticket != 0 && raise_event(client, &event)) {
         jobname_print(&job->key, name);
-        control_note(client->control, CONTROL_INFO, "uid %u, pid %d %s the policy of job %s: %.*s",
+        client_log(client, CONTROL_CHANGE, "uid %u, pid %d %s the policy of job %s: %.*s",
             client->who.uid, client->who.pid, set->merge ? "amends" : "replaces", name,
             POLICY_LOGGED, set->policy);
         client_await(client);
@@ -231,7 +231,7 @@ void request_finish(struct client *client, const struct action *action)
     } else if (!core_find_job(control->config.core, client->job, &job)) {
         client_refuse(client, ADTOPK_ERR_STATE, "the job ended meanwhile");
     } else if (action->type == ACTION_POLICY) {
-        control_note(control, CONTROL_INFO,
+        client_log(client, CONTROL_CHANGE,
             "policy version %" PRIu64 " holds from step %" PRIu64 ", set by uid %u, pid %d",
             action->operation, action->number, client->who.uid, client->who.pid);
         client_reply(client, ADTOPK_OK,

@@ -39,6 +39,9 @@ struct local_config {
     unsigned mode;         /* permissions of the socket, such as 0666 */
     uint32_t max_sessions; /* more are refused with an error that says so; 0: 1024. One user may
                             * hold three quarters of them at most, root excepted */
+    /* Takes one line on a trainer of this user that was turned away; may be NULL. A flood of those
+     * is a flood of calls: the callee limits what it writes. */
+    void (*warn)(void *context, uint32_t uid, const char *line);
 };
 
 struct local_ops {

@@ -333,12 +333,24 @@ void session_end(struct session *session, enum adtopk_status status, const char 
     reply_error(session, status, text, true);
 }
 
+void session_warn(struct local *local, uid_t uid, pid_t pid, const char *why)
+{
+    char line[ERROR_TEXT_SIZE + 64];
+
+    if (local->config.warn != NULL) {
+        (void)snprintf(
+            line, sizeof line, "refused a trainer of uid %u, process %d: %s", uid, (int)pid, why);
+        local->config.warn(local->context, uid, line);
+    }
+}
+
 void session_refuse(struct session *session, const struct error *why)
 {
     if (session->state >= SESSION_ENDED) {
         return;
     }
     session->local->stats.protocol_errors++;
+    session_warn(session->local, session->uid, session->pid, why->text);
     session_lost(session, "process %d broke the protocol: %s", (int)session->pid, why->text);
     session_end(session, why->code, why->text);
 }

