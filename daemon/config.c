@@ -41,6 +41,7 @@ static void set_defaults(struct config *config)
         .control_socket = "/run/adtopk/control.sock",
         .control_group = "adtopk",
         .trainers_owner = CONFIG_NOBODY,
+        .user = CONFIG_NOBODY,
         .log_level = LEVEL_INFO,
         .log_format = LOG_FORMAT_TEXT,
         .chunk_size = 256u << 10,

@@ -80,6 +80,7 @@ struct config {
     struct config_trainer *trainers;
     size_t trainer_count;    /* 0: they need no keys */
     uint64_t trainers_owner; /* uid of those without keys, or CONFIG_NOBODY */
+    uint64_t user; /* uid that root becomes, or CONFIG_NOBODY: the daemon stays who it is */
     char socket[CONFIG_PATH_SIZE];
     char control_socket[CONFIG_PATH_SIZE];
     char control_group[CONFIG_GROUP_SIZE];

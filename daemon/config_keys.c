@@ -8,6 +8,7 @@
 
 #include "daemon/config.h"
 #include "daemon/endpoint.h"
+#include "daemon/privilege.h"
 
 const char *const config_protection_names[PROTECTION_COUNT] = {
     [PROTECTION_CURVE] = "curve",
@@ -121,6 +122,9 @@ enum adtopk_status config_load_keys(
     if (config->key_file[0] == '\0') {
         return ADTOPK_OK;
     }
+    if (privilege_hide_memory(err) != ADTOPK_OK) {
+        return err->code;
+    }
     config_where(config, "key_file", where);
     if (keyfile_load(config->key_file, pair, &plain) != ADTOPK_OK) {
         return error_set(err, plain.code, "%.60s: key_file: %s", where, plain.text);
@@ -159,9 +163,7 @@ bool config_bulk_endpoint(const struct config *config, char endpoint[CONFIG_ENDP
 const char *config_unprotected(const struct config *config)
 {
     if (config->key_file[0] == '\0') {
-        return config->insecure
-                   ? "insecure: traffic between nodes is neither encrypted nor authenticated"
-                   : NULL;
+        return config->insecure ? "insecure: traffic is neither encrypted nor authenticated" : NULL;
     }
     return config->data_protection == PROTECTION_NONE
                ? "data_protection none: bulk between nodes is not encrypted; control is"

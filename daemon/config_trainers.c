@@ -219,10 +219,10 @@ void config_check_trainers(const struct config *config, struct faults *faults)
     }
     if (endpoint_check(listen, "trainers_listen", &err) != ADTOPK_OK) {
         config_fault(config, "trainers_listen", faults, "%s", err.text);
-    } else if (!keyed && !config->insecure && !endpoint_is_loopback(listen)) {
+    } else if (!keyed && !config->insecure) {
         config_fault(config, "trainers_listen", faults,
-            "trainers_listen: %.100s can be reached from other machines: trainers, with their "
-            "keys, says who may; --insecure lets everybody in",
-            listen);
+            "trainers_listen: every user of %s that can reach %.100s would train as that user: "
+            "trainers, with their keys, says who may; --insecure lets everybody in",
+            endpoint_is_loopback(listen) ? "this machine" : "any machine", listen);
     }
 }

@@ -16,6 +16,7 @@
 #include "daemon/log.h"
 #include "daemon/loop.h"
 #include "daemon/notify.h"
+#include "daemon/privilege.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
@@ -154,10 +155,21 @@ static void print_unknown_variables(void)
     }
 }
 
+/* Before the first thread, the first socket and the first key: all of them are the user's own. */
+static enum adtopk_status become_user(const struct config *config, struct error *err)
+{
+    return config->user != CONFIG_NOBODY ? privilege_drop(config->user, err) : ADTOPK_OK;
+}
+
 /* --check-config tells of everything that is wrong, also on this machine. */
 static int check(const struct config *config, struct faults *faults)
 {
+    struct error err;
+
     print_unknown_variables();
+    if (become_user(config, &err) != ADTOPK_OK) {
+        (void)faults_add(faults, err.code, "%s", err.text);
+    }
     config_check_policy(config, faults);
     config_check_machine(config, faults);
     if (faults->count > 0) {
@@ -175,7 +187,8 @@ static int print(const struct config *config, struct faults *faults)
 
     print_unknown_variables();
     config_check_policy(config, faults);
-    if (config_load_keys(config, &pair, &err) != ADTOPK_OK ||
+    if (become_user(config, &err) != ADTOPK_OK ||
+        config_load_keys(config, &pair, &err) != ADTOPK_OK ||
         (faults->count == 0 && config_print(config, stdout, &err) != ADTOPK_OK)) {
         (void)faults_add(faults, err.code, "%s", err.text);
     }
@@ -196,7 +209,8 @@ static int run(struct config *config)
         (enum log_format)config->log_format, getenv("JOURNAL_STREAM"));
     log_unknown_variables(&log);
     config_check_policy(config, &faults);
-    if (faults_first(&faults, &err) != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
+    if (faults_first(&faults, &err) != ADTOPK_OK || become_user(config, &err) != ADTOPK_OK ||
+        serve(config, &log, &err) != ADTOPK_OK) {
         /* the first line names the place; the log shows no lines of documents */
         log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %.*s", (int)strcspn(err.text, "\n"),
             err.text);

@@ -97,6 +97,7 @@ class Daemon:
         if "trainers_owner" in settings or "trainers" in settings:
             self.remote_port = free_ports(1)[0]
             document["trainers_listen"] = f"tcp://127.0.0.1:{self.remote_port}"
+            document["insecure"] = "trainers_owner" in settings
         document.update(settings)
         with open(self.config, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=1)

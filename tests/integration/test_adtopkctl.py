@@ -270,7 +270,7 @@ class Changing(Daemons):
             self.assertEqual([one["sparsifier"] for one in self.document(
                 "tensors", self.name, node=node)["tensors"]], ["topk", "topk", "dense"])
             self.text("verify", self.name, node=node)
-        self.assertRegex(self.cluster.daemons[0].log(), rf"info control: uid {os.getuid()}, "
+        self.assertRegex(self.cluster.daemons[0].log(), rf"info change: uid {os.getuid()}, "
                          rf"pid \d+ amends the policy of job {os.getuid()}:{self.name}/0: ")
         job.end()
         log = self.document("policy", "log", self.name)
@@ -535,7 +535,7 @@ class Rights(Daemons):
         self.assertFalse(self.document("status")["draining"])
         self.assertEqual(self.document("policy", "get", self.name)["version"], 0)
         self.assertRegex(self.cluster.daemons[0].log(),
-                         rf"warning control: refused a request of uid {NOBODY}, pid \d+: .*drain")
+                         rf"warning refused: refused a request of uid {NOBODY}, pid \d+: .*drain")
         job.end()
 
     def test_the_owner(self):

@@ -57,13 +57,15 @@ static void assert_flag_refused(const char *flag, const char *value, const char 
 
 static void test_trainers(void **state)
 {
-    static const char *const good[] = {HERE "\"trainers_owner\": \"root\"",
-        HERE "\"trainers_owner\": 1000", ELSEWHERE "\"trainers_owner\": 0, \"insecure\": true",
+    static const char *const good[] = {HERE "\"trainers_owner\": \"root\", \"insecure\": true",
+        HERE "\"trainers_owner\": 1000, \"insecure\": true",
+        ELSEWHERE "\"trainers_owner\": 0, \"insecure\": true",
         KEYED "\"trainers\": [{\"key\": \"" KEY_A "\", \"owner\": \"root\"}, {\"owner\": 5, "
               "\"key\": \"" KEY_B "\"}]"};
     static const char *const bad[][2] = {{HERE "\"node\": 1", "either trainers"},
         {"\"trainers_owner\": 0", "trainers_listen is needed"},
-        {ELSEWHERE "\"trainers_owner\": 0", "can be reached from other machines"},
+        {ELSEWHERE "\"trainers_owner\": 0", "every user of any machine"},
+        {HERE "\"trainers_owner\": 0", "every user of this machine"},
         {HERE "\"trainers_owner\": \"nobody-of-this-name\"", "no user"},
         {HERE "\"trainers_owner\": -1", "a user's name or number"},
         {HERE "\"trainers_owner\": 4294967295", "a user's name or number"},
