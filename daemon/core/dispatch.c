@@ -21,6 +21,7 @@
 #include "daemon/core/view.h"
 #include "daemon/core/waiting.h"
 #include "proto/codec.h"
+#include "proto/utf8.h"
 
 /* A split of a plan that is not in force here yet. */
 static void dispatch_keep_split(struct job *job, const Adtopk__PeerSplit *message)
@@ -243,6 +244,17 @@ static void dispatch_unreadable(
     codec_free((ProtobufCMessage *)head);
 }
 
+/* Sentences of another node end up in logs, and on the terminals of people. */
+static void dispatch_clean(Adtopk__PeerMessage *message)
+{
+    switch (message->kind_case) {
+    case ADTOPK__PEER_MESSAGE__KIND_FAIL: utf8_clean(message->fail->text); break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER: utf8_clean(message->policy_answer->text); break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_END: utf8_clean(message->policy_end->text); break;
+    default: break;
+    }
+}
+
 void dispatch_control(struct core *core, uint16_t node, const struct buffer *buffer)
 {
     struct error err;
@@ -254,6 +266,7 @@ void dispatch_control(struct core *core, uint16_t node, const struct buffer *buf
     } else if (message == NULL) {
         dispatch_unreadable(core, node, buffer, &err);
     } else {
+        dispatch_clean(message);
         dispatch_read(core, node, message);
     }
     codec_free((ProtobufCMessage *)message);

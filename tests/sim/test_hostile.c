@@ -332,7 +332,7 @@ static void lie_small(struct liar *liar, uint16_t peer, unsigned kind)
     split.policy = world_chance(liar->ghost.world, 0.5) ? 0 : (uint32_t)any(liar);
     leaving.steps_done = any(liar);
     fail.status = (uint32_t)any(liar);
-    fail.text = (char *)(uintptr_t) "%s%n";
+    fail.text = (char *)(uintptr_t) "%s%n\x1b[2J\xe2\x80\xae\xff";
     if (kind == 0) {
         message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
         message.fetch = &fetch;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "proto/utf8.h"
 #include "tests/sim/world.h"
 
 static uint64_t hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
@@ -66,9 +67,14 @@ void trainer_init(struct trainer *trainer, struct world *world)
 
 static void fail(struct trainer *trainer, const struct error *error)
 {
+    char fault[UTF8_FAULT_SIZE];
+
     trainer->state = TRAINER_FAILED;
     trainer->error = *error;
     trainer->session = 0;
+    if (utf8_name_fault(error->text, fault)) {
+        world_violate(trainer->world, "an error of node %u has %s", trainer->node, fault);
+    }
 }
 
 enum adtopk_status trainer_request(struct trainer *trainer, struct event *event, struct error *err)
