@@ -13,7 +13,8 @@ bool check_find(const struct world *world, unsigned node, unsigned job, struct j
 {
     const struct core *core = world->node[node].core;
 
-    for (uint32_t i = 0; core != NULL && core_job_info(core, i, info); i++) {
+    for (uint32_t i = 0;
+         core != NULL && world->job[job].over_us == 0 && core_job_info(core, i, info); i++) {
         if (core_same_job(&info->key, &world->job[job].key) && strcmp(info->state, JOB_DONE) != 0 &&
             strcmp(info->state, JOB_FAILED) != 0) {
             return true;

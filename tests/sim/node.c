@@ -35,11 +35,14 @@ static int job_of(const struct node *node, uint64_t number)
     return -1;
 }
 
-/* Which job of the world has this key; -1: none, a test made it up. */
-static int job_of_key(const struct world *world, const struct job_key *key)
+/* Which job of the world has this key, the last that may have begun; -1: none, a test made it up.
+ */
+static int job_of_key(struct world *world, const struct job_key *key)
 {
-    for (unsigned j = 0; j < world->jobs; j++) {
-        if (core_same_job(&world->job[j].key, key)) {
+    for (unsigned j = world->jobs; j-- > 0;) {
+        unsigned after = world->job[j].after;
+        if (core_same_job(&world->job[j].key, key) &&
+            (after == 0 || world_job_over(world, after - 1))) {
             return (int)j;
         }
     }

@@ -26,6 +26,8 @@ void __real_work_select(struct compute *compute);
 void __wrap_work_select(struct compute *compute);
 void __real_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
 void __wrap_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
+void __real_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
+void __wrap_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
 bool __real_lane_out_cut(
     const struct lane_out *out, size_t longest, uint64_t limit, struct packet *packet);
 bool __wrap_lane_out_cut(
@@ -138,6 +140,15 @@ bool __wrap_lane_out_cut(
 {
     return __real_lane_out_cut(
         out, longest, planted_bug == PLANTED_CREDIT ? UINT64_MAX : limit, packet);
+}
+
+/* Every leave that is heard is answered to all. */
+void __wrap_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
+{
+    if (planted_bug == PLANTED_STORM) {
+        job->left_view = 0;
+    }
+    __real_job_peer_left(job, node, steps_done);
 }
 
 void __wrap_frame_receive(struct job *job, uint16_t node, struct buffer *frame)

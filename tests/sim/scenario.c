@@ -1,6 +1,7 @@
 /* Random scenarios with every kind of fault, a seed each. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/world.h"
@@ -210,6 +211,15 @@ static void random_network(struct world *dice, struct scenario *scenario)
     }
 }
 
+/* How jobs end, and what comes after them. */
+static void random_end(struct world *dice, struct scenario *scenario)
+{
+    scenario->linger_us = world_chance(dice, 0.3) ? 10 + world_random(dice, 300000) : 0;
+    scenario->again = world_chance(dice, 0.1) && getenv("ADTOPK_SIM_AGAIN") != NULL;
+    scenario->dies = scenario->again && world_chance(dice, 0.6);
+    scenario->gap_us = world_chance(dice, 0.5) ? 0 : world_random(dice, 1000000);
+}
+
 static void random_memory(struct world *dice, struct scenario *scenario)
 {
     scenario->slow_us = world_chance(dice, 0.05) ? 400000 : 0;
@@ -221,7 +231,7 @@ static void random_memory(struct world *dice, struct scenario *scenario)
 /* How many of everything. What there is more of costs elsewhere, so that no run takes long. */
 static void random_size(struct world *dice, struct scenario *scenario)
 {
-    static const unsigned many[] = {6, 7, 9, 11, 13}, most[] = {33, 64};
+    static const unsigned many[] = {6, 7, 9, 11, 13}, most[] = {16, 33};
 
     scenario->uneven = world_chance(dice, 0.3);
     if (world_chance(dice, 0.05)) {
@@ -235,6 +245,7 @@ static void random_size(struct world *dice, struct scenario *scenario)
         scenario->jobs = 1;
     } else if (world_chance(dice, 0.004)) {
         scenario->nodes = most[world_random(dice, 2)];
+        scenario->tensors = 0x060;
         scenario->ranks_per_node = 1;
         scenario->steps = 2;
         scenario->jobs = scenario->operations = 1;
@@ -284,6 +295,9 @@ struct scenario scenario_of(uint64_t seed)
     }
     random_size(&dice, &scenario);
     random_scale(&dice, &scenario);
+    if (scenario.refuses == MEMORY_ALL && scenario.nodes <= 8) {
+        random_end(&dice, &scenario);
+    }
     return scenario;
 }
 

@@ -262,7 +262,27 @@ static void test_no_results(void **state)
     expect_all(world, ADTOPK_ERR_MEMORY, "node 1", "");
 }
 
+/* Many nodes, of whose packets every third is lost, form, train and end; bounds.c counts what they
+ * say. */
+static void test_many_nodes(void **state)
+{
+    struct scenario scenario = failure_scenario(POLICY);
+
+    (void)state;
+    scenario.policy = "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}";
+    scenario.nodes = 64;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.steps = 2;
+    scenario.tensors = 0x060;
+    scenario.loss = 0.3;
+    scenario.linger_us = 300000;
+    scenario.max_us = 600000000;
+    assert_true(scenario_run(&scenario, true));
+}
+
 const struct CMUnitTest suite_forming[] = {
+    cmocka_unit_test(test_many_nodes),
     cmocka_unit_test(test_world_size_on_one_node),
     cmocka_unit_test(test_world_size_of_two_nodes),
     cmocka_unit_test(test_rank_twice_on_one_node),

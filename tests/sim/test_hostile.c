@@ -43,6 +43,8 @@ static void packets(bool reseal)
         }
         scenario.hostile = (unsigned)(seed % scenario.nodes);
         scenario.refuses = MEMORY_ALL;
+        scenario.again = scenario.dies = false;
+        scenario.mixed = false;
         scenario.mutate = 0.05;
         scenario.reseal = reseal;
         world = world_create(&scenario);

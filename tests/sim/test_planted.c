@@ -102,6 +102,12 @@ static void test_ignored_credit(void **state)
     find(PLANTED_CREDIT, "ignored credit");
 }
 
+static void test_leave_storm(void **state)
+{
+    (void)state;
+    find(PLANTED_STORM, "leave storm");
+}
+
 static void test_delivered_twice(void **state)
 {
     (void)state;
@@ -118,6 +124,7 @@ const struct CMUnitTest suite_planted[] = {
     cmocka_unit_test(test_other_rounding),
     cmocka_unit_test(test_wrong_mean),
     cmocka_unit_test(test_ignored_credit),
+    cmocka_unit_test(test_leave_storm),
     cmocka_unit_test(test_delivered_twice),
     {0},
 };

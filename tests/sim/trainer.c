@@ -130,11 +130,25 @@ static bool commit(struct trainer *trainer)
     return request(trainer, &event) == ADTOPK_OK;
 }
 
+/* Whether the job that had the key of this one is not over, or not for so long. */
+static bool must_wait(const struct trainer *trainer)
+{
+    struct world *world = trainer->world;
+    unsigned after = world->job[trainer->job].after;
+
+    return after > 0 && (!world_job_over(world, after - 1) ||
+                            world->now_us < world->job[after - 1].over_us + world->scenario.gap_us);
+}
+
 /* Goes on with joining, up to where it is held. */
 static void join(struct trainer *trainer)
 {
     struct event event = {.type = EVENT_RANK_MAPPED};
 
+    if (must_wait(trainer)) {
+        world_wake(trainer->world, trainer, 1000);
+        return;
+    }
     if (trainer->hold == HOLD_OUT || (trainer->state == TRAINER_OUT && !open_session(trainer)) ||
         trainer->hold == HOLD_OPEN) {
         return;
@@ -308,6 +322,17 @@ static void push(struct trainer *trainer, unsigned tensor)
     }
 }
 
+static void die(struct trainer *trainer)
+{
+    struct event gone = {
+        .type = EVENT_RANK_LOST, .session = trainer->session, .reason = "it was killed"};
+
+    trainer->lost = true;
+    trainer->state = TRAINER_FAILED;
+    (void)node_event(trainer->world, trainer->node, &gone, NULL);
+    trainer->session = 0;
+}
+
 void trainer_turn(struct trainer *trainer)
 {
     struct world *world = trainer->world;
@@ -326,8 +351,18 @@ void trainer_turn(struct trainer *trainer)
         trainer->next_push == trainer->hold_pushes) {
         return;
     }
+    if (world->job[trainer->job].may_fail && world->scenario.dies && trainer->rank == 0 &&
+        trainer->next_push > 0) {
+        die(trainer);
+        return;
+    }
     if (trainer->operation < world->scenario.operations) {
         op_submit(trainer);
+        return;
+    }
+    if (trainer->step == world->scenario.steps && !trainer->lingered) {
+        trainer->lingered = true;
+        world_wake(world, trainer, 1 + world_random(world, world->scenario.linger_us + 1));
         return;
     }
     if (trainer->step == world->scenario.steps) {

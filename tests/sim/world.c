@@ -50,6 +50,19 @@ void world_wake(struct world *world, struct trainer *trainer, uint64_t after_us)
     }
 }
 
+bool world_job_over(struct world *world, unsigned number)
+{
+    struct sim_job *job = &world->job[number];
+
+    for (unsigned i = 0; job->over_us == 0 && i < job->trainers; i++) {
+        if (world->trainer[job->first + i].state < TRAINER_DONE) {
+            return false;
+        }
+    }
+    job->over_us = job->over_us == 0 ? world->now_us : job->over_us;
+    return true;
+}
+
 /* Faults */
 
 /* Crashes only hit nodes all of whose trainers are still there to come back, and seldom while the
@@ -358,13 +371,15 @@ static void make_ranks(struct world *world, unsigned number)
     }
 }
 
-static void make_job(struct world *world, unsigned number)
+static void make_job(struct world *world, unsigned number, unsigned keys)
 {
     const struct scenario *scenario = &world->scenario;
     struct sim_job *job = &world->job[number];
     unsigned chosen = scenario->tensors != 0 ? scenario->tensors : 0x1f;
 
-    job->key = (struct job_key){.owner = 1000 + number, .name = "job", .run_id = "1"};
+    job->after = number >= keys ? 1 + number - keys : 0;
+    job->may_fail = scenario->dies && number < keys;
+    job->key = (struct job_key){.owner = 1000 + number % keys, .name = "job", .run_id = "1"};
     job->brings = scenario->policy;
     if (scenario->mixed) {
         job->brings = scenario_policy(world, world_random(world, 1000));
@@ -399,9 +414,10 @@ struct world *world_create(const struct scenario *scenario)
     world->now_us = 1;
     world->heap_base = bounds_heap();
     world->flow = sim_alloc(scenario->nodes * scenario->nodes * sizeof(*world->flow));
-    world->jobs = scenario->jobs > 0 ? scenario->jobs : 1;
+    unsigned keys = scenario->jobs > 0 ? scenario->jobs : 1;
+    world->jobs = scenario->again ? 2 * keys : keys;
     for (unsigned j = 0; j < world->jobs; j++) {
-        make_job(world, j);
+        make_job(world, j, keys);
     }
     for (unsigned n = 0; n < scenario->nodes; n++) {
         world->node[n].bulk_last = UINT64_MAX;

@@ -62,6 +62,10 @@ struct scenario {
     bool reseal;                /* changed packets get a right checksum again */
     uint64_t max_message;       /* bytes; 0: no limit that is reached */
     bool whole;                 /* messages are not cut into several packets */
+    uint64_t linger_us;         /* ranks leave up to this after their last step; 0: at once */
+    bool again;                 /* every key is used again when its first job has ended */
+    bool dies;                  /* ... by the death of a rank */
+    uint64_t gap_us;            /* and so long after */
     uint64_t max_us;            /* virtual time after which something hangs */
 };
 
@@ -101,6 +105,7 @@ struct trainer {
     bool op_pending;
     uint64_t delivered[SIM_MAX_TENSORS]; /* step + 1 */
     bool awake;                          /* an event is queued for it */
+    bool lingered;
     struct error error;
 
     unsigned job;
@@ -207,6 +212,8 @@ struct sim_job {
     struct tensor_spec tensor[SIM_MAX_TENSORS];
     uint64_t numel[SIM_MAX_TENSORS];
     uint64_t elements;
+    unsigned after;     /* 1 + the job that had this key before; 0: none */
+    uint64_t over_us;   /* when its last rank ended; 0: not yet */
     const char *brings; /* the policy of its ranks */
     bool bent;     /* a policy that was in force makes something else of gradients than their sum */
     bool may_fail; /* the test looks at the errors itself */
@@ -363,6 +370,9 @@ unsigned scenario_tensors(struct world *dice);
 /** Whether a policy has residuals in bf16. */
 bool scenario_is_rounded(const char *policy);
 
+/** Whether all ranks of a job are done or failed; notes when that was so first. */
+bool world_job_over(struct world *world, unsigned job);
+
 /* coverage.c */
 void coverage_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to);
@@ -389,6 +399,7 @@ enum planted {
     PLANTED_ROUNDING,  /* a retry rounds values with another seed */
     PLANTED_MEAN,      /* the mean divides by nodes x local ranks */
     PLANTED_CREDIT,    /* a sender ignores the credit of the receiver */
+    PLANTED_STORM,     /* every leave is answered to all */
     PLANTED_TWICE,     /* some frames are delivered twice */
     PLANTED_STRICT     /* the heaviest job always goes first, whatever it had */
 };
