@@ -68,6 +68,7 @@ struct link_stats {
     uint64_t dropped;  /* ahead of their turn, or no memory for their message: sent again later */
     uint64_t reopened; /* connections, of both lanes */
     uint64_t queued_bytes;  /* not acknowledged yet */
+    uint64_t bulk_received; /* bytes of bulk messages, in order */
     uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */
     uint64_t bulk_rate;     /* bytes a second, while there was more to send; 0: not known */
 };

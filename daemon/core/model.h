@@ -139,6 +139,8 @@ struct member {
     unsigned early;              /* frames of it that wait in job->early */
     struct waiting told;         /* what it waits for, as it said last; the sender saw it itself */
     uint64_t told_us;            /* ... at this time */
+    uint64_t excused_us;         /* it had a reason to be late, as of then; see waiting.c */
+    uint64_t moved_bytes;        /* between it and this node, as of the last look */
 };
 
 /* What a verification found: plain and sign-hashed sums of one moment. */

@@ -48,6 +48,7 @@ void policy_default(struct policy *policy)
         .replan = true,
         .join_timeout_us = (uint64_t)300 * SECOND_US,
         .push_timeout_us = (uint64_t)1800 * SECOND_US,
+        .round_timeout_us = (uint64_t)300 * SECOND_US,
         .wait_limit_us = (uint64_t)600 * SECOND_US,
     };
 }
@@ -488,6 +489,7 @@ bool policy_same_choices(const struct policy *a, const struct policy *b)
         same->weight = a->weight;
         same->join_timeout_us = a->join_timeout_us;
         same->push_timeout_us = a->push_timeout_us;
+        same->round_timeout_us = a->round_timeout_us;
         same->wait_limit_us = a->wait_limit_us;
         (void)memcpy(same->plan, a->plan, sizeof(same->plan));
         policy_print(a, text);

@@ -71,6 +71,7 @@ struct policy {
     char plan[POLICY_PLAN_SIZE]; /* what "auto" means (choices.h); "": no plan yet */
     uint64_t join_timeout_us;
     uint64_t push_timeout_us;
+    uint64_t round_timeout_us;
     uint64_t wait_limit_us;
 };
 

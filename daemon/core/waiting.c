@@ -438,7 +438,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 /* Short enough that the others know before a time limit passes. */
 static uint64_t interval(const struct job *job)
 {
-    return smaller(WAITING_TELL_US, job->core->stuck_us / 4);
+    return smaller(
+        WAITING_TELL_US, smaller(job->core->stuck_us, job->plan->policy.round_timeout_us) / 4);
 }
 
 static void send_waiting(struct job *job, const struct waiting *waiting)
@@ -504,6 +505,80 @@ static void note_stuck(struct job *job)
     }
 }
 
+/* ------------------------------------------------------------------ a live node that sends nothing
+ */
+
+/* Whether the member waits for nothing but this node's part of the step (operation) under way here:
+ * that part has been sent. If it waits for a part of an earlier one, this node's link is at fault.
+ */
+static bool waits_for_us(const struct job *job, const struct waiting *told)
+{
+    return told->kind == WAIT_FRAME && told->node == job->core->config.node &&
+           told->number >= (told->operation ? job->store->ops_done : step_number(job));
+}
+
+/* A node may be late while bytes move between it and this node, and while it waits for something
+ * itself. */
+static void note_excuse(struct job *job, struct member *member)
+{
+    const struct waiting *told = heard(job, member);
+    struct link_stats stats = {.bulk_received = 0};
+    uint64_t moved;
+
+    (void)links_stats(job->core->links, member->node, &stats);
+    moved = stats.bulk_received - stats.queued_bytes;
+    if (moved != member->moved_bytes || (told != NULL && !waits_for_us(job, told))) {
+        member->excused_us = job->core->now_us;
+    }
+    member->moved_bytes = moved;
+}
+
+/* Since when the node has owed its part without an excuse. */
+static uint64_t owes_since(const struct job *job, const struct round *round, uint16_t node)
+{
+    uint64_t excused_us = join_member(job, node)->excused_us;
+    uint64_t since_us = round->since_us > job->moved_us ? round->since_us : job->moved_us;
+
+    return since_us > excused_us ? since_us : excused_us;
+}
+
+static void check_round(struct job *job, const struct round *round)
+{
+    int node = round_late_node(round);
+    struct error error;
+    char bucket[TEXT_SIZE] = "";
+
+    if (node < 0 || job_ended(job) || !job_peer_is_up(job, (uint16_t)node) ||
+        job->core->now_us - owes_since(job, round, (uint16_t)node) <
+            job->plan->policy.round_timeout_us) {
+        return;
+    }
+    if (!round->op) {
+        (void)snprintf(bucket, sizeof(bucket), "bucket %u of ", round->bucket);
+    }
+    (void)error_set(&error, ADTOPK_ERR_TIMEOUT,
+        "job '%s': node %d is up, but its part of %s%s %llu did not come within round_timeout, "
+        "%llu s",
+        job->key.name, node, bucket, round->op ? "operation" : "step",
+        (unsigned long long)round_number(round),
+        (unsigned long long)(job->plan->policy.round_timeout_us / 1000000));
+    job_fail(job, &error, true);
+}
+
+static void check_rounds(struct job *job)
+{
+    if (job->machine.state != JOB_ACTIVE) {
+        return;
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        note_excuse(job, job->member[i]);
+    }
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        check_round(job, &job->plan->round[r]);
+    }
+    check_round(job, &job->op_round);
+}
+
 uint64_t waiting_deadline(const struct job *job)
 {
     bool may_wait = job->machine.state != JOB_ACTIVE || job->step_since_us != 0 ||
@@ -531,6 +606,10 @@ void waiting_look(struct job *job)
     job->looked_us = job->core->now_us;
     if (job->core->now_us - job->heard_us > WAITING_HEARD_US) {
         job->heard_us = 0;
+    }
+    check_rounds(job);
+    if (job_ended(job)) {
+        return;
     }
     tell(job);
     note_stuck(job);

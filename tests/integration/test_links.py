@@ -12,6 +12,7 @@ import unittest
 
 from build import BUILD
 from cluster import Cluster
+from ranks import Job
 from scene import Bystander
 
 HEALED = 10.0  # seconds: the promise
@@ -151,6 +152,46 @@ class Stopped(unittest.TestCase):
                 job.check()
             self.assertNotIn("node 1 is down", cluster.daemons[0].log())
             job.stop()
+            cluster.stop()
+
+
+class RoundTimeout(unittest.TestCase):
+    """How long a live node may take for its part of a bucket."""
+
+    TENSORS = [("a", "f32", "both", (32, 64))]
+
+    def test_a_live_node_that_sends_nothing(self):
+        """Control passes, bulk of node 1 does not: both nodes are up, and the job must not hang."""
+        with Cluster(BUILD, settings=SETTINGS, relays=True) as cluster:
+            job = Job(cluster, BUILD, "late", [0, 1], self.TENSORS, '{"round_timeout":2}')
+            self.addCleanup(job.kill)
+            job.join().steps(3)
+            relay = cluster.relays[1, 0]
+            relay.target = 1  # nobody listens there
+            for connection in relay.connections[1:]:
+                connection.cut()
+            began = time.monotonic()
+            for rank in job.ranks:
+                rank.send("steps 5")
+            name, sentence = job.ranks[0].error(20)
+            self.assertLess(time.monotonic() - began, 10)
+            self.assertEqual(name, "timeout", sentence)
+            self.assertRegex(sentence, r"node 1 is up, but its part of bucket \d+ of step \d+ did "
+                             r"not come within round_timeout, 2 s")
+            self.assertEqual(job.ranks[1].error(20)[1].split(" (said")[0], sentence)
+
+    def test_a_node_that_waits_for_its_rank(self):
+        """It says so, and that is no fault of the node: push_timeout limits it."""
+        with Cluster(BUILD, settings=SETTINGS) as cluster:
+            job = Job(cluster, BUILD, "late", [0, 1], self.TENSORS, '{"round_timeout":1}')
+            self.addCleanup(job.kill)
+            job.join().steps(3)
+            job.ranks[0].send("steps 1")
+            time.sleep(4)
+            self.assertTrue(job.ranks[0].pending())
+            job.ranks[1].do("steps 1")
+            job.ranks[0].answer()
+            job.end()
             cluster.stop()
 
 
