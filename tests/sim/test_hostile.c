@@ -40,6 +40,7 @@ static void packets(bool reseal)
         scenario.nodes = scenario.nodes < 2 ? 2 : scenario.nodes;
         if (reseal) {
             scenario.policy = POLICY; /* a link that is out of step for ever must end by a limit */
+            scenario.mixed = false;
         }
         scenario.hostile = (unsigned)(seed % scenario.nodes);
         scenario.refuses = MEMORY_ALL;
