@@ -312,6 +312,9 @@ struct core *core_create(const struct core_config *config, struct error *err)
         return NULL;
     }
     core->config = *config;
+    if (core->config.inline_tensors == 0) {
+        core->config.inline_tensors = CORE_INLINE_TENSORS;
+    }
     core->trace = (struct machine_trace){.move = trace_move, .context = core};
     core->queue_size = ACTIONS_MIN;
     core->queue = malloc(core->queue_size * sizeof(*core->queue));
@@ -458,6 +461,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
             event->packet.size, core->now_us);
         break;
     case EVENT_COMPUTE_DONE: compute_done(event->compute); break;
+    case EVENT_RESERVED: layout_reserved(core, event->reserved.job, event->reserved.error); break;
     case EVENT_TIMER: check_jobs(core); break;
     case EVENT_POLICY: status = switch_request(core, event, err); break;
     case EVENT_VERIFY: status = verify_request(core, event, err); break;

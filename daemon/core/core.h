@@ -33,6 +33,7 @@
 
 #define CORE_PLAN_EVERY 3u               /* default of core_config.plan_every */
 #define CORE_STUCK_US UINT64_C(60000000) /* default of core_config.stuck_us */
+#define CORE_INLINE_TENSORS 1024u        /* default of core_config.inline_tensors */
 #define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
 
 struct core;
@@ -85,6 +86,7 @@ enum event_type {
     EVENT_STOP,      /* every job ends at its next step boundary, with a sentence; no job begins */
     EVENT_PACKET,    /* packet */
     EVENT_COMPUTE_DONE, /* compute */
+    EVENT_RESERVED,     /* reserved: core_memory.reserve_results() has ended */
     EVENT_TIMER,        /* core_deadline() has passed */
     EVENT_TYPE_COUNT
 };
@@ -134,6 +136,10 @@ struct event {
         } packet;
         struct compute *compute;
         uint16_t peer_gone;
+        struct {
+            uint64_t job;
+            const struct error *error; /* NULL: the memory is there */
+        } reserved;
     };
 };
 
@@ -170,6 +176,11 @@ struct tensor_layout {
     uint64_t update_offset; /* struct local_update of proto/local.h */
 };
 
+/* A piece of the results, in bytes. */
+struct core_piece {
+    uint64_t offset, size;
+};
+
 /* Memory outside the core. `job` is the number that the core gave a job on this node; it never uses
  * a number twice. All memory is zeroed when new and aligned to 4096. A failure fills err and
  * returns NULL. */
@@ -184,9 +195,11 @@ struct core_memory {
     /* The arena from which all ranks of this node read updates. *existing: it holds what an
      * earlier core of this node left there. */
     void *(*results)(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err);
-    /* `size` bytes of the results at `offset` may be written from now on. NULL: all may be. */
-    enum adtopk_status (*reserve_results)(
-        void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err);
+    /* Reserves pieces of the results, which may be written from then on. *later: not yet, but when
+     * EVENT_RESERVED for the job comes. Those of one job come in the order of the calls, and the
+     * job is not released before. NULL: all may be written at once. */
+    enum adtopk_status (*reserve_results)(void *context, uint64_t job,
+        const struct core_piece *piece, unsigned pieces, bool *later, struct error *err);
     /* Residuals and their state: outlives the core. A job has part 0, part 1 while its ranks have
      * residuals of their own, and by turns parts 2 and 3, and 4 and 5 (store.h). A part whose size
      * has changed is new. drop_store() of a part that is not there does nothing. */
@@ -218,11 +231,13 @@ struct core_config {
     /* How a compute spreads a loop over threads that are idle; `caller` is filled in for each
      * compute, with its thread. Numbers are those of compute.thread. Zero: computes do not. */
     struct parallel parallel;
-    uint64_t segment;    /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
-    uint64_t range;      /* elements of a tensor that are worth a worker; 0: CORE_RANGE */
-    const char *policy;  /* JSON: the default policy; NULL for the built-in one */
-    uint64_t stuck_us;   /* a job that waits so long for one thing is stuck; 0: CORE_STUCK_US */
-    uint64_t plan_every; /* steps between two looks of the planner; 0: CORE_PLAN_EVERY */
+    uint64_t segment;        /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
+    uint64_t range;          /* elements of a tensor that are worth a worker; 0: CORE_RANGE */
+    uint32_t inline_tensors; /* of a job: what is made for each takes no worker; 0:
+                              * CORE_INLINE_TENSORS */
+    const char *policy;      /* JSON: the default policy; NULL for the built-in one */
+    uint64_t stuck_us;       /* a job that waits so long for one thing is stuck; 0: CORE_STUCK_US */
+    uint64_t plan_every;     /* steps between two looks of the planner; 0: CORE_PLAN_EVERY */
     /* A line that an operator may want to see: what the planner changed, and what came of it. NULL:
      * nobody does. The context is that of `trace`. */
     void (*note)(void *context, const char *line);

@@ -4,6 +4,7 @@
  * But for those a function of the registrations and the local ranks alone, so that nothing moves
  * when the policy changes and a restarted daemon finds everything again.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@
 #include "daemon/core/plan.h"
 
 #define ALIGNMENT 64u
+#define PAGE 4096u
 /* A gap in the results that is not worth a system call of its own. */
 #define CORE_GAP 65536u
 #define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
@@ -275,7 +277,7 @@ static uint64_t lay_returned(
 /* How many sums of a dense tensor this node rounds at most. */
 static uint64_t rests_of(const struct job *job, uint32_t t, const struct planned *planned)
 {
-    unsigned nodes = job->view_nodes > 0 ? job->view_nodes : job->next_nodes;
+    unsigned nodes = plan_nodes(job);
     bool rounds = planned->dense && planned->policy.dense_values != PAYLOAD_VALUE_F32 &&
                   planned->policy.dense_collective->rests != NULL;
 
@@ -462,78 +464,107 @@ struct local_update *layout_update(const struct job *job, uint32_t tensor)
     return (struct local_update *)(void *)(job->results + job->tensor[tensor].layout.update_offset);
 }
 
-/* A piece of the results that is to be reserved: neighbours are put together. */
-struct piece {
-    struct job *job;
-    uint64_t begin, end;
+/* Pieces of the results that are to be reserved: neighbours are put together. */
+struct pieces {
+    struct core_piece *piece;
+    unsigned count, capacity;
+    bool out_of_memory;
 };
 
-static enum adtopk_status reserve_piece(struct piece *piece, struct error *err)
+static void add_piece(struct pieces *pieces, uint64_t offset, uint64_t size)
 {
-    const struct core_memory *memory = &piece->job->core->config.memory;
+    struct core_piece *last = pieces->count > 0 ? &pieces->piece[pieces->count - 1] : NULL;
 
-    return memory->reserve_results(
-        memory->context, piece->job->number, piece->begin, piece->end - piece->begin, err);
-}
-
-static enum adtopk_status reserve_next(
-    struct piece *piece, uint64_t offset, uint64_t size, struct error *err)
-{
-    enum adtopk_status status = ADTOPK_OK;
-
-    if (offset > piece->end + CORE_GAP) {
-        status = reserve_piece(piece, err);
-        piece->begin = offset;
+    if (last != NULL && offset <= last->offset + last->size + CORE_GAP) {
+        last->size =
+            offset + size > last->offset + last->size ? offset + size - last->offset : last->size;
+        return;
     }
-    piece->end = offset + size > piece->end ? offset + size : piece->end;
-    return status;
+    if (pieces->count == pieces->capacity) {
+        unsigned capacity = pieces->capacity > 0 ? 2 * pieces->capacity : 16;
+        struct core_piece *grown = realloc(pieces->piece, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            pieces->out_of_memory = true;
+            return;
+        }
+        pieces->piece = grown;
+        pieces->capacity = capacity;
+    }
+    pieces->piece[pieces->count++] = (struct core_piece){.offset = offset, .size = size};
 }
 
 /* While computes of the plan in force read the tensor. */
-static enum adtopk_status reserve_update(
-    struct piece *piece, const struct plan *plan, uint32_t t, struct error *err)
+static void add_update(
+    struct pieces *pieces, const struct job *job, const struct plan *plan, uint32_t t)
 {
-    const struct tensor *tensor = &piece->job->tensor[t];
+    const struct tensor *tensor = &job->tensor[t];
     struct local_update update;
-    uint64_t count = plan_update_count(piece->job, plan, t);
+    uint64_t count = plan_update_count(job, plan, t);
     bool fits = count <= tensor->list_capacity;
     unsigned forms = tensor->spec.forms != 0 ? tensor->spec.forms : LOCAL_FORM_DENSE;
-    enum adtopk_status status =
-        reserve_next(piece, tensor->layout.update_offset, sizeof(update), err);
 
+    add_piece(pieces, tensor->layout.update_offset, sizeof(update));
     (void)lay_update(tensor, tensor->layout.update_offset, &update);
-
-    if (status == ADTOPK_OK &&
-        (plan->tensor[t].dense || (forms & LOCAL_FORM_DENSE) != 0 || !fits)) {
-        status = reserve_next(piece, update.dense_offset, tensor->numel * sizeof(float), err);
+    if (plan->tensor[t].dense || (forms & LOCAL_FORM_DENSE) != 0 || !fits) {
+        add_piece(pieces, update.dense_offset, tensor->numel * sizeof(float));
     }
-    if (status == ADTOPK_OK && !plan->tensor[t].dense && update.capacity > 0) {
+    if (!plan->tensor[t].dense && update.capacity > 0) {
         count = fits ? count : tensor->list_capacity;
-        status = reserve_next(piece, update.index_offset, count * sizeof(uint32_t), err);
-        if (status == ADTOPK_OK) {
-            status = reserve_next(piece, update.value_offset, count * sizeof(float), err);
+        add_piece(pieces, update.index_offset, count * sizeof(uint32_t));
+        add_piece(pieces, update.value_offset, count * sizeof(float));
+    }
+}
+
+enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
+    void (*then)(struct job *job, const struct error *error), struct error *err)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    struct pieces pieces = {.piece = NULL};
+    enum adtopk_status status = ADTOPK_OK;
+    bool later = false;
+
+    if (memory->reserve_results != NULL) {
+        add_piece(&pieces, 0, job->op_result_offset + CORE_OP_SIZE);
+        for (uint32_t t = 0; !pieces.out_of_memory && t < job->tensors; t++) {
+            add_update(&pieces, job, plan, t);
         }
+        status = pieces.out_of_memory
+                     ? error_set(err, ADTOPK_ERR_MEMORY, "no memory to lay out the results")
+                     : memory->reserve_results(
+                           memory->context, job->number, pieces.piece, pieces.count, &later, err);
+        free(pieces.piece);
+    }
+    job->reserved = later ? then : NULL;
+    job->reserving += later ? 1 : 0;
+    job->computing += later ? 1 : 0;
+    if (status == ADTOPK_OK && !later) {
+        then(job, NULL);
     }
     return status;
 }
 
-enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err)
+void layout_reserved(struct core *core, uint64_t id, const struct error *error)
 {
-    struct piece piece = {.job = job, .end = job->op_result_offset + CORE_OP_SIZE};
-    enum adtopk_status status = ADTOPK_OK;
+    struct job *job = core->jobs;
 
-    if (job->core->config.memory.reserve_results == NULL) {
-        return ADTOPK_OK;
+    while (job != NULL && (job->number != id || job->reserving == 0)) {
+        job = job->next;
     }
-    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
-        status = reserve_update(&piece, plan, t, err);
+    assert(job != NULL); /* it is not freed while it reserves */
+    job->computing--;
+    job->reserving--;
+    if (!job_ended(job) && job->reserving == 0 && job->reserved != NULL) {
+        job->reserved(job, error);
     }
-    return status == ADTOPK_OK ? reserve_piece(&piece, err) : status;
+    if (!job_ended(job)) {
+        view_try_answer(job);
+        verify_try(job);
+    }
 }
 
 /* Also where it is there already: who made it may have been killed before it was complete. What it
  * says of the last update stays. */
-static void write_table(const struct job *job, struct local_update *updates)
+static void write_table(const struct job *job)
 {
     struct local_results *table = (struct local_results *)(void *)job->results;
 
@@ -541,46 +572,79 @@ static void write_table(const struct job *job, struct local_update *updates)
     table->op_gradient_offset = job->op_gradient_offset;
     table->op_result_offset = job->op_result_offset;
     for (uint32_t t = 0; t < job->tensors; t++) {
-        struct local_update *update = layout_update(job, t);
+        struct local_update *update = layout_update(job, t), fresh;
         table->tensor[t].gradient_offset = job->tensor[t].layout.gradient_offset;
         table->tensor[t].update_offset = job->tensor[t].layout.update_offset;
-        updates[t].count = update->count;
-        updates[t].step = update->step;
-        updates[t].forms = update->forms;
-        updates[t].turn = update->turn;
-        *update = updates[t];
+        (void)lay_update(&job->tensor[t], job->tensor[t].layout.update_offset, &fresh);
+        fresh.count = update->count;
+        fresh.step = update->step;
+        fresh.forms = update->forms;
+        fresh.turn = update->turn;
+        *update = fresh;
     }
 }
 
-enum adtopk_status layout_results(struct job *job, struct error *err)
+static void work_table(struct compute *compute)
+{
+    write_table(((struct work *)compute)->job);
+}
+
+/* Now the view's state can be told: core.c sees to that when nothing computes any more. */
+static void table_written(struct work *work)
+{
+    (void)work;
+}
+
+static void results_reserved(struct job *job, const struct error *error)
+{
+    bool begun = job->table_begun;
+
+    job->table_begun = true;
+    if (error != NULL) {
+        job_fail(job, error, true);
+    } else if (begun) {
+        return; /* for a view of fewer nodes: the table is the same */
+    } else if (job->tensors <= job->core->config.inline_tensors) {
+        write_table(job); /* which may touch a page of each */
+    } else {
+        core_compute(&job->settle, work_table, table_written, (uint64_t)job->tensors * PAGE);
+    }
+}
+
+static enum adtopk_status open_results(struct job *job, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
-    struct local_update *updates = calloc(job->tensors, sizeof(*updates));
-    uint64_t size;
+    uint64_t size = align(sizeof(struct local_results) +
+                          (uint64_t)job->tensors * sizeof(((struct local_results *)0)->tensor[0]));
+    struct local_update update;
     bool existing;
 
-    if (updates == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to lay out the results");
-    }
-    size = align(sizeof(struct local_results) +
-                 (uint64_t)job->tensors * sizeof(((struct local_results *)0)->tensor[0]));
     job->op_result_offset = size;
     size += CORE_OP_SIZE;
     for (uint32_t t = 0; t < job->tensors; t++) {
         job->tensor[t].layout.update_offset = size;
-        size = lay_update(&job->tensor[t], size, &updates[t]);
-        job->tensor[t].list_capacity = updates[t].capacity;
+        size = lay_update(&job->tensor[t], size, &update);
+        job->tensor[t].list_capacity = update.capacity;
     }
     job->results = memory->results(memory->context, job->number, size, &existing, err);
-    if (job->results == NULL || layout_reserve(job, job->plan, err) != ADTOPK_OK) {
-        free(updates);
+    if (job->results == NULL) {
         return err->code;
     }
-    write_table(job, updates);
-    free(updates);
     if (!existing && job->store->steps_done + job->store->ops_done > 0) {
         return error_set(err, ADTOPK_ERR_LOST,
             "the updates of job '%s' that belong to its residuals are gone", job->key.name);
     }
     return ADTOPK_OK;
+}
+
+enum adtopk_status layout_results(struct job *job, struct error *err)
+{
+    if (job->results == NULL && open_results(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (job->reserved_nodes >= plan_nodes(job)) {
+        return ADTOPK_OK;
+    }
+    job->reserved_nodes = plan_nodes(job);
+    return layout_reserve(job, job->plan, results_reserved, err);
 }

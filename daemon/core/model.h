@@ -215,6 +215,7 @@ struct planned {
  * another policy (switch.c) also the next. */
 struct plan {
     struct policy policy;
+    bool unreserved;             /* its updates may find no memory */
     struct policy_change change; /* since when, and who made it; version 0: the ranks brought it */
     char text[POLICY_TEXT_SIZE]; /* canonical */
     /* From here on empty until the local ranks are known. */
@@ -365,6 +366,10 @@ struct job {
     struct store_header *store;
     bool store_fresh;
     uint8_t *results;
+    unsigned reserved_nodes; /* they are reserved for a first view of so many */
+    bool table_begun;        /* what says where updates lie is written, or about to be */
+    unsigned reserving;      /* reservations that have not ended */
+    void (*reserved)(struct job *job, const struct error *error); /* for the last one */
     uint64_t op_gradient_offset;
     uint64_t op_result_offset;
 
@@ -505,6 +510,8 @@ enum adtopk_status register_disagree(
 /* layout.c: where everything lies */
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
 enum adtopk_status layout_store(struct job *job, struct error *err);
+/* Opens the results before the first view, and reserves what a view of the nodes that were prepared
+ * takes of them. The job computes until that is done. */
 enum adtopk_status layout_results(struct job *job, struct error *err);
 enum adtopk_status layout_more(struct job *job, struct error *err); /* opens STORE_RANKS */
 void layout_drop_more(
@@ -518,8 +525,14 @@ enum adtopk_status layout_kept(
 enum adtopk_status layout_recover(struct job *job, struct error *err);
 /* Gives back the part that the plan in force does not use. */
 void layout_drop_kept(struct job *job);
-/* Reserves what updates need of the results under this plan. */
-enum adtopk_status layout_reserve(struct job *job, const struct plan *plan, struct error *err);
+/* Reserves what updates need of the results under this plan. Calls `then` when that is done or has
+ * failed, unless another call for the job comes first, or the job ends; the job computes until
+ * then.
+ */
+enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
+    void (*then)(struct job *job, const struct error *error), struct error *err);
+void layout_reserved(
+    struct core *core, uint64_t id, const struct error *error); /* EVENT_RESERVED */
 struct local_update *layout_update(const struct job *job, uint32_t tensor);
 /* The residual of a tensor: the node's is also the first local rank's. NULL if it is in bf16; */
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);

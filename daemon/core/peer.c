@@ -46,6 +46,7 @@ static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage 
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
     job->out_of_memory |= !peer_send_about(job, node, message);
+    job->core->starved |= job->out_of_memory;
 }
 
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)

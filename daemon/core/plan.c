@@ -71,12 +71,17 @@ static uint64_t contribution_count(
     return count < numel ? count : numel;
 }
 
+unsigned plan_nodes(const struct job *job)
+{
+    return job->view_nodes > 0 ? job->view_nodes : job->next_nodes;
+}
+
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t t)
 {
     const struct planned *planned = &plan->tensor[t];
     uint64_t numel = job->tensor[t].numel;
     bool once = planned->policy.scope == SCOPE_RANK || planned->known || plan_is_whole(planned);
-    uint64_t factor = once ? 1 : job->view_nodes;
+    uint64_t factor = once ? 1 : plan_nodes(job);
     uint64_t count = contribution_count(job, planned, numel) * factor;
 
     return count < numel ? count : numel;
@@ -566,27 +571,11 @@ static void plan_take_splits(struct job *job)
     }
 }
 
-/* The plan in force, once the local ranks are known: that of the policy in the store if the job
- * switched to one, else that of the policy that the ranks brought. */
-enum adtopk_status plan_begin(struct job *job, struct error *err)
+/* Memory for the plan in force, and what the store remembers of it. */
+static enum adtopk_status plan_open(struct job *job, struct error *err)
 {
-    const struct store_header *store = job->store;
-    const struct store_policy *kept = &store->policy[store->policies % 2];
-    enum adtopk_status status = round_init(&job->op_round, job, 0, NULL, 0);
+    enum adtopk_status status = layout_kept(job, job->plan, job->store->policies, err);
 
-    if (store->policies > 0) {
-        policy_default(&job->plan->policy);
-        if (policy_parse(&job->plan->policy, kept->text, err) != ADTOPK_OK) {
-            return err->code;
-        }
-        job->plan->change = kept->change;
-        job->change[(kept->change.version - 1) % POLICY_CHANGES] = kept->change;
-        policy_print(&job->plan->policy, job->plan->text);
-    }
-    status = status == ADTOPK_OK ? plan_make(job, job->plan, err) : status;
-    if (status == ADTOPK_OK) {
-        status = layout_kept(job, job->plan, store->policies, err);
-    }
     status = status == ADTOPK_OK ? residual_open(job, job->plan, err) : status;
     if (status == ADTOPK_OK && plan_by_rank(job->plan)) {
         status = layout_more(job, err);
@@ -600,6 +589,74 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
         layout_drop_kept(job);
         residual_drop_other(job);
         plan_take_splits(job);
+        status = layout_results(job, err);
     }
     return status;
+}
+
+/* The policy in the store if the job switched to one. */
+static enum adtopk_status take_stored_policy(struct job *job, struct error *err)
+{
+    const struct store_header *store = job->store;
+    const struct store_policy *kept = &store->policy[store->policies % 2];
+
+    if (store->policies > 0) {
+        policy_default(&job->plan->policy);
+        if (policy_parse(&job->plan->policy, kept->text, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        job->plan->change = kept->change;
+        job->change[(kept->change.version - 1) % POLICY_CHANGES] = kept->change;
+        policy_print(&job->plan->policy, job->plan->text);
+    }
+    return ADTOPK_OK;
+}
+
+/* On a worker: the loop looks at the plan in force meanwhile. */
+static void work_plan(struct compute *compute)
+{
+    struct work *work = (struct work *)compute;
+
+    work->status = plan_make(work->job, work->job->next_plan, &work->error);
+}
+
+static void plan_made(struct work *work)
+{
+    struct job *job = work->job;
+    struct error error;
+
+    plan_free(job->plan);
+    job->plan = job->next_plan;
+    job->next_plan = NULL;
+    if (plan_open(job, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+    }
+}
+
+static enum adtopk_status plan_make_later(struct job *job, struct error *err)
+{
+    job->next_plan = plan_create(&job->plan->policy);
+    if (job->next_plan == NULL) {
+        return error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory for the plan of job '%s'", job->key.name);
+    }
+    job->next_plan->change = job->plan->change;
+    core_compute(&job->settle, work_plan, plan_made,
+        (uint64_t)job->tensors * (sizeof(struct planned) + 2 * sizeof(struct round)));
+    return ADTOPK_OK;
+}
+
+enum adtopk_status plan_begin(struct job *job, struct error *err)
+{
+    if (round_init(&job->op_round, job, 0, NULL, 0) != ADTOPK_OK) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
+    }
+    if (take_stored_policy(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    /* Where the store is not new, others may ask for what was delivered under the plan. */
+    if (job->store_fresh && job->tensors > job->core->config.inline_tensors) {
+        return plan_make_later(job, err);
+    }
+    return plan_make(job, job->plan, err) == ADTOPK_OK ? plan_open(job, err) : err->code;
 }

@@ -16,7 +16,11 @@ enum adtopk_status plan_check(const struct job *job, struct error *err);
 bool plan_by_rank(const struct plan *plan); /* some tensor is */
 /* Its choices, for choices_init() of its tensors. */
 void plan_choices(const struct plan *plan, struct choices *choices);
-enum adtopk_status plan_begin(struct job *job, struct error *err); /* when the store is there */
+/* Makes the plan in force once the local ranks are known and the store is there, and opens all of
+ * the job's memory. The job may compute until that is done. */
+enum adtopk_status plan_begin(struct job *job, struct error *err);
+/* Nodes of the view in force, or of the first one that is being prepared. */
+unsigned plan_nodes(const struct job *job);
 /* Most entries of an update that does not travel dense. */
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
 /* Its collective selects for all nodes. */

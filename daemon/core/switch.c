@@ -192,6 +192,39 @@ void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end
 
 /* ------------------------------------------------------------------ agreeing */
 
+/* Puts this node's name before why it cannot. */
+static void refuse(struct job *job, uint32_t version, uint32_t attempt, const struct error *reason)
+{
+    struct error error;
+
+    (void)error_set(&error, reason->code, "node %u: %.200s", job->core->config.node, reason->text);
+    send_answer(job, version, attempt, &error);
+}
+
+static void moved(struct work *work);
+
+/* What the held or agreed plan waited for is there, or never will be. */
+static void switch_reserved(struct job *job, const struct error *error)
+{
+    struct plan *next = job->next_plan;
+
+    if (next == NULL) {
+        return; /* called off meanwhile */
+    }
+    next->unreserved = error != NULL;
+    if (job->policy_switch.state == SWITCH_MOVING) {
+        if (error != NULL) {
+            job_fail(job, error, true);
+        } else {
+            core_compute(&job->settle, work_switch, moved, handover_bytes(job));
+        }
+    } else if (job->machine.state == JOB_ACTIVE && error != NULL) {
+        refuse(job, next->change.version, job->accepted, error);
+    } else if (job->machine.state == JOB_ACTIVE && job->policy_switch.state == SWITCH_HELD) {
+        send_answer(job, next->change.version, job->accepted, NULL);
+    }
+}
+
 /* The plan of a policy that others sent. NULL and an error if it cannot be made: parts of the store
  * may be left then. */
 static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, struct error *err)
@@ -212,21 +245,12 @@ static struct plan *plan_of(struct job *job, const Adtopk__PeerPolicy *policy, s
     if (plan_make(job, plan, err) != ADTOPK_OK ||
         (plan_by_rank(plan) && layout_more(job, err) != ADTOPK_OK) ||
         layout_kept(job, plan, job->store->policies + 1, err) != ADTOPK_OK ||
-        residual_open(job, plan, err) != ADTOPK_OK || layout_reserve(job, plan, err) != ADTOPK_OK) {
+        residual_open(job, plan, err) != ADTOPK_OK) {
         plan_free(plan);
         return NULL;
     }
+    plan->unreserved = true;
     return plan;
-}
-
-/* Puts this node's name before why it cannot. */
-static void refuse(
-    struct job *job, const Adtopk__PeerPolicyPropose *proposal, const struct error *reason)
-{
-    struct error error;
-
-    (void)error_set(&error, reason->code, "node %u: %.200s", job->core->config.node, reason->text);
-    send_answer(job, proposal->policy->version, proposal->attempt, &error);
 }
 
 void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyPropose *proposal)
@@ -248,17 +272,21 @@ void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyProp
             "version %u of the policy from step %llu cannot follow version %u at step %llu",
             policy->version, (unsigned long long)policy->step, job->plan->change.version,
             (unsigned long long)step_number(job));
-        refuse(job, proposal, &error);
+        refuse(job, policy->version, proposal->attempt, &error);
         return;
     }
     job->next_plan = plan_of(job, policy, &error);
     if (job->next_plan == NULL) {
         drop_next(job);
-        refuse(job, proposal, &error);
+        refuse(job, policy->version, proposal->attempt, &error);
         return;
     }
     job->accepted = proposal->attempt;
     machine_fire(&job->policy_switch, SWITCH_ON_PROPOSE, SWITCH_PROPOSED);
+    if (layout_reserve(job, job->next_plan, switch_reserved, &error) != ADTOPK_OK) {
+        drop(job);
+        refuse(job, policy->version, proposal->attempt, &error);
+    }
 }
 
 bool switch_hold(struct job *job)
@@ -268,7 +296,7 @@ bool switch_hold(struct job *job)
         return false;
     }
     machine_fire(&job->policy_switch, SWITCH_ON_HOLD, SWITCH_HELD);
-    if (job->machine.state == JOB_ACTIVE) {
+    if (job->machine.state == JOB_ACTIVE && !job->next_plan->unreserved) {
         send_answer(job, job->next_plan->change.version, job->accepted, NULL);
     }
     return true; /* in a view that is being formed, its state says so */
@@ -362,6 +390,7 @@ static bool is_next(const struct job *job, const Adtopk__PeerPolicy *policy)
 bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
 {
     struct error error;
+    bool again;
 
     job->attempt = 0;
     switch_drop_turn(job); /* who asked for that drops it, too */
@@ -383,7 +412,8 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
             job->core->config.node, (unsigned long long)step_number(job));
         return false;
     }
-    if (!is_next(job, policy)) {
+    again = !is_next(job, policy) || job->next_plan->unreserved;
+    if (again) {
         drop_next(job);
         job->next_plan = plan_of(job, policy, &error);
         if (job->next_plan == NULL) {
@@ -397,7 +427,12 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
         answer_asked(job, &error);
     }
     machine_fire(&job->policy_switch, SWITCH_ON_COMMIT, SWITCH_MOVING);
-    core_compute(&job->settle, work_switch, moved, handover_bytes(job));
+    if (!again) {
+        core_compute(&job->settle, work_switch, moved, handover_bytes(job));
+    } else if (layout_reserve(job, job->next_plan, switch_reserved, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+        return false;
+    }
     return true;
 }
 

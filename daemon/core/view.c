@@ -187,6 +187,10 @@ void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *pre
     }
     machine_fire(&job->machine, JOB_ON_PREPARE, JOB_PREPARED);
     freeze(job);
+    if (job->view == 0 && job->results != NULL && layout_results(job, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+        return;
+    }
     view_try_answer(job);
 }
 
@@ -229,7 +233,9 @@ static void answer(struct job *job)
         switch_fill(job->plan, &policy);
         state.policy = &policy;
     }
-    state.held = job->policy_switch.state == SWITCH_HELD ? job->next_plan->change.version : 0;
+    state.held = job->policy_switch.state == SWITCH_HELD && !job->next_plan->unreserved
+                     ? job->next_plan->change.version
+                     : 0;
     state.split = list + job->plan->rounds;
     state.split_step = step;
     for (uint32_t b = 0; b < job->plan->buckets; b++) {
@@ -382,7 +388,7 @@ static void begin(struct job *job, const Adtopk__PeerCommit *commit)
 
 void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit)
 {
-    bool first = job->results == NULL;
+    bool first = job->view == 0;
     struct error error;
 
     if (job->machine.state != JOB_PREPARED || from != job->coordinator ||
@@ -392,8 +398,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     if (!take_members(job)) {
         return;
     }
-    if (first &&
-        (plan_check(job, &error) != ADTOPK_OK || layout_results(job, &error) != ADTOPK_OK)) {
+    if (first && plan_check(job, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
         return;
     }

@@ -2,6 +2,7 @@
 #include "daemon/local/local.h"
 
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,9 +29,15 @@ static void local_free(struct local *local)
 
 void local_finish(struct local *local)
 {
-    if (local->closing && local->handles == 0 && local->sessions == NULL) {
+    if (local->closing && local->handles == 0 && local->sessions == NULL &&
+        local->keeper.tasks == 0) {
         local_free(local);
     }
+}
+
+static void local_on_emptied(struct keeper *keeper)
+{
+    local_finish((struct local *)(void *)((char *)keeper - offsetof(struct local, keeper)));
 }
 
 static void local_on_closed(uv_handle_t *handle)
@@ -53,7 +60,7 @@ static enum adtopk_status local_prepare(
     local->path = strdup(config->path);
     local->slot = calloc(local->config.max_sessions, sizeof(struct session *));
     local->active = calloc(local->config.max_sessions, sizeof(struct session *));
-    local->stores = stores_create();
+    local->stores = stores_create(&local->keeper);
     if (local->path == NULL || local->slot == NULL || local->active == NULL ||
         local->stores == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
@@ -72,6 +79,8 @@ struct local *local_create(uv_loop_t *loop, const struct local_config *config,
         return NULL;
     }
     local->loop = loop;
+    local->keeper.loop = loop;
+    local->keeper.emptied = local_on_emptied;
     local->ops = ops;
     local->context = context;
     local->listener = local->spare = -1;

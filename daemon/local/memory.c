@@ -1,4 +1,5 @@
 /* Memory that the core works on: gradients of sessions, results and stores of jobs. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -10,12 +11,10 @@
  * what nobody has touched of the stores. */
 static uint64_t memory_promised(const struct local *local)
 {
-    uint64_t bytes = stores_untouched(local->stores);
+    const uint64_t bytes = stores_untouched(local->stores) + atomic_load(&local->filling);
+    const uint64_t releasing = keeper_releasing(&local->keeper);
 
-    if (local->reserving != NULL && local->reserving->prepared.fd >= 0) {
-        bytes += segment_missing(&local->reserving->prepared);
-    }
-    return bytes;
+    return bytes > releasing ? bytes - releasing : 0;
 }
 
 /* ---- gradients ---- */
@@ -80,7 +79,7 @@ static void memory_release_session(void *context, session_id id)
     struct session *session = session_find(context, id);
 
     if (session != NULL) {
-        segment_drop(&session->gradients);
+        keeper_release(&session->local->keeper, &session->gradients);
         session_collect(session);
     }
 }
@@ -107,12 +106,12 @@ struct results *memory_results(const struct local *local, uint64_t job)
     return results;
 }
 
-static void memory_drop_results(struct results **link)
+static void memory_drop_results(struct keeper *keeper, struct results **link)
 {
     struct results *results = *link;
 
     *link = results->next;
-    segment_drop(&results->memory);
+    keeper_release(keeper, &results->memory);
     free(results);
 }
 
@@ -163,20 +162,94 @@ static void *memory_get_results(
     return results->memory.bytes;
 }
 
-/* What is written must never find a page without memory (SIGBUS), and the core wants it now, so it
- * is reserved here, on the loop: a node whose results have several GiB is silent for seconds when
- * the job starts. */
-static enum adtopk_status memory_reserve_results(
-    void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err)
+/* What is written must never find a page without memory (SIGBUS), so all of it is reserved before
+ * the job begins: by the keeper, as it may take seconds. */
+struct reservation {
+    struct keeper_task task;
+    struct local *local;
+    struct results *results;
+    uint64_t bytes;
+    struct error error;
+    unsigned pieces;
+    struct core_piece piece[];
+};
+
+static struct reservation *reservation_of(struct keeper_task *task)
+{
+    return (struct reservation *)(void *)((char *)task - offsetof(struct reservation, task));
+}
+
+static bool reservation_start(struct keeper_task *task)
+{
+    struct reservation *reservation = reservation_of(task);
+    struct local *local = reservation->local;
+    const uint64_t missing = segment_missing(&reservation->results->memory);
+    const uint64_t wanted = missing < reservation->bytes ? missing : reservation->bytes;
+
+    if (segment_afford(memory_results_name, reservation->bytes, wanted, memory_promised(local),
+            &reservation->error) == ADTOPK_OK) {
+        atomic_store(&local->filling, reservation->bytes);
+    }
+    return true; /* in any case: the core does not expect its event before it has returned */
+}
+
+static void reservation_run(struct keeper_task *task)
+{
+    struct reservation *reservation = reservation_of(task);
+    enum adtopk_status status = reservation->error.code;
+
+    for (unsigned i = 0; status == ADTOPK_OK && i < reservation->pieces; i++) {
+        status = reserve_fill(reservation->local, &reservation->results->memory,
+            memory_results_name, &reservation->piece[i], NULL, &reservation->error);
+    }
+}
+
+static void reservation_done(struct keeper_task *task)
+{
+    struct reservation *reservation = reservation_of(task);
+    struct local *local = reservation->local;
+    struct event event = {.type = EVENT_RESERVED,
+        .reserved = {.job = reservation->results->job,
+            .error = reservation->error.code != ADTOPK_OK ? &reservation->error : NULL}};
+    struct error ignored;
+
+    atomic_store(&local->filling, 0);
+    if (!local->closing) {
+        (void)local->ops->event(local->context, &event, &ignored);
+    }
+    free(reservation);
+}
+
+static enum adtopk_status memory_reserve_results(void *context, uint64_t job,
+    const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
 {
     struct local *local = context;
     struct results *results = memory_results(local, job);
+    struct reservation *reservation;
 
+    *later = false;
     if (results == NULL) {
         return error_set(err, ADTOPK_ERR_STATE, "the job has no result arena");
     }
-    return segment_reserve_part(
-        &results->memory, memory_results_name, offset, size, memory_promised(local), err);
+    if (segment_missing(&results->memory) == 0) {
+        return ADTOPK_OK;
+    }
+    reservation = calloc(1, sizeof *reservation + pieces * sizeof *piece);
+    if (reservation == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to reserve a result arena");
+    }
+    reservation->task = (struct keeper_task){
+        .start = reservation_start, .run = reservation_run, .done = reservation_done};
+    reservation->local = local;
+    reservation->results = results;
+    reservation->pieces = pieces;
+    for (unsigned i = 0; i < pieces; i++) {
+        reservation->piece[i] = piece[i];
+        reservation->bytes += piece[i].size;
+    }
+    *later = true;
+    keeper_add(&local->keeper, &reservation->task);
+    return ADTOPK_OK;
 }
 
 /* ---- stores ---- */
@@ -203,7 +276,7 @@ static void memory_release_job(void *context, uint64_t job)
     struct results **link = memory_find(local, job);
 
     if (*link != NULL) {
-        memory_drop_results(link);
+        memory_drop_results(&local->keeper, link);
     }
     for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
         stores_release(local->stores, job, part);
@@ -225,7 +298,11 @@ struct core_memory local_memory(struct local *local)
 void memory_drop_all(struct local *local)
 {
     while (local->results != NULL) {
-        memory_drop_results(&local->results);
+        struct results *results = local->results;
+
+        local->results = results->next;
+        segment_drop(&results->memory);
+        free(results);
     }
     stores_destroy(local->stores);
 }

@@ -3,14 +3,16 @@
  * arena seconds, and a daemon that is silent for so long counts as dead.
  *
  * The arena's size is known before the core asks for it: all tensors that the core has accepted,
- * as its plan lays them out. So a commit waits here until a thread of the loop's pool has filled
- * the segment, and only then becomes an event; memory.c hands the segment out. One arena at a
- * time: together, two could be promised the same memory.
+ * as its plan lays them out. So a commit waits here until the keeper has filled the segment, and
+ * only then becomes an event; memory.c hands the segment out.
  */
+#include <stddef.h>
+
 #include "daemon/local/session.h"
 
-#define RESERVE_INLINE (16u << 20) /* cleared in a few milliseconds: not worth a thread */
-#define RESERVE_ALIGN 64u          /* of a tensor in the arena */
+#define RESERVE_INLINE (4u << 20) /* cleared in a few milliseconds: not worth a thread */
+#define RESERVE_STRIDE (64u << 20)
+#define RESERVE_ALIGN 64u /* of a tensor in the arena */
 #define RESERVE_LIMIT (UINT64_MAX / 4)
 
 static const char reserve_name[] = "gradient arena";
@@ -34,70 +36,64 @@ void reserve_count(struct session *session, const struct tensor_spec *spec)
     }
 }
 
-/* On a thread of the pool. */
-static void reserve_work(uv_work_t *work)
+enum adtopk_status reserve_fill(struct local *local, struct segment *segment, const char *name,
+    const struct core_piece *piece, const atomic_bool *stop, struct error *err)
 {
-    struct session *session = work->data;
+    enum adtopk_status status = ADTOPK_OK;
 
-    (void)segment_fill(
-        &session->prepared, reserve_name, &session->unwanted, &session->reserve_error);
+    for (uint64_t done = 0; status == ADTOPK_OK && done < piece->size;) {
+        const uint64_t left = piece->size - done;
+        const uint64_t size = left < RESERVE_STRIDE ? left : RESERVE_STRIDE;
+
+        if (stop != NULL && atomic_load(stop)) {
+            return error_set(err, ADTOPK_ERR_STATE, "the %s is no longer wanted", name);
+        }
+        status = segment_fill(segment, name, piece->offset + done, size, err);
+        (void)atomic_fetch_sub(&local->filling, size);
+        done += size;
+    }
+    return status;
 }
 
-static void reserve_next(struct local *local);
-
-static void reserve_done(uv_work_t *work, int status)
+static struct session *reserve_session(struct keeper_task *task)
 {
-    struct session *session = work->data;
-    struct local *local = session->local;
-    const bool closing = local->closing;
+    return (struct session *)(void *)((char *)task - offsetof(struct session, reserve));
+}
 
-    (void)status; /* nobody cancels it */
-    local->reserving = NULL;
+static bool reserve_start(struct keeper_task *task)
+{
+    struct session *session = reserve_session(task);
+    struct error *err = &session->reserve_error;
+
+    if (session->state != SESSION_RESERVING ||
+        segment_create(&session->prepared, reserve_name, session->reserve_size, err) != ADTOPK_OK ||
+        memory_afford_prepared(session, err) != ADTOPK_OK) {
+        return false;
+    }
+    atomic_store(&session->local->filling, session->prepared.size);
+    return true;
+}
+
+static void reserve_run(struct keeper_task *task)
+{
+    struct session *session = reserve_session(task);
+
+    (void)reserve_fill(session->local, &session->prepared, reserve_name,
+        &(struct core_piece){.size = session->prepared.size}, &session->unwanted,
+        &session->reserve_error);
+}
+
+static void reserve_done(struct keeper_task *task)
+{
+    struct session *session = reserve_session(task);
+
+    session->reserving = false;
+    atomic_store(&session->local->filling, 0);
     if (session->state == SESSION_RESERVING) {
         request_commit_now(session);
     } else {
-        segment_drop(&session->prepared);
+        keeper_release(&session->local->keeper, &session->prepared);
         session_collect(session);
-    }
-    if (!closing) {
-        reserve_next(local);
-    }
-}
-
-static void reserve_start(struct session *session)
-{
-    struct local *local = session->local;
-    struct error *err = &session->reserve_error;
-
-    if (segment_create(&session->prepared, reserve_name, session->reserve_size, err) == ADTOPK_OK &&
-        memory_afford_prepared(session, err) == ADTOPK_OK) {
-        session->work.data = session;
-        if (uv_queue_work(local->loop, &session->work, reserve_work, reserve_done) == 0) {
-            local->reserving = session;
-            return;
-        }
-    }
-    request_commit_now(session);
-}
-
-/* The oldest session that waits: new ones are put in front. */
-static struct session *reserve_waiting(const struct local *local)
-{
-    struct session *waiting = NULL;
-
-    for (struct session *session = local->sessions; session != NULL; session = session->next) {
-        waiting = session->state == SESSION_RESERVING ? session : waiting;
-    }
-    return waiting;
-}
-
-/* A session that is started is reserving or no longer waits. */
-static void reserve_next(struct local *local)
-{
-    struct session *session;
-
-    while (local->reserving == NULL && (session = reserve_waiting(local)) != NULL) {
-        reserve_start(session);
     }
 }
 
@@ -111,9 +107,12 @@ void reserve_begin(struct session *session)
         return;
     }
     session->reserve_size = session->gradient_size + CORE_OP_SIZE;
+    session->reserving = true;
     session_move(session, SESSION_RESERVING);
     session_watch(session);
-    reserve_next(session->local);
+    session->reserve =
+        (struct keeper_task){.start = reserve_start, .run = reserve_run, .done = reserve_done};
+    keeper_add(&session->local->keeper, &session->reserve);
 }
 
 void reserve_abandon(struct session *session)

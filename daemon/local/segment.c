@@ -92,18 +92,18 @@ enum adtopk_status segment_afford(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status segment_fill_part(struct segment *segment, const char *name,
-    uint64_t offset, uint64_t end, const atomic_bool *stop, struct error *err)
+enum adtopk_status segment_fill(
+    struct segment *segment, const char *name, uint64_t offset, uint64_t size, struct error *err)
 {
-    for (uint64_t done = offset; done < end;) {
-        const uint64_t left = end - done;
-        const uint64_t size = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
+    const uint64_t end = segment_round(offset + size);
+    uint64_t done = offset / SEGMENT_PAGE * SEGMENT_PAGE;
 
-        if (stop != NULL && atomic_load(stop)) {
-            return error_set(err, ADTOPK_ERR_STATE, "the %s is no longer wanted", name);
-        }
-        if (fallocate(segment->fd, 0, (off_t)done, (off_t)size) == 0) {
-            done += size;
+    while (done < end) {
+        const uint64_t left = end - done;
+        const uint64_t piece = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
+
+        if (fallocate(segment->fd, 0, (off_t)done, (off_t)piece) == 0) {
+            done += piece;
         } else if (errno == ENOSPC || errno == ENOMEM || errno == EFBIG) {
             return segment_too_large(name, segment->size, 0, err);
         } else if (errno != EINTR) {
@@ -111,28 +111,6 @@ static enum adtopk_status segment_fill_part(struct segment *segment, const char 
         }
     }
     return ADTOPK_OK;
-}
-
-enum adtopk_status segment_fill(
-    struct segment *segment, const char *name, const atomic_bool *stop, struct error *err)
-{
-    return segment_fill_part(segment, name, 0, segment->size, stop, err);
-}
-
-enum adtopk_status segment_reserve_part(struct segment *segment, const char *name, uint64_t offset,
-    uint64_t size, uint64_t promised, struct error *err)
-{
-    const uint64_t begin = offset / SEGMENT_PAGE * SEGMENT_PAGE;
-    const uint64_t end = segment_round(offset + size);
-    const uint64_t missing = segment_missing(segment);
-    enum adtopk_status status;
-
-    if (missing == 0 || size == 0) {
-        return ADTOPK_OK;
-    }
-    status = segment_afford(
-        name, end - begin, missing < end - begin ? missing : end - begin, promised, err);
-    return status == ADTOPK_OK ? segment_fill_part(segment, name, begin, end, NULL, err) : status;
 }
 
 enum adtopk_status segment_reserve(
@@ -145,7 +123,7 @@ enum adtopk_status segment_reserve(
         return ADTOPK_OK;
     }
     status = segment_afford(name, segment->size, missing, promised, err);
-    return status == ADTOPK_OK ? segment_fill(segment, name, NULL, err) : status;
+    return status == ADTOPK_OK ? segment_fill(segment, name, 0, segment->size, err) : status;
 }
 
 enum adtopk_status segment_private(
@@ -232,6 +210,16 @@ void segment_close(struct segment *segment)
         (void)close(segment->fd);
         segment->fd = -1;
     }
+}
+
+bool segment_trim(struct segment *segment, uint64_t piece)
+{
+    if (segment->bytes == NULL || segment->size <= piece ||
+        munmap((uint8_t *)segment->bytes + segment->size - piece, piece) != 0) {
+        return false;
+    }
+    segment->size -= piece;
+    return true;
 }
 
 void segment_drop(struct segment *segment)

@@ -8,7 +8,7 @@
 #ifndef ADTOPK_LOCAL_SEGMENT_H
 #define ADTOPK_LOCAL_SEGMENT_H
 
-#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "proto/error.h"
@@ -45,21 +45,16 @@ enum adtopk_status segment_afford(
     const char *name, uint64_t size, uint64_t missing, uint64_t promised, struct error *err);
 
 /**
- * Takes the memory from the system now, or fails with ADTOPK_ERR_MEMORY and the numbers. Pages
- * that are there already stay as they are. The kernel clears what it gives: half a second to two
- * seconds a GiB. Any thread; gives up with ADTOPK_ERR_STATE soon after *stop is true (NULL: never).
+ * Takes the memory of `size` bytes at `offset` from the system now, or fails with ADTOPK_ERR_MEMORY
+ * and the numbers. Pages that are there already stay as they are. The kernel clears what it gives:
+ * 0.2 to 2 seconds a GiB. Any thread.
  */
 enum adtopk_status segment_fill(
-    struct segment *segment, const char *name, const atomic_bool *stop, struct error *err);
+    struct segment *segment, const char *name, uint64_t offset, uint64_t size, struct error *err);
 
-/** segment_afford() what is missing, then segment_fill(). */
+/** segment_afford() what is missing, then segment_fill() all. */
 enum adtopk_status segment_reserve(
     struct segment *segment, const char *name, uint64_t promised, struct error *err);
-
-/** The same for the pages of `size` bytes at `offset`; what of it is there already counts as
- * missing while anything of the segment is. */
-enum adtopk_status segment_reserve_part(struct segment *segment, const char *name, uint64_t offset,
-    uint64_t size, uint64_t promised, struct error *err);
 
 /**
  * Memory of this process alone: mapped and zero, but taken from the system only when touched.
@@ -81,6 +76,11 @@ enum adtopk_status segment_seal(
 
 /** Closes the descriptor; the mapping stays. */
 void segment_close(struct segment *segment);
+
+/** Unmaps the last `piece` bytes, a multiple of the page size; false if no more than these are
+ * left.
+ */
+bool segment_trim(struct segment *segment, uint64_t piece);
 
 /** Unmaps and closes; segment_none is allowed. */
 void segment_drop(struct segment *segment);

@@ -421,7 +421,7 @@ void session_collect(struct session *session)
     struct local *local = session->local;
 
     if (session->state != SESSION_CLOSED || session->handles > 0 ||
-        session->gradients.bytes != NULL || local->reserving == session || session->postponed) {
+        session->gradients.bytes != NULL || session->reserving || session->postponed) {
         return;
     }
     session_deactivate(session);

@@ -5,7 +5,8 @@
  *   session.c   states, ending, freeing     request.c  messages of a client -> events
  *   submit.c    ring entries -> events      reply.c    actions of the core -> the client
  *   memory.c    the core's memory: gradients, results, stores
- *   reserve.c   reserving gradients ahead of the core, on another thread
+ *   reserve.c   reserving gradients ahead of the core
+ *   keeper.c    takes and gives back memory on another thread
  *
  * Functions that may end a session return void: look at its state afterwards. A session's memory
  * is never freed inside them, only when its handles are closed, from the loop.
@@ -16,6 +17,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "daemon/local/keeper.h"
 #include "daemon/local/local.h"
 #include "daemon/local/outbox.h"
 #include "daemon/local/ring.h"
@@ -77,7 +79,8 @@ struct session {
     struct outbox outbox;
     struct ring_reader reader;
     struct segment ring, page, gradients;
-    uv_work_t work;             /* reserves `prepared`: see reserve.c */
+    struct keeper_task reserve; /* reserves `prepared`: see reserve.c */
+    bool reserving;             /* ... and waits or runs */
     atomic_bool unwanted;       /* ... and may stop */
     struct segment prepared;    /* the gradient arena before the core asks for it */
     uint64_t reserve_size;      /* what the core will ask for */
@@ -106,11 +109,12 @@ struct local {
     unsigned handles;
     uv_poll_t listen_poll;
     uv_timer_t timer;
-    struct session *sessions;  /* all, in no order */
-    struct session *reserving; /* whose arena is being reserved: one at a time */
-    struct session **slot;     /* by id % max_sessions */
-    uint32_t used;             /* slots */
-    struct session **active;   /* those that local_poll() has to look at; some need it no more */
+    struct session *sessions; /* all, in no order */
+    struct keeper keeper;
+    atomic_uint_least64_t filling; /* bytes that the keeper's task will still take */
+    struct session **slot;         /* by id % max_sessions */
+    uint32_t used;                 /* slots */
+    struct session **active; /* those that local_poll() has to look at; some need it no more */
     uint32_t actives;
     uint32_t first_active;     /* where the next turn begins */
     struct session *postponed; /* a queue: what their sockets brought is taken in the next turns */
@@ -218,6 +222,11 @@ void reserve_count(struct session *session, const struct tensor_spec *spec);
 /** The client commits: reserves the memory of a large arena on another thread, then
  * request_commit_now(). */
 void reserve_begin(struct session *session);
+
+/** On the keeper's thread: takes the memory of a piece in strides, until *stop is true (NULL:
+ * never), and counts down local->filling. */
+enum adtopk_status reserve_fill(struct local *local, struct segment *segment, const char *name,
+    const struct core_piece *piece, const atomic_bool *stop, struct error *err);
 
 /** The session has ended: a thread that reserves its arena may stop. */
 void reserve_abandon(struct session *session);

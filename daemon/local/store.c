@@ -13,11 +13,17 @@ struct store {
 
 struct stores {
     struct store *first;
+    struct keeper *keeper;
 };
 
-struct stores *stores_create(void)
+struct stores *stores_create(struct keeper *keeper)
 {
-    return calloc(1, sizeof(struct stores));
+    struct stores *stores = calloc(1, sizeof(*stores));
+
+    if (stores != NULL) {
+        stores->keeper = keeper;
+    }
+    return stores;
 }
 
 /* The link that points to the part of the job's store, or to NULL at the end. */
@@ -36,13 +42,13 @@ static void store_drop(struct store **link)
     struct store *store = *link;
 
     *link = store->next;
-    segment_drop(&store->memory);
     free(store);
 }
 
 void stores_destroy(struct stores *stores)
 {
     while (stores != NULL && stores->first != NULL) {
+        segment_drop(&stores->first->memory);
         store_drop(&stores->first);
     }
     free(stores);
@@ -78,6 +84,7 @@ void stores_release(struct stores *stores, uint64_t job, unsigned part)
     struct store **link = store_find(stores, job, part);
 
     if (*link != NULL) {
+        keeper_release(stores->keeper, &(*link)->memory);
         store_drop(link);
     }
 }

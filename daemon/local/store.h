@@ -9,12 +9,13 @@
 
 #include <stdint.h>
 
+#include "daemon/local/keeper.h"
 #include "proto/error.h"
 
 struct stores;
 
-/** NULL without memory. */
-struct stores *stores_create(void);
+/** NULL without memory. The keeper gives back the memory of parts that are released. */
+struct stores *stores_create(struct keeper *keeper);
 
 /** Gives everything back. NULL is allowed. */
 void stores_destroy(struct stores *stores);

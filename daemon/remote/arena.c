@@ -106,12 +106,12 @@ static void arena_release_job(void *context, uint64_t job)
     remote->local.release_job(remote->local.context, job);
 }
 
-static enum adtopk_status arena_reserve_results(
-    void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err)
+static enum adtopk_status arena_reserve_results(void *context, uint64_t job,
+    const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
 {
     struct remote *remote = context;
 
-    return remote->local.reserve_results(remote->local.context, job, offset, size, err);
+    return remote->local.reserve_results(remote->local.context, job, piece, pieces, later, err);
 }
 
 static void *arena_store(

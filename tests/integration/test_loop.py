@@ -18,6 +18,7 @@ from cluster import Cluster, die_with_parent
 
 HOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hog.py")
 LONGEST_MS = 20
+LARGE = 1 << 29  # elements of a tensor
 SESSIONS = 1024 if os.geteuid() == 0 else 768  # the daemon's limit, and that of one user
 DESCRIPTORS = 8192  # of the daemon, which serves fewer sessions if it has fewer
 SANITIZED = "ADTOPK_TEST_SANITIZED" in os.environ  # no promise of time then
@@ -87,6 +88,22 @@ class LoopTest(unittest.TestCase):
             time.sleep(1 - (time.monotonic() - before))
             self.assertEqual(self.cluster.status(0)["sessions"], 0)
         self.check_turns()
+
+
+    def test_large_results(self):
+        if available() < 3 * LARGE * 4:
+            self.skipTest("needs 6 GiB of memory")
+        for act in ("dense", "list"):  # 1 GiB of gradients; 2 GiB of updates, or room for them
+            hog = self.hog(act, LARGE)
+            hog.wait()
+            self.kill(hog)
+            self.freed(time.monotonic())
+        self.check_turns()
+
+
+def available():
+    with open("/proc/meminfo", encoding="utf-8") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line[:12] == "MemAvailable")
 
 
 def raise_limit():

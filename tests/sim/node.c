@@ -1,8 +1,10 @@
 /* A node of the simulator: the core, its network and its memory. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/hash.h"
 #include "tests/sim/ghost.h"
 #include "tests/sim/world.h"
 
@@ -101,6 +103,31 @@ static void *memory_results(
     *existing = memory->results_old;
     memory->results_old = true;
     return memory->results;
+}
+
+/* At once or later, in an order of its own: no run of a seed changes for it. */
+static enum adtopk_status memory_reserve(void *context, uint64_t id, const struct core_piece *piece,
+    unsigned pieces, bool *later, struct error *err)
+{
+    struct node *node = context;
+    int job = job_of(node->world, id);
+    uint64_t chance = hash_mix(node->world->scenario.seed ^ ++node->reservations);
+    bool fails = job == 0 && node->refuses == MEMORY_NO_UPDATES;
+
+    for (unsigned i = 0; job >= 0 && i < pieces; i++) {
+        assert(piece[i].offset + piece[i].size <= node->memory[job].results_size);
+    }
+    *later = chance % 4 > 0;
+    if (!*later) {
+        return fails && refused(node, job, MEMORY_NO_UPDATES, err) ? ADTOPK_ERR_MEMORY : ADTOPK_OK;
+    }
+    world_at(node->world, 1 + chance / 4 % 3000,
+        (struct sim_event){.type = SIM_RESERVED,
+            .node = node->number,
+            .incarnation = node->incarnation,
+            .job = id,
+            .failed = fails});
+    return ADTOPK_OK;
 }
 
 static void *memory_store(
@@ -249,6 +276,7 @@ void node_start(struct world *world, unsigned number)
         .memory = {.context = node,
             .gradients = memory_gradients,
             .results = memory_results,
+            .reserve_results = memory_reserve,
             .store = memory_store,
             .drop_store = memory_drop_store,
             .has_store = memory_has_store,
@@ -259,6 +287,7 @@ void node_start(struct world *world, unsigned number)
         .transmit_context = node,
         .threads = SIM_THREADS,
         .parallel = {.run = run_parts, .context = node, .threads = SIM_THREADS, .eager = true},
+        .inline_tensors = world->scenario.seed % 2 == 0 ? 1 : 0,
         .segment = 1 + world->scenario.seed % SIM_SEGMENTS,
         .policy = world->scenario.mixed ? NULL : world->scenario.policy,
         .plan_every = 1 + world->scenario.seed % 3,

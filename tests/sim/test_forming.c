@@ -281,6 +281,20 @@ static void test_many_nodes(void **state)
     assert_true(scenario_run(&scenario, true));
 }
 
+/* At once and later: the world's seed says which. */
+static void test_no_updates(void **state)
+{
+    (void)state;
+    for (unsigned skipped = 0; skipped < 8; skipped++) {
+        struct world *world = failure_world(POLICY);
+
+        world->node[1].refuses = MEMORY_NO_UPDATES;
+        world->node[1].reservations = skipped;
+        together(world);
+        expect_all(world, ADTOPK_ERR_MEMORY, "node 1", "");
+    }
+}
+
 const struct CMUnitTest suite_forming[] = {
     cmocka_unit_test(test_many_nodes),
     cmocka_unit_test(test_world_size_on_one_node),
@@ -299,5 +313,6 @@ const struct CMUnitTest suite_forming[] = {
     cmocka_unit_test(test_no_gradients),
     cmocka_unit_test(test_no_store),
     cmocka_unit_test(test_no_results),
+    cmocka_unit_test(test_no_updates),
     {0},
 };

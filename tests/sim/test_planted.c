@@ -5,7 +5,7 @@
 #include "tests/sim/suites.h"
 #include "tests/sim/world.h"
 
-#define SEEDS 60u
+#define SEEDS 200u
 
 /* Non-finite gradients in every run and crashes in most: where some bugs live. */
 static struct scenario scenario_for(uint64_t seed)

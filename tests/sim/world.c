@@ -169,6 +169,7 @@ static void core_turn(struct world *world, const struct sim_event *event)
 {
     struct node *node = &world->node[event->node];
     struct event core = {0};
+    struct error error;
 
     if (node->ghost != NULL) {
         ghost_event(node->ghost, event);
@@ -192,6 +193,12 @@ static void core_turn(struct world *world, const struct sim_event *event)
         }
         core.type = EVENT_COMPUTE_DONE;
         core.compute = event->compute;
+    } else if (event->type == SIM_RESERVED) {
+        (void)error_set(
+            &error, ADTOPK_ERR_MEMORY, "node %u has no memory for results", event->node);
+        core.type = EVENT_RESERVED;
+        core.reserved.job = event->job;
+        core.reserved.error = event->failed ? &error : NULL;
     } else {
         if (node->timer_us <= world->now_us) {
             node->timer_us = UINT64_MAX;
@@ -228,6 +235,7 @@ bool world_turn(struct world *world)
     switch (event.type) {
     case SIM_PACKET:
     case SIM_COMPUTE:
+    case SIM_RESERVED:
     case SIM_TIMER: core_turn(world, &event); break;
     case SIM_TRAINER:
         event.trainer->awake = false;

@@ -25,7 +25,13 @@
 #define SIM_SEGMENTS 200u /* dense segments have up to as many elements */
 #define SIM_MAX_BODY (1u << 20)
 
-enum node_memory { MEMORY_ALL = 0, MEMORY_NO_GRADIENTS, MEMORY_NO_STORE, MEMORY_NO_RESULTS };
+enum node_memory {
+    MEMORY_ALL = 0,
+    MEMORY_NO_GRADIENTS,
+    MEMORY_NO_STORE,
+    MEMORY_NO_RESULTS,
+    MEMORY_NO_UPDATES /* the results are there, but nothing can be reserved */
+};
 
 struct scenario {
     uint64_t seed;
@@ -148,6 +154,7 @@ struct node {
     uint64_t timer_us;
     struct node_job memory[SIM_MAX_JOBS];
     enum node_memory refuses; /* to job 0 */
+    unsigned reservations;    /* of results, that it made so far */
     unsigned computing;       /* computes that were asked for and are not back */
     bool computed;            /* a compute has run since the node was checked */
     uint64_t bulk_packets;    /* that it sent */
@@ -158,6 +165,7 @@ struct node {
 enum sim_event_type {
     SIM_PACKET,
     SIM_COMPUTE,
+    SIM_RESERVED,
     SIM_TIMER,
     SIM_TRAINER,
     SIM_CRASH,
@@ -179,6 +187,8 @@ struct sim_event {
     size_t size;
     struct compute *compute;
     bool ran;
+    uint64_t job; /* SIM_RESERVED: its results are reserved, */
+    bool failed;  /* or cannot be */
     struct trainer *trainer;
 };
 

@@ -71,15 +71,17 @@ static void *results(void *context, uint64_t job, uint64_t size, bool *existing,
     return lone->results;
 }
 
-static enum adtopk_status reserve_results(
-    void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err)
+static enum adtopk_status reserve_results(void *context, uint64_t job,
+    const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
 {
     struct lone_core *lone = context;
 
     (void)job;
-    assert_true(offset + size <= lone->results_size);
-    return lone->no_results ? error_set(err, ADTOPK_ERR_MEMORY, "no room for %llu bytes",
-                                  (unsigned long long)size)
+    *later = false;
+    for (unsigned i = 0; i < pieces; i++) {
+        assert_true(piece[i].offset + piece[i].size <= lone->results_size);
+    }
+    return lone->no_results ? error_set(err, ADTOPK_ERR_MEMORY, "no room for %u pieces", pieces)
                             : ADTOPK_OK;
 }
 

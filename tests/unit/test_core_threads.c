@@ -57,14 +57,15 @@ static void *host_results(
     return host->results;
 }
 
-static enum adtopk_status host_reserve(
-    void *context, uint64_t job, uint64_t offset, uint64_t size, struct error *err)
+static enum adtopk_status host_reserve(void *context, uint64_t job, const struct core_piece *piece,
+    unsigned pieces, bool *later, struct error *err)
 {
     (void)context;
     (void)job;
-    (void)offset;
-    (void)size;
+    (void)piece;
+    (void)pieces;
     (void)err;
+    *later = false;
     return ADTOPK_OK;
 }
 

@@ -201,7 +201,8 @@ static void test_no_permission(void **state)
 
 static void test_stores(void **state)
 {
-    struct stores *stores = stores_create();
+    struct keeper keeper = {.loop = NULL}; /* small parts it gives back at once */
+    struct stores *stores = stores_create(&keeper);
     struct error err;
     uint64_t *store;
 

@@ -1,0 +1,134 @@
+#include "daemon/local/keeper.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#define KEEPER_PIECE                                                                               \
+    (UINT64_C(16) << 20) /* unmapped at a time: others wait for the address space */
+
+static void keeper_next(struct keeper *keeper);
+
+/* False: that was the last one, and the keeper may be gone. */
+static bool keeper_end(struct keeper *keeper, struct keeper_task *task)
+{
+    keeper->running = NULL;
+    task->done(task);
+    if (--keeper->tasks > 0) {
+        return true;
+    }
+    keeper->emptied(keeper);
+    return false;
+}
+
+static void keeper_work(uv_work_t *work)
+{
+    struct keeper_task *task = work->data;
+
+    task->run(task);
+}
+
+static void keeper_worked(uv_work_t *work, int status)
+{
+    struct keeper_task *task = work->data;
+    struct keeper *keeper = task->keeper;
+
+    (void)status; /* nobody cancels it */
+    if (keeper_end(keeper, task)) {
+        keeper_next(keeper);
+    }
+}
+
+static void keeper_next(struct keeper *keeper)
+{
+    bool more = true;
+
+    while (more && keeper->running == NULL && keeper->first != NULL) {
+        struct keeper_task *task = keeper->first;
+
+        keeper->first = task->next;
+        keeper->running = task;
+        if (task->start(task)) {
+            task->work.data = task;
+            /* Only fails for want of a function. */
+            (void)uv_queue_work(keeper->loop, &task->work, keeper_work, keeper_worked);
+            return;
+        }
+        more = keeper_end(keeper, task);
+    }
+}
+
+void keeper_add(struct keeper *keeper, struct keeper_task *task)
+{
+    task->keeper = keeper;
+    task->next = NULL;
+    if (keeper->first == NULL) {
+        keeper->first = task;
+    } else {
+        keeper->last->next = task;
+    }
+    keeper->last = task;
+    keeper->tasks++;
+    keeper_next(keeper);
+}
+
+uint64_t keeper_releasing(const struct keeper *keeper)
+{
+    return atomic_load(&keeper->releasing);
+}
+
+/* ---- giving back ---- */
+
+struct release {
+    struct keeper_task task;
+    struct segment segment;
+};
+
+static struct release *release_of(struct keeper_task *task)
+{
+    return (struct release *)(void *)((char *)task - offsetof(struct release, task));
+}
+
+static bool release_start(struct keeper_task *task)
+{
+    (void)task;
+    return true;
+}
+
+static void release_run(struct keeper_task *task)
+{
+    struct release *release = release_of(task);
+
+    struct keeper *keeper = task->keeper;
+    uint64_t size = release->segment.size;
+
+    while (segment_trim(&release->segment, KEEPER_PIECE)) {
+        if (release->segment.fd < 0) { /* else closing it gives its memory back */
+            (void)atomic_fetch_sub(&keeper->releasing, size - release->segment.size);
+            size = release->segment.size;
+        }
+    }
+    segment_drop(&release->segment);
+    (void)atomic_fetch_sub(&keeper->releasing, size);
+}
+
+static void release_done(struct keeper_task *task)
+{
+    free(release_of(task));
+}
+
+void keeper_release(struct keeper *keeper, struct segment *segment)
+{
+    struct release *release = malloc(sizeof *release);
+
+    if (release == NULL || segment->size <= KEEPER_PIECE) {
+        free(release);
+        segment_drop(segment);
+        return;
+    }
+    release->task =
+        (struct keeper_task){.start = release_start, .run = release_run, .done = release_done};
+    release->segment = *segment;
+    *segment = segment_none;
+    (void)atomic_fetch_add(&keeper->releasing, release->segment.size);
+    keeper_add(keeper, &release->task);
+}
