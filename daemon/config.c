@@ -50,6 +50,10 @@ static void set_defaults(struct config *config)
         .heartbeat_ms = 1000,
         .stop_timeout_ms = 10000,
         .stuck_after_ms = 60000,
+        .commit_timeout_ms = 60000,
+        .user_jobs = 256,
+        .user_memory = 80,
+        .user_requests = 16,
     };
 }
 

@@ -95,6 +95,11 @@ struct config {
     uint64_t heartbeat_ms;
     uint64_t stop_timeout_ms;
     uint64_t stuck_after_ms;
+    uint64_t commit_timeout_ms;
+    uint64_t user_sessions; /* 0: three quarters of all */
+    uint64_t user_jobs;
+    uint64_t user_memory; /* percent */
+    uint64_t user_requests;
 
     char file[CONFIG_FILE_SIZE];                     /* that was read, cut if longer; "": none */
     char *text;                                      /* of that file; NULL: none */

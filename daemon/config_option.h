@@ -36,7 +36,7 @@ struct option {
     bool live; /* may change while the daemon runs */
 };
 
-#define OPTION_COUNT 24
+#define OPTION_COUNT 29
 #define OPTION_NAME_SIZE 40
 
 extern const struct option option_table[OPTION_COUNT];

@@ -53,6 +53,10 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
             "node %llu is draining: an operator wants no new ranks here",
             (unsigned long long)loop->config->node);
     }
+    if (event->type == EVENT_RANK_OPEN &&
+        quota_open(loop->quota, &event->open.key, err) != ADTOPK_OK) {
+        return err->code;
+    }
     if (event->type == EVENT_RANK_LEAVE || event->type == EVENT_RANK_LOST) {
         history_record(&loop->history, loop->core, event->session);
     }

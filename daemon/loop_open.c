@@ -197,6 +197,7 @@ static uint64_t reopen_ms(const struct config *config)
 static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, struct error *err)
 {
     const struct config *config = loop->config;
+    struct core_memory inner;
     struct core_config core = {
         .node = (uint16_t)config->node,
         .incarnation = incarnation,
@@ -227,8 +228,34 @@ static enum adtopk_status open_core(struct loop *loop, uint64_t incarnation, str
 
         core.memory = remote_memory(loop->remote, &local);
     }
+    inner = core.memory;
+    core.memory = quota_memory(loop->quota, &inner);
     loop->core = core_create(&core, err);
-    return loop->core != NULL ? ADTOPK_OK : err->code;
+    if (loop->core == NULL) {
+        return err->code;
+    }
+    quota_watch(loop->quota, loop->core);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status afford(void *context, uint32_t uid, uint64_t bytes, struct error *err)
+{
+    const struct loop *loop = context;
+
+    return quota_afford(loop->quota, uid, bytes, err);
+}
+
+void loop_set_limits(struct loop *loop, const struct config *config)
+{
+    const struct local_limits limits = {
+        .user_sessions = (uint32_t)config->user_sessions, .commit_ms = config->commit_timeout_ms};
+
+    loop->limits =
+        (struct quota_limits){.memory_percent = config->user_memory, .jobs = config->user_jobs};
+    local_limit(loop->local, &limits);
+    if (loop->control != NULL) {
+        control_limit(loop->control, (unsigned)config->user_requests);
+    }
 }
 
 struct transport_peer loop_transport_peer(const struct config_peer *peer)
@@ -350,7 +377,7 @@ static enum adtopk_status open_control(
 
 static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, struct error *err)
 {
-    static const struct local_ops local_ops = {.event = loop_session_event};
+    static const struct local_ops local_ops = {.event = loop_session_event, .afford = afford};
     struct local_config local = {.path = loop->config->socket,
         .mode = 0666,
         .max_sessions = session_limit(),
@@ -371,6 +398,10 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
     };
     enum adtopk_status status;
 
+    loop->quota = quota_create(&loop->limits);
+    if (loop->quota == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the users' limits");
+    }
     loop->local = local_create(&loop->uv, &local, &local_ops, loop, err);
     if (loop->local == NULL) {
         return err->code;
@@ -383,7 +414,11 @@ static enum adtopk_status open_sockets(struct loop *loop, uint64_t incarnation, 
         return status;
     }
     control.core = loop->core;
-    return open_control(loop, &control, err);
+    status = open_control(loop, &control, err);
+    if (status == ADTOPK_OK) {
+        loop_set_limits(loop, loop->config);
+    }
+    return status;
 }
 
 static unsigned worker_count(const struct config *config)
@@ -476,6 +511,7 @@ void loop_destroy(struct loop *loop)
     if (uv_loop_close(&loop->uv) != 0) {
         log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "a handle of the event loop was left open");
     }
+    quota_destroy(loop->quota);
     free(loop->watcher);
     free(loop);
 }

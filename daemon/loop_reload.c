@@ -81,6 +81,7 @@ static enum adtopk_status take(struct loop *loop, const struct config *fresh, st
     core_set_stuck(loop->core, fresh->stuck_after_ms * 1000);
     loop->log->level = (enum log_level)fresh->log_level;
     loop->log->format = (enum log_format)fresh->log_format;
+    loop_set_limits(loop, fresh);
     core_set_trace(loop->core, loop->log->level >= LEVEL_DEBUG ? loop_trace : NULL);
     return ADTOPK_OK;
 }

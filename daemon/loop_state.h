@@ -17,6 +17,7 @@
 #include "daemon/knock.h"
 #include "daemon/local/local.h"
 #include "daemon/loop.h"
+#include "daemon/quota.h"
 #include "daemon/remote/remote.h"
 #include "daemon/spin.h"
 #include "daemon/transport/transport.h"
@@ -36,7 +37,9 @@ struct loop {
     struct control *control;
     struct history history;
     struct workers *workers;
-    void *transport; /* NULL without `listen` */
+    struct quota *quota;
+    struct quota_limits limits; /* the configuration's */
+    void *transport;            /* NULL without `listen` */
 
     uv_async_t worker_done;
     uv_poll_t transport_ready;
@@ -99,6 +102,9 @@ enum adtopk_status loop_open_remote(struct loop *loop, struct error *err);
 /** Takes this node's and the trainers' keys from a new configuration. */
 enum adtopk_status loop_reload_remote(struct loop *loop, const struct config *fresh,
     const struct keyfile_pair *pair, struct error *err);
+
+/** Takes the limits of users from the configuration. */
+void loop_set_limits(struct loop *loop, const struct config *config);
 
 /** Sessions on this node and elsewhere. */
 uint32_t loop_count_sessions(const struct loop *loop);

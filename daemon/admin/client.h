@@ -46,7 +46,12 @@ struct control {
     unsigned handles; /* that have not closed yet */
     uint64_t started_ms;
     uint64_t tickets; /* given out so far */
-    unsigned pending; /* of them without an outcome, their clients gone or not */
+    unsigned user_requests;
+    unsigned pending; /* of them without an outcome, their clients gone or not: */
+    struct {
+        uint64_t ticket;
+        uint32_t uid;
+    } request[CONTROL_PENDING];
     struct client *clients;
 };
 

@@ -407,6 +407,7 @@ struct control *control_create(
     control->config = *config;
     control->config.path = NULL; /* the listener has its own copy */
     control->config.group = config->group != NULL ? config->group : CONTROL_GROUP;
+    control->user_requests = CONTROL_PENDING_A_USER;
     control->rights = rights_of(geteuid(), control->config.group);
     control->config.idle_ms = config->idle_ms > 0 ? config->idle_ms : CONTROL_IDLE_MS;
     uv_update_time(loop);
@@ -429,11 +430,26 @@ struct control *control_create(
     return control;
 }
 
+static void drop_request(struct control *control, uint64_t ticket)
+{
+    for (unsigned i = 0; i < control->pending; i++) {
+        if (control->request[i].ticket == ticket) {
+            control->request[i] = control->request[--control->pending];
+            return;
+        }
+    }
+}
+
+void control_limit(struct control *control, unsigned requests)
+{
+    control->user_requests = requests;
+}
+
 void control_apply(struct control *control, const struct action *action)
 {
     struct client *client = control->clients;
 
-    control->pending -= control->pending > 0 ? 1 : 0;
+    drop_request(control, action->ticket);
     while (client != NULL && client->ticket != action->ticket) {
         client = client->next;
     }

@@ -27,7 +27,9 @@
 #define CONTROL_WAIT_MS 600000   /* the longest time limit of a ticket */
 #define CONTROL_NOTE_MS 1000     /* until who waits for an outcome is told what for */
 #define CONTROL_PENDING 64       /* tickets without an outcome, at once */
-#define CONTROL_GROUP "adtopk"   /* the default of control_config.group */
+#define CONTROL_PENDING_FREE 16  /* of them, which only administrators may use */
+#define CONTROL_PENDING_A_USER 16
+#define CONTROL_GROUP "adtopk" /* the default of control_config.group */
 
 /* What a line of the log is about. */
 enum control_topic {
@@ -66,6 +68,10 @@ struct control *control_create(
 /** Takes an ACTION_POLICY or ACTION_VERIFIED to the client that waits for it, if it still does. Not
  * to be called inside config->event(). */
 void control_apply(struct control *control, const struct action *action);
+
+/** How many requests without an outcome one user may have, at most CONTROL_PENDING less
+ * CONTROL_PENDING_FREE; CONTROL_PENDING_A_USER by default. Administrators may have all. */
+void control_limit(struct control *control, unsigned requests);
 
 /** True while an operator wants no new ranks here. */
 bool control_is_draining(const struct control *control);

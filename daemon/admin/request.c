@@ -136,11 +136,38 @@ static void answer_drain(struct client *client, const Request *request, const st
     client_reply(client, ADTOPK_OK, report_drain(&daemon));
 }
 
+/* Nobody's requests keep an administrator's out. Else `why` says what is too much. */
+static bool has_room(const struct client *client, char why[200])
+{
+    const struct control *control = client->control;
+    const bool admin =
+        rights_allow(&control->rights, RIGHT_ADMIN, client->fd, &client->who, UINT32_MAX);
+    const unsigned all = admin ? CONTROL_PENDING : CONTROL_PENDING - CONTROL_PENDING_FREE;
+    unsigned own = 0;
+
+    for (unsigned i = 0; i < control->pending; i++) {
+        own += control->request[i].uid == client->who.uid;
+    }
+    if (control->pending >= all) {
+        (void)snprintf(why, 200, "%u requests are under way on this node already, of %u",
+            control->pending, all);
+        return false;
+    }
+    if (!admin && own >= control->user_requests) {
+        (void)snprintf(why, 200,
+            "user %u has %u requests under way on this node, and one user may have %u "
+            "(user_requests)",
+            client->who.uid, own, control->user_requests);
+        return false;
+    }
+    return true;
+}
+
 /* A ticket for the client; 0 if it was refused one. */
 static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_ms)
 {
     struct control *control = client->control;
-    char why[160];
+    char why[200];
 
     if (limit_ms == 0 || limit_ms > CONTROL_WAIT_MS) {
         (void)snprintf(why, sizeof(why), "a time limit of %" PRIu32 " ms: 1 to %d are possible",
@@ -148,8 +175,8 @@ static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_
         client_refuse(client, ADTOPK_ERR_ARGUMENT, why);
         return 0;
     }
-    if (control->pending >= CONTROL_PENDING) {
-        client_refuse(client, ADTOPK_ERR_STATE, "too many requests are under way already");
+    if (!has_room(client, why)) {
+        client_refuse(client, ADTOPK_ERR_STATE, why);
         return 0;
     }
     client->ticket = ++control->tickets;
@@ -171,7 +198,8 @@ static bool raise_event(struct client *client, struct event *event)
         client_refuse(client, status, err.text);
         return false;
     }
-    control->pending++;
+    control->request[control->pending].ticket = client->ticket;
+    control->request[control->pending++].uid = client->who.uid;
     return true;
 }
 

@@ -307,6 +307,29 @@ bool core_op_layout(
     return true;
 }
 
+const struct job_key *core_job_key(const struct core *core, uint64_t id)
+{
+    const struct job *job = find(core, id);
+
+    return job != NULL ? &job->key : NULL;
+}
+
+uint32_t core_jobs_beside(const struct core *core, const struct job_key *key)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < core->job_count; i++) {
+        const struct job *job = core->job_at[i];
+        bool same =
+            strcmp(job->key.name, key->name) == 0 && strcmp(job->key.run_id, key->run_id) == 0;
+        if (job->key.owner == key->owner && same && !job_ended(job)) {
+            return 0;
+        }
+        count += job->key.owner == key->owner;
+    }
+    return count;
+}
+
 const struct job_key *core_session_key(const struct core *core, session_id session)
 {
     const struct rank *rank = rank_find(core, session);

@@ -161,6 +161,9 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
 /** The same of the job with this id; false if there is none. */
 bool core_find_job(const struct core *core, uint64_t id, struct job_info *info);
 
+/** How many jobs the owner of this one has; 0 if this one is there already. */
+uint32_t core_jobs_beside(const struct core *core, const struct job_key *key);
+
 /** The pattern of the index-th rule of the policy in force that matches no tensor; NULL if there
  * are no more, or while the job's tensors are not known. Valid until the next event. */
 const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t index);

@@ -397,7 +397,7 @@ enum adtopk_status policy_parse(struct policy *policy, const char *json, struct 
 {
     struct faults faults = {.first_only = true};
 
-    (void)policy_read(policy, "policy", json, &faults);
+    (void)policy_read(policy, "policy", json != NULL ? json : "", &faults);
     return faults_first(&faults, err);
 }
 

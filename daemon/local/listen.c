@@ -155,47 +155,81 @@ static void listen_exhausted(struct local *local)
 static uint32_t listen_share(const struct local *local, uid_t uid)
 {
     const uint32_t all = local->config.max_sessions;
+    const uint32_t limit = local->limits.user_sessions;
 
-    return uid == 0 ? all : all - all / 4;
+    return uid == 0 ? all : limit > 0 && limit < all ? limit : all - all / 4;
 }
 
-/* True if the user at the other end has its share of the sessions already; fills `share`. */
-static bool listen_has_share(const struct local *local, int socket, uint32_t *share)
+/* Sessions of all users beyond which this one, who holds so many, is refused. */
+static uint32_t listen_room(const struct local *local, uid_t uid, uint32_t held)
+{
+    const uint32_t all = local->config.max_sessions;
+
+    return uid == 0 ? all : held < all / 64 ? all - all / 16 : all - all / 8;
+}
+
+static uint32_t listen_held(const struct local *local, uid_t uid)
+{
+    uint32_t held = 0;
+
+    for (const struct session *session = local->sessions; session != NULL;
+         session = session->next) {
+        held += session->uid == uid;
+    }
+    return held;
+}
+
+/* True if this user may have one more session; else `text` says why not. */
+static bool listen_admits_user(struct local *local, uid_t uid, char text[ERROR_TEXT_SIZE])
+{
+    const uint32_t held = listen_held(local, uid);
+    const uint32_t share = listen_share(local, uid);
+
+    if (held >= share) {
+        (void)snprintf(text, ERROR_TEXT_SIZE,
+            "user %u has %u sessions on this daemon already, and one user may have %u "
+            "(user_sessions)",
+            (unsigned)uid, held, share);
+        local->stats.refused_share++;
+        return false;
+    }
+    if (local->used >= listen_room(local, uid, held)) {
+        (void)snprintf(text, ERROR_TEXT_SIZE,
+            "user %u has %u sessions on this daemon and all users %u of %u; the rest is kept for "
+            "root and for users with fewer",
+            (unsigned)uid, held, local->used, local->config.max_sessions);
+        local->stats.refused_share++;
+        return false;
+    }
+    return true;
+}
+
+/* The same of the user at the other end. */
+static bool listen_admits(struct local *local, int socket, char text[ERROR_TEXT_SIZE])
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    uint32_t held = 0;
 
+    if (local->used >= local->config.max_sessions) {
+        (void)snprintf(text, ERROR_TEXT_SIZE, "the daemon serves %u sessions already, its limit",
+            local->config.max_sessions);
+        return false;
+    }
     if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-        return false; /* session_create() fails for the same reason */
+        return true; /* session_create() fails for the same reason */
     }
-    for (const struct session *session = local->sessions; session != NULL;
-         session = session->next) {
-        held += session->uid == peer.uid;
-    }
-    *share = listen_share(local, peer.uid);
-    return held >= *share;
+    return listen_admits_user(local, peer.uid, text);
 }
 
 static void listen_take(struct local *local, int socket)
 {
-    uint32_t share = 0;
     struct error err;
     char text[ERROR_TEXT_SIZE];
 
-    if (local->used >= local->config.max_sessions) {
-        (void)snprintf(text, sizeof text, "the daemon serves %u sessions already, its limit",
-            local->config.max_sessions);
+    if (!listen_admits(local, socket, text)) {
         reply_refuse(socket, ADTOPK_ERR_DENIED, text);
         (void)close(socket);
         local->stats.refused++;
-    } else if (listen_has_share(local, socket, &share)) {
-        (void)snprintf(text, sizeof text,
-            "your user has %u sessions on this daemon already, the limit for one user", share);
-        reply_refuse(socket, ADTOPK_ERR_DENIED, text);
-        (void)close(socket);
-        local->stats.refused++;
-        local->stats.refused_share++;
     } else if (session_create(local, socket, &err) != ADTOPK_OK) {
         local->stats.refused++;
     } else {

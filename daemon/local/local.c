@@ -129,6 +129,11 @@ static bool local_poll_active(struct local *local)
     return busy;
 }
 
+void local_limit(struct local *local, const struct local_limits *limits)
+{
+    local->limits = *limits;
+}
+
 bool local_poll(struct local *local)
 {
     bool busy;

@@ -37,11 +37,18 @@ struct local;
 struct local_config {
     const char *path;      /* of the socket; at most 107 bytes */
     unsigned mode;         /* permissions of the socket, such as 0666 */
-    uint32_t max_sessions; /* more are refused with an error that says so; 0: 1024. One user may
-                            * hold three quarters of them at most, root excepted */
+    uint32_t max_sessions; /* more are refused with an error that says so; 0: 1024. The last
+                            * sixteenth is root's, and the one before that is for users who hold
+                            * less than a sixty-fourth */
     /* Takes one line on a trainer of this user that was turned away; may be NULL. A flood of those
      * is a flood of calls: the callee limits what it writes. */
     void (*warn)(void *context, uint32_t uid, const char *line);
+};
+
+/* What may change while sessions are served. */
+struct local_limits {
+    uint32_t user_sessions; /* of one user, root excepted; 0: three quarters of all */
+    uint64_t commit_ms;     /* from a session's opening to its commit; 0: for ever */
 };
 
 struct local_ops {
@@ -49,6 +56,8 @@ struct local_ops {
      * result it returns. Must not call local_apply(). The pointers in the event are valid during
      * the call only. */
     enum adtopk_status (*event)(void *context, struct event *event, struct error *err);
+    /* An error if the user may not have so many bytes more. NULL: anybody may. */
+    enum adtopk_status (*afford)(void *context, uint32_t uid, uint64_t bytes, struct error *err);
 };
 
 /* Counts since local_create(), but for `sessions`. */
@@ -84,6 +93,9 @@ struct local *local_create(uv_loop_t *loop, const struct local_config *config,
  * socket.
  */
 int local_lock_directory(const char *path, struct error *err);
+
+/** Limits for sessions from now on. */
+void local_limit(struct local *local, const struct local_limits *limits);
 
 /** The core's memory operations. They may be called inside ops->event(). */
 struct core_memory local_memory(struct local *local);

@@ -41,6 +41,10 @@ static void request_open(struct session *session, const Adtopk__LocalOpen *open)
         return;
     }
     session_move(session, SESSION_OPEN);
+    session->deadline_ms = session->local->limits.commit_ms > 0
+                               ? uv_now(session->local->loop) + session->local->limits.commit_ms
+                               : UINT64_MAX;
+    session_schedule(session->local);
     reply_opened(session);
 }
 

@@ -66,6 +66,9 @@ static bool reserve_start(struct keeper_task *task)
     struct error *err = &session->reserve_error;
 
     if (session->state != SESSION_RESERVING ||
+        (session->local->ops->afford != NULL &&
+            session->local->ops->afford(session->local->context, (uint32_t)session->uid,
+                session->reserve_size, err) != ADTOPK_OK) ||
         segment_create(&session->prepared, reserve_name, session->reserve_size, err) != ADTOPK_OK ||
         memory_afford_prepared(session, err) != ADTOPK_OK) {
         return false;

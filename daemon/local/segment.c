@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,6 +34,23 @@ static enum adtopk_status segment_too_large(
         "the %s needs %llu bytes, and this node has %llu bytes of memory left", name,
         (unsigned long long)size,
         (unsigned long long)(available > promised ? available - promised : 0));
+}
+
+/* mmap() wants no memory yet, only addresses. */
+static enum adtopk_status segment_no_addresses(const char *name, uint64_t size, struct error *err)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        return error_set(err, ADTOPK_ERR_MEMORY,
+            "the %s needs %llu bytes of address space, and this daemon may have %llu in all "
+            "(RLIMIT_AS, ulimit -v)",
+            name, (unsigned long long)size, (unsigned long long)limit.rlim_cur);
+    }
+    return error_set(err, ADTOPK_ERR_MEMORY,
+        "the kernel gives no addresses for the %s of %llu bytes (vm.overcommit_memory, "
+        "vm.max_map_count)",
+        name, (unsigned long long)size);
 }
 
 static uint64_t segment_round(uint64_t size)
@@ -143,7 +161,7 @@ enum adtopk_status segment_private(
     bytes =
         mmap(NULL, segment_round(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (bytes == MAP_FAILED) {
-        return errno == ENOMEM ? segment_too_large(name, size, promised, err)
+        return errno == ENOMEM ? segment_no_addresses(name, size, err)
                                : segment_failed("mmap", name, errno, err);
     }
     (void)madvise(bytes, segment_round(size), MADV_HUGEPAGE); /* where the kernel has them */
@@ -177,7 +195,7 @@ enum adtopk_status segment_map(
     void *bytes = mmap(NULL, segment->size, protection, MAP_SHARED, segment->fd, 0);
 
     if (bytes == MAP_FAILED) {
-        return errno == ENOMEM ? segment_too_large(name, segment->size, 0, err)
+        return errno == ENOMEM ? segment_no_addresses(name, segment->size, err)
                                : segment_failed("mmap", name, errno, err);
     }
     segment->bytes = bytes;

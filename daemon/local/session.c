@@ -439,15 +439,28 @@ void session_collect(struct session *session)
     local_finish(local);
 }
 
+static void session_late_commit(struct session *session)
+{
+    char text[ERROR_TEXT_SIZE];
+
+    (void)snprintf(text, sizeof text,
+        "the session was opened and nothing was committed within %llu ms (commit_timeout_ms)",
+        (unsigned long long)session->local->limits.commit_ms);
+    session_lost(session, "process %d: %.200s", (int)session->pid, text);
+    session_end(session, ADTOPK_ERR_TIMEOUT, text);
+}
+
 /* True if the session still has a deadline. */
 static bool session_expire(struct session *session, uint64_t now)
 {
     if (session->state == SESSION_CONNECTED && now >= session->deadline_ms) {
         session_end(session, ADTOPK_ERR_TIMEOUT, "nothing was said after connecting");
+    } else if (session->state == SESSION_OPEN && now >= session->deadline_ms) {
+        session_late_commit(session);
     } else if (session->state == SESSION_ENDED && now >= session->deadline_ms) {
         session_close(session);
     }
-    return session->state == SESSION_CONNECTED || session->state == SESSION_ENDED;
+    return session->state <= SESSION_RESERVING || session->state == SESSION_ENDED;
 }
 
 static void session_tick(uv_timer_t *timer)

@@ -65,7 +65,7 @@ struct session {
     enum verdict verdict;
     struct error verdict_error;
     uint64_t verdict_turn;  /* when the actions of that time have been applied */
-    uint64_t deadline_ms;   /* CONNECTED, ENDED: closed then */
+    uint64_t deadline_ms;   /* CONNECTED, OPEN, ENDED: ended or closed then */
     bool active;            /* in local->active, */
     uint32_t active_at;     /* at this place */
     bool postponed;         /* in the queue from local->postponed */
@@ -97,6 +97,7 @@ struct results {
 struct local {
     uv_loop_t *loop;
     struct local_config config;
+    struct local_limits limits;
     const struct local_ops *ops;
     void *context;
     char *path;

@@ -3,19 +3,21 @@
 
 usage: hog.py SOCKET UID ACT [NUMBER]
 
-It becomes that user (-1: stays who it is), does ACT, and says "done" for each line that it reads.
+It becomes that user (-1: stays who it is), does ACT, and says "done", or why it was refused.
 
+  greedy N    opens sessions in jobs of its own until it is refused or has N; says how many, and why
   sessions N  opens a session each in N jobs of its own, and commits nothing
-  list N      opens a job with one tensor of N elements in f16, whose updates are lists, and maps it
+  list N      opens a job with N elements in f16, whose updates are lists, and maps it
   dense N     the same with dense updates
   tensors N   opens a job of N small tensors, and maps it
 """
 import os
 import sys
 
-from rawclient import COMMIT, MAPPED, OPENED, RawClient, open_request, register_request, tensor
+from rawclient import (ARENA, COMMIT, ERROR, MAPPED, OPENED, READY, RawClient, open_request,
+                       register_request, tensor)
 
-READY = 3
+LARGEST = 1 << 30  # elements of one tensor
 BATCH = 500  # tensors in one message
 
 
@@ -30,23 +32,52 @@ def sessions(path, count):
     return clients
 
 
+def said(received):
+    """The sentence of a refusal."""
+    kind, fields, _ = received
+    return fields[2].decode() if kind == ERROR else f"reply {kind}"
+
+
+def greedy(path, count):
+    clients = []
+    while len(clients) < count:
+        client = RawClient(path, timeout=60)
+        try:
+            client.send(open_request(f"idle{len(clients)}"))
+        except BrokenPipeError:
+            pass  # refused before it spoke; the sentence is there to be read
+        received = client.receive()
+        if received is None or received[0] != OPENED:
+            return clients, f"{len(clients)} {said(received) if received else 'hung up'}"
+        for descriptor in received[2]:
+            os.close(descriptor)
+        clients.append(client)
+    return clients, f"{count}"
+
+
 def mapped(path, tensors, policy="{}"):
     client = RawClient(path, timeout=120)
     client.open(f"hog{os.getpid()}", policy=policy)
     for at in range(0, len(tensors), BATCH):
         client.send(register_request(*tensors[at:at + BATCH]))
-    client.send(COMMIT)
-    os.close(client.expect(2)[0])
-    client.send(MAPPED)
-    os.close(client.expect(READY)[0])
-    return client
+    for request, wanted in ((COMMIT, ARENA), (MAPPED, READY)):
+        client.send(request)
+        received = client.receive()
+        if received is None or received[0] != wanted:
+            return client, said(received) if received else "hung up"
+        os.close(received[2][0])
+    return client, "done"
 
 
 def act(path, what, number):
+    if what == "greedy":
+        return greedy(path, number)
     if what == "sessions":
-        return sessions(path, number)
+        return sessions(path, number), "done"
     if what in ("list", "dense"):
-        return mapped(path, [tensor("large", 1, (number,), 1 if what == "list" else 2)])
+        form, sizes = 1 if what == "list" else 2, [LARGEST] * (number // LARGEST)
+        sizes += [number % LARGEST] if number % LARGEST else []
+        return mapped(path, [tensor(f"large{i}", 1, (n,), form) for i, n in enumerate(sizes)])
     if what == "tensors":
         return mapped(path, [tensor(f"layer{i}", 0, (64,), 2) for i in range(number)])
     sys.exit(__doc__)
@@ -58,8 +89,8 @@ def main():
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
-    kept = act(path, what, number)
-    print("done", flush=True)
+    kept, outcome = act(path, what, number)
+    print(outcome, flush=True)
     sys.stdin.read()
     del kept
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The daemon's loop serves everybody: what one user does must not keep the others waiting.
+"""The daemon serves everybody: what one user does must not keep the others waiting, or out.
 
 Each act has a daemon of its own, whose `status` then says how much CPU time the longest turn of its
 loop took. The promise is 20 ms, and that the sessions of a process that dies are free within 1 s.
@@ -19,6 +19,7 @@ from cluster import Cluster, die_with_parent
 HOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hog.py")
 LONGEST_MS = 20
 LARGE = 1 << 29  # elements of a tensor
+HOG_UID, OTHER_UID, THIRD_UID = 4002, 4001, 4003  # users need not have names
 SESSIONS = 1024 if os.geteuid() == 0 else 768  # the daemon's limit, and that of one user
 DESCRIPTORS = 8192  # of the daemon, which serves fewer sessions if it has fewer
 SANITIZED = "ADTOPK_TEST_SANITIZED" in os.environ  # no promise of time then
@@ -32,10 +33,14 @@ class Hog:
             [sys.executable, HOG, daemon.socket, str(uid), act, str(number)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
 
+    def outcome(self):
+        """What it says once it has done its act, or was refused."""
+        return self.process.stdout.readline().strip()
+
     def wait(self):
-        line = self.process.stdout.readline()
-        if line != "done\n":
-            raise AssertionError(f"the hog says {line!r}")
+        outcome = self.outcome()
+        if outcome != "done":
+            raise AssertionError(f"the hog says {outcome!r}")
 
     def kill(self):
         self.process.kill()
@@ -44,15 +49,20 @@ class Hog:
         self.process.stdout.close()
 
 
-class LoopTest(unittest.TestCase):
+class Scene(unittest.TestCase):
     def setUp(self):
         self.hogs = []
-        self.cluster = Cluster(BUILD, nodes=1).start()
+        self.begin()
+
+    def begin(self, **settings):
+        self.cluster = Cluster(BUILD, nodes=1, settings=settings).start()
+        os.chmod(self.cluster.directory, 0o755)  # for other users
         self.daemon = self.cluster.daemons[0]
 
     def tearDown(self):
         for hog in self.hogs:
             hog.kill()
+        self.hogs = []
         self.cluster.close()
 
     def hog(self, *arguments, **options):
@@ -76,6 +86,9 @@ class LoopTest(unittest.TestCase):
         if not SANITIZED:
             self.assertLessEqual(longest_ms, LONGEST_MS)
 
+class LoopTest(Scene):
+    """What keeps the loop busy."""
+
     def test_idle_sessions_die(self):
         hog = self.hog("sessions", SESSIONS)
         hog.wait()
@@ -91,7 +104,7 @@ class LoopTest(unittest.TestCase):
 
 
     def test_large_results(self):
-        if available() < 3 * LARGE * 4:
+        if memory("MemAvailable") < 3 * LARGE * 4:
             self.skipTest("needs 6 GiB of memory")
         for act in ("dense", "list"):  # 1 GiB of gradients; 2 GiB of updates, or room for them
             hog = self.hog(act, LARGE)
@@ -101,9 +114,57 @@ class LoopTest(unittest.TestCase):
         self.check_turns()
 
 
-def available():
+class LimitTest(Scene):
+    """Limits of each user, as settings."""
+
+    def begin(self, **settings):
+        pass
+
+    def setUp(self):
+        if os.geteuid() != 0:
+            self.skipTest("becomes other users, for which it has to be root")
+        super().setUp()
+
+    def served(self, *uids):
+        """A small job of each of these users trains."""
+        for uid in uids:
+            self.hog("tensors", 3, uid=uid).wait()
+
+    def test_memory(self):
+        for percent in (25, 80):  # 80 is the default
+            super().begin(**({"user_memory": 25} if percent == 25 else {}))
+            part = memory("MemTotal") * (percent + 1) // 100
+            said = self.hog("dense", part // 2, uid=HOG_UID).outcome()  # f16
+            self.assertRegex(said, rf"^user {HOG_UID} has 0 bytes .* asks for \d+ more, but one "
+                                   rf"user may have \d+ \(user_memory: {percent} %\)")
+            self.served(OTHER_UID, HOG_UID, -1)
+            self.tearDown()
+
+    def test_sessions(self):
+        super().begin(user_jobs=1024)
+        for uid, wanted in ((HOG_UID, 768), (OTHER_UID, 896 - 768)):
+            said = self.hog("greedy", 1024, uid=uid).outcome()
+            self.assertRegex(said, rf"^{wanted} user {uid} has {wanted} sessions on this daemon")
+        self.served(THIRD_UID, -1)
+
+    def test_jobs(self):
+        super().begin(user_jobs=3)
+        said = self.hog("greedy", 10, uid=HOG_UID).outcome()
+        self.assertRegex(said, rf"^3 user {HOG_UID} has 3 jobs on this node, .* 3 \(user_jobs\)")
+        self.served(OTHER_UID, -1)
+
+    def test_sessions_that_never_commit(self):
+        super().begin(commit_timeout_ms=1000)
+        hog = self.hog("sessions", 100, uid=HOG_UID)
+        hog.wait()
+        time.sleep(1.5)
+        self.assertEqual(self.cluster.status(0)["jobs"][0]["state"], "failed")
+        self.freed(time.monotonic())
+
+
+def memory(what):
     with open("/proc/meminfo", encoding="utf-8") as lines:
-        return next(int(line.split()[1]) * 1024 for line in lines if line[:12] == "MemAvailable")
+        return next(int(line.split()[1]) * 1024 for line in lines if line.split(":")[0] == what)
 
 
 def raise_limit():

@@ -110,7 +110,7 @@ static enum adtopk_status memory_reserve(void *context, uint64_t id, const struc
     unsigned pieces, bool *later, struct error *err)
 {
     struct node *node = context;
-    int job = job_of(node->world, id);
+    int job = job_of(node, id);
     uint64_t chance = hash_mix(node->world->scenario.seed ^ ++node->reservations);
     bool fails = job == 0 && node->refuses == MEMORY_NO_UPDATES;
 

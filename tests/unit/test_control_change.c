@@ -540,7 +540,8 @@ static void test_too_many_tickets(void **state)
     assert_int_equal(daemon->events, CONTROL_PENDING);
     fd = connect_client(daemon);
     send_verify(fd, "digits");
-    assert_refused(daemon, fd, ADTOPK_ERR_STATE, "too many requests");
+    assert_refused(
+        daemon, fd, ADTOPK_ERR_STATE, "64 requests are under way on this node already, of 64");
     daemon_finish(daemon, ACTION_VERIFIED, 1, ADTOPK_OK, NULL);
     fd = connect_client(daemon);
     send_verify(fd, "digits");

@@ -275,6 +275,34 @@ static void test_a_flood_of_many_users(void **state)
 
 #define WITH_DAEMON(test) cmocka_unit_test_setup_teardown(test, daemon_setup, daemon_teardown)
 
+/* What one user leaves under way keeps neither the others nor administrators out. */
+static void test_requests_of_one_user(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd;
+
+    if (!is_root()) {
+        return;
+    }
+    for (unsigned i = 0; i < CONTROL_PENDING_A_USER; i++) {
+        fd = connect_as(daemon, 1000);
+        send_verify(fd, "digits");
+        daemon_turn(daemon);
+        (void)close(fd);
+        daemon_turn(daemon);
+    }
+    assert_int_equal(daemon->events, CONTROL_PENDING_A_USER);
+    fd = connect_as(daemon, 1000);
+    send_verify(fd, "digits");
+    assert_refused(daemon, fd, ADTOPK_ERR_STATE,
+        "user 1000 has 16 requests under way on this node, and one user may have 16");
+    fd = connect_client(daemon);
+    send_verify(fd, "digits");
+    daemon_turn(daemon);
+    assert_int_equal(daemon->events, CONTROL_PENDING_A_USER + 1);
+    (void)close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +312,7 @@ int main(void)
         WITH_DAEMON(test_a_stranger_may_look_only),
         WITH_DAEMON(test_the_owner_may_change_the_job),
         WITH_DAEMON(test_a_flood_of_one_user),
+        WITH_DAEMON(test_requests_of_one_user),
         WITH_DAEMON(test_a_flood_of_many_users),
     };
 
