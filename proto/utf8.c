@@ -101,5 +101,7 @@ void utf8_clean(char *text)
         }
         text += length > 0 ? length : 1;
     }
-    *to = '\0';
+    if (to != text) { /* protobuf-c keeps empty strings in memory that cannot be written */
+        *to = '\0';
+    }
 }

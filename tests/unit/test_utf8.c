@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -64,6 +65,7 @@ static void test_clean(void **state)
         utf8_clean(text);
         assert_string_equal(text, cases[i][1]);
     }
+    utf8_clean((char *)(uintptr_t) ""); /* which cannot be written */
 }
 
 int main(void)
