@@ -83,7 +83,7 @@ void policy_default(struct policy *policy);
  * Strict: an unknown or repeated key, a wrong type, a value out of range, values that do not go
  * together (combination.h) or text after the document is an error that names line, column, rule and
  * key, and shows the line (proto/json.h).
- * *policy is unchanged on error.
+ * *policy is unchanged on error. No text at all, NULL, is refused like an empty one.
  */
 enum adtopk_status policy_parse(struct policy *policy, const char *json, struct error *err);
 

@@ -62,7 +62,7 @@ class Disagreement(Scene):
 
     def test_wrong_policy(self):
         for policy, word in ((text(densty=1), "densty"), (text(density=2), "density"),
-                             ("{", "JSON"),
+                             ("{", "is never closed"),
                              (text(sparsifier="best"), "sparsifier"), ("[]", "object")):
             rank = self.rank(0, 0, 1, policy)
             rank.send(rank.opening)
