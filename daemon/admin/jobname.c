@@ -54,8 +54,9 @@ enum adtopk_status jobname_find(const struct core *core, const struct history *h
 
     for (uint32_t i = 0; core_job_info(core, i, &one); i++) {
         if (jobname_fits(&one.key, text)) {
+            /* Beside a job whose ranks have left there may be a new one with its key: it counts. */
+            count += count == 0 || !core_same_job(&one.key, &info->key) ? 1 : 0;
             *info = one;
-            count++;
         }
     }
     if (count == 1) {

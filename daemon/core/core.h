@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "daemon/collective/collective.h"
 #include "daemon/core/link.h"
@@ -57,6 +58,13 @@ struct job_key {
     char name[CORE_KEY_SIZE];
     char run_id[CORE_KEY_SIZE];
 };
+
+/** Whether both keys name the same job: owner, name and run id. */
+static inline bool core_same_job(const struct job_key *a, const struct job_key *b)
+{
+    return a->owner == b->owner && strcmp(a->name, b->name) == 0 &&
+           strcmp(a->run_id, b->run_id) == 0;
+}
 
 struct tensor_spec {
     char name[CORE_NAME_SIZE];
@@ -283,9 +291,6 @@ bool core_next_action(struct core *core, struct action *action);
 
 /** When EVENT_TIMER is due; UINT64_MAX if never. */
 uint64_t core_deadline(struct core *core);
-
-/** Whether both keys name the same job: owner, name and run id. */
-bool core_same_job(const struct job_key *a, const struct job_key *b);
 
 /* What the driver's memory operations and the client need of a committed session. */
 bool core_tensor_layout(

@@ -11,8 +11,8 @@
  * - the sender has no part in the job: the message is dropped and counted as bad;
  * - the message cannot be read: it may have been a commit, so the job that it names fails rather
  *   than waits. If it does not even name a job, it is counted, and time limits find what it was.
- *   Where only memory was missing, the sender has done nothing wrong, and all jobs that it is a
- *   member of fail.
+ *   Where only memory was missing, the sender has done nothing wrong: all jobs that it is a member
+ *   of fail, and those that still form, because it may have been a join.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,6 +186,15 @@ static bool dispatch_is_lost(
            (memory->has_store == NULL || !memory->has_store(memory->context, key));
 }
 
+/* The job that a message is about: the one that it numbers, or the last one with its key. */
+static struct job *dispatch_job(
+    struct core *core, const struct job_key *key, const Adtopk__PeerAbout *about)
+{
+    struct job *named = job_by_number(core, about->receiver_job);
+
+    return named != NULL && core_same_job(&named->key, key) ? named : job_find(core, key);
+}
+
 static void dispatch_deny(struct core *core, uint16_t node, const Adtopk__PeerAbout *about)
 {
     struct error error;
@@ -204,7 +213,7 @@ static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMe
         core->bad_messages++;
         return;
     }
-    job = job_find(core, &key);
+    job = dispatch_job(core, &key, message->about);
     if (job == NULL) {
         if (dispatch_is_lost(core, &key, message)) {
             dispatch_deny(core, node, message->about);
@@ -221,7 +230,7 @@ static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMe
 static void dispatch_starved(struct core *core, uint16_t node, const struct error *err)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (!job_ended(job) && view_is_member(job, node)) {
+        if (!job_ended(job) && (job->view_nodes == 0 || view_is_member(job, node))) {
             view_fail(job, err->code, "node %u: %s", core->config.node, err->text);
         }
     }
@@ -235,7 +244,9 @@ static void dispatch_unreadable(
     Adtopk__PeerHead *head = (Adtopk__PeerHead *)codec_unpack(
         &adtopk__peer_head__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, &ignored);
     struct job_key key;
-    struct job *job = head != NULL && dispatch_key(head->about, &key) ? job_find(core, &key) : NULL;
+    struct job *job = head != NULL && dispatch_key(head->about, &key)
+                          ? dispatch_job(core, &key, head->about)
+                          : NULL;
 
     core->bad_messages++;
     if (job != NULL && view_is_member(job, node)) {

@@ -58,20 +58,16 @@ static uint64_t job_seed(const struct job_key *key)
     return mix_text(mix_text(hash_mix(key->owner + 1u), key->name), key->run_id);
 }
 
-bool core_same_job(const struct job_key *a, const struct job_key *b)
-{
-    return a->owner == b->owner && strcmp(a->name, b->name) == 0 &&
-           strcmp(a->run_id, b->run_id) == 0;
-}
-
 struct job *job_find(struct core *core, const struct job_key *key)
 {
+    struct job *newest = NULL;
+
     for (struct job *job = core->jobs; job != NULL; job = job->next) {
         if (!job_ended(job) && core_same_job(&job->key, key)) {
-            return job;
+            newest = job;
         }
     }
-    return NULL;
+    return newest;
 }
 
 struct job *job_by_number(struct core *core, uint64_t number)
@@ -347,7 +343,7 @@ void job_fail_due(struct job *job)
     }
 }
 
-static bool all_left(const struct job *job)
+bool job_is_left(const struct job *job)
 {
     for (unsigned i = 0; i < job->ranks; i++) {
         if (job->rank[i]->machine.state != RANK_LEFT) {
@@ -382,7 +378,7 @@ static void job_tell_leave(struct job *job)
  * of them may still need a copy of the last update. */
 void job_try_leave(struct job *job)
 {
-    if (job_ended(job) || !all_left(job)) {
+    if (job_ended(job) || !job_is_left(job)) {
         return;
     }
     if (job->machine.state == JOB_FORMING) {
@@ -438,7 +434,7 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
     const struct member *member = join_member(job, node);
     struct error error;
 
-    if (job_ended(job) || view_index(job, node) < 0 || (member->left && all_left(job))) {
+    if (job_ended(job) || view_index(job, node) < 0 || (member->left && job_is_left(job))) {
         return;
     }
     if (job->last_steps > 0) {

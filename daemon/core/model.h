@@ -460,7 +460,10 @@ void core_warn(struct core *core, const char *format, ...) __attribute__((format
 void core_trace(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* job.c */
+/* The job of this key that was opened last, or NULL. One whose ranks have left may still be there
+ * beside it. */
 struct job *job_find(struct core *core, const struct job_key *key);
+bool job_is_left(const struct job *job); /* all its ranks on this node have left */
 struct job *job_by_number(struct core *core, uint64_t number);
 /* The job whose frames carry this number; NULL: none. */
 struct job *job_find_run(struct core *core, uint64_t run);

@@ -45,8 +45,10 @@ static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage 
  * when the event is over, because the caller is in the middle of something. */
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
-    job->out_of_memory |= !peer_send_about(job, node, message);
-    job->core->starved |= job->out_of_memory;
+    if (!peer_send_about(job, node, message)) {
+        job->out_of_memory = true;
+        job->core->starved = true;
+    }
 }
 
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)

@@ -142,6 +142,7 @@ static enum adtopk_status insert_rank(struct job *job, struct rank *rank)
 static enum adtopk_status open_rank(struct core *core, const struct event *event, struct error *err)
 {
     struct job *job = job_find(core, &event->open.key);
+    const bool over = job != NULL && job_is_left(job); /* the others may need it a little longer */
     struct rank *rank;
     enum adtopk_status status;
 
@@ -157,7 +158,7 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
     if (check_return(core, event, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (job == NULL) {
+    if (job == NULL || over) {
         job = job_create(core, event, err);
         if (job == NULL) {
             return err->code;
