@@ -225,8 +225,9 @@ class Service(Command):
             job.kill()
             with Job(cluster, BUILD, "short", [0, 1], self.TENSORS) as again:
                 again.join().steps(2)
-            wait_for(lambda: cluster.status(0)["jobs"][0]["state"] == "done")
-            self.assertEqual(cluster.status(0)["jobs"][0]["reason"], "")
+            wait_for(lambda: [one["state"] for one in cluster.status(0)["jobs"]] ==
+                     ["failed", "done"])  # the run that failed is not forgotten
+            self.assertEqual(cluster.status(0)["jobs"][1]["reason"], "")
             cluster.stop()
 
     def stranger(self, node, own, other, peer, **more):
