@@ -130,7 +130,8 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
 
 /* Whether the message is of an earlier job of the sender, for an earlier one of this node, or of
  * another run: before the first commit the proposed run is the only one that a member can know.
- * Only a join may speak of a job that the sender did not announce before. */
+ * Joins and proposals bring news of runs, and only a join may speak of a job that the sender did
+ * not announce before. */
 static bool dispatch_is_late(
     const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
@@ -138,12 +139,13 @@ static bool dispatch_is_late(
     const struct member *member = join_member(job, from);
     bool known = member != NULL && member->incarnation != 0;
     bool join = message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN;
+    bool news = join || message->kind_case == ADTOPK__PEER_MESSAGE__KIND_PREPARE;
     uint64_t run = job->run != 0 ? job->run : job->next_run;
 
     return (about->receiver_job != 0 && about->receiver_job != job->number) ||
            (known && about->sender_job != 0 && about->sender_job < member->job) ||
            (known && !join && about->sender_job > member->job) ||
-           (!join && about->run != 0 && about->run != run);
+           (!news && about->run != 0 && about->run != run);
 }
 
 /* Whether the node has a part in the job. A node with ranks that have not committed is not known

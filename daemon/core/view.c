@@ -139,7 +139,8 @@ static bool prepare_is_valid(
             (i > 0 && prepare->members[i] <= prepare->members[i - 1])) {
             return false;
         }
-        self = self || prepare->members[i] == job->core->config.node;
+        self = self ||
+               (prepare->members[i] == job->core->config.node && prepare->jobs[i] == job->number);
     }
     return self;
 }
