@@ -330,6 +330,7 @@ struct job {
     struct machine policy_switch;
     struct ticket *asked;  /* this node asked for a change */
     struct turn *turn;     /* as coordinator: asked for while the last one was ending */
+    unsigned late;         /* ... proposals of it that came too late for some node */
     uint16_t asker;        /* ... the node that asked for the one proposed */
     uint32_t attempts;     /* ... proposals made */
     uint32_t attempt;      /* ... the number of the one under way; 0: none is */

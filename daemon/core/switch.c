@@ -268,7 +268,9 @@ void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyProp
     }
     if (policy->version != job->plan->change.version + 1 || policy->step <= step_number(job) ||
         policy->step > step_number(job) + 3) {
-        (void)error_set(&error, ADTOPK_ERR_PROTOCOL,
+        /* STATE: the proposal was overtaken by two steps' frames; it may be made again. */
+        (void)error_set(&error,
+            policy->step <= step_number(job) ? ADTOPK_ERR_STATE : ADTOPK_ERR_PROTOCOL,
             "version %u of the policy from step %llu cannot follow version %u at step %llu",
             policy->version, (unsigned long long)policy->step, job->plan->change.version,
             (unsigned long long)step_number(job));
@@ -323,6 +325,9 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
     }
     if (answer->attempt != job->attempt) {
         return; /* that one was called off: another node had refused it already */
+    }
+    if (answer->status == ADTOPK_ERR_STATE && switch_again(job, version)) {
+        return;
     }
     if (answer->status != ADTOPK_OK) {
         (void)error_set(&error,

@@ -74,6 +74,8 @@ static void propose(struct job *job, const Adtopk__PeerPolicy *asked)
     switch_propose(job, job->core->config.node, &proposal);
 }
 
+#define SWITCH_LATE_MAX 3u
+
 /* What was asked for while the last change was ending. */
 struct turn {
     struct policy_change change;
@@ -116,6 +118,26 @@ void switch_take_turn(struct job *job)
     }
 }
 
+bool switch_again(struct job *job, uint32_t version)
+{
+    struct error ignored;
+    Adtopk__PeerPolicy policy;
+
+    if (job->next_plan == NULL || job->turn != NULL || job->late == SWITCH_LATE_MAX) {
+        return false;
+    }
+    switch_fill(job->next_plan, &policy);
+    if (wait_turn(job, &policy, &ignored) != ADTOPK_OK) {
+        switch_drop_turn(job);
+        return false;
+    }
+    job->late++;
+    (void)error_set(&ignored, ADTOPK_ERR_STATE, "proposed again");
+    switch_call_off(job, version, UINT16_MAX, &ignored); /* nobody is told: it goes on */
+    switch_take_turn(job);
+    return true;
+}
+
 void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *ask)
 {
     struct error error;
@@ -132,6 +154,7 @@ void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *a
         (is_ending(job) && wait_turn(job, ask->policy, &error) != ADTOPK_OK)) {
         switch_call_off(job, 0, from, &error);
     } else if (job->turn == NULL) {
+        job->late = 0;
         propose(job, ask->policy);
     }
 }

@@ -62,6 +62,9 @@ void switch_call_off(struct job *job, uint32_t version, uint16_t asker, const st
 
 /* switch_ask.c */
 void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *ask);
+/* A node could not take the proposal of this version in time: proposes the same policy for a later
+ * step. False: it has been tried often enough. */
+bool switch_again(struct job *job, uint32_t version);
 /* Proposes what waits for the last change to be done on all nodes, if that is. */
 void switch_take_turn(struct job *job);
 /* This node coordinates, the last change is done on all nodes, and no other is under way or asked

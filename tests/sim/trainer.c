@@ -67,12 +67,16 @@ void trainer_init(struct trainer *trainer, struct world *world)
 
 static void fail(struct trainer *trainer, const struct error *error)
 {
-    char fault[UTF8_FAULT_SIZE];
+    char fault[UTF8_FAULT_SIZE], text[ERROR_TEXT_SIZE];
 
+    (void)memcpy(text, error->text, sizeof(text));
     trainer->state = TRAINER_FAILED;
     trainer->error = *error;
     trainer->session = 0;
-    if (utf8_name_fault(error->text, fault)) {
+    for (char *end = text; (end = strchr(end, '\n')) != NULL;) {
+        *end = ' '; /* between a sentence and the line of JSON that it is about */
+    }
+    if (utf8_name_fault(text, fault)) {
         world_violate(trainer->world, "an error of node %u has %s", trainer->node, fault);
     }
 }
