@@ -79,7 +79,7 @@ class CommandLine(Command):
         done = run(ADTOPKCTL, "--help")
         self.assertEqual(done.returncode, 0)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
-        for word in ("status", "stats", "policy set", "waits for a node", "--socket", "--json",
+        for word in ("status", "stats", "policy set", "waits for a lost node", "--socket", "--json",
                      "--timeout", "Exit status"):
             self.assertIn(word, done.stdout)
         done = run(ADTOPKCTL, "stats", "--help")
