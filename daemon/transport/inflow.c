@@ -144,10 +144,14 @@ static bool inflow_count(int descriptor, uint64_t *bytes)
 
     if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
         size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received) ||
-        ioctl(descriptor, FIONREAD, &unread) != 0 || info.tcpi_bytes_received < (unsigned)unread) {
+        ioctl(descriptor, FIONREAD, &unread) != 0) {
         return false;
     }
+    /* More may have come between the two questions. */
     *bytes = info.tcpi_bytes_received - (unsigned)unread;
+    if (info.tcpi_bytes_received < (unsigned)unread) {
+        *bytes = 0;
+    }
     return true;
 }
 
@@ -156,10 +160,13 @@ static void inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t 
     struct inflow_connection *one = &inflow->connection[descriptor];
     uint64_t bytes, free_bytes = (now_us - one->looked_us) * inflow->allowance / 1000000;
 
-    if (!one->open || !inflow_count((int)descriptor, &bytes)) {
+    if (!one->open) {
         return;
     }
-    one->resting = true;
+    one->resting = true; /* whatever the kernel says now, it is asked again */
+    if (!inflow_count((int)descriptor, &bytes)) {
+        return;
+    }
     one->looked_us = now_us;
     one->base = one->took || one->base + free_bytes > bytes ? bytes : one->base + free_bytes;
     one->took = false;
