@@ -56,6 +56,9 @@ def decode(data):
         tag = number()
         if tag & 7 == 0:
             fields[tag >> 3] = number()
+        elif tag & 7 == 1:
+            fields[tag >> 3] = int.from_bytes(data[at:at + 8], "little")
+            at += 8
         else:
             size = number()
             fields[tag >> 3] = data[at:at + size]
