@@ -517,8 +517,8 @@ static bool waits_for_us(const struct job *job, const struct waiting *told)
            told->number >= (told->operation ? job->store->ops_done : step_number(job));
 }
 
-/* A node may be late while bytes move between it and this node, and while it waits for something
- * itself. */
+/* A node may be late while bytes move between it and this node, while it waits for something
+ * itself, and while it is not up: after that it has the whole time once more. */
 static void note_excuse(struct job *job, struct member *member)
 {
     const struct waiting *told = heard(job, member);
@@ -527,7 +527,7 @@ static void note_excuse(struct job *job, struct member *member)
 
     (void)links_stats(job->core->links, member->node, &stats);
     moved = stats.bulk_received - stats.queued_bytes;
-    if (moved != member->moved_bytes || (told != NULL && !waits_for_us(job, told))) {
+    if (moved != member->moved_bytes || !job_peer_is_up(job, member->node) || (told != NULL && !waits_for_us(job, told))) {
         member->excused_us = job->core->now_us;
     }
     member->moved_bytes = moved;
@@ -598,11 +598,22 @@ uint64_t waiting_deadline(const struct job *job)
     return (since_us > job->moved_us ? since_us : job->moved_us) + interval(job);
 }
 
+/* This daemon was stopped, or had no turn for so long that what it knows of the others is old. */
+static void forgive_stall(struct job *job, uint64_t due_us)
+{
+    for (unsigned i = 0; job->core->now_us - due_us >= interval(job) && i < job->members; i++) {
+        job->member[i]->excused_us = job->core->now_us;
+    }
+}
+
 void waiting_look(struct job *job)
 {
-    if (job->core->now_us < waiting_deadline(job)) {
+    uint64_t due_us = waiting_deadline(job);
+
+    if (job->core->now_us < due_us) {
         return;
     }
+    forgive_stall(job, due_us);
     job->looked_us = job->core->now_us;
     if (job->core->now_us - job->heard_us > WAITING_HEARD_US) {
         job->heard_us = 0;

@@ -3,6 +3,7 @@
  * not; nodes that come back without their store, or not at all. Every rank of the job on every node
  * gets an error that names the culprit, nothing hangs, and another job is not disturbed.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/sim/failure.h"
@@ -471,6 +472,83 @@ static void test_who_is_waited_for(void **state)
     expect_waiting(sparse, 3, "node 0 to send its part of step 2");
 }
 
+/* ------------------------------------------------ nobody is to blame */
+
+#define HASTY                                                                                      \
+    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"round_timeout\":2,"                   \
+    "\"push_timeout\":600,\"wait_limit\":600}"
+
+static uint64_t goes_on_at;
+
+static bool goes_on(const struct world *world)
+{
+    return world->now_us >= goes_on_at;
+}
+
+/* Node 1 has waited a second for rank 0, on node 0. */
+static bool frames_under_way(const struct world *world)
+{
+    return only_rank_0_is_late(world) && world->now_us > 1000000;
+}
+
+/* An absence longer than round_timeout, of a network or of a node, ends no job. */
+static void absent(bool paused, uint64_t for_us, uint64_t seed)
+{
+    struct scenario scenario = failure_scenario(HASTY);
+    struct world *world;
+
+    scenario.jobs = 1;
+    scenario.steps = 30;
+    scenario.max_us = 300000000;
+    scenario.seed = seed;
+    scenario.max_us = 120000000;
+    world = world_create(&scenario);
+    world->trainer[0].hold = HOLD_STEP;
+    world->trainer[0].hold_step = 2;
+    assert_true(world_until(world, frames_under_way));
+    goes_on_at = world->now_us + for_us;
+    if (paused) {
+        node_pause(world, 1, for_us);
+        assert_true(world_until(world, goes_on));
+        goes_on_at += 1000000;
+        assert_true(world_until(world, goes_on));
+    } else {
+        flow_of(world, 0, 1)->cuts++;
+        flow_of(world, 1, 0)->cuts++;
+        assert_true(world_until(world, goes_on));
+        flow_of(world, 0, 1)->cuts--;
+        flow_of(world, 1, 0)->cuts--;
+    }
+    let_go(&world->trainer[0]);
+    if (!world_run(world)) {
+        (void)printf("# seed %llu: %s\n", (unsigned long long)seed, world->violation);
+    }
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].state != TRAINER_DONE) {
+            (void)printf("# seed %llu, paused %d: rank %u: %s\n", (unsigned long long)seed, paused,
+                i, world->trainer[i].error.text);
+        }
+        assert_int_equal(world->trainer[i].state, TRAINER_DONE);
+    }
+    world_destroy(world);
+}
+
+static void test_link_that_was_cut(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        absent(false, 20000000 + 37000 * seed, seed);
+    }
+}
+
+static void test_node_that_was_stopped(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        absent(true, 20000000 + 37000 * seed, seed);
+    }
+}
+
 const struct CMUnitTest suite_failures[] = {
     cmocka_unit_test(test_lost_when_open),
     cmocka_unit_test(test_lost_when_committed),
@@ -493,5 +571,7 @@ const struct CMUnitTest suite_failures[] = {
     cmocka_unit_test(test_rank_that_never_pushes),
     cmocka_unit_test(test_who_is_waited_for),
     cmocka_unit_test(test_message_that_is_too_long),
+    cmocka_unit_test(test_link_that_was_cut),
+    cmocka_unit_test(test_node_that_was_stopped),
     {0},
 };
