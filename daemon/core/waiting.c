@@ -464,12 +464,21 @@ static void send_waiting(struct job *job, const struct waiting *waiting)
     }
 }
 
+/* Whether the others should know: the job rests, or they wait for what goes on here, only slowly. */
+static bool is_worth_telling(const struct job *job, const struct waiting *here)
+{
+    bool ours = here->kind == WAIT_PUSH || here->kind == WAIT_CALL || here->kind == WAIT_COMPUTE;
+
+    return here->kind != WAIT_NOTHING && here->kind != WAIT_BEGIN &&
+           (job->core->now_us - here->since_us >= interval(job) ||
+               (ours && awaited_since(job, here->operation) != 0));
+}
+
 /* What this node sees, not what it heard. */
 static void tell(struct job *job)
 {
     struct waiting here = wait_here(job);
-    bool waits = job->machine.state == JOB_ACTIVE && here.kind != WAIT_NOTHING &&
-                 here.kind != WAIT_BEGIN && job->core->now_us - here.since_us >= interval(job);
+    bool waits = job->machine.state == JOB_ACTIVE && is_worth_telling(job, &here);
 
     if (!waits) {
         here = wait_for(job, WAIT_NOTHING, 0);

@@ -549,6 +549,41 @@ static void test_node_that_was_stopped(void **state)
     }
 }
 
+/* A rank that pushes a tensor now and then is not stuck, and its node says so. */
+static void test_rank_that_is_slow(void **state)
+{
+    struct scenario scenario = failure_scenario(
+        "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"round_timeout\":1,"
+        "\"push_timeout\":600,\"wait_limit\":600}");
+    struct world *world;
+
+    (void)state;
+    scenario.jobs = 1;
+    scenario.ranks_per_node = 1;
+    scenario.tensors = (1u << SIM_MAX_TENSORS) - 1;
+    scenario.max_us = 300000000;
+    world = world_create(&scenario);
+    world->trainer[0].hold = HOLD_STEP;
+    world->trainer[0].hold_step = 2;
+    goes_on_at = 2000000;
+    for (unsigned i = 1; i < 12; i++) {
+        world->trainer[0].hold_pushes = i;
+        assert_true(world_until(world, goes_on));
+        goes_on_at += 245000;
+        let_go(&world->trainer[0]);
+        world->trainer[0].hold = HOLD_STEP;
+    }
+    let_go(&world->trainer[0]);
+    if (!world_run(world)) {
+        (void)printf("# %s\n", world->violation);
+    }
+    for (unsigned i = 0; i < world->trainers; i++) {
+        assert_string_equal(world->trainer[i].error.text, "");
+        assert_int_equal(world->trainer[i].state, TRAINER_DONE);
+    }
+    world_destroy(world);
+}
+
 const struct CMUnitTest suite_failures[] = {
     cmocka_unit_test(test_lost_when_open),
     cmocka_unit_test(test_lost_when_committed),
@@ -573,5 +608,6 @@ const struct CMUnitTest suite_failures[] = {
     cmocka_unit_test(test_message_that_is_too_long),
     cmocka_unit_test(test_link_that_was_cut),
     cmocka_unit_test(test_node_that_was_stopped),
+    cmocka_unit_test(test_rank_that_is_slow),
     {0},
 };
