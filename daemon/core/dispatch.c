@@ -81,6 +81,9 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
 {
     struct error error;
 
+    if (job_is_done_with(job, from) && failed->node == from) {
+        return; /* its daemon stops, after its ranks have left in order */
+    }
     (void)error_set(&error,
         failed->status > ADTOPK_NONFINITE && failed->status < ADTOPK_STATUS_COUNT
             ? (enum adtopk_status)failed->status

@@ -366,7 +366,7 @@ static bool others_left(const struct job *job)
 }
 
 /* Tells the other nodes once in every view: a node that restarted has forgotten it. */
-static void job_tell_leave(struct job *job)
+void job_tell_leave(struct job *job)
 {
     if (job->left_view != job->view) {
         job->left_view = job->view;
@@ -418,6 +418,14 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
     job_try_leave(job);
 }
 
+bool job_is_done_with(const struct job *job, uint16_t node)
+{
+    const struct member *member = join_member(job, node);
+
+    return member != NULL && member->left && member->left_step <= step_number(job) &&
+           !step_begun(job) && job->step_since_us == 0 && job->op_since_us == 0;
+}
+
 /* Whether the job cannot go on without the node's daemon as it was. A daemon that came back can be
  * waited for only where it may have found its stores again. */
 static bool job_is_lost(const struct job *job, enum peer_loss loss)
@@ -431,10 +439,9 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
     static const char *const why[] = {[PEER_SILENT] = "does not answer",
         [PEER_RESTARTED] = "restarted",
         [PEER_GONE] = "is gone: no daemon listens at its address"};
-    const struct member *member = join_member(job, node);
     struct error error;
 
-    if (job_ended(job) || view_index(job, node) < 0 || (member->left && job_is_left(job))) {
+    if (job_ended(job) || view_index(job, node) < 0 || job_is_done_with(job, node)) {
         return;
     }
     if (job->last_steps > 0) {

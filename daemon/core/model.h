@@ -484,6 +484,10 @@ void job_stop(struct job *job); /* ends it, unless a step or operation is under 
  * daemon was restarted, or that is gone for good. */
 enum peer_loss { PEER_SILENT, PEER_RESTARTED, PEER_GONE };
 void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss);
+/* Whether the ranks of that node have left after steps that are all done here too: nothing under
+ * way needs the node any more. */
+bool job_is_done_with(const struct job *job, uint16_t node);
+void job_tell_leave(struct job *job);
 void job_reap(struct job *job); /* frees it if it has ended and nothing computes */
 void job_free(struct job *job);
 void job_drop_failure(struct failure *failure);

@@ -158,6 +158,9 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
     if (check_return(core, event, err) != ADTOPK_OK) {
         return err->code;
     }
+    if (over) {
+        job_tell_leave(job); /* before the others hear of the next job */
+    }
     if (job == NULL || over) {
         job = job_create(core, event, err);
         if (job == NULL) {

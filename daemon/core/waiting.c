@@ -464,7 +464,8 @@ static void send_waiting(struct job *job, const struct waiting *waiting)
     }
 }
 
-/* Whether the others should know: the job rests, or they wait for what goes on here, only slowly. */
+/* Whether the others should know: the job rests, or they wait for what goes on here, only slowly.
+ */
 static bool is_worth_telling(const struct job *job, const struct waiting *here)
 {
     bool ours = here->kind == WAIT_PUSH || here->kind == WAIT_CALL || here->kind == WAIT_COMPUTE;
@@ -536,7 +537,8 @@ static void note_excuse(struct job *job, struct member *member)
 
     (void)links_stats(job->core->links, member->node, &stats);
     moved = stats.bulk_received - stats.queued_bytes;
-    if (moved != member->moved_bytes || !job_peer_is_up(job, member->node) || (told != NULL && !waits_for_us(job, told))) {
+    if (moved != member->moved_bytes || !job_peer_is_up(job, member->node) ||
+        (told != NULL && !waits_for_us(job, told))) {
         member->excused_us = job->core->now_us;
     }
     member->moved_bytes = moved;
