@@ -105,3 +105,15 @@ void utf8_clean(char *text)
         *to = '\0';
     }
 }
+
+void utf8_cut(char *text, size_t size)
+{
+    size_t end = strnlen(text, size);
+
+    while (end > 0 && (text[end] & 0xC0) == 0x80) {
+        end--;
+    }
+    if (text[end] != '\0') { /* protobuf-c keeps empty strings in memory that cannot be written */
+        text[end] = '\0';
+    }
+}

@@ -31,4 +31,7 @@ bool utf8_name_fault(const char *text, char fault[UTF8_FAULT_SIZE]);
  * text never grows. */
 void utf8_clean(char *text);
 
+/** Shortens a valid text to at most `size` bytes, without cutting a character in two. */
+void utf8_cut(char *text, size_t size);
+
 #endif

@@ -23,6 +23,11 @@
 #include "proto/codec.h"
 #include "proto/utf8.h"
 
+/* Bytes of another node's sentence: an error that reaches a rank has room for these and a prefix.
+ */
+#define FAIL_TEXT_MAX 200
+#define SWITCH_TEXT_MAX 230
+
 /* A split of a plan that is not in force here yet. */
 static void dispatch_keep_split(struct job *job, const Adtopk__PeerSplit *message)
 {
@@ -61,17 +66,30 @@ static void dispatch_split(struct job *job, const Adtopk__PeerSplit *split)
     round_split(&job->plan->round[split->bucket], split->step);
 }
 
+/* Where the job ended first. Members pass on what another member said. A sender that names no
+ * member, or speaks before a view is proposed, is itself the one. */
+static uint16_t dispatch_speaker(
+    const struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
+{
+    bool passed_on = (job->view_nodes > 0 || job->next_nodes > 0) && failed->node < UINT16_MAX &&
+                     view_is_member(job, (uint16_t)failed->node);
+
+    return passed_on ? (uint16_t)failed->node : from;
+}
+
 /* Tells the other members what one node knows: they may not hear that node themselves. */
-static void dispatch_pass_on(struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
+static void dispatch_pass_on(
+    struct job *job, uint16_t from, uint16_t speaker, const Adtopk__PeerFail *failed)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerFail fail = *failed;
 
+    fail.node = speaker;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
     for (unsigned i = 0; i < job->view_nodes; i++) {
         uint16_t node = job->view_node[i];
-        if (node != job->core->config.node && node != from && node != failed->node) {
+        if (node != job->core->config.node && node != from && node != speaker) {
             peer_send(job, node, &message);
         }
     }
@@ -79,6 +97,7 @@ static void dispatch_pass_on(struct job *job, uint16_t from, const Adtopk__PeerF
 
 static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
 {
+    uint16_t speaker = dispatch_speaker(job, from, failed);
     struct error error;
 
     if (job_is_done_with(job, from) && failed->node == from) {
@@ -88,10 +107,9 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
         failed->status > ADTOPK_NONFINITE && failed->status < ADTOPK_STATUS_COUNT
             ? (enum adtopk_status)failed->status
             : ADTOPK_ERR_PROTOCOL,
-        "%.200s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job",
-        failed->node);
+        "%s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job", speaker);
     if (job->last_steps == 0) {
-        dispatch_pass_on(job, from, failed);
+        dispatch_pass_on(job, from, speaker, failed);
     }
     if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
         job_fail_later(job, &error, failed->steps_done);
@@ -260,13 +278,25 @@ static void dispatch_unreadable(
     codec_free((ProtobufCMessage *)head);
 }
 
-/* Sentences of another node end up in logs, and on the terminals of people. */
+/* Sentences of another node end up in errors, in logs, and on the terminals of people. */
+static void dispatch_clean_text(char *text, size_t size)
+{
+    utf8_clean(text);
+    utf8_cut(text, size);
+}
+
 static void dispatch_clean(Adtopk__PeerMessage *message)
 {
     switch (message->kind_case) {
-    case ADTOPK__PEER_MESSAGE__KIND_FAIL: utf8_clean(message->fail->text); break;
-    case ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER: utf8_clean(message->policy_answer->text); break;
-    case ADTOPK__PEER_MESSAGE__KIND_POLICY_END: utf8_clean(message->policy_end->text); break;
+    case ADTOPK__PEER_MESSAGE__KIND_FAIL:
+        dispatch_clean_text(message->fail->text, FAIL_TEXT_MAX);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER:
+        dispatch_clean_text(message->policy_answer->text, SWITCH_TEXT_MAX);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_POLICY_END:
+        dispatch_clean_text(message->policy_end->text, SWITCH_TEXT_MAX);
+        break;
     default: break;
     }
 }

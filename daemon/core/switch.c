@@ -177,7 +177,7 @@ void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end
         end->status > ADTOPK_NONFINITE && end->status < ADTOPK_STATUS_COUNT
             ? (enum adtopk_status)end->status
             : ADTOPK_ERR_PROTOCOL,
-        "%.230s", end->text);
+        "%s", end->text);
     if (end->node == job->core->config.node) {
         answer_asked(job, &error);
     }
@@ -333,7 +333,7 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
         (void)error_set(&error,
             answer->status < ADTOPK_STATUS_COUNT ? (enum adtopk_status)answer->status
                                                  : ADTOPK_ERR_PROTOCOL,
-            "%.230s", answer->text);
+            "%s", answer->text);
         switch_call_off(job, version, job->asker, &error);
         return;
     }

@@ -68,12 +68,30 @@ static void test_clean(void **state)
     utf8_clean((char *)(uintptr_t) ""); /* which cannot be written */
 }
 
+static void test_cut(void **state)
+{
+    static const char *const cases[][2] = {{"", ""}, {"abc", "abc"}, {"abcd", "abcd"},
+        {"abcde", "abcd"}, {"ab\xE2\x82\xAC", "ab"}, {"abc\xC3\xBC", "abc"},
+        {"ab\xC3\xBC!", "ab\xC3\xBC"}, {"\xF0\x9F\x8D\x8B", "\xF0\x9F\x8D\x8B"},
+        {"a\xF0\x9F\x8D\x8B", "a"}};
+    char text[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)strcpy(text, cases[i][0]);
+        utf8_cut(text, 4);
+        assert_string_equal(text, cases[i][1]);
+    }
+    utf8_cut((char *)(uintptr_t) "", 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_length),
         cmocka_unit_test(test_name_fault),
         cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_cut),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
