@@ -233,7 +233,6 @@ static void links_deliver(void *context, uint16_t peer, enum link_lane lane, str
             job = job_find_run(core, header.run);
         }
         if (job != NULL) {
-            job->moved_us = core->now_us;
             frame_receive(job, peer, message);
         } else {
             core->late_messages++; /* of a run that is over, like any frame that names none */

@@ -133,6 +133,7 @@ static void keep_early(
         .next = job->early, .node = node, .header = *header, .frame = buffer_ref(frame)};
     job->early = parked;
     member->early++;
+    job->moved_us = job->core->now_us;
 }
 
 static struct parked *take_early(struct job *job)
@@ -213,6 +214,7 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
         job->core->bad_messages++; /* forged, foreign, or of a view or step that is over */
         return;
     }
+    job->moved_us = job->core->now_us;
     if (header.kind >= FRAME_STEP_COPY) {
         if (header.view == job->view && header.number == number) {
             round_copy(round, frame);
