@@ -100,7 +100,7 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
     uint16_t speaker = dispatch_speaker(job, from, failed);
     struct error error;
 
-    if (job_is_done_with(job, from) && failed->node == from) {
+    if (speaker == from && job_is_done_with(job, from)) {
         return; /* its daemon stops, after its ranks have left in order */
     }
     (void)error_set(&error,

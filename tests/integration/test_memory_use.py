@@ -47,8 +47,11 @@ def reserved_results(daemon):
     only what the one in force needs is reserved."""
     folder, blocks = f"/proc/{daemon.process.pid}/fd", 0
     for name in os.listdir(folder):
-        if "/memfd:result arena" in os.readlink(f"{folder}/{name}"):
-            blocks += os.stat(f"{folder}/{name}").st_blocks
+        try:
+            if "/memfd:result arena" in os.readlink(f"{folder}/{name}"):
+                blocks += os.stat(f"{folder}/{name}").st_blocks
+        except FileNotFoundError:
+            pass  # the daemon has closed it meanwhile
     return blocks * 512
 
 

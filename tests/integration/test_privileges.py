@@ -107,9 +107,9 @@ class Cores(WithDirectory):
     def dumps_core(self, name, *arguments):
         process = self.start(*arguments, name=name, cwd=self.directory, prepare=with_cores)
         wait_for(lambda: os.path.exists(self.path(f"{name}.control")))
-        process.send_signal(signal.SIGQUIT)
+        process.send_signal(signal.SIGABRT)
         dumped = os.WCOREDUMP(os.waitpid(process.pid, 0)[1])
-        process.returncode = -signal.SIGQUIT
+        process.returncode = -signal.SIGABRT
         return dumped
 
     def test_keys_are_in_none(self):

@@ -475,7 +475,7 @@ static void test_who_is_waited_for(void **state)
 /* ------------------------------------------------ nobody is to blame */
 
 #define HASTY                                                                                      \
-    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"round_timeout\":2,"                   \
+    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"round_timeout\":2,"                 \
     "\"push_timeout\":600,\"wait_limit\":600}"
 
 static uint64_t goes_on_at;

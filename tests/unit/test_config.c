@@ -445,8 +445,8 @@ static void test_all_faults(void **state)
         "unknown option \"--wrokers\"; did you mean \"--workers\"?",
         "1:2: \"lisen\": unknown key; did you mean \"listen\"?\n  {\"lisen\": 1,\n   ^",
         "2:12: \"listen\": a text is needed here\n   \"listen\": 7,\n             ^",
-        "3:15: \"log_level\": \"inof\" is not one of: error, warning, info, debug; did you mean "
-        "\"info\"?",
+        ("3:15: \"log_level\": \"inof\" is not one of: error, warning, info, debug; did you mean "
+         "\"info\"?"),
         "4:24: \"peers\"[0]: unknown key \"endpont\"; did you mean \"endpoint\"?",
         "5:27: \"peers\"[1]: a text as \"endpoint\" is needed here",
         "5:40: \"peers\"[2]: a whole number", "ADTOPK_WORKERS: \"x\" is not",
