@@ -320,10 +320,8 @@ uint32_t core_jobs_beside(const struct core *core, const struct job_key *key)
 
     for (uint32_t i = 0; i < core->job_count; i++) {
         const struct job *job = core->job_at[i];
-        bool same =
-            strcmp(job->key.name, key->name) == 0 && strcmp(job->key.run_id, key->run_id) == 0;
-        if (job->key.owner == key->owner && same && !job_ended(job)) {
-            return 0;
+        if (core_same_job(&job->key, key) && !job_ended(job) && !job_is_left(job)) {
+            return 0; /* the rank joins it */
         }
         count += job->key.owner == key->owner;
     }
