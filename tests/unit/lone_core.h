@@ -37,6 +37,7 @@ struct lone_core {
     bool withdrawing; /* steps end with NONFINITE */
     bool hold;        /* computes wait in `held` */
     bool changed;     /* gradients are not added as they are: lone_check() only looks at ledgers */
+    double tolerance; /* of each sum: 0 where values are integers that no encoding changes */
     bool rounded;     /* residuals are, or were, in bf16: what rounding cuts off moves on */
     struct compute *held[8];
     unsigned helds;

@@ -155,14 +155,14 @@ static void add_residuals(
     free(residual);
 }
 
-/* input == applied + residual, to the bit: all values are integers. */
+/* input == applied + residual, to the bit where all values are integers. */
 static void check_ledger(const struct lone_core *lone, uint32_t t, const double left[2])
 {
     double input[2], applied[2];
 
     assert_true(core_tensor_ledger(lone->core, lone->job, t, input, applied));
     for (unsigned k = 0; k < 2; k++) {
-        if (input[k] != applied[k] + left[k]) {
+        if (fabs(input[k] - applied[k] - left[k]) > lone->tolerance) {
             fail_msg("ledger of tensor %u, sum %u: input %g, applied %g, left %g", t, k, input[k],
                 applied[k], left[k]);
         }
@@ -178,12 +178,12 @@ static void check_elements(const struct lone_core *lone, uint32_t t, double *hav
         have[i] += lone->applied[t][i];
         all_have += have[i];
         all_pushed += lone->pushed[t][i];
-        if (have[i] != lone->pushed[t][i] && !lone->rounded) {
+        if (fabs(have[i] - lone->pushed[t][i]) > lone->tolerance && !lone->rounded) {
             fail_msg("tensor %u, element %llu: %g were pushed, %g are there", t,
                 (unsigned long long)i, lone->pushed[t][i], have[i]);
         }
     }
-    assert_true(all_have == all_pushed);
+    assert_true(fabs(all_have - all_pushed) <= lone->tolerance * (double)lone->numel[t]);
 }
 
 void lone_check(const struct lone_core *lone)
