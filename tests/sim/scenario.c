@@ -215,7 +215,7 @@ static void random_network(struct world *dice, struct scenario *scenario)
 static void random_end(struct world *dice, struct scenario *scenario)
 {
     scenario->linger_us = world_chance(dice, 0.3) ? 10 + world_random(dice, 300000) : 0;
-    scenario->again = world_chance(dice, 0.1) && getenv("ADTOPK_SIM_AGAIN") != NULL;
+    scenario->again = world_chance(dice, 0.1);
     scenario->dies = scenario->again && world_chance(dice, 0.6);
     scenario->gap_us = world_chance(dice, 0.5) ? 0 : world_random(dice, 1000000);
 }
