@@ -87,10 +87,11 @@ static void dispatch_pass_on(
     fail.node = speaker;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        uint16_t node = job->view_node[i];
-        if (node != job->core->config.node && node != from && node != speaker) {
-            peer_send(job, node, &message);
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (member->incarnation != 0 && member->node != job->core->config.node &&
+            member->node != from && member->node != speaker) {
+            peer_send(job, member->node, &message);
         }
     }
 }
