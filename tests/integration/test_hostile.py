@@ -119,7 +119,7 @@ class Endless(Scene):
 
     settings = {"trainers_owner": str(os.getuid())}
     MOST = 1500 << 20  # bytes sent, unless the daemon hangs up
-    KEPT = 64 << 10  # KiB that its memory may grow by meanwhile
+    KEPT = 160 << 10  # KiB that its memory may grow by meanwhile; a third of it without sanitizers
 
     def pour(self, port, kind, parts):
         """Sends these parts again and again; returns how many bytes."""
