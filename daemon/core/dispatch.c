@@ -66,13 +66,12 @@ static void dispatch_split(struct job *job, const Adtopk__PeerSplit *split)
     round_split(&job->plan->round[split->bucket], split->step);
 }
 
-/* Where the job ended first. Members pass on what another member said. A sender that names no
- * member, or speaks before a view is proposed, is itself the one. */
+/* Where the job ended first. Only members pass on what another node said: any other sender is
+ * itself the one. */
 static uint16_t dispatch_speaker(
     const struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
 {
-    bool passed_on = (job->view_nodes > 0 || job->next_nodes > 0) && failed->node < UINT16_MAX &&
-                     view_is_member(job, (uint16_t)failed->node);
+    bool passed_on = view_is_member(job, from) && failed->node < UINT16_MAX;
 
     return passed_on ? (uint16_t)failed->node : from;
 }
@@ -109,7 +108,7 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
             ? (enum adtopk_status)failed->status
             : ADTOPK_ERR_PROTOCOL,
         "%s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job", speaker);
-    if (job->last_steps == 0) {
+    if (job->last_steps == 0 && join_self(job) != NULL) {
         dispatch_pass_on(job, from, speaker, failed);
     }
     if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
