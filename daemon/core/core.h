@@ -300,7 +300,8 @@ bool core_op_layout(const struct core *core, session_id session, uint64_t *gradi
     uint64_t *result_offset);
 /** The number of the job that a session belongs to; 0 for an unknown session. */
 uint64_t core_session_job(const struct core *core, session_id session);
-/** ... and its key, NULL for an unknown session; valid until the next event. */
+/** The key of the job that a session belongs to. NULL for an unknown session. Valid until the next
+ * event. */
 const struct job_key *core_session_key(const struct core *core, session_id session);
 /** The same by the job's id; NULL if there is no such job. */
 const struct job_key *core_job_key(const struct core *core, uint64_t job);

@@ -28,8 +28,8 @@ struct estimate_line {
     double weight, x, xx, y, xy;
     double count; /* of observations */
     bool fresh;   /* observed in the open step */
-    bool near;    /* ... and within ESTIMATE_CLIP times of what was expected */
-    bool far;     /* the step before it had observations, none of them near */
+    bool near; /* in the open step some observation was at most ESTIMATE_CLIP times the expected */
+    bool far;  /* the step before it had observations, none of them near */
 };
 
 /* Times of the steps of the plan in force. */

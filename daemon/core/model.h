@@ -137,8 +137,8 @@ struct member {
     uint32_t holds;              /* in its answer: the version for which it holds */
     uint32_t has;                /* the version in force there, as far as is known */
     unsigned early;              /* frames of it that wait in job->early */
-    struct waiting told;         /* what it waits for, as it said last; the sender saw it itself */
-    uint64_t told_us;            /* ... at this time */
+    struct waiting told;         /* what the member said last that it waits for */
+    uint64_t told_us;            /* when it said so */
     uint64_t excused_us;         /* it had a reason to be late, as of then; see waiting.c */
     uint64_t moved_bytes;        /* between it and this node, as of the last look */
 };
@@ -330,10 +330,10 @@ struct job {
     struct machine policy_switch;
     struct ticket *asked;  /* this node asked for a change */
     struct turn *turn;     /* as coordinator: asked for while the last one was ending */
-    unsigned late;         /* ... proposals of it that came too late for some node */
-    uint16_t asker;        /* ... the node that asked for the one proposed */
-    uint32_t attempts;     /* ... proposals made */
-    uint32_t attempt;      /* ... the number of the one under way; 0: none is */
+    unsigned late;         /* proposals of the change under way that came too late for some node */
+    uint16_t asker;        /* the node that asked for the change under way */
+    uint32_t attempts;     /* proposals that this coordinator has made */
+    uint32_t attempt;      /* number of the proposal under way; 0: none is */
     uint32_t accepted;     /* the number that the coordinator gave to next_plan */
     struct ticket *verify; /* wanted at the next step boundary */
     bool verifying;        /* no residual is changed meanwhile */

@@ -69,7 +69,7 @@ struct session {
     bool active;            /* in local->active, */
     uint32_t active_at;     /* at this place */
     bool postponed;         /* in the queue from local->postponed */
-    bool gone;              /* ... because its process has ended */
+    bool gone;              /* the session ends, because its process has ended */
     struct session *behind; /* the next in that queue */
     int socket;
     int process; /* pidfd, or -1 */
@@ -80,8 +80,8 @@ struct session {
     struct ring_reader reader;
     struct segment ring, page, gradients;
     struct keeper_task reserve; /* reserves `prepared`: see reserve.c */
-    bool reserving;             /* ... and waits or runs */
-    atomic_bool unwanted;       /* ... and may stop */
+    bool reserving;             /* `reserve` waits or runs */
+    atomic_bool unwanted;       /* nobody needs `prepared` any more: `reserve` may stop */
     struct segment prepared;    /* the gradient arena before the core asks for it */
     uint64_t reserve_size;      /* what the core will ask for */
     struct error reserve_error; /* why `prepared` is not there; OK: it is, or need not be */
@@ -121,7 +121,7 @@ struct local {
     struct session *postponed; /* a queue: what their sockets brought is taken in the next turns */
     struct session *postponed_last;
     uint64_t busy_turn;     /* the turn in which sockets or rings were served last, */
-    uint64_t busy_since_us; /* ... since when */
+    uint64_t busy_since_us; /* when that began */
     uint64_t serial;
     uint64_t turn; /* counts local_poll() */
     struct results *results;

@@ -70,7 +70,7 @@ struct scenario {
     bool whole;                 /* messages are not cut into several packets */
     uint64_t linger_us;         /* ranks leave up to this after their last step; 0: at once */
     bool again;                 /* every key is used again when its first job has ended */
-    bool dies;                  /* ... by the death of a rank */
+    bool dies;                  /* the first run ends by the death of a rank */
     uint64_t gap_us;            /* and so long after */
     uint64_t max_us;            /* virtual time after which something hangs */
 };
