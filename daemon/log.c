@@ -143,9 +143,9 @@ static void line_time(struct line *line)
     (void)line_text(line, text);
 }
 
-/* One line with one write(), and only if the descriptor takes it now: it may be a pipe that nobody
- * reads, and cannot be made non-blocking, because others may share it. Lines are never longer than
- * what a pipe takes at once. */
+/* Writes one line with one write(), and only if the descriptor takes it now. It may be a pipe that
+ * no process reads. It cannot be made non-blocking, because other processes may share it. Lines are
+ * never longer than what a pipe takes at once. */
 static bool try_write(struct log *log, const char *bytes, size_t size)
 {
     struct pollfd ready = {.fd = log->fd, .events = POLLOUT};
@@ -189,7 +189,7 @@ static bool emit(struct log *log, enum log_level level, enum log_kind kind, cons
     if (log->journal) {
         line_priority(&line, level);
     }
-    if (json || !log->journal) { /* the journal has times and levels of its own */
+    if (json || !log->journal) { /* the journal adds times and levels itself */
         (void)line_text(&line, json ? "{\"time\":\"" : "");
         line_time(&line);
         (void)line_text(&line, json ? "\",\"level\":\"" : " ");
@@ -213,7 +213,7 @@ static bool say_lost(struct log *log)
         return true;
     }
     (void)snprintf(message, sizeof(message), "%" PRIu64 " lines of the log are lost: %s", log->lost,
-        log->lost_errno == EAGAIN ? "nobody read them" : strerror(log->lost_errno));
+        log->lost_errno == EAGAIN ? "no process read them" : strerror(log->lost_errno));
     if (!emit(log, LEVEL_WARNING, LOG_LIFE, message)) {
         return false;
     }
@@ -221,7 +221,7 @@ static bool say_lost(struct log *log)
     return true;
 }
 
-static void put(struct log *log, enum log_level level, enum log_kind kind, const char *message)
+static void log_put(struct log *log, enum log_level level, enum log_kind kind, const char *message)
 {
     if (!say_lost(log) || !emit(log, level, kind, message)) {
         log->lost++;
@@ -239,10 +239,11 @@ static void say_dropped(
         "and %" PRIu64 " more lines of this kind in %" PRIu64 " s were left out%s", budget->dropped,
         seconds > 0 ? seconds : 1, whose);
     budget->dropped = 0;
-    put(log, LEVEL_WARNING, kind, message);
+    log_put(log, LEVEL_WARNING, kind, message);
 }
 
-/* Not at once, or a flood would have a line of ours with every line of its own. */
+/* The daemon waits before it reports lost lines: otherwise a flood would cause a report per line.
+ */
 static bool is_time_to_say(const struct log_budget *budget)
 {
     const uint64_t now = monotonic_ms();
@@ -266,7 +267,8 @@ static struct log_budget full_budget(void)
     return (struct log_budget){.left = LOG_BURST, .refilled_ms = monotonic_ms()};
 }
 
-/* A free place, or that of the user who was quiet for longest; what that one lost is said first. */
+/* A free place, or that of the user who was quiet for longest, whose lost lines are reported first.
+ */
 static struct log_user *oldest_user(struct log *log)
 {
     struct log_user *oldest = &log->user[0];
@@ -326,13 +328,13 @@ void log_init(struct log *log, int fd, enum log_level level, enum log_format for
     }
 }
 
-static void write_line(
+static void log_write_line(
     struct log *log, enum log_level level, enum log_kind kind, const char *format, va_list args)
 {
     char message[MESSAGE_SIZE];
 
     (void)vsnprintf(message, sizeof(message), format, args);
-    put(log, level, kind, message);
+    log_put(log, level, kind, message);
 }
 
 void log_write(struct log *log, enum log_level level, enum log_kind kind, const char *format, ...)
@@ -350,7 +352,7 @@ void log_write(struct log *log, enum log_level level, enum log_kind kind, const 
         say_dropped(log, budget, kind, "");
     }
     va_start(args, format);
-    write_line(log, level, kind, format, args);
+    log_write_line(log, level, kind, format, args);
     va_end(args);
 }
 
@@ -374,7 +376,7 @@ void log_write_by(struct log *log, enum log_level level, enum log_kind kind, uin
         }
     }
     va_start(args, format);
-    write_line(log, level, kind, format, args);
+    log_write_line(log, level, kind, format, args);
     va_end(args);
 }
 

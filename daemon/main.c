@@ -12,11 +12,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "daemon/config.h"
 #include "daemon/log.h"
-#include "daemon/loop.h"
-#include "daemon/notify.h"
-#include "daemon/privilege.h"
+#include "daemon/loop/loop.h"
+#include "daemon/loop/notify.h"
+#include "daemon/settings/config.h"
+#include "daemon/settings/privilege.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
@@ -172,6 +172,7 @@ static int check(const struct config *config, struct faults *faults)
     }
     config_check_policy(config, faults);
     config_check_machine(config, faults);
+    loop_check(config, faults);
     if (faults->count > 0) {
         return report(faults);
     }
@@ -180,7 +181,7 @@ static int check(const struct config *config, struct faults *faults)
 }
 
 /* --print-config */
-static int print(const struct config *config, struct faults *faults)
+static int main_print(const struct config *config, struct faults *faults)
 {
     struct keyfile_pair pair;
     struct error err = {.code = ADTOPK_OK};
@@ -223,7 +224,7 @@ static int run(struct config *config)
  * of it. Up to so many bytes of them stay with the process, in one heap; more goes back at once. */
 #define KEPT_MEMORY (32 << 20)
 
-static void keep_memory(void)
+static void main_keep_memory(void)
 {
 #ifdef __GLIBC__
     (void)mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY);
@@ -242,7 +243,7 @@ int main(int argc, char **argv)
     if (!open_standard_streams()) {
         return EXIT_FAILED;
     }
-    keep_memory();
+    main_keep_memory();
     ignore_signals();
     take_hangups(SIG_BLOCK);
     config_load(&config, argc, argv, getenv, &action, &faults);
@@ -257,7 +258,7 @@ int main(int argc, char **argv)
     } else if (action == CONFIG_CHECK) {
         code = check(&config, &faults);
     } else if (action == CONFIG_PRINT) {
-        code = print(&config, &faults);
+        code = main_print(&config, &faults);
     } else {
         code = run(&config);
     }

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 PAGES = {  # what it is about, and the section's name
-    "adtopkctl.1": ("asks and changes the adtopk daemon of this node", "User Commands"),
+    "adtopkctl.1": ("reads and changes the adtopk daemon of this node", "User Commands"),
     "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
     "adtopkd.json.5": ("configuration file of adtopkd", "File Formats"),
     "adtopk-policy.5": ("what adtopk sends of each tensor, and how", "File Formats"),
@@ -101,14 +101,20 @@ def command(ctl, name, common):
             + "".join(map(literal, more)) + option_items(flags, common))
 
 
+def exit_statuses(text):
+    """An item for each "  N  meaning", which may go on in further lines."""
+    for number, meaning in re.findall(r"^  (\d)  (.*(?:\n {5}.*)*)", text, re.MULTILINE):
+        yield item(number, " ".join(meaning.split()))
+
+
 def adtopkctl(_, ctl):
     usage, listed, flags, more, status = run(ctl, "--help").strip().split("\n\n")
     names = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", listed, re.MULTILINE)
     return page("adtopkctl.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
-                section("OPTIONS", plain("Each command takes those that mean something to it, and "
-                                         "may have more.") + "\n", option_items(flags)),
+                section("OPTIONS", plain("Each command takes those that concern it, and may have "
+                                         "more.") + "\n", option_items(flags)),
                 section("COMMANDS", *(command(ctl, name, flags) for name in names)),
-                section('"EXIT STATUS"', plain(status.removeprefix("Exit status: ")) + "\n"))
+                section('"EXIT STATUS"', *exit_statuses(status)))
 
 
 def adtopkd(daemon, _):

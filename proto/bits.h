@@ -81,7 +81,7 @@ static inline uint64_t bit_bytes(uint64_t count, unsigned width)
     return (count * width + 7) / 8;
 }
 
-/** The `width` (0..32) bits from bit `at` on of a stream of `size` bytes; those behind its end are
+/** The `width` (0..32) bits from bit `at` on of a stream of `size` bytes. Bits behind the end are
  * zero. */
 static inline uint32_t bit_field(const uint8_t *bytes, size_t size, uint64_t at, unsigned width)
 {
@@ -147,7 +147,7 @@ static inline uint32_t bit_get(struct bit_reader *reader, unsigned width)
     return value;
 }
 
-/** True if what is left of a stream that was read to its end is zero, as it has to be. */
+/** True if the rest of a stream that was read to its end is zero, as it has to be. */
 static inline bool bit_padding_is_zero(const struct bit_reader *reader)
 {
     return reader->held == 0;

@@ -63,8 +63,9 @@ static uint64_t skip_value(const uint8_t **at, const uint8_t *end, unsigned wire
     return size;
 }
 
-/* The field whose string has a NUL in it, and as which byte; NULL if none has. protobuf-c would
- * take such a string for the part before the NUL, so one name would have many spellings. */
+/* Finds a field whose string has a NUL in it, and the NUL's place; NULL if there is none.
+ * protobuf-c would take such a string for the part before the NUL, so one name would have many
+ * spellings. */
 static const ProtobufCFieldDescriptor *find_nul(
     const ProtobufCMessageDescriptor *type, const uint8_t *at, const uint8_t *end, size_t *byte)
 {

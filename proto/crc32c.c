@@ -58,11 +58,11 @@ uint32_t crc32c_table(uint32_t crc, const void *bytes, size_t size)
  * triples of streams of this many bytes. */
 #define STREAM 1024
 
-/* x^(8 n - 33) modulo the polynomial, bit-reversed as all remainders are, for n = STREAM and twice
- * that. Their carryless product with a remainder, put through the instruction (which multiplies by
- * x^32; that the product of two reversed numbers is one bit short makes it x^33), is what that
- * remainder becomes n bytes later. (Gopal et al., "Fast CRC computation for iSCSI polynomial using
- * CRC32 instruction", 2011.) */
+/* x^(8 n - 33) modulo the polynomial, bit-reversed like all remainders, for n = STREAM and twice
+ * that. The carryless product of this number and a remainder, put through the instruction, is the
+ * remainder n bytes later. The instruction multiplies by x^32; the product of two reversed numbers
+ * is one bit short, which makes it x^33. (Gopal et al., "Fast CRC computation for iSCSI polynomial
+ * using CRC32 instruction", 2011.) */
 #define LATER_1 UINT64_C(0x170076FA)
 #define LATER_2 UINT64_C(0xA51B6135)
 

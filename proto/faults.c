@@ -1,7 +1,7 @@
 #include "proto/faults.h"
 
 #include <stdarg.h>
-#include <stdio.h>
+#include <stddef.h>
 
 enum adtopk_status faults_add(
     struct faults *faults, enum adtopk_status code, const char *format, ...)
@@ -9,11 +9,8 @@ enum adtopk_status faults_add(
     va_list args;
 
     if (faults->count < FAULTS_MAX) {
-        struct error *fault = &faults->fault[faults->count];
-
-        fault->code = code;
         va_start(args, format);
-        (void)vsnprintf(fault->text, sizeof(fault->text), format, args);
+        (void)error_set_args(&faults->fault[faults->count], code, format, args);
         va_end(args);
     }
     faults->count++;

@@ -19,7 +19,7 @@ static unsigned least(unsigned a, unsigned b)
 
 /* How many bytes to insert, remove, replace or swap with their neighbour make `b` from `a`, both
  * shorter than GUESS_SIZE. */
-static unsigned distance(const char *a, const char *b)
+static unsigned guess_distance(const char *a, const char *b)
 {
     unsigned row[3][GUESS_SIZE];
     const size_t length = strlen(b);
@@ -67,7 +67,7 @@ void guess_name(struct guess *guess, const char *name)
         strlen(name) >= GUESS_SIZE) {
         return;
     }
-    found = distance(guess->word, name);
+    found = guess_distance(guess->word, name);
     if (found <= limit(guess) && found + guess->prefix < strlen(name) && found < guess->distance) {
         guess->distance = found;
         (void)strcpy(guess->name, name);

@@ -56,20 +56,20 @@ const char *json_end(const char *value)
 }
 
 /* Where the value behind the key at `key` starts. */
-static const char *value_of(const char *key)
+static const char *json_value_of(const char *key)
 {
     return skip_space(skip_space(string_end(key)) + 1);
 }
 
-/* The item's place among those below `parent`, whose text starts at `text`; NULL if it is not one
- * of them. */
+/* The item's place among the items below `parent`, whose text starts at `text`; NULL if it is not
+ * one of them. */
 static const char *find_below(
     const cJSON *parent, const char *text, const cJSON *item, enum json_part part)
 {
     const char *at = skip_space(text + 1);
 
     for (const cJSON *child = parent->child; child != NULL; child = child->next) {
-        const char *value = cJSON_IsObject(parent) ? value_of(at) : at;
+        const char *value = cJSON_IsObject(parent) ? json_value_of(at) : at;
         const char *found = NULL;
 
         if (child == item) {
@@ -170,7 +170,7 @@ static size_t write_character(struct writer *writer, const char *at, bool hidden
 }
 
 /* Writes `width` characters of the line, from character `from` on. */
-static void write_line(struct writer *writer, const char *line, size_t from, size_t width)
+static void json_write_line(struct writer *writer, const char *line, size_t from, size_t width)
 {
     const char *key = line; /* behind a key that is hidden */
     size_t number = 0;
@@ -208,7 +208,7 @@ static void show_place(char text[ERROR_TEXT_SIZE], const char *document, const c
     from = before < width ? 0 : before - width / 2;
     writer.end -= strlen(MARGIN) + strlen(CUT) + width + 1; /* the mark's line */
     write_bytes(&writer, MARGIN, strlen(MARGIN));
-    write_line(&writer, line, from, width);
+    json_write_line(&writer, line, from, width);
     writer.end = text + ERROR_TEXT_SIZE - 1;
     write_bytes(&writer, MARGIN, strlen(MARGIN));
     for (size_t i = 0; i < before - from + (from > 0 ? strlen(CUT) : 0); i++) {
@@ -218,7 +218,7 @@ static void show_place(char text[ERROR_TEXT_SIZE], const char *document, const c
     *writer.at = '\0';
 }
 
-/* Makes what a document brought into the sentence printable. */
+/* Makes the text of the document in the sentence printable. */
 static void clean(char *text)
 {
     char copy[ERROR_TEXT_SIZE];

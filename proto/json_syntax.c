@@ -51,7 +51,7 @@ static bool at_end(const struct syntax *syntax)
     return syntax->at >= syntax->end;
 }
 
-/* Bytes of the word at the place: what a person would take for one value. */
+/* Bytes of the word at this place: what a person would take for one value. */
 static int word_size(const struct syntax *syntax, const char *place)
 {
     int size = 0;
@@ -174,7 +174,7 @@ static bool read_digits(struct syntax *syntax)
     return syntax->at > start;
 }
 
-static bool read_number(struct syntax *syntax)
+static bool json_syntax_read_number(struct syntax *syntax)
 {
     const char *start = syntax->at;
     const char *digits = start + (*start == '-' ? 1 : 0);
@@ -237,7 +237,7 @@ static bool read_word(struct syntax *syntax)
     return wrong(syntax, start, "a text stands in double quotes: write \"%.*s\"", size, start);
 }
 
-/* Says what is wrong with a byte that begins no value and no word. */
+/* Reports a byte that begins no value and no word. */
 static bool refuse_byte(const struct syntax *syntax)
 {
     const char *at = syntax->at;
@@ -316,7 +316,7 @@ static bool read_colon(struct syntax *syntax)
     return skip_blanks(syntax);
 }
 
-/* Moves behind a comma and to what follows it. */
+/* Moves behind a comma and to the next value. */
 static bool read_comma(struct syntax *syntax)
 {
     const char *comma = syntax->at++;
@@ -378,12 +378,12 @@ static bool read_value(struct syntax *syntax)
         return read_string(syntax);
     }
     if (isdigit((unsigned char)byte) || byte == '-' || byte == '+' || byte == '.') {
-        return read_number(syntax);
+        return json_syntax_read_number(syntax);
     }
     return isalpha((unsigned char)byte) || byte == '_' ? read_word(syntax) : refuse_byte(syntax);
 }
 
-static bool read_document(struct syntax *syntax)
+static bool json_syntax_read_document(struct syntax *syntax)
 {
     const char *start;
 
@@ -417,5 +417,5 @@ enum adtopk_status json_check_syntax(
 {
     struct syntax syntax = {.json = json, .at = json->start, .end = end, .faults = faults};
 
-    return read_document(&syntax) ? ADTOPK_OK : json->code;
+    return json_syntax_read_document(&syntax) ? ADTOPK_OK : json->code;
 }

@@ -1,4 +1,4 @@
-/* Whether a text is JSON, and what is wrong with it if it is not. Part of json.c. */
+/* Checks whether a text is JSON, and says what is wrong if it is not. Part of json.c. */
 #ifndef ADTOPK_JSON_SYNTAX_H
 #define ADTOPK_JSON_SYNTAX_H
 

@@ -7,9 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zmq.h>
-
-#define KEYFILE_KEY_BYTES 32
 
 /* Errors must fit the rest of their sentence behind the path. */
 #define KEYFILE_SHOWN "%.120s"
@@ -19,11 +16,41 @@ void keyfile_wipe(struct keyfile_pair *pair)
     explicit_bzero(pair, sizeof(*pair));
 }
 
+/* Five characters of Z85 stand for four bytes, the most significant first. */
+static bool keyfile_decode_group(const char text[5], uint8_t bytes[4])
+{
+    static const char alphabet[] = "0123456789abcdefghijklmnopqrstuvwxyz"
+                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+    uint64_t value = 0;
+
+    for (unsigned i = 0; i < 5; i++) {
+        const char *digit = text[i] != '\0' ? strchr(alphabet, text[i]) : NULL;
+
+        if (digit == NULL) {
+            return false;
+        }
+        value = 85 * value + (uint64_t)(digit - alphabet);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        bytes[i] = (uint8_t)(value >> (24 - 8 * i));
+    }
+    return value <= UINT32_MAX;
+}
+
+bool keyfile_decode(const char *key, uint8_t bytes[KEYFILE_KEY_BYTES])
+{
+    bool valid = strnlen(key, KEYFILE_KEY_SIZE) == KEYFILE_KEY_SIZE - 1;
+
+    for (unsigned i = 0; valid && i < KEYFILE_KEY_BYTES / 4; i++) {
+        valid = keyfile_decode_group(key + 5 * i, bytes + 4 * i);
+    }
+    return valid;
+}
+
 bool keyfile_is_key(const char *key)
 {
     uint8_t bytes[KEYFILE_KEY_BYTES];
-    bool valid = strnlen(key, KEYFILE_KEY_SIZE) == KEYFILE_KEY_SIZE - 1 &&
-                 zmq_z85_decode(bytes, key) != NULL;
+    const bool valid = keyfile_decode(key, bytes);
 
     explicit_bzero(bytes, sizeof(bytes));
     return valid;
@@ -35,6 +62,7 @@ struct keyfile_reader {
     const char *source;
     struct error *err;
     struct keyfile_pair *pair;
+    keyfile_public_of *public_of;
     bool versioned;
     unsigned line;
 };
@@ -128,9 +156,9 @@ static enum adtopk_status keyfile_check(const struct keyfile_reader *reader)
     if (pair->secret_key[0] == '\0') {
         return ADTOPK_OK;
     }
-    if (zmq_curve_public(belongs, pair->secret_key) != 0) {
+    if (reader->public_of(belongs, pair->secret_key) != 0) {
         return error_set(reader->err, ADTOPK_ERR_SYSTEM, KEYFILE_SHOWN ": CURVE: %s",
-            reader->source, zmq_strerror(errno));
+            reader->source, strerror(errno));
     }
     if (strcmp(belongs, pair->public_key) != 0) {
         return error_set(reader->err, ADTOPK_ERR_ARGUMENT,
@@ -139,10 +167,11 @@ static enum adtopk_status keyfile_check(const struct keyfile_reader *reader)
     return ADTOPK_OK;
 }
 
-enum adtopk_status keyfile_parse(
-    const char *source, const char *text, size_t size, struct keyfile_pair *pair, struct error *err)
+enum adtopk_status keyfile_parse(const char *source, const char *text, size_t size,
+    keyfile_public_of *public_of, struct keyfile_pair *pair, struct error *err)
 {
-    struct keyfile_reader reader = {.source = source, .err = err, .pair = pair};
+    struct keyfile_reader reader = {
+        .source = source, .err = err, .pair = pair, .public_of = public_of};
     enum adtopk_status status = ADTOPK_OK;
 
     memset(pair, 0, sizeof(*pair));
@@ -220,10 +249,10 @@ static ssize_t keyfile_read(int fd, char text[KEYFILE_SIZE_MAX + 1])
     return (ssize_t)size;
 }
 
-enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, struct error *err)
+enum adtopk_status keyfile_load_with(
+    const char *path, keyfile_public_of *public_of, struct keyfile_pair *pair, struct error *err)
 {
-    /* Not blocking: what is not a regular file could make us wait, before it is known to be none.
-     */
+    /* Non-blocking: opening a file that is not a regular one could wait, before that is known. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     char text[KEYFILE_SIZE_MAX + 1];
     enum adtopk_status status;
@@ -237,7 +266,7 @@ enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, str
     if (status == ADTOPK_OK) {
         size = keyfile_read(fd, text);
         status = size < 0 ? keyfile_failed(path, "cannot be read", err)
-                          : keyfile_parse(path, text, (size_t)size, pair, err);
+                          : keyfile_parse(path, text, (size_t)size, public_of, pair, err);
         explicit_bzero(text, sizeof(text));
     }
     (void)close(fd);
@@ -245,65 +274,5 @@ enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, str
         keyfile_wipe(pair);
         return error_set(err, ADTOPK_ERR_ARGUMENT, KEYFILE_SHOWN ": secret is missing", path);
     }
-    return status;
-}
-
-/* ------------------------------------------------------------------ writing */
-
-static bool keyfile_write(int fd, const char *text, size_t size)
-{
-    while (size > 0) {
-        ssize_t done = write(fd, text, size);
-
-        if (done < 0 && errno != EINTR) {
-            return false;
-        }
-        text += done > 0 ? done : 0;
-        size -= done > 0 ? (size_t)done : 0;
-    }
-    return fsync(fd) == 0;
-}
-
-static enum adtopk_status keyfile_create(
-    const char *path, const char *text, size_t size, struct error *err)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    enum adtopk_status status = ADTOPK_OK;
-
-    if (fd < 0) {
-        return keyfile_failed(path, "cannot be created", err);
-    }
-    if (!keyfile_write(fd, text, size)) {
-        status = keyfile_failed(path, "cannot be written", err);
-    }
-    if (close(fd) != 0 && status == ADTOPK_OK) {
-        status = keyfile_failed(path, "cannot be written", err);
-    }
-    if (status != ADTOPK_OK) {
-        (void)unlink(path);
-    }
-    return status;
-}
-
-enum adtopk_status keyfile_generate(
-    const char *path, char public_key[KEYFILE_KEY_SIZE], struct error *err)
-{
-    struct keyfile_pair pair;
-    char text[512];
-    int size;
-    enum adtopk_status status;
-
-    if (zmq_curve_keypair(pair.public_key, pair.secret_key) != 0) {
-        return error_set(
-            err, ADTOPK_ERR_SYSTEM, "this libzmq cannot make keys: %s", zmq_strerror(errno));
-    }
-    size = snprintf(text, sizeof(text),
-        "# A key pair of adtopk. Give others the public key only.\n"
-        "version = %d\npublic = \"%s\"\nsecret = \"%s\"\n",
-        KEYFILE_VERSION, pair.public_key, pair.secret_key);
-    status = keyfile_create(path, text, (size_t)size, err);
-    memcpy(public_key, pair.public_key, KEYFILE_KEY_SIZE);
-    explicit_bzero(text, sizeof(text));
-    keyfile_wipe(&pair);
     return status;
 }

@@ -6,7 +6,6 @@
  */
 #include <stdint.h>
 #include <string.h>
-#include <zmq.h>
 
 #include "proto/keyfile.h"
 
@@ -37,7 +36,7 @@ static void carry(struct number *a)
     }
 }
 
-static struct number add(const struct number *a, const struct number *b)
+static struct number keyfile_public_add(const struct number *a, const struct number *b)
 {
     struct number sum;
 
@@ -95,19 +94,19 @@ static bool is_zero(struct number a)
     return zero == 0 || prime == 0;
 }
 
-/* One step of the ladder, which adds the points (x2 : z2) and (x3 : z3), whose difference has the
- * first coordinate x, and doubles the first. */
+/* One step of the ladder: adds the points (x2 : z2) and (x3 : z3), whose difference has the first
+ * coordinate x, and doubles the first. */
 static void step(struct number *x2, struct number *z2, struct number *x3, struct number *z3,
     const struct number *x)
 {
     static const struct number a24 = {.limb = {A24 & 0xffff, A24 >> 16}};
-    const struct number a = add(x2, z2), b = subtract(x2, z2);
+    const struct number a = keyfile_public_add(x2, z2), b = subtract(x2, z2);
     const struct number aa = multiply(&a, &a), bb = multiply(&b, &b), e = subtract(&aa, &bb);
-    const struct number c = add(x3, z3), d = subtract(x3, z3);
+    const struct number c = keyfile_public_add(x3, z3), d = subtract(x3, z3);
     const struct number da = multiply(&d, &a), cb = multiply(&c, &b);
-    const struct number sum = add(&da, &cb), difference = subtract(&da, &cb);
+    const struct number sum = keyfile_public_add(&da, &cb), difference = subtract(&da, &cb);
     const struct number square = multiply(&difference, &difference), small = multiply(&a24, &e);
-    const struct number factor = add(&aa, &small);
+    const struct number factor = keyfile_public_add(&aa, &small);
 
     *x3 = multiply(&sum, &sum);
     *z3 = multiply(x, &square);
@@ -132,9 +131,9 @@ static bool has_order(const struct number *x)
 
 bool keyfile_may_be_public(const char *key)
 {
-    uint8_t bytes[32];
+    uint8_t bytes[KEYFILE_KEY_BYTES];
     struct number x;
-    bool may = zmq_z85_decode(bytes, key) != NULL && (bytes[31] & 0x80) == 0;
+    bool may = keyfile_decode(key, bytes) && (bytes[31] & 0x80) == 0;
 
     for (unsigned i = 0; may && i < LIMBS; i++) {
         x.limb[i] = bytes[2 * i] + 256 * bytes[2 * i + 1];

@@ -1,19 +1,19 @@
 /*
- * Memory that a trainer and its daemon share: three mappings, each written by one side only.
+ * Memory that a trainer and its daemon share: four mappings, each written by one side only.
  *
- *   ring       written by the client (sealed against resizing): what it submits
- *   page       written by the daemon, read-only for the client: how far things are
- *   gradients  written by the client, read by the daemon: one arena a rank
- *   results    written by the daemon, read-only for the client: one arena a job and node
+ *   ring       written by the client (sealed against resizing): its submissions
+ *   page       written by the daemon, read-only for the client: the progress
+ *   gradients  written by the client, read by the daemon: one arena per rank
+ *   results    written by the daemon, read-only for the client: one arena per job and node
  *
- * Progress only ever grows, so the daemon tells it in counters instead of a completion ring:
- * there is nothing that a client which stops reading could fill up. Everything in the ring may
- * change at any moment under the daemon's eyes: it copies an entry, then checks the copy.
+ * Progress only ever grows, so the daemon reports it in counters instead of a completion ring. A
+ * client that stops reading cannot fill up anything. The client may change everything in the ring
+ * at any moment, so the daemon copies an entry, then checks the copy.
  *
- * Waking: neither side can write the other's words, so a sleep is told by a number. A side that
- * is about to sleep stores the number of this sleep (never 0) in its `asleep` word, looks once
- * more, and sleeps on the session socket; when it is awake it stores 0. The other side, after it
- * has written, reads that word, and sends a one-byte message (LOCAL_WAKE) for each number other
+ * Waking. Neither side can write the other's words, so a number marks each sleep. A side that is
+ * about to sleep stores the number of this sleep (never 0) in its `asleep` word, checks once more
+ * for work, and sleeps on the session socket. When it is awake it stores 0. The other side reads
+ * that word after it has written. It sends a one-byte message (LOCAL_WAKE) for each number other
  * than 0 that it has not answered yet. These stores and loads are sequentially consistent, so at
  * least one side sees what the other wrote. All words are naturally aligned.
  */
@@ -21,15 +21,19 @@
 #define ADTOPK_LOCAL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
-#define LOCAL_VERSION 1
+#define LOCAL_VERSION 2
+#define LOCAL_LIBRARY "1.0"      /* of the client library, the first that speaks LOCAL_VERSION */
 #define LOCAL_RING_ENTRIES 1024u /* a power of two */
 #define LOCAL_TEXT_SIZE 240
+#define LOCAL_PART 8192u /* most elements of a part of a residual */
+#define LOCAL_PARTS 34u  /* numbers of the parts of a job's store are below */
 #define LOCAL_WAKE 0x57
 
 enum local_submit {
-    LOCAL_PUSH = 1,     /* tensor, number = step */
+    LOCAL_PUSH = 1,     /* tensor, number = step, scale, lookahead */
     LOCAL_STEP_END = 2, /* number = step */
     LOCAL_WAIT = 3,     /* tensor, number = step */
     LOCAL_OP = 4        /* tensor = enum op_kind, root, size, number = operation */
@@ -41,7 +45,8 @@ struct local_entry {
     uint64_t number;
     uint32_t root;
     uint32_t size;
-    uint64_t reserved;
+    float scale;     /* the loss scale; 0: 1 */
+    float lookahead; /* of a push: the share by which the rank looked ahead; 0: it did not */
 };
 
 /* Client-written. Single producer (the rank), single consumer (the daemon). */
@@ -61,6 +66,7 @@ struct local_page {
     _Alignas(64) _Atomic uint64_t steps_done;
     _Atomic uint32_t step_status; /* enum adtopk_status of the last one */
     _Atomic uint64_t ops_done;
+    _Atomic uint64_t progress; /* grows after each change of the words above and of `delivered` */
     /* Non-zero ends the session: enum adtopk_status; text is complete before it is set. */
     _Alignas(64) _Atomic uint32_t failed;
     char text[LOCAL_TEXT_SIZE];
@@ -72,27 +78,55 @@ struct local_page {
 struct local_results {
     uint32_t tensors;
     uint32_t reserved;
-    uint64_t op_gradient_offset; /* of the operation area in a rank's gradient arena */
-    uint64_t op_result_offset;   /* ... and in this arena */
+    uint64_t op_gradient_offset; /* place of the operation area in a rank's gradient arena */
+    uint64_t op_result_offset;   /* place of the operation area in this arena */
     struct {
         uint64_t gradient_offset;
         uint64_t update_offset;
     } tensor[];
 };
 
-enum local_form { LOCAL_FORM_LIST = 1, LOCAL_FORM_DENSE = 2 };
+/* Where the residual lies that a rank looks ahead with: in a part of the job's store, of which the
+ * rank maps a read-only descriptor (LocalShow). Of a rank with a residual of its own (rank_size is
+ * not 0) and the index r > 0 among the node's ranks it lies in rank_part, at
+ * rank_offset + (r - 1) * rank_size. */
+struct local_pending {
+    uint64_t offset;      /* in the part, bytes */
+    uint64_t rank_offset; /* bytes */
+    uint64_t rank_size;   /* bytes; 0: the node's ranks share one */
+    uint32_t since;       /* grows when a part may be another one; 0: none was ever shown */
+    float scale;          /* by it a residual becomes what the update lacks, as far as known here */
+    float lookahead;      /* of the policy: share of that by which a rank looks ahead */
+    uint8_t part;         /* number of the part; LOCAL_PARTS: no residual is shown */
+    uint8_t rank_part;    /* the part with the residuals of ranks but the first */
+    uint8_t dtype;        /* 0 f32, 2 bf16 */
+    uint8_t reserved;
+};
 
-/* One tensor's update. Offsets count from the start of the result arena. */
+enum local_form { LOCAL_FORM_LIST = 1, LOCAL_FORM_DENSE = 2, LOCAL_FORM_DENSE16 = 4 };
+
+/* One tensor's update, in two cache lines. Offsets count from the start of the result arena. Where
+ * a rank asked for the 16-bit form, that is always filled. List and dense form are then the
+ * daemon's: they have the values before rounding. A rank that asked for the list reads its values
+ * at `shown_offset`. */
 struct local_update {
     uint64_t numel;
     uint64_t capacity;     /* entries that the list can hold */
     uint64_t count;        /* entries of the list */
-    uint64_t step;         /* whose update this is */
+    uint64_t step;         /* the step of this update */
     uint64_t index_offset; /* u32 each; 0: no list */
     uint64_t value_offset; /* f32 each */
     uint64_t dense_offset; /* f32 each, numel of them; 0: no dense form */
     uint32_t forms;        /* enum local_form: which of them are filled now */
     uint32_t turn;
+    bool unpushed;  /* no rank of the job pushed the tensor: the update is empty */
+    bool nonfinite; /* a gradient had NaN or Inf, and the policy passes that on: all is NaN */
+    bool final;     /* no step is withdrawn: the update stays until its tensor's next push */
+    uint8_t reserved[5];
+    struct local_pending pending;
+    uint64_t half_offset;  /* u16 each, numel of them; 0: no 16-bit form */
+    uint64_t shown_offset; /* f32 each: the list's values after rounding; 0: nobody reads them */
 };
+_Static_assert(sizeof(struct local_update) == 128, "each tensor has one");
 
 #endif

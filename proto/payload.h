@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/sparse.h"
-#include "kernels/cpu/view.h"
+#include "kernels/base/sparse.h"
+#include "kernels/base/view.h"
 #include "proto/error.h"
 
 #define PAYLOAD_VERSION 1
@@ -39,9 +39,23 @@ enum payload_value {
     PAYLOAD_VALUE_F32 = 0,
     PAYLOAD_VALUE_BF16 = 1,
     PAYLOAD_VALUE_F16 = 2,  /* saturates at 65504 */
-    PAYLOAD_VALUE_INT8 = 3, /* levels of a step that each block of 128 values has */
+    PAYLOAD_VALUE_INT8 = 3, /* levels, in blocks of 128 values with one step each */
+    PAYLOAD_VALUE_TWO = 4,  /* from here on packed blocks of 128 values (kernels/base/packed.h) */
+    PAYLOAD_VALUE_SIGN = 5,
+    PAYLOAD_VALUE_INT4 = 6,
+    PAYLOAD_VALUE_INT3 = 7,
     PAYLOAD_VALUE_COUNT
 };
+
+/** Whether values are encoded in blocks. Such a list cannot be cut into parts: its values depend on
+ * where the blocks begin. */
+static inline bool payload_value_is_blocked(enum payload_value value)
+{
+    return value >= PAYLOAD_VALUE_INT8 && value < PAYLOAD_VALUE_COUNT;
+}
+
+/** Bits of a value in a full block, with its share of the scales. */
+double payload_value_bits(enum payload_value value);
 
 /* What a frame is about; `kind` and `phase` belong to the core and its collectives. */
 struct payload_header {
@@ -53,17 +67,23 @@ struct payload_header {
     uint8_t kind;
     uint8_t phase;
     uint8_t flags;
-    uint32_t sections; /* tensors in the frame */
+    float loss_scale;   /* of the step, as far as the sender knows; 0: it knows of no push */
+    uint32_t loss_rank; /* a rank that pushed with it */
+    uint32_t sections;  /* tensors in the frame */
 };
 
-#define PAYLOAD_FLAG_NONFINITE 0x01u /* the sender's gradient held NaN or Inf */
+/* With either flag a section of opaque bytes comes first, a bit for each of the bucket's tensors;
+ * with both there are two, in this order. A copy of a round has the second flag without a section:
+ * its step is to be withdrawn. */
+#define PAYLOAD_FLAG_UNPUSHED 0x02u  /* no rank is known to have pushed the tensor */
+#define PAYLOAD_FLAG_NONFINITE 0x01u /* a gradient of the tensor has NaN or Inf */
 
 /* What both sides know of a section's tensor before they look at its bytes. */
 struct payload_shape {
     struct view view;
     uint64_t per_fibre; /* entries in every fibre if fixed (allows ROWS), else 0 */
     uint64_t max_count; /* entries a list may hold at most; a decoder refuses more */
-    uint32_t part;  /* the list only has positions of this partition (kernels/cpu/partition.h) */
+    uint32_t part;  /* the list only has positions of this partition (kernels/base/partition.h) */
     uint32_t parts; /* of so many, part < parts; 0 or 1: of the whole tensor */
 };
 
@@ -83,20 +103,26 @@ enum adtopk_status payload_begin(
 
 /**
  * Appends a sparse list, whose positions must be ascending and inside the view (and its partition).
- * `index` AUTO takes the smallest list encoding that the shape allows (ROWS needs per_fibre), but
- * ROWS, which is decoded fastest, wherever its section is at most 2 % larger; so does ROWS for a
- * list that does not have per_fibre entries in every fibre. DENSE writes all elements, 0 where the
- * list has none, for payload_get_dense(); AUTO never takes it, because a dense section forgets
- * which elements were selected. The values in `list` are replaced by what the receiver will decode
- * (F32: by themselves; the others: the nearest that can be written), so that the caller can feed
- * the rounding back; what quantise_values() made of a list travels unchanged.
+ *
+ * `index` AUTO takes the smallest list encoding that the shape allows (ROWS needs per_fibre). But
+ * ROWS is decoded fastest, so AUTO takes it wherever its section is at most 2 % larger. A list that
+ * does not have per_fibre entries in every fibre is written as with AUTO, even if
+ * `index` is ROWS. DENSE
+ * writes all elements, 0 where the list has none, for payload_get_dense(). It does not go with
+ * SIGN, which has no 0. AUTO never takes DENSE, because a dense section forgets which elements were
+ * selected.
+ *
+ * The values in `list` are replaced by those that the receiver will decode, so that the caller can
+ * feed the rounding back. F32 does not change them; the others round them as
+ * quantise_values() does, int8 to the nearest. Values that quantise_values() made are sent
+ * unchanged.
  */
 enum adtopk_status payload_put_list(struct payload_writer *writer,
     const struct payload_shape *shape, struct sparse *list, enum payload_index index,
     enum payload_value value);
 
-/** Appends n dense elements, rounded in the same way; `decoded` (which may be x itself, or NULL)
- * receives what the receiver will decode. */
+/** Appends n dense elements, rounded in the same way. `decoded` (which may be x itself, or NULL)
+ * gets the values that the receiver will decode. */
 enum adtopk_status payload_put_dense(struct payload_writer *writer, const float *x, uint64_t n,
     enum payload_value value, float *decoded);
 
@@ -108,29 +134,31 @@ void payload_end(struct payload_writer *writer);
 
 void payload_free(struct payload_writer *writer);
 
-/** Bytes that put_list with AUTO would take for `count` entries of this shape in the worst case,
- * including the section header; and that put_dense takes. For planning; no list is looked at. Where
- * count is per_fibre in every fibre, the list is taken to be so. */
+/** Bytes that put_list with AUTO takes for `count` entries of this shape in the worst case,
+ * including the section header; and those that put_dense takes. For planning, without a list. If
+ * count is per_fibre in every fibre, the list is assumed to have that form. */
 size_t payload_list_bound(
     const struct payload_shape *shape, uint64_t count, enum payload_value value);
 size_t payload_dense_size(uint64_t n, enum payload_value value);
 
-/* Reads a frame that stays where it is: `bytes` must outlive the reader. All errors of the reader
- * are ADTOPK_ERR_PROTOCOL with a text that names the section and the field; a section that was
+/* Reads a frame that stays in its place: `bytes` must outlive the reader. All errors of the reader
+ * are ADTOPK_ERR_PROTOCOL with a text that names the section and the field. A section that was
  * refused is not passed, and its list is empty. Reentrant. */
 struct payload_reader {
     struct payload_header header;
     const uint8_t *next;
     const uint8_t *end;
     uint32_t left; /* sections not read yet */
+    /* For exchange_open(): the bits of both flags, or NULL. */
+    const uint8_t *unpushed, *nonfinite;
 };
 
 /** Checks magic, version, length and CRC, and fills reader->header. */
 enum adtopk_status payload_open(
     struct payload_reader *reader, const void *bytes, size_t size, struct error *err);
 
-/** Only the header, without the CRC pass; for routing a frame before its body is looked at. `bytes`
- * may be the frame's beginning only, at least the header. */
+/** Reads only the header, without the CRC pass, to route a frame before its body is read. `bytes`
+ * may be only the frame's beginning, at least the header. */
 enum adtopk_status payload_peek(
     struct payload_header *header, const void *bytes, size_t size, struct error *err);
 
@@ -140,8 +168,9 @@ bool payload_next_is_dense(const struct payload_reader *reader);
 /** How the values of the next section are encoded; F32 at the end of the frame. */
 enum payload_value payload_next_value(const struct payload_reader *reader);
 
-/** How many entries the next section says it has, but at most what the shape allows and the frame's
- * bytes can hold: enough capacity for payload_get_list(). 0 at the end of the frame. */
+/** How many entries the next section claims to have, but at most what the shape allows and the
+ * frame's bytes can hold. That is enough capacity for payload_get_list(). 0 at the end of the
+ * frame. */
 uint64_t payload_next_count(const struct payload_reader *reader, const struct payload_shape *shape);
 
 /** Decodes the next section into a list with capacity for shape->max_count entries, or

@@ -1,12 +1,12 @@
 /*
- * BITMAP and HASHMAP: a bit for each position that an entry could have. HASHMAP only has bits for
- * the positions of one partition, in the order of its slots (kernels/cpu/partition.h); where the
- * tensor is not partitioned slots are positions and both are the same bytes.
+ * BITMAP and HASHMAP: one bit for each position that an entry could have. HASHMAP only has bits for
+ * the positions of one partition, in the order of its slots (kernels/base/partition.h). Where the
+ * tensor is not partitioned, slots are positions and both encodings have the same bytes.
  */
 #include <assert.h>
 #include <inttypes.h>
 
-#include "kernels/cpu/partition.h"
+#include "kernels/base/partition.h"
 #include "proto/bits.h"
 #include "proto/payload_coding.h"
 

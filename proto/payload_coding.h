@@ -1,5 +1,5 @@
 /*
- * What the index encodings are made of: their table's row, and what their decoders share. Internal
+ * The parts of the index encodings: the row of their table, and what their decoders share. Internal
  * to payload_index.c, payload_delta.c and payload_bitmap.c.
  */
 #ifndef ADTOPK_PAYLOAD_CODING_H

@@ -1,6 +1,6 @@
 /*
  * DELTA and RICE: the encodings of a list's deltas. The delta of an entry is the number of
- * positions between it and the entry before (from -1 for the first of the list), so a run of
+ * positions between it and the entry before (from -1 for the first of the list). So a run of
  * neighbours has deltas of 0.
  */
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include "proto/bits.h"
 #include "proto/payload_coding.h"
 
-/* Parameters below the greatest possible one that are looked at first. */
+/* How many parameters below the greatest possible one are tried first. */
 #define NEAR 3u
 
 static size_t block_size(size_t count, size_t first)
@@ -32,8 +32,8 @@ static uint32_t deltas_of(const uint32_t *position, size_t first, size_t block, 
     return seen;
 }
 
-/* The greatest parameter that can be the best. A step from k to k + 1 costs a bit an entry and
- * saves, of a quotient q, q - q / 2 <= q bits; below a mean delta of 2^k the quotients add up to
+/* The greatest parameter that can be the best. Going from k to k + 1 costs one bit per entry, and
+ * saves q - q / 2 <= q bits of a quotient q. Below a mean delta of 2^k the quotients add up to
  * fewer than the entries. */
 static unsigned rice_limit(uint64_t n, uint64_t count)
 {
@@ -69,9 +69,9 @@ static uint64_t scan_deltas(const uint32_t *position, size_t count, unsigned low
     return bytes;
 }
 
-/* A step from k to k + 1 costs a bit an entry and saves, of a quotient q, the upper half of it: the
- * less, the larger k is. So a parameter that is better than its neighbours is the best, and only
- * those near the limit are looked at, unless the least of them is the best. */
+/* Going from k to k + 1 costs one bit per entry, and saves the upper half of each quotient: the
+ * larger k is, the less. So a parameter that is better than its neighbours is the best. Only those
+ * near the limit are tried, unless the least of them is the best. */
 void payload_scan(const uint32_t *position, size_t count, struct payload_scan *scan)
 {
     unsigned limit = rice_limit(count == 0 ? 0 : (uint64_t)position[count - 1] + 1, count);
@@ -91,7 +91,7 @@ void payload_scan(const uint32_t *position, size_t count, struct payload_scan *s
     }
 }
 
-/* DELTA: blocks of entries, each one byte of width and then that many bits an entry. */
+/* DELTA: blocks of entries, each one byte of width and then that many bits per entry. */
 
 static uint64_t delta_bytes(uint64_t count, unsigned width)
 {
@@ -137,8 +137,8 @@ static void delta_write(const struct payload_shape *shape, const struct sparse *
     }
 }
 
-/* Reads the block that begins at entry `first`; *lowest is the position that a delta of 0 means,
- * for the block's first entry and on return for the entry behind it. */
+/* Reads the block that begins at entry `first`. *lowest is the position that a delta of 0 means:
+ * for the block's first entry, and on return for the entry behind the block. */
 static enum adtopk_status delta_read_block(struct payload_input *input, uint64_t n,
     uint64_t *lowest, uint32_t *position, size_t first, size_t block, struct error *err)
 {
@@ -201,8 +201,8 @@ const struct index_coding payload_coding_delta = {.scanned = true,
     .write = delta_write,
     .read = delta_read};
 
-/* RICE: one byte of parameter k, the lowest k bits of each delta, and then for each the rest of it,
- * the quotient delta >> k, as that many zeros and a one. All in one stream of bits. */
+/* RICE: one byte of parameter k, then the lowest k bits of each delta. Then for each its quotient
+ * delta >> k, as that many zeros and a one. All is one stream of bits. */
 
 static uint64_t rice_bytes(uint64_t bits)
 {
@@ -230,31 +230,88 @@ static uint64_t rice_size(
     return rice_bytes(scan->rice_bits);
 }
 
+/* A stream of bits that is stored by whole bytes; `held` has fewer than 8 bits behind a flush. */
+struct rice_stream {
+    uint8_t *next, *end;
+    uint64_t held;
+    unsigned bits; /* under 64 */
+};
+
+#define RICE_FIELD 56u /* bits that can be held besides those that a flush leaves */
+
+static inline void rice_flush(struct rice_stream *stream)
+{
+    const unsigned bytes = stream->bits / 8;
+
+    if (stream->end - stream->next >= 8) {
+        store_u64(stream->next, stream->held);
+    } else {
+        for (unsigned i = 0; i < bytes; i++) {
+            stream->next[i] = (uint8_t)(stream->held >> 8 * i);
+        }
+    }
+    stream->next += bytes;
+    stream->held >>= 8 * bytes;
+    stream->bits %= 8;
+}
+
+/* The k lowest bits of each delta, k > 0; as many as fit are stored at once. */
+static void rice_write_low(struct rice_stream *stream, const struct sparse *list, unsigned k)
+{
+    const uint32_t low = (UINT32_C(1) << k) - 1, *position = list->position;
+    const size_t each = RICE_FIELD / k;
+    struct rice_stream to = *stream;
+    uint32_t lowest = 0; /* the position that a delta of 0 means; after the last it is not used */
+
+    for (size_t i = 0; i < list->count;) {
+        const size_t end = list->count - i < each ? list->count : i + each;
+
+        for (; i < end; i++, to.bits += k) {
+            to.held |= (uint64_t)((position[i] - lowest) & low) << to.bits;
+            lowest = position[i] + 1;
+        }
+        rice_flush(&to);
+    }
+    *stream = to;
+}
+
+/* As many zeros as each quotient says, and a one. */
+static void rice_write_quotients(struct rice_stream *stream, const struct sparse *list, unsigned k)
+{
+    const uint32_t *position = list->position;
+    struct rice_stream to = *stream;
+    uint32_t lowest = 0;
+
+    for (size_t i = 0; i < list->count; i++) {
+        uint32_t quotient = (position[i] - lowest) >> k;
+
+        if (quotient >= RICE_FIELD - to.bits) {
+            rice_flush(&to);
+            for (; quotient >= RICE_FIELD - 8; quotient -= RICE_FIELD - 8) {
+                to.bits += RICE_FIELD - 8;
+                rice_flush(&to);
+            }
+        }
+        to.bits += quotient;
+        to.held |= UINT64_C(1) << to.bits++;
+        lowest = position[i] + 1;
+    }
+    *stream = to;
+}
+
 static void rice_write(const struct payload_shape *shape, const struct sparse *list,
     const struct payload_scan *scan, uint8_t *out)
 {
-    struct bit_writer writer = {.next = out + 1};
-    unsigned k = scan->rice_parameter;
-    uint32_t low = (UINT32_C(1) << k) - 1;
-    uint32_t lowest = 0; /* the position that a delta of 0 means; after the last it is not used */
+    struct rice_stream stream = {.next = out + 1, .end = out + rice_bytes(scan->rice_bits)};
 
     (void)shape;
-    *out = (uint8_t)k;
-    for (size_t i = 0; i < list->count; i++) {
-        bit_put(&writer, (list->position[i] - lowest) & low, k);
-        lowest = list->position[i] + 1;
+    *out = (uint8_t)scan->rice_parameter;
+    if (scan->rice_parameter > 0) {
+        rice_write_low(&stream, list, scan->rice_parameter);
     }
-    lowest = 0;
-    for (size_t i = 0; i < list->count; i++) {
-        uint32_t quotient = (list->position[i] - lowest) >> k;
-
-        for (; quotient >= 32; quotient -= 32) {
-            bit_put(&writer, 0, 32);
-        }
-        bit_put(&writer, UINT32_C(1) << quotient, quotient + 1);
-        lowest = list->position[i] + 1;
-    }
-    bit_finish(&writer);
+    rice_write_quotients(&stream, list, scan->rice_parameter);
+    stream.bits += 7; /* the last byte's unused bits are zero */
+    rice_flush(&stream);
 }
 
 /* The codes of a list, and how far they are read. */
@@ -264,8 +321,8 @@ struct rice_codes {
     unsigned k;
 };
 
-/* The low bits of each code; those behind the end are zero. As many as surely lie in a word of 64
- * bits are taken from one. */
+/* The low bits of each code; those behind the end are zero. Reads as many at once as surely lie in
+ * a word of 64 bits. */
 static void rice_read_low(const struct rice_codes *codes, uint32_t *low, size_t count)
 {
     const unsigned k = codes->k, each = k > 0 ? 57 / k : 64;
@@ -321,8 +378,7 @@ static enum adtopk_status rice_read_codes(const struct payload_input *input, uin
                             input->section, i);
 }
 
-/* Whether another parameter would have been better, which the encoder would have taken. bits: what
- * all codes take. */
+/* Whether the encoder would have taken another, better parameter. bits: the size of all codes. */
 static enum adtopk_status rice_check(const struct payload_input *input, unsigned k,
     const uint32_t *position, size_t count, uint64_t bits, struct error *err)
 {

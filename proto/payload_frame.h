@@ -20,7 +20,9 @@ enum {
     AT_SECTIONS = 40,
     AT_SOURCE = 44,
     AT_FLAGS = 46,
-    AT_RESERVED = 47,
+    AT_LOSS_SCALE = 47,
+    AT_LOSS_RANK = 51,
+    AT_RESERVED = 55,
     AT_CRC = 60,
 };
 

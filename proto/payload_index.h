@@ -22,7 +22,7 @@ struct payload_input {
 const uint8_t *payload_input_take(
     struct payload_input *input, uint64_t bytes, const char *field, struct error *err);
 
-/* What one pass over a list's deltas finds: what encodings need that depend on all of them. */
+/* The result of one pass over a list's deltas, for the encodings that depend on all deltas. */
 struct payload_scan {
     uint64_t delta_bytes;
     unsigned rice_parameter; /* the best one, the least of equals */
@@ -35,7 +35,7 @@ void payload_scan(const uint32_t *position, size_t count, struct payload_scan *s
 /** True for the encodings of a list: not AUTO, not DENSE, no unknown number. */
 bool payload_index_is_list(unsigned index);
 
-/** True for those whose size and bytes depend on a scan; others do not look at it. */
+/** True for encodings whose size and bytes depend on a scan; the others do not read it. */
 bool payload_index_is_scanned(enum payload_index index);
 
 /** Most bytes that `count` positions can take; UINT64_MAX if no such list can be encoded so. */
@@ -52,9 +52,10 @@ void payload_index_write(enum payload_index index, const struct payload_shape *s
     const struct sparse *list, const struct payload_scan *scan, uint8_t *out);
 
 /**
- * Reads `count` positions and moves input->next behind them. Fails (ADTOPK_ERR_PROTOCOL, with the
- * section and the field) unless they are strictly ascending, inside the view and encoded in the
- * one way that payload_index_write() would choose. `position` may have been written on failure.
+ * Reads `count` positions and moves input->next behind them. The positions must be strictly
+ * ascending, inside the view, and encoded in the one way that payload_index_write() would choose.
+ * Otherwise fails with ADTOPK_ERR_PROTOCOL, the section and the field. `position` may have been
+ * written on failure.
  */
 enum adtopk_status payload_index_read(enum payload_index index, const struct payload_shape *shape,
     struct payload_input *input, uint32_t *position, size_t count, struct error *err);

@@ -1,13 +1,16 @@
 /* The decoder of payload.h: it trusts nothing. */
 #include <inttypes.h>
 
-#include "kernels/cpu/partition.h"
+#include "kernels/base/convert.h"
+#include "kernels/base/partition.h"
 #include "proto/bits.h"
+#include "proto/loss_scale.h"
 #include "proto/payload_frame.h"
 #include "proto/payload_index.h"
 #include "proto/payload_values.h"
 
-static enum adtopk_status check_header(const uint8_t *bytes, size_t size, struct error *err)
+static enum adtopk_status payload_read_check_header(
+    const uint8_t *bytes, size_t size, struct error *err)
 {
     uint64_t length;
 
@@ -45,7 +48,7 @@ enum adtopk_status payload_peek(
     struct payload_header *header, const void *bytes, size_t size, struct error *err)
 {
     const uint8_t *from = bytes;
-    enum adtopk_status status = check_header(from, size, err);
+    enum adtopk_status status = payload_read_check_header(from, size, err);
 
     if (status != ADTOPK_OK) {
         return status;
@@ -59,6 +62,8 @@ enum adtopk_status payload_peek(
         .kind = from[AT_KIND],
         .phase = from[AT_PHASE],
         .flags = from[AT_FLAGS],
+        .loss_scale = convert_float(load_u32(from + AT_LOSS_SCALE)),
+        .loss_rank = load_u32(from + AT_LOSS_RANK),
         .sections = load_u32(from + AT_SECTIONS),
     };
     return ADTOPK_OK;
@@ -80,9 +85,14 @@ enum adtopk_status payload_open(
     if (load_u32(from + AT_CRC) != frame_crc(from, size)) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "payload crc: the frame is damaged");
     }
+    if (load_u32(from + AT_LOSS_SCALE) != 0 && !loss_scale_is_valid(reader->header.loss_scale)) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "payload loss scale: %g is none",
+            (double)reader->header.loss_scale);
+    }
     reader->next = from + PAYLOAD_HEADER_SIZE;
     reader->end = from + size;
     reader->left = reader->header.sections;
+    reader->unpushed = reader->nonfinite = NULL;
     return ADTOPK_OK;
 }
 
@@ -192,35 +202,38 @@ static uint64_t list_limit(const struct payload_shape *shape)
     return shape->max_count < positions ? shape->max_count : positions;
 }
 
-/* The bytes behind the next section's header, which is there. A value takes at least one, so there
- * are no more entries than these: a short frame asks for little memory and little work. */
-static uint64_t bytes_left(const struct payload_reader *reader)
+/* A limit of how many values fit behind the next section's header, which is there. There are no
+ * more entries than these: a short frame asks for little memory and little work. */
+static uint64_t values_left(const struct payload_reader *reader, enum payload_value value)
 {
-    return (uint64_t)(reader->end - reader->next) - PAYLOAD_SECTION_MAX;
+    return payload_values_most((uint64_t)(reader->end - reader->next) - PAYLOAD_SECTION_MAX, value);
 }
 
 uint64_t payload_next_count(const struct payload_reader *reader, const struct payload_shape *shape)
 {
     struct section section = {0};
-    uint64_t limit = list_limit(shape);
+    uint64_t limit = list_limit(shape), left;
 
     if (next_section(reader, &section, NULL) != ADTOPK_OK) {
         return 0;
     }
-    limit = bytes_left(reader) < limit ? bytes_left(reader) : limit;
+    left = values_left(reader, section.value);
+    limit = left < limit ? left : limit;
     return section.count < limit ? section.count : limit;
 }
 
-static enum adtopk_status check_count(const struct payload_reader *reader,
-    const struct payload_shape *shape, uint64_t count, size_t capacity, struct error *err)
+static enum adtopk_status payload_read_check_count(const struct payload_reader *reader,
+    const struct payload_shape *shape, const struct section *section, size_t capacity,
+    struct error *err)
 {
-    uint64_t limit = list_limit(shape), left = bytes_left(reader);
+    uint64_t limit = list_limit(shape), left = values_left(reader, section->value);
+    uint64_t count = section->count;
 
     if (count > limit) {
         return refuse_count(reader, count, "is over", limit, err);
     }
     if (count > left) {
-        return refuse_count(reader, count, "is over the number of bytes left,", left, err);
+        return refuse_count(reader, count, "is over what the bytes left can hold,", left, err);
     }
     return count <= capacity ? ADTOPK_OK : refuse_count(reader, count, "is over", capacity, err);
 }
@@ -239,7 +252,7 @@ enum adtopk_status payload_get_list(struct payload_reader *reader,
     if (!payload_index_is_list(section.index)) {
         return refuse_kind(reader, "a list", err);
     }
-    if (check_count(reader, shape, section.count, list->capacity, err) != ADTOPK_OK) {
+    if (payload_read_check_count(reader, shape, &section, list->capacity, err) != ADTOPK_OK) {
         return ADTOPK_ERR_PROTOCOL;
     }
     input = section_body(reader);

@@ -10,7 +10,10 @@
 /** Bytes of n values; n is at most the greatest count of a section. */
 uint64_t payload_values_size(uint64_t n, enum payload_value value);
 
-/** Writes values, rounded where they have to be, and to `decoded` (NULL, or x itself) what the
+/** A limit of how many values fit into so many bytes. */
+uint64_t payload_values_most(uint64_t bytes, enum payload_value value);
+
+/** Writes values, rounded if needed. `decoded` (NULL, or x itself) gets the values that the
  * receiver will read. */
 void payload_values_write(
     uint8_t *to, const float *x, uint64_t n, enum payload_value value, float *decoded);

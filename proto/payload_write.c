@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "kernels/base/convert.h"
 #include "proto/bits.h"
 #include "proto/payload_frame.h"
 #include "proto/payload_index.h"
@@ -75,6 +76,8 @@ enum adtopk_status payload_begin(struct payload_writer *writer, const struct pay
     store_u32(bytes + AT_BUCKET, header->bucket);
     store_u16(bytes + AT_SOURCE, header->source);
     bytes[AT_FLAGS] = header->flags;
+    store_u32(bytes + AT_LOSS_SCALE, convert_bits(header->loss_scale));
+    store_u32(bytes + AT_LOSS_RANK, header->loss_rank);
     return ADTOPK_OK;
 }
 
@@ -120,8 +123,8 @@ static enum payload_index smallest_index(const struct payload_shape *shape,
     return best;
 }
 
-/* The encoding that was asked for, or the smallest where that cannot take the list; scans the list
- * if that is of use. */
+/* The requested encoding, or the smallest if that one cannot take the list. Scans the list if that
+ * helps. */
 static enum payload_index settle_index(enum payload_index wanted, const struct payload_shape *shape,
     const struct sparse *list, enum payload_value value, struct payload_scan *scan, uint64_t *size)
 {
@@ -174,6 +177,7 @@ enum adtopk_status payload_put_list(struct payload_writer *writer,
     assert(view_size(&shape->view) <= VIEW_MAX_ELEMENTS);
     assert(list->count == 0 || list->position[list->count - 1] < view_size(&shape->view));
     if (index == PAYLOAD_INDEX_DENSE) {
+        assert(value != PAYLOAD_VALUE_SIGN);
         return put_list_densely(writer, &shape->view, list, value);
     }
     index = settle_index(index, shape, list, value, &scan, &size);

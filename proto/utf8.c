@@ -106,13 +106,31 @@ void utf8_clean(char *text)
     }
 }
 
+/* Bytes of the character that begins with this byte, if it is the first of several. */
+static size_t utf8_wanted(unsigned char first)
+{
+    return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+}
+
+size_t utf8_fit(const char *text, size_t size)
+{
+    const size_t end = strnlen(text, size);
+    size_t start = end; /* of the last character, if that has several bytes */
+
+    while (start > 0 && (text[start - 1] & 0xC0) == 0x80) {
+        start--;
+    }
+    if (start == 0 || (unsigned char)text[start - 1] < 0xC0) {
+        return end;
+    }
+    start--;
+    return end - start < utf8_wanted((unsigned char)text[start]) ? start : end;
+}
+
 void utf8_cut(char *text, size_t size)
 {
-    size_t end = strnlen(text, size);
+    const size_t end = utf8_fit(text, size);
 
-    while (end > 0 && (text[end] & 0xC0) == 0x80) {
-        end--;
-    }
     if (text[end] != '\0') { /* protobuf-c keeps empty strings in memory that cannot be written */
         text[end] = '\0';
     }

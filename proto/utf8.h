@@ -1,6 +1,6 @@
 /*
- * UTF-8 in texts that came from elsewhere: documents and log lines must be valid whatever a
- * client called its job, and names can be printed without an effect on the text around them.
+ * UTF-8 in texts from elsewhere. Documents and log lines must be valid whatever a client called its
+ * job, and printing a name must not affect the text around it.
  */
 #ifndef ADTOPK_UTF8_H
 #define ADTOPK_UTF8_H
@@ -18,20 +18,27 @@ size_t utf8_length(const char *text);
  * obey them. `text` begins with a valid sequence. */
 bool utf8_is_control(const char *text);
 
-/** True for a character that nobody sees but that moves or hides its neighbours, such as U+202E:
- * Unicode's categories Cf, Zl and Zp. `text` begins with a valid sequence. */
+/** True for an invisible character that moves or hides its neighbours, such as U+202E: Unicode's
+ * categories Cf, Zl and Zp. `text` begins with a valid sequence. */
 bool utf8_is_format(const char *text);
 
 /** True if a text cannot be a name: it is not UTF-8, or has a control or format character. `fault`
- * then says what it has and as which byte, counted from 1: "a control character (0x1b), byte 3". */
+ * then names the fault and its place, counted from 1: "a control character (0x1b), byte 3". */
 bool utf8_name_fault(const char *text, char fault[UTF8_FAULT_SIZE]);
 
-/** Cleans a text of somebody else in its place, so that it can be logged, sent on and printed: a
- * question mark replaces each control character, format character and byte that is not UTF-8. The
- * text never grows. */
+/** Cleans another user's text in place, so that it can be logged, sent on and printed. A question
+ * mark replaces each control character, format character and byte that is not UTF-8. The text never
+ * grows. */
 void utf8_clean(char *text);
 
-/** Shortens a valid text to at most `size` bytes, without cutting a character in two. */
+/** The bytes of the whole characters among the first `size` bytes of a text. If the text was cut in
+ * the middle of its last character, that character does not count. */
+size_t utf8_fit(const char *text, size_t size);
+
+/** A text and its most bytes, as arguments for "%.*s". */
+#define UTF8_FIT(size, text) (int)utf8_fit((text), (size)), (text)
+
+/** Shortens a text to utf8_fit() bytes. */
 void utf8_cut(char *text, size_t size);
 
 #endif

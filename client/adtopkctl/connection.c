@@ -13,7 +13,7 @@
 
 #include "proto/codec.h"
 
-#define DOCUMENT_MAX (256u << 20) /* bytes: whoever sends more is no daemon */
+#define DOCUMENT_MAX (256u << 20) /* bytes: no daemon sends more */
 
 struct connection {
     int fd;
@@ -33,7 +33,7 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static enum adtopk_status lost(
+static enum adtopk_status connection_lost(
     const struct connection *connection, const char *what, struct error *err)
 {
     return error_set(err, ADTOPK_ERR_UNREACHABLE, "%s %s: %s", what, connection->path,
@@ -56,7 +56,7 @@ static enum adtopk_status await(
             return error_set(err, ADTOPK_ERR_TIMEOUT, "no answer on %s in time", connection->path);
         }
         if (errno != EINTR) {
-            return lost(connection, "cannot wait for", err);
+            return connection_lost(connection, "cannot wait for", err);
         }
     }
 }
@@ -89,7 +89,7 @@ static enum adtopk_status connect_to(struct connection *connection, struct error
                 connection->path, strerror(errno));
         }
         if ((errno != EAGAIN && errno != EINTR) || now_ms() >= connection->deadline_ms) {
-            return lost(connection, "cannot connect to", err);
+            return connection_lost(connection, "cannot connect to", err);
         }
         (void)nanosleep(&pause, NULL);
     }
@@ -108,10 +108,11 @@ static enum adtopk_status send_request(
     }
     sent = send(connection->fd, bytes, size, MSG_NOSIGNAL); /* the first: there is room */
     free(bytes);
-    return sent >= 0 ? ADTOPK_OK : lost(connection, "cannot send to", err);
+    return sent >= 0 ? ADTOPK_OK : connection_lost(connection, "cannot send to", err);
 }
 
-static enum adtopk_status append(struct connection *connection, const char *text, struct error *err)
+static enum adtopk_status connection_append(
+    struct connection *connection, const char *text, struct error *err)
 {
     size_t length = strlen(text);
     char *grown;
@@ -148,7 +149,7 @@ static enum adtopk_status receive(struct connection *connection, bool *more, str
         return ADTOPK_OK;
     }
     if (size <= 0) {
-        return lost(connection, "cannot read from", err);
+        return connection_lost(connection, "cannot read from", err);
     }
     reply = (Adtopk__ControlReply *)codec_unpack(
         &adtopk__control_reply__descriptor, bytes, (size_t)size, room, err);
@@ -158,15 +159,15 @@ static enum adtopk_status receive(struct connection *connection, bool *more, str
     connection->answered = reply->status != ADTOPK_OK;
     if (connection->answered) {
         status = error_set(err,
-            reply->status < ADTOPK_STATUS_COUNT ? (enum adtopk_status)reply->status
-                                                : ADTOPK_ERR_PROTOCOL,
+            reply->status < ERROR_STATUSES ? (enum adtopk_status)reply->status
+                                           : ADTOPK_ERR_PROTOCOL,
             "%s", reply->text);
     } else {
         *more = reply->more != 0;
         if (reply->note[0] != '\0') {
             connection->note(reply->note);
         }
-        status = append(connection, reply->text, err);
+        status = connection_append(connection, reply->text, err);
     }
     codec_free(&reply->base);
     return status;

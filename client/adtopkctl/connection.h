@@ -12,10 +12,10 @@
 /**
  * Sends `request` and waits at most timeout_ms for the whole document.
  *
- * document: JSON text, to be freed with free(); set on success, and only then.
- * note: gets what the daemon says meanwhile, a sentence of what the answer waits for.
- * answered: whether an error is the daemon's answer. Other errors: UNREACHABLE (no daemon there,
- * or it went away), DENIED (the socket's permissions), TIMEOUT, PROTOCOL, MEMORY.
+ * document: JSON text, to be freed with free(); set only on success.
+ * note: gets what the daemon reports meanwhile, a sentence on what the answer waits for.
+ * answered: whether an error is the daemon's answer. Other errors: UNREACHABLE (no daemon there, or
+ * it went away), DENIED (the socket's permissions), TIMEOUT, PROTOCOL, MEMORY.
  */
 enum adtopk_status connection_ask(const char *path, int timeout_ms,
     const Adtopk__ControlRequest *request, void (*note)(const char *sentence), char **document,

@@ -7,14 +7,14 @@
 #include "client/adtopkctl/policytext.h"
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
-#include "daemon/core/policy.h"
+#include "daemon/policy/policy.h"
 #include "proto/keyfile.h"
 
 #define KEY_FILE "adtopk.key"
 
 /* Prints a document of our own, which it deletes; NULL, or one that lacks something because memory
  * was short, is a failure. */
-static enum exit_code print(const struct options *options, cJSON *document, bool complete,
+static enum exit_code offline_print(const struct options *options, cJSON *document, bool complete,
     void (*show)(FILE *out, const cJSON *document))
 {
     bool json = options->value[OPTION_JSON] != NULL;
@@ -35,7 +35,7 @@ static enum exit_code print(const struct options *options, cJSON *document, bool
     return run_flushed(EXIT_OK);
 }
 
-static cJSON *begin(bool *complete)
+static cJSON *offline_begin(bool *complete)
 {
     cJSON *document = cJSON_CreateObject();
 
@@ -68,14 +68,14 @@ enum exit_code offline_policy_check(const struct options *options)
         return EXIT_FAILED;
     }
     policy_print(&policy, canonical);
-    document = begin(&complete);
+    document = offline_begin(&complete);
     complete = complete && cJSON_AddItemToObject(document, "policy", cJSON_Parse(canonical));
-    return print(options, document, complete, show_policy);
+    return offline_print(options, document, complete, show_policy);
 }
 
 /* ------------------------------------------------------------------ keys */
 
-static void add_key(cJSON *array, const struct policy_key_info *info, bool *complete)
+static void offline_add_key(cJSON *array, const struct policy_key_info *info, bool *complete)
 {
     cJSON *key = cJSON_CreateObject();
 
@@ -94,13 +94,13 @@ enum exit_code offline_policy_keys(const struct options *options)
 {
     struct policy_key_info info;
     bool complete;
-    cJSON *document = begin(&complete);
+    cJSON *document = offline_begin(&complete);
     cJSON *keys = cJSON_AddArrayToObject(document, "keys");
 
     for (unsigned i = 0; policy_key(i, &info); i++) {
-        add_key(keys, &info, &complete);
+        offline_add_key(keys, &info, &complete);
     }
-    return print(options, document, complete, show_policy_keys);
+    return offline_print(options, document, complete, show_policy_keys);
 }
 
 /* The keys of these names, as "parameters" of the object. */
@@ -112,7 +112,7 @@ static void add_parameters(cJSON *object, const char *const *names, bool *comple
     for (; names != NULL && *names != NULL; names++) {
         for (unsigned i = 0; policy_key(i, &info); i++) {
             if (strcmp(info.name, *names) == 0) {
-                add_key(array, &info, complete);
+                offline_add_key(array, &info, complete);
             }
         }
     }
@@ -122,7 +122,7 @@ static void add_parameters(cJSON *object, const char *const *names, bool *comple
 enum exit_code offline_sparsifiers(const struct options *options)
 {
     bool complete;
-    cJSON *document = begin(&complete);
+    cJSON *document = offline_begin(&complete);
     cJSON *array = cJSON_AddArrayToObject(document, "sparsifiers");
 
     for (unsigned i = 0; sparsifier_table[i] != NULL; i++) {
@@ -140,12 +140,12 @@ enum exit_code offline_sparsifiers(const struct options *options)
         }
     }
     add_parameters(document, sparsifier_common, &complete);
-    return print(options, document, complete, show_sparsifiers);
+    return offline_print(options, document, complete, show_sparsifiers);
 }
 
 /* ------------------------------------------------------------------ other commands */
 
-static void show_key(FILE *out, const cJSON *document)
+static void offline_show_key(FILE *out, const cJSON *document)
 {
     char key[TEXT_SIZE];
 
@@ -163,10 +163,10 @@ enum exit_code offline_keygen(const struct options *options)
     if (keyfile_generate(path, key, &err) != ADTOPK_OK) {
         return run_failed(&err, false);
     }
-    document = begin(&complete);
+    document = offline_begin(&complete);
     complete = complete && cJSON_AddStringToObject(document, "file", path) != NULL &&
                cJSON_AddStringToObject(document, "public", key) != NULL;
-    return print(options, document, complete, show_key);
+    return offline_print(options, document, complete, offline_show_key);
 }
 
 enum exit_code offline_completion(const struct options *options)

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/arguments.h"
+
 #define TIMEOUT_MS 5000
-#define WAIT_MS 60000 /* ... of commands that wait for an outcome */
+#define WAIT_MS 60000 /* for commands that wait for an outcome */
 #define TIMEOUT_MAX 3600000
 #define WAIT_MAX 600000
 #define BIT(option) (1u << (option))
@@ -16,8 +18,8 @@
 
 #define JOB_IS "JOB: NAME, NAME/RUN, UID:NAME or UID:NAME/RUN of a job with ranks on this node."
 #define POLICY_IS                                                                                  \
-    "The policy: a FILE with a JSON document, - for standard input, or KEY=VALUE...,\n"            \
-    "where a VALUE that is no JSON is a text: density=0.02 sparsifier=topk."
+    "The policy: a FILE with a JSON document, - for standard input, or KEY=VALUE...\n"             \
+    "A VALUE that is not JSON is a text: density=0.02 sparsifier=topk."
 
 static const struct option {
     const char *flag;
@@ -28,15 +30,15 @@ static const struct option {
         "control socket of the daemon ($ADTOPK_CONTROL_SOCKET,\nelse " OPTIONS_SOCKET ")"},
     [OPTION_JSON] = {"--json", NULL, "print a JSON document, with its \"schema\""},
     [OPTION_TIMEOUT] = {"--timeout", "MS",
-        "give up after so long (5000; 60000 for commands that\nwait for all nodes)"},
-    [OPTION_JOB] = {"--job", "JOB", "only of jobs with this name ('': of all)"},
-    [OPTION_INTERVAL] = {"--interval", "S", "rates, over intervals of so many seconds"},
-    [OPTION_INTERVALS] = {"--count", "N", "so many intervals (1); 0: until stopped"},
-    [OPTION_FIRST] = {"--first", "N", "number of the first tensor shown (0)"},
-    [OPTION_IF_VERSION] = {"--if-version", "N", "refuse unless this version is in force"},
-    [OPTION_MERGE] = {"--merge", NULL, "keep what the policy in force says about other keys"},
+        "time limit in milliseconds (5000; 60000 for commands\nthat wait for all nodes)"},
+    [OPTION_JOB] = {"--job", "JOB", "only jobs with this name ('': all jobs)"},
+    [OPTION_INTERVAL] = {"--interval", "S", "print rates over intervals of S seconds"},
+    [OPTION_INTERVALS] = {"--count", "N", "number of intervals (1); 0: until stopped"},
+    [OPTION_FIRST] = {"--first", "N", "number of the first tensor to show (0)"},
+    [OPTION_IF_VERSION] = {"--if-version", "N", "refuse unless version N is in force"},
+    [OPTION_MERGE] = {"--merge", NULL, "other keys keep their value of the policy in force"},
     [OPTION_REPLACE] = {"--replace", NULL, "other keys get the daemon's default"},
-    [OPTION_OUT] = {"--out", "FILE", "where the key pair goes (adtopk.key)"},
+    [OPTION_OUT] = {"--out", "FILE", "file for the key pair (adtopk.key)"},
     [OPTION_UNDO] = {"--undo", NULL, "take new ranks again"},
     [OPTION_HELP] = {"--help", NULL, "print this text"},
     [OPTION_VERSION] = {"--version", NULL, "print the version"},
@@ -50,54 +52,57 @@ static const struct command {
     const char *help;
     const char *more; /* for --help of this command; may be NULL */
 } command_table[COMMAND_COUNT] = {
-    [COMMAND_STATUS] = {"status", "", 0, 0, DAEMON,
-        "the daemon, its peers and its jobs, and what they wait for", NULL},
-    [COMMAND_JOBS] = {"jobs", "", 0, 0, DAEMON, "each job: ranks, tensors, policy, trouble", NULL},
+    [COMMAND_STATUS] = {"status", "", 0, 0, DAEMON, "show the daemon, its peers and its jobs",
+        NULL},
+    [COMMAND_JOBS] = {"jobs", "", 0, 0, DAEMON, "show each job: ranks, tensors, policy, trouble",
+        NULL},
     [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
-        "how each tensor of a job travels", JOB_IS "\nAt most 1024 tensors are shown at a time."},
+        "show how each tensor of a job is sent",
+        JOB_IS "\nAt most 1024 tensors are shown at a time."},
     [COMMAND_PLAN] = {"plan", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
-        "what the planner chose for each tensor, and why",
-        JOB_IS
-        "\nThe node that decides, the lowest of the job, also shows the other plans that it\n"
-        "looked at. At most 1024 tensors are shown at a time."},
-    [COMMAND_PEERS] = {"peers", "", 0, 0, DAEMON, "the other nodes and the links to them", NULL},
+        "show the planner's choice for each tensor, and why",
+        JOB_IS "\nThe planner decides on the job's lowest node, which also shows the other plans.\n"
+               "At most 1024 tensors are shown at a time."},
+    [COMMAND_PEERS] = {"peers", "", 0, 0, DAEMON, "show the other nodes and the links to them",
+        NULL},
     [COMMAND_STATS] = {"stats", "[JOB]", 0, 1,
         DAEMON | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
-        "what each job sent, and where its time went",
-        "With --interval: steps and bytes a second, the entries sent per element of the\n"
-        "tensors that travel sparse, and milliseconds a step in each phase; phases of\n"
-        "different buckets overlap. With --json it prints the daemon's documents, one a\n"
-        "line; \"clock_s\" in them tells the time between two."},
+        "show the bytes that each job sent, and its times",
+        "With --interval: steps and bytes per second, entries sent per element of sparse\n"
+        "tensors, and milliseconds per step in each phase. Phases of different buckets\n"
+        "overlap. With --json it prints the daemon's documents, one per line. Their\n"
+        "\"clock_s\" gives the time between two."},
     [COMMAND_POLICY_GET] = {"policy get", "[JOB]", 0, 1, DAEMON,
-        "the policy in force; without JOB the daemon's default", JOB_IS},
+        "show the policy in force; without JOB the default", JOB_IS},
     [COMMAND_POLICY_SET] = {"policy set", "JOB FILE|-|KEY=VALUE...", 2, OPTIONS_ARGUMENTS_MAX,
         DAEMON | BIT(OPTION_IF_VERSION) | BIT(OPTION_MERGE) | BIT(OPTION_REPLACE),
-        "change it on all nodes, and wait until it is agreed",
+        "change a policy on all nodes, and wait for the outcome",
         JOB_IS "\n" POLICY_IS "\n"
-               "KEY=VALUE... goes on top of the policy in force, a document on top of the\n"
-               "daemon's default; --replace and --merge say otherwise."},
+               "KEY=VALUE... changes the policy in force; a document changes the daemon's\n"
+               "default. --replace and --merge choose the other base."},
     [COMMAND_POLICY_CHECK] = {"policy check", "FILE|-|KEY=VALUE...", 1, OPTIONS_ARGUMENTS_MAX,
         BIT(OPTION_JSON), "check a policy, without a daemon",
-        POLICY_IS "\nPrints it with every key that it leaves to the built-in default."},
+        POLICY_IS "\nPrints the policy with all keys; missing ones get the built-in default."},
     [COMMAND_POLICY_KEYS] = {"policy keys", "", 0, 0, BIT(OPTION_JSON),
-        "what a policy can say, without a daemon", NULL},
+        "list the keys of a policy, without a daemon", NULL},
     [COMMAND_POLICY_LOG] = {"policy log", "JOB", 1, 1, DAEMON,
-        "who changed it, and from which step",
-        JOB_IS "\nAlso of the last 16 jobs of each user that ended."},
+        "show who changed a policy, and from which step",
+        JOB_IS "\nWorks for the last 16 ended jobs of each user as well."},
     [COMMAND_SPARSIFIERS] = {"sparsifiers", "", 0, 0, BIT(OPTION_JSON),
-        "the rules of what travels, and their parameters", "Needs no daemon."},
+        "list the sparsifiers and their parameters", "Needs no daemon."},
     [COMMAND_VERIFY] = {"verify", "[JOB]", 0, 1, DAEMON,
-        "compare what came in with what was applied and is left",
-        JOB_IS "\nWithout JOB: all live jobs, with --json a document per line. Exit status 1 if a\n"
-               "gradient was lost or counted twice, 6 if that could not be determined, for\n"
-               "example because the job ended meanwhile."},
+        "check that no gradient was lost or counted twice",
+        JOB_IS
+        "\nWithout JOB: all live jobs, with --json one document per line. The input of each\n"
+        "tensor must equal the applied updates plus the residual. Exit status 1 if it\n"
+        "does not, 6 if that could not be determined, for example because the job ended."},
     [COMMAND_DRAIN] = {"drain", "", 0, 0, DAEMON | BIT(OPTION_UNDO),
-        "take no new ranks; jobs that are there go on", NULL},
+        "take no new ranks; present jobs go on", NULL},
     [COMMAND_KEYGEN] = {"keygen", "", 0, 0, BIT(OPTION_JSON) | BIT(OPTION_OUT),
         "make a key pair for a node or a remote trainer",
         "Writes a file that only its owner may read, and prints the public key. Never\n"
         "overwrites a file."},
-    [COMMAND_COMPLETION] = {"completion", "bash", 1, 1, 0, "completion of the command line",
+    [COMMAND_COMPLETION] = {"completion", "bash", 1, 1, 0, "print a completion of the command line",
         "  . <(adtopkctl completion bash)"},
 };
 
@@ -141,11 +146,16 @@ static void program_help(FILE *out)
     (void)fprintf(out, "\n");
     print_options(out, DAEMON | EVERYWHERE);
     (void)fprintf(out,
-        "\nadtopkctl COMMAND --help says more.\n\n"
-        "Exit status: 0 all is well, 1 failure, 2 usage, 3 no daemon to reach,\n"
-        "4 not allowed, 5 degraded (status, jobs, peers: a peer is down, or a job is not\n"
-        "running, waits for a lost node or is stuck), 6 it could not be determined\n"
-        "(verify: the job ended meanwhile; policy set: no outcome in time).\n");
+        "\nadtopkctl COMMAND --help explains a command.\n\n"
+        "Exit status:\n"
+        "  0  success\n"
+        "  1  failure\n"
+        "  2  wrong usage\n"
+        "  3  no daemon answers\n"
+        "  4  not allowed\n"
+        "  5  degraded (status, jobs, peers): a peer is down, or a job is not running,\n"
+        "     waits for a lost node or is stuck\n"
+        "  6  not determined (verify: the job ended; policy set: no outcome in time)\n");
 }
 
 void options_help(FILE *out, enum command_id id)
@@ -231,65 +241,39 @@ void options_completion(FILE *out)
 
 /* ------------------------------------------------------------------ reading */
 
-static unsigned find_option(const char *text, size_t length)
+static bool known_option(size_t index, struct arguments_flag *flag)
 {
-    unsigned i = 0;
-
-    while (i < OPTION_COUNT && (strlen(option_table[i].flag) != length ||
-                                   strncmp(option_table[i].flag, text, length) != 0)) {
-        i++;
+    if (index < OPTION_COUNT) {
+        (void)snprintf(flag->name, sizeof(flag->name), "%s", option_table[index].flag);
+        flag->value = option_table[index].argument;
     }
-    return i;
-}
-
-static enum adtopk_status take_option(
-    struct options *options, int argc, char *const *argv, int *at, struct error *err)
-{
-    const char *given = argv[*at];
-    size_t length = strcspn(given, "=");
-    unsigned option = find_option(given, length);
-    const char *value = given[length] == '=' ? given + length + 1 : NULL;
-
-    if (option == OPTION_COUNT) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "unknown option \"%.100s\"", given);
-    }
-    if (option_table[option].argument == NULL) {
-        if (value != NULL) {
-            return error_set(
-                err, ADTOPK_ERR_ARGUMENT, "%s takes no value", option_table[option].flag);
-        }
-        value = "";
-    } else if (value == NULL) {
-        if (*at + 1 >= argc) {
-            return error_set(
-                err, ADTOPK_ERR_ARGUMENT, "%s needs a value", option_table[option].flag);
-        }
-        value = argv[++*at];
-    }
-    options->value[option] = value;
-    return ADTOPK_OK;
+    return index < OPTION_COUNT;
 }
 
 /* Options and arguments may stand in any order; behind "--" all are arguments. */
 static enum adtopk_status take_words(
     struct options *options, int argc, char *const *argv, struct error *err)
 {
+    struct arguments words = {.argc = argc, .argv = argv};
     bool only_arguments = false;
 
-    for (int i = 1; i < argc; i++) {
-        if (!only_arguments && strcmp(argv[i], "--") == 0) {
-            only_arguments = true;
-        } else if (!only_arguments && argv[i][0] == '-' && argv[i][1] != '\0') {
-            enum adtopk_status status = take_option(options, argc, argv, &i, err);
+    while (++words.at < argc) {
+        const char *word = argv[words.at];
 
-            if (status != ADTOPK_OK) {
-                return status;
+        if (!only_arguments && strcmp(word, "--") == 0) {
+            only_arguments = true;
+        } else if (!only_arguments && word[0] == '-' && word[1] != '\0') {
+            struct arguments_option given;
+
+            if (arguments_option(&words, known_option, &given, err) != ADTOPK_OK) {
+                return err->code;
             }
+            options->value[given.index] = given.value != NULL ? given.value : "";
         } else if (options->arguments == OPTIONS_ARGUMENTS_MAX) {
             return error_set(err, ADTOPK_ERR_ARGUMENT,
                 "too many arguments: at most %d are possible", OPTIONS_ARGUMENTS_MAX);
         } else {
-            options->argument[options->arguments++] = argv[i];
+            options->argument[options->arguments++] = word;
         }
     }
     return ADTOPK_OK;
@@ -328,7 +312,7 @@ static enum adtopk_status no_command(const struct options *options, struct error
         err, ADTOPK_ERR_ARGUMENT, "unknown command \"%.60s%s\"", options->argument[0], second);
 }
 
-static enum adtopk_status take_command(struct options *options, struct error *err)
+static enum adtopk_status options_take_command(struct options *options, struct error *err)
 {
     unsigned words = 0;
     unsigned i = 0;
@@ -452,7 +436,7 @@ enum adtopk_status options_parse(
     *options = (struct options){.command = COMMAND_COUNT};
     status = take_words(options, argc, argv, err);
     if (status == ADTOPK_OK) {
-        status = take_command(options, err);
+        status = options_take_command(options, err);
     }
     if (status != ADTOPK_OK || options->value[OPTION_HELP] != NULL ||
         options->value[OPTION_VERSION] != NULL) {

@@ -1,6 +1,6 @@
 /*
- * The command line: one table of commands and one of options, from which it is read, --help is
- * printed and the completion of bash is made.
+ * The command line: one table of commands and one of options. They drive parsing, --help and the
+ * completion of bash.
  */
 #ifndef ADTOPK_CTL_OPTIONS_H
 #define ADTOPK_CTL_OPTIONS_H
@@ -11,7 +11,7 @@
 
 #include "proto/error.h"
 
-#define OPTIONS_SOCKET "/run/adtopk/control.sock"
+#define OPTIONS_SOCKET "/run/adtopk/control/adtopkd.sock"
 #define OPTIONS_ARGUMENTS_MAX 64
 
 enum command_id {
@@ -52,10 +52,10 @@ enum option_id {
     OPTION_COUNT
 };
 
-/* What the command line says. Texts are the command line's own. */
+/* The parsed command line. Its texts point into argv. */
 struct options {
     enum command_id command;         /* COMMAND_COUNT: none, with --help or --version only */
-    const char *value[OPTION_COUNT]; /* NULL: not given; "" for those without a value */
+    const char *value[OPTION_COUNT]; /* NULL: not given; "" for options without a value */
     const char *argument[OPTIONS_ARGUMENTS_MAX];
     unsigned arguments;
     int timeout_ms;
@@ -65,7 +65,7 @@ struct options {
     uint32_t if_version; /* if value[OPTION_IF_VERSION] is given */
 };
 
-/** Reads the command line. ADTOPK_ERR_ARGUMENT: it is wrong, err names what. */
+/** Reads the command line. ADTOPK_ERR_ARGUMENT: it is wrong, and err says why. */
 enum adtopk_status options_parse(
     struct options *options, int argc, char *const *argv, struct error *err);
 

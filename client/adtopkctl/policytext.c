@@ -20,7 +20,7 @@ static enum adtopk_status no_memory(struct error *err)
     return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the policy");
 }
 
-/* A key that is there twice stays: who reads the document says what is wrong with that. */
+/* A key that is there twice stays: the reader of the document reports it. */
 static enum adtopk_status add_pair(cJSON *document, const char *pair, struct error *err)
 {
     const char *value = strchr(pair, '=') + 1;
@@ -59,7 +59,7 @@ static enum adtopk_status read_pairs(
     return status;
 }
 
-/* What the document says is for its reader to judge, but only here its name is known. */
+/* The reader of the document judges its contents, but only this function knows its name. */
 static enum adtopk_status check_json(const char *name, const char *text, struct error *err)
 {
     struct faults faults = {.first_only = true};

@@ -15,14 +15,14 @@
  * with "=" behind lower-case letters and "_" is KEY=VALUE, so a file of such a name is ./NAME. A
  * VALUE that is not JSON is a text.
  *
- * text: to be freed with free(), on success only. pairs: it is made of KEY=VALUE.
- * Errors: ARGUMENT (mixed, or too long), POLICY (not JSON), SYSTEM (the file), MEMORY. Whether the
- * document is a policy is not looked at.
+ * text: to be freed with free(), on success only. pairs: whether it is made of KEY=VALUE. Errors:
+ * ARGUMENT (mixed, or too long), POLICY (not JSON), SYSTEM (the file), MEMORY. The function does
+ * not check whether the document is a policy.
  */
 enum adtopk_status policytext_read(
     const char *const *argument, unsigned count, char **text, bool *pairs, struct error *err);
 
-/** What errors call the document that policytext_read() makes of these arguments. */
+/** The name in errors of the document that policytext_read() makes of these arguments. */
 const char *policytext_name(const char *const *argument, unsigned count);
 
 #endif

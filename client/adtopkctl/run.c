@@ -12,7 +12,7 @@
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 
-#define SLACK_MS 3000 /* a daemon whose outcome does not come in time has so long to say so */
+#define SLACK_MS 3000 /* time for a daemon to report that no outcome came in time */
 
 typedef Adtopk__ControlRequest Request;
 
@@ -109,7 +109,7 @@ static enum exit_code ask(
     return EXIT_OK;
 }
 
-/* Whoever reads standard output must have got all of it. */
+/* The reader of standard output must have got all of it. */
 enum exit_code run_flushed(enum exit_code code)
 {
     char sentence[TEXT_SIZE];
@@ -124,7 +124,8 @@ enum exit_code run_flushed(enum exit_code code)
 
 typedef void show_function(FILE *out, const cJSON *document);
 
-static void print(const struct options *options, const struct answer *answer, show_function *show)
+static void run_print(
+    const struct options *options, const struct answer *answer, show_function *show)
 {
     if (options->value[OPTION_JSON] != NULL) {
         (void)printf("%s\n", answer->text);
@@ -133,8 +134,8 @@ static void print(const struct options *options, const struct answer *answer, sh
     }
 }
 
-/* Only what was found out of balance is a failure. */
-static enum exit_code verified(const cJSON *document)
+/* Only a tensor that is out of balance is a failure. */
+static enum exit_code run_verified(const cJSON *document)
 {
     if (text_number(document, "unbalanced") > 0) {
         return EXIT_FAILED;
@@ -150,11 +151,11 @@ static enum exit_code ask_and_print(
     enum exit_code code = ask(options, request, timeout_ms, &answer);
 
     if (code == EXIT_OK) {
-        print(options, &answer, show);
+        run_print(options, &answer, show);
         if (show == show_status || show == show_jobs || show == show_peers) {
             code = show_is_healthy(answer.document) ? EXIT_OK : EXIT_DEGRADED;
         } else if (show == show_verify) {
-            code = verified(answer.document);
+            code = run_verified(answer.document);
         }
         code = run_flushed(code);
     } else if (show == show_verify && code == EXIT_FAILED) {
@@ -172,7 +173,7 @@ static char *argument(const struct options *options, unsigned index)
 
 /* ------------------------------------------------------------------ stats with rates */
 
-static void rest(double seconds)
+static void run_rest(double seconds)
 {
     struct timespec left = {
         .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
@@ -197,7 +198,7 @@ static enum exit_code watch(const struct options *options, const Request *reques
     code = code == EXIT_OK ? run_flushed(code) : code;
     for (uint64_t i = 0; code == EXIT_OK && (options->intervals == 0 || i < options->intervals);
          i++) {
-        rest(options->interval_s);
+        run_rest(options->interval_s);
         code = ask(options, request, options->timeout_ms, &after);
         if (code == EXIT_OK && json) {
             (void)printf("%s\n", after.text);
@@ -264,7 +265,7 @@ static enum exit_code policy_set(const struct options *options)
 
 /* ------------------------------------------------------------------ verify */
 
-static enum exit_code verify_job(const struct options *options, char *job)
+static enum exit_code run_verify_job(const struct options *options, char *job)
 {
     Request request = ADTOPK__CONTROL_REQUEST__INIT;
     Adtopk__ControlVerify verify = ADTOPK__CONTROL_VERIFY__INIT;
@@ -277,7 +278,7 @@ static enum exit_code verify_job(const struct options *options, char *job)
     return ask_and_print(options, &request, options->timeout_ms + SLACK_MS, show_verify);
 }
 
-/* A gradient that was lost outweighs a job that could not be looked at. */
+/* A lost gradient outweighs a job that could not be checked. */
 static enum exit_code worse(enum exit_code one, enum exit_code other)
 {
     return one == EXIT_OK || other == EXIT_FAILED ? other : one;
@@ -310,7 +311,7 @@ static enum exit_code verify_all(const struct options *options)
         (void)snprintf(name, sizeof(name), "%.0f:%.200s/%.200s", text_number(job, "owner"),
             text->valuestring, run->valuestring);
         any = true;
-        code = verify_job(options, name);
+        code = run_verify_job(options, name);
         all = worse(all, code);
     }
     answer_free(&answer);
@@ -410,7 +411,7 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_POLICY_CHECK: return offline_policy_check(options);
     case COMMAND_POLICY_KEYS: return offline_policy_keys(options);
     case COMMAND_VERIFY:
-        return options->arguments > 0 ? verify_job(options, argument(options, 0))
+        return options->arguments > 0 ? run_verify_job(options, argument(options, 0))
                                       : verify_all(options);
     case COMMAND_DRAIN: return drain(options);
     case COMMAND_SPARSIFIERS: return offline_sparsifiers(options);

@@ -1,6 +1,6 @@
 /*
  * The daemon's documents as text for people, at most 80 columns wide for ordinary numbers.
- * daemon/admin/README.md lists their fields. Any JSON may be given: what is missing shows as 0 or
+ * daemon/admin/README.md lists their fields. Any JSON may be given: missing fields show as 0 or
  * "-".
  */
 #ifndef ADTOPK_SHOW_H
@@ -33,7 +33,7 @@ void show_verify(FILE *out, const cJSON *document);
 /** The columns of show_rates(). */
 void show_rates_header(FILE *out);
 
-/** What each job did between two documents of stats, a line each. */
+/** The work of each job between two documents of stats, one line per job. */
 void show_rates(FILE *out, const cJSON *before, const cJSON *after);
 
 #endif

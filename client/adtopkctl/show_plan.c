@@ -1,4 +1,4 @@
-/* plan: what was chosen, what it takes, and what else there is. */
+/* plan: the choices, their times, and the alternatives. */
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 
@@ -18,7 +18,7 @@ static const char *time_of(const cJSON *object, const char *name, char out[TEXT_
     return out;
 }
 
-/* ------------------------------------------------------------------ what is known */
+/* ------------------------------------------------------------------ measurements */
 
 static void show_step(FILE *out, const cJSON *document)
 {
@@ -31,7 +31,7 @@ static void show_step(FILE *out, const cJSON *document)
     (void)fprintf(out, "  a step takes %s here (%.0f steps)", time_of(measured, "step_us", step),
         text_number(measured, "steps"));
     if (known(document, "predicted_us")) {
-        (void)fprintf(out, ", predicted were %s", time_of(document, "predicted_us", predicted));
+        (void)fprintf(out, ", the prediction was %s", time_of(document, "predicted_us", predicted));
     }
     (void)fprintf(out, "\n");
 }
@@ -42,9 +42,9 @@ static void show_link(FILE *out, const cJSON *document)
     char text[TEXT_SIZE];
 
     if (known(measured, "link_bytes_s")) {
-        (void)fprintf(
-            out, "  the link takes %s/s", text_bytes(text_number(measured, "link_bytes_s"), text));
-        (void)fprintf(out, ", %s there and back\n", time_of(measured, "round_trip_us", text));
+        (void)fprintf(out, "  the link carries %s/s",
+            text_bytes(text_number(measured, "link_bytes_s"), text));
+        (void)fprintf(out, ", round trip %s\n", time_of(measured, "round_trip_us", text));
     }
     if (known(measured, "gamma")) {
         (void)fprintf(out, "  a sum has %.3g times the entries of a contribution\n",
@@ -99,7 +99,7 @@ static void show_candidates(FILE *out, const cJSON *document)
     }
 }
 
-static void show_tensor(FILE *out, const cJSON *tensor)
+static void show_plan_tensor(FILE *out, const cJSON *tensor)
 {
     double count = text_number(tensor, "count");
     char text[TEXT_SIZE];
@@ -119,11 +119,11 @@ static void show_all(FILE *out, const cJSON *document)
     double first = text_number(document, "first");
     double omitted = text_number(document, "tensors_omitted");
 
-    (void)fprintf(out, "\n%-26s%9s  %-12s%8s%12s%8s\n", "tensor", "elements", "choice", "a turn",
+    (void)fprintf(out, "\n%-26s%9s  %-12s%8s%12s%8s\n", "tensor", "elements", "choice", "per turn",
         "ready after", "bucket");
     cJSON_ArrayForEach(tensor, tensors)
     {
-        show_tensor(out, tensor);
+        show_plan_tensor(out, tensor);
     }
     if (cJSON_GetArraySize(tensors) == 0 && first > 0) {
         (void)fprintf(out, "none from number %.0f on\n", first);

@@ -53,7 +53,7 @@ void show_unmatched(FILE *out, const cJSON *document)
 
     cJSON_ArrayForEach(match, text_member(document, "unmatched_rules"))
     {
-        (void)snprintf(line, sizeof(line), "no tensor's name fits the rule \"%s\"",
+        (void)snprintf(line, sizeof(line), "no tensor's name matches the rule \"%s\"",
             text_clean(cJSON_IsString(match) ? match->valuestring : "-", MATCH_COLUMNS, clean));
         text_wrapped(out, "warning:", line);
     }
@@ -75,15 +75,15 @@ void show_policy(FILE *out, const cJSON *document)
         (void)fprintf(out, "\n");
     }
     if (next > 0) {
-        (void)fprintf(out, "  version %.0f is to hold from step %.0f\n", next,
+        (void)fprintf(out, "  version %.0f will hold from step %.0f\n", next,
             text_number(document, "next_step"));
     }
     show_unmatched(out, document);
     show_keys(out, text_member(document, "policy"));
 }
 
-/* What a key can be and its default, behind its name, and what it means below. */
-static void show_key(FILE *out, const char *before, const cJSON *key, const char *behind)
+/* The possible values of a key and its default, behind its name, and its meaning below. */
+static void show_policy_key(FILE *out, const char *before, const cJSON *key, const char *behind)
 {
     char name[TEXT_SIZE];
     char values[TEXT_SIZE];
@@ -106,7 +106,7 @@ void show_policy_keys(FILE *out, const cJSON *document)
 
     cJSON_ArrayForEach(key, text_member(document, "keys"))
     {
-        show_key(out, "", key, text_true(key, "in_rules") ? " *" : "  ");
+        show_policy_key(out, "", key, text_true(key, "in_rules") ? " *" : "  ");
     }
     (void)fprintf(out,
         "\n* may also stand in a rule, for tensors whose name matches a pattern; the last\n"
@@ -122,11 +122,11 @@ static void show_sparsifier(FILE *out, const cJSON *sparsifier)
     text_column(out, sparsifier, "name", KEY_COLUMNS + 2);
     text_fill(out, KEY_COLUMNS + 2, KEY_COLUMNS + 2,
         text_string(sparsifier, "help", TEXT_SIZE / 2, text));
-    text_wrapped(out, "entries a turn:", text_string(sparsifier, "entries", TEXT_SIZE / 2, text));
+    text_wrapped(out, "entries per turn:", text_string(sparsifier, "entries", TEXT_SIZE / 2, text));
     text_wrapped(out, "source:", text_string(sparsifier, "source", TEXT_SIZE / 2, text));
     cJSON_ArrayForEach(key, text_member(sparsifier, "parameters"))
     {
-        show_key(out, "  ", key, "");
+        show_policy_key(out, "  ", key, "");
     }
     (void)fprintf(out, "\n");
 }
@@ -142,7 +142,7 @@ void show_sparsifiers(FILE *out, const cJSON *document)
     (void)fprintf(out, "For all but dense; k is the density's share of the entries, at least 1:\n");
     cJSON_ArrayForEach(item, text_member(document, "parameters"))
     {
-        show_key(out, "  ", item, "");
+        show_policy_key(out, "  ", item, "");
     }
 }
 
@@ -172,8 +172,9 @@ void show_policy_log(FILE *out, const cJSON *document)
         (void)fprintf(
             out, "%9.0f%14.0f  ", text_number(change, "version"), text_number(change, "step"));
         text_pad(out,
-            text_true(change, "planner") ? "planner"
-                                         : text_user(text_number(change, "uid"), 24, user),
+            text_true(change, "tensors")   ? "more tensors"
+            : text_true(change, "planner") ? "planner"
+                                           : text_user(text_number(change, "uid"), 24, user),
             24);
         (void)fprintf(
             out, "%10.0f%8.0f\n", text_number(change, "pid"), text_number(change, "node"));

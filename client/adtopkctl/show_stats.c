@@ -13,7 +13,7 @@ static void show_volume(FILE *out, const cJSON *job)
 
     (void)fprintf(out, "  sent        %s on the wire, %s of payload\n", text_bytes(sent, wire),
         text_bytes(text_number(job, "payload_bytes"), payload));
-    (void)fprintf(out, "  dense f32   %s would have been one rank's gradients",
+    (void)fprintf(out, "  dense f32   %s for one rank's gradients",
         text_bytes(text_number(job, "dense_bytes"), dense));
     if (sent > 0) {
         (void)fprintf(out, ", %.1f times the wire", text_number(job, "dense_bytes") / sent);
@@ -58,16 +58,16 @@ static void show_links(FILE *out, const cJSON *document)
         return;
     }
     (void)fprintf(
-        out, "\n  link  state       sent   received  resent  duplicates  malformed  round trip\n");
+        out, "\n  link  state round trip     sent  received resent twice  bad  reopened\n");
     cJSON_ArrayForEach(link, text_member(document, "links"))
     {
         (void)fprintf(out, "%6.0f  ", text_number(link, "node"));
         text_column(out, link, "state", 5);
-        (void)fprintf(out, "%11s%11s%8.0f%12.0f%11.0f%12s\n",
+        (void)fprintf(out, "%11s%9s%10s %6.0f %5.0f %4.0f %9.0f\n", text_round_trip(link, trip),
             text_bytes(text_number(link, "bytes_sent"), sent),
             text_bytes(text_number(link, "bytes_received"), received), text_number(link, "resent"),
             text_number(link, "duplicates"), text_number(link, "malformed"),
-            text_round_trip(link, trip));
+            text_number(link, "reopened"));
     }
 }
 
@@ -105,13 +105,13 @@ static const char *const phases[] = {"collect", "select", "exchange", "reduce", 
 
 void show_rates_header(FILE *out)
 {
-    (void)fprintf(out, "%-15s%8s%11s%8s   ms a step:\n", "", "", "", "");
+    (void)fprintf(out, "%-15s%8s%11s%8s   ms per step:\n", "", "", "", "");
     (void)fprintf(out, "%-15s%8s%11s%8s%8s%7s%9s%7s%7s\n", "job", "steps/s", "wire/s", "density",
         phases[0], phases[1], phases[2], phases[3], phases[4]);
 }
 
 /* The same job in another document; NULL if it is not there. */
-static const cJSON *find_job(const cJSON *document, const cJSON *job)
+static const cJSON *show_stats_find_job(const cJSON *document, const cJSON *job)
 {
     const cJSON *other;
     char name[TEXT_SIZE];
@@ -181,7 +181,7 @@ void show_rates(FILE *out, const cJSON *before, const cJSON *after)
 
     cJSON_ArrayForEach(job, text_member(after, "jobs"))
     {
-        const cJSON *earlier = find_job(before, job);
+        const cJSON *earlier = show_stats_find_job(before, job);
 
         /* A job that has begun anew meanwhile has fewer steps: the next interval shows it. */
         if (earlier != NULL && seconds > 0 && grown(earlier, job, "steps") >= 0 &&

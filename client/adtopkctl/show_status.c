@@ -46,7 +46,7 @@ static void show_strangers(FILE *out, const cJSON *document)
 
     if (text_number(strangers, "packets") > 0) {
         (void)fprintf(out,
-            "%.0f packets were not for this node or not from a peer of it; the last\n"
+            "%.0f packets were not for this node or not from one of its peers; the last\n"
             "one was from node %.0f for node %.0f: node ids or peers are configured wrongly\n",
             text_number(strangers, "packets"), text_number(strangers, "source"),
             text_number(strangers, "destination"));
@@ -63,17 +63,17 @@ static void show_status_peers(FILE *out, const cJSON *document)
         (void)fprintf(out, "no peers\n");
         return;
     }
-    (void)fprintf(out, "  peer  state  round trip     queued\n");
+    (void)fprintf(out, "  peer  state  round trip     queued  reopened\n");
     cJSON_ArrayForEach(peer, text_member(document, "peers"))
     {
         (void)fprintf(out, "%6.0f  ", text_number(peer, "node"));
         text_column(out, peer, "state", 5);
-        (void)fprintf(out, "%12s  %9s\n", text_round_trip(peer, trip),
-            text_bytes(text_number(peer, "queued_bytes"), queued));
+        (void)fprintf(out, "%12s  %9s%10.0f\n", text_round_trip(peer, trip),
+            text_bytes(text_number(peer, "queued_bytes"), queued), text_number(peer, "reopened"));
     }
 }
 
-/* How the links are protected, and whom the daemon refused. */
+/* How the links are protected, and what the daemon refused. */
 static void show_network(FILE *out, const cJSON *document)
 {
     const cJSON *network = text_member(document, "network");
@@ -160,6 +160,28 @@ static void show_loop(FILE *out, const cJSON *document)
     }
 }
 
+/* GPUs on which residuals live, and the processes that run kernels there. */
+static void show_devices(FILE *out, const cJSON *document)
+{
+    const cJSON *gpu, *worker;
+    char uuid[TEXT_SIZE], name[TEXT_SIZE], reserved[TEXT_SIZE], memory[TEXT_SIZE], user[TEXT_SIZE];
+
+    cJSON_ArrayForEach(gpu, text_member(document, "devices"))
+    {
+        (void)fprintf(out, "%s (%s): %.0f jobs have %s of %s\n", text_string(gpu, "uuid", 40, uuid),
+            text_string(gpu, "name", 40, name), text_number(gpu, "jobs"),
+            text_bytes(text_number(gpu, "reserved_bytes"), reserved),
+            text_bytes(text_number(gpu, "memory_bytes"), memory));
+        cJSON_ArrayForEach(worker, text_member(gpu, "workers"))
+        {
+            (void)fprintf(out, "  worker of %s: %s, started %.0f times\n",
+                text_user(text_number(worker, "owner"), 12, user),
+                cJSON_IsNumber(text_member(worker, "pid")) ? "runs" : "does not run",
+                text_number(worker, "starts"));
+        }
+    }
+}
+
 void show_status(FILE *out, const cJSON *document)
 {
     char version[TEXT_SIZE];
@@ -170,13 +192,15 @@ void show_status(FILE *out, const cJSON *document)
         text_number(document, "pid"), text_duration(text_number(document, "uptime_s"), up),
         text_number(document, "sessions"));
     if (text_true(document, "draining")) {
-        (void)fprintf(out, "draining: no new ranks are taken (adtopkctl drain --undo ends that)\n");
+        (void)fprintf(
+            out, "draining: the daemon takes no new ranks (adtopkctl drain --undo ends that)\n");
     }
     show_loop(out, document);
     (void)fprintf(out, "\n");
     show_status_peers(out, document);
     show_strangers(out, document);
     show_network(out, document);
+    show_devices(out, document);
     (void)fprintf(out, "\n");
     show_status_jobs(out, document);
 }
@@ -242,17 +266,18 @@ void show_peers(FILE *out, const cJSON *document)
         (void)fprintf(out, "no peers\n");
         return;
     }
-    (void)fprintf(out, "  peer  state round trip      sent  received    queued"
-                       "  resent  twice  malformed\n");
+    (void)fprintf(out, "  peer  state round trip     sent  received   queued"
+                       " resent twice  bad  reopened\n");
     cJSON_ArrayForEach(peer, text_member(document, "peers"))
     {
         (void)fprintf(out, "%6.0f  ", text_number(peer, "node"));
         text_column(out, peer, "state", 5);
-        (void)fprintf(out, "%11s%10s%10s%10s%8.0f%7.0f%11.0f\n", text_round_trip(peer, trip),
+        (void)fprintf(out, "%11s%9s%10s%9s %6.0f %5.0f %4.0f %9.0f\n", text_round_trip(peer, trip),
             text_bytes(text_number(peer, "bytes_sent"), sent),
             text_bytes(text_number(peer, "bytes_received"), received),
             text_bytes(text_number(peer, "queued_bytes"), queued), text_number(peer, "resent"),
-            text_number(peer, "duplicates"), text_number(peer, "malformed"));
+            text_number(peer, "duplicates"), text_number(peer, "malformed"),
+            text_number(peer, "reopened"));
     }
     show_strangers(out, document);
 }

@@ -2,7 +2,7 @@
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 
-static void show_tensor(FILE *out, const cJSON *tensor)
+static void show_tensors_tensor(FILE *out, const cJSON *tensor)
 {
     char elements[TEXT_SIZE];
     double count = text_number(tensor, "count");
@@ -24,6 +24,34 @@ static void show_tensor(FILE *out, const cJSON *tensor)
     (void)fprintf(out, "%6.0f\n", text_number(tensor, "bucket"));
 }
 
+static bool show_tensors_guarded(const cJSON *tensor)
+{
+    const double ahead = text_number(tensor, "lookahead");
+
+    return ahead > 0 && ahead < 0.999 * text_number(tensor, "lookahead_policy");
+}
+
+/* Whose look-ahead the guard shortens. */
+static void show_tensors_guards(FILE *out, const cJSON *tensors)
+{
+    const cJSON *tensor;
+
+    cJSON_ArrayForEach(tensor, tensors)
+    {
+        char name[TEXT_SIZE], line[TEXT_SIZE];
+
+        if (show_tensors_guarded(tensor)) {
+            (void)snprintf(line, sizeof(line),
+                "%s: ranks look ahead by %.2g instead of %.2g, so that the shift is at most a "
+                "tenth "
+                "of the parameters",
+                text_string(tensor, "name", TEXT_COLUMNS, name), text_number(tensor, "lookahead"),
+                text_number(tensor, "lookahead_policy"));
+            text_fill(out, 0, 2, line);
+        }
+    }
+}
+
 void show_tensors(FILE *out, const cJSON *document)
 {
     const cJSON *tensor;
@@ -37,8 +65,9 @@ void show_tensors(FILE *out, const cJSON *document)
         "sparsifier", "collective", "density", "a turn", "values", "by", "bucket");
     cJSON_ArrayForEach(tensor, text_member(document, "tensors"))
     {
-        show_tensor(out, tensor);
+        show_tensors_tensor(out, tensor);
     }
+    show_tensors_guards(out, text_member(document, "tensors"));
     if (shown == 0 && first > 0) {
         (void)fprintf(out, "none from number %.0f on\n", first);
     }
@@ -77,7 +106,8 @@ void show_verify(FILE *out, const cJSON *document)
         text_true(document, "conserved") ? "conserved" : "NOT CONSERVED",
         text_number(document, "step"));
     (void)snprintf(line, sizeof(line),
-        "%.0f of %.0f tensors looked at, %.0f out of balance, at worst %.2g times the tolerance",
+        "%.0f of %.0f tensors checked, %.0f out of balance; largest deviation %.2g of the "
+        "tolerance",
         checked, all, unbalanced, text_number(document, "worst_share_of_tolerance"));
     (void)fprintf(out, "  ");
     text_fill(out, 2, 4, line);

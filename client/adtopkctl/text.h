@@ -22,13 +22,13 @@ bool text_is(const cJSON *object, const char *name, const char *wanted);
 /** Whether a job's document says that it has ended, well or not. */
 bool text_is_over(const cJSON *job);
 
-/** What may be printed of `from`, at most `columns` characters: a longer one loses its middle. */
+/** The printable form of `from`, at most `columns` characters: a longer one loses its middle. */
 const char *text_clean(const char *from, size_t columns, char out[TEXT_SIZE]);
 
-/** ... of a member, "-" if it is no string. */
+/** The text of a member, "-" if it is no string. */
 const char *text_string(const cJSON *object, const char *name, size_t columns, char out[TEXT_SIZE]);
 
-/** ... padded to `width` characters. */
+/** Prints the text of a member, padded to `width` characters. */
 void text_column(FILE *out, const cJSON *object, const char *name, size_t width);
 void text_pad(FILE *out, const char *clean, size_t width);
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "client/src/clock.h"
-#include "client/src/context.h"
+#include "client/src/patience.h"
 #include "proto/codec.h"
 
 #define CONNECT_PAUSE_NS 20000000
@@ -20,7 +20,7 @@ static bool connect_may_come(int reason)
     return reason == ENOENT || reason == ECONNREFUSED || reason == EAGAIN || reason == EINTR;
 }
 
-int client_connect(const char *path, int timeout_ms, struct error *err)
+int client_connect(const char *path, int timeout_ms, bool interruptible, struct error *err)
 {
     const uint64_t deadline =
         client_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
@@ -44,7 +44,10 @@ int client_connect(const char *path, int timeout_ms, struct error *err)
         if (!connect_may_come(reason) || client_now_ns() >= deadline) {
             break;
         }
-        (void)nanosleep(&pause, NULL);
+        if (nanosleep(&pause, NULL) != 0 && interruptible) {
+            (void)error_set(err, ADTOPK_INTERRUPTED, "a signal ended adtopk_open()");
+            return -1;
+        }
     }
     if (reason == EACCES || reason == EPERM) {
         (void)error_set(err, ADTOPK_ERR_DENIED,
@@ -58,28 +61,49 @@ int client_connect(const char *path, int timeout_ms, struct error *err)
 
 /* ---- sending ---- */
 
-static enum adtopk_status send_bytes(adtopk_context *context, const uint8_t *bytes, size_t size)
+/* Sleeps until the daemon has read something. */
+static enum adtopk_status send_wait(adtopk_context *context, const struct client_patience *patience)
+{
+    struct pollfd writable[2] = {[1] = {.fd = context->socket, .events = POLLOUT}};
+    enum adtopk_status status = client_wait_begin(context);
+
+    if (status == ADTOPK_OK) {
+        status = client_wait_may_go_on(context);
+        if (status == ADTOPK_OK) {
+            status = client_sleep(context, writable, 2, patience);
+        }
+        client_wait_end(context);
+    }
+    return status;
+}
+
+static enum adtopk_status send_bytes(adtopk_context *context, const uint8_t *bytes, size_t size,
+    const struct client_patience *patience)
 {
     for (;;) {
-        struct pollfd writable = {.fd = context->socket, .events = POLLOUT};
+        enum adtopk_status status = ADTOPK_OK;
 
         if (send(context->socket, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
             return ADTOPK_OK;
         }
         if (errno == EAGAIN || errno == ENOBUFS) {
-            (void)poll(&writable, 1, -1);
+            status = send_wait(context, patience);
         } else if (errno != EINTR) {
             const int reason = errno;
-            const enum adtopk_status status = client_drain(context); /* it may have said why */
+            status = client_drain(context); /* it may have said why */
             return status != ADTOPK_OK ? status
                                        : client_fail(context, ADTOPK_ERR_UNREACHABLE,
                                              "sending to the daemon at %s failed: %s",
-                                             context->address, strerror(reason));
+                                             context->place.address, strerror(reason));
+        }
+        if (status != ADTOPK_OK) {
+            return status;
         }
     }
 }
 
-enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalRequest *request)
+enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalRequest *request,
+    const struct client_patience *patience)
 {
     enum adtopk_status status;
     size_t size = 0;
@@ -94,7 +118,7 @@ enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalReque
             "long?)",
             size, CODEC_LOCAL_MAX);
     } else {
-        status = send_bytes(context, bytes, size);
+        status = send_bytes(context, bytes, size, patience);
     }
     free(bytes);
     return status;
@@ -167,6 +191,12 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
     return TAKE_REPLY;
 }
 
+bool client_reply_is_stale(const adtopk_context *context, const Adtopk__LocalReply *reply)
+{
+    return reply->kind_case == ADTOPK__LOCAL_REPLY__KIND_PART &&
+           (!context->unfinished.answers || reply->part->number != context->unfinished.asked);
+}
+
 void client_reply_drop(struct client_reply *reply)
 {
     for (unsigned i = 0; i < reply->descriptors; i++) {
@@ -197,62 +227,57 @@ static enum adtopk_status take_check(
         return status != ADTOPK_OK
                    ? status
                    : client_fail(context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away%s",
-                         context->address, take_hint(context));
+                         context->place.address, take_hint(context));
     }
     if (result == TAKE_BROKEN) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
-            "the daemon at %s sent a malformed message%s", context->address, take_hint(context));
+            "the daemon at %s sent a malformed message%s", context->place.address,
+            take_hint(context));
     }
     if (result == TAKE_REPLY && reply->message->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
         error = reply->message->error;
         if (error->final) {
-            return client_fail(context, (enum adtopk_status)error->status, "%.239s", error->text);
+            return client_told(context, error->status, error->text, true);
         }
     }
     return ADTOPK_OK;
 }
 
-/* Waits until the socket has something; false if the time is over. */
-static bool receive_wait(adtopk_context *context, bool limited, uint64_t deadline_ns)
+static enum adtopk_status receive_next(
+    adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
 {
-    struct pollfd readable = {.fd = context->socket, .events = POLLIN};
-    const uint64_t now = client_now_ns();
-    int wait_ms = -1;
-
-    if (limited) {
-        if (now >= deadline_ns) {
-            return false;
-        }
-        wait_ms = (int)((deadline_ns - now) / 1000000) + 1;
-    }
-    (void)poll(&readable, 1, wait_ms);
-    return true;
-}
-
-enum adtopk_status client_receive(
-    adtopk_context *context, int timeout_ms, const char *wanted, struct client_reply *reply)
-{
-    const uint64_t deadline =
-        client_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
-
     for (;;) {
+        struct pollfd readable[2] = {[1] = {.fd = context->socket, .events = POLLIN}};
         const enum take_result result = take_message(context, reply);
-        const enum adtopk_status status = take_check(context, result, reply);
+        enum adtopk_status status = take_check(context, result, reply);
 
-        if (status != ADTOPK_OK) {
-            client_reply_drop(reply);
-            return status;
-        }
-        if (result == TAKE_REPLY) {
+        if (status == ADTOPK_OK && result == TAKE_REPLY &&
+            !client_reply_is_stale(context, reply->message)) {
             return ADTOPK_OK;
         }
         client_reply_drop(reply);
-        if (result == TAKE_NOTHING && !receive_wait(context, timeout_ms >= 0, deadline)) {
-            return client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                "the daemon at %s does not answer: no %s in %d ms", context->address, wanted,
-                timeout_ms);
+        if (status == ADTOPK_OK && result == TAKE_NOTHING) {
+            status = client_wait_may_go_on(context);
+        }
+        if (status == ADTOPK_OK && result == TAKE_NOTHING) {
+            status = client_sleep(context, readable, 2, patience);
+        }
+        if (status != ADTOPK_OK) {
+            return status;
         }
     }
+}
+
+enum adtopk_status client_receive(
+    adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
+{
+    enum adtopk_status status = client_wait_begin(context);
+
+    if (status == ADTOPK_OK) {
+        status = receive_next(context, patience, reply);
+        client_wait_end(context);
+    }
+    return status;
 }
 
 enum adtopk_status client_drain(adtopk_context *context)
@@ -262,6 +287,9 @@ enum adtopk_status client_drain(adtopk_context *context)
         const enum take_result result = take_message(context, &reply);
         const enum adtopk_status status = take_check(context, result, &reply);
 
+        if (result == TAKE_REPLY && !client_reply_is_stale(context, reply.message)) {
+            context->unfinished.answers = false; /* whoever reads a residual asks again */
+        }
         client_reply_drop(&reply);
         if (status != ADTOPK_OK || result == TAKE_NOTHING) {
             return status;

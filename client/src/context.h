@@ -4,20 +4,25 @@
  *   options.c  defaults from the environment       message.c  errors, versions
  *   session.c  open, commit, close                 tensor.c   registering
  *   step.c     push, step_end, wait, step_wait     update.c   reading updates
- *   ops.c      broadcast, barrier, all-reduce
+ *   registry.c the open contexts of a process      residual.c reading a residual
+ *   lookahead.c where the next gradient is taken   pending.c  the residuals for that
+ *   ops.c      broadcast, barrier, all-reduce      sized.c    structures of other versions
+ *
+ *   patience.c the lock, and how long to wait      arm.c      sleeping outside of the library
  *
  * transport.h has the operations by which these reach the daemon:
  *
  *   local.c    the daemon on this node: memory     connect.c  ... its socket
  *   ring.c     ... submitting                      wait.c     ... spinning, then sleeping
  *   remote.c   a daemon elsewhere: what is sent    remote_gate.c    ... its sockets
- *   remote_intake.c  ... what it sends
+ *   remote_intake.c  ... what it sends             libzmq.c   the library for that
  *
  * Internal functions begin with client_; only adtopk_* leaves the library.
  */
 #ifndef ADTOPK_CLIENT_CONTEXT_H
 #define ADTOPK_CLIENT_CONTEXT_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <sys/un.h>
 
@@ -33,19 +38,22 @@
 #define CLIENT_ADDRESS_SIZE 280
 #define CLIENT_OP_SIZE (1u << 20) /* bytes of the operation area; longer operations are cut */
 #define CLIENT_MAX_TENSORS 65536u
+#define CLIENT_MAX_BATCHES 8u /* commits of tensors */
 
 /* Options with all defaults filled in. */
 struct client_options {
     char address[CLIENT_ADDRESS_SIZE];
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* of a local daemon's socket, or "" */
     const char *key_file;                                   /* the caller's; NULL: no keys */
-    const char *server_key;                                 /* ... */
+    const char *server_key;                                 /* the caller's; NULL: no keys */
     char job[CLIENT_KEY_MAX + 1];
     char run_id[CLIENT_KEY_MAX + 1];
     int rank;
     int world_size;
     const char *policy; /* the caller's; "" for the daemon's */
     int connect_timeout_ms;
+    int answer_timeout_ms; /* 0: the default */
+    bool interruptible;
 };
 
 struct client_tensor {
@@ -58,14 +66,63 @@ struct client_tensor {
     uint64_t bytes; /* of its gradient */
     void *gradient;
     const struct local_update *update;
+    unsigned batch;  /* in which it is committed */
+    uint64_t since;  /* the step in which it could be pushed first */
     uint64_t pushed; /* step + 1 of the last push; 0: none */
     uint64_t waited; /* step + 1 of the last adtopk_wait() that returned OK */
     uint64_t posted; /* step + 1 of the last LOCAL_WAIT */
+    float ahead;     /* the share by which the rank looked ahead last; 0: it did not */
+    float guard;     /* the share of the policy's look-ahead that is left, 0 to 1 */
+};
+
+/* A collective operation. It is sent in pieces, one at a time. */
+enum client_operation_kind {
+    CLIENT_BARRIER,
+    CLIENT_BROADCAST,
+    CLIENT_ALLREDUCE
+}; /* enum op_kind */
+struct client_operation {
+    enum client_operation_kind kind;
+    uint8_t *bytes;
+    size_t size;
+    int root;
+};
+
+/* Calls that returned before they were done: the next one goes on. */
+struct client_unfinished {
+    uint64_t number; /* of the operation that is under way, or comes next */
+    bool operates;   /* `operation` is under way */
+    struct client_operation operation;
+    size_t done; /* bytes of it */
+    bool posted; /* the daemon has the piece behind them */
+
+    float *residual;        /* where one is being read to; NULL: none is */
+    uint32_t tensor;        /* whose it is */
+    uint64_t residual_step; /* before this step */
+    uint64_t read;          /* elements of it */
+    uint64_t busy_since_ns; /* the daemon has it since; 0: it does not */
+    uint64_t asked;         /* number of the last question for a part */
+    bool answers;           /* the answer to that is still to come */
 };
 
 struct client_mapping {
     void *bytes; /* NULL: none */
     uint64_t size;
+};
+
+/* The residuals that the daemon shows (pending.h). */
+struct client_pending {
+    uint32_t index; /* of this rank among those of its node */
+    uint32_t since; /* the mappings are as of this record; 0: there are none */
+    uint64_t read;  /* step + 1 before which the trainer was told of a mapping last */
+    struct client_mapping part[LOCAL_PARTS];
+};
+
+/* Batches of tensors that were committed, and their arenas. */
+struct client_batches {
+    uint32_t ready; /* tensors in all of them */
+    unsigned count;
+    struct client_mapping gradients[CLIENT_MAX_BATCHES], results[CLIENT_MAX_BATCHES];
 };
 
 enum client_step_state {
@@ -74,14 +131,53 @@ enum client_step_state {
     CLIENT_STEP_ENDED /* ended, and not waited for */
 };
 
+/* Which rank of which run a context is, and at which daemon. */
+struct client_place {
+    char address[CLIENT_ADDRESS_SIZE];
+    char job[CLIENT_KEY_MAX + 1];
+    char run_id[CLIENT_KEY_MAX + 1];
+    int rank, world_size;
+};
+
+enum client_commit {
+    CLIENT_COMMIT_NOT,
+    CLIENT_COMMIT_ASKED,  /* the daemon has the tensors, and makes the gradient arena */
+    CLIENT_COMMIT_ARENA,  /* the arena is mapped, and the daemon does not know it yet */
+    CLIENT_COMMIT_MAPPED, /* the arena is mapped; other ranks may be missing */
+    CLIENT_COMMIT_DONE
+};
+
+/* What a thread waits for without the lock. */
+enum client_waits {
+    CLIENT_WAITS_NOT,
+    CLIENT_WAITS,         /* for other ranks */
+    CLIENT_WAITS_FOR_ROOM /* in the ring */
+};
+
+/* Who uses a context, and how long it waits (patience.h). */
+struct client_sharing {
+    pthread_mutex_t lock; /* held by every call but while it waits */
+    pthread_cond_t left;  /* signalled when `waits` becomes CLIENT_WAITS_NOT, or `submits` false */
+    enum client_waits waits;
+    bool submits;       /* a thread submits an entry, and may wait for room in the meantime */
+    int wake;           /* an eventfd that ends a sleep */
+    bool closing;       /* adtopk_close() was called */
+    bool interruptible; /* signals end a wait */
+    bool armed;         /* the daemon was asked to wake a thread that polls the socket itself */
+    uint64_t seen;      /* the page's progress when the last call looked */
+    uint64_t crowded_until_ns; /* somebody else needs the core: do not spin */
+};
+
 struct adtopk_context {
     uint32_t *here; /* a page that a forked child finds wiped */
+    uint64_t id;    /* no other context of this process has it; never 0 */
+    struct client_sharing sharing;
     const struct client_transport *transport;
     struct client_remote *remote; /* what remote.c keeps */
     int socket;
-    char address[CLIENT_ADDRESS_SIZE];
-    int rank, world_size;
-    bool committed;
+    struct client_place place;
+    adtopk_context *next; /* in the registry */
+    enum client_commit commit;
     struct error error;   /* of the last call */
     struct error failure; /* final; code OK: none */
 
@@ -91,18 +187,24 @@ struct adtopk_context {
     uint32_t *slot; /* hash table of names: tensor + 1, or 0 */
     uint32_t slots; /* a power of two */
 
-    struct client_mapping ring_map, page_map, gradients, results;
+    struct client_mapping ring_map, page_map;
+    struct client_batches batch;
+    struct client_pending pending;
     struct ring_writer ring;
-    uint64_t crowded_until_ns; /* somebody else needs the core: do not spin */
 
     uint64_t step;
     enum client_step_state step_state;
     uint64_t accepted; /* step + 1 whose updates may be read; 0: none */
     bool withdrawn;    /* the last step that was waited for was not finite */
-    uint64_t operation;
+    struct client_unfinished unfinished;
     uint8_t *op_in;        /* operation area of the gradient arena */
-    const uint8_t *op_out; /* ... of the result arena */
+    const uint8_t *op_out; /* operation area of the result arena */
 };
+
+struct client_patience;
+
+/* What a call waits for. */
+typedef bool client_done(const adtopk_context *context, uint64_t argument);
 
 /* ---- message.c ---- */
 
@@ -117,6 +219,14 @@ enum adtopk_status client_fail(adtopk_context *context, enum adtopk_status statu
 /** What adtopk_message(NULL) returns in this thread. */
 struct error *client_open_error(void);
 
+/** A number for a new context. */
+uint64_t client_new_id(void);
+
+/** What the daemon says: an error by its code (PROTOCOL if that is none) and its sentence, to which
+ * a MISMATCH gets which job this is. `final` ends the context. */
+enum adtopk_status client_told(
+    adtopk_context *context, uint32_t code, const char *sentence, bool final);
+
 /** The checks that every call begins with: this process's context, and not failed. */
 enum adtopk_status client_enter(adtopk_context *context);
 
@@ -126,6 +236,10 @@ enum adtopk_status client_enter_to_read(adtopk_context *context);
 /** ... and committed, and the tensor exists. */
 enum adtopk_status client_enter_tensor(
     adtopk_context *context, const char *call, uint32_t tensor, bool reads);
+
+/** client_sized_take() of a structure that was passed to a call. */
+enum adtopk_status client_take(
+    adtopk_context *context, const char *name, const void *given, void *known, size_t size);
 
 /** True in a forked child of the process that opened the context. */
 bool client_is_elsewhere(const adtopk_context *context);
@@ -139,10 +253,12 @@ enum adtopk_status client_options_resolve(
 /* ---- connect.c ---- */
 
 /** Connects, waiting for the socket to appear; the descriptor, or -1 and err. */
-int client_connect(const char *path, int timeout_ms, struct error *err);
+int client_connect(const char *path, int timeout_ms, bool interruptible, struct error *err);
 
-/** Sends a request; blocks while the socket is full. */
-enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalRequest *request);
+/** Sends a request, waiting as long as `patience` says for the daemon to read earlier ones. Errors:
+ * what ends the context. ADTOPK_PENDING, ADTOPK_INTERRUPTED: nothing was sent. */
+enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalRequest *request,
+    const struct client_patience *patience);
 
 /** Sends a wake-up if the daemon sleeps. */
 void client_wake(adtopk_context *context);
@@ -154,10 +270,20 @@ struct client_reply {
     unsigned descriptors;
 };
 
-/** Takes the next reply, waiting for it up to timeout_ms (-1: for ever). A final error, the end of
- * the connection and a time-out end the context. `wanted` says what, for the message. */
+/** Takes the next reply, waiting for it as long as `patience` says. A final error and the end of
+ * the connection end the context; ADTOPK_PENDING and ADTOPK_INTERRUPTED change nothing. */
 enum adtopk_status client_receive(
-    adtopk_context *context, int timeout_ms, const char *wanted, struct client_reply *reply);
+    adtopk_context *context, const struct client_patience *patience, struct client_reply *reply);
+
+/** Maps a descriptor of a reply, which must hold at least `least` bytes. */
+enum adtopk_status client_map(adtopk_context *context, const struct client_reply *reply,
+    unsigned index, int protection, uint64_t least, struct client_mapping *mapping);
+
+/** Takes the mapping back, if there is one. */
+void client_unmap(struct client_mapping *mapping);
+
+/** Whether a reply is the answer to a question that a call has given up on: part of a residual. */
+bool client_reply_is_stale(const adtopk_context *context, const Adtopk__LocalReply *reply);
 
 /** Frees a reply and closes the descriptors that it still has. */
 void client_reply_drop(struct client_reply *reply);
@@ -167,9 +293,14 @@ enum adtopk_status client_drain(adtopk_context *context);
 
 /* ---- wait.c ---- */
 
-/** Waits until done(context, argument). Errors end the context. */
-enum adtopk_status client_wait(adtopk_context *context,
-    bool (*done)(const adtopk_context *context, uint64_t argument), uint64_t argument);
+/** Waits until done(context, argument), which another thread may make true, as long as `patience`
+ * says. The function `done` is called without the lock. Errors: what ends the context, PENDING,
+ * INTERRUPTED, STATE (another thread waits; adtopk_close() was called). */
+enum adtopk_status client_wait(adtopk_context *context, client_done *done, uint64_t argument,
+    const struct client_patience *patience);
+
+/** Takes back what adtopk_arm() asked for, and reads the wake-ups that came. */
+enum adtopk_status client_disarm(adtopk_context *context);
 
 /** Submits an entry, waiting for room in the ring. */
 enum adtopk_status client_submit(adtopk_context *context, const struct local_entry *entry);
@@ -179,7 +310,13 @@ enum adtopk_status client_check_page(adtopk_context *context);
 
 /* ---- tensor.c ---- */
 
-/** Sends what was registered and not sent yet. */
-enum adtopk_status client_send_tensors(adtopk_context *context);
+/** Refuses kinds of memory that a gradient cannot lie in. */
+enum adtopk_status client_check_memory(
+    adtopk_context *context, enum adtopk_memory memory, const char *tensor);
+
+/** Sends what was registered and not sent yet; after ADTOPK_PENDING or ADTOPK_INTERRUPTED the next
+ * call sends the rest. */
+enum adtopk_status client_send_tensors(
+    adtopk_context *context, const struct client_patience *patience);
 
 #endif

@@ -3,19 +3,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/src/pending.h"
 #include "client/src/transport.h"
 
 static enum adtopk_status local_connect(
     adtopk_context *context, const struct client_options *options, struct error *err)
 {
-    context->socket = client_connect(options->path, options->connect_timeout_ms, err);
+    context->socket =
+        client_connect(options->path, options->connect_timeout_ms, options->interruptible, err);
     return context->socket >= 0 ? ADTOPK_OK : err->code;
 }
 
 /* ---- mappings ---- */
 
-/* Maps a descriptor of a reply, which must hold at least `least` bytes. */
-static enum adtopk_status local_map(adtopk_context *context, const struct client_reply *reply,
+enum adtopk_status client_map(adtopk_context *context, const struct client_reply *reply,
     unsigned index, int protection, uint64_t least, struct client_mapping *mapping)
 {
     struct stat status;
@@ -25,7 +26,7 @@ static enum adtopk_status local_map(adtopk_context *context, const struct client
         (uint64_t)status.st_size < least) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
             "the daemon at %s shared no memory, or too little (%llu bytes wanted)",
-            context->address, (unsigned long long)least);
+            context->place.address, (unsigned long long)least);
     }
     bytes = mmap(NULL, (size_t)status.st_size, protection, MAP_SHARED, reply->descriptor[index], 0);
     if (bytes == MAP_FAILED) {
@@ -37,7 +38,7 @@ static enum adtopk_status local_map(adtopk_context *context, const struct client
     return ADTOPK_OK;
 }
 
-static void local_unmap(struct client_mapping *mapping)
+void client_unmap(struct client_mapping *mapping)
 {
     if (mapping->bytes != NULL) {
         (void)munmap(mapping->bytes, mapping->size);
@@ -47,11 +48,11 @@ static void local_unmap(struct client_mapping *mapping)
 static enum adtopk_status local_opened(adtopk_context *context, const struct client_reply *reply)
 {
     const uint64_t page = sizeof(struct local_page) + CLIENT_MAX_TENSORS * sizeof(uint64_t);
-    enum adtopk_status status = local_map(
+    enum adtopk_status status = client_map(
         context, reply, 0, PROT_READ | PROT_WRITE, sizeof(struct local_ring), &context->ring_map);
 
     if (status == ADTOPK_OK) {
-        status = local_map(context, reply, 1, PROT_READ, page, &context->page_map);
+        status = client_map(context, reply, 1, PROT_READ, page, &context->page_map);
     }
     if (status != ADTOPK_OK) {
         return status;
@@ -68,85 +69,119 @@ static enum adtopk_status local_opened(adtopk_context *context, const struct cli
 
 static enum adtopk_status local_arena(adtopk_context *context, const struct client_reply *reply)
 {
-    return local_map(context, reply, 0, PROT_READ | PROT_WRITE, reply->message->arena->size,
-        &context->gradients);
+    return client_map(context, reply, 0, PROT_READ | PROT_WRITE, reply->message->arena->size,
+        &context->batch.gradients[context->batch.count]);
 }
 
-/* Where everything lies, from the table at the start of the results; checked against both. */
+/* Where a tensor of the batch lies. False: not in its arenas. */
+static bool local_take_tensor(
+    const adtopk_context *context, struct client_tensor *tensor, uint64_t gradient, uint64_t update)
+{
+    const struct client_mapping *gradients = &context->batch.gradients[context->batch.count];
+    const struct client_mapping *results = &context->batch.results[context->batch.count];
+
+    tensor->gradient = (uint8_t *)gradients->bytes + gradient;
+    tensor->update =
+        (const struct local_update *)(const void *)((const uint8_t *)results->bytes + update);
+    return gradient % 64 == 0 && update % 8 == 0 && gradient <= gradients->size &&
+           tensor->bytes <= gradients->size - gradient && update <= results->size &&
+           sizeof(struct local_update) <= results->size - update;
+}
+
+/* Where the plain operations' areas are: in the first arenas. */
+static bool local_take_areas(adtopk_context *context, const struct local_results *table)
+{
+    const uint64_t in = context->batch.gradients[0].size, out = context->batch.results[0].size;
+
+    context->op_in = (uint8_t *)context->batch.gradients[0].bytes + table->op_gradient_offset;
+    context->op_out = (const uint8_t *)table + table->op_result_offset;
+    return table->op_gradient_offset <= in - CLIENT_OP_SIZE && in >= CLIENT_OP_SIZE &&
+           table->op_result_offset <= out - CLIENT_OP_SIZE && out >= CLIENT_OP_SIZE;
+}
+
+/* Where everything of the last batch lies, from the table at the start of its results. */
 static enum adtopk_status local_take_layout(adtopk_context *context)
 {
-    const struct local_results *table = context->results.bytes;
-    const uint64_t in = context->gradients.size, out = context->results.size;
-    bool right = table->tensors == context->tensors &&
-                 table->op_gradient_offset <= in - CLIENT_OP_SIZE && in >= CLIENT_OP_SIZE &&
-                 table->op_result_offset <= out - CLIENT_OP_SIZE && out >= CLIENT_OP_SIZE;
+    const struct local_results *table = context->batch.results[context->batch.count].bytes;
+    bool right = table->tensors == context->tensors - context->batch.ready &&
+                 (context->batch.count > 0 || local_take_areas(context, table));
 
-    for (uint32_t i = 0; right && i < context->tensors; i++) {
-        struct client_tensor *tensor = &context->tensor[i];
-        const uint64_t gradient = table->tensor[i].gradient_offset;
-        const uint64_t update = table->tensor[i].update_offset;
-
-        right = gradient % 64 == 0 && update % 8 == 0 && gradient <= in &&
-                tensor->bytes <= in - gradient && update <= out &&
-                sizeof(struct local_update) <= out - update;
-        tensor->gradient = (uint8_t *)context->gradients.bytes + gradient;
-        tensor->update =
-            (const struct local_update *)(const void *)((const uint8_t *)table + update);
+    for (uint32_t i = context->batch.ready; right && i < context->tensors; i++) {
+        const uint32_t at = i - context->batch.ready;
+        right = local_take_tensor(context, &context->tensor[i], table->tensor[at].gradient_offset,
+            table->tensor[at].update_offset);
     }
-    if (!right) {
-        return client_fail(context, ADTOPK_ERR_PROTOCOL,
-            "the daemon's table of tensors does not fit what was registered");
-    }
-    context->op_in = (uint8_t *)context->gradients.bytes + table->op_gradient_offset;
-    context->op_out = (const uint8_t *)table + table->op_result_offset;
-    return ADTOPK_OK;
+    return right ? ADTOPK_OK
+                 : client_fail(context, ADTOPK_ERR_PROTOCOL,
+                       "the daemon's table of tensors does not fit what was registered");
 }
 
 static enum adtopk_status local_ready(adtopk_context *context, const struct client_reply *reply)
 {
-    const uint64_t least = sizeof(struct local_results) +
-                           context->tensors * sizeof(((struct local_results *)0)->tensor[0]);
-    const enum adtopk_status status =
-        local_map(context, reply, 0, PROT_READ, least, &context->results);
+    const uint64_t tensors = context->tensors - context->batch.ready;
+    const uint64_t least =
+        sizeof(struct local_results) + tensors * sizeof(((struct local_results *)0)->tensor[0]);
+    const enum adtopk_status status = client_map(
+        context, reply, 0, PROT_READ, least, &context->batch.results[context->batch.count]);
 
     return status == ADTOPK_OK ? local_take_layout(context) : status;
 }
 
 /* ---- updates ---- */
 
-/* A part of the result arena, or NULL if it does not lie inside. */
-static const void *local_part(const adtopk_context *context, uint64_t offset, uint64_t count)
+/* A part of the result arena, of `count` elements of so many bytes, or NULL if it does not lie
+ * inside. */
+static const void *local_part(
+    const struct client_mapping *results, uint64_t offset, uint64_t count, size_t element)
 {
-    const uint64_t size = context->results.size;
+    const uint64_t size = results->size;
 
-    if (offset > size || count > (size - offset) / sizeof(float) || offset % sizeof(float) != 0) {
+    if (offset > size || count > (size - offset) / element || offset % sizeof(float) != 0) {
         return NULL;
     }
-    return (const uint8_t *)context->results.bytes + offset;
+    return (const uint8_t *)results->bytes + offset;
 }
 
+/* Beside the 16-bit form the list has values of its own, and there is no dense form in f32. */
 static void local_update(
     const adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
 {
-    const struct local_update from = *context->tensor[tensor].update;
+    const struct client_mapping *results = &context->batch.results[context->tensor[tensor].batch];
+    const struct client_tensor *about = &context->tensor[tensor];
+    const struct local_update from = *about->update;
+    const bool half = (about->forms & ADTOPK_FORM_DENSE16) != 0;
+    const unsigned forms = half ? from.forms & about->forms : from.forms;
+    const uint64_t value = half ? from.shown_offset : from.value_offset;
 
-    if ((from.forms & LOCAL_FORM_LIST) != 0 && from.index_offset != 0) {
+    update->unpushed = from.unpushed != 0;
+    if ((forms & LOCAL_FORM_LIST) != 0 && from.index_offset != 0) {
         update->count = from.count;
-        update->index = local_part(context, from.index_offset, from.count);
-        update->value = local_part(context, from.value_offset, from.count);
+        update->index = local_part(results, from.index_offset, from.count, sizeof(uint32_t));
+        update->value = local_part(results, value, from.count, sizeof(float));
     }
-    if ((from.forms & LOCAL_FORM_DENSE) != 0 && from.dense_offset != 0) {
-        update->dense = local_part(context, from.dense_offset, update->numel);
+    if ((forms & LOCAL_FORM_DENSE) != 0 && from.dense_offset != 0) {
+        update->dense = local_part(results, from.dense_offset, update->numel, sizeof(float));
     }
+    if ((forms & LOCAL_FORM_DENSE16) != 0 && from.half_offset != 0) {
+        update->dense16 = local_part(results, from.half_offset, update->numel, sizeof(uint16_t));
+    }
+}
+
+static bool local_is_final(const adtopk_context *context, uint32_t tensor)
+{
+    return context->tensor[tensor].update->final != 0;
 }
 
 static void local_close(adtopk_context *context, bool ours)
 {
     (void)ours; /* a child has its own descriptor and mappings */
-    local_unmap(&context->ring_map);
-    local_unmap(&context->page_map);
-    local_unmap(&context->gradients);
-    local_unmap(&context->results);
+    client_unmap(&context->ring_map);
+    client_unmap(&context->page_map);
+    for (unsigned b = 0; b < CLIENT_MAX_BATCHES; b++) {
+        client_unmap(&context->batch.gradients[b]);
+        client_unmap(&context->batch.results[b]);
+    }
+    client_pending_drop(&context->pending);
     if (context->socket >= 0) {
         (void)close(context->socket);
     }
@@ -162,5 +197,7 @@ const struct client_transport client_local = {
     .submit = client_submit,
     .wait = client_wait,
     .update = local_update,
+    .is_final = local_is_final,
+    .pending = client_pending_find,
     .close = local_close,
 };

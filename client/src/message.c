@@ -3,12 +3,26 @@
 #include <stdio.h>
 
 #include "client/src/context.h"
+#include "client/src/sized.h"
 
-static void client_format(
-    struct error *error, enum adtopk_status status, const char *format, va_list args)
+/* The last error that a call of this thread returned: another thread's call changes the context's
+ * meanwhile. */
+static _Thread_local struct {
+    uint64_t context; /* its id */
+    struct error error;
+} message_last;
+
+static void message_keep(const adtopk_context *context)
 {
-    error->code = status;
-    (void)vsnprintf(error->text, sizeof error->text, format, args);
+    message_last.context = context->id;
+    message_last.error = context->error;
+}
+
+uint64_t client_new_id(void)
+{
+    static _Atomic uint64_t last;
+
+    return atomic_fetch_add(&last, 1) + 1;
 }
 
 enum adtopk_status client_refuse(
@@ -17,8 +31,9 @@ enum adtopk_status client_refuse(
     va_list args;
 
     va_start(args, format);
-    client_format(&context->error, status, format, args);
+    (void)error_set_args(&context->error, status, format, args);
     va_end(args);
+    message_keep(context);
     return status;
 }
 
@@ -29,11 +44,30 @@ enum adtopk_status client_fail(
 
     if (context->failure.code == ADTOPK_OK) {
         va_start(args, format);
-        client_format(&context->failure, status, format, args);
+        (void)error_set_args(&context->failure, status, format, args);
         va_end(args);
     }
     context->error = context->failure;
+    message_keep(context);
     return context->failure.code;
+}
+
+enum adtopk_status client_told(
+    adtopk_context *context, uint32_t code, const char *sentence, bool final)
+{
+    const enum adtopk_status status =
+        error_is_failure(code) ? (enum adtopk_status)code : ADTOPK_ERR_PROTOCOL;
+    char text[ERROR_TEXT_SIZE];
+
+    (void)snprintf(text, sizeof text, "%s", sentence);
+    if (status == ADTOPK_ERR_MISMATCH) {
+        (void)snprintf(text, sizeof text,
+            "%s; this is run \"%s\" of job \"%s\" ($ADTOPK_RUN_ID and $ADTOPK_JOB or options "
+            "set them)",
+            sentence, context->place.run_id, context->place.job);
+    }
+    return final ? client_fail(context, status, "%s", text)
+                 : client_refuse(context, status, "%s", text);
 }
 
 struct error *client_open_error(void)
@@ -58,17 +92,25 @@ enum adtopk_status client_enter(adtopk_context *context)
             "this is a forked child of the process that opened the context");
     }
     if (context->failure.code != ADTOPK_OK) {
-        context->error = context->failure;
-        return context->failure.code;
+        return client_fail(context, context->failure.code, "%s", context->failure.text);
     }
     return client_check_page(context);
+}
+
+enum adtopk_status client_take(
+    adtopk_context *context, const char *name, const void *given, void *known, size_t size)
+{
+    struct error err;
+    const enum adtopk_status status = client_sized_take(name, given, known, size, &err);
+
+    return status == ADTOPK_OK ? ADTOPK_OK : client_refuse(context, status, "%s", err.text);
 }
 
 /* What was reached before the session ended can still be read: a step that was done, and the
  * updates of the last one. */
 static bool may_still_read(const adtopk_context *context)
 {
-    if (context == NULL || !context->committed || client_is_elsewhere(context)) {
+    if (context == NULL || context->commit != CLIENT_COMMIT_DONE || client_is_elsewhere(context)) {
         return false;
     }
     return context->step_state == CLIENT_STEP_NEW
@@ -90,8 +132,13 @@ enum adtopk_status client_enter_tensor(
     if (status != ADTOPK_OK) {
         return status;
     }
-    if (!context->committed) {
+    if (context->commit != CLIENT_COMMIT_DONE) {
         return client_refuse(context, ADTOPK_ERR_STATE, "%s before adtopk_commit()", call);
+    }
+    if (tensor >= context->batch.ready && tensor < context->tensors) {
+        return client_refuse(context, ADTOPK_ERR_STATE,
+            "%s of tensor \"%s\", which is registered and not committed", call,
+            context->tensor[tensor].name);
     }
     if (tensor >= context->tensors) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
@@ -102,10 +149,13 @@ enum adtopk_status client_enter_tensor(
 
 const char *adtopk_message(const adtopk_context *context)
 {
-    return context != NULL ? context->error.text : client_open_error()->text;
+    if (context == NULL) {
+        return client_open_error()->text;
+    }
+    return message_last.context == context->id ? message_last.error.text : context->error.text;
 }
 
 const char *adtopk_version(void)
 {
-    return ADTOPK_VERSION;
+    return ADTOPK_CLIENT_VERSION;
 }

@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "client/src/context.h"
+#include "client/src/sized.h"
 #include "proto/utf8.h"
 
-#define OPTIONS_ADDRESS "unix:/run/adtopk/adtopkd.sock"
+#define OPTIONS_ADDRESS "unix:/run/adtopk/trainers/adtopkd.sock"
 #define OPTIONS_MAX_WORLD 65536
 #define OPTIONS_CONNECT_MS 10000
 
@@ -25,6 +26,14 @@ static const char *options_variable(const char *name)
     const char *value = getenv(name);
 
     return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+/* The given text, else the variable, else the default. */
+static const char *options_text(const char *given, const char *variable, const char *otherwise)
+{
+    const char *value = given != NULL ? given : options_variable(variable);
+
+    return value != NULL ? value : otherwise;
 }
 
 /* Digits and nothing else, at most `limit`. */
@@ -81,6 +90,41 @@ static enum adtopk_status options_key(
     return ADTOPK_OK;
 }
 
+/* The job's name: of a group "JOB@GROUP". */
+static enum adtopk_status options_job(
+    const struct adtopk_options *options, char to[CLIENT_KEY_MAX + 1], struct error *err)
+{
+    const char *job = options_text(options->job, "ADTOPK_JOB", "default");
+    char text[2 * CLIENT_KEY_MAX];
+    int length;
+
+    if (options->group == NULL) {
+        return options_key(to, "job's name", job, err);
+    }
+    if (options->group[0] == '\0' || strchr(options->group, '@') != NULL) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "the group \"%.63s\" is empty or has an @", options->group);
+    }
+    length = snprintf(text, sizeof text, "%s@%s", job, options->group);
+    if ((size_t)length >= sizeof text) {
+        return options_key_size("job's name with its group", (size_t)length, err);
+    }
+    return options_key(to, "job's name with its group", text, err);
+}
+
+/* torchrun's default id is the same for all runs. What tells them apart is the address at which
+ * their ranks meet. Returns the length that the text would need. */
+static int options_run_text(char *to, size_t size, const char *id, const char *count)
+{
+    const char *host = options_variable("MASTER_ADDR"), *port = options_variable("MASTER_PORT");
+
+    if (strcmp(id, "none") == 0 && host != NULL && port != NULL) {
+        return snprintf(to, size, "%.40s:%s%s%s", host, port, count != NULL ? "." : "",
+            count != NULL ? count : "");
+    }
+    return snprintf(to, size, "%s%s%s", id, count != NULL ? "." : "", count != NULL ? count : "");
+}
+
 /* What tells runs apart: an id of the launcher's and, where there is one, a count within it. */
 static enum adtopk_status options_run_id(
     const char *given, char to[CLIENT_KEY_MAX + 1], struct error *err)
@@ -99,8 +143,7 @@ static enum adtopk_status options_run_id(
         const char *count = source[i][1] != NULL ? options_variable(source[i][1]) : NULL;
 
         if (id != NULL) {
-            length = snprintf(text, sizeof text, "%s%s%s", id, count != NULL ? "." : "",
-                count != NULL ? count : "");
+            length = options_run_text(text, sizeof text, id, count);
             if ((size_t)length >= sizeof text) {
                 return options_key_size(source[i][0], (size_t)length, err);
             }
@@ -193,42 +236,43 @@ static enum adtopk_status options_place(
     return ADTOPK_OK;
 }
 
-/* The given text, else the variable, else the default. */
-static const char *options_text(const char *given, const char *variable, const char *otherwise)
-{
-    const char *value = given != NULL ? given : options_variable(variable);
-
-    return value != NULL ? value : otherwise;
-}
-
 enum adtopk_status client_options_resolve(
     const struct adtopk_options *options, struct client_options *resolved, struct error *err)
 {
-    static const struct adtopk_options none;
-    enum adtopk_status status;
+    struct adtopk_options known = {.size = sizeof known};
+    enum adtopk_status status = ADTOPK_OK;
 
-    options = options != NULL ? options : &none;
     memset(resolved, 0, sizeof *resolved);
-    status = options_address(
-        options_text(options->address, "ADTOPK_ADDRESS", OPTIONS_ADDRESS), resolved, err);
-    if (status == ADTOPK_OK) {
-        const char *job = options_text(options->job, "ADTOPK_JOB", "default");
-        status = options_key(resolved->job, "job's name", job, err);
+    if (options != NULL) {
+        status = client_sized_take("struct adtopk_options", options, &known, sizeof known, err);
     }
     if (status == ADTOPK_OK) {
-        status = options_run_id(options->run_id, resolved->run_id, err);
+        status = options_address(
+            options_text(known.address, "ADTOPK_ADDRESS", OPTIONS_ADDRESS), resolved, err);
     }
     if (status == ADTOPK_OK) {
-        status = options_place(options, resolved, err);
+        status = options_job(&known, resolved->job, err);
     }
-    if (status == ADTOPK_OK && options->connect_timeout_ms < -1) {
+    if (status == ADTOPK_OK) {
+        status = options_run_id(known.run_id, resolved->run_id, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = options_place(&known, resolved, err);
+    }
+    if (status == ADTOPK_OK && known.connect_timeout_ms < -1) {
         status = error_set(
-            err, ADTOPK_ERR_ARGUMENT, "connect_timeout_ms is %d", options->connect_timeout_ms);
+            err, ADTOPK_ERR_ARGUMENT, "connect_timeout_ms is %d", known.connect_timeout_ms);
     }
-    resolved->key_file = options_text(options->key_file, "ADTOPK_KEY_FILE", NULL);
-    resolved->server_key = options_text(options->server_key, "ADTOPK_SERVER_KEY", NULL);
-    resolved->policy = options->policy != NULL ? options->policy : "";
+    if (status == ADTOPK_OK && (known.answer_timeout_ms < 0 || known.reserved != 0)) {
+        status = error_set(err, ADTOPK_ERR_ARGUMENT, "answer_timeout_ms is %d, reserved is %d",
+            known.answer_timeout_ms, known.reserved);
+    }
+    resolved->answer_timeout_ms = known.answer_timeout_ms;
+    resolved->key_file = options_text(known.key_file, "ADTOPK_KEY_FILE", NULL);
+    resolved->server_key = options_text(known.server_key, "ADTOPK_SERVER_KEY", NULL);
+    resolved->interruptible = known.interruptible != 0;
+    resolved->policy = known.policy != NULL ? known.policy : "";
     resolved->connect_timeout_ms =
-        options->connect_timeout_ms != 0 ? options->connect_timeout_ms : OPTIONS_CONNECT_MS;
+        known.connect_timeout_ms != 0 ? known.connect_timeout_ms : OPTIONS_CONNECT_MS;
     return status;
 }

@@ -5,15 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include <zmq.h>
+#include <time.h>
 
 #include "client/src/clock.h"
 #include "client/src/transport.h"
 #include "proto/codec.h"
 #include "proto/remote.h"
 
-#define REMOTE_RETRY_MS 10
+#define REMOTE_RETRY_NS 1000000
 #define REMOTE_ALIGN 64u
 
 static enum adtopk_status remote_connect(
@@ -31,7 +30,7 @@ static enum adtopk_status remote_connect(
 static enum adtopk_status remote_gone(adtopk_context *context)
 {
     return client_fail(
-        context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away", context->address);
+        context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away", context->place.address);
 }
 
 /* Sends a message, with its numbers filled in; false if there is no room. */
@@ -55,11 +54,12 @@ static bool remote_try_send(struct client_remote *remote, Adtopk__RemoteRequest 
         *status = ADTOPK_ERR_ARGUMENT;
         return false;
     }
-    sent = zmq_send(remote->dealer, header, header_size,
+    sent = remote->zmq->send(remote->dealer, header, header_size,
                ZMQ_DONTWAIT | (size > 0 ? ZMQ_SNDMORE : 0)) >= 0;
     free(header);
     if (sent && size > 0) {
-        (void)zmq_send(remote->dealer, part, size, ZMQ_DONTWAIT); /* begun is taken whole */
+        (void)remote->zmq->send(
+            remote->dealer, part, size, ZMQ_DONTWAIT); /* begun is taken whole */
     }
     if (sent) {
         remote->sent = request->sequence;
@@ -88,12 +88,38 @@ static enum adtopk_status remote_progress(adtopk_context *context)
     return status == ADTOPK_OK && remote->broken ? remote_gone(context) : status;
 }
 
+/* For a moment only: another thread that waits may take the message for which this one sleeps. */
+static enum adtopk_status remote_pause(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    const struct timespec pause = {.tv_nsec = REMOTE_RETRY_NS};
+    bool interrupted;
+
+    if (patience->deadline_ns <= client_now_ns()) {
+        return ADTOPK_PENDING;
+    }
+    (void)client_unlock(context, ADTOPK_OK);
+    interrupted = nanosleep(&pause, NULL) != 0;
+    client_lock(context);
+    return interrupted && patience->interruptible ? ADTOPK_INTERRUPTED : ADTOPK_OK;
+}
+
+/* Another thread may sleep until the message comes that was taken here, or the end. */
+static enum adtopk_status remote_progress_beside(adtopk_context *context)
+{
+    const enum adtopk_status status = remote_progress(context);
+
+    client_wait_wake(context);
+    return status;
+}
+
 /* Sends a message once the daemon has taken enough of the earlier ones. */
-static enum adtopk_status remote_send_part(
-    adtopk_context *context, Adtopk__RemoteRequest *request, const void *part, size_t size)
+static enum adtopk_status remote_send_within(adtopk_context *context,
+    Adtopk__RemoteRequest *request, const void *part, size_t size,
+    const struct client_patience *patience)
 {
     struct client_remote *remote = context->remote;
-    enum adtopk_status status = remote_progress(context);
+    enum adtopk_status status = remote_progress_beside(context);
 
     while (status == ADTOPK_OK) {
         const bool full = remote->sent - remote->acknowledged >= REMOTE_WINDOW;
@@ -109,13 +135,24 @@ static enum adtopk_status remote_send_part(
                 "a message to the daemon would have more than %u bytes (is the policy that long?)",
                 REMOTE_HEADER_MAX);
         }
-        client_gate_wait(remote, full ? -1 : REMOTE_RETRY_MS);
-        status = remote_progress(context);
+        status = remote_pause(context, patience);
+        if (status == ADTOPK_OK) {
+            status = remote_progress_beside(context);
+        }
     }
     return status;
 }
 
-static enum adtopk_status remote_send(adtopk_context *context, const Adtopk__LocalRequest *request)
+static enum adtopk_status remote_send_part(
+    adtopk_context *context, Adtopk__RemoteRequest *request, const void *part, size_t size)
+{
+    const struct client_patience patience = client_stubborn(-1);
+
+    return remote_send_within(context, request, part, size, &patience);
+}
+
+static enum adtopk_status remote_send(adtopk_context *context, const Adtopk__LocalRequest *request,
+    const struct client_patience *patience)
 {
     Adtopk__RemoteRequest message = ADTOPK__REMOTE_REQUEST__INIT;
     Adtopk__LocalRequest copy = *request;
@@ -128,41 +165,57 @@ static enum adtopk_status remote_send(adtopk_context *context, const Adtopk__Loc
     }
     message.kind_case = ADTOPK__REMOTE_REQUEST__KIND_REQUEST;
     message.request = &copy;
-    return remote_send_part(context, &message, NULL, 0);
+    return remote_send_within(context, &message, NULL, 0, patience);
 }
 
 /* ---- answers ---- */
 
-static enum adtopk_status remote_receive(
-    adtopk_context *context, int timeout_ms, const char *wanted, struct client_reply *reply)
+/* Hands the answer that has come over to the caller. */
+static void remote_take_reply(struct client_remote *remote, struct client_reply *reply)
 {
-    struct client_remote *remote = context->remote;
-    const uint64_t deadline =
-        client_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
+    reply->message = remote->reply->reply;
+    remote->reply->reply = NULL; /* the caller's now */
+    remote->reply->kind_case = ADTOPK__REMOTE_REPLY__KIND__NOT_SET;
+    codec_free(&remote->reply->base);
+    remote->reply = NULL;
+}
 
-    memset(reply, 0, sizeof *reply);
+static enum adtopk_status remote_receive_next(
+    adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
+{
     for (;;) {
-        const enum adtopk_status status = remote_progress(context);
-        const uint64_t now = client_now_ns();
+        enum adtopk_status status = remote_progress(context);
 
-        if (remote->reply != NULL) {
-            reply->message = remote->reply->reply;
-            remote->reply->reply = NULL; /* the caller's now */
-            remote->reply->kind_case = ADTOPK__REMOTE_REPLY__KIND__NOT_SET;
-            codec_free(&remote->reply->base);
-            remote->reply = NULL;
-            return ADTOPK_OK;
+        if (context->remote->reply != NULL) {
+            remote_take_reply(context->remote, reply);
+            if (!client_reply_is_stale(context, reply->message)) {
+                return ADTOPK_OK;
+            }
+            client_reply_drop(reply);
+        }
+        if (status == ADTOPK_OK) {
+            status = client_wait_may_go_on(context);
+        }
+        if (status == ADTOPK_OK) {
+            status = client_gate_wait(context, patience);
         }
         if (status != ADTOPK_OK) {
             return status;
         }
-        if (timeout_ms >= 0 && now >= deadline) {
-            return client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                "the daemon at %s does not answer: no %s in %d ms", context->address, wanted,
-                timeout_ms);
-        }
-        client_gate_wait(remote, timeout_ms >= 0 ? (int)((deadline - now) / 1000000) + 1 : -1);
     }
+}
+
+static enum adtopk_status remote_receive(
+    adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
+{
+    enum adtopk_status status = client_wait_begin(context);
+
+    memset(reply, 0, sizeof *reply);
+    if (status == ADTOPK_OK) {
+        status = remote_receive_next(context, patience, reply);
+        client_wait_end(context);
+    }
+    return status;
 }
 
 static enum adtopk_status remote_opened(adtopk_context *context, const struct client_reply *reply)
@@ -182,28 +235,48 @@ static uint64_t remote_align(uint64_t bytes)
     return (bytes + REMOTE_ALIGN - 1) / REMOTE_ALIGN * REMOTE_ALIGN;
 }
 
-/* Memory for gradients, behind the areas of plain operations. */
-static enum adtopk_status remote_arena(adtopk_context *context, const struct client_reply *reply)
+/* Room for the updates of all tensors. */
+static bool remote_make_arrivals(adtopk_context *context)
 {
     struct client_remote *remote = context->remote;
-    uint64_t size = 2 * CLIENT_OP_SIZE;
+    struct client_arrival *arrival =
+        realloc(remote->arrival, context->tensors * sizeof *remote->arrival);
+
+    if (arrival == NULL) {
+        return false;
+    }
+    memset(arrival + remote->arrivals, 0,
+        (context->tensors - remote->arrivals) * sizeof *remote->arrival);
+    remote->arrival = arrival;
+    remote->arrivals = context->tensors;
+    return true;
+}
+
+/* Memory for the gradients of the batch, those of the first behind the areas of plain operations.
+ */
+static enum adtopk_status remote_arena(adtopk_context *context, const struct client_reply *reply)
+{
+    const uint64_t areas = context->batch.count == 0 ? 2 * CLIENT_OP_SIZE : 0;
+    uint64_t size = areas;
     uint8_t *at;
 
     (void)reply;
-    for (uint32_t i = 0; i < context->tensors; i++) {
+    for (uint32_t i = context->batch.ready; i < context->tensors; i++) {
         size += remote_align(context->tensor[i].bytes);
     }
-    remote->arrival = calloc(context->tensors, sizeof *remote->arrival);
     at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED || remote->arrival == NULL) {
+    if (at == MAP_FAILED || !remote_make_arrivals(context)) {
         return client_fail(context, ADTOPK_ERR_MEMORY, "no memory for gradients of %llu bytes",
             (unsigned long long)size);
     }
-    context->gradients = (struct client_mapping){.bytes = at, .size = size};
-    context->op_in = at;
-    context->op_out = remote->op_out = at + CLIENT_OP_SIZE;
-    at += 2 * CLIENT_OP_SIZE;
-    for (uint32_t i = 0; i < context->tensors; i++) {
+    context->batch.gradients[context->batch.count] =
+        (struct client_mapping){.bytes = at, .size = size};
+    if (areas > 0) {
+        context->op_in = at;
+        context->op_out = context->remote->op_out = at + CLIENT_OP_SIZE;
+    }
+    at += areas;
+    for (uint32_t i = context->batch.ready; i < context->tensors; i++) {
         context->tensor[i].gradient = at;
         at += remote_align(context->tensor[i].bytes);
     }
@@ -230,6 +303,7 @@ static enum adtopk_status remote_push(adtopk_context *context, const struct loca
 
     push.tensor = entry->tensor;
     push.step = entry->number;
+    push.scale = entry->scale;
     request.kind_case = ADTOPK__REMOTE_REQUEST__KIND_PUSH;
     request.push = &push;
     while (status == ADTOPK_OK && push.offset < tensor->bytes) {
@@ -247,7 +321,7 @@ static enum adtopk_status remote_op(adtopk_context *context, const struct local_
 {
     Adtopk__RemoteOp op = ADTOPK__REMOTE_OP__INIT;
     Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
-    const bool reduces = entry->tensor == 2, root = entry->root == (uint32_t)context->rank;
+    const bool reduces = entry->tensor == 2, root = entry->root == (uint32_t)context->place.rank;
     const bool gives = reduces || (entry->tensor == 1 && root);
 
     op.number = entry->number;
@@ -284,29 +358,72 @@ static enum adtopk_status remote_submit(adtopk_context *context, const struct lo
     return remote_send_part(context, &request, NULL, 0);
 }
 
-static enum adtopk_status remote_wait(adtopk_context *context,
-    bool (*done)(const adtopk_context *context, uint64_t argument), uint64_t argument)
+static enum adtopk_status remote_wait_until(adtopk_context *context, client_done *done,
+    uint64_t argument, const struct client_patience *patience)
 {
     for (;;) {
-        const enum adtopk_status status = remote_progress(context);
+        enum adtopk_status status = remote_progress(context);
 
         /* What was reached before the end counts: the next call returns the failure. */
         if (done(context, argument)) {
             return ADTOPK_OK;
         }
+        if (status == ADTOPK_OK) {
+            status = client_wait_may_go_on(context);
+        }
+        if (status == ADTOPK_OK) {
+            status = client_gate_wait(context, patience);
+        }
         if (status != ADTOPK_OK) {
             return status;
         }
-        client_gate_wait(context->remote, -1);
     }
+}
+
+/* A look while another thread waits, which takes the messages. */
+static enum adtopk_status remote_look_beside(
+    adtopk_context *context, client_done *done, uint64_t argument)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (!done(context, argument)) {
+        status = client_wait_may_go_on(context);
+        status = status == ADTOPK_OK ? ADTOPK_PENDING : status;
+    }
+    return status;
+}
+
+static enum adtopk_status remote_wait(adtopk_context *context, client_done *done, uint64_t argument,
+    const struct client_patience *patience)
+{
+    enum adtopk_status status;
+
+    if (patience->deadline_ns == 0 && context->sharing.waits != CLIENT_WAITS_NOT) {
+        return remote_look_beside(context, done, argument);
+    }
+    status = client_wait_begin(context);
+    if (status == ADTOPK_OK) {
+        status = remote_wait_until(context, done, argument, patience);
+        client_wait_end(context);
+    }
+    return status;
+}
+
+static bool remote_is_final(const adtopk_context *context, uint32_t tensor)
+{
+    return context->remote->arrival[tensor].final;
 }
 
 static void remote_update(
     const adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
 {
     const struct client_arrival *arrival = &context->remote->arrival[tensor];
+    const unsigned forms = context->tensor[tensor].forms;
+    const bool half = (arrival->forms & LOCAL_FORM_DENSE16) != 0;
 
-    if ((arrival->forms & LOCAL_FORM_LIST) != 0) {
+    update->unpushed = arrival->unpushed;
+    update->dense16 = half ? arrival->half : NULL;
+    if ((arrival->forms & LOCAL_FORM_LIST) != 0 && (!half || (forms & ADTOPK_FORM_LIST) != 0)) {
         update->count = arrival->count;
         update->index = arrival->index;
         update->value = arrival->value;
@@ -327,13 +444,14 @@ static void remote_close(adtopk_context *context, bool ours)
     if (ours) {
         client_gate_close(remote);
     }
-    for (uint32_t i = 0; remote->arrival != NULL && i < context->tensors; i++) {
+    for (uint32_t i = 0; i < remote->arrivals; i++) {
         free(remote->arrival[i].dense);
+        free(remote->arrival[i].half);
         free(remote->arrival[i].index);
         free(remote->arrival[i].value);
     }
-    if (context->gradients.bytes != NULL) {
-        (void)munmap(context->gradients.bytes, context->gradients.size);
+    for (unsigned b = 0; b < CLIENT_MAX_BATCHES && context->batch.gradients[b].bytes != NULL; b++) {
+        (void)munmap(context->batch.gradients[b].bytes, context->batch.gradients[b].size);
     }
     if (remote->reply != NULL) {
         codec_free(&remote->reply->base);
@@ -353,5 +471,6 @@ const struct client_transport client_remote = {
     .submit = remote_submit,
     .wait = remote_wait,
     .update = remote_update,
+    .is_final = remote_is_final,
     .close = remote_close,
 };

@@ -3,16 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <zmq.h>
-
 #include "client/src/remote.h"
+#include "kernels/base/convert.h"
 #include "proto/codec.h"
 #include "proto/remote.h"
 
 static enum adtopk_status intake_broken(adtopk_context *context, const char *what)
 {
     return client_fail(
-        context, ADTOPK_ERR_PROTOCOL, "the daemon at %s sent %s", context->address, what);
+        context, ADTOPK_ERR_PROTOCOL, "the daemon at %s sent %s", context->place.address, what);
 }
 
 /* ---- updates ---- */
@@ -27,18 +26,34 @@ static enum adtopk_status intake_make_room(
         arrival->dense = malloc(tensor->numel * sizeof(float));
         room = arrival->dense != NULL;
     }
-    if ((arrival->forms & LOCAL_FORM_LIST) != 0 && arrival->count > arrival->capacity) {
+    if ((arrival->forms & LOCAL_FORM_DENSE16) != 0 && arrival->half == NULL) {
+        arrival->half = malloc(tensor->numel * sizeof(uint16_t));
+        room = arrival->half != NULL;
+    }
+    if ((arrival->forms & LOCAL_FORM_LIST) != 0 &&
+        (arrival->capacity == 0 || arrival->count > arrival->capacity)) {
+        const uint64_t capacity =
+            arrival->count > 0 ? arrival->count : 1; /* it is there: not NULL */
+
         free(arrival->index);
         free(arrival->value);
-        arrival->capacity = 0;
-        arrival->index = malloc(arrival->count * sizeof(uint32_t));
-        arrival->value = malloc(arrival->count * sizeof(float));
+        arrival->index = malloc(capacity * sizeof(uint32_t));
+        arrival->value = malloc(capacity * sizeof(float));
         room &= arrival->index != NULL && arrival->value != NULL;
-        arrival->capacity = room ? arrival->count : 0;
+        arrival->capacity = room ? capacity : 0;
     }
     return room ? ADTOPK_OK
                 : client_fail(context, ADTOPK_ERR_MEMORY,
                       "no memory for the update of tensor \"%s\"", tensor->name);
+}
+
+/* Elements, entries or both; in 16 bits never elements of f32 as well. */
+static bool intake_may_have(const struct client_tensor *tensor, uint32_t forms)
+{
+    if ((tensor->forms & ADTOPK_FORM_DENSE16) != 0) {
+        return (forms & ~(uint32_t)LOCAL_FORM_LIST) == LOCAL_FORM_DENSE16;
+    }
+    return forms != 0 && forms <= (LOCAL_FORM_LIST | LOCAL_FORM_DENSE);
 }
 
 /* The first piece says what the update is. */
@@ -49,17 +64,50 @@ static enum adtopk_status intake_begin_update(adtopk_context *context,
     const bool list = (piece->forms & LOCAL_FORM_LIST) != 0;
     enum adtopk_status status;
 
-    if (piece->forms == 0 || piece->forms > (LOCAL_FORM_LIST | LOCAL_FORM_DENSE) ||
-        piece->count > (list ? tensor->numel : 0)) {
+    if (!intake_may_have(tensor, piece->forms) || piece->count > (list ? tensor->numel : 0)) {
         return intake_broken(context, "an update of an impossible form");
     }
     arrival->forms = piece->forms;
     arrival->count = piece->count;
+    arrival->unpushed = piece->unpushed;
+    arrival->final = piece->final;
     status = intake_make_room(context, arrival, tensor);
     if (status == ADTOPK_OK && list && (piece->forms & LOCAL_FORM_DENSE) != 0) {
         memset(arrival->dense, 0, tensor->numel * sizeof(float));
     }
+    if (status == ADTOPK_OK && list && arrival->half != NULL) {
+        memset(arrival->half, 0, tensor->numel * sizeof(uint16_t));
+    }
     return status;
+}
+
+/* Entries, or elements, with 16 bits each. False if one lies outside of the tensor. */
+static bool intake_place_half(const Adtopk__RemoteUpdate *piece, struct client_arrival *arrival,
+    const struct client_tensor *tensor, const uint8_t *part, size_t size)
+{
+    const bool list = (arrival->forms & LOCAL_FORM_LIST) != 0;
+
+    if (size != (list ? 6 : 2) * piece->span) {
+        return false;
+    }
+    for (uint64_t i = 0; list && i < piece->span; i++) {
+        uint32_t index;
+        uint16_t half;
+
+        memcpy(&index, part + 4 * i, sizeof index);
+        memcpy(&half, part + 4 * piece->span + 2 * i, sizeof half);
+        if (index >= tensor->numel) {
+            return false;
+        }
+        arrival->half[index] = half;
+        arrival->index[piece->first + i] = index;
+        arrival->value[piece->first + i] =
+            tensor->dtype == ADTOPK_F16 ? convert_f16(half) : convert_bf16(half);
+    }
+    if (!list) {
+        memcpy(arrival->half + piece->first, part, size);
+    }
+    return true;
 }
 
 /* Elements given by their index. False if one lies outside [first, end). */
@@ -82,8 +130,9 @@ static bool intake_scatter(
 
 /* Copies a piece to its place; false if it does not fit. */
 static bool intake_place(const Adtopk__RemoteUpdate *piece, struct client_arrival *arrival,
-    uint64_t numel, const uint8_t *part, size_t size)
+    const struct client_tensor *tensor, const uint8_t *part, size_t size)
 {
+    const uint64_t numel = tensor->numel;
     const bool list = (arrival->forms & LOCAL_FORM_LIST) != 0;
     const uint64_t total = list ? arrival->count : numel;
 
@@ -93,7 +142,10 @@ static bool intake_place(const Adtopk__RemoteUpdate *piece, struct client_arriva
         return false;
     }
     if (piece->span == 0) {
-        return size == 0; /* an empty list has no memory */
+        return size == 0; /* an empty list */
+    }
+    if ((arrival->forms & LOCAL_FORM_DENSE16) != 0) {
+        return intake_place_half(piece, arrival, tensor, part, size);
     }
     if (list) {
         if (size != 8 * piece->span ||
@@ -125,8 +177,8 @@ static enum adtopk_status intake_update(
     const struct client_tensor *tensor;
     uint64_t total;
 
-    if (!context->committed || piece->tensor >= context->tensors || piece->step != context->step ||
-        piece->status >= ADTOPK_STATUS_COUNT ||
+    if (context->commit != CLIENT_COMMIT_DONE || piece->tensor >= context->batch.ready ||
+        piece->step != context->step || piece->status >= ERROR_STATUSES ||
         atomic_load(&remote->page->delivered[piece->tensor]) >> 8 > context->step) {
         return intake_broken(context, "an update that does not belong here");
     }
@@ -137,7 +189,7 @@ static enum adtopk_status intake_update(
             intake_begin_update(context, piece, arrival, tensor) != ADTOPK_OK) {
             return context->failure.code;
         }
-        if (!intake_place(piece, arrival, tensor->numel, part, size)) {
+        if (!intake_place(piece, arrival, tensor, part, size)) {
             return intake_broken(context, "a piece of an update that does not fit");
         }
         arrival->first += piece->span;
@@ -157,8 +209,8 @@ static enum adtopk_status intake_step(adtopk_context *context, const Adtopk__Rem
 {
     struct local_page *page = context->remote->page;
 
-    if (!context->committed || step->number != context->step ||
-        step->status >= ADTOPK_STATUS_COUNT) {
+    if (context->commit != CLIENT_COMMIT_DONE || step->number != context->step ||
+        step->status >= ERROR_STATUSES) {
         return intake_broken(context, "the end of a step that is not open");
     }
     atomic_store(&page->step_status, step->status);
@@ -166,12 +218,13 @@ static enum adtopk_status intake_step(adtopk_context *context, const Adtopk__Rem
     return ADTOPK_OK;
 }
 
-static enum adtopk_status intake_op(
+static enum adtopk_status remote_intake_op(
     adtopk_context *context, const Adtopk__RemoteOpDone *done, const uint8_t *part, size_t size)
 {
     struct client_remote *remote = context->remote;
 
-    if (!context->committed || done->number != context->operation || size != remote->op_bytes) {
+    if (context->commit != CLIENT_COMMIT_DONE || done->number != context->unfinished.number ||
+        size != remote->op_bytes) {
         return intake_broken(context, "the result of another operation");
     }
     if (size > 0) {
@@ -183,7 +236,7 @@ static enum adtopk_status intake_op(
 
 /* ---- messages ---- */
 
-static enum adtopk_status intake_dispatch(
+static enum adtopk_status remote_intake_dispatch(
     adtopk_context *context, Adtopk__RemoteReply *reply, const uint8_t *part, size_t size)
 {
     const bool counts = reply->kind_case != ADTOPK__REMOTE_REPLY__KIND__NOT_SET;
@@ -199,13 +252,16 @@ static enum adtopk_status intake_dispatch(
     case ADTOPK__REMOTE_REPLY__KIND_UPDATE:
         return intake_update(context, reply->update, part, size);
     case ADTOPK__REMOTE_REPLY__KIND_STEP: return intake_step(context, reply->step);
-    case ADTOPK__REMOTE_REPLY__KIND_OP_DONE: return intake_op(context, reply->op_done, part, size);
+    case ADTOPK__REMOTE_REPLY__KIND_OP_DONE:
+        return remote_intake_op(context, reply->op_done, part, size);
     case ADTOPK__REMOTE_REPLY__KIND_REPLY: break;
     default: return ADTOPK_OK;
     }
     if (reply->reply->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR && reply->reply->error->final) {
-        return client_fail(context, (enum adtopk_status)reply->reply->error->status, "%.239s",
-            reply->reply->error->text);
+        return client_told(context, reply->reply->error->status, reply->reply->error->text, true);
+    }
+    if (client_reply_is_stale(context, reply->reply)) {
+        return ADTOPK_OK;
     }
     if (remote->reply != NULL) {
         return intake_broken(context, "an answer that nobody waits for");
@@ -225,7 +281,7 @@ enum adtopk_status client_intake_message(adtopk_context *context, const uint8_t 
     if (reply == NULL) {
         return intake_broken(context, "a malformed message");
     }
-    status = intake_dispatch(context, reply, part, part_size);
+    status = remote_intake_dispatch(context, reply, part, part_size);
     if (remote->reply != reply) {
         codec_free(&reply->base);
     }
@@ -239,18 +295,20 @@ enum adtopk_status client_intake(adtopk_context *context, bool *took)
     zmq_msg_t header, part;
     bool whole = true;
 
-    (void)zmq_msg_init(&header);
-    (void)zmq_msg_init(&part);
-    *took = zmq_msg_recv(&header, remote->dealer, ZMQ_DONTWAIT) >= 0;
-    if (*took && zmq_msg_more(&header) != 0) {
-        whole = zmq_msg_recv(&part, remote->dealer, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&part) == 0;
+    (void)remote->zmq->msg_init(&header);
+    (void)remote->zmq->msg_init(&part);
+    *took = remote->zmq->msg_recv(&header, remote->dealer, ZMQ_DONTWAIT) >= 0;
+    if (*took && remote->zmq->msg_more(&header) != 0) {
+        whole = remote->zmq->msg_recv(&part, remote->dealer, ZMQ_DONTWAIT) >= 0 &&
+                remote->zmq->msg_more(&part) == 0;
     }
     if (*took) {
-        status = whole ? client_intake_message(context, zmq_msg_data(&header),
-                             zmq_msg_size(&header), zmq_msg_data(&part), zmq_msg_size(&part))
+        status = whole ? client_intake_message(context, remote->zmq->msg_data(&header),
+                             remote->zmq->msg_size(&header), remote->zmq->msg_data(&part),
+                             remote->zmq->msg_size(&part))
                        : intake_broken(context, "a message of too many parts");
     }
-    (void)zmq_msg_close(&header);
-    (void)zmq_msg_close(&part);
+    (void)remote->zmq->msg_close(&header);
+    (void)remote->zmq->msg_close(&part);
     return status;
 }

@@ -1,8 +1,12 @@
 /* Joining, committing, leaving. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include "client/src/registry.h"
 #include "client/src/transport.h"
 
 #define SESSION_ANSWER_MS 30000 /* for what the daemon answers at once */
@@ -30,6 +34,10 @@ static uint32_t *session_mark(struct error *err)
 
 static void session_free(adtopk_context *context)
 {
+    client_registry_remove(context);
+    if (context->sharing.wake >= 0) {
+        (void)close(context->sharing.wake);
+    }
     if (context->here != NULL) {
         context->transport->close(context, !client_is_elsewhere(context));
         (void)munmap(context->here, 4096);
@@ -47,23 +55,22 @@ static enum adtopk_status session_expect(adtopk_context *context, const struct c
         return ADTOPK_OK;
     }
     if (reply->message->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
-        return client_refuse(context, (enum adtopk_status)reply->message->error->status, "%.239s",
-            reply->message->error->text);
+        return client_told(
+            context, reply->message->error->status, reply->message->error->text, false);
     }
     return client_fail(context, ADTOPK_ERR_PROTOCOL,
-        "the daemon at %s sent reply %d instead of %s%s", context->address,
+        "the daemon at %s sent reply %d instead of %s%s", context->place.address,
         (int)reply->message->kind_case, wanted,
         context->ring.page == NULL ? " (this may be the control socket)" : "");
 }
 
 /* ---- open ---- */
 
-static enum adtopk_status session_hello(
-    adtopk_context *context, const struct client_options *options)
+static enum adtopk_status session_hello(adtopk_context *context,
+    const struct client_options *options, const struct client_patience *patience)
 {
     Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
-    struct client_options copy = *options;
     enum adtopk_status status;
     char *policy = strdup(options->policy);
 
@@ -71,25 +78,25 @@ static enum adtopk_status session_hello(
         return client_fail(context, ADTOPK_ERR_MEMORY, "no memory for the policy");
     }
     open.version = LOCAL_VERSION;
-    open.job = copy.job;
-    open.run_id = copy.run_id;
+    open.job = context->place.job;
+    open.run_id = context->place.run_id;
     open.rank = (uint32_t)options->rank;
     open.world_size = (uint32_t)options->world_size;
     open.policy = policy;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;
     request.open = &open;
-    status = context->transport->send(context, &request);
+    status = context->transport->send(context, &request, patience);
     free(policy);
     return status;
 }
 
 /* Takes the reply of the given kind, and what belongs to it. */
-static enum adtopk_status session_take(adtopk_context *context, int timeout_ms,
-    Adtopk__LocalReply__KindCase kind, const char *wanted,
+static enum adtopk_status session_take(adtopk_context *context,
+    const struct client_patience *patience, Adtopk__LocalReply__KindCase kind, const char *wanted,
     enum adtopk_status (*take)(adtopk_context *context, const struct client_reply *reply))
 {
     struct client_reply reply;
-    enum adtopk_status status = context->transport->receive(context, timeout_ms, wanted, &reply);
+    enum adtopk_status status = context->transport->receive(context, patience, &reply);
 
     if (status != ADTOPK_OK) {
         return status;
@@ -99,6 +106,33 @@ static enum adtopk_status session_take(adtopk_context *context, int timeout_ms,
         status = take(context, &reply);
     }
     client_reply_drop(&reply);
+    if (status != ADTOPK_OK) {
+        /* It may be tried again, unless the session is over. */
+        context->commit = context->batch.count > 0 ? CLIENT_COMMIT_DONE : CLIENT_COMMIT_NOT;
+    }
+    return status;
+}
+
+static enum adtopk_status session_join(
+    adtopk_context *context, const struct client_options *options)
+{
+    const int limit_ms =
+        options->answer_timeout_ms > 0 ? options->answer_timeout_ms : SESSION_ANSWER_MS;
+    const struct client_patience patience = client_patience(context, limit_ms);
+    enum adtopk_status status = session_hello(context, options, &patience);
+
+    if (status == ADTOPK_OK) {
+        status = session_take(context, &patience, ADTOPK__LOCAL_REPLY__KIND_OPENED,
+            "answer to adtopk_open()", context->transport->opened);
+    }
+    if (status == ADTOPK_PENDING) {
+        return client_fail(context, ADTOPK_ERR_UNREACHABLE,
+            "the daemon at %s does not answer: no answer to adtopk_open() in %d ms",
+            context->place.address, limit_ms);
+    }
+    if (status == ADTOPK_INTERRUPTED) {
+        return client_refuse(context, status, "a signal ended adtopk_open()");
+    }
     return status;
 }
 
@@ -110,13 +144,27 @@ static adtopk_context *session_new(const struct client_options *options, struct 
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a context");
         return NULL;
     }
-    memcpy(context->address, options->address, sizeof context->address);
+    context->id = client_new_id();
+    (void)pthread_mutex_init(
+        &context->sharing.lock, NULL); /* cannot fail on Linux, like the next */
+    (void)pthread_cond_init(&context->sharing.left, NULL);
+    context->sharing.interruptible = options->interruptible;
+    memcpy(context->place.address, options->address, sizeof context->place.address);
+    memcpy(context->place.job, options->job, sizeof context->place.job);
+    memcpy(context->place.run_id, options->run_id, sizeof context->place.run_id);
     context->transport = options->path[0] != '\0' ? &client_local : &client_remote;
-    context->rank = options->rank;
-    context->world_size = options->world_size;
+    context->place.rank = options->rank;
+    context->place.world_size = options->world_size;
     context->socket = -1;
+    context->sharing.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (context->sharing.wake < 0) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "eventfd failed: %s", strerror(errno));
+        session_free(context);
+        return NULL;
+    }
     context->here = session_mark(err);
-    if (context->here == NULL || context->transport->connect(context, options, err) != ADTOPK_OK) {
+    if (context->here == NULL || client_registry_add(context, err) != ADTOPK_OK ||
+        context->transport->connect(context, options, err) != ADTOPK_OK) {
         session_free(context);
         return NULL;
     }
@@ -141,11 +189,8 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
     if (opened == NULL) {
         return err->code;
     }
-    status = session_hello(opened, &resolved);
-    if (status == ADTOPK_OK) {
-        status = session_take(opened, SESSION_ANSWER_MS, ADTOPK__LOCAL_REPLY__KIND_OPENED,
-            "answer to adtopk_open()", opened->transport->opened);
-    }
+    client_lock(opened);
+    status = client_unlock(opened, session_join(opened, &resolved));
     if (status != ADTOPK_OK) {
         *err = opened->error;
         session_free(opened);
@@ -157,8 +202,8 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
 
 /* ---- commit ---- */
 
-static enum adtopk_status session_simple(
-    adtopk_context *context, Adtopk__LocalRequest__KindCase kind)
+static enum adtopk_status session_simple(adtopk_context *context,
+    Adtopk__LocalRequest__KindCase kind, const struct client_patience *patience)
 {
     Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
     Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
@@ -173,44 +218,125 @@ static enum adtopk_status session_simple(
     } else {
         request.leave = &leave;
     }
-    return context->transport->send(context, &request);
+    return context->transport->send(context, &request, patience);
 }
 
 static enum adtopk_status session_take_ready(
     adtopk_context *context, const struct client_reply *reply)
 {
     context->step = reply->message->ready->step;
-    context->operation = reply->message->ready->operation;
+    context->unfinished.number = reply->message->ready->operation;
+    context->pending.index = reply->message->ready->index;
     return context->transport->ready(context, reply);
+}
+
+/* Sends what the daemon has to know before it makes the arena. */
+static enum adtopk_status session_ask_to_commit(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    enum adtopk_status status = client_send_tensors(context, patience);
+
+    context->unfinished.answers = false; /* a residual that is being read is asked for again */
+    if (status == ADTOPK_OK) {
+        status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_COMMIT, patience);
+    }
+    if (status == ADTOPK_OK) {
+        context->commit = CLIENT_COMMIT_ASKED;
+    }
+    return status;
+}
+
+static enum adtopk_status session_take_arena(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    enum adtopk_status status = session_take(context, patience, ADTOPK__LOCAL_REPLY__KIND_ARENA,
+        "gradient arena", context->transport->arena);
+
+    if (status == ADTOPK_OK) {
+        context->commit = CLIENT_COMMIT_ARENA;
+    }
+    return status;
+}
+
+static enum adtopk_status session_tell_mapped(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    const enum adtopk_status status =
+        session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_MAPPED, patience);
+
+    if (status == ADTOPK_OK) {
+        context->commit = CLIENT_COMMIT_MAPPED;
+    }
+    return status;
+}
+
+static enum adtopk_status session_take_start(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    const enum adtopk_status status = session_take(
+        context, patience, ADTOPK__LOCAL_REPLY__KIND_READY, "start", session_take_ready);
+
+    if (status == ADTOPK_OK) {
+        for (uint32_t i = context->batch.ready; i < context->tensors; i++) {
+            context->tensor[i].since = context->step;
+        }
+        context->batch.ready = context->tensors;
+        context->batch.count++;
+        context->commit = CLIENT_COMMIT_DONE;
+    }
+    return status;
+}
+
+/* Tensors that were registered since the last commit can be committed between two steps. */
+static enum adtopk_status session_check_more(adtopk_context *context)
+{
+    if (context->tensors == context->batch.ready) {
+        return client_refuse(context, ADTOPK_ERR_STATE,
+            "adtopk_commit() was called before, and no tensor was registered since");
+    }
+    if (context->step_state != CLIENT_STEP_NEW) {
+        return client_refuse(context, ADTOPK_ERR_STATE,
+            "adtopk_commit() in the middle of step %llu: call it between adtopk_step_wait() and "
+            "the next push",
+            (unsigned long long)context->step);
+    }
+    return client_disarm(context);
+}
+
+/* Goes on from where the last call, whose time was over, had come. */
+static enum adtopk_status session_commit(adtopk_context *context, int timeout_ms)
+{
+    const struct client_patience patience = client_patience(context, timeout_ms);
+    enum adtopk_status status = client_enter(context);
+
+    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_DONE) {
+        status = session_check_more(context);
+    }
+    if (status == ADTOPK_OK &&
+        (context->commit == CLIENT_COMMIT_NOT || context->commit == CLIENT_COMMIT_DONE)) {
+        status = session_ask_to_commit(context, &patience);
+    }
+    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_ASKED) {
+        status = session_take_arena(context, &patience);
+    }
+    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_ARENA) {
+        status = session_tell_mapped(context, &patience);
+    }
+    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_MAPPED) {
+        status = session_take_start(context, &patience);
+    }
+    return status;
+}
+
+enum adtopk_status adtopk_commit_for(adtopk_context *context, int timeout_ms)
+{
+    client_lock(context);
+    return client_unlock(context, session_commit(context, timeout_ms));
 }
 
 enum adtopk_status adtopk_commit(adtopk_context *context)
 {
-    enum adtopk_status status = client_enter(context);
-
-    if (status == ADTOPK_OK && context->committed) {
-        status = client_refuse(context, ADTOPK_ERR_STATE, "adtopk_commit() was called before");
-    }
-    if (status == ADTOPK_OK) {
-        status = client_send_tensors(context);
-    }
-    if (status == ADTOPK_OK) {
-        status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_COMMIT);
-    }
-    if (status == ADTOPK_OK) {
-        status = session_take(context, -1, ADTOPK__LOCAL_REPLY__KIND_ARENA, "gradient arena",
-            context->transport->arena);
-    }
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_MAPPED);
-    if (status == ADTOPK_OK) {
-        status =
-            session_take(context, -1, ADTOPK__LOCAL_REPLY__KIND_READY, "start", session_take_ready);
-    }
-    context->committed = status == ADTOPK_OK;
-    return status;
+    return adtopk_commit_for(context, -1);
 }
 
 /* ---- close ---- */
@@ -218,12 +344,14 @@ enum adtopk_status adtopk_commit(adtopk_context *context)
 /* Says goodbye and waits until the daemon has taken it. */
 static void session_leave(adtopk_context *context)
 {
-    bool waiting = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_LEAVE) == ADTOPK_OK;
+    const struct client_patience patience = client_stubborn(SESSION_BYE_MS);
+    bool waiting =
+        session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_LEAVE, &patience) == ADTOPK_OK;
 
     while (waiting) {
         struct client_reply reply;
 
-        if (context->transport->receive(context, SESSION_BYE_MS, "goodbye", &reply) != ADTOPK_OK) {
+        if (context->transport->receive(context, &patience, &reply) != ADTOPK_OK) {
             return;
         }
         waiting = reply.message->kind_case != ADTOPK__LOCAL_REPLY__KIND_BYE;
@@ -231,23 +359,49 @@ static void session_leave(adtopk_context *context)
     }
 }
 
+/* Ends the wait of another thread, which may not touch the context afterwards. */
+static void session_end_wait(adtopk_context *context)
+{
+    context->sharing.closing = true;
+    while (context->sharing.waits != CLIENT_WAITS_NOT) {
+        client_wait_wake(context);
+        (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
+    }
+    context->sharing.closing = false; /* the goodbye is waited for */
+}
+
 void adtopk_close(adtopk_context *context)
 {
     if (context == NULL) {
         return;
     }
-    if (!client_is_elsewhere(context) && client_enter(context) == ADTOPK_OK) {
-        session_leave(context);
+    if (!client_is_elsewhere(context)) {
+        client_lock(context);
+        session_end_wait(context);
+        if (client_enter(context) == ADTOPK_OK) {
+            session_leave(context);
+        }
+        (void)client_unlock(context, ADTOPK_OK);
     }
     session_free(context);
 }
 
 int adtopk_rank(const adtopk_context *context)
 {
-    return context != NULL ? context->rank : -1;
+    return context != NULL ? context->place.rank : -1;
 }
 
 int adtopk_world_size(const adtopk_context *context)
 {
-    return context != NULL ? context->world_size : -1;
+    return context != NULL ? context->place.world_size : -1;
+}
+
+const char *adtopk_job(const adtopk_context *context)
+{
+    return context != NULL ? context->place.job : "";
+}
+
+const char *adtopk_run_id(const adtopk_context *context)
+{
+    return context != NULL ? context->place.run_id : "";
 }

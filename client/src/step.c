@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "client/src/transport.h"
+#include "proto/loss_scale.h"
 
 /* The first act of a step: the last one's updates are released. */
 static enum adtopk_status step_begin(adtopk_context *context, const char *call)
@@ -19,16 +20,14 @@ static enum adtopk_status step_begin(adtopk_context *context, const char *call)
     return ADTOPK_OK;
 }
 
-enum adtopk_status adtopk_push(adtopk_context *context, uint32_t tensor, const void *gradient)
+static enum adtopk_status step_push(
+    adtopk_context *context, uint32_t tensor, const void *gradient, float scale)
 {
-    enum adtopk_status status = client_enter_tensor(context, "adtopk_push()", tensor, false);
-    struct local_entry entry = {.type = LOCAL_PUSH, .tensor = tensor};
-    struct client_tensor *pushed;
+    struct client_tensor *pushed = &context->tensor[tensor];
+    struct local_entry entry = {
+        .type = LOCAL_PUSH, .tensor = tensor, .scale = scale, .lookahead = pushed->ahead};
+    enum adtopk_status status;
 
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    pushed = &context->tensor[tensor];
     if (pushed->pushed == context->step + 1 && context->step_state == CLIENT_STEP_OPEN) {
         return client_refuse(context, ADTOPK_ERR_STATE,
             "tensor \"%s\" was pushed twice in step %llu", pushed->name,
@@ -43,18 +42,88 @@ enum adtopk_status adtopk_push(adtopk_context *context, uint32_t tensor, const v
     }
     entry.number = context->step;
     pushed->pushed = context->step + 1;
-    return context->transport->submit(context, &entry);
+    return client_hand_in(context, &entry);
 }
 
-enum adtopk_status adtopk_step_end(adtopk_context *context)
+static enum adtopk_status step_push_tensor(
+    adtopk_context *context, uint32_t tensor, const void *gradient)
+{
+    const enum adtopk_status status =
+        client_enter_tensor(context, "adtopk_push_tensor()", tensor, false);
+
+    return status == ADTOPK_OK ? step_push(context, tensor, gradient, 1) : status;
+}
+
+enum adtopk_status adtopk_push_tensor(
+    adtopk_context *context, uint32_t tensor, const void *gradient)
+{
+    client_lock(context);
+    return client_unlock(context, step_push_tensor(context, tensor, gradient));
+}
+
+/* What no rank may push, or the interface has room for and this version does not do. */
+static enum adtopk_status step_check_push(
+    adtopk_context *context, const struct adtopk_push_spec *push)
+{
+    const char *name = context->tensor[push->tensor].name;
+
+    if (push->scale != 0 && !loss_scale_is_valid(push->scale)) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\": the loss scale is %g, and must be from 2^-126 to 2^126", name,
+            (double)push->scale);
+    }
+    if (push->flags != 0) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\": this version has no flags for a push, and flags is %u", name,
+            push->flags);
+    }
+    return client_check_memory(context, push->memory, name);
+}
+
+static enum adtopk_status step_push_spec(
+    adtopk_context *context, const struct adtopk_push_spec *push)
 {
     enum adtopk_status status = client_enter(context);
+    struct adtopk_push_spec known = {.size = sizeof known};
+
+    if (status == ADTOPK_OK) {
+        status = client_take(context, "struct adtopk_push_spec", push, &known, sizeof known);
+    }
+    if (status == ADTOPK_OK) {
+        status = client_enter_tensor(context, "adtopk_push()", known.tensor, false);
+    }
+    if (status == ADTOPK_OK) {
+        status = step_check_push(context, &known);
+    }
+    return status == ADTOPK_OK ? step_push(context, known.tensor, known.gradient, known.scale)
+                               : status;
+}
+
+enum adtopk_status adtopk_push(adtopk_context *context, const struct adtopk_push_spec *push)
+{
+    client_lock(context);
+    return client_unlock(context, step_push_spec(context, push));
+}
+
+/* ---- the end ---- */
+
+/* client_enter(), and after commit. A step that is done can also be read after the session's end.
+ */
+static enum adtopk_status step_enter(adtopk_context *context, const char *call, bool reads)
+{
+    const enum adtopk_status status = reads ? client_enter_to_read(context) : client_enter(context);
+
+    if (status == ADTOPK_OK && context->commit != CLIENT_COMMIT_DONE) {
+        return client_refuse(context, ADTOPK_ERR_STATE, "%s before adtopk_commit()", call);
+    }
+    return status;
+}
+
+static enum adtopk_status step_end(adtopk_context *context)
+{
+    enum adtopk_status status = step_enter(context, "adtopk_step_end()", false);
     struct local_entry entry = {.type = LOCAL_STEP_END};
 
-    if (status == ADTOPK_OK && !context->committed) {
-        status =
-            client_refuse(context, ADTOPK_ERR_STATE, "adtopk_step_end() before adtopk_commit()");
-    }
     if (status == ADTOPK_OK) {
         status = step_begin(context, "adtopk_step_end()");
     }
@@ -63,8 +132,16 @@ enum adtopk_status adtopk_step_end(adtopk_context *context)
     }
     context->step_state = CLIENT_STEP_ENDED;
     entry.number = context->step;
-    return context->transport->submit(context, &entry);
+    return client_hand_in(context, &entry);
 }
+
+enum adtopk_status adtopk_step_end(adtopk_context *context)
+{
+    client_lock(context);
+    return client_unlock(context, step_end(context));
+}
+
+/* ---- waiting for a tensor ---- */
 
 /* True if the tensor's round of this step is delivered. */
 static bool step_is_delivered(const adtopk_context *context, uint64_t tensor)
@@ -74,46 +151,41 @@ static bool step_is_delivered(const adtopk_context *context, uint64_t tensor)
     return word >> 8 >= context->step + 1;
 }
 
-static enum adtopk_status step_await_tensor(adtopk_context *context, uint32_t tensor)
+/* Says to the daemon that this rank waits, once in a step: it need not wait for the whole bucket.
+ */
+static enum adtopk_status step_post_wait(adtopk_context *context, uint32_t tensor)
 {
     const struct local_entry entry = {
         .type = LOCAL_WAIT, .tensor = tensor, .number = context->step};
     struct client_tensor *awaited = &context->tensor[tensor];
-    enum adtopk_status status;
 
-    if (step_is_delivered(context, tensor)) {
+    if (step_is_delivered(context, tensor) || awaited->posted == context->step + 1) {
         return ADTOPK_OK;
     }
-    if (awaited->posted != context->step + 1) {
-        awaited->posted = context->step + 1;
-        status = context->transport->submit(context, &entry);
-        if (status != ADTOPK_OK) {
-            return status;
-        }
-    }
-    return context->transport->wait(context, step_is_delivered, tensor);
+    awaited->posted = context->step + 1;
+    return client_hand_in(context, &entry);
 }
 
-enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor)
+static enum adtopk_status step_await_tensor(
+    adtopk_context *context, uint32_t tensor, const struct client_patience *patience)
 {
-    const bool ended = context != NULL && context->step_state == CLIENT_STEP_ENDED;
-    enum adtopk_status status = client_enter_tensor(context, "adtopk_wait()", tensor, ended);
-    struct client_tensor *awaited;
+    enum adtopk_status status = ADTOPK_OK;
 
-    if (status != ADTOPK_OK) {
-        return status;
+    if (patience->deadline_ns != 0) {
+        status = step_post_wait(context, tensor);
     }
-    awaited = &context->tensor[tensor];
-    if (awaited->pushed != context->step + 1) {
-        return client_refuse(context, ADTOPK_ERR_STATE,
-            "adtopk_wait() for tensor \"%s\", which was not pushed in step %llu", awaited->name,
-            (unsigned long long)context->step);
-    }
-    status = step_await_tensor(context, tensor);
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    status = (enum adtopk_status)(atomic_load(&context->ring.page->delivered[tensor]) & 0xff);
+    return status == ADTOPK_OK
+               ? context->transport->wait(context, step_is_delivered, tensor, patience)
+               : status;
+}
+
+/* What the daemon says of the tensor's round, which is over. */
+static enum adtopk_status step_take_tensor(adtopk_context *context, uint32_t tensor)
+{
+    const uint64_t word = atomic_load(&context->ring.page->delivered[tensor]);
+    const enum adtopk_status status = (enum adtopk_status)(word & 0xff);
+    struct client_tensor *awaited = &context->tensor[tensor];
+
     if (status == ADTOPK_OK) {
         awaited->waited = context->step + 1;
         return ADTOPK_OK;
@@ -123,29 +195,48 @@ enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor)
         status == ADTOPK_NONFINITE ? "a gradient has NaN or Inf" : adtopk_status_name(status));
 }
 
+static enum adtopk_status step_wait_tensor(adtopk_context *context, uint32_t tensor, int timeout_ms)
+{
+    const struct client_patience patience = client_patience(context, timeout_ms);
+    const bool ended = context != NULL && context->step_state == CLIENT_STEP_ENDED;
+    enum adtopk_status status = client_enter_tensor(context, "adtopk_wait()", tensor, ended);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (context->tensor[tensor].pushed != context->step + 1) {
+        return client_refuse(context, ADTOPK_ERR_STATE,
+            "adtopk_wait() for tensor \"%s\", which was not pushed in step %llu",
+            context->tensor[tensor].name, (unsigned long long)context->step);
+    }
+    status = step_await_tensor(context, tensor, &patience);
+    return status == ADTOPK_OK ? step_take_tensor(context, tensor) : status;
+}
+
+enum adtopk_status adtopk_wait_for(adtopk_context *context, uint32_t tensor, int timeout_ms)
+{
+    client_lock(context);
+    return client_unlock(context, step_wait_tensor(context, tensor, timeout_ms));
+}
+
+enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor)
+{
+    return adtopk_wait_for(context, tensor, -1);
+}
+
+/* ---- waiting for the step ---- */
+
 static bool step_is_done(const adtopk_context *context, uint64_t step)
 {
     return atomic_load(&context->ring.page->steps_done) > step;
 }
 
-enum adtopk_status adtopk_step_wait(adtopk_context *context)
+/* What the daemon says of the step, which is over. */
+static enum adtopk_status step_take(adtopk_context *context)
 {
-    enum adtopk_status status = client_enter_to_read(context);
+    const enum adtopk_status status =
+        (enum adtopk_status)atomic_load(&context->ring.page->step_status);
 
-    if (status == ADTOPK_OK && !context->committed) {
-        status =
-            client_refuse(context, ADTOPK_ERR_STATE, "adtopk_step_wait() before adtopk_commit()");
-    }
-    if (status == ADTOPK_OK && context->step_state != CLIENT_STEP_ENDED) {
-        status = adtopk_step_end(context);
-    }
-    if (status == ADTOPK_OK) {
-        status = context->transport->wait(context, step_is_done, context->step);
-    }
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    status = (enum adtopk_status)atomic_load(&context->ring.page->step_status);
     context->step_state = CLIENT_STEP_NEW;
     context->step++;
     if (status == ADTOPK_OK) {
@@ -157,7 +248,37 @@ enum adtopk_status adtopk_step_wait(adtopk_context *context)
         (unsigned long long)context->step - 1);
 }
 
+static enum adtopk_status step_wait(adtopk_context *context, int timeout_ms)
+{
+    const struct client_patience patience = client_patience(context, timeout_ms);
+    enum adtopk_status status = step_enter(context, "adtopk_step_wait()", true);
+
+    if (status == ADTOPK_OK && context->step_state != CLIENT_STEP_ENDED) {
+        status = step_end(context);
+    }
+    if (status == ADTOPK_OK) {
+        status = context->transport->wait(context, step_is_done, context->step, &patience);
+    }
+    return status == ADTOPK_OK ? step_take(context) : status;
+}
+
+enum adtopk_status adtopk_step_wait_for(adtopk_context *context, int timeout_ms)
+{
+    client_lock(context);
+    return client_unlock(context, step_wait(context, timeout_ms));
+}
+
+enum adtopk_status adtopk_step_wait(adtopk_context *context)
+{
+    return adtopk_step_wait_for(context, -1);
+}
+
 uint64_t adtopk_step(const adtopk_context *context)
 {
-    return context != NULL ? context->step : 0;
+    uint64_t step;
+
+    client_lock(context);
+    step = context != NULL ? context->step : 0;
+    (void)client_unlock(context, ADTOPK_OK);
+    return step;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/src/sized.h"
 #include "client/src/transport.h"
 #include "proto/utf8.h"
 
@@ -102,15 +103,51 @@ static enum adtopk_status tensor_check_shape(
     return ADTOPK_OK;
 }
 
+static enum adtopk_status tensor_check_forms(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec)
+{
+    const unsigned forms = spec->forms;
+
+    if (forms > (ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE | ADTOPK_FORM_DENSE16)) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" asks for the unknown forms %u", spec->name, forms);
+    }
+    if ((forms & ADTOPK_FORM_DENSE16) != 0 && spec->dtype == ADTOPK_F32) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is f32: ADTOPK_FORM_DENSE16 is for f16 and bf16", spec->name);
+    }
+    if ((forms & ADTOPK_FORM_DENSE16) != 0 && (forms & ADTOPK_FORM_DENSE) != 0) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" asks for ADTOPK_FORM_DENSE and ADTOPK_FORM_DENSE16: one of them",
+            spec->name);
+    }
+    return ADTOPK_OK;
+}
+
+/* What the interface has room for and this version does not do. */
+static enum adtopk_status tensor_check_supported(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec)
+{
+    bool whole = true;
+
+    for (int i = 0; i < spec->dims; i++) {
+        whole &= spec->global_offset[i] == 0 &&
+                 (spec->global_shape[i] == 0 || spec->global_shape[i] == spec->shape[i]);
+    }
+    if (!whole) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is a shard (global_shape, global_offset), which this version does not "
+            "support",
+            spec->name);
+    }
+    return client_check_memory(context, spec->memory, spec->name);
+}
+
 static enum adtopk_status tensor_check(
     adtopk_context *context, const struct adtopk_tensor_spec *spec, uint64_t *numel)
 {
-    enum adtopk_status status;
+    enum adtopk_status status = tensor_check_name(context, spec->name);
 
-    if (spec == NULL) {
-        return client_refuse(context, ADTOPK_ERR_ARGUMENT, "spec is NULL");
-    }
-    status = tensor_check_name(context, spec->name);
     if (status == ADTOPK_OK) {
         status = tensor_check_shape(context, spec, numel);
     }
@@ -121,27 +158,53 @@ static enum adtopk_status tensor_check(
         return client_refuse(context, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" has the unknown dtype %d",
             spec->name, (int)spec->dtype);
     }
-    if (spec->forms > (ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE)) {
-        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
-            "tensor \"%s\" asks for the unknown forms %u", spec->name, spec->forms);
+    status = tensor_check_forms(context, spec);
+    if (status != ADTOPK_OK) {
+        return status;
     }
-    return ADTOPK_OK;
+    return tensor_check_supported(context, spec);
 }
 
-enum adtopk_status adtopk_register(
-    adtopk_context *context, const struct adtopk_tensor_spec *spec, uint32_t *tensor)
+enum adtopk_status client_check_memory(
+    adtopk_context *context, enum adtopk_memory memory, const char *tensor)
 {
-    enum adtopk_status status = client_enter(context);
-    struct client_tensor *added;
-    uint64_t numel = 0;
+    if (memory == ADTOPK_HOST) {
+        return ADTOPK_OK;
+    }
+    if (memory == ADTOPK_CUDA) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\": this version does not support gradients in CUDA memory", tensor);
+    }
+    return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+        "tensor \"%s\": the kind of memory %d is unknown", tensor, (int)memory);
+}
 
-    if (status == ADTOPK_OK && (context->committed || context->sent > 0)) {
-        status =
-            client_refuse(context, ADTOPK_ERR_STATE, "adtopk_register() after adtopk_commit()");
-    }
-    if (status == ADTOPK_OK) {
-        status = tensor_check(context, spec, &numel);
-    }
+/* Appends a tensor that was checked, and for which there is room. */
+static void tensor_add(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec, uint64_t numel)
+{
+    struct client_tensor *added = &context->tensor[context->tensors];
+
+    *tensor_slot(context, spec->name) = context->tensors + 1;
+    memset(added, 0, sizeof *added);
+    memcpy(added->name, spec->name, strlen(spec->name) + 1);
+    added->dtype = spec->dtype;
+    added->forms = spec->forms != 0 ? spec->forms : ADTOPK_FORM_DENSE;
+    added->dims = spec->dims;
+    memcpy(added->shape, spec->shape, (size_t)spec->dims * sizeof spec->shape[0]);
+    added->guard = 1;
+    added->numel = numel;
+    added->batch = context->batch.count;
+    added->bytes = numel * (spec->dtype == ADTOPK_F32 ? 4 : 2);
+    context->tensors++;
+}
+
+static enum adtopk_status tensor_register(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec)
+{
+    uint64_t numel = 0;
+    enum adtopk_status status = tensor_check(context, spec, &numel);
+
     if (status == ADTOPK_OK && context->tensors == CLIENT_MAX_TENSORS) {
         status = client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\" is over the limit of %u tensors", spec->name, CLIENT_MAX_TENSORS);
@@ -149,28 +212,53 @@ enum adtopk_status adtopk_register(
     if (status == ADTOPK_OK) {
         status = tensor_grow(context);
     }
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    if (*tensor_slot(context, spec->name) != 0) {
-        return client_refuse(
+    if (status == ADTOPK_OK && *tensor_slot(context, spec->name) != 0) {
+        status = client_refuse(
             context, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" is registered already", spec->name);
     }
-    *tensor_slot(context, spec->name) = context->tensors + 1;
-    added = &context->tensor[context->tensors];
-    memset(added, 0, sizeof *added);
-    memcpy(added->name, spec->name, strlen(spec->name) + 1);
-    added->dtype = spec->dtype;
-    added->forms = spec->forms != 0 ? spec->forms : ADTOPK_FORM_DENSE;
-    added->dims = spec->dims;
-    memcpy(added->shape, spec->shape, (size_t)spec->dims * sizeof spec->shape[0]);
-    added->numel = numel;
-    added->bytes = numel * (spec->dtype == ADTOPK_F32 ? 4 : 2);
-    if (tensor != NULL) {
-        *tensor = context->tensors;
+    if (status == ADTOPK_OK) {
+        tensor_add(context, spec, numel);
     }
-    context->tensors++;
-    return ADTOPK_OK;
+    return status;
+}
+
+static bool tensor_is_committing(const adtopk_context *context)
+{
+    return context->commit != CLIENT_COMMIT_NOT && context->commit != CLIENT_COMMIT_DONE;
+}
+
+static enum adtopk_status tensor_register_spec(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec, uint32_t *tensor)
+{
+    enum adtopk_status status = client_enter(context);
+    struct adtopk_tensor_spec known = {.size = sizeof known};
+
+    if (status == ADTOPK_OK &&
+        (context->sent > context->batch.ready || tensor_is_committing(context))) {
+        status = client_refuse(
+            context, ADTOPK_ERR_STATE, "adtopk_register() before adtopk_commit() is complete");
+    }
+    if (status == ADTOPK_OK && context->batch.count == CLIENT_MAX_BATCHES) {
+        status = client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensors can be committed %u times, and were", CLIENT_MAX_BATCHES);
+    }
+    if (status == ADTOPK_OK) {
+        status = client_take(context, "struct adtopk_tensor_spec", spec, &known, sizeof known);
+    }
+    if (status == ADTOPK_OK) {
+        status = tensor_register(context, &known);
+    }
+    if (status == ADTOPK_OK && tensor != NULL) {
+        *tensor = context->tensors - 1;
+    }
+    return status;
+}
+
+enum adtopk_status adtopk_register(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec, uint32_t *tensor)
+{
+    client_lock(context);
+    return client_unlock(context, tensor_register_spec(context, spec, tensor));
 }
 
 /* ---- telling the daemon ---- */
@@ -186,8 +274,8 @@ static void tensor_message(struct client_tensor *tensor, Adtopk__LocalTensor *me
 }
 
 /* Sends as many as one message takes. */
-static enum adtopk_status tensor_send_batch(
-    adtopk_context *context, Adtopk__LocalTensor *message, Adtopk__LocalTensor **pointer)
+static enum adtopk_status tensor_send_batch(adtopk_context *context, Adtopk__LocalTensor *message,
+    Adtopk__LocalTensor **pointer, const struct client_patience *patience)
 {
     Adtopk__LocalRegister batch = ADTOPK__LOCAL_REGISTER__INIT;
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
@@ -204,12 +292,13 @@ static enum adtopk_status tensor_send_batch(
     batch.tensors = pointer;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_REGISTER;
     request.register_ = &batch;
-    status = context->transport->send(context, &request);
-    context->sent += (uint32_t)batch.n_tensors;
+    status = context->transport->send(context, &request, patience);
+    context->sent += status == ADTOPK_OK ? (uint32_t)batch.n_tensors : 0;
     return status;
 }
 
-enum adtopk_status client_send_tensors(adtopk_context *context)
+enum adtopk_status client_send_tensors(
+    adtopk_context *context, const struct client_patience *patience)
 {
     const size_t count = context->tensors - context->sent;
     Adtopk__LocalTensor *message = malloc((count + 1) * sizeof *message);
@@ -221,7 +310,7 @@ enum adtopk_status client_send_tensors(adtopk_context *context)
             client_refuse(context, ADTOPK_ERR_MEMORY, "no memory to register %zu tensors", count);
     }
     while (status == ADTOPK_OK && context->sent < context->tensors) {
-        status = tensor_send_batch(context, message, pointer);
+        status = tensor_send_batch(context, message, pointer, patience);
     }
     free(message);
     free(pointer);
@@ -230,8 +319,12 @@ enum adtopk_status client_send_tensors(adtopk_context *context)
 
 void *adtopk_gradient(adtopk_context *context, uint32_t tensor)
 {
-    if (context == NULL || !context->committed || tensor >= context->tensors) {
-        return NULL;
+    void *gradient = NULL;
+
+    client_lock(context);
+    if (context != NULL && context->commit == CLIENT_COMMIT_DONE && tensor < context->batch.ready) {
+        gradient = context->tensor[tensor].gradient;
     }
-    return context->tensor[tensor].gradient;
+    (void)client_unlock(context, ADTOPK_OK);
+    return gradient;
 }

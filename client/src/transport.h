@@ -11,16 +11,18 @@
 #ifndef ADTOPK_CLIENT_TRANSPORT_H
 #define ADTOPK_CLIENT_TRANSPORT_H
 
-#include "client/src/context.h"
+#include "client/src/patience.h"
 
 struct client_transport {
     /* Reaches the daemon, waiting for it as long as the options say. Errors: in err only. */
     enum adtopk_status (*connect)(
         adtopk_context *context, const struct client_options *options, struct error *err);
-    enum adtopk_status (*send)(adtopk_context *context, const Adtopk__LocalRequest *request);
-    /* As client_receive() below. */
-    enum adtopk_status (*receive)(
-        adtopk_context *context, int timeout_ms, const char *wanted, struct client_reply *reply);
+    /* As client_send(). */
+    enum adtopk_status (*send)(adtopk_context *context, const Adtopk__LocalRequest *request,
+        const struct client_patience *patience);
+    /* As client_receive(). */
+    enum adtopk_status (*receive)(adtopk_context *context, const struct client_patience *patience,
+        struct client_reply *reply);
     /* Sets up what belongs to an answer: to open the page, to commit the gradients, to its end the
      * results. */
     enum adtopk_status (*opened)(adtopk_context *context, const struct client_reply *reply);
@@ -28,11 +30,16 @@ struct client_transport {
     enum adtopk_status (*ready)(adtopk_context *context, const struct client_reply *reply);
     /* Submits an entry; may wait for the daemon to take earlier ones, not for an exchange. */
     enum adtopk_status (*submit)(adtopk_context *context, const struct local_entry *entry);
-    /* Waits until done(context, argument). */
-    enum adtopk_status (*wait)(adtopk_context *context,
-        bool (*done)(const adtopk_context *context, uint64_t argument), uint64_t argument);
+    /* As client_wait(). */
+    enum adtopk_status (*wait)(adtopk_context *context, client_done *done, uint64_t argument,
+        const struct client_patience *patience);
     /* Points at the forms of an update that is there. */
     void (*update)(const adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
+    /* Whether the tensor's last update is not withdrawn any more, whatever becomes of its step. */
+    bool (*is_final)(const adtopk_context *context, uint32_t tensor);
+    /* Optional. Points at the residual with which the rank looks ahead, if there is one. */
+    enum adtopk_status (*pending)(
+        adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
     /* Lets go of everything that the operations above made. `ours`: false in a forked child. */
     void (*close)(adtopk_context *context, bool ours);
 };

@@ -1,11 +1,24 @@
 /* Reading updates. */
+#include "client/src/sized.h"
 #include "client/src/transport.h"
+#include "kernels/base/convert.h"
+
+/* In an open step a tensor that was not pushed yet may have the update of the step before. */
+static bool update_is_of_last_step(
+    const adtopk_context *context, const struct client_tensor *tensor)
+{
+    const uint32_t number = (uint32_t)(tensor - context->tensor);
+
+    return context->step_state == CLIENT_STEP_NEW ||
+           (context->step_state == CLIENT_STEP_OPEN && context->step > tensor->since &&
+               tensor->pushed == context->step && context->transport->is_final(context, number));
+}
 
 static enum adtopk_status update_check_state(
     adtopk_context *context, const struct client_tensor *tensor)
 {
     if (context->step_state == CLIENT_STEP_NEW) {
-        if (context->accepted != 0) {
+        if (context->accepted != 0 && context->step > tensor->since) {
             return ADTOPK_OK;
         }
         return client_refuse(context, ADTOPK_ERR_STATE,
@@ -13,7 +26,7 @@ static enum adtopk_status update_check_state(
                                : "no update of tensor \"%s\" was waited for yet",
             tensor->name);
     }
-    if (tensor->waited == context->step + 1) {
+    if (tensor->waited == context->step + 1 || update_is_of_last_step(context, tensor)) {
         return ADTOPK_OK;
     }
     return client_refuse(context, ADTOPK_ERR_STATE,
@@ -22,14 +35,16 @@ static enum adtopk_status update_check_state(
         tensor->name, (unsigned long long)context->step);
 }
 
-enum adtopk_status adtopk_update(
+static enum adtopk_status update_read(
     adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
 {
     enum adtopk_status status = client_enter_tensor(context, "adtopk_update()", tensor, true);
-    struct adtopk_update found = {0};
+    struct adtopk_update found = {.size = sizeof found};
+    struct error err;
 
-    if (status == ADTOPK_OK && update == NULL) {
-        status = client_refuse(context, ADTOPK_ERR_ARGUMENT, "update is NULL");
+    if (status == ADTOPK_OK &&
+        client_sized_check("struct adtopk_update", update, &err) != ADTOPK_OK) {
+        status = client_refuse(context, err.code, "%s", err.text);
     }
     if (status == ADTOPK_OK) {
         status = update_check_state(context, &context->tensor[tensor]);
@@ -38,14 +53,38 @@ enum adtopk_status adtopk_update(
         return status;
     }
     found.numel = context->tensor[tensor].numel;
+    found.step =
+        context->step - (update_is_of_last_step(context, &context->tensor[tensor]) ? 1 : 0);
     context->transport->update(context, tensor, &found);
-    if ((found.index == NULL || found.value == NULL) && found.dense == NULL) {
+    if (context->step_state == CLIENT_STEP_NEW && context->transport->pending != NULL &&
+        context->failure.code == ADTOPK_OK) {
+        (void)context->transport->pending(context, tensor, &found); /* the next call fails */
+    }
+    if (found.pending != NULL) {
+        context->pending.read = context->step + 1;
+    }
+    found.dtype16 = found.dense16 != NULL ? (uint32_t)context->tensor[tensor].dtype : 0;
+    if ((found.index == NULL || found.value == NULL) && found.dense == NULL &&
+        found.dense16 == NULL) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
             "the daemon's update of tensor \"%s\" lies outside its arena",
             context->tensor[tensor].name);
     }
-    *update = found;
+    client_sized_fill(update, &found, sizeof found);
     return ADTOPK_OK;
+}
+
+enum adtopk_status adtopk_update(
+    adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
+{
+    client_lock(context);
+    return client_unlock(context, update_read(context, tensor, update));
+}
+
+static float update_element(const struct adtopk_update *update, uint64_t i)
+{
+    return update->dtype16 == ADTOPK_F16 ? convert_f16(update->dense16[i])
+                                         : convert_bf16(update->dense16[i]);
 }
 
 void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, float learning_rate)
@@ -54,9 +93,13 @@ void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, flo
         for (uint64_t i = 0; i < update->count; i++) {
             parameters[update->index[i]] -= learning_rate * update->value[i];
         }
-    } else {
+    } else if (update->dense != NULL) {
         for (uint64_t i = 0; i < update->numel; i++) {
             parameters[i] -= learning_rate * update->dense[i];
+        }
+    } else {
+        for (uint64_t i = 0; i < update->numel; i++) {
+            parameters[i] -= learning_rate * update_element(update, i);
         }
     }
 }

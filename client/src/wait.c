@@ -6,15 +6,18 @@
  */
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
+#include <time.h>
 
 #include "client/src/clock.h"
-#include "client/src/context.h"
+#include "client/src/patience.h"
 
 #define WAIT_PAUSE_NS 1000
 #define WAIT_YIELD_NS 50000
 #define WAIT_CROWDED_SPIN_NS 5000
 #define WAIT_LONG_YIELD_NS 200000
 #define WAIT_CROWDED_NS 100000000
+#define WAIT_BESIDE_NS 100000
 
 static void wait_pause(void)
 {
@@ -29,16 +32,17 @@ enum adtopk_status client_check_page(adtopk_context *context)
 {
     const struct local_page *page = context->ring.page;
     const uint32_t failed = page != NULL ? atomic_load(&page->failed) : 0;
+    char text[LOCAL_TEXT_SIZE];
 
     if (failed == 0) {
         return ADTOPK_OK;
     }
-    return client_fail(context,
-        failed < ADTOPK_STATUS_COUNT ? (enum adtopk_status)failed : ADTOPK_ERR_PROTOCOL, "%.*s",
-        LOCAL_TEXT_SIZE - 1, page->text);
+    (void)snprintf(text, sizeof text, "%.*s", LOCAL_TEXT_SIZE - 1, page->text);
+    return client_told(context, failed, text, true);
 }
 
-/* Gives the core away for a moment, and notes whether somebody took it for long. */
+/* Gives the core away for a moment, and notes whether somebody took it for long. Only the thread
+ * that waits comes here. */
 static void wait_yield(adtopk_context *context, uint64_t now)
 {
     uint64_t after;
@@ -46,13 +50,12 @@ static void wait_yield(adtopk_context *context, uint64_t now)
     (void)sched_yield();
     after = client_now_ns();
     if (after - now > WAIT_LONG_YIELD_NS) {
-        context->crowded_until_ns = after + WAIT_CROWDED_NS;
+        context->sharing.crowded_until_ns = after + WAIT_CROWDED_NS;
     }
 }
 
-/* Spins until done or failed; false when it is time to sleep. */
-static bool wait_spin(adtopk_context *context,
-    bool (*done)(const adtopk_context *context, uint64_t argument), uint64_t argument)
+/* Spins, without the lock, until done or failed; false when it is time to sleep. */
+static bool wait_spin(adtopk_context *context, client_done *done, uint64_t argument)
 {
     const uint64_t start = client_now_ns();
     uint64_t now = start;
@@ -64,57 +67,118 @@ static bool wait_spin(adtopk_context *context,
             }
             wait_pause();
         }
-        if (client_check_page(context) != ADTOPK_OK) {
+        if (atomic_load(&context->ring.page->failed) != 0) {
             return true;
         }
         now = client_now_ns();
         if (now - start >= WAIT_YIELD_NS ||
-            (now < context->crowded_until_ns && now - start >= WAIT_CROWDED_SPIN_NS)) {
+            (now < context->sharing.crowded_until_ns && now - start >= WAIT_CROWDED_SPIN_NS)) {
             return false;
         }
-        if (now - start >= WAIT_PAUSE_NS && now >= context->crowded_until_ns) {
+        if (now - start >= WAIT_PAUSE_NS && now >= context->sharing.crowded_until_ns) {
             wait_yield(context, now);
         }
     }
 }
 
 /* Sleeps until the daemon sends something, unless there is something to see already. */
-static enum adtopk_status wait_sleep(adtopk_context *context,
-    bool (*done)(const adtopk_context *context, uint64_t argument), uint64_t argument)
+static enum adtopk_status wait_sleep(adtopk_context *context, client_done *done, uint64_t argument,
+    const struct client_patience *patience)
 {
-    struct pollfd readable = {.fd = context->socket, .events = POLLIN};
+    struct pollfd readable[2] = {[1] = {.fd = context->socket, .events = POLLIN}};
+    enum adtopk_status slept = ADTOPK_OK;
+    enum adtopk_status status;
 
     ring_writer_sleep(&context->ring);
-    if (!done(context, argument) && client_check_page(context) == ADTOPK_OK) {
-        (void)poll(&readable, 1, -1); /* a signal wakes too, to no harm */
+    if (!done(context, argument) && client_wait_may_go_on(context) == ADTOPK_OK) {
+        slept = client_sleep(context, readable, 2, patience);
     }
+    ring_writer_awake(&context->ring);
+    status = client_drain(context);
+    return status == ADTOPK_OK ? slept : status;
+}
+
+/* ADTOPK_PENDING: neither done, nor over. What was reached before the end counts: the next call
+ * returns the failure. */
+static enum adtopk_status wait_look(adtopk_context *context, client_done *done, uint64_t argument)
+{
+    enum adtopk_status status;
+
+    context->sharing.seen = atomic_load(&context->ring.page->progress);
+    if (done(context, argument)) {
+        return ADTOPK_OK;
+    }
+    status = client_wait_may_go_on(context);
+    return status == ADTOPK_OK ? ADTOPK_PENDING : status;
+}
+
+static enum adtopk_status wait_until(adtopk_context *context, client_done *done, uint64_t argument,
+    const struct client_patience *patience)
+{
+    for (;;) {
+        enum adtopk_status slept = ADTOPK_OK;
+        enum adtopk_status status;
+        bool seen;
+
+        (void)client_unlock(context, ADTOPK_OK);
+        seen = wait_spin(context, done, argument);
+        client_lock(context);
+        if (!seen) {
+            slept = wait_sleep(context, done, argument, patience);
+        }
+        status = wait_look(context, done, argument);
+        if (status != ADTOPK_PENDING) {
+            return status;
+        }
+        if (slept != ADTOPK_OK) {
+            return slept;
+        }
+    }
+}
+
+enum adtopk_status client_disarm(adtopk_context *context)
+{
+    if (!context->sharing.armed) {
+        return ADTOPK_OK;
+    }
+    context->sharing.armed = false;
     ring_writer_awake(&context->ring);
     return client_drain(context);
 }
 
-enum adtopk_status client_wait(adtopk_context *context,
-    bool (*done)(const adtopk_context *context, uint64_t argument), uint64_t argument)
+/* A call that does not wait. A daemon that was killed wrote nothing into the page: only the socket
+ * tells. While another thread waits, that thread reads it. */
+static enum adtopk_status wait_glance(adtopk_context *context, client_done *done, uint64_t argument)
 {
-    for (;;) {
-        const bool seen = wait_spin(context, done, argument);
-        enum adtopk_status status = ADTOPK_OK;
-
-        if (!seen) {
-            status = wait_sleep(context, done, argument);
-        }
-        /* What was reached before the end counts: the next call returns the failure. */
-        if (done(context, argument)) {
-            return ADTOPK_OK;
-        }
-        if (context->failure.code != ADTOPK_OK) {
-            context->error = context->failure;
-            return context->failure.code;
-        }
-        if (status != ADTOPK_OK) {
-            return status;
-        }
+    if (context->sharing.waits != CLIENT_WAITS_NOT) {
+        return ADTOPK_PENDING;
     }
+    (void)client_drain(context); /* a failure is seen next */
+    return wait_look(context, done, argument);
 }
+
+enum adtopk_status client_wait(adtopk_context *context, client_done *done, uint64_t argument,
+    const struct client_patience *patience)
+{
+    enum adtopk_status status;
+
+    (void)client_disarm(context); /* a failure is seen next */
+    status = wait_look(context, done, argument);
+    if (status != ADTOPK_PENDING) {
+        return status;
+    }
+    if (patience->deadline_ns == 0) {
+        return wait_glance(context, done, argument);
+    }
+    status = client_wait_begin(context);
+    if (status == ADTOPK_OK) {
+        status = wait_until(context, done, argument, patience);
+        client_wait_end(context);
+    }
+    return status;
+}
+
+/* ---- room in the ring ---- */
 
 static bool wait_has_room(const adtopk_context *context, uint64_t argument)
 {
@@ -122,13 +186,42 @@ static bool wait_has_room(const adtopk_context *context, uint64_t argument)
     return ring_writer_has_room(&context->ring);
 }
 
+/* The daemon's wake-ups are for the thread that waits, or that polls the descriptor. So this one
+ * leaves them in the socket, unless the connection has ended. */
+static enum adtopk_status wait_beside(adtopk_context *context)
+{
+    const struct timespec pause = {.tv_nsec = WAIT_BESIDE_NS};
+    struct pollfd end = {.fd = context->socket}; /* poll() reports its end even if not asked */
+
+    (void)client_unlock(context, ADTOPK_OK);
+    (void)nanosleep(&pause, NULL);
+    client_lock(context);
+    return poll(&end, 1, 0) > 0 ? client_drain(context) : client_check_page(context);
+}
+
+static enum adtopk_status wait_for_room(adtopk_context *context)
+{
+    const struct client_patience patience = client_stubborn(-1);
+    enum adtopk_status status = ADTOPK_OK;
+
+    while (status == ADTOPK_OK && !ring_writer_has_room(&context->ring)) {
+        if (context->sharing.waits == CLIENT_WAITS || context->sharing.armed) {
+            status = wait_beside(context);
+        } else {
+            context->sharing.waits = CLIENT_WAITS_FOR_ROOM;
+            status = wait_until(context, wait_has_room, 0, &patience);
+            client_wait_end(context);
+        }
+    }
+    return status;
+}
+
 enum adtopk_status client_submit(adtopk_context *context, const struct local_entry *entry)
 {
-    if (!ring_writer_has_room(&context->ring)) {
-        const enum adtopk_status status = client_wait(context, wait_has_room, 0);
-        if (status != ADTOPK_OK) {
-            return status;
-        }
+    const enum adtopk_status status = wait_for_room(context);
+
+    if (status != ADTOPK_OK) {
+        return status;
     }
     ring_writer_put(&context->ring, entry);
     client_wake(context);

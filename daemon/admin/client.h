@@ -1,5 +1,5 @@
 /*
- * Inside of the control socket: control.c looks after connections, request.c knows what is asked.
+ * Internals of the control socket: control.c keeps the connections, request.c knows the requests.
  */
 #ifndef ADTOPK_ADMIN_CLIENT_H
 #define ADTOPK_ADMIN_CLIENT_H
@@ -11,8 +11,8 @@
 #include <uv.h>
 
 #include "daemon/admin/control.h"
-#include "daemon/admin/listener.h"
 #include "daemon/admin/rights.h"
+#include "daemon/session/listener.h"
 
 struct client {
     uv_poll_t poll;
@@ -26,10 +26,10 @@ struct client {
     bool last; /* drop the client once the document is sent */
     uint64_t progress_ms;
     uint64_t ticket; /* of the outcome it waits for; 0: none */
-    uint64_t job;    /* ... which is this job's */
+    uint64_t job;    /* the job of that outcome */
     uint64_t limit_ms;
     uint64_t deadline_ms; /* when it has waited for limit_ms */
-    bool noted;           /* it has been told what the outcome waits for */
+    bool noted;           /* the client knows what the outcome waits for */
     struct client *next;
 };
 
@@ -38,15 +38,13 @@ struct control {
     struct control_config config;
     struct rights rights;
     struct listener listener;
-    uv_poll_t poll;
     uv_timer_t timer;
-    int spare; /* descriptor given up to accept, and drop, when there are no others; or -1 */
     bool closing;
     bool draining;
     unsigned handles; /* that have not closed yet */
     uint64_t started_ms;
     uint64_t tickets; /* given out so far */
-    unsigned user_requests;
+    struct control_limits limits;
     unsigned pending; /* of them without an outcome, their clients gone or not: */
     struct {
         uint64_t ticket;
@@ -82,7 +80,7 @@ void request_take(struct client *client, const uint8_t *bytes, size_t size);
 /** The outcome that the client waits for. */
 void request_finish(struct client *client, const struct action *action);
 
-/** What the job waits for whose outcome the client waits for: a sentence, or "". */
+/** A sentence on what the client's job waits for, or "". */
 void request_waits(const struct client *client, char text[ERROR_TEXT_SIZE]);
 
 #endif

@@ -1,15 +1,14 @@
 /*
- * A client sends a request and gets its document in as many replies as it takes; only then is the
- * next request read. What may go wrong:
- *   - It does not read, or says nothing: it costs one document until its time is up.
- *   - It sends rubbish, or what it may not: it gets a sentence, and the daemon hangs up.
+ * A client sends a request and gets its document in as many replies as it takes. Only then does the
+ * daemon read the next request. What may go wrong:
+ *   - The client does not read, or sends nothing: it costs one document until its time is up.
+ *   - It sends a malformed or forbidden request: it gets a sentence, and the daemon hangs up.
  *   - It goes away while it waits for an outcome: its ticket is forgotten, the core goes on.
- *   - There are too many of it, or no descriptors left: the connection is dropped.
+ *   - There are too many clients, or no descriptors left: the connection is dropped.
  */
 #include "daemon/admin/control.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,9 +24,9 @@
 #define REQUEST_MAX CODEC_LOCAL_MAX
 #define CHUNK 32768u /* bytes of a document in one reply */
 #define ACCEPTS_PER_CALL 8
-#define TICK_MS 1000 /* at most between looks at the clock */
+#define TICK_MS 1000 /* the longest time between two checks of the clock */
 
-static void log_line(const struct control *control, enum control_topic topic, uint32_t uid,
+static void control_log_line(const struct control *control, enum control_topic topic, uint32_t uid,
     const char *format, va_list args)
 {
     char line[ERROR_TEXT_SIZE * 2];
@@ -43,7 +42,7 @@ void control_note(const struct control *control, enum control_topic topic, const
     va_list args;
 
     va_start(args, format);
-    log_line(control, topic, control->rights.self, format, args);
+    control_log_line(control, topic, control->rights.self, format, args);
     va_end(args);
 }
 
@@ -52,25 +51,21 @@ void client_log(const struct client *client, enum control_topic topic, const cha
     va_list args;
 
     va_start(args, format);
-    log_line(client->control, topic, client->who.uid, format, args);
+    control_log_line(client->control, topic, client->who.uid, format, args);
     va_end(args);
 }
 
 /* ------------------------------------------------------------------ the life of a client */
 
-static void handle_closed(struct control *control)
+static void control_handle_closed(struct control *control)
 {
     control->handles--;
     if (control->handles == 0 && control->closing) {
-        listener_close(&control->listener);
-        if (control->spare >= 0) {
-            (void)close(control->spare);
-        }
         free(control);
     }
 }
 
-static void on_client_closed(uv_handle_t *handle)
+static void control_on_client_closed(uv_handle_t *handle)
 {
     struct client *client = handle->data;
     struct control *control = client->control;
@@ -78,10 +73,10 @@ static void on_client_closed(uv_handle_t *handle)
     (void)close(client->fd);
     free(client->document);
     free(client);
-    handle_closed(control);
+    control_handle_closed(control);
 }
 
-static void client_drop(struct client *client)
+static void control_client_drop(struct client *client)
 {
     struct client **link = &client->control->clients;
 
@@ -89,13 +84,13 @@ static void client_drop(struct client *client)
         link = &(*link)->next;
     }
     *link = client->next;
-    uv_close((uv_handle_t *)&client->poll, on_client_closed);
+    uv_close((uv_handle_t *)&client->poll, control_on_client_closed);
 }
 
 /* ------------------------------------------------------------------ replies */
 
 /* Bytes of the next piece: a UTF-8 sequence is not cut. */
-static size_t next_piece(const struct client *client)
+static size_t control_next_piece(const struct client *client)
 {
     size_t left = client->size - client->sent;
     size_t piece = left < CHUNK ? left : CHUNK;
@@ -108,9 +103,9 @@ static size_t next_piece(const struct client *client)
 }
 
 /* Sends one reply; 0, or the error number. */
-static int send_piece(struct client *client)
+static int control_send_piece(struct client *client)
 {
-    size_t piece = next_piece(client);
+    size_t piece = control_next_piece(client);
     Adtopk__ControlReply reply = ADTOPK__CONTROL_REPLY__INIT;
     char *text = strndup(client->document + client->sent, piece);
     uint8_t *bytes = NULL;
@@ -137,9 +132,9 @@ static int send_piece(struct client *client)
     return code;
 }
 
-/* Tells it meanwhile what the outcome waits for. One small packet: where there is no room for it,
+/* Tells the client what the outcome waits for. It is one small packet: if there is no room for it,
  * the client has enough to read. */
-static void client_note(struct client *client, const char *sentence)
+static void control_client_note(struct client *client, const char *sentence)
 {
     Adtopk__ControlReply reply = ADTOPK__CONTROL_REPLY__INIT;
     uint8_t *bytes;
@@ -154,32 +149,32 @@ static void client_note(struct client *client, const char *sentence)
     free(bytes);
 }
 
-static void on_client(uv_poll_t *handle, int status, int events);
+static void control_on_client(uv_poll_t *handle, int status, int events);
 
-static void client_watch(struct client *client, int events)
+static void control_client_watch(struct client *client, int events)
 {
-    if (uv_poll_start(&client->poll, events, on_client) != 0) {
-        client_drop(client);
+    if (uv_poll_start(&client->poll, events, control_on_client) != 0) {
+        control_client_drop(client);
     }
 }
 
-static void client_send(struct client *client)
+static void control_client_send(struct client *client)
 {
     int code = 0;
 
     while (code == 0 && client->sent < client->size) {
-        code = send_piece(client);
+        code = control_send_piece(client);
     }
     if (code == EAGAIN || code == EINTR || code == ENOBUFS) {
-        client_watch(client, UV_WRITABLE | UV_DISCONNECT);
+        control_client_watch(client, UV_WRITABLE | UV_DISCONNECT);
         return;
     }
     free(client->document);
     client->document = NULL;
     if (code != 0 || client->last) {
-        client_drop(client);
+        control_client_drop(client);
     } else {
-        client_watch(client, UV_READABLE);
+        control_client_watch(client, UV_READABLE);
     }
 }
 
@@ -187,7 +182,7 @@ void client_reply(struct client *client, uint32_t status, char *document)
 {
     if (document == NULL) {
         control_note(client->control, CONTROL_WARNING, "no memory for an answer");
-        client_drop(client);
+        control_client_drop(client);
         return;
     }
     client->ticket = 0;
@@ -196,7 +191,7 @@ void client_reply(struct client *client, uint32_t status, char *document)
     client->sent = 0;
     client->status = status;
     client->last = status != ADTOPK_OK;
-    client_send(client);
+    control_client_send(client);
 }
 
 void client_refuse(struct client *client, enum adtopk_status status, const char *why)
@@ -208,13 +203,13 @@ void client_refuse(struct client *client, enum adtopk_status status, const char 
 
 void client_await(struct client *client)
 {
-    client_watch(client, UV_DISCONNECT);
+    control_client_watch(client, UV_DISCONNECT);
 }
 
 /* ------------------------------------------------------------------ requests */
 
 /* Descriptors are never taken: without room for them the kernel closes them and says so. */
-static void client_read(struct client *client)
+static void control_client_read(struct client *client)
 {
     uint8_t bytes[REQUEST_MAX];
     struct iovec part = {.iov_base = bytes, .iov_len = sizeof(bytes)};
@@ -226,7 +221,7 @@ static void client_read(struct client *client)
     }
     client->progress_ms = uv_now(client->control->loop);
     if (size <= 0) { /* an empty message means nothing either */
-        client_drop(client);
+        control_client_drop(client);
     } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
         client_refuse(client, ADTOPK_ERR_PROTOCOL, "a request with descriptors");
     } else if ((message.msg_flags & MSG_TRUNC) != 0) {
@@ -236,22 +231,22 @@ static void client_read(struct client *client)
     }
 }
 
-static void on_client(uv_poll_t *handle, int status, int events)
+static void control_on_client(uv_poll_t *handle, int status, int events)
 {
     struct client *client = handle->data;
 
     if (status < 0 || (events & UV_DISCONNECT) != 0) {
-        client_drop(client);
+        control_client_drop(client);
     } else if (client->document != NULL) {
-        client_send(client);
+        control_client_send(client);
     } else {
-        client_read(client);
+        control_client_read(client);
     }
 }
 
 /* ------------------------------------------------------------------ accepting */
 
-static bool has_room(const struct control *control, uid_t uid)
+static bool control_has_room(const struct control *control, uid_t uid)
 {
     unsigned all = 0;
     unsigned same = 0;
@@ -265,76 +260,47 @@ static bool has_room(const struct control *control, uid_t uid)
 }
 
 /* Takes the descriptor over if it returns true. */
-static bool client_open(struct control *control, int fd)
+static bool control_client_open(struct control *control, int fd, const struct ucred *who)
 {
-    struct client *client = calloc(1, sizeof(*client));
-    socklen_t size = sizeof(client->who);
+    struct client *client = control_has_room(control, who->uid) ? calloc(1, sizeof(*client)) : NULL;
 
     if (client == NULL) {
         return false;
     }
     client->fd = fd;
+    client->who = *who;
     client->control = control;
     client->poll.data = client;
     client->progress_ms = uv_now(control->loop);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &client->who, &size) != 0 ||
-        !has_room(control, client->who.uid) ||
-        uv_poll_init(control->loop, &client->poll, fd) != 0) {
+    if (uv_poll_init(control->loop, &client->poll, fd) != 0) {
         free(client);
         return false;
     }
     control->handles++;
     client->next = control->clients;
     control->clients = client;
-    client_watch(client, UV_READABLE);
+    control_client_watch(client, UV_READABLE);
     return true;
 }
 
-/* Nobody can be served without a descriptor, but a connection that is left in the queue would
- * wake the loop for ever. */
-static void shed(struct control *control)
+static void control_on_connection(void *context, int fd, const struct ucred *who)
 {
-    int fd;
+    struct control *control = context;
 
-    if (control->spare >= 0) {
-        (void)close(control->spare);
-    }
-    fd = accept4(control->listener.fd, NULL, NULL, SOCK_CLOEXEC);
-    if (fd >= 0) {
+    if (!control_client_open(control, fd, who)) {
+        control_note(control, CONTROL_WARNING, "too many clients: dropped a connection");
         (void)close(fd);
-    }
-    control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    control_note(control, CONTROL_WARNING, "no descriptors left: dropped a connection");
-    if (fd < 0) {
-        (void)uv_poll_stop(&control->poll); /* until the timer starts it again */
     }
 }
 
-static void on_connection(uv_poll_t *handle, int status, int events)
+static void control_on_exhausted(void *context, int fd)
 {
-    struct control *control = handle->data;
-
-    (void)status;
-    (void)events;
-    for (int i = 0; i < ACCEPTS_PER_CALL; i++) {
-        int fd = accept4(control->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-        if (fd >= 0) {
-            if (!client_open(control, fd)) {
-                control_note(control, CONTROL_WARNING, "too many clients: dropped a connection");
-                (void)close(fd);
-            }
-        } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            shed(control);
-            return;
-        } else if (errno != EINTR && errno != ECONNABORTED) {
-            return;
-        }
-    }
+    (void)fd;
+    control_note(context, CONTROL_WARNING, "no descriptors left: dropped a connection");
 }
 
 /* The sentence does not say that nothing will happen: the core may be at it. */
-static void check_wait(struct client *client, uint64_t now)
+static void control_check_wait(struct client *client, uint64_t now)
 {
     char waits[ERROR_TEXT_SIZE];
     char why[ERROR_TEXT_SIZE + 160];
@@ -349,12 +315,12 @@ static void check_wait(struct client *client, uint64_t now)
         request_waits(client, waits);
         if (waits[0] != '\0') {
             client->noted = true;
-            client_note(client, waits);
+            control_client_note(client, waits);
         }
     }
 }
 
-static void on_timer(uv_timer_t *handle)
+static void control_on_timer(uv_timer_t *handle)
 {
     struct control *control = handle->data;
     uint64_t now = uv_now(control->loop);
@@ -363,35 +329,37 @@ static void on_timer(uv_timer_t *handle)
     for (struct client *client = control->clients; client != NULL; client = next) {
         next = client->next;
         if (client->ticket != 0) {
-            check_wait(client, now);
+            control_check_wait(client, now);
         } else if (now - client->progress_ms >= control->config.idle_ms) {
-            client_drop(client);
+            control_client_drop(client);
         }
     }
-    (void)uv_poll_start(&control->poll, UV_READABLE, on_connection);
 }
 
 /* ------------------------------------------------------------------ opening and closing */
 
-static enum adtopk_status start(struct control *control, struct error *err)
+static enum adtopk_status control_start(
+    struct control *control, const char *path, struct error *err)
 {
-    uint64_t quarter = control->config.idle_ms / 4 + 1;
-    uint64_t tick = quarter < TICK_MS ? quarter : TICK_MS;
-    int code = uv_poll_init(control->loop, &control->poll, control->listener.fd);
+    const struct listener_config config = {.path = path,
+        .mode = 0666,
+        .accepted = control_on_connection,
+        .exhausted = control_on_exhausted,
+        .context = control};
+    const uint64_t quarter = control->config.idle_ms / 4 + 1;
+    const uint64_t tick = quarter < TICK_MS ? quarter : TICK_MS;
 
-    if (code == 0) {
-        control->handles = 2;
-        (void)uv_timer_init(control->loop, &control->timer); /* cannot fail */
-        control->poll.data = control;
-        control->timer.data = control;
-        code = uv_poll_start(&control->poll, UV_READABLE, on_connection);
+    const enum adtopk_status status =
+        listener_open(&control->listener, control->loop, &config, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
     }
-    if (code == 0) {
-        code = uv_timer_start(&control->timer, on_timer, tick, tick);
-    }
-    return code == 0 ? ADTOPK_OK
-                     : error_set(err, ADTOPK_ERR_SYSTEM, "cannot watch the socket %s: %s",
-                           control->listener.path, uv_strerror(code));
+    control->handles = 2;
+    (void)uv_timer_init(control->loop, &control->timer); /* cannot fail */
+    control->timer.data = control;
+    (void)uv_timer_start(&control->timer, control_on_timer, tick, tick);
+    return ADTOPK_OK;
 }
 
 struct control *control_create(
@@ -407,12 +375,12 @@ struct control *control_create(
     control->config = *config;
     control->config.path = NULL; /* the listener has its own copy */
     control->config.group = config->group != NULL ? config->group : CONTROL_GROUP;
-    control->user_requests = CONTROL_PENDING_A_USER;
+    control->limits.requests = CONTROL_PENDING_A_USER;
     control->rights = rights_of(geteuid(), control->config.group);
     control->config.idle_ms = config->idle_ms > 0 ? config->idle_ms : CONTROL_IDLE_MS;
     uv_update_time(loop);
     control->started_ms = uv_now(loop);
-    if (listener_open(&control->listener, config->path, 0666, err) != ADTOPK_OK) {
+    if (control_start(control, config->path, err) != ADTOPK_OK) {
         free(control);
         return NULL;
     }
@@ -422,15 +390,10 @@ struct control *control_create(
             "there is no group \"%s\": only root, uid %u and jobs' owners may change things",
             control->config.group, control->rights.self);
     }
-    control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (start(control, err) != ADTOPK_OK) {
-        control_close(control);
-        return NULL;
-    }
     return control;
 }
 
-static void drop_request(struct control *control, uint64_t ticket)
+static void control_drop_request(struct control *control, uint64_t ticket)
 {
     for (unsigned i = 0; i < control->pending; i++) {
         if (control->request[i].ticket == ticket) {
@@ -440,16 +403,16 @@ static void drop_request(struct control *control, uint64_t ticket)
     }
 }
 
-void control_limit(struct control *control, unsigned requests)
+void control_limit(struct control *control, const struct control_limits *limits)
 {
-    control->user_requests = requests;
+    control->limits = *limits;
 }
 
 void control_apply(struct control *control, const struct action *action)
 {
     struct client *client = control->clients;
 
-    drop_request(control, action->ticket);
+    control_drop_request(control, action->ticket);
     while (client != NULL && client->ticket != action->ticket) {
         client = client->next;
     }
@@ -467,23 +430,22 @@ bool control_is_draining(const struct control *control)
     return control->draining;
 }
 
-static void on_closed(uv_handle_t *handle)
+static void control_on_listener_closed(void *context)
 {
-    handle_closed(handle->data);
+    control_handle_closed(context);
+}
+
+static void control_on_timer_closed(uv_handle_t *handle)
+{
+    control_handle_closed(handle->data);
 }
 
 void control_close(struct control *control)
 {
     control->closing = true;
-    listener_unlink(&control->listener);
     while (control->clients != NULL) {
-        client_drop(control->clients);
+        control_client_drop(control->clients);
     }
-    if (control->handles == 0) { /* the poll handle could not even be made */
-        control->handles = 1;
-        handle_closed(control);
-        return;
-    }
-    uv_close((uv_handle_t *)&control->poll, on_closed);
-    uv_close((uv_handle_t *)&control->timer, on_closed);
+    listener_close(&control->listener, control_on_listener_closed);
+    uv_close((uv_handle_t *)&control->timer, control_on_timer_closed);
 }

@@ -1,11 +1,12 @@
 /*
- * The control socket: what adtopkctl asks, and the answers. AF_UNIX, SOCK_SEQPACKET, messages of
- * proto/control.proto. Whoever can connect may look; changes need a right (rights.h). It never
- * blocks, and what one client does or leaves undone harms nobody else.
+ * The control socket: adtopkctl's requests and their answers. AF_UNIX, SOCK_SEQPACKET, messages of
+ * proto/control.proto. A client that can connect may read about all jobs, or about those of its
+ * user. Changes need a right (rights.h). The socket never blocks, and no client can harm another by
+ * what it sends or does not send.
  *
- * A request whose outcome takes time goes into the core as an event with a ticket. Its client
- * waits until control_apply() brings the action with that ticket, until the time limit that it
- * sent, or until it goes away, which forgets the ticket: the core finishes what it began.
+ * A request whose outcome takes time goes into the core as an event with a ticket. Its client waits
+ * until control_apply() brings the action with that ticket, or until the time limit that it sent.
+ * If the client goes away, the ticket is forgotten, and the core finishes what it began.
  */
 #ifndef ADTOPK_CONTROL_H
 #define ADTOPK_CONTROL_H
@@ -21,23 +22,23 @@
 #include "proto/error.h"
 
 #define CONTROL_CLIENTS 32       /* at once */
-#define CONTROL_CLIENTS_A_USER 8 /* of them, but for root, */
-#define CONTROL_CLIENTS_FREE 4   /* whom the others leave so many */
+#define CONTROL_CLIENTS_A_USER 8 /* of them per user; root has no limit */
+#define CONTROL_CLIENTS_FREE 4   /* kept free for root */
 #define CONTROL_IDLE_MS 10000    /* without progress a client is dropped, unless it waits */
 #define CONTROL_WAIT_MS 600000   /* the longest time limit of a ticket */
-#define CONTROL_NOTE_MS 1000     /* until who waits for an outcome is told what for */
+#define CONTROL_NOTE_MS 1000     /* before a client is told what its job waits for */
 #define CONTROL_PENDING 64       /* tickets without an outcome, at once */
 #define CONTROL_PENDING_FREE 16  /* of them, which only administrators may use */
 #define CONTROL_PENDING_A_USER 16
 #define CONTROL_GROUP "adtopk" /* the default of control_config.group */
 
-/* What a line of the log is about. */
+/* The subject of a line of the log. */
 enum control_topic {
     CONTROL_DEBUG,
     CONTROL_INFO,
     CONTROL_WARNING,
-    CONTROL_REFUSED, /* somebody who may not do what he asked for */
-    CONTROL_CHANGE   /* what somebody changed */
+    CONTROL_REFUSED, /* a request that the user may not make */
+    CONTROL_CHANGE   /* a change that a user made */
 };
 
 struct control_config {
@@ -46,14 +47,17 @@ struct control_config {
     const struct history *history;
     uint16_t node;
     uint64_t incarnation;
-    const char *group; /* whose members may change things; NULL: CONTROL_GROUP */
+    const char *group; /* members of this group may change things; NULL: CONTROL_GROUP */
     uint32_t (*sessions)(void *context);
     struct report_network (*network)(void *context); /* may be NULL: no other nodes */
     struct report_turns (*turns)(void *context);
+    /* GPUs and their workers, see struct report_devices. May be NULL. */
+    bool (*gpu)(void *context, unsigned index, struct report_device *found);
+    bool (*gpu_worker)(void *context, unsigned index, struct report_worker *found);
     /* Takes an event of an operator: stamps it and passes it to core_event(). */
     enum adtopk_status (*event)(void *context, struct event *event, struct error *err);
     const char *(*policy)(void *context); /* the default for jobs, JSON or NULL; may be NULL */
-    /* uid: who caused the line. May be NULL. */
+    /* uid: the user who caused the line. May be NULL. */
     void (*log)(void *context, enum control_topic topic, uint32_t uid, const char *line);
     void *context;
     uint64_t idle_ms; /* 0: CONTROL_IDLE_MS */
@@ -69,15 +73,20 @@ struct control *control_create(
  * to be called inside config->event(). */
 void control_apply(struct control *control, const struct action *action);
 
-/** How many requests without an outcome one user may have, at most CONTROL_PENDING less
- * CONTROL_PENDING_FREE; CONTROL_PENDING_A_USER by default. Administrators may have all. */
-void control_limit(struct control *control, unsigned requests);
+/* Limits of users who are not administrators. */
+struct control_limits {
+    unsigned requests; /* without an outcome, at most CONTROL_PENDING less CONTROL_PENDING_FREE */
+    bool own_jobs;     /* no answer names jobs of others */
+};
+
+/** Limits from now on; CONTROL_PENDING_A_USER and false before. */
+void control_limit(struct control *control, const struct control_limits *limits);
 
 /** True while an operator wants no new ranks here. */
 bool control_is_draining(const struct control *control);
 
-/** Drops the clients and unlinks the socket. The core is not looked at any more; the memory is
- * freed when the handles have closed in the loop. */
+/** Drops the clients and unlinks the socket. It does not use the core any more. The memory is freed
+ * when the handles have closed in the loop. */
 void control_close(struct control *control);
 
 #endif

@@ -23,7 +23,7 @@ char *document_end(struct document *document)
     return text;
 }
 
-static cJSON *add(struct document *document, cJSON *parent, const char *name, cJSON *item)
+static cJSON *document_add(struct document *document, cJSON *parent, const char *name, cJSON *item)
 {
     if (item == NULL || parent == NULL || !cJSON_AddItemToObject(parent, name, item)) {
         cJSON_Delete(item);
@@ -35,15 +35,15 @@ static cJSON *add(struct document *document, cJSON *parent, const char *name, cJ
 
 cJSON *document_object(struct document *document, cJSON *parent, const char *name)
 {
-    return add(document, parent, name, cJSON_CreateObject());
+    return document_add(document, parent, name, cJSON_CreateObject());
 }
 
 cJSON *document_array(struct document *document, cJSON *parent, const char *name)
 {
-    return add(document, parent, name, cJSON_CreateArray());
+    return document_add(document, parent, name, cJSON_CreateArray());
 }
 
-static cJSON *append(struct document *document, cJSON *array, cJSON *item)
+static cJSON *document_append_item(struct document *document, cJSON *array, cJSON *item)
 {
     if (item == NULL || array == NULL || !cJSON_AddItemToArray(array, item)) {
         cJSON_Delete(item);
@@ -55,12 +55,12 @@ static cJSON *append(struct document *document, cJSON *array, cJSON *item)
 
 cJSON *document_append(struct document *document, cJSON *array)
 {
-    return append(document, array, cJSON_CreateObject());
+    return document_append_item(document, array, cJSON_CreateObject());
 }
 
 void document_number(struct document *document, cJSON *parent, const char *name, double number)
 {
-    (void)add(document, parent, name, cJSON_CreateNumber(number));
+    (void)document_add(document, parent, name, cJSON_CreateNumber(number));
 }
 
 void document_count(struct document *document, cJSON *parent, const char *name, uint64_t count)
@@ -69,25 +69,25 @@ void document_count(struct document *document, cJSON *parent, const char *name, 
 
     /* cJSON would print it as a floating-point number, which takes ten times as long. */
     (void)snprintf(text, sizeof(text), "%" PRIu64, count);
-    (void)add(document, parent, name, cJSON_CreateRaw(text));
+    (void)document_add(document, parent, name, cJSON_CreateRaw(text));
 }
 
 void document_bool(struct document *document, cJSON *parent, const char *name, bool value)
 {
-    (void)add(document, parent, name, cJSON_CreateBool(value));
+    (void)document_add(document, parent, name, cJSON_CreateBool(value));
 }
 
 void document_null(struct document *document, cJSON *parent, const char *name)
 {
-    (void)add(document, parent, name, cJSON_CreateNull());
+    (void)document_add(document, parent, name, cJSON_CreateNull());
 }
 
 void document_pair(struct document *document, cJSON *parent, const char *name, const double pair[2])
 {
-    (void)add(document, parent, name, cJSON_CreateDoubleArray(pair, 2));
+    (void)document_add(document, parent, name, cJSON_CreateDoubleArray(pair, 2));
 }
 
-static const char *valid_text(const char *text, char valid[TEXT_SIZE])
+static const char *document_valid_text(const char *text, char valid[TEXT_SIZE])
 {
     size_t size = 0;
 
@@ -110,14 +110,16 @@ void document_text(struct document *document, cJSON *parent, const char *name, c
 {
     char valid[TEXT_SIZE];
 
-    (void)add(document, parent, name, cJSON_CreateString(valid_text(text, valid)));
+    (void)document_add(
+        document, parent, name, cJSON_CreateString(document_valid_text(text, valid)));
 }
 
 void document_append_text(struct document *document, cJSON *array, const char *text)
 {
     char valid[TEXT_SIZE];
 
-    (void)append(document, array, cJSON_CreateString(valid_text(text, valid)));
+    (void)document_append_item(
+        document, array, cJSON_CreateString(document_valid_text(text, valid)));
 }
 
 void document_identity(
@@ -131,5 +133,5 @@ void document_identity(
 
 void document_raw(struct document *document, cJSON *parent, const char *name, const char *json)
 {
-    (void)add(document, parent, name, cJSON_CreateRaw(json));
+    (void)document_add(document, parent, name, cJSON_CreateRaw(json));
 }

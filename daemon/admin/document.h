@@ -1,6 +1,6 @@
 /*
- * A JSON document under construction. Memory may run out at any item: that is remembered, and
- * looked at once, at the end; adding to an object that is NULL is harmless.
+ * A JSON document under construction. If memory runs out at any item, the document remembers it,
+ * and the caller checks once at the end. Adding to an object that is NULL is harmless.
  */
 #ifndef ADTOPK_DOCUMENT_H
 #define ADTOPK_DOCUMENT_H
@@ -40,7 +40,7 @@ void document_bool(struct document *document, cJSON *parent, const char *name, b
 void document_null(struct document *document, cJSON *parent, const char *name);
 void document_pair(
     struct document *document, cJSON *parent, const char *name, const double pair[2]);
-/** At most 255 bytes of it; what is not valid UTF-8 becomes question marks. */
+/** Adds at most 255 bytes of the text. Invalid UTF-8 becomes question marks. */
 void document_text(struct document *document, cJSON *parent, const char *name, const char *text);
 /** 16 hexadecimal digits: 64 bits do not survive as a number. */
 void document_identity(

@@ -4,14 +4,14 @@
 
 #include "daemon/admin/jobname.h"
 
-static void remove_at(struct history *history, uint32_t index)
+static void history_remove_at(struct history *history, uint32_t index)
 {
     history->count--;
     memmove(&history->job[index], &history->job[index + 1],
         (history->count - index) * sizeof(history->job[0]));
 }
 
-static void keep_changes(struct history_job *kept, const struct core *core)
+static void history_keep_changes(struct history_job *kept, const struct core *core)
 {
     kept->changes = 0;
     while (kept->changes < POLICY_CHANGES &&
@@ -20,7 +20,7 @@ static void keep_changes(struct history_job *kept, const struct core *core)
     }
 }
 
-static uint32_t jobs_of(const struct history *history, uint32_t owner)
+static uint32_t history_jobs_of(const struct history *history, uint32_t owner)
 {
     uint32_t count = 0;
 
@@ -30,14 +30,15 @@ static uint32_t jobs_of(const struct history *history, uint32_t owner)
     return count;
 }
 
-/* The oldest job of the user who has most of them; of two users, the one with the oldest job. */
-static uint32_t most_crowded(const struct history *history)
+/* The oldest job of the user who has most of them; of two such users, the one with the oldest job.
+ */
+static uint32_t history_most_crowded(const struct history *history)
 {
     uint32_t found = 0;
     uint32_t most = 0;
 
     for (uint32_t i = 0; i < history->count; i++) {
-        uint32_t jobs = jobs_of(history, history->job[i].info.key.owner);
+        uint32_t jobs = history_jobs_of(history, history->job[i].info.key.owner);
 
         if (jobs > most) {
             most = jobs;
@@ -47,7 +48,7 @@ static uint32_t most_crowded(const struct history *history)
     return found;
 }
 
-static uint32_t oldest_of(const struct history *history, uint32_t owner)
+static uint32_t history_oldest_of(const struct history *history, uint32_t owner)
 {
     uint32_t i = 0;
 
@@ -57,34 +58,35 @@ static uint32_t oldest_of(const struct history *history, uint32_t owner)
     return i;
 }
 
-static void make_room(struct history *history, uint32_t owner)
+static void history_make_room(struct history *history, uint32_t owner)
 {
-    if (jobs_of(history, owner) == HISTORY_JOBS_A_USER) {
-        remove_at(history, oldest_of(history, owner));
+    if (history_jobs_of(history, owner) == HISTORY_JOBS_A_USER) {
+        history_remove_at(history, history_oldest_of(history, owner));
     } else if (history->count == HISTORY_JOBS) {
-        remove_at(history, most_crowded(history));
+        history_remove_at(history, history_most_crowded(history));
     }
 }
 
-static void keep(struct history *history, const struct core *core, const struct job_info *info)
+static void history_keep(
+    struct history *history, const struct core *core, const struct job_info *info)
 {
     struct history_job *kept;
 
     for (uint32_t i = 0; i < history->count; i++) {
         if (history->job[i].info.id == info->id) {
-            remove_at(history, i);
+            history_remove_at(history, i);
             break;
         }
     }
-    make_room(history, info->key.owner);
+    history_make_room(history, info->key.owner);
     kept = &history->job[history->count++];
     kept->info = *info;
     kept->info.state = info->reason[0] != '\0' ? JOB_FAILED : JOB_DONE;
     kept->info.waiting_for[0] = '\0';
     kept->info.waiting.kind = WAIT_NOTHING;
     kept->info.stuck = false;
-    kept->info.policy = NULL; /* the core's memory */
-    keep_changes(kept, core);
+    kept->info.policy.text = NULL; /* the core's memory */
+    history_keep_changes(kept, core);
 }
 
 void history_record(struct history *history, const struct core *core, session_id session)
@@ -93,7 +95,7 @@ void history_record(struct history *history, const struct core *core, session_id
     struct job_info info;
 
     if (id != 0 && core_find_job(core, id, &info)) {
-        keep(history, core, &info);
+        history_keep(history, core, &info);
     }
 }
 
@@ -104,30 +106,8 @@ bool history_moved(struct history *history, const struct core *core,
         !core_find_job(core, job, failed) || failed->reason[0] == '\0') {
         return false;
     }
-    keep(history, core, failed);
+    history_keep(history, core, failed);
     return true;
-}
-
-bool history_job(const struct history *history, const struct core *core, uint32_t index,
-    struct job_info *info, bool *live)
-{
-    struct job_info other;
-
-    *live = core_job_info(core, index, info);
-    if (*live) {
-        return true;
-    }
-    index -= core_job_count(core);
-    for (uint32_t i = 0; i < history->count; i++) {
-        if (core_find_job(core, history->job[i].info.id, &other)) {
-            continue; /* it goes on with other ranks, or was started anew */
-        }
-        if (index-- == 0) {
-            *info = history->job[i].info;
-            return true;
-        }
-    }
-    return false;
 }
 
 bool history_policy_change(const struct history *history, const struct core *core, uint64_t job,

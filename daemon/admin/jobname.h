@@ -8,8 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/admin/history.h"
-#include "daemon/core/inspect.h"
+#include "daemon/admin/seen.h"
 #include "proto/error.h"
 
 #define JOBNAME_SIZE (12 + 2 * CORE_KEY_SIZE)
@@ -20,11 +19,11 @@ void jobname_print(const struct job_key *key, char text[JOBNAME_SIZE]);
 bool jobname_fits(const struct job_key *key, const char *text);
 
 /**
- * The one live job that `text` fits; if there is none and `ended` is set, the one that ended last
- * of those that it fits. Errors: ARGUMENT if it fits none, or several live ones, which are listed;
- * STATE if it fits only such as have ended.
+ * The one live job that `text` matches. If there is none and `ended` is set, the matching job that
+ * ended last. Jobs that the user may not see do not exist. Errors: ARGUMENT if no job matches, or
+ * several live ones, which are listed; STATE if only jobs that have ended match.
  */
-enum adtopk_status jobname_find(const struct core *core, const struct history *history,
-    const char *text, bool ended, struct job_info *info, struct error *err);
+enum adtopk_status jobname_find(const struct seen *seen, const char *text, bool ended,
+    struct job_info *info, struct error *err);
 
 #endif

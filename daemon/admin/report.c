@@ -1,5 +1,6 @@
 /* Documents about the daemon as a whole. */
 #include "daemon/admin/report.h"
+#include "daemon/core/names.h"
 
 #include <unistd.h>
 
@@ -10,8 +11,9 @@ void report_key(struct document *document, cJSON *object, const struct job_key *
     document_count(document, object, "owner", key->owner);
 }
 
-/* A number, or null for what there is none of. */
-static void add_maybe(struct document *document, cJSON *object, const char *name, int64_t number)
+/* A number, or null for a missing one. */
+static void report_add_maybe(
+    struct document *document, cJSON *object, const char *name, int64_t number)
 {
     if (number >= 0) {
         document_number(document, object, name, (double)number);
@@ -20,24 +22,24 @@ static void add_maybe(struct document *document, cJSON *object, const char *name
     }
 }
 
-static bool has_number(enum wait_kind kind)
+static bool report_has_number(enum wait_kind kind)
 {
     return (kind >= WAIT_PUSH && kind <= WAIT_FRAME) || kind >= WAIT_SWITCH;
 }
 
-/* The clock never goes back, but the core may have looked at it earlier than this. */
-static double waited_s(const struct report_daemon *daemon, const struct waiting *waiting)
+/* The clock never goes back, but the core may have read it earlier than this. */
+static double report_waited_s(const struct report_daemon *daemon, const struct waiting *waiting)
 {
     double seconds = daemon->clock_s - (double)waiting->since_us * 1e-6;
 
     return seconds > 0 ? seconds : 0;
 }
 
-static void add_waiting(struct document *document, cJSON *job, const struct report_daemon *daemon,
-    const struct job_info *info)
+static void report_add_waiting(struct document *document, cJSON *job,
+    const struct report_daemon *daemon, const struct job_info *info)
 {
     const struct waiting *waiting = &info->waiting;
-    int64_t number = has_number(waiting->kind) ? (int64_t)waiting->number : -1;
+    int64_t number = report_has_number(waiting->kind) ? (int64_t)waiting->number : -1;
     cJSON *object;
 
     if (waiting->kind == WAIT_NOTHING) {
@@ -46,13 +48,13 @@ static void add_waiting(struct document *document, cJSON *job, const struct repo
     }
     object = document_object(document, job, "waiting");
     document_text(document, object, "kind", wait_kind_name(waiting->kind));
-    document_number(document, object, "seconds", waited_s(daemon, waiting));
+    document_number(document, object, "seconds", report_waited_s(daemon, waiting));
     document_bool(document, object, "stuck", info->stuck);
-    add_maybe(document, object, "step", waiting->operation ? -1 : number);
-    add_maybe(document, object, "operation", waiting->operation ? number : -1);
-    add_maybe(document, object, "node", waiting->node);
-    add_maybe(document, object, "rank", waiting->rank);
-    add_maybe(document, object, "pid", waiting->pid != 0 ? (int64_t)waiting->pid : -1);
+    report_add_maybe(document, object, "step", waiting->operation ? -1 : number);
+    report_add_maybe(document, object, "operation", waiting->operation ? number : -1);
+    report_add_maybe(document, object, "node", waiting->node);
+    report_add_maybe(document, object, "rank", waiting->rank);
+    report_add_maybe(document, object, "pid", waiting->pid != 0 ? (int64_t)waiting->pid : -1);
     if (waiting->kind == WAIT_PUSH) {
         document_text(document, object, "tensor", info->waiting_tensor);
     } else {
@@ -60,15 +62,15 @@ static void add_waiting(struct document *document, cJSON *job, const struct repo
     }
 }
 
-static void add_job(struct document *document, cJSON *jobs, const struct report_daemon *daemon,
-    const struct job_info *info)
+static void report_add_job(struct document *document, cJSON *jobs,
+    const struct report_daemon *daemon, const struct job_info *info)
 {
     cJSON *job = document_append(document, jobs);
 
     report_key(document, job, &info->key);
     document_text(document, job, "state", info->state);
     document_text(document, job, "waiting_for", info->waiting_for);
-    add_waiting(document, job, daemon, info);
+    report_add_waiting(document, job, daemon, info);
     document_text(document, job, "reason", info->reason);
     document_count(document, job, "world_size", info->world_size);
     document_count(document, job, "local_ranks", info->local_ranks);
@@ -79,21 +81,22 @@ static void add_job(struct document *document, cJSON *jobs, const struct report_
     document_count(document, job, "tensors", info->tensors);
     document_count(document, job, "buckets", info->buckets);
     document_count(document, job, "elements", info->elements);
-    document_count(document, job, "policy_version", info->policy_version);
-    document_count(document, job, "policy_step", info->policy_step);
-    document_count(document, job, "policy_next_version", info->policy_next_version);
-    document_count(document, job, "policy_next_step", info->policy_next_step);
+    document_count(document, job, "policy_version", info->policy.version);
+    document_count(document, job, "policy_step", info->policy.step);
+    document_count(document, job, "policy_next_version", info->policy.next_version);
+    document_count(document, job, "policy_next_step", info->policy.next_step);
     report_unmatched(document, job, daemon, info);
 }
 
-static void add_jobs(struct document *document, const struct report_daemon *daemon)
+static void report_add_jobs(struct document *document, const struct report_daemon *daemon)
 {
     cJSON *jobs = document_array(document, document->root, "jobs");
+    struct seen_walk walk = {.live = 0};
     struct job_info info;
     bool live;
 
-    for (uint32_t i = 0; history_job(daemon->history, daemon->core, i, &info, &live); i++) {
-        add_job(document, jobs, daemon, &info);
+    while (seen_next(&daemon->jobs, &walk, &info, &live)) {
+        report_add_job(document, jobs, daemon, &info);
     }
 }
 
@@ -110,9 +113,10 @@ void report_link(struct document *document, cJSON *peer, const struct link_stats
     document_count(document, peer, "duplicates", link->duplicates);
     document_count(document, peer, "stale", link->stale);
     document_count(document, peer, "malformed", link->malformed);
+    document_count(document, peer, "reopened", link->reopened);
 }
 
-static void add_peers(struct document *document, const struct core *core, bool all)
+static void report_add_peers(struct document *document, const struct core *core, bool all)
 {
     cJSON *peers = document_array(document, document->root, "peers");
     struct peer_info info;
@@ -128,11 +132,12 @@ static void add_peers(struct document *document, const struct core *core, bool a
         } else {
             document_count(document, peer, "round_trip_us", info.link.round_trip_us);
             document_count(document, peer, "queued_bytes", info.link.queued_bytes);
+            document_count(document, peer, "reopened", info.link.reopened);
         }
     }
 }
 
-static void add_strangers(struct document *document, const struct core *core)
+static void report_add_strangers(struct document *document, const struct core *core)
 {
     struct link_refused refused = core_refused(core);
     cJSON *object = document_object(document, document->root, "strangers");
@@ -144,7 +149,7 @@ static void add_strangers(struct document *document, const struct core *core)
     }
 }
 
-static void add_network(struct document *document, const struct report_network *network)
+static void report_add_network(struct document *document, const struct report_network *network)
 {
     cJSON *object, *refused;
 
@@ -160,7 +165,48 @@ static void add_network(struct document *document, const struct report_network *
     document_count(document, refused, "packets", network->packets);
 }
 
-static void add_turns(struct document *document, const struct report_turns *turns)
+static void report_add_workers(
+    struct document *document, cJSON *gpu, const struct report_devices *devices, unsigned number)
+{
+    cJSON *workers = document_array(document, gpu, "workers");
+    struct report_worker found;
+
+    for (unsigned i = 0; devices->worker(devices->context, i, &found); i++) {
+        cJSON *worker = found.device == number ? document_append(document, workers) : NULL;
+
+        if (worker != NULL) {
+            document_count(document, worker, "owner", found.owner);
+            report_add_maybe(document, worker, "pid", found.pid > 0 ? found.pid : -1);
+            document_count(document, worker, "batches", found.batches);
+            document_count(document, worker, "starts", found.starts);
+            document_text(document, worker, "trouble", found.trouble);
+        }
+    }
+}
+
+/* Nothing where the processor makes the passes. */
+static void report_add_devices(struct document *document, const struct report_devices *devices)
+{
+    struct report_device found;
+    cJSON *all;
+
+    if (devices->device == NULL || !devices->device(devices->context, 0, &found)) {
+        return;
+    }
+    all = document_array(document, document->root, "devices");
+    for (unsigned i = 0; devices->device(devices->context, i, &found); i++) {
+        cJSON *gpu = document_append(document, all);
+
+        document_text(document, gpu, "uuid", found.uuid);
+        document_text(document, gpu, "name", found.name);
+        document_count(document, gpu, "memory_bytes", found.memory);
+        document_count(document, gpu, "reserved_bytes", found.reserved);
+        document_count(document, gpu, "jobs", found.jobs);
+        report_add_workers(document, gpu, devices, i);
+    }
+}
+
+static void report_add_turns(struct document *document, const struct report_turns *turns)
 {
     cJSON *object = document_object(document, document->root, "loop");
 
@@ -180,11 +226,12 @@ char *report_status(const struct report_daemon *daemon)
     document_identity(&document, document.root, "incarnation", daemon->incarnation);
     document_count(&document, document.root, "sessions", daemon->sessions);
     document_bool(&document, document.root, "draining", daemon->draining);
-    add_turns(&document, &daemon->turns);
-    add_peers(&document, daemon->core, false);
-    add_strangers(&document, daemon->core);
-    add_network(&document, &daemon->network);
-    add_jobs(&document, daemon);
+    report_add_turns(&document, &daemon->turns);
+    report_add_peers(&document, daemon->core, false);
+    report_add_strangers(&document, daemon->core);
+    report_add_network(&document, &daemon->network);
+    report_add_devices(&document, &daemon->devices);
+    report_add_jobs(&document, daemon);
     return document_end(&document);
 }
 
@@ -194,7 +241,7 @@ char *report_jobs(const struct report_daemon *daemon)
 
     document_begin(&document);
     document_count(&document, document.root, "node", daemon->node);
-    add_jobs(&document, daemon);
+    report_add_jobs(&document, daemon);
     return document_end(&document);
 }
 
@@ -204,8 +251,8 @@ char *report_peers(const struct report_daemon *daemon)
 
     document_begin(&document);
     document_count(&document, document.root, "node", daemon->node);
-    add_peers(&document, daemon->core, true);
-    add_strangers(&document, daemon->core);
+    report_add_peers(&document, daemon->core, true);
+    report_add_strangers(&document, daemon->core);
     return document_end(&document);
 }
 

@@ -11,12 +11,11 @@
 #include <stdint.h>
 
 #include "daemon/admin/document.h"
-#include "daemon/admin/history.h"
-#include "daemon/core/inspect.h"
+#include "daemon/admin/seen.h"
 
-#define REPORT_MAX_TENSORS 1024u /* described one by one, a job; the rest is only counted */
+#define REPORT_MAX_TENSORS 1024u /* described one by one in an answer; the rest is only counted */
 
-/* What the transport says of its protection, and how much it refused since the start. */
+/* The protection that the transport reports, and how much it refused since the start. */
 struct report_network {
     const char *protection;            /* "curve", "control only" or "none"; NULL: no other nodes */
     uint64_t keys, handshakes, tokens; /* connections, by the reason */
@@ -29,10 +28,34 @@ struct report_turns {
     uint64_t minute_us;  /* in the last minute */
 };
 
-/* What the documents are about: the core, and what it does not know of its daemon. */
+/* A GPU on which residuals live. */
+struct report_device {
+    char uuid[48], name[96];
+    uint64_t memory, reserved; /* bytes in all; of jobs */
+    unsigned jobs;
+};
+
+/* A process that runs kernels for the jobs of one user. */
+struct report_worker {
+    unsigned device; /* the number of its GPU */
+    uint32_t owner;
+    int pid; /* 0: it does not run */
+    uint64_t batches, starts;
+    char trouble[ERROR_TEXT_SIZE]; /* why it was last started again; "": it never was */
+};
+
+/* Both by index; false: there is none. NULL: the processor makes the passes. */
+struct report_devices {
+    bool (*device)(void *context, unsigned index, struct report_device *found);
+    bool (*worker)(void *context, unsigned index, struct report_worker *found);
+    void *context;
+};
+
+/* The subject of the documents: the core, and facts about its daemon that the core does not know.
+ */
 struct report_daemon {
     const struct core *core;
-    const struct history *history;
+    struct seen jobs;
     uint16_t node;
     uint64_t incarnation;
     uint64_t uptime_s;
@@ -41,6 +64,7 @@ struct report_daemon {
     bool draining;
     struct report_network network;
     struct report_turns turns;
+    struct report_devices devices;
 };
 
 char *report_status(const struct report_daemon *daemon);
@@ -59,7 +83,7 @@ char *report_stats(const struct report_daemon *daemon, const char *job, bool *fo
 char *report_tensors(
     const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
 
-/** The plan of a live job, its tensors from number `first` on, and what the planner thinks. */
+/** The plan of a live job, its tensors from number `first` on, and the planner's predictions. */
 char *report_plan(const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
 
 /** The policy of a live job. */
@@ -72,10 +96,10 @@ char *report_default_policy(const char *policy);
 char *report_policy_change(const struct report_daemon *daemon, const struct job_info *job,
     uint32_t version, uint64_t step);
 
-/** Who changed the policy of a job that lives or has ended. */
+/** The changes of the policy of a job that lives or has ended. */
 char *report_policy_log(const struct report_daemon *daemon, const struct job_info *job);
 
-/** What the verification at the end of `step` found in the tensors of a live job. */
+/** The result of the verification at the end of `step` for the tensors of a live job. */
 char *report_verify(const struct report_daemon *daemon, const struct job_info *job, uint64_t step);
 
 /* Parts of several documents. */
@@ -87,7 +111,7 @@ void report_key(struct document *document, cJSON *object, const struct job_key *
 void report_unmatched(struct document *document, cJSON *object, const struct report_daemon *daemon,
     const struct job_info *job);
 
-/** What went over the link to a peer. */
+/** The traffic to a peer. */
 void report_link(struct document *document, cJSON *peer, const struct link_stats *link);
 
 #endif

@@ -1,5 +1,4 @@
-/* The plan of a job: what was chosen for each tensor, what was measured, and what else there was.
- */
+/* The plan of a job: the choice for each tensor, the measurements, and the alternatives. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,7 +7,7 @@
 #define CANDIDATES_SHOWN 16u
 
 /* A plan has no character that JSON would escape, and may be longer than document_text() takes. */
-static void add_plan(struct document *document, cJSON *parent, const char *plan)
+static void report_plan_add_plan(struct document *document, cJSON *parent, const char *plan)
 {
     size_t size = CHOICES_TEXT_SIZE + 2;
     char *quoted = malloc(size);
@@ -23,7 +22,7 @@ static void add_plan(struct document *document, cJSON *parent, const char *plan)
 }
 
 /* Microseconds; null where it is not known. */
-static void add_time(
+static void report_plan_add_time(
     struct document *document, cJSON *parent, const char *name, double us, bool known)
 {
     if (known) {
@@ -33,7 +32,8 @@ static void add_time(
     }
 }
 
-static void add_tensor(struct document *document, cJSON *tensors, const struct tensor_info *info)
+static void report_plan_add_tensor(
+    struct document *document, cJSON *tensors, const struct tensor_info *info)
 {
     cJSON *tensor = document_append(document, tensors);
     char letters[CHOICES + 1];
@@ -51,10 +51,10 @@ static void add_tensor(struct document *document, cJSON *tensors, const struct t
     document_text(document, tensor, "allowed", letters);
     document_count(document, tensor, "bucket", info->bucket);
     document_count(document, tensor, "count", info->count);
-    add_time(document, tensor, "arrival_us", info->arrival_us, info->arrival_us >= 0);
+    report_plan_add_time(document, tensor, "arrival_us", info->arrival_us, info->arrival_us >= 0);
 }
 
-static void add_tensors(
+static void report_plan_add_tensors(
     struct document *document, const struct core *core, const struct job_info *job, uint32_t first)
 {
     cJSON *tensors = document_array(document, document->root, "tensors");
@@ -63,13 +63,13 @@ static void add_tensors(
 
     while (next - first < REPORT_MAX_TENSORS && next < job->tensors &&
            core_tensor_info(core, job->id, next, &tensor)) {
-        add_tensor(document, tensors, &tensor);
+        report_plan_add_tensor(document, tensors, &tensor);
         next++;
     }
     document_count(document, document->root, "tensors_omitted", job->tensors - next);
 }
 
-static void add_candidate(
+static void report_plan_add_candidate(
     struct document *document, cJSON *candidates, const struct planner_candidate *candidate)
 {
     cJSON *object = document_append(document, candidates);
@@ -80,13 +80,14 @@ static void add_candidate(
         return;
     }
     (void)choices_print(candidate->plan, text);
-    add_plan(document, object, text);
+    report_plan_add_plan(document, object, text);
     free(text);
     document_text(document, object, "name", candidate->name);
     document_count(document, object, "bucket_bytes", candidate->plan->bucket_bytes);
     document_bool(document, object, "in_force", candidate->in_force);
     document_number(document, object, "predicted_us", candidate->predicted_us);
-    add_time(document, object, "measured_us", candidate->measured_us, candidate->measured_us > 0);
+    report_plan_add_time(
+        document, object, "measured_us", candidate->measured_us, candidate->measured_us > 0);
     document_number(document, object, "exchanged_us", candidate->finish_us);
     document_number(document, object, "select_us", candidate->select_us);
     document_number(document, object, "link_us", candidate->link_us);
@@ -94,7 +95,7 @@ static void add_candidate(
     document_count(document, object, "bytes", candidate->bytes);
 }
 
-static void add_candidates(
+static void report_plan_add_candidates(
     struct document *document, const struct core *core, const struct job_info *job)
 {
     cJSON *candidates = document_array(document, document->root, "candidates");
@@ -102,20 +103,21 @@ static void add_candidates(
 
     for (uint32_t i = 0; i < CANDIDATES_SHOWN && core_plan_candidate(core, job->id, i, &candidate);
          i++) {
-        add_candidate(document, candidates, &candidate);
+        report_plan_add_candidate(document, candidates, &candidate);
     }
 }
 
-static void add_measured(struct document *document, const struct plan_info *info)
+static void report_plan_add_measured(struct document *document, const struct plan_info *info)
 {
     cJSON *measured = document_object(document, document->root, "measured");
 
     document_count(document, measured, "steps", info->steps);
-    add_time(document, measured, "step_us", info->step_us, info->step_us > 0);
-    add_time(document, measured, "gamma", info->gamma, info->gamma > 0);
-    add_time(document, measured, "link_bytes_s",
+    report_plan_add_time(document, measured, "step_us", info->step_us, info->step_us > 0);
+    report_plan_add_time(document, measured, "gamma", info->gamma, info->gamma > 0);
+    report_plan_add_time(document, measured, "link_bytes_s",
         info->link_us_byte > 0 ? 1e6 / info->link_us_byte : 0, info->link_us_byte > 0);
-    add_time(document, measured, "round_trip_us", info->round_trip_us, info->round_trip_us > 0);
+    report_plan_add_time(
+        document, measured, "round_trip_us", info->round_trip_us, info->round_trip_us > 0);
 }
 
 char *report_plan(const struct report_daemon *daemon, const struct job_info *job, uint32_t first)
@@ -130,18 +132,19 @@ char *report_plan(const struct report_daemon *daemon, const struct job_info *job
     document_count(&document, document.root, "coordinator", info.coordinator);
     document_bool(&document, document.root, "automatic", info.automatic);
     document_bool(&document, document.root, "replan", info.replan);
-    add_plan(&document, document.root, info.text);
+    report_plan_add_plan(&document, document.root, info.text);
     document_count(&document, document.root, "bucket_bytes", info.bucket_bytes);
-    document_count(&document, document.root, "policy_version", job->policy_version);
-    document_count(&document, document.root, "policy_step", job->policy_step);
+    document_count(&document, document.root, "policy_version", job->policy.version);
+    document_count(&document, document.root, "policy_step", job->policy.step);
     document_count(&document, document.root, "decisions", info.decisions);
     document_count(&document, document.root, "proposals", info.proposals);
     document_text(&document, document.root, "why", info.why);
-    add_time(&document, document.root, "predicted_us", info.predicted_us, info.predicted_us > 0);
-    add_measured(&document, &info);
-    add_candidates(&document, daemon->core, job);
+    report_plan_add_time(
+        &document, document.root, "predicted_us", info.predicted_us, info.predicted_us > 0);
+    report_plan_add_measured(&document, &info);
+    report_plan_add_candidates(&document, daemon->core, job);
     document_count(&document, document.root, "tensors_count", job->tensors);
     document_count(&document, document.root, "first", first);
-    add_tensors(&document, daemon->core, job, first);
+    report_plan_add_tensors(&document, daemon->core, job, first);
     return document_end(&document);
 }

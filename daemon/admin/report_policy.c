@@ -1,6 +1,6 @@
 /* Policies, and who changed them. */
 #include "daemon/admin/report.h"
-#include "daemon/core/policy.h"
+#include "daemon/policy/policy.h"
 
 void report_unmatched(struct document *document, cJSON *object, const struct report_daemon *daemon,
     const struct job_info *job)
@@ -19,12 +19,13 @@ char *report_policy(const struct report_daemon *daemon, const struct job_info *j
 
     document_begin(&document);
     report_key(&document, document.root, &job->key);
-    document_count(&document, document.root, "version", job->policy_version);
-    document_count(&document, document.root, "step", job->policy_step);
-    document_count(&document, document.root, "next_version", job->policy_next_version);
-    document_count(&document, document.root, "next_step", job->policy_next_step);
+    document_count(&document, document.root, "version", job->policy.version);
+    document_count(&document, document.root, "step", job->policy.step);
+    document_count(&document, document.root, "next_version", job->policy.next_version);
+    document_count(&document, document.root, "next_step", job->policy.next_step);
     report_unmatched(&document, document.root, daemon, job);
-    document_raw(&document, document.root, "policy", job->policy != NULL ? job->policy : "{}");
+    document_raw(
+        &document, document.root, "policy", job->policy.text != NULL ? job->policy.text : "{}");
     return document_end(&document);
 }
 
@@ -66,10 +67,10 @@ char *report_policy_log(const struct report_daemon *daemon, const struct job_inf
     document_begin(&document);
     report_key(&document, document.root, &job->key);
     document_text(&document, document.root, "state", job->state);
-    document_count(&document, document.root, "version", job->policy_version);
+    document_count(&document, document.root, "version", job->policy.version);
     changes = document_array(&document, document.root, "changes");
-    for (uint32_t i = 0; history_policy_change(daemon->history, daemon->core, job->id, i, &change);
-         i++) {
+    for (uint32_t i = 0;
+         history_policy_change(daemon->jobs.history, daemon->core, job->id, i, &change); i++) {
         cJSON *entry = document_append(&document, changes);
 
         document_count(&document, entry, "version", change.version);
@@ -78,6 +79,7 @@ char *report_policy_log(const struct report_daemon *daemon, const struct job_inf
         document_count(&document, entry, "uid", change.uid);
         document_count(&document, entry, "pid", change.pid);
         document_bool(&document, entry, "planner", change.uid == POLICY_PLANNER);
+        document_bool(&document, entry, "tensors", change.uid == POLICY_TENSORS);
     }
     return document_end(&document);
 }

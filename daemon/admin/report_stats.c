@@ -1,8 +1,9 @@
-/* What jobs sent and how their tensors travel. */
+/* How much jobs sent, and how their tensors are sent. */
 #include "daemon/admin/jobname.h"
 #include "daemon/admin/report.h"
+#include "daemon/core/names.h"
 
-static const char *dtype_name(enum dtype dtype)
+static const char *report_stats_dtype_name(enum dtype dtype)
 {
     switch (dtype) {
     case DTYPE_F32: return "f32";
@@ -12,12 +13,13 @@ static const char *dtype_name(enum dtype dtype)
     }
 }
 
-static void add_tensor(struct document *document, cJSON *tensors, const struct tensor_info *info)
+static void report_stats_add_tensor(
+    struct document *document, cJSON *tensors, const struct tensor_info *info)
 {
     cJSON *tensor = document_append(document, tensors);
 
     document_text(document, tensor, "name", info->spec.name);
-    document_text(document, tensor, "dtype", dtype_name(info->spec.dtype));
+    document_text(document, tensor, "dtype", report_stats_dtype_name(info->spec.dtype));
     document_count(document, tensor, "elements", info->numel);
     document_text(document, tensor, "sparsifier", info->sparsifier);
     document_text(document, tensor, "collective", info->collective);
@@ -28,28 +30,34 @@ static void add_tensor(struct document *document, cJSON *tensors, const struct t
     document_count(document, tensor, "bucket", info->bucket);
     document_count(document, tensor, "turn", info->turn);
     document_count(document, tensor, "count", info->count);
+    document_number(document, tensor, "lookahead", info->lookahead);
+    document_number(document, tensor, "lookahead_policy", info->lookahead_policy);
     document_pair(document, tensor, "input", info->input);
     document_pair(document, tensor, "applied", info->applied);
 }
 
-/* The job's tensors from number `first` on, and how many come after the last one shown. core: NULL
- * for a job that has ended, whose tensors are forgotten. */
-static void add_tensors(struct document *document, cJSON *parent, const char *name,
-    const struct core *core, const struct job_info *job, uint32_t first)
+/* Adds at most `most` of the job's tensors from number `first` on, and how many follow the last one
+ * shown. core: NULL for a job that has ended, whose tensors are forgotten. Returns how many are
+ * shown. */
+static uint32_t report_stats_add_tensors(struct document *document, cJSON *parent, const char *name,
+    const struct core *core, const struct job_info *job, uint32_t first, uint32_t most)
 {
     cJSON *tensors = document_array(document, parent, name);
     struct tensor_info tensor;
-    uint32_t next = first < job->tensors ? first : job->tensors;
+    uint32_t next = first < job->tensors ? first : job->tensors, shown = 0;
 
-    while (core != NULL && next - first < REPORT_MAX_TENSORS && next < job->tensors &&
+    while (core != NULL && shown < most && next < job->tensors &&
            core_tensor_info(core, job->id, next, &tensor)) {
-        add_tensor(document, tensors, &tensor);
+        report_stats_add_tensor(document, tensors, &tensor);
         next++;
+        shown++;
     }
     document_count(document, parent, "tensors_omitted", job->tensors - next);
+    return shown;
 }
 
-static void add_phases(struct document *document, cJSON *job, const struct job_info *info)
+static void report_stats_add_phases(
+    struct document *document, cJSON *job, const struct job_info *info)
 {
     cJSON *phases = document_object(document, job, "phase_seconds");
 
@@ -59,18 +67,8 @@ static void add_phases(struct document *document, cJSON *job, const struct job_i
     }
 }
 
-static uint64_t sparse_elements(const struct core *core, const struct job_info *job)
-{
-    struct tensor_info tensor;
-    uint64_t elements = 0;
-
-    for (uint32_t i = 0; i < job->tensors && core_tensor_info(core, job->id, i, &tensor); i++) {
-        elements += tensor.count > 0 ? tensor.numel : 0;
-    }
-    return elements;
-}
-
-static void add_volume(struct document *document, cJSON *job, const struct job_info *info)
+static void report_stats_add_volume(
+    struct document *document, cJSON *job, const struct job_info *info)
 {
     document_count(document, job, "dense_bytes", info->dense_bytes);
     document_count(document, job, "wire_bytes_sent", info->bytes_sent);
@@ -86,8 +84,9 @@ static void add_volume(struct document *document, cJSON *job, const struct job_i
     }
 }
 
-static void add_job(struct document *document, cJSON *jobs, const struct core *core, bool live,
-    const struct job_info *info)
+/* *room: how many tensors may still be described. */
+static void report_stats_add_job(struct document *document, cJSON *jobs, const struct core *core,
+    bool live, const struct job_info *info, uint32_t *room)
 {
     cJSON *job = document_append(document, jobs);
 
@@ -98,17 +97,18 @@ static void add_job(struct document *document, cJSON *jobs, const struct core *c
     document_count(document, job, "tensors", info->tensors);
     document_count(document, job, "buckets", info->buckets);
     document_count(document, job, "elements", info->elements);
-    document_count(document, job, "sparse_elements", live ? sparse_elements(core, info) : 0);
+    document_count(document, job, "sparse_elements", live ? info->sparse_elements : 0);
     document_count(document, job, "rounds", info->rounds);
     document_count(document, job, "rounds_retried", info->rounds_retried);
-    add_volume(document, job, info);
-    document_count(document, job, "policy_version", info->policy_version);
-    document_count(document, job, "policy_step", info->policy_step);
-    add_phases(document, job, info);
-    add_tensors(document, job, "tensors_detail", live ? core : NULL, info, 0);
+    report_stats_add_volume(document, job, info);
+    document_count(document, job, "policy_version", info->policy.version);
+    document_count(document, job, "policy_step", info->policy.step);
+    report_stats_add_phases(document, job, info);
+    *room -= report_stats_add_tensors(
+        document, job, "tensors_detail", live ? core : NULL, info, 0, *room);
 }
 
-static void add_links(struct document *document, const struct core *core)
+static void report_stats_add_links(struct document *document, const struct core *core)
 {
     cJSON *links = document_array(document, document->root, "links");
     struct peer_info info;
@@ -125,6 +125,8 @@ static void add_links(struct document *document, const struct core *core)
 char *report_stats(const struct report_daemon *daemon, const char *job, bool *found)
 {
     struct document document;
+    struct seen_walk walk = {.live = 0};
+    uint32_t room = REPORT_MAX_TENSORS;
     struct job_info info;
     cJSON *jobs;
     bool live;
@@ -133,13 +135,13 @@ char *report_stats(const struct report_daemon *daemon, const char *job, bool *fo
     document_begin(&document);
     document_number(&document, document.root, "clock_s", daemon->clock_s);
     jobs = document_array(&document, document.root, "jobs");
-    for (uint32_t i = 0; history_job(daemon->history, daemon->core, i, &info, &live); i++) {
+    while (seen_next(&daemon->jobs, &walk, &info, &live)) {
         if (*job == '\0' || jobname_fits(&info.key, job)) {
             *found = true;
-            add_job(&document, jobs, daemon->core, live, &info);
+            report_stats_add_job(&document, jobs, daemon->core, live, &info, &room);
         }
     }
-    add_links(&document, daemon->core);
+    report_stats_add_links(&document, daemon->core);
     return document_end(&document);
 }
 
@@ -151,6 +153,7 @@ char *report_tensors(const struct report_daemon *daemon, const struct job_info *
     report_key(&document, document.root, &job->key);
     document_count(&document, document.root, "tensors_count", job->tensors);
     document_count(&document, document.root, "first", first);
-    add_tensors(&document, document.root, "tensors", daemon->core, job, first);
+    (void)report_stats_add_tensors(
+        &document, document.root, "tensors", daemon->core, job, first, REPORT_MAX_TENSORS);
     return document_end(&document);
 }

@@ -1,4 +1,4 @@
-/* What a verification found. */
+/* The result of a verification. */
 #include <math.h>
 
 #include "daemon/admin/report.h"
@@ -7,8 +7,8 @@
 #define SHOWN_MAX 64 /* tensors out of balance; the rest is only counted */
 
 /* A sum that is infinite or no number becomes null. */
-static void add_tensor(struct document *document, cJSON *tensors, const struct tensor_info *info,
-    const struct verdict *verdict)
+static void report_verify_add_tensor(struct document *document, cJSON *tensors,
+    const struct tensor_info *info, const struct verdict *verdict)
 {
     cJSON *tensor = document_append(document, tensors);
 
@@ -23,7 +23,7 @@ static void add_tensor(struct document *document, cJSON *tensors, const struct t
 }
 
 /* How much of its tolerance the worse of the two sums takes: at most 1 in balance. */
-static double share(const struct verdict *verdict)
+static double report_verify_share(const struct verdict *verdict)
 {
     double off = fmax(fabs(verdict->off[0]), fabs(verdict->off[1]));
 
@@ -52,10 +52,10 @@ char *report_verify(const struct report_daemon *daemon, const struct job_info *j
             continue;
         }
         checked++;
-        worst = fmax(worst, share(&verdict));
+        worst = fmax(worst, report_verify_share(&verdict));
         unbalanced += verdict.balanced ? 0 : 1;
         if (!verdict.balanced && unbalanced <= SHOWN_MAX) {
-            add_tensor(&document, tensors, &info, &verdict);
+            report_verify_add_tensor(&document, tensors, &info, &verdict);
         }
     }
     document_count(&document, document.root, "tensors", job->tensors);

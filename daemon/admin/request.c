@@ -1,6 +1,7 @@
 /*
- * What a client may ask for. One table says who may; a kind that is not in it is refused. What
- * changes something on all nodes is an event with a ticket, whose outcome request_finish() tells.
+ * The requests of clients. One table says who may make which; a kind that is not in it is refused.
+ * A request that changes something on all nodes is an event with a ticket; request_finish() reports
+ * its outcome.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,16 +13,35 @@
 #include "daemon/admin/report.h"
 #include "proto/codec.h"
 #include "proto/control.pb-c.h"
+#include "proto/utf8.h"
 
 #define POLICY_LOGGED 120 /* bytes of a policy in a line of the log */
 
 typedef Adtopk__ControlRequest Request;
 
-static struct report_daemon describe(const struct control *control)
+static bool request_is_admin(const struct client *client)
 {
+    return rights_allow(
+        &client->control->rights, RIGHT_ADMIN, client->fd, &client->who, UINT32_MAX);
+}
+
+static struct seen request_seen_by(const struct client *client)
+{
+    const struct control *control = client->control;
+
+    return (struct seen){.core = control->config.core,
+        .history = control->config.history,
+        .all = !control->limits.own_jobs || request_is_admin(client),
+        .uid = client->who.uid};
+}
+
+static struct report_daemon request_describe(const struct client *client)
+{
+    const struct control *control = client->control;
+
     return (struct report_daemon){
         .core = control->config.core,
-        .history = control->config.history,
+        .jobs = request_seen_by(client),
         .node = control->config.node,
         .incarnation = control->config.incarnation,
         .uptime_s = (uv_now(control->loop) - control->started_ms) / 1000,
@@ -31,33 +51,39 @@ static struct report_daemon describe(const struct control *control)
                        ? control->config.network(control->config.context)
                        : (struct report_network){.protection = NULL},
         .turns = control->config.turns(control->config.context),
+        .devices = {.device = control->config.gpu,
+            .worker = control->config.gpu_worker,
+            .context = control->config.context},
         .draining = control->draining,
     };
 }
 
 /* ------------------------------------------------------------------ looking */
 
-static void answer_status(struct client *client, const Request *request, const struct job_info *job)
+static void request_answer_status(
+    struct client *client, const Request *request, const struct job_info *job)
 {
-    struct report_daemon daemon = describe(client->control);
+    struct report_daemon daemon = request_describe(client);
 
     (void)request;
     (void)job;
     client_reply(client, ADTOPK_OK, report_status(&daemon));
 }
 
-static void answer_jobs(struct client *client, const Request *request, const struct job_info *job)
+static void request_answer_jobs(
+    struct client *client, const Request *request, const struct job_info *job)
 {
-    struct report_daemon daemon = describe(client->control);
+    struct report_daemon daemon = request_describe(client);
 
     (void)request;
     (void)job;
     client_reply(client, ADTOPK_OK, report_jobs(&daemon));
 }
 
-static void answer_peers(struct client *client, const Request *request, const struct job_info *job)
+static void request_answer_peers(
+    struct client *client, const Request *request, const struct job_info *job)
 {
-    struct report_daemon daemon = describe(client->control);
+    struct report_daemon daemon = request_describe(client);
 
     (void)request;
     (void)job;
@@ -65,9 +91,10 @@ static void answer_peers(struct client *client, const Request *request, const st
 }
 
 /* Of all jobs that the name fits, ended ones too. */
-static void answer_stats(struct client *client, const Request *request, const struct job_info *job)
+static void request_answer_stats(
+    struct client *client, const Request *request, const struct job_info *job)
 {
-    struct report_daemon daemon = describe(client->control);
+    struct report_daemon daemon = request_describe(client);
     bool found = false;
     char *document = report_stats(&daemon, request->stats->job, &found);
     char why[160];
@@ -78,31 +105,32 @@ static void answer_stats(struct client *client, const Request *request, const st
         return;
     }
     free(document);
-    (void)snprintf(
-        why, sizeof(why), "no job \"%.64s\" has or had ranks on this node", request->stats->job);
+    (void)snprintf(why, sizeof(why), "no job \"%.*s\" has or had ranks on this node",
+        UTF8_FIT(64, request->stats->job));
     client_refuse(client, ADTOPK_ERR_ARGUMENT, why);
 }
 
-static void answer_tensors(
+static void request_answer_tensors(
     struct client *client, const Request *request, const struct job_info *job)
 {
-    struct report_daemon daemon = describe(client->control);
+    struct report_daemon daemon = request_describe(client);
 
     client_reply(client, ADTOPK_OK, report_tensors(&daemon, job, request->tensors->first));
 }
 
-static void answer_plan(struct client *client, const Request *request, const struct job_info *job)
+static void request_answer_plan(
+    struct client *client, const Request *request, const struct job_info *job)
 {
-    struct report_daemon daemon = describe(client->control);
+    struct report_daemon daemon = request_describe(client);
 
     client_reply(client, ADTOPK_OK, report_plan(&daemon, job, request->plan->first));
 }
 
-static void answer_policy_get(
+static void request_answer_policy_get(
     struct client *client, const Request *request, const struct job_info *job)
 {
     const struct control_config *config = &client->control->config;
-    struct report_daemon daemon = describe(client->control);
+    struct report_daemon daemon = request_describe(client);
 
     (void)request;
     client_reply(client, ADTOPK_OK,
@@ -111,10 +139,10 @@ static void answer_policy_get(
                           config->policy != NULL ? config->policy(config->context) : NULL));
 }
 
-static void answer_policy_log(
+static void request_answer_policy_log(
     struct client *client, const Request *request, const struct job_info *job)
 {
-    struct report_daemon daemon = describe(client->control);
+    struct report_daemon daemon = request_describe(client);
 
     (void)request;
     client_reply(client, ADTOPK_OK, report_policy_log(&daemon, job));
@@ -122,7 +150,8 @@ static void answer_policy_log(
 
 /* ------------------------------------------------------------------ changing */
 
-static void answer_drain(struct client *client, const Request *request, const struct job_info *job)
+static void request_answer_drain(
+    struct client *client, const Request *request, const struct job_info *job)
 {
     struct control *control = client->control;
     struct report_daemon daemon;
@@ -132,16 +161,16 @@ static void answer_drain(struct client *client, const Request *request, const st
     client_log(client, CONTROL_CHANGE, "%s: asked by uid %u, pid %d",
         control->draining ? "draining, no new ranks" : "new ranks are taken again", client->who.uid,
         client->who.pid);
-    daemon = describe(control);
+    daemon = request_describe(client);
     client_reply(client, ADTOPK_OK, report_drain(&daemon));
 }
 
-/* Nobody's requests keep an administrator's out. Else `why` says what is too much. */
-static bool has_room(const struct client *client, char why[200])
+/* Whether there is room for one more request. Other users' requests never keep an administrator's
+ * out. If not, `why` names the limit. */
+static bool request_has_room(const struct client *client, char why[200])
 {
     const struct control *control = client->control;
-    const bool admin =
-        rights_allow(&control->rights, RIGHT_ADMIN, client->fd, &client->who, UINT32_MAX);
+    const bool admin = request_is_admin(client);
     const unsigned all = admin ? CONTROL_PENDING : CONTROL_PENDING - CONTROL_PENDING_FREE;
     unsigned own = 0;
 
@@ -153,18 +182,18 @@ static bool has_room(const struct client *client, char why[200])
             control->pending, all);
         return false;
     }
-    if (!admin && own >= control->user_requests) {
+    if (!admin && own >= control->limits.requests) {
         (void)snprintf(why, 200,
             "user %u has %u requests under way on this node, and one user may have %u "
             "(user_requests)",
-            client->who.uid, own, control->user_requests);
+            client->who.uid, own, control->limits.requests);
         return false;
     }
     return true;
 }
 
 /* A ticket for the client; 0 if it was refused one. */
-static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_ms)
+static uint64_t request_take_ticket(struct client *client, uint64_t job, uint32_t limit_ms)
 {
     struct control *control = client->control;
     char why[200];
@@ -175,7 +204,7 @@ static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_
         client_refuse(client, ADTOPK_ERR_ARGUMENT, why);
         return 0;
     }
-    if (!has_room(client, why)) {
+    if (!request_has_room(client, why)) {
         client_refuse(client, ADTOPK_ERR_STATE, why);
         return 0;
     }
@@ -188,7 +217,7 @@ static uint64_t take_ticket(struct client *client, uint64_t job, uint32_t limit_
 }
 
 /* Into the core with it. False: it was refused, which is the answer. */
-static bool raise_event(struct client *client, struct event *event)
+static bool request_raise_event(struct client *client, struct event *event)
 {
     struct control *control = client->control;
     struct error err = {.code = ADTOPK_OK};
@@ -203,21 +232,21 @@ static bool raise_event(struct client *client, struct event *event)
     return true;
 }
 
-static void answer_policy_set(
+static void request_answer_policy_set(
     struct client *client, const Request *request, const struct job_info *job)
 {
     const Adtopk__ControlPolicySet *set = request->policy_set;
     struct event event = {.type = EVENT_POLICY};
     char name[JOBNAME_SIZE];
 
-    event.policy.ticket = take_ticket(client, job->id, set->timeout_ms);
+    event.policy.ticket = request_take_ticket(client, job->id, set->timeout_ms);
     event.policy.job = job->id;
     event.policy.text = set->policy;
     event.policy.merge = set->merge != 0;
     event.policy.if_version = set->check_version != 0 ? set->if_version : UINT32_MAX;
     event.policy.uid = client->who.uid;
     event.policy.pid = (uint32_t)client->who.pid;
-    if (event.policy.ticket != 0 && raise_event(client, &event)) {
+    if (event.policy.ticket != 0 && request_raise_event(client, &event)) {
         jobname_print(&job->key, name);
         client_log(client, CONTROL_CHANGE, "uid %u, pid %d %s the policy of job %s: %.*s",
             client->who.uid, client->who.pid, set->merge ? "amends" : "replaces", name,
@@ -226,13 +255,14 @@ static void answer_policy_set(
     }
 }
 
-static void answer_verify(struct client *client, const Request *request, const struct job_info *job)
+static void request_answer_verify(
+    struct client *client, const Request *request, const struct job_info *job)
 {
     struct event event = {.type = EVENT_VERIFY};
 
-    event.verify.ticket = take_ticket(client, job->id, request->verify->timeout_ms);
+    event.verify.ticket = request_take_ticket(client, job->id, request->verify->timeout_ms);
     event.verify.job = job->id;
-    if (event.verify.ticket != 0 && raise_event(client, &event)) {
+    if (event.verify.ticket != 0 && request_raise_event(client, &event)) {
         client_await(client);
     }
 }
@@ -244,14 +274,15 @@ void request_waits(const struct client *client, char text[ERROR_TEXT_SIZE])
     text[0] = '\0';
     if (core_find_job(client->control->config.core, client->job, &job) &&
         job.waiting_for[0] != '\0') {
-        (void)snprintf(text, ERROR_TEXT_SIZE, "the job waits for %.200s", job.waiting_for);
+        (void)snprintf(
+            text, ERROR_TEXT_SIZE, "the job waits for %.*s", UTF8_FIT(200, job.waiting_for));
     }
 }
 
 void request_finish(struct client *client, const struct action *action)
 {
     struct control *control = client->control;
-    struct report_daemon daemon = describe(control);
+    struct report_daemon daemon = request_describe(client);
     struct job_info job;
 
     if (action->status != ADTOPK_OK) {
@@ -271,32 +302,32 @@ void request_finish(struct client *client, const struct action *action)
 
 /* ------------------------------------------------------------------ the table */
 
-static const char *tensors_job(const Request *request)
+static const char *request_tensors_job(const Request *request)
 {
     return request->tensors->job;
 }
 
-static const char *plan_job(const Request *request)
+static const char *request_plan_job(const Request *request)
 {
     return request->plan->job;
 }
 
-static const char *policy_get_job(const Request *request)
+static const char *request_policy_get_job(const Request *request)
 {
     return request->policy_get->job[0] != '\0' ? request->policy_get->job : NULL;
 }
 
-static const char *policy_set_job(const Request *request)
+static const char *request_policy_set_job(const Request *request)
 {
     return request->policy_set->job;
 }
 
-static const char *policy_log_job(const Request *request)
+static const char *request_policy_log_job(const Request *request)
 {
     return request->policy_log->job;
 }
 
-static const char *verify_job(const Request *request)
+static const char *request_verify_job(const Request *request)
 {
     return request->verify->job;
 }
@@ -310,26 +341,29 @@ static const struct kind {
     void (*answer)(struct client *client, const Request *request, const struct job_info *job);
 } kinds[] = {
     {ADTOPK__CONTROL_REQUEST__KIND_STATUS, RIGHT_READ, "see the status", NULL, false,
-        answer_status},
-    {ADTOPK__CONTROL_REQUEST__KIND_STATS, RIGHT_READ, "see statistics", NULL, false, answer_stats},
-    {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, false, answer_jobs},
-    {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, false, answer_peers},
-    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", tensors_job, false,
-        answer_tensors},
-    {ADTOPK__CONTROL_REQUEST__KIND_PLAN, RIGHT_READ, "see the plan of", plan_job, false,
-        answer_plan},
-    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy of", policy_get_job,
-        false, answer_policy_get},
+        request_answer_status},
+    {ADTOPK__CONTROL_REQUEST__KIND_STATS, RIGHT_READ, "see statistics", NULL, false,
+        request_answer_stats},
+    {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, false, request_answer_jobs},
+    {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, false,
+        request_answer_peers},
+    {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", request_tensors_job,
+        false, request_answer_tensors},
+    {ADTOPK__CONTROL_REQUEST__KIND_PLAN, RIGHT_READ, "see the plan of", request_plan_job, false,
+        request_answer_plan},
+    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy of",
+        request_policy_get_job, false, request_answer_policy_get},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG, RIGHT_READ, "see who changed the policy of",
-        policy_log_job, true, answer_policy_log},
-    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET, RIGHT_OWNER, "change the policy of", policy_set_job,
-        false, answer_policy_set},
-    {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", verify_job, false, answer_verify},
+        request_policy_log_job, true, request_answer_policy_log},
+    {ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET, RIGHT_OWNER, "change the policy of",
+        request_policy_set_job, false, request_answer_policy_set},
+    {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", request_verify_job, false,
+        request_answer_verify},
     {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, false,
-        answer_drain},
+        request_answer_drain},
 };
 
-static const struct kind *find_kind(const Request *request)
+static const struct kind *request_find_kind(const Request *request)
 {
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         if (kinds[i].kind == request->kind_case) {
@@ -340,7 +374,7 @@ static const struct kind *find_kind(const Request *request)
 }
 
 /* A kind that this daemon does not know is a field that its messages do not know. */
-static void refuse_unknown(struct client *client, const Request *request)
+static void request_refuse_unknown(struct client *client, const Request *request)
 {
     char why[80] = "the request has no kind";
 
@@ -351,7 +385,8 @@ static void refuse_unknown(struct client *client, const Request *request)
     client_refuse(client, ADTOPK_ERR_PROTOCOL, why);
 }
 
-static void refuse_right(struct client *client, const struct kind *kind, const struct job_info *job)
+static void request_refuse_right(
+    struct client *client, const struct kind *kind, const struct job_info *job)
 {
     const struct control *control = client->control;
     char why[ERROR_TEXT_SIZE * 2];
@@ -367,24 +402,24 @@ static void refuse_right(struct client *client, const struct kind *kind, const s
     client_refuse(client, ADTOPK_ERR_DENIED, why);
 }
 
-static void answer(struct client *client, const Request *request)
+static void request_answer(struct client *client, const Request *request)
 {
     struct control *control = client->control;
-    const struct kind *kind = find_kind(request);
+    const struct kind *kind = request_find_kind(request);
     const char *name = kind != NULL && kind->job != NULL ? kind->job(request) : NULL;
+    const struct seen seen = request_seen_by(client);
     struct job_info job = {.id = 0};
     struct error err = {.code = ADTOPK_OK};
 
     if (request->version != 1) {
         client_refuse(client, ADTOPK_ERR_PROTOCOL, "this daemon speaks version 1 of the messages");
     } else if (kind == NULL) {
-        refuse_unknown(client, request);
-    } else if (name != NULL && jobname_find(control->config.core, control->config.history, name,
-                                   kind->ended, &job, &err) != ADTOPK_OK) {
+        request_refuse_unknown(client, request);
+    } else if (name != NULL && jobname_find(&seen, name, kind->ended, &job, &err) != ADTOPK_OK) {
         client_refuse(client, err.code, err.text);
     } else if (!rights_allow(
                    &control->rights, kind->right, client->fd, &client->who, job.key.owner)) {
-        refuse_right(client, kind, name != NULL ? &job : NULL);
+        request_refuse_right(client, kind, name != NULL ? &job : NULL);
     } else {
         kind->answer(client, request, name != NULL ? &job : NULL);
     }
@@ -400,6 +435,6 @@ void request_take(struct client *client, const uint8_t *bytes, size_t size)
         client_refuse(client, err.code, err.text);
         return;
     }
-    answer(client, (const Request *)message);
+    request_answer(client, (const Request *)message);
     codec_free(message);
 }

@@ -22,7 +22,7 @@ struct rights rights_of(uid_t self, const char *group)
 }
 
 /* The groups that the client had when it connected. Where the kernel does not tell: not in it. */
-static bool in_supplementary(int fd, gid_t group)
+static bool rights_in_supplementary(int fd, gid_t group)
 {
     gid_t none;
     socklen_t size = 0;
@@ -42,11 +42,11 @@ static bool in_supplementary(int fd, gid_t group)
     return found;
 }
 
-static bool is_admin(const struct rights *rights, int fd, const struct ucred *who)
+static bool rights_is_admin(const struct rights *rights, int fd, const struct ucred *who)
 {
     return who->uid == 0 || who->uid == rights->self ||
            (rights->has_group &&
-               (who->gid == rights->group || in_supplementary(fd, rights->group)));
+               (who->gid == rights->group || rights_in_supplementary(fd, rights->group)));
 }
 
 bool rights_allow(
@@ -54,8 +54,8 @@ bool rights_allow(
 {
     switch (right) {
     case RIGHT_READ: return true;
-    case RIGHT_OWNER: return who->uid == owner || is_admin(rights, fd, who);
-    case RIGHT_ADMIN: return is_admin(rights, fd, who);
+    case RIGHT_OWNER: return who->uid == owner || rights_is_admin(rights, fd, who);
+    case RIGHT_ADMIN: return rights_is_admin(rights, fd, who);
     }
     return false;
 }

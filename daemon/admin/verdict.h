@@ -1,18 +1,19 @@
 /*
- * Whether a tensor's ledger is in balance: what came in is what was applied plus what is left in
- * the residual, for the plain and for the sign-hashed sums, to rounding.
+ * Whether a tensor's ledger is in balance: input equals applied plus residual, for the plain and
+ * for the sign-hashed sums, to rounding.
  *
- * The ledger is kept in double precision, so rounding is that of the float residual. An addition
- * or subtraction is off by at most 2^-24 of the value, to either side, so that over n elements and
- * s steps errors grow like sqrt(n * s). With m, the residual's sum of absolute values, a value is
- * about m / n, and the error of a sum about 2^-24 * m * sqrt(s / n). Where next to nothing is left
- * in the residual now, m does not tell how large the values were that were rounded once; but the
- * sums grow with the gradients, at least like sqrt(n * s), and a residual holds some hundred
- * gradients at most. So
+ * The ledger is kept in double precision, so the rounding errors are those of the float residual.
+ * An addition or subtraction is off by at most 2^-24 of the value, to either side. So over n
+ * elements and s steps errors grow like sqrt(n * s). With m, the residual's sum of absolute values,
+ * a value is about m / n, and the error of a sum about 2^-24 * m * sqrt(s / n).
+ *
+ * If next to nothing is left in the residual now, m does not tell how large the rounded values
+ * were. So m is the largest that any verification of the tensor has found; and the sums grow with
+ * the gradients, at least like sqrt(n * s), and a residual holds some hundred gradients at most. So
  *
  *     tolerance = 2^-24 * (16 * m * (1 + sqrt(s / n)) + 1024 * the largest |input| or |applied|)
  *
- * What is lost or counted twice shows if it is more than 6e-5 of the larger sum: one step's
+ * A loss or double count shows if it is more than 6e-5 of the larger sum. That is one step's
  * gradients among 16,000 if they all lean to one side, among millions if they do not.
  */
 #ifndef ADTOPK_VERDICT_H

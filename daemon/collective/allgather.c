@@ -1,32 +1,33 @@
 /*
  * Sparse all-gather: every node sends its list to every other, and each forms the sum itself, in
- * the order of the nodes. k(P-1) entries received a node, so it suits small P.
+ * the order of the nodes. Each node receives k(P-1) entries, so it suits small P.
  *
- * A large bucket is cut into segments, ranges of positions, each of which is a phase. The frames of
- * all of them leave at once, in the first; so while a segment is decoded and summed, those after it
- * are on their way. exchange->state counts the entries of all segments so far, as a list in
- * segments must not be longer than a whole one.
+ * A large bucket is cut into segments, which are ranges of positions. Each segment is a phase. The
+ * frames of all segments leave at once, in the first phase. So while a node decodes and sums one
+ * segment, the next ones are on their way. exchange->state counts the entries of all segments so
+ * far, because a list in segments must not be longer than a whole one.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/collective.h"
 #include "daemon/collective/gather.h"
+#include "daemon/collective/predict.h"
 
-/* Dense elements that are under way at a time are worth so many times fewer entries; fewer than
- * that many are not worth a frame. */
+/* So many times fewer entries are sent at a time than dense elements would be. Fewer entries than
+ * this are not worth a frame. */
 #define ELEMENTS_PER_ENTRY 64u
 #define ENTRIES_MIN 32u
 
-/* All nodes find the same number: it follows from the policy and the turn. Steps of INT8 are of
- * blocks of the whole list; where fibres are strided, the dense form is written from the list. */
-static unsigned segments_of(const struct exchange *exchange)
+/* All nodes find the same number: it follows from the policy and the turn. Blocks of
+ * values span the whole list; where fibres are strided, the dense form is written from the list. */
+static unsigned allgather_segments_of(const struct exchange *exchange)
 {
     const uint64_t each = exchange->segment / ELEMENTS_PER_ENTRY + ENTRIES_MIN;
     uint64_t entries = 0, segments;
 
-    if (exchange->members == 1 || exchange->segment == 0 || exchange->value == PAYLOAD_VALUE_INT8 ||
-        exchange->index == PAYLOAD_INDEX_DENSE) {
+    if (exchange->members == 1 || exchange->segment == 0 ||
+        payload_value_is_blocked(exchange->value) || exchange->index == PAYLOAD_INDEX_DENSE) {
         return 1;
     }
     for (unsigned t = 0; t < exchange->tensors; t++) {
@@ -50,7 +51,7 @@ struct part {
     uint32_t *shifted; /* memory of own.position, or NULL */
 };
 
-/* Where a tensor has several fibres, a part has whole ones. */
+/* If a tensor has several fibres, a part consists of whole fibres. */
 static void cut(
     const struct exchange_tensor *tensor, unsigned s, unsigned segments, struct part *part)
 {
@@ -129,7 +130,7 @@ static void encode_segment(void *arg, unsigned s, unsigned thread)
 
 static enum adtopk_status send_all(struct exchange *exchange, struct error *err)
 {
-    struct encoding encoding = {.exchange = exchange, .segments = segments_of(exchange)};
+    struct encoding encoding = {.exchange = exchange, .segments = allgather_segments_of(exchange)};
     enum adtopk_status status = ADTOPK_OK;
 
     for (unsigned s = 0; status == ADTOPK_OK && s < encoding.segments; s++) {
@@ -150,8 +151,8 @@ static enum adtopk_status send_all(struct exchange *exchange, struct error *err)
 /* ------------------------------------------------------------------ summing */
 
 /* Adds a segment's sums to the results. */
-static enum adtopk_status write_part(const struct gather *gather, struct exchange_tensor *tensor,
-    const struct part *part, struct error *err)
+static enum adtopk_status allgather_write_part(const struct gather *gather,
+    struct exchange_tensor *tensor, const struct part *part, struct error *err)
 {
     struct sparse *update = &tensor->update;
     const uint64_t positions = part->end - part->first;
@@ -163,7 +164,7 @@ static enum adtopk_status write_part(const struct gather *gather, struct exchang
         sum.position = update->position + update->count;
         sum.value = update->value + update->count;
     }
-    status = gather_sum(gather, positions, gather->exchange->scale, &sum, dense, err);
+    status = gather_sum(gather, positions, exchange_factor(gather->exchange), &sum, dense, err);
     if (status == ADTOPK_OK && sum.position != NULL && part->first > 0) {
         list_shift(&sum, (uint32_t)part->first);
     }
@@ -173,7 +174,7 @@ static enum adtopk_status write_part(const struct gather *gather, struct exchang
     return status;
 }
 
-/* Blames a member whose segments have more entries together than a node may send. */
+/* Blames a member whose segments together have more entries than a node may send. */
 static enum adtopk_status check_lengths(const struct gather *gather, unsigned t, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
@@ -199,14 +200,14 @@ static enum adtopk_status check_lengths(const struct gather *gather, unsigned t,
     return ADTOPK_OK;
 }
 
-/* Where a node's share depends on its ranks, no list alone is too long, but all together may be
- * longer than the update can get. */
+/* If a node's share depends on its ranks, no single list is too long, but all together may be
+ * longer than the update can be. */
 static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
     struct exchange_tensor *tensor = &exchange->tensor[t];
     enum adtopk_status status = ADTOPK_OK;
-    const unsigned segments = segments_of(exchange);
+    const unsigned segments = allgather_segments_of(exchange);
     struct part part;
 
     cut(tensor, gather->phase, segments, &part);
@@ -227,7 +228,7 @@ static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct err
         status = gather_limit(gather, tensor, part.end - part.first, err);
     }
     if (status == ADTOPK_OK) {
-        status = write_part(gather, tensor, &part, err);
+        status = allgather_write_part(gather, tensor, &part, err);
     }
     free(part.shifted);
     return status;
@@ -237,7 +238,7 @@ static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct err
 
 static unsigned allgather_phases(const struct exchange *exchange)
 {
-    return segments_of(exchange);
+    return allgather_segments_of(exchange);
 }
 
 static bool allgather_expects(const struct exchange *exchange, unsigned phase, unsigned from)
@@ -254,7 +255,7 @@ static enum adtopk_status allgather_produce(
 
 static enum adtopk_status allgather_finish(struct exchange *exchange, struct error *err)
 {
-    return gather_each(exchange, segments_of(exchange) - 1, sum_part, err);
+    return gather_each(exchange, allgather_segments_of(exchange) - 1, sum_part, err);
 }
 
 static void allgather_drop(struct exchange *exchange)
@@ -262,11 +263,35 @@ static void allgather_drop(struct exchange *exchange)
     free(exchange->state);
 }
 
+static double allgather_bytes(const struct collective_load *load)
+{
+    return predict_entry(load) * load->entries * predict_others(load);
+}
+
+static double allgather_hops(const struct collective_load *load)
+{
+    (void)load;
+    return 1;
+}
+
+static double allgather_summed(const struct collective_load *load)
+{
+    return load->members * load->entries;
+}
+
+static const struct collective_cost allgather_cost = {
+    .bytes = allgather_bytes,
+    .messages = predict_others,
+    .hops = allgather_hops,
+    .summed = allgather_summed,
+};
+
 const struct collective_ops collective_allgather = {
     .name = "allgather",
-    .dense = false,
-    .scatters = true,
-    .streams = true,
+    .traits = {.values = COLLECTIVE_VALUES_ALL,
+        .scatters = true,
+        .streams = true,
+        .cost = &allgather_cost},
     .phases = allgather_phases,
     .expects = allgather_expects,
     .produce = allgather_produce,

@@ -1,5 +1,5 @@
 /*
- * Dense all-reduce: the one that is fastest for the bucket's size and the number of nodes.
+ * Dense all-reduce: chooses the fastest for the bucket's size and the number of nodes.
  *
  * With alpha the latency of a message and beta the time per element, P nodes (2^h <= P < 2^(h+1))
  * and n elements:
@@ -9,13 +9,14 @@
  *     halving-doubling    2h alpha + 2n(2^h-1)/2^h w beta, P = 2^h
  *                         (2h + 2) alpha + (2n(2^h-1)/2^h + 2n) w beta, else
  *
- * alpha counts as MESSAGE_BYTES; w is WORK, as each element is read, added or copied more often
- * than by pairwise. The least cost wins; of equal ones the first, which has fewer steps that wait
- * for each other. Halving takes no values narrower than f32; of two members' narrow sums none
- * should travel. What was measured of 2, 3 and 4 nodes, and where these costs are wrong: README.md.
- * (A ring costs what pairwise does, with more steps.)
+ * alpha counts as MESSAGE_BYTES. w is WORK, because each element is read, added or copied more
+ * often than by pairwise. The least cost wins. Of equal costs the first wins, because it has fewer
+ * steps that wait for each other. Halving takes no values narrower than f32; the narrow sums of two
+ * members should not be sent at all. README.md has measurements with 2, 3 and 4 nodes, and says
+ * where these costs are wrong. (A ring costs as much as pairwise, with more steps.)
  */
 #include "daemon/collective/doubling.h"
+#include "daemon/collective/predict.h"
 #include "daemon/collective/vector.h"
 
 #define MESSAGE_BYTES 16384.0 /* 131 us at 1 Gbit/s */
@@ -57,10 +58,10 @@ static const struct collective_ops *fastest(const struct exchange *exchange)
     return halving < pairwise ? &collective_halving : &collective_pairwise;
 }
 
-/* Of two members' sums none travels, whatever their number. */
+/* Two members never send sums, so they have no rests. */
 static uint64_t allreduce_rests(unsigned members, uint64_t elements)
 {
-    return members > 2 ? collective_pairwise.rests(members, elements) : 0;
+    return members > 2 ? collective_pairwise.traits.rests(members, elements) : 0;
 }
 
 static unsigned allreduce_phases(const struct exchange *exchange)
@@ -86,13 +87,42 @@ static enum adtopk_status allreduce_finish(struct exchange *exchange, struct err
 
 static void allreduce_drop(struct exchange *exchange)
 {
-    fastest(exchange)->drop(exchange); /* whoever left a state can drop it */
+    fastest(exchange)->drop(exchange); /* the collective that left a state can drop it */
 }
+
+/* By pairwise, or for two members by one-shot. */
+static double allreduce_bytes(const struct collective_load *load)
+{
+    return (load->wide ? 8 : 4) * load->elements * predict_share(load);
+}
+
+static double allreduce_messages(const struct collective_load *load)
+{
+    struct doubling doubling = doubling_of(load->members);
+    double others = predict_others(load), most = load->members > 2 ? 2 * others : others;
+
+    return load->wide && doubling.extras == 0 ? fmin(2.0 * doubling.hops, most) : most;
+}
+
+static double allreduce_hops(const struct collective_load *load)
+{
+    double messages = allreduce_messages(load);
+
+    return messages < 2 * predict_others(load) ? messages : load->members > 2 ? 2 : 1;
+}
+
+static const struct collective_cost allreduce_cost = {
+    .bytes = allreduce_bytes,
+    .messages = allreduce_messages,
+    .hops = allreduce_hops,
+};
 
 const struct collective_ops collective_allreduce = {
     .name = "allreduce",
-    .dense = true,
-    .rests = allreduce_rests,
+    .traits = {.dense = true,
+        .values = COLLECTIVE_VALUES_CUT,
+        .rests = allreduce_rests,
+        .cost = &allreduce_cost},
     .phases = allreduce_phases,
     .expects = allreduce_expects,
     .produce = allreduce_produce,

@@ -1,23 +1,24 @@
 /*
  * Balanced parallelism (Zen, arXiv 2309.13254): every node owns a partition of the positions, sums
- * what all nodes have there, and sends the sums to all. Partitions are balanced whatever the skew
- * (kernels/cpu/partition.h).
+ * the entries of all nodes there, and sends the sums to all. Partitions are balanced however skewed
+ * the entries are (kernels/base/partition.h).
  *
- * Phase 0: to every owner the entries of its partition. Phase 1: the owner's sums to everybody.
- * k(P-1)/P entries out and in, then those of the sum. Positions travel as slots of the partition,
- * which both sides know: a bitmap of slots is Zen's hash bitmap, and where a list of deltas is
- * smaller the encoder takes that.
+ * Phase 0: every node sends every owner the entries of its partition. Phase 1: every owner sends
+ * its sums to all. A node sends and receives k(P-1)/P entries, then the entries of the sum.
+ * Positions are sent as slots of the partition, which both sides know. A bitmap of slots is Zen's
+ * hash bitmap; where a list of deltas is smaller the encoder uses that.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/collective.h"
 #include "daemon/collective/gather.h"
-#include "kernels/cpu/partition.h"
+#include "daemon/collective/predict.h"
+#include "kernels/base/partition.h"
 
-/* What is kept of a tensor from phase to phase. */
+/* The data of a tensor from phase to phase. */
 struct balanced {
-    struct sparse own; /* what this node sends of its own partition; slots */
+    struct sparse own; /* the sums that this node sends of its own partition; slots */
     struct sparse sum; /* of its partition, as the others get it; slots */
 };
 
@@ -35,8 +36,8 @@ static void to_slots(struct sparse *list, unsigned parts)
     }
 }
 
-/* How lists of slots look: of what nodes contribute, or of sums. */
-static struct payload_shape shape_of(
+/* The shape of lists of slots, for contributions or for sums. */
+static struct payload_shape balanced_shape_of(
     const struct exchange *exchange, const struct exchange_tensor *tensor, unsigned part, bool sum)
 {
     uint64_t slots = partition_size(view_size(&tensor->shape.view), part, exchange->members);
@@ -102,7 +103,7 @@ static enum adtopk_status deal(const struct exchange *exchange, const struct spa
     return ADTOPK_OK;
 }
 
-static struct sparse part_of(const struct dealt *dealt, unsigned part)
+static struct sparse balanced_part_of(const struct dealt *dealt, unsigned part)
 {
     size_t first = dealt->first[part], count = dealt->first[part + 1] - first;
 
@@ -115,7 +116,7 @@ static struct sparse part_of(const struct dealt *dealt, unsigned part)
 static enum adtopk_status keep_own(const struct exchange *exchange, const struct dealt *dealt,
     struct sparse *own, struct error *err)
 {
-    struct sparse part = part_of(dealt, exchange->self);
+    struct sparse part = balanced_part_of(dealt, exchange->self);
 
     if (!list_alloc(own, part.count)) {
         return gather_no_memory(exchange, err);
@@ -126,7 +127,7 @@ static enum adtopk_status keep_own(const struct exchange *exchange, const struct
     return ADTOPK_OK;
 }
 
-/* Puts a tensor's parts into the frames of their owners. */
+/* Writes a tensor's parts into the frames of their owners. */
 static enum adtopk_status send_tensor(struct exchange *exchange, unsigned t, struct error *err)
 {
     struct exchange_tensor *tensor = &exchange->tensor[t];
@@ -136,8 +137,8 @@ static enum adtopk_status send_tensor(struct exchange *exchange, unsigned t, str
 
     for (unsigned f = 0; status == ADTOPK_OK && f < exchange->outgoing_count; f++) {
         struct exchange_frame *out = &exchange->outgoing[f];
-        struct payload_shape shape = shape_of(exchange, tensor, out->to, false);
-        struct sparse part = part_of(&dealt, out->to);
+        struct payload_shape shape = balanced_shape_of(exchange, tensor, out->to, false);
+        struct sparse part = balanced_part_of(&dealt, out->to);
         if (payload_put_list(&out->frame, &shape, &part, exchange->index, exchange->value) !=
             ADTOPK_OK) {
             status = gather_no_memory(exchange, err);
@@ -175,13 +176,14 @@ static enum adtopk_status send_entries(struct exchange *exchange, struct error *
 
 /* ------------------------------------------------------------------ from the owners */
 
-/* Sums a tensor's lists of this node's partition, and rounds. */
+/* Sums the lists of a tensor in this node's partition, and rounds the sums. */
 static enum adtopk_status sum_tensor(
     struct gather *gather, unsigned t, enum payload_value *value, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
     struct balanced *balanced = (struct balanced *)exchange->state + t;
-    struct payload_shape mine = shape_of(exchange, &exchange->tensor[t], exchange->self, false);
+    struct payload_shape mine =
+        balanced_shape_of(exchange, &exchange->tensor[t], exchange->self, false);
     uint64_t slots = mine.view.length, count;
     enum adtopk_status status;
 
@@ -208,7 +210,8 @@ static enum adtopk_status send_sum(struct gather *gather, unsigned t, struct err
 {
     struct exchange *exchange = gather->exchange;
     struct balanced *balanced = (struct balanced *)exchange->state + t;
-    struct payload_shape mine = shape_of(exchange, &exchange->tensor[t], exchange->self, true);
+    struct payload_shape mine =
+        balanced_shape_of(exchange, &exchange->tensor[t], exchange->self, true);
     enum payload_value value = PAYLOAD_VALUE_F32;
     enum adtopk_status status = sum_tensor(gather, t, &value, err);
 
@@ -219,7 +222,7 @@ static enum adtopk_status send_sum(struct gather *gather, unsigned t, struct err
     return status;
 }
 
-static enum adtopk_status send_sums(struct exchange *exchange, struct error *err)
+static enum adtopk_status balanced_send_sums(struct exchange *exchange, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
 
@@ -234,11 +237,12 @@ static enum adtopk_status send_sums(struct exchange *exchange, struct error *err
 static enum adtopk_status balanced_produce(
     struct exchange *exchange, unsigned phase, struct error *err)
 {
-    return phase == 0 ? send_entries(exchange, err) : send_sums(exchange, err);
+    return phase == 0 ? send_entries(exchange, err) : balanced_send_sums(exchange, err);
 }
 
 /* Puts the sums of all partitions together. */
-static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struct error *err)
+static enum adtopk_status balanced_finish_tensor(
+    struct gather *gather, unsigned t, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
     struct exchange_tensor *tensor = &exchange->tensor[t];
@@ -246,7 +250,7 @@ static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struc
     enum adtopk_status status;
 
     for (unsigned m = 0; m < exchange->members; m++) {
-        gather->shape[m] = shape_of(exchange, tensor, m, true);
+        gather->shape[m] = balanced_shape_of(exchange, tensor, m, true);
     }
     status = gather_next(gather, &balanced->sum, err);
     if (status == ADTOPK_OK) {
@@ -263,14 +267,43 @@ static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struc
 
 static enum adtopk_status balanced_finish(struct exchange *exchange, struct error *err)
 {
-    return gather_each(exchange, 1, finish_tensor, err);
+    return gather_each(exchange, 1, balanced_finish_tensor, err);
 }
+
+static double balanced_bytes(const struct collective_load *load)
+{
+    return predict_entry(load) * (load->entries + predict_sum(load)) * predict_share(load);
+}
+
+static double balanced_messages(const struct collective_load *load)
+{
+    return 2 * predict_others(load);
+}
+
+static double balanced_hops(const struct collective_load *load)
+{
+    (void)load;
+    return 2;
+}
+
+static double balanced_summed(const struct collective_load *load)
+{
+    return load->entries + predict_sum(load);
+}
+
+static const struct collective_cost balanced_cost = {
+    .bytes = balanced_bytes,
+    .messages = balanced_messages,
+    .hops = balanced_hops,
+    .summed = balanced_summed,
+};
 
 const struct collective_ops collective_balanced = {
     .name = "balanced",
-    .dense = false,
-    .scatters = true,
-    .rounds = true,
+    .traits = {.values = COLLECTIVE_VALUES_CUT,
+        .scatters = true,
+        .rounds = true,
+        .cost = &balanced_cost},
     .phases = balanced_phases,
     .expects = balanced_expects,
     .produce = balanced_produce,

@@ -2,13 +2,13 @@
  * Collectives: how the contributions of the nodes become one sum.
  *
  * A collective is a state machine in phases. In each phase every member produces frames (pure
- * compute), the core sends them, and when all frames that a member expects have arrived, the next
- * phase begins; after the last, finish() writes the sum. The core owns frames, timing, retries and
- * the view; a collective only ever looks at one exchange. One file a collective, one table of
- * operations; allgather.c is the one to read first.
+ * compute), and the core sends them. When all frames that a member expects have arrived, the next
+ * phase begins. After the last phase, finish() writes the sum. The core owns frames, timing,
+ * retries and the membership; a collective sees one exchange only. Each collective is one file with
+ * one table of operations. Read allgather.c first.
  *
- * Everything is a function of the frames and their phase, never of their order of arrival, and
- * sums are formed in an order that each file documents: every member writes the same bits.
+ * Every result is a function of the frames and their phase, never of their order of arrival. Each
+ * file documents the order of its sums: every member writes the same bits.
  */
 #ifndef ADTOPK_COLLECTIVE_H
 #define ADTOPK_COLLECTIVE_H
@@ -17,18 +17,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/base/parallel.h"
+#include "kernels/kernels.h"
 #include "proto/error.h"
 #include "proto/payload.h"
 
-/* Of what collectives' frames hold. Nodes with another one cannot exchange.
- *   1  dense sums travel as f32
- *   2  they travel as bf16 where contributions have two bytes a value; pairwise cuts the vector
- * into slices first, then each into segments; "allreduce" may be "one-shot"; allgather cuts large
- * lists into segments
- *   3  frames name the run instead of the job */
-#define EXCHANGE_VERSION 3u
+/* Version of the frames' contents. Nodes with different versions cannot exchange.
+ *   1  dense sums are sent as f32
+ *   2  dense sums are sent as bf16 where contributions have two bytes per value; pairwise cuts the
+ *      vector into slices first, then each into segments; "allreduce" may be "one-shot"; allgather
+ *      cuts large lists into segments
+ *   3  frames name the run instead of the job
+ *   4  frames say which tensors no rank pushed, which are not finite, and the loss scale */
+#define EXCHANGE_VERSION 4u
 
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u  /* a frame's header counts them in 8 bits */
@@ -37,32 +38,38 @@
 enum op_kind { OP_BARRIER = 0, OP_BROADCAST = 1, OP_ALLREDUCE = 2, OP_KIND_COUNT };
 
 /* What a collective remembers of a tensor from turn to turn. It only makes the next turn cheaper:
- * no result depends on it. All members of a view have the same, because all have finished the same
- * turns in it; a new view begins with none. */
+ * no result depends on it. All members of a view have the same memory, because all have finished
+ * the same turns in the view. A new view begins with none. */
 struct exchange_memory {
-    uint32_t view;   /* in which it was made; 0: none was */
-    uint32_t number; /* the collective's */
+    uint32_t view;   /* the view in which it was made; 0: it was not made yet */
+    uint32_t number; /* number of the collective that made it */
     uint32_t cuts;
     uint32_t room; /* for cuts */
     uint32_t *cut; /* positions; of malloc() */
 };
 
-/* One tensor of the bucket. */
+/* positions; allocated with malloc() */
 struct exchange_tensor {
     struct payload_shape shape;
     uint64_t numel;
     const float *acc;   /* dense, whole: residual plus gradient, memory order */
+    bool unpushed;      /* in: no rank of this node pushed it, so the node contributes nothing; out:
+                         * no rank of any node did */
+    bool nonfinite;     /* in: a gradient of this node has NaN or Inf; out: one of any node has */
     bool summed;        /* dense, of a lone member: `dense` has the result already, acc is NULL */
-    uint64_t select;    /* sparse: how many elements a node selects, whole: all together; all nodes
-                         * have the same number */
-    struct sparse sent; /* sparse: what is contributed, values as the others will decode them */
-    struct sparse update; /* sparse, result: the sum; room for update.capacity entries, or none,
-                           * and positions NULL, if `dense` is enough: then about how many */
-    float *dense;         /* result: the sum, memory order; sparse: NULL unless the collective
-                           * scatters, it is wanted, and positions are elements */
-    bool own_update;      /* the arrays of `update` are of malloc(), the exchange's */
-    /* Sparse, result: of the sums that this node rounded before others got them, what that cut off;
-     * its residual takes it back. Room for returned.capacity entries; see exchange_round(). */
+    uint64_t select;    /* sparse: how many elements a node selects, whole: all nodes together; the
+                         * same number on all nodes */
+    struct sparse sent; /* sparse: the contribution, with values as the other nodes will decode
+                         * them */
+    struct sparse update; /* sparse, result: the sum, with room for update.capacity entries. If
+                           * `dense` is enough it has no room and positions are NULL; the capacity
+                           * is then an estimate */
+    float *dense;         /* result: the sum, in memory order. Sparse: NULL unless the collective
+                           * scatters, the dense form is wanted, and positions are elements */
+    float *own_acc;       /* acc, where the exchange allocated it with malloc(); else NULL */
+    bool own_update;      /* the exchange allocated the arrays of `update` with malloc() */
+    /* Sparse, result: rounding errors of the sums that this node rounded before it sent them. They
+     * go back to its residual. Room for returned.capacity entries; see exchange_round(). */
     struct sparse returned;
     struct exchange_memory *memory; /* NULL: nothing can be remembered */
 };
@@ -70,11 +77,11 @@ struct exchange_tensor {
 /* A plain operation (barrier, broadcast, sum) instead of tensors. */
 struct exchange_op {
     enum op_kind kind;
-    uint32_t root; /* rank whose bytes are broadcast */
+    uint32_t root; /* rank that broadcasts its bytes */
     uint32_t size; /* bytes */
-    bool has_root; /* the root is a rank of this node; then input[0] is its data */
+    bool has_root; /* the root is a rank of this node, and input[0] is its data */
     unsigned inputs;
-    const void *const *input; /* one a local rank, in rank order */
+    const void *const *input; /* one per local rank, in rank order */
     void *result;             /* size bytes */
 };
 
@@ -83,12 +90,18 @@ struct exchange_frame {
     struct payload_writer frame;
 };
 
-/* Dense, values narrower than f32: what comes back of the sums that this node rounded
- * (kernels/cpu/rest.h), which are one slice of the bucket's tensors, end to end. */
+/* Dense, values narrower than f32: rounding errors of the sums that this node rounded
+ * (kernels/cpu/rest.h). These sums are one slice of the bucket's tensors, laid end to end. */
 struct exchange_rest {
-    int16_t *low; /* room for so many; NULL: for none, and sums travel as f32 */
+    int16_t *low; /* room for `room` of them; NULL: none, and sums are sent as f32 */
     uint64_t room;
     uint64_t first, count; /* result: the slice; count 0: nothing was rounded */
+};
+
+/* A rank pushed with this loss scale. */
+struct exchange_loss {
+    float scale; /* 0: none did */
+    uint32_t rank;
 };
 
 struct exchange_input {
@@ -102,99 +115,151 @@ struct exchange {
     unsigned members;
     unsigned self;
     const uint16_t *node;         /* id of each member, ascending; for errors */
-    struct payload_header header; /* of every frame this node produces; phase is filled in */
+    struct payload_header header; /* of every frame this node produces; the phase is filled in, and
+                                   * the loss scale as soon as it is known */
     enum payload_index index;
     enum payload_value value;
-    uint64_t segment; /* elements of a dense vector that are under way at a time, or many times the
+    uint64_t segment; /* elements of a dense vector that are sent at a time, or many times the
                        * entries of lists; 0: all */
-    float scale;      /* of the sum: 1, or one over the number of ranks */
-    bool nonfinite;   /* in: a gradient of this node held NaN or Inf; out: one of any node did */
+    float scale;      /* factor of the sum: 1, or one over the number of ranks */
+    struct exchange_loss other; /* a frame named another loss scale than the header; 0: none did */
     unsigned tensors;
     struct exchange_tensor *tensor;
     struct exchange_rest rest;
     struct exchange_op *op;
 
-    struct exchange_frame *outgoing; /* of the phase produced last; the core takes the bytes */
+    struct exchange_frame *outgoing; /* of the last phase that was produced; the core takes the
+                                      * bytes */
     unsigned outgoing_count;
-    void *state; /* the collective's own, from phase to phase; NULL at first, see drop() */
+    void *state;                  /* of the collective */
     struct exchange_input *input; /* [phase * members + member] */
 
     struct parallel parallel; /* for the loops of the compute that runs; zero: none */
 };
 
-struct collective_ops {
-    const char *name;
-    bool dense;    /* carries dense buckets; otherwise sparse ones */
-    bool selects;  /* not all that is sent is in the sum: where the update is 0, nothing was taken,
-                    * and what was sent stays in the residuals */
-    bool whole;    /* it selects itself, for all nodes: each contributes, and takes out of its
-                    * residual, its own value wherever the update is not 0 */
-    bool scatters; /* sparse: writes the dense form too, with or without a list */
-    bool streams;  /* sparse: writes results from its second phase on */
-    bool rounds;   /* sums are encoded again: calls exchange_round() */
+/* Which of a node's sent entries become part of the update. These leave its residual. */
+enum collective_picks {
+    PICKS_NOTHING = 0, /* all entries that a node sends */
+    PICKS_ENTRIES,     /* the entries where the update is not 0; the others stay in the residual */
+    PICKS_POSITIONS    /* the collective picks the positions, the same on every node. Each node
+                        * contributes its residual's values where the update is not 0, whatever it
+                        * sent before */
+};
+
+/* A bucket on one node, for predictions. */
+struct collective_load {
+    unsigned members;
+    double elements;
+    double entries; /* entries that one node contributes; 0: dense */
+    double saved;   /* bytes by which the value of such an entry is narrower than bf16 */
+    double growth;  /* entries of the sum divided by the entries of one contribution */
+    bool wide;      /* dense: sums are sent as f32, otherwise as bf16 */
+};
+
+/* The cost of a round for one node; daemon/collective/README.md derives the formulas. */
+struct collective_cost {
+    double (*bytes)(const struct collective_load *load);    /* received, without headers */
+    double (*messages)(const struct collective_load *load); /* received */
+    double (*hops)(const struct collective_load *load);     /* messages that wait for one another */
+    double (*summed)(const struct collective_load *load); /* sparse: entries that a node adds up */
+};
+
+/* The properties of a collective. The policy's checks, the planner, memory and settling read them
+ * here and nowhere else. */
+struct collective_traits {
+    bool dense; /* sums whole tensors, or values at positions that all nodes know; otherwise
+                 * lists */
+    enum collective_picks picks;
+    bool node_only;       /* not for residuals of single ranks (scope "rank") */
+    unsigned values;      /* encodings that it takes, one bit 1 << enum payload_value for each */
+    bool scatters;        /* sparse: can write the dense form of the update too, even alone */
+    bool streams;         /* sparse: writes results from its second phase on */
+    bool rounds;          /* sparse: encodes sums again, by exchange_round() */
     unsigned members_max; /* 0: any number */
 
-    /* Dense: for how many sums of so many elements a member needs room, if it is to round them.
-     * NULL: none. */
+    /* Dense: how many sums of so many elements a member rounds and so needs room for. NULL: none.
+     */
     uint64_t (*rests)(unsigned members, uint64_t elements);
-    bool partial; /* ... of two values each, before they are scaled: rests are kept themselves, as
-                   * rest_sum() writes them; otherwise the lower halves of rest_round() */
+    bool partial; /* each sum has two values and is not scaled yet: the rests themselves are kept,
+                   * as rest_sum() writes them. Otherwise the lower halves of rest_round() are */
+
+    const struct collective_cost *cost; /* NULL: the planner cannot choose it */
+};
+
+/* Encodings for traits: all, and those for lists that are cut into parts. The latter exclude
+ * encodings in blocks, which depend on where a list begins (payload_value_is_blocked()). */
+#define COLLECTIVE_VALUES_CUT                                                                      \
+    (1u << PAYLOAD_VALUE_F32 | 1u << PAYLOAD_VALUE_BF16 | 1u << PAYLOAD_VALUE_F16)
+#define COLLECTIVE_VALUES_ALL ((1u << PAYLOAD_VALUE_COUNT) - 1)
+
+struct collective_ops {
+    const char *name;
+    struct collective_traits traits;
 
     /* Number of phases, 1 to EXCHANGE_PHASES_MAX. */
     unsigned (*phases)(const struct exchange *exchange);
 
-    /* Whether member `from` sends this node a frame in `phase`, which is the one produced last. */
+    /* Whether member `from` sends this node a frame in `phase`, the last phase that was produced.
+     */
     bool (*expects)(const struct exchange *exchange, unsigned phase, unsigned from);
 
-    /* Compute: fills exchange->outgoing for `phase`, from the inputs of the phase before; older
-     * ones are gone. */
+    /* Compute: fills exchange->outgoing for `phase` from the inputs of the phase before. Older
+     * inputs are gone. */
     enum adtopk_status (*produce)(struct exchange *exchange, unsigned phase, struct error *err);
 
-    /* Compute: writes the result, scaled. */
+    /* Compute: writes the results from the inputs of the last phase. */
     enum adtopk_status (*finish)(struct exchange *exchange, struct error *err);
 
     /* Frees exchange->state; NULL: it has none. */
     void (*drop)(struct exchange *exchange);
 };
 
-extern const struct collective_ops collective_allreduce;
-extern const struct collective_ops collective_oneshot;
-extern const struct collective_ops collective_pairwise;
-extern const struct collective_ops collective_ring;
-extern const struct collective_ops collective_halving;
-extern const struct collective_ops collective_allgather;
-extern const struct collective_ops collective_balanced;
-extern const struct collective_ops collective_hierarchical;
-extern const struct collective_ops collective_oktopk;
-extern const struct collective_ops collective_exclusive;
+/* Every collective that a policy may name; a new one gets a line here. */
+#define COLLECTIVES(entry)                                                                         \
+    entry(allreduce) entry(oneshot) entry(pairwise) entry(ring) entry(halving) entry(allgather)    \
+        entry(balanced) entry(hierarchical) entry(oktopk) entry(exclusive)
+
+#define COLLECTIVE_DECLARE(name) extern const struct collective_ops collective_##name;
+COLLECTIVES(COLLECTIVE_DECLARE)
+
+/* Plain operations (barrier, broadcast, sum), which no policy names. */
 extern const struct collective_ops collective_plain;
 
-/** The collective of that name among those a policy may name, or NULL. */
+/** The collective of that name among those that a policy may name, or NULL. */
 const struct collective_ops *collective_find(const char *name);
 
 /** All that a policy may name, NULL-terminated. */
 extern const struct collective_ops *const collective_table[];
 
-/** Adds an empty frame to outgoing, begun with the exchange's header; NULL without memory. For
- * the files of this folder. */
+/** Adds an empty frame to outgoing, begun with the exchange's header. Returns NULL if memory runs
+ * out. Only for the files of this folder. */
 struct payload_writer *exchange_add_frame(struct exchange *exchange, unsigned phase, uint32_t to);
 
-/** Opens the frame that `from` sent in `phase`: checks it, and names the node in errors. Any
- * thread; exchange_note() is due if it is OK. */
+/** Opens the frame that `from` sent in `phase`: checks it, and names the node in errors. Callable
+ * from any thread; if it returns OK the caller must call exchange_note(). */
 enum adtopk_status exchange_open(const struct exchange *exchange, unsigned phase, unsigned from,
     struct payload_reader *reader, struct error *err);
 
-/** Notes the non-finite flag of a frame that was opened. */
+/** Notes the loss scale of a frame that was opened, and which tensors its sender knows to be pushed
+ * or not to be finite. */
 void exchange_note(struct exchange *exchange, const struct payload_reader *reader);
+
+/** MISMATCH, which names the ranks, if frames that were opened have different loss scales. */
+enum adtopk_status exchange_check_scales(const struct exchange *exchange, struct error *err);
+
+/** What the sum of all contributions is multiplied by, as the last thing, to become the update: the
+ * exchange's scale times the loss scale. Only known when the sum is complete. What leaves a node
+ * has no loss scale in it. */
+float exchange_factor(const struct exchange *exchange);
 
 /** Puts "node N sent a bad frame ..." before an error of a decoder. Returns its code. */
 enum adtopk_status exchange_blame(
     const struct exchange *exchange, unsigned from, struct error *err);
 
 /**
- * Rounds the sums of a tensor that this node is about to send to what the others will decode, and
- * adds what that cuts off to tensor->returned. Returns how they are to be encoded: as f32, and not
- * rounded, where there is no room to note it.
+ * Rounds the sums of a tensor that this node is about to send, to the values that the others will
+ * decode. Adds the rounding errors to tensor->returned. Returns the encoding of the sums: f32,
+ * without rounding, if there is no room for the errors.
  */
 enum payload_value exchange_round(
     const struct exchange *exchange, struct exchange_tensor *tensor, struct sparse *sum);
@@ -202,7 +267,8 @@ enum payload_value exchange_round(
 /** Frees outgoing frames. */
 void exchange_drop_frames(struct exchange *exchange);
 
-/** Frees these, the collective's state and updates of its own; inputs belong to the caller. */
+/** Frees the outgoing frames, the collective's state and its own updates. The inputs belong to the
+ * caller. */
 void exchange_drop(struct exchange *exchange);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * Who talks to whom when distances double: in hop h, groups of 2^h cores that are neighbours join
- * to groups of 2^(h+1), each core with its partner in the other group.
+ * The partners of a member when distances double. In hop h, neighbouring groups of 2^h cores form
+ * groups of 2^(h+1): each core exchanges with its partner in the other group.
  *
- * Hops need a power of two: that many members are cores. Of P = cores + extras members, the first
- * 2 * extras are pairs of a core and an extra, which gives its core what it has before the hops,
- * and gets the result after them. So groups are always neighbours in the order of the members, and
- * a sum over groups, lower one first, is a balanced tree over that order. (Rabenseifner,
- * "Optimization of collective reduction operations", ICCS 2004.)
+ * Hops need a power of two, so that many members are cores. The members are P = cores + extras, and
+ * the first 2 * extras of them form pairs of a core and an extra. The extra gives its core its data
+ * before the hops, and gets the result after them. So groups are always neighbours in the order of
+ * the members. A sum over groups, lower one first, is a balanced tree over that order.
+ * (Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.)
  */
 #ifndef ADTOPK_DOUBLING_H
 #define ADTOPK_DOUBLING_H
@@ -51,13 +51,13 @@ static inline unsigned doubling_member(const struct doubling *doubling, unsigned
     return core < doubling->extras ? 2 * core : core + doubling->extras;
 }
 
-/** The other one of a core and its extra, or nobody. */
+/** The other member of a pair of core and extra; DOUBLING_NOBODY if there is none. */
 static inline unsigned doubling_mate(const struct doubling *doubling, unsigned member)
 {
     return member < 2 * doubling->extras ? member ^ 1u : DOUBLING_NOBODY;
 }
 
-/** Whom a member exchanges with in a hop; an extra with nobody. */
+/** The partner of a member in a hop; an extra has none. */
 static inline unsigned doubling_partner(
     const struct doubling *doubling, unsigned member, unsigned hop)
 {

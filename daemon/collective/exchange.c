@@ -1,16 +1,80 @@
-/* What every collective needs of an exchange. */
+/* Functions that every collective needs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/collective.h"
-#include "kernels/cpu/quantise.h"
+#include "kernels/base/quantise.h"
+#include "proto/loss_scale.h"
+
+static size_t exchange_bits(const struct exchange *exchange)
+{
+    return (exchange->tensors + 7) / 8;
+}
+
+static bool exchange_bit(const uint8_t *bits, unsigned t)
+{
+    return (bits[t / 8] >> t % 8 & 1) != 0;
+}
+
+/* Whether a tensor has the mark that a frame's flag tells. */
+static bool exchange_has(const struct exchange_tensor *tensor, unsigned flag)
+{
+    return flag == PAYLOAD_FLAG_UNPUSHED ? tensor->unpushed : tensor->nonfinite;
+}
+
+/* The flag, if some tensor has its mark; otherwise 0. */
+static unsigned exchange_flag(const struct exchange *exchange, unsigned flag)
+{
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        if (exchange_has(&exchange->tensor[t], flag)) {
+            return flag;
+        }
+    }
+    return 0;
+}
+
+/* A section at the frame's beginning: which tensors have the mark as far as this node knows. */
+static enum adtopk_status exchange_put_marks(
+    const struct exchange *exchange, unsigned flag, struct payload_writer *frame)
+{
+    uint8_t *bits = calloc(exchange_bits(exchange), 1);
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
+
+    for (unsigned t = 0; bits != NULL && t < exchange->tensors; t++) {
+        bits[t / 8] |= (uint8_t)(exchange_has(&exchange->tensor[t], flag) ? 1u << t % 8 : 0);
+    }
+    if (bits != NULL) {
+        status = payload_put_bytes(frame, bits, exchange_bits(exchange));
+    }
+    free(bits);
+    return status;
+}
+
+static enum adtopk_status exchange_begin_frame(
+    const struct exchange *exchange, unsigned phase, struct payload_writer *frame)
+{
+    const unsigned unpushed = exchange_flag(exchange, PAYLOAD_FLAG_UNPUSHED);
+    const unsigned nonfinite = exchange_flag(exchange, PAYLOAD_FLAG_NONFINITE);
+    struct payload_header header = exchange->header;
+    enum adtopk_status status;
+
+    header.phase = (uint8_t)phase;
+    header.flags = (uint8_t)(unpushed | nonfinite);
+    status = payload_begin(frame, &header);
+    if (status == ADTOPK_OK && unpushed != 0) {
+        status = exchange_put_marks(exchange, unpushed, frame);
+    }
+    if (status == ADTOPK_OK && nonfinite != 0) {
+        status = exchange_put_marks(exchange, nonfinite, frame);
+    }
+    return status;
+}
 
 struct payload_writer *exchange_add_frame(struct exchange *exchange, unsigned phase, uint32_t to)
 {
     struct exchange_frame *grown =
         realloc(exchange->outgoing, (exchange->outgoing_count + 1) * sizeof(*exchange->outgoing));
-    struct payload_header header = exchange->header;
     struct exchange_frame *added;
 
     if (grown == NULL) {
@@ -19,9 +83,8 @@ struct payload_writer *exchange_add_frame(struct exchange *exchange, unsigned ph
     exchange->outgoing = grown;
     added = &grown[exchange->outgoing_count];
     *added = (struct exchange_frame){.to = to};
-    header.phase = (uint8_t)phase;
-    header.flags = exchange->nonfinite ? PAYLOAD_FLAG_NONFINITE : 0;
-    if (payload_begin(&added->frame, &header) != ADTOPK_OK) {
+    if (exchange_begin_frame(exchange, phase, &added->frame) != ADTOPK_OK) {
+        payload_free(&added->frame);
         return NULL;
     }
     exchange->outgoing_count++;
@@ -38,12 +101,46 @@ enum adtopk_status exchange_blame(const struct exchange *exchange, unsigned from
         (unsigned long long)exchange->header.number, text);
 }
 
+/* Reads a section of marks, if the frame has the flag. Bits that are not needed must be 0, as any
+ * frame has one form. */
+static enum adtopk_status exchange_get_marks(const struct exchange *exchange, unsigned flag,
+    struct payload_reader *reader, const uint8_t **bits, struct error *err)
+{
+    const char *what = flag == PAYLOAD_FLAG_UNPUSHED ? "unpushed" : "non-finite";
+    const size_t most = exchange_bits(exchange);
+    unsigned set = 0;
+    size_t size;
+
+    *bits = NULL;
+    if ((reader->header.flags & flag) == 0) {
+        return ADTOPK_OK;
+    }
+    if (payload_get_bytes(reader, most, bits, &size, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    for (unsigned t = 0; size == most && t < 8 * most; t++) {
+        set += exchange_bit(*bits, t) ? 1 : 0;
+        if (t >= exchange->tensors && exchange_bit(*bits, t)) {
+            return error_set(
+                err, ADTOPK_ERR_PROTOCOL, "its mark of %s tensors names tensor %u", what, t);
+        }
+    }
+    return set > 0 ? ADTOPK_OK
+                   : error_set(err, ADTOPK_ERR_PROTOCOL,
+                         "its mark of %s tensors is empty, or does not fit %u tensors", what,
+                         exchange->tensors);
+}
+
 enum adtopk_status exchange_open(const struct exchange *exchange, unsigned phase, unsigned from,
     struct payload_reader *reader, struct error *err)
 {
     const struct exchange_input *input = &exchange->input[phase * exchange->members + from];
 
-    if (payload_open(reader, input->bytes, input->size, err) != ADTOPK_OK) {
+    if (payload_open(reader, input->bytes, input->size, err) != ADTOPK_OK ||
+        exchange_get_marks(exchange, PAYLOAD_FLAG_UNPUSHED, reader, &reader->unpushed, err) !=
+            ADTOPK_OK ||
+        exchange_get_marks(exchange, PAYLOAD_FLAG_NONFINITE, reader, &reader->nonfinite, err) !=
+            ADTOPK_OK) {
         return exchange_blame(exchange, from, err);
     }
     return ADTOPK_OK;
@@ -51,12 +148,41 @@ enum adtopk_status exchange_open(const struct exchange *exchange, unsigned phase
 
 void exchange_note(struct exchange *exchange, const struct payload_reader *reader)
 {
-    if ((reader->header.flags & PAYLOAD_FLAG_NONFINITE) != 0) {
-        exchange->nonfinite = true;
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        struct exchange_tensor *tensor = &exchange->tensor[t];
+        tensor->unpushed =
+            tensor->unpushed && reader->unpushed != NULL && exchange_bit(reader->unpushed, t);
+        tensor->nonfinite |= reader->nonfinite != NULL && exchange_bit(reader->nonfinite, t);
+    }
+    if (exchange->header.loss_scale == 0) {
+        exchange->header.loss_scale = reader->header.loss_scale;
+        exchange->header.loss_rank = reader->header.loss_rank;
+    } else if (reader->header.loss_scale != 0 && exchange->other.scale == 0 &&
+               reader->header.loss_scale != exchange->header.loss_scale) {
+        exchange->other =
+            (struct exchange_loss){reader->header.loss_scale, reader->header.loss_rank};
     }
 }
 
-/* What rounding a sum cuts off: nothing of one that is, or becomes, no number. */
+enum adtopk_status exchange_check_scales(const struct exchange *exchange, struct error *err)
+{
+    const struct payload_header *header = &exchange->header;
+
+    return exchange->other.scale == 0
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_MISMATCH,
+                     "loss scales differ in step %llu: rank %u pushed with %.9g, rank %u with %.9g",
+                     (unsigned long long)header->number, header->loss_rank,
+                     (double)header->loss_scale, exchange->other.rank,
+                     (double)exchange->other.scale);
+}
+
+float exchange_factor(const struct exchange *exchange)
+{
+    return exchange->scale * loss_scale_factor(exchange->header.loss_scale);
+}
+
+/* The rounding error of a sum; none if the sum is no number, or becomes none. */
 static float cut_off(float sum, float *rounded)
 {
     float rest;
@@ -67,9 +193,9 @@ static float cut_off(float sum, float *rounded)
     return rest - rest == 0 ? rest : 0;
 }
 
-/* Merges what rounding cuts off `sum` into the list, from the end, and rounds. room: at least as
- * many entries more as it cuts something off. Returns how many places are left free between what
- * was there and what was merged, as positions that are in both take one. */
+/* Rounds `sum` and merges the rounding errors into the list, from its end. room: at least as many
+ * more entries as there are errors. Returns how many places stay free between the old and the
+ * merged entries, because positions in both take one place. */
 static size_t merge_back(struct sparse *returned, size_t end, struct sparse *sum)
 {
     size_t old = returned->count;
@@ -141,6 +267,8 @@ void exchange_drop(struct exchange *exchange)
     exchange_drop_frames(exchange);
     for (unsigned t = 0; t < exchange->tensors; t++) {
         struct exchange_tensor *tensor = &exchange->tensor[t];
+        free(tensor->own_acc);
+        tensor->own_acc = NULL;
         if (tensor->own_update) {
             free(tensor->update.position);
             free(tensor->update.value);

@@ -1,28 +1,29 @@
 /*
  * Exclusive partitions (MiCRO, arXiv 2310.00967): every node selects in one partition of the
- * positions, so that nobody selects what another does, and all contribute to what was selected.
+ * positions, so that no position is selected twice. All nodes contribute their values at the
+ * selected positions.
  *
- * Phase 0: member r selects the largest k/P of its own residual and gradient in partition
- * (step + r) mod P, and tells all where they are. Phase 1: every member sends its values there to
- * r. Phase 2: r sends the sums to all. k(P-1)/P positions come in, as many values, and as many
- * sums; all three are balanced whatever the skew. Partitions are stretches of the tensor, which
- * take turns.
+ * Phase 0: member r selects the largest k/P of its own residual and gradient in partition (step +
+ * r) mod P, and tells all members their positions. Phase 1: every member sends r its values there.
+ * Phase 2: r sends the sums to all. A node receives k(P-1)/P positions, as many values, and as many
+ * sums; all three are balanced however skewed the entries are. Partitions are stretches of the
+ * tensor, which rotate among the members.
  *
- * What leaves a node's residual is what it contributed, at every position of the update: `whole`.
+ * At every position of the update a node's contribution leaves its residual: `whole`.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/collective.h"
 #include "daemon/collective/gather.h"
-#include "kernels/cpu/quantise.h"
+#include "kernels/base/quantise.h"
 
 enum exclusive_phase { SELECT, CONTRIBUTE, SUM, EXCLUSIVE_PHASES };
 
 /* A delta between positions takes so many bytes at most, 7 bits each. */
 #define DELTA_BYTES 5u
 
-/* A tensor, from phase to phase: what each member selected, and the sums there. */
+/* A tensor, from phase to phase: the positions that each member selected, and the sums there. */
 struct selected {
     struct sparse *list; /* [members] */
 };
@@ -83,7 +84,7 @@ static void exclusive_drop(struct exchange *exchange)
     free(selected);
 }
 
-static enum adtopk_status begin(struct exchange *exchange, struct error *err)
+static enum adtopk_status exclusive_begin(struct exchange *exchange, struct error *err)
 {
     struct selected *selected = calloc(exchange->tensors, sizeof(*selected));
 
@@ -97,7 +98,7 @@ static enum adtopk_status begin(struct exchange *exchange, struct error *err)
     return selected != NULL ? ADTOPK_OK : gather_no_memory(exchange, err);
 }
 
-/* Takes member m's part about a tensor; reader NULL: m is this member. */
+/* Reads member m's part of a tensor; reader NULL: m is this member. */
 typedef enum adtopk_status take_part(struct exchange *exchange, unsigned m, unsigned t,
     struct payload_reader *reader, struct error *err);
 
@@ -133,7 +134,7 @@ static enum adtopk_status take_all(
     return status;
 }
 
-/* ------------------------------------------------------------------ who selected what */
+/* ------------------------------------------------------------------ selected positions */
 
 static enum adtopk_status select_own(struct exchange *exchange, unsigned t, struct error *err)
 {
@@ -179,7 +180,7 @@ static enum adtopk_status send_positions(struct exchange *exchange, struct error
     if (frame == NULL) {
         return gather_no_memory(exchange, err);
     }
-    if (begin(exchange, err) != ADTOPK_OK) {
+    if (exclusive_begin(exchange, err) != ADTOPK_OK) {
         return err->code;
     }
     for (unsigned t = 0; t < exchange->tensors; t++) {
@@ -196,7 +197,7 @@ static enum adtopk_status send_positions(struct exchange *exchange, struct error
     return ADTOPK_OK;
 }
 
-/* The positions that deltas stand for; false unless they are exactly those of a share. */
+/* The positions that the deltas encode; false unless they are exactly as many as a share has. */
 static bool read_positions(
     const uint8_t *bytes, size_t size, const struct share *share, struct sparse *list)
 {
@@ -243,7 +244,7 @@ static enum adtopk_status take_positions(struct exchange *exchange, unsigned m, 
     return read_positions(bytes, size, &share, list)
                ? ADTOPK_OK
                : error_set(err, ADTOPK_ERR_PROTOCOL,
-                     "what it selected of tensor %u are not %llu ascending positions of its "
+                     "its selection of tensor %u does not have %llu ascending positions of its "
                      "partition",
                      t, (unsigned long long)share.count);
 }
@@ -260,7 +261,7 @@ static void contribution(
     quantise_values(value, list->count, (enum quantisation)exchange->value, 0);
 }
 
-/* What member `to` sums up. Its list's values are free until the sums come. */
+/* Sums the values for member `to`. The values of its list are free until the sums come. */
 static enum adtopk_status send_values(struct exchange *exchange, unsigned to, struct error *err)
 {
     struct payload_writer *frame = exchange_add_frame(exchange, CONTRIBUTE, to);
@@ -319,7 +320,7 @@ static enum adtopk_status add_values(struct exchange *exchange, unsigned m, unsi
     return status;
 }
 
-static enum adtopk_status send_sums(struct exchange *exchange, struct error *err)
+static enum adtopk_status exclusive_send_sums(struct exchange *exchange, struct error *err)
 {
     struct payload_writer *frame = exchange_add_frame(exchange, SUM, EXCHANGE_ALL);
 
@@ -355,9 +356,12 @@ static enum adtopk_status take_sums(struct exchange *exchange, unsigned m, unsig
 
 static enum adtopk_status exclusive_finish(struct exchange *exchange, struct error *err)
 {
+    float factor;
+
     if (take_all(exchange, SUM, take_sums, err) != ADTOPK_OK) {
         return err->code;
     }
+    factor = exchange_factor(exchange);
     for (unsigned t = 0; t < exchange->tensors; t++) {
         struct sparse *update = &exchange->tensor[t].update;
         update->count = 0;
@@ -366,7 +370,7 @@ static enum adtopk_status exclusive_finish(struct exchange *exchange, struct err
             (void)memcpy(update->position + update->count, list->position,
                 list->count * sizeof(*list->position));
             for (size_t i = 0; i < list->count; i++) {
-                update->value[update->count + i] = list->value[i] * exchange->scale;
+                update->value[update->count + i] = list->value[i] * factor;
             }
             update->count += list->count;
         }
@@ -392,15 +396,16 @@ static enum adtopk_status exclusive_produce(
     switch ((enum exclusive_phase)phase) {
     case SELECT: return send_positions(exchange, err);
     case CONTRIBUTE: return send_contributions(exchange, err);
-    default: return send_sums(exchange, err);
+    default: return exclusive_send_sums(exchange, err);
     }
 }
 
 const struct collective_ops collective_exclusive = {
     .name = "exclusive",
-    .dense = false,
-    .whole = true,
-    .rounds = true,
+    .traits = {.picks = PICKS_POSITIONS,
+        .node_only = true,
+        .values = COLLECTIVE_VALUES_CUT,
+        .rounds = true},
     .phases = exclusive_phases,
     .expects = exclusive_expects,
     .produce = exclusive_produce,

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "kernels/cpu/merge.h"
+#include "kernels/kernels.h"
 
 /* Fewer are not worth a thread's attention. */
 #define ENTRIES_PER_PART (UINT64_C(1) << 14)
@@ -14,7 +14,7 @@ enum adtopk_status gather_no_memory(const struct exchange *exchange, struct erro
     return error_set(err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
 }
 
-/* Whether member m's list comes in a frame. */
+/* Whether member m sends its list in a frame. */
 static bool is_sent(const struct gather *gather, unsigned m)
 {
     const struct exchange *exchange = gather->exchange;
@@ -175,7 +175,7 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
 enum adtopk_status gather_update(
     const struct gather *gather, struct exchange_tensor *tensor, struct error *err)
 {
-    return gather_sum(gather, view_size(&tensor->shape.view), gather->exchange->scale,
+    return gather_sum(gather, view_size(&tensor->shape.view), exchange_factor(gather->exchange),
         &tensor->update, tensor->dense, err);
 }
 

@@ -1,7 +1,7 @@
 /*
- * The lists that the members sent in one phase: checked, decoded and summed, one tensor after the
- * other, on several threads where some are idle. Which thread did what shows in nothing: of several
- * bad frames, the one of the lowest node is reported.
+ * Checks, decodes and sums the lists that the members sent in one phase, one tensor after the
+ * other, on several threads where some are idle. The result does not depend on which thread did
+ * what: of several bad frames, the one of the lowest node is reported.
  */
 #ifndef ADTOPK_GATHER_H
 #define ADTOPK_GATHER_H
@@ -18,12 +18,12 @@ struct gather {
     struct error *error;           /* [member]; OK unless there is one */
 };
 
-/** What is done with a tensor. */
+/** The function that is called for a tensor. */
 typedef enum adtopk_status gather_visit(struct gather *gather, unsigned t, struct error *err);
 
-/** Opens the frames of all members that send one in `phase`, notes their flags, visits each tensor,
- * and fails if a frame has more than was read. Errors: the visits'; MEMORY; PROTOCOL, which names
- * the node. */
+/** Opens the frames of all members that send one in `phase`, notes their flags and visits each
+ * tensor. Fails if a frame is longer than its contents. Errors: those of the visits; MEMORY;
+ * PROTOCOL, which names the node. */
 enum adtopk_status gather_each(
     struct exchange *exchange, unsigned phase, gather_visit *visit, struct error *err);
 
@@ -34,8 +34,8 @@ enum adtopk_status gather_next(struct gather *gather, const struct sparse *own, 
 /** Entries of all lists together. */
 uint64_t gather_count(const struct gather *gather);
 
-/** Blames the node that sent most if all lists together, of so many positions, have more entries
- * than the tensor's update has room for behind those that it has. */
+/** Checks that all lists together, of so many positions, have no more entries than the update has
+ * room for behind its present ones. If not, it blames the node that sent most. */
 enum adtopk_status gather_limit(const struct gather *gather, const struct exchange_tensor *tensor,
     uint64_t positions, struct error *err);
 
@@ -45,8 +45,8 @@ enum adtopk_status gather_limit(const struct gather *gather, const struct exchan
 enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, float scale,
     struct sparse *out, float *dense, struct error *err);
 
-/** Sums the lists of a tensor, scaled, into its results: the list, the dense form, or both, as they
- * have places. Errors: MEMORY. */
+/** Sums the lists of a tensor, scaled, into its results: the list, the dense form, or both,
+ * depending on the room that the tensor has. Errors: MEMORY. */
 enum adtopk_status gather_update(
     const struct gather *gather, struct exchange_tensor *tensor, struct error *err);
 

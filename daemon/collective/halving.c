@@ -1,23 +1,24 @@
 /*
  * Dense all-reduce by recursive vector halving and distance doubling.
  *
- * In hop h of the reduce-scatter, a core and its partner split what both have of the vector: each
- * sends the half that the other keeps, and adds what it gets. After log2 P hops every core has the
- * complete sum of 1/P of the vector; the all-gather goes through the same partners backwards, and
- * doubles what each has. 2n(P-1)/P elements a node and 2 log2 P latencies; for P that is no power
- * of two, extras send everything to their core first and get everything at the end: 2n elements and
- * 2 latencies more. (Thakur, Rabenseifner, Gropp, 2005, section 4.5; doubling.h.)
+ * In hop h of the reduce-scatter, a core and its partner split the part of the vector that both
+ * have: each sends the half that the other keeps, and adds the half that it receives. After log2 P
+ * hops every core has the complete sum of 1/P of the vector. The all-gather goes through the same
+ * partners backwards and doubles each core's part. A node receives 2n(P-1)/P elements in 2 log2 P
+ * latencies. If P is no power of two, extras send everything to their core first and get everything
+ * at the end: 2n elements and 2 latencies more. (Thakur, Rabenseifner, Gropp, 2005, section 4.5;
+ * doubling.h.)
  *
  * Every element's sum is the same balanced tree over the order of the members, ((0 + 1) + (2 + 3))
- * + ...; sums travel as f32. Segments go one after the other; exchange->state is a copy of the one
- * at hand, as partial sums must not overwrite an update that other members lack.
+ * + ...; sums are sent as f32. Segments follow one another. exchange->state is a copy of the
+ * current segment, because partial sums must not overwrite an update that other members lack.
  */
 #include <stdlib.h>
 
 #include "daemon/collective/doubling.h"
 #include "daemon/collective/vector.h"
 
-/* What a member does in a phase. */
+/* The part of a member in a phase. */
 enum move { MOVE_FOLD, MOVE_HALVE, MOVE_DOUBLE, MOVE_UNFOLD };
 
 struct step {
@@ -37,17 +38,18 @@ static unsigned steps_of(const struct doubling *doubling)
     return 2 * doubling->hops + (doubling->extras > 0 ? 2 : 0);
 }
 
-static unsigned segments_of(const struct exchange *exchange, const struct doubling *doubling)
+static unsigned halving_segments_of(
+    const struct exchange *exchange, const struct doubling *doubling)
 {
     return vector_segments(exchange, steps_of(doubling), 1);
 }
 
-static struct step step_of(
+static struct step halving_step_of(
     const struct exchange *exchange, const struct doubling *doubling, unsigned phase)
 {
     unsigned steps = steps_of(doubling), at = phase % steps, folds = doubling->extras > 0 ? 1 : 0;
     struct step step = {
-        .segment = vector_segment(exchange, phase / steps, segments_of(exchange, doubling)),
+        .segment = vector_segment(exchange, phase / steps, halving_segments_of(exchange, doubling)),
         .first = at == 0,
         .last = at == steps - 1};
 
@@ -63,7 +65,7 @@ static struct step step_of(
     return step;
 }
 
-/* Whom `member` sends a frame in this step, or nobody. */
+/* The member that receives a frame from `member` in this step, or DOUBLING_NOBODY. */
 static unsigned receiver_of(
     const struct doubling *doubling, const struct step *step, unsigned member)
 {
@@ -78,7 +80,8 @@ static unsigned receiver_of(
     return doubling_partner(doubling, member, step->hop);
 }
 
-/* Who sends one: the steps are symmetric but for the direction of those with extras. */
+/* The member that sends it one. Steps are symmetric, except for the direction of those with extras.
+ */
 static unsigned sender_of(const struct doubling *doubling, const struct step *step, unsigned member)
 {
     unsigned other = step->move == MOVE_HALVE || step->move == MOVE_DOUBLE
@@ -90,8 +93,8 @@ static unsigned sender_of(const struct doubling *doubling, const struct step *st
                : DOUBLING_NOBODY;
 }
 
-/* What a core keeps of the segment in so many hops: the lower half where it is the lower partner.
- */
+/* The part of the segment that a core keeps after so many hops: the lower half where it is the
+ * lower partner. */
 static struct slice kept_of(
     const struct doubling *doubling, struct slice segment, unsigned member, unsigned hops)
 {
@@ -103,8 +106,8 @@ static struct slice kept_of(
     return segment;
 }
 
-/* What `from` sends to `to`. */
-static struct slice slice_of(
+/* The slice that `from` sends to `to`. */
+static struct slice halving_slice_of(
     const struct doubling *doubling, const struct step *step, unsigned from, unsigned to)
 {
     switch (step->move) {
@@ -120,7 +123,8 @@ static unsigned halving_phases(const struct exchange *exchange)
 {
     struct doubling doubling = doubling_for(exchange);
 
-    return exchange->members > 1 ? steps_of(&doubling) * segments_of(exchange, &doubling) : 1;
+    return exchange->members > 1 ? steps_of(&doubling) * halving_segments_of(exchange, &doubling)
+                                 : 1;
 }
 
 static bool halving_expects(const struct exchange *exchange, unsigned phase, unsigned from)
@@ -131,20 +135,20 @@ static bool halving_expects(const struct exchange *exchange, unsigned phase, uns
     if (exchange->members == 1) {
         return false;
     }
-    step = step_of(exchange, &doubling, phase);
+    step = halving_step_of(exchange, &doubling, phase);
     return sender_of(&doubling, &step, exchange->self) == from;
 }
 
-/* Takes what came in during a phase; after a segment's last, writes its sum. */
-static enum adtopk_status take(struct exchange *exchange, unsigned phase, struct error *err)
+/* Reads the frames of a phase; after a segment's last phase, writes its sum. */
+static enum adtopk_status halving_take(struct exchange *exchange, unsigned phase, struct error *err)
 {
     float *segment = exchange->state;
     struct doubling doubling = doubling_for(exchange);
-    struct step step = step_of(exchange, &doubling, phase);
+    struct step step = halving_step_of(exchange, &doubling, phase);
     unsigned from = sender_of(&doubling, &step, exchange->self);
 
     if (from != DOUBLING_NOBODY) {
-        struct slice slice = slice_of(&doubling, &step, from, exchange->self);
+        struct slice slice = halving_slice_of(&doubling, &step, from, exchange->self);
         uint64_t n = slice.end - slice.first;
         float *sum = segment + (slice.first - step.segment.first);
         enum payload_value value;
@@ -167,7 +171,7 @@ static enum adtopk_status take(struct exchange *exchange, unsigned phase, struct
 }
 
 /* Begins a segment with this node's contribution. */
-static enum adtopk_status begin(
+static enum adtopk_status halving_begin(
     struct exchange *exchange, const struct step *step, struct error *err)
 {
     free(exchange->state);
@@ -179,7 +183,7 @@ static enum adtopk_status begin(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status give(
+static enum adtopk_status halving_give(
     struct exchange *exchange, const struct step *step, unsigned phase, struct error *err)
 {
     const float *segment = exchange->state;
@@ -190,7 +194,7 @@ static enum adtopk_status give(
     if (to == DOUBLING_NOBODY) {
         return ADTOPK_OK;
     }
-    slice = slice_of(&doubling, step, exchange->self, to);
+    slice = halving_slice_of(&doubling, step, exchange->self, to);
     return vector_send(exchange, phase, to, segment + (slice.first - step->segment.first),
         slice.end - slice.first, PAYLOAD_VALUE_F32, err);
 }
@@ -204,22 +208,23 @@ static enum adtopk_status halving_produce(
     if (exchange->members == 1) {
         return ADTOPK_OK;
     }
-    step = step_of(exchange, &doubling, phase);
-    if (phase > 0 && take(exchange, phase - 1, err) != ADTOPK_OK) {
+    step = halving_step_of(exchange, &doubling, phase);
+    if (phase > 0 && halving_take(exchange, phase - 1, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (step.first && begin(exchange, &step, err) != ADTOPK_OK) {
+    if (step.first && halving_begin(exchange, &step, err) != ADTOPK_OK) {
         return err->code;
     }
-    return give(exchange, &step, phase, err);
+    return halving_give(exchange, &step, phase, err);
 }
 
 static enum adtopk_status halving_finish(struct exchange *exchange, struct error *err)
 {
-    if (exchange->members > 1 && take(exchange, halving_phases(exchange) - 1, err) != ADTOPK_OK) {
+    if (exchange->members > 1 &&
+        halving_take(exchange, halving_phases(exchange) - 1, err) != ADTOPK_OK) {
         return err->code;
     }
-    vector_finish(exchange);
+    vector_finish(exchange, exchange_factor(exchange));
     return ADTOPK_OK;
 }
 
@@ -230,7 +235,8 @@ static void halving_drop(struct exchange *exchange)
 
 const struct collective_ops collective_halving = {
     .name = "halving-doubling",
-    .dense = true,
+    /* A node would round sums of one element in several hops, and keep a rest of each. */
+    .traits = {.dense = true, .values = 1u << PAYLOAD_VALUE_F32},
     .phases = halving_phases,
     .expects = halving_expects,
     .produce = halving_produce,

@@ -2,18 +2,20 @@
  * Hierarchical centralisation: recursive doubling on sparse lists. (SparCML, Renggli et al., SC
  * 2019; the HC of Zen's taxonomy; doubling.h.)
  *
- * A phase a hop: a core sends the sum of its group's lists to its partner in the other group, and
- * both add them up, the lower group's first. So every entry of the result is the same balanced
- * tree over the order of the members, and all have the same bits. Where P is no power of two,
- * extras send their list to their core first, and get the result at the end. log2 P latencies (2
- * more), and what comes in is the sum over 1, 2, 4, ... members: little where entries overlap.
+ * A hop is a phase. A core sends the sum of its group's lists to its partner in the other group,
+ * and both add the two sums, the lower group's first. So every entry of the result is the same
+ * balanced tree over the order of the members, and all have the same bits. If P is no power of two,
+ * extras send their list to their core first, and get the result at the end. This takes log2 P
+ * latencies (2 more with extras). A node receives the sum over 1, 2, 4, ... members, which is
+ * little where entries overlap.
  *
- * - Sums travel as f32, whatever the policy's values are; lists of one member travel as these say.
- *   A sum that is rounded on its way is rounded by every member of its group, and the one that
- *   takes the rest into its residual must have got that far if any node delivers. None must: what a
- *   node delivers depends on one member of each group only.
+ * - Sums are sent as f32, whatever values the policy asks for. Lists of one member are sent in the
+ *   policy's values. If a sum were rounded on its way, every member of its group would round
+ *   it, and one would take the rest into its residual. That one would have to get so far
+ *   whenever any node delivers. This does not hold: a node's result depends on one member of each
+ *   group only.
  * - Entries whose sum is 0 are dropped. They change no sum, and the update is 0 there anyway; all
- *   that was sent counts as applied. So a list may travel as all its elements, and does where that
+ *   entries that were sent count as applied. So a list may be sent as all its elements, where that
  *   takes fewer bytes.
  */
 #include <stdlib.h>
@@ -22,12 +24,14 @@
 #include "daemon/collective/collective.h"
 #include "daemon/collective/doubling.h"
 #include "daemon/collective/gather.h"
-#include "kernels/cpu/merge.h"
+#include "daemon/collective/predict.h"
+#include "kernels/kernels.h"
 
-/* What this member does in a phase. */
+/* The part of this member in a phase. */
 struct step {
-    unsigned to, from;          /* members, or nobody */
-    unsigned sent_of, taken_of; /* how many members' lists are in what it sends and takes */
+    unsigned to, from;          /* members, or DOUBLING_NOBODY */
+    unsigned sent_of, taken_of; /* how many members' lists are in the list that it sends and in the
+                                 * one that it receives */
 };
 
 /* An empty list with room; in errors, how it went. */
@@ -58,7 +62,7 @@ static unsigned hierarchical_phases(const struct exchange *exchange)
     return phases > 0 ? phases : 1;
 }
 
-static struct step step_of(const struct exchange *exchange, unsigned phase)
+static struct step hierarchical_step_of(const struct exchange *exchange, unsigned phase)
 {
     struct doubling doubling = doubling_of(exchange->members);
     unsigned self = exchange->self, folds = doubling.extras > 0 ? 1 : 0, hop = phase - folds;
@@ -81,11 +85,12 @@ static struct step step_of(const struct exchange *exchange, unsigned phase)
 
 static bool hierarchical_expects(const struct exchange *exchange, unsigned phase, unsigned from)
 {
-    return step_of(exchange, phase).from == from;
+    return hierarchical_step_of(exchange, phase).from == from;
 }
 
 /* How the list of so many members looks; that of several has no order but that of positions. */
-static struct payload_shape shape_of(const struct exchange_tensor *tensor, unsigned members)
+static struct payload_shape hierarchical_shape_of(
+    const struct exchange_tensor *tensor, unsigned members)
 {
     uint64_t positions = view_size(&tensor->shape.view), most = tensor->shape.max_count * members;
 
@@ -107,8 +112,8 @@ static void hierarchical_drop(struct exchange *exchange)
 
 /* ------------------------------------------------------------------ sending */
 
-/* exchange->state is a list of each tensor, unscaled; at first what this node contributes. */
-static enum adtopk_status begin(struct exchange *exchange, struct error *err)
+/* exchange->state has a list of each tensor, unscaled; at first this node's contribution. */
+static enum adtopk_status hierarchical_begin(struct exchange *exchange, struct error *err)
 {
     struct sparse *list = calloc(exchange->tensors, sizeof(*list));
 
@@ -144,9 +149,10 @@ static enum adtopk_status put_sum(struct payload_writer *frame, const struct pay
     return payload_put_list(frame, shape, list, PAYLOAD_INDEX_DENSE, PAYLOAD_VALUE_F32);
 }
 
-static enum adtopk_status give(struct exchange *exchange, unsigned phase, struct error *err)
+static enum adtopk_status hierarchical_give(
+    struct exchange *exchange, unsigned phase, struct error *err)
 {
-    struct step step = step_of(exchange, phase);
+    struct step step = hierarchical_step_of(exchange, phase);
     struct sparse *list = exchange->state;
     struct payload_writer *frame;
     enum adtopk_status status;
@@ -157,7 +163,7 @@ static enum adtopk_status give(struct exchange *exchange, unsigned phase, struct
     frame = exchange_add_frame(exchange, phase, step.to);
     status = frame != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
-        struct payload_shape shape = shape_of(&exchange->tensor[t], step.sent_of);
+        struct payload_shape shape = hierarchical_shape_of(&exchange->tensor[t], step.sent_of);
         status = step.sent_of == 1
                      ? payload_put_list(frame, &shape, &list[t], exchange->index, exchange->value)
                      : put_sum(frame, &shape, &list[t], exchange->index);
@@ -201,7 +207,7 @@ static enum adtopk_status take_elements(const struct exchange *exchange,
 static enum adtopk_status take_list(const struct exchange *exchange, struct payload_reader *reader,
     const struct step *step, unsigned t, struct sparse *list, struct error *err)
 {
-    struct payload_shape shape = shape_of(&exchange->tensor[t], step->taken_of);
+    struct payload_shape shape = hierarchical_shape_of(&exchange->tensor[t], step->taken_of);
 
     if (step->taken_of > 1 && payload_next_is_dense(reader)) {
         return take_elements(exchange, reader, step->from, shape.view.length, list, err);
@@ -247,10 +253,11 @@ static enum adtopk_status join(struct exchange *exchange, unsigned t, struct spa
     return status;
 }
 
-/* Adds what came in during a phase. */
-static enum adtopk_status take(struct exchange *exchange, unsigned phase, struct error *err)
+/* Adds the lists that a phase brought. */
+static enum adtopk_status hierarchical_take(
+    struct exchange *exchange, unsigned phase, struct error *err)
 {
-    struct step step = step_of(exchange, phase);
+    struct step step = hierarchical_step_of(exchange, phase);
     struct sparse *own = exchange->state;
     enum adtopk_status status = ADTOPK_OK;
     struct payload_reader reader;
@@ -281,18 +288,20 @@ static enum adtopk_status take(struct exchange *exchange, unsigned phase, struct
 static enum adtopk_status hierarchical_produce(
     struct exchange *exchange, unsigned phase, struct error *err)
 {
-    enum adtopk_status status = phase == 0 ? begin(exchange, err) : take(exchange, phase - 1, err);
+    enum adtopk_status status = phase == 0 ? hierarchical_begin(exchange, err)
+                                           : hierarchical_take(exchange, phase - 1, err);
 
-    return status == ADTOPK_OK ? give(exchange, phase, err) : status;
+    return status == ADTOPK_OK ? hierarchical_give(exchange, phase, err) : status;
 }
 
-/* The result; more than the update can get is the fault of whoever was the last to add something.
- */
+/* The result. If it has more entries than the update can have, the member that was added last is to
+ * blame. */
 static enum adtopk_status write_update(
     struct exchange *exchange, unsigned t, unsigned from, struct error *err)
 {
     const struct sparse *sum = (const struct sparse *)exchange->state + t;
     struct sparse *update = &exchange->tensor[t].update;
+    const float factor = exchange_factor(exchange);
 
     if (sum->count > update->capacity) {
         (void)error_set(err, ADTOPK_ERR_PROTOCOL,
@@ -302,7 +311,7 @@ static enum adtopk_status write_update(
     }
     (void)memcpy(update->position, sum->position, sum->count * sizeof(*sum->position));
     for (size_t i = 0; i < sum->count; i++) {
-        update->value[i] = exchange->scale * sum->value[i];
+        update->value[i] = factor * sum->value[i];
     }
     update->count = sum->count;
     return ADTOPK_OK;
@@ -310,11 +319,12 @@ static enum adtopk_status write_update(
 
 static enum adtopk_status hierarchical_finish(struct exchange *exchange, struct error *err)
 {
-    unsigned last = hierarchical_phases(exchange) - 1, from = step_of(exchange, last).from;
-    enum adtopk_status status = take(exchange, last, err);
+    unsigned last = hierarchical_phases(exchange) - 1,
+             from = hierarchical_step_of(exchange, last).from;
+    enum adtopk_status status = hierarchical_take(exchange, last, err);
 
     if (from == DOUBLING_NOBODY && last > 0) { /* a core that only gave its extra the result */
-        from = step_of(exchange, last - 1).from;
+        from = hierarchical_step_of(exchange, last - 1).from;
     }
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
         status = write_update(exchange, t, from, err);
@@ -322,9 +332,51 @@ static enum adtopk_status hierarchical_finish(struct exchange *exchange, struct 
     return status;
 }
 
+/* The number of received entries, divided by that of one contribution: *contributions, then sums.
+ */
+static double incoming(const struct collective_load *load, double *contributions)
+{
+    struct doubling doubling = doubling_of(load->members);
+    double sums = doubling.extras > 0 ? load->growth : 0;
+
+    *contributions = (doubling.extras > 0) + (doubling.hops > 0 && doubling.extras == 0);
+    for (unsigned h = doubling.extras == 0; h < doubling.hops; h++) {
+        sums += predict_growth(load, (double)(1u << h) * load->members / doubling.cores);
+    }
+    return sums;
+}
+
+static double hierarchical_bytes(const struct collective_load *load)
+{
+    double contributions, sums = incoming(load, &contributions);
+
+    return load->entries * (predict_entry(load) * contributions + PREDICT_SUM_BYTES * sums);
+}
+
+static double hierarchical_messages(const struct collective_load *load)
+{
+    struct doubling doubling = doubling_of(load->members);
+
+    return doubling.hops + (doubling.extras > 0 ? 2.0 : 0.0);
+}
+
+static double hierarchical_summed(const struct collective_load *load)
+{
+    double contributions, sums = incoming(load, &contributions);
+
+    return 2 * load->entries * sums + predict_sum(load);
+}
+
+static const struct collective_cost hierarchical_cost = {
+    .bytes = hierarchical_bytes,
+    .messages = hierarchical_messages,
+    .hops = hierarchical_messages, /* each of them waits for the one before */
+    .summed = hierarchical_summed,
+};
+
 const struct collective_ops collective_hierarchical = {
     .name = "hierarchical",
-    .dense = false,
+    .traits = {.values = COLLECTIVE_VALUES_ALL, .cost = &hierarchical_cost},
     .phases = hierarchical_phases,
     .expects = hierarchical_expects,
     .produce = hierarchical_produce,

@@ -1,26 +1,28 @@
 /*
- * After Ok-Topk (Li and Hoefler, PPoPP 2022): the k largest of all sums, at most 6k(P-1)/P words a
- * node. The smallest of them is within 0.4 % of the k-th magnitude: sums that differ by less may be
- * taken for each other, those of lower positions first (vote.h). To tell them apart would take one
- * more round of messages in every exchange.
+ * After Ok-Topk (Li and Hoefler, PPoPP 2022): the k largest of all sums, at most 6k(P-1)/P words
+ * per node. The smallest of them is within 0.4 % of the k-th magnitude. Sums that differ by less
+ * may be taken for each other, those of lower positions first (vote.h). To tell them apart would
+ * take one more round of messages in every exchange.
  *
  * Every node owns a region of the positions. Phases:
- *   0  split: to every owner the entries of its region
+ *   0  split: every node sends every owner the entries of its region
  *   1  vote: every node tells all how large the sums of its region are (vote.h)
  *   2  vote again, if the line was not where it was the last time
- *   3  balance: where a node has far more of the k than the others, it hands some over
+ *   3  balance: a node with far more of the k than the others hands some over
  *   4  all-gather: every node sends its share of the k to all
  *
- * k is the mean of what the nodes contribute. The regions are cut anew in every turn that sees the
- * tensor as a whole, where the k of the last such turn put as many into each; turns of fibres have
- * equal regions, as they have as many entries in every fibre. (The original moves its cuts, and
- * finds its threshold, only every so many steps, from samples that it gathers.) Contributions to a
- * position that is not among the k stay in the residuals of those who sent them.
+ * k is the mean of the nodes' contributions. Every turn that selects from the whole tensor cuts the
+ * regions anew, so that each has as many of the k of the last such turn. Turns of fibres have equal
+ * regions, because every fibre has as many entries. (The original moves its cuts, and finds its
+ * threshold, only every so many steps, from samples that it gathers.) Contributions to a position
+ * that is not among the k stay in the residuals of their senders.
  */
 #include "daemon/collective/oktopk.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "daemon/collective/predict.h"
 
 static void oktopk_drop(struct exchange *exchange)
 {
@@ -41,7 +43,7 @@ static void oktopk_drop(struct exchange *exchange)
 /* ------------------------------------------------------------------ split */
 
 /* Whether the turn sees the tensor as a whole. */
-static bool is_whole(const struct exchange_tensor *tensor)
+static bool oktopk_is_whole(const struct exchange_tensor *tensor)
 {
     return tensor->shape.view.fibres == 1;
 }
@@ -49,7 +51,7 @@ static bool is_whole(const struct exchange_tensor *tensor)
 static bool remembers(const struct exchange *exchange, const struct exchange_tensor *tensor)
 {
     return tensor->memory != NULL && tensor->memory->view == exchange->header.view &&
-           is_whole(tensor);
+           oktopk_is_whole(tensor);
 }
 
 static void cut_regions(const struct exchange *exchange, unsigned t)
@@ -73,13 +75,13 @@ static void cut_regions(const struct exchange *exchange, unsigned t)
     }
 }
 
-/* Room for what will be remembered of a tensor: had only some members room for it, they would cut
- * differently the next time. */
+/* Allocates room for the memory of a tensor. All members must have it or none: otherwise they would
+ * cut differently the next time. */
 static bool make_memory(const struct exchange *exchange, const struct exchange_tensor *tensor)
 {
     struct exchange_memory *memory = tensor->memory;
 
-    if (memory == NULL || !is_whole(tensor) || memory->room >= exchange->members) {
+    if (memory == NULL || !oktopk_is_whole(tensor) || memory->room >= exchange->members) {
         return true;
     }
     free(memory->cut);
@@ -89,7 +91,7 @@ static bool make_memory(const struct exchange *exchange, const struct exchange_t
     return memory->cut != NULL;
 }
 
-static enum adtopk_status begin(struct exchange *exchange, struct error *err)
+static enum adtopk_status oktopk_begin(struct exchange *exchange, struct error *err)
 {
     struct oktopk *oktopk = calloc(1, sizeof(*oktopk));
 
@@ -114,7 +116,7 @@ static enum adtopk_status begin(struct exchange *exchange, struct error *err)
 }
 
 /* The first entry of the list at `position` or behind it. */
-static size_t find(const struct sparse *list, uint32_t position)
+static size_t oktopk_find(const struct sparse *list, uint32_t position)
 {
     size_t low = 0, high = list->count;
 
@@ -129,12 +131,13 @@ static size_t find(const struct sparse *list, uint32_t position)
     return low;
 }
 
-/* What this node contributes to member m's region; borrowed. */
-static struct sparse part_of(const struct exchange *exchange, unsigned t, unsigned m)
+/* This node's contribution to member m's region; borrowed. */
+static struct sparse oktopk_part_of(const struct exchange *exchange, unsigned t, unsigned m)
 {
     const struct sparse *sent = &exchange->tensor[t].sent;
     const struct region *region = oktopk_region(exchange, t);
-    size_t first = find(sent, region->bound[m]), end = find(sent, region->bound[m + 1]);
+    size_t first = oktopk_find(sent, region->bound[m]),
+           end = oktopk_find(sent, region->bound[m + 1]);
 
     return (struct sparse){.position = sent->position + first,
         .value = sent->value + first,
@@ -164,7 +167,7 @@ enum adtopk_status oktopk_put(const struct exchange *exchange, struct payload_wr
 
 static enum adtopk_status split(struct exchange *exchange, struct error *err)
 {
-    if (begin(exchange, err) != ADTOPK_OK) {
+    if (oktopk_begin(exchange, err) != ADTOPK_OK) {
         return err->code;
     }
     for (unsigned i = 1; i < exchange->members; i++) {
@@ -172,7 +175,7 @@ static enum adtopk_status split(struct exchange *exchange, struct error *err)
         struct payload_writer *frame = exchange_add_frame(exchange, SPLIT, to);
         for (unsigned t = 0; frame != NULL && t < exchange->tensors; t++) {
             struct region *region = oktopk_region(exchange, t);
-            struct sparse part = part_of(exchange, t, to);
+            struct sparse part = oktopk_part_of(exchange, t, to);
             struct payload_shape shape =
                 oktopk_shape(region, to, to + 1, exchange->tensor[t].shape.max_count);
             if (oktopk_put(exchange, frame, &shape, &part, region->bound[to], exchange->value) !=
@@ -192,7 +195,7 @@ static enum adtopk_status sum_region(struct gather *gather, unsigned t, struct e
 {
     struct exchange *exchange = gather->exchange;
     struct region *region = oktopk_region(exchange, t);
-    struct sparse own = part_of(exchange, t, exchange->self);
+    struct sparse own = oktopk_part_of(exchange, t, exchange->self);
     uint32_t base = region->bound[exchange->self];
     enum adtopk_status status;
 
@@ -218,14 +221,14 @@ static enum adtopk_status sum_region(struct gather *gather, unsigned t, struct e
 
 /* ------------------------------------------------------------------ the result */
 
-static void remember(const struct exchange *exchange, unsigned t)
+static void oktopk_remember(const struct exchange *exchange, unsigned t)
 {
     const struct exchange_tensor *tensor = &exchange->tensor[t];
     const struct region *region = oktopk_region(exchange, t);
     struct exchange_memory *memory = tensor->memory;
     const struct sparse *update = &tensor->update;
 
-    if (memory == NULL || !is_whole(tensor) || update->count < exchange->members) {
+    if (memory == NULL || !oktopk_is_whole(tensor) || update->count < exchange->members) {
         return;
     }
     memory->view = exchange->header.view;
@@ -236,7 +239,7 @@ static void remember(const struct exchange *exchange, unsigned t)
     }
 }
 
-static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struct error *err)
+static enum adtopk_status oktopk_finish_tensor(struct gather *gather, unsigned t, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
     struct exchange_tensor *tensor = &exchange->tensor[t];
@@ -247,14 +250,14 @@ static enum adtopk_status finish_tensor(struct gather *gather, unsigned t, struc
     }
     if (status == ADTOPK_OK) {
         status = gather_update(gather, tensor, err);
-        remember(exchange, t);
+        oktopk_remember(exchange, t);
     }
     return status;
 }
 
 static enum adtopk_status oktopk_finish(struct exchange *exchange, struct error *err)
 {
-    return gather_each(exchange, SHARE, finish_tensor, err);
+    return gather_each(exchange, SHARE, oktopk_finish_tensor, err);
 }
 
 /* ------------------------------------------------------------------ the table's */
@@ -294,11 +297,44 @@ static enum adtopk_status oktopk_produce(
     }
 }
 
+#define PREDICT_VOTE_BYTES 250.0 /* bytes of a node's votes */
+#define PREDICT_PHASES 4.0       /* split, vote, balance, all-gather */
+
+static double oktopk_bytes(const struct collective_load *load)
+{
+    return predict_entry(load) * 2 * load->entries * predict_share(load) +
+           PREDICT_VOTE_BYTES * predict_others(load);
+}
+
+static double oktopk_messages(const struct collective_load *load)
+{
+    return PREDICT_PHASES * predict_others(load);
+}
+
+static double oktopk_hops(const struct collective_load *load)
+{
+    (void)load;
+    return PREDICT_PHASES;
+}
+
+static double oktopk_summed(const struct collective_load *load)
+{
+    return 3 * load->entries;
+}
+
+static const struct collective_cost oktopk_cost = {
+    .bytes = oktopk_bytes,
+    .messages = oktopk_messages,
+    .hops = oktopk_hops,
+    .summed = oktopk_summed,
+};
+
 const struct collective_ops collective_oktopk = {
     .name = "oktopk",
-    .dense = false,
-    .selects = true,
-    .rounds = true,
+    .traits = {.picks = PICKS_ENTRIES,
+        .values = COLLECTIVE_VALUES_CUT,
+        .rounds = true,
+        .cost = &oktopk_cost},
     .phases = oktopk_phases,
     .expects = oktopk_expects,
     .produce = oktopk_produce,

@@ -1,5 +1,5 @@
 /*
- * What the files of Ok-Topk share; oktopk.c is the one to read first.
+ * Shared by the files of Ok-Topk; read oktopk.c first.
  */
 #ifndef ADTOPK_OKTOPK_H
 #define ADTOPK_OKTOPK_H
@@ -13,7 +13,8 @@ enum oktopk_phase { SPLIT, VOTE, VOTE_AGAIN, BALANCE, SHARE, OKTOPK_PHASES };
 /* A tensor, from phase to phase. */
 struct region {
     uint32_t *bound;   /* [members + 1]: member m owns positions bound[m] to bound[m + 1] */
-    struct sparse sum; /* of this node's region; from BALANCE on only those of the k; positions */
+    struct sparse sum; /* of this node's region; from BALANCE on only those among the k largest;
+                        * positions */
     struct vote vote;  /* this node's */
     struct vote total; /* all nodes' */
     uint64_t k;        /* sums that are selected, if there are as many */
@@ -22,11 +23,11 @@ struct region {
     uint64_t *came;      /* [members]: entries that each sent to this node's region */
     uint64_t *in;        /* [members]: sums that each has on the line, or in its octave */
     bool decided;        /* the line is known */
-    bool balanced;       /* shares are even; else they are those of the regions */
+    bool balanced;       /* the shares are even; otherwise they are those of the regions */
     uint64_t *first;     /* [members + 1]: of the k, in order of positions, the first[m]-th is the
                           * first of member m's region. Until the line is known, first[m + 1] is
                           * how many member m has above its octave */
-    struct sparse share; /* what this node hands out; positions */
+    struct sparse share; /* the sums that this node sends to all; positions */
 };
 
 struct oktopk {
@@ -60,18 +61,18 @@ enum adtopk_status oktopk_vote_again(struct exchange *exchange, struct error *er
 /** Counts the second votes. */
 enum adtopk_status oktopk_decide(struct exchange *exchange, struct error *err);
 
-/* oktopk_share.c: who sends them to all */
+/* oktopk_share.c: which member sends the sums to all */
 
 /** Whether member `from` hands some of its sums over to member `to`. */
 bool oktopk_hands_over(const struct exchange *exchange, unsigned from, unsigned to);
 
-/** Selects this node's sums, and hands over what is too much. */
+/** Selects this node's sums, and hands surplus ones over to other members. */
 enum adtopk_status oktopk_balance(struct exchange *exchange, struct error *err);
 
 /** Puts this node's share together, and sends it. */
 enum adtopk_status oktopk_send_shares(struct exchange *exchange, struct error *err);
 
-/** Decodes the shares of a tensor into gather->list, and checks them. */
+/** Checks the shares of a tensor and decodes them into gather->list. */
 gather_visit oktopk_take_shares;
 
 #endif

@@ -10,7 +10,7 @@
 /* Shares are balanced where one is longer than the mean by more than a quarter and so many. */
 #define UNEVEN 16u
 
-/* Sends this node's votes to all: in the first vote those of all tensors. */
+/* Sends this node's votes to all members; the first vote has those of all tensors. */
 static enum adtopk_status send_votes(
     struct exchange *exchange, enum oktopk_phase phase, struct error *err)
 {
@@ -39,7 +39,7 @@ static enum adtopk_status send_votes(
     return ADTOPK_OK;
 }
 
-/* What a vote says must be possible, given what came before it. */
+/* Checks a vote against the counts before it; returns what cannot be, or NULL. */
 static const char *contradiction(
     const struct gather *gather, unsigned t, unsigned m, const struct vote *vote)
 {
@@ -129,8 +129,8 @@ static bool is_uneven(const struct region *region, unsigned members)
     return false;
 }
 
-/* The k of each region, one behind the other: those above the line, and of those on it the first.
- */
+/* Places the k of each region one behind the other: the sums above the line, and the first of those
+ * on it. */
 static enum adtopk_status place_regions(
     const struct exchange *exchange, struct region *region, struct error *err)
 {

@@ -1,11 +1,12 @@
 /*
- * Who sends the selected sums to all: everybody those of its region, or, where that would be far
- * more for one than for the others, everybody as many, in the order of the positions.
+ * Decides which member sends the selected sums to all. Each member sends those of its region. If
+ * that would be far more for one than for the others, each sends equally many, in the order of the
+ * positions.
  */
 #include <string.h>
 
 #include "daemon/collective/oktopk.h"
-#include "kernels/cpu/quantise.h"
+#include "kernels/base/quantise.h"
 
 /* The first of member m's share among the k. */
 static uint64_t first_of(const struct exchange *exchange, const struct region *region, unsigned m)
@@ -14,7 +15,8 @@ static uint64_t first_of(const struct exchange *exchange, const struct region *r
                             : region->first[m];
 }
 
-/* Of this node's sums only those of the k remain, rounded as the others will get them. */
+/* Keeps only those of this node's sums that are among the k, rounded as the others will get them.
+ */
 static void select_sums(struct exchange *exchange, unsigned t)
 {
     struct region *region = oktopk_region(exchange, t);
@@ -40,8 +42,10 @@ static void select_sums(struct exchange *exchange, unsigned t)
     (void)exchange_round(exchange, &exchange->tensor[t], sum);
 }
 
-/* Sums that were rounded lose nothing by it; those for which there was no room would. */
-static enum payload_value value_of(const struct exchange *exchange, const struct sparse *sum)
+/* Rounded sums lose nothing in the exchange's encoding. Sums without room for their rests would, so
+ * they go as f32. */
+static enum payload_value oktopk_share_value_of(
+    const struct exchange *exchange, const struct sparse *sum)
 {
     for (size_t i = 0; i < sum->count && exchange->value != PAYLOAD_VALUE_F32; i++) {
         float rounded = sum->value[i];
@@ -90,8 +94,8 @@ static enum adtopk_status hand_over(struct exchange *exchange, unsigned to, stru
             part.position = region->sum.position + (first - region->first[exchange->self]);
             part.value = region->sum.value + (first - region->first[exchange->self]);
         }
-        if (oktopk_put(exchange, frame, &shape, &part, base, value_of(exchange, &part)) !=
-            ADTOPK_OK) {
+        if (oktopk_put(exchange, frame, &shape, &part, base,
+                oktopk_share_value_of(exchange, &part)) != ADTOPK_OK) {
             frame = NULL;
         }
     }
@@ -123,7 +127,7 @@ enum adtopk_status oktopk_balance(struct exchange *exchange, struct error *err)
 
 /* ------------------------------------------------------------------ all-gather */
 
-static void append(struct sparse *to, const struct sparse *from)
+static void oktopk_share_append(struct sparse *to, const struct sparse *from)
 {
     if (from->count == 0) {
         return; /* it may have no memory at all */
@@ -134,7 +138,7 @@ static void append(struct sparse *to, const struct sparse *from)
 }
 
 /* Fails unless member m sent as many as its vote says. */
-static enum adtopk_status check_count(
+static enum adtopk_status oktopk_share_check_count(
     const struct gather *gather, unsigned m, uint64_t count, struct error *err)
 {
     if (gather->list[m].count == count) {
@@ -145,7 +149,7 @@ static enum adtopk_status check_count(
     return exchange_blame(gather->exchange, m, err);
 }
 
-/* What this node keeps of its own for its share. */
+/* The part of this node's own sums that stays in its share. */
 static struct sparse own_part(const struct exchange *exchange, const struct region *region)
 {
     uint64_t before = region->first[exchange->self], behind = region->first[exchange->self + 1];
@@ -159,7 +163,7 @@ static struct sparse own_part(const struct exchange *exchange, const struct regi
         .count = first < end ? end - first : 0};
 }
 
-/* Puts this node's share together: what it kept of its own, and what others handed over. */
+/* Puts this node's share together: its own part, and the sums that others handed over. */
 static enum adtopk_status take_share(struct gather *gather, unsigned t, struct error *err)
 {
     struct exchange *exchange = gather->exchange;
@@ -180,11 +184,11 @@ static enum adtopk_status take_share(struct gather *gather, unsigned t, struct e
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
         uint64_t last = handed(exchange, region, m, exchange->self, &first);
         if (m != exchange->self) {
-            status = check_count(gather, m, last - first, err);
+            status = oktopk_share_check_count(gather, m, last - first, err);
             list_shift(&gather->list[m], region->bound[m]);
         }
         if (status == ADTOPK_OK) {
-            append(&region->share, &gather->list[m]);
+            oktopk_share_append(&region->share, &gather->list[m]);
         }
     }
     return status;
@@ -230,7 +234,7 @@ static enum adtopk_status send_share(struct gather *gather, unsigned t, struct e
 
     if (status == ADTOPK_OK &&
         oktopk_put(exchange, &exchange->outgoing[0].frame, &shape, &region->share, base,
-            value_of(exchange, &region->share)) != ADTOPK_OK) {
+            oktopk_share_value_of(exchange, &region->share)) != ADTOPK_OK) {
         status = gather_no_memory(exchange, err);
     }
     return status;
@@ -261,7 +265,7 @@ enum adtopk_status oktopk_take_shares(struct gather *gather, unsigned t, struct 
     status = gather_next(gather, &region->share, err);
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
         uint64_t count = first_of(exchange, region, m + 1) - first_of(exchange, region, m);
-        status = check_count(gather, m, count, err);
+        status = oktopk_share_check_count(gather, m, count, err);
         if (m != exchange->self) {
             (void)share_shape(exchange, region, m, &base);
             list_shift(&gather->list[m], base);

@@ -2,9 +2,9 @@
  * Dense all-reduce in one shot: every member sends its contribution to every other, and each adds
  * up all of them, in the order of the members.
  *
- * One phase a segment of the bucket's tensors, end to end: one latency, the least possible, for
- * n(P-1) elements a node. That is the least possible for two members, and little for small
- * tensors. Sums do not travel, so no values are rounded but the contributions'.
+ * Each segment of the bucket's tensors, laid end to end, is one phase: one latency, the least
+ * possible. A node receives n(P-1) elements. That is the least possible for two members, and little
+ * for small tensors. Sums are not sent, so only the contributions are rounded.
  */
 #include "daemon/collective/vector.h"
 
@@ -52,13 +52,13 @@ static enum adtopk_status oneshot_finish(struct exchange *exchange, struct error
         vector_sum(exchange, last, segment_of(exchange, last), err) != ADTOPK_OK) {
         return err->code;
     }
-    vector_finish(exchange);
+    vector_finish(exchange, exchange_factor(exchange));
     return ADTOPK_OK;
 }
 
 const struct collective_ops collective_oneshot = {
     .name = "one-shot",
-    .dense = true,
+    .traits = {.dense = true, .values = COLLECTIVE_VALUES_CUT},
     .phases = oneshot_phases,
     .expects = oneshot_expects,
     .produce = oneshot_produce,

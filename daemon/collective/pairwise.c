@@ -1,32 +1,33 @@
 /*
  * Dense all-reduce by pairwise exchange: reduce-scatter, then all-gather.
  *
- * The bucket's tensors, end to end, are one vector, cut into one slice a member, and each slice
- * into segments. Two phases a segment: in the first every member sends that of slice j to member j,
- * which adds them in the order of the members; in the second every member sends its summed segment,
- * scaled, to all. 2n(P-1)/P elements a node, the least possible, in two latencies a segment, and
- * the order of every sum is fixed. (Thakur, Rabenseifner, Gropp, "Optimization of collective
- * communication operations in MPICH", 2005, section 4.5.) The segments bound the memory for frames
- * under way.
+ * The bucket's tensors, end to end, are one vector. It is cut into one slice per member, and each
+ * slice into segments. A segment takes two phases. In the first every member sends its part of
+ * slice j to member j, which adds the parts in the order of the members. In the second every member
+ * sends its summed segment, scaled by all but the loss scale, to all. A node receives 2n(P-1)/P
+ * elements, the least possible, in two latencies per segment. The order of every sum is fixed.
+ * (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH",
+ * 2005, section 4.5.) The segments bound the memory for frames that are being sent.
  *
- * With bf16 or f16 values both phases are rounded. Each sender's residual keeps what that cut off:
- * in the first phase it still has its contribution, in the second it notes the rests of its sums,
- * scaled and rounded to bf16. Without room for them the second phase travels as f32.
+ * With bf16 or f16 values both phases are rounded. Each sender's residual keeps the rounding
+ * errors. In the first phase it still has its contribution. In the second it notes the rests of its
+ * sums, scaled and rounded to bf16. Without room for them the second phase is sent as f32.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/vector.h"
-#include "kernels/cpu/rest.h"
+#include "kernels/kernels.h"
+#include "proto/loss_scale.h"
 
-static unsigned segments_of(const struct exchange *exchange)
+static unsigned pairwise_segments_of(const struct exchange *exchange)
 {
     return vector_segments(exchange, 2, 1);
 }
 
 static unsigned pairwise_phases(const struct exchange *exchange)
 {
-    return exchange->members > 1 ? 2 * segments_of(exchange) : 1;
+    return exchange->members > 1 ? 2 * pairwise_segments_of(exchange) : 1;
 }
 
 static bool pairwise_expects(const struct exchange *exchange, unsigned phase, unsigned from)
@@ -35,16 +36,17 @@ static bool pairwise_expects(const struct exchange *exchange, unsigned phase, un
     return from != exchange->self;
 }
 
-/* What a member sums. */
+/* The slice that a member sums. */
 static struct slice whole_of(const struct exchange *exchange, unsigned member)
 {
     return slice_cut((struct slice){0, vector_total(exchange)}, member, exchange->members);
 }
 
-/* ... in a segment. */
-static struct slice slice_of(const struct exchange *exchange, unsigned segment, unsigned member)
+/* A segment of a member's slice. */
+static struct slice pairwise_slice_of(
+    const struct exchange *exchange, unsigned segment, unsigned member)
 {
-    return slice_cut(whole_of(exchange, member), segment, segments_of(exchange));
+    return slice_cut(whole_of(exchange, member), segment, pairwise_segments_of(exchange));
 }
 
 static uint64_t pairwise_rests(unsigned members, uint64_t elements)
@@ -52,7 +54,7 @@ static uint64_t pairwise_rests(unsigned members, uint64_t elements)
     return members > 1 ? (elements + members - 1) / members : 0;
 }
 
-static bool rounds(const struct exchange *exchange)
+static bool pairwise_rounds(const struct exchange *exchange)
 {
     struct slice own = whole_of(exchange, exchange->self);
 
@@ -61,7 +63,7 @@ static bool rounds(const struct exchange *exchange)
 
 static enum payload_value sum_value(const struct exchange *exchange)
 {
-    return rounds(exchange) ? PAYLOAD_VALUE_BF16 : PAYLOAD_VALUE_F32;
+    return pairwise_rounds(exchange) ? PAYLOAD_VALUE_BF16 : PAYLOAD_VALUE_F32;
 }
 
 static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, struct error *err)
@@ -73,7 +75,7 @@ static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, s
         }
         frame = exchange_add_frame(exchange, 2 * segment, m);
         if (frame == NULL ||
-            vector_put(exchange, frame, slice_of(exchange, segment, m)) != ADTOPK_OK) {
+            vector_put(exchange, frame, pairwise_slice_of(exchange, segment, m)) != ADTOPK_OK) {
             return error_set(
                 err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
         }
@@ -85,7 +87,7 @@ static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, s
 static void complete_slice(struct exchange *exchange, struct slice slice)
 {
     struct slice own = whole_of(exchange, exchange->self);
-    bool rounded = rounds(exchange);
+    bool rounded = pairwise_rounds(exchange);
     uint64_t start = 0;
 
     exchange->rest.first = own.first;
@@ -107,7 +109,7 @@ static void complete_slice(struct exchange *exchange, struct slice slice)
 
 static enum adtopk_status reduce(struct exchange *exchange, unsigned segment, struct error *err)
 {
-    struct slice slice = slice_of(exchange, segment, exchange->self);
+    struct slice slice = pairwise_slice_of(exchange, segment, exchange->self);
     struct payload_writer *frame;
 
     if (vector_sum(exchange, 2 * segment, slice, err) != ADTOPK_OK) {
@@ -126,7 +128,7 @@ static enum adtopk_status reduce(struct exchange *exchange, unsigned segment, st
 static enum adtopk_status take_slice(
     struct exchange *exchange, unsigned segment, unsigned m, struct error *err)
 {
-    struct slice slice = slice_of(exchange, segment, m);
+    struct slice slice = pairwise_slice_of(exchange, segment, m);
     struct payload_reader reader;
     uint64_t start = 0;
 
@@ -178,17 +180,23 @@ static enum adtopk_status pairwise_produce(
 
 static enum adtopk_status pairwise_finish(struct exchange *exchange, struct error *err)
 {
+    float factor = exchange_factor(exchange);
+
     if (exchange->members > 1) {
-        return take_segment(exchange, segments_of(exchange) - 1, err);
+        if (take_segment(exchange, pairwise_segments_of(exchange) - 1, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        factor = loss_scale_factor(exchange->header.loss_scale); /* the owners did the rest */
     }
-    vector_finish(exchange);
+    if (exchange->members == 1 || factor != 1) {
+        vector_finish(exchange, factor);
+    }
     return ADTOPK_OK;
 }
 
 const struct collective_ops collective_pairwise = {
     .name = "pairwise",
-    .dense = true,
-    .rests = pairwise_rests,
+    .traits = {.dense = true, .values = COLLECTIVE_VALUES_CUT, .rests = pairwise_rests},
     .phases = pairwise_phases,
     .expects = pairwise_expects,
     .produce = pairwise_produce,

@@ -1,7 +1,7 @@
 /*
- * Plain operations: barrier, broadcast, sum of f32. Uncompressed, no residual, at most one piece
- * of CORE_OP_SIZE bytes a round. Every node sends one frame to every other: a descriptor, so that
- * nodes which call different operations find out, and its data.
+ * Plain operations: barrier, broadcast, sum of f32. Uncompressed, without residual, one piece of at
+ * most CORE_OP_SIZE bytes per round. Every node sends one frame to every other. The frame has a
+ * descriptor, by which nodes notice that they call different operations, and the data.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static void put_u32(uint8_t *at, uint32_t value)
     }
 }
 
-static void describe(const struct exchange_op *op, uint8_t descriptor[DESCRIPTOR_SIZE])
+static void plain_describe(const struct exchange_op *op, uint8_t descriptor[DESCRIPTOR_SIZE])
 {
     put_u32(descriptor, (uint32_t)op->kind);
     put_u32(descriptor + 4, op->root);
@@ -64,7 +64,7 @@ static enum adtopk_status plain_produce(
     enum adtopk_status status = ADTOPK_ERR_MEMORY;
 
     if (frame != NULL && bytes != NULL) {
-        describe(op, bytes);
+        plain_describe(op, bytes);
         if (contributes(op)) {
             contribute(op, bytes + DESCRIPTOR_SIZE);
         }
@@ -95,7 +95,7 @@ static enum adtopk_status member_data(
         payload_close(&reader, err) != ADTOPK_OK) {
         return exchange_blame(exchange, m, err);
     }
-    describe(op, descriptor);
+    plain_describe(op, descriptor);
     if (*size < DESCRIPTOR_SIZE || memcmp(*data, descriptor, DESCRIPTOR_SIZE) != 0) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
             "the ranks of nodes %u and %u called different operations (kind, root or size) as "
@@ -114,7 +114,7 @@ static enum adtopk_status member_data(
 }
 
 /* Takes one member's data into the result; `first`: nothing is there yet. */
-static enum adtopk_status take(
+static enum adtopk_status plain_take(
     struct exchange *exchange, unsigned m, bool *first, float *scratch, struct error *err)
 {
     struct exchange_op *op = exchange->op;
@@ -160,7 +160,7 @@ static enum adtopk_status plain_finish(struct exchange *exchange, struct error *
             err, ADTOPK_ERR_MEMORY, "no memory for an operation of %u bytes", op->size);
     }
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
-        status = take(exchange, m, &first, scratch, err);
+        status = plain_take(exchange, m, &first, scratch, err);
     }
     free(scratch);
     if (status == ADTOPK_OK && op->kind == OP_BROADCAST && first && op->size > 0) {
@@ -172,7 +172,6 @@ static enum adtopk_status plain_finish(struct exchange *exchange, struct error *
 
 const struct collective_ops collective_plain = {
     .name = "plain",
-    .dense = false,
     .phases = plain_phases,
     .expects = plain_expects,
     .produce = plain_produce,

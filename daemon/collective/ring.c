@@ -1,23 +1,24 @@
 /*
- * Dense all-reduce along a ring: every member hears from the one before it and tells the one
- * behind it.
+ * Dense all-reduce along a ring: every member receives from the member before it and sends to the
+ * member behind it.
  *
- * A segment of the vector is cut into one slice a member, and takes 2(P-1) phases. In the first
- * P-1, sums go round: slice j starts at member j, and whoever it comes to adds its own, so it is
- * (((x[j] + x[j+1]) + x[j+2]) + ...), members counted modulo P. In the others, complete slices go
- * round and everybody keeps them. 2n(P-1)/P elements a node, the least possible, and never more
- * than one neighbour's traffic on a link, but 2(P-1) latencies. (Patarasuk and Yuan, "Bandwidth
- * optimal all-reduce algorithms for clusters of workstations", JPDC 2009.)
+ * A segment of the vector is cut into one slice per member, and takes 2(P-1) phases. In the first
+ * P-1 phases sums go round: slice j starts at member j, and each member that receives it adds its
+ * own part. So it is (((x[j] + x[j+1]) + x[j+2]) + ...), members counted modulo P. In the other
+ * phases complete slices go round and every member keeps them. A node receives 2n(P-1)/P elements,
+ * the least possible. No link carries more than one neighbour's traffic. But there are 2(P-1)
+ * latencies. (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+ * workstations", JPDC 2009.)
  *
- * A member's partial sum of phase p has been through p members only, which need not include those
- * that lack the update before this one: a slice is written into the results only when it is
+ * A partial sum of phase p has passed p members only. These need not include the members that still
+ * lack the update before this one. So a member writes a slice into the results only when it is
  * complete. The member before may be P-1 phases ahead.
  *
- * With bf16 or f16 values every sum is rounded to one of them by the member that forms it, which
- * notes the rest: of all elements but its own slices', whose sums begin there. The complete sums go
- * round as they are and everybody scales them. All rests are known before a member's first complete
- * slice of the last segment leaves, without which nobody else completes the exchange. A member
- * without room for them sends what it adds up as f32, and so do those behind it.
+ * With bf16 or f16 values the member that forms a sum rounds it and notes the rest. It does so for
+ * all elements except those of its own slices, whose sums begin there. The complete sums go round
+ * as they are, and every member scales them. All rests are known before a member sends its first
+ * complete slice of the last segment. Without that slice no other member completes the exchange. A
+ * member without room for rests sends its sums as f32, and so do those behind it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -34,14 +35,14 @@ static uint64_t ring_rests(unsigned members, uint64_t elements)
     return members > 1 ? elements : 0;
 }
 
-static unsigned segments_of(const struct exchange *exchange)
+static unsigned ring_segments_of(const struct exchange *exchange)
 {
     return vector_segments(exchange, ring_steps(exchange), exchange->members);
 }
 
 static unsigned ring_phases(const struct exchange *exchange)
 {
-    return exchange->members > 1 ? ring_steps(exchange) * segments_of(exchange) : 1;
+    return exchange->members > 1 ? ring_steps(exchange) * ring_segments_of(exchange) : 1;
 }
 
 static unsigned before(const struct exchange *exchange)
@@ -55,11 +56,11 @@ static bool ring_expects(const struct exchange *exchange, unsigned phase, unsign
     return exchange->members > 1 && from == before(exchange);
 }
 
-/* What a member sends in a phase. */
-static struct slice slice_of(const struct exchange *exchange, unsigned phase, unsigned member)
+/* The slice that a member sends in a phase. */
+static struct slice ring_slice_of(const struct exchange *exchange, unsigned phase, unsigned member)
 {
     unsigned steps = ring_steps(exchange), members = exchange->members;
-    struct slice segment = vector_segment(exchange, phase / steps, segments_of(exchange));
+    struct slice segment = vector_segment(exchange, phase / steps, ring_segments_of(exchange));
 
     return slice_cut(segment, (member + 2 * members - phase % steps) % members, members);
 }
@@ -67,7 +68,7 @@ static struct slice slice_of(const struct exchange *exchange, unsigned phase, un
 /* Takes the complete slice that a segment ends with. */
 static enum adtopk_status take_last(struct exchange *exchange, unsigned phase, struct error *err)
 {
-    struct slice slice = slice_of(exchange, phase, before(exchange));
+    struct slice slice = ring_slice_of(exchange, phase, before(exchange));
     uint64_t n = slice.end - slice.first;
     float *x = vector_alloc(exchange, n, err);
     enum adtopk_status status = x != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
@@ -84,17 +85,17 @@ static enum adtopk_status take_last(struct exchange *exchange, unsigned phase, s
 }
 
 /* Whether the sums that this member forms are rounded: rests of the whole vector have room. */
-static bool rounds(const struct exchange *exchange)
+static bool ring_rounds(const struct exchange *exchange)
 {
     return exchange->value != PAYLOAD_VALUE_F32 && vector_total(exchange) <= exchange->rest.room;
 }
 
-/* Adds what this member has of a slice to what came in, encoded as *value, which becomes that of
- * the sum. */
+/* Adds this member's part of a slice to the received sum, encoded as *value. *value becomes the
+ * encoding of the new sum. */
 static void add_own(
     const struct exchange *exchange, struct slice slice, float *x, enum payload_value *value)
 {
-    int16_t *low = rounds(exchange) ? exchange->rest.low + slice.first : NULL;
+    int16_t *low = ring_rounds(exchange) ? exchange->rest.low + slice.first : NULL;
 
     if (exchange->value == PAYLOAD_VALUE_F32) {
         vector_add(exchange, slice, x);
@@ -110,8 +111,8 @@ static void add_own(
     }
 }
 
-/* The slice that a segment begins with: what this member has of it, added to 0 (vector_read() says
- * why), is no sum yet. */
+/* Begins a slice with this member's part, added to 0 (vector_read() says why). It is not a sum yet.
+ */
 static void begin_slice(
     const struct exchange *exchange, struct slice slice, float *x, enum payload_value *value)
 {
@@ -121,7 +122,8 @@ static void begin_slice(
     *value = exchange->value;
 }
 
-/* The slice to send in a phase: the own one, or that of the phase before, with what is added. */
+/* Makes the slice to send in a phase: the member's own one, or that of the phase before with its
+ * part added. */
 static enum adtopk_status form_slice(struct exchange *exchange, unsigned phase, struct slice slice,
     float *x, enum payload_value *value, struct error *err)
 {
@@ -155,8 +157,8 @@ static enum adtopk_status ring_produce(struct exchange *exchange, unsigned phase
     if (exchange->members == 1) {
         return ADTOPK_OK;
     }
-    exchange->rest.count = rounds(exchange) ? vector_total(exchange) : 0;
-    slice = slice_of(exchange, phase, exchange->self);
+    exchange->rest.count = ring_rounds(exchange) ? vector_total(exchange) : 0;
+    slice = ring_slice_of(exchange, phase, exchange->self);
     x = vector_alloc(exchange, slice.end - slice.first, err);
     if (x == NULL) {
         return ADTOPK_ERR_MEMORY;
@@ -179,16 +181,17 @@ static enum adtopk_status ring_finish(struct exchange *exchange, struct error *e
     if (exchange->members > 1 && take_last(exchange, ring_phases(exchange) - 1, err) != ADTOPK_OK) {
         return err->code;
     }
-    vector_finish(exchange);
+    vector_finish(exchange, exchange_factor(exchange));
     return ADTOPK_OK;
 }
 
 const struct collective_ops collective_ring = {
     .name = "ring",
-    .dense = true,
-    .partial = true,
-    .rests = ring_rests,
-    .members_max = EXCHANGE_PHASES_MAX / 2 + 1,
+    .traits = {.dense = true,
+        .values = COLLECTIVE_VALUES_CUT,
+        .members_max = EXCHANGE_PHASES_MAX / 2 + 1,
+        .rests = ring_rests,
+        .partial = true},
     .phases = ring_phases,
     .expects = ring_expects,
     .produce = ring_produce,

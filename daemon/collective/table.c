@@ -3,19 +3,8 @@
 
 #include "daemon/collective/collective.h"
 
-const struct collective_ops *const collective_table[] = {
-    &collective_allreduce,
-    &collective_oneshot,
-    &collective_pairwise,
-    &collective_ring,
-    &collective_halving,
-    &collective_allgather,
-    &collective_balanced,
-    &collective_hierarchical,
-    &collective_oktopk,
-    &collective_exclusive,
-    NULL,
-};
+#define COLLECTIVE_ROW(name) &collective_##name,
+const struct collective_ops *const collective_table[] = {COLLECTIVES(COLLECTIVE_ROW) NULL};
 
 const struct collective_ops *collective_find(const char *name)
 {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/quantise.h"
-#include "kernels/cpu/rest.h"
+#include "kernels/base/quantise.h"
+#include "kernels/kernels.h"
 
 #define ELEMENTS_PER_PART (UINT64_C(1) << 18) /* fewer are not worth a thread's attention */
 #define PARTS 64u
@@ -170,8 +170,8 @@ float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *e
     return x;
 }
 
-static enum adtopk_status put(const struct exchange *exchange, struct payload_writer *frame,
-    struct slice slice, bool sum, enum payload_value value)
+static enum adtopk_status vector_put_entry(const struct exchange *exchange,
+    struct payload_writer *frame, struct slice slice, bool sum, enum payload_value value)
 {
     enum adtopk_status status = ADTOPK_OK;
     uint64_t start = 0;
@@ -194,13 +194,13 @@ static enum adtopk_status put(const struct exchange *exchange, struct payload_wr
 enum adtopk_status vector_put(
     const struct exchange *exchange, struct payload_writer *frame, struct slice slice)
 {
-    return put(exchange, frame, slice, false, exchange->value);
+    return vector_put_entry(exchange, frame, slice, false, exchange->value);
 }
 
 enum adtopk_status vector_put_sum(const struct exchange *exchange, struct payload_writer *frame,
     struct slice slice, enum payload_value value)
 {
-    return put(exchange, frame, slice, true, value);
+    return vector_put_entry(exchange, frame, slice, true, value);
 }
 
 /* Adds member m's slice to the sum, the first member's to 0 (vector_read() says why). */
@@ -257,6 +257,7 @@ enum adtopk_status vector_sum(
 struct finishing {
     const struct exchange *exchange;
     const struct exchange_tensor *tensor;
+    float factor;
     unsigned parts;
 };
 
@@ -272,10 +273,10 @@ static void finish_part(void *arg, unsigned p, unsigned thread)
     if (exchange->members == 1) {
         vector_round(exchange, tensor->acc + part.first, n, tensor->dense + part.first);
     }
-    dense_scale(tensor->dense + part.first, n, exchange->scale);
+    dense_scale(tensor->dense + part.first, n, finishing->factor);
 }
 
-void vector_finish(const struct exchange *exchange)
+void vector_finish(const struct exchange *exchange, float factor)
 {
     for (unsigned t = 0; t < exchange->tensors; t++) {
         const struct exchange_tensor *tensor = &exchange->tensor[t];
@@ -284,6 +285,7 @@ void vector_finish(const struct exchange *exchange)
         }
         struct finishing finishing = {.exchange = exchange,
             .tensor = tensor,
+            .factor = factor,
             .parts = parallel_parts(&exchange->parallel, tensor->numel, ELEMENTS_PER_PART, PARTS)};
         parallel_for(&exchange->parallel, finish_part, &finishing, finishing.parts);
     }

@@ -36,7 +36,7 @@ void vote_count(struct vote *vote, const struct sparse *sums)
 
 /* ------------------------------------------------------------------ on the wire */
 
-static uint8_t *put(uint8_t *out, uint64_t number)
+static uint8_t *vote_put(uint8_t *out, uint64_t number)
 {
     while (number > 127) {
         *out++ = (uint8_t)(number | 128);
@@ -47,7 +47,7 @@ static uint8_t *put(uint8_t *out, uint64_t number)
 }
 
 /* Numbers are below 2^35. */
-static bool get(const uint8_t **bytes, const uint8_t *end, uint64_t *number)
+static bool vote_get(const uint8_t **bytes, const uint8_t *end, uint64_t *number)
 {
     *number = 0;
     for (unsigned shift = 0; shift < 35 && *bytes < end; shift += 7) {
@@ -71,9 +71,9 @@ static uint8_t *put_counts(uint8_t *out, const uint64_t *count, uint32_t counts)
     while (counts > first && count[counts - 1] == 0) {
         counts--;
     }
-    out = put(put(out, first), counts - first);
+    out = vote_put(vote_put(out, first), counts - first);
     for (uint32_t i = first; i < counts; i++) {
-        out = put(out, count[i]);
+        out = vote_put(out, count[i]);
     }
     return out;
 }
@@ -83,12 +83,12 @@ static bool get_counts(const uint8_t **bytes, const uint8_t *end, uint64_t *coun
     uint64_t first, length;
 
     (void)memset(count, 0, counts * sizeof(*count));
-    if (!get(bytes, end, &first) || !get(bytes, end, &length) || first > counts ||
+    if (!vote_get(bytes, end, &first) || !vote_get(bytes, end, &length) || first > counts ||
         length > counts - first) {
         return false;
     }
     for (uint64_t i = first; i < first + length; i++) {
-        if (!get(bytes, end, &count[i])) {
+        if (!vote_get(bytes, end, &count[i])) {
             return false;
         }
     }
@@ -100,9 +100,9 @@ size_t vote_write(const struct vote *vote, bool octaves, uint8_t out[VOTE_BYTES]
     uint8_t *end = out;
 
     if (octaves) {
-        end = put_counts(put(end, vote->sent), vote->octave, VOTE_OCTAVES);
+        end = put_counts(vote_put(end, vote->sent), vote->octave, VOTE_OCTAVES);
     }
-    end = put_counts(put(end, vote->above), vote->cell, vote->cells);
+    end = put_counts(vote_put(end, vote->above), vote->cell, vote->cells);
     return (size_t)(end - out);
 }
 
@@ -110,12 +110,13 @@ bool vote_read(struct vote *vote, bool octaves, const uint8_t *bytes, size_t siz
 {
     const uint8_t *end = bytes + size;
 
-    if (octaves &&
-        (!get(&bytes, end, &vote->sent) || !get_counts(&bytes, end, vote->octave, VOTE_OCTAVES))) {
+    if (octaves && (!vote_get(&bytes, end, &vote->sent) ||
+                       !get_counts(&bytes, end, vote->octave, VOTE_OCTAVES))) {
         return false;
     }
-    return get(&bytes, end, &vote->above) && get_counts(&bytes, end, vote->cell, vote->cells) &&
-           bytes == end && (vote->first > 0 || vote->cells == 0 || vote->cell[0] == 0);
+    return vote_get(&bytes, end, &vote->above) &&
+           get_counts(&bytes, end, vote->cell, vote->cells) && bytes == end &&
+           (vote->first > 0 || vote->cells == 0 || vote->cell[0] == 0);
 }
 
 /* ------------------------------------------------------------------ the line */
@@ -151,7 +152,7 @@ bool vote_agrees(const struct vote *vote, uint64_t above, uint64_t in)
     return vote->above == above && count == in;
 }
 
-/* The first of `counts`, from the end, with which at least k are counted, given those above. */
+/* The first of `counts`, from the end, with which the total reaches k, given the number above. */
 static bool crossing(
     const uint64_t *count, uint32_t counts, uint64_t k, uint64_t *above, uint32_t *at)
 {

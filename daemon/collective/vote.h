@@ -1,12 +1,12 @@
 /*
- * The k largest of all nodes' sums, found without gathering them: every node says how many of its
- * sums are how large, and all draw the same line.
+ * Finds the k largest of all nodes' sums without gathering them. Every node tells how many of its
+ * sums have which size, and all nodes draw the same line.
  *
- * Magnitudes are counted in cells, of which an octave has 256: a cell is the upper 16 bits of the
- * magnitude's 31. A node's vote has the counts of its octaves, and those of the cells in a window
- * around the last line; if the line is not in there, a second vote has those of the octave where it
- * must be. The line does not depend on how it was found: everything above one cell is taken, and of
- * that cell the first entries in the order of the nodes, so that k are taken in all (or all, if
+ * Magnitudes are counted in cells: a cell is the upper 16 bits of the magnitude's 31, and an octave
+ * has 256 cells. A node's vote has the counts of its octaves, and of the cells in a window around
+ * the last line. If the line is not in the window, a second vote has the counts of the octave where
+ * it must be. The line does not depend on how it was found. All sums above one cell are taken, and
+ * of that cell the first entries in the order of the nodes, so that k are taken in all (or all, if
  * there are fewer). Magnitudes in one cell differ by less than 0.4 %.
  */
 #ifndef ADTOPK_VOTE_H
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/sparse.h"
+#include "kernels/base/sparse.h"
 
 #define VOTE_OCTAVES 256
 #define VOTE_OCTAVE_CELLS 256u
@@ -37,7 +37,7 @@ struct vote_line {
     uint64_t quota;
 };
 
-/** The cell of a sum; 0 is of those that are never taken. */
+/** The cell of a sum; 0 is the cell of sums that are never taken. */
 uint32_t vote_cell(float sum);
 
 /** Counts sums. Window, and `sent`, are the caller's. */
@@ -46,8 +46,8 @@ void vote_count(struct vote *vote, const struct sparse *sums);
 /** Writes octaves, or only the window. Returns the number of bytes. */
 size_t vote_write(const struct vote *vote, bool octaves, uint8_t out[VOTE_BYTES]);
 
-/** Reads what vote_write() wrote of a vote with this window. False if it is none, or counts some in
- * cell 0. */
+/** Reads a vote with this window, as vote_write() wrote it. Returns false if the bytes are no such
+ * vote, or have counts in cell 0. */
 bool vote_read(struct vote *vote, bool octaves, const uint8_t *bytes, size_t size);
 
 /** total += vote. Neither can overflow: 2^16 votes of 32 bit counts. */
@@ -56,7 +56,8 @@ void vote_add(struct vote *total, const struct vote *vote);
 /** How many sums of this vote lie above an octave, and how many in it. */
 void vote_split_octave(const struct vote *vote, uint32_t octave, uint64_t *above, uint64_t *in);
 
-/** Whether a second vote, whose window is an octave, counts as many above and in it. */
+/** Whether a second vote, whose window is an octave, has the same counts above the window and in
+ * it. */
 bool vote_agrees(const struct vote *vote, uint64_t above, uint64_t in);
 
 /** The octave in which the line for the k > 0 largest is. False: there are fewer, and the line is

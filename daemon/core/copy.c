@@ -1,18 +1,27 @@
 /*
  * Copies of delivered rounds: what a node that delivered a round before the view changed gives to
  * those that did not. A frame with one section of opaque bytes a tensor: a byte that says which
- * form follows, then the list (elements, then values) or all elements. Not compressed: view
+ * form follows, and whether the update is NaN, then the list (elements, then values) or all
+ * elements. Of a tensor that no rank pushed there is only the byte, 0. Not compressed: view
  * changes are rare, and the bits must be the holder's.
  */
+#include "daemon/core/copy.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/model.h"
-#include "daemon/core/plan.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/planned.h"
+#include "daemon/core/rests.h"
+#include "daemon/core/store.h"
+#include "proto/loss_scale.h"
 
-static uint8_t *result_at(const struct job *job, uint64_t offset)
+#define COPY_UNPUSHED 0      /* in the place of a form */
+#define COPY_NONFINITE 0x80u /* beside a form: the update is NaN, as the policy says */
+
+static uint8_t *op_result(const struct job *job)
 {
-    return job->results + offset;
+    return job->layout.batch[0].results + job->layout.op_result_offset;
 }
 
 /* The bytes of one tensor's update; *size receives their number. NULL without memory. */
@@ -22,24 +31,30 @@ static uint8_t *encode_tensor(const struct job *job, uint32_t t, size_t *size)
     size_t list = (size_t)update->count * sizeof(uint32_t);
     bool dense = (update->forms & LOCAL_FORM_LIST) == 0;
     size_t body = dense ? (size_t)update->numel * sizeof(float) : 2 * list;
-    uint8_t *bytes = malloc(1 + body);
+    uint8_t *bytes;
 
+    body = update->unpushed != 0 ? 0 : body;
+    bytes = malloc(1 + body);
     if (bytes == NULL) {
         return NULL;
     }
     bytes[0] = dense ? LOCAL_FORM_DENSE : LOCAL_FORM_LIST;
-    if (dense) {
-        (void)memcpy(bytes + 1, result_at(job, update->dense_offset), body);
+    if (update->unpushed != 0) {
+        bytes[0] = COPY_UNPUSHED;
+    } else if (dense) {
+        (void)memcpy(bytes + 1, results_at(job, t, update->dense_offset), body);
     } else {
-        (void)memcpy(bytes + 1, result_at(job, update->index_offset), list);
-        (void)memcpy(bytes + 1 + list, result_at(job, update->value_offset), list);
+        (void)memcpy(bytes + 1, results_at(job, t, update->index_offset), list);
+        (void)memcpy(bytes + 1 + list, results_at(job, t, update->value_offset), list);
     }
+    bytes[0] |= (uint8_t)(update->nonfinite != 0 ? COPY_NONFINITE : 0);
     *size = 1 + body;
     return bytes;
 }
 
-/* Of the open step the tensors know; of the one before, the outcome of the step is all there is. */
-static bool is_nonfinite(const struct round *round, uint64_t number)
+/* Whether the step is to be withdrawn. Of the open step the tensors know; of the one before, the
+ * outcome of the step is all there is. */
+static bool is_withdrawn(const struct round *round, uint64_t number)
 {
     const struct job *job = round->job;
 
@@ -47,7 +62,8 @@ static bool is_nonfinite(const struct round *round, uint64_t number)
         return !round->op && store_step_status(job->store) == ADTOPK_NONFINITE;
     }
     for (unsigned i = 0; i < round->tensors; i++) {
-        if (job->tensor[round->tensor[i]].store->round_nonfinite != 0) {
+        if (job->tensor[round->tensor[i]].store->round_nonfinite != 0 &&
+            layout_update(job, round->tensor[i])->nonfinite == 0) {
             return true;
         }
     }
@@ -58,17 +74,18 @@ struct buffer *copy_encode(const struct round *round, uint64_t number)
 {
     const struct job *job = round->job;
     struct payload_header header = {
-        .run = job->run,
+        .run = job->run.id,
         .number = number,
         .view = job->view,
         .bucket = round->bucket,
         .source = job->core->config.node,
         .kind = round->op ? FRAME_OP_COPY : FRAME_STEP_COPY,
+        .loss_scale = round->op ? 0 : job->tensor[round->tensor[0]].store->loss_scale,
     };
     struct payload_writer writer = {0};
     enum adtopk_status status;
 
-    if (is_nonfinite(round, number)) {
+    if (is_withdrawn(round, number)) {
         header.flags = PAYLOAD_FLAG_NONFINITE;
     }
     status = payload_begin(&writer, &header);
@@ -79,8 +96,7 @@ struct buffer *copy_encode(const struct round *round, uint64_t number)
         free(bytes);
     }
     if (status == ADTOPK_OK && round->op) {
-        status = payload_put_bytes(
-            &writer, result_at(job, job->op_result_offset), store_op_size(job->store));
+        status = payload_put_bytes(&writer, op_result(job), store_op_size(job->store));
     }
     if (status != ADTOPK_OK) {
         payload_free(&writer);
@@ -101,10 +117,10 @@ static enum adtopk_status decode_list(
 {
     struct local_update *update = layout_update(job, t);
     uint64_t count = size / (2 * sizeof(uint32_t));
-    uint32_t *index = (uint32_t *)(void *)result_at(job, update->index_offset);
-    float *value = (float *)(void *)result_at(job, update->value_offset);
-    float *dense = (float *)(void *)result_at(job, update->dense_offset);
-    bool wants_dense = (job->tensor[t].spec.forms & LOCAL_FORM_DENSE) != 0;
+    uint32_t *index = results_at(job, t, update->index_offset);
+    float *value = results_at(job, t, update->value_offset);
+    float *dense = results_at(job, t, update->dense_offset);
+    bool wants_dense = (layout_forms(&job->tensor[t]) & LOCAL_FORM_DENSE) != 0;
 
     if (update->index_offset == 0 || size % (2 * sizeof(uint32_t)) != 0 ||
         count > update->capacity || count > plan_update_count(job, job->plan, t)) {
@@ -131,8 +147,21 @@ static enum adtopk_status decode_list(
 /* Whether memory is reserved for the dense form under this plan. */
 static bool may_be_dense(const struct job *job, uint32_t t)
 {
-    return job->plan->tensor[t].dense || job->tensor[t].spec.forms != LOCAL_FORM_LIST ||
+    return job->plan->tensor[t].dense || layout_forms(&job->tensor[t]) != LOCAL_FORM_LIST ||
            plan_update_count(job, job->plan, t) > job->tensor[t].list_capacity;
+}
+
+/* The update of a tensor that no rank pushed: no entries, all zeros. */
+static void write_empty(const struct job *job, uint32_t t)
+{
+    struct local_update *update = layout_update(job, t);
+    unsigned forms = job->plan->tensor[t].dense ? LOCAL_FORM_DENSE : layout_forms(&job->tensor[t]);
+
+    if ((forms & LOCAL_FORM_DENSE) != 0) {
+        (void)memset(results_at(job, t, update->dense_offset), 0, update->numel * sizeof(float));
+    }
+    update->count = 0;
+    update->forms = forms;
 }
 
 static enum adtopk_status decode_tensor(
@@ -142,23 +171,37 @@ static enum adtopk_status decode_tensor(
     size_t dense = (size_t)update->numel * sizeof(float);
     size_t list = (size_t)update->capacity * 2 * sizeof(uint32_t);
     const uint8_t *bytes;
+    unsigned form;
     size_t size;
 
     if (payload_get_bytes(reader, 1 + (dense > list ? dense : list), &bytes, &size, err) !=
         ADTOPK_OK) {
         return err->code;
     }
-    if (size > 0 && bytes[0] == LOCAL_FORM_LIST) {
+    form = size > 0 ? bytes[0] & ~COPY_NONFINITE : COPY_UNPUSHED;
+    update->nonfinite = size > 1 && (bytes[0] & COPY_NONFINITE) != 0;
+    update->final = plan_propagates(job->plan);
+    update->unpushed = size == 1 && bytes[0] == COPY_UNPUSHED;
+    if (update->unpushed != 0) {
+        if (job->tensor[t].store->unpushed == 0) {
+            return bad_copy(job, t, err); /* a rank of this node pushed it */
+        }
+        write_empty(job, t);
+    } else if (form == LOCAL_FORM_LIST) {
         if (decode_list(job, t, bytes + 1, size - 1, err) != ADTOPK_OK) {
             return err->code;
         }
     } else {
-        if (size != 1 + dense || bytes[0] != LOCAL_FORM_DENSE || !may_be_dense(job, t)) {
+        if (size != 1 + dense || form != LOCAL_FORM_DENSE || !may_be_dense(job, t)) {
             return bad_copy(job, t, err);
         }
-        (void)memcpy(result_at(job, update->dense_offset), bytes + 1, dense);
+        (void)memcpy(results_at(job, t, update->dense_offset), bytes + 1, dense);
         update->count = 0;
         update->forms = LOCAL_FORM_DENSE;
+    }
+    if (layout_is_narrow(&job->tensor[t])) {
+        update->forms |= LOCAL_FORM_DENSE16;
+        rests_narrow(job, t);
     }
     update->step = job->store->steps_done;
     update->turn = (uint32_t)job->tensor[t].store->turn;
@@ -174,7 +217,7 @@ static enum adtopk_status decode_op(
     if (payload_get_bytes(reader, CORE_OP_SIZE, &bytes, &size, err) != ADTOPK_OK) {
         return err->code;
     }
-    (void)memcpy(result_at(job, job->op_result_offset), bytes, size);
+    (void)memcpy(op_result(job), bytes, size);
     store_count_op(job->store, (uint32_t)size);
     return ADTOPK_OK;
 }
@@ -219,7 +262,10 @@ enum adtopk_status copy_decode(struct round *round, const struct buffer *frame, 
     }
     for (unsigned i = 0; status == ADTOPK_OK && i < round->tensors; i++) {
         struct store_tensor *store = job->tensor[round->tensor[i]].store;
-        store->round_nonfinite = (reader.header.flags & PAYLOAD_FLAG_NONFINITE) != 0;
+        store->round_nonfinite = (reader.header.flags & PAYLOAD_FLAG_NONFINITE) != 0 ||
+                                 layout_update(job, round->tensor[i])->nonfinite != 0;
+        store->round_unpushed = layout_update(job, round->tensor[i])->unpushed;
+        store->loss_scale = loss_scale_factor(reader.header.loss_scale);
         store_publish(&store->stage, STAGE_DELIVERED);
     }
     return status;

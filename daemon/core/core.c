@@ -1,64 +1,36 @@
 /*
  * Entry and exit of the core: events are handed to whom they concern, actions are queued.
  */
+#include "daemon/core/core.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/actions.h"
+#include "daemon/core/advance.h"
+#include "daemon/core/agree/join.h"
+#include "daemon/core/agree/switch.h"
+#include "daemon/core/agree/switch_ask.h"
+#include "daemon/core/dispatch.h"
+#include "daemon/core/frame.h"
+#include "daemon/core/id_table.h"
+#include "daemon/core/job.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/job_wait.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/notes.h"
+#include "daemon/core/rank.h"
+#include "daemon/core/verify.h"
 #include "daemon/core/waiting.h"
+#include "daemon/core/work.h"
 
 const struct machine_table *const core_machines[] = {
     &job_machine, &rank_machine, &step_machine, &round_machine, &switch_machine, NULL};
-
-/* Room for the actions of jobs that have ended but were not told yet. */
-#define ACTIONS_MIN 1024u
-
-/* One trace line is at most this long. */
-#define TRACE_SIZE 200
-#define NOTE_SIZE 600
-
-void core_trace(struct core *core, const char *format, ...)
-{
-    char line[TRACE_SIZE];
-    va_list args;
-
-    if (core->config.trace == NULL) {
-        return;
-    }
-    va_start(args, format);
-    (void)vsnprintf(line, sizeof(line), format, args);
-    va_end(args);
-    core->config.trace(core->config.trace_context, line);
-}
-
-void core_note(struct core *core, const char *format, ...)
-{
-    char line[NOTE_SIZE];
-    va_list args;
-
-    if (core->config.note == NULL) {
-        return;
-    }
-    va_start(args, format);
-    (void)vsnprintf(line, sizeof(line), format, args);
-    va_end(args);
-    core->config.note(core->config.trace_context, line);
-}
-
-void core_warn(struct core *core, const char *format, ...)
-{
-    char line[NOTE_SIZE];
-    va_list args;
-
-    if (core->config.warn == NULL) {
-        return;
-    }
-    va_start(args, format);
-    (void)vsnprintf(line, sizeof(line), format, args);
-    va_end(args);
-    core->config.warn(core->config.trace_context, line);
-}
 
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)
@@ -70,52 +42,6 @@ static void trace_move(void *context, const struct machine_table *table, uint64_
     }
     core_trace(core, "%s %llx: %s -%s-> %s", table->name, (unsigned long long)id,
         table->state_name[from], table->event_name[event], table->state_name[to]);
-}
-
-/* How many actions can be waiting at once. A rank hears of every tensor once a step and cannot be
- * more than a step ahead of what it heard; every round has at most one compute, and the
- * planner one. */
-static uint64_t actions_needed(const struct core *core)
-{
-    uint64_t needed = ACTIONS_MIN;
-
-    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
-        needed += (uint64_t)job->ranks * (2 * (uint64_t)job->tensors + 8) + 2 * job->tensors + 5;
-    }
-    return needed;
-}
-
-enum adtopk_status core_reserve_actions(struct core *core, struct error *err)
-{
-    uint64_t needed = actions_needed(core);
-    struct action *grown;
-
-    if (needed <= core->queue_size) {
-        return ADTOPK_OK;
-    }
-    grown = malloc(needed * sizeof(*grown));
-    if (grown == NULL) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory for %llu actions", (unsigned long long)needed);
-    }
-    for (unsigned i = 0; i < core->queue_count; i++) {
-        grown[i] = core->queue[(core->queue_head + i) % core->queue_size];
-    }
-    free(core->queue);
-    core->queue = grown;
-    core->queue_size = (unsigned)needed;
-    core->queue_head = 0;
-    return ADTOPK_OK;
-}
-
-void core_act(struct core *core, const struct action *action)
-{
-    if (core->queue_count == core->queue_size) {
-        (void)fprintf(stderr, "adtopk: more actions than actions_needed() allows for\n");
-        abort();
-    }
-    core->queue[(core->queue_head + core->queue_count) % core->queue_size] = *action;
-    core->queue_count++;
 }
 
 static struct failure *failure_of(const struct error *error)
@@ -141,62 +67,24 @@ bool core_next_action(struct core *core, struct action *action)
     return true;
 }
 
-/* How soon a round's computes and frames go; NULL: those of the whole job. */
-static struct share_class class_of(const struct job *job, const struct round *round)
-{
-    return (struct share_class){.job = job->number,
-        .weight = (uint32_t)job->plan->policy.weight,
-        .place = round != NULL ? round->place : 0};
-}
-
-void core_compute(
-    struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes)
-{
-    work->compute =
-        (struct compute){.run = run, .bytes = bytes, .class = class_of(work->job, work->round)};
-    work->done = done;
-    work->status = ADTOPK_OK;
-    work->job->computing++;
-    core_act(work->job->core, &(struct action){.type = ACTION_COMPUTE, .compute = &work->compute});
-}
-
 static void compute_done(struct compute *compute)
 {
     struct work *work = (struct work *)compute;
     struct job *job = work->job;
 
-    job->computing--;
-    job->moved_us = job->core->now_us;
+    if (work->ordered && !job_ended(job)) {
+        work_submit(work); /* the next stage follows when a far engine has done its part */
+        return;
+    }
+    work_ended(work);
+    job->advance.computing--;
+    job->waits.moved_us = job->core->now_us;
     if (!job_ended(job) && work->status != ADTOPK_OK) {
         job_fail(job, &work->error, true);
     } else if (!job_ended(job)) {
         work->done(work);
     }
-    if (!job_ended(job)) {
-        view_try_answer(job);
-        verify_try(job);
-    }
-}
-
-void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame)
-{
-    struct job_info *counters = &round->job->counters;
-    struct links *links = round->job->core->links;
-    const struct share_class class = class_of(round->job, round);
-
-    if (round->op) {
-        counters->op_bytes_sent += frame->size;
-    } else {
-        counters->bytes_sent += frame->size;
-    }
-    if (frame->size > round->job->core->config.links.max_bulk_message) {
-        round->job->too_long = frame->size;
-        round->job->core->starved = true;
-    } else if (links_incarnation(links, node) != 0 &&
-               !links_send(links, node, LINK_BULK, &class, frame)) {
-        round->job->out_of_memory = true;
-        round->job->core->starved = true;
-    }
+    job_touch(job);
 }
 
 /* What the links need. */
@@ -234,11 +122,13 @@ static void links_deliver(void *context, uint16_t peer, enum link_lane lane, str
         }
         if (job != NULL) {
             frame_receive(job, peer, message);
+            job_touch(job);
         } else {
             core->late_messages++; /* of a run that is over, like any frame that names none */
         }
     }
     buffer_unref(message);
+    advance_jobs(core);
 }
 
 static struct peer *peer_find(struct core *core, uint16_t node)
@@ -276,7 +166,7 @@ static void links_peer_down(void *context, uint16_t node)
     if (peer != NULL) {
         peer->up = false;
     }
-    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+    for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
         job_peer_lost(job, node, PEER_SILENT);
     }
 }
@@ -286,7 +176,8 @@ static void peer_gone(struct core *core, uint16_t node)
 {
     const struct peer *peer = peer_find(core, node);
 
-    for (struct job *job = core->jobs; peer != NULL && !peer->up && job != NULL; job = job->next) {
+    for (struct job *job = core->jobs; peer != NULL && !peer->up && job != NULL;
+         job = job->places.next) {
         job_peer_lost(job, node, PEER_GONE);
     }
 }
@@ -311,6 +202,9 @@ struct core *core_create(const struct core_config *config, struct error *err)
         return NULL;
     }
     core->config = *config;
+    if (core->config.engine == NULL) {
+        core->config.engine = &engine_host;
+    }
     if (core->config.inline_tensors == 0) {
         core->config.inline_tensors = CORE_INLINE_TENSORS;
     }
@@ -340,7 +234,7 @@ void core_destroy(struct core *core)
     job_drop_failure(core->told);
     while (core->jobs != NULL) {
         struct job *job = core->jobs;
-        core->jobs = job->next;
+        core->jobs = job->places.next;
         job_free(job);
     }
     if (core->links != NULL) {
@@ -393,7 +287,7 @@ void core_set_trace(struct core *core, void (*trace)(void *context, const char *
 
 static void check_jobs(struct core *core)
 {
-    for (struct job *job = core->jobs; job != NULL; job = job->next) {
+    for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
         job_check_time(job);
         waiting_look(job);
     }
@@ -402,7 +296,7 @@ static void check_jobs(struct core *core)
 /* What is under way may come to its end first. */
 static void stop_jobs(struct core *core)
 {
-    for (struct job *job = core->jobs; core->stopping && job != NULL; job = job->next) {
+    for (struct job *job = core->jobs; core->stopping && job != NULL; job = job->places.next) {
         job_stop(job);
     }
 }
@@ -411,16 +305,16 @@ static void fail_starved_jobs(struct core *core)
 {
     struct error error;
 
-    for (struct job *job = core->starved ? core->jobs : NULL; job != NULL; job = job->next) {
-        if (job->too_long > 0 && !job_ended(job)) {
+    for (struct job *job = core->starved ? core->jobs : NULL; job != NULL; job = job->places.next) {
+        if (job->ending.too_long > 0 && !job_ended(job)) {
             (void)error_set(&error, ADTOPK_ERR_ARGUMENT,
                 "job '%s': a bucket takes a message of %llu bytes on node %u, and the longest has "
                 "%llu: give it fewer tensors or a lower density",
-                job->key.name, (unsigned long long)job->too_long, core->config.node,
+                job->key.name, (unsigned long long)job->ending.too_long, core->config.node,
                 (unsigned long long)core->config.links.max_bulk_message);
             job_fail(job, &error, true);
         }
-        if (job->out_of_memory && !job_ended(job)) {
+        if (job->ending.out_of_memory && !job_ended(job)) {
             (void)error_set(&error, ADTOPK_ERR_MEMORY, "job '%s': no memory on node %u to send",
                 job->key.name, core->config.node);
             job_fail(job, &error, true);
@@ -433,16 +327,16 @@ static void fail_starved_jobs(struct core *core)
  * the step that it was in. */
 static void drop_frames(struct core *core, struct job *job)
 {
-    if (job_ended(job) && !job->dropped && job->last_steps == 0) {
+    if (job_ended(job) && !job->ending.dropped && job->ending.last_steps == 0) {
         links_drop_job(core->links, job->number);
-        job->dropped = true;
+        job->ending.dropped = true;
     }
 }
 
 static void reap_jobs(struct core *core)
 {
     for (struct job *job = core->ended > 0 ? core->jobs : NULL, *next; job != NULL; job = next) {
-        next = job->next;
+        next = job->places.next;
         job_tell_failure(job);
         drop_frames(core, job);
         job_reap(job);
@@ -460,6 +354,8 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
             event->packet.size, core->now_us);
         break;
     case EVENT_COMPUTE_DONE: compute_done(event->compute); break;
+    case EVENT_ENGINE_DONE: work_ordered(event->batch); break;
+    case EVENT_ENGINE_LOST: work_engine_lost(core); break;
     case EVENT_RESERVED: layout_reserved(core, event->reserved.job, event->reserved.error); break;
     case EVENT_TIMER: check_jobs(core); break;
     case EVENT_POLICY: status = switch_request(core, event, err); break;
@@ -468,6 +364,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     case EVENT_STOP: core->stopping = true; break;
     default: status = rank_event(core, event, err); break;
     }
+    advance_jobs(core);
     fail_starved_jobs(core);
     stop_jobs(core);
     if (core->peers > 0 && links_deadline(core->links) <= core->now_us) {
@@ -483,7 +380,7 @@ static uint64_t jobs_deadline(struct core *core)
 {
     if (!core->due_known) {
         core->due_us = UINT64_MAX;
-        for (const struct job *job = core->jobs; job != NULL; job = job->next) {
+        for (const struct job *job = core->jobs; job != NULL; job = job->places.next) {
             uint64_t due = job_deadline(job);
             uint64_t look = waiting_deadline(job);
             core->due_us = due < core->due_us ? due : core->due_us;

@@ -17,10 +17,11 @@
 #include <string.h>
 
 #include "daemon/collective/collective.h"
-#include "daemon/core/link.h"
 #include "daemon/core/machine.h"
+#include "daemon/engine/engine.h"
+#include "daemon/link/link.h"
 #include "daemon/sparsify/sparsifier.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/base/parallel.h"
 #include "proto/error.h"
 
 #define CORE_NAME_SIZE 128 /* of a tensor, including the NUL */
@@ -28,8 +29,9 @@
 #define CORE_MAX_NODES 1024
 #define CORE_MAX_WORLD 65536
 #define CORE_MAX_TENSORS 65536
-#define CORE_RANGE (UINT64_C(1) << 18)
-#define CORE_STORE_PARTS 6u
+#define CORE_MAX_BATCHES ENGINE_BATCHES /* commits of tensors in one run of a job */
+#define CORE_STORE_PARTS ENGINE_STORE_PARTS
+#define CORE_STORE_RESIDUALS 4u /* from this part on only the engine reads and writes */
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 
 #define CORE_PLAN_EVERY 3u               /* default of core_config.plan_every */
@@ -78,14 +80,16 @@ enum event_type {
      * core_event() says so through an ACTION_FAILED. */
     EVENT_RANK_OPEN,     /* open */
     EVENT_RANK_REGISTER, /* spec */
-    EVENT_RANK_COMMIT,   /* no more tensors: the core asks memory->gradients() for the arena */
+    EVENT_RANK_COMMIT,   /* no more tensors: the core asks memory->gradients() for the arena. All
+                          * three may come again between two steps, for another batch of tensors */
     EVENT_RANK_MAPPED,   /* the rank has mapped its arena, the driver has sealed it */
-    EVENT_RANK_PUSH,     /* tensor, number = step */
+    EVENT_RANK_PUSH,     /* tensor, number = step, scale = the loss scale, 0: 1 */
     EVENT_RANK_STEP_END, /* number = step */
     EVENT_RANK_WAIT,     /* tensor, number = step: the rank now blocks on this tensor */
     EVENT_RANK_OP,       /* op, number = the operation's number, 0, 1, ... */
-    EVENT_RANK_LEAVE,    /* clean goodbye */
-    EVENT_RANK_LOST,     /* its process is gone; reason */
+    EVENT_RANK_READ,  /* read: a part of its residual at a step boundary. PENDING: not just now */
+    EVENT_RANK_LEAVE, /* clean goodbye */
+    EVENT_RANK_LOST,  /* its process is gone; reason */
     /* Requests of operators. An error is the whole answer; otherwise an action with the ticket
      * follows, once. */
     EVENT_POLICY,    /* policy: change it on all nodes, at one step. Ends with ACTION_POLICY */
@@ -95,8 +99,48 @@ enum event_type {
     EVENT_PACKET,    /* packet */
     EVENT_COMPUTE_DONE, /* compute */
     EVENT_RESERVED,     /* reserved: core_memory.reserve_results() has ended */
+    EVENT_ENGINE_DONE,  /* batch: a far engine has carried it out */
+    EVENT_ENGINE_LOST,  /* a far engine has lost its memory: every job on this node fails */
     EVENT_TIMER,        /* core_deadline() has passed */
     EVENT_TYPE_COUNT
+};
+
+/* A rank opens a job. */
+struct event_open {
+    struct job_key key;
+    uint32_t rank;
+    uint32_t world_size;
+    const char *policy; /* JSON, or NULL for the default */
+    uint64_t run;       /* 0: the rank begins a run; else it returns to this one */
+    uint32_t pid;       /* of its process; 0: not known */
+};
+
+/* Somebody asks for another policy. */
+struct event_policy {
+    uint64_t ticket; /* comes back in the action */
+    uint64_t job;
+    const char *text;    /* JSON */
+    bool merge;          /* on top of the policy in force, instead of the daemon's default */
+    uint32_t if_version; /* refuse if another one is in force; UINT32_MAX: any */
+    uint32_t uid, pid;   /* who asks */
+};
+
+/* A rank pushes, waits for a tensor, or ends a step. */
+struct event_step {
+    uint32_t tensor;
+    uint64_t number;
+    float scale;
+    float lookahead;
+};
+
+#define CORE_READ_STEP 8192u /* where a part may begin; the most elements that it has */
+
+/* A rank reads a part of a tensor's residual, into memory of the caller's. */
+struct event_read {
+    uint32_t tensor;
+    uint64_t first; /* a multiple of CORE_READ_STEP */
+    uint32_t count;
+    float *values;
 };
 
 struct event {
@@ -104,34 +148,18 @@ struct event {
     uint64_t now_us; /* monotonic; never goes back */
     session_id session;
     union {
-        struct {
-            struct job_key key;
-            uint32_t rank;
-            uint32_t world_size;
-            const char *policy; /* JSON, or NULL for the default */
-            uint64_t run;       /* 0: the rank begins a run; else it returns to this one */
-            uint32_t pid;       /* of its process; 0: not known */
-        } open;
+        struct event_open open;
         const struct tensor_spec *spec;
-        struct {
-            uint32_t tensor;
-            uint64_t number;
-        } step;
+        struct event_step step;
         struct {
             uint64_t number;
             enum op_kind kind;
             uint32_t root;
             uint32_t size; /* bytes in the arena's operation area, at most CORE_OP_SIZE */
         } op;
+        struct event_read read;
         const char *reason;
-        struct {
-            uint64_t ticket; /* comes back in the action */
-            uint64_t job;
-            const char *text; /* JSON */
-            bool merge;       /* on top of the policy in force, instead of the daemon's default */
-            uint32_t if_version; /* refuse if another one is in force; UINT32_MAX: any */
-            uint32_t uid, pid;   /* who asks */
-        } policy;
+        struct event_policy policy;
         struct {
             uint64_t ticket;
             uint64_t job;
@@ -143,6 +171,7 @@ struct event {
             size_t size;
         } packet;
         struct compute *compute;
+        struct engine_batch *batch;
         uint16_t peer_gone;
         struct {
             uint64_t job;
@@ -153,7 +182,8 @@ struct event {
 
 enum action_type {
     ACTION_COMPUTE,   /* run compute, then EVENT_COMPUTE_DONE */
-    ACTION_READY,     /* session: the job is ready, results are mapped; number = next step */
+    ACTION_READY,     /* session: the job, or another batch of its tensors, is ready, results are
+                       * mapped; number = next step */
     ACTION_DELIVERED, /* session: tensor's update of step `number` is there; status */
     ACTION_STEP,      /* session: step `number` is accepted (OK) or withdrawn (NONFINITE) */
     ACTION_OP_DONE,   /* session: plain operation `number` is done */
@@ -171,6 +201,7 @@ struct action {
     uint64_t operation; /* READY: the next plain operation's number */
     uint64_t run;       /* READY: the number of the run, for a rank that returns to it */
     uint64_t job;       /* READY: its job's number, as core_memory has it */
+    uint32_t index;     /* READY: of the rank among those of this node */
     uint64_t ticket;    /* POLICY, VERIFIED */
     enum adtopk_status status;
     struct compute *compute;
@@ -180,6 +211,7 @@ struct action {
 
 /* Offsets of a tensor in a rank's gradient arena and in the job's result arena. */
 struct tensor_layout {
+    uint32_t batch; /* in which it was committed, from 0: each has arenas of its own */
     uint64_t gradient_offset;
     uint64_t update_offset; /* struct local_update of proto/local.h */
 };
@@ -196,20 +228,26 @@ struct core_memory {
     void *context;
     /* Called before the first store() or results() of a job. returning: the job gets the stores
      * that an earlier core of this node left under this key; otherwise those are given back, and
-     * the job begins with new ones. NULL: no store outlives a core. */
+     * the job begins with new ones. NULL: no store outlives a core. The daemon's is NULL until
+     * its stores outlive it. */
     void (*open_job)(void *context, uint64_t job, const struct job_key *key, bool returning);
-    /* The arena into which one rank writes gradients; the core only reads. */
-    const void *(*gradients)(void *context, session_id session, uint64_t size, struct error *err);
-    /* The arena from which all ranks of this node read updates. *existing: it holds what an
-     * earlier core of this node left there. */
-    void *(*results)(void *context, uint64_t job, uint64_t size, bool *existing, struct error *err);
-    /* Reserves pieces of the results, which may be written from then on. *later: not yet, but when
-     * EVENT_RESERVED for the job comes. Those of one job come in the order of the calls, and the
-     * job is not released before. NULL: all may be written at once. */
-    enum adtopk_status (*reserve_results)(void *context, uint64_t job,
+    /* The arena into which one rank writes gradients; the core only reads. Each batch of tensors
+     * has one; those of earlier batches stay where they are. */
+    const void *(*gradients)(
+        void *context, session_id session, unsigned batch, uint64_t size, struct error *err);
+    /* The arena from which all ranks of this node read updates, one for each batch of tensors.
+     * *existing: it holds what an earlier core of this node left there. */
+    void *(*results)(void *context, uint64_t job, unsigned batch, uint64_t size, bool *existing,
+        struct error *err);
+    /* Reserves pieces of a batch's results, in ascending order, which may be written from then on,
+     * and stay so until the job is released. *later: not yet, but when EVENT_RESERVED for the job
+     * comes. Those of one job come in the order of the calls, and the job is not released before.
+     * NULL: all may be written at once. */
+    enum adtopk_status (*reserve_results)(void *context, uint64_t job, unsigned batch,
         const struct core_piece *piece, unsigned pieces, bool *later, struct error *err);
     /* Residuals and their state: outlives the core. A job has part 0, part 1 while its ranks have
-     * residuals of their own, and by turns parts 2 and 3, and 4 and 5 (store.h). A part whose size
+     * residuals of their own, and by turns parts 2 and 3, and 4 and 5 (store.h). Each further batch
+     * of tensors has four parts behind those. A part whose size
      * has changed is new. drop_store() of a part that is not there does nothing. */
     void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,
         struct error *err);
@@ -218,15 +256,21 @@ struct core_memory {
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */
     void (*release_job)(void *context, uint64_t job);
-    /* Whether an earlier core of this node left a store under this key. NULL if open_job is. */
+    /* Whether an earlier core of this node left a store under this key. NULL if open_job is. The
+     * restart of a daemon will set both; the simulator does so today. */
     bool (*has_store)(void *context, const struct job_key *key);
 };
 
 struct core_config {
     uint16_t node;
     uint64_t incarnation;
+    uint64_t secret;           /* drawn for this start; no message and no answer shows it */
     struct links_config links; /* self and incarnation are filled in by the core */
     struct core_memory memory;
+    /* Who makes the passes over residuals; NULL: engine_host. The daemon's far engine is
+     * engine_cuda, if the setting `engine` says so. */
+    const struct engine_ops *engine;
+    void *engine_context; /* of a far engine */
     /* Packets go out at once, not through the action queue: see links_ops.transmit. */
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);
@@ -234,13 +278,14 @@ struct core_config {
     void (*reopen)(void *context, uint16_t peer, enum link_lane lane);
     void *transmit_context; /* of both */
     /* Threads that run computes, if a pass that is cut short with the daemon is to be repeated from
-     * the store; 0: the store ends with the daemon. */
+     * the store; 0: the store ends with the daemon, and no pass is journalled. The restart of a
+     * daemon will turn this on. */
     unsigned threads;
     /* How a compute spreads a loop over threads that are idle; `caller` is filled in for each
      * compute, with its thread. Numbers are those of compute.thread. Zero: computes do not. */
     struct parallel parallel;
     uint64_t segment;        /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
-    uint64_t range;          /* elements of a tensor that are worth a worker; 0: CORE_RANGE */
+    uint64_t range;          /* elements of a tensor that are worth a worker; 0: ENGINE_RANGE */
     uint32_t inline_tensors; /* of a job: what is made for each takes no worker; 0:
                               * CORE_INLINE_TENSORS */
     const char *policy;      /* JSON: the default policy; NULL for the built-in one */
@@ -258,6 +303,13 @@ struct core_config {
         unsigned event, unsigned to);
     void *trace_context;
 };
+
+/** Whether a part of a job's store holds residuals, which the ranks of the job may read: of the
+ * first batch of tensors 1, 4 and 5, of each later one all but its first. */
+static inline bool core_part_is_shown(unsigned part)
+{
+    return part < 6 ? part == 1 || part >= 4 : part < CORE_STORE_PARTS && (part - 6) % 4 != 0;
+}
 
 /** NULL and an error if the configuration is wrong or memory is short. */
 struct core *core_create(const struct core_config *config, struct error *err);
@@ -291,19 +343,5 @@ bool core_next_action(struct core *core, struct action *action);
 
 /** When EVENT_TIMER is due; UINT64_MAX if never. */
 uint64_t core_deadline(struct core *core);
-
-/* What the driver's memory operations and the client need of a committed session. */
-bool core_tensor_layout(
-    const struct core *core, session_id session, uint32_t tensor, struct tensor_layout *layout);
-/** Offset of the operation area (CORE_OP_SIZE bytes) in the gradient and the result arena. */
-bool core_op_layout(const struct core *core, session_id session, uint64_t *gradient_offset,
-    uint64_t *result_offset);
-/** The number of the job that a session belongs to; 0 for an unknown session. */
-uint64_t core_session_job(const struct core *core, session_id session);
-/** The key of the job that a session belongs to. NULL for an unknown session. Valid until the next
- * event. */
-const struct job_key *core_session_key(const struct core *core, session_id session);
-/** The same by the job's id; NULL if there is no such job. */
-const struct job_key *core_job_key(const struct core *core, uint64_t job);
 
 #endif

@@ -11,14 +11,34 @@
  * - the sender has no part in the job: the message is dropped and counted as bad;
  * - the message cannot be read: it may have been a commit, so the job that it names fails rather
  *   than waits. If it does not even name a job, it is counted, and time limits find what it was.
- *   Where only memory was missing, the sender has done nothing wrong: all jobs that it is a member
- *   of fail, and those that still form, because it may have been a join.
+ *   Where only memory was missing, the sender has done nothing wrong, and the message may have been
+ *   a join: the job that it names fails also if it still forms. If there is no memory to read even
+ *   the name, this happens to every job that the message may have been about.
  */
+#include "daemon/core/dispatch.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/view.h"
+#include "daemon/core/agree/coordinate.h"
+#include "daemon/core/agree/fetch.h"
+#include "daemon/core/agree/former.h"
+#include "daemon/core/agree/join.h"
+#include "daemon/core/agree/members.h"
+#include "daemon/core/agree/switch.h"
+#include "daemon/core/agree/switch_ask.h"
+#include "daemon/core/agree/view.h"
+#include "daemon/core/hash.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/replan.h"
+#include "daemon/core/split.h"
 #include "daemon/core/waiting.h"
 #include "proto/codec.h"
 #include "proto/utf8.h"
@@ -28,50 +48,12 @@
 #define FAIL_TEXT_MAX 200
 #define SWITCH_TEXT_MAX 230
 
-/* A split of a plan that is not in force here yet. */
-static void dispatch_keep_split(struct job *job, const Adtopk__PeerSplit *message)
-{
-    struct split *split;
-    uint32_t kept = 0;
-
-    for (split = job->early_splits; split != NULL; split = split->next) {
-        if (split->bucket == message->bucket && split->policy == message->policy) {
-            return;
-        }
-        kept++;
-    }
-    split = kept < job->tensors ? malloc(sizeof(*split)) : NULL;
-    if (split == NULL) {
-        view_fail(
-            job, ADTOPK_ERR_MEMORY, "no room for a split of a bucket of job '%s'", job->key.name);
-        return;
-    }
-    *split = (struct split){.next = job->early_splits,
-        .policy = message->policy,
-        .bucket = message->bucket,
-        .step = message->step};
-    job->early_splits = split;
-}
-
-static void dispatch_split(struct job *job, const Adtopk__PeerSplit *split)
-{
-    if (job->plan->round != NULL && split->policy == job->plan->change.version + 1) {
-        dispatch_keep_split(job, split);
-        return;
-    }
-    if (job->plan->round == NULL || split->policy != job->plan->change.version ||
-        split->bucket >= job->plan->buckets || split->step > job->store->steps_done + 1) {
-        return; /* before the plan: the commit repeats it */
-    }
-    round_split(&job->plan->round[split->bucket], split->step);
-}
-
 /* Where the job ended first. Only members pass on what another node said: any other sender is
  * itself the one. */
 static uint16_t dispatch_speaker(
     const struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
 {
-    bool passed_on = view_is_member(job, from) && failed->node < UINT16_MAX;
+    bool passed_on = members_include(job, from) && failed->node < UINT16_MAX;
 
     return passed_on ? (uint16_t)failed->node : from;
 }
@@ -104,11 +86,9 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
         return; /* its daemon stops, after its ranks have left in order */
     }
     (void)error_set(&error,
-        failed->status > ADTOPK_NONFINITE && failed->status < ADTOPK_STATUS_COUNT
-            ? (enum adtopk_status)failed->status
-            : ADTOPK_ERR_PROTOCOL,
+        error_is_failure(failed->status) ? (enum adtopk_status)failed->status : ADTOPK_ERR_PROTOCOL,
         "%s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job", speaker);
-    if (job->last_steps == 0 && join_self(job) != NULL) {
+    if (job->ending.last_steps == 0 && members_self(job) != NULL) {
         dispatch_pass_on(job, from, speaker, failed);
     }
     if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
@@ -128,7 +108,7 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
     case ADTOPK__PEER_MESSAGE__KIND_STATE: coordinate_state(job, from, message->state); break;
     case ADTOPK__PEER_MESSAGE__KIND_COMMIT: view_commit(job, from, message->commit); break;
     case ADTOPK__PEER_MESSAGE__KIND_FETCH: fetch_message(job, from, message->fetch); break;
-    case ADTOPK__PEER_MESSAGE__KIND_SPLIT: dispatch_split(job, message->split); break;
+    case ADTOPK__PEER_MESSAGE__KIND_SPLIT: split_message(job, message->split); break;
     case ADTOPK__PEER_MESSAGE__KIND_FAIL: dispatch_fail(job, from, message->fail); break;
     case ADTOPK__PEER_MESSAGE__KIND_LEAVE:
         job_peer_left(job, from, message->leave->steps_done);
@@ -149,6 +129,22 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
     }
 }
 
+/* Whether the sender, which has not joined this job, speaks of an earlier one with its key. A join
+ * is taken if the sender's job may still be there: all ranks of this node may have left while the
+ * job formed, and come again. */
+static bool dispatch_is_of_former(
+    const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
+{
+    uint64_t number = message->about->sender_job;
+
+    switch (message->kind_case) {
+    case ADTOPK__PEER_MESSAGE__KIND_FAIL:
+        return message->about->receiver_job == 0 && former_had(job, from, number);
+    case ADTOPK__PEER_MESSAGE__KIND_JOIN: return former_ended(job, from, number);
+    default: return false;
+    }
+}
+
 /* Whether the message is of an earlier job of the sender, for an earlier one of this node, or of
  * another run: before the first commit the proposed run is the only one that a member can know.
  * Joins and proposals bring news of runs, and only a join may speak of a job that the sender did
@@ -157,16 +153,17 @@ static bool dispatch_is_late(
     const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
     const Adtopk__PeerAbout *about = message->about;
-    const struct member *member = join_member(job, from);
+    const struct member *member = members_find(job, from);
     bool known = member != NULL && member->incarnation != 0;
     bool join = message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN;
     bool news = join || message->kind_case == ADTOPK__PEER_MESSAGE__KIND_PREPARE;
-    uint64_t run = job->run != 0 ? job->run : job->next_run;
+    uint64_t run = job->run.id != 0 ? job->run.id : job->agreement.run;
 
     return (about->receiver_job != 0 && about->receiver_job != job->number) ||
            (known && about->sender_job != 0 && about->sender_job < member->job) ||
            (known && !join && about->sender_job > member->job) ||
-           (!news && about->run != 0 && about->run != run);
+           (!news && about->run != 0 && about->run != run) ||
+           (!known && dispatch_is_of_former(job, from, message));
 }
 
 /* Whether the node has a part in the job. A node with ranks that have not committed is not known
@@ -176,11 +173,11 @@ static bool dispatch_may_say(struct job *job, uint16_t from, const Adtopk__PeerM
     if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN) {
         return true; /* join.c compares it */
     }
-    if (view_is_member(job, from)) {
+    if (members_include(job, from)) {
         return true;
     }
-    return message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL && job->view_nodes == 0 &&
-           job->next_nodes == 0 && !join_complete(job);
+    return message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL && job->in_force.nodes == 0 &&
+           job->agreement.members.nodes == 0 && !members_complete(job);
 }
 
 static bool dispatch_key(const Adtopk__PeerAbout *about, struct job_key *key)
@@ -245,17 +242,48 @@ static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMe
         core->late_messages++;
     } else if (dispatch_may_say(job, node, message)) {
         dispatch_message(job, node, message);
+        job_touch(job);
     } else if (!job_ended(job)) {
         core->bad_messages++;
     }
 }
 
-static void dispatch_starved(struct core *core, uint16_t node, const struct error *err)
+/* The job that a message names which cannot be read; NULL: none of this node. False if there is no
+ * memory to read the name. */
+static bool dispatch_named(struct core *core, const struct buffer *buffer, struct job **job)
 {
-    for (struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (!job_ended(job) && (job->view_nodes == 0 || view_is_member(job, node))) {
-            view_fail(job, err->code, "node %u: %s", core->config.node, err->text);
+    struct error err = {.code = ADTOPK_OK};
+    Adtopk__PeerHead *head = (Adtopk__PeerHead *)codec_unpack(
+        &adtopk__peer_head__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, &err);
+    struct job_key key;
+
+    *job = head != NULL && dispatch_key(head->about, &key) ? dispatch_job(core, &key, head->about)
+                                                           : NULL;
+    codec_free((ProtobufCMessage *)head);
+    return err.code != ADTOPK_ERR_MEMORY;
+}
+
+/* Fails the job if the message that could not be read may have mattered to it. */
+static void dispatch_starve(struct job *job, uint16_t node, const struct error *err)
+{
+    if (!job_ended(job) && (job->in_force.nodes == 0 || members_include(job, node))) {
+        view_fail(job, err->code, "node %u: %s", job->core->config.node, err->text);
+    }
+}
+
+static void dispatch_starved(
+    struct core *core, uint16_t node, const struct buffer *buffer, const struct error *err)
+{
+    struct job *named;
+
+    if (dispatch_named(core, buffer, &named)) {
+        if (named != NULL) {
+            dispatch_starve(named, node, err);
         }
+        return;
+    }
+    for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
+        dispatch_starve(job, node, err);
     }
 }
 
@@ -263,19 +291,12 @@ static void dispatch_starved(struct core *core, uint16_t node, const struct erro
 static void dispatch_unreadable(
     struct core *core, uint16_t node, const struct buffer *buffer, const struct error *err)
 {
-    struct error ignored;
-    Adtopk__PeerHead *head = (Adtopk__PeerHead *)codec_unpack(
-        &adtopk__peer_head__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, &ignored);
-    struct job_key key;
-    struct job *job = head != NULL && dispatch_key(head->about, &key)
-                          ? dispatch_job(core, &key, head->about)
-                          : NULL;
+    struct job *job;
 
     core->bad_messages++;
-    if (job != NULL && view_is_member(job, node)) {
+    if (dispatch_named(core, buffer, &job) && job != NULL && members_include(job, node)) {
         view_fail(job, err->code, "node %u: %s", node, err->text);
     }
-    codec_free((ProtobufCMessage *)head);
 }
 
 /* Sentences of another node end up in errors, in logs, and on the terminals of people. */
@@ -308,7 +329,7 @@ void dispatch_control(struct core *core, uint16_t node, const struct buffer *buf
         &adtopk__peer_message__descriptor, buffer->bytes, buffer->size, CODEC_PEER_MAX, &err);
 
     if (message == NULL && err.code == ADTOPK_ERR_MEMORY) {
-        dispatch_starved(core, node, &err);
+        dispatch_starved(core, node, buffer, &err);
     } else if (message == NULL) {
         dispatch_unreadable(core, node, buffer, &err);
     } else {

@@ -7,10 +7,16 @@
  * to us, or whose plan is just being switched to, waits with the job: its round may not exist yet.
  * Forged, foreign and stale frames are counted and dropped.
  */
+#include "daemon/core/frame.h"
+
 #include <stdlib.h>
 
+#include "daemon/core/agree/members.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/model.h"
+#include "daemon/core/round.h"
 
 /* Takes a frame that belongs to this exchange. */
 static void take(
@@ -43,7 +49,7 @@ void frame_take_parked(struct round *round)
 
     while (*link != NULL) {
         struct parked *parked = *link;
-        int from = view_index(round->job, parked->node);
+        int from = membership_index(&round->job->in_force, parked->node);
         if (from < 0 || !belongs(round, &parked->header)) {
             link = &parked->next;
             continue;
@@ -61,7 +67,7 @@ void frame_take_parked(struct round *round)
 static unsigned parked_max(const struct job *job)
 {
     return 8 + 2 * EXCHANGE_SEGMENTS_MAX +
-           (job->view_nodes > 0 ? job->view_nodes : job->next_nodes);
+           (job->in_force.nodes > 0 ? job->in_force.nodes : job->agreement.members.nodes);
 }
 
 static void park(
@@ -112,13 +118,13 @@ void frame_drop_parked(struct round *round, uint32_t view, uint64_t number)
 static bool is_early(const struct job *job, const struct payload_header *header)
 {
     return header->kind == FRAME_STEP &&
-           (header->view > job->view || job->policy_switch.state == SWITCH_MOVING);
+           (header->view > job->view || job->switching.machine.state == SWITCH_MOVING);
 }
 
 static void keep_early(
     struct job *job, uint16_t node, const struct payload_header *header, struct buffer *frame)
 {
-    struct member *member = join_member(job, node);
+    struct member *member = members_find(job, node);
     struct parked *parked = malloc(sizeof(*parked));
     struct error error;
 
@@ -130,17 +136,17 @@ static void keep_early(
         return;
     }
     *parked = (struct parked){
-        .next = job->early, .node = node, .header = *header, .frame = buffer_ref(frame)};
-    job->early = parked;
+        .next = job->early.frames, .node = node, .header = *header, .frame = buffer_ref(frame)};
+    job->early.frames = parked;
     member->early++;
-    job->moved_us = job->core->now_us;
+    job->waits.moved_us = job->core->now_us;
 }
 
 static struct parked *take_early(struct job *job)
 {
-    struct parked *parked = job->early;
+    struct parked *parked = job->early.frames;
 
-    job->early = NULL;
+    job->early.frames = NULL;
     for (unsigned i = 0; i < job->members; i++) {
         job->member[i]->early = 0;
     }
@@ -176,7 +182,7 @@ static struct round *round_of(struct job *job, const struct payload_header *head
         return NULL;
     }
     if (header->kind == FRAME_OP || header->kind == FRAME_OP_COPY) {
-        return &job->op_round;
+        return &job->op.round;
     }
     return header->bucket < job->plan->rounds ? &job->plan->round[header->bucket] : NULL;
 }
@@ -185,7 +191,7 @@ static struct round *round_of(struct job *job, const struct payload_header *head
 static void start_clock(const struct round *round, const struct payload_header *header)
 {
     struct job *job = round->job;
-    uint64_t *since = round->op ? &job->op_since_us : &job->step_since_us;
+    uint64_t *since = round->op ? &job->op.since_us : &job->step.since_us;
 
     if (!job_ended(job) && header->number == round_number(round) && *since == 0) {
         *since = job->core->now_us;
@@ -196,12 +202,16 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
 {
     struct payload_header header;
     struct round *round = NULL;
-    int from = view_index(job, node);
+    struct member *member = members_find(job, node);
+    int from = membership_index(&job->in_force, node);
     uint64_t number;
 
+    if (member != NULL) {
+        member->frame_bytes += frame->size;
+    }
     if (payload_peek(&header, frame->bytes, frame->size, NULL) == ADTOPK_OK &&
-        header.source == node && header.view >= job->view && header.view <= job->promised &&
-        join_member(job, node) != NULL) {
+        header.source == node && header.view >= job->view &&
+        header.view <= job->agreement.promised && member != NULL) {
         if (job->store != NULL && is_early(job, &header)) {
             keep_early(job, node, &header, frame);
             return;
@@ -214,7 +224,7 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
         job->core->bad_messages++; /* forged, foreign, or of a view or step that is over */
         return;
     }
-    job->moved_us = job->core->now_us;
+    job->waits.moved_us = job->core->now_us;
     if (header.kind >= FRAME_STEP_COPY) {
         if (header.view == job->view && header.number == number) {
             round_copy(round, frame);

@@ -3,23 +3,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/machine.h"
 #include "daemon/core/measure.h"
+#include "daemon/core/orders.h"
 #include "daemon/core/planning.h"
-#include "daemon/core/residual.h"
+#include "daemon/core/rank.h"
+#include "daemon/core/reading.h"
+#include "daemon/core/store.h"
 #include "daemon/core/waiting.h"
-
-const char *phase_name(enum phase phase)
-{
-    static const char *const names[PHASE_COUNT] = {
-        [PHASE_COLLECT] = "collect",
-        [PHASE_SELECT] = "select",
-        [PHASE_EXCHANGE] = "exchange",
-        [PHASE_REDUCE] = "reduce",
-        [PHASE_SETTLE] = "settle",
-    };
-
-    return (unsigned)phase < PHASE_COUNT ? names[phase] : "unknown";
-}
 
 uint32_t core_job_count(const struct core *core)
 {
@@ -31,7 +25,7 @@ static const char *state_name(const struct job *job)
     if (!job_ended(job)) {
         return machine_state(&job->machine);
     }
-    return job->failure->error.text[0] != '\0' ? JOB_FAILED : JOB_DONE;
+    return job->ending.failure->error.text[0] != '\0' ? JOB_FAILED : JOB_DONE;
 }
 
 static void fill_waiting(const struct job *job, struct job_info *info)
@@ -49,27 +43,29 @@ static void fill_waiting(const struct job *job, struct job_info *info)
 
 static void fill_job(const struct job *job, struct job_info *info)
 {
-    *info = job->counters;
+    *info = job->figures.counters;
     info->id = job->number;
     info->key = job->key;
     info->state = state_name(job);
-    info->world_size = job->world_size;
+    info->world_size = job->run.world_size;
     info->local_ranks = job->ranks;
-    info->nodes = job->view_nodes;
+    info->nodes = job->in_force.nodes;
     info->view = job->view;
     info->tensors = job->tensors;
     info->buckets = job->plan->buckets;
-    info->policy = job->plan->text;
-    info->policy_version = job->plan->change.version;
-    info->policy_step = job->plan->change.step;
-    info->policy_next_version = job->next_plan != NULL ? job->next_plan->change.version : 0;
-    info->policy_next_step = job->next_plan != NULL ? job->next_plan->change.step : 0;
+    info->sparse_elements = job->plan->sparse_elements;
+    info->policy.text = job->plan->text;
+    info->policy.version = job->plan->change.version;
+    info->policy.step = job->plan->change.step;
+    info->policy.next_version =
+        job->switching.next != NULL ? job->switching.next->change.version : 0;
+    info->policy.next_step = job->switching.next != NULL ? job->switching.next->change.step : 0;
     if (job->store != NULL) {
         info->steps_done = job->store->steps_done;
         info->steps_withdrawn = job->store->steps_withdrawn[info->steps_done % 2];
     }
     fill_waiting(job, info);
-    (void)snprintf(info->reason, sizeof(info->reason), "%s", job->failure->error.text);
+    (void)snprintf(info->reason, sizeof(info->reason), "%s", job->ending.failure->error.text);
 }
 
 bool core_job_info(const struct core *core, uint32_t index, struct job_info *info)
@@ -82,12 +78,7 @@ bool core_job_info(const struct core *core, uint32_t index, struct job_info *inf
 
 static const struct job *find(const struct core *core, uint64_t id)
 {
-    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (job->number == id) {
-            return job;
-        }
-    }
-    return NULL;
+    return job_index_first(core, BY_NUMBER, id);
 }
 
 bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)
@@ -122,7 +113,7 @@ bool core_policy_change(
     if (index >= version || index >= POLICY_CHANGES) {
         return false;
     }
-    *change = job->change[(version - index - 1) % POLICY_CHANGES];
+    *change = job->history.change[(version - index - 1) % POLICY_CHANGES];
     return change->version == version - index; /* a restarted daemon knows the last one only */
 }
 
@@ -145,18 +136,18 @@ bool core_plan_info(const struct core *core, uint64_t job_id, struct plan_info *
 {
     const struct job *job = find(core, job_id);
 
-    if (job == NULL || job->view_nodes == 0) {
+    if (job == NULL || job->in_force.nodes == 0) {
         return false;
     }
     *info = (struct plan_info){.replan = job->plan->policy.replan,
-        .coordinator = job->view_node[0],
+        .coordinator = membership_coordinator(&job->in_force),
         .bucket_bytes = job->plan->bucket_bytes,
         .text = job->plan->policy.plan,
         .why = ""};
-    if (job->measure != NULL) {
-        fill_measured(job->measure, info);
-        info->predicted_us = job->measure->predicted_for == job->plan->change.version
-                                 ? job->measure->predicted_us
+    if (job->figures.measure != NULL) {
+        fill_measured(job->figures.measure, info);
+        info->predicted_us = job->figures.measure->predicted_for == job->plan->change.version
+                                 ? job->figures.measure->predicted_us
                                  : 0;
     }
     return true;
@@ -167,8 +158,8 @@ bool core_plan_candidate(
 {
     const struct job *job = find(core, job_id);
 
-    return job != NULL && job->planning != NULL && !job->planning->dropped &&
-           planning_candidate(job->planning, index, candidate);
+    return job != NULL && job->figures.planning != NULL && !job->figures.planning->dropped &&
+           planning_candidate(job->figures.planning, index, candidate);
 }
 
 static void fill_verified(const struct tensor *tensor, struct tensor_info *info)
@@ -180,6 +171,7 @@ static void fill_verified(const struct tensor *tensor, struct tensor_info *info)
     (void)memcpy(info->verified_applied, verified->applied, sizeof(info->verified_applied));
     (void)memcpy(info->residual, verified->residual, sizeof(info->residual));
     info->residual_magnitude = verified->magnitude;
+    info->most_magnitude = tensor->most_magnitude;
 }
 
 bool core_tensor_info(
@@ -212,7 +204,10 @@ bool core_tensor_info(
         .count = planned->dense ? 0 : planned->count,
         .choice = planned->choice,
         .allowed = planned->allowed,
-        .arrival_us = job->measure != NULL ? job->measure->own.arrival_us[number] : -1,
+        .lookahead = (double)tensor->lookahead,
+        .lookahead_policy = planned->dense ? 0 : policy->lookahead,
+        .arrival_us =
+            job->figures.measure != NULL ? job->figures.measure->own.arrival_us[number] : -1,
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
     (void)memcpy(info->applied, store_applied(&tensor->at_rest), sizeof(info->applied));
@@ -237,7 +232,7 @@ static bool has_residual(const struct job *job, uint32_t number, uint32_t slot)
 {
     return job != NULL && number < job->tensors && job->plan->rounds > 0 &&
            job->plan->tensor[number].residual != NULL &&
-           slot < (job->plan->tensor[number].by_rank && job->more != NULL ? job->ranks : 1);
+           slot < (job->plan->tensor[number].by_rank && job->store->more != 0 ? job->ranks : 1);
 }
 
 const float *core_residual(const struct core *core, uint64_t job_id, uint32_t number, uint32_t slot)
@@ -252,11 +247,9 @@ bool core_residual_copy(
 {
     const struct job *job = find(core, job_id);
 
-    if (!has_residual(job, number, slot)) {
-        return false;
-    }
-    residual_copy(job, number, slot, out);
-    return true;
+    return has_residual(job, number, slot) &&
+           reading_part(job, number, slot,
+               &(struct orders_part){.count = job->tensor[number].numel, .out = out});
 }
 
 uint32_t core_peer_count(const struct core *core)
@@ -302,8 +295,8 @@ bool core_op_layout(
     if (rank == NULL) {
         return false;
     }
-    *gradient_offset = rank->job->op_gradient_offset;
-    *result_offset = rank->job->op_result_offset;
+    *gradient_offset = rank->job->layout.op_gradient_offset;
+    *result_offset = rank->job->layout.op_result_offset;
     return true;
 }
 

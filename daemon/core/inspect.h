@@ -5,7 +5,7 @@
 #define ADTOPK_INSPECT_H
 
 #include "daemon/core/core.h"
-#include "daemon/core/planner.h"
+#include "daemon/planner/planner.h"
 
 /* Where a round's time goes. */
 enum phase {
@@ -16,8 +16,6 @@ enum phase {
     PHASE_SETTLE, /* per step: winners leave the residual */
     PHASE_COUNT
 };
-
-const char *phase_name(enum phase phase);
 
 /* What a job waits for. */
 enum wait_kind {
@@ -32,6 +30,7 @@ enum wait_kind {
     WAIT_AGREE,   /* the nodes are to agree on who they are */
     WAIT_LEAVE,   /* `rank`, or if that is -1 the ranks of `node`, are to leave */
     WAIT_SWITCH,  /* all nodes are to reach step `number`, where a policy begins */
+    WAIT_COMMIT,  /* `rank`, or if that is -1 the ranks of `node`, are to commit more tensors */
     WAIT_BEGIN,   /* a policy holds from a later step, and nobody trains */
     WAIT_KINDS
 };
@@ -48,8 +47,14 @@ struct waiting {
     uint64_t since_us;
 };
 
-/** A word for programs, such as "push". */
-const char *wait_kind_name(enum wait_kind kind);
+/* The policy of a job, and the next one. */
+struct policy_info {
+    const char *text;      /* in force; canonical JSON; valid until the next event */
+    uint32_t version;      /* 0: what the ranks brought */
+    uint64_t step;         /* the first step under it */
+    uint32_t next_version; /* being switched to; 0: none */
+    uint64_t next_step;
+};
 
 struct job_info {
     uint64_t id;
@@ -67,22 +72,19 @@ struct job_info {
     uint32_t tensors;
     uint32_t buckets;
     uint64_t elements;
+    uint64_t sparse_elements; /* of the tensors that do not travel dense */
     uint64_t steps_done;      /* accepted and withdrawn */
     uint64_t steps_withdrawn; /* because of NaN or Inf */
     uint64_t rounds;
     uint64_t rounds_retried;
     uint64_t dense_bytes;   /* 4 bytes an element, per step: what one rank's gradient would be */
     uint64_t bytes_sent;    /* frames of steps handed to the links, once for each peer */
-    uint64_t op_bytes_sent; /* ... of plain operations */
+    uint64_t op_bytes_sent; /* frames of plain operations, counted alike */
     uint64_t payload_bytes; /* frames of steps, counted once, dense ones included */
-    uint64_t sparse_payload_bytes; /* ... those of sparse buckets */
+    uint64_t sparse_payload_bytes; /* frames of sparse buckets, counted once */
     uint64_t sparse_nonzeros;      /* values in those, of contributions and of sums */
     uint64_t phase_us[PHASE_COUNT];
-    const char *policy;           /* in force; canonical JSON; valid until the next event */
-    uint32_t policy_version;      /* 0: what the ranks brought */
-    uint64_t policy_step;         /* the first step under it */
-    uint32_t policy_next_version; /* being switched to; 0: none */
-    uint64_t policy_next_step;
+    struct policy_info policy;
 };
 
 /* What job_info.state says of a job that has ended. */
@@ -94,11 +96,13 @@ struct policy_change {
     uint32_t version; /* 1, 2, ... */
     uint64_t step;    /* the first one under it */
     uint16_t node;    /* where it was asked for, */
-    uint32_t uid;     /* by this user; POLICY_PLANNER: by the planner */
+    uint32_t uid;     /* by this user; POLICY_PLANNER: by the planner; POLICY_TENSORS:
+                       * because ranks registered more tensors */
     uint32_t pid;     /* and process */
 };
 
-#define POLICY_PLANNER UINT32_MAX /* no user has this number */
+#define POLICY_PLANNER UINT32_MAX /* no user has this number, nor the next */
+#define POLICY_TENSORS (UINT32_MAX - 1)
 
 #define POLICY_CHANGES 16 /* remembered, a job */
 
@@ -132,7 +136,9 @@ struct tensor_info {
     uint64_t turn;
     uint64_t count; /* entries selected a turn; 0: dense */
     enum choice choice;
-    uint32_t allowed;  /* choices that the policy leaves: a bit 1 << choice each */
+    uint32_t allowed;        /* choices that the policy leaves: a bit 1 << choice each */
+    double lookahead;        /* the share by which ranks looked ahead when they pushed it last, */
+    double lookahead_policy; /* and that of the policy: a guard may reduce it */
     double arrival_us; /* of its last gradient, after the step's first; below 0: not measured */
     /* The ledger when the last step was closed: plain and sign-hashed sums of what came in and what
      * was applied. What is left in the residual is their difference, to rounding. */
@@ -144,7 +150,9 @@ struct tensor_info {
     double verified_input[2];
     double verified_applied[2];
     double residual[2];
-    double residual_magnitude; /* sum of absolute values: what rounding is measured against */
+    double residual_magnitude; /* sum of absolute values */
+    double most_magnitude;     /* the largest that a verification has found: rounding is measured
+                                * against it */
 };
 
 struct peer_info {
@@ -203,5 +211,19 @@ bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *i
 
 /** Packets of no peer, strangers among them. */
 struct link_refused core_refused(const struct core *core);
+
+/* What the driver's memory operations and the client need of a committed session. */
+bool core_tensor_layout(
+    const struct core *core, session_id session, uint32_t tensor, struct tensor_layout *layout);
+/** Offset of the operation area (CORE_OP_SIZE bytes) in the gradient and the result arena. */
+bool core_op_layout(const struct core *core, session_id session, uint64_t *gradient_offset,
+    uint64_t *result_offset);
+/** The number of the job that a session belongs to; 0 for an unknown session. */
+uint64_t core_session_job(const struct core *core, session_id session);
+/** The key of the job that a session belongs to. NULL for an unknown session. Valid until the next
+ * event. */
+const struct job_key *core_session_key(const struct core *core, session_id session);
+/** The same by the job's id; NULL if there is no such job. */
+const struct job_key *core_job_key(const struct core *core, uint64_t job);
 
 #endif

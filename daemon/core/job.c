@@ -2,15 +2,30 @@
  * The life of a job on this node: created by its first rank, running while its view is in force,
  * over when all ranks have left or when anything goes wrong that cannot be mended.
  */
+#include "daemon/core/job.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/estimate.h"
+#include "daemon/core/agree/fetch.h"
+#include "daemon/core/agree/members.h"
+#include "daemon/core/agree/switch_ask.h"
+#include "daemon/core/frame.h"
 #include "daemon/core/hash.h"
+#include "daemon/core/id_table.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/model.h"
+#include "daemon/core/peer.h"
 #include "daemon/core/plan.h"
 #include "daemon/core/planning.h"
+#include "daemon/core/round.h"
+#include "daemon/core/split.h"
+#include "daemon/core/ticket.h"
+#include "daemon/core/work.h"
+#include "daemon/planner/estimate.h"
 
 #define TO(state) (1u << (state))
 
@@ -43,72 +58,6 @@ const struct machine_table job_machine = {
                 },
         },
 };
-
-static uint64_t mix_text(uint64_t hash, const char *text)
-{
-    do {
-        hash = hash_mix(hash ^ (uint8_t)*text);
-    } while (*text++ != '\0');
-    return hash;
-}
-
-/* Random choices of a run are those of every run with the same key, so that it can be repeated. */
-static uint64_t job_seed(const struct job_key *key)
-{
-    return mix_text(mix_text(hash_mix(key->owner + 1u), key->name), key->run_id);
-}
-
-struct job *job_find(struct core *core, const struct job_key *key)
-{
-    struct job *newest = NULL;
-
-    for (struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (!job_ended(job) && core_same_job(&job->key, key)) {
-            newest = job;
-        }
-    }
-    return newest;
-}
-
-struct job *job_by_number(struct core *core, uint64_t number)
-{
-    for (struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (!job_ended(job) && job->number == number) {
-            return job;
-        }
-    }
-    return NULL;
-}
-
-struct job *job_find_run(struct core *core, uint64_t run)
-{
-    for (struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (run != 0 && !job_ended(job) && (job->run != 0 ? job->run : job->next_run) == run) {
-            return job;
-        }
-    }
-    return NULL;
-}
-
-bool job_is_ending(const struct core *core, const struct job_key *key)
-{
-    for (const struct job *job = core->jobs; job != NULL; job = job->next) {
-        if (job_ended(job) && core_same_job(&job->key, key)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-struct rank *job_rank(const struct job *job, uint32_t number)
-{
-    for (unsigned i = 0; i < job->ranks; i++) {
-        if (job->rank[i]->number == number) {
-            return job->rank[i];
-        }
-    }
-    return NULL;
-}
 
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
 {
@@ -150,44 +99,38 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
         return NULL;
     }
     failure->references = 1;
-    job->failure = failure;
+    job->ending.failure = failure;
     job->plan = plan;
-    job->policy_hash = hash_text(HASH_EMPTY, plan->text);
+    job->history.brought = hash_text(HASH_EMPTY, plan->text);
     job->core = core;
-    job->settle.job = job;
-    job->verification.job = job;
+    job->step.settle.job = job;
+    job->verification.work.job = job;
     job->key = event->open.key;
     job->number = ++core->opened_jobs;
-    job->run = event->open.run;
-    job->seed = job_seed(&job->key);
-    job->world_size = event->open.world_size;
-    job->forming_since_us = core->now_us;
-    job->moved_us = core->now_us;
+    job->run.id = event->open.run;
+    job->run.seed = job_seed(&job->key);
+    job->run.world_size = event->open.world_size;
+    job->waits.forming_since_us = core->now_us;
+    job->waits.moved_us = core->now_us;
     machine_init(&job->machine, &job_machine, &core->trace, job->number);
-    machine_init(&job->step, &step_machine, &core->trace, job->number);
-    machine_init(&job->policy_switch, &switch_machine, &core->trace, job->number);
+    machine_init(&job->step.machine, &step_machine, &core->trace, job->number);
+    machine_init(&job->switching.machine, &switch_machine, &core->trace, job->number);
     while (*end != NULL) {
-        end = &(*end)->next;
+        end = &(*end)->places.next;
     }
     *end = job;
     core->job_at[core->job_count++] = job;
+    job_index_enter(job);
     return job;
-}
-
-void job_drop_failure(struct failure *failure)
-{
-    if (failure != NULL && --failure->references == 0) {
-        free(failure);
-    }
 }
 
 static void member_free(struct member *member)
 {
     free(member->rank);
     free(member->tensor);
-    free(member->delivered);
+    free(member->answer.delivered);
     free(member->copied);
-    free(member->newer);
+    free(member->answer.newer);
     if (member->estimates != NULL) {
         estimate_free(member->estimates);
     }
@@ -195,42 +138,53 @@ static void member_free(struct member *member)
     free(member);
 }
 
+void job_free_rank(struct rank *rank)
+{
+    id_table_remove(&rank->job->core->ranks, rank->session);
+    free(rank->pushed);
+    free(rank->next_pushed);
+    free(rank);
+}
+
 void job_free(struct job *job)
 {
     measure_end(job);
-    planning_free(job->planning);
+    planning_free(job->figures.planning);
     plan_free(job->plan);
-    plan_free(job->next_plan);
-    round_free(&job->op_round);
+    plan_free(job->switching.next);
+    while (job->history.discarded != NULL) {
+        struct plan *plan = job->history.discarded;
+        job->history.discarded = plan->discarded;
+        plan_free(plan);
+    }
+    round_free(&job->op.round);
+    work_drop(&job->step.settle);
+    work_drop(&job->verification.work);
+    free(job->layout.arenas.gradients);
     frame_drop_early(job);
     fetch_drop(job);
-    while (job->early_splits != NULL) {
-        struct split *split = job->early_splits;
-        job->early_splits = split->next;
-        free(split);
-    }
+    split_free(job);
     for (unsigned i = 0; i < job->ranks; i++) {
-        rank_free(job->rank[i]);
+        job_free_rank(job->rank[i]);
     }
     for (unsigned i = 0; i < job->members; i++) {
         member_free(job->member[i]);
     }
     switch_drop_turn(job);
-    ticket_free(job->asked);
-    ticket_free(job->verify);
-    job_drop_failure(job->failure);
+    ticket_free(job->switching.asked);
+    ticket_free(job->verification.ticket);
+    job_drop_failure(job->ending.failure);
     free(job->tensor);
-    free(job->name_slot);
+    free(job->registering.slot);
+    free(job->registering.next);
     free(job->rank);
     free(job->member);
-    free(job->view_node);
-    free(job->next_node);
-    free(job->next_incarnation);
-    free(job->next_job);
+    membership_free(&job->in_force);
+    membership_free(&job->agreement.members);
     free(job);
 }
 
-static void drop_from_index(struct core *core, const struct job *job)
+static void drop_from_list(struct core *core, const struct job *job)
 {
     uint32_t at = 0;
 
@@ -247,14 +201,15 @@ void job_reap(struct job *job)
     const struct core_memory *memory = &job->core->config.memory;
     struct job **link = &job->core->jobs;
 
-    if (!job_ended(job) || job->computing > 0 || job->untold) {
+    if (!job_ended(job) || job->advance.computing > 0 || job->ending.untold || plan_retire(job)) {
         return;
     }
     while (*link != job) {
-        link = &(*link)->next;
+        link = &(*link)->places.next;
     }
-    *link = job->next;
-    drop_from_index(job->core, job);
+    *link = job->places.next;
+    drop_from_list(job->core, job);
+    job_index_drop(job);
     job->core->ended--;
     for (unsigned i = 0; i < job->ranks; i++) {
         memory->release_session(memory->context, job->rank[i]->session);
@@ -263,167 +218,79 @@ void job_reap(struct job *job)
     job_free(job);
 }
 
-/* Who waits for an answer about the job gets one. */
-static void answer_tickets(struct job *job, const struct error *error)
-{
-    switch_drop(job, error);
-    verify_drop(job, error);
-}
-
-void job_end(struct job *job)
-{
-    struct error error;
-
-    (void)error_set(&error, ADTOPK_ERR_STATE, "job '%s' has ended", job->key.name);
-    answer_tickets(job, &error);
-    job->core->ended++;
-    machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
-}
-
 void job_stop(struct job *job)
 {
     struct error error;
 
     if (job_ended(job) ||
-        (job->machine.state == JOB_ACTIVE && (step_begun(job) || job->op_since_us != 0))) {
+        (job->machine.state == JOB_ACTIVE && (step_begun(job) || job->op.since_us != 0))) {
         return;
     }
     (void)error_set(
         &error, ADTOPK_ERR_PEER, "node %u: its daemon is stopping", job->core->config.node);
-    job->last_steps = step_number(job);
+    job->ending.last_steps = step_number(job);
     job_fail(job, &error, true);
 }
 
-/* Tells the peers why the job has failed; again at the next event if memory is too short for it. */
-void job_tell_failure(struct job *job)
-{
-    if (job->untold) {
-        job->out_of_memory = false;
-        peer_send_fail(job, &job->failure->error);
-        job->untold = job->out_of_memory;
-    }
-}
-
-void job_fail(struct job *job, const struct error *error, bool tell_peers)
-{
-    if (job_ended(job)) {
-        return;
-    }
-    job->failure->error = *error;
-    job->untold = tell_peers;
-    job_tell_failure(job);
-    for (unsigned i = 0; i < job->ranks; i++) {
-        if (job->rank[i]->machine.state != RANK_LEFT) {
-            job->failure->references++;
-            core_act(job->core, &(struct action){.type = ACTION_FAILED,
-                                    .session = job->rank[i]->session,
-                                    .status = error->code,
-                                    .error = &job->failure->error});
-        }
-    }
-    answer_tickets(job, error);
-    job->core->ended++;
-    machine_fire(&job->machine, JOB_ON_FAIL, JOB_ENDED);
-}
-
-void job_fail_later(struct job *job, const struct error *error, uint64_t steps)
-{
-    if (job->last_steps == 0) {
-        job->failure->error = *error;
-        job->last_steps = steps;
-    }
-}
-
-void job_fail_due(struct job *job)
-{
-    struct error error = job->failure->error;
-
-    if (job->last_steps > 0 && !job_ended(job)) {
-        job_fail(job, &error, false);
-    }
-}
-
-bool job_is_left(const struct job *job)
-{
-    for (unsigned i = 0; i < job->ranks; i++) {
-        if (job->rank[i]->machine.state != RANK_LEFT) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Whether the ranks of all other nodes have left. */
-static bool others_left(const struct job *job)
-{
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        const struct member *member = join_member(job, job->view_node[i]);
-        if (member->node != job->core->config.node && !member->left) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Tells the other nodes once in every view: a node that restarted has forgotten it. */
+/* Tells the other nodes once in every view: a node that restarted has forgotten it. That may be in
+ * the view that is proposed, for this job may end before it hears the commit. */
 void job_tell_leave(struct job *job)
 {
-    if (job->left_view != job->view) {
-        job->left_view = job->view;
+    if (job->ending.left_view != job->agreement.promised) {
+        job->ending.left_view = job->agreement.promised;
         peer_send_leave(job);
     }
 }
 
 /* When all local ranks have left, the job stays until those of the other nodes have left too: one
  * of them may still need a copy of the last update. */
-void job_try_leave(struct job *job)
+bool job_try_leave(struct job *job)
 {
-    if (job_ended(job) || !job_is_left(job)) {
-        return;
+    if (!job_is_left(job)) {
+        return false;
     }
     if (job->machine.state == JOB_FORMING) {
         job_end(job);
-        return;
+        return true;
     }
-    if (job->machine.state != JOB_ACTIVE && (job->view == 0 || !others_left(job))) {
-        return; /* the view changes: again when it is in force */
+    if (job->machine.state != JOB_ACTIVE && (job->view == 0 || members_staying(job) != NULL)) {
+        return false; /* the view changes: again when it is in force */
     }
-    if (job->left_since_us == 0) {
-        job->left_since_us = job->core->now_us;
+    if (job->ending.left_since_us == 0) {
+        job->ending.left_since_us = job->core->now_us;
     }
     job_tell_leave(job);
-    if (others_left(job)) {
+    if (members_staying(job) == NULL &&
+        !job->ending.out_of_memory) { /* else they did not hear it: the job fails */
         job_end(job);
     }
+    return job_ended(job);
 }
 
 void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
 {
-    struct member *member = join_member(job, node);
+    struct member *member = members_find(job, node);
     struct error error;
 
     if (member == NULL) {
         return;
     }
     member->left = true;
-    job->leaving_us = job->leaving_us != 0 ? job->leaving_us : job->core->now_us;
+    if (job->registering.since_us != 0) {
+        (void)error_set(&error, ADTOPK_ERR_PEER,
+            "the ranks of node %u left the job while others commit more tensors", node);
+        job_fail(job, &error, true);
+        return;
+    }
+    job->ending.leaving_us =
+        job->ending.leaving_us != 0 ? job->ending.leaving_us : job->core->now_us;
     member->left_step = steps_done;
-    if (job->step_since_us != 0 && step_number(job) >= steps_done) {
+    if (job->step.since_us != 0 && step_number(job) >= steps_done) {
         (void)error_set(&error, ADTOPK_ERR_PEER,
             "the ranks of node %u left the job before step %llu", node,
             (unsigned long long)step_number(job));
         job_fail(job, &error, true);
-        return;
     }
-    job_try_leave(job);
-}
-
-bool job_is_done_with(const struct job *job, uint16_t node)
-{
-    const struct member *member = join_member(job, node);
-
-    return member != NULL && member->left && member->left_step <= step_number(job) &&
-           !step_begun(job) && job->step_since_us == 0 && job->op_since_us == 0;
 }
 
 /* Whether the job cannot go on without the node's daemon as it was. A daemon that came back can be
@@ -441,15 +308,16 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
         [PEER_GONE] = "is gone: no daemon listens at its address"};
     struct error error;
 
-    if (job_ended(job) || view_index(job, node) < 0 || job_is_done_with(job, node)) {
+    if (job_ended(job) || membership_index(&job->in_force, node) < 0 ||
+        job_is_done_with(job, node)) {
         return;
     }
-    if (job->last_steps > 0) {
+    if (job->ending.last_steps > 0) {
         job_fail_due(job); /* what its last step needs may be lost */
         return;
     }
-    if (job->waiting_since_us == 0) {
-        job->waiting_since_us = job->core->now_us;
+    if (job->waits.lost_since_us == 0) {
+        job->waits.lost_since_us = job->core->now_us;
     }
     if (job_is_lost(job, loss)) {
         (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node, why[loss]);

@@ -2,26 +2,20 @@
  * For how long a job waits: when its patience ends, it fails with a sentence that says what for.
  * The node of a late rank is the first to know its name, so others wait a little longer.
  */
+#include "daemon/core/job_wait.h"
+
+#include "daemon/core/agree/members.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/machine.h"
 #include "daemon/core/waiting.h"
 
 #define RETRY_US 10000u /* of what failed for want of memory */
 
-bool job_peer_is_up(const struct job *job, uint16_t node)
-{
-    const struct core *core = job->core;
-
-    for (unsigned i = 0; i < core->peers; i++) {
-        if (core->peer[i].node == node) {
-            return core->peer[i].up;
-        }
-    }
-    return node == core->config.node;
-}
-
 /* When the step or operation under way began; 0: there is none. */
 static uint64_t busy_since(const struct job *job)
 {
-    uint64_t step = job->step_since_us, op = job->op_since_us;
+    uint64_t step = job->step.since_us, op = job->op.since_us;
 
     return step == 0 || (op != 0 && op < step) ? op : step;
 }
@@ -35,16 +29,18 @@ static uint64_t patience(const struct job *job)
         return due;
     }
     if (job->machine.state != JOB_ACTIVE) {
-        due = job->forming_since_us + (job->view == 0 ? job->plan->policy.join_timeout_us
-                                                      : job->plan->policy.wait_limit_us);
+        due = job->waits.forming_since_us + (job->view == 0 ? job->plan->policy.join_timeout_us
+                                                            : job->plan->policy.wait_limit_us);
+    } else if (job->registering.since_us != 0) {
+        due = job->registering.since_us + job->plan->policy.join_timeout_us;
     } else if (busy_since(job) != 0) {
         due = busy_since(job) + job->plan->policy.push_timeout_us;
-    } else if (job->left_since_us != 0) {
-        due = job->left_since_us + job->plan->policy.push_timeout_us;
+    } else if (job->ending.left_since_us != 0) {
+        due = job->ending.left_since_us + job->plan->policy.push_timeout_us;
     }
-    if (job->waiting_since_us != 0 && waiting_lost_node(job) >= 0 &&
-        job->waiting_since_us + job->plan->policy.wait_limit_us < due) {
-        due = job->waiting_since_us + job->plan->policy.wait_limit_us;
+    if (job->waits.lost_since_us != 0 && waiting_lost_node(job) >= 0 &&
+        job->waits.lost_since_us + job->plan->policy.wait_limit_us < due) {
+        due = job->waits.lost_since_us + job->plan->policy.wait_limit_us;
     }
     return due;
 }
@@ -53,14 +49,16 @@ static uint64_t patience(const struct job *job)
  * up at about the same moment, knows its name. */
 static uint64_t grace(const struct job *job)
 {
-    return job->plan->policy.push_timeout_us / 4;
+    return (job->registering.since_us != 0 ? job->plan->policy.join_timeout_us
+                                           : job->plan->policy.push_timeout_us) /
+           4;
 }
 
 uint64_t job_deadline(const struct job *job)
 {
     uint64_t due = patience(job);
 
-    if (job->untold) {
+    if (job->ending.untold) {
         return job->core->now_us + RETRY_US;
     }
     return due <= job->core->now_us ? due + grace(job) : due;
@@ -72,17 +70,19 @@ void job_check_time(struct job *job)
     struct waiting waiting = waiting_find(job);
     char text[ERROR_TEXT_SIZE / 2];
     struct error error;
+    bool missing;
 
     if (waiting_lost_node(job) < 0) {
-        job->waiting_since_us = 0;
+        job->waits.lost_since_us = 0;
     }
     if (job->core->now_us < due ||
         (job->machine.state == JOB_ACTIVE && !waiting_is_culprit(job) &&
             waiting_lost_node(job) < 0 && job->core->now_us < due + grace(job))) {
         return;
     }
+    missing = waiting.kind == WAIT_FORMING && members_missing_ranks(job, text, sizeof(text));
     (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s%s", job->key.name,
         waiting_text(job, &waiting, text, sizeof(text)),
-        job->machine.state == JOB_FORMING ? "; ranks of another user would be of another job" : "");
+        missing ? "; ranks of another user would be of another job" : "");
     job_fail(job, &error, true);
 }

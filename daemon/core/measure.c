@@ -11,11 +11,12 @@
  * memory, or where nothing is "auto", nothing is measured at all.
  */
 #include "daemon/core/measure.h"
-#include "daemon/core/plan.h"
-#include "daemon/core/planning.h"
-#include "daemon/core/replan.h"
 
 #include <stdlib.h>
+
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/planned.h"
 
 /* Whether the policy leaves anything to the planner. */
 static bool is_automatic(const struct plan *plan)
@@ -33,16 +34,15 @@ static bool is_automatic(const struct plan *plan)
 
 void measure_end(struct job *job)
 {
-    struct measure *measure = job->measure;
+    struct measure *measure = job->figures.measure;
 
     if (measure == NULL) {
         return;
     }
-    planning_drop(job);
     estimate_free(&measure->own);
     free(measure->pushed_us);
     free(measure);
-    job->measure = NULL;
+    job->figures.measure = NULL;
 }
 
 /* Estimates that the coordinator could not be sent are of no use. */
@@ -56,12 +56,13 @@ static void create(struct job *job)
     struct measure *measure = fits(job) ? calloc(1, sizeof(*measure)) : NULL;
     bool all;
 
-    job->measure = measure;
+    job->figures.measure = measure;
     if (measure == NULL) {
         return;
     }
     measure->pushed_us = calloc(job->tensors, sizeof(*measure->pushed_us));
-    all = estimate_init(&measure->own, job->tensors, job->view_nodes);
+    measure->closed_step = step_number(job);
+    all = estimate_init(&measure->own, job->tensors, job->in_force.nodes);
     if (!all || measure->pushed_us == NULL) {
         measure_end(job);
     }
@@ -73,12 +74,11 @@ void measure_begin(struct job *job)
         measure_end(job);
         return;
     }
-    if (job->measure == NULL) {
+    if (job->figures.measure == NULL) {
         create(job);
     }
-    replan_switched(job);
-    if (job->measure != NULL) {
-        estimate_plan(&job->measure->own, job->plan->change.version);
+    if (job->figures.measure != NULL) {
+        estimate_plan(&job->figures.measure->own, job->plan->change.version);
     }
 }
 
@@ -86,10 +86,10 @@ void measure_begin(struct job *job)
 
 void measure_push(struct job *job, uint32_t tensor)
 {
-    if (job->measure != NULL) {
-        job->measure->pushed_us[tensor] = job->core->now_us;
-        if (job->step.state != STEP_OPEN) {
-            job->measure->held_step = step_number(job) + 1;
+    if (job->figures.measure != NULL) {
+        job->figures.measure->pushed_us[tensor] = job->core->now_us;
+        if (job->step.machine.state != STEP_OPEN) {
+            job->figures.measure->held_step = step_number(job) + 1;
         }
     }
 }
@@ -117,8 +117,8 @@ static uint64_t round_trip_us(const struct job *job)
     struct link_stats stats;
     uint64_t longest = 0;
 
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        if (links_stats(job->core->links, job->view_node[i], &stats)) {
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        if (links_stats(job->core->links, job->in_force.node[i], &stats)) {
             longest = stats.round_trip_us > longest ? stats.round_trip_us : longest;
         }
     }
@@ -128,7 +128,7 @@ static uint64_t round_trip_us(const struct job *job)
 /* The link worked for this round since the phase began, or since it was done with another's. */
 void measure_phase(struct round *round)
 {
-    struct measure *measure = round->job->measure;
+    struct measure *measure = round->job->figures.measure;
     uint64_t now = round->job->core->now_us, from = round->since_us;
 
     if (measure != NULL && !round->op) {
@@ -142,6 +142,7 @@ void measure_phase(struct round *round)
 struct load {
     enum choice choice;
     uint64_t elements, entries, summed;
+    double saved;   /* as in struct cost_load */
     bool whole_sum; /* `summed` is that of all that was sent */
 };
 
@@ -150,7 +151,8 @@ static struct load load_of(const struct round *round)
     const struct plan *plan = round->job->plan;
     const struct planned *first = &plan->tensor[round->tensor[0]];
     struct load load = {.choice = first->choice,
-        .whole_sum = !first->dense && !first->known && !first->policy.sparse_collective->selects &&
+        .whole_sum = !first->dense && !first->known &&
+                     first->policy.sparse_collective->traits.picks != PICKS_ENTRIES &&
                      !plan_is_whole(first)};
 
     for (unsigned i = 0; i < round->tensors; i++) {
@@ -159,6 +161,7 @@ static struct load load_of(const struct round *round)
         load.entries += planned->dense ? 0 : planned->sent.count;
         load.summed += planned->summed;
     }
+    load.saved = (double)load.entries * cost_saved(first->policy.values);
     return load;
 }
 
@@ -171,7 +174,7 @@ unsigned measure_threads(const struct job *job)
 
 static void tell_exchange(struct round *round, const struct load *load)
 {
-    struct measure *measure = round->job->measure;
+    struct measure *measure = round->job->figures.measure;
     const struct round_times *times = &round->times;
     uint64_t bytes = times->sent > times->received ? times->sent : times->received;
 
@@ -180,14 +183,15 @@ static void tell_exchange(struct round *round, const struct load *load)
             (double)round_trip_us(round->job));
     }
     if (bytes > 0) {
-        estimate_exchange(&measure->own, load->choice, load->elements, load->entries, bytes,
+        estimate_exchange(&measure->own, load->choice,
+            (struct cost_load){load->elements, load->entries, load->saved}, bytes,
             (double)times->link_us);
     }
 }
 
 static void tell_reduced(struct round *round)
 {
-    struct measure *measure = round->job->measure;
+    struct measure *measure = round->job->figures.measure;
     struct load load = load_of(round);
 
     if (!round->times.unknown) {
@@ -202,7 +206,7 @@ static void tell_reduced(struct round *round)
 
 void measure_computed(struct round *round)
 {
-    struct measure *measure = round->job->measure;
+    struct measure *measure = round->job->figures.measure;
     uint64_t took_us = round->work.compute.took_us;
 
     if (measure == NULL || round->op) {
@@ -225,12 +229,12 @@ void measure_computed(struct round *round)
 
 static void tell_arrivals(const struct job *job)
 {
-    struct measure *measure = job->measure;
+    struct measure *measure = job->figures.measure;
 
     for (uint32_t t = 0; t < job->tensors; t++) {
-        if (measure->pushed_us[t] >= job->step_since_us) { /* nobody may have pushed it */
+        if (measure->pushed_us[t] >= job->step.since_us) { /* nobody may have pushed it */
             estimate_arrival(
-                &measure->own, t, (double)(measure->pushed_us[t] - job->step_since_us));
+                &measure->own, t, (double)(measure->pushed_us[t] - job->step.since_us));
         }
     }
 }
@@ -244,26 +248,27 @@ static void tell_settled(const struct job *job)
         dense += planned->dense ? job->tensor[t].numel : 0;
         entries += planned->dense ? 0 : planned->sent.count;
     }
-    estimate_settle(&job->measure->own, dense, entries, (double)job->settle.compute.took_us);
+    estimate_settle(
+        &job->figures.measure->own, dense, entries, (double)job->step.settle.compute.took_us);
 }
 
 void measure_step(struct job *job)
 {
-    struct measure *measure = job->measure;
+    struct measure *measure = job->figures.measure;
     bool disturbed;
 
     if (measure == NULL) {
         return;
     }
-    disturbed = job->step.state == STEP_WITHDRAW || measure->retried_view != job->view ||
+    disturbed = job->step.machine.state == STEP_WITHDRAW || measure->retried_view != job->view ||
                 measure->held_step == step_number(job) + 1;
     measure->retried_view = job->view;
     if (disturbed) {
         return;
     }
     tell_arrivals(job);
-    if (job->settle.compute.took_us > 0) {
+    if (job->step.settle.compute.took_us > 0) {
         tell_settled(job);
     }
-    estimate_step(&measure->own, (double)(job->core->now_us - job->step_since_us));
+    estimate_step(&measure->own, (double)(job->core->now_us - job->step.since_us));
 }

@@ -6,7 +6,7 @@
 #define ADTOPK_MEASURE_H
 
 #include "daemon/core/model.h"
-#include "daemon/core/planner.h"
+#include "daemon/planner/planner.h"
 
 struct measure {
     struct estimates own;
@@ -14,18 +14,19 @@ struct measure {
     uint64_t link_us;      /* the latest end of an exchange */
     uint32_t retried_view; /* steps that a view change disturbed do not count */
     uint64_t held_step;    /* nor one that waited for a switch of the policy: its number + 1 */
+    uint64_t closed_step;  /* replan_step() has looked at the steps before this one */
 
     /* As coordinator: */
     uint64_t decisions, proposals;
-    uint64_t decided_step;      /* ... after so many steps */
+    uint64_t decided_step;      /* steps that were done at the last decision */
     double predicted_us;        /* of the plan that was proposed last; 0: none was */
-    uint32_t predicted_for;     /* ... the policy version that it was to become */
-    bool told;                  /* ... what it came to */
+    uint32_t predicted_for;     /* the policy version that this plan was to become */
+    bool told;                  /* the log has said what this plan came to */
     char why[PLANNER_WHY_SIZE]; /* of the last decision */
 };
 
-/* All of these do nothing if job->measure is NULL. */
-void measure_begin(struct job *job); /* another plan, or the first, is in force */
+/* All of these do nothing if job->figures.measure is NULL. */
+void measure_begin(struct job *job); /* for planning_begin() */
 void measure_end(struct job *job);
 void measure_push(struct job *job, uint32_t tensor);
 void measure_round_begins(struct round *round);

@@ -1,7 +1,10 @@
 /*
  * Control messages to other nodes. dispatch.c takes those that come.
  */
-#include "daemon/core/view.h"
+#include "daemon/core/peer.h"
+
+#include "daemon/core/agree/members.h"
+#include "daemon/core/job_state.h"
 #include "proto/codec.h"
 
 /* False without memory; true also to a node that was never met: it gets a join when it comes up. */
@@ -25,14 +28,14 @@ static bool peer_pack_and_send(struct core *core, uint16_t node, const Adtopk__P
 /* Says what the message is about, and sends it. */
 static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
-    const struct member *member = join_member(job, node);
+    const struct member *member = members_find(job, node);
     Adtopk__PeerAbout about = ADTOPK__PEER_ABOUT__INIT;
     bool sent;
 
     about.owner = job->key.owner;
     about.name = job->key.name;
     about.run_id = job->key.run_id;
-    about.run = job->run;
+    about.run = job->run.id;
     about.sender_job = job->number;
     about.receiver_job = member != NULL && member->incarnation != 0 ? member->job : 0;
     message->about = &about;
@@ -46,7 +49,7 @@ static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage 
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
     if (!peer_send_about(job, node, message)) {
-        job->out_of_memory = true;
+        job->ending.out_of_memory = true;
         job->core->starved = true;
     }
 }
@@ -88,11 +91,11 @@ void peer_send_fail(struct job *job, const struct error *error)
 
     fail.status = (uint32_t)error->code;
     fail.text = (char *)(uintptr_t)error->text;
-    fail.steps_done = job->last_steps;
+    fail.steps_done = job->ending.last_steps;
     fail.node = job->core->config.node;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
-    if (job->view_nodes > 0) {
+    if (job->in_force.nodes > 0) {
         peer_send_all(job, &message);
         return;
     }

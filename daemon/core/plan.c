@@ -5,15 +5,26 @@
  * daemon make the same one. What the policy leaves open ("auto") its key "plan" says, which the
  * planner writes; without it "auto" is what policy_settled() says.
  */
+#include "daemon/core/plan.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/choosing.h"
-#include "daemon/core/combination.h"
+#include "daemon/core/actions.h"
+#include "daemon/core/frame.h"
 #include "daemon/core/hash.h"
-#include "daemon/core/model.h"
-#include "daemon/core/plan.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/planned.h"
 #include "daemon/core/residual.h"
+#include "daemon/core/results.h"
+#include "daemon/core/round.h"
+#include "daemon/core/round_exchange.h"
+#include "daemon/core/store.h"
+#include "daemon/planner/choosing.h"
+#include "daemon/policy/combination.h"
+#include "proto/utf8.h"
 
 /* Shorter fibres get no hints: they would be more than 1 % of the residual. */
 #define HINTED_LENGTH 128u
@@ -21,6 +32,8 @@
 /* Of its density a tensor keeps so much, however much of the others travels dense. */
 #define DENSITY_FLOOR 0.1
 #define DENSITY_MIN 1e-6 /* that there can be: of the policy's key */
+
+#define DISCARDED_MAX 4u /* plans of a job that are made or freed for nobody */
 
 struct plan *plan_create(const struct policy *policy)
 {
@@ -41,13 +54,13 @@ static void planned_free(struct planned *planned)
     free(planned->known_sum);
     free(planned->hints);
     free(planned->memory.cut);
+    free(planned->accepted);
+    free(planned->taken);
 }
 
-void plan_free(struct plan *plan)
+/* Frees all that the plan holds. */
+static void plan_empty(struct plan *plan)
 {
-    if (plan == NULL) {
-        return;
-    }
     for (uint32_t r = 0; r < plan->rounds; r++) {
         round_free(&plan->round[r]);
     }
@@ -56,104 +69,17 @@ void plan_free(struct plan *plan)
     }
     free(plan->round);
     free(plan->tensor);
-    free(plan);
+    plan->round = NULL;
+    plan->tensor = NULL;
+    plan->rounds = plan->tensors = 0;
 }
 
-/* How many entries this node may contribute at most, given that each residual selects `count`. */
-static uint64_t contribution_count(
-    const struct job *job, const struct planned *planned, uint64_t numel)
+void plan_free(struct plan *plan)
 {
-    uint64_t count = planned->count;
-
-    if (planned->policy.scope == SCOPE_RANK && !planned->known) {
-        count *= job->world_size; /* other nodes may have more ranks than this one */
+    if (plan != NULL) {
+        plan_empty(plan);
+        free(plan);
     }
-    return count < numel ? count : numel;
-}
-
-unsigned plan_nodes(const struct job *job)
-{
-    return job->view_nodes > 0 ? job->view_nodes : job->next_nodes;
-}
-
-uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t t)
-{
-    const struct planned *planned = &plan->tensor[t];
-    uint64_t numel = job->tensor[t].numel;
-    bool once = planned->policy.scope == SCOPE_RANK || planned->known || plan_is_whole(planned);
-    uint64_t factor = once ? 1 : plan_nodes(job);
-    uint64_t count = contribution_count(job, planned, numel) * factor;
-
-    return count < numel ? count : numel;
-}
-
-bool plan_is_whole(const struct planned *planned)
-{
-    return !planned->dense && !planned->known && planned->policy.sparse_collective->whole;
-}
-
-unsigned plan_residuals(const struct job *job, const struct planned *planned)
-{
-    return planned->by_rank ? job->ranks : 1;
-}
-
-bool plan_leaves_nothing(const struct planned *planned)
-{
-    return planned->dense && planned->policy.dense_values == PAYLOAD_VALUE_F32;
-}
-
-bool plan_is_corrected(const struct planned *planned)
-{
-    return planned->policy.params.momentum > 0 || planned->policy.params.clip > 0;
-}
-
-/* What one of the tensor's turns selects from. */
-static struct sparsifier_choice choice_of(const struct tensor *tensor,
-    const struct tensor_policy *policy, const struct sparsifier_agreed *agreed, uint64_t turn)
-{
-    struct sparsifier_turn this = {
-        .shape = &tensor->spec.shape, .params = &policy->params, .agreed = agreed, .turn = turn};
-    struct sparsifier_choice choice;
-
-    policy->sparsifier->choose(&this, &choice);
-    return choice;
-}
-
-struct sparsifier_turn plan_turn(const struct job *job, uint32_t t)
-{
-    static const struct sparsifier_agreed nothing;
-    const struct tensor *tensor = &job->tensor[t];
-    uint64_t turn = tensor->store->turn;
-    bool agreed = store_remembers(job->store, tensor->store, tensor->store->agreed_after[turn % 2]);
-
-    return (struct sparsifier_turn){
-        .shape = &tensor->spec.shape,
-        .params = &job->plan->tensor[t].policy.params,
-        .agreed = agreed ? &tensor->store->agreed[turn % 2] : &nothing,
-        .turn = turn,
-        .seed = hash_mix(hash_mix(job->seed ^ tensor->hash) + turn),
-    };
-}
-
-struct sparsifier_choice plan_choice(const struct job *job, uint32_t t)
-{
-    struct sparsifier_turn turn = plan_turn(job, t);
-    struct sparsifier_choice choice;
-
-    job->plan->tensor[t].policy.sparsifier->choose(&turn, &choice);
-    return choice;
-}
-
-struct payload_shape plan_shape(const struct job *job, uint32_t t)
-{
-    const struct planned *planned = &job->plan->tensor[t];
-    struct sparsifier_choice choice = plan_choice(job, t);
-
-    return (struct payload_shape){
-        .view = choice.view,
-        .per_fibre = planned->by_rank ? 0 : choice.per_fibre,
-        .max_count = contribution_count(job, planned, job->tensor[t].numel),
-    };
 }
 
 /* Dense where the sparsifier says so, and where its payload would not be the smaller one. */
@@ -166,7 +92,7 @@ static void choose(const struct tensor *tensor, struct planned *planned)
 
     planned->count = 0;
     for (uint64_t turn = 0; turn < sparsifier_period(&policy->params); turn++) {
-        struct sparsifier_choice choice = choice_of(tensor, policy, &agreed, turn);
+        struct sparsifier_choice choice = plan_choice_of(tensor, policy, &agreed, turn);
         struct payload_shape payload = {
             .view = choice.view, .per_fibre = choice.per_fibre, .max_count = choice.count};
         size_t size = choice.mode == SPARSIFIER_KNOWN
@@ -180,6 +106,7 @@ static void choose(const struct tensor *tensor, struct planned *planned)
     planned->known = planned->known && !planned->dense;
     planned->by_rank = !planned->dense && policy->scope == SCOPE_RANK;
     planned->rounded = !planned->dense && policy->residual == RESIDUAL_BF16;
+    planned->narrow = layout_is_narrow(tensor);
 }
 
 /* Room for the hints of the selection: one of the whole tensor, then one of every fibre that is
@@ -192,7 +119,7 @@ static enum adtopk_status hints_alloc(
 
     for (uint64_t turn = 0; !planned->dense && turn < sparsifier_period(&planned->policy.params);
          turn++) {
-        struct sparsifier_choice choice = choice_of(tensor, &planned->policy, &agreed, turn);
+        struct sparsifier_choice choice = plan_choice_of(tensor, &planned->policy, &agreed, turn);
         if (choice.mode == SPARSIFIER_FIBRES && choice.view.length >= HINTED_LENGTH &&
             choice.view.fibres > planned->fibres) {
             planned->fibres = choice.view.fibres;
@@ -214,7 +141,7 @@ static bool allocated(size_t count, size_t size, bool needed, void **memory)
 /* Room for what is sent, where it differs from what the residual's kept list says. */
 static enum adtopk_status sent_alloc(const struct job *job, uint64_t numel, struct planned *planned)
 {
-    size_t capacity = (size_t)contribution_count(job, planned, numel);
+    size_t capacity = (size_t)plan_contribution_count(job, planned, numel);
     bool decoded = planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32;
     void *kept, *positions, *values, *sum;
     bool keeps = !planned->dense || planned->policy.params.momentum > 0;
@@ -257,7 +184,7 @@ static void assign_alike(const struct job *job, struct plan *plan, uint32_t firs
 {
     uint64_t bytes = 0;
 
-    for (uint32_t t = first; t < job->tensors; t++) {
+    for (uint32_t t = first; t < plan->tensors; t++) {
         uint64_t size = job->tensor[t].numel * sizeof(float);
         if (plan->tensor[t].bucket != NO_BUCKET || !alike(&plan->tensor[first], &plan->tensor[t])) {
             continue;
@@ -275,11 +202,11 @@ static void assign_alike(const struct job *job, struct plan *plan, uint32_t firs
 /* Sparse tensors come first. */
 static void assign_buckets(const struct job *job, struct plan *plan)
 {
-    for (uint32_t t = 0; t < job->tensors; t++) {
+    for (uint32_t t = 0; t < plan->tensors; t++) {
         plan->tensor[t].bucket = NO_BUCKET;
     }
     for (int dense = 0; dense < 2; dense++) {
-        for (uint32_t t = 0; t < job->tensors; t++) {
+        for (uint32_t t = 0; t < plan->tensors; t++) {
             if (plan->tensor[t].bucket == NO_BUCKET && plan->tensor[t].dense == (dense == 1)) {
                 assign_alike(job, plan, t);
             }
@@ -371,11 +298,11 @@ static enum adtopk_status check_rules(
     struct error reason;
 
     if (combination_check(policy, &reason) == ADTOPK_OK &&
-        combination_check_nodes(policy, job->view_nodes, &reason) == ADTOPK_OK) {
+        combination_check_nodes(policy, job->in_force.nodes, &reason) == ADTOPK_OK) {
         return ADTOPK_OK;
     }
-    return error_set(err, ADTOPK_ERR_POLICY, "policy: the rules for tensor '%s': %.80s",
-        job->tensor[t].spec.name, reason.text);
+    return error_set(err, ADTOPK_ERR_POLICY, "policy: the rules for tensor '%s': %.*s",
+        job->tensor[t].spec.name, UTF8_FIT(80, reason.text));
 }
 
 enum adtopk_status plan_check(const struct job *job, struct error *err)
@@ -408,8 +335,13 @@ static enum adtopk_status settle(
         return err->code;
     }
     choose(&job->tensor[t], planned);
+    if (planned->rounded && planned->narrow) {
+        return error_set(err, ADTOPK_ERR_POLICY,
+            "policy: residual \"bf16\" does not go with the 16-bit updates of tensor '%s'",
+            job->tensor[t].spec.name);
+    }
     planned->sparse_count = planned->dense ? 0 : planned->count;
-    planned->allowed = choosing_allowed(&policy, way_of(planned), job->view_nodes);
+    planned->allowed = choosing_allowed(&policy, way_of(planned), job->in_force.nodes);
     planned->choice = choosing_nearest(&planned->policy, way_of(planned));
     return ADTOPK_OK;
 }
@@ -421,7 +353,7 @@ static enum adtopk_status take_choice(
     struct tensor_policy policy = policy_of(&plan->policy, job->tensor[t].spec.name);
     struct tensor_policy chosen;
 
-    if (!choosing_apply(&policy, way_of(planned), choice, job->view_nodes, &chosen)) {
+    if (!choosing_apply(&policy, way_of(planned), choice, job->in_force.nodes, &chosen)) {
         return error_set(err, ADTOPK_ERR_POLICY,
             "policy: \"plan\": tensor '%s' cannot travel as \"%s\": nothing leaves it that choice",
             job->tensor[t].spec.name, choice_name(choice));
@@ -439,13 +371,14 @@ static enum adtopk_status read_choices(
 {
     struct error reason;
 
-    if (!choices_init(choices, job->tensors)) {
+    if (!choices_init(choices, plan->tensors)) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a plan");
     }
     if (choices_parse(choices, plan->policy.plan, &reason) != ADTOPK_OK) {
         return error_set(err, ADTOPK_ERR_POLICY,
-            "policy: \"plan\" does not fit the %u tensors, '%s' to '%s': %.120s", job->tensors,
-            job->tensor[0].spec.name, job->tensor[job->tensors - 1].spec.name, reason.text);
+            "policy: \"plan\" does not fit the %u tensors, '%s' to '%s': %.*s", plan->tensors,
+            job->tensor[0].spec.name, job->tensor[plan->tensors - 1].spec.name,
+            UTF8_FIT(120, reason.text));
     }
     if (plan->policy.bucket_bytes != 0 && choices->bucket_bytes != plan->policy.bucket_bytes) {
         return error_set(err, ADTOPK_ERR_POLICY,
@@ -467,20 +400,12 @@ static enum adtopk_status take_choices(const struct job *job, struct plan *plan,
         return ADTOPK_OK;
     }
     status = read_choices(job, plan, &choices, err);
-    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
+    for (uint32_t t = 0; status == ADTOPK_OK && t < plan->tensors; t++) {
         status = take_choice(job, plan, t, (enum choice)choices.choice[t], err);
     }
     plan->bucket_bytes = status == ADTOPK_OK ? choices.bucket_bytes : 0;
     choices_free(&choices);
     return status;
-}
-
-void plan_choices(const struct plan *plan, struct choices *choices)
-{
-    choices->bucket_bytes = plan->bucket_bytes;
-    for (uint32_t t = 0; t < plan->tensors; t++) {
-        choices->choice[t] = (uint8_t)plan->tensor[t].choice;
-    }
 }
 
 /* What travels dense is taken off the densities of the others, all by the same factor, so that as
@@ -489,7 +414,7 @@ static void tune_density(const struct job *job, struct plan *plan)
 {
     double sparse = 0, wanted = 0, dense = 0, factor;
 
-    for (uint32_t t = 0; t < job->tensors; t++) {
+    for (uint32_t t = 0; t < plan->tensors; t++) {
         double numel = (double)job->tensor[t].numel;
         double share = plan->tensor[t].policy.params.density * numel;
         wanted += share;
@@ -498,7 +423,7 @@ static void tune_density(const struct job *job, struct plan *plan)
     }
     factor = sparse > 0 ? (wanted - dense) / sparse : 1;
     factor = factor > DENSITY_FLOOR ? factor : DENSITY_FLOOR;
-    for (uint32_t t = 0; factor < 1 && t < job->tensors; t++) {
+    for (uint32_t t = 0; factor < 1 && t < plan->tensors; t++) {
         struct planned *planned = &plan->tensor[t];
         double density = planned->policy.params.density * factor;
         if (!planned->dense) {
@@ -513,7 +438,7 @@ static enum adtopk_status choose_all(const struct job *job, struct plan *plan, s
 {
     enum adtopk_status status = ADTOPK_OK;
 
-    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
+    for (uint32_t t = 0; status == ADTOPK_OK && t < plan->tensors; t++) {
         status = settle(job, plan, t, err);
     }
     if (status == ADTOPK_OK) {
@@ -522,21 +447,25 @@ static enum adtopk_status choose_all(const struct job *job, struct plan *plan, s
     if (status == ADTOPK_OK && plan->policy.tune_density) {
         tune_density(job, plan);
     }
+    for (uint32_t t = 0; status == ADTOPK_OK && t < plan->tensors; t++) {
+        plan->sparse_elements += plan->tensor[t].dense ? 0 : job->tensor[t].numel;
+    }
     return status;
 }
 
-enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *err)
+static enum adtopk_status make(struct job *job, struct plan *plan, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
+    const uint32_t tensors = plan_tensors(job);
 
-    plan->tensor = calloc(job->tensors, sizeof(*plan->tensor));
-    plan->tensors = plan->tensor != NULL ? job->tensors : 0;
+    plan->tensor = calloc(tensors, sizeof(*plan->tensor));
+    plan->tensors = plan->tensor != NULL ? tensors : 0;
     plan->ranks = job->ranks;
     status = plan->tensor != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     if (status == ADTOPK_OK && choose_all(job, plan, err) != ADTOPK_OK) {
         return err->code;
     }
-    for (uint32_t t = 0; status == ADTOPK_OK && t < job->tensors; t++) {
+    for (uint32_t t = 0; status == ADTOPK_OK && t < plan->tensors; t++) {
         status = sent_alloc(job, job->tensor[t].numel, &plan->tensor[t]);
         if (status == ADTOPK_OK) {
             status = hints_alloc(job, &job->tensor[t], &plan->tensor[t]);
@@ -545,19 +474,161 @@ enum adtopk_status plan_make(struct job *job, struct plan *plan, struct error *e
     if (status == ADTOPK_OK) {
         status = make_rounds(job, plan);
     }
+    if (status == ADTOPK_OK) {
+        layout_measure(job, plan);
+    }
     return status == ADTOPK_OK
                ? ADTOPK_OK
                : error_set(err, status, "no memory for the plan of job '%s'", job->key.name);
 }
 
-bool plan_by_rank(const struct plan *plan)
+/* ------------------------------------------------------------------ on a worker */
+
+/* The loop's other jobs would wait for so long. */
+static bool is_large(const struct job *job)
 {
-    for (uint32_t t = 0; t < plan->tensors; t++) {
-        if (plan->tensor[t].by_rank) {
-            return true;
+    return plan_tensors(job) > job->core->config.inline_tensors;
+}
+
+static struct plan *plan_of_work(struct work *work)
+{
+    return (struct plan *)(void *)((char *)work - offsetof(struct plan, work));
+}
+
+static void on_worker(
+    struct job *job, struct plan *plan, void (*run)(struct compute *), void (*done)(struct work *))
+{
+    plan->busy = true;
+    plan->work.job = job;
+    core_compute(&plan->work, run, done,
+        (uint64_t)plan_tensors(job) * (sizeof(struct planned) + 2 * sizeof(struct round)));
+}
+
+static void work_free(struct compute *compute)
+{
+    plan_empty(plan_of_work((struct work *)compute));
+}
+
+static void freed(struct work *work)
+{
+    struct plan *plan = plan_of_work(work), **link = &work->job->history.discarded;
+
+    while (*link != plan) {
+        link = &(*link)->discarded;
+    }
+    *link = plan->discarded;
+    plan_free(plan);
+}
+
+/* Frames are the links' too, which belong to this thread. */
+static void drop_frames(struct plan *plan)
+{
+    for (uint32_t r = 0; r < plan->rounds; r++) {
+        round_drop_exchange(&plan->round[r]);
+        frame_drop_parked(&plan->round[r], UINT32_MAX, 0);
+    }
+}
+
+void plan_discard(struct job *job, struct plan *plan)
+{
+    if (plan == NULL || (!plan->busy && !is_large(job))) {
+        plan_free(plan);
+        return;
+    }
+    plan->unwanted = true;
+    plan->discarded = job->history.discarded;
+    job->history.discarded = plan;
+    if (!plan->busy) {
+        drop_frames(plan);
+        on_worker(job, plan, work_free, freed);
+    }
+}
+
+bool plan_is_crowded(const struct job *job)
+{
+    unsigned count = 0;
+
+    for (const struct plan *plan = job->history.discarded; plan != NULL; plan = plan->discarded) {
+        count++;
+    }
+    return count >= DISCARDED_MAX;
+}
+
+static void discard_later(struct job *job, struct plan *plan)
+{
+    plan->discarded = job->history.discarded;
+    job->history.discarded = plan;
+}
+
+/* What the plan in force holds goes into another one: it stays, for those who look at the job.
+ * So does all of it if there is no memory. */
+static void retire_in_force(struct job *job)
+{
+    struct plan *plan = job->plan->tensors > 0 ? malloc(sizeof(*plan)) : NULL;
+
+    if (plan != NULL) {
+        *plan = *job->plan;
+        job->plan->tensor = NULL;
+        job->plan->round = NULL;
+        job->plan->tensors = job->plan->rounds = 0;
+        discard_later(job, plan);
+    }
+}
+
+/* No worker has any of them, but some were made when the job had ended already. */
+bool plan_retire(struct job *job)
+{
+    bool any = false;
+
+    if (!is_large(job)) {
+        return false;
+    }
+    retire_in_force(job);
+    if (job->switching.next != NULL) {
+        discard_later(job, job->switching.next);
+        job->switching.next = NULL;
+    }
+    for (struct plan *plan = job->history.discarded; plan != NULL; plan = plan->discarded) {
+        if (plan->tensors > 0) {
+            drop_frames(plan);
+            on_worker(job, plan, work_free, freed);
+            any = true;
         }
     }
-    return false;
+    return any;
+}
+
+static void work_make(struct compute *compute)
+{
+    struct work *work = (struct work *)compute;
+    struct plan *plan = plan_of_work(work);
+
+    (void)make(work->job, plan, &plan->fault);
+}
+
+static void made(struct work *work)
+{
+    struct plan *plan = plan_of_work(work);
+
+    plan->busy = false;
+    if (plan->unwanted) {
+        on_worker(work->job, plan, work_free, freed);
+    } else {
+        plan->then(work->job, plan);
+    }
+}
+
+void plan_make(struct job *job, struct plan *plan, void (*then)(struct job *job, struct plan *plan))
+{
+    plan->fault.code = ADTOPK_OK;
+    plan->then = then;
+    plan->nodes = plan_nodes(job);
+    if (is_large(job)) {
+        on_worker(job, plan, work_make, made);
+    } else {
+        (void)make(job, plan, &plan->fault);
+        then(job, plan);
+    }
 }
 
 /* The splits that the store remembers, for the step that opens next. */
@@ -568,6 +639,7 @@ static void plan_take_splits(struct job *job)
         const struct store_tensor *store = job->tensor[round->tensor[0]].store;
         bool split = store->split > 0 && store->split_policy == job->store->policies;
         round->split_step = split ? store->split - 1 : UINT64_MAX;
+        job->plan->split = job->plan->split || split;
     }
 }
 
@@ -589,7 +661,7 @@ static enum adtopk_status plan_open(struct job *job, struct error *err)
         layout_drop_kept(job);
         residual_drop_other(job);
         plan_take_splits(job);
-        status = layout_results(job, err);
+        status = results_begin(job, err);
     }
     return status;
 }
@@ -606,57 +678,49 @@ static enum adtopk_status take_stored_policy(struct job *job, struct error *err)
             return err->code;
         }
         job->plan->change = kept->change;
-        job->change[(kept->change.version - 1) % POLICY_CHANGES] = kept->change;
+        job->history.change[(kept->change.version - 1) % POLICY_CHANGES] = kept->change;
         policy_print(&job->plan->policy, job->plan->text);
     }
     return ADTOPK_OK;
 }
 
-/* On a worker: the loop looks at the plan in force meanwhile. */
-static void work_plan(struct compute *compute)
+/* While a worker makes it, the loop looks at the one that the policy made. */
+static void plan_made(struct job *job, struct plan *plan)
 {
-    struct work *work = (struct work *)compute;
-
-    work->status = plan_make(work->job, work->job->next_plan, &work->error);
-}
-
-static void plan_made(struct work *work)
-{
-    struct job *job = work->job;
-    struct error error;
+    struct error error = plan->fault;
 
     plan_free(job->plan);
-    job->plan = job->next_plan;
-    job->next_plan = NULL;
-    if (plan_open(job, &error) != ADTOPK_OK) {
+    job->plan = plan;
+    job->switching.next = NULL;
+    if (error.code != ADTOPK_OK || plan_open(job, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
     }
 }
 
 static enum adtopk_status plan_make_later(struct job *job, struct error *err)
 {
-    job->next_plan = plan_create(&job->plan->policy);
-    if (job->next_plan == NULL) {
+    job->switching.next = plan_create(&job->plan->policy);
+    if (job->switching.next == NULL) {
         return error_set(
             err, ADTOPK_ERR_MEMORY, "no memory for the plan of job '%s'", job->key.name);
     }
-    job->next_plan->change = job->plan->change;
-    core_compute(&job->settle, work_plan, plan_made,
-        (uint64_t)job->tensors * (sizeof(struct planned) + 2 * sizeof(struct round)));
+    job->switching.next->change = job->plan->change;
+    plan_make(job, job->switching.next, plan_made);
     return ADTOPK_OK;
 }
 
 enum adtopk_status plan_begin(struct job *job, struct error *err)
 {
-    if (round_init(&job->op_round, job, 0, NULL, 0) != ADTOPK_OK) {
+    if (round_init(&job->op.round, job, 0, NULL, 0) != ADTOPK_OK) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
     }
     if (take_stored_policy(job, err) != ADTOPK_OK) {
         return err->code;
     }
     /* Where the store is not new, others may ask for what was delivered under the plan. */
-    if (job->store_fresh && job->tensors > job->core->config.inline_tensors) {
+    if (job->layout.fresh && is_large(job)) {
         return plan_make_later(job, err);
     }
-    return plan_make(job, job->plan, err) == ADTOPK_OK ? plan_open(job, err) : err->code;
+    job->plan->nodes = plan_nodes(job);
+    return make(job, job->plan, err) == ADTOPK_OK ? plan_open(job, err) : err->code;
 }

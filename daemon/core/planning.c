@@ -9,8 +9,9 @@
 
 #include <stdlib.h>
 
+#include "daemon/core/actions.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/plan.h"
+#include "daemon/core/planned.h"
 
 #define WORK_BYTES (UINT64_C(1) << 20) /* always worth a worker */
 
@@ -21,7 +22,7 @@ static struct planner *make_planner(const struct job *job)
     struct planner_tensor *tensor = calloc(job->tensors, sizeof(*tensor));
     struct planner_config config = {.tensor = tensor,
         .tensors = job->tensors,
-        .nodes = job->view_nodes,
+        .nodes = job->in_force.nodes,
         .threads = measure_threads(job),
         .bucket_bytes = job->plan->policy.bucket_bytes};
     struct planner *planner;
@@ -32,8 +33,10 @@ static struct planner *make_planner(const struct job *job)
         uint64_t residuals = planned->policy.scope == SCOPE_RANK ? job->ranks : 1;
         uint64_t count = planned->sparse_count * residuals;
         uint64_t numel = job->tensor[t].numel;
-        tensor[t] = (struct planner_tensor){
-            .numel = numel, .count = count < numel ? count : numel, .allowed = planned->allowed};
+        tensor[t] = (struct planner_tensor){.numel = numel,
+            .count = count < numel ? count : numel,
+            .allowed = planned->allowed,
+            .saved = cost_saved(planned->policy.values)};
     }
     planner = tensor != NULL ? planner_create(&config, &unused) : NULL;
     free(tensor);
@@ -51,7 +54,7 @@ struct planning *planning_create(struct job *job)
     planning->work.job = job;
     planning->planner = make_planner(job);
     all = planning->planner != NULL;
-    all = estimate_init(&planning->estimates, job->tensors, job->view_nodes) && all;
+    all = estimate_init(&planning->estimates, job->tensors, job->in_force.nodes) && all;
     all = choices_init(&planning->in_force, job->tensors) && all;
     all = choices_init(&planning->wanted, job->tensors) && all;
     for (unsigned i = 0; i < PLANNING_SHOWN; i++) {
@@ -81,11 +84,22 @@ void planning_free(struct planning *planning)
 
 void planning_drop(struct job *job)
 {
-    if (job->planning != NULL && job->planning->running) {
-        job->planning->dropped = true;
+    if (job->figures.planning != NULL && job->figures.planning->running) {
+        job->figures.planning->dropped = true;
     } else {
-        planning_free(job->planning);
-        job->planning = NULL;
+        planning_free(job->figures.planning);
+        job->figures.planning = NULL;
+    }
+}
+
+void planning_begin(struct job *job)
+{
+    measure_begin(job);
+    if (job->figures.measure == NULL) {
+        planning_drop(job);
+    } else if (job->plan->change.uid != POLICY_PLANNER) {
+        planning_drop(job);
+        job->figures.measure->predicted_us = 0; /* that was of another policy of the same number */
     }
 }
 

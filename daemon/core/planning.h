@@ -9,7 +9,7 @@
 #define ADTOPK_PLANNING_H
 
 #include "daemon/core/model.h"
-#include "daemon/core/planner.h"
+#include "daemon/planner/planner.h"
 
 #define PLANNING_SHOWN 16u
 
@@ -31,9 +31,13 @@ struct planning {
     unsigned shown_count;
 };
 
-/** For the policy in force. NULL without memory. Belongs to the job: job->planning. */
+/** For the policy in force. NULL without memory. Belongs to the job: job->figures.planning. */
 struct planning *planning_create(struct job *job);
 void planning_free(struct planning *planning);
+
+/** Another policy, or the first, is in force: measuring and planning begin anew where it leaves
+ * anything to the planner. A plan that the planner itself has proposed changes nothing. */
+void planning_begin(struct job *job);
 
 /** It is for a policy that is no longer in force: it ends, once its decision has. */
 void planning_drop(struct job *job);

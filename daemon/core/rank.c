@@ -7,12 +7,31 @@
  * A refused request changes nothing and is the rank's own affair; a rank that is lost, or leaves
  * in mid-step, ends the job, because the others wait for gradients that will never come.
  */
+#include "daemon/core/rank.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/actions.h"
+#include "daemon/core/agree/batch.h"
+#include "daemon/core/agree/join.h"
+#include "daemon/core/id_table.h"
+#include "daemon/core/job.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/machine.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/model.h"
 #include "daemon/core/plan.h"
+#include "daemon/core/reading.h"
+#include "daemon/core/register.h"
+#include "daemon/core/round.h"
+#include "daemon/core/split.h"
+#include "daemon/core/step.h"
+#include "daemon/core/store.h"
+#include "proto/loss_scale.h"
+#include "proto/utf8.h"
 
 #define TO(state) (1u << (state))
 
@@ -42,6 +61,10 @@ const struct machine_table rank_machine = {
                 },
             [RANK_READY] =
                 {
+                    [RANK_ON_REGISTER] = TO(RANK_READY),
+                    [RANK_ON_COMMIT] = TO(RANK_READY),
+                    [RANK_ON_MAPPED] = TO(RANK_READY),
+                    [RANK_ON_READY] = TO(RANK_READY),
                     [RANK_ON_PUSH] = TO(RANK_READY),
                     [RANK_ON_STEP_END] = TO(RANK_READY),
                     [RANK_ON_OP] = TO(RANK_READY),
@@ -57,22 +80,15 @@ struct rank *rank_find(const struct core *core, session_id session)
     return rank != NULL && !job_ended(rank->job) ? rank : NULL;
 }
 
-void rank_free(struct rank *rank)
-{
-    id_table_remove(&rank->job->core->ranks, rank->session);
-    free(rank->pushed);
-    free(rank);
-}
-
 static enum adtopk_status check_open(
     const struct job *job, const struct event *event, struct error *err)
 {
     const struct rank *taken = job_rank(job, event->open.rank);
 
-    if (job->world_size != event->open.world_size) {
+    if (job->run.world_size != event->open.world_size) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
             "rank %u says the job '%s' has %u ranks, but it was opened with %u", event->open.rank,
-            job->key.name, event->open.world_size, job->world_size);
+            job->key.name, event->open.world_size, job->run.world_size);
     }
     if (taken != NULL) {
         return error_set(err, ADTOPK_ERR_MISMATCH, "rank %u of job '%s' is taken on this node",
@@ -82,7 +98,7 @@ static enum adtopk_status check_open(
         return error_set(err, ADTOPK_ERR_STATE,
             "job '%s' is already running; rank %u came too late", job->key.name, event->open.rank);
     }
-    if (event->open.run != 0 && job->run != 0 && event->open.run != job->run) {
+    if (event->open.run != 0 && job->run.id != 0 && event->open.run != job->run.id) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
             "rank %u returns to another run of job '%s' than the ranks before it", event->open.rank,
             job->key.name);
@@ -139,11 +155,34 @@ static enum adtopk_status insert_rank(struct job *job, struct rank *rank)
     return ADTOPK_OK;
 }
 
+static enum adtopk_status rank_add(struct job *job, const struct event *event, struct error *err)
+{
+    struct core *core = job->core;
+    struct rank *rank = calloc(1, sizeof(*rank));
+
+    if (rank != NULL) {
+        rank->session = event->session;
+        rank->number = event->open.rank;
+        rank->pid = event->open.pid;
+        rank->job = job;
+        job->run.id = event->open.run != 0 ? event->open.run : job->run.id;
+        job_note_run(job);
+        machine_init(&rank->machine, &rank_machine, &core->trace, rank->number);
+    }
+    if (rank == NULL || !id_table_add(&core->ranks, rank->session, rank) ||
+        insert_rank(job, rank) != ADTOPK_OK) {
+        if (rank != NULL) {
+            job_free_rank(rank);
+        }
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", event->open.rank);
+    }
+    return ADTOPK_OK;
+}
+
 static enum adtopk_status open_rank(struct core *core, const struct event *event, struct error *err)
 {
     struct job *job = job_find(core, &event->open.key);
     const bool over = job != NULL && job_is_left(job); /* the others may need it a little longer */
-    struct rank *rank;
     enum adtopk_status status;
 
     if (event->open.world_size == 0 || event->open.world_size > CORE_MAX_WORLD ||
@@ -171,136 +210,48 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
     if (status == ADTOPK_OK) {
         status = check_policy(job, event, err);
     }
-    if (status != ADTOPK_OK) {
-        return status;
+    if (status == ADTOPK_OK) {
+        status = rank_add(job, event, err);
     }
-    rank = calloc(1, sizeof(*rank));
-    if (rank != NULL) {
-        rank->session = event->session;
-        rank->number = event->open.rank;
-        rank->pid = event->open.pid;
-        rank->job = job;
-        job->run = event->open.run != 0 ? event->open.run : job->run;
-        machine_init(&rank->machine, &rank_machine, &core->trace, rank->number);
+    if (status != ADTOPK_OK && job->ranks == 0) {
+        job_end(job); /* it was created for this rank */
     }
-    if (rank == NULL || !id_table_add(&core->ranks, rank->session, rank) ||
-        insert_rank(job, rank) != ADTOPK_OK) {
-        if (rank != NULL) {
-            rank_free(rank);
-        }
-        if (job->ranks == 0) {
-            job_end(job);
-        }
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", event->open.rank);
-    }
-    return ADTOPK_OK;
+    return status;
 }
 
-static enum adtopk_status commit(struct rank *rank, struct error *err)
+/* Whether the rank has begun the open step, or calls an operation. */
+static bool is_busy(const struct rank *rank)
 {
-    struct job *job = rank->job;
-    const struct core_memory *memory = &job->core->config.memory;
-    uint64_t size;
+    const uint64_t step = step_number(rank->job);
+    bool busy = rank->ended == step + 1 || rank->submitted == rank->job->store->ops_done + 1;
 
-    if (rank->machine.state != RANK_OPEN) {
-        return error_set(err, ADTOPK_ERR_STATE, "rank %u has committed already", rank->number);
+    for (uint32_t t = 0; t < rank->job->tensors && !busy; t++) {
+        busy = rank->pushed[t] == step + 1;
     }
-    if (rank->registered == 0) {
-        return error_set(err, ADTOPK_ERR_STATE, "rank %u registered no tensor", rank->number);
-    }
-    if (rank->registered < job->tensors) {
-        return register_disagree(rank, "is registered on only one of them",
-            job->tensor[rank->registered].spec.name, err);
-    }
-    if (core_reserve_actions(job->core, err) != ADTOPK_OK ||
-        layout_gradients(job, &size, err) != ADTOPK_OK) {
-        return err->code;
-    }
-    rank->pushed = calloc(job->tensors, sizeof(*rank->pushed));
-    if (rank->pushed == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", rank->number);
-    }
-    rank->gradients = memory->gradients(memory->context, rank->session, size, err);
-    if (rank->gradients == NULL) {
-        free(rank->pushed);
-        rank->pushed = NULL;
-        return err->code;
-    }
-    job->fixed = true;
-    machine_fire(&rank->machine, RANK_ON_COMMIT, RANK_COMMITTED);
-    return ADTOPK_OK;
+    return busy;
 }
 
-static enum adtopk_status mapped(struct rank *rank, struct error *err)
-{
-    if (rank->machine.state != RANK_COMMITTED) {
-        return error_set(err, ADTOPK_ERR_STATE, "rank %u has no arena to map", rank->number);
-    }
-    machine_fire(&rank->machine, RANK_ON_MAPPED, RANK_MAPPED);
-    join_announce(rank->job);
-    return ADTOPK_OK;
-}
-
-void rank_ready(struct rank *rank)
+static enum adtopk_status check_commit(struct rank *rank, struct error *err)
 {
     const struct job *job = rank->job;
+    const bool first = rank->machine.state == RANK_OPEN;
 
-    for (rank->index = 0; job->rank[rank->index] != rank; rank->index++) {
+    if (!first && (rank->machine.state != RANK_READY || rank->committed != rank->ready)) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u has committed already", rank->number);
     }
-    if (rank->machine.state == RANK_MAPPED) {
-        machine_fire(&rank->machine, RANK_ON_READY, RANK_READY);
-        core_act(job->core, &(struct action){.type = ACTION_READY,
-                                .session = rank->session,
-                                .number = job->store->steps_done,
-                                .operation = job->store->ops_done,
-                                .run = job->run,
-                                .job = job->number,
-                                .status = store_step_status(job->store)});
+    if (rank->registered == (first ? 0 : job->tensors)) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u registered no tensor%s", rank->number,
+            first ? "" : " since its last commit");
     }
-}
-
-/* Requests that only make sense in a running job. */
-static enum adtopk_status check_running(
-    const struct rank *rank, const char *what, struct error *err)
-{
-    if (rank->machine.state != RANK_READY) {
-        return error_set(err, ADTOPK_ERR_STATE, "rank %u may not %s before its commit is complete",
-            rank->number, what);
+    if (!first && is_busy(rank)) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "rank %u can commit more tensors only between two steps, and step %llu has begun",
+            rank->number, (unsigned long long)step_number(job));
     }
     return ADTOPK_OK;
 }
 
-static enum adtopk_status check_step(
-    const struct rank *rank, uint64_t step, const char *what, struct error *err)
-{
-    uint64_t open = step_number(rank->job);
-
-    if (check_running(rank, what, err) != ADTOPK_OK) {
-        return ADTOPK_ERR_STATE;
-    }
-    /* A step that is held (idle) for a switch of the policy is open to its ranks. */
-    if (step != open || rank->job->step.state > STEP_OPEN) {
-        return error_set(err, ADTOPK_ERR_STATE, "rank %u may not %s in step %llu: step %llu is %s",
-            rank->number, what, (unsigned long long)step, (unsigned long long)open,
-            rank->job->step.state > STEP_OPEN ? "being closed" : "open");
-    }
-    if (rank->ended == step + 1) {
-        return error_set(err, ADTOPK_ERR_STATE, "rank %u has ended step %llu already", rank->number,
-            (unsigned long long)step);
-    }
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status check_tensor(const struct rank *rank, uint32_t tensor, struct error *err)
-{
-    if (tensor >= rank->job->tensors) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "rank %u names tensor %u, but there are %u",
-            rank->number, tensor, rank->job->tensors);
-    }
-    return ADTOPK_OK;
-}
-
-/* Somebody who left will not push any more: a step that opens now can never be complete. */
+/* A rank that left pushes and commits nothing any more: the others would wait for it in vain. */
 static enum adtopk_status check_left(struct job *job, struct error *err)
 {
     for (unsigned i = 0; i < job->ranks; i++) {
@@ -323,28 +274,213 @@ static enum adtopk_status check_left(struct job *job, struct error *err)
     return ADTOPK_OK;
 }
 
-static enum adtopk_status push(struct rank *rank, uint32_t tensor, uint64_t step, struct error *err)
+/* The rank's arena for the batch, and room to note its pushes. */
+static enum adtopk_status open_arena(struct rank *rank, struct error *err)
+{
+    struct job *job = rank->job;
+    const struct core_memory *memory = &job->core->config.memory;
+    const uint8_t **arena = &rank->gradients[rank->committed];
+    uint64_t *pushed = calloc(register_count(job), sizeof(*pushed));
+    uint64_t size;
+
+    if (pushed == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", rank->number);
+    }
+    if (layout_gradients(job, &size, err) != ADTOPK_OK ||
+        (*arena = memory->gradients(memory->context, rank->session, rank->committed, size, err)) ==
+            NULL) {
+        free(pushed);
+        return err->code;
+    }
+    free(rank->next_pushed);
+    rank->next_pushed = pushed;
+    return ADTOPK_OK;
+}
+
+/* The first batch of a job's tensors, or, between two steps, another one. */
+static enum adtopk_status commit(struct rank *rank, struct error *err)
 {
     struct job *job = rank->job;
 
+    if (check_commit(rank, err) != ADTOPK_OK ||
+        (rank->machine.state == RANK_READY && check_left(job, err) != ADTOPK_OK)) {
+        return err->code;
+    }
+    if (rank->registered < register_count(job)) {
+        return register_disagree(rank, "is registered on only one of them",
+            register_at(job, rank->registered)->spec.name, err);
+    }
+    if (core_reserve_actions(job->core, err) != ADTOPK_OK || open_arena(rank, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    rank->committed++;
+    job->registering.fixed = true;
+    if (job->view == 0) {
+        rank_take_pushed(rank);
+    } else if (job->registering.since_us == 0) {
+        job->registering.since_us = job->core->now_us;
+    }
+    machine_fire(&rank->machine, RANK_ON_COMMIT,
+        rank->machine.state == RANK_OPEN ? RANK_COMMITTED : RANK_READY);
+    return ADTOPK_OK;
+}
+
+void rank_take_pushed(struct rank *rank)
+{
+    free(rank->pushed);
+    rank->pushed = rank->next_pushed;
+    rank->next_pushed = NULL;
+}
+
+void rank_make_ready(struct rank *rank)
+{
+    const struct job *job = rank->job;
+
+    if (rank->machine.state != RANK_MAPPED && rank->machine.state != RANK_READY) {
+        return;
+    }
+    rank->ready = rank->committed;
+    machine_fire(&rank->machine, RANK_ON_READY, RANK_READY);
+    core_act(job->core, &(struct action){.type = ACTION_READY,
+                            .session = rank->session,
+                            .number = job->store->steps_done,
+                            .operation = job->store->ops_done,
+                            .run = job->run.id,
+                            .job = job->number,
+                            .index = rank->index,
+                            .status = store_step_status(job->store)});
+}
+
+static enum adtopk_status mapped(struct rank *rank, struct error *err)
+{
+    if (rank->machine.state != RANK_COMMITTED &&
+        (rank->machine.state != RANK_READY || rank->mapped == rank->committed)) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u has no arena to map", rank->number);
+    }
+    rank->mapped++;
+    machine_fire(&rank->machine, RANK_ON_MAPPED,
+        rank->machine.state == RANK_READY ? RANK_READY : RANK_MAPPED);
+    if (rank->job->view == 0 || batch_mapped(rank->job) > rank->job->batches) {
+        join_announce(rank->job);
+    }
+    return ADTOPK_OK;
+}
+
+/* Requests that only make sense in a running job. */
+static enum adtopk_status check_running(
+    const struct rank *rank, const char *what, struct error *err)
+{
+    if (rank->machine.state != RANK_READY || rank->committed != rank->ready) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u may not %s before its commit is complete",
+            rank->number, what);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_step(
+    const struct rank *rank, uint64_t step, const char *what, struct error *err)
+{
+    uint64_t open = step_number(rank->job);
+
+    if (check_running(rank, what, err) != ADTOPK_OK) {
+        return ADTOPK_ERR_STATE;
+    }
+    /* A step that is held (idle) for a switch of the policy is open to its ranks. */
+    if (step != open || rank->job->step.machine.state > STEP_OPEN) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u may not %s in step %llu: step %llu is %s",
+            rank->number, what, (unsigned long long)step, (unsigned long long)open,
+            rank->job->step.machine.state > STEP_OPEN ? "being closed" : "open");
+    }
+    if (rank->ended == step + 1) {
+        return error_set(err, ADTOPK_ERR_STATE, "rank %u has ended step %llu already", rank->number,
+            (unsigned long long)step);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_tensor(const struct rank *rank, uint32_t tensor, struct error *err)
+{
+    if (tensor >= rank->job->tensors) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "rank %u names tensor %u, but there are %u",
+            rank->number, tensor, rank->job->tensors);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_scale(
+    const struct rank *rank, uint32_t tensor, float scale, struct error *err)
+{
+    return loss_scale_is_valid(scale)
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_ARGUMENT,
+                     "rank %u pushed tensor '%s' with the loss scale %g; it must be from 2^-126 to "
+                     "2^126",
+                     rank->number, rank->job->tensor[tensor].spec.name, (double)scale);
+}
+
+/* For reports alone: nothing that is computed here depends on it. */
+static enum adtopk_status check_lookahead(
+    const struct rank *rank, uint32_t tensor, float lookahead, struct error *err)
+{
+    return lookahead >= 0 && lookahead <= 1
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_ARGUMENT,
+                     "rank %u pushed tensor '%s' and looked ahead by %g; it must be from 0 to 1",
+                     rank->number, rank->job->tensor[tensor].spec.name, (double)lookahead);
+}
+
+/* A step has one loss scale: residuals are in units without it, and one update has one unit. */
+static enum adtopk_status agree_on_scale(
+    const struct rank *rank, uint32_t tensor, float scale, struct error *err)
+{
+    struct job *job = rank->job;
+    struct step *open = &job->step;
+
+    if (open->loss_scale != 0 && open->loss_scale != scale) {
+        (void)error_set(err, ADTOPK_ERR_MISMATCH,
+            "loss scales differ in step %llu: rank %u pushed tensor '%s' with %.9g, rank %u an "
+            "earlier one with %.9g",
+            (unsigned long long)step_number(job), rank->number, job->tensor[tensor].spec.name,
+            (double)scale, open->loss_rank, (double)open->loss_scale);
+        job_fail(job, err, true);
+        return ADTOPK_ERR_MISMATCH;
+    }
+    if (open->loss_scale == 0) {
+        open->loss_scale = scale;
+        open->loss_rank = rank->number;
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status push(struct rank *rank, const struct event *event, struct error *err)
+{
+    struct job *job = rank->job;
+    const uint32_t tensor = event->step.tensor;
+    const uint64_t step = event->step.number;
+    const float scale = loss_scale_factor(event->step.scale);
+
     if (check_tensor(rank, tensor, err) != ADTOPK_OK ||
-        check_step(rank, step, "push", err) != ADTOPK_OK) {
+        check_step(rank, step, "push", err) != ADTOPK_OK ||
+        check_scale(rank, tensor, scale, err) != ADTOPK_OK ||
+        check_lookahead(rank, tensor, event->step.lookahead, err) != ADTOPK_OK) {
         return err->code;
     }
     if (rank->pushed[tensor] == step + 1) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u pushed tensor '%s' twice in step %llu",
             rank->number, job->tensor[tensor].spec.name, (unsigned long long)step);
     }
-    if (check_left(job, err) != ADTOPK_OK) {
+    if (check_left(job, err) != ADTOPK_OK ||
+        agree_on_scale(rank, tensor, scale, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (job->step_since_us == 0) {
-        job->step_since_us = job->core->now_us;
+    if (job->step.since_us == 0) {
+        job->step.since_us = job->core->now_us;
     }
     rank->pushed[tensor] = step + 1;
+    job->tensor[tensor].lookahead = event->step.lookahead;
     measure_push(job, tensor);
     machine_fire(&rank->machine, RANK_ON_PUSH, RANK_READY);
-    if (job->step.state == STEP_OPEN) {
+    if (job->step.machine.state == STEP_OPEN) {
         round_push(step_round(job, tensor), rank->index);
     }
     return ADTOPK_OK;
@@ -357,36 +493,13 @@ static enum adtopk_status step_end(struct rank *rank, uint64_t step, struct erro
     if (check_step(rank, step, "end it", err) != ADTOPK_OK || check_left(job, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (job->step_since_us == 0) {
-        job->step_since_us = job->core->now_us;
+    if (job->step.since_us == 0) {
+        job->step.since_us = job->core->now_us;
     }
     rank->ended = step + 1;
     machine_fire(&rank->machine, RANK_ON_STEP_END, RANK_READY);
     step_start(job);
     return ADTOPK_OK;
-}
-
-void rank_split(struct rank *rank)
-{
-    struct job *job = rank->job;
-    uint64_t step = step_number(job);
-    struct round *round;
-
-    if (rank->waits == 0 || job->step.state != STEP_OPEN || job->machine.state != JOB_ACTIVE) {
-        return;
-    }
-    round = step_round(job, rank->waits - 1);
-    rank->waits = 0;
-    if (round->machine.state > ROUND_COMBINE) {
-        return; /* it comes, whole: others have it from an earlier daemon of this node */
-    }
-    for (unsigned i = 0; rank->ended != step + 1 && i < round->tensors; i++) {
-        if (rank->pushed[round->tensor[i]] != step + 1) {
-            peer_send_split(job, step, round->bucket);
-            round_split(round, step);
-            return;
-        }
-    }
 }
 
 /* The rank blocks on one tensor. If it has not pushed all of the bucket, the bucket could wait for
@@ -410,7 +523,7 @@ static enum adtopk_status wait_tensor(
         return ADTOPK_OK; /* over, or complete: nothing can block */
     }
     rank->waits = tensor + 1;
-    rank_split(rank);
+    split_for_rank(rank);
     return ADTOPK_OK;
 }
 
@@ -429,7 +542,7 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
             (unsigned long long)number, (unsigned long long)job->store->ops_done);
     }
     if ((unsigned)event->op.kind >= OP_KIND_COUNT || event->op.size > CORE_OP_SIZE ||
-        event->op.root >= job->world_size ||
+        event->op.root >= job->run.world_size ||
         (event->op.kind == OP_ALLREDUCE && event->op.size % sizeof(float) != 0)) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
             "rank %u called an operation of kind %d, root %u, %u bytes, which is not possible",
@@ -447,15 +560,15 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
             return ADTOPK_ERR_MISMATCH;
         }
     }
-    if (job->op_since_us == 0) {
-        job->op_since_us = job->core->now_us;
+    if (job->op.since_us == 0) {
+        job->op.since_us = job->core->now_us;
     }
     rank->op_kind = event->op.kind;
     rank->op_root = event->op.root;
     rank->op_size = event->op.size;
     rank->submitted = number + 1;
     machine_fire(&rank->machine, RANK_ON_OP, RANK_READY);
-    round_try(&job->op_round);
+    round_try(&job->op.round);
     return ADTOPK_OK;
 }
 
@@ -468,6 +581,9 @@ static void leave(struct rank *rank)
     if (step_begun(job)) {
         (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u left the job in the middle of step %llu",
             rank->number, (unsigned long long)step_number(job));
+    } else if (job->registering.since_us != 0) {
+        (void)error_set(&error, ADTOPK_ERR_PEER,
+            "rank %u left the job while others commit more tensors", rank->number);
     } else if (rank->machine.state != RANK_READY &&
                (job->ranks > 1 || rank->machine.state == RANK_MAPPED)) {
         (void)error_set(
@@ -476,12 +592,11 @@ static void leave(struct rank *rank)
         error.code = ADTOPK_OK;
     }
     machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
-    job->leaving_us = job->leaving_us != 0 ? job->leaving_us : job->core->now_us;
+    job->ending.leaving_us =
+        job->ending.leaving_us != 0 ? job->ending.leaving_us : job->core->now_us;
     core_act(job->core, &(struct action){.type = ACTION_CLOSED, .session = session});
     if (error.code != ADTOPK_OK) {
         job_fail(job, &error, true);
-    } else {
-        job_try_leave(job);
     }
 }
 
@@ -489,8 +604,8 @@ static void lost(struct rank *rank, const char *reason)
 {
     struct error error;
 
-    (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u is gone: %.160s", rank->number,
-        reason != NULL ? reason : "its process ended");
+    (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u is gone: %.*s", rank->number,
+        UTF8_FIT(160, reason != NULL ? reason : "its process ended"));
     machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
     job_fail(rank->job, &error, true);
 }
@@ -509,20 +624,22 @@ enum adtopk_status rank_event(struct core *core, const struct event *event, stru
     if (rank == NULL || rank->machine.state == RANK_LEFT) {
         return error_set(err, ADTOPK_ERR_STATE, "this session is not part of a job");
     }
-    rank->job->moved_us = core->now_us;
+    rank->job->waits.moved_us = core->now_us;
     switch (event->type) {
     case EVENT_RANK_REGISTER: status = register_tensor(rank, event->spec, err); break;
     case EVENT_RANK_COMMIT: status = commit(rank, err); break;
     case EVENT_RANK_MAPPED: status = mapped(rank, err); break;
-    case EVENT_RANK_PUSH: status = push(rank, event->step.tensor, event->step.number, err); break;
+    case EVENT_RANK_PUSH: status = push(rank, event, err); break;
     case EVENT_RANK_STEP_END: status = step_end(rank, event->step.number, err); break;
     case EVENT_RANK_WAIT:
         status = wait_tensor(rank, event->step.tensor, event->step.number, err);
         break;
     case EVENT_RANK_OP: status = operation(rank, event, err); break;
+    case EVENT_RANK_READ: status = reading_take(rank, &event->read, err); break;
     case EVENT_RANK_LEAVE: leave(rank); break;
     case EVENT_RANK_LOST: lost(rank, event->reason); break;
     default: status = error_set(err, ADTOPK_ERR_ARGUMENT, "no such event"); break;
     }
+    job_touch(rank->job);
     return status;
 }

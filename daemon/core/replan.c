@@ -19,13 +19,20 @@
  * - the view or the policy changes while the planner thinks: what it wants is not proposed;
  * - memory is short: there is no other plan for now.
  */
+#include "daemon/core/replan.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/agree/members.h"
+#include "daemon/core/agree/switch_ask.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
 #include "daemon/core/measure.h"
+#include "daemon/core/notes.h"
+#include "daemon/core/peer.h"
 #include "daemon/core/planning.h"
-#include "daemon/core/replan.h"
-#include "daemon/core/view.h"
 
 #define PLAN_SHOWN 60   /* characters of a plan in a note */
 #define SETTLED_STEPS 8 /* after which a plan has shown what it takes */
@@ -36,18 +43,15 @@ static bool is_due(const struct job *job)
 {
     uint64_t every = job->core->config.plan_every;
 
-    return job->measure != NULL && job->plan->policy.replan && job->machine.state == JOB_ACTIVE &&
+    return job->plan->policy.replan && job->machine.state == JOB_ACTIVE &&
            step_number(job) % (every > 0 ? every : CORE_PLAN_EVERY) == 0;
 }
 
-void replan_step(struct job *job)
+static void replan_send(struct job *job)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerEstimates estimates = ADTOPK__PEER_ESTIMATES__INIT;
 
-    if (!is_due(job)) {
-        return;
-    }
     estimates.policy = job->plan->change.version;
     estimates.step = step_number(job);
     estimates.packed.len = estimate_packed_size(job->tensors);
@@ -55,15 +59,27 @@ void replan_step(struct job *job)
     if (estimates.packed.data == NULL) {
         return;
     }
-    estimate_pack(&job->measure->own, estimates.packed.data);
+    estimate_pack(&job->figures.measure->own, estimates.packed.data);
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_ESTIMATES;
     message.estimates = &estimates;
-    if (job->view_node[0] == job->core->config.node) {
+    if (membership_coordinates(&job->in_force)) {
         replan_estimates(job, job->core->config.node, &estimates);
     } else {
-        peer_offer(job, job->view_node[0], &message);
+        peer_offer(job, membership_coordinator(&job->in_force), &message);
     }
     free(estimates.packed.data);
+}
+
+bool replan_step(struct job *job)
+{
+    if (job->figures.measure == NULL || job->figures.measure->closed_step == step_number(job)) {
+        return false;
+    }
+    job->figures.measure->closed_step = step_number(job);
+    if (is_due(job)) {
+        replan_send(job);
+    }
+    return true;
 }
 
 /* ------------------------------------------------------------------ the coordinator */
@@ -74,7 +90,7 @@ static bool member_has_room(const struct job *job, struct member *member)
     if (member->estimates == NULL) {
         member->estimates = calloc(1, sizeof(*member->estimates));
         if (member->estimates != NULL &&
-            !estimate_init(member->estimates, job->tensors, job->view_nodes)) {
+            !estimate_init(member->estimates, job->tensors, job->in_force.nodes)) {
             free(member->estimates);
             member->estimates = NULL;
         }
@@ -85,8 +101,8 @@ static bool member_has_room(const struct job *job, struct member *member)
 /* Whether all nodes have told what they measured up to this step. */
 static bool all_told(const struct job *job, uint64_t step)
 {
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        const struct member *member = join_member(job, job->view_node[i]);
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        const struct member *member = members_at(job, i);
         if (member->estimates == NULL || member->estimated_step != step ||
             member->estimates->plan != job->plan->change.version) {
             return false;
@@ -98,17 +114,17 @@ static bool all_told(const struct job *job, uint64_t step)
 /* Merges it. */
 static void merge(const struct job *job, struct estimates *merged)
 {
-    estimate_copy(merged, join_member(job, job->view_node[0])->estimates);
-    for (unsigned i = 1; i < job->view_nodes; i++) {
-        estimate_merge(merged, join_member(job, job->view_node[i])->estimates);
+    estimate_copy(merged, members_find(job, membership_coordinator(&job->in_force))->estimates);
+    for (unsigned i = 1; i < job->in_force.nodes; i++) {
+        estimate_merge(merged, members_at(job, i)->estimates);
     }
 }
 
 /* What the last change of the plan came to, once it can be told. */
 static void note_outcome(struct job *job)
 {
-    struct measure *measure = job->measure;
-    const struct estimate_steps *steps = &job->planning->estimates.steps;
+    struct measure *measure = job->figures.measure;
+    const struct estimate_steps *steps = &job->figures.planning->estimates.steps;
 
     if (measure->predicted_us > 0 && measure->predicted_for == job->plan->change.version &&
         steps->count >= SETTLED_STEPS && !measure->told) {
@@ -121,7 +137,7 @@ static void note_outcome(struct job *job)
 
 static void propose(struct job *job, const struct planning *planning)
 {
-    struct measure *measure = job->measure;
+    struct measure *measure = job->figures.measure;
     struct policy *policy = malloc(sizeof(*policy));
     struct error error = {.code = ADTOPK_OK};
 
@@ -145,15 +161,15 @@ static void propose(struct job *job, const struct planning *planning)
 static void decided(struct work *work)
 {
     struct job *job = work->job;
-    struct planning *planning = job->planning;
+    struct planning *planning = job->figures.planning;
 
     planning->running = false;
     if (planning->dropped) {
         planning_drop(job);
         return;
     }
-    job->measure->decisions++;
-    (void)strcpy(job->measure->why, planning->decision.why);
+    job->figures.measure->decisions++;
+    (void)strcpy(job->figures.measure->why, planning->decision.why);
     if (!planning->decision.change) {
         return;
     }
@@ -166,28 +182,28 @@ static void decided(struct work *work)
 
 static void decide(struct job *job, uint64_t step)
 {
-    if (job->planning == NULL) {
-        job->planning = planning_create(job);
+    if (job->figures.planning == NULL) {
+        job->figures.planning = planning_create(job);
     }
-    if (job->planning == NULL || job->planning->running) {
+    if (job->figures.planning == NULL || job->figures.planning->running) {
         return;
     }
-    job->measure->decided_step = step; /* who repeats himself is not heard again */
-    merge(job, &job->planning->estimates);
+    job->figures.measure->decided_step = step; /* who repeats himself is not heard again */
+    merge(job, &job->figures.planning->estimates);
     note_outcome(job);
-    planning_decide(job->planning, decided);
+    planning_decide(job->figures.planning, decided);
 }
 
 void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimates *message)
 {
-    struct member *member = join_member(job, from);
+    struct member *member = members_find(job, from);
     struct error unused;
 
-    if (job->machine.state != JOB_ACTIVE || job->measure == NULL ||
+    if (job->machine.state != JOB_ACTIVE || job->figures.measure == NULL ||
         message->policy != job->plan->change.version) {
         return; /* of another time */
     }
-    if (view_index(job, from) < 0 || !member_has_room(job, member)) {
+    if (membership_index(&job->in_force, from) < 0 || !member_has_room(job, member)) {
         return;
     }
     if (estimate_unpack(member->estimates, message->packed.data, message->packed.len, &unused) !=
@@ -197,17 +213,7 @@ void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimate
     }
     member->estimated_step = message->step;
     if (job->plan->policy.replan && switch_is_quiet(job) &&
-        message->step > job->measure->decided_step && all_told(job, message->step)) {
+        message->step > job->figures.measure->decided_step && all_told(job, message->step)) {
         decide(job, message->step);
-    }
-}
-
-void replan_switched(struct job *job)
-{
-    struct measure *measure = job->measure;
-
-    if (measure != NULL && job->plan->change.uid != POLICY_PLANNER) {
-        planning_drop(job);
-        measure->predicted_us = 0; /* that was of another policy of the same number */
     }
 }

@@ -1,13 +1,15 @@
 /*
- * When the planner is asked: see replan.c. What peers send is taken by replan_estimates(), in
- * view.h.
+ * When the planner is asked: see replan.c.
  */
 #ifndef ADTOPK_REPLAN_H
 #define ADTOPK_REPLAN_H
 
 #include "daemon/core/model.h"
+#include "peer.pb-c.h"
 
-void replan_step(struct job *job);     /* one is over */
-void replan_switched(struct job *job); /* another policy is in force */
+/* Sends the coordinator what a step that has just closed took. False: none has. */
+bool replan_step(struct job *job);
+/* Takes what a member sends. */
+void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimates *message);
 
 #endif

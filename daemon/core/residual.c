@@ -1,17 +1,18 @@
 /*
  * The nodes' residuals, in f32 or bf16 as the plan says of each tensor.
  *
- * All of a plan's are in one part of the store. Happy path of a policy with other types: when it is
- * proposed, the store's other part is reserved for them, or the policy is refused; while the step
- * is held, every residual is converted into it; the store says which part is in use in the record
- * that puts the policy in force; the old part is given back. Killed before that record: the old
- * part is unchanged, and the other one is filled again, or dropped.
+ * All of a plan's are in one part of the store, or one per batch of tensors. Happy path of a policy
+ * with other types: when it is proposed, the store's other part is reserved for them, or the policy
+ * is refused; while the step is held, every residual is converted into it; the store says which
+ * part is in use in the record that puts the policy in force; the old part is given back. Killed
+ * before that record: the old part is unchanged, and the other one is filled again, or dropped.
  */
-#include <math.h>
+#include "daemon/core/residual.h"
+
 #include <string.h>
 
-#include "daemon/core/model.h"
-#include "daemon/core/residual.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/store.h"
 
 #define ALIGNMENT 64u
 
@@ -23,54 +24,72 @@ static uint64_t size_of(const struct job *job, const struct plan *plan, uint32_t
     return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Takes the plan's part; NULL and an error without memory. */
-static uint8_t *open_part(struct job *job, struct plan *plan, uint32_t part, uint64_t *size,
-    bool *existing, struct error *err)
+/* Takes a batch's part for the plan. *existing: it was there. */
+static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_t part,
+    unsigned number, bool *existing, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
-    uint8_t *bytes, *next;
+    const struct batch *batch = &job->layout.batch[number];
+    const unsigned place = store_part(STORE_RESIDUALS + part, number);
+    uint64_t size = ALIGNMENT; /* of no tensors, too */
+    uint8_t *bytes;
 
-    *size = ALIGNMENT; /* of no tensors, too */
-    for (uint32_t t = 0; t < plan->tensors; t++) {
-        *size += size_of(job, plan, t);
+    for (uint32_t t = batch->first; t < batch->end; t++) {
+        size += size_of(job, plan, t);
     }
     *existing = false;
-    bytes =
-        memory->store(memory->context, job->number, STORE_RESIDUALS + part, *size, existing, err);
-    next = bytes;
-    for (uint32_t t = 0; bytes != NULL && t < plan->tensors; t++) {
-        plan->tensor[t].residual = next;
-        next += size_of(job, plan, t);
+    bytes = memory->store(memory->context, job->number, place, size, existing, err);
+    job->layout.arenas.store[place] = bytes;
+    if (bytes == NULL) {
+        return err->code;
+    }
+    for (uint32_t t = batch->first; t < batch->end; t++) {
+        plan->tensor[t].residual = bytes;
+        bytes += size_of(job, plan, t);
     }
     plan->residuals = part;
-    return bytes;
+    return ADTOPK_OK;
+}
+
+/* The same for batches from `first` on. */
+static enum adtopk_status open_part(
+    struct job *job, struct plan *plan, uint32_t part, unsigned first, struct error *err)
+{
+    bool existing;
+
+    for (unsigned b = first; b < job->layout.batches; b++) {
+        if (open_batch(job, plan, part, b, &existing, err) != ADTOPK_OK) {
+            return err->code;
+        }
+    }
+    return ADTOPK_OK;
 }
 
 /* Of the plan in force, when the job begins or its daemon has restarted. */
 static enum adtopk_status find(struct job *job, struct plan *plan, struct error *err)
 {
+    const struct core_memory *memory = &job->core->config.memory;
     struct store_header *store = job->store;
     uint32_t part = store->policies > 0 ? store->policy[store->policies % 2].residuals % 2 : 0;
-    uint64_t size;
     bool existing;
-    uint8_t *bytes = open_part(job, plan, part, &size, &existing, err);
 
-    if (bytes == NULL) {
+    if (store->begun == 0) { /* an earlier daemon may have got no further than opening it */
+        memory->drop_store(memory->context, job->number, STORE_RESIDUALS + part);
+    }
+    if (open_batch(job, plan, part, 0, &existing, err) != ADTOPK_OK) {
         return err->code;
     }
     if (!existing && store->begun != 0) {
         return error_set(err, ADTOPK_ERR_LOST, "the residuals of job '%s' are gone", job->key.name);
     }
-    if (existing && store->begun == 0) {
-        (void)memset(bytes, 0, (size_t)size); /* left by a daemon that got no further */
-    }
     store_publish(&store->begun, 1);
     return ADTOPK_OK;
 }
 
+/* Of the tensors that both have. */
 static bool same_types(const struct plan *a, const struct plan *b)
 {
-    for (uint32_t t = 0; t < a->tensors; t++) {
+    for (uint32_t t = 0; t < a->tensors && t < b->tensors; t++) {
         if (a->tensor[t].rounded != b->tensor[t].rounded) {
             return false;
         }
@@ -81,78 +100,26 @@ static bool same_types(const struct plan *a, const struct plan *b)
 enum adtopk_status residual_open(struct job *job, struct plan *plan, struct error *err)
 {
     const struct plan *now = job->plan;
-    uint64_t size;
-    bool existing;
 
     if (plan == now) {
         return find(job, plan, err);
     }
     if (!same_types(plan, now)) {
-        return open_part(job, plan, 1 - now->residuals, &size, &existing, err) != NULL ? ADTOPK_OK
-                                                                                       : err->code;
+        return open_part(job, plan, 1 - now->residuals, 0, err);
     }
     plan->residuals = now->residuals;
-    for (uint32_t t = 0; t < plan->tensors; t++) {
+    for (uint32_t t = 0; t < now->tensors; t++) {
         plan->tensor[t].residual = now->tensor[t].residual;
     }
-    return ADTOPK_OK;
+    return open_part(job, plan, now->residuals, job->batches, err);
 }
 
 void residual_drop_other(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
-    memory->drop_store(memory->context, job->number, STORE_RESIDUALS + 1 - job->plan->residuals);
-}
-
-void residual_convert(const struct job *job, uint32_t t)
-{
-    const struct planned *next = &job->next_plan->tensor[t];
-    uint64_t numel = job->tensor[t].numel;
-    struct rounded rounded = layout_rounded(job, t);
-
-    if (next->residual == job->plan->tensor[t].residual) {
-        return;
+    for (unsigned b = 0; b < job->layout.batches; b++) {
+        memory->drop_store(memory->context, job->number,
+            store_part(STORE_RESIDUALS + 1 - job->plan->residuals, b));
     }
-    if (rounded.element != NULL && next->rounded) {
-        (void)memcpy(next->residual, rounded.element, rounded_size(numel));
-    } else if (rounded.element != NULL) {
-        rounded_to(&rounded, numel, next->residual);
-    } else if (next->rounded) {
-        rounded = layout_rounded_in(job, t, next->residual);
-        rounded_from(&rounded, layout_residual(job, t, 0), numel);
-    } else {
-        (void)memcpy(next->residual, layout_residual(job, t, 0), numel * sizeof(float));
-    }
-}
-
-void residual_copy(const struct job *job, uint32_t t, unsigned rank, float *out)
-{
-    uint64_t numel = job->tensor[t].numel;
-    struct rounded rounded = layout_rounded(job, t);
-
-    if (rank == 0 && rounded.element != NULL) {
-        rounded_to(&rounded, numel, out);
-    } else {
-        (void)memcpy(out, layout_residual(job, t, rank), numel * sizeof(float));
-    }
-}
-
-double residual_sums(const struct job *job, uint32_t t, unsigned rank, double sums[2])
-{
-    const float *residual = layout_residual(job, t, rank);
-    uint64_t numel = job->tensor[t].numel;
-    struct rounded rounded = layout_rounded(job, t);
-    double magnitude = 0;
-
-    if (residual != NULL) {
-        ledger_sums(residual, numel, sums);
-    } else {
-        rounded_sums(&rounded, numel, sums);
-    }
-    for (uint64_t i = 0; i < numel; i++) {
-        magnitude +=
-            fabs((double)(residual != NULL ? residual[i] : bf16_to_f32(rounded.element[i])));
-    }
-    return magnitude;
 }

@@ -12,11 +12,24 @@
  * - a rank waits for one tensor of the bucket: the bucket is split and its tensors travel alone;
  * - a frame comes before its round can take it: it is parked with the round.
  */
+#include "daemon/core/round.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/actions.h"
+#include "daemon/core/copy.h"
+#include "daemon/core/frame.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/model.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/planned.h"
+#include "daemon/core/round_exchange.h"
+#include "daemon/core/store.h"
+#include "daemon/core/work_round.h"
 
 #define TO(state) (1u << (state))
 
@@ -36,6 +49,7 @@ const struct machine_table round_machine = {
                     [ROUND_ON_COLLECTED] = TO(ROUND_SELECT),
                     [ROUND_ON_HELD] = TO(ROUND_FETCH),
                     [ROUND_ON_SPLIT] = TO(ROUND_IDLE),
+                    [ROUND_ON_CLOSE] = TO(ROUND_IDLE),
                 },
             [ROUND_SELECT] = {[ROUND_ON_COMPUTED] =
                                   TO(ROUND_EXCHANGE) | TO(ROUND_COLLECT) | TO(ROUND_IDLE)},
@@ -57,13 +71,6 @@ const struct machine_table round_machine = {
         },
 };
 
-uint64_t round_number(const struct round *round)
-{
-    const struct store_header *store = round->job->store;
-
-    return round->op ? store->ops_done : store->steps_done;
-}
-
 static void move(struct round *round, enum round_event event, enum round_state next)
 {
     static const int phase_of[ROUND_STATES] = {
@@ -80,7 +87,7 @@ static void move(struct round *round, enum round_event event, enum round_state n
     int phase = phase_of[round->machine.state];
 
     if (phase >= 0 && !round->op) {
-        job->counters.phase_us[phase] += job->core->now_us - round->since_us;
+        job->figures.counters.phase_us[phase] += job->core->now_us - round->since_us;
     }
     round->since_us = job->core->now_us;
     machine_fire(&round->machine, event, next);
@@ -120,19 +127,7 @@ void round_free(struct round *round)
     free(round->tensor);
     free(round->pushes);
     free(round->exchange.tensor);
-}
-
-bool round_delivered(const struct round *round)
-{
-    const struct job *job = round->job;
-
-    for (unsigned i = 0; i < round->tensors; i++) {
-        const struct store_tensor *store = job->tensor[round->tensor[i]].store;
-        if (store->step != job->store->steps_done || store->stage < STAGE_DELIVERED) {
-            return false;
-        }
-    }
-    return !round->op;
+    work_drop(&round->work);
 }
 
 /* Tells the local ranks. */
@@ -154,7 +149,8 @@ static void announce(const struct round *round)
             action.type = ACTION_DELIVERED;
             action.tensor = round->tensor[i];
             action.number = job->store->steps_done;
-            action.status = job->tensor[round->tensor[i]].store->round_nonfinite != 0
+            action.status = job->tensor[round->tensor[i]].store->round_nonfinite != 0 &&
+                                    !plan_propagates(job->plan)
                                 ? ADTOPK_NONFINITE
                                 : ADTOPK_OK;
             core_act(job->core, &action);
@@ -168,16 +164,15 @@ static void delivered(struct round *round, enum round_event event)
     struct job *job = round->job;
 
     move(round, event, ROUND_DELIVERED);
-    job->counters.rounds++;
+    job->figures.counters.rounds++;
     round_drop_exchange(round);
     announce(round);
     if (round->op) {
-        job->op_since_us = 0;
+        job->op.since_us = 0;
         round_close(round);
         round_open(round);
     } else {
-        job->undelivered--;
-        step_check(job);
+        job->step.undelivered--;
     }
 }
 
@@ -185,7 +180,7 @@ void round_open(struct round *round)
 {
     move(round, ROUND_ON_OPEN, ROUND_COLLECT);
     if (!round->op) {
-        round->job->undelivered++;
+        round->job->step.undelivered++;
         (void)memset(round->pushes, 0, round->job->ranks * sizeof(*round->pushes));
     }
 }
@@ -260,32 +255,6 @@ static void fail_memory(struct round *round)
 
 static void round_computed(struct work *work);
 
-int round_late_node(const struct round *round)
-{
-    const struct exchange *exchange = &round->exchange;
-
-    for (unsigned m = 0; round->machine.state == ROUND_EXCHANGE && m < exchange->members; m++) {
-        if (exchange->ops->expects(exchange, round->phase, m) &&
-            round->received[round->phase * exchange->members + m] == NULL) {
-            return exchange->node[m];
-        }
-    }
-    return -1;
-}
-
-/* A node sends its frame of a phase when it has those of the phase before. Where not everybody
- * sends this node one in the first phase, some may not have begun, and others wait for them. */
-bool round_relays(const struct round *round)
-{
-    const struct exchange *exchange = &round->exchange;
-    unsigned heard = 1;
-
-    for (unsigned m = 0; round->phase > 0 && m < exchange->members; m++) {
-        heard += exchange->ops->expects(exchange, 0, m) ? 1 : 0;
-    }
-    return round->phase > 0 && heard < exchange->members;
-}
-
 /* If all frames of the phase are there, goes on to the next, or to the sum. */
 void round_advance(struct round *round)
 {
@@ -296,10 +265,10 @@ void round_advance(struct round *round)
     round->phase++;
     if (round->phase < round->phases) {
         move(round, ROUND_ON_PHASE, ROUND_COMBINE);
-        core_compute(&round->work, work_combine, round_computed, round_bytes(round));
+        core_work(&round->work, &work_combine, round_computed, round_bytes(round));
     } else {
         move(round, ROUND_ON_PHASE, ROUND_REDUCE);
-        core_compute(&round->work, work_reduce, round_computed, round_bytes(round));
+        core_work(&round->work, &work_reduce, round_computed, round_bytes(round));
     }
 }
 
@@ -334,7 +303,7 @@ static bool outdated(struct round *round)
     }
     if (job->machine.state != JOB_ACTIVE || job->view != round->view) {
         round_drop_exchange(round);
-        job->counters.rounds_retried++;
+        job->figures.counters.rounds_retried++;
         move(round, ROUND_ON_COMPUTED, ROUND_COLLECT);
         round_try(round);
         return true;
@@ -382,7 +351,7 @@ void round_try(struct round *round)
     struct job *job = round->job;
 
     if (job->machine.state != JOB_ACTIVE || round->machine.state != ROUND_COLLECT || busy(round) ||
-        (job->verifying && !round->op) || !collected(round)) {
+        (job->verification.running && !round->op) || !collected(round)) {
         return;
     }
     if (round_begin_exchange(round) != ADTOPK_OK) {
@@ -390,15 +359,15 @@ void round_try(struct round *round)
         return;
     }
     move(round, ROUND_ON_COLLECTED, ROUND_SELECT);
-    core_compute(
-        &round->work, round->op ? work_combine : work_select, round_computed, round_bytes(round));
+    core_work(
+        &round->work, round->op ? &work_combine : &work_select, round_computed, round_bytes(round));
 }
 
 void round_freeze(struct round *round)
 {
     if (round->machine.state == ROUND_EXCHANGE || round->machine.state == ROUND_FETCH) {
         round_drop_exchange(round);
-        round->job->counters.rounds_retried++;
+        round->job->figures.counters.rounds_retried++;
         move(round, ROUND_ON_FREEZE, ROUND_COLLECT);
     }
 }
@@ -454,6 +423,7 @@ void round_split(struct round *round, uint64_t step)
         return; /* complete on this node: nobody can still be waiting for it */
     }
     round->split_step = step;
+    job->plan->split = true;
     store_split(job->tensor[round->tensor[0]].store, job->store->policies, step);
     if (step != step_number(job) || state == ROUND_IDLE) {
         return;
@@ -462,7 +432,7 @@ void round_split(struct round *round, uint64_t step)
         round_drop_exchange(round);
         move(round, ROUND_ON_SPLIT, ROUND_IDLE);
     }
-    job->undelivered--;
+    job->step.undelivered--;
     for (unsigned i = 0; i < round->tensors; i++) {
         round_open(&job->plan->round[job->plan->buckets + round->tensor[i]]);
     }

@@ -2,11 +2,16 @@
  * What a round gives its collective, and the frames that come out: an exchange is set up when the
  * round begins, for the view in force, and dropped when it is delivered or starts again.
  */
+#include "daemon/core/round_exchange.h"
+
 #include <stdlib.h>
 
+#include "daemon/core/actions.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/layout.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/model.h"
-#include "daemon/core/plan.h"
+#include "daemon/core/planned.h"
 
 static enum adtopk_status begin_op(struct round *round)
 {
@@ -19,10 +24,10 @@ static enum adtopk_status begin_op(struct round *round)
         return ADTOPK_ERR_MEMORY;
     }
     for (unsigned r = 0; r < job->ranks; r++) {
-        input[r] = job->rank[r]->gradients + job->op_gradient_offset;
+        input[r] = job->rank[r]->gradients[0] + job->layout.op_gradient_offset;
     }
     if (first->op_kind == OP_BROADCAST && root != NULL) {
-        input[0] = root->gradients + job->op_gradient_offset;
+        input[0] = root->gradients[0] + job->layout.op_gradient_offset;
     }
     round->exchange_op = (struct exchange_op){
         .kind = first->op_kind,
@@ -31,7 +36,7 @@ static enum adtopk_status begin_op(struct round *round)
         .has_root = root != NULL,
         .inputs = job->ranks,
         .input = input,
-        .result = job->results + job->op_result_offset,
+        .result = job->layout.batch[0].results + job->layout.op_result_offset,
     };
     round->exchange.op = &round->exchange_op;
     round->exchange.ops = &collective_plain;
@@ -48,7 +53,7 @@ static void begin_dense(const struct job *job, uint32_t t, struct exchange_tenso
         entry->shape = plan_shape(job, t);
         entry->dense = planned->known_sum;
     } else {
-        entry->dense = (float *)(void *)(job->results + layout_update(job, t)->dense_offset);
+        entry->dense = layout_dense(job, t);
     }
 }
 
@@ -79,7 +84,7 @@ static void begin_tensors(struct round *round)
     exchange->index = first->policy.indices;
     exchange->segment = job->core->config.segment > 0 ? job->core->config.segment : CORE_SEGMENT;
     exchange->scale =
-        job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->world_size : 1.0f;
+        job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->run.world_size : 1.0f;
     exchange->tensors = round->tensors;
     exchange->rest = begin_rest(round);
     for (unsigned i = 0; i < round->tensors; i++) {
@@ -101,18 +106,20 @@ enum adtopk_status round_begin_exchange(struct round *round)
     struct exchange *exchange = &round->exchange;
     size_t inputs;
 
-    exchange->members = job->view_nodes;
-    exchange->self = job->self;
-    exchange->node = job->view_node;
-    exchange->nonfinite = false;
+    exchange->members = job->in_force.nodes;
+    exchange->self = job->in_force.self;
+    exchange->node = job->in_force.node;
     exchange->header = (struct payload_header){
-        .run = job->run,
+        .run = job->run.id,
         .number = round_number(round),
         .view = job->view,
         .bucket = round->bucket,
         .source = job->core->config.node,
         .kind = round->op ? FRAME_OP : FRAME_STEP,
+        .loss_scale = round->op ? 0 : job->step.loss_scale,
+        .loss_rank = round->op ? 0 : job->step.loss_rank,
     };
+    exchange->other = (struct exchange_loss){.scale = 0};
     if (round->op) {
         if (begin_op(round) != ADTOPK_OK) {
             return ADTOPK_ERR_MEMORY;
@@ -179,7 +186,7 @@ enum adtopk_status round_send_frames(struct round *round)
             return ADTOPK_ERR_MEMORY;
         }
         if (!round->op) {
-            job->counters.payload_bytes += size;
+            job->figures.counters.payload_bytes += size;
         }
         for (unsigned r = 1; r < exchange->members; r++) {
             unsigned m = (exchange->self + r) % exchange->members; /* not all to the same at once */
@@ -189,11 +196,32 @@ enum adtopk_status round_send_frames(struct round *round)
             }
         }
         if (round_is_sparse(round)) {
-            job->counters.sparse_payload_bytes += size;
-            job->counters.sparse_nonzeros += values;
+            job->figures.counters.sparse_payload_bytes += size;
+            job->figures.counters.sparse_nonzeros += values;
         }
         buffer_unref(frame);
     }
     exchange_drop_frames(exchange);
     return ADTOPK_OK;
+}
+
+void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame)
+{
+    struct job_info *counters = &round->job->figures.counters;
+    struct links *links = round->job->core->links;
+    const struct share_class class = core_class_of(round->job, round);
+
+    if (round->op) {
+        counters->op_bytes_sent += frame->size;
+    } else {
+        counters->bytes_sent += frame->size;
+    }
+    if (frame->size > round->job->core->config.links.max_bulk_message) {
+        round->job->ending.too_long = frame->size;
+        round->job->core->starved = true;
+    } else if (links_incarnation(links, node) != 0 &&
+               !links_send(links, node, LINK_BULK, &class, frame)) {
+        round->job->ending.out_of_memory = true;
+        round->job->core->starved = true;
+    }
 }

@@ -6,34 +6,70 @@
  * in the store; STAGE_SETTLING is published; the elements are written; the turn is counted, which
  * puts the new records in force. Killed before the stage: everything is computed again. Killed
  * after it: the elements are written again, to the same values, because a kept list has what its
- * residual was; a dense tensor's pass is journalled. What went past an empty residual (work.c) has
- * only a ledger to settle.
+ * residual was; a dense tensor's pass is journalled. What went past an empty residual
+ * (work_round.c) has only a ledger to settle.
+ *
+ * A tensor that no rank of this node pushed has sent nothing: only rests of sums that this node
+ * rounded for the others come back to it. If no rank of any node pushed it, no turn is counted, and
+ * nothing at all changes.
+ *
+ * A tensor whose update is NaN, as the policy passes that on, was given to nobody: what is finite
+ * of its gradients stays in the residual, and no turn is counted. Gradients that went past an empty
+ * residual are added to it.
  */
+#include "daemon/core/settle.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/model.h"
-#include "daemon/core/pass.h"
-#include "daemon/core/plan.h"
-#include "kernels/cpu/leave.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/orders.h"
+#include "daemon/core/planned.h"
+#include "daemon/core/rests.h"
+#include "daemon/core/store.h"
+#include "daemon/core/work_round.h"
+#include "kernels/kernels.h"
 
-/* What is settled. */
+/* What a stage works on. */
 struct settling {
     struct job *job;
     uint32_t t;
     struct planned *planned;
     struct store_tensor *store;
     struct view view;
-    struct parallel parallel;
-    /* One bit an entry of what was sent, and of what is returned: is it in the sum? NULL: all are.
-     */
-    uint8_t *accepted, *taken;
+    struct engine_batch *batch; /* that the stage fills */
 };
 
-static bool is_set(const uint8_t *bits, size_t entry)
+static struct settling settling_of(struct work *work, uint32_t t)
 {
-    return bits == NULL || (bits[entry / 8] >> entry % 8 & 1) != 0;
+    struct job *job = work->job;
+
+    return (struct settling){.job = job,
+        .t = t,
+        .planned = &job->plan->tensor[t],
+        .store = job->tensor[t].store,
+        .view = plan_choice(job, t).view,
+        .batch = &work->batch[work->filling]};
 }
+
+/* What comes back to the residual. */
+static const struct returned *settle_back(const struct planned *planned)
+{
+    return planned->narrow ? &planned->rests : &planned->returned;
+}
+
+/* A restarted daemon goes on where it was cut off. Nothing leaves if no rank of the job pushed the
+ * tensor, or if its update is NaN. */
+static bool is_settled(const struct settling *settling)
+{
+    const struct store_tensor *store = settling->store;
+
+    return store->stage == STAGE_SETTLED || store->round_unpushed != 0 ||
+           store->round_nonfinite != 0 ||
+           (store->stage == STAGE_SETTLING && store->turn == store->settled);
+}
+
+/* ------------------------------------------------------------------ what was accepted */
 
 /* An update on which positions are looked up in ascending order. */
 struct lookup {
@@ -47,13 +83,13 @@ struct lookup {
 static struct lookup lookup_of(const struct settling *settling)
 {
     const struct local_update *update = layout_update(settling->job, settling->t);
-    const uint8_t *results = settling->job->results;
+    const struct job *job = settling->job;
     bool dense = (update->forms & LOCAL_FORM_DENSE) != 0;
 
     return (struct lookup){.view = &settling->view,
-        .dense = dense ? (const float *)(const void *)(results + update->dense_offset) : NULL,
-        .index = (const uint32_t *)(const void *)(results + update->index_offset),
-        .value = (const float *)(const void *)(results + update->value_offset),
+        .dense = dense ? layout_dense(job, settling->t) : NULL,
+        .index = layout_index(job, settling->t),
+        .value = layout_value(job, settling->t),
         .count = update->count};
 }
 
@@ -87,25 +123,33 @@ static uint8_t *find_taken(const struct settling *settling, const struct sparse 
     return bits;
 }
 
+static void drop_bits(struct planned *planned)
+{
+    free(planned->accepted);
+    free(planned->taken);
+    planned->accepted = planned->taken = NULL;
+}
+
 /* What was sent and what comes back: if it is of this step, and in the sum. */
-static enum adtopk_status find_accepted(struct settling *settling)
+static enum adtopk_status find_accepted(const struct settling *settling)
 {
     struct planned *planned = settling->planned;
     struct returned *returned = &planned->returned;
     bool current =
         returned->header != NULL && returned->header->step == settling->job->store->steps_done + 1;
 
+    drop_bits(planned);
     returned->list.count = current ? returned->header->count : 0;
     if (plan_is_whole(planned)) {
-        settling->taken = find_taken(settling, &returned->list);
-        return settling->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+        planned->taken = find_taken(settling, &returned->list);
+        return planned->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     }
-    if (planned->known || !planned->policy.sparse_collective->selects) {
+    if (planned->known || planned->policy.sparse_collective->traits.picks != PICKS_ENTRIES) {
         return ADTOPK_OK; /* known positions travel by the dense collective, which takes all */
     }
-    settling->accepted = find_taken(settling, &planned->sent);
-    settling->taken = find_taken(settling, &returned->list);
-    return settling->accepted != NULL && settling->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    planned->accepted = find_taken(settling, &planned->sent);
+    planned->taken = find_taken(settling, &returned->list);
+    return planned->accepted != NULL && planned->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
 /* ------------------------------------------------------------------ records of the next turn */
@@ -115,9 +159,7 @@ static struct sparsifier_update look_at_update(const struct job *job, uint32_t t
 {
     const struct local_update *update = layout_update(job, t);
     bool dense = (update->forms & LOCAL_FORM_DENSE) != 0;
-    const float *value =
-        (const float *)(const void *)(job->results +
-                                      (dense ? update->dense_offset : update->value_offset));
+    const float *value = dense ? layout_dense(job, t) : layout_value(job, t);
     uint64_t count = dense ? update->numel : update->count;
     struct sparsifier_update seen = {.count = 0};
 
@@ -125,6 +167,7 @@ static struct sparsifier_update look_at_update(const struct job *job, uint32_t t
         seen.count += value[i] != 0;
         seen.sum_abs += (double)(value[i] < 0 ? -value[i] : value[i]);
     }
+    seen.sum_abs /= (double)job->tensor[t].store->loss_scale;
     return seen;
 }
 
@@ -145,34 +188,128 @@ static void agree(const struct settling *settling)
 }
 
 /* What was applied of this node is what it sent, less what comes back. */
-static void add_applied(const struct settling *settling, double applied[2])
-{
-    const struct leave sent = {&settling->view, &settling->planned->sent, settling->accepted};
-    const struct leave returned = {
-        &settling->view, &settling->planned->returned.list, settling->taken};
-    double back[2] = {0, 0};
-
-    leave_sums(&sent, applied, &settling->parallel);
-    leave_sums(&returned, back, &settling->parallel);
-    applied[0] -= back[0];
-    applied[1] -= back[1];
-}
-
-static void keep_lists(const struct settling *settling)
+static void add_applied(const struct settling *settling, const struct parallel *parallel)
 {
     const struct planned *planned = settling->planned;
-    const struct returned *returned = &planned->returned;
-    const float *residual = layout_residual(settling->job, settling->t, 0);
+    const struct returned *back = settle_back(planned);
+    const struct leave sent = {&settling->view, &planned->sent, planned->accepted};
+    const struct leave returned = {&settling->view, &back->list, planned->taken};
+    double *applied = settling->store->applied[(settling->store->turn + 1) % 2];
+    double sums[2] = {0, 0};
 
-    for (unsigned r = 0; r < plan_residuals(settling->job, planned); r++) {
-        planned->kept[r].header->count = planned->kept[r].list.count;
-    }
-    for (size_t i = 0; i < returned->list.count; i++) {
-        returned->kept[i] = residual[view_element(&settling->view, returned->list.position[i])];
-    }
+    leave_sums(&sent, applied, parallel);
+    leave_sums(&returned, sums, parallel);
+    applied[0] -= sums[0];
+    applied[1] -= sums[1];
 }
 
-static void prepare(const struct settling *settling)
+/* ------------------------------------------------------------------ the stages */
+
+/* What this node sent was selected by an earlier daemon, or its collective selects. */
+static bool is_formed(const struct settling *settling)
+{
+    const struct planned *planned = settling->planned;
+
+    return planned->dense ||
+           (planned->sent_step == settling->job->store->steps_done + 1 && !plan_is_whole(planned));
+}
+
+/* Selects again what was sent, unless it is known. */
+static enum adtopk_status settle_select(struct work *work, uint32_t t)
+{
+    const struct settling settling = settling_of(work, t);
+    struct planned *planned = settling.planned;
+    bool whole = plan_is_whole(planned);
+
+    if (is_settled(&settling) || is_formed(&settling)) {
+        return ADTOPK_OK;
+    }
+    if (settling.store->stage != STAGE_SETTLING) {
+        if (!whole || planned->sent_step != settling.job->store->steps_done + 1) {
+            work_order_selection(work, t);
+        }
+        return ADTOPK_OK;
+    }
+    for (unsigned r = 0; r < plan_residuals(settling.job, planned); r++) {
+        planned->kept[r].list.count = planned->kept[r].header->count;
+    }
+    return ADTOPK_OK;
+}
+
+/* What leaves the residual where a collective selects: whatever is in the update. Its view is the
+ * whole tensor. */
+static void list_update(const struct settling *settling)
+{
+    const struct local_update *update = layout_update(settling->job, settling->t);
+    bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
+    const float *value = listed ? layout_value(settling->job, settling->t)
+                                : layout_dense(settling->job, settling->t);
+    const uint32_t *index = layout_index(settling->job, settling->t);
+    struct sparse *list = &settling->planned->kept[0].list;
+    uint64_t count = listed ? update->count : update->numel;
+
+    list->count = 0;
+    for (uint64_t i = 0; i < count && list->count < list->capacity; i++) {
+        if (value[i] != 0) {
+            list->position[list->count++] = listed ? index[i] : (uint32_t)i;
+        }
+    }
+    orders_gather(settling->job, settling->batch, settling->t, list, list->value);
+}
+
+static enum adtopk_status settle_gather(struct work *work, uint32_t t)
+{
+    const struct settling settling = settling_of(work, t);
+
+    if (is_settled(&settling) || is_formed(&settling) || settling.store->stage == STAGE_SETTLING) {
+        return ADTOPK_OK;
+    }
+    work_take_selection(work, t);
+    if (plan_is_whole(settling.planned) && settling.store->unpushed == 0) {
+        list_update(&settling);
+    }
+    return ADTOPK_OK;
+}
+
+/* Where ranks see 16 bits, what comes back is collected in one list. */
+static void collect_rests(const struct settling *settling)
+{
+    struct planned *planned = settling->planned;
+
+    if (!planned->narrow) {
+        return;
+    }
+    if (settling->store->stage == STAGE_SETTLING) {
+        planned->rests.list.count = planned->rests.header->count;
+    } else {
+        rests_collect(settling->job, settling->t, planned->taken);
+    }
+    free(planned->taken);
+    planned->taken = NULL; /* all of that list */
+}
+
+/* Which entries were accepted; what the residual is where sums come back. */
+static enum adtopk_status settle_find(struct work *work, uint32_t t)
+{
+    const struct settling settling = settling_of(work, t);
+    struct planned *planned = settling.planned;
+    const struct returned *back = settle_back(settling.planned);
+
+    if (is_settled(&settling) || planned->dense) {
+        return ADTOPK_OK;
+    }
+    if ((!is_formed(&settling) && work_form_sent(work, t) != ADTOPK_OK) ||
+        find_accepted(&settling) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    collect_rests(&settling);
+    if (settling.store->stage != STAGE_SETTLING && back->list.count > 0) {
+        orders_gather(settling.job, settling.batch, t, &back->list, back->kept);
+    }
+    return ADTOPK_OK;
+}
+
+static void publish_settling(const struct settling *settling, const struct parallel *parallel)
 {
     struct store_tensor *store = settling->store;
     struct planned *planned = settling->planned;
@@ -181,180 +318,110 @@ static void prepare(const struct settling *settling)
     (void)memcpy(store->applied[(turn + 1) % 2], store->applied[turn % 2], sizeof(*store->applied));
     agree(settling);
     if (!planned->dense) {
-        add_applied(settling, store->applied[(turn + 1) % 2]);
-        keep_lists(settling);
+        add_applied(settling, parallel);
+    }
+    for (unsigned r = 0; !planned->dense && r < plan_residuals(settling->job, planned); r++) {
+        planned->kept[r].header->count = planned->kept[r].list.count;
+    }
+    if (!planned->dense && planned->narrow) {
+        planned->rests.header->count = planned->rests.list.count;
     }
     store->settled = turn + 1;
     store_publish(&store->stage, STAGE_SETTLING);
 }
 
-/* ------------------------------------------------------------------ elements */
-
-/* An entry leaves the residual of every rank that selected it; what rounding cut off the sum stays
- * with the first of them. next: the first entry of each rank's list that is not settled. */
-static void settle_entry(const struct settling *settling, size_t entry, size_t *next)
+static enum adtopk_status settle_leave(struct work *work, uint32_t t)
 {
-    const struct planned *planned = settling->planned;
-    uint32_t position = planned->sent.position[entry];
-    uint64_t element = view_element(&settling->view, position);
-    bool accepted = is_set(settling->accepted, entry);
-    double left = -(double)planned->sent.value[entry];
-    float *first = NULL;
+    const struct settling settling = settling_of(work, t);
+    const struct parallel parallel = work_parallel(work);
+    const struct planned *planned = settling.planned;
+    const struct returned *back = settle_back(settling.planned);
 
-    for (unsigned r = 0; r < settling->job->ranks; r++) {
-        const struct kept *kept = &planned->kept[r];
-        float *residual = layout_residual(settling->job, settling->t, r) + element;
-        if (next[r] == kept->list.count || kept->list.position[next[r]] != position) {
-            continue;
-        }
-        left += (double)kept->list.value[next[r]++];
-        if (accepted) {
-            *residual = 0;
-            first = first != NULL ? first : residual;
-        }
-        if (accepted && kept->momentum != NULL && planned->policy.params.momentum_masking) {
-            kept->momentum[element] = 0;
-        }
+    if (settling.store->round_nonfinite != 0 && settling.store->stage != STAGE_SETTLED &&
+        settling.store->unpushed == 0 && planned->dense) {
+        orders_add(settling.job, settling.batch, t);
     }
-    if (first != NULL) {
-        *first = (float)left;
+    if (is_settled(&settling)) {
+        return ADTOPK_OK;
     }
-}
-
-static enum adtopk_status settle_ranks(const struct settling *settling)
-{
-    size_t *next = calloc(settling->job->ranks, sizeof(*next));
-
-    for (size_t i = 0; next != NULL && i < settling->planned->sent.count; i++) {
-        settle_entry(settling, i, next);
+    if (settling.store->stage != STAGE_SETTLING) {
+        publish_settling(&settling, &parallel);
     }
-    free(next);
-    return next != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
-}
-
-/* What comes back is added to what the residual is after the entries have left: to what was written
- * just now, or else to what it was, so that it can be done again. */
-static void settle_returned(const struct settling *settling)
-{
-    const struct planned *planned = settling->planned;
-    const struct sparse *list = &planned->returned.list, *sent = &planned->sent;
-    const struct sparse *own = &planned->kept[0].list;
-    float *residual = layout_residual(settling->job, settling->t, 0);
-    size_t s = 0, o = 0;
-
-    for (size_t i = 0; i < list->count; i++) {
-        uint32_t position = list->position[i];
-        float *rest = &residual[view_element(&settling->view, position)];
-        bool written;
-        while (s < sent->count && sent->position[s] < position) {
-            s++;
-        }
-        while (o < own->count && own->position[o] < position) {
-            o++;
-        }
-        written = s < sent->count && sent->position[s] == position &&
-                  is_set(settling->accepted, s) && o < own->count && own->position[o] == position;
-        if (is_set(settling->taken, i)) {
-            *rest = (written ? *rest : planned->returned.kept[i]) + list->value[i];
-        }
-    }
-}
-
-static enum adtopk_status settle_lists(const struct settling *settling)
-{
-    const struct planned *planned = settling->planned;
-    const struct kept *kept = &planned->kept[0];
-    const struct leave sent = {&settling->view, &planned->sent, settling->accepted};
-    enum adtopk_status status = ADTOPK_OK;
-
-    if (planned->by_rank) {
-        status = settle_ranks(settling);
-    } else if (planned->rounded) {
-        leave_rounded(
-            layout_rounded(settling->job, settling->t).element, &sent, &settling->parallel);
+    if (planned->dense && settling.store->unpushed == 0 && settling.store->filled == 0) {
+        orders_passed(settling.job, settling.batch, t);
+    } else if (planned->dense) {
+        orders_take(settling.job, settling.batch, t);
     } else {
-        leave_residual(layout_residual(settling->job, settling->t, 0),
-            planned->policy.params.momentum_masking ? kept->momentum : NULL, &sent,
-            kept->list.value, &settling->parallel);
+        orders_leave(settling.job, settling.batch, t, planned->accepted);
+        if (back->list.count > 0) {
+            orders_return(settling.job, settling.batch, t, back);
+        }
     }
-    if (status == ADTOPK_OK) {
-        settle_returned(settling);
-    }
-    return status;
+    return ADTOPK_OK;
 }
 
-static enum adtopk_status settle_dense(struct work *work, const struct settling *settling)
+/* The ledger of a dense tensor from which something left, or to which rests came back. */
+static void settle_ledger(const struct settling *settling, const struct engine_result *result)
 {
     struct store_tensor *store = settling->store;
     const double *before = store->applied[(store->settled - 1) % 2];
     double *applied = store->applied[store->settled % 2];
-    double taken[2], input[2];
+    /* Gradients that went past have the loss scale in them. */
+    const double scale = store->filled == 0 ? (double)store->loss_scale : 1;
 
-    if (store->filled == 0) {
-        pass_direct_sums(work->job, settling->t, taken, input);
-        store->input[0] = input[0] + taken[0];
-        store->input[1] = input[1] + taken[1];
-    } else if (pass_take(work, settling->t, taken) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY;
+    for (unsigned i = 0; i < 2; i++) {
+        if (store->filled == 0) {
+            store->input[i] = result->before[i] + result->sums[i] / scale;
+        }
+        applied[i] = before[i] + result->sums[i] / scale;
     }
-    applied[0] = before[0] + taken[0];
-    applied[1] = before[1] + taken[1];
+}
+
+static enum adtopk_status settle_count(struct work *work, uint32_t t)
+{
+    const struct settling settling = settling_of(work, t);
+    unsigned count;
+    const struct engine_result *result = work_results(work, &count);
+
+    if (!is_settled(&settling)) {
+        if (settling.planned->dense && count > 0) {
+            settle_ledger(&settling, result);
+        }
+        drop_bits(settling.planned);
+        store_count_turn(settling.store);
+        if (plan_leaves_nothing(settling.planned) && settling.store->unpushed == 0) {
+            store_publish(&settling.store->filled, 0);
+        }
+    }
+    store_publish(&settling.store->stage, STAGE_SETTLED);
     return ADTOPK_OK;
 }
 
-enum adtopk_status settle_tensor(struct work *work, uint32_t t)
-{
-    struct job *job = work->job;
-    struct settling settling = {.job = job,
-        .t = t,
-        .planned = &job->plan->tensor[t],
-        .store = job->tensor[t].store,
-        .view = plan_choice(job, t).view,
-        .parallel = work_parallel(work)};
-    enum adtopk_status status;
+const struct work_kind work_settle = {.verb = "settle",
+    .residuals = true,
+    .updates = true,
+    .stage = {settle_select, settle_gather, settle_find, settle_leave, settle_count}};
 
-    if (settling.store->stage == STAGE_SETTLING &&
-        settling.store->turn == settling.store->settled) {
-        return ADTOPK_OK; /* killed just before its stage could say so */
+/* ------------------------------------------------------------------ a step that is withdrawn */
+
+static enum adtopk_status withdraw_order(struct work *work, uint32_t t)
+{
+    const struct store_tensor *store = work->job->tensor[t].store;
+
+    if (store->stage != STAGE_SETTLED && store->unpushed == 0 &&
+        store->filled != 0) { /* else they went past it */
+        orders_withdraw(work->job, &work->batch[work->filling], t);
     }
-    status = work_sent(work, t);
-    if (status == ADTOPK_OK && !settling.planned->dense) {
-        status = find_accepted(&settling);
-    }
-    if (status == ADTOPK_OK && settling.store->stage != STAGE_SETTLING) {
-        prepare(&settling);
-    }
-    if (status == ADTOPK_OK) {
-        status = settling.planned->dense ? settle_dense(work, &settling) : settle_lists(&settling);
-    }
-    free(settling.accepted);
-    free(settling.taken);
-    if (status == ADTOPK_OK) {
-        store_count_turn(settling.store);
-    }
-    if (status == ADTOPK_OK && plan_leaves_nothing(settling.planned)) {
-        store_publish(&settling.store->filled, 0);
-    }
-    return status;
+    return ADTOPK_OK;
 }
 
-/* ------------------------------------------------------------------ another scope */
-
-enum adtopk_status settle_join(struct work *work, uint32_t t)
+static enum adtopk_status withdraw_tell(struct work *work, uint32_t t)
 {
-    const struct job *job = work->job;
-    const void **others = calloc(job->ranks, sizeof(*others));
-    enum adtopk_status status = ADTOPK_ERR_MEMORY;
-
-    for (unsigned r = 1; others != NULL && r < job->ranks; r++) {
-        others[r - 1] = layout_residual(job, t, r);
-    }
-    if (others != NULL) {
-        status = pass_join(work, t, others);
-    }
-    for (unsigned r = 1; status == ADTOPK_OK && r < job->ranks; r++) {
-        (void)memset(layout_residual(job, t, r), 0, job->tensor[t].numel * sizeof(float));
-    }
-    free(others);
-    return status;
+    store_publish(&work->job->tensor[t].store->stage, STAGE_SETTLED);
+    return ADTOPK_OK;
 }
+
+const struct work_kind work_withdraw = {.verb = "withdraw",
+    .residuals = true,
+    .updates = true,
+    .stage = {withdraw_order, withdraw_tell}};

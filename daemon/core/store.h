@@ -14,6 +14,9 @@
  *                the nodes' residuals, which are the first ranks' too, in f32 or bf16. Two of them:
  *                a policy with other types has them converted into the other one
  *
+ * Tensors that are registered while training runs come in batches. Each has parts of its own behind
+ * these (store_part()). A daemon that restarts does not find those yet.
+ *
  * Every field is written by the core or by a compute it started. A daemon may be killed at any
  * instruction and the next one goes on from here without losing anything or doing it twice. Passes
  * over residuals are journalled (kernels/cpu/journal.h). All other changes are made so that making
@@ -31,13 +34,27 @@
 #include <stdint.h>
 
 #include "daemon/core/inspect.h"
-#include "daemon/core/policy.h"
+#include "daemon/policy/policy.h"
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 8u
+#define STORE_VERSION 9u
 
-enum { STORE_MAIN = 0, STORE_RANKS = 1, STORE_PLAN = 2, STORE_RESIDUALS = 4 };
+enum {
+    STORE_MAIN = 0,
+    STORE_RANKS = 1,
+    STORE_PLAN = 2,
+    STORE_RESIDUALS = CORE_STORE_RESIDUALS,
+    STORE_LATER = 6
+};
+
+/** The part of a batch of tensors. Later batches have a main part of records and slots without a
+ * header, ranks, and residuals; what plans keep is of all tensors. */
+static inline unsigned store_part(unsigned part, unsigned batch)
+{
+    return batch == 0 ? part
+                      : STORE_LATER + 4 * (batch - 1) + (part < STORE_PLAN ? part : part - 2);
+}
 
 /* How far a tensor is in step `step`. Before it, and after SETTLED, the residual is at rest. */
 enum tensor_stage {
@@ -69,14 +86,16 @@ struct store_tensor {
     /* At [policies % 2]: what sparsifiers remember counts if it was made after so many switches;
      * the other is being made. */
     uint32_t since[2];
-    uint32_t reserved;
+    uint32_t unpushed;       /* no rank of this node pushed it in step `step`: nothing was added */
+    uint32_t round_unpushed; /* DELIVERED: no rank of any node did, and the turn will not count */
+    float loss_scale;        /* DELIVERED: of the step, which is in the update but in no residual */
     uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
     uint64_t settled; /* SETTLING: the turn that comes next */
     struct store_rest rest;
     double input[2]; /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
-    double applied[2][2];               /* ... at [turn % 2]; the other is being made */
+    double applied[2][2];               /* ledger: at [turn % 2]; the other is being made */
     struct sparsifier_agreed agreed[2]; /* at [turn % 2] too, if made */
-    uint32_t agreed_after[2];           /* ... after so many switches: see `since` */
+    uint32_t agreed_after[2];           /* switches that were made by then: see `since` */
 };
 
 /* Behind each residual's progress, as store_tensor.agreed: what its sparsifier remembers. */

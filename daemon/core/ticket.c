@@ -1,7 +1,10 @@
 /* Tickets: somebody outside waits for the outcome of a request. */
+#include "daemon/core/ticket.h"
+
 #include <stdlib.h>
 
-#include "daemon/core/model.h"
+#include "daemon/core/actions.h"
+#include "daemon/core/job_fail.h"
 
 struct ticket *ticket_create(uint64_t number)
 {

@@ -4,7 +4,17 @@
  * compute touches the residuals; whoever asked compares them, because how much rounding to allow
  * is for them to say (inspect.h).
  */
-#include "daemon/core/model.h"
+#include "daemon/core/verify.h"
+
+#include <math.h>
+
+#include "daemon/core/actions.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/step.h"
+#include "daemon/core/ticket.h"
+#include "daemon/core/work_job.h"
 
 enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err)
 {
@@ -14,14 +24,14 @@ enum adtopk_status verify_request(struct core *core, const struct event *event, 
         return error_set(
             err, ADTOPK_ERR_STATE, "the job is not running: there is nothing to verify");
     }
-    if (job->verify != NULL) {
+    if (job->verification.ticket != NULL) {
         return error_set(err, ADTOPK_ERR_STATE, "job '%s' is just being verified", job->key.name);
     }
-    job->verify = ticket_create(event->verify.ticket);
-    if (job->verify == NULL) {
+    job->verification.ticket = ticket_create(event->verify.ticket);
+    if (job->verification.ticket == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory to verify job '%s'", job->key.name);
     }
-    verify_try(job);
+    job_touch(job);
     return ADTOPK_OK;
 }
 
@@ -29,29 +39,29 @@ static void verified(struct work *work)
 {
     struct job *job = work->job;
 
-    job->verifying = false;
+    job->verification.running = false;
     for (uint32_t t = 0; t < job->tensors; t++) {
         job->tensor[t].verified = job->tensor[t].found; /* the next one must not show half done */
+        if (isfinite(job->tensor[t].found.magnitude)) {
+            job->tensor[t].most_magnitude =
+                fmax(job->tensor[t].most_magnitude, job->tensor[t].found.magnitude);
+        }
         job->tensor[t].verified_step = step_number(job);
     }
-    ticket_answer(job, &job->verify,
+    ticket_answer(job, &job->verification.ticket,
         &(struct action){.type = ACTION_VERIFIED, .number = step_number(job)}, NULL);
     step_start(job);
 }
 
-void verify_try(struct job *job)
+bool verify_try(struct job *job)
 {
-    uint64_t bytes = job->counters.elements * sizeof(float);
+    uint64_t bytes = job->figures.counters.elements * sizeof(float);
 
-    if (job->verify == NULL || job->verifying || job->computing > 0 ||
-        job->machine.state != JOB_ACTIVE) {
-        return;
+    if (job->verification.ticket == NULL || job->verification.running ||
+        job->advance.computing > 0 || job->machine.state != JOB_ACTIVE) {
+        return false;
     }
-    job->verifying = true;
-    core_compute(&job->verification, work_verify, verified, bytes);
-}
-
-void verify_drop(struct job *job, const struct error *error)
-{
-    ticket_answer(job, &job->verify, &(struct action){.type = ACTION_VERIFIED}, error);
+    job->verification.running = true;
+    core_work(&job->verification.work, &work_verify, verified, bytes);
+    return true;
 }

@@ -2,21 +2,28 @@
 
 #include <stdio.h>
 
-#include "daemon/core/view.h"
+#include "daemon/core/agree/members.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/notes.h"
+#include "daemon/core/overdue.h"
+#include "daemon/core/peer.h"
 
 #define TEXT_SIZE 160
 
 /* ------------------------------------------------------------------ what this node sees */
 
+static bool waiting_is_lost(const struct job *job, const struct member *member)
+{
+    return !job_peer_is_up(job, member->node) || member->incarnation == 0;
+}
+
 int waiting_lost_node(const struct job *job)
 {
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        uint16_t node = job->view_node[i];
-        if (!job_peer_is_up(job, node) || join_member(job, node)->incarnation == 0) {
-            return node;
-        }
-    }
-    return -1;
+    const struct member *lost = members_first(job, waiting_is_lost);
+
+    return lost != NULL ? lost->node : -1;
 }
 
 /* A tensor of the current step that some local rank has not pushed, and that rank. */
@@ -57,16 +64,20 @@ static const struct rank *missing_leave(const struct job *job)
     return NULL;
 }
 
-/* The first node whose ranks have not all left, or -1. */
-static int node_to_leave(const struct job *job)
+/* A local rank that has not mapped the batch of tensors that others have; NULL: all have. */
+static const struct rank *missing_commit(const struct job *job)
 {
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        if (job->view_node[i] != job->core->config.node &&
-            !join_member(job, job->view_node[i])->left) {
-            return job->view_node[i];
+    for (unsigned i = 0; job->registering.since_us != 0 && i < job->ranks; i++) {
+        if (job->rank[i]->mapped == job->batches) {
+            return job->rank[i];
         }
     }
-    return -1;
+    return NULL;
+}
+
+static bool waiting_lacks_batch(const struct job *job, const struct member *member)
+{
+    return member->batches == job->batches;
 }
 
 /* A round that waits for the frame of another node, or NULL. */
@@ -77,7 +88,7 @@ static const struct round *late_round(const struct job *job)
             return &job->plan->round[r];
         }
     }
-    return round_late_node(&job->op_round) >= 0 ? &job->op_round : NULL;
+    return round_late_node(&job->op.round) >= 0 ? &job->op.round : NULL;
 }
 
 /* For nothing of one node or rank. A job that moved has not waited longer than since then. */
@@ -87,7 +98,7 @@ static struct waiting wait_for(const struct job *job, enum wait_kind kind, uint6
         .number = job->store != NULL ? step_number(job) : 0,
         .rank = -1,
         .node = -1,
-        .since_us = since_us > job->moved_us ? since_us : job->moved_us};
+        .since_us = since_us > job->waits.moved_us ? since_us : job->waits.moved_us};
 }
 
 static struct waiting wait_for_rank(
@@ -153,8 +164,7 @@ static struct waiting wait_in_operation(const struct job *job, uint64_t since_us
                          : wait_for_computes(job, true, since_us);
 }
 
-/* What a member said lately, or NULL. */
-static const struct waiting *heard(const struct job *job, const struct member *member)
+const struct waiting *waiting_heard(const struct job *job, const struct member *member)
 {
     if (member == NULL || member->told.kind == WAIT_NOTHING || member->incarnation == 0 ||
         job->core->now_us - member->told_us > WAITING_HEARD_US ||
@@ -170,7 +180,7 @@ static uint64_t awaited_since(const struct job *job, bool operation)
     uint64_t number = operation ? job->store->ops_done : step_number(job);
 
     for (unsigned i = 0; i < job->members; i++) {
-        const struct waiting *told = heard(job, job->member[i]);
+        const struct waiting *told = waiting_heard(job, job->member[i]);
         if (told != NULL && told->kind >= WAIT_PUSH && told->kind <= WAIT_FRAME &&
             told->operation == operation && told->number == number) {
             return told->since_us;
@@ -192,30 +202,48 @@ static struct waiting wait_at_rest(const struct job *job)
     if (operation_us != 0) {
         return wait_in_operation(job, operation_us);
     }
-    if (job->policy_switch.state == SWITCH_PROPOSED) {
+    if (job->switching.machine.state == SWITCH_PROPOSED) {
         return wait_for(job, WAIT_BEGIN, 0);
     }
-    if (late != NULL && job->leaving_us != 0) {
-        return wait_for_rank(job, WAIT_LEAVE, late, job->leaving_us);
+    if (late != NULL && job->ending.leaving_us != 0) {
+        return wait_for_rank(job, WAIT_LEAVE, late, job->ending.leaving_us);
     }
     return wait_for(job, WAIT_NOTHING, 0);
 }
 
+/* More tensors are committed: for the ranks that have not done so. */
+static struct waiting wait_in_batch(const struct job *job)
+{
+    const struct rank *late = missing_commit(job);
+    const struct member *member = members_first(job, waiting_lacks_batch);
+    struct waiting waiting = wait_for(job, WAIT_COMMIT, job->registering.since_us);
+
+    if (late != NULL) {
+        return wait_for_rank(job, WAIT_COMMIT, late, job->registering.since_us);
+    }
+    waiting.node = member != NULL ? member->node : -1;
+    return waiting;
+}
+
 static struct waiting wait_in_active(const struct job *job)
 {
-    if (job->left_since_us != 0) {
-        struct waiting waiting = wait_for(job, WAIT_LEAVE, job->left_since_us);
-        waiting.node = node_to_leave(job);
+    if (job->ending.left_since_us != 0) {
+        struct waiting waiting = wait_for(job, WAIT_LEAVE, job->ending.left_since_us);
+        const struct member *staying = members_staying(job);
+        waiting.node = staying != NULL ? staying->node : -1;
         return waiting;
     }
-    if (job->policy_switch.state >= SWITCH_HELD) {
+    if (job->switching.machine.state >= SWITCH_HELD) {
         return wait_for(job, WAIT_SWITCH, 0);
     }
-    if (job->step_since_us != 0) {
-        return wait_in_step(job, job->step_since_us);
+    if (job->registering.since_us != 0) {
+        return wait_in_batch(job);
     }
-    if (job->op_since_us != 0) {
-        return wait_in_operation(job, job->op_since_us);
+    if (job->step.since_us != 0) {
+        return wait_in_step(job, job->step.since_us);
+    }
+    if (job->op.since_us != 0) {
+        return wait_in_operation(job, job->op.since_us);
     }
     return wait_at_rest(job);
 }
@@ -231,12 +259,13 @@ static struct waiting wait_here(const struct job *job)
         struct waiting waiting =
             wait_for(job, job_peer_is_up(job, (uint16_t)lost) ? WAIT_RETURN : WAIT_PEER, 0);
         waiting.node = lost;
-        waiting.since_us = job->waiting_since_us != 0 ? job->waiting_since_us : waiting.since_us;
+        waiting.since_us =
+            job->waits.lost_since_us != 0 ? job->waits.lost_since_us : waiting.since_us;
         return waiting;
     }
     switch (job->machine.state) {
-    case JOB_FORMING: return wait_for(job, WAIT_FORMING, job->forming_since_us);
-    case JOB_PREPARED: return wait_for(job, WAIT_AGREE, job->forming_since_us);
+    case JOB_FORMING: return wait_for(job, WAIT_FORMING, job->waits.forming_since_us);
+    case JOB_PREPARED: return wait_for(job, WAIT_AGREE, job->waits.forming_since_us);
     default: return wait_in_active(job);
     }
 }
@@ -246,8 +275,11 @@ bool waiting_is_culprit(const struct job *job)
     const struct rank *late;
     uint32_t tensor;
 
-    return (job->step_since_us != 0 && missing_push(job, &late, &tensor)) ||
-           (job->op_since_us != 0 && missing_call(job) != NULL);
+    if (job->registering.since_us != 0) {
+        return missing_commit(job) != NULL;
+    }
+    return (job->step.since_us != 0 && missing_push(job, &late, &tensor)) ||
+           (job->op.since_us != 0 && missing_call(job) != NULL);
 }
 
 /* ------------------------------------------------------------------ what the members see */
@@ -260,6 +292,7 @@ static unsigned distance(const struct waiting *waiting)
     case WAIT_RETURN: return 0;
     case WAIT_PUSH:
     case WAIT_CALL: return 1;
+    case WAIT_COMMIT:
     case WAIT_LEAVE: return waiting->rank >= 0 ? 1 : 3;
     case WAIT_COMPUTE: return 2;
     default: return 3;
@@ -281,6 +314,7 @@ static bool concerns(const struct job *job, const struct waiting *told, const st
     switch (told->kind) {
     case WAIT_PEER:
     case WAIT_RETURN: return true;
+    case WAIT_COMMIT: return here->kind == WAIT_COMMIT;
     case WAIT_LEAVE: return here->kind == WAIT_LEAVE || here->kind == WAIT_NOTHING;
     case WAIT_PUSH:
     case WAIT_CALL:
@@ -297,8 +331,8 @@ static bool concerns(const struct job *job, const struct waiting *told, const st
 /* A node that does not send its frame may itself wait for one. */
 static struct waiting follow_frames(const struct job *job, struct waiting waiting)
 {
-    for (unsigned i = 0; i < job->view_nodes && waiting.kind == WAIT_FRAME; i++) {
-        const struct waiting *told = heard(job, join_member(job, (uint16_t)waiting.node));
+    for (unsigned i = 0; i < job->in_force.nodes && waiting.kind == WAIT_FRAME; i++) {
+        const struct waiting *told = waiting_heard(job, members_find(job, (uint16_t)waiting.node));
         if (told == NULL || told->kind != WAIT_FRAME || told->operation != waiting.operation ||
             told->number != waiting.number || told->node == job->core->config.node) {
             break;
@@ -314,7 +348,7 @@ struct waiting waiting_find(const struct job *job)
     struct waiting found = follow_frames(job, here);
 
     for (unsigned i = 0; job->machine.state == JOB_ACTIVE && i < job->members; i++) {
-        const struct waiting *told = heard(job, job->member[i]);
+        const struct waiting *told = waiting_heard(job, job->member[i]);
         if (told != NULL && distance(told) < 3 && concerns(job, told, &here) &&
             is_nearer(told, &found)) {
             found = *told;
@@ -340,27 +374,29 @@ static void switch_text(
 {
     unsigned long long step = waiting->number;
 
-    if (job->next_plan == NULL) {
+    if (job->switching.next == NULL) {
         (void)snprintf(text, size, "the residuals to fit the new policy");
     } else if (waiting->kind == WAIT_SWITCH) {
         (void)snprintf(text, size,
             "all nodes to reach step %llu, where version %u of the policy begins", step,
-            job->next_plan->change.version);
+            job->switching.next->change.version);
     } else {
         (void)snprintf(text, size,
             "ranks to begin step %llu; version %u of the policy holds from step %llu", step,
-            job->next_plan->change.version, (unsigned long long)job->next_plan->change.step);
+            job->switching.next->change.version,
+            (unsigned long long)job->switching.next->change.step);
     }
 }
 
-static void leave_text(const struct waiting *waiting, char *text, size_t size)
+static void ranks_text(const struct waiting *waiting, char *text, size_t size)
 {
+    const char *what = waiting->kind == WAIT_LEAVE ? "leave" : "commit more tensors";
     char rank[TEXT_SIZE];
 
     if (waiting->rank >= 0) {
-        (void)snprintf(text, size, "%s to leave", rank_text(waiting, rank));
+        (void)snprintf(text, size, "%s to %s", rank_text(waiting, rank), what);
     } else {
-        (void)snprintf(text, size, "the ranks of node %d to leave", waiting->node);
+        (void)snprintf(text, size, "the ranks of node %d to %s", waiting->node, what);
     }
 }
 
@@ -395,37 +431,18 @@ const char *waiting_text(
         (void)snprintf(text, size, "node %d to send its part of %s %llu%s", waiting->node, what,
             number, waiting->relayed ? ", or a node that it waits for" : "");
         break;
-    case WAIT_FORMING: join_missing_ranks(job, text, size); break;
+    case WAIT_FORMING: (void)members_missing_ranks(job, text, size); break;
     case WAIT_AGREE:
-        (void)snprintf(text, size, "the nodes of view %u to agree", job->promised);
+        (void)snprintf(text, size, "the nodes of view %u to agree", job->agreement.promised);
         break;
-    case WAIT_LEAVE: leave_text(waiting, text, size); break;
+    case WAIT_COMMIT:
+    case WAIT_LEAVE: ranks_text(waiting, text, size); break;
     case WAIT_SWITCH:
     case WAIT_BEGIN: switch_text(job, waiting, text, size); break;
     case WAIT_NOTHING:
     case WAIT_KINDS: break;
     }
     return text;
-}
-
-const char *wait_kind_name(enum wait_kind kind)
-{
-    static const char *const names[WAIT_KINDS] = {
-        [WAIT_NOTHING] = "nothing",
-        [WAIT_PEER] = "peer",
-        [WAIT_RETURN] = "return",
-        [WAIT_PUSH] = "push",
-        [WAIT_CALL] = "operation",
-        [WAIT_COMPUTE] = "compute",
-        [WAIT_FRAME] = "frame",
-        [WAIT_FORMING] = "forming",
-        [WAIT_AGREE] = "agree",
-        [WAIT_LEAVE] = "leave",
-        [WAIT_SWITCH] = "switch",
-        [WAIT_BEGIN] = "begin",
-    };
-
-    return (unsigned)kind < WAIT_KINDS ? names[kind] : "unknown";
 }
 
 /* ------------------------------------------------------------------ telling the members */
@@ -457,9 +474,9 @@ static void send_waiting(struct job *job, const struct waiting *waiting)
     about.waited_ms = (job->core->now_us - waiting->since_us) / 1000;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_WAITING;
     message.waiting = &about;
-    for (unsigned i = 0; i < job->view_nodes; i++) {
-        if (job->view_node[i] != job->core->config.node) {
-            peer_offer(job, job->view_node[i], &message);
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        if (job->in_force.node[i] != job->core->config.node) {
+            peer_offer(job, job->in_force.node[i], &message);
         }
     }
 }
@@ -484,10 +501,10 @@ static void tell(struct job *job)
     if (!waits) {
         here = wait_for(job, WAIT_NOTHING, 0);
     }
-    if (waits || job->told) {
+    if (waits || job->waits.told) {
         send_waiting(job, &here);
     }
-    job->told = waits;
+    job->waits.told = waits;
 }
 
 bool waiting_is_stuck(const struct job *job, const struct waiting *waiting)
@@ -501,120 +518,37 @@ static void note_stuck(struct job *job)
     struct waiting found = waiting_find(job);
     char text[ERROR_TEXT_SIZE];
 
-    if (waiting_is_stuck(job, &found) && job->stuck_since_us == 0) {
-        job->stuck_since_us = found.since_us;
+    if (waiting_is_stuck(job, &found) && job->waits.stuck_since_us == 0) {
+        job->waits.stuck_since_us = found.since_us;
         core_warn(job->core, "job %u:%s/%s is stuck: for %llu s it has waited for %s",
             job->key.owner, job->key.name, job->key.run_id,
             (unsigned long long)((job->core->now_us - found.since_us) / 1000000),
             waiting_text(job, &found, text, sizeof(text)));
-    } else if (!waiting_is_stuck(job, &found) && job->stuck_since_us != 0) {
+    } else if (!waiting_is_stuck(job, &found) && job->waits.stuck_since_us != 0) {
         core_warn(job->core, "job %u:%s/%s goes on after %llu s", job->key.owner, job->key.name,
             job->key.run_id,
-            (unsigned long long)((job->core->now_us - job->stuck_since_us) / 1000000));
-        job->stuck_since_us = 0;
+            (unsigned long long)((job->core->now_us - job->waits.stuck_since_us) / 1000000));
+        job->waits.stuck_since_us = 0;
     }
-}
-
-/* ------------------------------------------------------------------ a live node that sends nothing
- */
-
-/* Whether the member waits for nothing but this node's part of the step (operation) under way here:
- * that part has been sent. If it waits for a part of an earlier one, this node's link is at fault.
- */
-static bool waits_for_us(const struct job *job, const struct waiting *told)
-{
-    return told->kind == WAIT_FRAME && told->node == job->core->config.node &&
-           told->number >= (told->operation ? job->store->ops_done : step_number(job));
-}
-
-/* A node may be late while bytes move between it and this node, while it waits for something
- * itself, and while it is not up: after that it has the whole time once more. */
-static void note_excuse(struct job *job, struct member *member)
-{
-    const struct waiting *told = heard(job, member);
-    struct link_stats stats = {.bulk_received = 0};
-    uint64_t moved;
-
-    (void)links_stats(job->core->links, member->node, &stats);
-    moved = stats.bulk_received - stats.queued_bytes;
-    if (moved != member->moved_bytes || !job_peer_is_up(job, member->node) ||
-        (told != NULL && !waits_for_us(job, told))) {
-        member->excused_us = job->core->now_us;
-    }
-    member->moved_bytes = moved;
-}
-
-/* Since when the node has owed its part without an excuse. */
-static uint64_t owes_since(const struct job *job, const struct round *round, uint16_t node)
-{
-    uint64_t excused_us = join_member(job, node)->excused_us;
-    uint64_t since_us = round->since_us > job->moved_us ? round->since_us : job->moved_us;
-
-    return since_us > excused_us ? since_us : excused_us;
-}
-
-static void check_round(struct job *job, const struct round *round)
-{
-    int node = round_late_node(round);
-    struct error error;
-    char bucket[TEXT_SIZE] = "";
-
-    if (node < 0 || job_ended(job) || !job_peer_is_up(job, (uint16_t)node) ||
-        job->core->now_us - owes_since(job, round, (uint16_t)node) <
-            job->plan->policy.round_timeout_us) {
-        return;
-    }
-    if (!round->op) {
-        (void)snprintf(bucket, sizeof(bucket), "bucket %u of ", round->bucket);
-    }
-    (void)error_set(&error, ADTOPK_ERR_TIMEOUT,
-        "job '%s': node %d is up, but its part of %s%s %llu did not come within round_timeout, "
-        "%llu s",
-        job->key.name, node, bucket, round->op ? "operation" : "step",
-        (unsigned long long)round_number(round),
-        (unsigned long long)(job->plan->policy.round_timeout_us / 1000000));
-    job_fail(job, &error, true);
-}
-
-static void check_rounds(struct job *job)
-{
-    if (job->machine.state != JOB_ACTIVE) {
-        return;
-    }
-    for (unsigned i = 0; i < job->members; i++) {
-        note_excuse(job, job->member[i]);
-    }
-    for (uint32_t r = 0; r < job->plan->rounds; r++) {
-        check_round(job, &job->plan->round[r]);
-    }
-    check_round(job, &job->op_round);
 }
 
 uint64_t waiting_deadline(const struct job *job)
 {
-    bool may_wait = job->machine.state != JOB_ACTIVE || job->step_since_us != 0 ||
-                    job->op_since_us != 0 || job->leaving_us != 0 || job->waiting_since_us != 0 ||
-                    job->policy_switch.state >= SWITCH_HELD;
-    uint64_t since_us = job->looked_us;
+    bool may_wait = job->machine.state != JOB_ACTIVE || job->step.since_us != 0 ||
+                    job->op.since_us != 0 || job->ending.leaving_us != 0 ||
+                    job->waits.lost_since_us != 0 || job->switching.machine.state >= SWITCH_HELD;
+    uint64_t since_us = job->waits.looked_us;
 
     if (job_ended(job)) {
         return UINT64_MAX;
     }
-    if (job->told || job->stuck_since_us != 0 || job->heard_us != 0) {
+    if (job->waits.told || job->waits.stuck_since_us != 0 || job->waits.heard_us != 0) {
         return since_us + interval(job);
     }
     if (!may_wait) {
         return UINT64_MAX;
     }
-    return (since_us > job->moved_us ? since_us : job->moved_us) + interval(job);
-}
-
-/* This daemon was stopped, or had no turn for so long that what it knows of the others is old. */
-static void forgive_stall(struct job *job, uint64_t due_us)
-{
-    for (unsigned i = 0; job->core->now_us - due_us >= interval(job) && i < job->members; i++) {
-        job->member[i]->excused_us = job->core->now_us;
-    }
+    return (since_us > job->waits.moved_us ? since_us : job->waits.moved_us) + interval(job);
 }
 
 void waiting_look(struct job *job)
@@ -624,12 +558,14 @@ void waiting_look(struct job *job)
     if (job->core->now_us < due_us) {
         return;
     }
-    forgive_stall(job, due_us);
-    job->looked_us = job->core->now_us;
-    if (job->core->now_us - job->heard_us > WAITING_HEARD_US) {
-        job->heard_us = 0;
+    if (job->core->now_us - due_us >= interval(job)) {
+        overdue_forgive(job); /* This daemon was stopped, so what it knows of the others is old. */
     }
-    check_rounds(job);
+    job->waits.looked_us = job->core->now_us;
+    if (job->core->now_us - job->waits.heard_us > WAITING_HEARD_US) {
+        job->waits.heard_us = 0;
+    }
+    overdue_check(job);
     if (job_ended(job)) {
         return;
     }
@@ -643,22 +579,22 @@ static bool is_valid(const struct job *job, const Adtopk__PeerWaiting *message)
     bool of_node =
         message->kind == WAIT_PEER || message->kind == WAIT_RETURN || message->kind == WAIT_FRAME;
 
-    return message->kind < WAIT_KINDS && message->rank <= job->world_size &&
+    return message->kind < WAIT_KINDS && message->rank <= job->run.world_size &&
            message->node <= UINT16_MAX &&
-           (!of_node ||
-               (message->node > 0 && view_index(job, (uint16_t)(message->node - 1)) >= 0)) &&
+           (!of_node || (message->node > 0 && membership_index(&job->in_force,
+                                                  (uint16_t)(message->node - 1)) >= 0)) &&
            (message->kind != WAIT_PUSH || message->tensor < job->tensors);
 }
 
 void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *message)
 {
-    struct member *member = join_member(job, from);
+    struct member *member = members_find(job, from);
     uint64_t now_us = job->core->now_us;
     bool of_its_own = message->kind == WAIT_PUSH || message->kind == WAIT_CALL ||
                       message->kind == WAIT_COMPUTE ||
                       (message->kind == WAIT_LEAVE && message->rank > 0);
 
-    if (member == NULL || view_index(job, from) < 0 || !is_valid(job, message)) {
+    if (member == NULL || membership_index(&job->in_force, from) < 0 || !is_valid(job, message)) {
         job->core->bad_messages++;
         return;
     }
@@ -673,5 +609,5 @@ void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *
         .since_us = now_us - smaller(now_us, message->waited_ms * 1000),
     };
     member->told_us = now_us;
-    job->heard_us = now_us;
+    job->waits.heard_us = now_us;
 }

@@ -7,9 +7,6 @@
  * interval, and says once that the wait is over. So every member can name the culprit that only one
  * of them sees, and a node whose own ranks are all late learns that others wait for them.
  *
- * A live node that owes its part of a round, and says nothing that excuses it, ends the job after
- * the policy's round_timeout.
- *
  * What could go wrong: a message may be lost for want of memory; the next one repeats it. A node
  * may fall silent; what it said is forgotten after WAITING_HEARD_US. A node may lie; it can only
  * accuse itself and its own ranks of being late.
@@ -32,6 +29,9 @@ bool waiting_is_culprit(const struct job *job);
 /** What the job waits for, as far as this node or another member knows. */
 struct waiting waiting_find(const struct job *job);
 
+/** What the member said lately that it waits for, or NULL. */
+const struct waiting *waiting_heard(const struct job *job, const struct member *member);
+
 /** The same as the end of a sentence that begins with "waits for"; "" for WAIT_NOTHING. */
 const char *waiting_text(
     const struct job *job, const struct waiting *waiting, char *text, size_t size);
@@ -43,7 +43,7 @@ bool waiting_is_stuck(const struct job *job, const struct waiting *waiting);
 uint64_t waiting_deadline(const struct job *job);
 
 /** Tells the other members, notes the beginning and the end of being stuck, and fails the job where
- * a live node takes longer than round_timeout. Does nothing before waiting_deadline(). */
+ * a live node is overdue (overdue.h). Does nothing before waiting_deadline(). */
 void waiting_look(struct job *job);
 
 /** What another member waits for. */

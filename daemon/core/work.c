@@ -1,24 +1,13 @@
-/*
- * What runs on worker threads: the passes over gradients, residuals and updates.
- *
- * A compute owns its round's tensors while it runs; the core's thread touches none of them, nor
- * their records in the store, until it is back. What a finished compute leaves there is a state
- * from which the step can be repeated: a gradient is added once (STAGE_ACCUMULATED), and what was
- * selected stays in the residual until the step is over, so that a retry selects the same entries
- * again, bit for bit.
- */
-#include <stdlib.h>
+#include "daemon/core/work.h"
+
 #include <string.h>
 
-#include "daemon/core/handover.h"
-#include "daemon/core/hash.h"
-#include "daemon/core/model.h"
-#include "daemon/core/pass.h"
-#include "daemon/core/plan.h"
-#include "daemon/core/residual.h"
-#include "kernels/cpu/merge.h"
-#include "kernels/cpu/quantise.h"
-#include "kernels/cpu/scatter.h"
+#include "daemon/core/actions.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/orders.h"
+
+/* Tensors whose orders go into one batch. */
+#define WORK_WINDOW 32u
 
 static struct work *work_of(struct compute *compute)
 {
@@ -33,532 +22,243 @@ struct parallel work_parallel(const struct work *work)
     return parallel;
 }
 
-static enum adtopk_status no_memory(struct work *work, const char *what)
+enum adtopk_status work_no_memory(struct work *work)
 {
-    work->status = error_set(
-        &work->error, ADTOPK_ERR_MEMORY, "job '%s': no memory to %s", work->job->key.name, what);
+    work->status = error_set(&work->error, ADTOPK_ERR_MEMORY, "job '%s': no memory to %s",
+        work->job->key.name, work->kind->verb);
     return work->status;
 }
 
-/* The gradient of each local rank, NULL where it pushed none. */
-static const void **gradients_of(const struct job *job, uint32_t t)
+/* Those of the round, or all of the job. */
+static uint32_t work_tensors(const struct work *work)
 {
-    const void **gradient = calloc(job->ranks, sizeof(*gradient));
+    return work->round != NULL ? work->round->tensors : work->job->tensors;
+}
 
-    for (unsigned r = 0; gradient != NULL && r < job->ranks; r++) {
-        if (job->rank[r]->pushed[t] == job->store->steps_done + 1) {
-            gradient[r] = job->rank[r]->gradients + job->tensor[t].layout.gradient_offset;
+static uint32_t work_tensor(const struct work *work, uint32_t item)
+{
+    return work->round != NULL ? work->round->tensor[item] : item;
+}
+
+static void work_pass(
+    const struct work *work, uint32_t end, enum engine_owner from, enum engine_owner to)
+{
+    for (uint32_t i = work->first; i < end; i++) {
+        struct tensor *tensor = &work->job->tensor[work_tensor(work, i)];
+        if (work->kind->residuals) {
+            engine_pass(&tensor->residual_owner, from, to);
         }
-    }
-    return gradient;
-}
-
-/* Rounds a list to what the others will decode. A retry rounds as before, each node for itself. */
-static void quantise(const struct job *job, uint32_t t, struct sparse *list)
-{
-    uint64_t seed = hash_mix(plan_turn(job, t).seed + job->core->config.node);
-
-    quantise_values(
-        list->value, list->count, (enum quantisation)job->plan->tensor[t].policy.values, seed);
-}
-
-/* Sums the local ranks' lists, in their order, into the node's. */
-static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
-{
-    const struct parallel parallel = work_parallel(work);
-    const struct job *job = work->job;
-    struct planned *planned = &job->plan->tensor[t];
-    struct sparse *list = malloc(job->ranks * sizeof(*list));
-    struct merge merge = {.list = list,
-        .lists = job->ranks,
-        .positions = job->tensor[t].numel,
-        .scale = 1,
-        .out = &planned->sent};
-    enum adtopk_status status = ADTOPK_ERR_MEMORY;
-    uint64_t total = 0;
-
-    for (unsigned r = 0; list != NULL && r < job->ranks; r++) {
-        list[r] = planned->kept[r].list;
-        total += list[r].count;
-    }
-    merge.parts = merge_parts(merge.positions, total, false, &parallel);
-    merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
-    if (list != NULL && merge.cursor != NULL) {
-        merge_run(&merge, &parallel);
-        status = ADTOPK_OK;
-    }
-    free(list);
-    free(merge.cursor);
-    return status;
-}
-
-/* What this node sends, from what its residuals selected. */
-static enum adtopk_status form_sent(const struct work *work, uint32_t t)
-{
-    const struct job *job = work->job;
-    struct planned *planned = &job->plan->tensor[t];
-    const struct sparse *kept = &planned->kept[0].list;
-    struct sparse *sent = &planned->sent;
-
-    if (planned->by_rank && merge_ranks(work, t) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    if (!planned->by_rank) {
-        sent->count = kept->count;
-        if (sent->value != kept->value) {
-            (void)memcpy(sent->value, kept->value, kept->count * sizeof(*kept->value));
-        }
-    }
-    quantise(job, t, sent);
-    planned->sent_step = job->store->steps_done + 1;
-    return ADTOPK_OK;
-}
-
-/* Nothing is known of the step's gradients yet. */
-static void begin_tensor(const struct job *job, uint32_t t)
-{
-    struct store_tensor *store = job->tensor[t].store;
-
-    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
-        store->nonfinite = 0;
-        store->round_nonfinite = 0;
-    }
-}
-
-/* Adds the step's gradients to the tensor's residuals, if they are not in there yet, and selects
- * what this node contributes. Repeatable. */
-static enum adtopk_status select_tensor(struct work *work, uint32_t t)
-{
-    const struct job *job = work->job;
-    struct planned *planned = &job->plan->tensor[t];
-    const void **gradient = gradients_of(job, t);
-    enum adtopk_status status = ADTOPK_OK;
-
-    if (gradient == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    begin_tensor(job, t);
-    for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
-        status = pass_add(work, t, r, &gradient[r], 1, &planned->kept[r]);
-    }
-    if (!planned->by_rank) {
-        status = pass_add(work, t, 0, gradient, job->ranks, planned->kept);
-    }
-    free(gradient);
-    return status == ADTOPK_OK && !planned->dense ? form_sent(work, t) : status;
-}
-
-static uint32_t *update_index(const struct job *job, uint32_t t)
-{
-    return (uint32_t *)(void *)(job->results + layout_update(job, t)->index_offset);
-}
-
-static float *update_value(const struct job *job, uint32_t t)
-{
-    return (float *)(void *)(job->results + layout_update(job, t)->value_offset);
-}
-
-/* What leaves the residual where a collective selects: whatever is in the update. */
-static void keep_update(const struct job *job, uint32_t t)
-{
-    const struct local_update *update = layout_update(job, t);
-    const float *residual = layout_residual(job, t, 0), *value = update_value(job, t);
-    const uint32_t *index = update_index(job, t);
-    struct sparse *list = &job->plan->tensor[t].kept[0].list;
-    bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
-    uint64_t count = listed ? update->count : update->numel;
-
-    if (!listed) {
-        value = (const float *)(const void *)(job->results + update->dense_offset);
-    }
-    list->count = 0;
-    for (uint64_t i = 0; i < count && list->count < list->capacity; i++) {
-        if (value[i] != 0) {
-            uint32_t element = listed ? index[i] : (uint32_t)i;
-            list->position[list->count] = element; /* the view is the whole tensor */
-            list->value[list->count++] = residual[element];
+        if (work->kind->updates) {
+            engine_pass(&tensor->update_owner, from, to);
         }
     }
 }
 
-enum adtopk_status work_sent(struct work *work, uint32_t t)
+static bool work_room(struct work *work)
 {
-    const struct job *job = work->job;
-    struct planned *planned = &job->plan->tensor[t];
-    bool formed = planned->sent_step == job->store->steps_done + 1;
-    bool whole = plan_is_whole(planned);
+    uint32_t tensors = work_tensors(work);
+    uint32_t window = tensors < WORK_WINDOW ? tensors : WORK_WINDOW;
 
-    if (planned->dense || (formed && !whole)) {
-        return ADTOPK_OK;
-    }
-    if (job->tensor[t].store->stage != STAGE_SETTLING) {
-        enum adtopk_status status = formed ? ADTOPK_OK : select_tensor(work, t);
-        if (status != ADTOPK_OK || !whole) {
-            return status;
+    for (unsigned b = 0; b < 2; b++) {
+        struct engine_batch *batch = &work->batch[b];
+        const unsigned orders = window * orders_per_tensor(work->job);
+        if (batch->room < orders) { /* the job has more tensors than before */
+            engine_batch_free(batch);
+            if (!engine_batch_init(
+                    batch, &work->job->layout.arenas, orders, window * orders_parts(work->job))) {
+                return false;
+            }
         }
-        keep_update(job, t);
-    } else {
-        for (unsigned r = 0; r < (planned->by_rank ? job->ranks : 1); r++) {
-            planned->kept[r].list.count = planned->kept[r].header->count;
-        }
+        batch->context = work;
     }
-    return form_sent(work, t);
+    return true;
 }
 
-/* The gradients are in the residuals: what is wrong with them is known. */
-static void accumulated(const struct job *job, uint32_t t)
+void work_drop(struct work *work)
 {
-    struct store_tensor *store = job->tensor[t].store;
+    engine_batch_free(&work->batch[0]);
+    engine_batch_free(&work->batch[1]);
+}
 
-    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
-        store_publish(&store->stage, STAGE_REST); /* the last step's is not this one's */
-        store->step = job->store->steps_done;
-        store_publish(&store->stage, STAGE_ACCUMULATED);
+/* ------------------------------------------------------------------ stages */
+
+const struct engine_result *work_results(const struct work *work, unsigned *count)
+{
+    *count = work->read - work->read_from;
+    return &work->batch[1 - work->filling].result[work->read_from];
+}
+
+/* Goes on to the results of this tensor. False: one of its orders had no memory. */
+static bool work_read(struct work *work, uint32_t t)
+{
+    const struct engine_batch *done = &work->batch[1 - work->filling];
+    bool ok = true;
+
+    work->read_from = work->read;
+    for (; work->read < done->count && done->order[work->read].tensor == t; work->read++) {
+        ok = ok && done->result[work->read].status == ADTOPK_OK;
     }
+    return ok;
 }
 
-/* What rounding cut off is in the store before rounded sums leave: if the others complete the round
- * with them, this node may have to take its copy from there. */
-static void keep_returned(const struct round *round)
+/* Fills the next batch with what the stage orders for each tensor of the window. Where orders of
+ * some tensor had no memory, the records of the others are still brought up to date. */
+static bool work_stage_run(struct work *work, work_stage stage)
 {
-    const struct job *job = round->job;
+    bool ok = true;
 
-    for (unsigned i = 0; i < round->tensors; i++) {
-        struct returned *returned = &job->plan->tensor[round->tensor[i]].returned;
-        if (returned->header != NULL) {
-            returned->header->count = round->exchange.tensor[i].returned.count;
-            returned->header->step = job->store->steps_done + 1;
-        }
+    work->filling = 1 - work->filling;
+    engine_batch_clear(&work->batch[work->filling]);
+    work->read = 0;
+    for (uint32_t i = work->first; i < work->end; i++) {
+        ok = work_read(work, work_tensor(work, i)) && stage(work, i) == ADTOPK_OK && ok;
     }
-}
-
-/* Whether the tensor goes past its residual, which has nothing to add to it and nothing to keep of
- * it, as nothing changes the gradients: a lone node writes the sum of its ranks where they see it,
- * a lone rank's gradient is sent from where it lies. */
-static bool is_direct(const struct round *round, uint32_t t)
-{
-    const struct job *job = round->job;
-    const struct planned *planned = &job->plan->tensor[t];
-    bool lone = round->exchange.members == 1;
-
-    return plan_leaves_nothing(planned) && !plan_is_corrected(planned) &&
-           job->tensor[t].store->filled == 0 &&
-           (lone || (job->ranks == 1 && job->tensor[t].spec.dtype == DTYPE_F32));
-}
-
-static enum adtopk_status select_directly(
-    struct work *work, uint32_t t, struct exchange_tensor *entry)
-{
-    const struct job *job = work->job;
-    const void **gradient = gradients_of(job, t);
-
-    if (gradient == NULL) {
-        return ADTOPK_ERR_MEMORY;
+    if (!ok && work->status == ADTOPK_OK) {
+        (void)work_no_memory(work);
     }
-    begin_tensor(job, t);
-    entry->summed = work->round->exchange.members == 1;
-    entry->acc = gradient[0] != NULL ? gradient[0] : layout_residual(job, t, 0); /* zeros */
-    entry->acc = entry->summed ? NULL : entry->acc;
-    pass_direct(work, t, gradient, entry->summed ? entry->dense : NULL);
-    free(gradient);
-    return ADTOPK_OK;
+    return ok;
 }
 
-/* What this node contributes of the tensor, for its collective. */
-static enum adtopk_status contribute(struct work *work, uint32_t t, struct exchange_tensor *entry)
+/* No stage reads what the orders of the last one came to. False: one of them had no memory. */
+static bool work_last_orders(struct work *work)
 {
-    const struct job *job = work->job;
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct engine_batch *done = &work->batch[work->filling];
 
-    if (is_direct(work->round, t)) {
-        return select_directly(work, t, entry);
-    }
-    if (select_tensor(work, t) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    entry->sent = planned->sent;
-    entry->acc = planned->known ? entry->sent.value : layout_residual(job, t, 0);
-    entry->returned = planned->returned.list;
-    entry->returned.count = 0;
-    return ADTOPK_OK;
-}
-
-/* The same of dense sums, whose rests lie in the store: whose they are. */
-static void keep_rests(const struct round *round)
-{
-    const struct job *job = round->job;
-    const struct exchange_rest *rest = &round->exchange.rest;
-    uint64_t start = 0;
-
-    for (unsigned i = 0; i < round->tensors; i++) {
-        const struct tensor *tensor = &job->tensor[round->tensor[i]];
-        struct store_rest *kept = &tensor->store->rest;
-        uint64_t first = rest->first > start ? rest->first - start : 0;
-        uint64_t end = rest->first + rest->count > start ? rest->first + rest->count - start : 0;
-        end = end < tensor->numel ? end : tensor->numel;
-        kept->first = first;
-        kept->count = end > first ? end - first : 0;
-        if (kept->count > 0) {
-            kept->place = (uint64_t)(rest->low - job->plan->rest) + start + first - rest->first;
-        }
-        kept->step = job->store->steps_done + 1;
-        start += tensor->numel;
-    }
-}
-
-void work_select(struct compute *compute)
-{
-    struct work *work = work_of(compute);
-    struct round *round = work->round;
-    struct job *job = work->job;
-
-    round->exchange.parallel = work_parallel(work);
-    for (unsigned i = 0; i < round->tensors; i++) {
-        uint32_t t = round->tensor[i];
-        struct exchange_tensor *entry = &round->exchange.tensor[i];
-        if (contribute(work, t, entry) != ADTOPK_OK) {
-            (void)no_memory(work, "select");
-            return;
-        }
-        accumulated(job, t);
-        round->exchange.nonfinite |= job->tensor[t].store->nonfinite != 0;
-    }
-    work->status = round->exchange.ops->produce(&round->exchange, 0, &work->error);
-    keep_returned(round);
-    keep_rests(round);
-}
-
-static bool wants(const struct job *job, uint32_t t, unsigned form)
-{
-    unsigned forms = job->tensor[t].spec.forms;
-
-    return ((forms != 0 ? forms : LOCAL_FORM_DENSE) & form) != 0;
-}
-
-/* Whether the sum is written straight into the list that the ranks see. */
-static bool in_place(const struct job *job, uint32_t t)
-{
-    return !job->plan->tensor[t].known && wants(job, t, LOCAL_FORM_LIST) &&
-           plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
-}
-
-static float *update_dense(const struct job *job, uint32_t t)
-{
-    return (float *)(void *)(job->results + layout_update(job, t)->dense_offset);
-}
-
-/* Whether the collective writes the dense form that ranks see. It does not if a list that some of
- * them want has no place beside it. */
-static bool is_scattered(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
-{
-    const struct planned *planned = &job->plan->tensor[t];
-
-    return !planned->dense && !planned->known && planned->policy.sparse_collective->scatters &&
-           entry->shape.view.stride == 1 && wants(job, t, LOCAL_FORM_DENSE) &&
-           (in_place(job, t) || !wants(job, t, LOCAL_FORM_LIST));
-}
-
-/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for
- * but the collective, or that may be longer than its place, gets memory of its own. */
-static enum adtopk_status place_result(
-    const struct job *job, uint32_t t, struct exchange_tensor *entry)
-{
-    const struct planned *planned = &job->plan->tensor[t];
-    struct sparse *list = &entry->update;
-
-    if (planned->dense || planned->known) {
-        return ADTOPK_OK;
-    }
-    list->capacity = plan_update_count(job, job->plan, t);
-    if (is_scattered(job, t, entry)) {
-        entry->dense = update_dense(job, t);
-        if (!wants(job, t, LOCAL_FORM_LIST)) {
-            return ADTOPK_OK;
-        }
-    }
-    if (in_place(job, t)) {
-        list->position = update_index(job, t);
-        list->value = update_value(job, t);
-        return ADTOPK_OK;
-    }
-    list->position = malloc(list->capacity * sizeof(uint32_t));
-    list->value = malloc(list->capacity * sizeof(float));
-    entry->own_update = true;
-    return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
-}
-
-/* The same of all tensors of the round; false, with an error, without memory. */
-static bool place_results(struct work *work)
-{
-    struct round *round = work->round;
-
-    for (unsigned i = 0; i < round->tensors; i++) {
-        if (place_result(work->job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
-            (void)no_memory(work, "sum");
+    for (unsigned i = 0; i < done->count; i++) {
+        if (done->result[i].status != ADTOPK_OK) {
+            (void)work_no_memory(work);
             return false;
         }
     }
     return true;
 }
 
-void work_combine(struct compute *compute)
+/* Begins the window after this one; false: there is none. */
+static bool work_next_window(struct work *work)
+{
+    uint32_t tensors = work_tensors(work);
+
+    work->first = work->end;
+    work->end = tensors - work->first < WORK_WINDOW ? tensors : work->first + WORK_WINDOW;
+    work->at = 0;
+    engine_batch_clear(&work->batch[0]);
+    engine_batch_clear(&work->batch[1]);
+    return work->first < tensors;
+}
+
+/* Runs stages until there are orders to carry out. False: the work is done, or has failed. */
+static bool work_advance(struct work *work)
+{
+    do {
+        while (work->at < WORK_STAGES && work->kind->stage[work->at] != NULL) {
+            if (!work_stage_run(work, work->kind->stage[work->at])) {
+                return false;
+            }
+            work->at++;
+            if (work->batch[work->filling].count > 0) {
+                return true;
+            }
+        }
+        if (!work_last_orders(work)) {
+            return false;
+        }
+    } while (work_next_window(work));
+    if (work->kind->finish != NULL) {
+        work->kind->finish(work);
+    }
+    return false;
+}
+
+static bool work_begin(struct work *work)
+{
+    if (work->kind->stage[0] != NULL && !work_room(work)) {
+        (void)work_no_memory(work);
+        return false;
+    }
+    work->first = work->end = 0;
+    if (work->kind->begin != NULL) {
+        work->kind->begin(work);
+    }
+    (void)work_next_window(work);
+    return work->status == ADTOPK_OK;
+}
+
+static void work_run(struct compute *compute)
 {
     struct work *work = work_of(compute);
-    struct round *round = work->round;
-    struct exchange *exchange = &round->exchange;
-
-    exchange->parallel = work_parallel(work);
-    if (round->op || round->phase > 1 || !exchange->ops->streams || place_results(work)) {
-        work->status = exchange->ops->produce(exchange, round->phase, &work->error);
-    }
-    keep_returned(round);
-    keep_rests(round);
-}
-
-/* Sums at known positions are the update, whatever their value. */
-static void note_known(const struct job *job, uint32_t t, struct exchange_tensor *entry)
-{
-    const struct planned *planned = &job->plan->tensor[t];
-
-    if (planned->known) {
-        entry->update = (struct sparse){
-            .position = planned->sent.position, .value = planned->known_sum, .count = entry->numel};
-    }
-}
-
-/* From positions of the turn's view to what ranks see: elements, and the dense form. */
-static void write_update(const struct work *work, uint32_t t, struct exchange_tensor *entry)
-{
+    const struct engine_ops *engine = work->job->core->config.engine;
     const struct parallel parallel = work_parallel(work);
-    const struct job *job = work->job;
-    const struct tensor *tensor = &job->tensor[t];
-    struct local_update *update = layout_update(job, t);
-    const struct sparse *list = &entry->update;
-    bool fits = list->count <= tensor->list_capacity;
+    bool goes_on = work->ordered || work_begin(work);
 
-    job->plan->tensor[t].summed = list->count;
-    update->step = job->store->steps_done;
-    update->turn = (uint32_t)tensor->store->turn;
-    update->count = 0;
-    update->forms = 0;
-    if (job->plan->tensor[t].dense) {
-        update->forms = LOCAL_FORM_DENSE;
-        return;
-    }
-    if (is_scattered(job, t, entry)) {
-        update->forms |= LOCAL_FORM_DENSE;
-    } else if (wants(job, t, LOCAL_FORM_DENSE) || !fits) {
-        scatter_dense(update_dense(job, t), &entry->shape.view, list, &parallel);
-        update->forms |= LOCAL_FORM_DENSE;
-    }
-    if (wants(job, t, LOCAL_FORM_LIST) && fits) {
-        scatter_index(update_index(job, t), &entry->shape.view, list, &parallel);
-        if (!in_place(job, t)) {
-            (void)memcpy(update_value(job, t), list->value, list->count * sizeof(float));
-        }
-        update->count = list->count;
-        update->forms |= LOCAL_FORM_LIST;
-    }
-}
-
-void work_reduce(struct compute *compute)
-{
-    struct work *work = work_of(compute);
-    struct round *round = work->round;
-    struct job *job = work->job;
-
-    round->exchange.parallel = work_parallel(work);
-    if ((round->phase > 1 && round->exchange.ops->streams) || place_results(work)) {
-        work->status = round->exchange.ops->finish(&round->exchange, &work->error);
-    }
-    for (unsigned i = 0; i < round->tensors; i++) {
-        uint32_t t = round->tensor[i];
-        if (work->status == ADTOPK_OK) {
-            note_known(job, t, &round->exchange.tensor[i]);
-            write_update(work, t, &round->exchange.tensor[i]);
-        }
-    }
-    for (unsigned i = 0; work->status == ADTOPK_OK && i < round->tensors; i++) {
-        struct store_tensor *store = job->tensor[round->tensor[i]].store;
-        store->round_nonfinite = round->exchange.nonfinite;
-        store_publish(&store->stage, STAGE_DELIVERED);
-    }
-}
-
-static enum adtopk_status withdraw_tensor(struct work *work, uint32_t t)
-{
-    const struct job *job = work->job;
-    struct planned *planned = &job->plan->tensor[t];
-    const void **gradient;
-    enum adtopk_status status;
-
-    if (job->tensor[t].store->filled == 0) {
-        return ADTOPK_OK; /* they went past it */
-    }
-    gradient = gradients_of(job, t);
-    status = gradient != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
-    for (unsigned r = 0; status == ADTOPK_OK && planned->by_rank && r < job->ranks; r++) {
-        status = pass_withdraw(work, t, r, &gradient[r], 1, &planned->kept[r]);
-    }
-    if (status == ADTOPK_OK && !planned->by_rank) {
-        status = pass_withdraw(work, t, 0, gradient, job->ranks, planned->kept);
-    }
-    free(gradient);
-    return status;
-}
-
-void work_settle(struct compute *compute)
-{
-    struct work *work = work_of(compute);
-    struct job *job = work->job;
-    bool withdrawn = job->step.state == STEP_WITHDRAW;
-
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        struct store_tensor *store = job->tensor[t].store;
-        if (store->stage == STAGE_SETTLED) {
-            continue; /* a restarted daemon goes on where it was cut off */
-        }
-        if ((withdrawn ? withdraw_tensor(work, t) : settle_tensor(work, t)) != ADTOPK_OK) {
-            (void)no_memory(work, "settle");
+    work->ordered = false;
+    while (goes_on && work_advance(work)) {
+        work_pass(work, work->end, ENGINE_OWNER_COMPUTE, ENGINE_OWNER_ENGINE);
+        if (!engine_is_near(engine)) {
+            work->ordered = true; /* the core submits the batch when it gets the compute back */
             return;
         }
-        store_publish(&store->stage, STAGE_SETTLED);
+        engine->run(work->job->core->config.engine_context, &work->batch[work->filling], &parallel);
+        work_pass(work, work->end, ENGINE_OWNER_ENGINE, ENGINE_OWNER_COMPUTE);
     }
 }
 
-/* From ranks to node residuals are joined. The other way round there is nothing to do: the first
- * rank takes over what the node had. Then the node's may become others. What else is kept of each
- * residual goes on where the next policy has use for it. */
-void work_switch(struct compute *compute)
+void core_work(struct work *work, const struct work_kind *kind, void (*done)(struct work *work),
+    uint64_t bytes)
 {
-    struct work *work = work_of(compute);
-    struct job *job = work->job;
-
-    store_publish(&job->store->joining, 1);
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        if (job->plan->tensor[t].by_rank && !job->next_plan->tensor[t].by_rank &&
-            settle_join(work, t) != ADTOPK_OK) {
-            (void)no_memory(work, "join the residuals of its ranks");
-            return;
-        }
-        residual_convert(job, t);
-        handover_tensor(job, t);
-    }
-    store_publish(&job->store->joining, 0);
+    work->kind = kind;
+    work->ordered = false;
+    work->first = 0;
+    work_pass(work, work_tensors(work), ENGINE_OWNER_CORE, ENGINE_OWNER_COMPUTE);
+    core_compute(work, work_run, done, bytes);
 }
 
-void work_verify(struct compute *compute)
+void work_ended(struct work *work)
 {
-    struct job *job = work_of(compute)->job;
+    if (work->kind == NULL) {
+        return; /* it has no stages */
+    }
+    if (work->ordered) { /* the job has ended: nobody wants the batch any more */
+        work_pass(work, work->end, ENGINE_OWNER_ENGINE, ENGINE_OWNER_COMPUTE);
+    }
+    work->first = 0;
+    work_pass(work, work_tensors(work), ENGINE_OWNER_COMPUTE, ENGINE_OWNER_CORE);
+    work->kind = NULL;
+    if (work->job->tensors > work->job->core->config.inline_tensors) {
+        work_drop(work); /* those of all rounds would be too many to keep */
+    }
+}
 
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        struct tensor *tensor = &job->tensor[t];
-        struct verified *found = &tensor->found;
-        *found = (struct verified){.magnitude = 0};
-        for (unsigned r = 0; r < (job->plan->tensor[t].by_rank ? job->ranks : 1); r++) {
-            found->magnitude += residual_sums(job, t, r, found->residual);
+/* ------------------------------------------------------------------ far engines */
+
+void work_submit(struct work *work)
+{
+    const struct core_config *config = &work->job->core->config;
+
+    work->submitted_us = work->job->core->now_us;
+    config->engine->submit(config->engine_context, &work->batch[work->filling]);
+}
+
+void work_ordered(struct engine_batch *batch)
+{
+    struct work *work = batch->context;
+
+    work->submitted_us = 0;
+    work_pass(work, work->end, ENGINE_OWNER_ENGINE, ENGINE_OWNER_COMPUTE);
+    /* Also where the job has ended meanwhile: the next stage notes what the engine has done. What
+     * that stage orders is not submitted any more. */
+    core_act(work->job->core, &(struct action){.type = ACTION_COMPUTE, .compute = &work->compute});
+}
+
+void work_engine_lost(struct core *core)
+{
+    struct error error;
+
+    for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
+        if (!job_ended(job) && job->store != NULL) {
+            (void)error_set(&error, ADTOPK_ERR_LOST,
+                "node %u: the engine '%s' has lost the residuals of job '%s'", core->config.node,
+                core->config.engine->name, job->key.name);
+            job_fail(job, &error, true);
         }
-        (void)memcpy(found->input, tensor->store->input, sizeof(found->input));
-        (void)memcpy(found->applied, store_applied(tensor->store), sizeof(found->applied));
     }
 }

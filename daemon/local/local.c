@@ -4,9 +4,8 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "daemon/local/session.h"
+#include "daemon/local/local_session.h"
 
 #define LOCAL_MAX_SESSIONS 1024
 #define LOCAL_ENTRIES_A_TURN 64 /* of one session: the others want a turn too */
@@ -18,9 +17,8 @@ static void local_free(struct local *local)
     void *context = local->context;
 
     memory_drop_all(local);
-    free(local->slot);
-    free(local->active);
-    free(local->path);
+    door_free(&local->door);
+    free(local->turns.active);
     free(local);
     if (done != NULL) {
         done(context);
@@ -29,7 +27,7 @@ static void local_free(struct local *local)
 
 void local_finish(struct local *local)
 {
-    if (local->closing && local->handles == 0 && local->sessions == NULL &&
+    if (local->closing && local->handles == 0 && local->door.sessions == NULL &&
         local->keeper.tasks == 0) {
         local_free(local);
     }
@@ -40,39 +38,64 @@ static void local_on_emptied(struct keeper *keeper)
     local_finish((struct local *)(void *)((char *)keeper - offsetof(struct local, keeper)));
 }
 
-static void local_on_closed(uv_handle_t *handle)
+static void local_on_closed(void *context)
 {
-    struct local *local = handle->data;
+    struct local *local = context;
 
     local->handles--;
     local_finish(local);
 }
 
-/* What can fail without having begun anything in the loop. */
-static enum adtopk_status local_prepare(
-    struct local *local, const struct local_config *config, struct error *err)
+static void local_on_timer_closed(uv_handle_t *handle)
 {
-    local->config = *config;
-    local->config.path = NULL;
-    if (config->max_sessions == 0) {
-        local->config.max_sessions = LOCAL_MAX_SESSIONS;
-    }
-    local->path = strdup(config->path);
-    local->slot = calloc(local->config.max_sessions, sizeof(struct session *));
-    local->active = calloc(local->config.max_sessions, sizeof(struct session *));
-    local->stores = stores_create(&local->keeper);
-    if (local->path == NULL || local->slot == NULL || local->active == NULL ||
-        local->stores == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
-    }
-    return listen_open(local, err);
+    local_on_closed(handle->data);
 }
 
-struct local *local_create(uv_loop_t *loop, const struct local_config *config,
-    const struct local_ops *ops, void *context, struct error *err)
+static const struct connection local_connection = {
+    .version = LOCAL_VERSION,
+    .silence_ms = 5000,
+    .linger_ms = 1000,
+    .send = reply_send,
+    .moved = local_session_moved,
+    .add = reserve_count,
+    .reserve = reserve_begin,
+    .arena = memory_arena,
+    .give_back = memory_give_back,
+    .seal = memory_seal,
+    .drain = submit_drain,
+    .ready = reply_ready,
+    .show = reply_show,
+    .progress = reply_progress,
+    .free = local_session_free,
+};
+
+/* What can fail without having begun anything in the loop. */
+static enum adtopk_status local_prepare(
+    struct local *local, const struct local_config *config, struct doors *doors, struct error *err)
+{
+    enum adtopk_status status;
+
+    local->config = *config;
+    local->door = (struct door){.connection = &local_connection,
+        .loop = local->loop,
+        .max_sessions = config->max_sessions > 0 ? config->max_sessions : LOCAL_MAX_SESSIONS};
+    local->turns.active = calloc(local->door.max_sessions, sizeof(struct local_session *));
+    local->stores = stores_create(&local->keeper);
+    if (local->turns.active == NULL || local->stores == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
+    }
+    status = door_open(&local->door, doors, err);
+    if (status == ADTOPK_OK) {
+        status = listen_open(local, err);
+    }
+    local->config.path = NULL; /* the listener has its own copy */
+    return status;
+}
+
+struct local *local_create(uv_loop_t *loop, const struct local_config *config, struct doors *doors,
+    void *context, struct error *err)
 {
     struct local *local = calloc(1, sizeof *local);
-    struct error why = {.code = ADTOPK_OK};
 
     if (local == NULL) {
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
@@ -81,47 +104,39 @@ struct local *local_create(uv_loop_t *loop, const struct local_config *config,
     local->loop = loop;
     local->keeper.loop = loop;
     local->keeper.emptied = local_on_emptied;
-    local->ops = ops;
     local->context = context;
-    local->listener = local->spare = -1;
     (void)signal(SIGXFSZ, SIG_IGN);
-    if (local_prepare(local, config, &why) == ADTOPK_OK &&
-        uv_poll_init(loop, &local->listen_poll, local->listener) != 0) {
-        (void)error_set(&why, ADTOPK_ERR_SYSTEM, "cannot watch %s", local->path);
-    }
-    if (why.code != ADTOPK_OK) {
-        (void)error_set(err, why.code, "%s", why.text);
-        listen_close(local);
+    if (local_prepare(local, config, doors, err) != ADTOPK_OK) {
         local_free(local);
         return NULL;
     }
     (void)uv_timer_init(loop, &local->timer);
-    local->listen_poll.data = local->timer.data = local;
+    local->timer.data = local;
     local->handles = 2;
-    listen_start(local);
     return local;
 }
 
 /* Begins where the last turn was late, so that each session is served at some time. */
 static bool local_poll_active(struct local *local)
 {
-    const uint32_t count = local->actives;
+    struct local_turns *turns = &local->turns;
+    const uint32_t count = turns->actives;
     uint64_t look = local->stats.entries + LOCAL_ENTRIES_A_LOOK;
-    uint32_t at = local->first_active < count ? local->first_active : 0;
+    uint32_t at = turns->first_active < count ? turns->first_active : 0;
     bool busy = false;
 
-    local->first_active = 0;
-    for (uint32_t i = 0; i < count && local->actives > 0; i++) {
-        at = at < local->actives ? at : 0;
-        if (!session_is_active(local->active[at])) {
-            session_deactivate(local->active[at]); /* another one is in its place now */
+    turns->first_active = 0;
+    for (uint32_t i = 0; i < count && turns->actives > 0; i++) {
+        at = at < turns->actives ? at : 0;
+        if (!local_session_is_active(turns->active[at])) {
+            local_session_deactivate(turns->active[at]); /* another one is in its place now */
             continue;
         }
-        busy |= session_execute(local->active[at]);
-        busy |= submit_take(local->active[at], LOCAL_ENTRIES_A_TURN);
+        busy |= session_execute(&turns->active[at]->base);
+        busy |= submit_take(turns->active[at], LOCAL_ENTRIES_A_TURN);
         at++;
-        if (local->stats.entries >= look && session_is_late(local)) {
-            local->first_active = at;
+        if (local->stats.entries >= look && local_session_is_late(local)) {
+            turns->first_active = at;
             return true;
         }
         look = local->stats.entries >= look ? look + LOCAL_ENTRIES_A_LOOK : look;
@@ -129,29 +144,25 @@ static bool local_poll_active(struct local *local)
     return busy;
 }
 
-void local_limit(struct local *local, const struct local_limits *limits)
-{
-    local->limits = *limits;
-}
-
 bool local_poll(struct local *local)
 {
     bool busy;
 
-    local->turn++;
-    busy = session_resume(local);
+    local->door.turn++;
+    busy = local_session_resume(local);
     return local_poll_active(local) || busy;
 }
 
 bool local_sleep(struct local *local)
 {
-    bool pending = local->postponed != NULL;
+    struct local_turns *turns = &local->turns;
+    bool pending = turns->postponed != NULL;
 
-    for (uint32_t i = 0; i < local->actives; i++) {
-        struct session *session = local->active[i];
+    for (uint32_t i = 0; i < turns->actives; i++) {
+        struct local_session *session = turns->active[i];
 
-        pending |= session->verdict != VERDICT_NONE;
-        if (session->state == SESSION_READY) {
+        pending |= session->base.verdict != VERDICT_NONE;
+        if (session->base.state == SESSION_READY) {
             ring_reader_sleep(&session->reader);
             pending |= ring_reader_pending(&session->reader);
         }
@@ -164,9 +175,9 @@ bool local_sleep(struct local *local)
 
 void local_awake(struct local *local)
 {
-    for (uint32_t i = 0; i < local->actives; i++) {
-        if (local->active[i]->state == SESSION_READY) {
-            ring_reader_awake(&local->active[i]->reader);
+    for (uint32_t i = 0; i < local->turns.actives; i++) {
+        if (local->turns.active[i]->base.state == SESSION_READY) {
+            ring_reader_awake(&local->turns.active[i]->reader);
         }
     }
 }
@@ -174,9 +185,13 @@ void local_awake(struct local *local)
 void local_stats(const struct local *local, struct local_stats *stats)
 {
     *stats = local->stats;
+    stats->door = local->door.stats;
     stats->gradient_bytes = 0;
-    for (struct session *session = local->sessions; session != NULL; session = session->next) {
-        stats->gradient_bytes += session->gradients.size + session->prepared.size;
+    for (struct session *one = local->door.sessions; one != NULL; one = one->next) {
+        stats->gradient_bytes += local_session(one)->reserve.prepared.size;
+        for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+            stats->gradient_bytes += local_session(one)->gradients[b].size;
+        }
     }
     stats->result_bytes = 0;
     for (struct results *results = local->results; results != NULL; results = results->next) {
@@ -185,21 +200,23 @@ void local_stats(const struct local *local, struct local_stats *stats)
     stats->store_bytes = stores_bytes(local->stores);
 }
 
+/* Sessions that are postponed leave the queue: no turn comes any more. */
+static void local_clear_postponed(struct local *local)
+{
+    while (local->turns.postponed != NULL) {
+        struct local_session *session = local->turns.postponed;
+
+        local->turns.postponed = session->behind;
+        session_drop(&session->base);
+    }
+}
+
 void local_close(struct local *local, void (*done)(void *context))
 {
     local->done = done;
     local->closing = true;
-    uv_close((uv_handle_t *)&local->listen_poll, local_on_closed);
-    uv_close((uv_handle_t *)&local->timer, local_on_closed);
-    listen_close(local);
-    for (struct session *session = local->sessions; session != NULL;) {
-        struct session *next = session->next;
-
-        session->known = session->postponed = false;
-        session_end(session, ADTOPK_ERR_UNREACHABLE, "the daemon stops");
-        session_close(session);
-        segment_drop(&session->gradients);
-        session_collect(session);
-        session = next;
-    }
+    uv_close((uv_handle_t *)&local->timer, local_on_timer_closed);
+    listener_close(&local->listener, local_on_closed);
+    session_stop(&local->door);
+    local_clear_postponed(local);
 }

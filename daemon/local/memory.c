@@ -3,85 +3,124 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "daemon/local/session.h"
+#include "daemon/local/local_session.h"
 
 #define MEMORY_MAX_HOLES (64u << 20)
+#define MEMORY_COUNT_MS 1000u /* at least, from one look at all stores to the next */
 
-/* What has been promised and not been taken yet: the rest of the arena that is being reserved, and
- * what nobody has touched of the stores. */
-static uint64_t memory_promised(const struct local *local)
+static uint64_t memory_promised_beside(const struct local *local, uint64_t stores)
 {
-    const uint64_t bytes = stores_untouched(local->stores) + atomic_load(&local->filling);
+    const uint64_t bytes = stores + atomic_load(&local->filling);
     const uint64_t releasing = keeper_releasing(&local->keeper);
 
     return bytes > releasing ? bytes - releasing : 0;
 }
 
-/* ---- gradients ---- */
-
-enum adtopk_status memory_afford_prepared(const struct session *session, struct error *err)
+/* What has been promised and not been taken yet: the rest of the arena that is being reserved, and
+ * what nobody has touched of the stores. For somebody who wants so much: if it seems too much, the
+ * stores are all looked at, as that may show that less is promised. */
+static uint64_t memory_promised(struct local *local, uint64_t wanted)
 {
-    return segment_afford("gradient arena", session->reserve_size, session->prepared.size,
-        memory_promised(session->local), err);
+    const uint64_t promised = memory_promised_beside(local, stores_untouched(local->stores));
+    const uint64_t now = uv_now(local->loop);
+    struct error ignored;
+
+    if (now - local->counted_ms < MEMORY_COUNT_MS ||
+        segment_afford("", wanted, wanted, promised, &ignored) == ADTOPK_OK) {
+        return promised;
+    }
+    local->counted_ms = now;
+    return memory_promised_beside(local, stores_count(local->stores));
 }
 
-static const void *memory_gradients(void *context, session_id id, uint64_t size, struct error *err)
-{
-    static const char name[] = "gradient arena";
-    struct session *session = session_find(context, id);
-    struct segment *segment;
+/* ---- gradients ---- */
 
-    if (session == NULL || session->gradients.bytes != NULL) {
-        (void)error_set(
-            err, ADTOPK_ERR_STATE, "session %llu takes no gradient arena", (unsigned long long)id);
-        return NULL;
+static const char memory_arena_name[] = "gradient arena";
+
+enum adtopk_status memory_afford_prepared(const struct local_session *session, struct error *err)
+{
+    const uint64_t missing = session->reserve.prepared.size;
+
+    return segment_afford(memory_arena_name, session->reserve.size, missing,
+        memory_promised(session->local, missing), err);
+}
+
+static enum adtopk_status memory_make_arena(
+    struct local_session *session, struct segment *segment, uint64_t size, struct error *err)
+{
+    struct reserve *reserve = &session->reserve;
+
+    if (reserve->error.code != ADTOPK_OK) {
+        *err = reserve->error;
+        return err->code;
     }
-    if (session->reserve_error.code != ADTOPK_OK) {
-        *err = session->reserve_error;
-        return NULL;
+    if (reserve->prepared.fd >= 0 && reserve->size == size) {
+        *segment = reserve->prepared;
+        reserve->prepared = segment_none;
+        return ADTOPK_OK;
     }
-    segment = &session->gradients;
-    if (session->prepared.fd >= 0 && session->reserve_size == size) {
-        *segment = session->prepared;
-        session->prepared = segment_none;
-    } else if (segment_create(segment, name, size, err) != ADTOPK_OK ||
-               segment_reserve(segment, name, memory_promised(context), err) != ADTOPK_OK) {
+    if (segment_create(segment, memory_arena_name, size, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    return segment_reserve(segment, memory_arena_name, memory_promised(session->local, size), err);
+}
+
+const void *memory_arena(struct session *base, unsigned batch, uint64_t *size, struct error *err)
+{
+    struct local_session *session = local_session(base);
+    struct segment *segment = &session->gradients[batch];
+
+    if (memory_make_arena(session, segment, *size, err) != ADTOPK_OK ||
+        segment_map(segment, PROT_READ, memory_arena_name, err) != ADTOPK_OK) {
         segment_drop(segment);
         return NULL;
     }
-    if (segment_map(segment, PROT_READ, name, err) != ADTOPK_OK) {
-        segment_drop(segment);
-        return NULL;
-    }
+    *size = segment->size;
     return segment->bytes;
 }
 
-enum adtopk_status memory_seal_gradients(struct session *session, struct error *err)
+enum adtopk_status memory_seal(struct session *base, struct error *err)
 {
-    static const char name[] = "gradient arena";
-    enum adtopk_status status = segment_seal(&session->gradients, SEGMENT_WRITER_SEALED, name, err);
+    static const char *const name = memory_arena_name;
+    struct local_session *session = local_session(base);
+    struct segment *segment = &session->gradients[base->batches];
+    enum adtopk_status status = segment_seal(segment, SEGMENT_WRITER_SEALED, name, err);
     uint64_t missing;
 
     /* Until now the client could punch holes. Filling large ones would stop the loop. */
-    missing = status == ADTOPK_OK ? segment_missing(&session->gradients) : 0;
+    missing = status == ADTOPK_OK ? segment_missing(segment) : 0;
     if (missing > MEMORY_MAX_HOLES) {
         status = error_set(err, ADTOPK_ERR_PROTOCOL, "the %s lost %llu bytes to holes", name,
             (unsigned long long)missing);
     } else if (missing > 0) {
-        status = segment_reserve(&session->gradients, name, memory_promised(session->local), err);
+        status = segment_reserve(segment, name, memory_promised(session->local, missing), err);
     }
-    segment_close(&session->gradients);
+    segment_close(segment);
+    session->reserve.counted = 0; /* of the next batch */
     return status;
+}
+
+void memory_give_back(struct session *session)
+{
+    for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+        keeper_release(
+            &local_session(session)->local->keeper, &local_session(session)->gradients[b]);
+    }
+}
+
+static const void *memory_gradients(
+    void *context, session_id id, unsigned batch, uint64_t size, struct error *err)
+{
+    struct local *local = context;
+
+    return session_lend(local->door.doors, id, batch, size, err);
 }
 
 static void memory_release_session(void *context, session_id id)
 {
-    struct session *session = session_find(context, id);
+    struct local *local = context;
 
-    if (session != NULL) {
-        keeper_release(&session->local->keeper, &session->gradients);
-        session_collect(session);
-    }
+    session_take_back(local->door.doors, id);
 }
 
 /* ---- results ---- */
@@ -96,14 +135,21 @@ static struct results **memory_find(struct local *local, uint64_t job)
     return link;
 }
 
-struct results *memory_results(const struct local *local, uint64_t job)
+struct results *memory_results(const struct local *local, uint64_t job, unsigned batch)
 {
     struct results *results = local->results;
 
-    while (results != NULL && results->job != job) {
+    while (results != NULL && (results->job != job || results->batch != batch)) {
         results = results->next;
     }
     return results;
+}
+
+const void *local_results(const struct local *local, uint64_t job, unsigned batch)
+{
+    const struct results *results = memory_results(local, job, batch);
+
+    return results != NULL ? results->memory.bytes : NULL;
 }
 
 static void memory_drop_results(struct keeper *keeper, struct results **link)
@@ -137,13 +183,13 @@ static enum adtopk_status memory_make_results(
 }
 
 static void *memory_get_results(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t job, unsigned batch, uint64_t size, bool *existing, struct error *err)
 {
     struct local *local = context;
     struct results *results;
 
     *existing = false;
-    if (memory_results(local, job) != NULL) {
+    if (memory_results(local, job, batch) != NULL) {
         (void)error_set(err, ADTOPK_ERR_STATE, "the job's result arena is in use");
         return NULL;
     }
@@ -157,6 +203,7 @@ static void *memory_get_results(
         return NULL;
     }
     results->job = job;
+    results->batch = batch;
     results->next = local->results;
     local->results = results;
     return results->memory.bytes;
@@ -186,8 +233,8 @@ static bool reservation_start(struct keeper_task *task)
     const uint64_t missing = segment_missing(&reservation->results->memory);
     const uint64_t wanted = missing < reservation->bytes ? missing : reservation->bytes;
 
-    if (segment_afford(memory_results_name, reservation->bytes, wanted, memory_promised(local),
-            &reservation->error) == ADTOPK_OK) {
+    if (segment_afford(memory_results_name, reservation->bytes, wanted,
+            memory_promised(local, wanted), &reservation->error) == ADTOPK_OK) {
         atomic_store(&local->filling, reservation->bytes);
     }
     return true; /* in any case: the core does not expect its event before it has returned */
@@ -215,16 +262,16 @@ static void reservation_done(struct keeper_task *task)
 
     atomic_store(&local->filling, 0);
     if (!local->closing) {
-        (void)local->ops->event(local->context, &event, &ignored);
+        (void)local->door.doors->event(local->door.doors->context, &event, &ignored);
     }
     free(reservation);
 }
 
-static enum adtopk_status memory_reserve_results(void *context, uint64_t job,
+static enum adtopk_status memory_reserve_results(void *context, uint64_t job, unsigned batch,
     const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
 {
     struct local *local = context;
-    struct results *results = memory_results(local, job);
+    struct results *results = memory_results(local, job, batch);
     struct reservation *reservation;
 
     *later = false;
@@ -260,7 +307,16 @@ static void *memory_store(
     struct local *local = context;
 
     *existing = false;
-    return stores_get(local->stores, job, part, size, memory_promised(local), err);
+    return stores_get(local->stores, job, part, size, core_part_is_shown(part),
+        memory_promised(local, size), err);
+}
+
+/* Where it fails, for want of descriptors, the rank does not look ahead for now. */
+int memory_show(const struct local *local, uint64_t job, unsigned part, uint64_t *size)
+{
+    struct error ignored;
+
+    return stores_show(local->stores, job, part, size, &ignored);
 }
 
 static void memory_drop_store(void *context, uint64_t job, unsigned part)
@@ -273,9 +329,7 @@ static void memory_drop_store(void *context, uint64_t job, unsigned part)
 static void memory_release_job(void *context, uint64_t job)
 {
     struct local *local = context;
-    struct results **link = memory_find(local, job);
-
-    if (*link != NULL) {
+    for (struct results **link; *(link = memory_find(local, job)) != NULL;) {
         memory_drop_results(&local->keeper, link);
     }
     for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {

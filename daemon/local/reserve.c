@@ -8,7 +8,8 @@
  */
 #include <stddef.h>
 
-#include "daemon/local/session.h"
+#include "daemon/local/local_session.h"
+#include "daemon/session/joining.h"
 
 #define RESERVE_INLINE (4u << 20) /* cleared in a few milliseconds: not worth a thread */
 #define RESERVE_STRIDE (64u << 20)
@@ -17,23 +18,24 @@
 
 static const char reserve_name[] = "gradient arena";
 
-void reserve_count(struct session *session, const struct tensor_spec *spec)
+enum adtopk_status reserve_count(
+    struct session *session, const struct tensor_spec *spec, struct error *err)
 {
+    struct reserve *reserve = &local_session(session)->reserve;
     uint64_t bytes = spec->dtype == DTYPE_F32 ? 4 : 2;
 
+    (void)err;
     for (unsigned i = 0; i < spec->shape.dims; i++) {
         if (spec->shape.size[i] == 0 || bytes > RESERVE_LIMIT / spec->shape.size[i]) {
-            session->gradient_size = UINT64_MAX;
-            return;
+            reserve->counted = UINT64_MAX;
+            return ADTOPK_OK;
         }
         bytes *= spec->shape.size[i];
     }
     bytes = (bytes + RESERVE_ALIGN - 1) / RESERVE_ALIGN * RESERVE_ALIGN;
-    if (session->gradient_size > RESERVE_LIMIT - bytes) {
-        session->gradient_size = UINT64_MAX;
-    } else {
-        session->gradient_size += bytes;
-    }
+    reserve->counted =
+        reserve->counted > RESERVE_LIMIT - bytes ? UINT64_MAX : reserve->counted + bytes;
+    return ADTOPK_OK;
 }
 
 enum adtopk_status reserve_fill(struct local *local, struct segment *segment, const char *name,
@@ -55,70 +57,67 @@ enum adtopk_status reserve_fill(struct local *local, struct segment *segment, co
     return status;
 }
 
-static struct session *reserve_session(struct keeper_task *task)
+static struct local_session *reserve_session(struct keeper_task *task)
 {
-    return (struct session *)(void *)((char *)task - offsetof(struct session, reserve));
+    return (struct local_session *)(void *)((char *)task -
+                                            offsetof(struct local_session, reserve.task));
 }
 
 static bool reserve_start(struct keeper_task *task)
 {
-    struct session *session = reserve_session(task);
-    struct error *err = &session->reserve_error;
+    struct local_session *session = reserve_session(task);
+    const struct local *local = session->local;
+    struct reserve *reserve = &session->reserve;
+    struct error *err = &reserve->error;
 
-    if (session->state != SESSION_RESERVING ||
-        (session->local->ops->afford != NULL &&
-            session->local->ops->afford(session->local->context, (uint32_t)session->uid,
-                session->reserve_size, err) != ADTOPK_OK) ||
-        segment_create(&session->prepared, reserve_name, session->reserve_size, err) != ADTOPK_OK ||
+    if (session->base.state != SESSION_RESERVING ||
+        (local->config.afford != NULL && local->config.afford(local->context, session->base.uid,
+                                             reserve->size, err) != ADTOPK_OK) ||
+        segment_create(&reserve->prepared, reserve_name, reserve->size, err) != ADTOPK_OK ||
         memory_afford_prepared(session, err) != ADTOPK_OK) {
         return false;
     }
-    atomic_store(&session->local->filling, session->prepared.size);
+    atomic_store(&session->local->filling, reserve->prepared.size);
     return true;
 }
 
 static void reserve_run(struct keeper_task *task)
 {
-    struct session *session = reserve_session(task);
+    struct local_session *session = reserve_session(task);
+    struct reserve *reserve = &session->reserve;
 
-    (void)reserve_fill(session->local, &session->prepared, reserve_name,
-        &(struct core_piece){.size = session->prepared.size}, &session->unwanted,
-        &session->reserve_error);
+    (void)reserve_fill(session->local, &reserve->prepared, reserve_name,
+        &(struct core_piece){.size = reserve->prepared.size}, &reserve->unwanted, &reserve->error);
 }
 
 static void reserve_done(struct keeper_task *task)
 {
-    struct session *session = reserve_session(task);
+    struct local_session *session = reserve_session(task);
 
-    session->reserving = false;
     atomic_store(&session->local->filling, 0);
-    if (session->state == SESSION_RESERVING) {
-        request_commit_now(session);
-    } else {
-        keeper_release(&session->local->keeper, &session->prepared);
-        session_collect(session);
+    if (session->base.state == SESSION_RESERVING) {
+        joining_commit(&session->base);
     }
+    keeper_release(&session->local->keeper, &session->reserve.prepared); /* nobody asked for it */
+    session_drop(&session->base);
 }
 
-void reserve_begin(struct session *session)
+bool reserve_begin(struct session *base)
 {
-    session->reserve_error.code = ADTOPK_OK;
-    session->reserve_size = 0;
-    if (session->gradient_size > RESERVE_LIMIT ||
-        session->gradient_size + CORE_OP_SIZE <= RESERVE_INLINE) {
-        request_commit_now(session); /* the core refuses what is too large to count */
-        return;
+    struct local_session *session = local_session(base);
+    struct reserve *reserve = &session->reserve;
+    const uint64_t operations = base->batches == 0 ? CORE_OP_SIZE : 0;
+
+    reserve->error.code = ADTOPK_OK;
+    reserve->size = 0;
+    if (reserve->counted > RESERVE_LIMIT || reserve->counted + operations <= RESERVE_INLINE) {
+        return false; /* the core refuses what is too large to count */
     }
-    session->reserve_size = session->gradient_size + CORE_OP_SIZE;
-    session->reserving = true;
-    session_move(session, SESSION_RESERVING);
-    session_watch(session);
-    session->reserve =
+    reserve->size = reserve->counted + operations;
+    base->users++;
+    joining_wait(base);
+    reserve->task =
         (struct keeper_task){.start = reserve_start, .run = reserve_run, .done = reserve_done};
-    keeper_add(&session->local->keeper, &session->reserve);
-}
-
-void reserve_abandon(struct session *session)
-{
-    atomic_store(&session->unwanted, true);
+    keeper_add(&session->local->keeper, &reserve->task);
+    return true;
 }

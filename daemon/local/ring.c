@@ -31,7 +31,8 @@ int ring_reader_take(struct ring_reader *reader, struct local_entry *entry, stru
     entry->number = ring_load64(&from->number);
     entry->root = ring_load32(&from->root);
     entry->size = ring_load32(&from->size);
-    entry->reserved = 0;
+    entry->scale = *(const volatile float *)&from->scale;
+    entry->lookahead = *(const volatile float *)&from->lookahead;
     reader->head++;
     return 1;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -13,7 +14,6 @@
 #endif
 
 #define SEGMENT_PAGE 4096u
-#define SEGMENT_STRIDE (64u << 20) /* reserved at a time: a signal undoes one call's work */
 #define SEGMENT_MARGIN (64u << 20) /* always left to the system */
 
 const struct segment segment_none = {.fd = -1};
@@ -170,21 +170,63 @@ enum adtopk_status segment_private(
     return ADTOPK_OK;
 }
 
+enum adtopk_status segment_shown(
+    struct segment *segment, const char *name, uint64_t size, uint64_t promised, struct error *err)
+{
+    *segment = segment_none;
+    if (size == 0 || size > INT64_MAX / 2) {
+        return segment_too_large(name, size, promised, err);
+    }
+    if (segment_afford(name, size, segment_round(size), promised, err) != ADTOPK_OK ||
+        segment_create(segment, name, size, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (fchmod(segment->fd, S_IRUSR | S_IWUSR) != 0) {
+        (void)segment_failed("fchmod", name, errno, err);
+    } else if (segment_map(segment, PROT_READ | PROT_WRITE, name, err) == ADTOPK_OK) {
+        /* Where the kernel gives them to shared memory (transparent_hugepage/shmem_enabled). */
+        (void)madvise(segment->bytes, segment->size, MADV_HUGEPAGE);
+        return ADTOPK_OK;
+    }
+    segment_drop(segment);
+    return err->code;
+}
+
+int segment_show(const struct segment *segment, const char *name, struct error *err)
+{
+    char path[64];
+    int descriptor;
+
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", segment->fd);
+    descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) {
+        (void)segment_failed("open", name, errno, err);
+    }
+    return descriptor;
+}
+
+uint64_t segment_touched(const struct segment *segment, uint64_t index)
+{
+    static _Thread_local unsigned char there[SEGMENT_STRIDE / SEGMENT_PAGE];
+    const uint64_t offset = index * SEGMENT_STRIDE, left = segment->size - offset;
+    const uint64_t size = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
+    uint64_t pages = 0;
+
+    if (mincore((uint8_t *)segment->bytes + offset, size, there) != 0) {
+        return 0;
+    }
+    for (uint64_t page = 0; page < size / SEGMENT_PAGE; page++) {
+        pages += there[page] & 1;
+    }
+    return pages * SEGMENT_PAGE;
+}
+
 uint64_t segment_untouched(const struct segment *segment)
 {
-    unsigned char there[SEGMENT_STRIDE / SEGMENT_PAGE];
     uint64_t touched = 0;
 
-    for (uint64_t done = 0; done < segment->size; done += SEGMENT_STRIDE) {
-        const uint64_t left = segment->size - done;
-        const uint64_t size = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
-
-        if (mincore((uint8_t *)segment->bytes + done, size, there) != 0) {
-            continue;
-        }
-        for (uint64_t page = 0; page < size / SEGMENT_PAGE; page++) {
-            touched += (there[page] & 1) * SEGMENT_PAGE;
-        }
+    for (uint64_t index = 0; index * SEGMENT_STRIDE < segment->size; index++) {
+        touched += segment_touched(segment, index);
     }
     return segment->size - touched;
 }

@@ -24,7 +24,7 @@ extern const struct segment segment_none;
 
 enum segment_seals {
     SEGMENT_SIZE_SEALED,  /* resizing and further seals are refused */
-    SEGMENT_WRITER_SEALED /* ... and writable mappings other than those that exist */
+    SEGMENT_WRITER_SEALED /* the same, and further writable mappings are refused */
 };
 
 /**
@@ -62,6 +62,22 @@ enum adtopk_status segment_reserve(
  */
 enum adtopk_status segment_private(
     struct segment *segment, const char *name, uint64_t size, uint64_t promised, struct error *err);
+
+/**
+ * The same, but with a descriptor, so that segment_show() can show it to others. Nobody but this
+ * user and root can open it for writing.
+ */
+enum adtopk_status segment_shown(
+    struct segment *segment, const char *name, uint64_t size, uint64_t promised, struct error *err);
+
+/** A new descriptor of the segment, for reading; -1 and an error if there is none. The caller
+ * closes it. */
+int segment_show(const struct segment *segment, const char *name, struct error *err);
+
+#define SEGMENT_STRIDE (UINT64_C(64) << 20) /* worked on at a time */
+
+/** Bytes of a private segment that were touched, in its index-th stride. */
+uint64_t segment_touched(const struct segment *segment, uint64_t index);
 
 /** Bytes of a private segment that were not touched yet. */
 uint64_t segment_untouched(const struct segment *segment);

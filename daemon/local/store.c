@@ -4,15 +4,23 @@
 
 #include "daemon/local/segment.h"
 
+#define STORES_LOOK 24u /* strides that one call looks at: half a millisecond, or a whole one */
+
+static const char store_name[] = "residual store";
+
 struct store {
     struct store *next;
     uint64_t job;
     unsigned part;
     struct segment memory;
+    uint64_t next_stride; /* where the look at it goes on */
+    uint64_t touched[];   /* of each stride, as of the last look at it */
 };
 
 struct stores {
     struct store *first;
+    struct store *next;      /* where the look at all goes on; NULL: at the first one */
+    uint64_t bytes, touched; /* of all */
     struct keeper *keeper;
 };
 
@@ -37,10 +45,21 @@ static struct store **store_find(struct stores *stores, uint64_t job, unsigned p
     return link;
 }
 
-static void store_drop(struct store **link)
+static uint64_t store_strides(const struct store *store)
+{
+    return (store->memory.size + SEGMENT_STRIDE - 1) / SEGMENT_STRIDE;
+}
+
+/* Forgets the store; its memory was given back, or is about to be. */
+static void store_drop(struct stores *stores, struct store **link, uint64_t size)
 {
     struct store *store = *link;
 
+    for (uint64_t i = 0; i * SEGMENT_STRIDE < size; i++) {
+        stores->touched -= store->touched[i];
+    }
+    stores->bytes -= size;
+    stores->next = stores->next == store ? store->next : stores->next;
     *link = store->next;
     free(store);
 }
@@ -48,34 +67,40 @@ static void store_drop(struct store **link)
 void stores_destroy(struct stores *stores)
 {
     while (stores != NULL && stores->first != NULL) {
+        const uint64_t size = stores->first->memory.size;
+
         segment_drop(&stores->first->memory);
-        store_drop(&stores->first);
+        store_drop(stores, &stores->first, size);
     }
     free(stores);
 }
 
-void *stores_get(struct stores *stores, uint64_t job, unsigned part, uint64_t size,
+void *stores_get(struct stores *stores, uint64_t job, unsigned part, uint64_t size, bool shown,
     uint64_t promised, struct error *err)
 {
+    struct segment memory;
     struct store *store;
 
     if (*store_find(stores, job, part) != NULL) {
         (void)error_set(err, ADTOPK_ERR_STATE, "the job's residual store is in use");
         return NULL;
     }
-    store = calloc(1, sizeof *store);
+    if ((shown ? segment_shown : segment_private)(&memory, store_name, size, promised, err) !=
+        ADTOPK_OK) {
+        return NULL;
+    }
+    store = calloc(1, sizeof *store + (size / SEGMENT_STRIDE + 2) * sizeof store->touched[0]);
     if (store == NULL) {
+        segment_drop(&memory);
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a residual store");
         return NULL;
     }
-    if (segment_private(&store->memory, "residual store", size, promised, err) != ADTOPK_OK) {
-        free(store);
-        return NULL;
-    }
+    store->memory = memory;
     store->job = job;
     store->part = part;
     store->next = stores->first;
     stores->first = store;
+    stores->bytes += store->memory.size;
     return store->memory.bytes;
 }
 
@@ -84,27 +109,80 @@ void stores_release(struct stores *stores, uint64_t job, unsigned part)
     struct store **link = store_find(stores, job, part);
 
     if (*link != NULL) {
+        const uint64_t size = (*link)->memory.size;
+
         keeper_release(stores->keeper, &(*link)->memory);
-        store_drop(link);
+        store_drop(stores, link, size);
     }
+}
+
+int stores_show(
+    const struct stores *stores, uint64_t job, unsigned part, uint64_t *size, struct error *err)
+{
+    const struct store *store = stores->first;
+
+    while (store != NULL && (store->job != job || store->part != part)) {
+        store = store->next;
+    }
+    *size = store != NULL && store->memory.fd >= 0 ? store->memory.size : 0;
+    return *size > 0 ? segment_show(&store->memory, store_name, err) : -1;
 }
 
 uint64_t stores_bytes(const struct stores *stores)
 {
-    uint64_t bytes = 0;
-
-    for (const struct store *store = stores->first; store != NULL; store = store->next) {
-        bytes += store->memory.size;
-    }
-    return bytes;
+    return stores->bytes;
 }
 
-uint64_t stores_untouched(const struct stores *stores)
+/* Looks at what was not all touched at the last look, at most at *budget strides. True: to the
+ * store's end. */
+static bool store_look(struct stores *stores, struct store *store, uint64_t *budget)
 {
-    uint64_t bytes = 0;
+    const uint64_t strides = store_strides(store);
 
-    for (const struct store *store = stores->first; store != NULL; store = store->next) {
-        bytes += segment_untouched(&store->memory);
+    while (store->next_stride<strides && * budget> 0) {
+        const uint64_t i = store->next_stride++, before = store->touched[i];
+
+        if (before < SEGMENT_STRIDE) {
+            store->touched[i] = segment_touched(&store->memory, i);
+            stores->touched += store->touched[i] - before;
+            (*budget)--;
+        }
     }
-    return bytes;
+    if (store->next_stride < strides) {
+        return false;
+    }
+    store->next_stride = 0;
+    return true;
+}
+
+/* Goes through the stores once at most. */
+static uint64_t store_look_at_all(struct stores *stores, uint64_t budget)
+{
+    const struct store *begun;
+
+    stores->next = stores->next != stores->first ? stores->next : NULL;
+    begun = stores->next;
+    do {
+        struct store *store = stores->next != NULL ? stores->next : stores->first;
+
+        if (store == NULL || !store_look(stores, store, &budget)) {
+            break;
+        }
+        stores->next = store->next;
+    } while (budget > 0 && stores->next != begun);
+    return stores->bytes - stores->touched;
+}
+
+uint64_t stores_untouched(struct stores *stores)
+{
+    return store_look_at_all(stores, STORES_LOOK);
+}
+
+uint64_t stores_count(struct stores *stores)
+{
+    stores->next = NULL;
+    for (struct store *store = stores->first; store != NULL; store = store->next) {
+        store->next_stride = 0;
+    }
+    return store_look_at_all(stores, UINT64_MAX);
 }

@@ -1,5 +1,5 @@
 /* Ring entries -> events. */
-#include "daemon/local/session.h"
+#include "daemon/local/local_session.h"
 
 /* An entry as an event; the core checks tensor and step. */
 static enum adtopk_status submit_event(
@@ -7,6 +7,8 @@ static enum adtopk_status submit_event(
 {
     event->step.tensor = entry->tensor;
     event->step.number = entry->number;
+    event->step.scale = entry->type == LOCAL_PUSH ? entry->scale : 0;
+    event->step.lookahead = entry->type == LOCAL_PUSH ? entry->lookahead : 0;
     switch (entry->type) {
     case LOCAL_PUSH: event->type = EVENT_RANK_PUSH; return ADTOPK_OK;
     case LOCAL_STEP_END: event->type = EVENT_RANK_STEP_END; return ADTOPK_OK;
@@ -29,37 +31,42 @@ static enum adtopk_status submit_event(
 }
 
 /* The client library checks before it submits: what is refused here, it did not write. */
-static void submit_entry(struct session *session, const struct local_entry *entry)
+static void submit_entry(struct local_session *session, const struct local_entry *entry)
 {
     struct event event = {0};
     struct error err;
 
     session->local->stats.entries++;
     if (submit_event(entry, &event, &err) != ADTOPK_OK) {
-        session_refuse(session, &err);
-    } else if (session_event(session, &event, &err) != ADTOPK_OK) {
-        session_judge(session, VERDICT_REFUSE, &err);
+        session_refuse(&session->base, &err);
+    } else if (session_raise(&session->base, &event, &err) != ADTOPK_OK) {
+        session_judge(&session->base, VERDICT_REFUSE, &err);
     }
 }
 
-bool submit_take(struct session *session, unsigned limit)
+bool submit_take(struct local_session *session, unsigned limit)
 {
     struct local_entry entry;
     struct error err;
     unsigned taken = 0;
     int got = 1;
 
-    while (session->state == SESSION_READY && session->verdict == VERDICT_NONE && taken < limit &&
-           (got = ring_reader_take(&session->reader, &entry, &err)) > 0) {
+    while (session->base.state == SESSION_READY && session->base.verdict == VERDICT_NONE &&
+           taken < limit && (got = ring_reader_take(&session->reader, &entry, &err)) > 0) {
         submit_entry(session, &entry);
         taken++;
     }
     if (got < 0) {
-        session_refuse(session, &err);
+        session_refuse(&session->base, &err);
     }
-    if (taken > 0 && session->state != SESSION_CLOSED) {
+    if (taken > 0 && session->base.state != SESSION_CLOSED) {
         ring_reader_publish(&session->reader);
         reply_wake(session); /* it may wait for room in the ring */
     }
     return taken > 0;
+}
+
+void submit_drain(struct session *session)
+{
+    (void)submit_take(local_session(session), LOCAL_RING_ENTRIES);
 }

@@ -32,17 +32,44 @@ static bool delivery_part(
     return true;
 }
 
+static bool delivery_is_half(const struct local_update *update)
+{
+    return (update->forms & LOCAL_FORM_DENSE16) != 0;
+}
+
+/* Entries of an update in 16 bits: their values are in its elements. */
+static bool delivery_half_list(const uint8_t *results, const struct local_update *update,
+    const uint32_t *index, uint64_t span, zmq_msg_t *part)
+{
+    const uint16_t *half = (const uint16_t *)(const void *)(results + update->half_offset);
+    uint16_t *value;
+
+    if (zmq_msg_init_size(part, 6 * span) != 0) {
+        return false;
+    }
+    memcpy(zmq_msg_data(part), index, 4 * span);
+    value = (uint16_t *)(void *)((uint8_t *)zmq_msg_data(part) + 4 * span);
+    for (uint64_t i = 0; i < span; i++) {
+        value[i] = half[index[i]];
+    }
+    return true;
+}
+
 /* Entries of a list. */
-static bool delivery_list(const struct trainer *trainer, const struct local_update *update,
+static bool delivery_list(const uint8_t *results, const struct local_update *update,
     Adtopk__RemoteUpdate *piece, zmq_msg_t *part)
 {
     const uint64_t left = update->count - piece->first;
-    const uint8_t *index = trainer->results + update->index_offset;
-    const uint8_t *value = trainer->results + update->value_offset;
+    const uint8_t *index = results + update->index_offset;
+    const uint8_t *value = results + update->value_offset;
 
     piece->count = update->count;
     piece->sparse = true;
     piece->span = left < DELIVERY_ENTRIES ? left : DELIVERY_ENTRIES;
+    if (delivery_is_half(update)) {
+        return delivery_half_list(results, update,
+            (const uint32_t *)(const void *)index + piece->first, piece->span, part);
+    }
     return delivery_part(
         part, index + 4 * piece->first, 4 * piece->span, value + 4 * piece->first, 4 * piece->span);
 }
@@ -61,14 +88,18 @@ static uint64_t delivery_scan(const uint32_t *bits, uint64_t first, uint64_t end
 
 /* Elements: only those that are not +0 where that is shorter, as in an update that travelled
  * sparse. */
-static bool delivery_elements(const struct trainer *trainer, const struct local_update *update,
+static bool delivery_elements(const uint8_t *results, const struct local_update *update,
     uint64_t numel, Adtopk__RemoteUpdate *piece, zmq_msg_t *part)
 {
-    const uint32_t *bits =
-        (const uint32_t *)(const void *)(trainer->results + update->dense_offset);
+    const uint32_t *bits = (const uint32_t *)(const void *)(results + update->dense_offset);
     const uint64_t left = numel - piece->first;
     uint32_t count, *index, *value;
 
+    if (delivery_is_half(update)) {
+        piece->span = left < DELIVERY_ELEMENTS ? left : DELIVERY_ELEMENTS;
+        return delivery_part(
+            part, results + update->half_offset + 2 * piece->first, 2 * piece->span, NULL, 0);
+    }
     piece->span = delivery_scan(
         bits, piece->first, piece->first + (left < DELIVERY_SCAN ? left : DELIVERY_SCAN), &count);
     if (8ull * count >= 4 * piece->span) {
@@ -93,27 +124,34 @@ static bool delivery_elements(const struct trainer *trainer, const struct local_
 /* The next piece of the first update in the queue; true if it was sent. */
 static bool delivery_update(struct trainer *trainer)
 {
-    struct trainer_tensor *tensor = &trainer->tensor[trainer->queue[trainer->taken]];
+    struct trainer_tensor *tensor =
+        &trainer->tensor[trainer->updates.queue[trainer->updates.taken]];
+    const uint8_t *results = trainer->results[tensor->batch];
     const struct local_update *update =
-        (const struct local_update *)(const void *)(trainer->results + tensor->update);
+        (const struct local_update *)(const void *)(results + tensor->update);
     Adtopk__RemoteUpdate piece = ADTOPK__REMOTE_UPDATE__INIT;
     Adtopk__RemoteReply reply = ADTOPK__REMOTE_REPLY__INIT;
     const bool list = (update->forms & LOCAL_FORM_LIST) != 0;
     zmq_msg_t part;
     bool made = false;
 
-    piece.tensor = trainer->queue[trainer->taken];
-    piece.step = trainer->step;
+    piece.tensor = trainer->updates.queue[trainer->updates.taken];
+    piece.step = trainer->pushes.step;
     piece.status =
-        (uint32_t)(trainer->step_over && trainer->step_status != ADTOPK_OK ? trainer->step_status
-                                                                           : tensor->status);
-    piece.forms = update->forms;
-    piece.first = trainer->first;
+        (uint32_t)(trainer->updates.step_over && trainer->updates.step_status != ADTOPK_OK
+                       ? trainer->updates.step_status
+                       : tensor->status);
+    /* Where trainers see 16 bits, the dense form in f32 is the daemon's own. */
+    piece.forms =
+        delivery_is_half(update) ? update->forms & ~(uint32_t)LOCAL_FORM_DENSE : update->forms;
+    piece.unpushed = update->unpushed != 0;
+    piece.final = update->final != 0;
+    piece.first = trainer->updates.first;
     reply.kind_case = ADTOPK__REMOTE_REPLY__KIND_UPDATE;
     reply.update = &piece;
     if (piece.status == ADTOPK_OK) {
-        made = list ? delivery_list(trainer, update, &piece, &part)
-                    : delivery_elements(trainer, update, tensor->numel, &piece, &part);
+        made = list ? delivery_list(results, update, &piece, &part)
+                    : delivery_elements(results, update, tensor->numel, &piece, &part);
         if (!made) {
             return false; /* no memory now */
         }
@@ -121,10 +159,10 @@ static bool delivery_update(struct trainer *trainer)
     if (!trainer_send(trainer, &reply, made ? &part : NULL)) {
         return false;
     }
-    trainer->first += piece.span;
-    if (!made || trainer->first == (list ? update->count : tensor->numel)) {
-        trainer->first = 0;
-        trainer->taken++;
+    trainer->updates.first += piece.span;
+    if (!made || trainer->updates.first == (list ? update->count : tensor->numel)) {
+        trainer->updates.first = 0;
+        trainer->updates.taken++;
     }
     return true;
 }
@@ -136,16 +174,16 @@ static bool delivery_step(struct trainer *trainer)
     Adtopk__RemoteStep step = ADTOPK__REMOTE_STEP__INIT;
     Adtopk__RemoteReply reply = ADTOPK__REMOTE_REPLY__INIT;
 
-    step.number = trainer->step;
-    step.status = (uint32_t)trainer->step_status;
+    step.number = trainer->pushes.step;
+    step.status = (uint32_t)trainer->updates.step_status;
     reply.kind_case = ADTOPK__REMOTE_REPLY__KIND_STEP;
     reply.step = &step;
     if (!trainer_send(trainer, &reply, NULL)) {
         return false;
     }
-    trainer->step++;
-    trainer->queued = trainer->taken = 0;
-    trainer->step_over = trainer->ended = false;
+    trainer->pushes.step++;
+    trainer->updates.queued = trainer->updates.taken = 0;
+    trainer->updates.step_over = trainer->pushes.ended = false;
     return true;
 }
 
@@ -153,32 +191,42 @@ static bool delivery_op(struct trainer *trainer)
 {
     Adtopk__RemoteOpDone done = ADTOPK__REMOTE_OP_DONE__INIT;
     Adtopk__RemoteReply reply = ADTOPK__REMOTE_REPLY__INIT;
-    const bool result = trainer->op_bytes > 0;
+    const bool result = trainer->op.bytes > 0;
     zmq_msg_t part;
 
-    done.number = trainer->op_number;
+    done.number = trainer->op.number;
     reply.kind_case = ADTOPK__REMOTE_REPLY__KIND_OP_DONE;
     reply.op_done = &done;
-    if (result &&
-        !delivery_part(&part, trainer->results + trainer->op_result, trainer->op_bytes, NULL, 0)) {
+    if (result && !delivery_part(&part, trainer->results[0] + trainer->op.result, trainer->op.bytes,
+                      NULL, 0)) {
         return false;
     }
     if (!trainer_send(trainer, &reply, result ? &part : NULL)) {
         return false;
     }
-    trainer->op_running = trainer->op_done = false;
+    trainer->op.running = trainer->op.done = false;
     return true;
+}
+
+/* Those of the first `batches`. The job may have been released since they were looked for last. */
+static void delivery_find_results(struct trainer *trainer, unsigned batches)
+{
+    const struct remote *remote = trainer->remote;
+
+    for (unsigned b = 0; b < batches; b++) {
+        trainer->results[b] = remote->config.results(remote->context, trainer->base.job, b);
+    }
 }
 
 static bool delivery_next(struct trainer *trainer)
 {
-    if (trainer->op_done) {
+    if (trainer->op.done) {
         return delivery_op(trainer);
     }
-    if (trainer->taken < trainer->queued) {
+    if (trainer->updates.taken < trainer->updates.queued) {
         return delivery_update(trainer);
     }
-    return trainer->step_over && delivery_step(trainer);
+    return trainer->updates.step_over && delivery_step(trainer);
 }
 
 bool delivery_pump(struct trainer *trainer, unsigned budget)
@@ -186,13 +234,17 @@ bool delivery_pump(struct trainer *trainer, unsigned budget)
     Adtopk__RemoteReply nothing = ADTOPK__REMOTE_REPLY__INIT;
     bool sent = false;
 
-    while (budget > 0 && trainer->state == TRAINER_READY && trainer->results != NULL &&
-           trainer->sent - trainer->acknowledged < REMOTE_WINDOW && delivery_next(trainer)) {
+    if (trainer->base.state == SESSION_READY) {
+        delivery_find_results(trainer, trainer->base.batches);
+    }
+    while (budget > 0 && trainer->base.state == SESSION_READY && trainer->results[0] != NULL &&
+           trainer->route.sent - trainer->route.acknowledged < REMOTE_WINDOW &&
+           delivery_next(trainer)) {
         sent = true;
         budget--;
     }
-    if (trainer->state != TRAINER_ENDED &&
-        trainer->received - trainer->answered >= REMOTE_ACKNOWLEDGE) {
+    if (trainer->base.state < SESSION_ENDED &&
+        trainer->route.received - trainer->route.answered >= REMOTE_ACKNOWLEDGE) {
         sent |= trainer_send(trainer, &nothing, NULL);
     }
     return sent;
@@ -200,98 +252,68 @@ bool delivery_pump(struct trainer *trainer, unsigned budget)
 
 /* ---- actions ---- */
 
-/* Where everything lies, from the table at the start of the results: the daemon's own memory. */
+/* Where everything of the last batch lies, from the table at the start of its results: the daemon's
+ * own memory. */
 static void delivery_take_layout(struct trainer *trainer)
 {
+    const unsigned batch = trainer->base.batches;
+    const uint32_t first = trainer->laid;
     const struct local_results *table =
-        (const struct local_results *)(const void *)trainer->results;
+        (const struct local_results *)(const void *)trainer->results[batch];
 
-    trainer->op_gradient = table->op_gradient_offset;
-    trainer->op_result = table->op_result_offset;
-    for (uint32_t i = 0; i < trainer->tensors; i++) {
-        trainer->tensor[i].gradient = table->tensor[i].gradient_offset;
-        trainer->tensor[i].update = table->tensor[i].update_offset;
+    if (batch == 0) {
+        trainer->op.gradient = table->op_gradient_offset;
+        trainer->op.result = table->op_result_offset;
     }
+    for (uint32_t i = first; i < trainer->base.tensors; i++) {
+        trainer->tensor[i].gradient = table->tensor[i - first].gradient_offset;
+        trainer->tensor[i].update = table->tensor[i - first].update_offset;
+    }
+    trainer->laid = trainer->base.tensors;
 }
 
-static void delivery_ready(struct trainer *trainer, const struct action *action)
+enum adtopk_status delivery_ready(struct session *session, const struct action *action,
+    Adtopk__LocalReady *ready, struct error *err)
 {
-    Adtopk__LocalReady ready = ADTOPK__LOCAL_READY__INIT;
-    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
-    struct error err;
+    struct trainer *trainer = trainer_of(session);
+    uint32_t *queue =
+        realloc(trainer->updates.queue, (session->tensors + 1) * sizeof *trainer->updates.queue);
 
-    if (trainer->state != TRAINER_MAPPED) {
-        return;
-    }
-    trainer->job = action->job;
-    trainer->results = arena_results(trainer->remote, trainer->job);
-    trainer->queue = malloc((trainer->tensors + 1) * sizeof *trainer->queue);
-    if (trainer->results == NULL || trainer->queue == NULL) {
-        /* The job failed in the turn in which it became ready; why comes with the next action. */
-        (void)error_set(&err, trainer->results == NULL ? ADTOPK_ERR_STATE : ADTOPK_ERR_MEMORY,
+    (void)ready; /* only the daemon maps the results */
+    trainer->updates.queue = queue != NULL ? queue : trainer->updates.queue;
+    delivery_find_results(trainer, session->batches + 1);
+    if (trainer->results[session->batches] == NULL || queue == NULL) {
+        return error_set(err, queue != NULL ? ADTOPK_ERR_STATE : ADTOPK_ERR_MEMORY,
             "the daemon's job has no results, or there is no memory to send them");
-        trainer_judge(trainer, TRAINER_VERDICT_END, &err);
-        return;
     }
     delivery_take_layout(trainer);
-    trainer->step = action->number;
-    ready.step = action->number;
-    ready.operation = action->operation;
-    ready.run = action->run;
-    reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
-    reply.ready = &ready;
-    trainer_move(trainer, TRAINER_READY);
-    trainer_answer(trainer, &reply);
+    trainer->pushes.step = action->number;
+    return ADTOPK_OK;
 }
 
 static void delivery_queue(struct trainer *trainer, const struct action *action)
 {
     struct trainer_tensor *tensor = &trainer->tensor[action->tensor];
+    struct trainer_updates *updates = &trainer->updates;
 
-    if (trainer->state != TRAINER_READY || action->tensor >= trainer->tensors) {
-        return;
-    }
-    if (tensor->delivered != action->number + 1) {
+    if (trainer->base.state == SESSION_READY && action->tensor < trainer->base.tensors &&
+        tensor->delivered != action->number + 1) {
         tensor->delivered = action->number + 1;
         tensor->status = action->status;
-        trainer->queue[trainer->queued++] = action->tensor;
+        updates->queue[updates->queued++] = action->tensor;
     }
 }
 
-static void delivery_closed(struct trainer *trainer)
+void delivery_progress(struct session *session, const struct action *action)
 {
-    Adtopk__LocalBye bye = ADTOPK__LOCAL_BYE__INIT;
-    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
+    struct trainer *trainer = trainer_of(session);
 
-    reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_BYE;
-    reply.bye = &bye;
-    trainer->known = false;
-    trainer_answer(trainer, &reply);
-    trainer_lost(trainer, "");
-}
-
-void remote_apply(struct remote *remote, const struct action *action)
-{
-    struct trainer *trainer = trainer_find(remote, action->session);
-
-    if (trainer == NULL || trainer->state == TRAINER_ENDED) {
-        return;
-    }
-    switch (action->type) {
-    case ACTION_READY: delivery_ready(trainer, action); break;
-    case ACTION_DELIVERED: delivery_queue(trainer, action); break;
-    case ACTION_STEP:
-        trainer->step_over = true;
-        trainer->step_status = action->status;
-        break;
-    case ACTION_OP_DONE: trainer->op_done = true; break;
-    case ACTION_FAILED:
-        trainer->known = false;
-        trainer_end(trainer, action->error->code, action->error->text);
-        break;
-    case ACTION_CLOSED: delivery_closed(trainer); break;
-    case ACTION_COMPUTE:
-    case ACTION_POLICY:
-    case ACTION_VERIFIED: break; /* not a rank's */
+    if (action->type == ACTION_DELIVERED) {
+        delivery_queue(trainer, action);
+    } else if (action->type == ACTION_STEP) {
+        trainer->updates.step_over = true;
+        trainer->updates.step_status = action->status;
+    } else {
+        trainer->op.done = true;
     }
 }

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/local/check.h"
 #include "daemon/remote/trainer.h"
+#include "daemon/session/joining.h"
 #include "proto/codec.h"
 #include "proto/remote.h"
 
@@ -15,97 +15,51 @@ struct intake {
     size_t part_size;
 };
 
-/* ---- open ---- */
-
-/* Sessions that the user may hold: nobody but root can lock all others out. */
-static bool intake_has_room(const struct remote *remote, uint32_t uid, char *text, size_t size)
-{
-    const uint32_t all = remote->config.max_sessions;
-    const uint32_t share = uid == 0 ? all : all - all / 4;
-    uint32_t held = 0;
-
-    for (const struct trainer *one = remote->trainers; one != NULL; one = one->next) {
-        held += one->uid == uid;
-    }
-    (void)snprintf(text, size, "the daemon serves %u remote trainers, %u of them yours, its limit",
-        remote->count, held);
-    return remote->count < all && held < share;
-}
-
-static enum adtopk_status intake_try_open(
-    struct trainer *trainer, const Adtopk__LocalOpen *open, struct error *err)
-{
-    struct event event;
-    enum adtopk_status status = check_open(open, REMOTE_VERSION, trainer->uid, &event, err);
-
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    trainer->rank = open->rank;
-    status = trainer_event(trainer, &event, err);
-    trainer->known = status == ADTOPK_OK;
-    return status;
-}
+/* ---- sessions ---- */
 
 /* A session for the connection, or NULL, and it is told why. */
 static struct trainer *intake_new_session(
     struct remote *remote, struct gate_message *message, const char *key, uint32_t uid)
 {
-    const char *peer = zmq_msg_gets(&message->header, "Peer-Address");
+    const char *address = zmq_msg_gets(&message->header, "Peer-Address");
     const void *route = zmq_msg_data(&message->route);
     const size_t route_size = zmq_msg_size(&message->route);
     struct trainer *trainer = NULL;
-    char text[ERROR_TEXT_SIZE];
+    char text[ERROR_TEXT_SIZE], peer[SESSION_PEER_SIZE];
 
-    if (!intake_has_room(remote, uid, text, sizeof text)) {
+    (void)snprintf(peer, sizeof peer, "a process at %s", address != NULL ? address : "?");
+    if (!door_admit(&remote->door, uid, text)) {
+        door_refused(&remote->door, uid, peer, text);
         trainer_turn_away(remote, route, route_size, ADTOPK_ERR_DENIED, text);
-    } else if ((trainer = trainer_create(remote, route, route_size)) == NULL) {
+    } else if ((trainer = trainer_create(remote, route, route_size, uid, peer)) == NULL) {
+        remote->door.stats.refused++;
         trainer_turn_away(
             remote, route, route_size, ADTOPK_ERR_MEMORY, "the daemon has no memory for a session");
+    } else {
+        (void)snprintf(trainer->route.key, sizeof trainer->route.key, "%s", key);
     }
-    if (trainer == NULL) {
-        remote->stats.refused++;
-        return NULL;
-    }
-    remote->stats.opened++;
-    trainer->uid = uid;
-    (void)snprintf(trainer->peer, sizeof trainer->peer, "%s", peer != NULL ? peer : "?");
-    (void)snprintf(trainer->key, sizeof trainer->key, "%s", key);
     return trainer;
 }
 
 /* The first message of a connection. */
 static void intake_open(struct remote *remote, struct gate_message *message,
-    const Adtopk__LocalOpen *open, const char *key, uint32_t uid)
+    const Adtopk__LocalRequest *request, const char *key, uint32_t uid)
 {
-    Adtopk__LocalOpened opened = ADTOPK__LOCAL_OPENED__INIT;
-    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
     struct trainer *trainer = intake_new_session(remote, message, key, uid);
-    struct error err = {.code = ADTOPK_OK};
-    char version[] = ADTOPK_VERSION;
 
-    if (trainer == NULL) {
-        return;
+    if (trainer != NULL) {
+        trainer->route.received = 1;
+        joining_take(&trainer->base, request);
     }
-    trainer->received = 1;
-    if (intake_try_open(trainer, open, &err) != ADTOPK_OK) {
-        trainer_end(trainer, err.code, err.text);
-        return;
-    }
-    opened.version = version;
-    reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_OPENED;
-    reply.opened = &opened;
-    trainer_answer(trainer, &reply);
 }
 
-/* ---- register, commit, mapped, leave: as on the same node ---- */
-
-static enum adtopk_status intake_add_tensor(
-    struct trainer *trainer, const struct tensor_spec *spec, struct error *err)
+enum adtopk_status intake_add(
+    struct session *session, const struct tensor_spec *spec, struct error *err)
 {
+    struct trainer *trainer = trainer_of(session);
     struct trainer_tensor *added;
 
-    if (trainer->tensors == trainer->capacity) {
+    if (session->tensors == trainer->capacity) {
         const uint32_t capacity = trainer->capacity > 0 ? 2 * trainer->capacity : 64;
         struct trainer_tensor *grown = realloc(trainer->tensor, capacity * sizeof *grown);
 
@@ -115,106 +69,12 @@ static enum adtopk_status intake_add_tensor(
         trainer->tensor = grown;
         trainer->capacity = capacity;
     }
-    added = &trainer->tensor[trainer->tensors++];
-    *added = (struct trainer_tensor){.numel = 1};
+    added = &trainer->tensor[session->tensors];
+    *added = (struct trainer_tensor){.batch = session->batches, .numel = 1};
     for (unsigned i = 0; i < spec->shape.dims; i++) {
         added->numel *= spec->shape.size[i]; /* the core has checked the product */
     }
     added->bytes = added->numel * (spec->dtype == DTYPE_F32 ? 4 : 2);
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status intake_try_register(
-    struct trainer *trainer, const Adtopk__LocalTensor *tensor, struct error *err)
-{
-    struct tensor_spec spec;
-    struct event event = {.type = EVENT_RANK_REGISTER, .spec = &spec};
-    enum adtopk_status status;
-
-    if (trainer->tensors == CORE_MAX_TENSORS) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor \"%.100s\" is over the limit of %d",
-            tensor->name, CORE_MAX_TENSORS);
-    }
-    status = check_tensor(tensor, &spec, err);
-    if (status == ADTOPK_OK) {
-        status = trainer_event(trainer, &event, err);
-    }
-    return status == ADTOPK_OK ? intake_add_tensor(trainer, &spec, err) : status;
-}
-
-/* Nobody waits for an answer to a registration: what is wrong with it is told at commit. */
-static void intake_register(struct trainer *trainer, const Adtopk__LocalRegister *batch)
-{
-    struct error err;
-
-    for (size_t i = 0; i < batch->n_tensors && trainer->refused.code == ADTOPK_OK; i++) {
-        if (intake_try_register(trainer, batch->tensors[i], &err) != ADTOPK_OK) {
-            trainer->refused = err;
-        }
-    }
-}
-
-static void intake_commit(struct trainer *trainer)
-{
-    struct event event = {.type = EVENT_RANK_COMMIT};
-    Adtopk__LocalArena arena = ADTOPK__LOCAL_ARENA__INIT;
-    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
-    struct error err = trainer->refused;
-
-    if (err.code != ADTOPK_OK || trainer_event(trainer, &event, &err) != ADTOPK_OK) {
-        segment_drop(&trainer->gradients);
-        trainer_judge(trainer, TRAINER_VERDICT_ERROR, &err);
-        return;
-    }
-    arena.size = trainer->gradients.size;
-    reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_ARENA;
-    reply.arena = &arena;
-    trainer_move(trainer, TRAINER_ARENA);
-    trainer_answer(trainer, &reply);
-}
-
-/* Mapped and leave: an event, and the state that follows. */
-static void intake_simple(struct trainer *trainer, enum event_type type, enum trainer_state state)
-{
-    struct event event = {.type = type};
-    struct error err;
-
-    if (trainer_event(trainer, &event, &err) != ADTOPK_OK) {
-        trainer_judge(trainer, TRAINER_VERDICT_END, &err);
-        return;
-    }
-    if (type == EVENT_RANK_LEAVE) {
-        trainer->known = false; /* it may hang up now */
-    }
-    trainer_move(trainer, state);
-}
-
-static bool intake_allowed(enum trainer_state state, Adtopk__LocalRequest__KindCase kind)
-{
-    switch (kind) {
-    case ADTOPK__LOCAL_REQUEST__KIND_REGISTER:
-    case ADTOPK__LOCAL_REQUEST__KIND_COMMIT: return state == TRAINER_OPEN;
-    case ADTOPK__LOCAL_REQUEST__KIND_MAPPED: return state == TRAINER_ARENA;
-    case ADTOPK__LOCAL_REQUEST__KIND_LEAVE: return state <= TRAINER_READY;
-    default: return false;
-    }
-}
-
-static enum adtopk_status intake_request(
-    struct trainer *trainer, const Adtopk__LocalRequest *request, struct error *err)
-{
-    if (!intake_allowed(trainer->state, request->kind_case)) {
-        return error_set(err, ADTOPK_ERR_PROTOCOL, "request %d came in state %d of its session",
-            (int)request->kind_case, (int)trainer->state);
-    }
-    switch (request->kind_case) {
-    case ADTOPK__LOCAL_REQUEST__KIND_REGISTER: intake_register(trainer, request->register_); break;
-    case ADTOPK__LOCAL_REQUEST__KIND_COMMIT: intake_commit(trainer); break;
-    case ADTOPK__LOCAL_REQUEST__KIND_MAPPED:
-        intake_simple(trainer, EVENT_RANK_MAPPED, TRAINER_MAPPED);
-        break;
-    default: intake_simple(trainer, EVENT_RANK_LEAVE, TRAINER_LEAVING); break;
-    }
     return ADTOPK_OK;
 }
 
@@ -226,18 +86,18 @@ static void intake_raise(struct trainer *trainer, struct event *event)
 {
     struct error err;
 
-    if (trainer_event(trainer, event, &err) != ADTOPK_OK) {
-        trainer_judge(trainer, TRAINER_VERDICT_REFUSE, &err);
+    if (session_raise(&trainer->base, event, &err) != ADTOPK_OK) {
+        session_judge(&trainer->base, VERDICT_REFUSE, &err);
     }
 }
 
 static enum adtopk_status intake_check_step(
     const struct trainer *trainer, const char *what, uint64_t step, struct error *err)
 {
-    if (step != trainer->step || trainer->ended || trainer->step_over) {
+    if (step != trainer->pushes.step || trainer->pushes.ended || trainer->updates.step_over) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "%s in step %llu, and step %llu is %s", what,
-            (unsigned long long)step, (unsigned long long)trainer->step,
-            trainer->ended || trainer->step_over ? "ended" : "open");
+            (unsigned long long)step, (unsigned long long)trainer->pushes.step,
+            trainer->pushes.ended || trainer->updates.step_over ? "ended" : "open");
     }
     return ADTOPK_OK;
 }
@@ -247,25 +107,25 @@ static enum adtopk_status intake_check_piece(
     const struct trainer *trainer, const Adtopk__RemotePush *push, size_t size, struct error *err)
 {
     const struct trainer_tensor *tensor;
-    const uint64_t expected = trainer->pushed_bytes;
+    const uint64_t expected = trainer->pushes.bytes;
 
     if (intake_check_step(trainer, "a push", push->step, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (push->tensor >= trainer->tensors) {
+    if (push->tensor >= trainer->laid) { /* later ones have no arena yet */
         return error_set(err, ADTOPK_ERR_PROTOCOL, "a push of tensor %u, and there are %u",
-            push->tensor, trainer->tensors);
+            push->tensor, trainer->laid);
     }
     tensor = &trainer->tensor[push->tensor];
     if (tensor->pushed == push->step + 1) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "tensor %u was pushed twice in step %llu",
             push->tensor, (unsigned long long)push->step);
     }
-    if (push->offset != expected || (expected > 0 && push->tensor != trainer->pushing)) {
+    if (push->offset != expected || (expected > 0 && push->tensor != trainer->pushes.tensor)) {
         return error_set(err, ADTOPK_ERR_PROTOCOL,
             "bytes of tensor %u from %llu on, and those from %llu on of tensor %u come next",
             push->tensor, (unsigned long long)push->offset, (unsigned long long)expected,
-            expected > 0 ? trainer->pushing : push->tensor);
+            expected > 0 ? trainer->pushes.tensor : push->tensor);
     }
     if (size == 0 || size > REMOTE_PIECE || size > tensor->bytes - expected) {
         return error_set(err, ADTOPK_ERR_PROTOCOL,
@@ -279,20 +139,20 @@ static enum adtopk_status intake_push(
     struct trainer *trainer, const struct intake *intake, struct error *err)
 {
     const Adtopk__RemotePush *push = intake->request->push;
-    struct event event = {
-        .type = EVENT_RANK_PUSH, .step = {.tensor = push->tensor, .number = push->step}};
+    struct event event = {.type = EVENT_RANK_PUSH,
+        .step = {.tensor = push->tensor, .number = push->step, .scale = push->scale}};
     struct trainer_tensor *tensor;
 
     if (intake_check_piece(trainer, push, intake->part_size, err) != ADTOPK_OK) {
         return err->code;
     }
     tensor = &trainer->tensor[push->tensor];
-    memcpy((uint8_t *)trainer->gradients.bytes + tensor->gradient + push->offset, intake->part,
-        intake->part_size);
-    trainer->pushing = push->tensor;
-    trainer->pushed_bytes += intake->part_size;
-    if (trainer->pushed_bytes == tensor->bytes) {
-        trainer->pushed_bytes = 0;
+    memcpy((uint8_t *)trainer->gradients[tensor->batch].bytes + tensor->gradient + push->offset,
+        intake->part, intake->part_size);
+    trainer->pushes.tensor = push->tensor;
+    trainer->pushes.bytes += intake->part_size;
+    if (trainer->pushes.bytes == tensor->bytes) {
+        trainer->pushes.bytes = 0;
         tensor->pushed = push->step + 1;
         intake_raise(trainer, &event);
     }
@@ -307,12 +167,12 @@ static enum adtopk_status intake_step_end(
     if (intake_check_step(trainer, "an end", end->step, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (trainer->pushed_bytes > 0) {
+    if (trainer->pushes.bytes > 0) {
         return error_set(err, ADTOPK_ERR_PROTOCOL,
             "step %llu ends in the middle of a push of tensor %u", (unsigned long long)end->step,
-            trainer->pushing);
+            trainer->pushes.tensor);
     }
-    trainer->ended = true;
+    trainer->pushes.ended = true;
     intake_raise(trainer, &event);
     return ADTOPK_OK;
 }
@@ -329,7 +189,7 @@ static enum adtopk_status intake_op(
     struct trainer *trainer, const struct intake *intake, struct error *err)
 {
     const Adtopk__RemoteOp *op = intake->request->op;
-    const bool root = op->root == trainer->rank;
+    const bool root = op->root == trainer->base.rank;
     const bool gives = op->kind == OP_ALLREDUCE || (op->kind == OP_BROADCAST && root);
     struct event event = {.type = EVENT_RANK_OP,
         .op = {.number = op->number,
@@ -337,19 +197,19 @@ static enum adtopk_status intake_op(
             .root = op->root,
             .size = op->size}};
 
-    if (op->kind >= OP_KIND_COUNT || op->size > CORE_OP_SIZE || trainer->op_running ||
+    if (op->kind >= OP_KIND_COUNT || op->size > CORE_OP_SIZE || trainer->op.running ||
         intake->part_size != (gives ? op->size : 0)) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "operation %u with %u bytes, %zu of them here%s",
             op->kind, op->size, intake->part_size,
-            trainer->op_running ? ", before the last one was done" : "");
+            trainer->op.running ? ", before the last one was done" : "");
     }
     if (intake->part_size > 0) {
-        memcpy((uint8_t *)trainer->gradients.bytes + trainer->op_gradient, intake->part,
+        memcpy((uint8_t *)trainer->gradients[0].bytes + trainer->op.gradient, intake->part,
             intake->part_size);
     }
-    trainer->op_running = true;
-    trainer->op_number = op->number;
-    trainer->op_bytes =
+    trainer->op.running = true;
+    trainer->op.number = op->number;
+    trainer->op.bytes =
         op->kind == OP_ALLREDUCE || (op->kind == OP_BROADCAST && !root) ? op->size : 0;
     intake_raise(trainer, &event);
     return ADTOPK_OK;
@@ -370,17 +230,18 @@ static enum adtopk_status intake_dispatch(
             (int)request->kind_case, intake->part_size);
     }
     if (request->kind_case == ADTOPK__REMOTE_REQUEST__KIND_REQUEST) {
-        return intake_request(trainer, request->request, err);
-    }
-    if (trainer->state == TRAINER_READY && trainer->gradients.bytes == NULL) {
-        /* The job has ended and taken them back; the core's reason is on its way. */
-        (void)error_set(&ended, ADTOPK_ERR_STATE, "the job has ended");
-        trainer_judge(trainer, TRAINER_VERDICT_END, &ended);
+        joining_take(&trainer->base, request->request);
         return ADTOPK_OK;
     }
-    if (trainer->state != TRAINER_READY) {
-        return error_set(err, ADTOPK_ERR_PROTOCOL, "message %d came in state %d of its session",
-            (int)request->kind_case, (int)trainer->state);
+    if (trainer->base.state == SESSION_READY && trainer->gradients[0].bytes == NULL) {
+        /* The job has ended and taken them back; the core's reason is on its way. */
+        (void)error_set(&ended, ADTOPK_ERR_STATE, "the job has ended");
+        session_judge(&trainer->base, VERDICT_END, &ended);
+        return ADTOPK_OK;
+    }
+    if (trainer->base.state != SESSION_READY) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "message %d came in state \"%s\" of its session",
+            (int)request->kind_case, protocol_name(trainer->base.state));
     }
     switch (request->kind_case) {
     case ADTOPK__REMOTE_REQUEST__KIND_PUSH: return intake_push(trainer, intake, err);
@@ -397,18 +258,20 @@ static enum adtopk_status intake_count(
 {
     const bool counts = request->kind_case != ADTOPK__REMOTE_REQUEST__KIND__NOT_SET;
 
-    if (request->sequence != trainer->received + (counts ? 1 : 0)) {
+    if (request->sequence != trainer->route.received + (counts ? 1 : 0)) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "message %llu came after message %llu",
-            (unsigned long long)request->sequence, (unsigned long long)trainer->received);
+            (unsigned long long)request->sequence, (unsigned long long)trainer->route.received);
     }
-    if (request->acknowledged < trainer->acknowledged || request->acknowledged > trainer->sent) {
+    if (request->acknowledged < trainer->route.acknowledged ||
+        request->acknowledged > trainer->route.sent) {
         return error_set(err, ADTOPK_ERR_PROTOCOL,
             "message %llu was taken, it says, after %llu and of %llu",
-            (unsigned long long)request->acknowledged, (unsigned long long)trainer->acknowledged,
-            (unsigned long long)trainer->sent);
+            (unsigned long long)request->acknowledged,
+            (unsigned long long)trainer->route.acknowledged,
+            (unsigned long long)trainer->route.sent);
     }
-    trainer->received = request->sequence;
-    trainer->acknowledged = request->acknowledged;
+    trainer->route.received = request->sequence;
+    trainer->route.acknowledged = request->acknowledged;
     return ADTOPK_OK;
 }
 
@@ -423,11 +286,11 @@ static void intake_of_session(
     trainer->remote->stats.received++;
     if (intake_count(trainer, request, &err) == ADTOPK_OK &&
         request->kind_case != ADTOPK__REMOTE_REQUEST__KIND__NOT_SET &&
-        trainer->state < TRAINER_LEAVING) {
+        trainer->base.state < SESSION_LEAVING) {
         (void)intake_dispatch(trainer, &intake, &err);
     }
     if (err.code != ADTOPK_OK) {
-        trainer_refuse(trainer, &err);
+        session_refuse(&trainer->base, &err);
     }
 }
 
@@ -470,9 +333,9 @@ void intake_take(struct remote *remote, struct gate_message *message)
         remote->stats.strays++;
         return;
     }
-    if (trainer != NULL && (trainer->uid != uid || strcmp(trainer->key, key) != 0)) {
+    if (trainer != NULL && (trainer->base.uid != uid || strcmp(trainer->route.key, key) != 0)) {
         /* Only one connection has a routing id at a time: the session's is gone. */
-        trainer_lost(trainer, "its connection broke, and another one took its routing id");
+        session_lost(&trainer->base, "lost its connection, and another one took its routing id");
         remote->stats.strays++;
         return;
     }
@@ -482,14 +345,14 @@ void intake_take(struct remote *remote, struct gate_message *message)
             &err);
     }
     if (trainer != NULL &&
-        (trainer->state == TRAINER_ENDED || trainer->verdict != TRAINER_VERDICT_NONE)) {
+        (trainer->base.state >= SESSION_ENDED || trainer->base.verdict != VERDICT_NONE)) {
         remote->stats.strays++; /* its end is on its way to it */
     } else if (trainer != NULL && request == NULL) {
-        trainer_refuse(trainer, &err);
+        session_refuse(&trainer->base, &err);
     } else if (trainer != NULL) {
         intake_of_session(trainer, message, request);
     } else if (intake_is_opening(request)) {
-        intake_open(remote, message, request->request->open, key, uid);
+        intake_open(remote, message, request->request, key, uid);
     } else {
         remote->stats.strays++;
     }

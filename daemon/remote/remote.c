@@ -20,11 +20,11 @@ static void remote_probe(uv_timer_t *timer)
 {
     struct remote *remote = timer->data;
 
-    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
+    for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
         Adtopk__RemoteReply nothing = ADTOPK__REMOTE_REPLY__INIT;
 
-        if (one->state != TRAINER_ENDED) {
-            (void)trainer_send(one, &nothing, NULL);
+        if (one->state < SESSION_ENDED) {
+            (void)trainer_send(trainer_of(one), &nothing, NULL);
         }
     }
     if (--remote->probes == 0) {
@@ -50,18 +50,19 @@ bool remote_poll(struct remote *remote)
     unsigned taken = 0;
     bool busy = false;
 
-    remote->turn++;
+    remote->door.turn++;
     remote_look(remote);
     while (taken < REMOTE_MESSAGES_A_TURN && gate_receive(&remote->gate, &message)) {
         intake_take(remote, &message);
         gate_drop(&message);
         taken++;
     }
-    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
-        busy |= trainer_execute(one);
-        busy |= delivery_pump(one, REMOTE_SENDS_A_TURN);
+    (void)session_expire(&remote->door);
+    for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
+        busy |= session_execute(one);
+        busy |= delivery_pump(trainer_of(one), REMOTE_SENDS_A_TURN);
     }
-    trainer_collect(remote);
+    trainer_sweep(remote);
     return busy || taken > 0 || gate_readable(&remote->gate);
 }
 
@@ -69,13 +70,7 @@ bool remote_poll(struct remote *remote)
 
 static void remote_free(struct remote *remote)
 {
-    while (remote->trainers != NULL) {
-        struct trainer *trainer = remote->trainers;
-
-        remote->trainers = trainer->next;
-        trainer_free(trainer);
-    }
-    arena_drop_all(remote);
+    door_free(&remote->door);
     gate_close(&remote->gate);
     free(remote);
 }
@@ -124,7 +119,7 @@ static void remote_close_handles(struct remote *remote)
 }
 
 struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config,
-    const struct remote_ops *ops, void *context, struct error *err)
+    struct doors *doors, void *context, struct error *err)
 {
     struct remote *remote = calloc(1, sizeof *remote);
 
@@ -134,12 +129,13 @@ struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config
     }
     remote->loop = loop;
     remote->config = *config;
-    if (config->max_sessions == 0) {
-        remote->config.max_sessions = REMOTE_MAX_SESSIONS;
-    }
-    remote->ops = ops;
     remote->context = context;
-    if (gate_open(&remote->gate, config, context, err) != ADTOPK_OK) {
+    remote->door = (struct door){.connection = &trainer_connection,
+        .loop = loop,
+        .max_sessions = config->max_sessions > 0 ? config->max_sessions : REMOTE_MAX_SESSIONS};
+    if (door_open(&remote->door, doors, err) != ADTOPK_OK ||
+        gate_open(&remote->gate, config, context, err) != ADTOPK_OK) {
+        door_free(&remote->door);
         free(remote);
         return NULL;
     }
@@ -155,12 +151,13 @@ enum adtopk_status remote_reload(struct remote *remote, const struct keyfile_pai
 {
     const enum adtopk_status status = gate_reload(&remote->gate, pair, owners, count, err);
 
-    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
-        if (one->state != TRAINER_ENDED && !gate_knows(&remote->gate, one->key, one->uid)) {
+    for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
+        if (one->state < SESSION_ENDED &&
+            !gate_knows(&remote->gate, trainer_of(one)->route.key, one->uid)) {
             const struct error why = {
                 .code = ADTOPK_ERR_DENIED, .text = "its key was taken off the list"};
 
-            trainer_judge(one, TRAINER_VERDICT_END, &why);
+            session_judge(one, VERDICT_END, &why);
         }
     }
     return status;
@@ -174,22 +171,22 @@ const char *remote_endpoint(const struct remote *remote)
 void remote_stats(const struct remote *remote, struct remote_stats *stats)
 {
     *stats = remote->stats;
-    stats->sessions = remote->count;
+    stats->door = remote->door.stats;
     stats->keys = remote->gate.refusals.budget[REFUSAL_KEY].count;
     stats->handshakes = remote->gate.refusals.budget[REFUSAL_HANDSHAKE].count;
     stats->gradient_bytes = 0;
-    for (const struct trainer *one = remote->trainers; one != NULL; one = one->next) {
-        stats->gradient_bytes += one->gradients.size;
+    for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
+        for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+            stats->gradient_bytes += trainer_of(one)->gradients[b].size;
+        }
     }
 }
 
 void remote_close(struct remote *remote)
 {
-    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
-        one->known = false;
-        trainer_end(one, ADTOPK_ERR_UNREACHABLE, "the daemon stops");
-    }
-    if (remote->stats.opened > 0) {
+    session_stop(&remote->door);
+    trainer_sweep(remote);
+    if (remote->door.stats.opened > 0) {
         gate_settle(&remote->gate);
     }
     remote_close_handles(remote);

@@ -1,18 +1,19 @@
 /*
- * ADTopk: all-dimension top-k, every fibre of the tensor contributes its largest magnitudes. With
- * `interleave` turns of the traditional top-k of the whole tensor come between; one residual serves
- * both. After the paper of HPDC 2024, doi 10.1145/3625549.3658678.
+ * ADTopk: all-dimension top-k. Every fibre of the tensor contributes its largest magnitudes. With
+ * `interleave`, turns of the traditional top-k of the whole tensor come between; both kinds use the
+ * same residual. After the paper of HPDC 2024, doi 10.1145/3625549.3658678.
  *
- * Which turns are traditional: of every `fibre_turns` + `global_turns` turns the last ones. With
- * `adaptive` the period is four turns, and the share of traditional ones is that of their mass:
- * with f the mean magnitude of an entry of the last all-dimension turn's update and g that of the
- * last traditional turn's, 4 g / (f + g) of the next four turns, rounded, 1 to 3. A kind that has
- * just had its turns has less left to send, so the share settles where both bring alike. It starts
- * at 2. In the last quarter of `total_turns` all turns are all-dimension ones; the paper asks
- * whether the threshold is stable, too, but that is each node's own and a view is all nodes'.
+ * Which turns are traditional: the last ones of every `fibre_turns` + `global_turns` turns. With
+ * `adaptive` the period is four turns, and the share of traditional turns is their share of the
+ * mass. Let f be the mean magnitude of an entry of the last all-dimension turn's update, and g that
+ * of the last traditional turn's. Then 4 g / (f + g) of the next four turns are traditional,
+ * rounded, 1 to 3. A kind that has just had its turns has less left to send, so the share settles
+ * where both kinds bring equally much. It starts at 2. In the last quarter of `total_turns` all
+ * turns are all-dimension ones. The paper also asks whether the threshold is stable; but each node
+ * has its own threshold, and all nodes need the same view.
  *
- * With `estimate` a traditional turn does not search the k-th magnitude but takes what exceeds
- * an estimate of it (adtopk_select).
+ * With `estimate` a traditional turn does not search the k-th magnitude. It takes the entries that
+ * exceed an estimate of it (adtopk_select).
  */
 #include <math.h>
 
@@ -36,7 +37,7 @@ enum {
                             one exact one to the next */
 enum { STATE_ESTIMATE }; /* real: magnitudes above it are taken */
 
-/* ------------------------------------------------------------------ which turn is what */
+/* ------------------------------------------------------------------ which turns are traditional */
 
 struct rhythm {
     uint64_t fibre, global; /* turns of each kind in a period */
@@ -177,9 +178,9 @@ static void adtopk_select_exact(const struct sparsifier_turn *turn,
     next->real[STATE_ESTIMATE] = (double)least;
 }
 
-/* The first EXACT_TURNS traditional turns and then every period-th one select exactly and take the
- * smallest magnitude selected as the estimate (the updater); the others take what exceeds it (the
- * monitor), of more than 1.5 k the largest. */
+/* The first EXACT_TURNS traditional turns and then every period-th one select exactly. They take
+ * the smallest selected magnitude as the estimate (the updater). The other turns take the entries
+ * that exceed the estimate (the monitor), and of more than 1.5 k the largest 1.5 k. */
 static void adtopk_select(const struct sparsifier_turn *turn, const struct sparsifier_state *state,
     struct survey *survey, struct sparsifier_state *next, struct sparse *out)
 {
@@ -199,11 +200,13 @@ static const char *const parameters[] = {"view", "interleave", "fibre_turns", "g
 
 const struct sparsifier_ops sparsifier_adtopk = {
     .name = "adtopk",
-    .help = "the largest magnitudes of every fibre, at least one; in other turns those of the "
-            "whole tensor",
-    .entries = "k of every fibre; else k, with estimate at most 1.5 k",
+    .help =
+        "the largest magnitudes of every fibre, at least one each; in some turns the largest of "
+        "the whole tensor",
+    .entries = "k of every fibre; in turns of the whole tensor k, with estimate at most 1.5 k",
     .source = "ADTopk, HPDC 2024, doi 10.1145/3625549.3658678",
     .parameters = parameters,
+    .bf16_residual = true,
     .choose = adtopk_choose,
     .select = adtopk_select,
     .observes = adtopk_observes,

@@ -1,22 +1,11 @@
 /*
- * What the sparsifiers share among themselves. Internal to daemon/sparsify; everybody else goes
- * through sparsifier_find().
+ * Functions that the sparsifiers share. Internal to daemon/sparsify; other folders call
+ * sparsifier_find().
  */
 #ifndef ADTOPK_SPARSIFY_BACKEND_H
 #define ADTOPK_SPARSIFY_BACKEND_H
 
 #include "daemon/sparsify/sparsifier.h"
-
-extern const struct sparsifier_ops sparsifier_dense;
-extern const struct sparsifier_ops sparsifier_topk;
-extern const struct sparsifier_ops sparsifier_adtopk;
-extern const struct sparsifier_ops sparsifier_dgc;
-extern const struct sparsifier_ops sparsifier_gaussiank;
-extern const struct sparsifier_ops sparsifier_redsync;
-extern const struct sparsifier_ops sparsifier_redsync_trim;
-extern const struct sparsifier_ops sparsifier_sidco;
-extern const struct sparsifier_ops sparsifier_threshold;
-extern const struct sparsifier_ops sparsifier_randomk;
 
 /** max(1, floor(length * density)), at most length; 0 for length 0. Products that a rounding of
  * density left just below an integer count as that integer: 100 * 0.29 gives 29. */
@@ -33,8 +22,8 @@ uint64_t sparsifier_target(const struct sparsifier_turn *turn);
 uint64_t sparsifier_most(
     const struct sparsifier_turn *turn, unsigned numerator, unsigned denominator);
 
-/** The choice of a turn that selects `count` entries of the whole tensor in memory order; dense
- * where sparsifier_skips(). */
+/** The choice of a turn that selects `count` entries of the whole tensor in memory order, or the
+ * whole tensor where sparsifier_skips() says so. */
 void sparsifier_choose_whole(const struct sparsifier_turn *turn, enum sparsifier_mode mode,
     uint64_t count, struct sparsifier_choice *choice);
 
@@ -52,8 +41,8 @@ float sparsifier_reach(double threshold);
  * whatever it is. */
 uint64_t sparsifier_count(const struct survey *survey, double threshold, uint64_t most);
 
-/** Takes these entries, or the `most` largest of them, and notes in *next from where on the next
- * pass had better collect: `most` + 1 candidates answer all that a rule asks. */
+/** Takes these entries, or the `most` largest of them. Notes in *next the magnitude from which the
+ * next pass should collect: `most` + 1 candidates answer all questions of a rule. */
 void sparsifier_take(struct survey *survey, double threshold, uint64_t most,
     struct sparsifier_state *next, struct sparse *out);
 

@@ -1,12 +1,12 @@
 /*
  * Deep gradient compression: a threshold from a sample of the entries. Its momentum correction and
- * clipping belong to the pass before (policy keys momentum, nesterov, momentum_masking, clip), its
- * warm-up to the density.
+ * clipping belong to the pass before (policy keys momentum, nesterov, momentum_masking, clip). Its
+ * warm-up belongs to the density.
  *
- * Sampled is every stride-th entry from a random start on, the stride odd so that it does not run
- * along the columns of power-of-two layouts. The threshold is the smallest of the density's share
- * of the sample. It is lowered while fewer than 0.8 k entries reach it, at most ten times; of more
- * than 1.3 k entries that reach it the k largest are taken.
+ * The sample is every stride-th entry from a random start on. The stride is odd, so that it does
+ * not run along the columns of power-of-two layouts. The threshold is the smallest magnitude of the
+ * density's share of the sample. While fewer than 0.8 k entries reach it, it is lowered, at most
+ * ten times. If more than 1.3 k entries reach it, the k largest are taken.
  */
 #include <math.h>
 
@@ -18,7 +18,7 @@ struct sample {
     uint64_t start, stride, count;
 };
 
-static uint64_t smaller(uint64_t a, uint64_t b)
+static uint64_t dgc_smaller(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -34,7 +34,7 @@ static struct sample dgc_sample(
         const uint64_t need = (uint64_t)(share > least ? share : least);
         sample.stride = (n + 32 * need - 1) / (32 * need) * 32 + 1;
         sample.start =
-            sparsifier_below(sparsifier_random(turn->seed, 0), smaller(sample.stride, n));
+            sparsifier_below(sparsifier_random(turn->seed, 0), dgc_smaller(sample.stride, n));
         sample.count = (n - sample.start + sample.stride - 1) / sample.stride;
     }
     return sample;
@@ -52,7 +52,7 @@ static void dgc_select(const struct sparsifier_turn *turn, const struct sparsifi
     const uint64_t k = sparsifier_target(turn);
     const uint64_t most = sparsifier_most(turn, 13, 10);
     const struct sample sample = dgc_sample(turn, survey, density);
-    const uint64_t rank = smaller((uint64_t)ceil((double)sample.count * density), sample.count);
+    const uint64_t rank = dgc_smaller((uint64_t)ceil((double)sample.count * density), sample.count);
     double threshold = (double)survey_ranked(survey, sample.start, sample.stride, rank);
     uint64_t count = sparsifier_count(survey, threshold, most);
 
@@ -72,7 +72,7 @@ static const char *const parameters[] = {"sample", NULL};
 
 const struct sparsifier_ops sparsifier_dgc = {
     .name = "dgc",
-    .help = "what reaches a threshold from a sample; too much is cut to the k largest",
+    .help = "entries above a threshold from a sample; if they are too many, the k largest",
     .entries = "0.8 k to 1.3 k; fewer only where all others are below 1/9 of the largest",
     .source = "Deep Gradient Compression, ICLR 2018",
     .parameters = parameters,

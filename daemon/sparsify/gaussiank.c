@@ -1,9 +1,10 @@
 /*
- * Gaussian-k: a threshold as if the entries were normally distributed, then adjusted until between
- * 2/3 k and 4/3 k entries reach it, at most five times: halved or half as much again, and once it
- * was too high and too low, halfway between. If it ends too high all the same, the last one that
- * was too low is taken, and of what reaches that the 4/3 k largest. The mean counts by its
- * magnitude, so that the selection does not depend on the sign of the gradient.
+ * Gaussian-k: a threshold as if the entries were normally distributed. It is adjusted until between
+ * 2/3 k and 4/3 k entries reach it, at most five times. An adjustment halves it or makes it half as
+ * large again; once it has been too high and too low, it goes halfway between. If it is still too
+ * high at the end, the last threshold that was too low is used instead, and of the entries that
+ * reach it the 4/3 k largest are taken. The mean counts by its magnitude, so that the selection
+ * does not depend on the sign of the gradient.
  */
 #include <math.h>
 
@@ -56,7 +57,7 @@ static void gaussiank_select(const struct sparsifier_turn *turn,
 
 const struct sparsifier_ops sparsifier_gaussiank = {
     .name = "gaussiank",
-    .help = "what reaches a threshold computed as if entries were normally distributed",
+    .help = "entries above a threshold that assumes a normal distribution",
     .entries = "2/3 k to 4/3 k; fewer only where no others reach 1/32 of the first threshold",
     .source = "Gaussian-k, Shi et al. 2019, arXiv 1911.08772",
     .choose = gaussiank_choose,

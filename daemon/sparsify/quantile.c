@@ -1,5 +1,5 @@
-/* Both by bisection: slow beside a rational approximation, but a few microseconds a tensor, and
- * nothing to get wrong. */
+/* Both functions bisect. That is slow beside a rational approximation, but it takes a few
+ * microseconds per tensor and is simple to get right. */
 #include "daemon/sparsify/quantile.h"
 
 #include <math.h>

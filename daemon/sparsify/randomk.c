@@ -1,10 +1,11 @@
 /*
- * Random-k: the positions are drawn from the turn's seed, so that all nodes know them, none travel
- * and the values are summed like a dense tensor of k elements.
+ * Random-k: the turn's seed draws the positions. All nodes know them, so no positions are sent, and
+ * the values are summed like a dense tensor of k elements.
  *
- * The tensor is cut into k stretches as equal as can be, and one position of each is chosen
- * uniformly: k distinct ones in ascending order in O(k), without memory of what was drawn. Each
- * position is as likely as any other of its stretch; two of one stretch never go together.
+ * The tensor is cut into k stretches that are as equal as possible, and one position of each is
+ * chosen uniformly. This gives k distinct positions in ascending order in O(k), without memory of
+ * earlier draws. Each position is as likely as any other of its stretch; two positions of one
+ * stretch are never drawn together.
  */
 #include "daemon/sparsify/backend.h"
 
@@ -31,7 +32,7 @@ static void randomk_known(const struct sparsifier_turn *turn, struct sparse *out
 
 const struct sparsifier_ops sparsifier_randomk = {
     .name = "randomk",
-    .help = "one entry drawn from each of k equal stretches; positions do not travel",
+    .help = "one entry drawn at random from each of k equal stretches; positions are not sent",
     .entries = "k",
     .source = "random masks, Konecny et al. 2016, arXiv 1610.05492",
     .choose = randomk_choose,

@@ -1,14 +1,14 @@
 /*
  * RedSync: a threshold between the mean and the largest magnitude, r of the way up. `redsync`
- * bisects r until more than k and fewer than 2 k entries reach it, or until r is known to 0.2; of
- * more than that it takes the 2 k - 1 largest. `redsync-trim` lowers r from 0.8 by 0.2 until at
- * least k entries reach it, and takes the k largest of them.
+ * bisects r until more than k and fewer than 2 k entries reach it, or until r is known to 0.2. If 2
+ * k or more reach the last threshold, it takes the 2 k - 1 largest. `redsync-trim` lowers r from
+ * 0.8 by 0.2 until at least k entries reach it, and takes the k largest of them.
  *
- * Bisecting to 0.2 is the published rule: r is one of seven eighths. Where the magnitudes end
- * abruptly, as those of a residual under error feedback do, an eighth may lie between 1 entry and
- * more than 2 k; then turns of few entries and turns of 2 k - 1 take turns.
+ * Bisecting to 0.2 is the published rule: r is one of seven eighths. Magnitudes may end abruptly,
+ * as those of a residual under error feedback do. Then an eighth may lie between 1 entry and more
+ * than 2 k, and turns of few entries alternate with turns of 2 k - 1.
  *
- * The largest magnitude reaches every threshold, so something travels wherever something is not 0.
+ * The largest magnitude reaches every threshold, so some entry is sent unless all are 0.
  */
 #include "daemon/sparsify/backend.h"
 
@@ -60,10 +60,10 @@ static void redsync_select(const struct sparsifier_turn *turn, const struct spar
 
 const struct sparsifier_ops sparsifier_redsync = {
     .name = "redsync",
-    .help = "what reaches a threshold between mean and maximum, found by bisection",
+    .help = "entries above a threshold between mean and maximum, found by bisection",
     .entries =
         "k + 1 to 2 k - 1 if one of seven thresholds, at eighths from mean to maximum, gives "
-        "that; else 1 to k, or 2 k - 1",
+        "that; otherwise 1 to k, or 2 k - 1",
     .source = "RedSync, Fang et al., JPDC 2019",
     .choose = redsync_choose,
     .select = redsync_select,
@@ -96,7 +96,7 @@ static void redsync_trim_select(const struct sparsifier_turn *turn,
 
 const struct sparsifier_ops sparsifier_redsync_trim = {
     .name = "redsync-trim",
-    .help = "the k largest of what reaches a threshold, lowered until k entries do",
+    .help = "the k largest above a threshold, which is lowered until k entries reach it",
     .entries = "k; fewer where fewer than k magnitudes reach their mean",
     .source = "RedSync, Fang et al., JPDC 2019",
     .choose = redsync_trim_choose,

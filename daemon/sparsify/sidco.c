@@ -1,15 +1,18 @@
 /*
- * SIDCo: a distribution is fitted to the magnitudes and its tail taken, in stages: each fits what
- * exceeds the threshold before. The first stage keeps a quarter, the others an equal ratio each, so
- * that k of the entries are expected to remain. Every five calls the number of stages follows how
- * many entries were selected: one less when it was above 1.2 k on average, one more below 0.8 k.
- * The first call does not wait that long: it adds stages until 0.8 k entries are reached. Stages
- * are whole: where one less selects next to nothing and one more above 1.2 k, five calls of the one
- * follow five of the other, as published.
+ * SIDCo: fits a distribution to the magnitudes and takes its tail, in stages. Each stage fits the
+ * magnitudes above the threshold of the stage before. The first stage keeps a quarter, the others
+ * an equal ratio each, so that k entries are expected to remain.
  *
- * Formulas are linear in the magnitudes, so norms need no division. Zeros tell nothing of the
- * distribution (and have no logarithm): the fit is of the others, and the ratio k to those. Without
- * variance, the threshold is the mean; none exceeds the largest magnitude, so no stage is empty.
+ * Every five calls the number of stages follows how many entries were selected: one stage less when
+ * it was above 1.2 k on average, one more below 0.8 k. The first call does not wait that long: it
+ * adds stages until 0.8 k entries are reached. Stages are whole. Where one less selects next to
+ * nothing and one more selects above 1.2 k, five calls of one kind follow five of the other, as
+ * published.
+ *
+ * Formulas are linear in the magnitudes, so norms need no division. Zeros tell nothing about the
+ * distribution (and have no logarithm): the fit uses the other magnitudes, and the ratio is k to
+ * their number. Without variance, the threshold is the mean. No threshold exceeds the largest
+ * magnitude, so no stage is empty.
  */
 #include <math.h>
 
@@ -27,9 +30,9 @@ enum {
     STATE_CALLS
 };                       /* number: stages, 0 before the first call; calls since they
                             may have changed */
-enum { STATE_SELECTED }; /* real: sum of selected / k in those calls */
+enum { STATE_SELECTED }; /* real: the sum of selected / k in those calls */
 
-/* Magnitudes less `origin`: those of a stage. */
+/* The magnitudes of a stage, less `origin`. */
 struct fitted {
     double origin;
     double mean;
@@ -77,8 +80,9 @@ static double sidco_fit(
     return reach < most ? reach : most;
 }
 
-/* An exponential fit asks only whether there is any variance, which the sum of squares need not
- * tell: this much of it comes from the largest magnitude alone. 0 if that might be rounding. */
+/* An exponential fit only asks whether there is any variance, which the sum of squares need not
+ * tell. This is a lower bound of it that comes from the largest magnitude alone. 0 if that might be
+ * rounding. */
 static double sidco_certain(const struct survey *survey, double count, double mean)
 {
     const double off = (double)survey->stats.most - mean;
@@ -86,7 +90,7 @@ static double sidco_certain(const struct survey *survey, double count, double me
     return variance > 1e-9 * mean * mean ? variance : 0;
 }
 
-/* What reaches a threshold. */
+/* The entries that reach a threshold. */
 static struct fitted sidco_tail(struct survey *survey, enum sidco_fit fit, double threshold)
 {
     const float reach = sparsifier_reach(threshold);
@@ -203,10 +207,10 @@ static const char *const parameters[] = {"fit", NULL};
 
 const struct sparsifier_ops sparsifier_sidco = {
     .name = "sidco",
-    .help = "what reaches a threshold from a distribution fitted in stages",
+    .help = "entries above a threshold from a distribution that is fitted in stages",
     .entries =
-        "1 to 1.5 k; about k of what is distributed as fitted; over many turns 0.6 k and more "
-        "while stages remain",
+        "1 to 1.5 k; about k if the entries have the fitted distribution; over many turns at least "
+        "0.6 k while stages remain",
     .source = "SIDCo, MLSys 2021",
     .parameters = parameters,
     .choose = sidco_choose,

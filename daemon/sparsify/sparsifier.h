@@ -1,15 +1,16 @@
 /*
- * Sparsifiers: which entries of an accumulated gradient travel this turn.
+ * Sparsifiers select the entries of an accumulated gradient that are sent in a turn.
  *
- * One file a sparsifier, one table of operations. A sparsifier never touches gradients, files or
- * messages. Before a turn it says how the tensor is selected from (choose); most leave the rest to
- * the exact kernels (kernels/cpu/fused.h). One with a rule of its own then looks at the complete
- * residual through a survey (kernels/cpu/survey.h) and selects itself (select); one whose positions
- * are known to all nodes beforehand only lists them (known).
+ * Each sparsifier is one file with one table of operations. It never touches gradients, files or
+ * messages. Before a turn it chooses how to select from the tensor (choose). Most leave the
+ * selection to the exact kernels (kernels/cpu/fused.h). A sparsifier with its own rule then reads
+ * the complete residual through a survey (kernels/base/survey.h) and selects itself (select). A
+ * sparsifier whose positions all nodes know beforehand only lists them (known).
  *
- * A choice is the same on every node: it depends on shape, parameters, turn and what the nodes
- * agree on, never on a node's own residual. A selection depends on the residual and its state, and
- * is repeated bit for bit by a retry: it never changes the state it reads, only the next one.
+ * A choice is the same on every node: it depends on shape, parameters, turn and the data that the
+ * nodes agree on, never on a node's own residual. A selection depends on the residual and its
+ * state. A retry repeats it bit for bit, because it never changes the state that it reads, only the
+ * next one.
  */
 #ifndef ADTOPK_SPARSIFIER_H
 #define ADTOPK_SPARSIFIER_H
@@ -18,14 +19,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/sparse.h"
-#include "kernels/cpu/survey.h"
-#include "kernels/cpu/view.h"
+#include "kernels/base/sparse.h"
+#include "kernels/base/view.h"
+#include "kernels/kernels.h"
 
 #define TENSOR_MAX_DIMS 8
 
-/* How all-dimension top-k cuts a tensor into fibres. */
+/* How all-dimension top-k divides a tensor into fibres. */
 enum fibre_view {
     FIBRE_VIEW_FIBRE = 0, /* along axis 1, the paper's choice */
     FIBRE_VIEW_ROW,       /* [s0, rest]: one fibre per index of axis 0 */
@@ -36,32 +36,34 @@ enum fibre_view {
 /* The distribution that sidco fits to the magnitudes. */
 enum sidco_fit { SIDCO_EXPONENTIAL = 0, SIDCO_PARETO, SIDCO_GAMMA, SIDCO_FITS };
 
-/* The parameters of all sparsifiers. daemon/core/policy_key.c has their ranges, defaults and
+/* The parameters of all sparsifiers. daemon/policy/policy_key.c has their ranges, defaults and
  * meaning; each sparsifier says which ones it uses. All may be 0 except the density. */
 struct sparsifier_params {
-    double density; /* in (0, 1]: what travels, once a warm-up is over */
+    double density; /* in (0, 1]: the share of entries to send once the warm-up is over */
     uint64_t warmup_epochs;
     uint64_t epoch_turns; /* of one epoch of the warm-up */
 
     /* adtopk */
     enum fibre_view view;
-    bool interleave;       /* all-dimension and traditional (global) turns alternate: */
-    uint64_t fibre_turns;  /* so many all-dimension ones, */
-    uint64_t global_turns; /* then so many traditional ones; 0 counts as 1, at most 64 each */
-    bool adaptive;         /* ... or as the updates show */
+    bool interleave;       /* turns alternate between all-dimension and traditional (global)
+                            * top-k */
+    uint64_t fibre_turns;  /* number of all-dimension turns in a row */
+    uint64_t global_turns; /* number of traditional turns in a row; 0 counts as 1, at most 64
+                            * each */
+    bool adaptive;         /* let the updates decide which turns are traditional */
     uint64_t total_turns;  /* of the training; 0: not known */
     bool estimate;         /* traditional turns go by an estimated threshold */
     uint64_t estimate_period;
 
-    double sample;      /* dgc: share of the entries that is looked at for a threshold */
+    double sample;      /* dgc: the share of the entries in the sample for the threshold */
     enum sidco_fit fit; /* sidco */
     double threshold;   /* threshold */
 
-    /* Not the sparsifier's but of the pass before it: momentum correction and clipping. */
+    /* Parameters of the pass before selection: momentum correction and clipping. */
     double momentum;       /* correction factor; 0: none */
-    bool nesterov;         /* ... after Nesterov */
-    bool momentum_masking; /* what leaves the residual leaves the momentum too */
-    double clip; /* norm to which a rank's gradient is clipped, over sqrt(ranks); 0: none */
+    bool nesterov;         /* Nesterov momentum */
+    bool momentum_masking; /* an entry that leaves the residual also leaves the momentum */
+    double clip;           /* clip each rank's gradient to this norm / sqrt(ranks); 0: off */
 };
 
 struct tensor_shape {
@@ -78,7 +80,8 @@ struct sparsifier_state {
     double real[3];
 };
 
-/* What all nodes agree on about a tensor: made of updates only. Zeros at first. */
+/* The data of a tensor on which all nodes agree, because it is made from updates only. Zeros at
+ * first. */
 struct sparsifier_agreed {
     double real[3];
     uint32_t number[2];
@@ -94,22 +97,22 @@ struct sparsifier_turn {
 };
 
 enum sparsifier_mode {
-    SPARSIFIER_DENSE = 0, /* the tensor travels whole */
+    SPARSIFIER_DENSE = 0, /* the tensor is sent whole */
     SPARSIFIER_TOP,       /* the `count` largest magnitudes of the tensor, exact */
     SPARSIFIER_FIBRES,    /* the `per_fibre` largest of every fibre of the view, exact */
-    SPARSIFIER_RULE,      /* what select() takes, at most `count` */
-    SPARSIFIER_KNOWN      /* the `count` positions that known() lists; they do not travel */
+    SPARSIFIER_RULE,      /* the entries that select() takes, at most `count` */
+    SPARSIFIER_KNOWN      /* the `count` positions that known() lists, which are not sent */
 };
 
 struct sparsifier_choice {
     enum sparsifier_mode mode;
-    struct view view;   /* whose positions the turn's selection uses */
+    struct view view;   /* the view whose positions the turn's selection uses */
     uint64_t per_fibre; /* FIBRES; else 0 */
     uint64_t count;     /* entries of the turn; RULE: at most */
     unsigned need;      /* RULE: statistics that select() looks at, of enum survey_need */
 };
 
-/* The update of a turn, which every node has: input of observe(). */
+/* The update of a turn, which every node has. Input of observe(). */
 struct sparsifier_update {
     uint64_t count; /* elements that are not zero */
     double sum_abs; /* of their magnitudes */
@@ -118,9 +121,15 @@ struct sparsifier_update {
 struct sparsifier_ops {
     const char *name;
     const char *help;    /* one sentence */
-    const char *entries; /* how many travel a turn, where k is the density's share: its band */
-    const char *source;  /* whose rule it is */
+    const char *entries; /* how many entries a turn sends, where k is the density's share */
+    const char *source;  /* the publication of the rule */
     const char *const *parameters; /* policy keys besides sparsifier_common; NULL-terminated */
+
+    /* The settings that it supports; the policy's checks read them here. */
+    bool node_only;     /* not residuals of single ranks (scope "rank"): it selects nothing */
+    bool plain;         /* it takes the largest magnitudes of the whole tensor: a collective that
+                         * picks the positions for all nodes does the same */
+    bool bf16_residual; /* the residual may be in bf16, while the turn's mode is TOP or FIBRES */
 
     /** How the turn selects. Within the first sparsifier_period() turns every mode and view occurs,
      * and no later choice has a larger count. */
@@ -138,8 +147,8 @@ struct sparsifier_ops {
      * NULL: they never do. */
     bool (*observes)(const struct sparsifier_params *params);
 
-    /** Where observes(): what the next turns' choices need of this turn's update. agreed: what the
-     * nodes agreed on before, to be brought up to date. */
+    /** Where observes() is true: keeps what the choices of later turns need from this turn's
+     * update. `agreed` comes with the data so far and is brought up to date. */
     void (*observe)(const struct sparsifier_turn *turn, const struct sparsifier_update *update,
         struct sparsifier_agreed *agreed);
 };
@@ -147,7 +156,7 @@ struct sparsifier_ops {
 /** See choose(); at most 128. */
 unsigned sparsifier_period(const struct sparsifier_params *params);
 
-/** The density of a turn: during a warm-up above params->density, never rising. */
+/** The density of a turn: above params->density during a warm-up, never rising. */
 double sparsifier_density(const struct sparsifier_params *params, uint64_t turn);
 
 /** Elements of a shape; 0 if a size is 0 or the product exceeds 2^40. */

@@ -1,4 +1,4 @@
-/* A fixed threshold: what exceeds it travels, at most the density's share. */
+/* A fixed threshold: sends the entries that exceed it, at most the density's share. */
 #include "daemon/sparsify/backend.h"
 
 static void threshold_choose(const struct sparsifier_turn *turn, struct sparsifier_choice *choice)
@@ -20,7 +20,7 @@ static const char *const parameters[] = {"threshold", NULL};
 
 const struct sparsifier_ops sparsifier_threshold = {
     .name = "threshold",
-    .help = "what exceeds a fixed magnitude; of more than the density allows the largest",
+    .help = "entries above a fixed magnitude; at most k, the largest",
     .entries = "0 to k",
     .source = "Strom, Interspeech 2015",
     .parameters = parameters,

@@ -11,5 +11,7 @@ const struct sparsifier_ops sparsifier_topk = {
     .help = "the k largest magnitudes of the whole tensor, exact",
     .entries = "k",
     .source = "Aji and Heafield, EMNLP 2017",
+    .plain = true,
+    .bf16_residual = true,
     .choose = topk_choose,
 };

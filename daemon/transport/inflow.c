@@ -114,8 +114,8 @@ void inflow_took(struct inflow *inflow, int descriptor)
     }
 }
 
-/* The port of one end of a connection; 0 if there is none, because libzmq has closed the descriptor
- * meanwhile and it is something else now. */
+/* The port of one end of a connection. Returns 0 if there is none, because libzmq has closed the
+ * descriptor meanwhile and it now belongs to something else. */
 static unsigned inflow_port(const struct sockaddr_storage *address)
 {
     if (address->ss_family == AF_INET) {
@@ -177,7 +177,7 @@ static void inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t 
     }
 }
 
-/* Connections that have rested are looked at again when they have something to read. */
+/* Watches connections again that have rested: the loop wakes when they have something to read. */
 static void inflow_wake(struct inflow *inflow)
 {
     for (size_t i = 0; i < inflow->size; i++) {
@@ -252,7 +252,8 @@ bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE]
         inflow->suspects--;
         if (!one->took && inflow_is_ours(inflow, (int)i)) {
             inflow_name((int)i, who);
-            (void)shutdown((int)i, SHUT_RDWR); /* libzmq notices, and gives up what it gathered */
+            (void)shutdown((int)i, SHUT_RDWR); /* libzmq notices, and frees the parts that it
+                                                * gathered */
             inflow_remove(inflow, (uint32_t)i);
             return true;
         }

@@ -1,15 +1,15 @@
 /*
- * What comes in on the connections of a listening socket, and the end of those whose message has no
- * end.
+ * Counts the bytes that arrive on the connections of a listening socket, and ends connections whose
+ * message does not end.
  *
  * libzmq gathers all parts of a message before it hands over the first one. Its limits are for one
- * part and for the number of messages, so whoever sends part after part fills this process's
- * memory. Hence each connection's bytes are counted here, by the kernel's own count for its
- * descriptor. A connection that brought more than INFLOW_MOST bytes since its last message,
- * although everything that libzmq had to hand over was taken, is ended.
+ * part and for the number of messages. So a peer that sends part after part fills this process's
+ * memory. Hence this module counts each connection's bytes, by the kernel's own count for its
+ * descriptor. It ends a connection that brought more than INFLOW_MOST bytes since its last message,
+ * although the owner has taken every message from libzmq.
  *
- * A connection that is silent costs nothing. One that sends is looked at every INFLOW_REST_US, and
- * more seldom where there are many. That much it can send beyond the limit.
+ * A silent connection costs nothing. A connection that sends is checked every INFLOW_REST_US, and
+ * less often if there are many. It can exceed the limit by the bytes that it sends in that time.
  */
 #ifndef ADTOPK_TRANSPORT_INFLOW_H
 #define ADTOPK_TRANSPORT_INFLOW_H
@@ -26,8 +26,8 @@
 
 struct inflow_connection {
     bool open;
-    bool resting; /* not looked at until the timer has run out */
-    bool took;    /* a message of it was handed over since it was looked at */
+    bool resting; /* not checked until the timer has run out */
+    bool took;    /* a message of it was handed over since the last check */
     bool suspect;
     uint64_t base; /* the bytes that it had brought when a message of it was handed over last */
     uint64_t looked_us;
@@ -47,8 +47,8 @@ struct inflow {
     size_t size;
 };
 
-/** allowance: bytes a second that a connection may bring without a message, for heartbeats of ZMTP.
- * False with errno, and closed. */
+/** allowance: bytes per second that a connection may bring without a message, for heartbeats of
+ * ZMTP. On error returns false with errno, and closes everything. */
 bool inflow_open(struct inflow *inflow, unsigned allowance);
 void inflow_close(struct inflow *inflow);
 
@@ -63,11 +63,12 @@ void inflow_remove(struct inflow *inflow, uint32_t descriptor);
 /** A message came from that descriptor (ZMQ_SRCFD); below 0: libzmq does not know it. */
 void inflow_took(struct inflow *inflow, int descriptor);
 
-/** Counts what has come. Then the owner has to take what libzmq hands over, and inflow_judge(). */
+/** Counts the bytes that have come. Then the owner has to take all messages from libzmq and call
+ * inflow_judge(). */
 void inflow_look(struct inflow *inflow);
 
-/** Ends one connection whose message does not end, and says whose it was; false if there is none.
- * drained: the owner has received until nothing was left. */
+/** Ends one connection whose message does not end, and writes its peer to `who`; false if there is
+ * none. drained: the owner has received until nothing was left. */
 bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE]);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * What libzmq's I/O thread reports of a socket's connections.
+ * The reports of libzmq's I/O thread on a socket's connections.
  *
- * Its reports wait in a queue without limit: with one, a full queue would stop that thread. So they
- * are to be taken regularly. A monitor must be closed before its socket is.
+ * The reports wait in a queue without limit; with a limit, a full queue would stop that thread. So
+ * the owner must take them regularly. Close a monitor before its socket.
  */
 #ifndef ADTOPK_TRANSPORT_MONITOR_H
 #define ADTOPK_TRANSPORT_MONITOR_H

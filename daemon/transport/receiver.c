@@ -38,7 +38,7 @@ void receiver_close(struct receiver *receiver)
 static const char *receiver_reason(enum receiver_door door, enum visitors_report report)
 {
     if (report == VISITORS_SILENT) {
-        return "it ended before it said who it is";
+        return "it ended before it named itself";
     }
     switch (door) {
     case RECEIVER_KEY:

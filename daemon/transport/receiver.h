@@ -1,5 +1,5 @@
 /*
- * A door to this node: a PULL socket that listens, and a watch over who is turned away at it.
+ * A listening PULL socket of this node, which counts the connections that it refuses.
  */
 #ifndef ADTOPK_TRANSPORT_RECEIVER_H
 #define ADTOPK_TRANSPORT_RECEIVER_H
@@ -12,7 +12,7 @@
 #include "daemon/transport/socket.h"
 #include "daemon/transport/visitors.h"
 
-/* What a connection must bring. */
+/* The credentials that a connection must bring. */
 enum receiver_door { RECEIVER_OPEN, RECEIVER_KEY, RECEIVER_TOKEN };
 
 struct receiver {
@@ -30,12 +30,12 @@ bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
 /** Stops to listen and cuts all connections. */
 void receiver_close(struct receiver *receiver);
 
-/** Counts and logs connections that were turned away without a question to the doorkeeper (zap.h),
- * which logs its own refusals. Looks at up to `budget` reports; true if more may wait. */
+/** Counts and logs connections that were refused without a question to the ZAP handler (zap.h),
+ * which logs its own refusals. Reads up to `budget` reports; true if more may wait. */
 bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals *refusals);
 
-/** To be called after messages were taken from `pull`: cuts, counts and logs connections whose
- * message does not end (inflow.h). drained: nothing was left. */
+/** Call it after messages were taken from `pull`: cuts, counts and logs connections whose message
+ * does not end (inflow.h). drained: nothing was left. */
 void receiver_judge(struct receiver *receiver, bool drained, struct refusals *refusals);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What was turned away: counted by reason, and described to the log within limits of its own for
- * each reason, so that a flood of one sort cannot hide the others.
+ * Counts refused connections and packets by reason, and describes them to the log. Each reason has
+ * its own limit, so that a flood of one sort cannot hide the others.
  */
 #ifndef ADTOPK_TRANSPORT_REFUSALS_H
 #define ADTOPK_TRANSPORT_REFUSALS_H
@@ -12,16 +12,16 @@
 enum refusal { REFUSAL_KEY, REFUSAL_HANDSHAKE, REFUSAL_TOKEN, REFUSAL_PACKET, REFUSALS };
 
 #define REFUSAL_BURST 10         /* lines of a reason at once */
-#define REFUSAL_REFILL_US 500000 /* after which another one is allowed */
+#define REFUSAL_REFILL_US 500000 /* time after which another line is allowed */
 
 struct refusal_budget {
     uint64_t count;       /* since the start */
-    uint64_t unsaid;      /* of them since the last line */
-    uint64_t used;        /* lines that have not been refilled yet, */
-    uint64_t refilled_us; /* at that time */
+    uint64_t unsaid;      /* those since the last line */
+    uint64_t used;        /* lines that have not been refilled yet */
+    uint64_t refilled_us; /* when `used` was brought up to date */
 };
 
-/* Zero-initialised but for `warn` and `context`. */
+/* Zero-initialised except `warn` and `context`. */
 struct refusals {
     struct refusal_budget budget[REFUSALS];
     transport_warn_fn warn; /* may be NULL */

@@ -8,8 +8,8 @@
 
 #include "daemon/transport/clock.h"
 
-/* A request that is not answered is made again, with more and more patience: on a slow network the
- * answer to the last one must have time to arrive. */
+/* An unanswered request is made again after ever longer times: on a slow network the answer to the
+ * last one must have time to arrive. */
 #define SENDER_PATIENCE_US 250000
 #define SENDER_PATIENCE_MAX_US 8000000
 
@@ -139,7 +139,7 @@ static void sender_look(struct sender *sender, const struct sender_home *home)
     while (monitor_next(&sender->watch, &event)) {
         if (event.type == ZMQ_EVENT_DISCONNECTED && !sender->greeted && home->refusals != NULL) {
             (void)snprintf(line, sizeof(line),
-                "node %" PRIu16 " at %s: what answers there is no adtopkd, or has other keys",
+                "node %" PRIu16 " at %s: the program there is not adtopkd, or has other keys",
                 sender->id, sender->endpoint);
             refusals_add(home->refusals, REFUSAL_HANDSHAKE, line);
         }
@@ -187,7 +187,7 @@ static void sender_open_clear(
     (void)zmq_z85_encode(token, grant->token, TOKEN_BYTES);
     sender->push[LINK_BULK] = socket_new_bulk_push(home->zmq, endpoint, user, token);
     if (sender->push[LINK_BULK] == NULL) {
-        return; /* asked for again when its time has come */
+        return; /* asks again when its time has come */
     }
     if (!monitor_open(&sender->monitor, home->zmq, sender->push[LINK_BULK], SENDER_REPORTS) ||
         zmq_connect(sender->push[LINK_BULK], endpoint) != 0) {

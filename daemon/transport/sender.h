@@ -1,11 +1,11 @@
 /*
- * The way to one peer: a PUSH socket a lane, so that control packets have a TCP connection of
+ * The way to one peer: one PUSH socket per lane, so that control packets have a TCP connection of
  * their own and never wait behind bulk.
  *
- * If bulk is to go in the clear, the peer is first asked for a token over the control lane; with
- * the token comes the port. Then the bulk lane has a socket that connects there once, and when
- * that connection ends a new token is needed. A peer that wants bulk encrypted says so, and gets
- * it so. Not thread-safe.
+ * If bulk is to go in the clear, the sender first asks the peer for a token over the control lane.
+ * The answer also names the port. Then the bulk lane has a socket that connects there once; when
+ * that connection ends, a new token is needed. A peer may answer that it wants bulk encrypted, and
+ * then bulk is encrypted. Not thread-safe.
  */
 #ifndef ADTOPK_TRANSPORT_SENDER_H
 #define ADTOPK_TRANSPORT_SENDER_H
@@ -14,14 +14,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/core/link.h"
+#include "daemon/link/link.h"
 #include "daemon/transport/monitor.h"
 #include "daemon/transport/refusals.h"
 #include "daemon/transport/socket.h"
 #include "daemon/transport/token.h"
 #include "daemon/transport/transport.h"
 
-/* What all senders of a node have in common. */
+/* The data that all senders of a node share. */
 struct sender_home {
     void *zmq;
     uint16_t self;
@@ -44,8 +44,8 @@ struct sender {
     uint64_t asked_us, patience_us;
 };
 
-/** Opens what can be opened at once. `sender` has the fields up to key_count. False with errno,
- * and closed. */
+/** Opens the sockets that can be opened at once. `sender` has the fields up to key_count. On error
+ * returns false with errno, and closes everything. */
 bool sender_open(struct sender *sender, const struct sender_home *home);
 
 void sender_close(struct sender *sender);
@@ -57,7 +57,7 @@ void sender_reopen(struct sender *sender, const struct sender_home *home, enum l
 /** The lane's socket, which takes a message now; NULL if there is none. */
 void *sender_ready(struct sender *sender, const struct sender_home *home, enum link_lane lane);
 
-/** The peer's answer to a request; one that was not asked for is left alone. */
+/** Takes the peer's answer to a request; ignores an answer that was not requested. */
 void sender_grant(
     struct sender *sender, const struct sender_home *home, const struct token_message *grant);
 

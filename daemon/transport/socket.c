@@ -9,7 +9,7 @@
 
 #define SOCKET_PACKET_MAX (LINK_HEADER_MAX + (int64_t)TRANSPORT_BODY_MAX)
 
-/* High-water marks count messages: these are what may wait for one connection. */
+/* High-water marks count messages: so many may wait for one connection. */
 #define SOCKET_RECEIVE_QUEUE 256
 #define SOCKET_CONTROL_QUEUE 1000
 #define SOCKET_BULK_QUEUE 64
@@ -18,7 +18,7 @@
 #define SOCKET_RECONNECT_MAX_MS 1000
 #define SOCKET_HANDSHAKE_MS 5000
 #define SOCKET_CONNECT_MS 5000
-/* A connection whose bytes nobody acknowledges for so long is opened anew. Otherwise TCP's own
+/* A connection is opened anew if its bytes stay unacknowledged for so long. Otherwise TCP's own
  * resend timeout decides when the end of a partition is noticed, which can take minutes. */
 #define SOCKET_UNACKNOWLEDGED_MS 10000
 #define SOCKET_KEEPALIVE_IDLE_S 30

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/core/link.h"
+#include "daemon/link/link.h"
 #include "daemon/transport/monitor.h"
 #include "proto/keyfile.h"
 
@@ -18,14 +18,14 @@
 
 #define SOCKET_PUSH_REPORTS (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED)
 
-/* ZAP domains: which of our doors somebody knocks at. */
+/* ZAP domains: which listening socket a connection came to. */
 #define SOCKET_DOMAIN_CONTROL "adtopk"
 #define SOCKET_DOMAIN_BULK "adtopk.bulk"
 
-/** A PULL socket, not bound yet. With a pair it accepts only what speaks CURVE to it. */
+/** A PULL socket, not bound yet. With a key pair it accepts only CURVE connections to that pair. */
 void *socket_new_pull(void *zmq, const char *endpoint, const struct keyfile_pair *pair);
 
-/** A PULL socket for bulk in the clear: accepts only what presents a token. */
+/** A PULL socket for bulk in the clear: accepts only connections that present a token. */
 void *socket_new_bulk_pull(void *zmq, const char *endpoint);
 
 /** Binds, and writes to `bound` where. Tries for a while if the address is still in use by a
@@ -39,12 +39,12 @@ void *socket_open_push(void *zmq, enum link_lane lane, const char *endpoint,
     const struct keyfile_pair *pair, char (*keys)[KEYFILE_KEY_SIZE], size_t count,
     struct monitor *monitor);
 
-/** A PUSH socket for bulk in the clear that names itself `user` and presents `token` when it is
- * connected; it does not reconnect, because a token is good for one connection only. */
+/** A PUSH socket for bulk in the clear that names itself `user` and presents `token` when it
+ * connects. It does not reconnect, because a token is good for one connection only. */
 void *socket_new_bulk_push(void *zmq, const char *endpoint, const char *user, const char *token);
 
-/** Which of ZMQ_POLLIN and ZMQ_POLLOUT would succeed. Reading this makes libzmq look at what its
- * I/O thread reported: connections that came up or went away, messages, room in a queue. */
+/** Which of ZMQ_POLLIN and ZMQ_POLLOUT would succeed. The call makes libzmq process the reports of
+ * its I/O thread: connections that came up or went away, messages, room in a queue. */
 int socket_events(void *socket);
 
 #endif

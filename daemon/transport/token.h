@@ -1,9 +1,9 @@
 /*
- * Tokens bind a bulk connection in the clear to a node that has proved its key: the node asks over
- * its encrypted control connection, gets a token there, and presents it when it connects. A token
- * is good for one connection of one node, once, and for a few seconds. Not thread-safe.
+ * Tokens bind a bulk connection in the clear to a node that has proved its key. The node asks for a
+ * token over its encrypted control connection, and presents it when it connects. A token is good
+ * for one connection of one node, once, and for a few seconds. Not thread-safe.
  *
- * The two messages, little-endian, which travel among the packets of the control lane:
+ * The two messages, little-endian, which are sent among the packets of the control lane:
  *
  *   bytes  field
  *    0- 3  magic "ADBK"
@@ -49,26 +49,26 @@ bool token_decode(struct token_message *message, const uint8_t *bytes, size_t si
 
 struct token_slot {
     uint16_t node;
-    char key[KEYFILE_KEY_SIZE]; /* under which it was asked for */
+    char key[KEYFILE_KEY_SIZE]; /* the key under which it was requested */
     uint8_t token[TOKEN_BYTES];
     uint64_t expires_us; /* 0: there is none */
 };
 
-/* The tokens that were granted and not presented yet, at most one a node. Zero-initialised it is
+/* The tokens that were granted and not presented yet, at most one per node. A zeroed table is
  * empty. */
 struct token_table {
     struct token_slot *slots;
     size_t count;
 };
 
-/** Draws a token for a node, whose earlier one is void from now on. False without memory or random
+/** Draws a token for a node and voids its earlier one. Returns false without memory or random
  * numbers. */
 bool token_issue(struct token_table *table, uint16_t node, const char *key, uint64_t now_us,
     uint8_t token[TOKEN_BYTES]);
 
-/** Takes back what token_issue() gave to this node: true, with the key, if it is that one and in
- * time. It is void then. A wrong token leaves the right one valid: nobody can disturb others by
- * guessing. */
+/** Takes back what token_issue() gave to this node. Returns true, with the key, if it is that token
+ * and in time; the token is void then. A wrong token leaves the right one valid, so guessing does
+ * not disturb other connections. */
 bool token_take(struct token_table *table, uint16_t node, const uint8_t token[TOKEN_BYTES],
     uint64_t now_us, char key[KEYFILE_KEY_SIZE]);
 

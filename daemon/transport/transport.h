@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/core/link.h"
+#include "daemon/link/link.h"
 #include "proto/error.h"
 #include "proto/keyfile.h"
 
@@ -23,14 +23,14 @@
 #define TRANSPORT_PEER_KEYS 2
 
 /* Takes one line on a connection or packet that was refused; of each sort at most 10 at once, then
- * 2 a second. */
+ * 2 per second. */
 typedef void (*transport_warn_fn)(void *context, const char *line);
 
 struct transport_config {
     uint16_t self;
     const char *listen; /* endpoint, e.g. "tcp://127.0.0.1:7400" */
-    /* This node's keys; the transport makes a copy. NULL: nothing is encrypted, and whoever reaches
-     * the port may pretend to be any node. */
+    /* This node's keys; the transport makes a copy. NULL: nothing is encrypted, and any host that
+     * reaches the port may pretend to be any node. */
     const struct keyfile_pair *pair;
     /* Where bulk is received in the clear, from connections that present a token. NULL: bulk is
      * encrypted like everything else. Only with a pair. */
@@ -44,17 +44,17 @@ struct transport_peer {
     const char *keys[TRANSPORT_PEER_KEYS]; /* public keys; NULL behind the last one */
 };
 
-/* What was refused since the start. */
+/* Refusals since the start. */
 struct transport_refused {
     uint64_t keys;       /* connections under a key that is not allowed */
     uint64_t handshakes; /* connections that do not speak our protocol, or not under our key */
     uint64_t tokens;     /* bulk connections without a valid token */
-    uint64_t packets; /* packets that say they are from another node than their key does, or whose
-                       * key was removed after they were sent */
+    uint64_t packets;    /* packets that name another node than their key does, or whose key was
+                          * removed after they were sent */
 };
 
-/* Gets every packet; the bytes are valid during the call only. May send, must not destroy.
- * `peer` is what the transport itself knows of the sender; UINT16_MAX if it cannot tell. */
+/* Gets every packet; the bytes are valid during the call only. May send, must not destroy. `peer`
+ * is the sender as the transport itself knows it; UINT16_MAX if it cannot tell. */
 typedef void (*transport_receive_fn)(
     void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size);
 
@@ -64,22 +64,22 @@ struct transport_ops {
      * `receive` and to config->warn. */
     void *(*create)(const struct transport_config *config, transport_receive_fn receive,
         void *context, struct error *err);
-    /* With a pair, a peer needs a key, which must be nobody else's. Everything is copied. */
+    /* With a key pair, a peer needs a key, which no other peer may have. Everything is copied. */
     enum adtopk_status (*add_peer)(
         void *transport, const struct transport_peer *peer, struct error *err);
     /*
-     * Other keys, while packets flow: this node's own, and those of all peers (endpoints are not
-     * looked at; a peer that is not named keeps no key). Peers whose keys stayed the same notice
-     * nothing, unless this node's own key changed or a key was removed: then all connections to
-     * this node are cut, and those that are still allowed are back a moment later. What is lost on
-     * the way the links send again. On ADTOPK_ERR_ARGUMENT nothing has changed; on another error a
-     * connection could not be opened: calling again tries again.
+     * Changes keys while packets flow: this node's own, and those of all peers. It ignores
+     * endpoints; a peer that is not named keeps no key. Peers whose keys stayed the same notice
+     * nothing, unless this node's own key changed or a key was removed. Then all connections to
+     * this node are cut, and the allowed ones are back a moment later; the links resend lost
+     * packets. On ADTOPK_ERR_ARGUMENT nothing has changed. On another error a connection could not
+     * be opened: calling again tries again.
      */
     enum adtopk_status (*reload)(void *transport, const struct keyfile_pair *pair,
         const struct transport_peer *peers, size_t count, struct error *err);
     /* The endpoint that listens, with the port that was chosen if the configured one was "*". */
     const char *(*endpoint)(const void *transport);
-    /* What this node protects: "curve", "control only" or "none". */
+    /* The protection of this node: "curve", "control only" or "none". */
     const char *(*protection)(const void *transport);
     struct transport_refused (*refused)(const void *transport);
     /* One packet; false when it cannot be taken now. Bodies are at most TRANSPORT_BODY_MAX. */
@@ -87,7 +87,7 @@ struct transport_ops {
         size_t header_size, const uint8_t *body, size_t body_size);
     /* The descriptor to watch for readability; it stays the same. */
     int (*descriptor)(void *transport);
-    /* Gives a lane's connection to a peer up and opens another one. What was on its way may be
+    /* Gives a lane's connection to a peer up and opens another one. Packets on their way may be
      * lost. */
     void (*reopen)(void *transport, uint16_t peer, enum link_lane lane);
     /* Receives until nothing is left or `budget` packets were handed on; true if more may wait.

@@ -1,10 +1,10 @@
 /*
- * The connections that a listening socket has accepted, as far as its monitor tells.
+ * The connections that a listening socket has accepted, as its monitor reports them.
  *
  * The monitor does not ask for ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL. libzmq reports that event
- * between a failure and the look at errno, and reporting changes errno: a CURVE connection on which
- * one bit was flipped is then neither read nor closed any more. So a refusal shows as a connection
- * that ends and was never authenticated.
+ * between a failure and its check of errno, and reporting changes errno. A CURVE connection on
+ * which one bit was flipped is then neither read nor closed any more. So a refusal shows as a
+ * connection that ends and was never authenticated.
  */
 #ifndef ADTOPK_TRANSPORT_VISITORS_H
 #define ADTOPK_TRANSPORT_VISITORS_H
@@ -40,9 +40,9 @@ bool visitors_open(struct visitors *visitors, void *zmq, void *socket, unsigned 
 void visitors_close(struct visitors *visitors);
 
 /**
- * The next report; false if there is none. Refusals by the doorkeeper (zap.h) are reported as LEFT.
- * A refusal is noticed only if no other connection's handshake succeeded since it was accepted:
- * libzmq does not say whose handshake did.
+ * The next report; false if there is none. Refusals by the ZAP handler (zap.h) are reported as
+ * LEFT. A refusal is noticed only if no other connection's handshake succeeded since it was
+ * accepted: libzmq does not say which connection's handshake did.
  */
 bool visitors_next(struct visitors *visitors, enum visitors_report *report);
 

@@ -1,10 +1,10 @@
 /*
  * One descriptor for several ZeroMQ sockets.
  *
- * A ZeroMQ socket's descriptor becomes readable when libzmq's I/O thread has something to say to
- * the socket, which may be a message, and stays so until the socket is asked. Then it may remain
- * silent until nothing is left to receive. So a socket stays pending here, whatever its descriptor
- * says, until its owner has received to the end.
+ * A ZeroMQ socket's descriptor becomes readable when libzmq's I/O thread has news for the socket,
+ * which may be a message. It stays readable until the socket is asked. Then it may remain silent
+ * until nothing is left to receive. So a socket stays pending here, whatever its descriptor says,
+ * until its owner has received to the end.
  */
 #ifndef ADTOPK_TRANSPORT_WAITER_H
 #define ADTOPK_TRANSPORT_WAITER_H

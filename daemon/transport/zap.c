@@ -123,7 +123,7 @@ static bool zap_check_token(
     return false;
 }
 
-/* What our two doors ask for; a question that fits neither is a no. */
+/* The requirements of our two sockets; a question that fits neither is refused. */
 static bool zap_decide(
     struct zap *zap, const struct zap_question *question, char user[KEYFILE_KEY_SIZE])
 {
@@ -140,7 +140,7 @@ static bool zap_decide(
     return false;
 }
 
-/* Takes all frames of the next question, even those that are too many or too long. */
+/* Receives all frames of the next question, even those that are too many or too long. */
 static bool zap_receive(struct zap *zap, struct zap_question *question)
 {
     bool fits = true, more = true;
@@ -178,7 +178,7 @@ static void zap_answer(struct zap *zap, const struct zap_question *question, con
     const struct zap_frame *request = &question->frame[ZAP_AT_REQUEST];
     bool known = question->frames > ZAP_AT_REQUEST;
 
-    /* A reply that cannot be sent, because who asked is gone, is dropped by libzmq itself. */
+    /* If the asker is gone, libzmq itself drops the reply. */
     (void)zmq_send(zap->socket, ZAP_VERSION, strlen(ZAP_VERSION), ZMQ_SNDMORE);
     (void)zmq_send(zap->socket, request->bytes, known ? request->size : 0, ZMQ_SNDMORE);
     (void)zmq_send(zap->socket,

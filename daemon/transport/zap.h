@@ -1,12 +1,12 @@
 /*
- * The doorkeeper: answers libzmq's question whether a connection may come in (ZAP, ZeroMQ RFC 27).
+ * The ZAP handler: answers libzmq's question whether to accept a connection (ZAP, ZeroMQ RFC 27).
  *
- * A CURVE client comes in if its key is on the allow-list, a bulk connection if it presents the
- * token that was granted to its node. The key, or the key under which the token was asked for,
- * becomes the connection's User-Id, by which every message that arrives on it can be told. libzmq
- * asks in its own time and goes on when it is answered, so the questions are served from the
- * loop's thread and share the list with it. Must be open before a socket that it guards is bound:
- * without a doorkeeper libzmq lets everybody in.
+ * A CURVE client is accepted if its key is on the allow-list. A bulk connection is accepted if it
+ * presents the token that was granted to its node. The key, or the key under which the token was
+ * requested, becomes the connection's User-Id, which every message on it carries. libzmq waits for
+ * the answer without blocking, so the loop's thread answers and shares the list with it. Open the
+ * handler before binding a socket that it guards: without a handler libzmq accepts every
+ * connection.
  */
 #ifndef ADTOPK_TRANSPORT_ZAP_H
 #define ADTOPK_TRANSPORT_ZAP_H
@@ -22,7 +22,7 @@ struct zap {
     const struct allow *allow;
     struct token_table *tokens;
     struct refusals *refusals;
-    bool final; /* tell who is refused, whose libzmq then does not try again, instead of "later" */
+    bool final; /* refuse for good, so that libzmq does not try again, instead of "later" */
 };
 
 /** Starts to answer for all sockets of this ZeroMQ context; the other fields are the caller's.

@@ -1,23 +1,23 @@
 /*
  * Packets over ZeroMQ, TCP only.
  *
- * One PULL socket receives from everybody (receiver.h), and to each peer there are two PUSH
- * sockets, one a lane (sender.h). A packet is one single-part message, header and body copied into
- * it; its header names the lane.
+ * One PULL socket receives from all peers (receiver.h). To each peer there are two PUSH sockets,
+ * one per lane (sender.h). A packet is one single-part message with a copy of header and body; its
+ * header names the lane.
  *
- * With keys, every connection is under CURVE and the doorkeeper (zap.h) lets in only keys of
- * peers. Who a packet is from is decided by the key of the connection that brought it, looked up
- * in the allow-list as it is now; a header that names another node is refused here. If bulk goes in
- * the clear, a second PULL socket takes it, from connections that presented a token (token.h).
+ * With keys, every connection is under CURVE and the ZAP handler (zap.h) accepts only keys of
+ * peers. The key of the connection decides which node a packet is from; the present allow-list has
+ * it. A header that names another node is refused here. If bulk goes in the clear, a second PULL
+ * socket receives it, from connections that presented a token (token.h).
  *
- * A packet is refused (send returns false) while the peer is not connected or its queue is full,
- * and lost without a word when a connection breaks. A packet longer than allowed makes libzmq close
- * the connection that brought it. Listening on ipc:// is refused: out of descriptors, libzmq's ipc
- * listener aborts the process.
+ * A packet is refused (send returns false) while the peer is not connected or its queue is full. It
+ * is lost without a report when a connection breaks. A packet longer than allowed makes libzmq
+ * close the connection that brought it. Listening on ipc:// is refused: out of descriptors,
+ * libzmq's ipc listener aborts the process.
  *
- * Everything that arrives is taken in transport_zmq_pump(), to the end or until its budget is used
- * up (then it says so), and it is called when the descriptor is readable and after sending: see
- * waiter.h. Not thread-safe, like the sockets.
+ * transport_zmq_pump() receives everything that has arrived, to the end or until its budget is used
+ * up (then it says so). Call it when the descriptor is readable and after sending: see waiter.h.
+ * Not thread-safe, like the sockets.
  */
 #include <assert.h>
 #include <errno.h>
@@ -28,7 +28,7 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 #include "daemon/transport/clock.h"
 #include "daemon/transport/zmq_state.h"
 
@@ -102,7 +102,8 @@ static void transport_zmq_destroy(void *handle)
     for (size_t i = 0; i < transport->count; i++) {
         sender_close(&transport->peers[i]);
     }
-    transport_zmq_close_receivers(transport); /* before the doorkeeper: never a door without one */
+    transport_zmq_close_receivers(
+        transport); /* before the ZAP handler: no socket may be without one */
     zap_close(&transport->zap);
     while (transport->zmq != NULL && zmq_ctx_term(transport->zmq) != 0 && errno == EINTR) {
     }
@@ -114,9 +115,8 @@ static void transport_zmq_destroy(void *handle)
     free(transport);
 }
 
-/* Whether a thread may be of the class SCHED_BATCH: libzmq aborts where the kernel, or what a
- * container has in its place, refuses. This one tries it and goes back, if it is of the usual
- * class.
+/* Whether a thread may be of the class SCHED_BATCH. libzmq aborts if the kernel, or a container's
+ * substitute, refuses. This function tries it and goes back, if the thread is of the usual class.
  */
 static bool transport_zmq_may_batch(void)
 {
@@ -137,8 +137,9 @@ static bool transport_zmq_start(
     /* The number of peers is the configuration's, not libzmq's default of 1023 sockets. */
     (void)zmq_ctx_set(
         transport->zmq, ZMQ_MAX_SOCKETS, zmq_ctx_get(transport->zmq, ZMQ_SOCKET_LIMIT));
-    /* Its thread waits until whoever computes on the core has used up a slice of time: then more
-     * has come, and is taken in with fewer wake-ups. On an idle core it runs at once as well. */
+    /* With SCHED_BATCH its thread waits until a thread that computes on the core has used up a
+     * slice of time. Then more packets have come, and it receives them with fewer wake-ups. On an
+     * idle core it runs at once as well. */
     if (transport_zmq_may_batch()) {
         (void)zmq_ctx_set(transport->zmq, ZMQ_THREAD_SCHED_POLICY, SCHED_BATCH);
     }
@@ -312,7 +313,8 @@ static void transport_zmq_take_token_message(struct transport_zmq *transport, ui
     }
 }
 
-/* False, after a complaint, if the packet is not from whom its connection's key says. */
+/* Returns false, after a complaint, if the packet names another node than its connection's key
+ * does. */
 static bool transport_zmq_is_honest(
     struct transport_zmq *transport, bool bulk, uint16_t peer, const uint8_t *packet)
 {

@@ -1,11 +1,11 @@
 /*
  * Peers of the ZeroMQ transport and their keys, which may change while packets flow.
  *
- * A new list is complete before anything is touched, so a wrong one changes nothing. A peer's
- * sockets are opened anew if its keys changed, all of them if our own key did. Listening sockets
- * cannot drop one connection: if a key was removed, or our own changed, they are closed and opened
- * again, and those that are still welcome reconnect. Messages that libzmq had received before are
- * refused by the list when they are taken.
+ * A new list is complete before anything changes, so a wrong one changes nothing. A peer's sockets
+ * are opened anew if its keys changed, and all sockets if our own key did. Listening sockets cannot
+ * drop one connection. So if a key was removed, or our own changed, they are closed and opened
+ * again, and the allowed peers reconnect. Messages that libzmq had received before are checked
+ * against the list when they are taken, and refused.
  */
 #include <inttypes.h>
 #include <stdio.h>

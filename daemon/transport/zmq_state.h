@@ -14,7 +14,7 @@
 #include "daemon/transport/waiter.h"
 #include "daemon/transport/zap.h"
 
-/* In this order: what comes in is counted before it is taken. */
+/* In this order: inflow counts bytes before messages are taken. */
 enum transport_zmq_source {
     SOURCE_ZAP,
     SOURCE_INFLOW,
@@ -51,7 +51,7 @@ enum adtopk_status transport_zmq_add_peer(
 enum adtopk_status transport_zmq_reload(void *handle, const struct keyfile_pair *pair,
     const struct transport_peer *peers, size_t count, struct error *err);
 
-/** Refuses what is not tcp://. */
+/** Refuses endpoints that are not tcp://. */
 enum adtopk_status transport_zmq_check_endpoint(const char *endpoint, struct error *err);
 
 /** Makes errno the error: WHAT "ENDPOINT": reason. */

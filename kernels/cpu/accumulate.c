@@ -1,8 +1,8 @@
 #include <string.h>
 
+#include "kernels/base/convert.h"
+#include "kernels/base/ledger.h"
 #include "kernels/cpu/chunk.h"
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/ledger.h"
 
 double ledger_sign(uint64_t element)
 {

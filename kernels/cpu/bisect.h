@@ -1,6 +1,6 @@
 /*
  * Inline body of the cut among entries that stay in the cache, by bisection between the smallest
- * and the largest key: every implementation compiles it for its own instructions. Internal to
+ * and the largest key. Every implementation compiles it for its own instructions. Internal to
  * kernels/cpu.
  */
 #ifndef ADTOPK_KERNELS_BISECT_H
@@ -22,7 +22,7 @@ static inline void select_extremes(const float *x, size_t n, uint32_t *most, uin
     *least = (uint32_t)low;
 }
 
-/* Steps before a bisection mistrusts what it takes for granted. */
+/* After so many steps a bisection no longer assumes that keys are evenly spread. */
 enum { EVEN_STEPS = 5 };
 
 typedef size_t select_counter(const float *x, size_t n, uint32_t least);

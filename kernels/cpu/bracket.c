@@ -7,18 +7,18 @@
 #include "kernels/cpu/gradient.h"
 #include "kernels/cpu/select.h"
 
-/* The sample consists of blocks at equal distances: as most of its time goes by looking for their
- * pages, they are longer than a cache line. With a hint an eighth of them is enough. */
+/* The sample consists of blocks at equal distances. They are longer than a cache line, because
+ * finding their pages takes most of the time. With a hint an eighth of the blocks is enough. */
 enum { BLOCK = 64, SAMPLE_BLOCKS = 1024, SAMPLE_SHARE = 32, SAMPLE_AHEAD = 8, HINTED_SHARE = 8 };
 enum { LINE = 16 };
 
 /* The bracket reaches this many standard deviations of the sample's count to both sides. */
 #define BRACKET_WIDTH 4.0
 
-/* A hint is the bound that would have had so many candidates last turn, as a multiple of k:
- * something for what a turn changes, and for what the number of random values above a bound varies.
- * Counted and not measured along the threshold, because the smaller the share that is selected, the
- * more of the residual lies just below. */
+/* A hint is the bound that so many candidates would have reached last turn, as a multiple of k. The
+ * slack covers the change of one turn and the random variation of the number of values above a
+ * bound. The hint counts candidates instead of scaling the threshold: the smaller the selected
+ * share, the more of the residual lies just below the threshold. */
 #define HINT_SLACK 0.25
 #define HINT_NOISE 3.0
 /* A bound is not extrapolated further than that from the one that was used. */
@@ -43,7 +43,7 @@ size_t bracket_capacity(uint64_t n, uint64_t k, unsigned ranges)
     const uint64_t sample = bracket_blocks(n) * BLOCK;
     const double rank = (double)k * (double)sample / (double)n;
     const double expected = (rank + bracket_margin(rank)) * (double)n / (double)sample;
-    /* A quarter for what the guess is off; a chunk must fit behind the last entry. */
+    /* A quarter covers the error of the guess. A chunk must fit behind the last entry. */
     const uint64_t each = (uint64_t)(expected * 1.25) / ranges + CHUNK + CHUNK_SLACK;
     /* The first list takes the sample too. */
     return (each > sample ? each : sample) + CHUNK_SLACK;
@@ -62,7 +62,8 @@ static void bracket_prefetch(const struct fused *pass, uint64_t first)
     }
 }
 
-/* A block of what the residual is going to be. Only a guess comes of it, so it need not filter. */
+/* A block of the residual as it will be after the pass. It only serves a guess, so it need not
+ * filter. */
 static void bracket_block(const struct fused *pass, uint64_t first, float block[BLOCK])
 {
     float expanded[BLOCK];

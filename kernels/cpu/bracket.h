@@ -1,6 +1,6 @@
 /*
- * The global selection of a fused pass: a lower bound of the k-th magnitude, guessed from the
- * last turn or a sample, and the exact selection among the candidates that reach it. Internal to
+ * The global selection of a fused pass. It guesses a lower bound of the k-th magnitude from the
+ * last turn or a sample, and selects exactly among the candidates that reach the bound. Internal to
  * kernels/cpu.
  */
 #ifndef ADTOPK_KERNELS_BRACKET_H

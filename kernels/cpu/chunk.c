@@ -48,7 +48,7 @@ static void chunk_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigne
     memcpy(home, acc, rest * sizeof *acc);
 }
 
-/* The same in bf16: the candidates are among what is rounded. */
+/* The same for a residual in bf16: the candidates are chosen among the rounded values. */
 static void chunk_round_tail(const struct chunk_ops *ops, struct chunk *chunk, unsigned rest)
 {
     float acc[CHUNK_WORD] = {0};
@@ -150,7 +150,7 @@ static bool chunk_is_long(const struct parallel *parallel, uint64_t n)
     return parallel_parts(parallel, n, CHUNK_EACH, 2) > 1;
 }
 
-/* Where the share of what comes behind `before` of n begins. */
+/* The index at which the share of the elements that follow the first `before` of n begins. */
 static uint64_t chunk_share(uint64_t room, uint64_t before, uint64_t n)
 {
     return n > 0 ? (uint64_t)((double)room * ((double)before / (double)n)) : 0;
@@ -184,7 +184,7 @@ void chunk_select(const struct chunk_ops *ops, const struct sparse *list, struct
     }
 }
 
-/* Lists that are selected from side by side: what each takes has its place in `out`. */
+/* Lists that are selected from side by side: each list has its place in `out`. */
 struct chunk_choice {
     const struct chunk_ops *ops;
     const struct sparse *lists;
@@ -403,8 +403,8 @@ static bool chunk_is_tie(const struct chunk_ops *ops, const struct chunk_search 
     return above < search->k && ties <= equal;
 }
 
-/* Again and again what lies around the k-th element is copied together; a histogram, where that
- * does not get on. */
+/* Copies the elements around the k-th again and again, each time fewer. Uses a histogram where that
+ * makes no progress. */
 struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct select_span *spans,
     unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS],
     const struct parallel *parallel)
@@ -437,8 +437,8 @@ struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct sele
     return select_cut_between(search.spans, search.count, 0, 31, search.k, histogram);
 }
 
-/* Lists what reaches the cut, whose key is above 0: of what equals it, once there are k, no more.
- */
+/* Lists the elements that reach the cut, whose key is above 0. Of the elements that equal the cut
+ * it lists no more once there are k. */
 static void chunk_list(const struct chunk_ops *ops, const float *x, uint64_t length,
     const struct select_cut *cut, uint64_t k, uint32_t position, struct sparse *list)
 {

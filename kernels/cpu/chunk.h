@@ -1,29 +1,29 @@
 /*
- * The vectorised inside of all passes, one table of operations an implementation. Internal to
+ * The vectorised inner loops of all passes, one table of operations per implementation. Internal to
  * kernels/cpu and its tests.
  *
  * An implementation works on whole *words* of 64 elements, the number of bits in a mask; the
- * functions below cut arrays of any length into them. All implementations give the same bits.
+ * functions below cut arrays of any length into words. All implementations give the same bits.
  */
 #ifndef ADTOPK_KERNELS_CHUNK_H
 #define ADTOPK_KERNELS_CHUNK_H
 
+#include "kernels/base/ledger.h"
+#include "kernels/base/parallel.h"
 #include "kernels/cpu/deal.h"
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/journal.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/ledger.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/plain.h"
 #include "kernels/cpu/select.h"
 
 enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
 _Static_assert(CHUNK_WORD == (int)LEDGER_WORD, "one length of words");
 
-/* What a list of candidates needs behind its last entry beyond what is collected. */
+/* Entries of room that a list of candidates needs behind its last entry. */
 enum { CHUNK_SLACK = 16 };
 
-/* Which elements are candidates: those whose key is above a bound, which is never below 0, so that
- * zeros are no candidates. Without a pattern it is least - 1 for all. */
+/* Elements whose key is above the bound are candidates. The bound is never below 0, so zeros are no
+ * candidates. Without a pattern the bound of all elements is least - 1. */
 struct chunk_bound {
     uint32_t least;         /* above 0 and at most 2^31 - 1 */
     const int32_t *pattern; /* or NULL: element i's bound is pattern[(phase + i) % period]. period +
@@ -50,9 +50,10 @@ struct rounding;
 /* A chunk on its way through chunk_step(). The first six fields are set by the caller, the next
  * four before each step, the others are zero at first. */
 struct chunk {
-    float *acc;                /* the next element; NULL where they are in bf16: */
-    struct rounding *rounding; /* what is added to and rounded again, or NULL */
-    const float *sum;          /* what is added to it, not filtered yet; NULL: what these come to */
+    float *acc;                 /* the next element; NULL where they are in bf16: */
+    struct rounding *rounding;  /* the residual in bf16 that the chunk is rounded to, or NULL */
+    const float *sum;           /* the sum to add, before elements that are not finite are left out;
+                                 * NULL: the sum of the gradients below */
     struct gradients gradients; /* of the whole tensor */
     uint64_t number;            /* of the chunk in the tensor */
     struct journal *journal;    /* open for the chunk, or NULL */
@@ -75,8 +76,9 @@ struct chunk_ops {
      * one everywhere, its payload is not defined. */
     void (*gather)(const struct gradients *gradients, uint64_t first, unsigned length, float *sum);
 
-    /* acc += finite elements of sum, journalled; the ledger's lanes; the candidates. Moves the
-     * chunk's pointers, position and word behind what was done. */
+    /* Adds the finite elements of `sum` to `acc` under the journal, adds them to the ledger's lanes
+     * and lists the candidates. Moves the chunk's pointers, position and word behind the words that
+     * were done. */
     void (*add)(struct chunk *chunk, unsigned words);
 
     /* The sums of all steps of the chunk. */
@@ -100,10 +102,10 @@ struct chunk_ops {
     /* Appends the entries of a list whose key is at least `least`. */
     void (*filter)(const struct sparse *list, uint32_t least, struct sparse *out);
 
-    /* Writes the k best of a list of at least k > 0 entries to out, which has room for no more;
-     * of equals the first ones. out may be where the list is. All keys are at least `least`, and
-     * the k-th is expected below `likely` (any value gives the same result). Returns a key that the
-     * k reach and no other entry exceeds. */
+    /* Writes the k best of a list of at least k > 0 entries to out, which has room for exactly k.
+     * Of equal entries the first ones win. out may be the list itself. All keys are at least
+     * `least`, and the k-th is expected below `likely`; any value of `likely` gives the same
+     * result. Returns a key that the k entries reach and no other entry exceeds. */
     uint32_t (*best)(
         const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out);
 
@@ -115,8 +117,8 @@ struct chunk_ops {
     /* peak[i % period] = the largest of itself and the keys of all x[i], i < n. */
     void (*peaks)(const float *x, size_t n, int32_t *peak, size_t period);
 
-    /* The k largest, best first, of every column of x, which has `rows` >= k rows of `stride`
-     * numbers that are not negative. best: k rows and one more of scratch. */
+    /* The k largest numbers of every column of x, best first. x has `rows` >= k rows of `stride`
+     * numbers that are not negative. best: k rows, and one more of scratch. */
     void (*columns)(const int32_t *x, size_t rows, size_t stride, size_t k, int32_t *best);
 };
 
@@ -149,20 +151,20 @@ struct select_cut chunk_cut(const struct chunk_ops *ops, const struct sparse *li
 /* Spans and lists that the following functions take at most. */
 enum { CHUNK_SPANS = 64 };
 
-/** The cut for the k-th of all elements of the spans, at least k and contiguous each. spare: room
- * for some of them, the more the better. */
+/** The cut for the k-th of all elements of the spans, at least k and each contiguous. spare: room
+ * for some of them; more room makes it faster. */
 struct select_cut chunk_cut_spans(const struct chunk_ops *ops, const struct select_span *spans,
     unsigned count, uint64_t k, float *spare, uint64_t room, uint32_t histogram[SELECT_BINS],
     const struct parallel *parallel);
 
-/** Selects the k best of `length` contiguous elements, which stay in a cache, into `out`, which is
- * empty; the first has `position`. list: clobbered, room for 2 * k + CHUNK_WORD + CHUNK_SLACK.
- * Returns the key of the k-th. */
+/** Selects the k best of `length` contiguous elements, which stay in a cache, into the empty list
+ * `out`. The first element has `position`. list: overwritten, with room for 2 * k + CHUNK_WORD +
+ * CHUNK_SLACK. Returns the key of the k-th. */
 uint32_t chunk_top(const struct chunk_ops *ops, const float *x, uint64_t length, uint64_t k,
     uint32_t position, struct sparse *list, struct sparse *out);
 
-/** Drops all but the k best entries of a list of at least k, in which no later element of lower key
- * than what is returned has a place. */
+/** Drops all but the k best entries of a list of at least k. Returns the key that a later element
+ * has to reach to have a place among them. */
 uint32_t chunk_prune(
     const struct chunk_ops *ops, struct sparse *list, size_t k, uint32_t histogram[SELECT_BINS]);
 
@@ -177,7 +179,7 @@ void chunk_select_lists(const struct chunk_ops *ops, const struct sparse *lists,
 /** Copies a word with -0.0, which adds nothing, for non-finite elements; returns their number. */
 unsigned chunk_filter(float filtered[CHUNK_WORD], const float *sum);
 
-/** Moves the chunk's pointers, position and word behind what was done. */
+/** Moves the chunk's pointers, position and word behind the words that were done. */
 static inline void chunk_move(struct chunk *chunk, unsigned words)
 {
     chunk->acc = chunk->acc != NULL ? chunk->acc + words * CHUNK_WORD : NULL;

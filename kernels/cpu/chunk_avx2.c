@@ -16,7 +16,7 @@ enum { VECTOR = 8, VECTORS = CHUNK_WORD / VECTOR, AHEAD = 1024, LINE = 16, LINE_
 enum { PACK = 3 };
 
 /* Every processor with AVX2 has F16C. */
-static bool avx2_supported(void)
+static bool chunk_avx2_supported(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
@@ -450,7 +450,7 @@ AVX2 static void avx2_columns(const int32_t *x, size_t rows, size_t stride, size
 extern const struct chunk_ops chunk_avx2;
 const struct chunk_ops chunk_avx2 = {
     .name = "avx2",
-    .supported = avx2_supported,
+    .supported = chunk_avx2_supported,
     .gather = avx2_gather,
     .add = avx2_add,
     .sums = avx2_sums,

@@ -12,7 +12,7 @@
 
 #define AVX512 STEP_AVX512_TARGET
 
-static bool avx512_supported(void)
+static bool chunk_avx512_supported(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -396,7 +396,7 @@ AVX512 static uint32_t avx512_best(
 extern const struct chunk_ops chunk_avx512;
 const struct chunk_ops chunk_avx512 = {
     .name = "avx512",
-    .supported = avx512_supported,
+    .supported = chunk_avx512_supported,
     .rounds = true,
     .gather = avx512_gather,
     .add = avx512_add,

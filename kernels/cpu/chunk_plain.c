@@ -6,7 +6,7 @@
 #include "kernels/cpu/gather.h"
 #include "kernels/cpu/select.h"
 
-static bool plain_supported(void)
+static bool chunk_plain_supported(void)
 {
     return true;
 }
@@ -29,7 +29,7 @@ static void plain_collect_word(
     }
 }
 
-static void plain_add(struct chunk *chunk, unsigned words)
+static void chunk_plain_add(struct chunk *chunk, unsigned words)
 {
     const uint64_t signs = ledger_word_signs(chunk->number);
     for (; words > 0; words--) {
@@ -70,7 +70,7 @@ static void plain_collect(const float *x, unsigned words, const struct chunk_bou
     }
 }
 
-static size_t plain_count(const float *x, size_t n, uint32_t least)
+static size_t chunk_plain_count(const float *x, size_t n, uint32_t least)
 {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -98,8 +98,8 @@ static size_t plain_between(
 static uint32_t plain_best(
     const struct sparse *list, size_t k, uint32_t least, uint32_t likely, struct sparse *out)
 {
-    struct select_cut cut =
-        select_bisect_near(list->value, list->count, k, least, likely, plain_count, select_divide);
+    struct select_cut cut = select_bisect_near(
+        list->value, list->count, k, least, likely, chunk_plain_count, select_divide);
     if (cut.ties == SELECT_ALL) {
         select_filter_from(list, cut.key, out);
     } else {
@@ -121,14 +121,14 @@ static void plain_columns(const int32_t *x, size_t rows, size_t stride, size_t k
 extern const struct chunk_ops chunk_plain;
 const struct chunk_ops chunk_plain = {
     .name = "plain",
-    .supported = plain_supported,
+    .supported = chunk_plain_supported,
     .gather = plain_gather,
-    .add = plain_add,
+    .add = chunk_plain_add,
     .sums = plain_sums,
     .collect = plain_collect,
     .cut = select_cut_short,
     .best = plain_best,
-    .count = plain_count,
+    .count = chunk_plain_count,
     .between = plain_between,
     .filter = select_filter_from,
     .peaks = plain_peaks,

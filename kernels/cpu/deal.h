@@ -8,8 +8,8 @@
 
 #include "kernels/cpu/select.h"
 
-/* What deal_avx512() takes at most: fibres, elements of all of them, entries of the list and of one
- * fibre, and how many of those are selected. */
+/* Limits of deal_avx512(): fibres, elements of all of them, entries of the list and of one fibre,
+ * and selected entries of one fibre. */
 enum { DEAL_NARROW = 16, DEAL_SHORT = 1 << 16, DEAL_LIST = 192, DEAL_ROWS = 32, DEAL_BEST = 16 };
 
 /* Where the entries of a list go. Positions in the list count elements from where the first fibre
@@ -33,7 +33,7 @@ static inline size_t deal_pitch(uint32_t room)
 }
 
 /* peak[i % period] = the largest of itself and the keys of all x[i]. Compiled for the instructions
- * of its caller, as what follows. */
+ * of its caller, like the functions below. */
 static inline __attribute__((always_inline)) void deal_peaks_inline(
     const float *x, size_t n, int32_t *peak, size_t period)
 {

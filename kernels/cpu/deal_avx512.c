@@ -19,8 +19,9 @@ struct avx512_hand {
     _Alignas(64) uint8_t fibre[DEAL_LIST];     /* 255 behind the end */
     uint64_t own[DEAL_NARROW][WORDS];          /* bits of each fibre's entries */
     uint32_t count[DEAL_NARROW];               /* of them */
-    uint64_t above[WORDS];                     /* bits of those that exceed their fibre's k-th */
-    uint64_t equal[WORDS];                     /* and of those that equal it */
+    uint64_t above[WORDS];                     /* bits of the entries that exceed their fibre's
+                                                * k-th */
+    uint64_t equal[WORDS];                     /* bits of the entries that equal it */
 };
 
 AVX512 static inline __mmask16 avx512_first(size_t lanes)
@@ -72,8 +73,8 @@ AVX512 static INLINE unsigned avx512_own(
     return most;
 }
 
-/* The k-th largest number of up to 16 columns in one vector each row; zeros if there are fewer. k:
- * a constant, for each of which this is compiled. */
+/* The k-th largest number of each of up to 16 columns, one vector per row; zeros if there are
+ * fewer. k is a constant, and the function is compiled for each value. */
 AVX512 static INLINE __m512i avx512_kth(const int32_t *x, unsigned rows, size_t k)
 {
     __m512i place[DEAL_BEST];

@@ -1,16 +1,17 @@
 /*
- * The pass over a tensor that travels whole and whose residual is empty and stays so: the residual
- * is neither read nor written. The gradients are read once, for the ledger, for what is not finite
- * among them, and, where it is asked for, for their sum: what accumulate() would make of zeros.
+ * The pass over a tensor that is sent whole and whose residual is empty and stays so. It neither
+ * reads nor writes the residual. It reads the gradients once, for the ledger and to count elements
+ * that are not finite. On request it also writes their sum, which is what accumulate() would make
+ * of zeros.
  *
  * Happy path: direct_start(), direct_chunks() for all chunks on any threads, direct_sums(). All of
- * it may be repeated with the same gradients: after a kill it is done again.
+ * it may be repeated with the same gradients, for example after a kill.
  */
 #ifndef ADTOPK_KERNELS_DIRECT_H
 #define ADTOPK_KERNELS_DIRECT_H
 
 #include "kernels/cpu/journal.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 
 struct chunk_ops;
 
@@ -22,7 +23,7 @@ struct direct {
     float *sum; /* n elements: 0 + the gradients' sum, elements that are not finite left out, times
                  * `scale`; NULL: not wanted. Overlaps no gradient. */
     float scale;
-    uint64_t stamp;              /* as a fused pass's, of its own */
+    uint64_t stamp;              /* like the stamp of a fused pass: each pass has its own */
     struct progress *progress;   /* progress_size(n) bytes */
     const struct chunk_ops *ops; /* NULL: the best for this processor */
 };
@@ -33,9 +34,9 @@ void direct_start(struct direct *pass, const double sums[2]);
 /** Works on chunks first..end-1. Different ones may run at the same time. */
 void direct_chunks(const struct direct *pass, uint64_t first, uint64_t end);
 
-/** After all chunks, also in another process: the ledger's two sums of what went through the pass
- * with this stamp, and what they were before it (NULL: not wanted). Returns the number of elements
- * that were left out. */
+/** Call it after all chunks, also in another process. Fills the ledger's two sums after the pass
+ * with this stamp, and in `before` the sums before it (NULL: not wanted). Returns the number of
+ * elements that were left out. */
 uint64_t direct_sums(const struct progress *progress, uint64_t n, double sums[2], double before[2]);
 
 #endif

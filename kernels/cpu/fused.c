@@ -20,7 +20,7 @@ enum { ALIGNMENT = 64 };
 /* Elements that are added, then surveyed, at a time. */
 enum { RULE_PIECE = 512 };
 
-/* Chunks whose records are fetched ahead. */
+/* The pass fetches the records of so many chunks ahead. */
 enum { AHEAD = 4 };
 
 static size_t fused_align(size_t bytes)
@@ -140,7 +140,7 @@ static unsigned fused_length(const struct fused *pass, uint64_t chunk)
     return rest < CHUNK ? (unsigned)rest : CHUNK;
 }
 
-/* A chunk whose elements go by: they are added, or were added before and are only looked at. */
+/* A chunk whose elements the pass adds, or only reads because an earlier run added them. */
 struct fused_stream {
     struct fused *pass;
     struct chunk chunk;
@@ -150,7 +150,7 @@ struct fused_stream {
     struct chunk_bound bound; /* of candidates of a global selection in this range */
     struct rounding rounding; /* of a residual in bf16 */
     float *buffer;            /* CHUNK elements, for gradients that have to be summed */
-    float *expanded;          /* as many, of a residual in bf16 that are looked at */
+    float *expanded;          /* as many elements of a bf16 residual that the pass only reads */
 };
 
 /* The chunk's elements are complete from here on. */
@@ -266,8 +266,8 @@ static void fused_chunk_global(struct fused_stream *stream, uint64_t number, uns
     fused_step(stream, &piece);
 }
 
-/* A chunk of a residual that is surveyed, in pieces: so memory is busy with the next piece while
- * one is looked at. */
+/* A chunk of a residual that is surveyed, in pieces: memory fetches the next piece while the survey
+ * reads this one. */
 static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsigned range)
 {
     struct fused *pass = stream->pass;
@@ -285,8 +285,8 @@ static void fused_chunk_rule(struct fused_stream *stream, uint64_t number, unsig
     rule_close(pass, number, &lanes);
 }
 
-/* A chunk of rows or slabs: each is selected from as soon as it is added, so that memory is busy
- * with the next one's elements meanwhile. Those that share words wait until all of the chunk is
+/* A chunk of rows or slabs. The pass selects from each as soon as it is added, so that memory can
+ * fetch the next one meanwhile. Rows and slabs that share words wait until the whole chunk is
  * added, and so do slabs in bf16. */
 static void fused_chunk_fibres(
     struct fused_stream *stream, uint64_t number, struct rows *rows, struct slabs *slabs)
@@ -369,8 +369,8 @@ static void fused_select_plain(struct fused *pass)
         pass->residual, &pass->view, pass->k, pass->out, pass->scratch);
 }
 
-/* After a wrong guess: another one from the finished residual, and a second look as one range,
- * whose list is never too short. */
+/* After a wrong guess: guesses again from the finished residual, and collects once more as one
+ * range, whose list is always long enough. */
 static bool fused_select_again(struct fused *pass)
 {
     const unsigned ranges = pass->ranges;

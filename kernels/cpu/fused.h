@@ -1,33 +1,35 @@
 /*
- * Compensate and select in one pass: residual += gradients, the k largest magnitudes of the result,
- * the ledger and the journal, at 12 bytes of memory traffic an element; 8 if the residual is in
- * bf16 (rounded.h).
+ * Compensate and select in one pass. The pass adds the gradients to the residual, selects the k
+ * largest magnitudes of the result, and keeps the ledger and the journal. It moves 12 bytes of
+ * memory per element, or 8 if the residual is in bf16 (rounded.h).
  *
- * The result is, bit for bit, what accumulate() (and rounding) and then select_top() or
- * select_fibres() give; it depends neither on the number of ranges, nor on the implementation, nor
- * on what is repeated.
+ * The result equals, bit for bit, that of accumulate() (and rounding) and then select_top() or
+ * select_fibres(). It does not depend on the number of ranges, on the implementation or on
+ * repetitions.
  *
- * Happy path: set the fields, fused_start(), fused_range() once for every range on any threads,
- * then fused_finish(); or fused_run() for all of that. A large tensor has its k-th magnitude
- * guessed from the last turn's or a sample, a little lower; the pass collects what reaches that,
- * fused_finish() selects among it. Where the guess was wrong, it makes another one from the
- * finished residual and collects once more. Fibres, contiguous (rows) or strided, are selected from
- * while they go by. Where no guess is worth it (tiny fibres, more than one element in eight), or
- * two were wrong, the plain selection reads the residual again.
+ * Happy path: set the fields, call fused_start(), then fused_range() once for every range on any
+ * threads, then fused_finish(). fused_run() does all of that.
  *
- * Retry: a pass whose stamp is in the progress already adds nothing, needs no gradients (count may
- * be 0) and selects the same list again. Killed anywhere, by whatever signal: give every pending
- * journal back with journal_recover(), then repeat the pass with the same stamp, the same gradients
- * and any number of ranges; chunks that are done are only looked at. The sums may be those from
- * before the pass or whatever the killed fused_finish() left of them. A pass with momentum moves
- * it exactly as often as the residual.
+ * Selection. For a large tensor the pass guesses the k-th magnitude from the last turn or a sample,
+ * a little too low. It collects the elements that reach the guess, and fused_finish() selects among
+ * them. If the guess was wrong, fused_finish() makes another one from the finished residual and
+ * collects once more. For fibres, contiguous (rows) or strided, the pass selects from each fibre
+ * while its elements are in the cache. The plain selection reads the residual again if two guesses
+ * were wrong, or if a guess is not worth it: tiny fibres, or more than one element in eight.
+ *
+ * Retry. A pass whose stamp is in the progress already adds nothing, needs no gradients (count may
+ * be 0) and selects the same list again. After a kill at any instruction, by any signal: give every
+ * pending journal back with journal_recover(). Then repeat the pass with the same stamp, the same
+ * gradients and any number of ranges; it only reads the chunks that are done. The sums may be those
+ * from before the pass, or whatever the killed fused_finish() left of them. A pass with momentum
+ * changes the momentum exactly as often as the residual.
  */
 #ifndef ADTOPK_KERNELS_FUSED_H
 #define ADTOPK_KERNELS_FUSED_H
 
+#include "kernels/base/parallel.h"
 #include "kernels/cpu/journal.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/plain.h"
 #include "kernels/cpu/rest.h"
 #include "kernels/cpu/rounded.h"
 #include "kernels/cpu/survey.h"
@@ -36,7 +38,7 @@ struct chunk_ops;
 struct stats;
 struct stats_ops;
 
-enum { FUSED_MAX_RANGES = 64 };
+enum { FUSED_MAX_RANGES = 64, FUSED_RESTS = 2 };
 
 /* How the selection is made; chosen by fused_start(). */
 enum fused_mode {
@@ -48,12 +50,13 @@ enum fused_mode {
     FUSED_AFTER    /* plain selection after the pass */
 };
 
-/* What leaves the residual when all of a tensor travels. */
+/* What the pass takes from the residual when all of a tensor is sent. */
 enum fused_take {
     FUSED_TAKE_NOTHING = 0,
     FUSED_TAKE_F32,  /* every element itself; +0 remains */
     FUSED_TAKE_BF16, /* its nearest bfloat16 */
-    FUSED_TAKE_F16   /* its nearest binary16 that is finite */
+    FUSED_TAKE_F16,  /* its nearest binary16 that is finite */
+    FUSED_TAKE_RESTS /* nothing, but rests come back as in the others */
 };
 
 struct fused {
@@ -66,28 +69,33 @@ struct fused {
     bool per_fibre; /* select_fibres() instead of select_top() */
     bool rule;      /* nothing is selected: fused_survey() after the pass. View of stride 1; k is
                      * about how many entries questions will be about, 0 if unknown; no out */
-    unsigned need;  /* rule: statistics that the survey will be asked for, of enum survey_need */
+    unsigned need;  /* rule: the statistics that the survey will be asked for, of enum
+                     * survey_need */
     float guess;    /* rule: magnitude that questions will be about, or a little less; 0 if unknown:
                      * taken from a sample */
     bool withdraw;  /* subtract the gradients instead (the inverse pass); take k = 0 */
-    enum fused_take take; /* instead of adding gradients, subtract what travels; take k = 0, no
-                           * momentum. Values that are not finite leave nothing behind. */
-    struct rest rest;     /* take: what comes back of sums that were rounded */
-    const void *const *gradients; /* as accumulate() takes them */
+    enum fused_take take; /* instead of adding gradients, subtract the values that are sent;
+                           * requires k = 0 and no momentum. Values that are not finite leave
+                           * nothing behind. */
+    struct rest rest[FUSED_RESTS]; /* take: the rounding errors of sums and of updates, which go
+                                    * back to the residual */
+    const void *const *gradients;  /* as accumulate() takes them */
     unsigned count;
     enum dtype dtype;
-    float scale;     /* of the gradients' sum, before anything else; 0 or 1: none. Finite, not
-                      * negative; what is not finite unscaled is left out whatever the scale */
-    float *momentum; /* of every element of the residual, zeros at first; or NULL. The pass adds
-                      * what momentum.h says instead of the gradients, of which none count as 0 */
+    float scale;     /* factor of the gradients' sum, applied first; 0 or 1: none. Finite, not
+                      * negative. Elements that are not finite before scaling are left out whatever
+                      * the factor. */
+    float *momentum; /* momentum of every element of the residual, zeros at first; or NULL. The pass
+                      * adds what momentum.h defines instead of the gradients. A pass without
+                      * gradients counts them as 0. */
     float mu;        /* in [0, 1) */
     bool nesterov;
-    uint64_t id;    /* the residual's number in journals */
-    uint64_t stamp; /* never 0; each pass (step, and its withdrawal) has one of its own */
+    uint64_t id;               /* the residual's number in journals */
+    uint64_t stamp;            /* never 0; each pass (a step's, or its withdrawal's) has its own */
     struct progress *progress; /* progress_size() bytes, zeros before the first pass */
-    float *hints; /* or NULL: one float a fibre, or one for the whole tensor, zeros at first, which
-                   * the caller keeps from turn to turn for this tensor. Any values give the right
-                   * list, good ones sooner. */
+    float *hints; /* or NULL: one float per fibre, or one for the whole tensor, zeros at first. The
+                   * caller keeps them from turn to turn for this tensor. Any values give the right
+                   * list; good ones make the pass faster. */
     struct sparse *out;       /* capacity as select_top() or select_fibres() ask for */
     unsigned ranges;          /* 1..FUSED_MAX_RANGES parts that threads may work on side by side */
     struct parallel parallel; /* threads that fused_finish() may use besides its own */
@@ -106,10 +114,10 @@ struct fused {
     uint32_t complete[FUSED_MAX_RANGES]; /* rule: a list holds all of at least this key */
 };
 
-/** Bytes of scratch for a pass: 300 KiB and about 10 bytes an entry of a global selection. */
+/** Bytes of scratch for a pass: 300 KiB and about 10 bytes per entry of a global selection. */
 size_t fused_scratch(const struct view *view, uint64_t k, bool per_fibre, unsigned ranges);
 
-/** The same for a rule's pass over n elements: 20 bytes an entry up to n / 4, none beyond. */
+/** The same for a rule's pass over n elements: 20 bytes per entry up to n / 4, none beyond. */
 size_t fused_rule_scratch(uint64_t n, uint64_t k, unsigned ranges);
 
 /** Begins the pass. sums: the ledger's two sums as the last pass left them. Reads a sample of the
@@ -120,20 +128,20 @@ void fused_start(struct fused *pass, const double sums[2]);
  * journal: this thread's, or NULL where no restart will repeat the pass. */
 void fused_range(struct fused *pass, unsigned range, struct journal *journal);
 
-/** The Euclidean norm of the sum of the local gradients, unscaled, elements that are not finite
- * left out: what clipping compares with its limit. One read of the gradients; needs the fields
- * view, gradients, count and dtype. The same bits on every machine, by any number of threads. */
+/** The Euclidean norm of the unscaled sum of the local gradients, without elements that are not
+ * finite. Clipping compares it with its limit. Reads the gradients once; needs the fields view,
+ * gradients, count and dtype. Gives the same bits on every machine, with any number of threads. */
 double fused_gradient_norm(const struct fused *pass, const struct parallel *parallel);
 
-/** After all ranges: fills pass->out and sets sums to what they were when the pass with this stamp
- * first began, plus what it added (minus what it withdrew). Returns the number of non-finite
+/** Call it after all ranges. Fills pass->out. Sets `sums` to their values when the pass with this
+ * stamp first began, plus what it added, minus what it withdrew. Returns the number of non-finite
  * elements, which were left out. */
 uint64_t fused_finish(struct fused *pass, double sums[2]);
 
-/** After all ranges of a rule's pass, once: what the rule can ask. The survey points into the pass,
- * its residual and its scratch. Same answers whatever guess, ranges, implementation or repetition.
- */
-void fused_survey(const struct fused *pass, struct survey *survey);
+/** Call it once, after all ranges of a rule's pass. Prepares the survey that the rule asks. The
+ * survey points into the pass, its residual and its scratch. It gives the same answers for any
+ * guess, ranges, implementation or repetition. */
+void fused_survey(const struct fused *pass, struct cpu_survey *survey);
 
 /** All of it on this thread. */
 uint64_t fused_run(struct fused *pass, struct journal *journal, double sums[2]);

@@ -4,8 +4,8 @@
 #ifndef ADTOPK_KERNELS_GATHER_H
 #define ADTOPK_KERNELS_GATHER_H
 
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/base/convert.h"
+#include "kernels/cpu/plain.h"
 
 /* As accumulate() takes them. */
 struct gradients {
@@ -35,8 +35,8 @@ static inline void gather_one(
     }
 }
 
-/* -0.0 + x is x for every x: the sum of one gradient is that gradient, the sum of none changes no
- * element that it is added to. */
+/* -0.0 + x is x for every x. So the sum of one gradient is that gradient, and adding the sum of
+ * none changes no element. */
 static inline void gather_all(
     const struct gradients *gradients, uint64_t first, unsigned length, float *sum)
 {

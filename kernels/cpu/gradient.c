@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/base/convert.h"
+#include "kernels/base/parallel.h"
 #include "kernels/cpu/momentum.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stats.h"
 
 /* A norm is formed in so many parts, of fewer chunks than that in one. */
@@ -77,7 +77,7 @@ static inline float gradient_sent(enum fused_take take, float x)
     }
 }
 
-/* The opposite of what leaves. A loop a type, so that they vectorise. */
+/* The opposite of what leaves the residual. There is one loop per type, so that they vectorise. */
 static void gradient_take(enum fused_take take, const float *x, unsigned length, float *sum)
 {
     switch (take) {
@@ -91,6 +91,7 @@ static void gradient_take(enum fused_take take, const float *x, unsigned length,
             sum[i] = -gradient_sent(FUSED_TAKE_F16, x[i]);
         }
         break;
+    case FUSED_TAKE_RESTS: memset(sum, 0, length * sizeof *sum); break;
     default:
         for (unsigned i = 0; i < length; i++) {
             sum[i] = -x[i];
@@ -144,7 +145,9 @@ void gradient_sum(
     }
     if (takes) {
         gradient_take(pass->take, chunk->acc, length, buffer);
-        rest_add(&pass->rest, chunk->number * CHUNK, length, buffer);
+        for (unsigned i = 0; i < FUSED_RESTS; i++) {
+            rest_add(&pass->rest[i], chunk->number * CHUNK, length, buffer);
+        }
         return;
     }
     for (unsigned done = 0; done < length; done += PIECE) {
@@ -177,7 +180,7 @@ static double gradient_all_squares(const struct stats_ops *ops, const float *x, 
     return stats_fold(&lanes).sum_squares;
 }
 
-/* The sum of the squares of at most CHUNK elements, those that are not finite left out. */
+/* The sum of the squares of at most CHUNK elements, without those that are not finite. */
 static double gradient_squares(const struct stats_ops *ops, const float *sum, unsigned length)
 {
     const double limit = (double)KERNEL_FINITE_LIMIT;

@@ -1,6 +1,7 @@
 /*
- * What a fused pass adds to a chunk: the sum of the local gradients, scaled, with momentum; or the
- * opposite of it; or, where the pass takes, the opposite of what travels. Internal to kernels/cpu.
+ * What a fused pass adds to a chunk. It is the sum of the local gradients, scaled, with momentum;
+ * or the opposite of that for a withdrawal. A pass with `take` adds the opposite of what is sent.
+ * Internal to kernels/cpu.
  */
 #ifndef ADTOPK_KERNELS_GRADIENT_H
 #define ADTOPK_KERNELS_GRADIENT_H
@@ -8,10 +9,10 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
 
-/** For a chunk with its elements, number and journal, which is open: sets chunk->sum to what is to
- * be added to its `length` elements, not filtered yet. It lies in `buffer`, or in the gradient
- * itself where it is the only one; or it is left to chunk_ops.add, which gets the gradients.
- * Journals and moves the chunk's momentum. */
+/** For a chunk with its elements, its number and its open journal: sets chunk->sum to what the pass
+ * adds to its `length` elements, before elements that are not finite are left out. The sum lies in
+ * `buffer`, or is the gradient itself if there is only one. Or the function leaves summing to
+ * chunk_ops.add, which gets the gradients. Journals and changes the chunk's momentum. */
 void gradient_sum(
     const struct fused *pass, struct chunk *chunk, unsigned length, float buffer[CHUNK]);
 
@@ -19,8 +20,9 @@ void gradient_sum(
  * nothing moves. */
 void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, float *sum);
 
-/** The chunk's `length` elements are added, its record written but not published: elements beyond
- * the filter's limit travel too. sum: as gradient_sum() left it. */
+/** Call it when the chunk's `length` elements are added and its record is written but not
+ * published. Takes elements beyond the filter's limit, which are sent too. sum: as gradient_sum()
+ * left it. */
 void gradient_take_rest(const struct fused *pass, uint64_t number, unsigned length,
     const float *sum, struct chunk_record *record);
 

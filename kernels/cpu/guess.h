@@ -1,11 +1,11 @@
 /*
- * Guesses of thresholds that adapt themselves from fibre to fibre. Internal to kernels/cpu.
+ * Guesses of thresholds that adapt from fibre to fibre. Internal to kernels/cpu.
  *
- * A guess is the expected threshold less a margin. It should be as high as it can be, because every
- * candidate costs a little, but not too high, because a fibre with too few candidates is looked at
- * twice: the margin shrinks with every guess that was low enough and grows by forty times that with
- * every other, so that about one in forty is too high. It may become negative, where thresholds
- * grow from turn to turn. Any guess gives the same result.
+ * A guess is the expected threshold less a margin. It should be high, because every candidate costs
+ * a little. It should not be too high, because a fibre with too few candidates is read twice. So
+ * the margin shrinks with every guess that was low enough, and grows by forty times as much with
+ * every other, so that about one guess in forty is too high. The margin may become negative, where
+ * thresholds grow from turn to turn. Any guess gives the same result.
  */
 #ifndef ADTOPK_KERNELS_GUESS_H
 #define ADTOPK_KERNELS_GUESS_H

@@ -15,7 +15,7 @@ void progress_start(struct progress *progress, uint64_t stamp, const double sums
 
 void journal_open(struct journal *journal, uint64_t residual, uint64_t stamp, uint64_t chunk)
 {
-    /* saved is 0: nobody looks at these fields until journal_save(). */
+    /* `saved` is 0: no one reads these fields before journal_save(). */
     journal->residual = residual;
     journal->stamp = stamp;
     journal->chunk = chunk;

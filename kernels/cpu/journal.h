@@ -1,24 +1,25 @@
 /*
- * How far a pass over a residual has come, so that it can be repeated after a SIGKILL at any
+ * How far a pass over a residual has come. With it the pass can be repeated after a SIGKILL at any
  * instruction without adding a gradient twice.
  *
- * A pass works chunk by chunk, and in a chunk word by word. For every chunk the tensor keeps a
- * *record*: what the chunk's gradients added to the ledger, and the *stamp* of the pass that did so
- * last. Every worker has one *journal*: before a word is modified its old bytes are saved there. It
- * has room for two words, so that it stays in the first-level cache: while one may be modified the
- * next one is saved.
+ * A pass works chunk by chunk, and in a chunk word by word. The tensor keeps a *record* for every
+ * chunk: what the chunk's gradients added to the ledger, and the *stamp* of the last pass that
+ * added any. Every worker has one *journal*, which gets the old bytes of a word before the pass
+ * modifies it. The journal has room for two words, so that it stays in the first-level cache: while
+ * the pass may modify one word, it saves the next one.
  *
- * Happy path: journal_open, (journal_save, modify) for one word after the other, record written,
- * stamp published, journal_close. Where what is added depends on the old bytes (momentum, and what
- * travels of a whole tensor), a copy of all of the chunk's is made first (journal_copy). Killed
- * before the stamp: such a copy goes back; otherwise the last word's bytes go back, and the record
- * says how many words before it are complete (journal_recover); the repeated pass only looks at
- * those and goes on behind them. Killed after the stamp: the repeated pass skips the chunk. Both
- * structures live in memory that outlives the process; all bytes zero is their initial state.
- * Chunks of a bf16 residual are journalled in another way (rounded.h).
+ * Happy path: journal_open, then for each word journal_save and modify, then write the record,
+ * publish the stamp, journal_close. With momentum, or when a whole tensor is sent, the added values
+ * depend on the old bytes. Then journal_copy first copies the whole chunk.
  *
- * A killed thread stops between two instructions and what it stored before stays, so it is enough
- * to keep the compiler from reordering the stores.
+ * Killed before the stamp: journal_recover puts such a copy back. Without one it puts the last
+ * word's bytes back and notes in the record how many words before it are complete. The repeated
+ * pass only reads those and goes on behind them. Killed after the stamp: the repeated pass skips
+ * the chunk. Journal and records live in memory that outlives the process; all bytes zero is their
+ * initial state. Chunks of a bf16 residual are journalled in another way (rounded.h).
+ *
+ * A killed thread stops between two instructions, and everything that it stored before stays. So it
+ * is enough to keep the compiler from reordering the stores.
  */
 #ifndef ADTOPK_KERNELS_JOURNAL_H
 #define ADTOPK_KERNELS_JOURNAL_H
@@ -28,27 +29,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/ledger.h"
+#include "kernels/base/ledger.h"
+#include "kernels/base/record.h"
 
-/* Elements of a chunk and of a word. */
-enum { CHUNK = 4096, JOURNAL_WORD = 64, JOURNAL_WORDS = 2 };
-
-/* What the chunk's gradients came to; valid for the pass whose stamp it carries. */
-struct chunk_record {
-    double sums[2];     /* plain and sign-hashed */
-    uint64_t nonfinite; /* elements left out */
-    _Atomic uint64_t stamp;
-    _Atomic uint64_t resumed; /* CHUNK * the stamp of a pass that was stopped in the chunk
-                               * + elements that it had completed */
-};
-
-/* Of one residual. */
-struct progress {
-    double before[2]; /* the ledger's sums when the pass with this stamp began */
-    _Atomic uint64_t stamp;
-    uint64_t reserved;
-    struct chunk_record chunk[];
-};
+/* Elements of a word, and words of a journal. */
+enum { JOURNAL_WORD = 64, JOURNAL_WORDS = 2 };
 
 /* What rounding cut off a chunk of a bf16 residual (rounded.h), by the ledger's sign and lane. */
 struct carry {
@@ -77,18 +62,6 @@ struct journal {
     };
 };
 
-/** Chunks of a residual of n elements. */
-static inline uint64_t chunk_count(uint64_t n)
-{
-    return n / CHUNK + (n % CHUNK != 0);
-}
-
-/** Bytes of the progress of a residual of n elements: 0.25% of the residual's. Aligned to 8. */
-static inline size_t progress_size(uint64_t n)
-{
-    return sizeof(struct progress) + chunk_count(n) * sizeof(struct chunk_record);
-}
-
 /** Begins the pass `stamp`, or goes on with it: only the first call keeps `sums` as before. */
 void progress_start(struct progress *progress, uint64_t stamp, const double sums[2]);
 
@@ -101,8 +74,8 @@ static inline float *journal_word(struct journal *journal, uint64_t word)
     return journal->old[word % JOURNAL_WORDS];
 }
 
-/** The word that ends with the chunk's element number `saved` - 1 is in its place: it may be
- * modified now, and those before it are complete. */
+/** The word that ends with the chunk's element number `saved` - 1 is in its place. The pass may
+ * modify it now, and the words before it are complete. */
 static inline void journal_save(struct journal *journal, uint64_t saved)
 {
     atomic_store_explicit(&journal->saved, saved, memory_order_release);
@@ -116,8 +89,8 @@ static inline void journal_copied(struct journal *journal, uint64_t copied)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
-/** Copies the chunk's `length` elements from number `first` on, of the momentum or else of the
- * residual, before they change; those before them are copied. */
+/** Copies `length` elements of the chunk from number `first` on, of the momentum or else of the
+ * residual, before they change. The elements before them have been copied already. */
 void journal_copy(
     struct journal *journal, bool of_momentum, const float *x, unsigned first, unsigned length);
 
@@ -137,10 +110,10 @@ static inline unsigned journal_resumed(const struct chunk_record *record, uint64
 }
 
 /**
- * Puts back what an interrupted chunk was changed from, if it was not finished, notes in its record
- * what is complete, and closes the journal. May itself be interrupted and repeated. residual: n
- * elements, with its progress; momentum: as many, or NULL where no pass had any.
- * Returns false, and changes nothing, if the journal does not fit them: its bytes are damaged.
+ * Puts back the old bytes of an interrupted chunk that was not finished, notes in its record what
+ * is complete, and closes the journal. May itself be interrupted and repeated. residual: n
+ * elements, with its progress; momentum: as many, or NULL where no pass had any. Returns false, and
+ * changes nothing, if the journal does not fit them: its bytes are damaged.
  */
 bool journal_recover(struct journal *journal, float *residual, float *momentum, uint64_t n,
     struct progress *progress);

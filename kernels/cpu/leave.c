@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "kernels/base/ledger.h"
 #include "kernels/cpu/journal.h"
-#include "kernels/cpu/ledger.h"
 
 /* How many entries ahead memory is fetched: they are far apart. */
 enum { AHEAD = 24 };
@@ -37,8 +37,8 @@ struct signs {
     uint64_t lanes;
 };
 
-/* value * ledger_sign(), without hashing again what neighbours share, and without a branch, which
- * nobody could predict. */
+/* value * ledger_sign(). Neighbours share a hash, which is computed once; and there is no branch,
+ * because it could not be predicted. */
 static double leave_signed(struct signs *signs, uint64_t element, double value)
 {
     uint64_t bits;
@@ -90,8 +90,8 @@ void leave_sums(const struct leave *leave, double sums[2], const struct parallel
     }
 }
 
-/* What is left when a value has left; infinity and NaN leave nothing behind, also where f16 and
- * int8 sent their largest number instead, or bf16 rounded to infinity. */
+/* What remains of an element when a value is subtracted. Infinity and NaN leave nothing behind,
+ * also where f16 and int8 sent their largest number instead, or bf16 rounded to infinity. */
 static float leave_rest(float kept, float sent)
 {
     const float rest = kept - sent;

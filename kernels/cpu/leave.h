@@ -4,24 +4,24 @@
 #ifndef ADTOPK_KERNELS_LEAVE_H
 #define ADTOPK_KERNELS_LEAVE_H
 
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/sparse.h"
-#include "kernels/cpu/view.h"
+#include "kernels/base/parallel.h"
+#include "kernels/base/sparse.h"
+#include "kernels/base/view.h"
 
 /* Entries that leave: positions of the view, ascending, and values as others decode them. */
 struct leave {
     const struct view *view;
     const struct sparse *sent;
-    const uint8_t *accepted; /* one bit an entry, lowest bit first; NULL means all */
+    const uint8_t *accepted; /* one bit per entry, lowest bit first; NULL means all */
 };
 
-/** sums += the ledger's two sums of the entries that leave, formed in parts that depend on the
- * number of entries sent only: the same bits by any number of threads. */
+/** Adds to `sums` the ledger's two sums of the entries that leave. The parts of the sums depend
+ * only on the number of entries, so any number of threads gives the same bits. */
 void leave_sums(const struct leave *leave, double sums[2], const struct parallel *parallel);
 
-/** The elements become what they were, kept[i] for entry i, less what was sent of them: what
+/** Element of entry i becomes its value before, kept[i], less the value that was sent. What
  * quantisation cut off stays, but nothing that is not finite. May be repeated. momentum (NULL:
- * none) becomes 0 there. */
+ * none) becomes 0 at these elements. */
 void leave_residual(float *residual, float *momentum, const struct leave *leave, const float *kept,
     const struct parallel *parallel);
 

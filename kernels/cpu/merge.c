@@ -40,7 +40,7 @@ static size_t pair_count(const struct sparse *a, const struct sparse *b)
     return a->count + b->count - both;
 }
 
-/* Writes what only one list has left. */
+/* Writes the entries that remain in only one of the lists. */
 static size_t pair_rest(
     const struct sparse *list, size_t entry, const struct merge *merge, size_t next)
 {
@@ -103,7 +103,7 @@ static inline size_t window_add(
     return entry;
 }
 
-/* Only the bits; *count grows by those that were not set. */
+/* Sets the bits only; *count grows by those that were not set. */
 static size_t window_mark(
     struct window *window, uint64_t base, const struct sparse *list, size_t entry, size_t *count)
 {

@@ -3,12 +3,13 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 
 /* The bodies are compiled once for every implementation. */
 #define BODY static inline __attribute__((always_inline))
 
-/* Zero instead of what is not finite, which is counted. Selects, so that loops vectorise. */
+/* Replaces what is not finite by zero and counts it. Selects instead of branches, so that loops
+ * vectorise. */
 BODY float momentum_finite(float value, unsigned *left_out)
 {
     const bool finite = fabsf(value) < KERNEL_FINITE_LIMIT;
@@ -49,7 +50,7 @@ BODY unsigned momentum_undo(struct momentum_rule rule, float *restrict m, const 
     return left_out;
 }
 
-static bool plain_supported(void)
+static bool momentum_plain_supported(void)
 {
     return true;
 }
@@ -67,12 +68,12 @@ static unsigned plain_undo(struct momentum_rule rule, float *restrict m, const f
 }
 
 static const struct momentum_ops momentum_plain = {
-    .name = "plain", .supported = plain_supported, .step = plain_step, .undo = plain_undo};
+    .name = "plain", .supported = momentum_plain_supported, .step = plain_step, .undo = plain_undo};
 
 #ifdef __x86_64__
 #define AVX2 __attribute__((target("avx2")))
 
-static bool avx2_supported(void)
+static bool momentum_avx2_supported(void)
 {
     return __builtin_cpu_supports("avx2");
 }
@@ -90,7 +91,7 @@ AVX2 static unsigned avx2_undo(struct momentum_rule rule, float *restrict m,
 }
 
 static const struct momentum_ops momentum_avx2 = {
-    .name = "avx2", .supported = avx2_supported, .step = avx2_step, .undo = avx2_undo};
+    .name = "avx2", .supported = momentum_avx2_supported, .step = avx2_step, .undo = avx2_undo};
 #endif
 
 const struct momentum_ops *const momentum_table[] = {

@@ -29,9 +29,9 @@ struct momentum_ops {
     unsigned (*step)(struct momentum_rule rule, float *restrict m, const float *restrict g,
         float *restrict sum, unsigned n);
 
-    /* Takes a step back: m becomes what it was before the step, to rounding (what mu multiplies is
-     * off by no more than the step's own rounding); with mu = 0, where nothing depends on it, 0.
-     * sum: what v shrinks by, the bits that it grew by. */
+    /* Takes a step back. m becomes what it was before the step; the error is at most the step's own
+     * rounding. With mu = 0 nothing depends on m, and it becomes 0. sum: what v shrinks by, the
+     * same bits that it grew by. */
     unsigned (*undo)(struct momentum_rule rule, float *restrict m, const float *restrict g,
         float *restrict sum, unsigned n);
 };

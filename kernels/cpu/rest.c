@@ -18,8 +18,8 @@ void rest_round(float *sum, int16_t *low, size_t n)
     }
 }
 
-/* a + b - rounded, without a rounding: what is larger is taken off first. Infinity less the largest
- * f16 is not finite either. */
+/* a + b - rounded, without a rounding error: the larger operand goes first. Infinity less the
+ * largest f16 is not finite either. */
 static inline float error_of(float a, float b, float rounded)
 {
     const uint32_t a_bits = convert_bits(a), b_bits = convert_bits(b);
@@ -55,12 +55,21 @@ void rest_sum(float *sum, const float *x, int16_t *low, size_t n, enum quantisat
     (type == QUANTISE_BF16 ? sum_bf16 : sum_f16)(sum, x, low, n);
 }
 
-/* The sum itself less what it became; 0 where that is not finite. */
+/* The sum less its rounded value; 0 where one of them is not finite. A small loss scale may have
+ * made 0 of the rounded value. Then the bits below it are those of a NaN. */
 static inline float rest_of(float rounded, int16_t low)
 {
-    const uint32_t bits = convert_bits(rounded);
-    const float cut = convert_float((uint32_t)((int64_t)bits + low)) - rounded;
-    return convert_float(convert_select((bits & MAGNITUDE) < INFINITY_BITS, convert_bits(cut), 0));
+    const uint32_t bits = convert_bits(rounded), sum = (uint32_t)((int64_t)bits + low);
+    const float cut = convert_float(sum) - rounded;
+    const int finite = ((bits & MAGNITUDE) < INFINITY_BITS) & ((sum & MAGNITUDE) < INFINITY_BITS);
+    return convert_float(convert_select(finite, convert_bits(cut), 0));
+}
+
+/* The sum as it was rounded. What two multiplications in f32 made of it is nearest to it. */
+static inline float rounded_of(const struct rest *rest, uint64_t i)
+{
+    const float sum = rest->rounded[i] * rest->shrink;
+    return rest->shrink == 1 ? sum : convert_bf16(convert_to_bf16(sum));
 }
 
 void rest_add(const struct rest *rest, uint64_t first, size_t n, float *x)
@@ -68,9 +77,14 @@ void rest_add(const struct rest *rest, uint64_t first, size_t n, float *x)
     const uint64_t begin = first > rest->first ? first : rest->first;
     const uint64_t last = rest->first + rest->count;
     const uint64_t end = first + n < last ? first + n : last;
+    if (rest->exact != NULL && begin < end) {
+        narrow_add_rests(x + (begin - first), rest->exact + (begin - rest->first), end - begin,
+            rest->narrow, rest->shrink, rest->unscale);
+        return;
+    }
     for (uint64_t i = begin; rest->rounded != NULL && i < end; i++) {
         x[i - first] +=
-            rest_of(rest->rounded[i - rest->first], rest->low[i - rest->first]) * rest->unscale;
+            rest_of(rounded_of(rest, i - rest->first), rest->low[i - rest->first]) * rest->unscale;
     }
     for (uint64_t i = begin; rest->rounded == NULL && i < end; i++) {
         const uint16_t bits = (uint16_t)rest->low[i - rest->first];

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/ledger.h"
+#include "kernels/base/convert.h"
+#include "kernels/base/ledger.h"
+#include "kernels/cpu/plain.h"
 #include "kernels/cpu/select.h"
 
 enum { ALIGNMENT = 64, VECTORS = LEDGER_WORD / LEDGER_LANES };
@@ -17,9 +17,9 @@ enum { KEY_BITS = 15, LOW_BITS = KEY_BITS - SELECT_BITS };
 /* The bodies are compiled once for every implementation. */
 #define BODY static inline __attribute__((always_inline))
 
-/* One element; selects, so that loops vectorise. Adding a random number to the bits that go rounds
- * up as often as these are close to the next bf16, whatever the sign; it would make zeros of NaNs.
- */
+/* One element; selects instead of branches, so that loops vectorise. Adding a random number to the
+ * low bits rounds up the more often, the closer they are to the next bf16, whatever the sign. It
+ * would make zeros of NaNs. */
 BODY uint16_t rounded_element(float *x, float *e, uint32_t random)
 {
     const float exact = *x + *e;
@@ -69,7 +69,7 @@ BODY void rounded_hashes(uint64_t seed, uint32_t hash[LEDGER_WORDS])
     }
 }
 
-static bool plain_supported(void)
+static bool rounded_plain_supported(void)
 {
     return true;
 }
@@ -90,7 +90,7 @@ static void plain_hash(uint64_t seed, uint32_t hash[LEDGER_WORDS])
 }
 
 static const struct rounded_ops rounded_plain = {.name = "plain",
-    .supported = plain_supported,
+    .supported = rounded_plain_supported,
     .expand = plain_expand,
     .hash = plain_hash,
     .round = plain_round};
@@ -98,7 +98,7 @@ static const struct rounded_ops rounded_plain = {.name = "plain",
 #ifdef __x86_64__
 #define AVX2 __attribute__((target("avx2")))
 
-static bool avx2_supported(void)
+static bool rounded_avx2_supported(void)
 {
     return __builtin_cpu_supports("avx2");
 }
@@ -114,7 +114,7 @@ AVX2 static void avx2_round(struct rounding *rounding, float *x, unsigned first,
 }
 
 static const struct rounded_ops rounded_avx2 = {.name = "avx2",
-    .supported = avx2_supported,
+    .supported = rounded_avx2_supported,
     .expand = avx2_expand,
     .hash = plain_hash,
     .round = avx2_round};
@@ -287,8 +287,8 @@ void rounded_from(const struct rounded *rounded, const float *x, uint64_t n)
     }
 }
 
-/* The first element of a chunk with this sign in the ledger, but for the lane's: it takes what the
- * next pass would begin with. */
+/* The first element of a chunk with this sign in the ledger, apart from the lane's sign. It takes
+ * the error that the next pass would begin with. */
 static unsigned rounded_first(uint64_t chunk, unsigned sign, unsigned lane)
 {
     return (ledger_word_signs(chunk) & 1u) == sign ? lane : LEDGER_LANES + lane;
@@ -360,7 +360,7 @@ static struct select_cut rounded_cut_short(const struct rounded_fibre *fibre, ui
         x[i] = convert_bf16(fibre->x[i * fibre->stride]);
     }
     struct select_cut cut = select_cut_short(x, fibre->length, k);
-    /* Without ties it may be any key that separates: every key of a bf16 that is larger than its
+    /* Without ties any key that separates will do: every bf16 key that is larger than this one's
      * upper half is at least the next one. */
     cut.key = cut.ties == SELECT_ALL ? (cut.key + 0xffffu) >> 16 : cut.key >> 16;
     return cut;

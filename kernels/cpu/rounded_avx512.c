@@ -1,6 +1,6 @@
-/* Residuals in bf16 with AVX-512, for x86-64 processors that have it: a vector in a register, and
- * what the four of a word hand on in four more. A word of a pass is expanded, added to, rounded and
- * selected from without leaving the registers. */
+/* Residuals in bf16 with AVX-512, for x86-64 processors that have it. One register holds a vector,
+ * and four more hold the errors that its word hands on. A word of a pass is expanded, added to,
+ * rounded and selected from without leaving the registers. */
 #ifdef __x86_64__
 #include "kernels/cpu/rounded_avx512.h"
 
@@ -11,7 +11,7 @@
 
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq")))
 
-static bool avx512_supported(void)
+static bool rounded_avx512_supported(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq");
@@ -29,11 +29,11 @@ AVX512 static void avx512_expand(const uint16_t *from, unsigned length, float *t
     }
 }
 
-/* What the vectors of a word hand on. */
+/* The rounding errors that the vectors of a word hand on. */
 struct rounded_lanes {
     __m512i step[4]; /* the golden ratios of each vector */
-    __m512 same[2];  /* by half of the word: e of the sign that its first vector has, */
-    __m512 other[2]; /* then of the other one */
+    __m512 same[2];  /* by half of the word: e of the sign of its first vector */
+    __m512 other[2]; /* by half of the word: e of the other sign */
     unsigned sign;   /* of the first vector */
 };
 
@@ -43,8 +43,8 @@ WORD_AVX512 __m512i rounded_upper(__m512i x)
     return _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u));
 }
 
-/* Adds e to x and rounds that to a bf16, the upper half of what it returns; e becomes what that
- * cuts off. */
+/* Adds e to x and rounds the sum to a bf16, the upper half of the returned value. e becomes the
+ * rounding error. */
 WORD_AVX512 __m512i rounded_vector_of(__m512 *x, __m512 *e, __m512i hash, __m512i step)
 {
     const __m512 exact = _mm512_add_ps(*x, *e);
@@ -203,7 +203,7 @@ AVX512 static void avx512_round(struct rounding *rounding, float *x, unsigned fi
 
 extern const struct rounded_ops rounded_avx512;
 const struct rounded_ops rounded_avx512 = {.name = "avx512",
-    .supported = avx512_supported,
+    .supported = rounded_avx512_supported,
     .expand = avx512_expand,
     .hash = avx512_hash,
     .round = avx512_round};

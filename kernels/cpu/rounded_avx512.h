@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/chunk.h"
 
-/** As chunk_ops.add(), for a chunk with a rounding, whose bound has no pattern; where that
+/** Like chunk_ops.add(), for a chunk with a rounding whose bound has no pattern. Only where that
  * implementation is supported. */
 void rounded_avx512_add(struct chunk *chunk, unsigned words);
 

@@ -8,8 +8,8 @@
 /* Entries in a cache line. */
 enum { LINE = 16 };
 
-/* Elements of a complete row that are listed before the list is looked at: few, so that ties do not
- * make it long. */
+/* The row lists so many elements before it examines the list. They are few, so that ties do not
+ * make the list long. */
 enum { PART = 256 };
 
 /* Rows that are searched before a guess is tried again. */
@@ -40,8 +40,8 @@ void rows_begin(struct rows *rows, struct fused *pass, unsigned range)
         .skip = first % pass->view.length != 0};
 }
 
-/* Fetches what the selection of the rows a chunk later writes and reads: a store that waits for
- * memory would hold up all that follow. */
+/* Fetches the memory that the selection of rows one chunk later writes and reads. A store that
+ * waits for memory would hold up all stores after it. */
 static void rows_prefetch(const struct rows *rows)
 {
     const struct fused *pass = rows->pass;
@@ -77,7 +77,7 @@ static uint32_t rows_rounded(const struct rows *rows, struct sparse *out)
     return least;
 }
 
-/* Begins a row: what its candidates have to reach. */
+/* Begins a row: sets the bound that its candidates have to reach. */
 static void rows_first(struct rows *rows)
 {
     const float *hints = rows->pass->hints;
@@ -128,7 +128,8 @@ static bool rows_is_crowded(const struct rows *rows)
     return rows_searchable(rows) && rows->list.count + rows->pruned > crowd;
 }
 
-/* Lists what reaches the bound among the complete row's next part; returns the part's length. */
+/* Lists the elements of the complete row's next part that reach the bound; returns the part's
+ * length. */
 static uint64_t rows_collect(struct rows *rows, uint64_t at)
 {
     const struct fused *pass = rows->pass;
@@ -157,8 +158,8 @@ static bool rows_again(struct rows *rows, uint32_t least)
     return true;
 }
 
-/* Whether the candidates suffice, or are all that is not zero: perhaps of a lower guess, or of none
- * where the row is too long to be searched. */
+/* Whether the candidates suffice, or are all elements that are not zero. It may take a lower guess,
+ * or none where the row is too long to be searched. */
 static bool rows_listed(struct rows *rows)
 {
     const uint64_t k = rows->pass->k;
@@ -196,7 +197,7 @@ static uint32_t rows_best(const struct rows *rows, struct sparse *out)
         chunk_select(pass->ops, list, &cut, out, pass->k);
         return cut.key;
     }
-    /* A list that was pruned has entries just below what later ones had to reach. */
+    /* A pruned list has entries just below the bound that later ones had to reach. */
     return pass->ops->best(
         list, pass->k, rows->bound.least - 1, guess_likely(&rows->guess, rows->bound.least), out);
 }
@@ -222,12 +223,13 @@ static uint64_t rows_reached(const struct rows *rows)
 /* Whether the row's guess would have been good enough for a list. */
 static bool rows_fits(const struct rows *rows, uint32_t key)
 {
-    /* Fewer than k of what tends to be too many would mean to search again. */
+    /* If too many candidates tend to turn up, fewer than k would mean to search again. */
     return rows->guessed <= key &&
            rows_reached(rows) <= rows->pass->view.length / 8 + rows->pass->k;
 }
 
-/* Learns from the row's threshold. Only the last row of a crowd is looked at for the next ones. */
+/* Learns from the row's threshold. Only the last row of a crowd tells whether the next ones are
+ * crowded. */
 static void rows_learn(struct rows *rows, bool listed, uint32_t key)
 {
     rows->last = convert_float(key);

@@ -2,14 +2,16 @@
  * The selection of contiguous fibres (rows) in a fused pass, each while it is in the cache.
  * Internal to kernels/cpu.
  *
- * A row's candidates are what reaches a guess: the row's threshold of the last turn, or that of the
- * row before it, less a margin (guess.h). If they are too few, the row is looked at again with a
- * lower guess, then the k-th largest is searched for in the row itself; the first zeros make up for
- * what is missing even then. A list that grows long keeps the best so far, and where they would
- * grow too long (ties, all of a row above its last threshold) the next rows are *crowded*: nothing
- * is listed and they are searched, until a guess fits again. A range selects the rows that lie
- * wholly in it; those on a border of two ranges wait for rows_finish(). Row f's entries have their
- * place in the list, k * f, whoever selects it.
+ * A row's candidates are the elements that reach a guess: the row's threshold of the last turn, or
+ * the threshold of the row before it, less a margin (guess.h). If they are too few, the pass reads
+ * the row again with a lower guess, then searches the row itself for the k-th largest. If even then
+ * elements are missing, the first zeros fill up.
+ *
+ * A list that grows long keeps the best so far. Ties, or a row that lies wholly above its last
+ * threshold, would make lists too long. Then the next rows are *crowded*: the pass lists nothing
+ * and searches them, until a guess fits again. A range selects from the rows that lie wholly in it;
+ * rows on a border of two ranges wait for rows_finish(). The entries of row f have their place in
+ * the list, k * f, whichever range selects them.
  */
 #ifndef ADTOPK_KERNELS_ROWS_H
 #define ADTOPK_KERNELS_ROWS_H
@@ -21,15 +23,16 @@
 /* Shorter rows are selected by the plain selection. */
 enum { ROWS_SHORTEST = 16 };
 
-/* A range on its way through its rows, piece by piece: what a chunk has of one row. */
+/* A range on its way through its rows, piece by piece. A piece is the part of one row that lies in
+ * one chunk. */
 struct rows {
     struct fused *pass;
     struct sparse list;       /* candidates of the row at hand */
-    struct chunk_bound bound; /* what they have to reach */
+    struct chunk_bound bound; /* the bound that candidates have to reach */
     uint32_t *histogram;
     float last; /* threshold of the row before, 0 if unknown */
     struct guess guess;
-    uint64_t ahead;   /* rows of a chunk, and one more: what is fetched */
+    uint64_t ahead;   /* rows of a chunk, plus one: how far ahead memory is fetched */
     uint64_t row;     /* at hand */
     uint32_t guessed; /* its guess */
     uint64_t pruned;  /* candidates of it that its list had no room for */

@@ -7,7 +7,7 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/survey.h"
 
-/* Up to this size a tensor stays in the cache. */
+/* A tensor of up to this size stays in the cache. */
 enum { SMALL_TENSOR = 1 << 16 };
 /* More entries than one in this many are no small set. */
 enum { DENSE_SELECTION = 4 };
@@ -65,7 +65,7 @@ void rule_close(struct fused *pass, uint64_t chunk, const struct stats_lanes *la
     }
 }
 
-void fused_survey(const struct fused *pass, struct survey *survey)
+void fused_survey(const struct fused *pass, struct cpu_survey *survey)
 {
     const uint64_t n = view_size(&pass->view);
     struct stats total = stats_none();
@@ -73,9 +73,9 @@ void fused_survey(const struct fused *pass, struct survey *survey)
     for (uint64_t c = 0; pass->need != SURVEY_NO_STATS && c < chunk_count(n); c++) {
         stats_join(&total, &pass->statistics[c]);
     }
-    *survey = (struct survey){.x = pass->residual,
-        .stats = survey_describe(n, pass->need, &total),
-        .ops = pass->surveyed,
+    *survey = (struct cpu_survey){.x = pass->residual,
+        .base = {.ops = &survey_cpu, .stats = survey_describe(n, pass->need, &total)},
+        .stats_ops = pass->surveyed,
         .pick = pass->ops,
         .chunk = pass->statistics,
         .complete = SURVEY_NOTHING,

@@ -1,10 +1,10 @@
 /*
- * The survey of a fused pass whose selection is a rule's: statistics of every chunk while it is in
- * the cache, and the candidates that reach a guess. Internal to kernels/cpu.
+ * The survey of a fused pass whose selection is a rule's. It keeps statistics of every chunk while
+ * the chunk is in the cache, and the candidates that reach a guess. Internal to kernels/cpu.
  *
- * A list that is full keeps the better half, and is complete from a higher magnitude on: a guess
- * that is far too low costs time, never an answer. Small tensors have no candidates, as reading
- * them again is cheap.
+ * A full list keeps its better half, and is then complete only from a higher magnitude on. So a
+ * guess that is far too low costs time, never a wrong answer. Small tensors have no candidates,
+ * because reading them again is cheap.
  */
 #ifndef ADTOPK_KERNELS_RULE_H
 #define ADTOPK_KERNELS_RULE_H

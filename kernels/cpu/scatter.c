@@ -8,9 +8,9 @@
 #define ENTRIES_PER_PART (UINT64_C(1) << 15)
 #define PARTS 64u
 
-/* The entries of a fibre that is spread over the whole tensor touch a cache line and a page each.
- * Where the lines are used by other fibres' entries too, the fibres are filled in together, one
- * band of memory after the other, which stays in the cache. */
+/* A fibre that spreads over the whole tensor touches a cache line and a page per entry. Where
+ * entries of other fibres use the same lines, the fibres are filled in together, band after band of
+ * memory. A band stays in the cache. */
 #define FAR (UINT64_C(1) << 16) /* elements from a fibre's first to its last */
 #define FEW 50u                 /* fewer than one element in so many: lines are hardly shared */
 #define GROUP 1024u             /* fibres */

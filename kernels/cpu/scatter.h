@@ -1,15 +1,15 @@
 /*
- * From a sparse list to what trainers read: elements in memory instead of positions of a view, and
- * the dense form. Which thread writes which part shows in nothing.
+ * Turns a sparse list into what trainers read: indices in memory instead of positions of a view,
+ * and the dense form. The result does not depend on which thread writes which part.
  */
 #ifndef ADTOPK_KERNELS_SCATTER_H
 #define ADTOPK_KERNELS_SCATTER_H
 
 #include <stdint.h>
 
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/sparse.h"
-#include "kernels/cpu/view.h"
+#include "kernels/base/parallel.h"
+#include "kernels/base/sparse.h"
+#include "kernels/base/view.h"
 
 /**
  * dense[view_element(position)] = value for every entry, 0 everywhere else.

@@ -6,15 +6,16 @@
 
 /*
  * Exact top-k on the integer magnitude key. The bits of a float without the sign order like its
- * magnitude, both zeros have key 0 and NaN ranks above infinity, so every input has one answer.
+ * magnitude, both zeros have key 0, and NaN ranks above infinity. So every input has exactly one
+ * answer.
  *
- * First the *cut* is found, the key of the k-th entry and how many of its equals still belong to
- * the k; then one pass in view order emits the entries. Long spans find the cut by a radix
- * histogram in three levels of at most 11 bits, short ones by bisection over the keys.
+ * The selection first finds the *cut*: the key of the k-th entry, and how many of its equals still
+ * belong to the k. Then one pass in view order emits the entries. Long spans find the cut by a
+ * radix histogram in three levels of at most 11 bits, short ones by bisection over the keys.
  */
 
-/* Strided fibres up to this length are copied once instead of being walked four times; 256 KiB
- * stay in the second-level cache, and scratch stays small however long the tensor is. */
+/* Strided fibres up to this length are copied once instead of being read four times. 256 KiB stay
+ * in the second-level cache, and scratch stays small however long the tensor is. */
 enum { GATHER_MAX = 65536 };
 
 size_t select_scratch(uint64_t n)

@@ -4,8 +4,8 @@
 #ifndef ADTOPK_KERNELS_SELECT_H
 #define ADTOPK_KERNELS_SELECT_H
 
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/base/convert.h"
+#include "kernels/cpu/plain.h"
 
 /* Bits of a histogram level and bins of its histogram. */
 enum { SELECT_BITS = 11, SELECT_BINS = 1 << SELECT_BITS };
@@ -19,8 +19,8 @@ struct select_span {
     uint64_t stride;
 };
 
-/* Selected are: every key above `key`, and the first `ties` entries whose key equals it, or all of
- * them with SELECT_ALL. */
+/* A cut selects every key above `key`, and the first `ties` entries whose key equals it. SELECT_ALL
+ * selects all entries that equal it. */
 #define SELECT_ALL UINT64_MAX
 struct select_cut {
     uint32_t key;
@@ -32,17 +32,18 @@ static inline uint32_t select_key(float value)
     return convert_bits(value) & 0x7fffffffu;
 }
 
-/** The cut whose lowest selected entry is the rank-th largest, rank > 0, of the spans' keys in
- * base + [0, 2^bits), bits <= 31, which are at least `rank`. Any order of elements. */
+/** The cut whose lowest selected entry is the rank-th largest, rank > 0, of the spans' keys in base
+ * + [0, 2^bits), bits <= 31. There are at least `rank` such keys. The elements may be in any order.
+ */
 struct select_cut select_cut_between(const struct select_span *spans, unsigned count, uint32_t base,
     unsigned bits, uint64_t rank, uint32_t histogram[SELECT_BINS]);
 
 /** The cut for 0 < k <= n, whose key is the k-th largest; fast where x stays in a cache. */
 struct select_cut select_cut_short(const float *x, size_t n, size_t k);
 
-/** Where fewer than k elements are not zero, the k are those and the first zeros. Appends all
- * elements of x, `stride` apart, up to the zeros-th zero, zeros > 0, which exists; x[0] has
- * position `first`. Returns the position behind the last one. */
+/** For tensors in which fewer than k elements are not zero: the k are those and the first zeros.
+ * Appends all elements of x, `stride` apart, up to the zeros-th zero, zeros > 0, which exists; x[0]
+ * has position `first`. Returns the position behind the last one. */
 uint64_t select_prefix(
     const float *x, uint64_t stride, uint64_t zeros, uint64_t first, struct sparse *out);
 

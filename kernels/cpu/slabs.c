@@ -8,18 +8,18 @@
 /* Entries in a cache line. */
 enum { LINE = 16 };
 
-/* Elements of a fibre that are looked at together where it is collected alone. */
+/* Elements of a fibre that are read together when the fibre is collected alone. */
 enum { PART = 512 };
 
 /* Slabs that are searched at most before guesses are tried again. */
 enum { CROWD_SLABS = 8 };
 
-/* The fraction of fibres whose guess should be too high: each costs as much as this many times more
- * candidates. */
+/* The fraction of fibres whose guess should be too high. Such a fibre costs as much as this many
+ * times more candidates. */
 #define MISSED (1.0f / 128)
 
-/* How much of what it was off a hint learns: what one turn's threshold exceeds another's by is
- * mostly chance. */
+/* How much of its error a hint corrects: the difference of two turns' thresholds is mostly chance.
+ */
 #define LEARNED 0.25f
 
 /* Guesses that thresholds exceed by more than that were none. */
@@ -37,7 +37,7 @@ static size_t slabs_table(const struct view *view)
     return view->stride + CHUNK_WORD;
 }
 
-/* Entries of the list: what is dealt together, and a piece's. */
+/* Entries of the list: those that are dealt together, plus those of a piece. */
 static size_t slabs_listed(void)
 {
     return DEAL_LIST + CHUNK + CHUNK_SLACK;
@@ -45,7 +45,7 @@ static size_t slabs_listed(void)
 
 size_t slabs_capacity(const struct view *view, uint64_t k)
 {
-    /* Even, so that what lies behind it is aligned to 8. */
+    /* Even, so that the array behind it is aligned to 8. */
     return (slabs_listed() + view->stride * deal_pitch((uint32_t)slabs_room(k)) +
                3 * slabs_table(view) + 1) /
            2 * 2;
@@ -178,8 +178,8 @@ void slabs_prune(struct slabs *slabs, uint64_t fibre)
     slabs->count[fibre] = (uint32_t)kept.count;
 }
 
-/* Deals the listed elements one by one. Copies of what does not change stay in registers whatever
- * is stored. */
+/* Deals the listed elements one by one. Copies of the constants stay in registers whatever is
+ * stored. */
 void slabs_deal_singly(struct slabs *slabs)
 {
     const struct view *view = &slabs->pass->view;
@@ -206,8 +206,8 @@ void slabs_deal_singly(struct slabs *slabs)
     slabs->list.count = 0;
 }
 
-/* Deals the slab's last listed elements; returns the bits of the fibres that were selected from at
- * once, which is tried if no others are dealt yet. */
+/* Deals the slab's last listed elements. Returns the bits of the fibres that were selected from at
+ * once, which it tries if no others are dealt yet. */
 static uint32_t slabs_deal(struct slabs *slabs)
 {
     const struct fused *pass = slabs->pass;
@@ -240,7 +240,8 @@ void slabs_wait(struct slabs *slabs)
     }
 }
 
-/* A fibre whose candidates are all that is not zero, and too few: the first zeros fill up. */
+/* A fibre whose candidates are all its elements that are not zero, and too few: the first zeros
+ * fill up. */
 static void slabs_fill(
     const struct slabs *slabs, const struct sparse *list, uint64_t fibre, struct sparse *out)
 {
@@ -256,7 +257,7 @@ static void slabs_fill(
         out);
 }
 
-/* Copies a list of no more than what is selected; returns the least of its keys. */
+/* Copies a list that is no longer than the selection; returns the least of its keys. */
 static uint32_t slabs_all(const struct sparse *list, struct sparse *out)
 {
     uint32_t least = INT32_MAX;
@@ -334,7 +335,8 @@ static void slabs_few(struct slabs *slabs)
     slabs->opens = opens;
 }
 
-/* Selects from the open fibres by what is listed and dealt; those that have too few stay open. */
+/* Selects from the open fibres by the listed and dealt elements. Fibres that have too few stay
+ * open. */
 void slabs_close_fibres(struct slabs *slabs)
 {
     const uint32_t settled = slabs_deal(slabs);
@@ -354,7 +356,8 @@ void slabs_close_fibres(struct slabs *slabs)
     slabs->opens = opens;
 }
 
-/* Hints follow the thresholds; those that are far off jump. -1: fewer than k were not zero. */
+/* Moves the hints towards the thresholds; hints that are far off jump. -1: fewer than k were not
+ * zero. */
 static void slabs_hint(const struct slabs *slabs, float *hints)
 {
     for (uint64_t f = 0; f < slabs->pass->view.stride; f++) {
@@ -364,7 +367,8 @@ static void slabs_hint(const struct slabs *slabs, float *hints)
     }
 }
 
-/* Guesses the next slab's thresholds by this one's, whose guesses were too high for some fibres. */
+/* Guesses the next slab's thresholds from this slab's, whose guesses were too high for some fibres.
+ */
 static void slabs_learn(struct slabs *slabs, uint64_t missed)
 {
     const uint64_t stride = slabs->pass->view.stride;
@@ -422,7 +426,8 @@ struct piece slabs_open(struct slabs *slabs, unsigned length)
         .list = slabs->skip || slabs->crowd > 0 ? NULL : &slabs->list};
 }
 
-/* Takes what was listed. Where that is too much the slab is searched, and so are some more. */
+/* Selects from the listed elements. If they are too many, the slab is searched, and so are some
+ * more. */
 static void slabs_take(struct slabs *slabs)
 {
     if (slabs->list.count + slabs->met <= slabs->pass->view.stride * slabs->room) {

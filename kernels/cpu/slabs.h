@@ -1,25 +1,27 @@
 /*
  * The selection of strided fibres in a fused pass, where they lie. Internal to kernels/cpu.
  *
- * A *slab* is what the fibres between two multiples of the stride occupy: `length` times `stride`
- * contiguous elements, of which element i belongs to fibre i % stride. (Axis 1 of a convolution
- * [O, I, kh, kw] has O slabs of I * kh * kw elements, axis 0 a single one.) A slab goes by once, in
- * the order of memory. Each fibre has a guess, its threshold of the last turn, or that of the slab
- * before, less a margin (guess.h); the guesses repeat along the slab as a pattern with
- * which its elements are compared. The few that reach theirs are dealt to their fibres, and when
- * the slab is complete each fibre's best are picked, while the next slab's elements are fetched.
+ * A *slab* is the memory of the fibres between two multiples of the stride: `length` times `stride`
+ * contiguous elements, of which element i belongs to fibre i % stride. (Axis 1 of a convolution [O,
+ * I, kh, kw] has O slabs of I * kh * kw elements, axis 0 a single one.) The pass reads a slab once,
+ * in the order of memory. Each fibre has a guess: its threshold of the last turn, or that of the
+ * slab before, less a margin (guess.h). The guesses repeat along the slab as a pattern, and the
+ * elements are compared with the pattern. The few elements that reach their guess are dealt to
+ * their fibres. When the slab is complete, the best of each fibre are picked, while memory fetches
+ * the next slab's elements.
  *
- * Fibres that have got too few are open: few ones of a wide slab are looked at again alone, with a
- * lower guess. The others are searched for, all together in two reads of the slab, which is still
- * in the cache. The first finds the peaks of each fibre, the largest elements of some subsets of
- * it; at least k elements reach its k-th peak, and hardly any more. The second lists those. Ties
- * may be many: then a fibre keeps the first k and raises its bound; where the k-th peak of every
- * fibre is its largest, the first k are all that is looked for. Where there are too many
- * candidates (rows.h) this slab and the next ones are a *crowd*: nothing is listed on the way and
- * all fibres are searched, for twice as many slabs every time.
+ * Fibres that have too few candidates are *open*. A few open fibres of a wide slab are read again
+ * alone, with a lower guess. Otherwise all open fibres are searched together in two reads of the
+ * slab, which is still in the cache. The first read finds the peaks of each fibre, the largest
+ * elements of some subsets of it. At least k elements reach its k-th peak, and hardly any more. The
+ * second read lists those. Ties may be many: then a fibre keeps the first k and raises its bound.
+ * Where the k-th peak of every fibre is its largest, the search only needs the first k.
  *
- * A slab on a border of two ranges is read again by slabs_finish(). Fibre f's entries have their
- * place in the list, k * f, whoever selects it.
+ * Where there are too many candidates (rows.h) this slab and the next ones are a *crowd*: the pass
+ * lists nothing and searches all fibres, for twice as many slabs every time.
+ *
+ * slabs_finish() reads a slab on a border of two ranges again. The entries of fibre f have their
+ * place in the list, k * f, whichever range selects them.
  */
 #ifndef ADTOPK_KERNELS_SLABS_H
 #define ADTOPK_KERNELS_SLABS_H
@@ -36,10 +38,10 @@ enum { SLABS_SHORTEST = 16, SLABS_WIDEST = 1 << 16 };
 struct slabs {
     struct fused *pass;
     struct sparse list;  /* candidates of the piece at hand; positions count in the slab */
-    struct sparse dealt; /* those of the slab by fibre, `room` for each; positions of the view */
+    struct sparse dealt; /* entries of the slab by fibre, `room` for each; positions of the view */
     uint32_t room;
     uint32_t *count;          /* of each fibre */
-    int32_t *below;           /* what each fibre's candidates exceed, as a pattern */
+    int32_t *below;           /* the bound that each fibre's candidates exceed, as a pattern */
     uint32_t *open;           /* fibres that are not selected from yet */
     uint64_t opens;           /* their number */
     struct chunk_bound bound; /* of the next piece */
@@ -97,7 +99,7 @@ void slabs_wait(struct slabs *slabs);
 /** Keeps the k best of a fibre's dealt entries, at least k, and raises its bound to the last. */
 void slabs_prune(struct slabs *slabs, uint64_t fibre);
 
-/** Selects from the open fibres by what is listed and dealt; those with too few stay open. */
+/** Selects from the open fibres by the listed and dealt elements; fibres with too few stay open. */
 void slabs_close_fibres(struct slabs *slabs);
 
 #endif

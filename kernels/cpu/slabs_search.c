@@ -1,12 +1,12 @@
-/* Selection from a slab's open fibres without a guess: bounds from their peaks, then what reaches
- * those. */
+/* Selection from a slab's open fibres without a guess: it finds bounds from their peaks, then lists
+ * the elements that reach the bounds. */
 #include <string.h>
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/slabs.h"
 
-/* Elements that are looked at together for ties: what they add to a list can still be dealt at
- * once. */
+/* Elements that are read together for ties: the entries that they add to a list can still be dealt
+ * at once. */
 enum { TIES = 2 * CHUNK_WORD };
 
 /* Up to so many peaks of each fibre are found for all fibres together. */
@@ -53,9 +53,10 @@ static uint32_t slabs_cut(const struct slabs *slabs, const int32_t *peak, size_t
     return pass->ops->cut(own, rows, pass->k).key;
 }
 
-/* Bounds that at least k elements of every open fibre reach, if so many are not zero: the k-th of
- * its peaks. Nothing of other fibres does. Returns whether nothing else exceeds them either; where
- * a bound is 0 all has to be looked at, as what reaches it is taken for all that is not zero. */
+/* Sets bounds that at least k elements of every open fibre reach, if so many are not zero: the k-th
+ * of its peaks. No element of another fibre reaches a bound. Returns whether nothing exceeds the
+ * bounds either. Where a bound is 0, all elements have to be read, because the search treats those
+ * that reach it as all that are not zero. */
 static bool slabs_bound(struct slabs *slabs)
 {
     const struct fused *pass = slabs->pass;
@@ -84,7 +85,7 @@ static bool slabs_bound(struct slabs *slabs)
     return flat;
 }
 
-/* Lists what reaches the bounds among the slab's next elements. */
+/* Lists the elements among the slab's next ones that reach the bounds. */
 static void slabs_list(struct slabs *slabs, uint64_t at, unsigned length)
 {
     const struct fused *pass = slabs->pass;
@@ -120,8 +121,8 @@ static bool slabs_collect(struct slabs *slabs, uint64_t at, unsigned length)
     return enough;
 }
 
-/* The first of what equals the largest, where nothing else reaches the bounds: what comes behind
- * enough of them need not be looked at. Fibres that have too few of those stay open. */
+/* Finds the first elements that equal the largest, where no others reach the bounds. The search
+ * stops behind enough of them. Fibres that have too few stay open. */
 static void slabs_ties(struct slabs *slabs)
 {
     const uint64_t size = slabs_size(slabs);
@@ -132,8 +133,8 @@ static void slabs_ties(struct slabs *slabs)
     slabs_close_fibres(slabs);
 }
 
-/* Selects from the open fibres, without a guess. Where the slab before had ties the parts of this
- * one stay brief, so that the first ones can be dealt together, until all fibres have enough. */
+/* Selects from the open fibres, without a guess. If the slab before had ties, the parts of this one
+ * are short until all fibres have enough, so that the first elements can be dealt together. */
 void slabs_search(struct slabs *slabs)
 {
     const uint64_t size = slabs_size(slabs);

@@ -125,7 +125,7 @@ double stats_log(const struct stats *stats)
     return exponent * LN2 + 2 * s * series;
 }
 
-static bool plain_supported(void)
+static bool stats_plain_supported(void)
 {
     return true;
 }
@@ -141,15 +141,16 @@ static void plain_tail(
     }
 }
 
-/* A scalar loop saves little by what is not needed. */
-static void plain_add(struct stats_lanes *lanes, const float *x, unsigned length, unsigned need)
+/* A scalar loop saves little by leaving out statistics that nobody needs. */
+static void stats_plain_add(
+    struct stats_lanes *lanes, const float *x, unsigned length, unsigned need)
 {
     (void)need;
     plain_tail(lanes, x, length, 1, true);
 }
 
 /* Signed, as SSE2 compares signed integers only. */
-static unsigned plain_count(const float *x, unsigned length, uint32_t least)
+static unsigned stats_plain_count(const float *x, unsigned length, uint32_t least)
 {
     const int32_t bound = (int32_t)least;
     unsigned count = 0;
@@ -160,10 +161,10 @@ static unsigned plain_count(const float *x, unsigned length, uint32_t least)
 }
 
 static const struct stats_ops stats_plain = {.name = "plain",
-    .supported = plain_supported,
-    .add = plain_add,
+    .supported = stats_plain_supported,
+    .add = stats_plain_add,
     .tail = plain_tail,
-    .count = plain_count};
+    .count = stats_plain_count};
 
 #ifdef __x86_64__
 extern const struct stats_ops stats_avx2;

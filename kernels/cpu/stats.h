@@ -2,17 +2,17 @@
  * Statistics of the elements whose key reaches a bound: those that are not zero, or a tail.
  * Internal to kernels/cpu and its tests.
  *
- * Order of summation, part of the definition, so that the doubles depend neither on the compiler,
- * the vector width nor the number of workers: element i of a chunk belongs to lane i % 16; a lane
- * adds its elements in their order; at the chunk's end the 16 lanes are added as a tree, each lane
- * of a half to the same one of the other half, until one is left; the chunks are added one after
- * the other. An element that does not reach the bound adds nothing, so a list of those that do
- * gives the same bits as the array that they are from.
+ * Order of summation. It is part of the definition, so that the doubles depend neither on the
+ * compiler, the vector width nor the number of workers. Element i of a chunk belongs to lane i %
+ * 16, and a lane adds its elements in their order. At the chunk's end the 16 lanes are added as a
+ * tree, each lane of a half to the same lane of the other half, until one is left. The chunks are
+ * added one after the other. An element below the bound adds nothing. So a list of the elements
+ * that reach it gives the same bits as the array that they are from.
  *
- * Logarithms: a magnitude, as a double, is a mantissa in [1, 2) times a power of two. A lane
- * multiplies its mantissas, at most 256 a chunk and so below 2^256, and adds its exponents as
- * integers. One logarithm, of the product of all mantissas, serves all elements. Each product
- * errs by at most 2^-53 of itself, the sum of logarithms by as much an element.
+ * Logarithms. A magnitude, as a double, is a mantissa in [1, 2) times a power of two. A lane
+ * multiplies its mantissas, at most 256 per chunk and so below 2^256, and adds its exponents as
+ * integers. One logarithm, of the product of all mantissas, serves all elements. Each product has a
+ * relative error of at most 2^-53, and the sum of logarithms has as much per element.
  */
 #ifndef ADTOPK_KERNELS_STATS_H
 #define ADTOPK_KERNELS_STATS_H
@@ -54,12 +54,12 @@ struct stats_ops {
     const char *name;
     bool (*supported)(void);
 
-    /* Adds the elements of a chunk's lanes that are not zero: what of them is needed, perhaps more.
-     * length: a multiple of STATS_LANES, at most CHUNK. need: enum survey_need. */
+    /* Adds the elements of a chunk's lanes that are not zero. Computes the needed statistics,
+     * perhaps more. length: a multiple of STATS_LANES, at most CHUNK. need: enum survey_need. */
     void (*add)(struct stats_lanes *lanes, const float *x, unsigned length, unsigned need);
 
-    /* Adds those whose key is at least `least` > 0: count, sum_abs and least, sum_squares with
-     * `squares`, perhaps more. */
+    /* Adds the elements whose key is at least `least` > 0: count, sum_abs and least, and with
+     * `squares` sum_squares; perhaps more. */
     void (*tail)(
         struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, bool squares);
 
@@ -91,8 +91,9 @@ struct stats stats_tail(
 /** total, of the chunks before, grows by the next one. */
 void stats_join(struct stats *total, const struct stats *next);
 
-/** The sum of the natural logarithms of all magnitudes. No library's logarithm: the same bits on
- * every machine. Errs by less than 2^-51 of itself beside what the products err by. */
+/** The sum of the natural logarithms of all magnitudes. It uses no library's logarithm, so that
+ * every machine gives the same bits. Its relative error is below 2^-51, besides the error of the
+ * products. */
 double stats_log(const struct stats *stats);
 
 /* Adds one element to its lane, i % STATS_LANES. */

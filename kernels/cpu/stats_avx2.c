@@ -9,7 +9,7 @@
 /* Elements of a register. */
 enum { WIDTH = 8 };
 
-static bool avx2_supported(void)
+static bool stats_avx2_supported(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
 }
@@ -87,8 +87,8 @@ AVX2 static inline uint32_t avx2_sum(__m256i x)
     return (uint32_t)_mm_cvtsi128_si32(s);
 }
 
-/* Half of the lanes at a time: the registers do not hold more. least: elements below it do not
- * count; need: a constant, for each of which this is compiled. */
+/* Half of the lanes at a time, because there are no more registers. least: elements below it do not
+ * count. need: a constant, and the function is compiled for each value. */
 AVX2 static inline __attribute__((always_inline)) void avx2_sums(
     struct stats_lanes *lanes, const float *x, unsigned length, uint32_t least, unsigned need)
 {
@@ -185,7 +185,7 @@ AVX2 static unsigned avx2_count(const float *x, unsigned length, uint32_t least)
 
 extern const struct stats_ops stats_avx2;
 const struct stats_ops stats_avx2 = {.name = "avx2",
-    .supported = avx2_supported,
+    .supported = stats_avx2_supported,
     .add = avx2_add,
     .tail = avx2_tail,
     .count = avx2_count};

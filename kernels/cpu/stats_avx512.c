@@ -9,7 +9,7 @@
 /* Elements of a register; how far ahead of use a tail is fetched. */
 enum { WIDTH = 16, AHEAD = 2048 };
 
-static bool avx512_supported(void)
+static bool stats_avx512_supported(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("popcnt");
@@ -48,8 +48,8 @@ AVX512 static inline __attribute__((always_inline)) void avx512_store(
     }
 }
 
-/* Elements that do not count come as +0, whose mantissa comes out as 1 and its exponent as 0: they
- * change nothing. */
+/* Elements that do not count come as +0, with a mantissa of 1 and an exponent of 0, and change
+ * nothing. */
 AVX512 static inline __attribute__((always_inline)) void avx512_grow(
     struct avx512_lanes *lanes, unsigned part, __m512d value, unsigned need)
 {
@@ -175,7 +175,7 @@ AVX512 static unsigned avx512_count(const float *x, unsigned length, uint32_t le
 
 extern const struct stats_ops stats_avx512;
 const struct stats_ops stats_avx512 = {.name = "avx512",
-    .supported = avx512_supported,
+    .supported = stats_avx512_supported,
     .add = avx512_add,
     .tail = avx512_tail,
     .count = avx512_count};

@@ -1,6 +1,6 @@
 /*
- * What a step over a chunk's words consists of, with AVX-512: what is added to a word, the ledger's
- * sums of it, its candidates. Internal to kernels/cpu.
+ * The parts of a step over a chunk's words with AVX-512: the sum that is added to a word, the
+ * ledger's sums of it, its candidates. Internal to kernels/cpu.
  */
 #ifndef ADTOPK_KERNELS_STEP_AVX512_H
 #define ADTOPK_KERNELS_STEP_AVX512_H
@@ -16,8 +16,8 @@
                           "prfchw")))
 #define STEP_AVX512 STEP_AVX512_TARGET __attribute__((always_inline)) static inline
 
-/* How many bytes ahead of use memory is fetched: a word of floats more than 4 KB, as a store holds
- * up what is at the same place of another page. */
+/* How many bytes ahead of use memory is fetched. It is a word of floats more than 4 KB, because a
+ * store delays accesses at the same offset of another page. */
 enum { AHEAD_BYTES = 4096 + CHUNK_WORD * 4, LINE_BYTES = 64 };
 
 /* Fetches one gradient's elements that are needed soon. */
@@ -111,7 +111,7 @@ STEP_AVX512 struct avx512_word avx512_source_word(
     return word;
 }
 
-/* The smallest key of what is not finite for us: the bits of 2^120. */
+/* The smallest key that these kernels treat as not finite: the bits of 2^120. */
 enum { NOT_FINITE_KEY = (127 + 120) << 23 };
 
 STEP_AVX512 bool avx512_is_finite(const struct avx512_word *word)
@@ -133,7 +133,8 @@ STEP_AVX512 bool avx512_is_finite_half(const uint16_t *half, enum dtype dtype)
     return _mm512_cmpge_epi16_mask(_mm512_max_epi16(a, b), least) == 0;
 }
 
-/* Puts -0.0, which adds nothing, in place of what is not finite; returns how many that were. */
+/* Replaces elements that are not finite by -0.0, which adds nothing; returns how many there were.
+ */
 STEP_AVX512 unsigned avx512_leave_out(struct avx512_word *sum)
 {
     const __m512i least = _mm512_set1_epi32(NOT_FINITE_KEY);
@@ -146,7 +147,7 @@ STEP_AVX512 unsigned avx512_leave_out(struct avx512_word *sum)
     return left_out;
 }
 
-/* The source's word without what is not finite; *left_out += how many elements that were. */
+/* The source's word without elements that are not finite; *left_out grows by their number. */
 STEP_AVX512 struct avx512_word avx512_addend(const struct avx512_source *source,
     enum avx512_kind kind, enum dtype dtype, unsigned done, unsigned *left_out)
 {

@@ -1,6 +1,6 @@
 /*
- * Writing large arrays that nobody reads soon: past the caches, so that the old contents need not
- * be fetched and nothing else is driven out. Internal to kernels/cpu.
+ * Writes large arrays that are not read soon past the caches. So the old contents need not be
+ * fetched, and other data stays in the caches. Internal to kernels/cpu.
  */
 #ifndef ADTOPK_KERNELS_STREAM_H
 #define ADTOPK_KERNELS_STREAM_H

@@ -1,4 +1,4 @@
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 
 void dense_add(float *acc, const float *x, uint64_t n)
 {

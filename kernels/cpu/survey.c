@@ -10,9 +10,9 @@
 /* Elements that are worth another thread's attention. */
 enum { PART_ELEMENTS = 1 << 18 };
 
-/* A hint aims at so many candidates, as a multiple of what is asked for: something for what a turn
- * changes, and for what the number of random values above a bound varies. It is looked for in steps
- * from the last one; where there were too few, not below a share of it. */
+/* A hint aims at so many candidates, as a multiple of the requested number. The slack covers the
+ * change of one turn and the random variation of the number of values above a bound. The search for
+ * the hint goes in steps from the last one; where there were too few, not below a share of it. */
 #define HINT_SLACK 0.25
 #define HINT_NOISE 3.0
 #define HINT_STEP 1.01f
@@ -36,67 +36,68 @@ size_t survey_scratch(uint64_t n)
 
 /* The residual is read in parts, each some chunks. */
 struct survey_reading {
-    const struct survey *survey;
+    const struct cpu_survey *survey;
     uint32_t least;
     unsigned parts;
     unsigned need;                    /* for statistics of all elements; else they are of a tail */
-    bool squares;                     /* ... and these are in it */
+    bool squares;                     /* whether sum_squares is one of the sums */
     uint64_t most;                    /* a part that has counted more may stop */
     uint64_t count[FUSED_MAX_RANGES]; /* of each part */
     struct sparse *out;               /* for collecting: sum(count) entries */
 };
 
-static struct survey_reading survey_reading(const struct survey *survey, uint32_t least)
+static struct survey_reading survey_reading(const struct cpu_survey *survey, uint32_t least)
 {
-    const uint64_t chunks = chunk_count(survey->stats.n);
+    const uint64_t chunks = chunk_count(survey->base.stats.n);
     const unsigned most = chunks < FUSED_MAX_RANGES ? (unsigned)chunks : FUSED_MAX_RANGES;
     return (struct survey_reading){.survey = survey,
         .least = least,
-        .parts = parallel_parts(&survey->parallel, survey->stats.n, PART_ELEMENTS, most),
+        .parts = parallel_parts(&survey->parallel, survey->base.stats.n, PART_ELEMENTS, most),
         .most = UINT64_MAX};
 }
 
 static uint64_t survey_first_chunk(const struct survey_reading *reading, unsigned part)
 {
-    return chunk_count(reading->survey->stats.n) * part / reading->parts;
+    return chunk_count(reading->survey->base.stats.n) * part / reading->parts;
 }
 
-static unsigned survey_length(const struct survey *survey, uint64_t chunk)
+static unsigned survey_length(const struct cpu_survey *survey, uint64_t chunk)
 {
-    const uint64_t rest = survey->stats.n - chunk * CHUNK;
+    const uint64_t rest = survey->base.stats.n - chunk * CHUNK;
     return rest < CHUNK ? (unsigned)rest : CHUNK;
 }
 
 static void survey_stats_part(void *arg, unsigned part, unsigned thread)
 {
     const struct survey_reading *reading = arg;
-    const struct survey *survey = reading->survey;
+    const struct cpu_survey *survey = reading->survey;
     const uint64_t end = survey_first_chunk(reading, part + 1);
     (void)thread;
     for (uint64_t c = survey_first_chunk(reading, part); c < end; c++) {
         const float *x = survey->x + c * CHUNK;
         const unsigned length = survey_length(survey, c);
         if (reading->need == SURVEY_NO_STATS) {
-            survey->chunk[c] = stats_tail(survey->ops, x, length, reading->least, reading->squares);
+            survey->chunk[c] =
+                stats_tail(survey->stats_ops, x, length, reading->least, reading->squares);
         } else {
             struct stats_lanes lanes = stats_lanes_none();
-            stats_add(survey->ops, &lanes, x, length, reading->need);
+            stats_add(survey->stats_ops, &lanes, x, length, reading->need);
             survey->chunk[c] = stats_fold(&lanes);
         }
     }
 }
 
-/* The statistics of all, or of what reaches a key. The chunks' are joined in order, whoever read
- * them. */
+/* The statistics of all elements, or of those that reach a key. The chunks' statistics are joined
+ * in order, whichever thread read them. */
 static struct stats survey_read_stats(
-    const struct survey *survey, uint32_t least, unsigned need, bool squares)
+    const struct cpu_survey *survey, uint32_t least, unsigned need, bool squares)
 {
     struct survey_reading reading = survey_reading(survey, least);
     struct stats total = stats_none();
     reading.need = need;
     reading.squares = squares;
     parallel_for(&survey->parallel, survey_stats_part, &reading, reading.parts);
-    for (uint64_t c = 0; c < chunk_count(survey->stats.n); c++) {
+    for (uint64_t c = 0; c < chunk_count(survey->base.stats.n); c++) {
         stats_join(&total, &survey->chunk[c]);
     }
     return total;
@@ -105,13 +106,13 @@ static struct stats survey_read_stats(
 static void survey_count_part(void *arg, unsigned part, unsigned thread)
 {
     struct survey_reading *reading = arg;
-    const struct survey *survey = reading->survey;
+    const struct cpu_survey *survey = reading->survey;
     const uint64_t end = survey_first_chunk(reading, part + 1);
     uint64_t count = 0;
     (void)thread;
     for (uint64_t c = survey_first_chunk(reading, part); c < end && count <= reading->most; c++) {
-        count +=
-            survey->ops->count(survey->x + c * CHUNK, survey_length(survey, c), reading->least);
+        count += survey->stats_ops->count(
+            survey->x + c * CHUNK, survey_length(survey, c), reading->least);
     }
     reading->count[part] = count;
 }
@@ -148,8 +149,8 @@ static void survey_collect_part(void *arg, unsigned part, unsigned thread)
 
 /* ------------------------------------------------------------------ candidates */
 
-/* The statistics of what reaches a key, which must not be below survey->complete. */
-static struct stats survey_list_stats(const struct survey *survey, uint32_t least)
+/* The statistics of the elements that reach a key, which must not be below survey->complete. */
+static struct stats survey_list_stats(const struct cpu_survey *survey, uint32_t least)
 {
     struct stats total = stats_none();
     struct stats_lanes lanes = stats_lanes_none();
@@ -187,12 +188,12 @@ struct survey_stats survey_describe(uint64_t n, unsigned need, const struct stat
         .most = need & SURVEY_MAGNITUDES ? convert_float(stats->most) : 0};
 }
 
-void survey_read(struct survey *survey, const struct stats_ops *ops, unsigned need, const float *x,
-    uint64_t n, void *scratch)
+void survey_read(struct cpu_survey *survey, const struct stats_ops *ops, unsigned need,
+    const float *x, uint64_t n, void *scratch)
 {
-    *survey = (struct survey){.x = x,
-        .stats = {.n = n},
-        .ops = ops != NULL ? ops : stats_best(),
+    *survey = (struct cpu_survey){.x = x,
+        .base = {.ops = &survey_cpu, .stats = {.n = n}},
+        .stats_ops = ops != NULL ? ops : stats_best(),
         .pick = chunk_best(),
         .chunk = (struct stats *)(void *)((char *)scratch + survey_plain(n)),
         .complete = SURVEY_NOTHING,
@@ -200,21 +201,8 @@ void survey_read(struct survey *survey, const struct stats_ops *ops, unsigned ne
     assert(n <= VIEW_MAX_ELEMENTS);
     if (need != SURVEY_NO_STATS) {
         const struct stats stats = survey_read_stats(survey, 1, need, true);
-        survey->stats = survey_describe(n, need, &stats);
+        survey->base.stats = survey_describe(n, need, &stats);
     }
-}
-
-float survey_threshold(double threshold, bool strict)
-{
-    if (threshold < 0 || (threshold == 0 && !strict)) {
-        return 0;
-    }
-    if (!(threshold < INFINITY)) {
-        return INFINITY;
-    }
-    const float nearest = (float)threshold;
-    const bool reached = strict ? (double)nearest > threshold : (double)nearest >= threshold;
-    return reached ? nearest : nextafterf(nearest, INFINITY);
 }
 
 /* The key that a threshold asks for. */
@@ -225,23 +213,24 @@ static uint32_t survey_key(float threshold)
 }
 
 /* Candidates of at least a key, which must not be below survey->complete. */
-static uint64_t survey_candidates(const struct survey *survey, uint32_t least)
+static uint64_t survey_candidates(const struct cpu_survey *survey, uint32_t least)
 {
     uint64_t count = 0;
     for (unsigned l = 0; l < survey->lists; l++) {
         const struct sparse *list = &survey->candidate[l];
         for (size_t i = 0; i < list->count; i += CHUNK) {
             const size_t rest = list->count - i;
-            count +=
-                survey->ops->count(list->value + i, rest < CHUNK ? (unsigned)rest : CHUNK, least);
+            count += survey->stats_ops->count(
+                list->value + i, rest < CHUNK ? (unsigned)rest : CHUNK, least);
         }
     }
     return count;
 }
 
 /* All the candidates are reason enough for "more than most", whatever the key. */
-uint64_t survey_count(const struct survey *survey, float threshold, uint64_t most)
+static uint64_t cpu_survey_count(const struct survey *base, float threshold, uint64_t most)
 {
+    const struct cpu_survey *survey = (const struct cpu_survey *)base;
     const uint32_t least = survey_key(threshold);
     const bool complete = least >= survey->complete;
     uint64_t count = survey_candidates(survey, complete ? least : survey->complete);
@@ -252,8 +241,9 @@ uint64_t survey_count(const struct survey *survey, float threshold, uint64_t mos
     return count > most ? most + 1 : count;
 }
 
-float survey_hint(const struct survey *survey, uint64_t entries)
+static float cpu_survey_hint(const struct survey *base, uint64_t entries)
 {
+    const struct cpu_survey *survey = (const struct cpu_survey *)base;
     const double aim = (double)entries * (1 + HINT_SLACK + HINT_NOISE / sqrt((double)entries + 1));
     float hint = convert_float(survey->complete);
     uint64_t reached = survey_candidates(survey, survey->complete);
@@ -274,8 +264,9 @@ float survey_hint(const struct survey *survey, uint64_t entries)
     return hint;
 }
 
-struct survey_tail survey_tail(struct survey *survey, float threshold, bool squares)
+static struct survey_tail cpu_survey_tail(struct survey *base, float threshold, bool squares)
 {
+    struct cpu_survey *survey = (struct cpu_survey *)base;
     const uint32_t least = survey_key(threshold);
     const struct stats stats = least >= survey->complete
                                    ? survey_list_stats(survey, least)
@@ -286,12 +277,12 @@ struct survey_tail survey_tail(struct survey *survey, float threshold, bool squa
         .least = stats.count > 0 ? convert_float(stats.least) : 0};
 }
 
-/* All that reaches survey->complete among every stride-th element; false if that is too much. One
- * list may hold what another dropped. */
+/* All elements that reach survey->complete among every stride-th one; false if they are too many.
+ * One list may hold entries that another dropped. */
 static bool survey_sampled(
-    const struct survey *survey, uint64_t start, uint64_t stride, struct select_span *sample)
+    const struct cpu_survey *survey, uint64_t start, uint64_t stride, struct select_span *sample)
 {
-    const uint64_t room = chunk_count(survey->stats.n) * ROOM_OF_CHUNK;
+    const uint64_t room = chunk_count(survey->base.stats.n) * ROOM_OF_CHUNK;
     const uint64_t inverse = UINT64_MAX / stride + 1; /* i * inverse < inverse: i is a multiple */
     float *const found = (float *)(void *)survey->chunk;
     uint64_t count = 0;
@@ -324,13 +315,14 @@ static uint32_t survey_smallest(const struct select_span *span, uint32_t least)
     return smallest;
 }
 
-float survey_ranked(struct survey *survey, uint64_t start, uint64_t stride, uint64_t rank)
+static float cpu_survey_ranked(struct survey *base, uint64_t start, uint64_t stride, uint64_t rank)
 {
+    struct cpu_survey *survey = (struct cpu_survey *)base;
     struct select_span sample;
-    assert(stride > 0 && start < survey->stats.n);
+    assert(stride > 0 && start < survey->base.stats.n);
     if (!survey_sampled(survey, start, stride, &sample) || sample.length < rank) {
         sample = (struct select_span){.x = survey->x + start,
-            .length = (survey->stats.n - start - 1) / stride + 1,
+            .length = (survey->base.stats.n - start - 1) / stride + 1,
             .stride = stride};
     }
     const struct select_cut cut = select_cut_between(&sample, 1, 0, 31, rank, survey->scratch);
@@ -338,36 +330,16 @@ float survey_ranked(struct survey *survey, uint64_t start, uint64_t stride, uint
 }
 
 static void survey_filter(
-    const struct survey *survey, struct select_cut cut, uint64_t count, struct sparse *out)
+    const struct cpu_survey *survey, struct select_cut cut, uint64_t count, struct sparse *out)
 {
     chunk_select_lists(
         survey->pick, survey->candidate, survey->lists, &cut, out, count, &survey->parallel);
 }
 
-void survey_take(struct survey *survey, float threshold, uint64_t most, struct sparse *out)
+static void cpu_survey_top(struct survey *base, uint64_t k, struct sparse *out)
 {
-    const uint32_t least = survey_key(threshold);
-    const bool complete = least >= survey->complete;
-    struct survey_reading reading = survey_reading(survey, least);
-    uint64_t count = survey_candidates(survey, complete ? least : survey->complete);
-    if (!complete && count <= most) {
-        count = survey_read_count(&reading, most);
-    }
-    out->count = 0;
-    if (count > most) {
-        survey_top(survey, most, out);
-    } else if (complete) {
-        survey_filter(survey, (struct select_cut){.key = least, .ties = SELECT_ALL}, most, out);
-    } else {
-        reading.out = out;
-        out->count = count;
-        parallel_for(&survey->parallel, survey_collect_part, &reading, reading.parts);
-    }
-}
-
-void survey_top(struct survey *survey, uint64_t k, struct sparse *out)
-{
-    const struct view view = {.fibres = 1, .length = survey->stats.n, .stride = 1};
+    struct cpu_survey *survey = (struct cpu_survey *)base;
+    const struct view view = {.fibres = 1, .length = survey->base.stats.n, .stride = 1};
     struct select_span spans[FUSED_MAX_RANGES];
     if (k == 0 || survey_candidates(survey, survey->complete) < k) {
         select_top(survey->x, &view, k, out, survey->scratch);
@@ -383,3 +355,32 @@ void survey_top(struct survey *survey, uint64_t k, struct sparse *out)
             &survey->parallel),
         k, out);
 }
+
+static void cpu_survey_take(struct survey *base, float threshold, uint64_t most, struct sparse *out)
+{
+    struct cpu_survey *survey = (struct cpu_survey *)base;
+    const uint32_t least = survey_key(threshold);
+    const bool complete = least >= survey->complete;
+    struct survey_reading reading = survey_reading(survey, least);
+    uint64_t count = survey_candidates(survey, complete ? least : survey->complete);
+    if (!complete && count <= most) {
+        count = survey_read_count(&reading, most);
+    }
+    out->count = 0;
+    if (count > most) {
+        cpu_survey_top(base, most, out);
+    } else if (complete) {
+        survey_filter(survey, (struct select_cut){.key = least, .ties = SELECT_ALL}, most, out);
+    } else {
+        reading.out = out;
+        out->count = count;
+        parallel_for(&survey->parallel, survey_collect_part, &reading, reading.parts);
+    }
+}
+
+const struct survey_ops survey_cpu = {.count = cpu_survey_count,
+    .tail = cpu_survey_tail,
+    .ranked = cpu_survey_ranked,
+    .take = cpu_survey_take,
+    .top = cpu_survey_top,
+    .hint = cpu_survey_hint};

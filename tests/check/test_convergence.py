@@ -10,7 +10,7 @@ import cases  # pylint: disable=wrong-import-position
 import curves  # pylint: disable=wrong-import-position
 import results  # pylint: disable=wrong-import-position
 
-DIGITS, TEXT = cases.TASKS
+DIGITS, TEXT, *_ = cases.TASKS
 
 
 def tensor(**change):
@@ -140,7 +140,7 @@ class Cases(unittest.TestCase):
                                               for name in ("topk", "adtopk", "adtopk-alldim",
                                                            "new")])
         self.assertEqual(made[3].policy,
-                         {"sparsifier": "adtopk", "density": 0.1, "interleave": False})
+                         {"sparsifier": "adtopk", "density": 0.1, "lookahead": 0, "interleave": False})
 
     def test_threshold_has_a_value_for_each_default_density(self):
         for task in cases.TASKS:

@@ -105,9 +105,11 @@ class Documents(unittest.TestCase):
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
                 with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                     file.write(text)
+                    os.fchmod(file.fileno(), 0o755)
             os.makedirs(os.path.join(root, "tests/check"))
             shutil.copy(os.path.join(HERE, "documents"), os.path.join(root, "tests/check"))
-            result = run(sys.executable, os.path.join(root, "tests/check/documents"), *arguments)
+            result = run(sys.executable, os.path.join(root, "tests/check/documents"), *arguments,
+                         cwd=root)
             with open(os.path.join(root, "client/README.md"), encoding="utf-8") as file:
                 return result, file.read()
 
@@ -122,10 +124,23 @@ class Documents(unittest.TestCase):
                 ("client/README.md", self.CLIENT.replace("worked", "failed"), "status codes differs"),
                 ("client/README.md", self.CLIENT.replace("go on", ""), "without advice"),
                 ("client/README.md", "nothing\n", "no table between"),
-                ("deploy/a.md", "[a](nowhere.md#there)\n", "a link to nowhere.md")):
+                ("deploy/a.md", "[a](nowhere.md#there)\n", "a link to nowhere.md"),
+                ("deploy/a.md", "## Here\n[a](#here) [b](#there)\n", "a link to #there"),
+                ("deploy/a.md", "[a](options.md#there)\n", "a link to options.md#there")):
             result, _ = self.check(**{path: text})
             self.assertEqual(result.returncode, 1, words)
             self.assertIn(words, result.stderr)
+
+    def test_commands_in_running_text(self):
+        """The only program here has a command "plan" with an option --json."""
+        program = "client/adtopkctl/adtopkctl"
+        result, _ = self.check("--build", ".", "--write", **{
+            "README.md": "", "deploy/policy.md": "",
+            program: '#!/bin/sh\n[ "$*" = "plan --help" ] && echo "--json"\n',
+            "deploy/a.md": "`adtopkctl plan JOB --json` `adtopkctl plans JOB` `adtopkctl plan --jsn`\n"})
+        for command in ("plans JOB", "plan --jsn"):
+            self.assertIn(f"deploy/a.md: adtopkctl {command}: --help does not", result.stderr)
+        self.assertNotIn("adtopkctl plan JOB", result.stderr)
 
     def test_write_keeps_what_was_written_by_hand(self):
         old = self.CLIENT.replace("It worked.", "Something else.")

@@ -1,14 +1,14 @@
 /*
- * Fuzz target: the daemon's configuration. The first byte says where the rest is: the file, the
- * environment or the command line; of those two every line is one variable or argument.
+ * Fuzz target: the daemon's configuration. The first byte chooses the source of the rest: the file,
+ * the environment or the command line. In the last two every line is one variable or argument.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/config.h"
-#include "daemon/config_option.h"
+#include "daemon/settings/config.h"
+#include "daemon/settings/config_option.h"
 #include "proto/json.h"
 
 #define ARGUMENTS_MAX 64
@@ -26,7 +26,7 @@ static char *look_up(const char *name)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         char variable[OPTION_NAME_SIZE];
-        option_variable(&option_table[i], variable);
+        option_name(&option_table[i], STYLE_VARIABLE, variable);
         if (strcmp(variable, name) == 0) {
             return environment.variable[i];
         }
@@ -83,7 +83,8 @@ static void print(const struct config *config)
     free(text);
 }
 
-/* What is read again is the same, and prints as a document that names every setting. */
+/* A configuration that is read again is the same, and prints as a document that names every
+ * setting. */
 static void check_use(const struct config *config)
 {
     struct error err = {ADTOPK_OK, ""};

@@ -1,7 +1,7 @@
 /*
- * Fuzz target: what adtopkctl and the daemon say to each other, and what adtopkctl takes from
- * others. The first byte says what the rest is: 2 a daemon's document, 3 the VALUE of KEY=VALUE,
- * 4 a command line whose words end with NUL, 5 a job's name and what an operator calls it, else a
+ * Fuzz target: the messages between adtopkctl and the daemon, and other input of adtopkctl. The
+ * first byte chooses what the rest is: 2 a daemon's document, 3 the VALUE of KEY=VALUE, 4 a command
+ * line whose words end with NUL, 5 a job's name and an operator's name for it. Other values mean a
  * message: even a request, odd a reply.
  */
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "client/adtopkctl/show.h"
 #include "control.pb-c.h"
 #include "daemon/admin/jobname.h"
-#include "daemon/core/policy.h"
+#include "daemon/policy/policy.h"
 #include "tests/fuzz/message.h"
 
 #define WORDS_MAX 100

@@ -1,6 +1,6 @@
 /*
- * Fuzz target: the example's CSV of digits. What is taken is in range, and written out and read
- * again it is the same.
+ * Fuzz target: the example's CSV of digits. Accepted values are in range, and stay the same when
+ * they are written and read again.
  */
 #include <stdlib.h>
 #include <string.h>

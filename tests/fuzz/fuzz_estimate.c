@@ -1,12 +1,12 @@
 /*
- * Fuzz target: what peers say they have measured, and texts of plans. Estimates that are taken pack
- * to the same bytes, merge with themselves, and can be planned with; a text that is taken is the
- * one that its choices are written as.
+ * Fuzz target: estimates from peers, and texts of plans. Accepted estimates pack to the same bytes,
+ * merge with themselves, and can be planned with. An accepted text is the one that its choices are
+ * written as.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/planner.h"
+#include "daemon/planner/planner.h"
 
 #define TENSORS 3
 #define NODES 4
@@ -20,7 +20,7 @@ static void must(bool holds)
     }
 }
 
-/* A few decisions, of which the first tells what is in force. */
+/* A few decisions, the first of which learns the plan in force. */
 static void plan_with(const struct estimates *estimates)
 {
     static const struct planner_tensor tensor[TENSORS] = {

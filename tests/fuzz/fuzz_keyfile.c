@@ -1,8 +1,9 @@
 /*
- * Fuzz target: the text of a key file. What is accepted is a pair that holds together.
+ * Fuzz target: the text of a key file. An accepted pair holds together.
  */
 #include <stdint.h>
 #include <stdlib.h>
+#include <zmq.h>
 
 #include "proto/keyfile.h"
 
@@ -12,7 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct keyfile_pair pair;
     struct error err = {.code = ADTOPK_OK};
-    enum adtopk_status status = keyfile_parse("file", (const char *)data, size, &pair, &err);
+    enum adtopk_status status =
+        keyfile_parse("file", (const char *)data, size, zmq_curve_public, &pair, &err);
 
     if (status == ADTOPK_OK) {
         if (!keyfile_is_key(pair.public_key) ||

@@ -1,5 +1,5 @@
 /*
- * Fuzz target: what a trainer and its daemon say to each other. The first byte says who speaks.
+ * Fuzz target: the messages between a trainer and its daemon. The first byte chooses the sender.
  */
 #include "local.pb-c.h"
 #include "tests/fuzz/message.h"

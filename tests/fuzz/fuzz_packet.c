@@ -1,15 +1,15 @@
 /*
- * Fuzz target: packets of one peer, of strangers and of old connections, into links_receive().
+ * Fuzz target: packets of one peer, of unknown nodes and of old connections, into links_receive().
  *
- * The input is a sequence of records: a byte of flags, a byte that says how much time passes, a
- * length (two bytes, little-endian) and so many bytes of packet. Flags say which header fields are
- * made right first, so that inputs get past the first checks. The CRC always is.
+ * The input is a sequence of records: a byte of flags, a byte for the time that passes, a length
+ * (two bytes, little-endian) and so many bytes of packet. Flags choose header fields that are
+ * corrected first, so that inputs get past the first checks. The CRC is always corrected.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 #include "proto/bits.h"
 
 #define FUZZ_PEER 1
@@ -19,7 +19,7 @@
 enum {
     FUZZ_FRAME = 0x01,      /* magic, version, body size */
     FUZZ_CONNECTION = 0x02, /* node ids and both incarnations */
-    FUZZ_NAMED = 0x04,      /* the transport says who sent it */
+    FUZZ_NAMED = 0x04,      /* the transport knows the sender */
     FUZZ_BULK = 0x08,  /* the transport says it came on the bulk lane; makes the header agree */
     FUZZ_SEND = 0x10,  /* queue a message of our own first */
     FUZZ_REFUSE = 0x20 /* the transport takes nothing */
@@ -49,7 +49,7 @@ static bool fuzz_transmit(void *context, uint16_t peer, enum link_lane lane, con
         memcpy(bytes + header_size, body, body_size);
     }
     if (!packet_decode(&packet, bytes, header_size + body_size) || packet.lane != lane) {
-        abort(); /* whatever comes in, what goes out is correct */
+        abort(); /* whatever is received, packets that are sent are correct */
     }
     if (packet.type == PACKET_HELLO) {
         fuzz->challenge = packet.position;

@@ -1,12 +1,12 @@
 /*
- * Fuzzes the payload decoder, and with what it took the encoder: every list is written again in all
- * ways there are, also where memory runs out, and must come back.
+ * Fuzzes the payload decoder, and the encoder with the decoded lists. Every list is written again
+ * in all possible ways, also where memory runs out, and must come back.
  *
- * The input is a prefix that says what the receiver registered, and then a frame's sections. The
- * frame's header is made here, with the right length and CRC, so that the section decoders are
- * reached; one mode takes the rest of the input as a whole frame to reach the header's checks.
+ * The input is a prefix with the receiver's registered shape, and then a frame's sections. The
+ * target makes the frame's header, with the right length and CRC, so that the section decoders are
+ * reached. One mode takes the rest of the input as a whole frame to reach the header's checks.
  *
- * Prefix: mode (bit 0), parts (3 bits) and part (4 bits); sections, reader operations (2 bits a
+ * Prefix: mode (bit 0), parts (3 bits) and part (4 bits); sections, reader operations (2 bits per
  * section), fibres (2), length (2), shift of the length, stride, per_fibre, max_count (2). Integers
  * are little-endian.
  */
@@ -15,13 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/partition.h"
-#include "kernels/cpu/quantise.h"
+#include "kernels/base/partition.h"
+#include "kernels/base/quantise.h"
 #include "proto/payload.h"
 
 #define PREFIX_SIZE 12
 #define DENSE_LIMIT 65536 /* elements that a dense section may have here */
-#define AGAIN_LIMIT 2048  /* where what takes bytes or bits for every element is written again */
+#define AGAIN_LIMIT                                                                                \
+    2048 /* largest tensor for encodings that take bytes or bits for every                         \
+          * element */
 
 enum { MODE_SECTIONS, MODE_FRAME, MODE_COUNT };
 enum { READ_LIST, READ_DENSE, READ_BYTES, READ_AS_SENT };
@@ -107,8 +109,8 @@ static bool has_nan(const float *x, uint64_t n)
     return false;
 }
 
-/* Encodes a list that was decoded and decodes it again: it must come back, and where the encoding
- * is that of the `size` bytes `sent` (else NULL), as these. Returns the size of the section. `list`
+/* Encodes a decoded list and decodes it again: it must come back. If the encoding is that of the
+ * `size` bytes `sent` (not NULL), its bytes must be these. Returns the size of the section. `list`
  * takes the rounding, which changes nothing but the payload of a NaN. */
 static size_t check_round_trip(const struct payload_shape *shape, struct sparse *list,
     enum payload_index index, enum payload_value value, const uint8_t *sent)
@@ -138,7 +140,7 @@ static size_t check_round_trip(const struct payload_shape *shape, struct sparse 
     return size;
 }
 
-/* ------------------------------------------------------------------ writing what was read */
+/* ------------------------------------------------------------------ writing lists again */
 
 /* The payload's writer allocates with these two, which the linker puts before the allocator's. */
 static unsigned allocations_left = UINT32_MAX;
@@ -169,6 +171,7 @@ struct again {
     const struct payload_shape *shape;
     enum payload_value value;
     bool small; /* at most AGAIN_LIMIT elements */
+    bool dense; /* and the values can be 0 */
     struct sparse list;
     struct sparse densely;
 };
@@ -201,7 +204,7 @@ static enum adtopk_status again_write(struct again *again, struct payload_writer
                 writer, again->shape, &again->list, (enum payload_index)i, again->value);
         }
     }
-    if (status == ADTOPK_OK && again->small) {
+    if (status == ADTOPK_OK && again->dense) {
         status = payload_put_list(
             writer, again->shape, &again->densely, PAYLOAD_INDEX_DENSE, again->value);
     }
@@ -257,7 +260,7 @@ static void again_read(const struct again *again, const struct payload_writer *w
             CHECK(memcmp(got.value, again->list.value, count * sizeof(float)) == 0);
         }
     }
-    if (again->small) {
+    if (again->dense) {
         again_read_dense(again, &reader);
     }
     CHECK(payload_get_dense(&reader, got.value, count, NULL) == ADTOPK_OK);
@@ -276,6 +279,7 @@ static void check_again(
     struct again again = {.shape = shape,
         .value = value,
         .small = view_size(&shape->view) <= AGAIN_LIMIT,
+        .dense = view_size(&shape->view) <= AGAIN_LIMIT && value != PAYLOAD_VALUE_SIGN,
         .list = list_copy(list),
         .densely = list_copy(list)};
     struct sparse rounded;
@@ -303,10 +307,10 @@ static void check_again(
 
 /* ------------------------------------------------------------------ reading */
 
-/* A value takes a byte at least: no more of them can be there, and need memory. */
+/* A value takes a bit at least: no more of them can be there, and need memory. */
 static size_t at_most(uint64_t count, const struct payload_reader *reader)
 {
-    size_t left = (size_t)(reader->end - reader->next);
+    size_t left = (size_t)(reader->end - reader->next) * 8;
 
     return count < left ? (size_t)count : left;
 }
@@ -343,7 +347,7 @@ static enum adtopk_status read_list(
     return status;
 }
 
-/* Encodes what was decoded from these bytes: they must come back. */
+/* Encodes the list that was decoded from these bytes: they must come back. */
 static void check_dense(const float *x, uint64_t n, const uint8_t *sent, size_t size)
 {
     struct payload_header header = {.sections = 0};

@@ -1,18 +1,20 @@
 /*
- * Fuzz target: a hostile peer of a running job. Its links are true; what it says is the input.
+ * Fuzz target: a hostile peer of a running job. Its links work correctly; its messages are the
+ * input.
  *
- * The input is a byte of reflexes (what the peer answers truly by itself), a byte that picks the
- * job's policy and who coordinates, and a sequence of records: what, length, so many bytes. Some
- * records are the core's own rank, time, and restarts.
+ * The input is a byte of reflexes (the answers that the peer gives correctly by itself), a byte
+ * that picks the job's policy and coordinator, and a sequence of records: kind, length, so many
+ * bytes. Some records are the core's own rank, time, and restarts.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/fuzz/heap.h"
 #include "tests/fuzz/peer_host.h"
+#include "tests/host/words.h"
 
 /* More than a job of this size can need, whatever its peer sends. */
-#define ABOUT_MAX 64 /* bytes of what a message is about */
+#define ABOUT_MAX 64 /* bytes of a message's subject */
 #define HEAP_LIMIT (32u << 20)
 #define RECORDS_MAX 200
 #define ROUNDS_MAX 16
@@ -43,8 +45,8 @@ enum record {
     RESTART_PEER,
     SAY_COPY,   /* the core's last copy with changes */
     SAY_POLICY, /* of a change of the policy: asks, proposes, answers, ends */
-    ASK_POLICY, /* an operator of the core's node changes it, */
-    ASK_VERIFY, /* or verifies the ledgers */
+    ASK_POLICY, /* an operator of the core's node changes the policy */
+    ASK_VERIFY, /* an operator of the core's node verifies the ledgers */
     RECORDS
 };
 
@@ -62,10 +64,10 @@ static uint64_t change_at(const uint8_t *bytes, size_t size, size_t i)
     return byte_at(bytes, size, i) - UINT64_C(2) * (byte_at(bytes, size, i) & 128);
 }
 
-static void say_message(struct host *host, const uint8_t *bytes, size_t size)
+static void say_message(struct pair *pair, const uint8_t *bytes, size_t size)
 {
     Adtopk__PeerHead head = ADTOPK__PEER_HEAD__INIT;
-    Adtopk__PeerAbout about = host_about(host);
+    Adtopk__PeerAbout about = pair_about(pair);
     uint8_t message[ABOUT_MAX + 255];
     size_t begin;
 
@@ -76,39 +78,37 @@ static void say_message(struct host *host, const uint8_t *bytes, size_t size)
     }
     (void)adtopk__peer_head__pack(&head, message);
     memcpy(message + begin, bytes, size);
-    host_send(host, LINK_CONTROL, message, begin + size);
+    pair_send(pair, LINK_CONTROL, message, begin + size);
 }
 
 /* A view some way above the last one; its members are both nodes, and others the input names. */
-static void say_prepare(struct host *host, const uint8_t *bytes, size_t size)
+static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
 {
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerPrepare prepare = ADTOPK__PEER_PREPARE__INIT;
+    struct words words;
+    Adtopk__PeerPrepare *prepare = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_PREPARE);
     uint32_t members[2 + ROUNDS_MAX];
     uint64_t incarnations[2 + ROUNDS_MAX] = {0}, jobs[2 + ROUNDS_MAX] = {0};
     size_t count = 2;
 
-    members[0] = host->node < PEER ? host->node : PEER;
-    members[1] = host->node < PEER ? PEER : host->node;
+    members[0] = pair->node < PEER ? pair->node : PEER;
+    members[1] = pair->node < PEER ? PEER : pair->node;
     for (unsigned i = 0; i < 2; i++) {
         incarnations[i] =
-            members[i] == PEER ? host->peer_incarnation : links_incarnation(host->peer, host->node);
-        jobs[i] = members[i] == PEER ? host->peer_job : host->core_job;
+            members[i] == PEER ? pair->peer_incarnation : links_incarnation(pair->peer, pair->node);
+        jobs[i] = members[i] == PEER ? pair->peer_job : pair->core_job;
     }
     for (size_t i = 1; i < size && count < 2 + ROUNDS_MAX; i++) {
         members[count++] = bytes[i];
     }
-    prepare.view = host->view + byte_at(bytes, size, 0);
-    prepare.members = members;
-    prepare.n_members = count;
-    prepare.incarnations = incarnations;
-    prepare.n_incarnations = count;
-    prepare.jobs = jobs;
-    prepare.n_jobs = count;
-    prepare.run = host->run != 0 ? host->run : 1;
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_PREPARE;
-    message.prepare = &prepare;
-    host_send_message(host, &message);
+    prepare->view = pair->view + byte_at(bytes, size, 0);
+    prepare->members = members;
+    prepare->n_members = count;
+    prepare->incarnations = incarnations;
+    prepare->n_incarnations = count;
+    prepare->jobs = jobs;
+    prepare->n_jobs = count;
+    prepare->run = pair->run != 0 ? pair->run : 1;
+    pair_send_message(pair, &words.message);
 }
 
 static const char *const changes[] = {
@@ -123,255 +123,229 @@ static const char *const changes[] = {
 };
 
 /* A byte: its lower half picks the document, its upper one differences of version and step. */
-static Adtopk__PeerPolicy policy_of_byte(const struct host *host, uint8_t byte)
+static Adtopk__PeerPolicy policy_of_byte(const struct pair *pair, uint8_t byte)
 {
     Adtopk__PeerPolicy policy = ADTOPK__PEER_POLICY__INIT;
 
     policy.text = (char *)(uintptr_t)changes[byte % 8];
-    policy.version = host->policy_version + byte / 16 % 4;
-    policy.step = host->step + byte / 64;
-    policy.node = (byte & 8) != 0 ? PEER : host->node;
+    policy.version = pair->policy_version + byte / 16 % 4;
+    policy.step = pair->step + byte / 64;
+    policy.node = (byte & 8) != 0 ? PEER : pair->node;
     return policy;
 }
 
 /* Bytes: which message, the policy, attempt (a difference), status, version (a difference). */
-static void say_policy(struct host *host, const uint8_t *bytes, size_t size)
+static void say_policy(struct pair *pair, const uint8_t *bytes, size_t size)
 {
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerPolicy policy = policy_of_byte(host, byte_at(bytes, size, 1));
-    Adtopk__PeerPolicy *said = byte_at(bytes, size, 0) < 128 ? &policy : NULL;
-    Adtopk__PeerPolicyAsk ask = ADTOPK__PEER_POLICY_ASK__INIT;
-    Adtopk__PeerPolicyPropose propose = ADTOPK__PEER_POLICY_PROPOSE__INIT;
-    Adtopk__PeerPolicyAnswer answer = ADTOPK__PEER_POLICY_ANSWER__INIT;
-    Adtopk__PeerPolicyEnd end = ADTOPK__PEER_POLICY_END__INIT;
+    Adtopk__PeerPolicy policy = policy_of_byte(pair, byte_at(bytes, size, 1));
+    const struct words_of_policy of = {.part = byte_at(bytes, size, 0) % 4,
+        .policy = byte_at(bytes, size, 0) < 128 ? &policy : NULL,
+        .version = pair->policy_version + (uint32_t)change_at(bytes, size, 4),
+        .attempt = pair->attempt + (uint32_t)change_at(bytes, size, 2),
+        .status = byte_at(bytes, size, 3),
+        .node = policy.node,
+        .text = (char *)(uintptr_t) ""};
+    struct words words;
 
-    ask.policy = propose.policy = said;
-    propose.attempt = answer.attempt = host->attempt + (uint32_t)change_at(bytes, size, 2);
-    answer.status = end.status = byte_at(bytes, size, 3);
-    answer.version = end.version = host->policy_version + (uint32_t)change_at(bytes, size, 4);
-    end.node = policy.node;
-    switch (byte_at(bytes, size, 0) % 4) {
-    case 0:
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK;
-        message.policy_ask = &ask;
-        break;
-    case 1:
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE;
-        message.policy_propose = &propose;
-        break;
-    case 2:
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER;
-        message.policy_answer = &answer;
-        break;
-    default:
-        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_END;
-        message.policy_end = &end;
-        break;
-    }
-    host_send_message(host, &message);
+    words_policy(&words, &of);
+    pair_send_message(pair, &words.message);
 }
 
 /* Requests that may be refused; nothing more is asked of them. */
-static void ask(struct host *host, enum record what, const uint8_t *bytes, size_t size)
+static void ask(struct pair *pair, enum record what, const uint8_t *bytes, size_t size)
 {
     struct event event = {.type = EVENT_VERIFY};
 
     if (what == ASK_POLICY) {
         event.type = EVENT_POLICY;
-        event.policy.job = host->job;
+        event.policy.job = pair->job;
         event.policy.text = changes[byte_at(bytes, size, 0) % 8];
         event.policy.merge = (byte_at(bytes, size, 0) & 8) != 0;
         event.policy.if_version = UINT32_MAX;
     } else {
-        event.verify.job = host->job;
+        event.verify.job = pair->job;
     }
-    host_event(host, event);
+    pair_event(pair, event);
 }
 
 /* Bytes: view, steps, operations (differences), fresh and policy, splits, then delivered rounds.
- * Of the fourth: a bit for fresh, two for the policy in force, and two for the one it holds for. */
-static void say_state(struct host *host, const uint8_t *bytes, size_t size)
+ * Of the fourth: a bit for fresh, two for the policy in force, two for the one it holds for, and
+ * one for refused. */
+static void say_state(struct pair *pair, const uint8_t *bytes, size_t size)
 {
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
+    struct words words;
+    Adtopk__PeerState *state = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_STATE);
     uint32_t delivered[ROUNDS_MAX], split = byte_at(bytes, size, 4);
-    uint64_t step = host->step + split / 16;
+    uint64_t step = pair->step + split / 16;
     uint8_t more = byte_at(bytes, size, 3);
-    Adtopk__PeerPolicy policy = policy_of_byte(host, (uint8_t)(more * 2));
+    Adtopk__PeerPolicy policy = policy_of_byte(pair, (uint8_t)(more * 2));
 
-    state.policy = (more & 6) != 0 ? &policy : NULL;
-    state.held = (more & 24) != 0 ? host->policy_version + more / 8 % 4 : 0;
-    state.view = host->view + (uint32_t)change_at(bytes, size, 0);
-    state.steps_done = host->step + change_at(bytes, size, 1);
-    state.ops_done = host->operation + change_at(bytes, size, 2);
-    state.fresh = (byte_at(bytes, size, 3) & 1) != 0;
-    state.split = &split;
-    state.split_step = &step;
-    state.n_split = state.n_split_step = split != 0;
-    state.delivered = delivered;
-    for (size_t i = 5; i < size && state.n_delivered < ROUNDS_MAX; i++) {
-        delivered[state.n_delivered++] = bytes[i];
+    state->policy = (more & 6) != 0 ? &policy : NULL;
+    state->held = (more & 24) != 0 ? pair->policy_version + more / 8 % 4 : 0;
+    state->view = pair->view + (uint32_t)change_at(bytes, size, 0);
+    state->steps_done = pair->step + change_at(bytes, size, 1);
+    state->ops_done = pair->operation + change_at(bytes, size, 2);
+    state->fresh = (more & 1) != 0;
+    state->refused = (more & 32) != 0;
+    state->split = &split;
+    state->split_step = &step;
+    state->n_split = state->n_split_step = split != 0;
+    state->delivered = delivered;
+    for (size_t i = 5; i < size && state->n_delivered < ROUNDS_MAX; i++) {
+        delivered[state->n_delivered++] = bytes[i];
     }
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
-    message.state = &state;
-    host_send_message(host, &message);
+    pair_send_message(pair, &words.message);
 }
 
-/* Two bytes a round: bucket, and a difference of the number with the holder in its upper bits. */
-static Adtopk__PeerRound round_of(const struct host *host, uint8_t bucket, uint8_t what)
+/* Two bytes per round: bucket, and a difference of the number with the holder in its upper bits. */
+static Adtopk__PeerRound round_of(const struct pair *pair, uint8_t bucket, uint8_t what)
 {
     Adtopk__PeerRound round = ADTOPK__PEER_ROUND__INIT;
 
     round.bucket = bucket == 255 ? UINT32_MAX : bucket;
     round.operation = (what & 1) != 0;
-    round.number = (round.operation ? host->operation : host->step) + ((what >> 1) & 3) - 1;
+    round.number = (round.operation ? pair->operation : pair->step) + ((what >> 1) & 3) - 1;
     round.holder = (what >> 3) % 8 == 7 ? UINT32_C(70000) : (what >> 3) % 8;
     return round;
 }
 
-static void say_commit(struct host *host, const uint8_t *bytes, size_t size)
+static void say_commit(struct pair *pair, const uint8_t *bytes, size_t size)
 {
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
+    struct words words;
+    Adtopk__PeerCommit *commit = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_COMMIT);
     Adtopk__PeerRound round[ROUNDS_MAX], *list[ROUNDS_MAX];
-    Adtopk__PeerPolicy policy = policy_of_byte(host, byte_at(bytes, size, 1));
+    Adtopk__PeerPolicy policy = policy_of_byte(pair, byte_at(bytes, size, 1));
 
-    commit.view = host->view + (uint32_t)change_at(bytes, size, 0);
-    commit.policy = size > 1 && bytes[1] != 0 ? &policy : NULL;
-    commit.delivered = list;
-    for (size_t i = 2; i + 1 < size && commit.n_delivered < ROUNDS_MAX; i += 2) {
-        list[commit.n_delivered] = &round[commit.n_delivered];
-        round[commit.n_delivered++] = round_of(host, bytes[i], bytes[i + 1]);
+    commit->view = pair->view + (uint32_t)change_at(bytes, size, 0);
+    commit->policy = size > 1 && bytes[1] != 0 ? &policy : NULL;
+    commit->delivered = list;
+    for (size_t i = 2; i + 1 < size && commit->n_delivered < ROUNDS_MAX; i += 2) {
+        list[commit->n_delivered] = &round[commit->n_delivered];
+        round[commit->n_delivered++] = round_of(pair, bytes[i], bytes[i + 1]);
     }
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_COMMIT;
-    message.commit = &commit;
-    host_send_message(host, &message);
+    pair_send_message(pair, &words.message);
 }
 
-static void say_fetch(struct host *host, const uint8_t *bytes, size_t size)
+static void say_fetch(struct pair *pair, const uint8_t *bytes, size_t size)
 {
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerFetch fetch = ADTOPK__PEER_FETCH__INIT;
-    Adtopk__PeerRound round = round_of(host, byte_at(bytes, size, 0), byte_at(bytes, size, 1));
+    struct words words;
+    Adtopk__PeerFetch *fetch = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_FETCH);
+    Adtopk__PeerRound round = round_of(pair, byte_at(bytes, size, 0), byte_at(bytes, size, 1));
 
-    fetch.round = &round;
-    fetch.view = size > 0 ? bytes[0] % 4 : 1;
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
-    message.fetch = &fetch;
-    host_send_message(host, &message);
+    fetch->round = &round;
+    fetch->view = size > 0 ? bytes[0] % 4 : 1;
+    pair_send_message(pair, &words.message);
 }
 
-static void say_split(struct host *host, const uint8_t *bytes, size_t size)
+static void say_split(struct pair *pair, const uint8_t *bytes, size_t size)
 {
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerSplit split = ADTOPK__PEER_SPLIT__INIT;
+    struct words words;
+    Adtopk__PeerSplit *split = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_SPLIT);
 
-    split.bucket = byte_at(bytes, size, 0);
-    split.step = host->step + change_at(bytes, size, 1);
-    split.policy = host->policy_version + (uint32_t)change_at(bytes, size, 2);
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_SPLIT;
-    message.split = &split;
-    host_send_message(host, &message);
+    split->bucket = byte_at(bytes, size, 0);
+    split->step = pair->step + change_at(bytes, size, 1);
+    split->policy = pair->policy_version + (uint32_t)change_at(bytes, size, 2);
+    pair_send_message(pair, &words.message);
 }
 
-static void say(struct host *host, enum record what, const uint8_t *bytes, size_t size)
+static void say(struct pair *pair, enum record what, const uint8_t *bytes, size_t size)
 {
     switch (what) {
-    case SAY_RAW: host_send(host, LINK_CONTROL, bytes, size); break;
-    case SAY_MESSAGE: say_message(host, bytes, size); break;
+    case SAY_RAW: pair_send(pair, LINK_CONTROL, bytes, size); break;
+    case SAY_MESSAGE: say_message(pair, bytes, size); break;
     case SAY_JOIN:
-        host_send_join(host, host->view + (uint32_t)change_at(bytes, size, 0),
+        pair_send_join(pair, pair->view + (uint32_t)change_at(bytes, size, 0),
             (byte_at(bytes, size, 1) & 1) != 0);
         break;
-    case SAY_PREPARE: say_prepare(host, bytes, size); break;
-    case SAY_STATE: say_state(host, bytes, size); break;
-    case SAY_COMMIT: say_commit(host, bytes, size); break;
-    case SAY_FETCH: say_fetch(host, bytes, size); break;
-    case SAY_SPLIT: say_split(host, bytes, size); break;
-    case SAY_FRAME: host_send_frame(host, bytes, size); break;
-    case SAY_FRAME_RAW: host_send(host, LINK_BULK, bytes, size); break;
-    default: host->reflexes = byte_at(bytes, size, 0); break;
+    case SAY_PREPARE: say_prepare(pair, bytes, size); break;
+    case SAY_STATE: say_state(pair, bytes, size); break;
+    case SAY_COMMIT: say_commit(pair, bytes, size); break;
+    case SAY_FETCH: say_fetch(pair, bytes, size); break;
+    case SAY_SPLIT: say_split(pair, bytes, size); break;
+    case SAY_FRAME: pair_send_frame(pair, bytes, size); break;
+    case SAY_FRAME_RAW: pair_send(pair, LINK_BULK, bytes, size); break;
+    default: pair->reflexes = byte_at(bytes, size, 0); break;
     }
 }
 
-static void push(struct host *host, uint32_t tensor, uint8_t seed)
+static void push(struct pair *pair, uint32_t tensor, uint8_t seed)
 {
     struct event event = {.type = EVENT_RANK_PUSH};
 
-    host_fill(host, tensor, seed);
+    pair_fill(pair, tensor, seed);
     event.step.tensor = tensor;
-    event.step.number = host->step;
-    host_event(host, event);
+    event.step.number = pair->step;
+    pair_event(pair, event);
 }
 
-static void rank_op(struct host *host, const uint8_t *bytes, size_t size)
+static void rank_op(struct pair *pair, const uint8_t *bytes, size_t size)
 {
     struct event event = {.type = EVENT_RANK_OP};
 
-    event.op.number = host->operation;
+    event.op.number = pair->operation;
     event.op.kind = (enum op_kind)(byte_at(bytes, size, 0) % OP_KIND_COUNT);
     event.op.root = byte_at(bytes, size, 1) % 3;
     event.op.size = event.op.kind == OP_BARRIER ? 0 : byte_at(bytes, size, 2) * 4u;
-    host_event(host, event);
+    pair_event(pair, event);
 }
 
-static void rank_do(struct host *host, enum record what, const uint8_t *bytes, size_t size)
+static void rank_do(struct pair *pair, enum record what, const uint8_t *bytes, size_t size)
 {
     struct event event = {.type = EVENT_RANK_STEP_END};
 
-    if (host->session == 0 && what != RANK_OPEN) {
+    if (pair->session == 0 && what != RANK_OPEN) {
         return; /* the local sessions see to that */
     }
     event.step.tensor = byte_at(bytes, size, 0) % (HOST_TENSORS + 1);
-    event.step.number = host->step;
+    event.step.number = pair->step;
     switch (what) {
-    case RANK_PUSH: push(host, event.step.tensor, byte_at(bytes, size, 1)); return;
+    case RANK_PUSH: push(pair, event.step.tensor, byte_at(bytes, size, 1)); return;
     case RANK_PUSH_ALL:
-        for (uint32_t t = 0; t < HOST_TENSORS && host->session != 0; t++) {
-            push(host, t, byte_at(bytes, size, t));
+        for (uint32_t t = 0; t < HOST_TENSORS && pair->session != 0; t++) {
+            push(pair, t, byte_at(bytes, size, t));
         }
-        if (host->session == 0) {
+        if (pair->session == 0) {
             return;
         }
         break;
     case RANK_STEP_END: break;
     case RANK_WAIT: event.type = EVENT_RANK_WAIT; break;
-    case RANK_OP: rank_op(host, bytes, size); return;
+    case RANK_OP: rank_op(pair, bytes, size); return;
     case RANK_LEAVE: event.type = EVENT_RANK_LEAVE; break;
     case RANK_LOST:
         event.type = EVENT_RANK_LOST;
         event.reason = "its process ended";
-        host_event(host, event);
-        host->session = 0;
+        pair_event(pair, event);
+        pair->session = 0;
         return;
-    default: host_open(host); return;
+    default: pair_open(pair); return;
     }
-    host_event(host, event);
+    pair_event(pair, event);
 }
 
-static void act(struct host *host, enum record what, const uint8_t *bytes, size_t size)
+static void act(struct pair *pair, enum record what, const uint8_t *bytes, size_t size)
 {
     if (what <= SAY_REFLEXES) {
-        say(host, what, bytes, size);
+        say(pair, what, bytes, size);
     } else if (what <= RANK_OPEN) {
-        rank_do(host, what, bytes, size);
+        rank_do(pair, what, bytes, size);
     } else if (what == TIME) {
-        host_wait(host, UINT64_C(1) << (byte_at(bytes, size, 0) % 32)); /* up to half an hour */
+        pair_wait(pair, UINT64_C(1) << (byte_at(bytes, size, 0) % 32)); /* up to half an hour */
     } else if (what == HOLD) {
-        host->hold = !host->hold;
-        host_compute(host);
+        pair->host.hold = !pair->host.hold;
+        host_compute(&pair->host);
     } else if (what == SAY_COPY) {
-        host_send_copy(host, bytes, size);
+        pair_send_copy(pair, bytes, size);
     } else if (what == SAY_POLICY) {
-        say_policy(host, bytes, size);
+        say_policy(pair, bytes, size);
     } else if (what == ASK_POLICY || what == ASK_VERIFY) {
-        ask(host, what, bytes, size);
+        ask(pair, what, bytes, size);
     } else if (what == RESTART_CORE) {
-        host_restart_core(host);
+        pair_restart_core(pair);
     } else {
-        host_restart_peer(host);
+        pair_restart_peer(pair);
     }
-    host_pump(host);
+    pair_pump(pair);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -382,25 +356,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         "{\"sparsifier\":\"dense\",\"bucket_bytes\":1,\"reduce\":\"sum\"}",
         "{\"sparsifier\":\"topk\",\"dense_values\":\"bf16\",\"on_peer_loss\":\"fail\"}",
     };
-    static struct host host; /* large */
+    static struct pair pair; /* large */
     size_t before = heap_used(), at = 2;
 
     if (size < 2) {
         return 0;
     }
-    host_init(&host, data[1] & 1 ? 2 : 0, policies[data[1] / 2 % 4], data[0]);
+    pair_init(&pair, data[1] & 1 ? 2 : 0, policies[data[1] / 2 % 4], data[0]);
     for (unsigned records = 0; records < RECORDS_MAX && size - at >= 2; records++) {
         enum record what = (enum record)(data[at] % RECORDS);
         size_t length = data[at + 1];
 
         at += 2;
         length = length < size - at ? length : size - at;
-        act(&host, what, data + at, length);
+        act(&pair, what, data + at, length);
         at += length;
         if (heap_used() > before + HEAP_LIMIT) {
             abort();
         }
     }
-    host_free(&host);
+    pair_free(&pair);
     return 0;
 }

@@ -1,10 +1,10 @@
 /*
- * Fuzz target: what a remote trainer says, from its first message on, to the real sessions over a
- * small core; the socket is replaced by functions here, which take every message.
+ * Fuzz target: the messages of a remote trainer, from its first one on, to the real sessions over a
+ * small core. Functions here replace the socket and take every message.
  *
  * The input is a list of records: a kind, then its numbers. Numbers of messages are filled in, so
- * that the fuzzer gets beyond the first check; kind 0 is a header byte for byte. An input that
- * begins with 0xff is one message for the codec.
+ * that the fuzzer gets past the first check; kind 0 is a header byte for byte. An input that begins
+ * with 0xff is one message for the codec.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "daemon/remote/trainer.h"
+#include "daemon/session/answer.h"
 #include "proto/remote.h"
 #include "tests/fuzz/message.h"
 #include "tests/unit/local_core.h"
@@ -53,73 +54,18 @@ uint16_t gate_who(const struct gate *gate, struct gate_message *message)
 
 /* ---- the host ---- */
 
-struct fuzz_job {
-    struct fuzz_job *next;
-    uint64_t id;
-    void *bytes;
-};
-
-static struct fuzz_job *fuzz_jobs;
-
-static void *fuzz_results(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
-{
-    struct fuzz_job *added = malloc(sizeof *added);
-    void *bytes = calloc(1, size);
-
-    (void)context;
-    if (added == NULL || bytes == NULL) {
-        free(added);
-        free(bytes);
-        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory");
-        return NULL;
-    }
-    *existing = false;
-    *added = (struct fuzz_job){.next = fuzz_jobs, .id = job, .bytes = bytes};
-    fuzz_jobs = added;
-    return bytes;
-}
-
-static void *fuzz_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
-{
-    (void)part;
-    return fuzz_results(context, job, size, existing, err);
-}
-
-static void fuzz_release_job(void *context, uint64_t job)
-{
-    (void)context;
-    for (struct fuzz_job **link = &fuzz_jobs; *link != NULL;) {
-        struct fuzz_job *one = *link;
-
-        if (one->id == job) {
-            *link = one->next;
-            free(one->bytes);
-            free(one);
-        } else {
-            link = &one->next;
-        }
-    }
-}
-
-static enum adtopk_status fuzz_event(void *context, struct event *event, struct error *err)
-{
-    return fake_core_event(context, event, err);
-}
-
 static void fuzz_turn(struct remote *remote, struct fake_core *core)
 {
     struct action action;
 
-    remote->turn++;
-    for (struct trainer *one = remote->trainers; one != NULL; one = one->next) {
-        (void)trainer_execute(one);
-        (void)delivery_pump(one, 16);
+    remote->door.turn++;
+    for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
+        (void)session_execute(one);
+        (void)delivery_pump(trainer_of(one), 16);
     }
-    trainer_collect(remote);
+    trainer_sweep(remote);
     while (fake_core_next_action(core, &action)) {
-        remote_apply(remote, &action);
+        answer_apply(remote->door.doors, &action);
     }
 }
 
@@ -166,14 +112,20 @@ static void fuzz_deliver(
     (void)zmq_msg_close(&message.part);
 }
 
+/* The latest trainer, or NULL. */
+static const struct trainer *fuzz_trainer(const struct remote *remote)
+{
+    return remote->door.sessions != NULL ? trainer_of(remote->door.sessions) : NULL;
+}
+
 static void fuzz_send(struct remote *remote, Adtopk__RemoteRequest *request, size_t part_size)
 {
-    const struct trainer *trainer = remote->trainers;
+    const struct trainer *trainer = fuzz_trainer(remote);
     const bool counts = request->kind_case != ADTOPK__REMOTE_REQUEST__KIND__NOT_SET;
     size_t size = 0;
     uint8_t *header;
 
-    request->sequence = (trainer != NULL ? trainer->received : 0) + (counts ? 1 : 0);
+    request->sequence = (trainer != NULL ? trainer->route.received : 0) + (counts ? 1 : 0);
     request->acknowledged = trainer != NULL ? fuzz_received : 0;
     header = codec_pack(&request->base, &size);
     if (header != NULL) {
@@ -231,8 +183,9 @@ static void fuzz_local(struct remote *remote, unsigned kind, struct fuzz_input *
 
 static void fuzz_training(struct remote *remote, unsigned kind, struct fuzz_input *input)
 {
-    const uint64_t step = (remote->trainers != NULL ? remote->trainers->step : 0) +
-                          (fuzz_byte(input) == 0xff ? 1 : 0);
+    const struct trainer *trainer = fuzz_trainer(remote);
+    const uint64_t step =
+        (trainer != NULL ? trainer->pushes.step : 0) + (fuzz_byte(input) == 0xff ? 1 : 0);
     Adtopk__RemotePush push = ADTOPK__REMOTE_PUSH__INIT;
     Adtopk__RemoteStepEnd end = ADTOPK__REMOTE_STEP_END__INIT;
     Adtopk__RemoteWait wait = ADTOPK__REMOTE_WAIT__INIT;
@@ -295,19 +248,20 @@ static void fuzz_record(struct remote *remote, struct fuzz_input *input)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct remote_ops ops = {.event = fuzz_event};
+    static uv_loop_t loop; /* its clock stands still */
     static struct daemon_view view;
-    struct core_memory memory = {
-        .results = fuzz_results, .store = fuzz_store, .release_job = fuzz_release_job};
     struct fake_core *core = fake_core_create(&view);
-    struct remote remote = {.ops = &ops, .context = core, .config = {.max_sessions = 4}};
+    struct doors doors = {.event = fake_core_event, .context = core};
+    struct remote remote = {.config = {.results = fake_core_results},
+        .door = {.connection = &trainer_connection, .loop = &loop, .max_sessions = 4}};
     struct fuzz_input input = {.data = data, .size = size};
 
-    if (core == NULL) {
-        return 0;
+    if (core == NULL || door_open(&remote.door, &doors, NULL) != ADTOPK_OK) {
+        abort();
     }
     fuzz_received = 0;
-    fake_core_memory(core, remote_memory(&remote, &memory));
+    remote.context = core;
+    fake_core_serve(core, &doors);
     if (size > 0 && data[0] == 0xff) {
         message_check_dialogue(&adtopk__remote_request__descriptor,
             &adtopk__remote_reply__descriptor, data + 1, size - 1);
@@ -318,15 +272,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_turn(&remote, core);
     }
     fake_core_destroy(core);
-    while (remote.trainers != NULL) {
-        struct trainer *trainer = remote.trainers;
-
-        remote.trainers = trainer->next;
-        trainer_free(trainer);
-    }
-    arena_drop_all(&remote);
-    while (fuzz_jobs != NULL) {
-        fuzz_release_job(NULL, fuzz_jobs->id);
-    }
+    session_stop(&remote.door);
+    trainer_sweep(&remote);
+    door_free(&remote.door);
     return 0;
 }

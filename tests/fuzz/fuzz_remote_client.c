@@ -1,8 +1,8 @@
 /*
- * Fuzz target: what a daemon on another machine sends, as the library takes it.
+ * Fuzz target: the messages of a daemon on another machine, as the library receives them.
  *
  * The input is a list of records: a kind, then its numbers; kind 0 is a header byte for byte. The
- * context has three tensors in an open step.
+ * context has four tensors in an open step, the last two with updates in 16 bits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "proto/codec.h"
 #include "proto/remote.h"
 
-#define FUZZ_TENSORS 3u
+#define FUZZ_TENSORS 4u
 #define FUZZ_PART_MAX 4096u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -56,7 +56,7 @@ static void fuzz_update(adtopk_context *context, struct fuzz_input *input)
     update.tensor = fuzz_byte(input) % (FUZZ_TENSORS + 1);
     update.step = context->step;
     update.status = fuzz_byte(input) % 20 == 19;
-    update.forms = fuzz_byte(input) % 5;
+    update.forms = fuzz_byte(input) % 8;
     update.count = fuzz_byte(input);
     update.first = fuzz_byte(input);
     update.span = fuzz_byte(input);
@@ -123,7 +123,7 @@ static void fuzz_record(adtopk_context *context, struct fuzz_input *input)
 static void fuzz_look(const adtopk_context *context)
 {
     for (uint32_t t = 0; t < context->tensors; t++) {
-        struct adtopk_update update = {.numel = context->tensor[t].numel};
+        struct adtopk_update update = {.size = sizeof update, .numel = context->tensor[t].numel};
         double sum = 0;
 
         if (atomic_load(&context->remote->page->delivered[t]) != (context->step + 1) << 8) {
@@ -139,17 +139,20 @@ static void fuzz_look(const adtopk_context *context)
         for (uint64_t i = 0; update.dense != NULL && i < update.numel; i++) {
             sum += (double)update.dense[i];
         }
+        for (uint64_t i = 0; update.dense16 != NULL && i < update.numel; i++) {
+            sum += update.dense16[i];
+        }
         *(volatile double *)&sum = sum;
     }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const uint64_t numel[FUZZ_TENSORS] = {1, 100, 255};
+    static const uint64_t numel[FUZZ_TENSORS] = {1, 100, 255, 30};
     struct fuzz_input input = {.data = data, .size = size};
     adtopk_context context = {.transport = &client_remote,
-        .address = "tcp://fuzz",
-        .committed = true,
+        .place = {.address = "tcp://fuzz"},
+        .commit = CLIENT_COMMIT_DONE,
         .tensors = FUZZ_TENSORS,
         .step = 5};
     struct client_tensor tensor[FUZZ_TENSORS] = {{.name = ""}};
@@ -163,6 +166,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     context.remote->op_bytes = 64;
     for (uint32_t t = 0; t < FUZZ_TENSORS; t++) {
         tensor[t].numel = numel[t];
+        tensor[t].forms = ADTOPK_FORM_LIST | (t < 2 ? ADTOPK_FORM_DENSE : ADTOPK_FORM_DENSE16);
+        tensor[t].dtype = t < 2 ? ADTOPK_F32 : t == 2 ? ADTOPK_F16 : ADTOPK_BF16;
     }
     while (input.size > 0 && context.failure.code == ADTOPK_OK) {
         fuzz_record(&context, &input);

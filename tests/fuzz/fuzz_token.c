@@ -1,5 +1,5 @@
 /*
- * Fuzz target: the messages that bulk tokens travel in. What is accepted is written back as it was.
+ * Fuzz target: the messages of bulk tokens. An accepted message is written back unchanged.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 
 #define LIMIT 60000u
 
-/* What comes out of a message goes in again, and comes out the same. */
+/* An unpacked message packs again, and unpacks to the same. */
 static void check_again(const ProtobufCMessageDescriptor *type, const ProtobufCMessage *message)
 {
     size_t size = 0, again_size = 0;
@@ -20,7 +20,8 @@ static void check_again(const ProtobufCMessageDescriptor *type, const ProtobufCM
     }
     again = codec_unpack(type, bytes, size, SIZE_MAX, NULL);
     if (again == NULL) {
-        free(bytes); /* packing may take more bytes, and nested lengths more heap, than came in */
+        free(bytes); /* packing may take more bytes, and nested lengths more heap, than the input
+                      * had */
         return;
     }
     again_bytes = codec_pack(again, &again_size);

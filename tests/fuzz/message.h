@@ -1,5 +1,5 @@
 /*
- * One control message through codec_unpack(): what every fuzz target of messages checks.
+ * One control message through codec_unpack(): the check that all fuzz targets of messages share.
  */
 #ifndef ADTOPK_FUZZ_MESSAGE_H
 #define ADTOPK_FUZZ_MESSAGE_H
@@ -10,8 +10,8 @@
  * again. Aborts where something is wrong. */
 void message_check(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size);
 
-/** The same for two sides that talk: the first byte, if there is one, says which type the rest has,
- * a request (even) or a reply (odd). */
+/** The same for messages in two directions: the first byte, if there is one, chooses a request
+ * (even) or a reply (odd). */
 void message_check_dialogue(const ProtobufCMessageDescriptor *request,
     const ProtobufCMessageDescriptor *reply, const uint8_t *bytes, size_t size);
 

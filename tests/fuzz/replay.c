@@ -28,7 +28,8 @@ static int replay_file(const char *path)
     if (fstat(fileno(file), &info) == 0 && info.st_size <= FILE_LIMIT) {
         size_t size = (size_t)info.st_size;
 
-        bytes = malloc(size > 0 ? size : 1); /* exactly the size: a sanitizer sees what is behind */
+        bytes = malloc(size > 0 ? size : 1); /* exactly the size, so that a sanitizer sees accesses
+                                              * behind it */
         if (bytes != NULL && fread(bytes, 1, size, file) == size) {
             (void)LLVMFuzzerTestOneInput(bytes, size);
             result = 0;

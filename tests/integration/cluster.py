@@ -72,6 +72,7 @@ class Daemon:
         self.control = os.path.join(directory, f"node{node}.control")
         self.log_path = os.path.join(directory, f"node{node}.log")
         self.ready_path = os.path.join(directory, f"node{node}.ready")
+        self.variables = {}  # of its environment, beside those of every process
         self.prepare = die_with_parent  # what its process does before it begins
         self.process = None
         self.remote_port = None  # for trainers without a daemon, if the settings say whose they are
@@ -109,7 +110,7 @@ class Daemon:
         self.ready.bind(self.ready_path)
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("ADTOPK_")}
-        environment["NOTIFY_SOCKET"] = self.ready_path
+        environment.update(self.variables, NOTIFY_SOCKET=self.ready_path)
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [self.programs["adtopkd"], "--config", self.config], stdin=subprocess.DEVNULL,

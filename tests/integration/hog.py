@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A process that asks as much of a daemon as it can get, and then waits to be killed.
 
-usage: hog.py SOCKET UID ACT [NUMBER]
+usage: hog.py SOCKET UID ACT [NUMBER] (its control socket ends in .control instead of .sock)
 
 It becomes that user (-1: stays who it is), does ACT, and says "done", or why it was refused.
 
@@ -10,12 +10,17 @@ It becomes that user (-1: stays who it is), does ACT, and says "done", or why it
   list N      opens a job with N elements in f16, whose updates are lists, and maps it
   dense N     the same with dense updates
   tensors N   opens a job of N small tensors, and maps it
+  tickets N   asks for a change of the policy of N idle jobs of its own, and hangs up each time;
+              says how many, and why not more
+  refusals N  asks N times for what it may not do
 """
+import contextlib
 import os
+import socket
 import sys
 
-from rawclient import (ARENA, COMMIT, ERROR, MAPPED, OPENED, READY, RawClient, open_request,
-                       register_request, tensor)
+from rawclient import (ARENA, COMMIT, ERROR, MAPPED, OPENED, READY, RawClient, decode, field,
+                       open_request, register_request, tensor)
 
 LARGEST = 1 << 30  # elements of one tensor
 BATCH = 500  # tensors in one message
@@ -69,7 +74,44 @@ def mapped(path, tensors, policy="{}"):
     return client, "done"
 
 
+def ask(path, *fields):
+    """Asks at the control socket, and leaves it to the caller to wait for the answer."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.connect(path.removesuffix(".sock") + ".control")
+    client.send(field(1, 1) + b"".join(fields))
+    return client
+
+
+def tickets(path, count):
+    jobs = []
+    for number in range(count):
+        client = RawClient(path, timeout=60)
+        jobs.append(client)
+        client.open(f"idle{number}")
+        client.send(register_request(tensor()), COMMIT)
+        os.close(client.expect(ARENA)[0])
+        client.send(MAPPED)
+        os.close(client.expect(READY)[0])
+        change = field(1, f"{os.getuid()}:idle{number}") + field(2, '{"density":0.5}') + field(6, 600000)
+        with ask(path, field(8, change)) as asked:
+            asked.settimeout(0.05)
+            with contextlib.suppress(socket.timeout):  # which is what a change does that is pending
+                return jobs, f"{number} {decode(asked.recv(4096))[2].decode()}"
+    return jobs, f"{count}"
+
+
+def refusals(path, count):
+    for _ in range(count):
+        with contextlib.suppress(ConnectionError), ask(path, field(11, b"")) as asked:  # drain
+            asked.recv(4096)
+    return [], "done"
+
+
 def act(path, what, number):
+    if what == "tickets":
+        return tickets(path, number)
+    if what == "refusals":
+        return refusals(path, number)
     if what == "greedy":
         return greedy(path, number)
     if what == "sessions":

@@ -1,10 +1,12 @@
-"""A machine of its own with systemd as process 1: systemd-nspawn on a copy of this machine's files.
+"""A machine of its own with systemd as process 1: systemd-nspawn on a copy of this machine's files,
+or of those of a bare Debian 12.
 
 The copy is an overlay in memory, so nothing that happens in it is left on this machine. The machine
 has its own network with nothing but loopback. Making one needs root, systemd-nspawn and mounts.
 """
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +16,7 @@ from cluster import die_with_parent
 
 CLONE_NEWNS = 0x20000
 BOOT_SECONDS = 30
+MIRROR = "http://deb.debian.org/debian"
 
 
 class Impossible(Exception):
@@ -23,7 +26,34 @@ class Impossible(Exception):
 def quietly(*command):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Impossible(f"{' '.join(command[:2])}: {done.stderr.strip() or done.returncode}")
+        said = (done.stderr or done.stdout).strip()
+        raise Impossible(f"{command[0]}: {said[-300:] or done.returncode}")
+
+
+def printed_by(*command):
+    """What a command prints; nothing where it does not exist or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def bare_debian(folder):
+    """The files of a bare Debian 12 with systemd and sudo, made once in this folder."""
+    if os.path.isdir(folder):
+        return folder
+    if shutil.which("debootstrap") is None:
+        raise Impossible("no debootstrap here (package debootstrap)")
+    mirrors = printed_by("apt-get", "indextargets", "--format", "$(REPO_URI)",
+                         "Codename: bookworm", "Component: main").split()
+    part = folder + ".part"
+    shutil.rmtree(part, ignore_errors=True)
+    quietly("debootstrap", "--variant=minbase", "--include=systemd-sysv,sudo", "bookworm", part,
+            mirrors[0] if mirrors else MIRROR)
+    with open(os.path.join(part, "etc/apt/apt.conf.d/proxy"), "w", encoding="utf-8") as proxy:
+        proxy.write(printed_by("apt-config", "dump", "Acquire::http", "Acquire::https"))
+    os.rename(part, folder)
+    return folder
 
 
 def youngest_child(pid):
@@ -43,11 +73,13 @@ def own_mounts():
 class Machine:
     """with Machine() as machine: machine.run("systemctl", "start", "something")
 
-    `shared` is a folder of this machine that the other one sees at the same path, read-only.
+    `files` is the folder with the files that it begins with, `shared` one of this machine that the
+    other one sees at the same path, read-only.
     """
 
-    def __init__(self, shared):
+    def __init__(self, shared=None, files="/"):
         self.shared = shared
+        self.files = files
         self.directory = None
         self.root = None
         self.process = None
@@ -65,7 +97,7 @@ class Machine:
         for folder in (upper, work, self.root):
             os.mkdir(folder)
         quietly("mount", "-t", "overlay", "overlay",
-                "-o", f"lowerdir=/,upperdir={upper},workdir={work}", self.root)
+                "-o", f"lowerdir={self.files},upperdir={upper},workdir={work}", self.root)
         with open(self.path("etc/machine-id"), "w", encoding="ascii"):
             pass  # a new one is made
 
@@ -86,7 +118,7 @@ class Machine:
                 # Whatever is left of the machine dies with its namespace of processes.
                 ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "systemd-nspawn",
                  "--quiet", "--register=no", "--keep-unit", "--private-network", "--console=pipe",
-                 "--machine=adtopk-test", f"--bind-ro={self.shared}",
+                 "--machine=adtopk-test", *([f"--bind-ro={self.shared}"] if self.shared else []),
                  f"--directory={self.root}", "--boot", "systemd.unit=basic.target"],
                 stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment,
                 preexec_fn=die_with_parent)
@@ -110,19 +142,52 @@ class Machine:
         done = self.run("systemctl", "is-system-running", check=False)
         return done.stdout.strip() in ("running", "degraded")
 
-    def enter(self, uid=0):
-        """What to put before a command, so that it runs in the machine as that user."""
-        return ["nsenter", f"--target={self.leader}", "--mount", "--uts", "--ipc", "--net",
-                "--pid", "--cgroup", f"--setuid={uid}", f"--setgid={uid}", "--"]
+    def enter(self, uid=0, online=False):
+        """What to put before a command, so that it runs in the machine as that user; online: on the
+        network of this machine."""
+        return ["nsenter", f"--target={self.leader}", "--mount", "--uts", "--ipc",
+                *([] if online else ["--net"]), "--pid", "--cgroup", f"--setuid={uid}",
+                f"--setgid={uid}", "--"]
 
-    def run(self, *command, uid=0, check=True):
+    def run(self, *command, uid=0, check=True, timeout=60):
         """Runs a command in the machine; an error tells what it printed."""
         done = subprocess.run([*self.enter(uid), *command], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=60, check=False)
+                              capture_output=True, text=True, timeout=timeout, check=False)
         if check and done.returncode != 0:
             raise AssertionError(f"{' '.join(command)}: status {done.returncode}\n"
                                  f"{done.stdout}{done.stderr}")
         return done
+
+    def add_addresses(self, *addresses):
+        """Gives the machine these addresses, on loopback."""
+        for address in addresses:
+            quietly("nsenter", f"--target={self.leader}", "--net", "ip", "address", "add",
+                    f"{address}/24", "dev", "lo")
+
+    def drop_in(self, unit, name, *lines):
+        self.write(f"etc/systemd/system/{unit}.service.d/{name}.conf",
+                   "\n".join(("[Service]", *lines, "")))
+
+    def second_unit(self):
+        """Makes adtopkd1 of the installed unit: the daemon of node 1, with folders of its own.
+
+        Returns the prefix of the installation."""
+        for folder in ("usr/local/lib", "usr/lib", "lib"):
+            if os.path.exists(self.path(f"{folder}/systemd/system/adtopkd.service")):
+                break
+        with open(self.path(f"{folder}/systemd/system/adtopkd.service"), encoding="utf-8") as unit:
+            text = unit.read()
+        self.write("etc/systemd/system/adtopkd1.service", text)
+        self.drop_in("adtopkd1", "node", "RuntimeDirectory=",
+                     "RuntimeDirectory=adtopk1 adtopk1/trainers adtopk1/control",
+                     "Environment=ADTOPK_CONFIG=/etc/adtopk/node1.json")
+        return re.search(r"^ExecStart=(\S+)/sbin/adtopkd$", text, re.MULTILINE).group(1)
+
+    def filters_addresses(self):
+        """True where the kernel keeps a unit from addresses that it may not reach."""
+        self.write("etc/systemd/system/filtered.service", "[Service]\nType=oneshot\n"
+                   "IPAddressDeny=any\nExecStart=bash -c 'echo >/dev/udp/127.0.0.1/9'\n")
+        return self.run("systemctl", "start", "filtered", check=False).returncode != 0
 
     def journal(self, *options):
         return self.run("journalctl", "--no-pager", "--output=cat", *options, check=False).stdout

@@ -38,8 +38,8 @@ class Rank:
         self.process.stdin.write("".join(one + "\n" for one in commands).encode())
         self.process.stdin.flush()
 
-    def answer(self, timeout=ANSWER_SECONDS):
-        """The next answer, without its "ok". Raises RankError for an error."""
+    def line(self, timeout=ANSWER_SECONDS):
+        """The next line of an answer."""
         deadline = time.monotonic() + timeout
         while b"\n" not in self.buffer:
             left = deadline - time.monotonic()
@@ -50,7 +50,11 @@ class Rank:
                 raise RankError(f"rank {self.rank} ended with {self.process.wait()}")
             self.buffer += read
         line, self.buffer = self.buffer.split(b"\n", 1)
-        word, _, rest = line.decode().partition(" ")
+        return line.decode()
+
+    def answer(self, timeout=ANSWER_SECONDS):
+        """The next answer, without its "ok". Raises RankError for an error."""
+        word, _, rest = self.line(timeout).partition(" ")
         if word == "ok":
             return rest
         name, _, sentence = rest.partition(" ")

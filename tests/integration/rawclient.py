@@ -66,7 +66,10 @@ def decode(data):
     return fields
 
 
-def open_request(job, rank=0, world=1, policy="", version=1, run="0"):
+LOCAL_VERSION = 2
+
+
+def open_request(job, rank=0, world=1, policy="", version=LOCAL_VERSION, run="0"):
     return field(1, field(1, version) + field(2, job) + field(3, run) + field(4, rank) +
                  field(5, world) + field(6, policy))
 
@@ -219,7 +222,7 @@ def crc32c(data):
 
 def packet(kind, lane=0, source=1, destination=0, incarnations=(1, 0), position=0, acknowledged=0,
            credit=0, size=0, offset=0, body=b"", version=2):
-    """A packet of daemon/core/packet.h with a right checksum."""
+    """A packet of daemon/link/packet.h with a right checksum."""
     head = struct.pack("<4sBBBBHHIQQQQQQQQ", b"ADPK", version, kind, lane, 0, source, destination,
                        len(body), *incarnations, position, acknowledged, acknowledged, credit,
                        size, offset)

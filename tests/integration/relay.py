@@ -4,6 +4,7 @@
         relay.target = 7400         # where connections lead; may be set later
         ... a node connects to 127.0.0.1:relay.port ...
         relay.flip()                # one bit of the next bytes, in the direction of the target
+        relay.flip(back=True)       # the same in the other direction
         relay.cut()                 # ends all connections
         relay.deaden()              # they stay open and take everything, but nothing arrives
         relay.replay()              # the recorded bytes of old connections, on new ones
@@ -41,7 +42,7 @@ class Connection:
                     time.sleep(self.relay.delay)
                 self.relay.open.wait()
                 if not self.dead:
-                    target.sendall(self.relay.spoil(piece) if towards else piece)
+                    target.sendall(self.relay.spoil(piece, not towards))
         except OSError:
             pass  # the other half has ended, or cut() was called
         self.cut()
@@ -60,7 +61,8 @@ class Relay:
     def __init__(self, target=None, seed=1):
         self.target = target
         self.delay = 0
-        self.flips = 0  # that were asked for and not made yet
+        self.flips = 0  # that were asked for and not made yet,
+        self.back = False  # on the way back from the target
         self.flipped = 0
         self.flipped_at = 0.0  # time.monotonic() of the last one
         self.open = threading.Event()
@@ -94,10 +96,10 @@ class Relay:
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections.append(Connection(self, source, target))
 
-    def spoil(self, piece):
+    def spoil(self, piece, back):
         """The piece, with one bit flipped if that was asked for."""
         with self.lock:
-            if self.flips == 0:
+            if self.flips == 0 or back != self.back:
                 return piece
             self.flips -= 1
             self.flipped += 1
@@ -107,9 +109,10 @@ class Relay:
         spoilt[bit // 8] ^= 1 << bit % 8
         return bytes(spoilt)
 
-    def flip(self, count=1):
+    def flip(self, count=1, back=False):
         with self.lock:
             self.flips += count
+            self.back = back
 
     def hold(self):
         """Nothing goes on until release()."""

@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 #include "proto/keyfile.h"
 
 #define PACKETS 20    /* offered on each ZeroMQ connection */

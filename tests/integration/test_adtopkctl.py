@@ -172,7 +172,7 @@ class Looking(Daemons):
         with Training(job):
             header, titles, *lines = self.text(
                 "stats", "--interval", "0.3", "--count", "2", self.name).splitlines()
-            self.assertIn("ms a step", header)
+            self.assertIn("ms per step", header)
             self.assertIn("steps/s", titles)
             self.assertEqual(len(lines), 2)
             for line in lines:
@@ -279,14 +279,14 @@ class Changing(Daemons):
 
     def test_rules_that_match_no_tensor(self):
         job = self.joined(policy='{"rules":[{"match":"Embed*","density":0.5}]}')
-        self.assertIn('warning: no tensor\'s name fits the rule "Embed*"', self.text("jobs"))
+        self.assertIn('warning: no tensor\'s name matches the rule "Embed*"', self.text("jobs"))
         with Training(job):
             self.assertEqual(self.set('rules=[{"match":"embed*","density":0.5},'
                                       '{"match":"bias","density":0.5}]')["unmatched_rules"], ["bias"])
             self.assertEqual(self.document("policy", "get", self.name, node=1)["unmatched_rules"],
                              ["bias"])
             out = self.text("policy", "set", self.name, 'rules=[{"match":"x","density":0.5}]')
-            self.assertIn('warning: no tensor\'s name fits the rule "x"', out)
+            self.assertIn('warning: no tensor\'s name matches the rule "x"', out)
         job.end()
 
     def test_nothing_is_lost(self):
@@ -589,6 +589,94 @@ class Rights(Daemons):
             finally:
                 process.terminate()
                 process.wait(10)
+
+
+class Hidden(Daemons):
+    """Settings for who sees whose jobs, and who may open sessions."""
+    settings = {"control_group": grp.getgrgid(1).gr_name, "session_group": grp.getgrgid(3).gr_name,
+                "jobs_visible": "own"}
+
+    def setUp(self):
+        super().setUp()
+        self.need_other_users()
+
+    def mine(self, uid):
+        """A job of this user, member of the group, on both nodes, which has done some steps."""
+        ranks = [Rank(BUILD, self.cluster.address(node), self.name, rank, 2, prepare=user(uid, (3,)))
+                 for rank, node in enumerate((0, 1))]
+        for rank in ranks:
+            self.addCleanup(rank.kill)
+            rank.send(rank.opening, "tensor a f32 both 32x32", "commit", "steps 3")
+        for rank in ranks:
+            for _ in range(4):
+                rank.answer()
+        return ranks
+
+    def test_jobs_of_others(self):
+        """Every answer that names jobs, live and ended."""
+        ranks = {uid: self.mine(uid) for uid in (NOBODY, 54321)}
+        self.name = f"{self.name}-ended"
+        for rank in self.mine(54321):
+            rank.end()
+        self.name = self.name.removesuffix("-ended")
+        looks = ("status", "jobs", "stats")
+        asks = ("tensors", "stats", "plan", "policy get", "policy log", "verify",
+                "policy set --timeout 100")
+        hidden = (f"54321:{self.name}", f"54321:{self.name}/0", f"{self.name}-ended")
+        stranger = {"become": user(NOBODY)}
+        for words in looks:
+            with self.subTest(words):
+                jobs = self.document(words, **stranger)["jobs"]
+                self.assertEqual({one["owner"] for one in jobs}, {NOBODY})
+                self.assertNotIn("54321", self.text(words, **stranger))
+        for words in asks:
+            for name in hidden:
+                with self.subTest(f"{words} {name}"):
+                    change = ["density=0.5"] if "set" in words else []
+                    absent = self.ask(*words.split(), "no-such", *change, **stranger)
+                    self.assertIn(absent[0], (REFUSED, UNKNOWN))
+                    self.assertEqual(self.ask(*words.split(), name, *change, **stranger),
+                                     (absent[0], "", absent[2].replace("no-such", name)))
+        self.assertEqual(self.document("tensors", self.name, **stranger)["owner"], NOBODY)
+        self.text("verify", **stranger)
+        for seer in ({}, {"become": user(55, groups=(1,))}):  # root, and the control group
+            jobs = self.document("status", **seer)["jobs"]
+            self.assertEqual({one["owner"] for one in jobs}, {NOBODY, 54321})
+            self.assertIn(f"{self.name}-ended", {one["name"] for one in jobs})
+            self.fails(REFUSED, "tensors", self.name, words=("fits 2 jobs",), **seer)
+        for rank in sum(ranks.values(), []):
+            rank.end()
+
+    def test_seen_again(self):
+        """The setting is live."""
+        ranks = self.mine(54321)
+        daemon = self.cluster.daemons[0]
+        with open(daemon.config, encoding="utf-8") as text:
+            document = json.load(text)
+        for visible in ("all", "own"):
+            with open(daemon.config, "w", encoding="utf-8") as out:
+                json.dump({**document, "jobs_visible": visible}, out)
+            daemon.signal(signal.SIGHUP)
+            wait_for(lambda: (self.name in self.text("jobs", become=user(NOBODY))) ==
+                     (visible == "all"))
+        for rank in ranks:
+            rank.end()
+
+    def test_sessions(self):
+        """Members, root and nobody else; who is refused leaves a line in the log."""
+        group = grp.getgrgid(3).gr_name
+        for become in (user(NOBODY, groups=(1, 4)), user(54321)):
+            rank = Rank(BUILD, self.cluster.address(0), self.name, 0, 1, prepare=become)
+            self.addCleanup(rank.kill)
+            rank.send(rank.opening)
+            status, sentence = rank.error()
+            self.assertEqual(status, "denied")
+            self.assertRegex(sentence, rf"user \d+ may not open sessions .* group {group} may")
+        self.assertRegex(self.cluster.daemons[0].log(), rf"warning refused: refused a trainer of "
+                         rf"uid {NOBODY}, process \d+: user {NOBODY} may not open sessions")
+        self.joined().end()  # root
+        for rank in self.mine(NOBODY):
+            rank.end()
 
 
 def varint(number):

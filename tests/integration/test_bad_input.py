@@ -44,7 +44,8 @@ class Disagreement(Scene):
         first, second = self.rank(0, 1), self.rank(0, 1)
         first.do(first.opening)
         second.send(second.opening)
-        self.assert_error(second, "mismatch", "rank 1", "taken")
+        self.assert_error(second, "mismatch", "rank 1", "taken",
+                          f"run \"0\" of job \"{self.name}\" ($ADTOPK_RUN_ID and $ADTOPK_JOB")
 
     def test_duplicate_rank_on_two_nodes(self):
         ranks = [self.rank(node, 1, policy=text(join_timeout=5)) for node in (0, 1)]
@@ -67,6 +68,14 @@ class Disagreement(Scene):
             rank = self.rank(0, 0, 1, policy)
             rank.send(rank.opening)
             self.assert_error(rank, "policy", word)
+
+    def test_wrong_policy_is_shown(self):
+        """A trainer hears the whole fault: a sentence, the line, and a mark under the column."""
+        rank = self.rank(0, 0, 1, '{"sparsifier":"' + "grün" * 15 + '","density":0.1}')
+        rank.send(rank.opening)
+        self.assert_error(rank, "policy", 'policy:1:15: "sparsifier" is "grün')
+        shown, mark = rank.line(), rank.line()
+        self.assertEqual(mark.index("^"), shown.index('"grün'))
 
     def test_same_policy_in_other_words(self):
         policies = ('{"density":0.1,"reduce":"sum"}', '{"reduce":"sum","density":1e-1}')
@@ -205,7 +214,7 @@ class Raw(Scene):
         cases = [(good(dtype=3), "dtype"), (good(dtype=2 ** 32 - 1), "dtype"),
                  (good(shape=(0,)), "zero"), (good(shape=(3, 0, 2)), "zero"), (good(shape=()), ""),
                  (good(shape=(1,) * 9), "9 dim"), (good(forms=0), "forms"),
-                 (good(forms=4), "forms"),
+                 (good(forms=4), "16-bit"), (good(forms=8), "forms"),
                  (good(name=""), "name"), (good(name="n" * 128), "name"),
                  (good(shape=(2 ** 32,)), "elements"), (good(shape=(2 ** 63, 2)), "elements"),
                  (good(shape=(2 ** 64 - 1,) * 8), "elements"),
@@ -219,8 +228,8 @@ class Raw(Scene):
 
     def test_bad_opens(self):
         request = rawclient.open_request
-        cases = [(request(self.name, version=2), "protocol", "version"),
-                 (request(self.name, version=0), "protocol", "version"),
+        cases = [(request(self.name, version=1), "protocol", "needs version 1.0"),
+                 (request(self.name, version=3), "protocol", "needs version 1.0"),
                  (request(""), "argument", "name"), (request("n" * 64), "argument", "name"),
                  (request("a\nb"), "argument", "control"),
                  (request(self.name, run=""), "argument", "run"),

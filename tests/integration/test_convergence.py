@@ -68,8 +68,8 @@ class Study(unittest.TestCase):
         with open(os.path.join(self.out, "table.txt"), encoding="utf-8") as file:
             self.assertIn(file.read(), output)
 
-    def test_text(self):
-        self.run_it("--quick", "--tasks", "text", "--steps", str(STEPS), "--sparsifiers", "dense",
+    def check_task(self, name):
+        self.run_it("--quick", "--tasks", name, "--steps", str(STEPS), "--sparsifiers", "dense",
                     "topk")
         task, = self.results()["tasks"]
         self.assertEqual([row["case"] for row in task["rows"]], ["dense", "topk"])
@@ -77,6 +77,15 @@ class Study(unittest.TestCase):
         self.check_sparse(task["rows"][1])
         for run in task["runs"]:
             self.assertEqual([line["step"] for line in run["measures"]], [0, 7, 14])
+
+    def test_text(self):
+        self.check_task("text")
+
+    def test_batch_norm(self):
+        self.check_task("batch-norm")
+
+    def test_transformer(self):
+        self.check_task("transformer")
 
     def test_a_single_worker_has_no_xi(self):
         """C(mean a) and mean C(a) are the same thing; only if the probe's C is the daemon's, of the

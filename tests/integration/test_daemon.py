@@ -84,7 +84,7 @@ class CommandLine(Command):
             self.assertIn(word, done.stdout)
         done = run(ADTOPKCTL, "stats", "--help")
         self.assertEqual(done.returncode, 0)
-        for word in ("'': of all", "--job", "--interval"):
+        for word in ("'': all jobs", "--job", "--interval"):
             self.assertIn(word, done.stdout)
 
     def test_check_config(self):
@@ -196,9 +196,9 @@ class StartFailures(Command):
         with Cluster(BUILD, nodes=1) as cluster:
             daemon = cluster.daemons[0]
             done = run(ADTOPKD, "--socket", daemon.socket, "--control-socket", self.path("c"))
-            self.assert_ends(done, 1, daemon.socket)
+            self.assert_ends(done, 1, daemon.socket, "serves it already")
             done = run(ADTOPKD, "--socket", self.path("s"), "--control-socket", daemon.control)
-            self.assert_ends(done, 1, daemon.control, "in use")
+            self.assert_ends(done, 1, daemon.control, "serves it already")
             self.assertEqual(daemon.ask("status")[0], 0)
             cluster.stop()
 

@@ -127,7 +127,7 @@ class Squatted(unittest.TestCase):
             self.addCleanup(job.stop)
             job.check()
             self.assertLess(time.monotonic() - began, HEALED)
-            self.assertIn(f"node 1 at tcp://127.0.0.1:{port}: what answers there", here.log())
+            self.assertIn(f"node 1 at tcp://127.0.0.1:{port}: the program there is not adtopkd", here.log())
             job.stop()
             cluster.stop()
 

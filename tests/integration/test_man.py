@@ -41,7 +41,7 @@ class Pages(unittest.TestCase):
             for flag in re.findall(r"^  (--[a-z-]+(?: [A-Z]+)?)", text, re.MULTILINE):
                 self.assertIn(f".TP\n{flag}\n", page)
             self.assertIn(text.splitlines()[2].strip(), page)
-        self.assertIn("5 degraded", page)
+        self.assertIn(".TP\n5\ndegraded", page)
 
     def test_adtopkd(self):
         page, file = self.page("adtopkd.8"), self.page("adtopkd.json.5")

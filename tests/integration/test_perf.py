@@ -186,7 +186,8 @@ class Documents(unittest.TestCase):
     def check_payload(self, rows):
         self.assertLessEqual({"auto", "dense", "raw", "rows", "delta", "bitmap", "rice", "hashmap"},
                              {row["variant"].split()[0] for row in rows})
-        values = {"f32": 32, "bf16": 16, "f16": 16, "int8": 8.125}
+        values = {"f32": 32, "bf16": 16, "f16": 16, "int8": 8.125, "two": 2.25, "sign": 1.125,
+                  "int4": 4.125, "int3": 3.125}
         self.assertEqual({row["variant"].split()[1] for row in rows}, set(values))
         self.assertEqual({row["input"] for row in rows}, {"", "list", "fibres", "part"})
         for row in rows:

@@ -44,7 +44,7 @@ CHANGES = len(TURNS)
 class Policy(unittest.TestCase):
     def document(self, cluster, node, *command):
         code, out, err = cluster.daemons[node].ask("--json", *command, timeout=60)
-        self.assertEqual(code, 0, f"{command}: {err}")
+        self.assertEqual(code, 0, f"{command}: {err}{out}")
         return json.loads(out)
 
     def digits(self, cluster, directory, steps):

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 import unittest
@@ -15,16 +16,21 @@ import digits
 from build import BUILD
 from cluster import Cluster, free_ports
 from ranks import Job, Rank
+from relay import Relay
 from scene import SOON, Scene, text
+from service import wait_for
+from test_loop import Hog, memory
 
 OWNER = os.getuid()
+OTHER = 4242
 # Small timeouts, so that tests of silence are short.
 SETTINGS = {"trainers_owner": OWNER, "peer_timeout_ms": 2000, "heartbeat_ms": 200}
 SILENCE = 2.0 + SOON
 # More than one piece of 256 KiB, and every form and type.
 TENSORS = [("w", "f32", "both", (300, 700)), ("list", "bf16", "list", (64, 128)),
            ("bias", "f32", "dense", (1000,)), ("half", "f16", "dense", (500, 400)),
-           ("one", "f32", "list", (1,))]
+           ("one", "f32", "list", (1,)), ("short", "bf16", "dense16", (500, 400)),
+           ("listed", "f16", "both16", (70, 80)), ("short_bias", "f16", "both16", (300,))]
 
 
 class Same(Scene):
@@ -38,7 +44,9 @@ class Same(Scene):
             self.name = f"job{Scene.serial}"
             job.join()
             job.each("gradients random 7")
-            results = [job.steps(4)]
+            results = [job.steps(3)]
+            job.each("scale 1024")
+            results.append(job.steps(1))
             job.each("poison 5 1 nan")
             results.append(job.steps(3))
             job.each("barrier", "broadcast 2500000 0", "allreduce 300000", "broadcast 7 0")
@@ -51,7 +59,7 @@ class Same(Scene):
 
     def check(self, policy, here, *elsewhere):
         expected = self.train(here, policy)
-        self.assertEqual(expected[1][:3], ("ok", 6, 1))
+        self.assertEqual(expected[2][:3], ("ok", 6, 1))
         for homes in elsewhere:
             with self.subTest(homes=homes):
                 self.assertEqual(self.train(homes, policy), expected)
@@ -68,8 +76,67 @@ class Same(Scene):
     def test_each_rank_selects(self):
         self.check(text(scope="rank", interleave=False), [0, 0, 1], [0, "r0", "r1"])
 
+    def test_residual(self):
+        """Read between steps it is what was given and did not come back; in mid-step it is refused."""
+        for home in 0, "r0":
+            for policy in {"sparsifier": "topk", "density": 0.02}, {"scope": "rank"}, \
+                    {"sparsifier": "dense"}:
+                with Job(self.cluster, BUILD, f"{self.name}.{home}", [home],
+                         [("w", "f32", "dense", (300, 90)), ("b", "f32", "dense", (40,))],
+                         text(**policy), before=["totals"]) as job:
+                    job.join()
+                    rank = job.ranks[0]
+                    self.assertEqual(rank.do("residual 0"), "0")
+                    rank.do("gradients integer 3")
+                    for _ in range(3):
+                        job.steps(4)
+                        kept = int(rank.do("residual 0"))
+                        self.assertEqual(kept > 20000, policy.get("sparsifier") != "dense", kept)
+                        self.assertEqual(rank.do("residual 1"), "0")
+                    rank.do("push 1")
+                    rank.send("residual 0")
+                    self.assert_error(rank, "state", "adtopk_residual() in step 12", "wait for its end")
+                    rank.do("finish")
+                    rank.send("residual 2")
+                    self.assert_error(rank, "argument", "tensor 2")
+
+    def test_looks(self):
+        """A wait may end before the step does, and there is no descriptor to wait for."""
+        job = self.joined([0, "r0"], tensors=TENSORS)
+        local, remote = job.ranks
+        for rank in job.ranks:
+            rank.do("gradients random 1", "push 0")
+        self.assertEqual(remote.do("look 0"), "pending")
+        self.assertEqual(remote.do("look 50"), "pending")
+        self.assertEqual(remote.do("look-beside 400"), "pending pending")
+        for command in "descriptor", "arm":
+            remote.send(command)
+            self.assert_error(remote, "argument", f"adtopk_{command}()", "tcp://")
+        self.assertEqual(remote.do("barrier-look 0"), "pending")
+        self.assertEqual(remote.do("barrier-look 20"), "pending")
+        remote.send("allreduce 3")
+        self.assert_error(remote, "state", "another collective operation is under way")
+        self.assertEqual(local.do("barrier-look 10000"), "")
+        self.assertEqual(remote.do("barrier-look 10000"), "")
+        local.do("finish")
+        self.assertEqual(remote.do("look 10000"), "")
+        job.end()
+
+    def test_a_step_ends_during_a_push(self):
+        """Another thread ends it: the end goes after all pieces of the gradient."""
+        tensors = [("large", "f32", "dense", (4096, 2048))]
+        for home in 0, "r0":
+            with self.subTest(home=home):
+                job = self.joined([home], tensors=tensors)
+                job.each("gradients random 1", "race 0", "finish")
+                job.end()
+
     def test_alone(self):
         self.check(text(density=0.5), [0], ["r0"])
+
+    def test_empty_lists(self):
+        """No entry reaches the threshold, and an update without entries is a list nevertheless."""
+        self.check(text(sparsifier="threshold", threshold=1e6), [0], ["r0"])
 
     def test_many_tensors(self):
         tensors = [(f"layer{i}.weight", "f32", "both", (4, 3 + i % 5)) for i in range(1500)]
@@ -80,6 +147,31 @@ class Same(Scene):
             results.append(job.steps(3))
             job.end()
         self.assertEqual(*results)
+
+
+class WithoutLibzmq(Scene):
+    """The client library opens libzmq for a tcp:// address, and needs none for a daemon here."""
+
+    settings = SETTINGS
+
+    def train(self, address):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        with open(os.path.join(folder, "libzmq.so.5"), "w", encoding="utf-8") as broken:
+            broken.write("not a library")
+        environment = dict(os.environ, LD_LIBRARY_PATH=folder, ADTOPK_ADDRESS=address,
+                           ADTOPK_JOB=self.name)
+        return subprocess.run([os.path.join(BUILD, "client", "adtopk-minimal")], env=environment,
+                              capture_output=True, text=True, timeout=60)
+
+    def test_here(self):
+        self.assertEqual(self.train(self.cluster.address(0)).returncode, 0)
+
+    def test_elsewhere(self):
+        result = self.train(self.cluster.address("r0"))
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"^a tcp:// address needs libzmq\.so\.5 \(Debian: libzmq5\), "
+                         r"which cannot be opened: .*file too short\n$")
 
 
 class Deaths(Scene):
@@ -263,8 +355,10 @@ class Errors(Scene):
             self.assert_error(rank, "mismatch", "different operations")
 
 
-class Keys(unittest.TestCase):
-    """With keys, a trainer is who its key says; nobody else gets in, and each hears why."""
+class WithKeys(unittest.TestCase):
+    """A daemon that knows trainers by their keys."""
+
+    more = {}  # settings
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="adtopk-", dir="/tmp")
@@ -276,15 +370,15 @@ class Keys(unittest.TestCase):
         self.settings = {
             "key_file": self.path("node"), "heartbeat_ms": 200, "peer_timeout_ms": 2000,
             "trainers": [{"key": self.key["one"], "owner": OWNER},
-                         {"key": self.key["two"], "owner": 4242}]}
+                         {"key": self.key["two"], "owner": OTHER}], **self.more}
         self.cluster = Cluster(BUILD, nodes=1, settings=self.settings).start()
         self.addCleanup(self.cluster.close)
 
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def rank(self, name, number, world, server=None):
-        one = Rank(BUILD, self.cluster.address("r0"), "job", number, world)
+    def rank(self, name, number, world, server=None, job="job", address=None):
+        one = Rank(BUILD, address or self.cluster.address("r0"), job, number, world)
         self.addCleanup(one.kill)
         one.do(f"keys {self.path(name) if name else '-'} "
                f"{(server or self.key['node']) if name else '-'}")
@@ -296,6 +390,10 @@ class Keys(unittest.TestCase):
         self.assertEqual(name, "denied", sentence)
         for word in words:
             self.assertIn(word, sentence)
+
+
+class Keys(WithKeys):
+    """With keys, a trainer is who its key says; nobody else gets in, and each hears why."""
 
     def test_trains(self):
         local = Rank(BUILD, self.cluster.address(0), "job", 0, 2)
@@ -329,6 +427,17 @@ class Keys(unittest.TestCase):
             rank.do(f"keys {self.path('one')} {self.key['node']}")
             self.refused(rank, "key")
 
+    def test_a_flipped_bit(self):
+        """It ends the connection at once, and not after a silence."""
+        with Relay(int(self.cluster.address("r0").rsplit(":", 1)[1])) as relay:
+            rank = self.rank("one", 0, 1, address=f"tcp://127.0.0.1:{relay.port}")
+            rank.do(rank.opening, "tensor a f32 both 64x64", "commit", "steps 3")
+            relay.flip(back=True)
+            rank.send("steps 3")
+            name, sentence = rank.error(SOON)
+            self.assertEqual(name, "unreachable", sentence)
+            self.assertEqual(relay.flipped, 1)
+
     def test_bad_key_files(self):
         rank = self.rank("one", 0, 1)
         os.chmod(self.path("one"), 0o644)
@@ -339,12 +448,63 @@ class Keys(unittest.TestCase):
         self.assertEqual(other.error()[0], "system")
 
 
+class Limits(WithKeys):
+    """A user's sessions and bytes count together, through whichever door they come."""
+
+    more = {"user_sessions": 6, "user_memory": 3, "commit_timeout_ms": 3000}
+
+    def setUp(self):
+        if OWNER != 0:
+            self.skipTest("becomes another user, for which it has to be root")
+        super().setUp()
+        os.chmod(self.cluster.directory, 0o755)
+
+    def hog(self, *arguments):
+        hog = Hog(self.cluster.daemons[0], *arguments, uid=OTHER)
+        self.addCleanup(hog.kill)
+        return hog
+
+    def test_sessions(self):
+        self.hog("sessions", 4).wait()
+        for number in range(2):
+            one = self.rank("two", 0, 1, job=f"remote{number}")
+            one.do(one.opening)
+        said = f"user {OTHER} has 6 sessions on this daemon already, and one user may have 6"
+        self.refused(self.rank("two", 0, 1), said)
+        self.assertEqual(self.hog("greedy", 1).outcome(), f"0 {said} (user_sessions)")
+        self.assertRegex(self.cluster.daemons[0].log(),
+                         rf"warning refused: refused a trainer of uid {OTHER}, "
+                         rf"a process at 127.0.0.1: {said}")
+        one = self.rank("one", 0, 1)  # another user's
+        one.do(one.opening)
+
+    def test_bytes(self):
+        part = memory("MemTotal") * 58 // 10000  # the hog takes five of them
+        self.hog("list", part // 2).wait()
+        one = self.rank("two", 0, 1)
+        one.send(one.opening, f"tensor a f16 list {part // 2}", "commit")
+        self.assertEqual([one.answer() for _ in range(2)], ["", ""])
+        self.assertRegex(one.error()[1], rf"^user {OTHER} has [1-9]\d+ bytes .* asks for \d+ more, "
+                                         r"but one user may have \d+ \(user_memory: 3 %\)")
+
+    def test_never_committed(self):
+        one = self.rank("two", 0, 1)
+        one.do(one.opening)
+        wait_for(lambda: self.cluster.status(0)["sessions"] == 0)
+        self.assertIn("nothing was committed within 3000 ms (commit_timeout_ms)",
+                      self.cluster.status(0)["jobs"][0]["reason"])
+
+
 class Digits(unittest.TestCase):
     """The example trains with one rank here and one elsewhere, and ends with equal parameters."""
 
     def train(self, cluster, homes):
         data, name = digits.unpack(cluster.directory), "digits" + "".join(map(str, homes))
-        ranks = digits.start(self, cluster, homes, data, "--steps", "20", "--job", name)
+        policy = os.path.join(cluster.directory, "behind.json")
+        with open(policy, "w", encoding="utf-8") as file:
+            file.write('{"lookahead":0}')  # ranks elsewhere cannot look ahead
+        ranks = digits.start(self, cluster, homes, data, "--steps", "20", "--job", name,
+                             "--policy", policy)
         return digits.parameters(self, ranks)
 
     def test_same_parameters(self):

@@ -262,7 +262,7 @@ class Logs(WithDirectory):
         self.addCleanup(rank.kill)
         rank.do(rank.opening, "tensor a f32 both 8", "commit", "steps 2000")
         text = b""
-        while b"lines of the log are lost: nobody read them\n" not in text:
+        while b"lines of the log are lost: no process read them\n" not in text:
             text += os.read(reading, 65536)
         rank.end()
         self.end(process)
@@ -326,7 +326,7 @@ class Starts(WithDirectory):
             if process.poll() is not None:
                 sentence = process.stderr.read()
                 self.assertEqual(process.returncode, 1)
-                self.assertRegex(sentence, "serves it already|in use by another process")
+                self.assertRegex(sentence, "serves it already")
             self.addCleanup(process.stderr.close)
         alive = [one for one in processes if one.poll() is None]
         self.assertEqual(len(alive), 1)

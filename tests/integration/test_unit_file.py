@@ -55,7 +55,7 @@ class UnitFile(unittest.TestCase):
         self.assertNotEqual(worse.returncode, 0)
 
     def test_watchdog_and_reload(self):
-        for line in ("Type=notify", "WatchdogSec=10", "ExecReload=/bin/kill -HUP $MAINPID"):
+        for line in ("Type=notify", "WatchdogSec=10", "ExecReload=/bin/sh -c 'kill -HUP $MAINPID'"):
             self.assertIn(f"\n{line}\n", unit())
 
     @unittest.skipUnless(seccomp.possible(), "knows the numbers of x86-64 only")

@@ -4,15 +4,19 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "kernels/base/dtype.h"
 #include "proto/keyfile.h"
+#include "tests/integration/ahead.h"
 #include "tests/integration/gradients.h"
 
-#define TRAINER_MAX_TENSORS 4096
+#define TRAINER_MAX_TENSORS 65536
 #define TRAINER_WORDS 8
 #define TRAINER_HASH 0xcbf29ce484222325u
 
@@ -22,7 +26,8 @@ struct trainer_tensor {
     bool pushed;
     double *given; /* sums over the accepted steps, element by element; NULL: not kept */
     double *got;
-    float *scratch; /* the dense form of a list */
+    float *scratch;       /* the dense form of a list */
+    const void *gradient; /* where it lies since its commit */
 };
 
 struct trainer {
@@ -34,11 +39,13 @@ struct trainer {
     uint64_t poison_step;
     uint32_t poison_tensor;
     float poison; /* 0: none */
+    float scale;  /* of the loss; 0: none is given */
     bool totals;
     FILE *trace;
     uint64_t hash;
     uint64_t accepted, withdrawn;
-    char problem[256]; /* what is wrong with an update */
+    char problem[256];         /* what is wrong with an update */
+    struct adtopk_update held; /* of `hold` */
 };
 
 static bool trainer_fail(const struct trainer *trainer, enum adtopk_status status)
@@ -63,7 +70,8 @@ static bool trainer_done(const struct trainer *trainer, enum adtopk_status statu
 
 static bool trainer_open(struct trainer *trainer, char **word)
 {
-    const struct adtopk_options options = {.address = word[1],
+    const struct adtopk_options options = {.size = sizeof options,
+        .address = word[1],
         .job = word[2],
         .run_id = word[3],
         .rank = atoi(word[4]),
@@ -96,15 +104,25 @@ static bool trainer_keygen(struct trainer *trainer, char **word)
 
 static unsigned trainer_forms(const char *word)
 {
-    return strcmp(word, "list") == 0    ? (unsigned)ADTOPK_FORM_LIST
-           : strcmp(word, "dense") == 0 ? (unsigned)ADTOPK_FORM_DENSE
-                                        : (unsigned)ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE;
+    static const struct {
+        const char *word;
+        unsigned forms;
+    } forms[] = {{"list", ADTOPK_FORM_LIST}, {"dense", ADTOPK_FORM_DENSE},
+        {"dense16", ADTOPK_FORM_DENSE16}, {"both16", ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE16}};
+
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if (strcmp(word, forms[i].word) == 0) {
+            return forms[i].forms;
+        }
+    }
+    return ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE;
 }
 
 static bool trainer_register(struct trainer *trainer, char **word)
 {
     struct trainer_tensor *tensor = &trainer->tensor[trainer->tensors];
-    struct adtopk_tensor_spec spec = {.name = word[1], .forms = trainer_forms(word[3])};
+    struct adtopk_tensor_spec spec = {
+        .size = sizeof spec, .name = word[1], .forms = trainer_forms(word[3])};
     enum adtopk_status status;
 
     if (trainer->tensors == TRAINER_MAX_TENSORS) {
@@ -132,6 +150,13 @@ static bool trainer_commit(struct trainer *trainer, char **word)
     (void)word;
     for (uint32_t t = 0; status == ADTOPK_OK && t < trainer->tensors; t++) {
         struct trainer_tensor *tensor = &trainer->tensor[t];
+        if (tensor->scratch != NULL) { /* of an earlier commit */
+            if (tensor->gradient != adtopk_gradient(trainer->context, t)) {
+                return trainer_refuse("a gradient has moved");
+            }
+            continue;
+        }
+        tensor->gradient = adtopk_gradient(trainer->context, t);
         tensor->scratch = calloc(tensor->numel, sizeof(float));
         tensor->given = trainer->totals ? calloc(tensor->numel, sizeof(double)) : NULL;
         tensor->got = trainer->totals ? calloc(tensor->numel, sizeof(double)) : NULL;
@@ -162,6 +187,17 @@ static bool trainer_poison(struct trainer *trainer, char **word)
     return printf("ok\n") > 0;
 }
 
+static bool trainer_scale(struct trainer *trainer, char **word)
+{
+    trainer->scale = strtof(word[1], NULL);
+    return printf("ok\n") > 0;
+}
+
+static float trainer_factor(const struct trainer *trainer)
+{
+    return trainer->scale != 0 ? trainer->scale : 1;
+}
+
 static bool trainer_skip(struct trainer *trainer, char **word)
 {
     trainer->skipped += strtoull(word[1], NULL, 10);
@@ -186,26 +222,64 @@ static bool trainer_trace(struct trainer *trainer, char **word)
 static enum adtopk_status trainer_push_tensor(struct trainer *trainer, uint32_t t)
 {
     struct trainer_tensor *tensor = &trainer->tensor[t];
+    const struct adtopk_push_spec push = {
+        .size = sizeof push, .tensor = t, .scale = trainer->scale};
     void *gradient = adtopk_gradient(trainer->context, t);
     const uint64_t step = adtopk_step(trainer->context);
 
     trainer->source.step = step + trainer->skipped;
     for (uint64_t i = 0; gradient != NULL && i < tensor->numel; i++) {
-        gradients_store(
-            gradient, tensor->dtype, i, gradients_value(&trainer->source, tensor->dtype, t, i));
+        gradients_store(gradient, tensor->dtype, i,
+            trainer_factor(trainer) * gradients_value(&trainer->source, tensor->dtype, t, i));
     }
     if (gradient != NULL && trainer->poison != 0 && trainer->poison_step == step &&
         trainer->poison_tensor == t) {
         gradients_store(gradient, tensor->dtype, tensor->numel - 1, trainer->poison);
     }
     tensor->pushed = true;
-    return adtopk_push(trainer->context, t, NULL);
+    return trainer->scale != 0 ? adtopk_push(trainer->context, &push)
+                               : adtopk_push_tensor(trainer->context, t, NULL);
 }
 
 static bool trainer_push(struct trainer *trainer, char **word)
 {
     return trainer_done(
         trainer, trainer_push_tensor(trainer, (uint32_t)strtoul(word[1], NULL, 10)));
+}
+
+struct trainer_pusher {
+    struct trainer *trainer;
+    uint32_t tensor;
+    enum adtopk_status status;
+};
+
+static void *trainer_push_beside(void *argument)
+{
+    struct trainer_pusher *pusher = argument;
+
+    pusher->status = trainer_push_tensor(pusher->trainer, pusher->tensor);
+    return NULL;
+}
+
+/* The tensor counts as pushed from the moment when its push begins. */
+static bool trainer_race(struct trainer *trainer, char **word)
+{
+    struct trainer_pusher pusher = {
+        .trainer = trainer, .tensor = (uint32_t)strtoul(word[1], NULL, 10)};
+    pthread_t thread;
+    enum adtopk_status status = ADTOPK_ERR_STATE;
+
+    if (pthread_create(&thread, NULL, trainer_push_beside, &pusher) != 0) {
+        return trainer_refuse("no thread");
+    }
+    while (status == ADTOPK_ERR_STATE) {
+        status = adtopk_wait_for(trainer->context, pusher.tensor, 0);
+    }
+    if (status == ADTOPK_PENDING) {
+        status = adtopk_step_end(trainer->context);
+    }
+    (void)pthread_join(thread, NULL);
+    return trainer_done(trainer, pusher.status != ADTOPK_OK ? pusher.status : status);
 }
 
 /* The gradients that were pushed in this step count towards the totals. */
@@ -239,42 +313,82 @@ static enum adtopk_status trainer_scatter(
         tensor->scratch[update->index[i]] = update->value[i];
     }
     for (uint64_t i = 0; update->dense != NULL && i < tensor->numel; i++) {
-        if (tensor->scratch[i] != update->dense[i]) {
+        if (tensor->scratch[i] != update->dense[i] &&
+            !(isnan(tensor->scratch[i]) && isnan(update->dense[i]))) {
             return trainer_wrong(trainer, t, "list and dense form differ");
         }
     }
     return ADTOPK_OK;
 }
 
-/* Sets *dense to all elements of the update; an error if its forms differ or are wrong. */
-static enum adtopk_status trainer_dense(struct trainer *trainer, uint32_t t, const float **dense)
+/* Widens the 16-bit form into scratch; the list, if there is one, has the same values there. */
+static enum adtopk_status trainer_widen(
+    struct trainer *trainer, uint32_t t, const struct adtopk_update *update)
+{
+    struct trainer_tensor *tensor = &trainer->tensor[t];
+
+    if (update->dtype16 != (uint32_t)tensor->dtype || update->dense != NULL) {
+        return trainer_wrong(trainer, t, "the 16-bit form is of another type, or not alone");
+    }
+    for (uint64_t i = 0; i < tensor->numel; i++) {
+        tensor->scratch[i] = tensor->dtype == ADTOPK_F16 ? f16_to_f32(update->dense16[i])
+                                                         : bf16_to_f32(update->dense16[i]);
+    }
+    for (uint64_t i = 0; i < update->count; i++) {
+        if (update->index[i] >= tensor->numel ||
+            update->value[i] != tensor->scratch[update->index[i]]) {
+            return trainer_wrong(trainer, t, "list and 16-bit form differ");
+        }
+    }
+    return ADTOPK_OK;
+}
+
+/* Sets *dense to all elements of the update; an error if its forms differ or are wrong, or if it is
+ * said to be unpushed and is not. */
+static enum adtopk_status trainer_dense(
+    struct trainer *trainer, uint32_t t, const float **dense, bool *unpushed)
 {
     const struct trainer_tensor *tensor = &trainer->tensor[t];
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
     const enum adtopk_status status = adtopk_update(trainer->context, t, &update);
 
+    *unpushed = update.unpushed != 0;
     if (status != ADTOPK_OK) {
         return status;
     }
-    if (update.numel != tensor->numel || (update.index == NULL && update.dense == NULL)) {
+    if (update.numel != tensor->numel ||
+        (update.index == NULL && update.dense == NULL && update.dense16 == NULL)) {
         return trainer_wrong(trainer, t, "has no form, or another size");
+    }
+    if (*unpushed && tensor->pushed) {
+        return trainer_wrong(trainer, t, "unpushed, but this rank pushed it");
+    }
+    if (update.dense16 != NULL) {
+        *dense = tensor->scratch;
+        return trainer_widen(trainer, t, &update);
     }
     *dense = update.index != NULL ? tensor->scratch : update.dense;
     return update.index != NULL ? trainer_scatter(trainer, t, &update) : ADTOPK_OK;
 }
 
+/* As a framework does that skips parameters without a gradient, it drops unpushed updates. */
 static enum adtopk_status trainer_take(struct trainer *trainer, uint32_t t)
 {
     struct trainer_tensor *tensor = &trainer->tensor[t];
     const float *update = NULL;
-    const enum adtopk_status status = trainer_dense(trainer, t, &update);
+    bool unpushed = false;
+    const enum adtopk_status status = trainer_dense(trainer, t, &update, &unpushed);
 
     for (uint64_t i = 0; status == ADTOPK_OK && i < tensor->numel; i++) {
+        const float value = update[i] / trainer_factor(trainer);
         uint32_t bits;
-        memcpy(&bits, &update[i], sizeof bits);
+        memcpy(&bits, &value, sizeof bits);
         trainer->hash = (trainer->hash ^ bits) * 0x100000001b3u;
-        if (tensor->got != NULL) {
-            tensor->got[i] += (double)update[i];
+        if (unpushed && bits != 0) {
+            return trainer_wrong(trainer, t, "unpushed, but not empty");
+        }
+        if (tensor->got != NULL && !unpushed) {
+            tensor->got[i] += (double)value;
         }
     }
     if (status == ADTOPK_OK && trainer->trace != NULL &&
@@ -340,6 +454,37 @@ static bool trainer_steps(struct trainer *trainer, char **word)
 }
 
 /* Ends the step without pushing the rest. */
+struct trainer_waiter {
+    adtopk_context *context;
+    int ms;
+    enum adtopk_status status;
+};
+
+static void *trainer_wait_beside(void *argument)
+{
+    struct trainer_waiter *waiter = argument;
+
+    waiter->status = adtopk_step_wait_for(waiter->context, waiter->ms);
+    return NULL;
+}
+
+/* Looks in the middle of the other thread's wait. */
+static bool trainer_look_beside(struct trainer *trainer, char **word)
+{
+    struct trainer_waiter waiter = {.context = trainer->context, .ms = atoi(word[1])};
+    const struct timespec half = {.tv_nsec = waiter.ms / 2 * 1000000L};
+    enum adtopk_status status;
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, trainer_wait_beside, &waiter) != 0) {
+        return trainer_refuse("no thread");
+    }
+    (void)nanosleep(&half, NULL);
+    status = adtopk_step_wait_for(trainer->context, 0);
+    (void)pthread_join(thread, NULL);
+    return printf("ok %s %s\n", adtopk_status_name(status), adtopk_status_name(waiter.status)) > 0;
+}
+
 static bool trainer_finish_step(struct trainer *trainer, char **word)
 {
     (void)word;
@@ -352,12 +497,52 @@ static bool trainer_wait(struct trainer *trainer, char **word)
         trainer, adtopk_wait(trainer->context, (uint32_t)strtoul(word[1], NULL, 10)));
 }
 
+static bool trainer_update_step(struct trainer *trainer, char **word)
+{
+    struct adtopk_update update = {.size = sizeof update};
+    const enum adtopk_status status =
+        adtopk_update(trainer->context, (uint32_t)strtoul(word[1], NULL, 10), &update);
+
+    return status == ADTOPK_OK ? printf("ok %" PRIu64 "\n", update.step) > 0
+                               : trainer_fail(trainer, status);
+}
+
+/* "pending" is an answer too. */
+static bool trainer_look(struct trainer *trainer, char **word)
+{
+    const enum adtopk_status status = adtopk_step_wait_for(trainer->context, atoi(word[1]));
+
+    return status == ADTOPK_PENDING ? printf("ok pending\n") > 0 : trainer_done(trainer, status);
+}
+
+static bool trainer_descriptor(struct trainer *trainer, char **word)
+{
+    int descriptor;
+
+    (void)word;
+    return trainer_done(trainer, adtopk_descriptor(trainer->context, &descriptor));
+}
+
+static bool trainer_arm(struct trainer *trainer, char **word)
+{
+    (void)word;
+    return trainer_done(trainer, adtopk_arm(trainer->context));
+}
+
 /* ---- plain operations, checked here ---- */
 
 static bool trainer_barrier(struct trainer *trainer, char **word)
 {
     (void)word;
     return trainer_done(trainer, adtopk_barrier(trainer->context));
+}
+
+/* "pending" is an answer too. */
+static bool trainer_barrier_look(struct trainer *trainer, char **word)
+{
+    const enum adtopk_status status = adtopk_barrier_for(trainer->context, atoi(word[1]));
+
+    return status == ADTOPK_PENDING ? printf("ok pending\n") > 0 : trainer_done(trainer, status);
 }
 
 static bool trainer_broadcast(struct trainer *trainer, char **word)
@@ -407,6 +592,68 @@ static bool trainer_allreduce(struct trainer *trainer, char **word)
     free(values);
     return status == ADTOPK_OK && wrong > 0 ? trainer_refuse("a sum is wrong")
                                             : trainer_done(trainer, status);
+}
+
+/* Of one rank alone: what was given is what came back and what is in the residual. */
+static bool trainer_residual(struct trainer *trainer, char **word)
+{
+    const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
+    const struct trainer_tensor *tensor = &trainer->tensor[t < trainer->tensors ? t : 0];
+    const enum adtopk_status status = adtopk_residual(trainer->context, t, tensor->scratch);
+    uint64_t kept = 0;
+
+    if (status != ADTOPK_OK) {
+        return trainer_fail(trainer, status);
+    }
+    for (uint64_t i = 0; i < tensor->numel; i++) {
+        const double residual = (double)tensor->scratch[i];
+
+        if (tensor->given == NULL || fabs(tensor->given[i] - tensor->got[i] - residual) > 1e-9) {
+            return trainer_refuse("the residual is not what is missing");
+        }
+        kept += residual > 0 || residual < 0;
+    }
+    return printf("ok %" PRIu64 "\n", kept) > 0;
+}
+
+static bool trainer_ahead(struct trainer *trainer, char **word)
+{
+    const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
+
+    return t < trainer->tensors ? ahead_check(trainer->context, t, trainer->tensor[t].numel,
+                                      strtof(word[2], NULL), strcmp(word[3], "adam") == 0)
+                                : trainer_refuse("no such tensor");
+}
+
+/* Keeps what is shown of a tensor. */
+static bool trainer_hold(struct trainer *trainer, char **word)
+{
+    const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
+    enum adtopk_status status;
+
+    trainer->held = (struct adtopk_update){.size = sizeof trainer->held};
+    status = adtopk_update(trainer->context, t, &trainer->held);
+    if (status != ADTOPK_OK) {
+        return trainer_fail(trainer, status);
+    }
+    return printf("ok %s\n", trainer->held.pending != NULL ? "shown" : "none") > 0;
+}
+
+/* Reads all that is held, f32, although another tensor was looked at. */
+static bool trainer_held(struct trainer *trainer, char **word)
+{
+    const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
+    const float *pending = trainer->held.pending;
+    struct adtopk_update other = {.size = sizeof other};
+    double sum = 0;
+
+    if (pending == NULL || adtopk_update(trainer->context, t, &other) != ADTOPK_OK) {
+        return trainer_refuse("nothing is held");
+    }
+    for (uint64_t i = 0; i < trainer->held.numel; i++) {
+        sum += fabs((double)pending[i]);
+    }
+    return printf("ok %g\n", sum) > 0;
 }
 
 /* ---- the end ---- */
@@ -462,19 +709,36 @@ static const struct trainer_command {
     {"keys", 2, trainer_keys, "FILE|- SERVER_KEY|-: for a daemon on another machine"},
     {"open", 6, trainer_open, "ADDRESS JOB RUN RANK WORLD POLICY|-"},
     {"totals", 0, trainer_totals, "before commit: sums element by element are kept"},
-    {"tensor", 4, trainer_register, "NAME f32|f16|bf16 list|dense|both SIZExSIZE..."},
-    {"commit", 0, trainer_commit, ""},
+    {"tensor", 4, trainer_register,
+        "NAME f32|f16|bf16 list|dense|both|dense16|both16 SIZExSIZE..."},
+    {"commit", 0, trainer_commit, "again after more tensors, between two steps"},
     {"gradients", 2, trainer_gradients, "integer|random|zero SEED"},
     {"poison", 3, trainer_poison, "STEP TENSOR nan|inf: its last element"},
+    {"scale", 1, trainer_scale,
+        "NUMBER: the loss scale of pushes; it is taken out of updates again"},
     {"skip", 1, trainer_skip, "COUNT steps of the stream of gradients"},
     {"trace", 1, trainer_trace, "PATH: gets the accepted steps' updates, f32, from now on"},
     {"push", 1, trainer_push, "TENSOR"},
+    {"race", 1, trainer_race, "TENSOR: pushes it; another thread ends the step meanwhile"},
     {"wait", 1, trainer_wait, "TENSOR"},
+    {"update", 1, trainer_update_step, "TENSOR: ok STEP of its update"},
+    {"look", 1, trainer_look, "MS: waits so long for the step: ok, or ok pending"},
+    {"look-beside", 1, trainer_look_beside,
+        "MS, below 2000: another thread waits so long for the step; ok LOOK WAIT"},
+    {"descriptor", 0, trainer_descriptor, ""},
+    {"arm", 0, trainer_arm, ""},
     {"finish", 0, trainer_finish_step, "ends the step: ok STATUS ACCEPTED WITHDRAWN HASH"},
     {"steps", 1, trainer_steps, "COUNT: pushes what is not pushed and finishes, so many times"},
     {"barrier", 0, trainer_barrier, ""},
+    {"barrier-look", 1, trainer_barrier_look, "MS: waits so long for it: ok, or ok pending"},
     {"broadcast", 2, trainer_broadcast, "BYTES ROOT"},
     {"allreduce", 1, trainer_allreduce, "COUNT"},
+    {"residual", 1, trainer_residual,
+        "TENSOR: compared with the totals; ok ELEMENTS that are not 0"},
+    {"ahead", 3, trainer_ahead,
+        "TENSOR RATE sgd|adam: looks ahead; ok none, or ok TYPE SHARE RATIO"},
+    {"hold", 1, trainer_hold, "TENSOR: keeps where its residual is shown; ok shown, or ok none"},
+    {"held", 1, trainer_held, "TENSOR: reads what is held, once this one's update was read"},
     {"write-totals", 1, trainer_write_totals, "PATH"},
     {"close", 0, trainer_close, ""},
 };

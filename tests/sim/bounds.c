@@ -1,16 +1,20 @@
 /*
- * Nothing grows without a reason. What a node sends is read packet by packet and compared with
+ * Nothing grows without a reason. The sent packets of a node are read one by one and compared with
  * what its state explains; README.md has the formulas.
  */
 #include <malloc.h>
 #include <string.h>
 
+#include "daemon/core/inspect.h"
 #include "daemon/core/model.h"
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 #include "tests/sim/world.h"
 
 /* From such a loss on links go down although nothing else happens. */
 #define SIM_HEAVY_LOSS 0.3
+
+/* A job that waits tells so every 5 s (waiting.h). */
+#define TELL_US 5000000u
 
 /* How often memory is looked at, in events, and how much a node may have for a job
  * a peer, and each of its ranks. Arenas hold a plain operation of 1 MiB each. */
@@ -92,7 +96,7 @@ void bounds_moved(struct node *node, const struct machine_table *table, unsigned
     node->prepares += table == &job_machine && event == JOB_ON_PREPARE ? 1 : 0;
 }
 
-/* What all jobs of the world together may have. */
+/* The limit for all jobs of the world together. */
 struct load {
     uint64_t steps;   /* to be accepted or withdrawn */
     uint64_t rounds;  /* and of plain operations */
@@ -119,7 +123,7 @@ static struct load load_of(const struct world *world)
     return load;
 }
 
-/* A count that must not be above what explains it. */
+/* A count that must not exceed its explanation. */
 static void limit(struct world *world, unsigned node, const char *what, uint64_t is, uint64_t most)
 {
     if (is > most) {
@@ -128,12 +132,13 @@ static void limit(struct world *world, unsigned node, const char *what, uint64_t
     }
 }
 
-/* What disturbs nodes so that they agree anew. Where most packets are lost they do so without. */
+/* Disturbances after which nodes agree anew. Where most packets are lost they do so without. */
 static uint64_t disturbances(const struct world *world)
 {
     const struct sim_stats *stats = &world->stats;
 
-    return stats->crashes + stats->cuts + stats->pauses + world->next_ticket + stats->replanned;
+    return stats->crashes + stats->cuts + stats->pauses + stats->storms + world->next_ticket +
+           stats->replanned;
 }
 
 static void check_flow(struct world *world, unsigned from, unsigned to, const struct load *load)
@@ -144,7 +149,7 @@ static void check_flow(struct world *world, unsigned from, unsigned to, const st
                      back->parts[LINK_CONTROL] + back->parts[LINK_BULK];
 
     limit(world, from, "control messages to a peer", flow->messages[LINK_CONTROL],
-        8 * world->jobs + load->notices +
+        8 * world->jobs + load->notices + world->jobs * (world->now_us / TELL_US) +
             4 * (views + world->next_ticket + world->stats.replanned));
     limit(world, from, "bulk messages to a peer", flow->messages[LINK_BULK],
         load->frames * (load->rounds + views));

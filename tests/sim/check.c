@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proto/local.h"
+#include "tests/sim/far.h"
 #include "tests/sim/world.h"
 
 bool check_find(const struct world *world, unsigned node, unsigned job, struct job_info *info)
@@ -23,10 +24,10 @@ bool check_find(const struct world *world, unsigned node, unsigned job, struct j
     return false;
 }
 
-/* What sums of the smallest numbers that there are in f32 may lose. */
+/* The error of sums of the smallest f32 numbers. */
 #define SMALLEST_SUMS 1e-42
 
-/* Where values are no integers, sums of elements in f32 lose about so much of what they come to. */
+/* Where values are no integers, sums of elements in f32 lose about this share. */
 bool check_equal(const struct world *world, double a, double b)
 {
     double scale = world->scenario.scale > 0 ? world->scenario.scale : 1;
@@ -36,13 +37,13 @@ bool check_equal(const struct world *world, double a, double b)
                                                 : a == b;
 }
 
-/* Who has a residual: a node's ranks from `first` on. */
+/* The owner of a residual: a node's ranks from `first` on. */
 struct owner {
-    unsigned job, first, ranks;
+    unsigned job, node, first, ranks;
     float momentum; /* share of the last velocity in the next; 0: none */
 };
 
-/* What one step adds of an element: the ranks' sum, if that is finite. */
+/* What one step adds to an element: the ranks' sum, if that is finite. */
 static float owned_gradient(const struct world *world, const struct owner *owner, uint64_t step,
     unsigned t, uint64_t element)
 {
@@ -63,7 +64,8 @@ static void add_gradients(const struct world *world, const struct owner *owner, 
     for (uint64_t i = 0; i < world->job[owner->job].numel[t]; i++) {
         float velocity = 0;
         for (uint64_t s = 0; s < steps; s++) {
-            if (world->job[owner->job].update_status[s] == 1 + ADTOPK_OK) {
+            if (world->job[owner->job].update_status[s] == 1 + ADTOPK_OK &&
+                trainer_node_pushes(world, owner->job, s, owner->node, t)) {
                 velocity = owner->momentum * velocity + owned_gradient(world, owner, s, t, i);
                 sums[0] += (double)velocity;
                 sums[1] += (double)velocity * ledger_sign(i);
@@ -97,23 +99,43 @@ static void check_job(struct world *world, unsigned number, uint64_t job)
     }
 }
 
+/* Whether orders of the job were dropped: with the daemon, or when the job failed. As after a kill,
+ * only what is done next makes its ledgers fit again. */
+static bool is_torn(const struct node *node, const struct job_info *job)
+{
+    for (unsigned j = 0; j < node->world->jobs; j++) {
+        if (node->memory[j].number == job->id && node->memory[j].torn) {
+            return true;
+        }
+    }
+    return node->far && job->reason[0] != '\0';
+}
+
 void check_node(struct world *world, unsigned number)
 {
     const struct core *core = world->node[number].core;
     struct job_info job;
 
+    if (far_is_busy(&world->node[number])) {
+        return; /* an order may have been carried out whose record is not written yet */
+    }
     for (uint32_t i = 0; core != NULL && !world->violated && core_job_info(core, i, &job); i++) {
-        check_job(world, number, job.id);
+        if (!is_torn(&world->node[number], &job)) {
+            check_job(world, number, job.id);
+        }
     }
 }
 
-/* Whether the scenario's policy makes of the gradients what this file can repeat: nothing, or a
- * velocity that nobody clears, halves of halves that are exact. */
+/* Whether this file can compute the gradients under the scenario's policy: they are unchanged, or
+ * have a velocity that is never cleared, halves of halves that are exact. */
 static bool can_repeat(const struct world *world, unsigned job)
 {
     const struct scenario *scenario = &world->scenario;
     const char *policy = world->job[job].brings;
 
+    if (world->job[job].spoiled && scenario->operator_every_us != 0) {
+        return false; /* another scope leaves out another sum */
+    }
     return !scenario->changed ||
            (scenario->operator_every_us == 0 && strstr(policy, "\"clip\"") == NULL &&
                (strstr(policy, "\"momentum\"") == NULL ||
@@ -129,11 +151,15 @@ static void check_input(struct world *world, unsigned number, unsigned job)
     unsigned end = about->node_first[number] + about->node_ranks[number];
     struct job_info job_info;
 
-    for (unsigned t = 0; check_find(world, number, job, &job_info) && t < about->tensors; t++) {
+    for (unsigned t = 0; check_find(world, number, job, &job_info) &&
+                         t < trainer_tensors(world, job, job_info.steps_done - 1);
+         t++) {
         double want[2] = {0, 0};
         struct tensor_info info;
-        struct owner owner = {
-            .job = job, .first = about->node_first[number], .ranks = about->node_ranks[number]};
+        struct owner owner = {.job = job,
+            .node = number,
+            .first = about->node_first[number],
+            .ranks = about->node_ranks[number]};
         (void)core_tensor_info(core, job_info.id, t, &info);
         owner.momentum = strstr(policy, "\"momentum\":0.5") != NULL ? 0.5f : 0;
         if (strcmp(info.sparsifier, "dense") != 0 && strstr(policy, "\"rank\"") != NULL) {
@@ -160,13 +186,47 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
     return hash;
 }
 
+/* What ranks see of an update in 16 bits. Its list, if they asked for it, has the same values. */
+static uint64_t read_half(struct world *world, unsigned number, const struct tensor_spec *spec,
+    const uint8_t *results, const struct local_update *update, double *dense)
+{
+    const uint16_t *half = (const void *)(results + update->half_offset);
+    const float *shown = (const void *)(results + update->shown_offset);
+    const uint32_t *index = (const void *)(results + update->index_offset);
+    bool listed = (spec->forms & update->forms & LOCAL_FORM_LIST) != 0;
+
+    for (uint64_t i = 0; i < update->numel; i++) {
+        dense[i] = (double)(spec->dtype == DTYPE_F16 ? f16_to_f32(half[i]) : bf16_to_f32(half[i]));
+    }
+    for (uint64_t i = 0; listed && i < update->count; i++) {
+        if (dense[index[i]] != (double)shown[i] && !(isnan(dense[index[i]]) && isnan(shown[i]))) {
+            world_violate(world, "node %u tensor '%s': list and 16-bit form differ at %u", number,
+                spec->name, index[i]);
+        }
+    }
+    return hash_bytes(0xcbf29ce484222325u, half, update->numel * sizeof(*half));
+}
+
+/* One tensor's update of a node, and the results that it is in. */
+static const struct local_update *find_update(
+    const struct world *world, unsigned number, unsigned job, unsigned t, const uint8_t **results)
+{
+    const struct sim_job *about = &world->job[job];
+    const unsigned batch = t >= about->first_batch ? 1 : 0;
+    const struct local_results *table;
+
+    *results = world->node[number].memory[job].results[batch];
+    table = (const void *)*results;
+    return (const void *)(*results +
+                          table->tensor[t - (batch > 0 ? about->first_batch : 0)].update_offset);
+}
+
 /* One tensor's update of a node as dense values, from whichever form there is; adds its bits. */
 static uint64_t read_update(
     struct world *world, unsigned number, unsigned job, unsigned t, uint64_t step, double *dense)
 {
-    const uint8_t *results = world->node[number].memory[job].results;
-    const struct local_results *table = (const void *)results;
-    const struct local_update *update = (const void *)(results + table->tensor[t].update_offset);
+    const uint8_t *results;
+    const struct local_update *update = find_update(world, number, job, t, &results);
     const float *value = (const void *)(results + update->value_offset);
     const uint32_t *index = (const void *)(results + update->index_offset);
     const float *all = (const void *)(results + update->dense_offset);
@@ -176,6 +236,9 @@ static uint64_t read_update(
         world_violate(world, "node %u tensor %u: an update of step %llu in step %llu", number, t,
             (unsigned long long)update->step, (unsigned long long)step);
         return 0;
+    }
+    if ((update->forms & LOCAL_FORM_DENSE16) != 0) {
+        return read_half(world, number, &world->job[job].tensor[t], results, update, dense);
     }
     if ((update->forms & LOCAL_FORM_LIST) != 0) {
         for (uint64_t i = 0; i < update->count; i++) {
@@ -188,7 +251,7 @@ static uint64_t read_update(
         for (uint64_t i = 0; i < update->numel; i++) {
             if ((update->forms & LOCAL_FORM_LIST) == 0) {
                 dense[i] += (double)all[i];
-            } else if (dense[i] != (double)all[i]) {
+            } else if (dense[i] != (double)all[i] && !(isnan(dense[i]) && isnan(all[i]))) {
                 world_violate(world, "node %u tensor %u: list and dense form differ at %llu",
                     number, t, (unsigned long long)i);
             }
@@ -196,6 +259,58 @@ static uint64_t read_update(
         hash = hash_bytes(hash, all, update->numel * sizeof(*all));
     }
     return hash;
+}
+
+/* An update of a tensor that no rank pushed is empty and says so. The turns before it are the
+ * accepted steps in which some rank pushed it. */
+static void check_pushed(struct world *world, unsigned number, unsigned job, unsigned t,
+    uint64_t step, const double *dense)
+{
+    const uint8_t *results;
+    const struct local_update *update = find_update(world, number, job, t, &results);
+    const bool pushed = trainer_any_pushes(world, job, step, t);
+    uint32_t turns = 0;
+
+    for (uint64_t s = 0; s < step; s++) {
+        turns += world->job[job].update_status[s] == 1 + ADTOPK_OK &&
+                 trainer_any_pushes(world, job, s, t) && !trainer_spoils(world, job, s, t);
+    }
+    if ((update->unpushed == 0) != pushed || update->turn != turns) {
+        world_violate(world, "node %u tensor %u step %llu: unpushed %u, turn %u; not %d and %u",
+            number, t, (unsigned long long)step, update->unpushed, update->turn, !pushed, turns);
+    }
+    for (uint64_t i = 0; !pushed && i < update->numel; i++) {
+        if (update->count != 0 || dense[i] != 0) {
+            world_violate(world,
+                "node %u tensor %u step %llu: nobody pushed it, but it is not empty", number, t,
+                (unsigned long long)step);
+            return;
+        }
+    }
+    world->stats.unpushed += pushed ? 0 : 1;
+}
+
+/* In an accepted step only a policy that passes NaN on has NaN in updates: every entry of the
+ * tensor is NaN, and there is one. They count as nothing. */
+static void check_finite(
+    struct world *world, unsigned number, unsigned job, unsigned t, uint64_t step, double *dense)
+{
+    const bool spoils = trainer_spoils(world, job, step, t);
+    uint64_t nan = 0, finite = 0;
+
+    for (uint64_t i = 0; i < world->job[job].numel[t]; i++) {
+        nan += isnan(dense[i]) ? 1 : 0;
+        finite += !isnan(dense[i]) && dense[i] != 0 ? 1 : 0;
+        dense[i] = isnan(dense[i]) ? 0 : dense[i];
+    }
+    if (spoils ? nan == 0 || finite > 0 : nan > 0) {
+        world_violate(world,
+            "node %u tensor %u step %llu: %llu NaN, %llu others, and ranks pushed %s", number, t,
+            (unsigned long long)step, (unsigned long long)nan, (unsigned long long)finite,
+            spoils ? "some" : "none");
+    }
+    world->stats.spoiled += spoils ? 1 : 0;
+    world->job[job].spoiled = world->job[job].spoiled || spoils;
 }
 
 static void count_rounds(struct world *world, unsigned number, unsigned job)
@@ -222,8 +337,8 @@ static bool policy_has(const char *policy, const char *key)
     return false;
 }
 
-/* What the policy in force means for the sums at the end; returns by what an update is to be
- * multiplied to be the ranks' sum. */
+/* Reads the policy in force for the sums at the end. Returns the factor that makes an update the
+ * ranks' sum. */
 static double note_policy(struct world *world, unsigned number, unsigned job_number)
 {
     struct sim_job *job = &world->job[job_number];
@@ -232,17 +347,18 @@ static double note_policy(struct world *world, unsigned number, unsigned job_num
     if (!check_find(world, number, job_number, &info)) {
         return 1;
     }
-    job->bent = job->bent || policy_has(info.policy, "\"momentum\":") ||
-                policy_has(info.policy, "\"clip\":");
-    return strstr(info.policy, "\"reduce\":\"sum\"") != NULL ? 1 : (double)job->trainers;
+    job->bent = job->bent || policy_has(info.policy.text, "\"momentum\":") ||
+                policy_has(info.policy.text, "\"clip\":");
+    return strstr(info.policy.text, "\"reduce\":\"sum\"") != NULL ? 1 : (double)job->trainers;
 }
 
-/* The first node to close a step says what it was; all others must say the same. */
+/* The first node to close a step sets its outcome; all others must have the same. */
 static void compare_step(struct world *world, unsigned number, unsigned job_number, uint64_t step,
     enum adtopk_status status, uint64_t hash, const double *dense)
 {
     struct sim_job *job = &world->job[job_number];
-    double scale = note_policy(world, number, job_number);
+    double scale =
+        note_policy(world, number, job_number) / (double)trainer_scale(world, job_number, step);
 
     if (job->update_status[step] == 0) {
         job->update_status[step] = (uint8_t)(1 + status);
@@ -273,14 +389,17 @@ void check_step(
         return; /* another rank of the node was told before */
     }
     memory->step_mark = step + 1;
+    memory->torn = false;
     count_rounds(world, number, job);
     operator_check_step(world, number, job, step);
     if (world->job[job].forged) {
         return;
     }
     dense = sim_alloc(world->job[job].elements * sizeof(*dense));
-    for (unsigned t = 0; status == ADTOPK_OK && t < world->job[job].tensors; t++) {
+    for (unsigned t = 0; status == ADTOPK_OK && t < trainer_tensors(world, job, step); t++) {
         hash = hash * 31 + read_update(world, number, job, t, step, dense + offset);
+        check_finite(world, number, job, t, step, dense + offset);
+        check_pushed(world, number, job, t, step, dense + offset);
         offset += world->job[job].numel[t];
     }
     compare_step(world, number, job, step, status, hash, dense);
@@ -291,7 +410,7 @@ void check_step(
     }
 }
 
-/* What all ranks pushed of one element in accepted steps. */
+/* The sum that all ranks pushed for one element in accepted steps. */
 static double pushed_in_all(const struct world *world, unsigned job, unsigned t, uint64_t element)
 {
     double pushed = 0;
@@ -300,9 +419,10 @@ static double pushed_in_all(const struct world *world, unsigned job, unsigned t,
         for (unsigned r = 0;
              world->job[job].update_status[s] == 1 + ADTOPK_OK && r < world->job[job].trainers;
              r++) {
-            pushed += trainer_pushes(world, job, s, r, t)
-                          ? (double)trainer_gradient(world, job, s, r, t, element)
+            float g = trainer_pushes(world, job, s, r, t)
+                          ? trainer_gradient(world, job, s, r, t, element)
                           : 0;
+            pushed += isfinite(g) ? (double)g : (double)NAN;
         }
     }
     return pushed;
@@ -314,11 +434,16 @@ static void check_tensor(struct world *world, unsigned number, unsigned t, uint6
 {
     const struct sim_job *job = &world->job[number];
     double all_pushed = 0, all_have = 0;
+    bool left_out = false;
 
     for (uint64_t i = 0; i < job->numel[t]; i++) {
         double pushed = pushed_in_all(world, number, t, i), have = job->applied[offset + i];
         for (unsigned n = 0; n < world->scenario.nodes; n++) {
             have += job->residual[n * job->elements + offset + i];
+        }
+        if (isnan(pushed)) { /* whether the others' elements were left out is for the ledger */
+            left_out = true;
+            continue;
         }
         all_pushed += pushed;
         all_have += have;
@@ -328,13 +453,13 @@ static void check_tensor(struct world *world, unsigned number, unsigned t, uint6
             return;
         }
     }
-    if (world->rounded && !check_equal(world, all_pushed, all_have)) {
+    if (world->rounded && !left_out && !check_equal(world, all_pushed, all_have)) {
         world_violate(world, "tensor %u: %g pushed, %g applied or left", t, all_pushed, all_have);
     }
 }
 
-/* What all ranks pushed in accepted steps == the sum of all updates + what is left in all
- * residuals. Momentum and clipping make that impossible to say. */
+/* Pushed gradients of accepted steps == the sum of all updates + all residuals. With momentum and
+ * clipping this cannot be checked. */
 void check_end(struct world *world, unsigned number)
 {
     const struct sim_job *job = &world->job[number];

@@ -1,5 +1,5 @@
 /*
- * What the tests of single failures share: a small world with a job that fails (0) and a bystander
+ * Shared by the tests of single failures: a small world with a job that fails (0) and a bystander
  * (1). Ranks 0 and 1 are on node 0, 2 and 3 on node 1.
  */
 #ifndef ADTOPK_SIM_FAILURE_H
@@ -21,7 +21,7 @@ void expect_rank(const struct trainer *trainer, enum adtopk_status status, const
     const char *second);
 /** Runs to the end: no hang, no violation, and the bystander has finished its steps. */
 void expect_end(struct world *world);
-/** ... and every rank of job 0 that was not lost has failed like that. */
+/** The same, and every rank of job 0 that was not lost has failed like that. */
 void expect_all(
     struct world *world, enum adtopk_status status, const char *culprit, const char *second);
 
@@ -32,7 +32,7 @@ void leave(struct trainer *trainer);
 void let_go(struct trainer *trainer);
 
 /* Conditions for world_until() */
-bool later(const struct world *world);      /* whatever can happen has happened */
-bool others_run(const struct world *world); /* ... and rank 0 is in step 2 */
+bool later(const struct world *world);      /* all events have happened */
+bool others_run(const struct world *world); /* the same, and rank 0 is in step 2 */
 
 #endif

@@ -2,7 +2,7 @@
  * A planner that changes its mind: every so often it wants any plan that there can be. The real one
  * is asked as well, so that it sees plans that it did not think of.
  */
-#include "daemon/core/planner_survey.h"
+#include "daemon/planner/planner_survey.h"
 #include "tests/sim/world.h"
 
 bool fickle_planner = true;

@@ -2,25 +2,14 @@
 
 #include <string.h>
 
+#include "tests/host/deaf.h"
+
 static void deliver(void *context, uint16_t peer, enum link_lane lane, struct buffer *message)
 {
     struct ghost *ghost = context;
 
     ghost->hear(ghost, peer, lane, message);
     buffer_unref(message);
-}
-
-static void peer_up(void *context, uint16_t peer, uint64_t incarnation)
-{
-    (void)context;
-    (void)peer;
-    (void)incarnation;
-}
-
-static void peer_down(void *context, uint16_t peer)
-{
-    (void)context;
-    (void)peer;
 }
 
 static bool transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
@@ -33,9 +22,9 @@ static bool transmit(void *context, uint16_t peer, enum link_lane lane, const ui
 }
 
 static const struct links_ops ops = {
-    .transmit = transmit, .deliver = deliver, .peer_up = peer_up, .peer_down = peer_down};
+    .transmit = transmit, .deliver = deliver, .peer_up = deaf_peer_up, .peer_down = deaf_peer_down};
 
-/* What links_deadline() asks for, as an event of the world. */
+/* The deadline of links_deadline(), as an event of the world. */
 static void set_timer(struct ghost *ghost)
 {
     struct world *world = ghost->world;

@@ -20,7 +20,7 @@ struct ghost {
     struct world *world;
     unsigned node;
     struct links *links;
-    /* What the test does with a message of a peer. */
+    /* How the test handles a message of a peer. */
     void (*hear)(
         struct ghost *ghost, uint16_t peer, enum link_lane lane, const struct buffer *message);
     void *context;

@@ -1,6 +1,6 @@
 /*
- * A collective for tests: all-gather whose sum has a pseudo-random half of the entries. What is not
- * in it must stay in the residuals, so it exercises settle() from the first day.
+ * A collective for tests: all-gather whose sum has a pseudo-random half of the entries. The other
+ * half must stay in the residuals, so it exercises settle().
  */
 #include "daemon/collective/collective.h"
 #include "tests/sim/world.h"
@@ -53,9 +53,7 @@ static void half_drop(struct exchange *exchange)
 
 const struct collective_ops collective_half = {
     .name = "half",
-    .dense = false,
-    .selects = true,
-    .streams = true,
+    .traits = {.picks = PICKS_ENTRIES, .values = COLLECTIVE_VALUES_ALL, .streams = true},
     .phases = half_phases,
     .expects = half_expects,
     .produce = half_produce,

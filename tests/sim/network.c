@@ -1,6 +1,6 @@
 /*
- * The network between the nodes: it takes time, loses, repeats, reorders, is cut in one direction
- * or both, and changes the packets of a hostile node.
+ * The network between the nodes. It takes time, loses, repeats and reorders packets, is cut in one
+ * direction or both, and changes the packets of a hostile node.
  *
  * With a rate, each direction between two nodes is a line that sends one packet after the other.
  * Control packets wait for control packets only; bulk packets wait for both.
@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 #include "tests/sim/world.h"
 
-/* How long a packet that is replayed may have been under way. */
+/* How old a replayed packet may be. */
 #define REPLAY_US 50000u
 
 /* A line that is busy for so long takes nothing more. */
@@ -77,7 +77,8 @@ static struct sim_event mutate(struct world *world, struct sim_event packet)
         copy.lane = packet.lane == LINK_BULK ? LINK_CONTROL : LINK_BULK;
     } else if (kind == 3) {
         for (uint64_t flips = 1 + world_random(world, 4); flips > 0; flips--) {
-            copy.bytes[world_random(world, packet.size)] ^= (uint8_t)(1u << world_random(world, 8));
+            uint64_t at = world_random(world, packet.size);
+            copy.bytes[at] ^= (uint8_t)(1u << world_random(world, 8));
         }
         if (world->scenario.reseal) {
             (void)packet_seal(copy.bytes, copy.size);
@@ -114,8 +115,10 @@ static bool link_takes_more(struct world *world, unsigned from, unsigned to, enu
 
 static bool is_lost(struct world *world, const struct node *from, const struct node *to)
 {
+    double loss = world->storms > 0 ? world->scenario.storm_loss : world->scenario.loss;
+
     return from->cut || to->cut || flow_of(world, from->number, to->number)->cuts > 0 ||
-           world_chance(world, world->scenario.loss);
+           world_chance(world, loss);
 }
 
 bool node_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/core/hash.h"
+#include "tests/sim/far.h"
 #include "tests/sim/ghost.h"
 #include "tests/sim/world.h"
 
@@ -51,7 +52,7 @@ static int job_of_key(struct world *world, const struct job_key *key)
     return -1;
 }
 
-/* A slow store holds up whoever asks: the whole daemon. */
+/* A slow store delays the whole daemon, which asked for it. */
 static bool refused(struct node *node, int job, enum node_memory what, struct error *err)
 {
     if (node->world->scenario.slow_us > 0) {
@@ -67,7 +68,7 @@ static bool refused(struct node *node, int job, enum node_memory what, struct er
 }
 
 static const void *memory_gradients(
-    void *context, session_id session, uint64_t size, struct error *err)
+    void *context, session_id session, unsigned batch, uint64_t size, struct error *err)
 {
     struct node *node = context;
     struct trainer *trainer = by_session(node->world, session);
@@ -75,16 +76,16 @@ static const void *memory_gradients(
     if (refused(node, (int)trainer->job, MEMORY_NO_GRADIENTS, err)) {
         return NULL;
     }
-    if (trainer->arena == NULL || trainer->arena_size != size) {
-        free(trainer->arena);
-        trainer->arena = sim_alloc(size);
-        trainer->arena_size = size;
+    if (trainer->arena[batch] == NULL || trainer->arena_size[batch] != size) {
+        free(trainer->arena[batch]);
+        trainer->arena[batch] = sim_alloc(size);
+        trainer->arena_size[batch] = size;
     }
-    return trainer->arena;
+    return trainer->arena[batch];
 }
 
 static void *memory_results(
-    void *context, uint64_t id, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t id, unsigned batch, uint64_t size, bool *existing, struct error *err)
 {
     struct node *node = context;
     int job = job_of(node, id);
@@ -94,20 +95,21 @@ static void *memory_results(
         return NULL;
     }
     memory = &node->memory[job];
-    if (memory->results == NULL || memory->results_size != size || !memory->results_old) {
-        free(memory->results);
-        memory->results = sim_alloc(size);
-        memory->results_size = size;
-        memory->results_old = false;
+    if (memory->results[batch] == NULL || memory->results_size[batch] != size ||
+        !memory->results_old[batch]) {
+        free(memory->results[batch]);
+        memory->results[batch] = sim_alloc(size);
+        memory->results_size[batch] = size;
+        memory->results_old[batch] = false;
     }
-    *existing = memory->results_old;
-    memory->results_old = true;
-    return memory->results;
+    *existing = memory->results_old[batch];
+    memory->results_old[batch] = true;
+    return memory->results[batch];
 }
 
 /* At once or later, in an order of its own: no run of a seed changes for it. */
-static enum adtopk_status memory_reserve(void *context, uint64_t id, const struct core_piece *piece,
-    unsigned pieces, bool *later, struct error *err)
+static enum adtopk_status memory_reserve(void *context, uint64_t id, unsigned batch,
+    const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
 {
     struct node *node = context;
     int job = job_of(node, id);
@@ -115,7 +117,7 @@ static enum adtopk_status memory_reserve(void *context, uint64_t id, const struc
     bool fails = job == 0 && node->refuses == MEMORY_NO_UPDATES;
 
     for (unsigned i = 0; job >= 0 && i < pieces; i++) {
-        assert(piece[i].offset + piece[i].size <= node->memory[job].results_size);
+        assert(piece[i].offset + piece[i].size <= node->memory[job].results_size[batch]);
     }
     *later = chance % 4 > 0;
     if (!*later) {
@@ -146,6 +148,7 @@ static void *memory_store(
         memory->store[part] = sim_alloc(size);
         memory->store_size[part] = size;
         memory->store_old[part] = false;
+        far_part(node, memory, part, size);
     }
     *existing = memory->store_old[part];
     memory->store_old[part] = true;
@@ -160,6 +163,7 @@ static void memory_drop_store(void *context, uint64_t id, unsigned part)
     if (job >= 0) {
         free(node->memory[job].store[part]);
         node->memory[job].store[part] = NULL;
+        far_part(node, &node->memory[job], part, 0);
     }
 }
 
@@ -184,8 +188,11 @@ void node_forget(struct world *world, unsigned number, unsigned job)
     for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
         free(memory->store[part]);
         memory->store[part] = NULL;
+        far_part(&world->node[number], memory, part, 0);
     }
-    memory->results_old = false; /* trainers still have the old results mapped */
+    for (unsigned batch = 0; batch < CORE_MAX_BATCHES; batch++) {
+        memory->results_old[batch] = false; /* trainers still have the old results mapped */
+    }
 }
 
 static void memory_open_job(
@@ -283,6 +290,8 @@ void node_start(struct world *world, unsigned number)
             .open_job = memory_open_job,
             .release_session = memory_release_session,
             .release_job = memory_release_job},
+        .engine = far_is_chosen(world->scenario.seed, number) ? &far_engine : NULL,
+        .engine_context = node,
         .transmit = node_transmit,
         .transmit_context = node,
         .threads = SIM_THREADS,
@@ -308,6 +317,7 @@ void node_start(struct world *world, unsigned number)
     node->incarnation = config.incarnation;
     node->computing = 0;
     node->computed = true;
+    node->far = config.engine != NULL;
     node->core = core_create(&config, &err);
     if (node->core == NULL) {
         world_violate(world, "node %u does not start: %s", number, err.text);
@@ -326,7 +336,7 @@ void node_start(struct world *world, unsigned number)
     set_timer(world, node, world->now_us);
 }
 
-/* What comes for it while it is stopped waits. Its clock goes on, and timers come first. */
+/* While it is stopped its events wait. Its clock goes on, and timers come first. */
 void node_pause(struct world *world, unsigned number, uint64_t for_us)
 {
     struct node *node = &world->node[number];
@@ -345,6 +355,7 @@ void node_crash(struct world *world, unsigned number)
     bounds_check(world, number);
     core_destroy(node->core);
     node->core = NULL;
+    far_forget(node);
     node->incarnation = 0;
     for (unsigned j = 0; j < world->jobs; j++) {
         node->memory[j].number = 0;
@@ -381,7 +392,7 @@ static void compute(struct world *world, struct node *node, struct compute *comp
         });
 }
 
-/* Does what the core asks for. */
+/* Carries out the core's actions. */
 static void drain(struct world *world, struct node *node)
 {
     struct action action;
@@ -416,6 +427,9 @@ enum adtopk_status node_event(
 
     event->now_us = world->now_us;
     world->stats.events++;
+    if (event->type == EVENT_ENGINE_DONE) {
+        node->far_ending--;
+    }
     if (event->type == EVENT_COMPUTE_DONE) {
         node->computing--;
         node->computed = true;

@@ -99,7 +99,7 @@ void operator_turn(struct world *world, unsigned number)
     (void)operator_ask(world, number, event, &err);
 }
 
-/* The sums that a verification took are those of one moment, so they must be equal. */
+/* All sums of a verification are of the same moment, so they must be equal. */
 static void check_verified(struct world *world, unsigned number)
 {
     struct tensor_info info;
@@ -151,17 +151,18 @@ void operator_crashed(struct world *world, unsigned number)
     }
 }
 
-/* The moments after the first node has switched are the interesting ones: somebody may restart. */
+/* The moments after the first node has switched are the interesting ones, because a node may
+ * restart then. */
 void operator_watch(struct world *world, unsigned number)
 {
     struct job_info info;
 
     for (unsigned j = 0; j < world->jobs; j++) {
         struct node_job *memory = &world->node[number].memory[j];
-        if (!check_find(world, number, j, &info) || info.policy_version <= memory->policy_seen) {
+        if (!check_find(world, number, j, &info) || info.policy.version <= memory->policy_seen) {
             continue;
         }
-        memory->policy_seen = info.policy_version;
+        memory->policy_seen = info.policy.version;
         if (world->scenario.crash_every_us > 0 && world_chance(world, 0.3)) {
             unsigned other = (unsigned)world_random(world, world->scenario.nodes);
             world_at(world, 1 + world_random(world, 300),
@@ -179,14 +180,14 @@ void operator_check_step(struct world *world, unsigned number, unsigned job_numb
     if (!check_find(world, number, job_number, &info)) {
         return;
     }
-    if (info.policy_version > 0 && info.policy_step > step) {
+    if (info.policy.version > 0 && info.policy.step > step) {
         world_violate(world, "node %u: policy %u from step %llu in step %llu", number,
-            info.policy_version, (unsigned long long)info.policy_step, (unsigned long long)step);
+            info.policy.version, (unsigned long long)info.policy.step, (unsigned long long)step);
     }
     if (job->policy[step] == 0) {
-        job->policy[step] = 1 + info.policy_version;
-    } else if (job->policy[step] != 1 + info.policy_version) {
+        job->policy[step] = 1 + info.policy.version;
+    } else if (job->policy[step] != 1 + info.policy.version) {
         world_violate(world, "step %llu: node %u has version %u of the policy, another node %u",
-            (unsigned long long)step, number, info.policy_version, job->policy[step] - 1);
+            (unsigned long long)step, number, info.policy.version, job->policy[step] - 1);
     }
 }

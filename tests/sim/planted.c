@@ -1,13 +1,17 @@
 /*
- * Functions of the core that the linker replaces in the simulator (--wrap): to know the test
- * collective, and to plant bugs that the checks must find.
+ * Functions of the core that the linker replaces in the simulator (--wrap). They add the test
+ * collective, and plant bugs that the checks must find.
  */
 #include <string.h>
 
-#include "daemon/core/lane.h"
-#include "daemon/core/model.h"
+#include "daemon/core/agree/view.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/orders.h"
+#include "daemon/core/waiting.h"
+#include "daemon/link/lane.h"
+#include "kernels/base/quantise.h"
 #include "kernels/cpu/merge.h"
-#include "kernels/cpu/quantise.h"
+#include "kernels/cpu/narrow.h"
 #include "tests/sim/world.h"
 
 enum planted planted_bug = PLANTED_NONE;
@@ -16,14 +20,28 @@ const struct collective_ops *__real_collective_find(const char *name);
 const struct collective_ops *__wrap_collective_find(const char *name);
 enum adtopk_status __real_combination_check(const struct tensor_policy *policy, struct error *err);
 enum adtopk_status __wrap_combination_check(const struct tensor_policy *policy, struct error *err);
-enum adtopk_status __real_settle_tensor(struct work *work, uint32_t tensor);
-enum adtopk_status __wrap_settle_tensor(struct work *work, uint32_t tensor);
+void __real_orders_leave(
+    const struct job *job, struct engine_batch *batch, uint32_t tensor, const uint8_t *accepted);
+void __wrap_orders_leave(
+    const struct job *job, struct engine_batch *batch, uint32_t tensor, const uint8_t *accepted);
+void __real_orders_read(
+    const struct job *job, struct engine_batch *batch, uint32_t tensor, unsigned rank, float *out);
+void __wrap_orders_read(
+    const struct job *job, struct engine_batch *batch, uint32_t tensor, unsigned rank, float *out);
 void __real_merge_run(struct merge *merge, const struct parallel *parallel);
 void __wrap_merge_run(struct merge *merge, const struct parallel *parallel);
+void __real_exchange_note(struct exchange *exchange, const struct payload_reader *reader);
+void __wrap_exchange_note(struct exchange *exchange, const struct payload_reader *reader);
+float __real_narrow_rest(float value, enum dtype dtype);
+float __wrap_narrow_rest(float value, enum dtype dtype);
+void __real_narrow_add_rests(
+    float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale);
+void __wrap_narrow_add_rests(
+    float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale);
 void __real_round_freeze(struct round *round);
 void __wrap_round_freeze(struct round *round);
-void __real_work_select(struct compute *compute);
-void __wrap_work_select(struct compute *compute);
+void __real_orders_add(const struct job *job, struct engine_batch *batch, uint32_t tensor);
+void __wrap_orders_add(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 void __real_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
 void __wrap_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
 void __real_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
@@ -51,7 +69,20 @@ bool __wrap_share_put(
 void __real_share_charge(struct share *share, struct share_item *item, uint64_t cost);
 void __wrap_share_charge(struct share *share, struct share_item *item, uint64_t cost);
 
-/* The test collective goes with what allgather goes with. */
+void __real_coordinate(struct job *job);
+void __wrap_coordinate(struct job *job);
+void __real_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+void __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+struct job *__real_job_find(struct core *core, const struct job_key *key);
+struct job *__wrap_job_find(struct core *core, const struct job_key *key);
+struct job *__real_job_find_run(struct core *core, uint64_t run);
+struct job *__wrap_job_find_run(struct core *core, uint64_t run);
+void __real_peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+void __wrap_peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+void __real_waiting_look(struct job *job);
+void __wrap_waiting_look(struct job *job);
+
+/* The test collective goes with the same settings as allgather. */
 enum adtopk_status __wrap_combination_check(const struct tensor_policy *policy, struct error *err)
 {
     struct tensor_policy known = *policy;
@@ -67,14 +98,16 @@ const struct collective_ops *__wrap_collective_find(const char *name)
     return strcmp(name, "half") == 0 ? &collective_half : __real_collective_find(name);
 }
 
-enum adtopk_status __wrap_settle_tensor(struct work *work, uint32_t tensor)
+void __wrap_orders_leave(
+    const struct job *job, struct engine_batch *batch, uint32_t tensor, const uint8_t *accepted)
 {
-    enum adtopk_status status = __real_settle_tensor(work, tensor);
-
-    if (planted_bug == PLANTED_RESIDUAL) {
-        layout_residual(work->job, tensor, 0)[work->job->tensor[tensor].numel - 1] = 0;
+    __real_orders_leave(job, batch, tensor, accepted);
+    if (planted_bug == PLANTED_STOLEN) {
+        job->tensor[tensor].residual_owner = ENGINE_OWNER_CORE;
     }
-    return status;
+    if (planted_bug == PLANTED_RESIDUAL) {
+        layout_residual(job, tensor, 0)[job->tensor[tensor].numel - 1] = 0;
+    }
 }
 
 void __wrap_merge_run(struct merge *merge, const struct parallel *parallel)
@@ -93,8 +126,22 @@ void __wrap_merge_run(struct merge *merge, const struct parallel *parallel)
     }
 }
 
-/* Values cannot tell: a retry is bit-identical, so a round that ends in the old view has the right
- * sum. What it cannot do is end: the frames that it waits for come in the new view. */
+float __wrap_narrow_rest(float value, enum dtype dtype)
+{
+    return planted_bug == PLANTED_RESTS ? 0 : __real_narrow_rest(value, dtype);
+}
+
+void __wrap_narrow_add_rests(
+    float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale)
+{
+    if (planted_bug != PLANTED_RESTS_DENSE) {
+        __real_narrow_add_rests(x, value, n, dtype, shrink, unscale);
+    }
+}
+
+/* The values do not show this bug: a retry is bit-identical, so a round that ends in the old view
+ * has the right sum. But the round cannot end, because the frames that it waits for come in the new
+ * view. */
 void __wrap_round_freeze(struct round *round)
 {
     if (planted_bug != PLANTED_VIEW) {
@@ -102,19 +149,21 @@ void __wrap_round_freeze(struct round *round)
     }
 }
 
-/* The retry forgets that the gradient is in the residual already. */
-void __wrap_work_select(struct compute *compute)
+/* The retry forgets that the gradient is in the residual already, or the loss scale. */
+void __wrap_orders_add(const struct job *job, struct engine_batch *batch, uint32_t t)
 {
-    struct round *round = ((struct work *)compute)->round;
+    struct progress *progress = layout_progress(job, t, 0);
+    const unsigned first = batch->count;
 
-    for (unsigned i = 0; planted_bug == PLANTED_GRADIENT && i < round->tensors; i++) {
-        const struct tensor *tensor = &round->job->tensor[round->tensor[i]];
-        struct progress *progress = layout_progress(round->job, round->tensor[i], 0);
-        for (uint64_t c = 0; c < chunk_count(tensor->numel); c++) {
-            progress->chunk[c].stamp = 0;
-        }
+    for (uint64_t c = 0; planted_bug == PLANTED_GRADIENT && c < chunk_count(job->tensor[t].numel);
+         c++) {
+        progress->chunk[c].stamp = 0;
     }
-    __real_work_select(compute);
+    __real_orders_add(job, batch, t);
+    for (unsigned i = first; planted_bug == PLANTED_SCALE && job->view > 1 && i < batch->count;
+         i++) {
+        batch->order[i].add.unscale = 1;
+    }
 }
 
 /* A retry rounds with another seed than the first time. */
@@ -130,7 +179,7 @@ enum adtopk_status __wrap_round_begin_exchange(struct round *round)
     enum adtopk_status status = __real_round_begin_exchange(round);
 
     if (planted_bug == PLANTED_MEAN && round->exchange.scale < 1) {
-        round->exchange.scale = 1.0f / (float)(round->job->view_nodes * round->job->ranks);
+        round->exchange.scale = 1.0f / (float)(round->job->in_force.nodes * round->job->ranks);
     }
     return status;
 }
@@ -142,11 +191,21 @@ bool __wrap_lane_out_cut(
         out, longest, planted_bug == PLANTED_CREDIT ? UINT64_MAX : limit, packet);
 }
 
+void __wrap_orders_read(
+    const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank, float *out)
+{
+    if (planted_bug == PLANTED_PAST && batch->room > 1) {
+        (void)memcpy(out, layout_residual(job, t, rank), job->tensor[t].numel * sizeof(*out));
+    } else {
+        __real_orders_read(job, batch, t, rank, out);
+    }
+}
+
 /* Every leave that is heard is answered to all. */
 void __wrap_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
 {
     if (planted_bug == PLANTED_STORM) {
-        job->left_view = 0;
+        job->ending.left_view = 0;
     }
     __real_job_peer_left(job, node, steps_done);
 }
@@ -170,6 +229,16 @@ enum adtopk_status __wrap_payload_begin(
         changed.flags = 0;
     }
     return __real_payload_begin(writer, &changed);
+}
+
+void __wrap_exchange_note(struct exchange *exchange, const struct payload_reader *reader)
+{
+    struct payload_reader changed = *reader;
+
+    if (planted_bug == PLANTED_UNPUSHED && exchange->self == 1) {
+        changed.unpushed = NULL;
+    }
+    __real_exchange_note(exchange, &changed);
 }
 
 /* The round is complete by a copy; that something of this node is in it is forgotten. */
@@ -198,4 +267,69 @@ void __wrap_share_charge(struct share *share, struct share_item *item, uint64_t 
     if (planted_bug != PLANTED_STRICT) {
         __real_share_charge(share, item, cost);
     }
+}
+
+/* The code does not know that a proposal is pending. */
+void __wrap_coordinate(struct job *job)
+{
+    unsigned nodes = job->agreement.members.nodes;
+
+    if (planted_bug == PLANTED_LIVELOCK && job->machine.state != JOB_ACTIVE) {
+        job->agreement.members.nodes = 0;
+    }
+    __real_coordinate(job);
+    job->agreement.members.nodes =
+        job->agreement.members.nodes > 0 ? job->agreement.members.nodes : nodes;
+}
+
+void __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
+{
+    __real_view_prepare(job, from, prepare);
+    if (planted_bug == PLANTED_LIVELOCK) {
+        job->waits.forming_since_us = job->core->now_us;
+    }
+}
+
+struct job *__wrap_job_find(struct core *core, const struct job_key *key)
+{
+    struct job *newest = NULL;
+
+    if (planted_bug != PLANTED_OWNER) {
+        return __real_job_find(core, key);
+    }
+    for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
+        if (!job_ended(job) && strcmp(job->key.name, key->name) == 0 &&
+            strcmp(job->key.run_id, key->run_id) == 0) {
+            newest = job;
+        }
+    }
+    return newest;
+}
+
+struct job *__wrap_job_find_run(struct core *core, uint64_t run)
+{
+    struct job *found = __real_job_find_run(core, run);
+
+    for (struct job *job = core->jobs;
+         planted_bug == PLANTED_RUN && found == NULL && run != 0 && job != NULL;
+         job = job->places.next) {
+        found = job_ended(job) ? NULL : job;
+    }
+    return found;
+}
+
+void __wrap_peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
+{
+    if (planted_bug != PLANTED_UNTOLD || message->kind_case != ADTOPK__PEER_MESSAGE__KIND_FAIL ||
+        message->fail->node == job->core->config.node) {
+        __real_peer_send(job, node, message);
+    }
+}
+
+void __wrap_waiting_look(struct job *job)
+{
+    if (planted_bug == PLANTED_PATIENT) {
+        job->plan->policy.round_timeout_us = UINT64_MAX / 2;
+    }
+    __real_waiting_look(job);
 }

@@ -1,4 +1,5 @@
 /* Random scenarios with every kind of fault, a seed each. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,11 +7,12 @@
 
 #include "tests/sim/world.h"
 
+#define PROPAGATE "\"non_finite\":\"propagate\""
 #define AUTO                                                                                       \
     "{\"reduce\":\"sum\",\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\","                  \
     "\"dense_values\":\"auto\",\"bucket_bytes\":\"auto\""
 
-/* Those under which every sum of integers is exact. */
+/* Policies under which every sum of integers is exact. */
 static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"bf16\",\"bucket_bytes\":1000}",
@@ -99,9 +101,21 @@ static const char *const policies[] = {
     "{\"match\":\"conv*\",\"residual\":\"f32\"}],\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"residual\":\"bf16\",\"values\":\"f32\","
     "\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"values\":\"f32\",\"sparsifier\":\"topk\"," PROPAGATE "}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"scope\":\"rank\"," PROPAGATE ",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"topk\"," PROPAGATE
+    ",\"sparse_collective\":\"oktopk\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"topk\"," PROPAGATE
+    ",\"sparse_collective\":\"exclusive\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\"," PROPAGATE
+    ",\"dense_collective\":\"ring\"}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"residual\":\"bf16\"," PROPAGATE "}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\"," PROPAGATE "}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\"," PROPAGATE
+    ",\"dense_collective\":\"pairwise\",\"bucket_bytes\":1000}",
 };
 
-/* Those that leave something to the planner. */
+/* Policies that leave a choice to the planner. */
 static const char *const automatic[] = {
     AUTO ",\"density\":0.1,\"values\":\"f32\"}",
     AUTO
@@ -115,13 +129,15 @@ static const char *const automatic[] = {
          "\"f32\"}]}",
 };
 
-/* Those that change gradients before they are added, or round what is left of sums. */
+/* Policies that change gradients before they are added, or round the rest of sums. */
 static const char *const changing[] = {
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"momentum\":0.5}",
     "{\"density\":0.05,\"scope\":\"rank\",\"momentum\":0.5,\"momentum_masking\":false}",
     "{\"density\":0.1,\"sparsifier\":\"topk\",\"momentum\":0.5,\"momentum_masking\":false}",
     "{\"density\":0.1,\"sparsifier\":\"dgc\",\"momentum\":0.9,\"nesterov\":true,\"clip\":20}",
     "{\"sparsifier\":\"dense\",\"momentum\":0.5,\"momentum_masking\":false}",
+    "{\"sparsifier\":\"dense\",\"momentum\":0.5,\"momentum_masking\":false," PROPAGATE "}",
+    "{\"density\":0.1,\"scope\":\"rank\",\"momentum\":0.5,\"clip\":30," PROPAGATE "}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"momentum\":0.5,\"clip\":30}",
     AUTO ",\"density\":0.1,\"momentum\":0.5,\"momentum_masking\":false}",
     AUTO ",\"density\":0.1,\"scope\":\"rank\",\"momentum\":0.5,\"momentum_masking\":false}",
@@ -146,6 +162,18 @@ static const char *const changing[] = {
     "{\"density\":0.2,\"values\":\"f16\",\"sparse_collective\":\"exclusive\",\"sparsifier\":"
     "\"topk\"}",
     "{\"density\":0.1,\"values\":\"int8\",\"sparse_collective\":\"hierarchical\"}",
+    "{\"budget\":\"as 2% bf16\",\"values\":\"two\",\"warmup_epochs\":1,\"epoch_turns\":3,"
+    "\"total_turns\":20}",
+    "{\"density\":0.1,\"values\":\"two\",\"scope\":\"rank\",\"momentum\":0.5,\"clip\":30}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"values\":\"two\",\"scope\":\"rank\"}",
+    "{\"density\":0.1,\"values\":\"two\",\"sparse_collective\":\"hierarchical\",\"sparsifier\":"
+    "\"topk\"}",
+    "{\"density\":0.1,\"sparse_collective\":\"half\",\"values\":\"two\",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"values\":\"sign\",\"rules\":[{\"match\":\"fc*\","
+    "\"values\":"
+    "\"int4\"}]}",
+    "{\"density\":0.1,\"values\":\"int3\",\"scope\":\"rank\",\"sparse_collective\":"
+    "\"hierarchical\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"f16\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"dense_collective\":\"pairwise\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"dense_collective\":\"ring\"}",
@@ -155,18 +183,34 @@ static const char *const changing[] = {
 #define CHANGING_COUNT (sizeof(changing) / sizeof(changing[0]))
 #define AUTOMATIC_COUNT (sizeof(automatic) / sizeof(automatic[0]))
 
-const char *scenario_policy(const struct world *world, uint64_t index)
+/* Where sums overflow, the checks cannot tell which updates are to be NaN. */
+static const char *known_sums(const struct scenario *scenario, const char *policy)
+{
+    return scenario->scale > 0x1p20 && strstr(policy, PROPAGATE) != NULL ? policies[0] : policy;
+}
+
+static const char *any_policy(const struct world *world, uint64_t index)
 {
     if (!world->scenario.changed && index % 5 == 0) {
         return automatic[index / 5 % AUTOMATIC_COUNT];
     }
-    return world->scenario.changed && index % 2 == 0 ? changing[index / 2 % CHANGING_COUNT]
-                                                     : policies[index % POLICY_COUNT];
+    return known_sums(&world->scenario, world->scenario.changed && index % 2 == 0
+                                            ? changing[index / 2 % CHANGING_COUNT]
+                                            : policies[index % POLICY_COUNT]);
 }
 
 bool scenario_is_rounded(const char *policy)
 {
     return strstr(policy, "\"residual\":\"bf16\"") != NULL;
+}
+
+/* Residuals in bf16 do not go with updates in 16 bits. */
+const char *scenario_policy(const struct world *world, uint64_t index)
+{
+    while (world->scenario.half != 0 && scenario_is_rounded(any_policy(world, index))) {
+        index++;
+    }
+    return any_policy(world, index);
 }
 
 /* Which of the simulator's tensors there are. */
@@ -203,6 +247,8 @@ static void random_network(struct world *dice, struct scenario *scenario)
 {
     scenario->rate = world_chance(dice, 0.2) ? 50 + world_random(dice, 2000) : 0;
     scenario->pause_every_us = world_chance(dice, 0.15) ? 20000 + world_random(dice, 40000) : 0;
+    scenario->storm_every_us = world_chance(dice, 0.1) ? 500000 + world_random(dice, 5000000) : 0;
+    scenario->storm_loss = 0.5 + (double)world_random(dice, 41) / 100;
     if (world_chance(dice, 0.15)) {
         scenario->away_us = 3000000;
         scenario->cut_every_us *= 100;
@@ -211,10 +257,15 @@ static void random_network(struct world *dice, struct scenario *scenario)
     }
 }
 
-/* How jobs end, and what comes after them. */
+/* How jobs end, and which jobs come after them. */
 static void random_end(struct world *dice, struct scenario *scenario)
 {
     scenario->linger_us = world_chance(dice, 0.3) ? 10 + world_random(dice, 300000) : 0;
+    if (world_chance(dice, 0.1)) {
+        scenario->forsakes = true;
+        scenario->linger_us = 300000;
+        scenario->max_us = 3000000000; /* all limits of the default policy, one after the other */
+    }
     scenario->again = world_chance(dice, 0.1);
     scenario->dies = scenario->again && world_chance(dice, 0.6);
     scenario->gap_us = world_chance(dice, 0.5) ? 0 : world_random(dice, 1000000);
@@ -255,34 +306,48 @@ static void random_size(struct world *dice, struct scenario *scenario)
     scenario->mixed = scenario->jobs > 1 && world_chance(dice, 0.7);
 }
 
-/* The smallest numbers that there are, or such that sums overflow. */
+/* The smallest numbers that there are, such that sums overflow, or loss scales. */
 static void random_scale(struct world *dice, struct scenario *scenario)
 {
     static const int exponents[] = {-149, -140, -130, -126, 12, 100, 118};
 
     if (world_chance(dice, 0.15)) {
         scenario->scale = ldexp(1, exponents[world_random(dice, 7)]);
+    } else if (world_chance(dice, 0.4)) {
+        scenario->scales = scenario->changed ? SCALES_ANY : SCALES_EXACT;
     }
+}
+
+/* Numbers that the 16-bit types can say. */
+static void random_half(struct world *dice, struct scenario *scenario)
+{
+    if (scenario->scale == 0 && scenario->scales != SCALES_ANY &&
+        !scenario_is_rounded(scenario->policy) && world_chance(dice, 0.4)) {
+        scenario->half = (unsigned)world_random(dice, 1u << SIM_MAX_TENSORS);
+    }
+}
+
+/* Each draw is a statement of its own: in an initialiser or among arguments, compilers choose which
+ * comes first. */
+static void random_training(struct world *dice, struct scenario *scenario)
+{
+    scenario->nodes = world_chance(dice, 0.05) ? 8 : 1 + (unsigned)world_random(dice, 5);
+    scenario->ranks_per_node = 1 + (unsigned)world_random(dice, 3);
+    scenario->jobs = world_chance(dice, 0.15) ? 2 : 1;
+    scenario->steps = 3 + (unsigned)world_random(dice, 8);
+    scenario->tensors = scenario_tensors(dice);
+    scenario->operations = (unsigned)world_random(dice, 4);
+    scenario->policy = policies[world_random(dice, POLICY_COUNT)];
+    scenario->compute_us = world_chance(dice, 0.1) ? 10000 : 300;
+    scenario->delay_us = 20 + world_random(dice, 2000);
 }
 
 struct scenario scenario_of(uint64_t seed)
 {
     struct world dice = {.random = seed * 77 + 5};
-    struct scenario scenario = {
-        .seed = seed,
-        .nodes = world_chance(&dice, 0.05) ? 8 : 1 + (unsigned)world_random(&dice, 5),
-        .ranks_per_node = 1 + (unsigned)world_random(&dice, 3),
-        .jobs = world_chance(&dice, 0.15) ? 2 : 1,
-        .steps = 3 + (unsigned)world_random(&dice, 8),
-        .tensors = scenario_tensors(&dice),
-        .operations = (unsigned)world_random(&dice, 4),
-        .policy = policies[world_random(&dice, POLICY_COUNT)],
-        .compute_us = world_chance(&dice, 0.1) ? 10000 : 300,
-        .delay_us = 20 + world_random(&dice, 2000),
-        .hostile = SIM_MAX_NODES, /* none */
-        .max_us = 600000000,
-    };
+    struct scenario scenario = {.seed = seed, .hostile = SIM_MAX_NODES, .max_us = 600000000};
 
+    random_training(&dice, &scenario);
     random_faults(&dice, &scenario);
     random_network(&dice, &scenario);
     random_memory(&dice, &scenario);
@@ -295,10 +360,37 @@ struct scenario scenario_of(uint64_t seed)
     }
     random_size(&dice, &scenario);
     random_scale(&dice, &scenario);
+    random_half(&dice, &scenario);
     if (scenario.refuses == MEMORY_ALL && scenario.nodes <= 8) {
         random_end(&dice, &scenario);
     }
+    scenario.policy = known_sums(&scenario, scenario.policy);
+    scenario.idle = world_chance(&dice, 0.3) ? 0.4 : 0;
+    scenario.later = world_chance(&dice, 0.2);
+    if (scenario.later) { /* a daemon that restarts does not find tensors of later batches */
+        scenario.crash_every_us = 0;
+        scenario.forsakes = false;
+    }
+    scenario.wait = scenario.idle == 0 ? scenario.wait : 0;
     return scenario;
+}
+
+void scenario_describe(const struct scenario *s, char text[SCENARIO_TEXT])
+{
+    (void)snprintf(text, SCENARIO_TEXT,
+        "%u nodes x %u ranks%s, %u%s jobs, %u steps, tensors %#x%s half %#x, %u operations, scale "
+        "%g %d, loss %g duplicate %g refuse %g nonfinite %g skip %g idle %g wait %g, rate %" PRIu64
+        " delay %" PRIu64 " compute %" PRIu64 " slow %" PRIu64 " refuses %d, crash %" PRIu64
+        " (%u) cut %" PRIu64 " storm %" PRIu64 " (%g) pause %" PRIu64 " away %" PRIu64
+        " operator %" PRIu64 ", linger %" PRIu64 " forsakes %d again %d dies %d gap %" PRIu64
+        ", changed %d %s",
+        s->nodes, s->ranks_per_node, s->uneven ? " uneven" : "", s->jobs, s->mixed ? " mixed" : "",
+        s->steps, s->tensors, s->later ? " (half later)" : "", s->half, s->operations, s->scale,
+        (int)s->scales, s->loss, s->duplicate, s->refuse, s->nonfinite, s->skip, s->idle, s->wait,
+        s->rate, s->delay_us, s->compute_us, s->slow_us, (int)s->refuses, s->crash_every_us,
+        s->max_crashes, s->cut_every_us, s->storm_every_us, s->storm_loss, s->pause_every_us,
+        s->away_us, s->operator_every_us, s->linger_us, s->forsakes, s->again, s->dies, s->gap_us,
+        s->changed, s->policy);
 }
 
 struct sim_stats scenario_total;
@@ -313,8 +405,10 @@ static void add_stats(const struct sim_stats *s)
     total->lost += s->lost;
     total->duplicated += s->duplicated;
     total->crashes += s->crashes;
+    total->deaths += s->deaths;
     total->cuts += s->cuts;
     total->pauses += s->pauses;
+    total->storms += s->storms;
     total->rounds += s->rounds;
     total->faulted_rounds += s->faulted_rounds;
     total->steps += s->steps;
@@ -324,6 +418,10 @@ static void add_stats(const struct sim_stats *s)
     total->verified += s->verified;
     total->replanned += s->replanned;
     total->selections += s->selections;
+    total->unpushed += s->unpushed;
+    total->unmoved += s->unmoved;
+    total->spoiled += s->spoiled;
+    total->virtual_us += s->virtual_us;
 }
 
 bool scenario_run(const struct scenario *scenario, bool print)
@@ -332,10 +430,12 @@ bool scenario_run(const struct scenario *scenario, bool print)
     bool ok = world_run(world);
 
     if (!ok && print) {
-        (void)printf("# seed %llu: %s (at %llu us; %u nodes x %u ranks, %u steps, %s)\n",
-            (unsigned long long)scenario->seed, world->violation, (unsigned long long)world->now_us,
-            scenario->nodes, scenario->ranks_per_node, scenario->steps, scenario->policy);
+        char text[SCENARIO_TEXT];
+        scenario_describe(scenario, text);
+        (void)printf("# seed %" PRIu64 ": %s (at %" PRIu64 " us; %s)\n", scenario->seed,
+            world->violation, world->now_us, text);
     }
+    world->stats.virtual_us = world->now_us;
     add_stats(&world->stats);
     world_destroy(world);
     return ok;

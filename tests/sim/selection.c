@@ -1,13 +1,16 @@
 /*
- * Selections value by value. What a step took out of a node's residuals is computed from memory:
- * residual before + gradients - residual after. Where a tensor's policy is an exact top-k whose
- * collective carries all that was selected, that must be the largest entries, as many as planned.
+ * Checks selections value by value. The values that left a node's residuals in a step are computed
+ * from memory: residual before + gradients - residual after. Where a tensor's policy is an exact
+ * top-k whose collective sends all selected entries, these must be the largest entries, as many as
+ * planned. A tensor that no rank of a node pushed keeps its residual, bit for bit, unless the node
+ * rounded sums of the others.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/local.h"
 #include "tests/sim/world.h"
 
 static float gradient_of(
@@ -36,28 +39,38 @@ static bool is_steady(const char *policy)
            strstr(policy, "\"adaptive\":true") == NULL;
 }
 
-static bool is_exact(const struct tensor_info *info)
+/* The collective sends every selected entry, and rounds no sum. */
+static bool sends_all(const struct tensor_info *info)
 {
-    return strcmp(info->sparsifier, "topk") == 0 &&
-           (strcmp(info->collective, "allgather") == 0 ||
-               strcmp(info->collective, "hierarchical") == 0) &&
-           strcmp(info->values, "int8") != 0 && strcmp(info->values, "f16") != 0;
+    return strcmp(info->collective, "allgather") == 0 ||
+           strcmp(info->collective, "hierarchical") == 0;
 }
 
-/* `had` is residual + gradient, `left` what the step left of it. */
+static bool is_exact(const struct tensor_info *info)
+{
+    return strcmp(info->sparsifier, "topk") == 0 && sends_all(info) &&
+           (strcmp(info->values, "f32") == 0 || strcmp(info->values, "bf16") == 0);
+}
+
+/* The magnitude that bf16 rounds to 0. Whether such an element was sent cannot be seen: it stays in
+ * the residual, unless those of several ranks cancel out. */
+#define BF16_VANISHES 0x1p-134f
+
+/* `had` is residual + gradient, `left` the residual after the step. */
 static void check_largest(struct world *world, const struct tensor_info *info, const float *had,
     const float *left, const char *where)
 {
+    const float vanishes = strcmp(info->values, "f32") == 0 ? 0 : BF16_VANISHES;
     float least_sent = INFINITY, most_kept = 0;
-    uint64_t sent = 0, nonzero = 0;
+    uint64_t sent = 0, visible = 0;
 
     for (uint64_t i = 0; i < info->numel; i++) {
-        bool was_sent = had[i] != left[i];
-        nonzero += had[i] != 0 ? 1 : 0;
-        sent += was_sent ? 1 : 0;
+        bool was_sent = had[i] != left[i], is_visible = fabsf(had[i]) > vanishes;
+        visible += is_visible ? 1 : 0;
+        sent += is_visible && was_sent ? 1 : 0;
         if (was_sent) {
             least_sent = fminf(least_sent, fabsf(had[i]));
-        } else {
+        } else if (is_visible) {
             most_kept = fmaxf(most_kept, fabsf(had[i]));
         }
         if (was_sent && strcmp(info->values, "f32") == 0 && left[i] != 0) {
@@ -65,9 +78,9 @@ static void check_largest(struct world *world, const struct tensor_info *info, c
                 (double)left[i], (unsigned long long)i);
         }
     }
-    if (sent != (nonzero < info->count ? nonzero : info->count) || least_sent < most_kept) {
+    if (sent != (visible < info->count ? visible : info->count) || least_sent < most_kept) {
         world_violate(world, "%s: %llu of %llu entries sent (planned: %llu), the least %g; kept %g",
-            where, (unsigned long long)sent, (unsigned long long)nonzero,
+            where, (unsigned long long)sent, (unsigned long long)visible,
             (unsigned long long)info->count, (double)least_sent, (double)most_kept);
     }
 }
@@ -93,9 +106,64 @@ static void check_slot(struct world *world, unsigned node, unsigned job, uint64_
     free(had);
 }
 
+/* Rests of its updates change elements that a node did not send. */
+static bool is_half(const struct tensor_info *info)
+{
+    return (info->spec.forms & LOCAL_FORM_DENSE16) != 0;
+}
+
+static void check_unmoved(struct world *world, unsigned node, uint64_t step,
+    const struct tensor_info *info, const float *now, const float *before)
+{
+    world->stats.unmoved++;
+    for (uint64_t i = 0; i < info->numel; i++) {
+        if (now[i] != before[i]) {
+            world_violate(world, "node %u tensor %s step %llu: nobody pushed, but %g became %g",
+                node, info->spec.name, (unsigned long long)step, (double)before[i], (double)now[i]);
+            return;
+        }
+    }
+}
+
+/* Nothing left: what is finite of the gradients came to the residual. */
+static void check_kept(struct world *world, unsigned node, unsigned job, uint64_t step,
+    const struct tensor_info *info, unsigned t, const struct slot *slot, const float *now,
+    const float *before)
+{
+    for (uint64_t i = 0; i < info->numel; i++) {
+        float sum = 0;
+        for (unsigned r = slot->first; r < slot->first + slot->ranks; r++) {
+            sum += gradient_of(world, job, step, r, t, i);
+        }
+        if (now[i] != before[i] + (isfinite(sum) ? sum : 0)) {
+            world_violate(world,
+                "node %u tensor %s step %llu: %g and %g became %g, and all was NaN", node,
+                info->spec.name, (unsigned long long)step, (double)before[i], (double)sum,
+                (double)now[i]);
+            return;
+        }
+    }
+}
+
+/* Whether the tensor's residuals must be what they were. */
+static bool must_stay(const struct world *world, unsigned node, unsigned job, uint64_t step,
+    const struct tensor_info *info, unsigned t)
+{
+    const bool rounds = (strcmp(info->values, "f32") != 0 && !sends_all(info)) || is_half(info);
+
+    return rounds ? !trainer_any_pushes(world, job, step, t)
+                  : !trainer_node_pushes(world, job, step, node, t);
+}
+
+/* What of a step can be checked on a node. */
+struct checked {
+    bool selection, rest, kept;
+};
+
 /* All residuals of a tensor, at `before`; returns where those of the next tensor are. */
 static float *check_tensor(struct world *world, unsigned node, unsigned job, uint64_t id,
-    uint64_t step, bool checked, const struct tensor_info *info, unsigned t, float *before)
+    uint64_t step, struct checked checked, const struct tensor_info *info, unsigned t,
+    float *before)
 {
     const struct sim_job *about = &world->job[job];
     const struct core *core = world->node[node].core;
@@ -104,7 +172,11 @@ static float *check_tensor(struct world *world, unsigned node, unsigned job, uin
 
     for (uint32_t s = 0; core_residual_copy(core, id, t, s, now); s++) {
         struct slot slot = slot_of(about, node, s, by_rank);
-        if (checked && is_exact(info)) {
+        if (checked.rest && must_stay(world, node, job, step, info, t)) {
+            check_unmoved(world, node, step, info, now, before + s * info->numel);
+        } else if (checked.kept && trainer_spoils(world, job, step, t)) {
+            check_kept(world, node, job, step, info, t, &slot, now, before + s * info->numel);
+        } else if (checked.selection && is_exact(info) && !is_half(info)) {
             check_slot(world, node, job, step, info, t, &slot, now, before + s * info->numel);
         }
         (void)memcpy(before + s * info->numel, now, info->numel * sizeof(*now));
@@ -120,17 +192,20 @@ void selection_check(struct world *world, unsigned node, unsigned job, uint64_t 
     struct node_job *memory = &world->node[node].memory[job];
     struct tensor_info tensor;
     struct job_info info;
-    bool checked;
+    struct checked checked;
     float *before;
 
-    if (!check_find(world, node, job, &info) || world->scenario.changed || world->rounded) {
+    if (!check_find(world, node, job, &info)) {
         return;
     }
     if (memory->before == NULL) {
         memory->before =
             sim_alloc(about->elements * about->node_ranks[node] * sizeof(*memory->before));
     }
-    checked = follows && status == ADTOPK_OK && info.policy_version == 0 && is_steady(info.policy);
+    checked.rest = follows && (info.policy.version == 0 || info.policy.step < step);
+    checked.kept = follows && info.policy.version == 0 && status == ADTOPK_OK &&
+                   !world->scenario.changed && !world->rounded;
+    checked.selection = checked.kept && is_steady(info.policy.text);
     before = memory->before;
     for (unsigned t = 0; core_tensor_info(world->node[node].core, info.id, t, &tensor); t++) {
         before = check_tensor(world, node, job, info.id, step, checked, &tensor, t, before);

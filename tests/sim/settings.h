@@ -1,6 +1,6 @@
 /*
- * What can be set on the command line of a program of this folder, as a table: the name of an
- * option, what it takes, where that goes, and what --help says of it.
+ * The command line of a program of this folder, as a table: the name of an option, its argument,
+ * where the value goes, and its text in --help.
  */
 #ifndef ADTOPK_SIM_SETTINGS_H
 #define ADTOPK_SIM_SETTINGS_H

@@ -1,5 +1,5 @@
-/* The groups of tests that run in one process with the random scenarios, so that the coverage of
- * all of them can be looked at together. */
+/* The groups of tests that run in one process with the random scenarios, so that their coverage is
+ * collected together. */
 #ifndef ADTOPK_SIM_SUITES_H
 #define ADTOPK_SIM_SUITES_H
 
@@ -16,6 +16,9 @@ extern const struct CMUnitTest suite_failures[];
 extern const struct CMUnitTest suite_switching[];
 extern const struct CMUnitTest suite_splits[];
 extern const struct CMUnitTest suite_vanish[];
+extern const struct CMUnitTest suite_leaving[];
+extern const struct CMUnitTest suite_loss[];
+extern const struct CMUnitTest suite_far[];
 extern const struct CMUnitTest suite_planted[];
 
 #endif

@@ -1,8 +1,9 @@
 /*
- * Single failures of a job that forms or runs: ranks that are lost, leave, or call what they may
- * not; nodes that come back without their store, or not at all. Every rank of the job on every node
- * gets an error that names the culprit, nothing hangs, and another job is not disturbed.
+ * Single failures of a job that forms or runs: ranks that are lost, leave, or make forbidden calls;
+ * nodes that come back without their store, or not at all. Every rank of the job on every node gets
+ * an error that names the culprit, nothing hangs, and another job is not disturbed.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -237,6 +238,7 @@ static void test_misuse(void **state)
     struct world *world = failure_world(POLICY);
     struct trainer *rank = &world->trainer[3];
     struct event push = {.type = EVENT_RANK_PUSH, .step = {.tensor = 0, .number = 1}};
+    const struct tensor_spec another = {.name = "another", .shape = {.dims = 1, .size = {4}}};
     struct event event;
 
     (void)state;
@@ -266,11 +268,15 @@ static void test_misuse(void **state)
     event.type = EVENT_RANK_STEP_END;
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "step 2");
     event.type = EVENT_RANK_COMMIT;
-    expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "committed");
+    expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "since its last commit");
     event.type = EVENT_RANK_MAPPED;
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "map");
     event = (struct event){.type = EVENT_RANK_REGISTER, .spec = &world->job[0].tensor[0]};
-    expect_refusal(rank, event, ADTOPK_ERR_STATE, "commit", "");
+    expect_refusal(rank, event, ADTOPK_ERR_ARGUMENT, "registered twice", "");
+    event.spec = &another;
+    assert_int_equal(trainer_request(rank, &event, NULL), ADTOPK_OK);
+    event.type = EVENT_RANK_COMMIT;
+    expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "between two steps");
     event = (struct event){.type = EVENT_RANK_OP, .op = {.number = 5, .kind = OP_BARRIER}};
     expect_refusal(rank, event, ADTOPK_ERR_STATE, "rank 3", "operation 5");
     event.op.number = 0;
@@ -318,6 +324,71 @@ static void test_operations_of_two_nodes(void **state)
 {
     (void)state;
     other_operations(2, 3, "nodes ");
+}
+
+/* Loss scales that differ */
+
+static void other_scales(unsigned first, unsigned second)
+{
+    static const char *const policies[] = {POLICY,
+        POLICY_WITH(",\"sparsifier\":\"dense\",\"dense_collective\":\"pairwise\""),
+        POLICY_WITH(",\"sparsifier\":\"dense\",\"dense_collective\":\"ring\""),
+        POLICY_WITH(",\"sparse_collective\":\"hierarchical\""),
+        POLICY_WITH(",\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\""),
+        POLICY_WITH(",\"sparse_collective\":\"exclusive\",\"sparsifier\":\"topk\"")};
+
+    for (unsigned i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        struct scenario scenario = failure_scenario(policies[i]);
+        struct world *world;
+        scenario.scales = SCALES_EXACT;
+        world = world_create(&scenario);
+        world->job[0].may_fail = true;
+        world->trainer[first].other_scale = world->trainer[second].other_scale = 4;
+        expect_all(world, ADTOPK_ERR_MISMATCH, "loss scales differ in step 0", "rank ");
+    }
+}
+
+static void test_scales_of_one_node(void **state)
+{
+    (void)state;
+    other_scales(3, 3);
+}
+
+static void test_scales_of_two_nodes(void **state)
+{
+    (void)state;
+    other_scales(2, 3);
+}
+
+/* Where the policy rejects gradients that are not finite, the rank that pushed one is named. */
+static void test_rejected(void **state)
+{
+    struct scenario scenario = failure_scenario(POLICY_WITH(",\"non_finite\":\"reject\""));
+    char rank[32];
+
+    (void)state;
+    scenario.jobs = 1;
+    for (scenario.nonfinite = 0.2; scenario.seed < 20; scenario.seed++) {
+        struct world *world = world_create(&scenario);
+        unsigned culprit = world->trainers, bad = 0;
+        for (unsigned r = 0; r < world->trainers; r++) {
+            for (unsigned t = 0; t < world->job[0].tensors; t++) {
+                float last = 0;
+                for (uint64_t i = 0; i < world->job[0].numel[t]; i++) {
+                    last = isfinite(last) ? trainer_gradient(world, 0, 0, r, t, i) : last;
+                }
+                culprit = isfinite(last) ? culprit : r;
+                bad += isfinite(last) ? 0 : 1;
+            }
+        }
+        world->job[0].may_fail = true;
+        if (bad == 1) { /* of several any may be the first */
+            (void)snprintf(rank, sizeof(rank), "rank %u pushed ", culprit);
+            expect_all(world, ADTOPK_ERR_ARGUMENT, rank, "non_finite");
+        } else {
+            world_destroy(world);
+        }
+    }
 }
 
 /* Nodes */
@@ -430,8 +501,8 @@ static bool all_have_heard(const struct world *world)
     return only_rank_0_is_late(world) && world->now_us > 20000000;
 }
 
-/* What a node waits for while only rank 0, on node 0, has pushed nothing of step 2: at first as the
- * node sees it, and then as node 0 told it. */
+/* The wait of a node while only rank 0, on node 0, has pushed nothing of step 2. At first the node
+ * names what it sees itself, and then what node 0 told it. */
 static void expect_waiting(const char *policy, unsigned node, const char *expected)
 {
     struct scenario scenario = failure_scenario(policy);
@@ -584,6 +655,29 @@ static void test_rank_that_is_slow(void **state)
     world_destroy(world);
 }
 
+/* A frame that takes longer than round_timeout is not overdue while its bytes come. */
+static void test_line_that_is_slow(void **state)
+{
+    struct scenario scenario = failure_scenario(
+        "{\"reduce\":\"sum\",\"density\":0.5,\"values\":\"f32\",\"round_timeout\":0.3,"
+        "\"push_timeout\":600,\"wait_limit\":600}");
+    struct world *world;
+
+    (void)state;
+    scenario.jobs = 1;
+    scenario.ranks_per_node = 1;
+    scenario.tensors = (1u << SIM_MAX_TENSORS) - 1;
+    scenario.rate = 8;
+    scenario.max_us = 60000000;
+    world = world_create(&scenario);
+    if (!world_run(world)) {
+        (void)printf("# %s\n", world->violation);
+    }
+    assert_false(world->violated);
+    assert_true(world->now_us > scenario.steps * 600000);
+    world_destroy(world);
+}
+
 const struct CMUnitTest suite_failures[] = {
     cmocka_unit_test(test_lost_when_open),
     cmocka_unit_test(test_lost_when_committed),
@@ -600,6 +694,9 @@ const struct CMUnitTest suite_failures[] = {
     cmocka_unit_test(test_misuse),
     cmocka_unit_test(test_operations_of_one_node),
     cmocka_unit_test(test_operations_of_two_nodes),
+    cmocka_unit_test(test_scales_of_one_node),
+    cmocka_unit_test(test_scales_of_two_nodes),
+    cmocka_unit_test(test_rejected),
     cmocka_unit_test(test_node_without_its_store),
     cmocka_unit_test(test_node_stays_away),
     cmocka_unit_test(test_node_lost_with_policy_fail),
@@ -609,5 +706,6 @@ const struct CMUnitTest suite_failures[] = {
     cmocka_unit_test(test_link_that_was_cut),
     cmocka_unit_test(test_node_that_was_stopped),
     cmocka_unit_test(test_rank_that_is_slow),
+    cmocka_unit_test(test_line_that_is_slow),
     {0},
 };

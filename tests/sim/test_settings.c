@@ -1,4 +1,4 @@
-/* Command lines as tables: what is taken, and what is refused. */
+/* Command lines as tables: accepted and refused ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /*
  * Several jobs of unequal weights on the same nodes, beside endless traffic of the greatest weight
- * that always goes first: every round ends, and who weighs more is done first. Without a share for
- * the others somebody starves, and the test finds that.
+ * that always goes first. Every round ends, and jobs of a greater weight are done first. If the
+ * others got no share, a job would starve, and the test would find that.
  */
 #include <stdio.h>
 #include <string.h>

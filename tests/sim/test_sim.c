@@ -2,6 +2,7 @@
  * Random scenarios with every kind of fault, single failures and planted bugs; at the end, every
  * declared move of the core's state machines must have been made. A seed can be run alone:
  *     test_sim SEED [COUNT]
+ * and so can a test, or some: ADTOPK_SIM_TEST='*leave*' test_sim
  */
 #include <assert.h>
 #include <setjmp.h>
@@ -30,7 +31,7 @@
 #define MIN_FAULTED_ROUNDS 2000u
 #else
 #define SIM_SEEDS 1000u
-#define MIN_EVENTS 1000000u
+#define MIN_EVENTS 10000000u
 #define MIN_FAULTED_ROUNDS 20000u
 #endif
 #define DENSE_SEEDS 20u
@@ -47,19 +48,25 @@ static unsigned run_seeds(uint64_t first, uint64_t count)
         failed += scenario_run(&scenario, true) ? 0 : 1;
     }
     (void)printf("# %llu runs, %llu events, %llu packets (%llu lost, %llu duplicated), "
-                 "%llu crashes, %llu cuts, %llu pauses\n",
+                 "%llu crashes, %llu cuts, %llu pauses, %llu storms, %llu deaths of engines\n",
         (unsigned long long)total->runs, (unsigned long long)total->events,
         (unsigned long long)total->packets, (unsigned long long)total->lost,
         (unsigned long long)total->duplicated, (unsigned long long)total->crashes,
-        (unsigned long long)total->cuts, (unsigned long long)total->pauses);
+        (unsigned long long)total->cuts, (unsigned long long)total->pauses,
+        (unsigned long long)total->storms, (unsigned long long)total->deaths);
     (void)printf("# %llu steps (%llu withdrawn), %llu rounds, %llu of them under faults\n",
         (unsigned long long)total->steps, (unsigned long long)total->withdrawn,
         (unsigned long long)total->rounds, (unsigned long long)total->faulted_rounds);
     (void)printf("# %llu switches that were asked for, %llu refused or called off, %llu "
-                 "verifications, %llu plans proposed, %llu selections compared\n",
+                 "verifications, %llu plans proposed, %llu selections compared, %llu updates of "
+                 "unpushed tensors, %llu residuals that stayed\n",
         (unsigned long long)total->switched, (unsigned long long)total->called_off,
         (unsigned long long)total->verified, (unsigned long long)total->replanned,
-        (unsigned long long)total->selections);
+        (unsigned long long)total->selections, (unsigned long long)total->unpushed,
+        (unsigned long long)total->unmoved);
+    (void)printf("# %llu.%06llu s of virtual time\n",
+        (unsigned long long)(total->virtual_us / 1000000),
+        (unsigned long long)(total->virtual_us % 1000000));
     return failed;
 }
 
@@ -82,6 +89,9 @@ static void test_random_scenarios(void **state)
         assert_true(scenario_total.faulted_rounds >= MIN_FAULTED_ROUNDS);
         assert_true(scenario_total.switched > 0 && scenario_total.called_off > 0);
         assert_true(scenario_total.verified > 0 && scenario_total.selections > 0);
+        assert_true(scenario_total.deaths > 0);
+        assert_true(scenario_total.unpushed > 0 && scenario_total.unmoved > 0);
+        assert_true(scenario_total.spoiled > 0);
     }
 }
 
@@ -119,7 +129,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_random_scenarios), cmocka_unit_test(test_dense_crashes), {0}};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage), {0}};
     const struct CMUnitTest *const suites[] = {random, suite_forming, suite_failures,
-        suite_switching, suite_splits, suite_vanish, suite_planted, last};
+        suite_switching, suite_splits, suite_vanish, suite_leaving, suite_loss, suite_far,
+        suite_planted, last};
     struct CMUnitTest tests[TESTS_MAX];
     size_t count = 0;
 
@@ -133,5 +144,6 @@ int main(int argc, char **argv)
             tests[count++] = *test;
         }
     }
+    cmocka_set_test_filter(getenv("ADTOPK_SIM_TEST"));
     return _cmocka_run_group_tests("sim", tests, count, NULL, NULL);
 }

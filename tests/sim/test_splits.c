@@ -1,6 +1,6 @@
 /*
- * A rank that blocks on one tensor of a bucket while its daemon and others restart: its node may
- * have contributed the whole bucket before, and others may have delivered it. Nobody hangs.
+ * A rank blocks on one tensor of a bucket while its daemon and others restart. Its node may have
+ * contributed the whole bucket before, and others may have delivered it. No rank hangs.
  */
 #include <string.h>
 
@@ -121,9 +121,9 @@ static void test_block_in_a_view_change(void **state)
     assert_true(blocked > 5);
 }
 
-/* Node 1 restarts when its contribution is in the sums of others, which it is about to get copies
- * of when its rank blocks; node 2 may not have heard yet that there are copies. Returns whether
- * rank 1 blocked before its copy came. */
+/* Node 1 restarts when its contribution is in the sums of others. It is about to get copies of
+ * these when its rank blocks; node 2 may not know yet that there are copies. Returns whether rank 1
+ * blocked before its copy came. */
 static bool blocks_before_the_copy(uint64_t seed)
 {
     struct world *world = split_world(seed);
@@ -155,8 +155,8 @@ static bool node_1_combines(const struct world *world)
            world->node[1].computing > 0 && world->trainer[2].next_push == 1;
 }
 
-/* In a ring, node 1 combines what came from node 0 while rank 2 has pushed but one tensor, and
- * blocks on that: the split comes while the compute runs, which test_coverage() sees. */
+/* In a ring, node 1 combines the frames of node 0 while rank 2 has pushed only one tensor, and
+ * blocks on that. The split comes while the compute runs, which test_coverage() sees. */
 static void test_split_while_combining(void **state)
 {
     struct scenario scenario =

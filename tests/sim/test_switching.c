@@ -1,6 +1,6 @@
 /*
- * Changes of the policy at moments that chance seldom finds: several at once, refused and asked
- * again, and a coordinator that is gone when some nodes have switched and others have not.
+ * Changes of the policy at moments that chance seldom finds: several at once, refused and requested
+ * again, and a coordinator that is gone when only some nodes have switched.
  */
 #include <stdio.h>
 #include <string.h>
@@ -196,15 +196,15 @@ static uint32_t version_on(const struct world *world, unsigned node)
 {
     struct job_info info;
 
-    return check_find(world, node, 0, &info) ? info.policy_version : 0;
+    return check_find(world, node, 0, &info) ? info.policy.version : 0;
 }
 
 static bool holds(const struct world *world, unsigned node)
 {
     struct job_info info;
 
-    return check_find(world, node, 0, &info) && info.policy_next_version > 0 &&
-           info.policy_next_step == info.steps_done;
+    return check_find(world, node, 0, &info) && info.policy.next_version > 0 &&
+           info.policy.next_step == info.steps_done;
 }
 
 static bool one_has_switched(const struct world *world)
@@ -223,8 +223,8 @@ static void restart(struct world *world, unsigned node)
     node_start(world, node);
 }
 
-/* The commit reached one of the others, and the coordinator restarts before it has switched itself;
- * perhaps the one that has switched restarts as well, or the one that has not. */
+/* The commit reached one of the others, and the coordinator restarts before it has switched itself.
+ * Perhaps a node that has switched restarts as well, or one that has not. */
 static bool commit_reaches_one(uint64_t seed, unsigned also)
 {
     struct world *world = world_of(3, seed);
@@ -301,8 +301,8 @@ static void test_restart_while_all_hold(void **state)
     assert_true(met > SEEDS);
 }
 
-/* Somebody restarts while a change waits for the one before: it is off, or it comes; and who asked
- * is told which, unless its daemon has gone. */
+/* A node restarts while a change waits for the one before. The change is cancelled, or it comes;
+ * the requester is told which, unless its daemon has gone. */
 static void test_restart_while_one_waits(void **state)
 {
     unsigned off = 0;
@@ -382,6 +382,26 @@ static void test_copies_under_two_plans(void **state)
     }
 }
 
+/* The coordinator plans by what all nodes measured, so each of them tells it. */
+static void test_plans_of_several_nodes(void **state)
+{
+    (void)state;
+    for (unsigned nodes = 2; nodes <= 4; nodes++) {
+        struct scenario scenario =
+            failure_scenario("{\"reduce\":\"sum\",\"values\":\"f32\",\"density\":0.1,"
+                             "\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\"}");
+        struct world *world;
+
+        scenario.nodes = nodes;
+        scenario.jobs = 1;
+        scenario.steps = 30;
+        world = world_create(&scenario);
+        expect_done(world);
+        assert_true(world->stats.replanned > 0);
+        world_destroy(world);
+    }
+}
+
 const struct CMUnitTest suite_switching[] = {
     cmocka_unit_test(test_refused_and_asked_again),
     cmocka_unit_test(test_one_node_cannot),
@@ -391,5 +411,6 @@ const struct CMUnitTest suite_switching[] = {
     cmocka_unit_test(test_restart_while_all_hold),
     cmocka_unit_test(test_restart_while_one_waits),
     cmocka_unit_test(test_copies_under_two_plans),
+    cmocka_unit_test(test_plans_of_several_nodes),
     {0},
 };

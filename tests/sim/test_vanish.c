@@ -1,8 +1,8 @@
 /*
- * A node vanishes at every message of every collective: of its bulk packets, one a message, only
- * the first m leave, then it is gone, for m from 0 to all. A node that comes back finds every round
- * retried exactly; of one that does not, the others are told. Either way nothing hangs and no mass
- * is lost: the invariants hold after every event, and at the end element by element.
+ * A node vanishes at every message of every collective. Of its bulk packets, one per message, only
+ * the first m leave, for m from 0 to all; then the node is gone. A node that comes back finds every
+ * round retried exactly. If it does not come back, the others are told. Either way nothing hangs
+ * and no mass is lost: the invariants hold after every event, and at the end element by element.
  */
 #include <stdio.h>
 #include <string.h>

@@ -31,10 +31,88 @@ static uint64_t seed_of(const struct world *world, unsigned job)
     return world->scenario.seed + job * 1000003u;
 }
 
+static unsigned node_of(const struct world *world, unsigned job, uint32_t rank)
+{
+    const struct sim_job *about = &world->job[job];
+    unsigned node = 0;
+
+    while (rank < about->node_first[node] ||
+           rank >= about->node_first[node] + about->node_ranks[node]) {
+        node++;
+    }
+    return node;
+}
+
+/* Whether the ranks of a node, or all, leave a tensor alone in this step. */
+static bool is_idle(
+    const struct world *world, unsigned job, uint64_t step, unsigned node, unsigned tensor)
+{
+    uint64_t seed = seed_of(world, job);
+
+    return chance(hash(seed, step, 0, tensor, 1u << 22), world->scenario.idle / 2) ||
+           chance(hash(seed, step, node, tensor, 1u << 23), world->scenario.idle);
+}
+
+unsigned trainer_tensors(const struct world *world, unsigned job, uint64_t step)
+{
+    const struct sim_job *about = &world->job[job];
+
+    return step < about->later_step ? about->first_batch : about->tensors;
+}
+
 bool trainer_pushes(
     const struct world *world, unsigned job, uint64_t step, uint32_t rank, unsigned tensor)
 {
-    return !chance(hash(seed_of(world, job), step, rank, tensor, 1u << 20), world->scenario.skip);
+    return tensor < trainer_tensors(world, job, step) &&
+           !chance(hash(seed_of(world, job), step, rank, tensor, 1u << 20), world->scenario.skip) &&
+           (world->scenario.idle == 0 ||
+               !is_idle(world, job, step, node_of(world, job, rank), tensor));
+}
+
+bool trainer_node_pushes(
+    const struct world *world, unsigned job, uint64_t step, unsigned node, unsigned tensor)
+{
+    const struct sim_job *about = &world->job[job];
+    unsigned first = about->node_first[node];
+
+    for (unsigned r = first; r < first + about->node_ranks[node]; r++) {
+        if (trainer_pushes(world, job, step, r, tensor)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool trainer_any_pushes(const struct world *world, unsigned job, uint64_t step, unsigned tensor)
+{
+    for (unsigned node = 0; node < world->scenario.nodes; node++) {
+        if (trainer_node_pushes(world, job, step, node, tensor)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The element of a rank's gradient that is not finite, if `spoils`. */
+static uint64_t bad_element(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
+    unsigned tensor, bool *spoils)
+{
+    uint64_t bad = hash(seed_of(world, job), step, rank, tensor, 1u << 21);
+
+    *spoils = chance(bad, world->scenario.nonfinite);
+    return bad;
+}
+
+bool trainer_spoils(const struct world *world, unsigned job, uint64_t step, unsigned tensor)
+{
+    for (uint32_t r = 0; r < world->job[job].trainers; r++) {
+        bool spoils;
+        (void)bad_element(world, job, step, r, tensor, &spoils);
+        if (spoils && trainer_pushes(world, job, step, r, tensor)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Small integers, so that every sum is exact; rarely one element that is not finite. */
@@ -42,15 +120,39 @@ float trainer_gradient(const struct world *world, unsigned job, uint64_t step, u
     unsigned tensor, uint64_t element)
 {
     uint64_t seed = seed_of(world, job);
-    uint64_t bad = hash(seed, step, rank, tensor, 1u << 21);
+    bool spoils;
+    uint64_t bad = bad_element(world, job, step, rank, tensor, &spoils);
 
-    if (element == bad % world->job[job].numel[tensor] && chance(bad, world->scenario.nonfinite)) {
+    if (spoils && element == bad % world->job[job].numel[tensor]) {
         return bad % 2 == 0 ? NAN : -INFINITY;
     }
-    /* Some are so large that 16 bits round them. */
-    float size = tensor % 2 == 0 ? 1.0f : 97.0f;
+    /* Some are so large that 16 bits round sums of them. */
+    bool half = world->job[job].tensor[tensor].dtype != DTYPE_F32;
+    float size = tensor % 2 == 0 && !half ? 1.0f : 85.0f;
     size *= world->scenario.scale > 0 ? (float)world->scenario.scale : 1.0f;
     return size * ((float)(int)(hash(seed, step, rank, tensor, element) % 7) - 3.0f);
+}
+
+static bool any_pushes(const struct world *world, unsigned job, uint64_t step)
+{
+    for (unsigned t = 0; t < world->job[job].tensors; t++) {
+        if (trainer_any_pushes(world, job, step, t)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+float trainer_scale(const struct world *world, unsigned job, uint64_t step)
+{
+    static const float exact[] = {0x1p16f, 1, 0x1p-3f, 0x1p10f, 0x1p5f};
+    static const float any[] = {1000, 0.3f, 65536, 1, 7};
+    uint64_t drawn = hash(seed_of(world, job), step, 1u << 24, 0, 0) % 5;
+
+    if (world->scenario.scales == SCALES_NONE || !any_pushes(world, job, step)) {
+        return 1;
+    }
+    return world->scenario.scales == SCALES_EXACT ? exact[drawn] : any[drawn];
 }
 
 void trainer_init(struct trainer *trainer, struct world *world)
@@ -87,8 +189,8 @@ enum adtopk_status trainer_request(struct trainer *trainer, struct event *event,
     return node_event(trainer->world, trainer->node, event, err);
 }
 
-/* A refused request of this kind of trainer is its end: it closes its session, as a process that
- * ends would, unless the daemon has ended it already. */
+/* A refused request ends this kind of trainer: it closes its session, as a process that ends would,
+ * unless the daemon has ended it already. */
 static enum adtopk_status request(struct trainer *trainer, struct event *event)
 {
     struct event gone = {.type = EVENT_RANK_LOST, .session = trainer->session};
@@ -120,18 +222,36 @@ static bool open_session(struct trainer *trainer)
     return request(trainer, &event) == ADTOPK_OK;
 }
 
-static bool commit(struct trainer *trainer)
+/* Registers these tensors, and commits them. */
+static bool commit(struct trainer *trainer, unsigned first, unsigned end)
 {
     struct event event = {.type = EVENT_RANK_COMMIT};
 
-    for (unsigned t = 0; t < trainer->tensors; t++) {
+    for (unsigned t = first; t < end; t++) {
         struct event tensor = {.type = EVENT_RANK_REGISTER, .spec = &trainer->tensor[t]};
         if (request(trainer, &tensor) != ADTOPK_OK) {
             return false;
         }
     }
-    trainer->joined = JOINED_COMMITTED;
     return request(trainer, &event) == ADTOPK_OK;
+}
+
+static unsigned first_batch(const struct trainer *trainer)
+{
+    const struct sim_job *job = &trainer->world->job[trainer->job];
+
+    return job->later_step == UINT64_MAX ? trainer->tensors : job->first_batch;
+}
+
+/* The rest of the tensors, before the step in which they are pushed first. */
+static void commit_later(struct trainer *trainer)
+{
+    struct event mapped = {.type = EVENT_RANK_MAPPED};
+
+    trainer->committing = true;
+    if (commit(trainer, first_batch(trainer), trainer->tensors)) {
+        (void)request(trainer, &mapped);
+    }
 }
 
 /* Whether the job that had the key of this one is not over, or not for so long. */
@@ -157,7 +277,13 @@ static void join(struct trainer *trainer)
         trainer->hold == HOLD_OPEN) {
         return;
     }
-    if ((trainer->joined == JOINED_OPEN && !commit(trainer)) || trainer->hold == HOLD_COMMITTED) {
+    if (trainer->joined == JOINED_OPEN) {
+        trainer->joined = JOINED_COMMITTED;
+        if (!commit(trainer, 0, first_batch(trainer))) {
+            return;
+        }
+    }
+    if (trainer->hold == HOLD_COMMITTED) {
         return;
     }
     if (trainer->joined == JOINED_COMMITTED) {
@@ -169,6 +295,9 @@ static void join(struct trainer *trainer)
 void trainer_disconnected(struct trainer *trainer)
 {
     trainer->session = 0;
+    if (trainer->state == TRAINER_LEAVING) {
+        trainer->state = TRAINER_DONE;
+    }
     if (trainer->state == TRAINER_FORMING || trainer->state == TRAINER_RUNNING) {
         trainer->state = TRAINER_OUT;
         trainer->next_push = 0;
@@ -204,7 +333,7 @@ static void op_describe(const struct trainer *trainer, struct event *event)
     event->op.size = event->op.kind == OP_BARRIER ? 0 : (uint32_t)(x / 1000 % 40) * 4;
     if (trainer->other_operation) {
         event->op.kind = OP_ALLREDUCE;
-        event->op.size = 200; /* what no rank would call */
+        event->op.size = 200; /* a size that no rank would use */
     }
 }
 
@@ -218,7 +347,7 @@ static void op_submit(struct trainer *trainer)
     op_describe(trainer, &event);
     for (uint64_t i = 0; i < event.op.size / 4; i++) {
         float value = op_value(trainer, trainer->rank, i);
-        (void)memcpy(trainer->arena + offset + 4 * i, &value, 4);
+        (void)memcpy(trainer->arena[0] + offset + 4 * i, &value, 4);
     }
     trainer->op_pending = true;
     (void)request(trainer, &event);
@@ -235,7 +364,7 @@ static void op_check(struct trainer *trainer)
     for (uint64_t i = 0; i < event.op.size / 4; i++) {
         float got, want = 0;
         (void)memcpy(
-            &got, world->node[trainer->node].memory[trainer->job].results + result + 4 * i, 4);
+            &got, world->node[trainer->node].memory[trainer->job].results[0] + result + 4 * i, 4);
         for (uint32_t r = 0; r < world->job[trainer->job].trainers; r++) {
             want +=
                 event.op.kind == OP_ALLREDUCE || r == event.op.root ? op_value(trainer, r, i) : 0;
@@ -256,6 +385,8 @@ void trainer_action(struct trainer *trainer, const struct action *action)
 
     switch (action->type) {
     case ACTION_READY:
+        trainer->batches += trainer->state == TRAINER_RUNNING ? 1 : 0;
+        trainer->committing = false;
         trainer->state = TRAINER_RUNNING;
         trainer->run = action->run;
         while (trainer->step < action->number) {
@@ -283,13 +414,15 @@ void trainer_action(struct trainer *trainer, const struct action *action)
 }
 
 /* The order of pushes differs from step to step, and from rank to rank unless they block on
- * tensors: ranks that wait in different orders wait for each other, whatever the daemon does. */
+ * tensors. Ranks that wait in different orders would wait for each other, whatever the daemon does.
+ */
 static unsigned pushed_at(const struct trainer *trainer, unsigned position)
 {
     const struct world *world = trainer->world;
     uint64_t x = hash(seed_of(world, trainer->job), trainer->step,
         world->scenario.wait > 0 ? 0 : trainer->rank, 9, 9);
-    unsigned tensors = world->job[trainer->job].tensors, order[SIM_MAX_TENSORS];
+    unsigned tensors = trainer_tensors(world, trainer->job, trainer->step);
+    unsigned order[SIM_MAX_TENSORS];
 
     for (unsigned t = 0; t < tensors; t++) {
         order[t] = t;
@@ -303,9 +436,24 @@ static unsigned pushed_at(const struct trainer *trainer, unsigned position)
     return order[position];
 }
 
+/* Writes one element, which its type can say. */
+static void write_element(uint8_t *arena, enum dtype dtype, uint64_t i, float g)
+{
+    const uint16_t f16 = isinf(g) ? (g < 0 ? 0xfc00u : 0x7c00u) : f16_from_f32(g);
+    const uint16_t half = dtype == DTYPE_F16 ? f16 : bf16_from_f32(g);
+
+    if (dtype == DTYPE_F32) {
+        (void)memcpy(arena + 4 * i, &g, 4);
+    } else {
+        (void)memcpy(arena + 2 * i, &half, 2);
+    }
+}
+
 static void push(struct trainer *trainer, unsigned tensor)
 {
     struct world *world = trainer->world;
+    const float scale = trainer_scale(world, trainer->job, trainer->step) *
+                        (trainer->other_scale != 0 ? trainer->other_scale : 1);
     struct event event = {.type = EVENT_RANK_PUSH};
     struct tensor_layout layout;
 
@@ -313,11 +461,14 @@ static void push(struct trainer *trainer, unsigned tensor)
         return;
     }
     for (uint64_t i = 0; i < world->job[trainer->job].numel[tensor]; i++) {
-        float g = trainer_gradient(world, trainer->job, trainer->step, trainer->rank, tensor, i);
-        (void)memcpy(trainer->arena + layout.gradient_offset + 4 * i, &g, 4);
+        float g =
+            scale * trainer_gradient(world, trainer->job, trainer->step, trainer->rank, tensor, i);
+        write_element(trainer->arena[layout.batch] + layout.gradient_offset,
+            trainer->tensor[tensor].dtype, i, g);
     }
     event.step.tensor = tensor;
     event.step.number = trainer->step;
+    event.step.scale = scale;
     if (request(trainer, &event) == ADTOPK_OK && trainer->session != 0 &&
         world_chance(world, world->scenario.wait)) {
         event.type = EVENT_RANK_WAIT;
@@ -348,7 +499,7 @@ void trainer_turn(struct trainer *trainer)
     case TRAINER_RUNNING: break;
     default: return;
     }
-    if (trainer->op_pending || trainer->blocked_on >= 0 || trainer->ended) {
+    if (trainer->op_pending || trainer->blocked_on >= 0 || trainer->ended || trainer->committing) {
         return; /* an action wakes it */
     }
     if (trainer->hold == HOLD_STEP && trainer->step == trainer->hold_step &&
@@ -376,7 +527,11 @@ void trainer_turn(struct trainer *trainer)
         (void)request(trainer, &event);
         return;
     }
-    if (trainer->next_push < world->job[trainer->job].tensors) {
+    if (trainer->step == world->job[trainer->job].later_step && trainer->batches == 0) {
+        commit_later(trainer);
+        return;
+    }
+    if (trainer->next_push < trainer_tensors(world, trainer->job, trainer->step)) {
         unsigned tensor = pushed_at(trainer, trainer->next_push++);
         if (trainer_pushes(world, trainer->job, trainer->step, trainer->rank, tensor)) {
             push(trainer, tensor);

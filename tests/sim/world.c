@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/local.h"
+#include "tests/sim/far.h"
 #include "tests/sim/ghost.h"
 
 uint64_t world_random(struct world *world, uint64_t below)
@@ -76,7 +78,7 @@ static bool may_crash(struct world *world, unsigned number)
     }
     for (unsigned i = 0; i < world->trainers; i++) {
         const struct trainer *trainer = &world->trainer[i];
-        if (trainer->node == number &&
+        if (trainer->node == number && !world->scenario.forsakes &&
             (trainer->state == TRAINER_LEAVING || trainer->state == TRAINER_DONE)) {
             return false;
         }
@@ -84,12 +86,29 @@ static bool may_crash(struct world *world, unsigned number)
     return world->node[number].core != NULL && world->stats.crashes < world->scenario.max_crashes;
 }
 
+/* The ranks that have left do not come back with their daemon. Others may miss what only that had:
+ * their jobs end one way or the other. */
+static void forsake(struct world *world, unsigned number)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (trainer->node == number &&
+            (trainer->state == TRAINER_LEAVING || trainer->state == TRAINER_DONE)) {
+            struct sim_job *job = &world->job[trainer->job];
+            job->may_fail = job->may_fail || !world_job_over(world, trainer->job);
+            world->forsaken = true;
+        }
+    }
+}
+
 static void schedule_fault(struct world *world, enum sim_event_type type, uint64_t mean_us)
 {
+    struct sim_event event = {.type = type};
+
     if (mean_us > 0) {
-        world_at(world, 1 + world_random(world, 2 * mean_us),
-            (struct sim_event){
-                .type = type, .node = (unsigned)world_random(world, world->scenario.nodes)});
+        uint64_t after_us = 1 + world_random(world, 2 * mean_us);
+        event.node = (unsigned)world_random(world, world->scenario.nodes);
+        world_at(world, after_us, event);
     }
 }
 
@@ -104,8 +123,10 @@ static bool all_out(const struct world *world)
 }
 
 #define EVERYWHERE SIM_MAX_NODES
+#define ENDING_US 120000000u /* within which jobs end after their last rank */
+#define STORM_US 3000000u    /* the longest that lasts */
 
-/* What a node sends to a peer is lost from now on (1), or no longer (-1); to and from EVERYWHERE.
+/* Packets of a node to a peer are lost from now on (1), or no longer (-1); to and from EVERYWHERE.
  */
 static void change_cut(struct world *world, unsigned node, unsigned peer, int by)
 {
@@ -130,6 +151,13 @@ static void cut(struct world *world, unsigned node, uint64_t for_us)
         world, for_us, (struct sim_event){.type = SIM_HEAL, .node = node, .from = (uint16_t)peer});
 }
 
+static void storm(struct world *world)
+{
+    world->stats.storms++;
+    world->storms++;
+    world_at(world, 1 + world_random(world, STORM_US), (struct sim_event){.type = SIM_CALM});
+}
+
 static void fault(struct world *world, const struct sim_event *event)
 {
     uint64_t longest = world->scenario.away_us > 0 ? world->scenario.away_us : 30000;
@@ -137,6 +165,7 @@ static void fault(struct world *world, const struct sim_event *event)
 
     if (event->type == SIM_CRASH) {
         if (may_crash(world, event->node)) {
+            forsake(world, event->node);
             node_crash(world, event->node);
             world_at(world, pause, (struct sim_event){.type = SIM_RESTART, .node = event->node});
         }
@@ -153,6 +182,13 @@ static void fault(struct world *world, const struct sim_event *event)
             node_pause(world, event->node, pause);
             schedule_fault(world, SIM_PAUSE, world->scenario.pause_every_us);
         }
+    } else if (event->type == SIM_STORM) {
+        if (!all_out(world)) {
+            storm(world);
+        }
+    } else if (event->type == SIM_CALM) {
+        world->storms--;
+        schedule_fault(world, SIM_STORM, world->scenario.storm_every_us);
     } else if (event->type == SIM_CUT) {
         if (!all_out(world)) {
             cut(world, event->node, pause);
@@ -193,6 +229,9 @@ static void core_turn(struct world *world, const struct sim_event *event)
         }
         core.type = EVENT_COMPUTE_DONE;
         core.compute = event->compute;
+    } else if (event->type == SIM_ENGINE) {
+        core.type = EVENT_ENGINE_DONE;
+        core.batch = event->batch;
     } else if (event->type == SIM_RESERVED) {
         (void)error_set(
             &error, ADTOPK_ERR_MEMORY, "node %u has no memory for results", event->node);
@@ -236,7 +275,9 @@ bool world_turn(struct world *world)
     case SIM_PACKET:
     case SIM_COMPUTE:
     case SIM_RESERVED:
+    case SIM_ENGINE:
     case SIM_TIMER: core_turn(world, &event); break;
+    case SIM_ORDER: far_turn(&world->node[event.node], &event); break;
     case SIM_TRAINER:
         event.trainer->awake = false;
         if (world->node[event.node].core != NULL) {
@@ -281,7 +322,7 @@ bool world_until(struct world *world, bool (*holds)(const struct world *world))
     return !world->violated;
 }
 
-/* A job for which a node has no memory fails on all nodes, and some rank is told why. */
+/* A job for which a node has no memory fails on all nodes, and the error of some rank says why. */
 static void check_refused(struct world *world)
 {
     bool told = false;
@@ -299,13 +340,48 @@ static void check_refused(struct world *world)
     }
 }
 
+/* The job on some node that has not ended; NULL: there is none. */
+static const char *goes_on(const struct world *world, unsigned *number, struct job_info *info)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        const struct core *core = world->node[n].core;
+        for (uint32_t i = 0; core != NULL && core_job_info(core, i, info); i++) {
+            if (strcmp(info->state, JOB_DONE) != 0 && strcmp(info->state, JOB_FAILED) != 0) {
+                *number = n;
+                return info->waiting_for;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* After the last rank, every node's part of every job ends. */
+static void end_jobs(struct world *world)
+{
+    uint64_t due_us = world->now_us + (world->forsaken ? world->scenario.max_us : ENDING_US);
+    struct job_info info;
+    unsigned number;
+    const char *waits_for;
+
+    while ((waits_for = goes_on(world, &number, &info)) != NULL && !world->violated) {
+        if (world->now_us > due_us || !world_turn(world)) {
+            world_violate(world, "node %u does not end job %u, which waits for %s", number,
+                info.key.owner, waits_for);
+        }
+    }
+}
+
 bool world_run(struct world *world)
 {
     schedule_fault(world, SIM_CRASH, world->scenario.crash_every_us);
     schedule_fault(world, SIM_CUT, world->scenario.cut_every_us);
     schedule_fault(world, SIM_PAUSE, world->scenario.pause_every_us);
     schedule_fault(world, SIM_OPERATOR, world->scenario.operator_every_us);
+    if (world->scenario.storm_every_us > 0) {
+        storm(world);
+    }
     (void)world_until(world, all_over);
+    end_jobs(world);
     for (unsigned i = 0; i < world->trainers; i++) {
         const struct trainer *trainer = &world->trainer[i];
         if (trainer->state == TRAINER_FAILED && !world->job[trainer->job].may_fail) {
@@ -340,12 +416,22 @@ static const struct tensor_spec specs[SIM_MAX_TENSORS] = {
     {.name = "column", .forms = 1, .shape = {.dims = 2, .size = {200, 1}}},
 };
 
-static void make_tensors(struct sim_job *job, unsigned chosen)
+/* Gradients and updates in 16 bits. Ranks that would read the list still do. */
+static void make_half(const struct scenario *scenario, struct tensor_spec *spec, unsigned t)
+{
+    spec->dtype = t % 4 == 1 && scenario->scales == SCALES_NONE ? DTYPE_F16 : DTYPE_BF16;
+    spec->forms = (spec->forms & LOCAL_FORM_LIST) | LOCAL_FORM_DENSE16;
+}
+
+static void make_tensors(const struct scenario *scenario, struct sim_job *job, unsigned chosen)
 {
 
     for (unsigned t = 0; t < SIM_MAX_TENSORS; t++) {
         if ((chosen & 1u << t) != 0) {
             job->tensor[job->tensors] = specs[t];
+            if ((scenario->half & 1u << t) != 0) {
+                make_half(scenario, &job->tensor[job->tensors], t);
+            }
             job->numel[job->tensors] = tensor_numel(&specs[t].shape);
             job->elements += job->numel[job->tensors++];
         }
@@ -394,7 +480,13 @@ static void make_job(struct world *world, unsigned number, unsigned keys)
         chosen = scenario_tensors(world);
     }
     world->rounded = world->rounded || scenario_is_rounded(job->brings);
-    make_tensors(job, chosen);
+    make_tensors(scenario, job, chosen);
+    job->first_batch = job->tensors;
+    job->later_step = UINT64_MAX;
+    if (scenario->later && job->tensors > 1 && scenario->steps > 1) {
+        job->first_batch = (job->tensors + 1) / 2;
+        job->later_step = 1 + scenario->seed % (scenario->steps - 1);
+    }
     make_ranks(world, number);
     job->update_hash = sim_alloc((scenario->steps + 1) * sizeof(*job->update_hash));
     job->update_status = sim_alloc(scenario->steps + 1);
@@ -440,16 +532,22 @@ void world_destroy(struct world *world)
 {
     for (unsigned n = 0; n < world->scenario.nodes; n++) {
         core_destroy(world->node[n].core);
+        far_forget(&world->node[n]);
         for (unsigned j = 0; j < world->jobs; j++) {
             for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
                 free(world->node[n].memory[j].store[part]);
+                free(world->node[n].memory[j].far[part]);
             }
-            free(world->node[n].memory[j].results);
+            for (unsigned batch = 0; batch < CORE_MAX_BATCHES; batch++) {
+                free(world->node[n].memory[j].results[batch]);
+            }
             free(world->node[n].memory[j].before);
         }
     }
     for (unsigned i = 0; i < world->trainers; i++) {
-        free(world->trainer[i].arena);
+        for (unsigned batch = 0; batch < CORE_MAX_BATCHES; batch++) {
+            free(world->trainer[i].arena[batch]);
+        }
     }
     for (size_t i = 0; i < world->heap_size; i++) {
         free(world->heap[i].bytes);

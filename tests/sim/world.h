@@ -3,7 +3,7 @@
  * driven by scripted trainers. Everything is a function of the scenario and its seed.
  *
  * world.c moves time and makes faults; network.c carries packets; node.c gives each core its
- * memory; trainer.c plays the ranks; check.c holds the invariants, which are looked at after every
+ * memory; trainer.c plays the ranks. check.c holds the invariants and checks them after every
  * single event.
  */
 #ifndef ADTOPK_SIM_WORLD_H
@@ -22,6 +22,7 @@
 #define SIM_MAX_JOBS 16
 #define SIM_MAX_TICKETS 64
 #define SIM_TEXT 256
+#define SCENARIO_TEXT 1024
 #define SIM_SEGMENTS 200u /* dense segments have up to as many elements */
 #define SIM_MAX_BODY (1u << 20)
 
@@ -44,9 +45,11 @@ struct scenario {
     unsigned tensors;    /* bit t: the t-th of the simulator's tensors; 0: the first five */
     unsigned operations; /* plain operations each rank calls before the first step */
     const char *policy;
-    double scale; /* of gradients, a power of two; 0: 1 */
-    bool changed; /* policies change gradients before they are added, or what is left of sums is
-                   * rounded: sums fit to rounding only */
+    double scale;                                          /* of gradients, a power of two; 0: 1 */
+    enum { SCALES_NONE, SCALES_EXACT, SCALES_ANY } scales; /* loss scales, another in each step */
+    unsigned half; /* tensors with gradients and updates in 16 bits: a bit each */
+    bool changed;  /* policies change gradients before they are added, or round the rest of sums:
+                    * sums only agree to rounding */
     double loss, duplicate;  /* of packets */
     double refuse;           /* of transmissions: the transport is full */
     uint64_t rate;           /* bytes per ms of each direction between two nodes; 0: no limit */
@@ -54,25 +57,30 @@ struct scenario {
     uint64_t compute_us;     /* a compute takes 1 us to this; 0: 300 */
     uint64_t crash_every_us; /* mean time between crashes of some node; 0: none */
     unsigned max_crashes;
-    uint64_t away_us;           /* a crash, cut or pause lasts up to this; 0: 30 ms */
-    uint64_t pause_every_us;    /* mean time between pauses of some node; 0: none */
-    uint64_t slow_us;           /* a store or an arena takes up to this to reserve */
-    enum node_memory refuses;   /* some node has no such memory for job 0 */
-    uint64_t cut_every_us;      /* mean time between partitions of one node; 0: none */
+    uint64_t away_us;         /* a crash, cut or pause lasts up to this; 0: 30 ms */
+    uint64_t pause_every_us;  /* mean time between pauses of some node; 0: none */
+    uint64_t slow_us;         /* a store or an arena takes up to this to reserve */
+    enum node_memory refuses; /* some node has no such memory for job 0 */
+    uint64_t cut_every_us;    /* mean time between partitions of one node; 0: none */
+    uint64_t storm_every_us; /* mean time from a storm to the next, the first is at once; 0: none */
+    double storm_loss;       /* of packets of both lanes, while a storm lasts, up to 3 s */
     uint64_t operator_every_us; /* mean time between requests of an operator; 0: none */
     double nonfinite;           /* chance that a pushed gradient holds NaN or Inf */
     double skip;                /* chance that a rank does not push a tensor */
+    bool later;                 /* half of the tensors are registered while training runs */
+    double idle;                /* chance that no rank of a node does; half of it: of no node */
     double wait;                /* chance that a rank blocks on a tensor right after its push */
     double mutate;              /* chance that a packet from `hostile` is changed */
-    unsigned hostile;           /* the node whose packets are */
+    unsigned hostile;           /* the node whose packets are changed */
     bool reseal;                /* changed packets get a right checksum again */
     uint64_t max_message;       /* bytes; 0: no limit that is reached */
     bool whole;                 /* messages are not cut into several packets */
     uint64_t linger_us;         /* ranks leave up to this after their last step; 0: at once */
-    bool again;                 /* every key is used again when its first job has ended */
-    bool dies;                  /* the first run ends by the death of a rank */
-    uint64_t gap_us;            /* and so long after */
-    uint64_t max_us;            /* virtual time after which something hangs */
+    bool forsakes;   /* daemons may die although some of their ranks have left a job that goes on */
+    bool again;      /* every key is used again when its first job has ended */
+    bool dies;       /* the first run ends by the death of a rank */
+    uint64_t gap_us; /* and so long after */
+    uint64_t max_us; /* virtual time after which something hangs */
 };
 
 /* Where a trainer stops for ever, without a word. */
@@ -100,8 +108,10 @@ struct trainer {
         TRAINER_DONE,
         TRAINER_FAILED
     } state;
-    uint8_t *arena;
-    uint64_t arena_size;
+    uint8_t *arena[CORE_MAX_BATCHES];
+    uint64_t arena_size[CORE_MAX_BATCHES];
+    unsigned batches; /* of tensors that are in force beside the first */
+    bool committing;  /* it waits for another one */
     uint64_t step;
     unsigned next_push; /* position in this step's order */
     int blocked_on;     /* tensor it waits for, or -1 */
@@ -115,12 +125,13 @@ struct trainer {
     struct error error;
 
     unsigned job;
-    /* What it says of itself when it joins; a test may change it before. */
+    /* The description in its join; a test may change it before. */
     uint32_t says_rank, says_world_size, says_owner;
     const char *says_policy; /* NULL: the daemon's default */
     unsigned tensors;
     struct tensor_spec tensor[SIM_MAX_TENSORS];
     bool lost;            /* its process is gone */
+    float other_scale;    /* its pushes have so many times the loss scale; 0: 1 */
     bool other_operation; /* it calls its plain operations with another size */
     enum { JOINED_OPEN, JOINED_COMMITTED, JOINED_MAPPED } joined; /* while FORMING */
     enum trainer_hold hold;
@@ -128,14 +139,16 @@ struct trainer {
     unsigned hold_pushes;
 };
 
-/* What one node keeps for one job, whether its daemon runs or not. */
+/* The memory of one node for one job, whether its daemon runs or not. */
 struct node_job {
     uint64_t *store[CORE_STORE_PARTS];
     uint64_t store_size[CORE_STORE_PARTS];
-    uint8_t *results;
-    uint64_t results_size;
-    bool results_old; /* a core has mapped it before */
-    uint64_t number;  /* that the core gave the job which uses it; 0: none does */
+    uint64_t *far[CORE_STORE_PARTS]; /* a far engine's own */
+    bool torn; /* the daemon died while the engine had orders: no ledger fits before a step ends */
+    uint8_t *results[CORE_MAX_BATCHES];
+    uint64_t results_size[CORE_MAX_BATCHES];
+    bool results_old[CORE_MAX_BATCHES]; /* a core has mapped it before */
+    uint64_t number;                    /* that the core gave the job which uses it; 0: none does */
     bool store_old[CORE_STORE_PARTS];
     uint64_t fault_mark;  /* world.faults when its open step began */
     uint64_t step_mark;   /* 1 + the last step that was checked */
@@ -149,30 +162,40 @@ struct node {
     struct core *core;
     uint64_t incarnation;
     bool cut;              /* its packets are lost for now */
-    uint64_t paused_until; /* it is stopped: what comes for it waits */
+    uint64_t paused_until; /* it is stopped, and its events wait */
     uint64_t prepares;     /* proposals of views that it heard, or made */
     uint64_t timer_us;
     struct node_job memory[SIM_MAX_JOBS];
     enum node_memory refuses; /* to job 0 */
     unsigned reservations;    /* of results, that it made so far */
-    unsigned computing;       /* computes that were asked for and are not back */
+    unsigned computing;       /* computes that the core requested and that are not back */
     bool computed;            /* a compute has run since the node was checked */
     uint64_t bulk_packets;    /* that it sent */
     uint64_t bulk_last;       /* no more of them leave */
     struct ghost *ghost;      /* plays this node instead of a core; see ghost.h */
+    bool far;                 /* its engine is a far one; see far.h */
+    struct far_batch *far_batches;
+    unsigned far_ending; /* batches that are done, and the core was not told yet */
+    uint64_t far_life;   /* counts the engine's deaths */
+    uint64_t far_draws;
+    bool far_deaf; /* it carries nothing out any more */
 };
 
 enum sim_event_type {
     SIM_PACKET,
     SIM_COMPUTE,
     SIM_RESERVED,
+    SIM_ENGINE, /* a far engine has carried a batch out */
     SIM_TIMER,
     SIM_TRAINER,
+    SIM_ORDER, /* a far engine carries an order out */
     SIM_CRASH,
     SIM_RESTART,
     SIM_CUT,
     SIM_HEAL,
     SIM_PAUSE,
+    SIM_STORM,
+    SIM_CALM,
     SIM_OPERATOR
 };
 
@@ -187,23 +210,31 @@ struct sim_event {
     size_t size;
     struct compute *compute;
     bool ran;
-    uint64_t job; /* SIM_RESERVED: its results are reserved, */
-    bool failed;  /* or cannot be */
+    uint64_t job; /* SIM_RESERVED: the job of the results */
+    bool failed;  /* SIM_RESERVED: they cannot be reserved */
     struct trainer *trainer;
+    struct engine_batch *batch;
+    struct far_batch *far; /* SIM_ORDER: which order, in which life of the engine */
+    unsigned at;
+    uint64_t life;
 };
 
 /* Summed over a run, and over runs. */
 struct sim_stats {
-    uint64_t runs, events, packets, lost, duplicated, crashes, cuts, pauses;
+    uint64_t runs, events, packets, lost, duplicated, crashes, cuts, pauses, storms, deaths;
     uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t switched, called_off, verified, replanned;
     uint64_t selections; /* residuals compared with the largest entries */
+    uint64_t unpushed;   /* updates of tensors that no rank pushed */
+    uint64_t spoiled;    /* updates that are NaN, as the policy passes that on */
+    uint64_t unmoved;    /* residuals compared with those before a step without their pushes */
+    uint64_t virtual_us;
 };
 
-/* What goes from one node to another. */
+/* The traffic from one node to another. */
 struct flow {
     unsigned cuts;                   /* while there are any, all is lost */
-    uint64_t busy_until[LINK_LANES]; /* when the line has sent what it has */
+    uint64_t busy_until[LINK_LANES]; /* when the line has sent its packets */
     /* The connection, as the sender knows it. */
     uint64_t source, destination;
     uint64_t credit;           /* the bulk position up to which it may send */
@@ -212,7 +243,7 @@ struct flow {
     uint64_t packets, parts[LINK_LANES], messages[LINK_LANES];
 };
 
-/* One job, and what the checks remember of it: per step the bits of its update, and the sum of all
+/* One job, and the checks' memory of it: per step the bits of its update, and the sum of all
  * updates. */
 struct sim_job {
     struct job_key key;
@@ -222,17 +253,20 @@ struct sim_job {
     struct tensor_spec tensor[SIM_MAX_TENSORS];
     uint64_t numel[SIM_MAX_TENSORS];
     uint64_t elements;
-    unsigned after;     /* 1 + the job that had this key before; 0: none */
-    uint64_t over_us;   /* when its last rank ended; 0: not yet */
-    const char *brings; /* the policy of its ranks */
+    unsigned first_batch; /* tensors of the first batch; the others are committed later */
+    uint64_t later_step;  /* before this step; UINT64_MAX: all are in the first */
+    unsigned after;       /* 1 + the job that had this key before; 0: none */
+    uint64_t over_us;     /* when its last rank ended; 0: not yet */
+    const char *brings;   /* the policy of its ranks */
     bool bent;     /* a policy that was in force makes something else of gradients than their sum */
-    bool may_fail; /* the test looks at the errors itself */
+    bool spoiled;  /* an accepted step had an update that is NaN */
+    bool may_fail; /* the test checks the errors itself */
     bool forged;   /* a hostile node takes part: nodes need not agree */
     uint64_t *update_hash;
     uint32_t *policy;       /* per step: 1 + the version in force; 0: not seen */
     uint8_t *update_status; /* 0: not seen; 1 + status */
     double *applied;        /* [elements], sums over ranks of accepted updates */
-    double *residual;       /* [nodes * elements], what was left when a node's ranks left */
+    double *residual;       /* [nodes * elements], the residuals when a node's ranks left */
 };
 
 /* A request of the operator that waits for its answer. */
@@ -241,7 +275,7 @@ struct sim_ticket {
     unsigned node;
 };
 
-/* What an operator was told. */
+/* The answer to an operator. */
 struct sim_answer {
     uint64_t ticket;
     struct error error; /* code OK: it was done */
@@ -264,10 +298,12 @@ struct world {
     struct sim_event *heap;
     size_t heap_size, heap_capacity;
     uint64_t faults;
+    unsigned storms; /* that last */
     struct sim_stats stats;
 
-    bool flooded; /* a test sends messages of its own through the cores */
-    bool rounded; /* some policy had, or may have had, residuals in bf16 */
+    bool flooded;  /* a test sends messages of its own through the cores */
+    bool forsaken; /* a daemon died although some of its ranks had left */
+    bool rounded;  /* some policy had, or may have had, residuals in bf16 */
     unsigned jobs;
     struct sim_job job[SIM_MAX_JOBS];
     struct sim_ticket ticket[SIM_MAX_TICKETS];
@@ -285,7 +321,7 @@ struct world *world_create(const struct scenario *scenario);
 void world_destroy(struct world *world);
 
 /** Runs until every trainer is done or failed, or an invariant is violated. True if nothing was
- * violated and only trainers failed whose job may; otherwise world->violation says what. */
+ * violated and only trainers failed whose job may; otherwise world->violation has the fault. */
 bool world_run(struct world *world);
 
 /** Runs until the condition holds; false, and a violation, if it never does. */
@@ -308,7 +344,7 @@ void node_crash(struct world *world, unsigned node);
 void node_forget(struct world *world, unsigned node, unsigned job);
 /** Stops a node for so long. */
 void node_pause(struct world *world, unsigned node, uint64_t for_us);
-/** Hands one event to a node's core, does what the core then asks for, and checks. */
+/** Hands one event to a node's core, carries out the core's actions, and checks. */
 enum adtopk_status node_event(
     struct world *world, unsigned node, struct event *event, struct error *err);
 
@@ -344,10 +380,21 @@ void trainer_disconnected(struct trainer *trainer);
 enum adtopk_status trainer_request(struct trainer *trainer, struct event *event, struct error *err);
 float trainer_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
     unsigned tensor, uint64_t element);
+/** The loss scale of a step's pushes; 1 if no rank pushes anything. */
+float trainer_scale(const struct world *world, unsigned job, uint64_t step);
 bool trainer_pushes(
     const struct world *world, unsigned job, uint64_t step, uint32_t rank, unsigned tensor);
+/** The tensors that are in force in this step. */
+unsigned trainer_tensors(const struct world *world, unsigned job, uint64_t step);
+/** Whether some rank of the node pushes the tensor; of any node. */
+bool trainer_node_pushes(
+    const struct world *world, unsigned job, uint64_t step, unsigned node, unsigned tensor);
+bool trainer_any_pushes(const struct world *world, unsigned job, uint64_t step, unsigned tensor);
+/** Whether some rank pushes the tensor with an element that is not finite. */
+bool trainer_spoils(const struct world *world, unsigned job, uint64_t step, unsigned tensor);
 
-/* selection.c: what left a node's residuals in a step is what its sparsifier had to select */
+/* selection.c: the values that left a node's residuals in a step are those that its sparsifier had
+ * to select */
 void selection_check(struct world *world, unsigned node, unsigned job, uint64_t step,
     enum adtopk_status status, bool follows);
 
@@ -367,7 +414,7 @@ void operator_turn(struct world *world, unsigned node);
  * refused. */
 uint64_t operator_change(
     struct world *world, unsigned node, unsigned job, const char *policy, struct error *err);
-/** What the ticket's request came to, or NULL: there is no answer yet, or it is forgotten. */
+/** The answer to the ticket's request, or NULL: there is none yet, or it is forgotten. */
 const struct error *operator_answer(const struct world *world, uint64_t ticket);
 void operator_action(struct world *world, unsigned node, const struct action *action);
 void operator_watch(struct world *world, unsigned node);
@@ -386,12 +433,13 @@ bool world_job_over(struct world *world, unsigned job);
 /* coverage.c */
 void coverage_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to);
-/** Moves are not counted while it is off: what bugs and hostile peers reach proves nothing. */
+/** Moves are not counted while it is off: states that bugs and hostile peers reach prove nothing.
+ */
 void coverage_count(bool on);
 /** Prints reached / declared moves of every table; returns the number not reached. */
 unsigned coverage_print(void);
 
-/* half.c: the sum has a random half of what was sent; collective_find("half") */
+/* half.c: the sum has a random half of the sent entries; collective_find("half") */
 extern const struct collective_ops collective_half;
 
 /* fickle.c: the planner may want any plan, not only the best; true */
@@ -400,25 +448,38 @@ extern bool fickle_planner;
 /* planted.c: bugs that the checks must find */
 enum planted {
     PLANTED_NONE,
-    PLANTED_RESIDUAL,  /* an entry that was not sent is cleared as well */
-    PLANTED_DOUBLE,    /* a node's contribution is added twice */
-    PLANTED_VIEW,      /* a round goes on in the old view when a new one is proposed */
-    PLANTED_GRADIENT,  /* a retry adds the gradient again */
-    PLANTED_NONFINITE, /* a copy loses the flag that its step is not finite */
-    PLANTED_SETTLE,    /* a round that a copy completes does not settle */
-    PLANTED_ROUNDING,  /* a retry rounds values with another seed */
-    PLANTED_MEAN,      /* the mean divides by nodes x local ranks */
-    PLANTED_CREDIT,    /* a sender ignores the credit of the receiver */
-    PLANTED_STORM,     /* every leave is answered to all */
-    PLANTED_TWICE,     /* some frames are delivered twice */
-    PLANTED_STRICT     /* the heaviest job always goes first, whatever it had */
+    PLANTED_RESIDUAL,   /* an entry that was not sent is cleared as well */
+    PLANTED_DOUBLE,     /* a node's contribution is added twice */
+    PLANTED_VIEW,       /* a round goes on in the old view when a new one is proposed */
+    PLANTED_GRADIENT,   /* a retry adds the gradient again */
+    PLANTED_UNPUSHED,   /* a node does not read who pushed, and takes it that the others did */
+    PLANTED_SCALE,      /* a retry adds gradients with their loss scale */
+    PLANTED_NONFINITE,  /* a copy loses the flag that its step is not finite */
+    PLANTED_SETTLE,     /* a round that a copy completes does not settle */
+    PLANTED_ROUNDING,   /* a retry rounds values with another seed */
+    PLANTED_MEAN,       /* the mean divides by nodes x local ranks */
+    PLANTED_CREDIT,     /* a sender ignores the credit of the receiver */
+    PLANTED_STORM,      /* every leave is answered to all */
+    PLANTED_TWICE,      /* some frames are delivered twice */
+    PLANTED_STRICT,     /* the heaviest job always goes first, whatever it had */
+    PLANTED_LIVELOCK,   /* every join makes a new proposal, and that begins all patience anew */
+    PLANTED_RUN,        /* a frame of a run that is over counts for the next */
+    PLANTED_OWNER,      /* jobs are only compared by name and run id */
+    PLANTED_UNTOLD,     /* no node passes on that a job has failed */
+    PLANTED_PATIENT,    /* round_timeout never ends a wait */
+    PLANTED_PAST,       /* a residual is read past the engine that has it */
+    PLANTED_STOLEN,     /* the core takes a residual back while a compute has it */
+    PLANTED_RESTS,      /* what 16 bits cut off an update's entries is in no residual */
+    PLANTED_RESTS_DENSE /* the same of a dense update */
 };
 extern enum planted planted_bug;
 
 /* scenario.c: random scenarios */
 struct scenario scenario_of(uint64_t seed);
 extern struct sim_stats scenario_total;
-/** Runs a scenario; prints what was violated, if anything. */
+/** The draws of a random scenario, in one line. */
+void scenario_describe(const struct scenario *scenario, char text[SCENARIO_TEXT]);
+/** Runs a scenario; prints the violation, if any. */
 bool scenario_run(const struct scenario *scenario, bool print);
 
 #endif

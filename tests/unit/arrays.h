@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/sparse.h"
+#include "kernels/base/sparse.h"
 
 static uint64_t random_state = 0x9d2c5680u; /* a fixed seed: every run tests the same cases */
 

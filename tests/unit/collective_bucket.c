@@ -220,7 +220,8 @@ bool bucket_sum(
         part = sum_from(bucket, 0, t, i);
     }
     /* Summed from 0, which has no sign. */
-    *sum = ops->scatters || (ops->dense && bucket->members > 1) ? 0.0f + part.sum : part.sum;
+    *sum = ops->traits.scatters || (ops->traits.dense && bucket->members > 1) ? 0.0f + part.sum
+                                                                              : part.sum;
     return part.any;
 }
 

@@ -156,9 +156,9 @@ enum adtopk_status group_judge(struct group *group, unsigned phase, unsigned to,
 
     *err = (struct error){ADTOPK_OK, ""};
     exchange_drop(exchange);
-    exchange->nonfinite = false;
     for (unsigned t = 0; t < exchange->tensors; t++) {
         exchange->tensor[t].update.count = exchange->tensor[t].returned.count = 0;
+        exchange->tensor[t].nonfinite = false;
     }
     for (unsigned p = 0; p <= phase + 1 && p < phases; p++) {
         assert_int_equal(status, ADTOPK_OK);

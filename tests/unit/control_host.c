@@ -152,14 +152,6 @@ struct link_refused core_refused(const struct core *core)
     return core->refused;
 }
 
-const char *phase_name(enum phase phase)
-{
-    static const char *const names[PHASE_COUNT] = {
-        "collect", "select", "exchange", "reduce", "settle"};
-
-    return names[phase];
-}
-
 static void fill_core(struct core *core)
 {
     *core = (struct core){.jobs = 2, .peers = 2, .verified_step = 39, .broken = UINT32_MAX};
@@ -184,11 +176,11 @@ static void fill_core(struct core *core)
         .sparse_payload_bytes = 6000,
         .sparse_nonzeros = 1500,
         .phase_us = {1000000, 2000000, 3000000, 4000000, 500000},
-        .policy = "{\"density\":0.1}",
-        .policy_version = 2,
-        .policy_step = 20,
-        .policy_next_version = 3,
-        .policy_next_step = 50};
+        .policy = {.text = "{\"density\":0.1}",
+            .version = 2,
+            .step = 20,
+            .next_version = 3,
+            .next_step = 50}};
     core->job[1] = (struct job_info){.id = 2,
         .key = {.owner = 0, .name = "b\xFFg \"\xC3\xBC\"", .run_id = "0"},
         .state = "forming",
@@ -196,7 +188,11 @@ static void fill_core(struct core *core)
     core->peer[0] = (struct peer_info){.node = 1,
         .up = true,
         .incarnation = UINT64_MAX,
-        .link = {.bytes_sent = 123, .resent = 4, .resent_bytes = 567, .round_trip_us = 250}};
+        .link = {.bytes_sent = 123,
+            .resent = 4,
+            .resent_bytes = 567,
+            .reopened = 2,
+            .round_trip_us = 250}};
     core->peer[1] = (struct peer_info){.node = 5};
 }
 

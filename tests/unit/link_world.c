@@ -354,7 +354,6 @@ static void world_check(struct world_node *node, const struct packet *packet)
                     node->bulk_acked[packet->destination] + window);
         node->packets[packet->destination]++;
         node->spread += packet->slot != 0 ? 1 : 0;
-        assert_true(packet->slot == 0 || !node->world->nodes[packet->destination].old);
     }
 }
 
@@ -378,10 +377,6 @@ static bool world_transmit(void *context, uint16_t peer, enum link_lane lane, co
     }
     assert_true(packet_decode(&decoded, packet.bytes, packet.size));
     world_check(node, &decoded);
-    if (node->old && (decoded.type == PACKET_HELLO || decoded.type == PACKET_WELCOME)) {
-        decoded.credit = 0;
-        packet_encode(&decoded, packet.bytes);
-    }
     if (!world->cut[node->id][peer] && !world->dead[node->id][peer][lane]) {
         if (!world_chance(world, world->config.loss)) {
             world_post(world, &packet);

@@ -6,7 +6,7 @@
 #ifndef TEST_LINK_WORLD_H
 #define TEST_LINK_WORLD_H
 
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 
 #define WORLD_NODES 3
 #define WORLD_HISTORY 512
@@ -53,7 +53,6 @@ struct world_node {
     uint64_t packets[WORLD_NODES];    /* bulk packets transmitted */
     bool echo;                        /* answer every bulk message from inside deliver */
     bool bulk_blocked;                /* the transport takes no bulk */
-    bool old;                         /* it says nothing of slots */
     bool paused;                      /* its process is stopped: packets wait for it */
     uint64_t reopened[LINK_LANES];
     uint64_t spread; /* bulk packets that named another slot than 0 */

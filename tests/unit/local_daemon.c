@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/session/answer.h"
 #include "local_core.h"
 
 void sleep_ms(int ms)
@@ -35,13 +36,14 @@ static void daemon_on_closed(void *context)
 }
 
 static void daemon_turn(
-    uv_loop_t *loop, struct local *local, struct fake_core *core, struct daemon_view *view)
+    uv_loop_t *loop, struct local *local, struct doors *doors, struct daemon_view *view)
 {
     struct action action;
+    struct fake_core *core = doors->context;
     const bool busy = local_poll(local);
 
     while (fake_core_next_action(core, &action)) {
-        local_apply(local, &action);
+        answer_apply(doors, &action);
     }
     local_stats(local, &view->stats);
     atomic_fetch_add(&view->turns, 1);
@@ -56,10 +58,10 @@ static void daemon_turn(
 /* Returns the exit status. */
 static int daemon_main(const struct daemon *daemon, uint32_t max_sessions, int ready)
 {
-    const struct local_ops ops = {.event = fake_core_event};
     const struct local_config config = {
         .path = daemon->path, .mode = 0666, .max_sessions = max_sessions};
     struct fake_core *core = fake_core_create(daemon->view);
+    struct doors doors = {.event = fake_core_event, .context = core};
     struct error err = {0};
     uv_loop_t loop;
     uv_signal_t term;
@@ -69,7 +71,7 @@ static int daemon_main(const struct daemon *daemon, uint32_t max_sessions, int r
     if (core == NULL || uv_loop_init(&loop) != 0) {
         return 2;
     }
-    local = local_create(&loop, &config, &ops, core, &err);
+    local = local_create(&loop, &config, &doors, core, &err);
     if (local == NULL) {
         (void)fprintf(stderr, "%s\n", err.text);
         return 3;
@@ -83,7 +85,7 @@ static int daemon_main(const struct daemon *daemon, uint32_t max_sessions, int r
     }
     (void)close(ready);
     while (!stop) {
-        daemon_turn(&loop, local, core, daemon->view);
+        daemon_turn(&loop, local, &doors, daemon->view);
     }
     fake_core_destroy(core);
     local_close(local, daemon_on_closed);

@@ -2,8 +2,8 @@
  * A daemon for tests of local sessions: daemon/local, driven in a child process by a small core
  * of one-rank jobs whose update is the gradient itself.
  *
- * Names of jobs ask for special behaviour: "refused" may not open, "silent" never ends a step,
- * "failing" ends with an error when its first step ends.
+ * Names of jobs ask for special behaviour: "refused" may not open, "silent" never ends a step or an
+ * operation, "failing" ends with an error when its first step ends.
  */
 #ifndef ADTOPK_TESTS_LOCAL_DAEMON_H
 #define ADTOPK_TESTS_LOCAL_DAEMON_H

@@ -33,7 +33,8 @@ void assert_has(const char *text, const char *word)
 
 enum adtopk_status try_open(const char *job, adtopk_context **context)
 {
-    const struct adtopk_options options = {.address = daemon_.address,
+    const struct adtopk_options options = {.size = sizeof options,
+        .address = daemon_.address,
         .job = job,
         .has_rank = 1,
         .world_size = 1,
@@ -44,7 +45,8 @@ enum adtopk_status try_open(const char *job, adtopk_context **context)
 
 adtopk_context *open_job(const char *job)
 {
-    const struct adtopk_tensor_spec spec = {.name = "w", .dims = 1, .shape = {NUMEL}};
+    const struct adtopk_tensor_spec spec = {
+        .size = sizeof spec, .name = "w", .dims = 1, .shape = {NUMEL}};
     adtopk_context *context = NULL;
     uint32_t tensor;
 
@@ -65,12 +67,12 @@ void train(adtopk_context *context)
 {
     float *gradient = adtopk_gradient(context, 0);
     const uint64_t step = adtopk_step(context);
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
 
     for (uint32_t i = 0; i < NUMEL; i++) {
         gradient[i] = (float)(i + step);
     }
-    assert_status(context, adtopk_push(context, 0, NULL), ADTOPK_OK);
+    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_OK);
     assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
     assert_status(context, adtopk_update(context, 0, &update), ADTOPK_OK);
     assert_memory_equal(update.dense, gradient, NUMEL * sizeof(float));

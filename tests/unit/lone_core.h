@@ -7,6 +7,8 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
+#include "daemon/core/work.h"
+#include "tests/host/host.h"
 
 #define LONE_RANKS 3u
 #define LONE_TENSORS 16u
@@ -24,30 +26,23 @@ struct lone_answer {
 };
 
 struct lone_core {
-    struct core *core;
-    struct core_config config;
-    uint64_t job, now_us, step;
+    struct host host;
+    uint64_t job, step;
     uint64_t run; /* that the ranks return to; 0: none began yet */
     unsigned ranks, tensors;
     uint64_t numel[LONE_TENSORS];
-    uint8_t *arena[LONE_RANKS], *results, *store[CORE_STORE_PARTS];
-    uint64_t arena_size, results_size, store_size[CORE_STORE_PARTS];
-    bool no_more;     /* there is no memory for the store's second part, */
-    bool no_results;  /* or none that may be reserved for the results */
     bool withdrawing; /* steps end with NONFINITE */
-    bool hold;        /* computes wait in `held` */
     bool changed;     /* gradients are not added as they are: lone_check() only looks at ledgers */
+    float scale;      /* the loss scale of what ranks push; 0: none is given */
     double tolerance; /* of each sum: 0 where values are integers that no encoding changes */
+    bool half;        /* gradients and updates are in 16 bits */
     bool rounded;     /* residuals are, or were, in bf16: what rounding cuts off moves on */
-    struct compute *held[8];
-    unsigned helds;
     double *pushed[LONE_TENSORS], *applied[LONE_TENSORS]; /* an element each: sums over steps */
     /* Heard: */
     unsigned ready, steps, delivered, closed, failed;
     enum adtopk_status ready_status; /* what READY said of the last step */
     struct error failure;            /* of the last rank that failed */
     struct lone_answer policy, verified;
-    struct error refused; /* by the last request that was */
 };
 
 /** What the rank pushes for the element. */
@@ -66,27 +61,23 @@ void lone_start(struct lone_core *lone, unsigned ranks, const char *policy,
 
 /** ... with two ranks and three small tensors: "fc.weight", "fc.bias" and "conv.weight". */
 void lone_begin(struct lone_core *lone, const char *policy);
+/** The same with gradients and updates in f16 and bf16; lists are asked for of some. */
+void lone_begin_half(struct lone_core *lone, const char *policy);
+bool lone_is_f16(uint32_t tensor);
 /** All ranks leave. */
 void lone_leave(struct lone_core *lone);
 
-/** Hands the core an event, and does what it asks for. */
-enum adtopk_status lone_event(struct lone_core *lone, struct event event);
-/** ... of a rank. */
+/** Hands the core an event of a rank, and does what it asks for. */
 enum adtopk_status lone_rank_event(struct lone_core *lone, unsigned rank, struct event event);
 /** Fails the test if the last request was refused. */
 void lone_must(struct lone_core *lone, enum adtopk_status status);
-/** Runs the computes that were held. */
-void lone_compute(struct lone_core *lone);
-/** ... until the next one is this. */
-void lone_compute_until(struct lone_core *lone, void (*run)(struct compute *compute));
+/** Runs computes that were held until the next one is this. */
+void lone_compute_until(struct lone_core *lone, const struct work_kind *kind);
 /** Runs one of them: the only one that there is. */
 void lone_compute_one(struct lone_core *lone);
 
 /** The daemon is killed, starts again and finds its memory; the ranks join again. */
 void lone_restart(struct lone_core *lone);
-
-/** In a forked process: what the others do to stores and results is not seen any more. */
-void lone_own_memory(struct lone_core *lone);
 
 /** Requests of one rank in the open step, lone->step. A push writes the gradient first. */
 enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor);
@@ -115,7 +106,7 @@ void lone_assert_refused(
     const struct lone_core *lone, enum adtopk_status status, const char *first, const char *second);
 
 /** Whatever was pushed was applied or is in a residual, element by element; if some were in bf16,
- * tensor by tensor. */
+ * tensor by tensor. No byte of the results was written before it was reserved. */
 void lone_check(const struct lone_core *lone);
 
 struct job_info lone_job(const struct lone_core *lone);

@@ -11,6 +11,7 @@
 
 #include "lone_core.h"
 #include "proto/local.h"
+#include "proto/loss_scale.h"
 
 float lone_gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t element)
 {
@@ -19,21 +20,37 @@ float lone_gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t elem
     return ((float)(int)((x >> 40) % 15) - 7.0f) * 257; /* more digits than a bf16 has */
 }
 
+/* Where tensors are in 16 bits: what these can say, although not the sums. */
+static float gradient_of(
+    const struct lone_core *lone, uint64_t step, unsigned rank, uint32_t tensor, uint64_t element)
+{
+    float gradient = lone_gradient(step, rank, tensor, element);
+
+    return lone->half && !lone_is_f16(tensor) ? gradient / 257 * 33 : gradient;
+}
+
 static void write_gradient(struct lone_core *lone, unsigned rank, uint32_t tensor)
 {
     struct tensor_layout layout;
 
-    assert_true(core_tensor_layout(lone->core, rank + 1, tensor, &layout));
+    assert_true(core_tensor_layout(lone->host.core, rank + 1, tensor, &layout));
     for (uint64_t i = 0; i < lone->numel[tensor]; i++) {
-        float g = lone_gradient(lone->step, rank, tensor, i);
-        memcpy(lone->arena[rank] + layout.gradient_offset + 4 * i, &g, sizeof(g));
+        uint8_t *arena = lone->host.memory.arena[rank].bytes + layout.gradient_offset;
+        float g = gradient_of(lone, lone->step, rank, tensor, i) * loss_scale_factor(lone->scale);
+        uint16_t bits = lone_is_f16(tensor) ? f16_from_f32(g) : bf16_from_f32(g);
+        if (lone->half) {
+            memcpy(arena + 2 * i, &bits, sizeof(bits));
+        } else {
+            memcpy(arena + 4 * i, &g, sizeof(g));
+        }
     }
 }
 
 static enum adtopk_status push(struct lone_core *lone, unsigned rank, uint32_t tensor)
 {
     return lone_rank_event(lone, rank,
-        (struct event){.type = EVENT_RANK_PUSH, .step = {.tensor = tensor, .number = lone->step}});
+        (struct event){.type = EVENT_RANK_PUSH,
+            .step = {.tensor = tensor, .number = lone->step, .scale = lone->scale}});
 }
 
 enum adtopk_status lone_push(struct lone_core *lone, unsigned rank, uint32_t tensor)
@@ -72,23 +89,33 @@ void lone_end_all(struct lone_core *lone)
 
 static void add_update(struct lone_core *lone, uint32_t t)
 {
-    const struct local_results *table = (const void *)lone->results;
+    const struct local_results *table = (const void *)lone->host.memory.results.bytes;
     const struct local_update *update =
-        (const void *)(lone->results + table->tensor[t].update_offset);
-    const float *dense = (const void *)(lone->results + update->dense_offset);
-    const uint32_t *index = (const void *)(lone->results + update->index_offset);
-    const float *value = (const void *)(lone->results + update->value_offset);
+        (const void *)(lone->host.memory.results.bytes + table->tensor[t].update_offset);
+    const uint16_t *half = (const void *)(lone->host.memory.results.bytes + update->half_offset);
+    const float *dense = (const void *)(lone->host.memory.results.bytes + update->dense_offset);
+    const uint32_t *index = (const void *)(lone->host.memory.results.bytes + update->index_offset);
+    const float *value = (const void *)(lone->host.memory.results.bytes + update->value_offset);
+    const double scale = (double)loss_scale_factor(lone->scale);
 
     assert_int_equal(update->step, lone->step);
     assert_true(update->forms != 0 && update->count <= update->capacity);
+    assert_int_equal((update->forms & LOCAL_FORM_DENSE16) != 0, lone->half);
+    for (uint64_t i = 0; lone->half && i < lone->numel[t]; i++) {
+        lone->applied[t][i] +=
+            (double)(lone_is_f16(t) ? f16_to_f32(half[i]) : bf16_to_f32(half[i])) / scale;
+    }
+    if (lone->half) {
+        return;
+    }
     if ((update->forms & LOCAL_FORM_DENSE) != 0) {
         for (uint64_t i = 0; i < lone->numel[t]; i++) {
-            lone->applied[t][i] += (double)dense[i];
+            lone->applied[t][i] += (double)dense[i] / scale;
         }
         return;
     }
     for (uint64_t i = 0; i < update->count; i++) {
-        lone->applied[t][index[i]] += (double)value[i];
+        lone->applied[t][index[i]] += (double)value[i] / scale;
     }
 }
 
@@ -99,7 +126,7 @@ void lone_close(struct lone_core *lone)
         add_update(lone, t);
         for (uint64_t i = 0; i < lone->numel[t]; i++) {
             for (unsigned r = 0; r < lone->ranks; r++) {
-                lone->pushed[t][i] += (double)lone_gradient(lone->step, r, t, i);
+                lone->pushed[t][i] += (double)gradient_of(lone, lone->step, r, t, i);
             }
         }
     }
@@ -117,8 +144,8 @@ void lone_withdraw(struct lone_core *lone)
     for (unsigned r = 0; r < lone->ranks; r++) {
         for (uint32_t t = 0; t < lone->tensors; t++) {
             write_gradient(lone, r, t);
-            assert_true(core_tensor_layout(lone->core, r + 1, t, &layout));
-            memcpy(lone->arena[r] + layout.gradient_offset, &nan, sizeof(nan));
+            assert_true(core_tensor_layout(lone->host.core, r + 1, t, &layout));
+            memcpy(lone->host.memory.arena[r].bytes + layout.gradient_offset, &nan, sizeof(nan));
             lone_must(lone, push(lone, r, t));
         }
     }
@@ -146,7 +173,8 @@ static void add_residuals(
     float *residual = calloc(lone->numel[t], sizeof(*residual));
 
     assert_non_null(residual);
-    for (unsigned slot = 0; core_residual_copy(lone->core, lone->job, t, slot, residual); slot++) {
+    for (unsigned slot = 0; core_residual_copy(lone->host.core, lone->job, t, slot, residual);
+         slot++) {
         ledger_sums(residual, lone->numel[t], sums);
         for (uint64_t i = 0; i < lone->numel[t]; i++) {
             elements[i] += (double)residual[i];
@@ -160,7 +188,7 @@ static void check_ledger(const struct lone_core *lone, uint32_t t, const double 
 {
     double input[2], applied[2];
 
-    assert_true(core_tensor_ledger(lone->core, lone->job, t, input, applied));
+    assert_true(core_tensor_ledger(lone->host.core, lone->job, t, input, applied));
     for (unsigned k = 0; k < 2; k++) {
         if (fabs(input[k] - applied[k] - left[k]) > lone->tolerance) {
             fail_msg("ledger of tensor %u, sum %u: input %g, applied %g, left %g", t, k, input[k],
@@ -186,8 +214,20 @@ static void check_elements(const struct lone_core *lone, uint32_t t, double *hav
     assert_true(fabs(all_have - all_pushed) <= lone->tolerance * (double)lone->numel[t]);
 }
 
+/* Results begin as zeros, so whatever is another byte was written. */
+static void check_reserved(const struct lone_core *lone)
+{
+    for (uint64_t i = 0; i < lone->host.memory.results.size; i++) {
+        if (lone->host.memory.results.bytes[i] != 0 && lone->host.memory.reserved.bytes[i] == 0) {
+            fail_msg(
+                "byte %llu of the results was written, but not reserved", (unsigned long long)i);
+        }
+    }
+}
+
 void lone_check(const struct lone_core *lone)
 {
+    check_reserved(lone);
     for (uint32_t t = 0; t < lone->tensors; t++) {
         double *have = calloc(lone->numel[t] + 1, sizeof(*have)), left[2] = {0, 0};
         assert_non_null(have);
@@ -213,18 +253,18 @@ void lone_expect_change(struct lone_core *lone, uint64_t ticket, uint32_t versio
     }
     assert_int_equal(lone->policy.version, version);
     assert_int_equal(lone->policy.step, from + 2);
-    assert_int_equal(lone_job(lone).policy_version, version);
-    assert_int_equal(lone_job(lone).policy_step, from + 2);
-    assert_int_equal(lone_job(lone).policy_next_version, 0);
+    assert_int_equal(lone_job(lone).policy.version, version);
+    assert_int_equal(lone_job(lone).policy.step, from + 2);
+    assert_int_equal(lone_job(lone).policy.next_version, 0);
     lone_check(lone);
 }
 
 void lone_must_change(struct lone_core *lone, const char *text)
 {
-    uint32_t version = lone_job(lone).policy_version;
+    uint32_t version = lone_job(lone).policy.version;
 
     if (lone_change(lone, 100 + version, text) != ADTOPK_OK) {
-        fail_msg("%s: %s", text, lone->refused.text);
+        fail_msg("%s: %s", text, lone->host.refused.text);
     }
     lone_expect_change(lone, 100 + version, version + 1);
 }

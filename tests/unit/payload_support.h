@@ -17,6 +17,8 @@ static const struct payload_header some_header = {
     .kind = 0x12,
     .phase = 0x34,
     .flags = PAYLOAD_FLAG_NONFINITE,
+    .loss_scale = 0x1.23456p-7f,
+    .loss_rank = 0x98765432u,
 };
 
 static inline void *need(size_t size)

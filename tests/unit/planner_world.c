@@ -261,8 +261,9 @@ static void select_one(struct running *step, struct bucket *bucket)
     if (noise) {
         estimate_select(
             step->estimates, c, bucket->elements, bucket->entries, world->threads, took);
-        estimate_exchange(step->estimates, c, bucket->elements, bucket->entries,
-            (uint64_t)phases.bytes, bucket->exchanged - start);
+        estimate_exchange(step->estimates, c,
+            (struct cost_load){bucket->elements, bucket->entries, 0}, (uint64_t)phases.bytes,
+            bucket->exchanged - start);
         estimate_link(step->estimates, (uint64_t)phases.bytes, bucket->exchanged - start,
             world->round_trip_us);
         if (c == CHOICE_ALLGATHER || c == CHOICE_BALANCED || c == CHOICE_HIERARCHICAL) {

@@ -5,7 +5,7 @@
 #ifndef ADTOPK_TESTS_PLANNER_WORLD_H
 #define ADTOPK_TESTS_PLANNER_WORLD_H
 
-#include "daemon/core/planner.h"
+#include "daemon/planner/planner.h"
 
 enum world_pattern { WORLD_BACKWARD, WORLD_AT_ONCE, WORLD_LATE, WORLD_FORWARD, WORLD_PATTERNS };
 
@@ -22,8 +22,8 @@ struct world {
     double bucket_us;      /* of each compute, whatever its size */
     double message_us;     /* of each message */
     double bytes[CHOICES]; /* real bytes by formula */
-    double byte_ns;        /* what the link takes for a byte ... */
-    double copy_ns;        /* ... or, if that is more, the processor */
+    double byte_ns;        /* time of the link for a byte */
+    double copy_ns;        /* time of the processor for a byte; the longer of the two counts */
     double round_trip_us;
     double step_us; /* of each step */
     double noise;   /* standard deviation of every time, relative */

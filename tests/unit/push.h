@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 #include "tests/unit/arrays.h"
 
 /* The value of a binary format with one sign bit, from its definition. */

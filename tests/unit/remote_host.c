@@ -17,69 +17,25 @@
 
 /* ---- the daemon ---- */
 
-/* Memory of jobs; that of sessions is the remote module's own. */
-static void *host_area(struct remote_host *host, uint64_t size)
-{
-    void *bytes = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-
-    assert_non_null(bytes);
-    memset(bytes, 0, (size + 4095) / 4096 * 4096);
-    host->arenas++;
-    return bytes;
-}
-
-struct host_job {
-    struct host_job *next;
-    uint64_t id;
-    void *bytes;
-};
-
-static struct host_job *host_jobs;
-
-static void *host_results(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
-{
-    struct host_job *added = malloc(sizeof *added);
-
-    (void)err;
-    assert_non_null(added);
-    *existing = false;
-    *added = (struct host_job){.next = host_jobs, .id = job, .bytes = host_area(context, size)};
-    host_jobs = added;
-    return added->bytes;
-}
-
-static void *host_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
-{
-    (void)part;
-    return host_results(context, job, size, existing, err);
-}
-
-static void host_release_job(void *context, uint64_t job)
-{
-    struct remote_host *host = context;
-
-    for (struct host_job **link = &host_jobs; *link != NULL;) {
-        struct host_job *one = *link;
-
-        if (one->id == job) {
-            *link = one->next;
-            free(one->bytes);
-            free(one);
-            host->arenas--;
-        } else {
-            link = &one->next;
-        }
-    }
-}
-
 static void host_warn(void *context, const char *line)
 {
     struct remote_host *host = context;
 
     host->warnings++;
     (void)snprintf(host->warning, sizeof host->warning, "%s", line);
+}
+
+static void host_warn_user(void *context, uint32_t uid, const char *line)
+{
+    (void)uid;
+    host_warn(context, line);
+}
+
+static const void *host_find_results(void *context, uint64_t job, unsigned batch)
+{
+    const struct remote_host *host = context;
+
+    return fake_core_results(host->core, job, batch);
 }
 
 static enum adtopk_status host_event(void *context, struct event *event, struct error *err)
@@ -91,11 +47,6 @@ static enum adtopk_status host_event(void *context, struct event *event, struct 
 
 void remote_host_start(struct remote_host *host, struct remote_config config)
 {
-    static const struct remote_ops ops = {.event = host_event};
-    const struct core_memory memory = {.context = host,
-        .results = host_results,
-        .store = host_store,
-        .release_job = host_release_job};
     struct error err = {.code = ADTOPK_OK};
 
     memset(host, 0, sizeof *host);
@@ -103,14 +54,16 @@ void remote_host_start(struct remote_host *host, struct remote_config config)
     config.timeout_ms = config.timeout_ms != 0 ? config.timeout_ms : 5000;
     config.heartbeat_ms = config.heartbeat_ms != 0 ? config.heartbeat_ms : 500;
     config.warn = host_warn;
+    config.results = host_find_results;
+    host->doors = (struct doors){.event = host_event, .warn = host_warn_user, .context = host};
     host->core = fake_core_create(&host->view);
     assert_non_null(host->core);
     assert_int_equal(uv_loop_init(&host->loop), 0);
-    host->remote = remote_create(&host->loop, &config, &ops, host, &err);
+    host->remote = remote_create(&host->loop, &config, &host->doors, host, &err);
     if (host->remote == NULL) {
         fail_msg("%s", err.text);
     }
-    fake_core_memory(host->core, remote_memory(host->remote, &memory));
+    fake_core_serve(host->core, &host->doors);
 }
 
 static bool host_turn(struct remote_host *host)
@@ -119,7 +72,7 @@ static bool host_turn(struct remote_host *host)
     const bool busy = remote_poll(host->remote);
 
     while (fake_core_next_action(host->core, &action)) {
-        remote_apply(host->remote, &action);
+        answer_apply(&host->doors, &action);
     }
     (void)uv_run(&host->loop, UV_RUN_NOWAIT);
     return busy;
@@ -148,9 +101,6 @@ void remote_host_stop(struct remote_host *host)
     remote_close(host->remote);
     (void)uv_run(&host->loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&host->loop), 0);
-    while (host_jobs != NULL) {
-        host_release_job(host, host_jobs->id);
-    }
 }
 
 /* ---- the trainer ---- */

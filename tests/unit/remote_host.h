@@ -6,15 +6,16 @@
 #define ADTOPK_TESTS_REMOTE_HOST_H
 
 #include "daemon/remote/remote.h"
+#include "daemon/session/answer.h"
 #include "local_core.h"
 #include "proto/remote.pb-c.h"
 
 struct remote_host {
     uv_loop_t loop;
+    struct doors doors;
     struct remote *remote;
     struct fake_core *core;
     struct daemon_view view;
-    uint64_t arenas; /* results and stores that the core holds */
     unsigned warnings;
     char warning[ERROR_TEXT_SIZE]; /* the last one */
 };

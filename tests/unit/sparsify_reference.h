@@ -93,7 +93,7 @@ static inline void plain_above(struct plain *plain, double threshold, uint64_t m
     qsort(plain->list, plain->count, sizeof *plain->list, by_position);
 }
 
-/* ... that reach it and are not zero. */
+/* Entries that reach the threshold and are not zero. */
 static inline void plain_take(struct plain *plain, double threshold, uint64_t most)
 {
     (void)plain_count(plain, threshold);

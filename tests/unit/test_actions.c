@@ -30,17 +30,17 @@ static void test_bursts(void **state)
         spec[t] = lone_spec(name[t], 1, (const uint64_t[]){8});
     }
     lone_start(&lone, LONE_RANKS, "{\"bucket_bytes\":1}", spec, LONE_TENSORS);
-    assert_int_equal(lone.core->queue_count, 0);
-    slots = (const uint8_t *)lone.core->queue;
-    size = lone.core->queue_size * sizeof(*lone.core->queue);
-    (void)memset(lone.core->queue, MARK, size);
+    assert_int_equal(lone.host.core->queue_count, 0);
+    slots = (const uint8_t *)lone.host.core->queue;
+    size = lone.host.core->queue_size * sizeof(*lone.host.core->queue);
+    (void)memset(lone.host.core->queue, MARK, size);
     lone_train(&lone, STEPS);
-    assert_ptr_equal(lone.core->queue, slots);
+    assert_ptr_equal(lone.host.core->queue, slots);
     for (size_t i = 0; i < size; i++) {
         used = slots[i] != MARK ? i : used;
     }
-    assert_true(STEPS * LONE_RANKS * LONE_TENSORS > lone.core->queue_size);
-    assert_in_range(used / sizeof(*lone.core->queue), 0, LONE_RANKS * LONE_TENSORS);
+    assert_true(STEPS * LONE_RANKS * LONE_TENSORS > lone.host.core->queue_size);
+    assert_in_range(used / sizeof(*lone.host.core->queue), 0, LONE_RANKS * LONE_TENSORS);
     lone_free(&lone);
 }
 

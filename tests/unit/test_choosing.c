@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/choosing.h"
+#include "daemon/planner/choosing.h"
 #include "lone_core.h"
 
 /* ------------------------------------------------------------------ one tensor */
@@ -136,16 +136,16 @@ static void test_applied(void **state)
 /* The plan of three tensors, of which the second has one dimension. */
 static void change(struct lone_core *lone, const char *text)
 {
-    uint32_t version = lone_job(lone).policy_version;
+    uint32_t version = lone_job(lone).policy.version;
 
     if (lone_change(lone, version, text) != ADTOPK_OK) {
-        fail_msg("%s: %s", text, lone->refused.text);
+        fail_msg("%s: %s", text, lone->host.refused.text);
     }
     lone_train(lone, 3);
     if (lone->policy.status != ADTOPK_OK) {
         fail_msg("%s: %s", text, lone->policy.error.text);
     }
-    assert_int_equal(lone_job(lone).policy_version, version + 1);
+    assert_int_equal(lone_job(lone).policy.version, version + 1);
     lone_check(lone);
 }
 
@@ -164,8 +164,8 @@ static void assert_plan(const struct lone_core *lone, const char *plan)
     char member[64];
 
     (void)snprintf(member, sizeof(member), "\"plan\":\"%s\",", plan);
-    if (strstr(lone_job(lone).policy, member) == NULL) {
-        fail_msg("%s is not in %s", member, lone_job(lone).policy);
+    if (strstr(lone_job(lone).policy.text, member) == NULL) {
+        fail_msg("%s is not in %s", member, lone_job(lone).policy.text);
     }
 }
 
@@ -241,10 +241,35 @@ static void test_other_changes(void **state)
     lone_free(&lone);
 }
 
+/* A document that replaces the policy keeps the plan while what there is to choose stays. */
+static void test_replaced(void **state)
+{
+    struct event event = {
+        .type = EVENT_POLICY, .policy = {.text = AUTO, .if_version = UINT32_MAX, .uid = 1000}};
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, AUTO);
+    change(&lone, "{\"plan\":\"4096:3d\",\"wait_limit\":5}");
+    event.policy.job = lone.job;
+    assert_int_equal(host_event(&lone.host, event), ADTOPK_OK);
+    lone_train(&lone, 3);
+    assert_int_equal(lone.policy.status, ADTOPK_OK);
+    assert_plan(&lone, "4096:3d");
+    assert_null(strstr(lone_job(&lone).policy.text, "\"wait_limit\":5.0"));
+    lone_check(&lone);
+    event.policy.text = "{" LONE_EXACT ",\"sparse_collective\":\"balanced\"}";
+    assert_int_equal(host_event(&lone.host, event), ADTOPK_OK);
+    lone_train(&lone, 3);
+    assert_int_equal(lone.policy.status, ADTOPK_OK);
+    assert_plan(&lone, "");
+    lone_free(&lone);
+}
+
 /* The node refuses when it makes the plan. */
 static void refused(struct lone_core *lone, const char *text, const char *first, const char *second)
 {
-    uint32_t version = lone_job(lone).policy_version;
+    uint32_t version = lone_job(lone).policy.version;
     unsigned before = lone->policy.count;
 
     assert_int_equal(lone_change(lone, 77, text), ADTOPK_OK);
@@ -255,7 +280,7 @@ static void refused(struct lone_core *lone, const char *text, const char *first,
         fail_msg("%s does not say %s and %s", lone->policy.error.text, first, second);
     }
     lone_train(lone, 3);
-    assert_int_equal(lone_job(lone).policy_version, version);
+    assert_int_equal(lone_job(lone).policy.version, version);
 }
 
 static void test_refused(void **state)
@@ -328,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_other_changes),
+        cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_nothing_to_choose),
         cmocka_unit_test(test_tuned_density),

@@ -99,7 +99,7 @@ static void check_rests(const struct bucket *bucket, const struct group *group, 
         for (uint64_t i = 0; i < bucket->numel[t]; i++, at++) {
             float sum, got = bucket->tensor[0][t].dense[i];
             float back = 0;
-            struct rest rest = {.rounded = &got, .first = i, .count = 1, .unscale = 1};
+            struct rest rest = {.rounded = &got, .first = i, .count = 1, .unscale = 1, .shrink = 1};
             if (at < kept->first || at >= kept->first + kept->count) {
                 continue;
             }
@@ -191,7 +191,7 @@ static void run_rests(const struct collective_ops *ops, unsigned members, enum p
         total += numel[t];
     }
     for (unsigned m = 0; m < members; m++) {
-        uint64_t room = ops->rests(members, total);
+        uint64_t room = ops->traits.rests(members, total);
         low[m] = allocate(room, sizeof(**low));
         group.exchange[m].segment = segment;
         group.exchange[m].rest = (struct exchange_rest){.low = low[m], .room = room};
@@ -205,14 +205,14 @@ static void run_rests(const struct collective_ops *ops, unsigned members, enum p
         for (unsigned t = 0; t < tensors; t++) {
             assert_same_bits(bucket.tensor[m][t].dense, bucket.tensor[0][t].dense, numel[t]);
         }
-        if (!ops->partial) {
+        if (!ops->traits.partial) {
             check_rests(&bucket, &group, m);
         }
         rounded += group.exchange[m].rest.count;
     }
     rounds = value != PAYLOAD_VALUE_F32 && members > 1;
-    assert_int_equal(rounded, !rounds ? 0 : ops->partial ? members * total : total);
-    if (ops->partial && rounds) {
+    assert_int_equal(rounded, !rounds ? 0 : ops->traits.partial ? members * total : total);
+    if (ops->traits.partial && rounds) {
         check_ring(&bucket, &group);
     }
     for (unsigned m = 0; m < members; m++) {
@@ -242,7 +242,7 @@ static void test_rests(void **state)
             run_rests(&collective_allreduce, members, PAYLOAD_VALUE_BF16, large, 1, 0);
         }
     }
-    assert_int_equal(collective_allreduce.rests(2, 1000), 0);
+    assert_int_equal(collective_allreduce.traits.rests(2, 1000), 0);
 }
 
 /* Where a slice is longer than there is room for, nothing is rounded but contributions. */
@@ -366,12 +366,12 @@ static void test_phases(void **state)
             .members = members, .segment = 1000, .tensors = 1, .tensor = &tensor};
         for (unsigned i = 0; collective_table[i] != NULL; i++) {
             const struct collective_ops *ops = collective_table[i];
-            if (ops->members_max == 0 || members <= ops->members_max) {
+            if (ops->traits.members_max == 0 || members <= ops->traits.members_max) {
                 assert_in_range(ops->phases(&exchange), 1, EXCHANGE_PHASES_MAX);
             }
         }
     }
-    assert_int_equal(collective_ring.members_max, 129);
+    assert_int_equal(collective_ring.traits.members_max, 129);
 }
 
 int main(void)

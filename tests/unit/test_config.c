@@ -13,10 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/config.h"
-#include "daemon/config_option.h"
-#include "daemon/endpoint.h"
 #include "daemon/log.h"
+#include "daemon/settings/config.h"
+#include "daemon/settings/config_option.h"
+#include "daemon/settings/endpoint.h"
 
 #define MAX_ARGUMENTS 16
 
@@ -110,9 +110,11 @@ static void test_defaults(void **state)
     assert_int_equal(config.node, 0);
     assert_string_equal(config.listen, "");
     assert_int_equal(config.peer_count, 0);
-    assert_string_equal(config.socket, "/run/adtopk/adtopkd.sock");
-    assert_string_equal(config.control_socket, "/run/adtopk/control.sock");
+    assert_string_equal(config.socket, "/run/adtopk/trainers/adtopkd.sock");
+    assert_string_equal(config.control_socket, "/run/adtopk/control/adtopkd.sock");
     assert_string_equal(config.control_group, "adtopk");
+    assert_string_equal(config.session_group, "");
+    assert_int_equal(config.jobs_visible, VISIBLE_ALL);
     assert_null(config.policy);
     assert_false(config.insecure);
     assert_int_equal(config.log_level, LEVEL_INFO);
@@ -141,7 +143,7 @@ static void test_whole_file(void **state)
     assert_int_equal(config.peers[1].node, 2);
     assert_string_equal(config.peers[1].endpoint, "tcp://[::1]:7402");
     assert_string_equal(config.socket, "/tmp/abc");
-    assert_int_equal(config.workers, 3);
+    assert_int_equal(config.compute.workers, 3);
     assert_int_equal(config.log_level, LEVEL_DEBUG);
     assert_int_equal(config.log_format, LOG_FORMAT_JSON);
     assert_string_equal(config.policy, "{\"density\": 0.01, \"x\": [1, \"}\\\"\", {}]}");
@@ -163,7 +165,7 @@ static void test_layers(void **state)
     assert_int_equal(setenv("ADTOPK_WORKERS", "2", 1), 0);
     assert_int_equal(setenv("ADTOPK_WINDOW", "200000", 1), 0);
     assert_int_equal(load(&config, text, &err, "--workers", "3", "--insecure", NULL), ADTOPK_OK);
-    assert_int_equal(config.workers, 3);
+    assert_int_equal(config.compute.workers, 3);
     assert_int_equal(config.window, 200000);
     assert_int_equal(config.chunk_size, 5000);
     assert_true(config.insecure);
@@ -498,6 +500,8 @@ static void test_machine(void **state)
     assert_machine("{\"control_group\": \"root\"}", NULL);
     assert_machine("{\n\"control_group\": \"no-such-group\"}",
         ":2:18: control_group: this system has no group \"no-such-group\"");
+    assert_machine("{\"session_group\": \"no-such-group\"}",
+        "session_group: this system has no group \"no-such-group\"");
     assert_machine("{\"socket\": \"/no/such/a.sock\"}",
         ":1:12: socket: the folder /no/such: No such file or directory");
     assert_machine("{\"control_socket\": \"/dev/null/a\"}", "/dev/null is not a folder");

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/config.h"
+#include "daemon/settings/config.h"
 
 #define KEY_A "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 #define KEY_B "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
@@ -209,16 +209,16 @@ static void test_bulk(void **state)
     char endpoint[CONFIG_ENDPOINT_SIZE];
 
     (void)state;
-    assert_refused(FLAGS(HERE, "--data-protection=none"), "without key_file");
+    assert_refused(FLAGS(HERE, "--data-protection=none"), "key_file is missing");
     assert_refused(FLAGS(HERE, "--data-protection=some"), "\"some\" is not one of: curve, none");
-    assert_refused(FLAGS(HERE, KEY_FILE, "--bulk-listen=tcp://127.0.0.1:1"), "only with");
+    assert_refused(FLAGS(HERE, KEY_FILE, "--bulk-listen=tcp://127.0.0.1:1"), "only used with");
     assert_refused(
         FLAGS(HERE, KEY_FILE, "--data-protection=none", "--bulk-listen=tcp://127.0.0.1:7400"),
         "bulk_listen and listen are both");
     assert_refused(
         FLAGS(HERE, KEY_FILE, "--data-protection=none", "--bulk-listen=ipc:///x"), "bulk_listen");
-    assert_refused(
-        FLAGS("--listen=tcp://127.0.0.1:65535", KEY_FILE, "--data-protection=none"), "no port");
+    assert_refused(FLAGS("--listen=tcp://127.0.0.1:65535", KEY_FILE, "--data-protection=none"),
+        "is the last one");
     assert_taken(&config, "{}",
         FLAGS(HERE, KEY_FILE, "--data-protection=none", "--bulk-listen=tcp://127.0.0.1:9"));
     assert_true(config_bulk_endpoint(&config, endpoint));

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/config.h"
+#include "daemon/settings/config.h"
 
 static char file_path[] = "/tmp/adtopk-config-XXXXXX";
 
@@ -63,7 +63,7 @@ static void test_trainers(void **state)
         KEYED "\"trainers\": [{\"key\": \"" KEY_A "\", \"owner\": \"root\"}, {\"owner\": 5, "
               "\"key\": \"" KEY_B "\"}]"};
     static const char *const bad[][2] = {{HERE "\"node\": 1", "either trainers"},
-        {"\"trainers_owner\": 0", "trainers_listen is needed"},
+        {"\"trainers_owner\": 0", "trainers_listen, the address for trainers, is needed"},
         {ELSEWHERE "\"trainers_owner\": 0", "every user of any machine"},
         {HERE "\"trainers_owner\": 0", "every user of this machine"},
         {HERE "\"trainers_owner\": \"nobody-of-this-name\"", "no user"},

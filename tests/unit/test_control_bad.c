@@ -313,11 +313,11 @@ static void test_bad_paths(void **state)
     char path[200];
     int fd;
 
-    assert_cannot_open(daemon, daemon->path, ADTOPK_ERR_STATE, "in use");
+    assert_cannot_open(daemon, daemon->path, ADTOPK_ERR_STATE, "serves it already");
     assert_serves(daemon);
-    assert_cannot_open(
-        daemon, "/nonexistent/control", ADTOPK_ERR_SYSTEM, "/nonexistent/control: No such");
-    assert_cannot_open(daemon, daemon->directory, ADTOPK_ERR_STATE, "not a socket");
+    assert_cannot_open(daemon, "/nonexistent/control", ADTOPK_ERR_SYSTEM,
+        "/nonexistent/control: its directory: No such");
+    assert_cannot_open(daemon, daemon->directory, ADTOPK_ERR_STATE, "is no socket");
     memset(path, 'a', sizeof(path));
     path[sizeof(path) - 1] = '\0';
     assert_cannot_open(daemon, path, ADTOPK_ERR_ARGUMENT, "199");
@@ -326,7 +326,7 @@ static void test_bad_paths(void **state)
     fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     (void)close(fd);
-    assert_cannot_open(daemon, path, ADTOPK_ERR_STATE, "not a socket");
+    assert_cannot_open(daemon, path, ADTOPK_ERR_STATE, "is no socket");
     assert_int_equal(unlink(path), 0);
 }
 

@@ -136,6 +136,7 @@ static void test_jobs_and_peers(void **state)
     assert_string_equal(text(element(document, "peers", 0), "state"), "up");
     assert_number(element(document, "peers", 0), "bytes_sent", 123);
     assert_number(element(document, "peers", 0), "resent", 4);
+    assert_number(element(document, "peers", 0), "reopened", 2);
     assert_number(element(document, "peers", 0), "resent_bytes", 567);
     assert_number(element(document, "peers", 0), "round_trip_us", 250);
     cJSON_Delete(document);

@@ -5,29 +5,24 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
-#include "daemon/workers.h"
-#include "lone_host.h"
+#include "daemon/loop/workers.h"
 #include "proto/local.h"
+#include "tests/host/host.h"
 
 #define RANKS 3u
 #define TENSORS 6u
 #define ELEMENTS 20000u /* several ranges */
 #define STEPS 30u
 
-struct host {
-    struct core *core;
+struct scene {
+    struct host host;
     struct workers *workers;
-    uint8_t *arena[RANKS];
-    uint8_t *results;
-    uint8_t *store[CORE_STORE_PARTS];
-    uint64_t now_us;
     unsigned ready;
     unsigned steps_heard; /* ACTION_STEP of all ranks */
     unsigned closed;
@@ -35,76 +30,39 @@ struct host {
     uint64_t decisions;         /* of the planner */
 };
 
-static const void *host_gradients(
-    void *context, session_id session, uint64_t size, struct error *err)
-{
-    struct host *host = context;
-
-    (void)err;
-    host->arena[session - 1] = calloc(1, size);
-    return host->arena[session - 1];
-}
-
-static void *host_results(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
-{
-    struct host *host = context;
-
-    (void)job;
-    (void)err;
-    *existing = false;
-    host->results = calloc(1, size);
-    return host->results;
-}
-
-static enum adtopk_status host_reserve(void *context, uint64_t job, const struct core_piece *piece,
-    unsigned pieces, bool *later, struct error *err)
-{
-    (void)context;
-    (void)job;
-    (void)piece;
-    (void)pieces;
-    (void)err;
-    *later = false;
-    return ADTOPK_OK;
-}
-
-static void *host_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
-{
-    struct host *host = context;
-
-    (void)job;
-    (void)err;
-    *existing = false;
-    host->store[part] = calloc(1, size);
-    return host->store[part];
-}
-
-static void host_drop_store(void *context, uint64_t job, unsigned part)
-{
-    struct host *host = context;
-
-    (void)job;
-    free(host->store[part]);
-    host->store[part] = NULL;
-}
-
 static void notify(void *context)
 {
     (void)context;
 }
 
-static void raise_event(struct host *host, struct event event)
+static bool submit(void *context, struct compute *compute)
 {
-    struct error err;
+    struct scene *scene = context;
 
-    event.now_us = ++host->now_us;
-    assert_int_equal(core_event(host->core, &event, &err), ADTOPK_OK);
+    assert_true(workers_submit(scene->workers, compute));
+    return true;
+}
+
+static void note(void *context, const struct action *action)
+{
+    struct scene *scene = context;
+    const bool done = action->status == ADTOPK_OK;
+
+    assert_int_not_equal(action->type, ACTION_FAILED);
+    scene->ready += action->type == ACTION_READY ? 1 : 0;
+    scene->steps_heard += action->type == ACTION_STEP ? 1 : 0;
+    scene->closed += action->type == ACTION_CLOSED ? 1 : 0;
+    scene->changed += action->type == ACTION_POLICY && done ? 1 : 0;
+    scene->verified += action->type == ACTION_VERIFIED && done ? 1 : 0;
+}
+
+static void raise_event(struct scene *scene, struct event event)
+{
+    assert_int_equal(host_event(&scene->host, event), ADTOPK_OK);
 }
 
 /* What an operator sees while computes run. */
-static void look(struct host *host)
+static void look(struct scene *scene)
 {
     struct job_info job;
     struct tensor_info tensor;
@@ -112,44 +70,33 @@ static void look(struct host *host)
     struct choices copy;
     struct plan_info plan;
 
-    if (core_job_info(host->core, 0, &job) && core_plan_info(host->core, job.id, &plan)) {
-        host->decisions = plan.decisions > 0 ? plan.decisions : host->decisions;
+    if (core_job_info(scene->host.core, 0, &job) &&
+        core_plan_info(scene->host.core, job.id, &plan)) {
+        scene->decisions = plan.decisions > 0 ? plan.decisions : scene->decisions;
     }
-    for (unsigned i = 0; core_job_info(host->core, 0, &job) &&
-                         core_plan_candidate(host->core, job.id, i, &candidate);
+    for (unsigned i = 0; core_job_info(scene->host.core, 0, &job) &&
+                         core_plan_candidate(scene->host.core, job.id, i, &candidate);
          i++) {
         assert_true(choices_init(&copy, TENSORS));
         choices_copy(&copy, candidate.plan);
         choices_free(&copy);
     }
-    for (unsigned t = 0; core_job_info(host->core, 0, &job) && t < TENSORS; t++) {
-        (void)core_tensor_info(host->core, job.id, t, &tensor);
+    for (unsigned t = 0; core_job_info(scene->host.core, 0, &job) && t < TENSORS; t++) {
+        (void)core_tensor_info(scene->host.core, job.id, t, &tensor);
     }
 }
 
-static void do_actions(struct host *host)
+static void do_actions(struct scene *scene)
 {
     struct compute *compute;
-    struct action action;
 
-    while ((compute = workers_take(host->workers)) != NULL) {
-        raise_event(host, (struct event){.type = EVENT_COMPUTE_DONE, .compute = compute});
+    while ((compute = workers_take(scene->workers)) != NULL) {
+        raise_event(scene, (struct event){.type = EVENT_COMPUTE_DONE, .compute = compute});
     }
-    look(host);
-    while (core_next_action(host->core, &action)) {
-        assert_int_not_equal(action.type, ACTION_FAILED);
-        host->ready += action.type == ACTION_READY ? 1 : 0;
-        host->steps_heard += action.type == ACTION_STEP ? 1 : 0;
-        host->closed += action.type == ACTION_CLOSED ? 1 : 0;
-        host->changed += action.type == ACTION_POLICY && action.status == ADTOPK_OK ? 1 : 0;
-        host->verified += action.type == ACTION_VERIFIED && action.status == ADTOPK_OK ? 1 : 0;
-        if (action.type == ACTION_COMPUTE) {
-            assert_true(workers_submit(host->workers, action.compute));
-        }
-    }
+    look(scene);
 }
 
-static void join(struct host *host, const char *policy)
+static void join(struct scene *scene, const char *policy)
 {
     for (unsigned r = 0; r < RANKS; r++) {
         struct event event = {.type = EVENT_RANK_OPEN, .session = r + 1};
@@ -157,83 +104,85 @@ static void join(struct host *host, const char *policy)
         event.open.rank = r;
         event.open.world_size = RANKS;
         event.open.policy = policy;
-        raise_event(host, event);
+        raise_event(scene, event);
         for (unsigned t = 0; t < TENSORS; t++) {
             struct tensor_spec spec = {
                 .name = "a", .forms = 3, .shape = {.dims = 2, .size = {50, ELEMENTS / 50}}};
             spec.name[0] = (char)('a' + t);
             event = (struct event){.type = EVENT_RANK_REGISTER, .session = r + 1, .spec = &spec};
-            raise_event(host, event);
+            raise_event(scene, event);
         }
-        raise_event(host, (struct event){.type = EVENT_RANK_COMMIT, .session = r + 1});
-        raise_event(host, (struct event){.type = EVENT_RANK_MAPPED, .session = r + 1});
+        raise_event(scene, (struct event){.type = EVENT_RANK_COMMIT, .session = r + 1});
+        raise_event(scene, (struct event){.type = EVENT_RANK_MAPPED, .session = r + 1});
     }
-    do_actions(host);
-    assert_int_equal(host->ready, RANKS);
+    while (scene->ready < RANKS) { /* a worker may be making the plan */
+        do_actions(scene);
+    }
 }
 
 /* An operator changes the policy and verifies in the middle of the step. */
-static void operate(struct host *host, uint64_t step)
+static void operate(struct scene *scene, uint64_t step)
 {
     static const char *const texts[] = {"{\"scope\":\"rank\",\"bucket_bytes\":1}",
         "{\"scope\":\"node\",\"sparsifier\":\"dense\"}",
         "{\"sparsifier\":\"adtopk\",\"bucket_bytes\":30000}"};
-    struct event event = {.type = EVENT_VERIFY, .now_us = ++host->now_us};
+    struct event event = {.type = EVENT_VERIFY};
     struct job_info job;
-    struct error err;
 
-    assert_true(core_job_info(host->core, 0, &job));
+    assert_true(core_job_info(scene->host.core, 0, &job));
     event.verify.job = job.id;
     event.verify.ticket = 1;
-    (void)core_event(host->core, &event, &err); /* or the last one is still under way */
-    event = (struct event){.type = EVENT_POLICY, .now_us = host->now_us};
+    (void)host_event(&scene->host, event); /* or the last one is still under way */
+    event = (struct event){.type = EVENT_POLICY};
     event.policy.job = job.id;
     event.policy.ticket = 2;
     event.policy.text = texts[step / 3 % 3];
     event.policy.merge = true;
     event.policy.if_version = UINT32_MAX;
-    (void)core_event(host->core, &event, &err);
+    (void)host_event(&scene->host, event);
 }
 
-static void push_step(struct host *host, uint64_t step, bool changes)
+static void push_step(struct scene *scene, uint64_t step, bool changes)
 {
     for (unsigned t = 0; t < TENSORS; t++) {
         for (unsigned r = 0; r < RANKS; r++) {
             struct event event = {.type = EVENT_RANK_PUSH, .session = r + 1};
             struct tensor_layout layout;
             if (changes && t * RANKS + r == step * 7 % (TENSORS * RANKS)) {
-                operate(host, step); /* at another moment of every step */
+                operate(scene, step); /* at another moment of every step */
             }
-            assert_true(core_tensor_layout(host->core, r + 1, t, &layout));
+            assert_true(core_tensor_layout(scene->host.core, r + 1, t, &layout));
             for (unsigned i = 0; i < ELEMENTS; i++) {
                 float g = (float)((i * 7 + r + t + step) % 11);
-                (void)memcpy(host->arena[r] + layout.gradient_offset + 4 * i, &g, sizeof(g));
+                (void)memcpy(scene->host.memory.arena[r].bytes + layout.gradient_offset + 4 * i, &g,
+                    sizeof(g));
             }
             event.step.tensor = t;
             event.step.number = step;
-            raise_event(host, event);
-            do_actions(host);
+            raise_event(scene, event);
+            do_actions(scene);
         }
     }
     for (unsigned r = 0; r < RANKS; r++) {
         struct event event = {.type = EVENT_RANK_STEP_END, .session = r + 1};
         event.step.number = step;
-        raise_event(host, event);
+        raise_event(scene, event);
     }
-    while (host->steps_heard < RANKS * (step + 1)) {
-        do_actions(host);
+    while (scene->steps_heard < RANKS * (step + 1)) {
+        do_actions(scene);
     }
 }
 
 /* With density 1 everything is sent, so that every update is the plain sum. */
-static void check_sum(const struct host *host, uint64_t step)
+static void check_sum(const struct scene *scene, uint64_t step)
 {
-    const struct local_results *table = (const void *)host->results;
+    const struct local_results *table = (const void *)scene->host.memory.results.bytes;
 
     for (unsigned t = 0; t < TENSORS; t++) {
         const struct local_update *update =
-            (const void *)(host->results + table->tensor[t].update_offset);
-        const float *dense = (const void *)(host->results + update->dense_offset);
+            (const void *)(scene->host.memory.results.bytes + table->tensor[t].update_offset);
+        const float *dense =
+            (const void *)(scene->host.memory.results.bytes + update->dense_offset);
         for (unsigned i = 0; i < ELEMENTS; i++) {
             float want = 0;
             for (unsigned r = 0; r < RANKS; r++) {
@@ -245,14 +194,14 @@ static void check_sum(const struct host *host, uint64_t step)
 }
 
 /* FNV-1a over all updates. */
-static uint64_t hash_updates(const struct host *host, uint64_t hash)
+static uint64_t hash_updates(const struct scene *scene, uint64_t hash)
 {
-    const struct local_results *table = (const void *)host->results;
+    const struct local_results *table = (const void *)scene->host.memory.results.bytes;
 
     for (unsigned t = 0; t < TENSORS; t++) {
         const struct local_update *update =
-            (const void *)(host->results + table->tensor[t].update_offset);
-        const uint8_t *bytes = host->results + update->dense_offset;
+            (const void *)(scene->host.memory.results.bytes + table->tensor[t].update_offset);
+        const uint8_t *bytes = scene->host.memory.results.bytes + update->dense_offset;
         for (unsigned i = 0; i < ELEMENTS * sizeof(float); i++) {
             hash = (hash ^ bytes[i]) * 0x100000001b3u;
         }
@@ -263,60 +212,45 @@ static uint64_t hash_updates(const struct host *host, uint64_t hash)
 /* Trains, with ranges of so many elements for the workers. Returns a hash of all updates. */
 static uint64_t run(const char *policy, bool check, bool changes, uint64_t range)
 {
-    struct host host = {0};
+    struct scene scene = {.host = {.config = {.links = {.chunk_size = 1024,
+                                                  .window = 4096,
+                                                  .max_control_message = 4096,
+                                                  .max_bulk_message = 1u << 20,
+                                                  .heartbeat_us = 1000,
+                                                  .timeout_us = 100000,
+                                                  .resend_us = 1000},
+                                       .range = range,
+                                       .plan_every = 2,
+                                       /* Plans are made and freed by workers, too. */
+                                       .inline_tensors = 1},
+                              .tick_us = 1,
+                              .submit = submit,
+                              .note = note,
+                              .context = &scene}};
     uint64_t hash = 0xcbf29ce484222325u;
     struct error err;
-    struct core_config config = {
-        .incarnation = 1,
-        .links = {.chunk_size = 1024,
-            .window = 4096,
-            .max_control_message = 4096,
-            .max_bulk_message = 1u << 20,
-            .heartbeat_us = 1000,
-            .timeout_us = 100000,
-            .resend_us = 1000},
-        .memory = {.context = &host,
-            .gradients = host_gradients,
-            .results = host_results,
-            .reserve_results = host_reserve,
-            .store = host_store,
-            .drop_store = host_drop_store,
-            .release_session = lone_release_session,
-            .release_job = lone_release_job},
-        .transmit = lone_transmit,
-        .range = range,
-        .plan_every = 2,
-    };
 
-    host.workers = workers_create(3, notify, &host, &err);
-    assert_non_null(host.workers);
-    config.parallel = workers_parallel(host.workers);
-    host.core = core_create(&config, &err);
-    assert_non_null(host.core);
-    join(&host, policy);
+    scene.workers = workers_create(3, notify, &scene, &err);
+    assert_non_null(scene.workers);
+    scene.host.config.parallel = workers_parallel(scene.workers);
+    host_start(&scene.host);
+    join(&scene, policy);
     for (uint64_t step = 0; step < STEPS; step++) {
-        push_step(&host, step, changes);
+        push_step(&scene, step, changes);
         if (check) {
-            check_sum(&host, step);
+            check_sum(&scene, step);
         }
-        hash = hash_updates(&host, hash);
+        hash = hash_updates(&scene, hash);
     }
-    assert_true(changes || strstr(policy, "auto") == NULL || host.decisions > STEPS / 4);
-    assert_true(!changes || (host.changed >= STEPS / 4 && host.verified >= STEPS / 4));
+    assert_true(changes || strstr(policy, "auto") == NULL || scene.decisions > STEPS / 4);
+    assert_true(!changes || (scene.changed >= STEPS / 4 && scene.verified >= STEPS / 4));
     for (unsigned r = 0; r < RANKS; r++) {
-        raise_event(&host, (struct event){.type = EVENT_RANK_LEAVE, .session = r + 1});
+        raise_event(&scene, (struct event){.type = EVENT_RANK_LEAVE, .session = r + 1});
     }
-    do_actions(&host);
-    assert_int_equal(host.closed, RANKS);
-    workers_destroy(host.workers);
-    core_destroy(host.core);
-    for (unsigned r = 0; r < RANKS; r++) {
-        free(host.arena[r]);
-    }
-    free(host.results);
-    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
-        free(host.store[part]);
-    }
+    do_actions(&scene);
+    assert_int_equal(scene.closed, RANKS);
+    workers_destroy(scene.workers);
+    host_stop(&scene.host);
     return hash;
 }
 

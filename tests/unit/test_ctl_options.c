@@ -306,7 +306,7 @@ static void test_huge_value(void **state)
 static void test_exit_codes(void **state)
 {
     (void)state;
-    for (int status = ADTOPK_NONFINITE; status < ADTOPK_STATUS_COUNT; status++) {
+    for (int status = ADTOPK_NONFINITE; status < ERROR_STATUSES; status++) {
         bool unreachable = status == ADTOPK_ERR_UNREACHABLE || status == ADTOPK_ERR_TIMEOUT;
         enum exit_code answered = status == ADTOPK_ERR_DENIED ? EXIT_DENIED : EXIT_FAILED;
 

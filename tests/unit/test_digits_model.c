@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "common/gemm.h"
+#include "common/optimiser.h"
 #include "common/random.h"
-#include "common/sgd.h"
 #include "model.h"
 
 enum { EXAMPLES = 3, LARGEST_TENSOR = 131072 };
@@ -32,24 +32,34 @@ static void *checked(void *memory)
 
 /* --- the plain network ------------------------------------------------------------------------ */
 
+enum { TENSORS = 8 }; /* without batch normalisation */
+
+static const struct tensor *tensors_of(const struct model *model)
+{
+    size_t count;
+    return model_tensors(model, &count);
+}
+
 static size_t model_tensor_size(const struct model *model, size_t t)
 {
-    return tensor_size(&model_tensors(model)[t]);
+    return tensor_size(&tensors_of(model)[t]);
 }
 
 static float *model_parameters(const struct model *model, size_t t)
 {
-    return model_tensors(model)[t].values;
+    return tensors_of(model)[t].values;
 }
 
 struct reference {
-    double *parameters[MODEL_TENSORS];
+    size_t count; /* of tensors */
+    double *parameters[MODEL_MAX_TENSORS];
 };
 
 static struct reference reference_copy(struct model *model)
 {
     struct reference reference;
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+    model_tensors(model, &reference.count);
+    for (size_t t = 0; t < reference.count; t++) {
         const size_t size = model_tensor_size(model, t);
         reference.parameters[t] = checked(malloc(size * sizeof(double)));
         for (size_t i = 0; i < size; i++)
@@ -60,18 +70,18 @@ static struct reference reference_copy(struct model *model)
 
 static void reference_free(struct reference *reference)
 {
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    for (size_t t = 0; t < reference->count; t++)
         free(reference->parameters[t]);
 }
 
-/* input[channels][side][side] -> output[outputs][side][side], with ReLU. */
-static void reference_convolution(const double *weight, const double *bias, int outputs,
-    int channels, int side, const double *input, double *output)
+/* input[channels][side][side] -> output[outputs][side][side] */
+static void reference_convolution(
+    const double *weight, int outputs, int channels, int side, const double *input, double *output)
 {
     for (int o = 0; o < outputs; o++)
         for (int y = 0; y < side; y++)
             for (int x = 0; x < side; x++) {
-                double sum = bias[o];
+                double sum = 0;
                 for (int i = 0; i < channels; i++)
                     for (int ky = 0; ky < 3; ky++)
                         for (int kx = 0; kx < 3; kx++) {
@@ -81,25 +91,36 @@ static void reference_convolution(const double *weight, const double *bias, int 
                             sum += weight[((o * channels + i) * 3 + ky) * 3 + kx] *
                                    input[(i * side + iy) * side + ix];
                         }
-                output[(o * side + y) * side + x] = fmax(sum, 0);
+                output[(o * side + y) * side + x] = sum;
             }
 }
 
-static void reference_logits(const struct reference *reference, const float *image, double *logits)
+/* Of values[count][channels][pixels]: normalises the channels, if there is a scale, and adds bias;
+ * ReLU. */
+static void reference_activate(const double *scale, const double *bias, size_t count,
+    size_t channels, size_t pixels, double *values)
 {
-    double *const *p = reference->parameters;
-    static double input[64], conv1[32 * 64], pooled[32 * 16], conv2[64 * 16], hidden[128];
-
-    for (int i = 0; i < 64; i++)
-        input[i] = image[i];
-    reference_convolution(p[0], p[1], 32, 1, 8, input, conv1);
-    for (int c = 0; c < 32; c++)
-        for (int y = 0; y < 4; y++)
-            for (int x = 0; x < 4; x++) {
-                const double *at = conv1 + c * 64 + 2 * y * 8 + 2 * x;
-                pooled[c * 16 + y * 4 + x] = fmax(fmax(at[0], at[1]), fmax(at[8], at[9]));
+    for (size_t c = 0; c < channels; c++) {
+        double mean = 0, variance = 0;
+        for (size_t n = 0; n < count; n++)
+            for (size_t i = 0; i < pixels; i++)
+                mean += values[(n * channels + c) * pixels + i] / (double)(count * pixels);
+        for (size_t n = 0; n < count; n++)
+            for (size_t i = 0; i < pixels; i++)
+                variance += pow(values[(n * channels + c) * pixels + i] - mean, 2) /
+                            (double)(count * pixels);
+        const double factor = scale ? (1 + scale[c]) / sqrt(variance + 1e-5) : 1;
+        for (size_t n = 0; n < count; n++)
+            for (size_t i = 0; i < pixels; i++) {
+                double *value = &values[(n * channels + c) * pixels + i];
+                *value = fmax((*value - (scale ? mean : 0)) * factor + bias[c], 0);
             }
-    reference_convolution(p[2], p[3], 64, 32, 4, pooled, conv2);
+    }
+}
+
+static void reference_linear(double *const *p, const double *conv2, double *logits)
+{
+    double hidden[128];
     for (int h = 0; h < 128; h++) {
         double sum = p[5][h];
         for (int pixel = 0; pixel < 16; pixel++)
@@ -114,15 +135,44 @@ static void reference_logits(const struct reference *reference, const float *ima
     }
 }
 
+static void reference_logits(
+    const struct reference *reference, const struct model_batch *batch, double (*logits)[10])
+{
+    double *const *p = reference->parameters;
+    const int norm = reference->count > TENSORS;
+    static double conv1[EXAMPLES][32 * 64], conv2[EXAMPLES][64 * 16];
+
+    for (size_t n = 0; n < batch->count; n++) {
+        double input[64];
+        for (int i = 0; i < 64; i++)
+            input[i] = batch->images[n * 64 + (size_t)i];
+        reference_convolution(p[0], 32, 1, 8, input, conv1[n]);
+    }
+    reference_activate(norm ? p[8] : NULL, p[1], batch->count, 32, 64, conv1[0]);
+    for (size_t n = 0; n < batch->count; n++) {
+        double pooled[32 * 16];
+        for (int c = 0; c < 32; c++)
+            for (int y = 0; y < 4; y++)
+                for (int x = 0; x < 4; x++) {
+                    const double *at = conv1[n] + c * 64 + 2 * y * 8 + 2 * x;
+                    pooled[c * 16 + y * 4 + x] = fmax(fmax(at[0], at[1]), fmax(at[8], at[9]));
+                }
+        reference_convolution(p[2], 64, 32, 4, pooled, conv2[n]);
+    }
+    reference_activate(norm ? p[9] : NULL, p[3], batch->count, 64, 16, conv2[0]);
+    for (size_t n = 0; n < batch->count; n++)
+        reference_linear(p, conv2[n], logits[n]);
+}
+
 static double reference_loss(const struct reference *reference, const struct model_batch *batch)
 {
-    double loss = 0;
+    double loss = 0, logits[EXAMPLES][10];
+    reference_logits(reference, batch, logits);
     for (size_t n = 0; n < batch->count; n++) {
-        double logits[10], sum = 0;
-        reference_logits(reference, batch->images + n * 64, logits);
+        double sum = 0;
         for (int c = 0; c < 10; c++)
-            sum += exp(logits[c]);
-        loss += log(sum) - logits[batch->labels[n]];
+            sum += exp(logits[n][c]);
+        loss += log(sum) - logits[n][batch->labels[n]];
     }
     return loss;
 }
@@ -131,19 +181,22 @@ static double reference_loss(const struct reference *reference, const struct mod
 
 struct fixture {
     struct model *model;
+    size_t count; /* of tensors */
     struct model_batch batch;
     float images[EXAMPLES * MODEL_PIXELS];
     uint8_t labels[EXAMPLES];
-    float *gradients[MODEL_TENSORS];
+    float *gradients[MODEL_MAX_TENSORS];
 };
 
 /* Biases away from zero, so that no unit sits on the bend of its ReLU. */
 static void fixture_randomise(struct fixture *fixture, uint64_t seed)
 {
     struct random random = random_start(seed, 1000);
-    tensors_init(model_tensors(fixture->model), MODEL_TENSORS, seed);
-    for (size_t t = 1; t < MODEL_TENSORS; t += 2)
-        for (size_t i = 0; i < model_tensor_size(fixture->model, t); i++)
+    tensors_init(tensors_of(fixture->model), fixture->count, seed);
+    for (size_t t = 0; t < fixture->count; t++)
+        for (size_t i = 0;
+             tensors_of(fixture->model)[t].dims == 1 && i < model_tensor_size(fixture->model, t);
+             i++)
             model_parameters(fixture->model, t)[i] = random_symmetric(&random, 0.3f);
     for (size_t i = 0; i < EXAMPLES * MODEL_PIXELS; i++)
         fixture->images[i] = fabsf(random_symmetric(&random, 1));
@@ -151,23 +204,35 @@ static void fixture_randomise(struct fixture *fixture, uint64_t seed)
         fixture->labels[n] = (uint8_t)(random_next(&random) % MODEL_CLASSES);
 }
 
-static int fixture_setup(void **state)
+static struct fixture *fixture_create(int batch_norm)
 {
     struct fixture *fixture = checked(calloc(1, sizeof *fixture));
-    fixture->model = checked(model_create(EXAMPLES));
-    fixture->batch = (struct model_batch){fixture->images, fixture->labels, EXAMPLES};
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    fixture->model = checked(model_create(EXAMPLES, batch_norm));
+    model_tensors(fixture->model, &fixture->count);
+    fixture->batch = (struct model_batch){fixture->images, fixture->labels, EXAMPLES, 1};
+    for (size_t t = 0; t < fixture->count; t++)
         fixture->gradients[t] =
             checked(calloc(model_tensor_size(fixture->model, t), sizeof(float)));
     fixture_randomise(fixture, 7);
-    *state = fixture;
+    return fixture;
+}
+
+static int fixture_setup(void **state)
+{
+    *state = fixture_create(0);
+    return 0;
+}
+
+static int fixture_setup_norm(void **state)
+{
+    *state = fixture_create(1);
     return 0;
 }
 
 static int fixture_teardown(void **state)
 {
     struct fixture *fixture = *state;
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    for (size_t t = 0; t < fixture->count; t++)
         free(fixture->gradients[t]);
     model_destroy(fixture->model);
     free(fixture);
@@ -177,9 +242,10 @@ static int fixture_teardown(void **state)
 static void test_tensors(void **state)
 {
     struct fixture *fixture = *state;
-    const struct tensor *tensors = model_tensors(fixture->model);
-    const size_t sizes[MODEL_TENSORS] = {288, 32, 18432, 64, LARGEST_TENSOR, 128, 1280, 10};
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    const struct tensor *tensors = tensors_of(fixture->model);
+    const size_t sizes[] = {288, 32, 18432, 64, LARGEST_TENSOR, 128, 1280, 10, 32, 64};
+    assert_int_equal(fixture->count, MODEL_MAX_TENSORS);
+    for (size_t t = 0; t < fixture->count; t++)
         assert_int_equal(tensor_size(&tensors[t]), sizes[t]);
     assert_string_equal(tensors[2].name, "conv2.weight");
     assert_int_equal(tensors[2].dims, 4);
@@ -194,12 +260,12 @@ static void test_forward_matches_reference(void **state)
         struct reference reference = reference_copy(fixture->model);
         const struct score score = model_forward(fixture->model, &fixture->batch);
         size_t correct = 0;
+        double logits[EXAMPLES][10];
+        reference_logits(&reference, &fixture->batch, logits);
         for (size_t n = 0; n < EXAMPLES; n++) {
-            double logits[10];
             int best = 0;
-            reference_logits(&reference, fixture->images + n * 64, logits);
             for (int c = 1; c < 10; c++)
-                best = logits[c] > logits[best] ? c : best;
+                best = logits[n][c] > logits[n][best] ? c : best;
             correct += best == fixture->labels[n];
         }
         assert_close(score.loss, reference_loss(&reference, &fixture->batch), 1e-4);
@@ -226,7 +292,7 @@ static void test_backward_matches_finite_differences(void **state)
     model_forward(fixture->model, &fixture->batch);
     assert_int_equal(
         model_backward(fixture->model, (float)scale, fixture->gradients, NULL, NULL), 0);
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+    for (size_t t = 0; t < fixture->count; t++) {
         const size_t size = model_tensor_size(fixture->model, t);
         const double most = largest(fixture->gradients[t], size);
         assert_true(most > 1e-3);
@@ -250,8 +316,8 @@ static void test_backward_matches_finite_differences(void **state)
 
 struct observer {
     struct fixture *fixture;
-    float *seen[MODEL_TENSORS];
-    size_t order[2 * MODEL_TENSORS];
+    float *seen[MODEL_MAX_TENSORS];
+    size_t order[MODEL_MAX_TENSORS];
     size_t calls;
     size_t stop_at; /* number of the call that returns 7 */
 };
@@ -261,7 +327,7 @@ static int observe(void *context, size_t tensor)
     struct observer *observer = context;
     float *gradient = observer->fixture->gradients[tensor];
     const size_t size = model_tensor_size(observer->fixture->model, tensor);
-    assert_true(observer->calls < MODEL_TENSORS);
+    assert_true(observer->calls < observer->fixture->count);
     observer->order[observer->calls++] = tensor;
     memcpy(observer->seen[tensor], gradient, size * sizeof(float));
     for (size_t i = 0; i < size; i++)
@@ -275,9 +341,11 @@ static void test_ready_is_final(void **state)
 {
     struct fixture *fixture = *state;
     struct observer observer = {.fixture = fixture};
-    float *expected[MODEL_TENSORS];
+    const size_t plain[] = {7, 6, 5, 4, 3, 2, 1, 0}, normed[] = {7, 6, 5, 4, 3, 9, 2, 1, 8, 0};
+    const size_t *order = fixture->count > TENSORS ? normed : plain;
+    float *expected[MODEL_MAX_TENSORS];
 
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+    for (size_t t = 0; t < fixture->count; t++) {
         const size_t bytes = model_tensor_size(fixture->model, t) * sizeof(float);
         observer.seen[t] = checked(malloc(bytes));
         expected[t] = checked(malloc(bytes));
@@ -286,22 +354,22 @@ static void test_ready_is_final(void **state)
     assert_int_equal(model_backward(fixture->model, 1, expected, NULL, NULL), 0);
     assert_int_equal(model_backward(fixture->model, 1, fixture->gradients, observe, &observer), 0);
 
-    assert_int_equal(observer.calls, MODEL_TENSORS);
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+    assert_int_equal(observer.calls, fixture->count);
+    for (size_t t = 0; t < fixture->count; t++) {
         const size_t size = model_tensor_size(fixture->model, t);
-        assert_int_equal(observer.order[t], MODEL_TENSORS - 1 - t);
+        assert_int_equal(observer.order[t], order[t]);
         assert_memory_equal(observer.seen[t], expected[t], size * sizeof(float));
         for (size_t i = 0; i < size; i++)
             assert_true(isnan(fixture->gradients[t][i]));
     }
-    for (size_t call = 1; call <= MODEL_TENSORS; call++) {
+    for (size_t call = 1; call <= fixture->count; call++) {
         observer.calls = 0;
         observer.stop_at = call;
         assert_int_equal(
             model_backward(fixture->model, 1, fixture->gradients, observe, &observer), 7);
         assert_int_equal(observer.calls, call);
     }
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+    for (size_t t = 0; t < fixture->count; t++) {
         free(observer.seen[t]);
         free(expected[t]);
     }
@@ -325,21 +393,21 @@ static void test_ranks_add_up(void **state)
 {
     struct fixture *fixture = *state;
     double *sum = checked(calloc(LARGEST_TENSOR, sizeof *sum));
-    float *whole[MODEL_TENSORS];
+    float *whole[TENSORS];
 
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    for (size_t t = 0; t < TENSORS; t++)
         whole[t] = checked(malloc(model_tensor_size(fixture->model, t) * sizeof(float)));
     model_forward(fixture->model, &fixture->batch);
     model_backward(fixture->model, 1.0f / EXAMPLES, whole, NULL, NULL);
 
     /* Two ranks with one and two examples; the mean of their scaled gradients. */
-    for (size_t t = 0; t < MODEL_TENSORS; t++) {
+    for (size_t t = 0; t < TENSORS; t++) {
         const size_t size = model_tensor_size(fixture->model, t);
         memset(sum, 0, size * sizeof *sum);
         for (size_t rank = 0; rank < 2; rank++) {
             const size_t begin = EXAMPLES * rank / 2, end = EXAMPLES * (rank + 1) / 2;
             const struct model_batch part = {
-                fixture->images + begin * MODEL_PIXELS, fixture->labels + begin, end - begin};
+                fixture->images + begin * MODEL_PIXELS, fixture->labels + begin, end - begin, 1};
             model_forward(fixture->model, &part);
             model_backward(fixture->model, 2.0f / EXAMPLES, fixture->gradients, NULL, NULL);
             for (size_t i = 0; i < size; i++)
@@ -349,7 +417,7 @@ static void test_ranks_add_up(void **state)
         for (size_t i = 0; i < size; i++)
             assert_close(whole[t][i], sum[i], 1e-5 * most);
     }
-    for (size_t t = 0; t < MODEL_TENSORS; t++)
+    for (size_t t = 0; t < TENSORS; t++)
         free(whole[t]);
     free(sum);
 }
@@ -357,74 +425,160 @@ static void test_ranks_add_up(void **state)
 static void test_seed_decides_parameters(void **state)
 {
     struct fixture *fixture = *state;
-    tensors_init(model_tensors(fixture->model), MODEL_TENSORS, 5);
-    const uint64_t first = tensors_hash(model_tensors(fixture->model), MODEL_TENSORS);
-    tensors_init(model_tensors(fixture->model), MODEL_TENSORS, 6);
-    assert_true(tensors_hash(model_tensors(fixture->model), MODEL_TENSORS) != first);
-    tensors_init(model_tensors(fixture->model), MODEL_TENSORS, 5);
-    assert_true(tensors_hash(model_tensors(fixture->model), MODEL_TENSORS) == first);
+    tensors_init(tensors_of(fixture->model), fixture->count, 5);
+    const uint64_t first = tensors_hash(tensors_of(fixture->model), fixture->count);
+    tensors_init(tensors_of(fixture->model), fixture->count, 6);
+    assert_true(tensors_hash(tensors_of(fixture->model), fixture->count) != first);
+    tensors_init(tensors_of(fixture->model), fixture->count, 5);
+    assert_true(tensors_hash(tensors_of(fixture->model), fixture->count) == first);
     model_parameters(fixture->model, 7)[9] = -0.0f;
-    assert_true(tensors_hash(model_tensors(fixture->model), MODEL_TENSORS) != first);
+    assert_true(tensors_hash(tensors_of(fixture->model), fixture->count) != first);
     assert_true(largest(model_parameters(fixture->model, 4), LARGEST_TENSOR) <= sqrt(6.0 / 1024));
     assert_true(
         largest(model_parameters(fixture->model, 4), LARGEST_TENSOR) > 0.99 * sqrt(6.0 / 1024));
-    assert_null(model_create(0));
-    assert_null(model_create(SIZE_MAX));
+    assert_null(model_create(0, 0));
+    assert_null(model_create(SIZE_MAX, 1));
 }
 
 static void test_training_learns(void **state)
 {
     struct fixture *fixture = *state;
-    const struct sgd_options options = {
+    const struct optimiser_options options = {
         .lr = 0.02f, .momentum = 0.9f, .weight_decay = 1e-4f, .warmup = 5, .steps = 60};
-    struct sgd *sgd = checked(sgd_create(&options, model_tensors(fixture->model), MODEL_TENSORS));
+    struct optimiser *optimiser =
+        checked(optimiser_create(&options, tensors_of(fixture->model), fixture->count));
     const double before = model_forward(fixture->model, &fixture->batch).loss;
     for (uint64_t step = 0; step < options.steps; step++) {
         model_forward(fixture->model, &fixture->batch);
         model_backward(fixture->model, 1.0f / EXAMPLES, fixture->gradients, NULL, NULL);
-        for (size_t t = 0; t < MODEL_TENSORS; t++)
-            sgd_apply(sgd, t, fixture->gradients[t], sgd_rate(&options, step));
+        for (size_t t = 0; t < fixture->count; t++)
+            optimiser_apply(optimiser, t, tensors_of(fixture->model)[t].values,
+                fixture->gradients[t], optimiser_rate(&options, step));
     }
     const struct score after = model_forward(fixture->model, &fixture->batch);
     assert_true(after.loss < 0.05 * before);
     assert_int_equal(after.correct, EXAMPLES);
-    sgd_destroy(sgd);
+    optimiser_destroy(optimiser);
 }
+
+/* --- batch normalisation ---------------------------------------------------------------------- */
+
+/* Tests know the first batch's averages only, and so see what training saw. */
+static void test_averages_serve_tests(void **state)
+{
+    struct fixture *fixture = *state;
+    struct model_batch test = fixture->batch;
+    size_t count = 0;
+    const float *averages = model_statistics(fixture->model, &count);
+    test.training = 0;
+    assert_int_equal(count, 2 * (32 + 64));
+
+    const double first = model_forward(fixture->model, &fixture->batch).loss;
+    assert_close(model_forward(fixture->model, &test).loss, first, 1e-4);
+    const float mean = averages[3], variance = averages[32 + 3];
+    assert_true(variance > 0);
+
+    fixture_randomise(fixture, 8); /* the second batch counts half */
+    model_forward(fixture->model, &fixture->batch);
+    const float both[] = {averages[3], averages[32 + 3]};
+    for (int batch = 3; batch <= 400; batch++)
+        model_forward(fixture->model, &fixture->batch);
+    assert_close(both[0], (mean + averages[3]) / 2, 1e-5);
+    assert_close(both[1], (variance + averages[32 + 3]) / 2, 1e-5);
+    assert_close(model_forward(fixture->model, &test).loss,
+        model_forward(fixture->model, &fixture->batch).loss, 1e-3);
+}
+
+/* A step that is withdrawn leaves no trace. */
+static void test_averages_stay_finite(void **state)
+{
+    struct fixture *fixture = *state;
+    size_t count = 0;
+    const float *averages = model_statistics(fixture->model, &count);
+    model_forward(fixture->model, &fixture->batch);
+    fixture->images[5] = NAN;
+    assert_true(isnan(model_forward(fixture->model, &fixture->batch).loss));
+    for (size_t i = 0; i < count; i++)
+        assert_true(isfinite(averages[i]));
+}
+
+static void test_no_averages(void **state)
+{
+    struct fixture *fixture = *state;
+    size_t count = 1;
+    model_statistics(fixture->model, &count);
+    assert_int_equal(count, 0);
+}
+
+/* --- the optimiser ---------------------------------------------------------------------------- */
 
 static void check_sgd(struct fixture *fixture, int corrected)
 {
-    const struct sgd_options options = {.lr = 0.1f,
+    const struct optimiser_options options = {.lr = 0.1f,
         .momentum = 0.9f,
         .corrected = corrected,
         .weight_decay = 0.01f,
         .warmup = 4,
         .steps = 20};
-    struct sgd *sgd = checked(sgd_create(&options, model_tensors(fixture->model), MODEL_TENSORS));
+    struct optimiser *optimiser =
+        checked(optimiser_create(&options, tensors_of(fixture->model), fixture->count));
     struct random random = random_start(9, 0);
 
-    for (size_t t = 6; t < MODEL_TENSORS; t++) { /* a weight and a bias */
+    for (size_t t = 6; t < TENSORS; t++) { /* a weight and a bias */
         double parameter = model_parameters(fixture->model, t)[3], velocity = 0;
         const double decay = t != 6 ? 0 : corrected ? 0.1 : 0.01;
         for (uint64_t step = 0; step < options.steps; step++) {
             const double rate =
                 step < 4 ? 0.1 * (double)(step + 1) / 4 : 0.1 * (double)(20 - step) / 16;
-            assert_close(sgd_rate(&options, step), rate, 1e-8);
+            assert_close(optimiser_rate(&options, step), rate, 1e-8);
             fixture->gradients[t][3] = random_symmetric(&random, 1);
             velocity =
                 (corrected ? 0 : 0.9) * velocity + fixture->gradients[t][3] + decay * parameter;
             parameter -= rate * velocity;
-            sgd_apply(sgd, t, fixture->gradients[t], sgd_rate(&options, step));
+            optimiser_apply(optimiser, t, tensors_of(fixture->model)[t].values,
+                fixture->gradients[t], optimiser_rate(&options, step));
             assert_close(model_parameters(fixture->model, t)[3], parameter, 1e-5);
         }
     }
-    assert_close(sgd_rate(&options, 20), 0, 0);
-    sgd_destroy(sgd);
+    assert_close(optimiser_rate(&options, 20), 0, 0);
+    optimiser_destroy(optimiser);
 }
 
 static void test_sgd_matches_reference(void **state)
 {
     check_sgd(*state, 0);
     check_sgd(*state, 1);
+}
+
+static void test_adamw_matches_reference(void **state)
+{
+    struct fixture *fixture = *state;
+    const struct optimiser_options options = {
+        .kind = OPTIMISER_ADAMW, .lr = 0.1f, .weight_decay = 0.01f, .warmup = 4, .steps = 20};
+    struct optimiser *optimiser =
+        checked(optimiser_create(&options, tensors_of(fixture->model), fixture->count));
+    struct random random = random_start(9, 0);
+
+    for (size_t t = 6; t < TENSORS; t++) { /* a weight and a bias */
+        double parameter = model_parameters(fixture->model, t)[3], first = 0, second = 0;
+        for (uint64_t step = 0; step < options.steps; step++) {
+            const float rate = optimiser_rate(&options, step);
+            const double update = random_symmetric(&random, 1), n = (double)step + 1;
+            fixture->gradients[t][3] = (float)update;
+            first = 0.9 * first + 0.1 * update;
+            second = 0.999 * second + 0.001 * update * update;
+            parameter -= (double)rate *
+                         (first / (1 - pow(0.9, n)) / (sqrt(second / (1 - pow(0.999, n))) + 1e-8) +
+                             (t != 6 ? 0 : 0.01) * parameter);
+            optimiser_apply(
+                optimiser, t, tensors_of(fixture->model)[t].values, fixture->gradients[t], rate);
+            assert_close(model_parameters(fixture->model, t)[3], parameter, 1e-4);
+            const struct optimiser_reach reach = optimiser_reach(optimiser, t, rate);
+            assert_close(
+                reach.second_moment[3] / reach.correction, second / (1 - pow(0.999, n)), 1e-4);
+        }
+    }
+    optimiser_destroy(optimiser);
 }
 
 /* Shapes around the blocks' edges, and matrices that lie transposed, bit by bit: each sum in order.
@@ -459,20 +613,30 @@ static void test_gemm_matches_reference(void **state)
 }
 
 #define WITH_MODEL(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
+#define WITH_NORM(test) cmocka_unit_test_setup_teardown(test, fixture_setup_norm, fixture_teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_MODEL(test_tensors),
+        WITH_NORM(test_tensors),
+        WITH_NORM(test_averages_serve_tests),
+        WITH_NORM(test_averages_stay_finite),
+        WITH_MODEL(test_no_averages),
         cmocka_unit_test(test_gemm_matches_reference),
         WITH_MODEL(test_forward_matches_reference),
+        WITH_NORM(test_forward_matches_reference),
         WITH_MODEL(test_backward_matches_finite_differences),
+        WITH_NORM(test_backward_matches_finite_differences),
         WITH_MODEL(test_ready_is_final),
+        WITH_NORM(test_ready_is_final),
         WITH_MODEL(test_nan_is_not_hidden),
+        WITH_NORM(test_nan_is_not_hidden),
         WITH_MODEL(test_ranks_add_up),
         WITH_MODEL(test_seed_decides_parameters),
         WITH_MODEL(test_training_learns),
+        WITH_NORM(test_training_learns),
         WITH_MODEL(test_sgd_matches_reference),
+        WITH_MODEL(test_adamw_matches_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/cost.h"
-#include "daemon/core/estimate_line.h"
+#include "daemon/planner/cost.h"
+#include "daemon/planner/estimate_line.h"
 #include "planner_world.h"
 
 #define TENSORS 5
@@ -144,7 +144,7 @@ static void test_steps(void **state)
 /* Arrivals, link, gamma and volumes follow what is observed; outliers hardly count. */
 static void test_running(void **state)
 {
-    struct cost_load load = {1000000, 10000};
+    struct cost_load load = {1000000, 10000, 0};
     double formula = cost_bytes(CHOICE_BALANCED, NODES, cost_gamma(NODES), load);
     struct estimates estimates;
 
@@ -155,8 +155,7 @@ static void test_running(void **state)
         estimate_arrival(&estimates, 2, 5000 * far);
         estimate_link(&estimates, 1000000, 8000 * far, 50);
         estimate_link(&estimates, 100, 60, 0); /* too short to say what a byte takes */
-        estimate_exchange(&estimates, CHOICE_BALANCED, load.elements, load.entries,
-            (uint64_t)(2 * formula), 100 * far);
+        estimate_exchange(&estimates, CHOICE_BALANCED, load, (uint64_t)(2 * formula), 100 * far);
         estimate_step(&estimates, 100);
     }
     assert_near(estimates.arrival_us[2], 5000, 0.05);
@@ -174,6 +173,27 @@ static void test_running(void **state)
     estimate_free(&estimates);
 }
 
+/* An exchange that seems quicker than 1 us and 200 Gbit/s was not all of it: it counts as that. */
+static void test_too_quick(void **state)
+{
+    const uint64_t bytes = 100000000;
+    const double least = 1 + 8.0 * (double)bytes / 200e3;
+    struct cost_load load = {bytes / 4, 0, 0};
+    struct estimates estimates;
+    struct line fit;
+
+    (void)state;
+    begin(&estimates);
+    for (unsigned s = 0; s < 20; s++) {
+        estimate_exchange(&estimates, CHOICE_DENSE, load, bytes, 2);
+        estimate_step(&estimates, 100);
+    }
+    fit = estimate_line_fit(
+        &estimates.exchange[CHOICE_DENSE], (struct line){.offset = 1, .slope = 4e-5});
+    assert_near(fit.offset + fit.slope * (double)bytes, least, 0.01);
+    estimate_free(&estimates);
+}
+
 static void fill(struct estimates *estimates, double slowness, uint64_t seed)
 {
     for (unsigned s = 0; s < 20; s++) {
@@ -182,7 +202,8 @@ static void fill(struct estimates *estimates, double slowness, uint64_t seed)
             uint64_t k = choice_is_sparse((enum choice)c) ? n / 100 : 0;
             estimate_select(estimates, (enum choice)c, n, k, 2, slowness * (double)n / 1e3);
             estimate_reduce(estimates, (enum choice)c, n, k, 2, slowness * (double)n / 2e3);
-            estimate_exchange(estimates, (enum choice)c, n, k, n, slowness * (double)n / 1e2);
+            estimate_exchange(estimates, (enum choice)c, (struct cost_load){n, k, 0}, n,
+                slowness * (double)n / 1e2);
         }
         estimate_settle(estimates, 1000, 10, 5 * slowness);
         estimate_link(estimates, 100000, 1e4 * slowness, 20);
@@ -270,7 +291,7 @@ static void test_refuse(void **state)
         for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
             (void)memcpy(bad, good, size);
             (void)memcpy(bad + at, &numbers[i], 8);
-            refuse(&estimates, bad, size, "nobody can have measured");
+            refuse(&estimates, bad, size, "cannot be measurements");
         }
     }
     for (unsigned i = 0; i < 20000; i++) {
@@ -290,6 +311,31 @@ static void test_refuse(void **state)
     }
     free(good);
     free(bad);
+    estimate_free(&estimates);
+}
+
+/* A peer that claims steps of 1e-307 us is refused: the planner multiplies such times. */
+static void test_step_of_no_time(void **state)
+{
+    const size_t size = estimate_packed_size(TENSORS);
+    uint8_t *bytes = malloc(size);
+    struct estimates estimates;
+    struct error err;
+
+    (void)state;
+    assert_non_null(bytes);
+    begin(&estimates);
+    estimates.steps = (struct estimate_steps){
+        .count = 40, .median_us = 1e-307, .least_us = 1e-307, .most_us = 1e-307};
+    estimate_pack(&estimates, bytes);
+    refuse(&estimates, bytes, size, "cannot be measurements");
+    estimates.steps.median_us = 1;
+    estimate_pack(&estimates, bytes);
+    refuse(&estimates, bytes, size, "cannot be measurements");
+    estimates.steps.least_us = estimates.steps.most_us = 1;
+    estimate_pack(&estimates, bytes);
+    assert_int_equal(estimate_unpack(&estimates, bytes, size, &err), ADTOPK_OK);
+    free(bytes);
     estimate_free(&estimates);
 }
 
@@ -444,8 +490,10 @@ int main(void)
         cmocka_unit_test(test_line_outlier),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_running),
+        cmocka_unit_test(test_too_quick),
         cmocka_unit_test(test_pack),
         cmocka_unit_test(test_refuse),
+        cmocka_unit_test(test_step_of_no_time),
         cmocka_unit_test(test_next_to_nothing),
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_text),

@@ -1,6 +1,6 @@
 /*
- * The model of a step against a plain simulation of the same recurrence, and the choice of dense
- * tensors against all subsets.
+ * The model of a step against a plain simulation of the same recurrence, the choice of dense
+ * tensors against all subsets, and kinds of plans against their definitions.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/candidate.h"
-#include "daemon/core/candidate_search.h"
+#include "daemon/planner/candidate.h"
+#include "daemon/planner/candidate_search.h"
 #include "planner_world.h"
 
 #define TENSORS_MAX 40
@@ -63,7 +63,7 @@ static void begin(struct scene *scene, uint32_t tensors, uint64_t *random)
                 &scene->estimates, (enum choice)c, n, k, 1, 30 + rate * 1e-3 * (double)n);
             estimate_reduce(
                 &scene->estimates, (enum choice)c, n, k, 1, 30 + rate * 1e-3 * (double)n);
-            estimate_exchange(&scene->estimates, (enum choice)c, n, k,
+            estimate_exchange(&scene->estimates, (enum choice)c, (struct cost_load){n, k, 0},
                 1 + (sparse ? 10 * k : 4 * n), 50 + rate * 1e-3 * (double)n);
         }
         estimate_step(&scene->estimates, 1e5);
@@ -190,12 +190,12 @@ static double plain_step(const struct scene *scene)
         if (summed < selected && (next == NULL || order[summed]->exchanged <= next->ready)) {
             struct plain_bucket *b = order[summed++];
             double x = cost_reduce((enum choice)b->choice, scene->config.nodes, costs->gamma,
-                (struct cost_load){b->elements, b->entries});
+                (struct cost_load){b->elements, b->entries, 0});
             finish = fmax(finish, plain_compute(worker, scene->config.threads, b->elements,
                                       b->exchanged, line_at(costs->reduce[b->choice], x)));
             continue;
         }
-        struct cost_load load = {next->elements, next->entries};
+        struct cost_load load = {next->elements, next->entries, 0};
         double x = cost_select((enum choice)next->choice, load);
         double bytes = costs->volume[next->choice] * cost_bytes((enum choice)next->choice,
                                                          scene->config.nodes, costs->gamma, load);
@@ -354,6 +354,211 @@ static void test_partial_allowed(void **state)
     end(&scene);
 }
 
+/* The tensors in the order in which the search makes them dense: by size or by arrival, from
+ * either end. */
+static void plain_order(const struct scene *scene, bool by_size, bool backwards, uint32_t *order)
+{
+    uint32_t n = scene->config.tensors;
+
+    for (uint32_t t = 0; t < n; t++) {
+        uint32_t place = 0;
+        for (uint32_t u = 0; by_size && u < n; u++) {
+            uint64_t one = scene->tensor[u].numel, other = scene->tensor[t].numel;
+            place += one < other || (one == other && u < t);
+        }
+        place = by_size ? place : scene->forecast.rank[t];
+        order[backwards ? n - 1 - place : place] = t;
+    }
+}
+
+/* The best step with the first of an order dense, at each of the places where a search begins. */
+static double best_of_grid(
+    struct scene *scene, const uint32_t *order, enum choice dense, enum choice sparse)
+{
+    uint32_t n = scene->config.tensors, step = (n + 7) / 8;
+    struct forecast_result result;
+    double best = INFINITY;
+
+    for (uint32_t some = 0; some < n + step; some += step) {
+        for (uint32_t i = 0; i < n; i++) {
+            scene->plan.choice[order[i]] = (uint8_t)(i < some ? dense : sparse);
+        }
+        forecast_run(&scene->forecast, &scene->plan, &result);
+        best = fmin(best, result.step_us);
+    }
+    return best;
+}
+
+/* No plan whose first eighths of an order are dense is better than what the search finds. */
+static void test_partial_grid(void **state)
+{
+    uint64_t random = 6;
+
+    (void)state;
+    for (unsigned i = 0; i < 600; i++) {
+        enum choice dense = i % 2 == 0 ? CHOICE_DENSE : CHOICE_DENSE_BF16;
+        enum choice sparse = (enum choice)(CHOICE_ALLGATHER + i % 4);
+        struct candidate_search *search;
+        const struct choices *found;
+        struct forecast_result result;
+        uint32_t order[TENSORS_MAX];
+        struct scene scene;
+
+        begin(&scene, 9 + i % (TENSORS_MAX - 8), &random);
+        search = candidate_search_create(&scene.config);
+        assert_non_null(search);
+        found = candidate_search(search, &scene.forecast, &scene.plan, dense, sparse);
+        assert_non_null(found);
+        forecast_run(&scene.forecast, found, &result);
+        for (unsigned o = 0; o < 4; o++) {
+            plain_order(&scene, o % 2 == 0, o / 2 == 1, order);
+            assert_true(result.step_us <= best_of_grid(&scene, order, dense, sparse));
+        }
+        candidate_search_free(search);
+        end(&scene);
+    }
+}
+
+/* ------------------------------------------------------------------ kinds of plans */
+
+#define DENSE_CHOICES ((1u << CHOICE_DENSE) | (1u << CHOICE_DENSE_BF16))
+
+/* The choices of the tensors for which a plan says more than they must do anyway: where some may be
+ * dense or sparse, of those; else where some may do two things, of those; else of all. */
+static uint32_t plain_used(const struct scene *scene)
+{
+    uint32_t used[3] = {0, 0, 0};
+
+    for (uint32_t t = 0; t < scene->config.tensors; t++) {
+        uint32_t allowed = scene->tensor[t].allowed;
+        bool dense = (allowed & DENSE_CHOICES) != 0, sparse = (allowed & ~DENSE_CHOICES) != 0;
+        used[0] |= dense && sparse ? 1u << scene->plan.choice[t] : 0;
+        used[1] |= __builtin_popcount(allowed) > 1 ? 1u << scene->plan.choice[t] : 0;
+        used[2] |= 1u << scene->plan.choice[t];
+    }
+    return used[0] != 0 ? used[0] : used[1] != 0 ? used[1] : used[2];
+}
+
+static unsigned plain_kind(uint32_t used)
+{
+    uint32_t dense = used & DENSE_CHOICES, sparse = used & ~DENSE_CHOICES;
+    bool mixture = __builtin_popcount(dense) == 1 && __builtin_popcount(sparse) == 1;
+
+    if (__builtin_popcount(used) == 1) {
+        return (unsigned)__builtin_ctz(used);
+    }
+    return mixture ? KIND_PARTIAL + 4 * (unsigned)__builtin_ctz(dense) +
+                         (unsigned)__builtin_ctz(sparse) - CHOICE_ALLGATHER
+                   : KIND_OTHER;
+}
+
+/* Any plan has the kind that its definition says, however little some tensors may do. */
+static void test_kinds(void **state)
+{
+    unsigned seen[KINDS] = {0};
+    uint64_t random = 12;
+    struct scene scene;
+
+    (void)state;
+    for (unsigned i = 0; i < 3000; i++) {
+        unsigned different = 1 + i % 3, kind;
+        begin(&scene, 1 + i % 4, &random);
+        for (uint32_t t = 0; t < scene.config.tensors; t++) {
+            unsigned choice = (unsigned)(world_random(&random) * CHOICES) / different;
+            uint32_t others = i % 5 == 0 ? 0 : (uint32_t)(world_random(&random) * 64);
+            scene.tensor[t].allowed = 1u << choice | (i % 5 == 1 ? others & DENSE_CHOICES : others);
+            scene.plan.choice[t] = (uint8_t)choice;
+        }
+        kind = candidate_kind(&scene.config, &scene.plan);
+        assert_int_equal(kind, plain_kind(plain_used(&scene)));
+        seen[kind]++;
+        end(&scene);
+    }
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        assert_true(seen[kind] > 0);
+    }
+}
+
+/* Two tensors, each in a bucket of its own: dense is long on the link, sparse long to select, so
+ * that one of each is quickest. */
+static void begin_pair(struct scene *scene, uint64_t *random)
+{
+    struct forecast_costs *costs = &scene->forecast.costs;
+
+    begin(scene, 2, random);
+    scene->config.threads = 1;
+    scene->config.bucket_bytes = 4000;
+    for (uint32_t t = 0; t < 2; t++) {
+        scene->tensor[t].numel = 1000;
+        scene->estimates.arrival_us[t] = t;
+    }
+    forecast_set(&scene->forecast, &scene->estimates);
+    costs->settle = (struct line){.offset = 1};
+    for (unsigned c = 0; c < CHOICES; c++) {
+        bool sparse = choice_is_sparse((enum choice)c);
+        costs->select[c] = (struct line){.offset = sparse ? 100 : 10};
+        costs->exchange[c] = (struct line){.offset = sparse ? 10 : 100};
+        costs->latency_us[c] = 0;
+        costs->reduce[c] = (struct line){.offset = 0};
+    }
+}
+
+/* The choice that promises most alone, the first of several, from `first` on up to `end`. */
+static unsigned plain_best(
+    const struct candidates *candidates, const double weight[KINDS], unsigned first, unsigned end)
+{
+    double best = INFINITY;
+    unsigned found = first;
+
+    for (unsigned c = first; c < end; c++) {
+        for (unsigned i = 0; i < candidates->count; i++) {
+            const struct candidate *item = &candidates->item[i];
+            if (item->kind == c && item->result.step_us * weight[c] < best) {
+                best = item->result.step_us * weight[c];
+                found = c;
+            }
+        }
+    }
+    return found;
+}
+
+/* The best dense and the best sparse choice are mixed, by prediction and weight; of equal ones the
+ * first. */
+static void test_mixture(void **state)
+{
+    uint64_t random = 14;
+
+    (void)state;
+    for (unsigned i = 0; i < 200; i++) {
+        struct candidates candidates;
+        double weight[KINDS];
+        struct scene scene;
+        unsigned dense, sparse, mixed = 0;
+
+        begin_pair(&scene, &random);
+        for (unsigned kind = 0; kind < KINDS; kind++) {
+            weight[kind] = i % 4 < 2 ? 1 : draw(&random, 0.8, 1.25);
+        }
+        for (unsigned c = 0; c < CHOICES && i % 2 == 1; c++) {
+            scene.forecast.costs.latency_us[c] = floor(5 * world_random(&random));
+        }
+        assert_true(candidates_init(&candidates, &scene.config));
+        candidates_make(&candidates, &scene.forecast, weight);
+        dense = plain_best(&candidates, weight, 0, CHOICE_ALLGATHER);
+        sparse = plain_best(&candidates, weight, CHOICE_ALLGATHER, CHOICES);
+        for (unsigned n = 0; n < candidates.count; n++) {
+            unsigned kind = candidates.item[n].kind;
+            if (kind >= KIND_PARTIAL) {
+                assert_int_equal(kind, KIND_PARTIAL + 4 * dense + sparse - CHOICE_ALLGATHER);
+                mixed++;
+            }
+        }
+        assert_int_equal(mixed, 1);
+        candidates_free(&candidates);
+        end(&scene);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -361,6 +566,9 @@ int main(void)
         cmocka_unit_test(test_by_hand),
         cmocka_unit_test(test_partial),
         cmocka_unit_test(test_partial_allowed),
+        cmocka_unit_test(test_partial_grid),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_mixture),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,7 +37,7 @@ static unsigned steps_apart(const char *policy, const char *change, bool killed)
         }
         for (unsigned i = 0; i < 2; i++) {
             lone_train(&lone[i], 1);
-            residual[i] = core_residual(lone[i].core, lone[i].job, 0, 0);
+            residual[i] = core_residual(lone[i].host.core, lone[i].job, 0, 0);
             assert_non_null(residual[i]);
         }
         apart += memcmp(residual[0], residual[1], ROWS * COLUMNS * sizeof(float)) != 0;
@@ -45,7 +45,7 @@ static unsigned steps_apart(const char *policy, const char *change, bool killed)
             lone_restart(&lone[1]);
         }
     }
-    assert_int_equal(lone_job(&lone[1]).policy_version, 1);
+    assert_int_equal(lone_job(&lone[1]).policy.version, 1);
     for (unsigned i = 0; i < 2; i++) {
         lone_free(&lone[i]);
     }
@@ -113,10 +113,10 @@ static void test_back_and_forth(void **state)
             info[i] = lone_tensor(&lone[i], 0);
         }
         if (memcmp(info[0].applied, info[1].applied, sizeof(info[0].applied)) != 0) {
-            fail_msg("step %u: %s", s, lone_job(&lone[0]).policy);
+            fail_msg("step %u: %s", s, lone_job(&lone[0]).policy.text);
         }
     }
-    assert_true(lone_job(&lone[1]).policy_version > 200);
+    assert_true(lone_job(&lone[1]).policy.version > 200);
     for (unsigned i = 0; i < 2; i++) {
         lone_free(&lone[i]);
     }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "kernels/cpu/chunk.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 #include "kernels/cpu/rest.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/push.h"
@@ -194,6 +194,20 @@ static void check_rest_sum(float a, float b, enum quantisation type)
     if (fabs((double)rest) == unit / 2) {
         assert_true(fmod((double)sum / unit, 2) == 0);
     }
+}
+
+/* Where a small loss scale made 0 of a rounded sum, its lower half restores nothing. */
+static void test_rest_of_vanished_sum(void **state)
+{
+    const int16_t low[] = {-1, -0x8000, 0x7fff};
+    const float rounded[] = {0, -0.0f, 0};
+    const struct rest rest = {
+        .rounded = rounded, .low = low, .count = 3, .unscale = 5, .shrink = 0x1p30f};
+    float x[3] = {1, 2, 3};
+
+    (void)state;
+    rest_add(&rest, 0, 3, x);
+    assert_true(x[0] == 1 && x[1] == 2 && x[2] == 3);
 }
 
 /* A sum that is not finite has none, also where it becomes the largest f16. */
@@ -394,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_bf16_keeps_its_own_values),
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
         cmocka_unit_test(test_rest_sum),
+        cmocka_unit_test(test_rest_of_vanished_sum),
         cmocka_unit_test(test_rest_sum_not_finite),
         cmocka_unit_test(test_accumulate_and_withdraw),
         cmocka_unit_test(test_round_trip_of_integers_is_exact),

@@ -72,6 +72,29 @@ static void test_which_is_public(void **state)
     assert_in_range(suspicious, 0, 20); /* 3 are expected */
 }
 
+/* Keys are decoded as libzmq decodes them. A changed character is often no Z85, or too large. */
+static void test_decode(void **state)
+{
+    unsigned keys = 0, others = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 40 * 96; i++) {
+        char key[KEYFILE_KEY_SIZE] = SERVER_PUBLIC;
+        uint8_t expected[KEYFILE_KEY_BYTES] = {0}, bytes[KEYFILE_KEY_BYTES] = {0};
+        bool is_key;
+
+        key[i / 96] = (char)(' ' + i % 96);
+        is_key = zmq_z85_decode(expected, key) != NULL;
+        assert_int_equal(keyfile_decode(key, bytes), is_key);
+        if (is_key) {
+            assert_memory_equal(bytes, expected, sizeof bytes);
+        }
+        keys += is_key;
+        others += !is_key;
+    }
+    assert_true(keys > 1000 && others > 300);
+}
+
 static void test_generate(void **state)
 {
     const char *path = path_of("generated");
@@ -135,7 +158,8 @@ static void test_public_file(void **state)
     struct error err = {.code = ADTOPK_OK};
 
     (void)state;
-    assert_int_equal(keyfile_parse("text", text, sizeof(text) - 1, &pair, &err), ADTOPK_OK);
+    assert_int_equal(
+        keyfile_parse("text", text, sizeof(text) - 1, zmq_curve_public, &pair, &err), ADTOPK_OK);
     assert_string_equal(pair.public_key, CLIENT_PUBLIC);
     assert_int_equal(keyfile_load(file_with("public", text, sizeof(text) - 1, 0600), &pair, &err),
         ADTOPK_ERR_ARGUMENT);
@@ -281,6 +305,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_which_is_public),
+        cmocka_unit_test(test_decode),
         cmocka_unit_test(test_generate),
         cmocka_unit_test(test_generate_through_a_link),
         cmocka_unit_test(test_generate_on_a_full_disk),

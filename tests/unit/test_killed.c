@@ -21,8 +21,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "daemon/core/buffer.h"
+#include "daemon/core/copy.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
 #include "daemon/core/model.h"
+#include "daemon/core/settle.h"
+#include "daemon/core/work_job.h"
+#include "daemon/core/work_round.h"
+#include "daemon/link/buffer.h"
 #include "lone_core.h"
 
 /* What the ledgers take in if nobody is killed. */
@@ -51,7 +57,7 @@ static void let_trace(void)
 static void trace_compute(struct lone_core *lone)
 {
     let_trace();
-    lone->held[0]->run(lone->held[0]);
+    lone->host.held[0]->run(lone->host.held[0]);
     _exit(0);
 }
 
@@ -59,10 +65,10 @@ static void trace_compute(struct lone_core *lone)
 static void trace_event(struct lone_core *lone)
 {
     struct event done = {
-        .type = EVENT_COMPUTE_DONE, .compute = lone->held[0], .now_us = ++lone->now_us};
+        .type = EVENT_COMPUTE_DONE, .compute = lone->host.held[0], .now_us = ++lone->host.now_us};
 
     let_trace();
-    (void)core_event(lone->core, &done, NULL);
+    (void)core_event(lone->host.core, &done, NULL);
     _exit(0);
 }
 
@@ -83,8 +89,8 @@ static void check_reference(const struct lone_core *lone, struct reference *refe
  * print and end this process with an error like any test. */
 static void recover(struct lone_core *lone, struct reference *reference)
 {
-    lone_own_memory(lone);
-    lone->hold = false;
+    host_memory_unshare(&lone->host.memory);
+    lone->host.hold = false;
     lone_restart(lone);
     if (lone_job(lone).steps_done > lone->step) {
         assert_int_equal(lone->ready_status, ADTOPK_OK);
@@ -106,22 +112,22 @@ static void push_nan(struct lone_core *lone)
     struct tensor_layout layout;
     float nan = NAN;
 
-    lone->hold = true;
+    lone->host.hold = true;
     lone_push_all(lone);
-    assert_true(core_tensor_layout(lone->core, 1, 0, &layout));
-    memcpy(lone->arena[0] + layout.gradient_offset, &nan, sizeof(nan));
+    assert_true(core_tensor_layout(lone->host.core, 1, 0, &layout));
+    memcpy(lone->host.memory.arena[0].bytes + layout.gradient_offset, &nan, sizeof(nan));
 }
 
 /* The same after a step that is to be withdrawn. */
 static void recover_withdrawn(struct lone_core *lone, struct reference *reference)
 {
-    lone_own_memory(lone);
+    host_memory_unshare(&lone->host.memory);
     lone_restart(lone);
     if (lone_job(lone).steps_done == lone->step) {
         push_nan(lone);
         lone->withdrawing = true;
-        lone->hold = false;
-        lone_compute(lone);
+        lone->host.hold = false;
+        host_compute(&lone->host);
         lone_end_all(lone);
         assert_int_equal(lone->steps, lone->ranks);
     } else {
@@ -129,7 +135,7 @@ static void recover_withdrawn(struct lone_core *lone, struct reference *referenc
     }
     assert_int_equal(lone_job(lone).steps_withdrawn, 1);
     lone->withdrawing = false;
-    lone->hold = false;
+    lone->host.hold = false;
     lone->steps = 0;
     lone->step++;
     lone_train(lone, 2);
@@ -185,7 +191,7 @@ struct records {
 /* Takes over the records; false if they are as they were. */
 static bool records_changed(const struct lone_core *lone, struct records *records)
 {
-    const struct store_header *store = (const void *)lone->store[STORE_MAIN];
+    const struct store_header *store = (const void *)lone->host.memory.store[STORE_MAIN].bytes;
     size_t size = lone->tensors * sizeof(records->tensor[0]);
     bool changed = memcmp(records->tensor, store->tensor, size) != 0 ||
                    memcmp(records->header, store, sizeof(records->header)) != 0;
@@ -231,34 +237,33 @@ static bool kill_everywhere(struct lone_core *lone, const struct scene *scene)
 /* A whole step but its settling. */
 static void hold_settling(struct lone_core *lone)
 {
-    lone->hold = true;
+    lone->host.hold = true;
     lone_push_all(lone);
     lone_end_all(lone);
-    lone_compute_until(lone, work_settle);
+    lone_compute_until(lone, &work_settle);
 }
 
-/* All ranks have pushed; the first compute of the step that is `run` waits. */
-static void hold_computing(struct lone_core *lone, void (*run)(struct compute *compute))
+/* All ranks have pushed; the first compute of the step that is of this kind waits. */
+static void hold_computing(struct lone_core *lone, const struct work_kind *kind)
 {
-    lone->hold = true;
+    lone->host.hold = true;
     lone_push_all(lone);
-    lone_compute_until(lone, run);
-    if (lone->helds > 1) {
-        lone->helds = 1; /* the others have not begun */
+    lone_compute_until(lone, kind);
+    if (lone->host.helds > 1) {
+        lone->host.helds = 1; /* the others have not begun */
     }
 }
 
-static void check_computing(
-    const char *policy, void (*run)(struct compute *compute), uint64_t interval)
+static void check_computing(const char *policy, const struct work_kind *kind, uint64_t interval)
 {
     struct lone_core lone;
     bool allowed;
 
     lone_begin(&lone, policy);
     lone.changed = strstr(policy, "momentum") != NULL;
-    lone.tolerance = strstr(policy, "int8") != NULL ? 1e-3 : 0;
+    lone.tolerance = strstr(policy, "\"values\"") != NULL ? 1e-3 : 0;
     lone_train(&lone, 3);
-    hold_computing(&lone, run);
+    hold_computing(&lone, kind);
     allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
     lone_free(&lone);
     if (!allowed) {
@@ -269,38 +274,38 @@ static void check_computing(
 static void test_selecting(void **state)
 {
     (void)state;
-    check_computing("{" LONE_EXACT "}", work_select, 4001);
+    check_computing("{" LONE_EXACT "}", &work_select, 4001);
 }
 
 static void test_selecting_ranks(void **state)
 {
     (void)state;
-    check_computing("{" LONE_EXACT ",\"scope\":\"rank\"}", work_select, 4001);
+    check_computing("{" LONE_EXACT ",\"scope\":\"rank\"}", &work_select, 4001);
 }
 
 static void test_selecting_momentum(void **state)
 {
     (void)state;
-    check_computing("{" LONE_EXACT ",\"momentum\":0.5}", work_select, 4001);
+    check_computing("{" LONE_EXACT ",\"momentum\":0.5}", &work_select, 4001);
 }
 
 static void test_selecting_rounded(void **state)
 {
     (void)state;
-    check_computing("{" LONE_EXACT ",\"residual\":\"bf16\"}", work_select, 4001);
+    check_computing("{" LONE_EXACT ",\"residual\":\"bf16\"}", &work_select, 4001);
 }
 
 /* Past the residual; the sum is written where the ranks see it. */
 static void test_selecting_dense(void **state)
 {
     (void)state;
-    check_computing("{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}", work_select, 499);
+    check_computing("{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}", &work_select, 499);
 }
 
 static void test_reducing(void **state)
 {
     (void)state;
-    check_computing("{" LONE_EXACT "}", work_reduce, 4001);
+    check_computing("{" LONE_EXACT "}", &work_reduce, 4001);
 }
 
 /* Killed between the records of a round's tensors: others have delivered it, so a copy comes. */
@@ -317,7 +322,7 @@ static void test_delivered_in_part(void **state)
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
     lone_push_all(&lone);
-    job = job_by_number(lone.core, lone.job);
+    job = job_by_number(lone.host.core, lone.job);
     round = step_round(job, 0);
     assert_true(round->tensors > 1);
     first = job->tensor[round->tensor[0]].store;
@@ -338,14 +343,14 @@ static void test_delivered_in_part(void **state)
     lone_free(&lone);
 }
 
-static void check_settling(const char *policy, uint64_t interval)
+static void check_settling_of(bool half, const char *policy, uint64_t interval)
 {
     struct lone_core lone;
     bool allowed;
 
-    lone_begin(&lone, policy);
+    (half ? lone_begin_half : lone_begin)(&lone, policy);
     lone.changed = strstr(policy, "momentum") != NULL;
-    lone.tolerance = strstr(policy, "int8") != NULL ? 1e-3 : 0;
+    lone.tolerance = strstr(policy, "\"values\"") != NULL ? 1e-3 : 0;
     lone_train(&lone, 3);
     hold_settling(&lone);
     allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
@@ -353,6 +358,24 @@ static void check_settling(const char *policy, uint64_t interval)
     if (!allowed) {
         print_message("# tracing is not allowed here\n");
     }
+}
+
+static void check_settling(const char *policy, uint64_t interval)
+{
+    check_settling_of(false, policy, interval);
+}
+
+/* What 16 bits cut off an update comes back, once. */
+static void test_settling_half(void **state)
+{
+    (void)state;
+    check_settling_of(true, "{" LONE_EXACT "}", 97);
+    check_settling_of(true, "{" LONE_EXACT ",\"scope\":\"rank\"}", 499);
+    check_settling_of(true, "{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}", 97);
+    check_settling_of(
+        true, "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\"}", 499);
+    check_settling_of(true,
+        "{\"reduce\":\"sum\",\"sparsifier\":\"topk\",\"sparse_collective\":\"exclusive\"}", 499);
 }
 
 static void test_settling(void **state)
@@ -374,8 +397,15 @@ static void test_settling_rounded_at_random(void **state)
     const char *policy = "{\"reduce\":\"sum\",\"values\":\"int8\",\"density\":0.05}";
 
     (void)state;
-    check_computing(policy, work_reduce, 4001);
+    check_computing(policy, &work_reduce, 4001);
     check_settling(policy, 499);
+}
+
+/* The same with means of groups of values. */
+static void test_settling_in_two_values(void **state)
+{
+    (void)state;
+    check_settling("{\"reduce\":\"sum\",\"values\":\"two\",\"density\":0.05}", 997);
 }
 
 /* Past the residual. */
@@ -397,7 +427,7 @@ static void check_emptying(const char *policy)
     lone_train(&lone, 2);
     assert_int_equal(lone.policy.count, 1);
     hold_settling(&lone);
-    assert_int_equal(job_by_number(lone.core, lone.job)->tensor[0].store->filled, 1);
+    assert_int_equal(job_by_number(lone.host.core, lone.job)->tensor[0].store->filled, 1);
     allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, 997});
     lone_free(&lone);
     if (!allowed) {
@@ -442,7 +472,7 @@ static void check_joining(const char *from, const char *to, uint64_t interval)
     assert_int_equal(lone_change(&lone, 1, to), ADTOPK_OK);
     lone_train(&lone, 1);
     hold_settling(&lone);
-    lone_compute_until(&lone, work_switch);
+    lone_compute_until(&lone, &work_switch);
     lone_close(&lone);
     allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
     lone_free(&lone);
@@ -480,7 +510,7 @@ static void check_event(struct lone_core *lone,
 {
     bool allowed;
 
-    lone->held[0]->run(lone->held[0]);
+    lone->host.held[0]->run(lone->host.held[0]);
     allowed = kill_everywhere(lone, &(struct scene){trace_event, recover_from, 997});
     lone_free(lone);
     if (!allowed) {
@@ -508,7 +538,7 @@ static void test_counting_withdrawn(void **state)
     lone_train(&lone, 2);
     push_nan(&lone);
     lone_end_all(&lone);
-    lone_compute_until(&lone, work_settle);
+    lone_compute_until(&lone, &work_withdraw);
     check_event(&lone, recover_withdrawn);
 }
 
@@ -535,7 +565,7 @@ static void check_withdrawing(const char *policy)
     lone_train(&lone, 2);
     push_nan(&lone);
     lone_end_all(&lone);
-    lone_compute_until(&lone, work_settle);
+    lone_compute_until(&lone, &work_withdraw);
     allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover_withdrawn, 2003});
     lone_free(&lone);
     if (!allowed) {
@@ -563,7 +593,7 @@ static void check_switching(const char *to)
     assert_int_equal(lone_change(&lone, 1, to), ADTOPK_OK);
     lone_train(&lone, 1);
     hold_settling(&lone);
-    lone_compute_until(&lone, work_switch);
+    lone_compute_until(&lone, &work_switch);
     lone_close(&lone);
     check_event(&lone, recover);
 }
@@ -586,8 +616,10 @@ int main(void)
         cmocka_unit_test(test_reducing),
         cmocka_unit_test(test_delivered_in_part),
         cmocka_unit_test(test_settling),
+        cmocka_unit_test(test_settling_half),
         cmocka_unit_test(test_settling_quantised),
         cmocka_unit_test(test_settling_rounded_at_random),
+        cmocka_unit_test(test_settling_in_two_values),
         cmocka_unit_test(test_settling_dense),
         cmocka_unit_test(test_emptying),
         cmocka_unit_test(test_settling_ranks),

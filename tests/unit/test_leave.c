@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/base/quantise.h"
 #include "kernels/cpu/leave.h"
-#include "kernels/cpu/quantise.h"
+#include "kernels/cpu/plain.h"
 #include "tests/unit/arrays.h"
 
 static const struct parallel alone;
@@ -187,7 +187,7 @@ static void test_not_finite(void **state)
     uint32_t position[VALUES] = {0, 1, 2, 3, 4, 5, 6, 7};
 
     (void)state;
-    for (unsigned type = QUANTISE_F32; type <= QUANTISE_INT8; type++) {
+    for (unsigned type = QUANTISE_F32; type <= QUANTISE_INT3; type++) {
         float residual[VALUES], value[VALUES];
         const struct sparse sent = {position, value, VALUES, VALUES};
 

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/lane.h"
-#include "daemon/core/packet.h"
+#include "daemon/link/lane.h"
+#include "daemon/link/packet.h"
 #include "tests/unit/link_world.h"
 
 #define CHAOS_SEEDS 300
@@ -463,7 +463,6 @@ static uint64_t chaos(uint64_t seed)
 
     for (uint16_t id = 0; id < nodes; id++) {
         world->nodes[id].echo = seed % 2 == 0;
-        world->nodes[id].old = seed % 7 == id;
         world_start(world, id, nodes);
         world_run(world, world_random(world, 300000));
     }

@@ -1,5 +1,5 @@
 /* Links share what they carry: what is urgent overtakes, weights hold, nobody starves, and a peer
- * that is slow, old or a liar hurts only itself. */
+ * that is slow or a liar hurts only itself. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -7,19 +7,18 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/lane.h"
+#include "daemon/link/lane.h"
 #include "tests/unit/link_world.h"
 
 #define SECOND_US 1000000u
 #define CHUNK 1000u
 #define MESSAGE_MAX 1000u
 
-/* Three nodes that know each other, node 2 perhaps one from before there were slots. */
-static struct world *connected(const struct world_config *config, bool old)
+/* Three nodes that know each other. */
+static struct world *connected(const struct world_config *config)
 {
     struct world *world = world_new(config);
 
-    world->nodes[2].old = old;
     for (uint16_t id = 0; id < WORLD_NODES; id++) {
         world_start(world, id, WORLD_NODES);
     }
@@ -33,8 +32,8 @@ static void test_urgent_overtakes(void **state)
 {
     const struct share_class low = {.job = 1, .place = 9}, urgent = {.job = 1, .place = 1};
     const struct share_class other = {.job = 2, .weight = SHARE_WEIGHT_MAX};
-    struct world *world = connected(
-        &(struct world_config){.seed = 1, .delay_min_us = 5000, .delay_max_us = 5000}, false);
+    struct world *world =
+        connected(&(struct world_config){.seed = 1, .delay_min_us = 5000, .delay_max_us = 5000});
     uint64_t before;
 
     (void)state;
@@ -66,8 +65,8 @@ static void test_weights(void **state)
 {
     const struct share_class job[] = {{.job = 1, .weight = 1, .place = 5}, {.job = 2, .weight = 4},
         {.job = 3, .weight = 20, .place = 7}};
-    struct world *world = connected(
-        &(struct world_config){.seed = 2, .chunk_size = CHUNK, .window = 16 * CHUNK}, false);
+    struct world *world =
+        connected(&(struct world_config){.seed = 2, .chunk_size = CHUNK, .window = 16 * CHUNK});
     double got[3];
 
     (void)state;
@@ -97,8 +96,8 @@ static void test_nobody_starves(void **state)
 {
     enum { CHUNKS = 40 };
     const struct share_class low = {.job = 1, .place = 100}, urgent = {.job = 1, .place = 1};
-    struct world *world = connected(
-        &(struct world_config){.seed = 3, .chunk_size = CHUNK, .window = 16 * CHUNK}, false);
+    struct world *world =
+        connected(&(struct world_config){.seed = 3, .chunk_size = CHUNK, .window = 16 * CHUNK});
     struct world_stream *stream = NULL;
     uint64_t before;
 
@@ -124,7 +123,7 @@ static uint64_t time_beside(bool stuck)
 {
     const struct share_class class = {.job = 1}, other = {.job = 2};
     struct world *world =
-        connected(&(struct world_config){.seed = 4, .timeout_us = 60 * SECOND_US}, false);
+        connected(&(struct world_config){.seed = 4, .timeout_us = 60 * SECOND_US});
     uint64_t start;
 
     world->cut[2][0] = world->cut[0][2] = stuck;
@@ -153,8 +152,8 @@ static void test_slow_peer(void **state)
 static void test_many_classes(void **state)
 {
     const struct share_class last = {.job = 99};
-    struct world *world = connected(
-        &(struct world_config){.seed = 5, .chunk_size = CHUNK, .window = 16 * CHUNK}, false);
+    struct world *world =
+        connected(&(struct world_config){.seed = 5, .chunk_size = CHUNK, .window = 16 * CHUNK});
 
     (void)state;
     for (uint64_t job = 0; job < 12; job++) { /* more than there are slots */
@@ -170,36 +169,15 @@ static void test_many_classes(void **state)
     world_free(world);
 }
 
-/* A node from before there were slots gets one message after the other; link_world checks that. */
-static void test_old_peer(void **state)
-{
-    struct world *world = connected(
-        &(struct world_config){.seed = 6, .loss = 50, .chunk_size = CHUNK, .window = 16 * CHUNK},
-        true);
-
-    (void)state;
-    for (uint64_t i = 0; i < 60; i++) {
-        const struct share_class class = {.job = i % 3, .place = 60 - i};
-        assert_true(world_send_as(world, 0, 2, &class, 5 * CHUNK));
-        assert_true(world_send_as(world, 2, 0, &class, 5 * CHUNK));
-        world_run(world, 1000);
-    }
-    assert_true(world_settle(world, 100 * SECOND_US));
-    assert_int_equal(world->nodes[0].spread, 0);
-    assert_true(world->nodes[2].spread > 0); /* it does know that we have slots */
-    world_free(world);
-}
-
 /* 64 kB a round trip of 200 ms: chunks of 10 ms are 3.2 kB, although 16 kB are allowed. */
 static void test_chunks_of_a_slow_link(void **state)
 {
     const struct share_class class = {.job = 1};
     struct world *world = connected(&(struct world_config){.seed = 7,
-                                        .chunk_size = 16000,
-                                        .window = 64000,
-                                        .delay_min_us = 100000,
-                                        .delay_max_us = 100000},
-        false);
+        .chunk_size = 16000,
+        .window = 64000,
+        .delay_min_us = 100000,
+        .delay_max_us = 100000});
     uint64_t bytes, packets;
 
     (void)state;
@@ -305,7 +283,6 @@ int main(void)
         cmocka_unit_test(test_nobody_starves),
         cmocka_unit_test(test_slow_peer),
         cmocka_unit_test(test_many_classes),
-        cmocka_unit_test(test_old_peer),
         cmocka_unit_test(test_chunks_of_a_slow_link),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_sender_keeps_bounds),

@@ -56,8 +56,11 @@ static void assert_says(const adtopk_context *context, const char *word)
 
 static adtopk_context *open_job(const char *job)
 {
-    const struct adtopk_options options = {
-        .address = daemon_.address, .job = job, .has_rank = 1, .world_size = 1};
+    const struct adtopk_options options = {.size = sizeof options,
+        .address = daemon_.address,
+        .job = job,
+        .has_rank = 1,
+        .world_size = 1};
     adtopk_context *context = NULL;
 
     assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
@@ -70,8 +73,11 @@ static adtopk_context *open_ready(const char *job, uint32_t tensors, unsigned fo
     char name[16];
 
     for (uint32_t i = 0; i < tensors; i++) {
-        const struct adtopk_tensor_spec spec = {
-            .name = name, .dims = 2, .shape = {10, NUMEL / 10}, .forms = forms};
+        const struct adtopk_tensor_spec spec = {.size = sizeof spec,
+            .name = name,
+            .dims = 2,
+            .shape = {10, NUMEL / 10},
+            .forms = forms};
         uint32_t number;
 
         (void)snprintf(name, sizeof name, "w%u", i);
@@ -97,11 +103,12 @@ static void fill(float *gradient, uint64_t step, uint32_t tensor)
 
 static void assert_update(adtopk_context *context, uint64_t step, uint32_t tensor, unsigned forms)
 {
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
     float parameters[NUMEL] = {0};
 
     assert_status(context, adtopk_update(context, tensor, &update), ADTOPK_OK);
     assert_int_equal(update.numel, NUMEL);
+    assert_int_equal(update.step, step);
     assert_int_equal(update.dense != NULL, (forms & ADTOPK_FORM_DENSE) != 0);
     assert_int_equal(update.index != NULL, (forms & ADTOPK_FORM_LIST) != 0);
     adtopk_apply_sgd(parameters, &update, -1.0f);
@@ -122,11 +129,11 @@ static void train(adtopk_context *context, uint32_t tensors, unsigned forms)
     for (uint32_t i = 0; i < tensors; i++) {
         if (i % 2 == 0) {
             fill(gradient, step, i);
-            assert_status(context, adtopk_push(context, i, gradient), ADTOPK_OK);
+            assert_status(context, adtopk_push_tensor(context, i, gradient), ADTOPK_OK);
             memset(gradient, 0, sizeof gradient); /* it was copied */
         } else {
             fill(adtopk_gradient(context, i), step, i);
-            assert_status(context, adtopk_push(context, i, NULL), ADTOPK_OK);
+            assert_status(context, adtopk_push_tensor(context, i, NULL), ADTOPK_OK);
         }
     }
     assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
@@ -176,8 +183,11 @@ static void test_many_tensors(void **state)
     (void)state;
     for (unsigned i = 0; i < 3000; i++) { /* several messages; more than the ring takes */
         char name[128];
-        const struct adtopk_tensor_spec spec = {
-            .name = name, .dims = 4, .shape = {2, 1, 1, 2}, .dtype = ADTOPK_F32};
+        const struct adtopk_tensor_spec spec = {.size = sizeof spec,
+            .name = name,
+            .dims = 4,
+            .shape = {2, 1, 1, 2},
+            .dtype = ADTOPK_F32};
         uint32_t tensor;
 
         (void)snprintf(name, sizeof name, "%0100u", i);
@@ -187,11 +197,11 @@ static void test_many_tensors(void **state)
     for (int step = 0; step < 3; step++) {
         for (unsigned i = 0; i < 3000; i++) {
             const float gradient[4] = {(float)i, 1, 2, (float)step};
-            assert_status(context, adtopk_push(context, i, gradient), ADTOPK_OK);
+            assert_status(context, adtopk_push_tensor(context, i, gradient), ADTOPK_OK);
         }
         assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
         for (unsigned i = 0; i < 3000; i += 123) {
-            struct adtopk_update update;
+            struct adtopk_update update = {.size = sizeof update};
             assert_status(context, adtopk_update(context, i, &update), ADTOPK_OK);
             assert_true(fabs((double)update.dense[0] - i) < 1e-9);
             assert_true(fabs((double)update.dense[3] - step) < 1e-9);
@@ -203,16 +213,16 @@ static void test_many_tensors(void **state)
 static void test_wait_for_a_tensor(void **state)
 {
     adtopk_context *context = open_ready("wait", 2, ADTOPK_FORM_DENSE);
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
 
     (void)state;
     fill(adtopk_gradient(context, 0), 0, 0);
     fill(adtopk_gradient(context, 1), 0, 1);
-    assert_status(context, adtopk_push(context, 0, NULL), ADTOPK_OK);
+    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_OK);
     assert_status(context, adtopk_wait(context, 0), ADTOPK_OK);
     assert_update(context, 0, 0, ADTOPK_FORM_DENSE);
     assert_status(context, adtopk_update(context, 1, &update), ADTOPK_ERR_STATE);
-    assert_status(context, adtopk_push(context, 1, NULL), ADTOPK_OK);
+    assert_status(context, adtopk_push_tensor(context, 1, NULL), ADTOPK_OK);
     assert_status(context, adtopk_step_end(context), ADTOPK_OK);
     assert_status(context, adtopk_wait(context, 1), ADTOPK_OK); /* after the end too */
     assert_update(context, 0, 1, ADTOPK_FORM_DENSE);
@@ -224,15 +234,15 @@ static void test_wait_for_a_tensor(void **state)
 static void test_nonfinite(void **state)
 {
     adtopk_context *context = open_ready("nan", 2, ADTOPK_FORM_DENSE);
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
 
     (void)state;
     train(context, 2, ADTOPK_FORM_DENSE);
     fill(adtopk_gradient(context, 0), 1, 0);
     fill(adtopk_gradient(context, 1), 1, 1);
     ((float *)adtopk_gradient(context, 1))[NUMEL - 1] = NAN;
-    assert_status(context, adtopk_push(context, 0, NULL), ADTOPK_OK);
-    assert_status(context, adtopk_push(context, 1, NULL), ADTOPK_OK);
+    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_OK);
+    assert_status(context, adtopk_push_tensor(context, 1, NULL), ADTOPK_OK);
     assert_status(context, adtopk_wait(context, 1), ADTOPK_NONFINITE);
     assert_says(context, "w1");
     assert_status(context, adtopk_update(context, 1, &update), ADTOPK_ERR_STATE);
@@ -333,13 +343,21 @@ static void test_wrong_tensors(void **state)
         {{.name = "x", .dims = 2, .shape = {1u << 16, 1u << 16}}, "elements"},
         {{.name = "x", .dims = 2, .shape = {UINT64_MAX, 2}}, "elements"},
         {{.name = "x", .dims = 1, .shape = {1}, .dtype = (enum adtopk_dtype)3}, "dtype"},
-        {{.name = "x", .dims = 1, .shape = {1}, .forms = 4}, "forms"},
+        {{.name = "x", .dims = 1, .shape = {1}, .forms = 8}, "forms"},
+        {{.name = "x", .dims = 1, .shape = {1}, .forms = 4}, "f32"},
+        {{.name = "x", .dims = 1, .shape = {1}, .dtype = ADTOPK_F16, .forms = 6}, "one of them"},
         {{.name = "w", .dims = 1, .shape = {1}}, "already"},
+        {{.name = "x", .dims = 1, .shape = {1}, .memory = ADTOPK_CUDA}, "CUDA memory"},
+        {{.name = "x", .dims = 1, .shape = {1}, .memory = (enum adtopk_memory)2}, "memory 2"},
+        {{.name = "x", .dims = 1, .shape = {2}, .global_shape = {4}}, "shard (global_shape"},
+        {{.name = "x", .dims = 1, .shape = {2}, .global_offset = {2}}, "shard (global_shape"},
     };
     adtopk_context *context = open_job("wrong");
-    const struct adtopk_tensor_spec right = {.name = "w", .dims = 1, .shape = {NUMEL}};
+    const struct adtopk_tensor_spec right = {
+        .size = sizeof right, .name = "w", .dims = 1, .shape = {NUMEL}};
     char long_name[129];
-    struct adtopk_tensor_spec too_long = {.name = long_name, .dims = 1, .shape = {1}};
+    struct adtopk_tensor_spec too_long = {
+        .size = sizeof too_long, .name = long_name, .dims = 1, .shape = {1}};
     uint32_t tensor = 99;
 
     (void)state;
@@ -348,8 +366,10 @@ static void test_wrong_tensors(void **state)
     assert_status(context, adtopk_register(context, &right, &tensor), ADTOPK_OK);
     assert_int_equal(tensor, 0);
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        assert_status(
-            context, adtopk_register(context, &wrong[i].spec, &tensor), ADTOPK_ERR_ARGUMENT);
+        struct adtopk_tensor_spec spec = wrong[i].spec;
+
+        spec.size = sizeof spec;
+        assert_status(context, adtopk_register(context, &spec, &tensor), ADTOPK_ERR_ARGUMENT);
         assert_says(context, wrong[i].word);
     }
     assert_status(context, adtopk_register(context, &too_long, &tensor), ADTOPK_ERR_ARGUMENT);
@@ -361,14 +381,15 @@ static void test_wrong_tensors(void **state)
 
 static void test_wrong_order(void **state)
 {
-    const struct adtopk_tensor_spec spec = {.name = "w0", .dims = 1, .shape = {NUMEL}};
+    const struct adtopk_tensor_spec spec = {
+        .size = sizeof spec, .name = "w0", .dims = 1, .shape = {NUMEL}};
     adtopk_context *context = open_job("order");
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
     uint32_t tensor;
     float gradient[NUMEL] = {0};
 
     (void)state;
-    assert_status(context, adtopk_push(context, 0, gradient), ADTOPK_ERR_STATE);
+    assert_status(context, adtopk_push_tensor(context, 0, gradient), ADTOPK_ERR_STATE);
     assert_status(context, adtopk_step_end(context), ADTOPK_ERR_STATE);
     assert_status(context, adtopk_step_wait(context), ADTOPK_ERR_STATE);
     assert_says(context, "adtopk_step_wait()");
@@ -377,40 +398,45 @@ static void test_wrong_order(void **state)
     assert_status(context, adtopk_register(context, &spec, &tensor), ADTOPK_OK);
     assert_status(context, adtopk_commit(context), ADTOPK_OK);
     assert_status(context, adtopk_commit(context), ADTOPK_ERR_STATE);
-    assert_status(context, adtopk_register(context, &spec, &tensor), ADTOPK_ERR_STATE);
+    assert_status(context, adtopk_register(context, &spec, &tensor),
+        ADTOPK_ERR_ARGUMENT); /* its name is taken */
     assert_null(adtopk_gradient(context, 1));
     assert_int_equal((uintptr_t)adtopk_gradient(context, 0) % 64, 0);
     assert_status(context, adtopk_update(context, 0, &update), ADTOPK_ERR_STATE);
-    assert_status(context, adtopk_push(context, 1, gradient), ADTOPK_ERR_ARGUMENT);
+    assert_status(context, adtopk_push_tensor(context, 1, gradient), ADTOPK_ERR_ARGUMENT);
     assert_status(context, adtopk_wait(context, 0), ADTOPK_ERR_STATE); /* never pushed */
     assert_says(context, "w0");
-    assert_status(context, adtopk_push(context, 0, gradient), ADTOPK_OK);
-    assert_status(context, adtopk_push(context, 0, gradient), ADTOPK_ERR_STATE); /* twice */
+    assert_status(context, adtopk_push_tensor(context, 0, gradient), ADTOPK_OK);
+    assert_status(context, adtopk_push_tensor(context, 0, gradient), ADTOPK_ERR_STATE); /* twice */
     assert_says(context, "w0");
     assert_status(context, adtopk_step_end(context), ADTOPK_OK);
     assert_status(context, adtopk_step_end(context), ADTOPK_ERR_STATE);
-    assert_status(context, adtopk_push(context, 0, gradient), ADTOPK_ERR_STATE);
+    assert_status(context, adtopk_push_tensor(context, 0, gradient), ADTOPK_ERR_STATE);
     assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
     assert_status(context, adtopk_update(context, 0, &update), ADTOPK_OK);
     assert_status(context, adtopk_update(context, 1, &update), ADTOPK_ERR_ARGUMENT);
     assert_status(context, adtopk_update(context, 0, NULL), ADTOPK_ERR_ARGUMENT);
-    assert_status(context, adtopk_push(context, 0, gradient), ADTOPK_OK);
+    assert_status(context, adtopk_push_tensor(context, 0, gradient), ADTOPK_OK);
     assert_status(context, adtopk_update(context, 0, &update), ADTOPK_ERR_STATE); /* released */
     assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
     train(context, 1, ADTOPK_FORM_DENSE);
     adtopk_close(context);
-    assert_int_equal(adtopk_push(NULL, 0, gradient), ADTOPK_ERR_ARGUMENT);
+    assert_int_equal(adtopk_push_tensor(NULL, 0, gradient), ADTOPK_ERR_ARGUMENT);
     adtopk_close(NULL);
 }
 
 static void test_refused_open(void **state)
 {
-    const struct adtopk_options nowhere = {
-        .address = "unix:/nonexistent/adtopk", .world_size = 1, .connect_timeout_ms = -1};
+    const struct adtopk_options nowhere = {.size = sizeof nowhere,
+        .address = "unix:/nonexistent/adtopk",
+        .world_size = 1,
+        .connect_timeout_ms = -1};
     const struct adtopk_options refused = {
-        .address = daemon_.address, .job = "refused", .world_size = 1};
-    const struct adtopk_options late = {
-        .address = "unix:/tmp/adtopk-nobody", .world_size = 1, .connect_timeout_ms = 60};
+        .size = sizeof refused, .address = daemon_.address, .job = "refused", .world_size = 1};
+    const struct adtopk_options late = {.size = sizeof late,
+        .address = "unix:/tmp/adtopk-nobody",
+        .world_size = 1,
+        .connect_timeout_ms = 60};
     adtopk_context *context = NULL;
 
     (void)state;
@@ -431,8 +457,11 @@ static void test_memory(void **state)
     (void)state;
     for (int i = 0; i < 64; i++) { /* a TiB */
         char name[8];
-        const struct adtopk_tensor_spec spec = {
-            .name = name, .dims = 1, .shape = {UINT32_MAX}, .forms = ADTOPK_FORM_LIST};
+        const struct adtopk_tensor_spec spec = {.size = sizeof spec,
+            .name = name,
+            .dims = 1,
+            .shape = {UINT32_MAX},
+            .forms = ADTOPK_FORM_LIST};
         uint32_t tensor;
 
         (void)snprintf(name, sizeof name, "w%d", i);
@@ -455,15 +484,123 @@ static void test_memory(void **state)
 static void test_job_fails(void **state)
 {
     adtopk_context *context = open_ready("failing", 1, 0);
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
 
     (void)state;
     assert_status(context, adtopk_step_wait(context), ADTOPK_ERR_PEER);
     assert_says(context, "rank 7 (process 42)");
-    assert_status(context, adtopk_push(context, 0, NULL), ADTOPK_ERR_PEER); /* it stays */
+    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_PEER); /* it stays */
     assert_status(context, adtopk_update(context, 0, &update), ADTOPK_ERR_PEER);
     assert_says(context, "rank 7 (process 42)");
     adtopk_close(context);
+}
+
+/* A field of a later version in the padding could not be told from what a program left there. */
+#define ENDS_WITH(type, field)                                                                     \
+    (sizeof(type) == offsetof(type, field) + sizeof(((const type *)NULL)->field))
+static_assert(ENDS_WITH(struct adtopk_options, reserved) &&
+                  ENDS_WITH(struct adtopk_tensor_spec, global_offset) &&
+                  ENDS_WITH(struct adtopk_push_spec, flags) &&
+                  ENDS_WITH(struct adtopk_lookahead_spec, reserved) &&
+                  ENDS_WITH(struct adtopk_update, dense16),
+    "a structure ends in padding");
+
+/* Where the next gradient is taken: what is impossible changes nothing. */
+static void test_lookahead_fields(void **state)
+{
+    adtopk_context *context = open_ready("lookahead", 1, 0);
+    float parameters[NUMEL], shifted[NUMEL];
+    struct adtopk_lookahead_spec spec = {
+        .size = sizeof spec, .parameters = parameters, .shifted = shifted, .reserved = 1};
+
+    (void)state;
+    fill(parameters, 0, 0);
+    assert_status(context, adtopk_lookahead(context, 0, &spec), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "reserved");
+    spec.reserved = 0;
+    spec.second_moment = shifted;
+    spec.correction = 1;
+    assert_status(context, adtopk_lookahead(context, 0, &spec), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "shifted");
+    spec.second_moment = parameters;
+    assert_status(context, adtopk_lookahead(context, 0, &spec), ADTOPK_OK);
+    assert_memory_equal(shifted, parameters, sizeof shifted);
+    adtopk_close(context);
+}
+
+/* A push says more of a gradient than adtopk_push_tensor() does. */
+static void test_push(void **state)
+{
+    adtopk_context *context = open_ready("push", 1, 0);
+    float gradient[NUMEL];
+    struct adtopk_push_spec push = {.size = sizeof push, .gradient = gradient, .scale = -2};
+    struct adtopk_update update = {.size = sizeof update};
+
+    (void)state;
+    fill(gradient, 0, 0);
+    assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "loss scale is -2");
+    push.scale = NAN;
+    assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
+    push.scale = 1024;
+    push.flags = 4;
+    assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "flags is 4");
+    push.flags = 0;
+    push.memory = ADTOPK_CUDA;
+    assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "CUDA memory");
+    push.memory = ADTOPK_HOST;
+    push.tensor = 1;
+    assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
+    push.tensor = 0;
+    push.size = 7;
+    assert_status(context, adtopk_push(context, &push), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "sizeof(struct adtopk_push_spec)");
+    assert_status(context, adtopk_push(context, NULL), ADTOPK_ERR_ARGUMENT);
+    push.size = sizeof push;
+    assert_status(context, adtopk_push(context, &push), ADTOPK_OK);
+    assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+    assert_update(context, 0, 0, ADTOPK_FORM_DENSE);
+    update.size = 0;
+    assert_status(context, adtopk_update(context, 0, &update), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "sizeof(struct adtopk_update)");
+    adtopk_close(context);
+}
+
+/* A second context of the same rank is another job, as long as the first one lives. */
+static void test_two_contexts(void **state)
+{
+    adtopk_context *first = open_ready("twice", 1, 0), *second = open_ready("twice", 1, 0);
+    adtopk_context *third = open_ready("failing", 1, 0);
+    char longest[CLIENT_KEY_MAX + 1];
+    struct adtopk_options options = {.size = sizeof options,
+        .address = daemon_.address,
+        .job = longest,
+        .has_rank = 1,
+        .world_size = 1};
+
+    (void)state;
+    assert_string_equal(first->place.job, "twice");
+    assert_string_equal(second->place.job, "twice#2");
+    train(second, 1, ADTOPK_FORM_DENSE);
+    train(first, 1, ADTOPK_FORM_DENSE);
+    adtopk_close(first);
+    first = open_ready("twice", 1, 0);
+    assert_string_equal(first->place.job, "twice");
+    adtopk_close(first);
+    adtopk_close(second);
+    assert_status(third, adtopk_step_wait(third), ADTOPK_ERR_PEER);
+    first = open_job("failing"); /* it failed: a new run of the same job */
+    assert_string_equal(first->place.job, "failing");
+    adtopk_close(first);
+    adtopk_close(third);
+    memset(longest, 'j', CLIENT_KEY_MAX);
+    longest[CLIENT_KEY_MAX] = '\0';
+    first = open_job(longest);
+    assert_status(NULL, adtopk_open(&options, &second), ADTOPK_ERR_ARGUMENT);
+    assert_says(NULL, "set options.job");
+    adtopk_close(first);
 }
 
 /* The job has ended, and the daemon does not know it yet when it takes the next entry: the rank is
@@ -512,7 +649,7 @@ static void test_daemon_dies(void **state)
     (void)waitpid(daemon_.pid, NULL, 0);
     daemon_.pid = 0;
     /* It can still write where nobody reads, without SIGPIPE or SIGBUS. */
-    assert_status(other, adtopk_push(other, 0, NULL), ADTOPK_OK);
+    assert_status(other, adtopk_push_tensor(other, 0, NULL), ADTOPK_OK);
     assert_status(other, adtopk_step_wait(other), ADTOPK_ERR_UNREACHABLE);
     adtopk_close(other);
     adtopk_close(context);
@@ -541,7 +678,7 @@ static void test_forked_child(void **state)
     train(context, 1, ADTOPK_FORM_DENSE);
     child = fork();
     if (child == 0) {
-        const bool refused = adtopk_push(context, 0, NULL) == ADTOPK_ERR_STATE &&
+        const bool refused = adtopk_push_tensor(context, 0, NULL) == ADTOPK_ERR_STATE &&
                              adtopk_step_wait(context) == ADTOPK_ERR_STATE &&
                              strstr(adtopk_message(context), "forked") != NULL;
         adtopk_close(context); /* its copy only */
@@ -566,7 +703,7 @@ static void test_closing_frees_everything(void **state)
     }
     assert_int_equal(daemon_settle(&daemon_, descriptors, 0, 1000), 0);
     assert_int_equal(daemon_.view->lost, 0); /* all have left */
-    assert_int_equal(daemon_.view->stats.sessions, 0);
+    assert_int_equal(daemon_.view->stats.door.sessions, 0);
     assert_int_equal(daemon_.view->stats.gradient_bytes, 0);
     assert_int_equal(daemon_.view->stats.result_bytes, 0);
     assert_int_equal(daemon_.view->stats.store_bytes, 0);
@@ -588,6 +725,9 @@ int main(void)
         LOCAL_TEST(test_wrong_order),
         LOCAL_TEST(test_refused_open),
         LOCAL_TEST(test_memory),
+        LOCAL_TEST(test_lookahead_fields),
+        LOCAL_TEST(test_push),
+        LOCAL_TEST(test_two_contexts),
         LOCAL_TEST(test_job_fails),
         LOCAL_TEST(test_job_fails_meanwhile),
         LOCAL_TEST(test_daemon_dies),

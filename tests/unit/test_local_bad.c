@@ -16,11 +16,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/src/context.h"
+#include "client/src/patience.h"
 #include "local_witness.h"
 #include "proto/codec.h"
 
+static const struct client_patience for_ever = {.deadline_ns = PATIENCE_FOR_EVER};
+
 /* The session has failed, its client and the core know why; the witness does not mind. */
+/* The next reply of the daemon. */
+static enum adtopk_status receive(adtopk_context *context, struct client_reply *reply)
+{
+    const struct client_patience patience = client_stubborn(10000);
+
+    client_lock(context);
+    return client_unlock(context, client_receive(context, &patience, reply));
+}
+
 static void assert_failed(adtopk_context *context, const char *word)
 {
     enum adtopk_status status;
@@ -155,11 +166,14 @@ static void test_punched_holes(void **state)
     /* Into the ring: it then reads as zeros, which is rubbish. */
     assert_int_equal(madvise(context->ring_map.bytes, context->ring_map.size, MADV_REMOVE), 0);
     /* Not into the sealed arenas. */
-    assert_int_equal(madvise(context->gradients.bytes, context->gradients.size, MADV_REMOVE), -1);
-    assert_int_equal(madvise(context->results.bytes, context->results.size, MADV_REMOVE), -1);
+    assert_int_equal(
+        madvise(context->batch.gradients[0].bytes, context->batch.gradients[0].size, MADV_REMOVE),
+        -1);
+    assert_int_equal(
+        madvise(context->batch.results[0].bytes, context->batch.results[0].size, MADV_REMOVE), -1);
     assert_int_equal(madvise(context->page_map.bytes, context->page_map.size, MADV_REMOVE), -1);
     assert_int_equal(mprotect(context->page_map.bytes, 4096, PROT_READ | PROT_WRITE), -1);
-    assert_int_equal(mprotect(context->results.bytes, 4096, PROT_READ | PROT_WRITE), -1);
+    assert_int_equal(mprotect(context->batch.results[0].bytes, 4096, PROT_READ | PROT_WRITE), -1);
     client_wake(context);
     assert_failed(context, "jumped");
 }
@@ -173,18 +187,18 @@ static void meddle(int (*meddle_with)(int arena), const char *word)
     Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
     struct client_reply reply;
 
-    assert_status(context, client_send_tensors(context), ADTOPK_OK);
+    assert_status(context, client_send_tensors(context, &for_ever), ADTOPK_OK);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
     request.commit = &commit;
-    assert_status(context, client_send(context, &request), ADTOPK_OK);
-    assert_status(context, client_receive(context, 5000, "arena", &reply), ADTOPK_OK);
+    assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
+    assert_status(context, receive(context, &reply), ADTOPK_OK);
     assert_int_equal(reply.descriptors, 1);
     assert_int_equal(meddle_with(reply.descriptor[0]), 0);
     client_reply_drop(&reply);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
     request.mapped = &mapped;
-    assert_status(context, client_send(context, &request), ADTOPK_OK);
-    assert_status(context, client_receive(context, 5000, "error", &reply), ADTOPK_ERR_PROTOCOL);
+    assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
+    assert_status(context, receive(context, &reply), ADTOPK_ERR_PROTOCOL);
     assert_has(adtopk_message(context), word);
     assert_has(daemon_.view->reason, word);
     adtopk_close(context);
@@ -264,13 +278,13 @@ static void test_message_out_of_order(void **state)
 {
     adtopk_context *context = open_ready("order");
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
-    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
+    Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
 
     (void)state;
-    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
-    request.commit = &commit;
-    assert_status(context, client_send(context, &request), ADTOPK_OK);
-    assert_failed(context, "request 3");
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
+    request.mapped = &mapped;
+    assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
+    assert_failed(context, "request 4");
 }
 
 static void test_sent_descriptors(void **state)
@@ -303,21 +317,22 @@ static void assert_open_refused(
 {
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
-    adtopk_context context = {.address = ""};
+    uint32_t here = 1;
+    adtopk_context context = {.here = &here, .sharing = {.wake = -1}};
     struct client_reply reply;
     char run_id[] = "x";
     char name[CORE_KEY_SIZE];
 
     (void)snprintf(name, sizeof name, "%s", job);
-    context.socket = client_connect(daemon_.path, -1, NULL);
+    context.socket = client_connect(daemon_.path, -1, false, NULL);
     assert_true(context.socket >= 0);
     open.version = version;
     open.job = name;
     open.run_id = run_id;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;
     request.open = &open;
-    assert_status(&context, client_send(&context, &request), ADTOPK_OK);
-    assert_status(&context, client_receive(&context, 5000, "", &reply), status);
+    assert_status(&context, client_send(&context, &request, &for_ever), ADTOPK_OK);
+    assert_status(&context, receive(&context, &reply), status);
     assert_has(context.error.text, sentence);
     (void)close(context.socket);
 }
@@ -325,7 +340,10 @@ static void assert_open_refused(
 static void test_other_version(void **state)
 {
     (void)state;
-    assert_open_refused(LOCAL_VERSION + 1, "x", ADTOPK_ERR_PROTOCOL, "version 2");
+    assert_open_refused(LOCAL_VERSION + 1, "x", ADTOPK_ERR_PROTOCOL,
+        "speaks protocol 3, and this daemon needs version 1.0 of it (protocol 2)");
+    assert_open_refused(LOCAL_VERSION - 1, "x", ADTOPK_ERR_PROTOCOL,
+        "speaks protocol 1, and this daemon needs version 1.0 of it (protocol 2)");
 }
 
 /* What nobody could ask for by name. */
@@ -358,7 +376,7 @@ static void test_unknown_dtype(void **state)
     batch.tensors = &pointer;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_REGISTER;
     request.register_ = &batch;
-    assert_status(context, client_send(context, &request), ADTOPK_OK);
+    assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
     assert_status(context, adtopk_commit(context), ADTOPK_ERR_ARGUMENT);
     assert_has(adtopk_message(context), "\"strange\" has the unknown dtype 9");
     adtopk_close(context);
@@ -386,7 +404,7 @@ static void test_other_server(void **state)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    struct adtopk_options options = {.has_rank = 1, .world_size = 1};
+    struct adtopk_options options = {.size = sizeof options, .has_rank = 1, .world_size = 1};
     adtopk_context *context = NULL;
     char address[128];
     pid_t child;

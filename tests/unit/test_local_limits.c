@@ -19,11 +19,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/src/context.h"
+#include "client/src/patience.h"
 #include "local_witness.h"
 #include "proto/codec.h"
 
+static const struct client_patience for_ever = {.deadline_ns = PATIENCE_FOR_EVER};
+
 /* A second client sends wake-ups as fast as it can; the witness trains at its side. */
+/* The next reply of the daemon. */
+static enum adtopk_status receive(adtopk_context *context, struct client_reply *reply)
+{
+    const struct client_patience patience = client_stubborn(10000);
+
+    client_lock(context);
+    return client_unlock(context, client_receive(context, &patience, reply));
+}
+
 static void test_flood(void **state)
 {
     adtopk_context *context = open_ready("flood");
@@ -58,7 +69,7 @@ static void test_stops_reading(void **state)
 
     (void)state;
     context->tensor[0].shape[0] = 0;
-    assert_status(context, client_send_tensors(context), ADTOPK_OK);
+    assert_status(context, client_send_tensors(context, &for_ever), ADTOPK_OK);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
     request.commit = &commit;
     bytes = codec_pack(&request.base, &size);
@@ -98,7 +109,7 @@ static void die(int signal, bool heir, const char *word)
     if (child == 0) {
         adtopk_context *context = open_ready("dying");
 
-        (void)adtopk_push(context, 0, NULL);
+        (void)adtopk_push_tensor(context, 0, NULL);
         if (heir && fork() == 0) {
             sleep_ms(3000);
             _exit(0);
@@ -148,10 +159,10 @@ static void test_exit_with_unread(void **state)
         Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
 
         context->tensor[0].shape[0] = 0; /* refused */
-        (void)client_send_tensors(context);
+        (void)client_send_tensors(context, &for_ever);
         request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
         request.commit = &commit;
-        (void)client_send(context, &request);
+        (void)client_send(context, &request, &for_ever);
         sleep_ms(50);
         _exit(0);
     }
@@ -183,10 +194,10 @@ static adtopk_context *commit_large(const char *job)
     Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
 
     context->tensor[0].shape[0] = LARGE;
-    assert_status(context, client_send_tensors(context), ADTOPK_OK);
+    assert_status(context, client_send_tensors(context, &for_ever), ADTOPK_OK);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
     request.commit = &commit;
-    assert_status(context, client_send(context, &request), ADTOPK_OK);
+    assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
     return context;
 }
 
@@ -206,7 +217,7 @@ static void test_large_commit(void **state)
     }
     assert_true(steps > 5);
     for (unsigned i = 0; i < 2; i++) {
-        assert_status(context[i], client_receive(context[i], 10000, "arena", &reply), ADTOPK_OK);
+        assert_status(context[i], receive(context[i], &reply), ADTOPK_OK);
         assert_int_equal(reply.message->kind_case, ADTOPK__LOCAL_REPLY__KIND_ARENA);
         assert_int_equal(reply.message->arena->size, 4ull * LARGE + CLIENT_OP_SIZE);
         client_reply_drop(&reply);
@@ -225,7 +236,7 @@ static void test_large_holes(void **state)
     struct client_reply reply;
 
     (void)state;
-    assert_status(context, client_receive(context, 10000, "arena", &reply), ADTOPK_OK);
+    assert_status(context, receive(context, &reply), ADTOPK_OK);
     assert_int_equal(reply.descriptors, 1);
     assert_int_equal(
         fallocate(reply.descriptor[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 2ll * LARGE),
@@ -233,8 +244,8 @@ static void test_large_holes(void **state)
     client_reply_drop(&reply);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
     request.mapped = &mapped;
-    assert_status(context, client_send(context, &request), ADTOPK_OK);
-    assert_status(context, client_receive(context, 5000, "error", &reply), ADTOPK_ERR_PROTOCOL);
+    assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
+    assert_status(context, receive(context, &reply), ADTOPK_ERR_PROTOCOL);
     assert_has(adtopk_message(context), "holes");
     adtopk_close(context);
 }
@@ -261,8 +272,7 @@ static void test_stop_in_commit(void **state)
     assert_int_equal(daemon_stop(&daemon_), 0);
     for (unsigned i = 0; i < 2; i++) {
         struct client_reply reply;
-        assert_status(
-            context[i], client_receive(context[i], 5000, "end", &reply), ADTOPK_ERR_UNREACHABLE);
+        assert_status(context[i], receive(context[i], &reply), ADTOPK_ERR_UNREACHABLE);
         adtopk_close(context[i]);
     }
 }
@@ -328,7 +338,7 @@ static int hold_share(int ready)
         return 2;
     }
     for (int i = 0; i < share; i++) {
-        if (client_connect(daemon_.path, -1, NULL) < 0) {
+        if (client_connect(daemon_.path, -1, false, NULL) < 0) {
             return 3;
         }
     }
@@ -360,7 +370,7 @@ static void test_share_of_a_user(void **state)
     assert_int_equal(read(ready[0], &byte, 1), 1); /* 0: it ended, with what went wrong */
     (void)close(ready[0]);
     train(witness);
-    assert_int_equal(daemon_.view->stats.refused_share, 1);
+    assert_int_equal(daemon_.view->stats.door.refused_share, 1);
     if (geteuid() == 0) {
         assert_status(NULL, try_open("root", &context), ADTOPK_OK);
         adtopk_close(context);
@@ -423,7 +433,7 @@ static void test_file_size_limit(void **state)
 /* Nobody says who it is: others come through, and hanging up frees the slot. */
 static void test_silent_connection(void **state)
 {
-    const int silent = client_connect(daemon_.path, -1, NULL);
+    const int silent = client_connect(daemon_.path, -1, false, NULL);
 
     (void)state;
     assert_true(silent >= 0);
@@ -431,10 +441,10 @@ static void test_silent_connection(void **state)
     (void)close(silent);
 }
 
-/* ... and who stays silent is hung up on. */
+/* A connection that stays silent is closed. */
 static void test_silence_ends(void **state)
 {
-    const int silent = client_connect(daemon_.path, -1, NULL);
+    const int silent = client_connect(daemon_.path, -1, false, NULL);
     struct pollfd readable = {.fd = silent, .events = POLLIN};
     char bytes[1024];
 
@@ -446,7 +456,7 @@ static void test_silence_ends(void **state)
     assert_int_equal(poll(&readable, 1, 3000), 1);
     assert_int_equal(recv(silent, bytes, sizeof bytes, 0), 0);
     sleep_ms(50); /* counts are those of the last turn */
-    assert_int_equal(daemon_.view->stats.sessions, 1);
+    assert_int_equal(daemon_.view->stats.door.sessions, 1);
     (void)close(silent);
 }
 

@@ -40,6 +40,15 @@ static char *take_output(int fd)
     return text;
 }
 
+/* A log that is kept in memory, for take_output(log.fd). */
+static struct log new_log(enum log_level level, enum log_format format)
+{
+    struct log log;
+
+    log_init(&log, new_output(), level, format, NULL);
+    return log;
+}
+
 static unsigned count_lines(const char *text)
 {
     unsigned lines = 0;
@@ -60,15 +69,13 @@ static const char *field(const cJSON *line, const char *name)
 
 static void test_text(void **state)
 {
-    int fd = new_output();
-    struct log log;
+    struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);
     char *text;
 
     (void)state;
-    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_TEXT, NULL);
     log_write(&log, LEVEL_DEBUG, LOG_LIFE, "not shown");
     log_write(&log, LEVEL_WARNING, LOG_SESSION, "job %s", "a\n2026 error: \x1B[31m \xC3\xBC \xFF");
-    text = take_output(fd);
+    text = take_output(log.fd);
     assert_int_equal(count_lines(text), 1);
     assert_non_null(
         strstr(text, "Z warning session: job a\\x0a2026 error: \\x1b[31m \xC3\xBC ?\n"));
@@ -77,15 +84,13 @@ static void test_text(void **state)
 
 static void test_json(void **state)
 {
-    int fd = new_output();
-    struct log log;
+    struct log log = new_log(LEVEL_DEBUG, LOG_FORMAT_JSON);
     char *text;
     cJSON *line;
 
     (void)state;
-    log_init(&log, fd, LEVEL_DEBUG, LOG_FORMAT_JSON, NULL);
     log_write(&log, LEVEL_DEBUG, LOG_PEER, "a \"b\" \\ \n \xC3\xBC \xED\xA0\x80 \xC0\x80");
-    text = take_output(fd);
+    text = take_output(log.fd);
     assert_int_equal(count_lines(text), 1);
     line = cJSON_Parse(text);
     assert_non_null(line);
@@ -102,16 +107,14 @@ static void test_long_line(void **state)
     char *message = malloc(100001);
     char *text;
     cJSON *line;
-    int fd = new_output();
-    struct log log;
+    struct log log = new_log(LEVEL_INFO, LOG_FORMAT_JSON);
 
     (void)state;
     assert_non_null(message);
     memset(message, '\x01', 100000); /* each becomes six characters */
     message[100000] = '\0';
-    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_JSON, NULL);
     log_write(&log, LEVEL_INFO, LOG_LIFE, "%s", message);
-    text = take_output(fd);
+    text = take_output(log.fd);
     assert_int_equal(count_lines(text), 1);
     line = cJSON_Parse(text);
     assert_non_null(line);
@@ -122,12 +125,10 @@ static void test_long_line(void **state)
 
 static void test_flood(void **state)
 {
-    int fd = new_output();
-    struct log log;
+    struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);
     char *text;
 
     (void)state;
-    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_TEXT, NULL);
     for (int i = 0; i < 1000; i++) {
         log_write(&log, LEVEL_INFO, LOG_SESSION, "line %d", i);
     }
@@ -140,7 +141,7 @@ static void test_flood(void **state)
     log_tick(&log);
     log_tick(&log); /* once is enough */
     log_write(&log, LEVEL_INFO, LOG_SESSION, "afterwards");
-    text = take_output(fd);
+    text = take_output(log.fd);
     /* A slow machine may have earned a line or two in the loop: then fewer were left out. */
     assert_in_range(count_lines(text), 3 * LOG_BURST + 3, 3 * LOG_BURST + 3 + 20);
     assert_non_null(strstr(text, "of another kind"));
@@ -154,18 +155,16 @@ static void test_flood(void **state)
 /* It is said while the flood goes on, too. */
 static void test_flood_without_end(void **state)
 {
-    int fd = new_output();
-    struct log log;
+    struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);
     char *text;
 
     (void)state;
-    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_TEXT, NULL);
     for (int i = 0; i < LOG_BURST + 7; i++) {
         log_write(&log, LEVEL_INFO, LOG_PEER, "line %d", i);
     }
     log.budget[LOG_PEER].first_ms -= LOG_SAY_MS; /* as if the flood had begun that long ago */
     log_tick(&log);
-    text = take_output(fd);
+    text = take_output(log.fd);
     assert_non_null(strstr(text, " more lines of this kind in 10 s were left out"));
     free(text);
 }
@@ -173,12 +172,10 @@ static void test_flood_without_end(void **state)
 /* A user's flood silences that user alone, and never root's changes. */
 static void test_users(void **state)
 {
-    int fd = new_output();
-    struct log log;
+    struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);
     char *text;
 
     (void)state;
-    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_TEXT, NULL);
     for (unsigned i = 0; i < 2 * LOG_BURST; i++) {
         log_write_by(&log, LEVEL_INFO, LOG_CHANGE, 4002, "flood");
         log_write_by(&log, LEVEL_INFO, LOG_CHANGE, 0, "root %u.", i);
@@ -188,7 +185,7 @@ static void test_users(void **state)
     log_write_by(&log, LEVEL_INFO, LOG_REFUSED, 4002, "of another kind");
     (void)usleep(LOG_QUIET_MS * 1100);
     log_tick(&log);
-    text = take_output(fd);
+    text = take_output(log.fd);
     /* The two users, twice the change of root, and what is said of two floods. */
     assert_in_range(count_lines(text), 4 * LOG_BURST + 4, 4 * LOG_BURST + 4 + 20);
     assert_non_null(strstr(text, "change: root 199.\n"));
@@ -202,12 +199,10 @@ static void test_users(void **state)
 /* More users than there are places: what the quietest one lost is said before it is forgotten. */
 static void test_many_users(void **state)
 {
-    int fd = new_output();
-    struct log log;
+    struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);
     char *text;
 
     (void)state;
-    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_TEXT, NULL);
     for (unsigned i = 0; i < 2 * LOG_BURST; i++) {
         log_write_by(&log, LEVEL_INFO, LOG_CHANGE, 4002, "flood");
     }
@@ -215,7 +210,7 @@ static void test_many_users(void **state)
     for (uint32_t uid = 10000; uid < 10000 + LOG_USERS; uid++) {
         log_write_by(&log, LEVEL_INFO, LOG_CHANGE, uid, "change of %u.", uid);
     }
-    text = take_output(fd);
+    text = take_output(log.fd);
     assert_int_equal(count_lines(text), LOG_BURST + LOG_USERS + 1);
     assert_non_null(strstr(text, "were left out, of uid 4002\n"));
     free(text);
@@ -223,12 +218,10 @@ static void test_many_users(void **state)
 
 static void test_high_controls(void **state)
 {
-    int fd = new_output();
-    struct log log;
+    struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);
     char *text;
 
     (void)state;
-    log_init(&log, fd, LEVEL_INFO, LOG_FORMAT_TEXT, NULL);
     log_write(&log, LEVEL_INFO, LOG_PEER,
         "a\xC2\x9B"
         "31m \xC2\xA0");
@@ -236,7 +229,7 @@ static void test_high_controls(void **state)
     log_write(&log, LEVEL_INFO, LOG_PEER,
         "a\xC2\x9B"
         "31m");
-    text = take_output(fd);
+    text = take_output(log.fd);
     assert_non_null(strstr(text, "peer: a\\x9b31m \xC2\xA0\n"));
     assert_non_null(strstr(text, "\"message\":\"a\\u009b31m\"}"));
     free(text);
@@ -348,7 +341,7 @@ static void test_pipe_nobody_reads(void **state)
     assert_true(size > 0);
     buffer[size] = '\0';
     assert_int_equal(count_lines(buffer), 2);
-    assert_non_null(strstr(buffer, "lines of the log are lost: nobody read them\n"));
+    assert_non_null(strstr(buffer, "lines of the log are lost: no process read them\n"));
     assert_non_null(strstr(buffer, "life: read again\n"));
     assert_int_equal(close(pipes[0]), 0);
     assert_true(signal(SIGPIPE, SIG_IGN) != SIG_ERR);

@@ -10,12 +10,13 @@
 #include <string.h>
 
 #include "client/src/context.h"
+#include "client/src/sized.h"
 
 static const char *const variables[] = {"ADTOPK_ADDRESS", "ADTOPK_JOB", "ADTOPK_RUN_ID", "RANK",
-    "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_PROCID",
-    "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-    "PMI_RANK", "PMI_SIZE", "ADTOPK_KEY_FILE", "ADTOPK_SERVER_KEY", "PMIX_NAMESPACE",
-    "OMPI_MCA_ess_base_jobid"};
+    "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT",
+    "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "ADTOPK_KEY_FILE", "ADTOPK_SERVER_KEY",
+    "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"};
 
 static int clean_environment(void **state)
 {
@@ -59,7 +60,7 @@ static void test_nothing_set(void **state)
     const struct client_options options = resolve(NULL);
 
     (void)state;
-    assert_string_equal(options.path, "/run/adtopk/adtopkd.sock");
+    assert_string_equal(options.path, "/run/adtopk/trainers/adtopkd.sock");
     assert_string_equal(options.job, "default");
     assert_string_equal(options.run_id, "0");
     assert_string_equal(options.policy, "");
@@ -84,6 +85,21 @@ static void test_torchrun(void **state)
     assert_int_equal(options.rank, 3);
     assert_int_equal(options.world_size, 8);
     assert_string_equal(options.run_id, "abc.2");
+}
+
+/* torchrun's own default is the same for every run; where its ranks meet is not. */
+static void test_torchrun_without_an_id(void **state)
+{
+    (void)state;
+    set("TORCHELASTIC_RUN_ID", "none");
+    assert_string_equal(resolve(NULL).run_id, "none");
+    set("TORCHELASTIC_RESTART_COUNT", "1");
+    set("MASTER_ADDR", "node-with-a-name-that-is-longer-than-forty-characters.cluster");
+    assert_string_equal(resolve(NULL).run_id, "none.1");
+    set("MASTER_PORT", "29500");
+    assert_string_equal(resolve(NULL).run_id, "node-with-a-name-that-is-longer-than-for:29500.1");
+    set("TORCHELASTIC_RUN_ID", "mine");
+    assert_string_equal(resolve(NULL).run_id, "mine.1");
 }
 
 static void test_slurm(void **state)
@@ -137,7 +153,8 @@ static void test_adtopk_variables(void **state)
 
 static void test_remote_address(void **state)
 {
-    const struct adtopk_options given = {.address = "tcp://10.0.0.1:7500", .key_file = "/k"};
+    const struct adtopk_options given = {
+        .size = sizeof given, .address = "tcp://10.0.0.1:7500", .key_file = "/k"};
     struct client_options options;
 
     (void)state;
@@ -156,7 +173,7 @@ static void test_bad_remote_addresses(void **state)
     static const char *const wrong[] = {"tcp://", "tcp://host", "tcp://:7500",
         "tcp://host:", "tcp://host:0", "tcp://host:65536", "tcp://host:7500x", "tcp://host:*",
         "tcp://host:-1", "tcp://host:000007500"};
-    struct adtopk_options given = {0};
+    struct adtopk_options given = {.size = sizeof given};
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -169,7 +186,8 @@ static void test_bad_remote_addresses(void **state)
 
 static void test_options_win(void **state)
 {
-    const struct adtopk_options given = {.address = "unix:/a",
+    const struct adtopk_options given = {.size = sizeof given,
+        .address = "unix:/a",
         .job = "j",
         .run_id = "r",
         .rank = 0,
@@ -213,7 +231,7 @@ static void test_numbers_are_strict(void **state)
 
 static void test_places(void **state)
 {
-    struct adtopk_options given = {.has_rank = 1, .rank = 2, .world_size = 2};
+    struct adtopk_options given = {.size = sizeof given, .has_rank = 1, .rank = 2, .world_size = 2};
 
     (void)state;
     assert_refused(&given, "the rank is 2");
@@ -237,7 +255,7 @@ static void test_places(void **state)
 static void test_texts(void **state)
 {
     char long_key[65], long_id[301], long_path[200] = "unix:/", long_address[300];
-    struct adtopk_options given = {0};
+    struct adtopk_options given = {.size = sizeof given};
 
     (void)state;
     memset(long_key, 'k', 64);
@@ -284,11 +302,80 @@ static void test_texts(void **state)
     assert_refused(&given, "connect_timeout_ms");
 }
 
+/* A group is a job of its own. */
+static void test_group(void **state)
+{
+    struct adtopk_options given = {.size = sizeof given, .job = "gpt", .group = "stage0"};
+    char longest[CLIENT_KEY_MAX + 1];
+
+    (void)state;
+    assert_string_equal(resolve(&given).job, "gpt@stage0");
+    memset(longest, 'g', sizeof longest);
+    longest[CLIENT_KEY_MAX - 4] = '\0'; /* with "gpt@" */
+    given.group = longest;
+    assert_int_equal(strlen(resolve(&given).job), CLIENT_KEY_MAX);
+    memset(longest, 'g', CLIENT_KEY_MAX);
+    longest[CLIENT_KEY_MAX] = '\0';
+    assert_refused(&given, "group has 67 bytes");
+    given.group = "";
+    assert_refused(&given, "group");
+    given.group = "a@b";
+    assert_refused(&given, "\"a@b\"");
+}
+
+/* Options of programs that were built with other versions of the header. */
+static void test_sizes(void **state)
+{
+    union {
+        struct adtopk_options known;
+        uint8_t bytes[8192];
+    } given = {.known = {.size = sizeof given.known, .job = "a", .run_id = "b", .world_size = 3}};
+
+    (void)state;
+    given.known.size = offsetof(struct adtopk_options, run_id); /* an earlier one */
+    assert_string_equal(resolve(&given.known).job, "a");
+    assert_string_equal(resolve(&given.known).run_id, "0");
+    assert_int_equal(resolve(&given.known).world_size, 1);
+    given.known.size = sizeof given.known + 64; /* a later one */
+    given.known.has_rank = 1;
+    assert_int_equal(resolve(&given.known).world_size, 3);
+    given.bytes[sizeof given.known + 63] = 1; /* which uses a later field */
+    assert_refused(&given.known, "uses fields beyond");
+    given.bytes[sizeof given.known + 63] = 0;
+    given.bytes[sizeof given.known] = 1;
+    assert_refused(&given.known, "install a later one");
+    static const size_t impossible[] = {
+        0, 1, sizeof(size_t), sizeof given.known + 1, 4104, SIZE_MAX};
+    for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++) {
+        given.known.size = impossible[i];
+        assert_refused(&given.known, "set it to sizeof(struct adtopk_options)");
+    }
+}
+
+/* The library fills as much of a structure as its caller has. */
+static void test_fill(void **state)
+{
+    const size_t known[] = {3 * sizeof(size_t), 11, 12};
+    size_t given[] = {0, 1, 2, 3, 4};
+    struct error err;
+
+    (void)state;
+    assert_int_equal(client_sized_check("x", NULL, &err), ADTOPK_ERR_ARGUMENT);
+    given[0] = 2 * sizeof(size_t);
+    assert_int_equal(client_sized_check("x", given, &err), ADTOPK_OK);
+    client_sized_fill(given, known, sizeof known);
+    assert_memory_equal(given, ((size_t[]){2 * sizeof(size_t), 11, 2, 3, 4}), sizeof given);
+    given[0] = 4 * sizeof(size_t);
+    client_sized_fill(given, known, sizeof known);
+    assert_memory_equal(given, ((size_t[]){4 * sizeof(size_t), 11, 12, 0, 4}), sizeof given);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_nothing_set, clean_environment),
         cmocka_unit_test_setup(test_torchrun, clean_environment),
+        cmocka_unit_test_setup(test_torchrun_without_an_id, clean_environment),
         cmocka_unit_test_setup(test_slurm, clean_environment),
         cmocka_unit_test_setup(test_open_mpi, clean_environment),
         cmocka_unit_test_setup(test_adtopk_variables, clean_environment),
@@ -298,6 +385,9 @@ int main(void)
         cmocka_unit_test_setup(test_numbers_are_strict, clean_environment),
         cmocka_unit_test_setup(test_places, clean_environment),
         cmocka_unit_test_setup(test_texts, clean_environment),
+        cmocka_unit_test_setup(test_group, clean_environment),
+        cmocka_unit_test_setup(test_sizes, clean_environment),
+        cmocka_unit_test(test_fill),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 #include "proto/payload.h"
 
 #define BODY 5

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/partition.h"
+#include "kernels/base/partition.h"
 #include "tests/unit/payload_lists.h"
 
 /* For every n up to a few groups: the partitions are disjoint, complete, of equal size, and slots

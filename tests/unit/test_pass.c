@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/inspect.h"
 #include "daemon/core/model.h"
 #include "lone_core.h"
 
@@ -74,7 +75,7 @@ static void assert_near(double a, double b)
  * velocities go on, whatever masking says. before: what updates came to before this step. */
 static void compare_dense(const struct lone_core *lone, struct plain *plain, const double *before)
 {
-    const float *residual = core_residual(lone->core, lone->job, 0, 0);
+    const float *residual = core_residual(lone->host.core, lone->job, 0, 0);
 
     for (unsigned i = 0; i < ELEMENTS; i++) {
         assert_near(lone->applied[0][i] - before[i], plain[0].v[i]);
@@ -89,7 +90,7 @@ static void compare(struct lone_core *lone, struct plain *plain, const struct ru
     const float *residual;
 
     for (unsigned r = 0; r < rule->residuals; r++) {
-        residual = core_residual(lone->core, lone->job, 0, r);
+        residual = core_residual(lone->host.core, lone->job, 0, r);
         assert_non_null(residual);
         for (unsigned i = 0; i < ELEMENTS; i++) {
             /* It was sent; what rounding cut off the ranks' sum stays with the first of them. */
@@ -128,7 +129,7 @@ static void check(const struct rule *given)
         if (s == 0 && rule->change != NULL) {
             assert_int_equal(lone_change(&lone, 1, rule->change), ADTOPK_OK);
         } else if (s == CHANGED && rule->change != NULL) {
-            assert_int_equal(lone_job(&lone).policy_version, 1);
+            assert_int_equal(lone_job(&lone).policy.version, 1);
             change(plain, rule);
         }
         lone_push_all(&lone);
@@ -307,13 +308,14 @@ static void test_velocity_stays(void **state)
         lone_train(&lone, 1);
         for (unsigned i = 0; i < ELEMENTS; i++) {
             have = lone.applied[0][i];
-            for (unsigned r = 0; core_residual_copy(lone.core, lone.job, 0, r, residual); r++) {
+            for (unsigned r = 0; core_residual_copy(lone.host.core, lone.job, 0, r, residual);
+                 r++) {
                 have += (double)residual[i];
             }
             assert_true(fabs(have - plain->v[i]) < 0.1); /* of sums up to 100,000, in f32 */
         }
     }
-    assert_int_equal(lone_job(&lone).policy_version, sizeof(changes) / sizeof(changes[0]));
+    assert_int_equal(lone_job(&lone).policy.version, sizeof(changes) / sizeof(changes[0]));
     lone_free(&lone);
     free(plain);
 }
@@ -328,14 +330,15 @@ static void check_withdrawn(const char *policy)
     lone_start(&lone, 2, policy, &spec, 1);
     lone.changed = true;
     lone_train(&lone, 3);
-    (void)memcpy(before, core_residual(lone.core, lone.job, 0, 0), sizeof(before));
-    (void)memcpy(momentum, lone.core->jobs->plan->tensor[0].kept[0].momentum, sizeof(momentum));
+    (void)memcpy(before, core_residual(lone.host.core, lone.job, 0, 0), sizeof(before));
+    (void)memcpy(
+        momentum, lone.host.core->jobs->plan->tensor[0].kept[0].momentum, sizeof(momentum));
     lone_withdraw(&lone);
-    (void)memcpy(after, core_residual(lone.core, lone.job, 0, 0), sizeof(after));
+    (void)memcpy(after, core_residual(lone.host.core, lone.job, 0, 0), sizeof(after));
     for (unsigned i = 0; i < ELEMENTS; i++) {
         assert_near((double)after[i], (double)before[i]);
         assert_near(
-            (double)lone.core->jobs->plan->tensor[0].kept[0].momentum[i], (double)momentum[i]);
+            (double)lone.host.core->jobs->plan->tensor[0].kept[0].momentum[i], (double)momentum[i]);
     }
     lone_train(&lone, 2);
     lone_free(&lone);

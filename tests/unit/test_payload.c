@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 #include "proto/crc32c.h"
 #include "proto/payload.h"
 #include "tests/unit/payload_lists.h"
@@ -167,6 +167,8 @@ static void test_header(void **state)
         assert_true(got->view == some_header.view && got->bucket == some_header.bucket);
         assert_true(got->source == some_header.source && got->kind == some_header.kind);
         assert_true(got->phase == some_header.phase && got->flags == some_header.flags);
+        assert_true(got->loss_scale == some_header.loss_scale);
+        assert_true(got->loss_rank == some_header.loss_rank);
         assert_int_equal(got->sections, 0);
     }
     assert_false(payload_next_is_dense(&reader));
@@ -325,6 +327,9 @@ static void test_list_as_dense(void **state)
         x[fibre / 3 * 15 + fibre % 3 + list.position[i] % 5 * 3] = list.value[i];
     }
     for (unsigned v = 0; v < PAYLOAD_VALUE_COUNT; v++) {
+        if (v == PAYLOAD_VALUE_SIGN) {
+            continue; /* it has no 0 */
+        }
         memcpy(fed_back.value, list.value, list.count * sizeof(float));
         frame_begin(&writer);
         assert_int_equal(payload_put_list(&writer, &shape, &fed_back, PAYLOAD_INDEX_DENSE,
@@ -357,6 +362,10 @@ static void test_sizes_do_not_overflow(void **state)
     assert_int_equal(payload_dense_size(3, PAYLOAD_VALUE_F16), 8 + 6);
     assert_int_equal(payload_dense_size(128, PAYLOAD_VALUE_INT8), 8 + 2 + 128);
     assert_int_equal(payload_dense_size(129, PAYLOAD_VALUE_INT8), 8 + 2 + 128 + 2 + 1);
+    assert_int_equal(payload_dense_size(129, PAYLOAD_VALUE_TWO), 8 + 4 + 32 + 4 + 2);
+    assert_int_equal(payload_dense_size(129, PAYLOAD_VALUE_SIGN), 8 + 2 + 16 + 2 + 1);
+    assert_int_equal(payload_dense_size(129, PAYLOAD_VALUE_INT4), 8 + 2 + 64 + 2 + 4);
+    assert_int_equal(payload_dense_size(129, PAYLOAD_VALUE_INT3), 8 + 2 + 48 + 2 + 3);
     frame_begin(&writer);
     assert_int_equal(
         payload_put_dense(&writer, &x, UINT64_MAX / 2, PAYLOAD_VALUE_F32, NULL), ADTOPK_ERR_MEMORY);

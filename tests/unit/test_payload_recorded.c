@@ -89,9 +89,12 @@ static void test_writes(void **state)
 {
     struct payload_writer writer = {0};
     struct sparse list = list_make(8);
+    struct payload_header header = some_header; /* then there was no loss scale */
 
     (void)state;
-    frame_begin(&writer);
+    header.loss_scale = 0;
+    header.loss_rank = 0;
+    assert_int_equal(payload_begin(&writer, &header), ADTOPK_OK);
     list.count = 8;
     memcpy(list.position, positions, sizeof(positions));
     for (int i = 0; i < 8; i++) {

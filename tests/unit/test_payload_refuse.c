@@ -1,4 +1,5 @@
 /* What the payload's decoder refuses: damage, hostile sections, and sections of another kind. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -197,7 +198,7 @@ static const struct bad_section bad_sections[] = {
     {"unknown index encoding 0", 8, {0}},
     {"unknown index encoding 8", 8, {8}},
     {"unknown index encoding 14", 8, {14}},
-    {"unknown value encoding 4", 8, {0x42}},
+    {"unknown value encoding 8", 8, {0x82}},
     {"unknown value encoding 15", 8, {0xF2}},
     {"unknown value encoding 1", 8, {0x1F}},
     {"kind is not a list", 8, {1}},
@@ -212,13 +213,13 @@ static const struct bad_section bad_sections[] = {
     {NULL, 20, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4}},
     {"behind the last section", 21, {0x12, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4}},
     {"7 entries in rows", 40, {0x13, 7}},
-    {"count 8 is over the number of bytes left, 7", 15, {0x13, 8}},
+    {"count 8 is over what the bytes left can hold, 7", 15, {0x13, 8}},
     {"values need 16 bytes, 15 are left", 28,
         {0x13, 8, 0, 0, 0, 0, 0, 0, 0x20, 0x80, 0x00, 0x02, 0x08}},
     {NULL, 29, {0x13, 8, 0, 0, 0, 0, 0, 0, 0x20, 0x80, 0x00, 0x02, 0x08}},
     {"position 0 of entry 1", 29, {0x13, 8}},
     {"position 25 of entry 1", 29, {0x13, 8, 0, 0, 0, 0, 0, 0, 0x20, 0x83, 0x00, 0x02, 0x08}},
-    {"count 1 is over the number of bytes left, 0", 8, {0x14, 1}},
+    {"count 1 is over what the bytes left can hold, 0", 8, {0x14, 1}},
     {"delta width 33 is over 32", 10, {0x14, 1, 0, 0, 0, 0, 0, 0, 33}},
     {"deltas need 4 bytes, 3 are left", 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 32}},
     {NULL, 12, {0x14, 1, 0, 0, 0, 0, 0, 0, 2, 3}},
@@ -264,6 +265,26 @@ static const struct bad_section bad_sections[] = {
     {"int8 level of block 0 is 128, not 127", 15,
         {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 0x80}},
     {"int8 level of block 0 is 1, not 0", 15, {0x32, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1}},
+    {"values need 6 bytes, 5 are left", 17, {0x42, 1}},
+    {NULL, 18, {0x42, 1}},
+    {NULL, 18, {0x42, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 0, 0, 1}},
+    {"block 0 of values has a scale that is too large", 18,
+        {0x42, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x7F, 0, 0, 1}},
+    {"block 0 of values has padding that is not zero", 18,
+        {0x42, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 0, 0, 3}},
+    {"block 0 of values has an upper magnitude that no value has", 18,
+        {0x42, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 0x81, 0x3F, 1}},
+    {"values need 3 bytes, 2 are left", 14, {0x52, 1}},
+    {NULL, 15, {0x52, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 1}},
+    {"block 0 of values has a negative 0", 15, {0x52, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1}},
+    {"values need 6 bytes, 5 are left", 17, {0x62, 1}},
+    {NULL, 18, {0x62, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 0, 1, 1, 1}},
+    {"block 0 of values has no value of the largest level", 18,
+        {0x62, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 0, 1, 0, 1}},
+    {"values need 5 bytes, 4 are left", 16, {0x72, 1}},
+    {NULL, 17, {0x72, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0x80, 0x3F, 1, 1, 1}},
+    {"block 0 of values has levels without a step", 17,
+        {0x72, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1, 1, 1}},
 };
 
 /* The same tensor, of which the list has partition 1 of 3: positions 2, 4, 8, 11, ... 33 of them.
@@ -338,9 +359,10 @@ static void frame_of_section(uint8_t *frame, size_t size, uint8_t encodings, uin
     payload_free(&writer);
 }
 
-static void check_promise(
-    const struct payload_shape *shape, unsigned index, uint64_t count, size_t body)
+static void check_promise(const struct payload_shape *shape, unsigned index,
+    enum payload_value value_type, uint64_t count, size_t body)
 {
+    const size_t each = value_type == PAYLOAD_VALUE_SIGN ? 8 : 1;
     uint8_t frame[PAYLOAD_HEADER_SIZE + PAYLOAD_SECTION_MAX + 64];
     size_t size = PAYLOAD_HEADER_SIZE + PAYLOAD_SECTION_MAX + body;
     struct payload_reader reader;
@@ -349,10 +371,10 @@ static void check_promise(
     struct sparse list = {&position, &value, 0, SIZE_MAX};
     struct error err = {ADTOPK_OK, ""};
 
-    frame_of_section(frame, size, (uint8_t)(0x30 | index), count);
+    frame_of_section(frame, size, (uint8_t)(value_type << 4 | index), count);
     repair(frame, size);
     assert_int_equal(payload_open(&reader, frame, size, &err), ADTOPK_OK);
-    assert_true(payload_next_count(&reader, shape) <= body);
+    assert_true(payload_next_count(&reader, shape) <= each * body);
     assert_int_equal(payload_get_list(&reader, shape, &list, &err), ADTOPK_ERR_PROTOCOL);
     assert_non_null(strstr(err.text, "payload section 0: count "));
     assert_true(list.count == 0 && position == 7 && value > 7);
@@ -363,7 +385,8 @@ static void check_promise(
  * positions that would show the lie. */
 static void test_promises(void **state)
 {
-    static const uint64_t counts[] = {65, 1000000, UINT32_MAX, UINT64_C(1) << 32, SECTION_COUNT};
+    static const uint64_t counts[] = {
+        65, 1000000, UINT32_MAX, UINT64_C(1) << 32, SECTION_COUNT / 8};
     struct payload_shape shape = shape_of(UINT32_MAX, 1, 1);
 
     (void)state;
@@ -371,7 +394,8 @@ static void test_promises(void **state)
     for (unsigned index = PAYLOAD_INDEX_RAW; index < PAYLOAD_INDEX_COUNT; index++) {
         for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
             for (size_t size = 0; size <= 64; size++) {
-                check_promise(&shape, index, counts[i], size);
+                check_promise(&shape, index, PAYLOAD_VALUE_INT8, counts[i], size);
+                check_promise(&shape, index, PAYLOAD_VALUE_SIGN, 8 * counts[i], size);
             }
         }
     }
@@ -434,7 +458,7 @@ static void test_bad_headers(void **state)
     assert_header_refused(LENGTH_AT, 0, "length");
     assert_header_refused(LENGTH_AT + 7, 255, "length");
     assert_header_refused(43, 255, "sections");
-    assert_header_refused(47, 1, "reserved byte 47");
+    assert_header_refused(55, 1, "reserved byte 55");
     assert_header_refused(59, 1, "reserved byte 59");
     assert_header_refused(CRC_AT, 0, "crc");
     small_frame(&writer);
@@ -443,6 +467,29 @@ static void test_bad_headers(void **state)
     assert_int_equal(
         payload_peek(&header, writer.bytes, PAYLOAD_HEADER_SIZE - 1, &err), ADTOPK_ERR_PROTOCOL);
     payload_free(&writer);
+}
+
+/* What is no loss scale is refused; 0 stands for none. */
+static void test_bad_loss_scale(void **state)
+{
+    static const float bad[] = {-1, -0.0f, NAN, INFINITY, 0x1p-127f, 0x1p127f, 0x1.000002p126f};
+
+    (void)state;
+    for (size_t i = 0; i <= sizeof(bad) / sizeof(bad[0]); i++) {
+        struct payload_header header = some_header;
+        struct payload_writer writer = {0};
+        struct payload_reader reader;
+        struct error err = {ADTOPK_OK, ""};
+        bool refused = i < sizeof(bad) / sizeof(bad[0]);
+
+        header.loss_scale = refused ? bad[i] : 0;
+        assert_int_equal(payload_begin(&writer, &header), ADTOPK_OK);
+        payload_end(&writer);
+        assert_int_equal(payload_open(&reader, writer.bytes, writer.size, &err),
+            refused ? ADTOPK_ERR_PROTOCOL : ADTOPK_OK);
+        assert_true(!refused || strstr(err.text, "loss scale") != NULL);
+        payload_free(&writer);
+    }
 }
 
 /* A section of one kind is refused by the readers of the others, which do not move. */
@@ -517,6 +564,7 @@ int main(void)
         cmocka_unit_test(test_promises),
         cmocka_unit_test(test_missing_positions),
         cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_bad_loss_scale),
         cmocka_unit_test(test_kinds_are_kept_apart),
         cmocka_unit_test(test_writer_is_reused),
     };

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/partition.h"
+#include "kernels/base/partition.h"
 #include "tests/unit/payload_lists.h"
 
 /* A list of one kind: how many of n positions, and which. */
@@ -148,9 +148,17 @@ static size_t frame_size(const struct payload_shape *shape, struct sparse *list,
 
 static size_t values_size(size_t count, enum payload_value value)
 {
-    return value == PAYLOAD_VALUE_F32    ? 4 * count
-           : value == PAYLOAD_VALUE_INT8 ? count + (count + 127) / 128 * 2
-                                         : 2 * count;
+    size_t blocks = (count + 127) / 128, plane = (count + 7) / 8;
+
+    switch (value) {
+    case PAYLOAD_VALUE_F32: return 4 * count;
+    case PAYLOAD_VALUE_INT8: return count + 2 * blocks;
+    case PAYLOAD_VALUE_TWO: return 2 * plane + 4 * blocks;
+    case PAYLOAD_VALUE_SIGN: return plane + 2 * blocks;
+    case PAYLOAD_VALUE_INT4: return 4 * plane + 2 * blocks;
+    case PAYLOAD_VALUE_INT3: return 3 * plane + 2 * blocks;
+    default: return 2 * count;
+    }
 }
 
 /* Every encoding takes what its definition says, and AUTO at most 2 % more than the best of them,

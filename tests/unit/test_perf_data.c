@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/base/convert.h"
 #include "tests/bench/perf/data.h"
 #include "tests/bench/perf/floor.h"
 

@@ -129,8 +129,8 @@ static void test_refusals(void **state)
     static const struct {
         const char *line, *says;
     } cases[] = {
-        {"", "which benchmark"},
-        {"--json", "which benchmark"},
+        {"", "name a benchmark"},
+        {"--json", "name a benchmark"},
         {"selects", "unknown benchmark \"selects\""},
         {"select --frob", "unknown option \"--frob\""},
         {"select -j", "unknown option \"-j\""},
@@ -153,8 +153,8 @@ static void test_refusals(void **state)
         {"select --dtype red,pink", "--dtype: \"pink\" is not one of: red, green, blue, all"},
         {"select --dtype re", "--dtype: \"re\" is not one of"},
         {"select --threads 65", "--threads: \"65\" is no list of at most 16 whole numbers"},
-        {"sum --ranks 1", "--ranks means nothing to the benchmark"},
-        {"link --density 1", "--density means nothing to the benchmark"},
+        {"sum --ranks 1", "--ranks is no option of the requested"},
+        {"link --density 1", "--density is no option of the requested"},
         {"select --layers", "--layers needs --model"},
         {"select --model red --size 4K", "--model: tensors have their own sizes"},
         {"select --columns 256 --model red", "--model: tensors have their own sizes"},

@@ -13,126 +13,68 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
-#include "lone_host.h"
+#include "tests/host/host.h"
 
 #define SESSION 1
 #define TENSORS_MAX 40
 
-/* Memory as the daemon would give it; one block of each kind. */
-struct host {
-    struct core *core;
-    void *gradients, *results, *store[CORE_STORE_PARTS];
+struct scene {
+    struct host host;
     uint64_t job;
+    bool ready;
 };
 
-static void *block(void **slot, uint64_t size)
+static void note(void *context, const struct action *action)
 {
-    assert_null(*slot);
-    *slot = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-    assert_non_null(*slot);
-    memset(*slot, 0, size);
-    return *slot;
+    struct scene *scene = context;
+
+    assert_int_not_equal(action->type, ACTION_FAILED);
+    scene->ready = scene->ready || action->type == ACTION_READY;
 }
 
-static const void *host_gradients(
-    void *context, session_id session, uint64_t size, struct error *err)
+static void send(struct scene *scene, struct event event)
 {
-    (void)err;
-    assert_int_equal(session, SESSION);
-    return block(&((struct host *)context)->gradients, size);
-}
-
-static void *host_results(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
-{
-    (void)job;
-    (void)err;
-    *existing = false;
-    return block(&((struct host *)context)->results, size);
-}
-
-static void *host_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
-{
-    (void)job;
-    (void)err;
-    *existing = false;
-    return block(&((struct host *)context)->store[part], size);
-}
-
-static void send(struct host *host, struct event event)
-{
-    struct error err = {ADTOPK_OK, ""};
-
     event.session = SESSION;
-    event.now_us = 1;
-    if (core_event(host->core, &event, &err) != ADTOPK_OK) {
-        fail_msg("event %d: %s", (int)event.type, err.text);
+    if (host_event(&scene->host, event) != ADTOPK_OK) {
+        fail_msg("event %d: %s", (int)event.type, scene->host.refused.text);
     }
 }
 
 /* A core whose only rank has registered the tensors and is ready. */
-static void host_init(
-    struct host *host, const char *policy, const struct tensor_spec *spec, unsigned tensors)
+static void scene_init(
+    struct scene *scene, const char *policy, const struct tensor_spec *spec, unsigned tensors)
 {
-    struct core_config config = {.node = 3,
-        .incarnation = 9,
-        .links = lone_links,
-        .memory = {.context = host,
-            .gradients = host_gradients,
-            .results = host_results,
-            .store = host_store,
-            .drop_store = lone_drop_store,
-            .release_session = lone_release_session,
-            .release_job = lone_release_job},
-        .transmit = lone_transmit};
     struct event open = {.type = EVENT_RANK_OPEN,
         .open = {.key = {.name = "job", .run_id = "1"}, .world_size = 1, .policy = policy}};
-    struct error err = {ADTOPK_OK, ""};
-    struct action action;
-    bool ready = false;
 
-    *host = (struct host){.core = core_create(&config, &err)};
-    assert_non_null(host->core);
-    send(host, open);
-    host->job = core_session_job(host->core, SESSION);
+    *scene = (struct scene){
+        .host = {.config = {.node = 3}, .now_us = 1, .note = note, .context = scene}};
+    host_start(&scene->host);
+    send(scene, open);
+    scene->job = core_session_job(scene->host.core, SESSION);
     for (unsigned t = 0; t < tensors; t++) {
-        send(host, (struct event){.type = EVENT_RANK_REGISTER, .spec = &spec[t]});
+        send(scene, (struct event){.type = EVENT_RANK_REGISTER, .spec = &spec[t]});
     }
-    send(host, (struct event){.type = EVENT_RANK_COMMIT});
-    send(host, (struct event){.type = EVENT_RANK_MAPPED});
-    while (core_next_action(host->core, &action)) {
-        assert_int_not_equal(action.type, ACTION_FAILED);
-        ready = ready || action.type == ACTION_READY;
-    }
-    assert_true(ready);
+    send(scene, (struct event){.type = EVENT_RANK_COMMIT});
+    send(scene, (struct event){.type = EVENT_RANK_MAPPED});
+    assert_true(scene->ready);
 }
 
-static void host_free(struct host *host)
-{
-    core_destroy(host->core);
-    free(host->gradients);
-    free(host->results);
-    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
-        free(host->store[part]);
-    }
-}
-
-static struct tensor_info tensor_of(const struct host *host, uint32_t tensor)
+static struct tensor_info tensor_of(const struct scene *scene, uint32_t tensor)
 {
     struct tensor_info info;
 
-    assert_true(core_tensor_info(host->core, host->job, tensor, &info));
+    assert_true(core_tensor_info(scene->host.core, scene->job, tensor, &info));
     return info;
 }
 
-static struct job_info job_of(const struct host *host)
+static struct job_info job_of(const struct scene *scene)
 {
     struct job_info info;
 
-    assert_int_equal(core_job_count(host->core), 1);
-    assert_true(core_job_info(host->core, 0, &info));
-    assert_int_equal(info.id, host->job);
+    assert_int_equal(core_job_count(scene->host.core), 1);
+    assert_true(core_job_info(scene->host.core, 0, &info));
+    assert_int_equal(info.id, scene->job);
     return info;
 }
 
@@ -183,11 +125,11 @@ static void test_dense_or_sparse(void **state)
     (void)state;
     for (unsigned c = 0; c < sizeof(choices) / sizeof(choices[0]); c++) {
         struct tensor_spec spec = spec_of("t", choices[c].dims, choices[c].size);
-        struct host host;
+        struct scene scene;
         struct tensor_info info;
         bool dense = choices[c].count == 0;
-        host_init(&host, choices[c].policy, &spec, 1);
-        info = tensor_of(&host, 0);
+        scene_init(&scene, choices[c].policy, &spec, 1);
+        info = tensor_of(&scene, 0);
         if ((strcmp(info.collective, "allreduce") == 0) != dense ||
             (!dense && info.count != choices[c].count)) {
             fail_msg(
@@ -197,11 +139,31 @@ static void test_dense_or_sparse(void **state)
         assert_int_equal(info.count, choices[c].count);
         assert_int_equal(info.numel, tensor_numel(&spec.shape));
         assert_int_equal(info.bucket, 0);
-        assert_int_equal(job_of(&host).buckets, 1);
-        assert_false(core_tensor_info(host.core, host.job, 1, &info));
-        assert_false(core_tensor_info(host.core, host.job + 1, 0, &info));
-        host_free(&host);
+        assert_int_equal(job_of(&scene).buckets, 1);
+        assert_false(core_tensor_info(scene.host.core, scene.job, 1, &info));
+        assert_false(core_tensor_info(scene.host.core, scene.job + 1, 0, &info));
+        host_stop(&scene.host);
     }
+}
+
+/* Positions that all nodes know do not travel: the values are summed like a dense tensor, by the
+ * collective for those. */
+static void test_known_positions(void **state)
+{
+    static const char policy[] = "{\"sparsifier\":\"randomk\",\"density\":0.02,"
+                                 "\"sparse_collective\":\"oktopk\",\"dense_collective\":\"ring\"}";
+    const struct tensor_spec spec[] = {
+        spec_of("known", 2, (const uint64_t[]){64, 200}), spec_of("few", 1, (const uint64_t[]){9})};
+    struct tensor_info info;
+    struct scene scene;
+
+    (void)state;
+    scene_init(&scene, policy, spec, 2);
+    info = tensor_of(&scene, 0);
+    assert_string_equal(info.sparsifier, "randomk");
+    assert_string_equal(info.collective, "ring");
+    assert_int_equal(info.count, 256);
+    host_stop(&scene.host);
 }
 
 static void test_counts(void **state)
@@ -211,12 +173,12 @@ static void test_counts(void **state)
         spec_of("b", 1, (const uint64_t[]){10}),
         spec_of("c", 3, (const uint64_t[]){5, 40, 2}),
     };
-    struct host host;
+    struct scene scene;
     struct job_info info;
 
     (void)state;
-    host_init(&host, "{}", spec, 3);
-    info = job_of(&host);
+    scene_init(&scene, "{}", spec, 3);
+    info = job_of(&scene);
     assert_int_equal(info.tensors, 3);
     assert_int_equal(info.elements, 1000 + 10 + 400);
     assert_int_equal(info.dense_bytes, 0); /* no step yet */
@@ -224,22 +186,22 @@ static void test_counts(void **state)
     assert_int_equal(info.local_ranks, 1);
     assert_int_equal(info.nodes, 1);
     assert_int_equal(info.buckets, 2); /* one of each kind */
-    assert_int_equal(tensor_of(&host, 0).bucket, 0);
-    assert_int_equal(tensor_of(&host, 1).bucket, 1);
-    assert_int_equal(tensor_of(&host, 2).bucket, 0);
-    host_free(&host);
+    assert_int_equal(tensor_of(&scene, 0).bucket, 0);
+    assert_int_equal(tensor_of(&scene, 1).bucket, 1);
+    assert_int_equal(tensor_of(&scene, 2).bucket, 0);
+    host_stop(&scene.host);
 }
 
 /* Every bucket is of one kind, in order of registration, filled as long as the next tensor fits. */
-static void check_buckets(const struct host *host, unsigned tensors, uint64_t bucket_bytes)
+static void check_buckets(const struct scene *scene, unsigned tensors, uint64_t bucket_bytes)
 {
-    uint32_t buckets = job_of(host).buckets, next = 0;
+    uint32_t buckets = job_of(scene).buckets, next = 0;
 
     for (int dense = 0; dense < 2; dense++) {
         uint64_t bytes = 0;
         bool begun = false;
         for (uint32_t t = 0; t < tensors; t++) {
-            struct tensor_info info = tensor_of(host, t);
+            struct tensor_info info = tensor_of(scene, t);
             uint64_t size = 4 * info.numel;
             if ((strcmp(info.sparsifier, "dense") == 0) != (dense == 1)) {
                 continue;
@@ -268,7 +230,7 @@ static void test_buckets(void **state)
     (void)state;
     for (unsigned run = 0; run < 70; run++) {
         struct tensor_spec spec[TENSORS_MAX];
-        struct host host;
+        struct scene scene;
         unsigned tensors = 1 + run * 7 % TENSORS_MAX;
         uint64_t limit = limits[run % 7];
         char policy[64], name[16];
@@ -280,12 +242,12 @@ static void test_buckets(void **state)
         }
         (void)snprintf(
             policy, sizeof(policy), "{\"bucket_bytes\":%llu}", (unsigned long long)limit);
-        host_init(&host, policy, spec, tensors);
-        check_buckets(&host, tensors, limit);
+        scene_init(&scene, policy, spec, tensors);
+        check_buckets(&scene, tensors, limit);
         if (limit == 1) {
-            assert_int_equal(job_of(&host).buckets, tensors);
+            assert_int_equal(job_of(&scene).buckets, tensors);
         }
-        host_free(&host);
+        host_stop(&scene.host);
     }
 }
 
@@ -297,18 +259,18 @@ static void test_layout(void **state)
         spec_of("b", 1, (const uint64_t[]){7}),
         spec_of("c", 2, (const uint64_t[]){3, 50}),
     };
-    struct host host;
-    struct tensor_layout before = {0, 0};
+    struct scene scene;
+    struct tensor_layout before = {.gradient_offset = 0};
     uint64_t op_gradient, op_result;
 
     (void)state;
     spec[1].dtype = DTYPE_BF16;
-    host_init(&host, "{}", spec, 3);
-    assert_true(core_op_layout(host.core, SESSION, &op_gradient, &op_result));
+    scene_init(&scene, "{}", spec, 3);
+    assert_true(core_op_layout(scene.host.core, SESSION, &op_gradient, &op_result));
     for (uint32_t t = 0; t < 3; t++) {
         struct tensor_layout layout;
         uint64_t bytes = tensor_numel(&spec[t].shape) * dtype_size(spec[t].dtype);
-        assert_true(core_tensor_layout(host.core, SESSION, t, &layout));
+        assert_true(core_tensor_layout(scene.host.core, SESSION, t, &layout));
         assert_int_equal(layout.gradient_offset % 64, 0);
         assert_int_equal(layout.update_offset % 64, 0);
         assert_true(t == 0 || layout.gradient_offset > before.gradient_offset);
@@ -317,9 +279,9 @@ static void test_layout(void **state)
         assert_true(layout.update_offset >= op_result + CORE_OP_SIZE);
         before = layout;
     }
-    assert_false(core_tensor_layout(host.core, SESSION, 3, &before));
-    assert_false(core_tensor_layout(host.core, SESSION + 1, 0, &before));
-    host_free(&host);
+    assert_false(core_tensor_layout(scene.host.core, SESSION, 3, &before));
+    assert_false(core_tensor_layout(scene.host.core, SESSION + 1, 0, &before));
+    host_stop(&scene.host);
 }
 
 /* Tensors of one bucket travel alike, whatever rules they come under, and each is in one. */
@@ -332,7 +294,7 @@ static void test_buckets_of_mixed_policies(void **state)
         "{\"match\":\"*d\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\"}]}";
     struct tensor_spec spec[TENSORS_MAX];
     struct tensor_info info[TENSORS_MAX];
-    struct host host;
+    struct scene scene;
     char name[16];
 
     (void)state;
@@ -340,11 +302,11 @@ static void test_buckets_of_mixed_policies(void **state)
         (void)snprintf(name, sizeof(name), "t%c%u%s", 'a' + t % 4, t, t % 5 == 0 ? "d" : "");
         spec[t] = spec_of(name, 2, (const uint64_t[]){20, 40});
     }
-    host_init(&host, policy, spec, TENSORS_MAX);
+    scene_init(&scene, policy, spec, TENSORS_MAX);
     for (unsigned t = 0; t < TENSORS_MAX; t++) {
         unsigned alike = 0, bucket = 0;
-        info[t] = tensor_of(&host, t);
-        assert_true(info[t].bucket < job_of(&host).buckets);
+        info[t] = tensor_of(&scene, t);
+        assert_true(info[t].bucket < job_of(&scene).buckets);
         assert_int_equal(strcmp(info[t].sparsifier, "dense") == 0, t % 4 == 1 || t % 5 == 0);
         for (unsigned other = 0; other < t; other++) {
             bool same = strcmp(info[t].collective, info[other].collective) == 0 &&
@@ -358,7 +320,7 @@ static void test_buckets_of_mixed_policies(void **state)
         assert_true(bucket <= 1); /* two of 3200 bytes fit, three do not */
         assert_int_equal(bucket, alike % 2);
     }
-    host_free(&host);
+    host_stop(&scene.host);
 }
 
 /* Where gradients and updates lie is the same under every policy: nothing moves in a change. */
@@ -378,11 +340,11 @@ static void test_layout_of_ten_policies(void **state)
     spec[2].forms = 1; /* list only */
     spec[3].forms = 2; /* dense only */
     for (unsigned p = 0; p < 10; p++) {
-        struct host host;
-        host_init(&host, policies[p], spec, 4);
-        assert_true(core_op_layout(host.core, SESSION, &place[0], &place[1]));
+        struct scene scene;
+        scene_init(&scene, policies[p], spec, 4);
+        assert_true(core_op_layout(scene.host.core, SESSION, &place[0], &place[1]));
         for (uint32_t t = 0; t < 4; t++) {
-            assert_true(core_tensor_layout(host.core, SESSION, t, &layout));
+            assert_true(core_tensor_layout(scene.host.core, SESSION, t, &layout));
             first[t] = p == 0 ? layout : first[t];
             assert_int_equal(layout.gradient_offset, first[t].gradient_offset);
             assert_int_equal(layout.update_offset, first[t].update_offset);
@@ -391,7 +353,7 @@ static void test_layout_of_ten_policies(void **state)
             memcpy(first_place, place, sizeof(place));
         }
         assert_memory_equal(place, first_place, sizeof(place));
-        host_free(&host);
+        host_stop(&scene.host);
     }
 }
 
@@ -399,6 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense_or_sparse),
+        cmocka_unit_test(test_known_positions),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_buckets),
         cmocka_unit_test(test_layout),

@@ -12,15 +12,17 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/policy.h"
+#include "daemon/policy/policy.h"
 
 static const char default_text[] =
-    "{\"version\":1,\"sparsifier\":\"adtopk\",\"density\":0.01,\"warmup_epochs\":0,"
+    "{\"version\":1,\"sparsifier\":\"adtopk\",\"density\":0.01,\"budget\":0,\"warmup_epochs\":0,"
     "\"epoch_turns\":1000,\"view\":\"fibre\",\"interleave\":true,\"fibre_turns\":1,"
     "\"global_turns\":1,\"adaptive\":false,\"total_turns\":0,\"estimate\":false,"
     "\"estimate_period\":5,\"sample\":0.01,\"fit\":\"exponential\",\"threshold\":0,"
     "\"momentum\":0,\"nesterov\":false,\"momentum_masking\":true,\"clip\":0,"
-    "\"scope\":\"node\",\"residual\":\"f32\",\"reduce\":\"mean\",\"values\":\"bf16\",\"dense_"
+    "\"scope\":\"node\",\"residual\":\"f32\",\"lookahead\":0.25,\"reduce\":\"mean\",\"non_finite\":"
+    "\"revoke\",\"values\":"
+    "\"bf16\",\"dense_"
     "values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
     "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"tune_density\":false,"
@@ -63,6 +65,7 @@ static void assert_equal_policies(const struct policy *a, const struct policy *b
     assert_int_equal(a->tensor.scope, b->tensor.scope);
     assert_int_equal(a->tensor.residual, b->tensor.residual);
     assert_int_equal(a->reduce, b->reduce);
+    assert_int_equal(a->non_finite, b->non_finite);
     assert_int_equal(a->on_peer_loss, b->on_peer_loss);
     assert_int_equal(a->tensor.indices, b->tensor.indices);
     assert_int_equal(a->tensor.values, b->tensor.values);
@@ -70,6 +73,7 @@ static void assert_equal_policies(const struct policy *a, const struct policy *b
     assert_ptr_equal(a->tensor.sparse_collective, b->tensor.sparse_collective);
     assert_ptr_equal(a->tensor.dense_collective, b->tensor.dense_collective);
     assert_int_equal(a->tensor.priority, b->tensor.priority);
+    assert_equal_numbers(a->tensor.lookahead, b->tensor.lookahead);
     assert_int_equal(a->weight, b->weight);
     assert_int_equal(a->bucket_bytes, b->bucket_bytes);
     assert_int_equal(a->tune_density, b->tune_density);
@@ -202,8 +206,9 @@ static void test_every_field(void **state)
         "{\"sparsifier\":\"topk\",\"density\":0.5,\"view\":\"longest\",\"interleave\":false,"
         "\"scope\":\"rank\",\"reduce\":\"sum\",\"values\":\"f32\",\"dense_values\":\"bf16\","
         "\"indices\":\"delta\",\"sparse_collective\":\"allgather\","
-        "\"dense_collective\":\"allreduce\",\"priority\":-7,\"weight\":20,\"bucket_bytes\":1024,"
-        "\"on_peer_loss\":\"fail\","
+        "\"dense_collective\":\"allreduce\",\"priority\":-7,\"lookahead\":0.5,\"weight\":20,"
+        "\"bucket_bytes\":1024,"
+        "\"on_peer_loss\":\"fail\",\"non_finite\":\"reject\","
         "\"join_timeout\":0.5,\"push_timeout\":2,\"wait_limit\":1e3}");
     assert_ptr_equal(policy.tensor.sparsifier, sparsifier_find("topk"));
     assert_true(policy.tensor.params.density >= 0.5 && policy.tensor.params.density <= 0.5);
@@ -211,12 +216,14 @@ static void test_every_field(void **state)
     assert_false(policy.tensor.params.interleave);
     assert_int_equal(policy.tensor.scope, SCOPE_RANK);
     assert_int_equal(policy.reduce, REDUCE_SUM);
+    assert_int_equal(policy.non_finite, NON_FINITE_REJECT);
     assert_int_equal(policy.tensor.values, PAYLOAD_VALUE_F32);
     assert_int_equal(policy.tensor.dense_values, PAYLOAD_VALUE_BF16);
     assert_int_equal(policy.tensor.indices, PAYLOAD_INDEX_DELTA);
     assert_ptr_equal(policy.tensor.sparse_collective, &collective_allgather);
     assert_ptr_equal(policy.tensor.dense_collective, &collective_allreduce);
     assert_int_equal(policy.tensor.priority, -7);
+    assert_equal_numbers(policy.tensor.lookahead, 0.5);
     assert_int_equal(policy.weight, 20);
     assert_int_equal(policy.bucket_bytes, 1024);
     assert_int_equal(policy.on_peer_loss, PEER_LOSS_FAIL);
@@ -240,6 +247,7 @@ static void test_every_value(void **state)
         "\"density\":1", "\"density\":0.33333333333333331", "\"view\":\"fibre\"",
         "\"view\":\"row\"", "\"view\":\"longest\"", "\"interleave\":false", "\"interleave\":true",
         "\"scope\":\"node\"", "\"scope\":\"rank\"", "\"reduce\":\"mean\"", "\"reduce\":\"sum\"",
+        "\"non_finite\":\"revoke\"", "\"non_finite\":\"propagate\"", "\"non_finite\":\"reject\"",
         "\"values\":\"f32\"", "\"values\":\"bf16\"", "\"dense_values\":\"f32\"",
         "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"", "\"indices\":\"raw\"",
         "\"indices\":\"rows\"", "\"indices\":\"delta\"", "\"indices\":\"bitmap\"",

@@ -17,7 +17,7 @@ static void test_other_version(void **state)
     (void)state;
     raw_open(&raw, &host, NULL, NULL, NULL);
     raw_open_request(&raw, "job", 99);
-    raw_expect_error(&raw, ADTOPK_ERR_PROTOCOL, "version 99");
+    raw_expect_error(&raw, ADTOPK_ERR_PROTOCOL, "speaks protocol 99");
     raw_close(&raw);
 }
 
@@ -42,7 +42,7 @@ static void test_something_else_first(void **state)
     raw_send_parts(&raw, 3, 1000);
     assert_null(raw_receive(&raw, 200));
     assert_int_equal(stats().strays, 2);
-    assert_int_equal(stats().sessions, 1);
+    assert_int_equal(stats().door.sessions, 1);
     raw_close(&raw);
 }
 
@@ -59,11 +59,59 @@ static void test_share(void **state)
             assert_non_null(raw_receive(&raw[i], 5000));
         }
     }
-    raw_expect_error(&raw[5], ADTOPK_ERR_DENIED, "6 remote trainers, 6 of them yours");
-    assert_int_equal(stats().refused, 1);
+    raw_expect_error(&raw[5], ADTOPK_ERR_DENIED,
+        "user 7 has 6 sessions on this daemon already, and one user may have 6 (user_sessions)");
+    assert_int_equal(stats().door.refused, 1);
     for (unsigned i = 0; i < 6; i++) {
         raw_close(&raw[i]);
     }
+}
+
+/* Another limit, which counts the user's sessions at the other door too. */
+static void test_limit_of_a_user(void **state)
+{
+    struct session there[2] = {{.uid = 7}, {.uid = 7}};
+    struct door other = {.max_sessions = 4};
+    struct raw_trainer raw[3];
+
+    (void)state;
+    host.doors.limits.user_sessions = 5;
+    assert_int_equal(door_open(&other, &host.doors, NULL), ADTOPK_OK);
+    door_enter(&other, &there[0]);
+    door_enter(&other, &there[1]);
+    for (unsigned i = 0; i < 3; i++) {
+        raw_open(&raw[i], &host, NULL, NULL, NULL);
+        raw_open_request(&raw[i], "job", REMOTE_VERSION);
+        if (i < 2) {
+            assert_non_null(raw_receive(&raw[i], 5000));
+        }
+    }
+    raw_expect_error(&raw[2], ADTOPK_ERR_DENIED,
+        "user 7 has 5 sessions on this daemon already, and one user may have 5 (user_sessions)");
+    assert_non_null(
+        strstr(host.warning, "refused a trainer of uid 7, a process at 127.0.0.1: user 7 has"));
+    for (unsigned i = 0; i < 3; i++) {
+        raw_close(&raw[i]);
+    }
+    door_leave(&there[0]);
+    door_leave(&there[1]);
+    door_free(&other);
+}
+
+static void test_never_committed(void **state)
+{
+    struct raw_trainer raw;
+
+    (void)state;
+    host.doors.limits.commit_ms = 200;
+    raw_open(&raw, &host, NULL, NULL, NULL);
+    raw_open_request(&raw, "job", REMOTE_VERSION);
+    assert_non_null(raw_receive(&raw, 5000));
+    raw_register(&raw, 3, NUMEL, 2);
+    raw_expect_error(&raw, ADTOPK_ERR_TIMEOUT, "nothing was committed within 200 ms");
+    assert_int_equal(host.view.lost, 1);
+    assert_int_equal(stats().door.sessions, 1);
+    raw_close(&raw);
 }
 
 static void test_memory(void **state)
@@ -99,7 +147,7 @@ static void test_duplicate_route(void **state)
     raw_open_request(&second, "other", REMOTE_VERSION);
     assert_null(raw_receive(&second, 300));
     take_step(&first, 0);
-    assert_int_equal(stats().sessions, 2);
+    assert_int_equal(stats().door.sessions, 2);
     raw_close(&second);
     raw_close(&first);
 }
@@ -114,12 +162,12 @@ static void test_route_again(void **state)
     raw_join(&first, "job", 1, NUMEL);
     raw_close(&first);
     remote_host_run(&host, 500);
-    assert_int_equal(stats().lost, 1);
+    assert_int_equal(stats().door.lost, 1);
     raw_open(&second, &host, "trainer", NULL, NULL);
     second.sent = first.sent;
     raw_push(&second, 0, 0, 0, ones, sizeof ones);
     assert_null(raw_receive(&second, 200));
-    assert_int_equal(stats().sessions, 1);
+    assert_int_equal(stats().door.sessions, 1);
     raw_close(&second);
 }
 
@@ -175,10 +223,10 @@ static void test_lost_is_told(void **state)
     join(&raw);
     raw_close(&raw);
     remote_host_run(&host, 300);
-    assert_int_equal(stats().lost, 1);
+    assert_int_equal(stats().door.lost, 1);
     assert_int_equal(host.view.lost, 1);
-    assert_non_null(strstr(host.view.reason, "127.0.0.1: its connection broke"));
-    assert_int_equal(stats().sessions, 1);
+    assert_non_null(strstr(host.view.reason, "a process at 127.0.0.1 lost its connection"));
+    assert_int_equal(stats().door.sessions, 1);
 }
 
 static void test_failing_job(void **state)
@@ -270,7 +318,7 @@ static void test_new_key(void **state)
     assert_int_equal(remote_reload(guarded.remote, &next, &owner, 1, &err), ADTOPK_OK);
     remote_host_run(&guarded, 500);
     remote_stats(guarded.remote, &found);
-    assert_int_equal(found.lost, 1); /* nobody goes on under the old one */
+    assert_int_equal(found.door.lost, 1); /* nobody goes on under the old one */
     raw_open(&late, &guarded, NULL, &known, next.public_key);
     raw_join(&late, "other", 1, NUMEL);
     raw_close(&late);
@@ -281,7 +329,7 @@ static void test_new_key(void **state)
 
 static void test_bad_endpoints(void **state)
 {
-    static const struct remote_ops ops = {.event = NULL};
+    struct doors doors = {.event = NULL};
     const char *const wrong[] = {"tcp://127.0.0.1", "ipc:///tmp/x", "nonsense", "tcp://1.2.3.4:1"};
     uv_loop_t loop;
 
@@ -292,7 +340,7 @@ static void test_bad_endpoints(void **state)
             .listen = wrong[i], .timeout_ms = 5000, .heartbeat_ms = 1000};
         struct error err = {.code = ADTOPK_OK};
 
-        assert_null(remote_create(&loop, &config, &ops, NULL, &err));
+        assert_null(remote_create(&loop, &config, &doors, NULL, &err));
         assert_non_null(strstr(err.text, wrong[i]));
     }
     (void)uv_run(&loop, UV_RUN_DEFAULT);
@@ -308,6 +356,8 @@ int main(void)
         TEST(refused_by_the_core),
         TEST(something_else_first),
         TEST(share),
+        TEST(limit_of_a_user),
+        TEST(never_committed),
         TEST(memory),
         TEST(duplicate_route),
         TEST(route_again),

@@ -7,8 +7,8 @@ static void assert_refused(struct raw_trainer *raw, const char *words)
 {
     raw_expect_error(raw, ADTOPK_ERR_PROTOCOL, words);
     remote_host_run(&host, 20);
-    assert_int_equal(stats().protocol_errors, 1);
-    assert_int_equal(stats().sessions, 1); /* the bystander */
+    assert_int_equal(stats().door.protocol_errors, 1);
+    assert_int_equal(stats().door.sessions, 1); /* the bystander */
     raw_close(raw);
 }
 
@@ -78,6 +78,18 @@ static void test_push_unknown_tensor(void **state)
     assert_refused(&raw, "a push of tensor 2, and there are 2");
 }
 
+/* A tensor of a batch that is not committed has no arena yet. */
+static void test_push_uncommitted_tensor(void **state)
+{
+    struct raw_trainer raw;
+
+    (void)state;
+    join(&raw);
+    raw_register(&raw, 1, NUMEL, 2);
+    raw_push(&raw, 2, 0, 0, ones, 8);
+    assert_refused(&raw, "a push of tensor 2, and there are 2");
+}
+
 static void test_push_in_another_step(void **state)
 {
     struct raw_trainer raw;
@@ -121,7 +133,7 @@ static void test_push_before_ready(void **state)
     assert_non_null(raw_receive(&raw, 5000));
     raw_register(&raw, 1, NUMEL, 2);
     raw_push(&raw, 0, 0, 0, ones, 8);
-    assert_refused(&raw, "came in state 0");
+    assert_refused(&raw, "came in state \"open\"");
 }
 
 /* ---- operations ---- */
@@ -250,17 +262,17 @@ static void test_open_twice(void **state)
     (void)state;
     join(&raw);
     raw_open_request(&raw, "job", REMOTE_VERSION);
-    assert_refused(&raw, "request 1 came in state 3");
+    assert_refused(&raw, "request 1 came in state \"ready\"");
 }
 
-static void test_commit_twice(void **state)
+static void test_mapped_twice(void **state)
 {
     struct raw_trainer raw;
 
     (void)state;
     join(&raw);
-    raw_request(&raw, ADTOPK__LOCAL_REQUEST__KIND_COMMIT);
-    assert_refused(&raw, "request 3 came in state 3");
+    raw_request(&raw, ADTOPK__LOCAL_REQUEST__KIND_MAPPED);
+    assert_refused(&raw, "request 4 came in state \"ready\"");
 }
 
 /* A message over the limit: libzmq ends the connection, which ends the session. */
@@ -272,8 +284,8 @@ static void test_too_long(void **state)
     join(&raw);
     raw_send_parts(&raw, 1, REMOTE_OP_SIZE + 1);
     remote_host_run(&host, 500);
-    assert_int_equal(stats().lost, 1);
-    assert_int_equal(stats().sessions, 1);
+    assert_int_equal(stats().door.lost, 1);
+    assert_int_equal(stats().door.sessions, 1);
     raw_close(&raw);
 }
 
@@ -288,6 +300,7 @@ int main(void)
         TEST(push_interleaved),
         TEST(push_nothing),
         TEST(push_unknown_tensor),
+        TEST(push_uncommitted_tensor),
         TEST(push_in_another_step),
         TEST(push_after_the_end),
         TEST(end_in_a_push),
@@ -302,7 +315,7 @@ int main(void)
         TEST(too_many_parts),
         TEST(unwanted_part),
         TEST(open_twice),
-        TEST(commit_twice),
+        TEST(mapped_twice),
         TEST(too_long),
     };
 

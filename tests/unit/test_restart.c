@@ -32,7 +32,7 @@ static void test_results_without_their_table(void **state)
 
     (void)state;
     lone_begin(&lone, POLICY);
-    memset(lone.results, 0, lone.results_size);
+    memset(lone.host.memory.results.bytes, 0, lone.host.memory.results.size);
     goes_on(&lone);
 }
 
@@ -43,7 +43,7 @@ static void test_table_in_part(void **state)
 
     (void)state;
     lone_begin(&lone, POLICY);
-    memset(lone.results, 0, lone.results_size / 3);
+    memset(lone.host.memory.results.bytes, 0, lone.host.memory.results.size / 3);
     goes_on(&lone);
 }
 
@@ -53,7 +53,7 @@ static void test_empty_store(void **state)
 
     (void)state;
     lone_begin(&lone, POLICY);
-    memset(lone.store[STORE_MAIN], 0, lone.store_size[STORE_MAIN]);
+    memset(lone.host.memory.store[STORE_MAIN].bytes, 0, lone.host.memory.store[STORE_MAIN].size);
     goes_on(&lone);
 }
 
@@ -64,7 +64,7 @@ static void test_other_policy(void **state)
     (void)state;
     lone_begin(&lone, POLICY);
     lone_train(&lone, 2);
-    lone.config.policy = "{" LONE_EXACT ",\"scope\":\"rank\"}";
+    lone.host.config.policy = "{" LONE_EXACT ",\"scope\":\"rank\"}";
     lone_restart(&lone);
     assert_int_equal(lone.failed, lone.ranks);
     assert_int_equal(lone.failure.code, ADTOPK_ERR_MISMATCH);
@@ -83,10 +83,10 @@ static void test_joining(void **state)
     lone_begin(&lone, "{" LONE_EXACT ",\"scope\":\"rank\",\"rules\":[{\"match\":\"conv*\","
                       "\"sparsifier\":\"dense\",\"scope\":\"node\"}]}");
     lone_train(&lone, 2);
-    ((struct store_header *)(void *)lone.store[STORE_MAIN])->joining = 1;
+    ((struct store_header *)(void *)lone.host.memory.store[STORE_MAIN].bytes)->joining = 1;
     lone_restart(&lone);
     assert_int_equal(lone.failed, 0);
-    store = (const void *)lone.store[STORE_MAIN];
+    store = (const void *)lone.host.memory.store[STORE_MAIN].bytes;
     assert_int_equal(store->joining, 0);
     assert_int_equal(store->tensor[0].filled, 1);
     assert_int_equal(store->tensor[2].filled, 0);

@@ -127,6 +127,32 @@ static double magnitude_of(const float *x, uint64_t n)
 static const uint64_t lengths[] = {1, 5, 15, 16, 17, 47, 63, 64, 65, 100, 128, 200, 1000, CHUNK - 1,
     CHUNK, CHUNK + 1, 3 * CHUNK + 777};
 
+/* Every implementation reads bf16 as f32 with the same upper half, any number of them from any
+ * place, and writes no more. */
+static void test_expand(void **state)
+{
+    enum { ELEMENTS = 150 };
+    uint16_t element[ELEMENTS];
+    float out[ELEMENTS + 1];
+
+    (void)state;
+    for (unsigned i = 0; i < ELEMENTS; i++) {
+        element[i] = (uint16_t)(i * 40503u);
+    }
+    for (size_t o = 0; rounded_table[o] != NULL; o++) {
+        for (unsigned first = 0; rounded_table[o]->supported() && first < 20; first++) {
+            for (unsigned length = 0; first + length <= ELEMENTS; length++) {
+                memset(out, 0x5a, sizeof out);
+                rounded_table[o]->expand(element + first, length, out);
+                for (unsigned i = 0; i < length; i++) {
+                    assert_int_equal(bits_of(out[i]), (uint32_t)element[first + i] << 16);
+                }
+                assert_int_equal(bits_of(out[length]), 0x5a5a5a5a);
+            }
+        }
+    }
+}
+
 /* Every implementation gives what the definition says, again and again, and the sums stay. */
 static void test_definition(void **state)
 {
@@ -563,6 +589,7 @@ static void test_slabs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_expand),
         cmocka_unit_test(test_definition),
         cmocka_unit_test(test_small_steps),
         cmocka_unit_test(test_independent),

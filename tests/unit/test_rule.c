@@ -27,7 +27,7 @@ struct expectation {
     float *after;
     double sums[2];
     uint64_t left_out;
-    struct survey survey; /* by reading what is expected */
+    struct cpu_survey survey; /* by reading what is expected */
     void *scratch;
 };
 
@@ -56,7 +56,7 @@ static void expect_drop(struct expectation *e)
 /* Memory of exactly the documented sizes. */
 struct bench {
     struct fused pass;
-    struct survey survey;
+    struct cpu_survey survey;
     double sums[2];
 };
 
@@ -132,41 +132,43 @@ static void assert_same_stats(const struct survey_stats *a, const struct survey_
 }
 
 /* One random question to both. */
-static void check_question(struct survey *found, struct survey *expected)
+static void check_question(struct cpu_survey *found, struct cpu_survey *expected)
 {
-    const uint64_t n = expected->stats.n;
+    const uint64_t n = expected->base.stats.n;
     const uint64_t k = random_below(3) == 0 ? random_count(n) : random_below(n / 50 + 2);
     const float value = n > 0 ? expected->x[random_below(n)] : 1;
     const float share = random_below(2) == 0 ? 1 : (float)random_below(100) / 100;
-    const float threshold = share * (random_below(2) == 0 ? expected->stats.most : fabsf(value));
+    const float threshold =
+        share * (random_below(2) == 0 ? expected->base.stats.most : fabsf(value));
     struct sparse a = sparse_make(k);
     struct sparse b = sparse_make(k);
-    survey_top(found, k, &a);
-    survey_top(expected, k, &b);
+    survey_top(&found->base, k, &a);
+    survey_top(&expected->base, k, &b);
     assert_same_list(&a, &b);
     const bool squares = random_below(2) == 0;
     if (threshold > 0) {
-        const struct survey_tail ends[2] = {
-            survey_tail(found, threshold, squares), survey_tail(expected, threshold, squares)};
+        const struct survey_tail ends[2] = {survey_tail(&found->base, threshold, squares),
+            survey_tail(&expected->base, threshold, squares)};
         assert_same_tail(&ends[0], &ends[1]);
-        assert_int_equal(survey_count(found, threshold, k), survey_count(expected, threshold, k));
-        survey_take(found, threshold, k, &a);
-        survey_take(expected, threshold, k, &b);
+        assert_int_equal(
+            survey_count(&found->base, threshold, k), survey_count(&expected->base, threshold, k));
+        survey_take(&found->base, threshold, k, &a);
+        survey_take(&expected->base, threshold, k, &b);
         assert_same_list(&a, &b);
     }
     sparse_drop(&a);
     sparse_drop(&b);
 }
 
-static void check_ranked(struct survey *found, struct survey *expected)
+static void check_ranked(struct cpu_survey *found, struct cpu_survey *expected)
 {
-    const uint64_t n = expected->stats.n;
+    const uint64_t n = expected->base.stats.n;
     const uint64_t stride = 1 + random_below(random_below(2) == 0 ? 5 : n);
     const uint64_t start = random_below(n);
     const uint64_t count = (n - start - 1) / stride + 1;
     const uint64_t rank = 1 + random_below(random_below(2) == 0 ? count : count / 50 + 1);
-    const float a = survey_ranked(found, start, stride, rank);
-    const float b = survey_ranked(expected, start, stride, rank);
+    const float a = survey_ranked(&found->base, start, stride, rank);
+    const float b = survey_ranked(&expected->base, start, stride, rank);
     assert_same_bits(&a, &b, 1);
 }
 
@@ -187,7 +189,7 @@ static void check_answers(struct bench *bench, struct expectation *e)
     if (random_below(2) == 0) {
         bench->survey.parallel = backwards;
     }
-    assert_same_stats(&bench->survey.stats, &e->survey.stats);
+    assert_same_stats(&bench->survey.base.stats, &e->survey.base.stats);
     if (e->n > 0) {
         check_ranked(&bench->survey, &e->survey);
     }
@@ -219,16 +221,16 @@ static void check_pass(struct expectation *e, uint64_t k, float guess)
 static void check_need(struct expectation *e)
 {
     struct bench bench = bench_make(e, 1 + random_below(10), 0);
-    const struct survey_stats all = e->survey.stats;
+    const struct survey_stats all = e->survey.base.stats;
     struct survey_stats sums = all;
     const struct survey_stats nothing = {.n = e->n};
     sums.sum = sums.sum_log = 0;
     bench.pass.need = SURVEY_SPREAD;
     bench_run(&bench, e);
-    assert_same_stats(&bench.survey.stats, &sums);
+    assert_same_stats(&bench.survey.base.stats, &sums);
     bench.pass.need = SURVEY_NO_STATS;
     bench_run(&bench, e);
-    assert_same_stats(&bench.survey.stats, &nothing);
+    assert_same_stats(&bench.survey.base.stats, &nothing);
     bench_drop(&bench);
 }
 
@@ -282,7 +284,7 @@ static void test_guess(void **state)
     enum { N = 300000, K = 600 };
     struct expectation e = expect(N, pattern_make(RANDOM, N), (struct push){.n = N});
     struct sparse top = sparse_make(K);
-    survey_top(&e.survey, K, &top);
+    survey_top(&e.survey.base, K, &top);
     float last = INFINITY;
     for (size_t i = 0; i < K; i++) {
         last = fminf(last, fabsf(top.value[i]));
@@ -324,8 +326,8 @@ static void test_uneven(void **state)
     assert_true(bench.pass.complete[0] < bench.pass.complete[1]);
     for (uint64_t stride = 2; stride < 200; stride += 7) {
         for (uint64_t rank = 1; rank < N / 2 / stride; rank += 1 + rank / 4) {
-            const float found = survey_ranked(&bench.survey, 1, stride, rank);
-            const float expected = survey_ranked(&e.survey, 1, stride, rank);
+            const float found = survey_ranked(&bench.survey.base, 1, stride, rank);
+            const float expected = survey_ranked(&e.survey.base, 1, stride, rank);
             assert_same_bits(&found, &expected, 1);
         }
     }

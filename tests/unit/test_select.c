@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/select_reference.h"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/share.h"
+#include "daemon/link/share.h"
 
 #define JOBS 5u
 #define ITEMS 60u

@@ -94,8 +94,8 @@ static bool adtopk_holds(struct plain *plain, uint64_t count)
 }
 
 #define SIDCO                                                                                      \
-    "1 to 1.5 k; about k of what is distributed as fitted; over many turns 0.6 k and more while "  \
-    "stages remain"
+    "1 to 1.5 k; about k if the entries have the fitted distribution; over many turns at least "   \
+    "0.6 k while stages remain"
 
 static const struct band bands[] = {
     {"dgc", "0.8 k to 1.3 k; fewer only where all others are below 1/9 of the largest", 0,
@@ -104,7 +104,7 @@ static const struct band bands[] = {
         gaussiank_holds, 2.0 / 3, 4.0 / 3},
     {"redsync",
         "k + 1 to 2 k - 1 if one of seven thresholds, at eighths from mean to maximum, gives that; "
-        "else 1 to k, or 2 k - 1",
+        "otherwise 1 to k, or 2 k - 1",
         0, redsync_holds, 0, 2},
     {"redsync-trim", "k; fewer where fewer than k magnitudes reach their mean", 0,
         redsync_trim_holds, 0.98, 1},
@@ -112,7 +112,8 @@ static const struct band bands[] = {
     {"sidco", SIDCO, SIDCO_PARETO, sidco_holds, 0.6, 1.5},
     {"sidco", SIDCO, SIDCO_GAMMA, sidco_holds, 0.6, 1.5},
     {"threshold", "0 to k", 0, threshold_holds, 1, 1},
-    {"adtopk", "k of every fibre; else k, with estimate at most 1.5 k", 0, adtopk_holds, 0.9, 1.5},
+    {"adtopk", "k of every fibre; in turns of the whole tensor k, with estimate at most 1.5 k", 0,
+        adtopk_holds, 0.9, 1.5},
 };
 
 enum { BANDS = sizeof bands / sizeof *bands };
@@ -147,12 +148,12 @@ static void select_turn(struct scene *scene, uint64_t number)
         .seed = number};
     struct sparsifier_state next = scene->state;
     struct sparsifier_choice choice;
-    struct survey survey;
+    struct cpu_survey survey;
     assert_string_equal(ops->entries, scene->band->entries);
     ops->choose(&turn, &choice);
     assert_true(choice.count <= scene->out.capacity);
     survey_read(&survey, NULL, choice.need, scene->residual, scene->n, scene->scratch);
-    ops->select(&turn, &scene->state, &survey, &next, &scene->out);
+    ops->select(&turn, &scene->state, &survey.base, &next, &scene->out);
     scene->state = next;
 }
 

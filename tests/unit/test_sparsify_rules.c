@@ -65,15 +65,15 @@ static struct sparse select_turn(
     struct sparsifier_state again = before;
     const uint64_t n = tensor_numel(&s->shape);
     void *scratch = allocate(1, survey_scratch(n));
-    struct survey survey;
+    struct cpu_survey survey;
     struct sparse out = sparse_make(choice.count);
     struct sparse repeated = sparse_make(choice.count);
     *next = before;
     assert_int_equal(choice.mode, SPARSIFIER_RULE);
     assert_true(choice.count > 0);
     survey_read(&survey, NULL, choice.need, x, n, scratch);
-    s->ops->select(&turn, &s->state, &survey, next, &out);
-    s->ops->select(&turn, &s->state, &survey, &again, &repeated);
+    s->ops->select(&turn, &s->state, &survey.base, next, &out);
+    s->ops->select(&turn, &s->state, &survey.base, &again, &repeated);
     assert_memory_equal(&s->state, &before, sizeof before);
     assert_memory_equal(&again, next, sizeof again);
     assert_int_equal(out.count, repeated.count);

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/spin.h"
+#include "daemon/loop/spin.h"
 
 #define START UINT64_C(1000000)
 

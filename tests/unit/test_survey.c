@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 #include "kernels/cpu/stats.h"
 #include "kernels/cpu/survey.h"
 #include "tests/unit/arrays.h"
@@ -107,26 +107,26 @@ static void assert_log(double found, const struct reference *r)
     }
 }
 
-static void check_stats(const struct survey *survey, const float *x, uint64_t n)
+static void check_stats(const struct cpu_survey *survey, const float *x, uint64_t n)
 {
     const struct reference r = reference_of(x, n, 0);
     assert_ptr_equal(survey->x, x);
-    assert_int_equal(survey->stats.n, n);
-    assert_int_equal(survey->stats.zeros, n - r.count);
-    assert_same_double(survey->stats.sum, r.sum);
-    assert_same_double(survey->stats.sum_abs, r.sum_abs);
-    assert_same_double(survey->stats.sum_squares, r.sum_squares);
-    assert_log(survey->stats.sum_log, &r);
-    assert_same_bits(&survey->stats.most, &r.most, 1);
+    assert_int_equal(survey->base.stats.n, n);
+    assert_int_equal(survey->base.stats.zeros, n - r.count);
+    assert_same_double(survey->base.stats.sum, r.sum);
+    assert_same_double(survey->base.stats.sum_abs, r.sum_abs);
+    assert_same_double(survey->base.stats.sum_squares, r.sum_squares);
+    assert_log(survey->base.stats.sum_log, &r);
+    assert_same_bits(&survey->base.stats.most, &r.most, 1);
 }
 
 /* What is needed is the same whatever else is, what is not needed is 0. */
-static void check_need(const struct survey *all, const struct stats_ops *ops, unsigned need)
+static void check_need(const struct cpu_survey *all, const struct stats_ops *ops, unsigned need)
 {
-    const uint64_t n = all->stats.n;
+    const uint64_t n = all->base.stats.n;
     void *scratch = allocate(1, survey_scratch(n));
-    struct survey_stats some = all->stats;
-    struct survey survey;
+    struct survey_stats some = all->base.stats;
+    struct cpu_survey survey;
     some.zeros = need & SURVEY_ZEROS ? some.zeros : 0;
     some.sum = need & SURVEY_SUM ? some.sum : 0;
     some.sum_abs = need & SURVEY_MAGNITUDES ? some.sum_abs : 0;
@@ -134,23 +134,24 @@ static void check_need(const struct survey *all, const struct stats_ops *ops, un
     some.sum_squares = need & SURVEY_SQUARES ? some.sum_squares : 0;
     some.sum_log = need & SURVEY_LOGARITHMS ? some.sum_log : 0;
     survey_read(&survey, ops, need, all->x, n, scratch);
-    assert_int_equal(survey.stats.zeros, some.zeros);
-    assert_same_double(survey.stats.sum, some.sum);
-    assert_same_double(survey.stats.sum_abs, some.sum_abs);
-    assert_same_double(survey.stats.sum_squares, some.sum_squares);
-    assert_same_double(survey.stats.sum_log, some.sum_log);
-    assert_same_bits(&survey.stats.most, &some.most, 1);
+    assert_int_equal(survey.base.stats.zeros, some.zeros);
+    assert_same_double(survey.base.stats.sum, some.sum);
+    assert_same_double(survey.base.stats.sum_abs, some.sum_abs);
+    assert_same_double(survey.base.stats.sum_squares, some.sum_squares);
+    assert_same_double(survey.base.stats.sum_log, some.sum_log);
+    assert_same_bits(&survey.base.stats.most, &some.most, 1);
     free(scratch);
 }
 
-static void check_top(struct survey *survey, const struct ranked *ranked, uint64_t n, uint64_t k)
+static void check_top(
+    struct cpu_survey *survey, const struct ranked *ranked, uint64_t n, uint64_t k)
 {
     struct sparse out = sparse_make(k);
     const uint64_t wanted = k < n ? k : n;
     struct ranked *best = allocate(wanted, sizeof *best);
     memcpy(best, ranked, wanted * sizeof *best);
     qsort(best, wanted, sizeof *best, by_position);
-    survey_top(survey, k, &out);
+    survey_top(&survey->base, k, &out);
     assert_int_equal(out.count, wanted);
     assert_selected(&out, best, wanted);
     free(best);
@@ -158,12 +159,12 @@ static void check_top(struct survey *survey, const struct ranked *ranked, uint64
 }
 
 /* ranked: all n elements, the largest first. */
-static void check_threshold(
-    struct survey *survey, const float *x, uint64_t n, const struct ranked *ranked, float threshold)
+static void check_threshold(struct cpu_survey *survey, const float *x, uint64_t n,
+    const struct ranked *ranked, float threshold)
 {
     const struct reference r = reference_of(x, n, threshold);
     const bool squares = random_below(2) == 0;
-    const struct survey_tail tail = survey_tail(survey, threshold, squares);
+    const struct survey_tail tail = survey_tail(&survey->base, threshold, squares);
     const uint64_t most = random_below(3) == 0 ? random_below(n + 1) : r.count;
     const uint64_t wanted = r.count < most ? r.count : most;
     struct sparse out = sparse_make(most);
@@ -171,13 +172,14 @@ static void check_threshold(
     memcpy(best, ranked, wanted * sizeof *best);
     qsort(best, wanted, sizeof *best, by_position);
 
-    assert_int_equal(survey_count(survey, threshold, n), r.count);
-    assert_int_equal(survey_count(survey, threshold, most), r.count <= most ? r.count : most + 1);
+    assert_int_equal(survey_count(&survey->base, threshold, n), r.count);
+    assert_int_equal(
+        survey_count(&survey->base, threshold, most), r.count <= most ? r.count : most + 1);
     assert_int_equal(tail.count, r.count);
     assert_same_double(tail.sum_abs, r.sum_abs);
     assert_same_double(tail.sum_squares, squares ? r.sum_squares : 0);
     assert_same_bits(&tail.least, &r.least, 1);
-    survey_take(survey, threshold, most, &out);
+    survey_take(&survey->base, threshold, most, &out);
     assert_int_equal(out.count, wanted);
     assert_selected(&out, best, wanted);
     free(best);
@@ -185,7 +187,7 @@ static void check_threshold(
 }
 
 /* The rank-th of a sample, by sorting it. */
-static void check_ranked(struct survey *survey, const float *x, uint64_t n)
+static void check_ranked(struct cpu_survey *survey, const float *x, uint64_t n)
 {
     const uint64_t stride = 1 + random_below(random_below(2) == 0 ? 4 : n);
     const uint64_t start = random_below(n);
@@ -197,7 +199,7 @@ static void check_ranked(struct survey *survey, const float *x, uint64_t n)
     qsort(sample, count, sizeof *sample, by_rank);
     const uint64_t rank = 1 + random_below(count);
     assert_same_double(
-        (double)survey_ranked(survey, start, stride, rank), sample[rank - 1].magnitude);
+        (double)survey_ranked(&survey->base, start, stride, rank), sample[rank - 1].magnitude);
     free(sample);
 }
 
@@ -213,7 +215,7 @@ static float random_threshold(const float *x, uint64_t n)
     }
 }
 
-static void check_questions(struct survey *survey, const float *x, uint64_t n)
+static void check_questions(struct cpu_survey *survey, const float *x, uint64_t n)
 {
     uint64_t *map = reference_map(1, n, 1);
     struct ranked *ranked = reference_list(x, map, n);
@@ -231,7 +233,7 @@ static void check_read(uint64_t n)
     float *x = input_make(n);
     void *scratch = allocate(1, survey_scratch(n));
     for (size_t i = 0; stats_table[i] != NULL && stats_table[i]->supported(); i++) {
-        struct survey survey;
+        struct cpu_survey survey;
         survey_read(&survey, stats_table[i], SURVEY_ALL, x, n, scratch);
         check_stats(&survey, x, n);
         check_need(&survey, stats_table[i], SURVEY_MAGNITUDES);
@@ -275,14 +277,14 @@ static void test_extremes(void **state)
     float *x = allocate(N, sizeof *x);
     void *scratch = allocate(1, survey_scratch(N));
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
-        struct survey survey;
+        struct cpu_survey survey;
         for (unsigned i = 0; i < N; i++) {
             x[i] = values[v];
         }
         survey_read(&survey, NULL, SURVEY_ALL, x, N, scratch);
         check_stats(&survey, x, N);
         const double exact = N * log(fabs((double)values[v]));
-        assert_true(fabs(survey.stats.sum_log - exact) <= 1e-14 * fabs(exact));
+        assert_true(fabs(survey.base.stats.sum_log - exact) <= 1e-14 * fabs(exact));
     }
     free(scratch);
     free(x);
@@ -296,16 +298,16 @@ static void test_not_finite(void **state)
         const uint64_t n = 1 + random_below(300);
         float *x = pattern_make(NOT_FINITE, n);
         void *scratch = allocate(1, survey_scratch(n));
-        struct survey survey;
+        struct cpu_survey survey;
         struct sparse out = sparse_make(n);
         uint64_t count = 0;
         for (uint64_t i = 0; i < n; i++) {
             count += !(fabsf(x[i]) < 2);
         }
         survey_read(&survey, NULL, SURVEY_ALL, x, n, scratch);
-        assert_int_equal(survey_count(&survey, 2, n), count);
-        assert_int_equal(survey_tail(&survey, 2, true).count, count);
-        survey_take(&survey, 2, n, &out);
+        assert_int_equal(survey_count(&survey.base, 2, n), count);
+        assert_int_equal(survey_tail(&survey.base, 2, true).count, count);
+        survey_take(&survey.base, 2, n, &out);
         assert_int_equal(out.count, count);
         sparse_drop(&out);
         free(scratch);

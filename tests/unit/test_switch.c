@@ -60,15 +60,15 @@ static void test_other_version(void **state)
     event.policy.job = lone.job;
     event.policy.text = "{\"density\":0.5}";
     event.policy.if_version = 1;
-    assert_int_equal(lone_event(&lone, event), ADTOPK_ERR_STATE);
+    assert_int_equal(host_event(&lone.host, event), ADTOPK_ERR_STATE);
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "version 0", "not 1");
     event.policy.if_version = 0;
-    assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
+    assert_int_equal(host_event(&lone.host, event), ADTOPK_OK);
     lone_expect_change(&lone, 9, 1);
-    assert_int_equal(lone_event(&lone, event), ADTOPK_ERR_STATE);
+    assert_int_equal(host_event(&lone.host, event), ADTOPK_ERR_STATE);
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "version 1", "not 0");
     event.policy.if_version = 1;
-    assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
+    assert_int_equal(host_event(&lone.host, event), ADTOPK_OK);
     lone_expect_change(&lone, 9, 2);
     lone_free(&lone);
 }
@@ -130,18 +130,18 @@ static void test_merge_and_replace(void **state)
     lone_must_change(
         &lone, "{\"bucket_bytes\":777,\"rules\":[{\"match\":\"fc*\",\"density\":0.5}]}");
     lone_must_change(&lone, "{\"density\":0.25}");
-    assert_non_null(strstr(lone_job(&lone).policy, "\"density\":0.25,"));
-    assert_non_null(strstr(lone_job(&lone).policy, "\"bucket_bytes\":777,"));
-    assert_non_null(strstr(lone_job(&lone).policy, "\"match\":\"fc*\",\"density\":0.5"));
+    assert_non_null(strstr(lone_job(&lone).policy.text, "\"density\":0.25,"));
+    assert_non_null(strstr(lone_job(&lone).policy.text, "\"bucket_bytes\":777,"));
+    assert_non_null(strstr(lone_job(&lone).policy.text, "\"match\":\"fc*\",\"density\":0.5"));
     assert_true(lone_tensor(&lone, 0).density > 0.4 && lone_tensor(&lone, 2).density < 0.3);
     event.policy.job = lone.job;
     event.policy.text = "{\"bucket_bytes\":888}";
-    assert_int_equal(lone_event(&lone, event), ADTOPK_OK);
+    assert_int_equal(host_event(&lone.host, event), ADTOPK_OK);
     lone_expect_change(&lone, 5, 3);
-    assert_non_null(strstr(lone_job(&lone).policy, "\"bucket_bytes\":888,"));
-    assert_non_null(strstr(lone_job(&lone).policy, "\"push_timeout\":9.000000"));
-    assert_non_null(strstr(lone_job(&lone).policy, "\"rules\":[]"));
-    assert_null(strstr(lone_job(&lone).policy, "\"density\":0.25,"));
+    assert_non_null(strstr(lone_job(&lone).policy.text, "\"bucket_bytes\":888,"));
+    assert_non_null(strstr(lone_job(&lone).policy.text, "\"push_timeout\":9.000000"));
+    assert_non_null(strstr(lone_job(&lone).policy.text, "\"rules\":[]"));
+    assert_null(strstr(lone_job(&lone).policy.text, "\"density\":0.25,"));
     lone_free(&lone);
 }
 
@@ -152,19 +152,19 @@ static void test_rules_that_match_nothing(void **state)
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT ",\"rules\":[{\"match\":\"fc\",\"density\":0.5}]}");
-    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 0), "fc");
-    assert_null(core_unmatched_rule(lone.core, lone.job, 1));
-    assert_null(core_unmatched_rule(lone.core, lone.job + 1, 0));
+    assert_string_equal(core_unmatched_rule(lone.host.core, lone.job, 0), "fc");
+    assert_null(core_unmatched_rule(lone.host.core, lone.job, 1));
+    assert_null(core_unmatched_rule(lone.host.core, lone.job + 1, 0));
     lone_must_change(&lone,
         "{\"rules\":[{\"match\":\"fc*\",\"density\":0.5},{\"match\":\"x\",\"density\":0.5},"
         "{\"match\":\"*.weight\",\"density\":0.4},{\"match\":\"FC*\",\"density\":0.5}]}");
-    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 0), "x");
-    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 1), "FC*");
-    assert_null(core_unmatched_rule(lone.core, lone.job, 2));
+    assert_string_equal(core_unmatched_rule(lone.host.core, lone.job, 0), "x");
+    assert_string_equal(core_unmatched_rule(lone.host.core, lone.job, 1), "FC*");
+    assert_null(core_unmatched_rule(lone.host.core, lone.job, 2));
     lone_restart(&lone);
-    assert_string_equal(core_unmatched_rule(lone.core, lone.job, 1), "FC*");
+    assert_string_equal(core_unmatched_rule(lone.host.core, lone.job, 1), "FC*");
     lone_must_change(&lone, "{\"rules\":[]}");
-    assert_null(core_unmatched_rule(lone.core, lone.job, 0));
+    assert_null(core_unmatched_rule(lone.host.core, lone.job, 0));
     lone_free(&lone);
 }
 
@@ -178,9 +178,9 @@ static void test_its_step(void **state)
     lone_train(&lone, 3);
     assert_int_equal(lone_push(&lone, 0, 0), ADTOPK_OK); /* in the middle of step 3 */
     assert_int_equal(lone_change(&lone, 1, "{\"sparsifier\":\"dense\"}"), ADTOPK_OK);
-    assert_int_equal(lone_job(&lone).policy_version, 0);
-    assert_int_equal(lone_job(&lone).policy_next_version, 1);
-    assert_int_equal(lone_job(&lone).policy_next_step, 5);
+    assert_int_equal(lone_job(&lone).policy.version, 0);
+    assert_int_equal(lone_job(&lone).policy.next_version, 1);
+    assert_int_equal(lone_job(&lone).policy.next_step, 5);
     for (uint32_t t = 0; t < 3; t++) {
         assert_int_equal(lone_push(&lone, 1, t), ADTOPK_OK);
         assert_int_equal(t > 0 ? lone_push(&lone, 0, t) : ADTOPK_OK, ADTOPK_OK);
@@ -208,12 +208,12 @@ static void test_ranks_while_it_is_held(void **state)
     lone_train(&lone, 1);
     lone_push_all(&lone);
     assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
-    lone.hold = true;
+    lone.host.hold = true;
     assert_int_equal(lone_end(&lone, 1), ADTOPK_OK); /* the settling waits, */
-    assert_int_equal(lone.helds, 1);
+    assert_int_equal(lone.host.helds, 1);
     lone_compute_one(&lone);
     lone_close(&lone);
-    assert_int_equal(lone.helds, 1); /* and now the switch */
+    assert_int_equal(lone.host.helds, 1); /* and now the switch */
     assert_int_equal(lone.policy.count, 0);
     assert_non_null(strstr(lone_job(&lone).waiting_for, "version 1"));
     assert_int_equal(lone_push(&lone, 0, 0), ADTOPK_OK);
@@ -224,8 +224,8 @@ static void test_ranks_while_it_is_held(void **state)
     assert_int_equal(lone_wait(&lone, 0, 0), ADTOPK_OK); /* its bucket is not pushed: a split */
     assert_int_equal(lone_push(&lone, 1, 0), ADTOPK_OK);
     assert_int_equal(lone.delivered, 0);
-    lone.hold = false;
-    lone_compute(&lone);
+    lone.host.hold = false;
+    host_compute(&lone.host);
     assert_int_equal(lone.policy.count, 1);
     assert_int_equal(lone.policy.status, ADTOPK_OK);
     assert_int_equal(lone.delivered, 2); /* tensor 0, to both ranks, without the others */
@@ -254,7 +254,7 @@ static void test_a_whole_step_while_it_is_held(void **state)
     lone_train(&lone, 1);
     lone_push_all(&lone);
     assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
-    lone.hold = true;
+    lone.host.hold = true;
     assert_int_equal(lone_end(&lone, 1), ADTOPK_OK);
     while (lone.steps == 0) { /* one at a time, up to the switch */
         lone_compute_one(&lone);
@@ -264,8 +264,8 @@ static void test_a_whole_step_while_it_is_held(void **state)
     lone_push_all(&lone);
     lone_end_all(&lone);
     assert_int_equal(lone.steps, 0);
-    lone.hold = false;
-    lone_compute(&lone);
+    lone.host.hold = false;
+    host_compute(&lone.host);
     assert_int_equal(lone.policy.count, 1);
     lone_close(&lone);
     lone_check(&lone);
@@ -279,11 +279,11 @@ static void test_history(void **state)
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
-    assert_false(core_policy_change(lone.core, lone.job, 0, &found));
+    assert_false(core_policy_change(lone.host.core, lone.job, 0, &found));
     for (uint32_t version = 1; version <= 2 * POLICY_CHANGES + 3; version++) {
         lone_must_change(&lone, version % 2 == 0 ? "{\"density\":0.1}" : "{\"density\":0.2}");
         for (uint32_t i = 0; i < version && i < POLICY_CHANGES; i++) {
-            assert_true(core_policy_change(lone.core, lone.job, i, &found));
+            assert_true(core_policy_change(lone.host.core, lone.job, i, &found));
             assert_int_equal(found.version, version - i);
             assert_int_equal(found.step, 3 * (uint64_t)(version - i - 1) + 2);
             assert_int_equal(found.node, LONE_NODE);
@@ -291,10 +291,10 @@ static void test_history(void **state)
             assert_int_equal(found.pid, 100 + version - i - 1);
         }
         assert_false(core_policy_change(
-            lone.core, lone.job, version < POLICY_CHANGES ? version : POLICY_CHANGES, &found));
-        assert_false(core_policy_change(lone.core, lone.job, UINT32_MAX, &found));
+            lone.host.core, lone.job, version < POLICY_CHANGES ? version : POLICY_CHANGES, &found));
+        assert_false(core_policy_change(lone.host.core, lone.job, UINT32_MAX, &found));
     }
-    assert_false(core_policy_change(lone.core, lone.job + 1, 0, &found));
+    assert_false(core_policy_change(lone.host.core, lone.job + 1, 0, &found));
     lone_free(&lone);
 }
 
@@ -314,17 +314,17 @@ static void test_restart(void **state)
     lone_restart(&lone);
     assert_int_equal(lone.ready, 2);
     assert_int_equal(lone.failed, 0);
-    assert_int_equal(lone_job(&lone).policy_version, 2);
-    assert_int_equal(lone_job(&lone).policy_step, 5);
+    assert_int_equal(lone_job(&lone).policy.version, 2);
+    assert_int_equal(lone_job(&lone).policy.step, 5);
     assert_string_equal(lone_tensor(&lone, 0).scope, "rank");
-    assert_true(core_policy_change(lone.core, lone.job, 0, &found));
+    assert_true(core_policy_change(lone.host.core, lone.job, 0, &found));
     assert_int_equal(found.pid, 101);
-    assert_false(core_policy_change(lone.core, lone.job, 1, &found)); /* it is forgotten */
+    assert_false(core_policy_change(lone.host.core, lone.job, 1, &found)); /* it is forgotten */
     lone_train(&lone, 2);
     lone_check(&lone);
     lone_must_change(&lone, "{\"scope\":\"node\"}");
     lone_restart(&lone);
-    assert_int_equal(lone_job(&lone).policy_version, 3);
+    assert_int_equal(lone_job(&lone).policy.version, 3);
     lone_train(&lone, 2);
     lone_check(&lone);
     lone_free(&lone);
@@ -339,16 +339,16 @@ static void test_restart_before_it_holds(void **state)
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
     assert_int_equal(lone_change(&lone, 1, "{\"scope\":\"rank\"}"), ADTOPK_OK);
-    assert_non_null(lone.store[1]);
+    assert_non_null(lone.host.memory.store[1].bytes);
     lone_restart(&lone);
-    assert_int_equal(lone_job(&lone).policy_version, 0);
+    assert_int_equal(lone_job(&lone).policy.version, 0);
     lone_train(&lone, 3);
     lone_check(&lone);
     assert_int_equal(lone.policy.count, 0);
-    assert_null(lone.store[1]);
+    assert_null(lone.host.memory.store[1].bytes);
     lone_must_change(&lone, "{\"scope\":\"rank\"}");
     lone_must_change(&lone, "{\"scope\":\"node\"}");
-    assert_null(lone.store[1]);
+    assert_null(lone.host.memory.store[1].bytes);
     lone_free(&lone);
 }
 
@@ -368,7 +368,7 @@ static void test_no_memory_for_ranks(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
-    lone.no_more = true;
+    lone.host.memory.no_rank_store = true;
     assert_int_equal(lone_change(&lone, 8, "{\"scope\":\"rank\"}"), ADTOPK_OK);
     assert_int_equal(lone.policy.count, 1);
     assert_int_equal(lone.policy.ticket, 8);
@@ -383,11 +383,11 @@ static void test_no_memory_for_ranks(void **state)
     if (strstr(lone.policy.error.text, size) == NULL) {
         fail_msg("\"%s\" does not say %s", lone.policy.error.text, size);
     }
-    assert_int_equal(lone_job(&lone).policy_next_version, 0);
+    assert_int_equal(lone_job(&lone).policy.next_version, 0);
     lone_train(&lone, 4);
-    assert_int_equal(lone_job(&lone).policy_version, 0);
+    assert_int_equal(lone_job(&lone).policy.version, 0);
     lone_check(&lone);
-    lone.no_more = false;
+    lone.host.memory.no_rank_store = false;
     lone_must_change(&lone, "{\"scope\":\"rank\"}");
     lone_free(&lone);
 }
@@ -399,14 +399,14 @@ static void test_no_memory_for_updates(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
-    lone.no_results = true;
+    lone.host.memory.no_results = true;
     assert_int_equal(lone_change(&lone, 8, "{\"scope\":\"rank\",\"density\":0.4}"), ADTOPK_OK);
     assert_int_equal(lone.policy.status, ADTOPK_ERR_MEMORY);
     assert_non_null(strstr(lone.policy.error.text, "no room for"));
-    assert_null(lone.store[1]);
+    assert_null(lone.host.memory.store[1].bytes);
     lone_train(&lone, 4);
     lone_check(&lone);
-    lone.no_results = false;
+    lone.host.memory.no_results = false;
     lone_must_change(&lone, "{\"scope\":\"rank\",\"density\":0.4}");
     lone_free(&lone);
 }
@@ -424,14 +424,14 @@ static void test_job_ends_before_it(void **state)
     assert_int_equal(lone.policy.count, 1);
     assert_int_equal(lone.policy.status, ADTOPK_ERR_STATE);
     assert_non_null(strstr(lone.policy.error.text, "ended"));
-    assert_int_equal(core_job_count(lone.core), 0);
+    assert_int_equal(core_job_count(lone.host.core), 0);
     lone_free(&lone);
 
     lone_begin(&lone, "{" LONE_EXACT "}");
     assert_int_equal(lone_change(&lone, 4, "{\"scope\":\"rank\"}"), ADTOPK_OK);
     lone_train(&lone, 1);
     assert_int_equal(
-        lone_event(&lone,
+        host_event(&lone.host,
             (struct event){.type = EVENT_RANK_LOST, .session = 2, .reason = "it was killed"}),
         ADTOPK_OK);
     assert_int_equal(lone.policy.count, 1);

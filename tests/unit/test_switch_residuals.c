@@ -43,10 +43,10 @@ static void test_residuals_stay(void **state)
             lone_must_change(&lone, policies[from]);
             lone_must_change(&lone, policies[to]);
             by_rank = to == 1 || to == 2 || to == 4 || to == 5;
-            assert_int_equal(lone.store[1] != NULL, by_rank);
+            assert_int_equal(lone.host.memory.store[1].bytes != NULL, by_rank);
             /* One of the two parts, whatever types are in it. */
-            assert_true(
-                (lone.store[STORE_RESIDUALS] != NULL) != (lone.store[STORE_RESIDUALS + 1] != NULL));
+            assert_true((lone.host.memory.store[STORE_RESIDUALS].bytes != NULL) !=
+                        (lone.host.memory.store[STORE_RESIDUALS + 1].bytes != NULL));
             lone_restart(&lone);
             lone_train(&lone, 1);
             lone_check(&lone);
@@ -64,27 +64,27 @@ static void test_memory_of_residuals(void **state)
 
     (void)state;
     lone_start(&lone, 2, "{" LONE_EXACT "}", &spec, 1);
-    f32 = lone.store_size[STORE_RESIDUALS];
+    f32 = lone.host.memory.store[STORE_RESIDUALS].size;
     assert_in_range(f32, 160000, 160200);
     lone_must_change(&lone, "{\"residual\":\"bf16\"}");
-    assert_null(lone.store[STORE_RESIDUALS]);
-    assert_non_null(lone.store[STORE_RESIDUALS + 1]);
-    bf16 = lone.store_size[STORE_RESIDUALS + 1];
+    assert_null(lone.host.memory.store[STORE_RESIDUALS].bytes);
+    assert_non_null(lone.host.memory.store[STORE_RESIDUALS + 1].bytes);
+    bf16 = lone.host.memory.store[STORE_RESIDUALS + 1].size;
     assert_in_range(bf16, f32 / 2, f32 * 52 / 100);
     lone_must_change(&lone, "{\"density\":0.1}"); /* the same ones */
-    assert_null(lone.store[STORE_RESIDUALS]);
+    assert_null(lone.host.memory.store[STORE_RESIDUALS].bytes);
     lone_must_change(&lone, "{\"residual\":\"f32\"}");
-    assert_null(lone.store[STORE_RESIDUALS + 1]);
-    assert_int_equal(lone.store_size[STORE_RESIDUALS], f32);
+    assert_null(lone.host.memory.store[STORE_RESIDUALS + 1].bytes);
+    assert_int_equal(lone.host.memory.store[STORE_RESIDUALS].size, f32);
     lone_free(&lone);
 }
 
 /* The form in which the update of a tensor came that wants a list only, and its length. */
 static uint32_t form_of(const struct lone_core *lone, uint32_t tensor, uint64_t *count)
 {
-    const struct local_results *table = (const void *)lone->results;
+    const struct local_results *table = (const void *)lone->host.memory.results.bytes;
     const struct local_update *update =
-        (const void *)(lone->results + table->tensor[tensor].update_offset);
+        (const void *)(lone->host.memory.results.bytes + table->tensor[tensor].update_offset);
 
     *count = update->count;
     return update->forms;
@@ -134,26 +134,26 @@ static void test_residuals_are_joined(void **state)
     lone_train(&lone, 1);
     lone_push_all(&lone);
     assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
-    lone.hold = true;
+    lone.host.hold = true;
     assert_int_equal(lone_end(&lone, 1), ADTOPK_OK);
     while (lone.steps == 0) {
         lone_compute_one(&lone);
     }
     lone_close(&lone);
     for (unsigned slot = 0; slot < 2; slot++) {
-        const float *residual = core_residual(lone.core, lone.job, 0, slot);
+        const float *residual = core_residual(lone.host.core, lone.job, 0, slot);
         assert_non_null(residual);
         for (uint64_t i = 0; i < lone.numel[0]; i++) {
             sum[i] += residual[i];
         }
     }
-    assert_null(core_residual(lone.core, lone.job, 0, 2));
-    lone.hold = false;
-    lone_compute(&lone);
+    assert_null(core_residual(lone.host.core, lone.job, 0, 2));
+    lone.host.hold = false;
+    host_compute(&lone.host);
     assert_memory_equal(
-        core_residual(lone.core, lone.job, 0, 0), sum, lone.numel[0] * sizeof(*sum));
-    assert_null(core_residual(lone.core, lone.job, 0, 1));
-    assert_null(lone.store[1]); /* given back */
+        core_residual(lone.host.core, lone.job, 0, 0), sum, lone.numel[0] * sizeof(*sum));
+    assert_null(core_residual(lone.host.core, lone.job, 0, 1));
+    assert_null(lone.host.memory.store[1].bytes); /* given back */
     lone_check(&lone);
     free(sum);
     lone_free(&lone);

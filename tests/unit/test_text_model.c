@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
+#include "common/corpus.h"
 #include "common/random.h"
-#include "corpus.h"
 #include "model.h"
 
 enum { EXAMPLES = 4, MAX_CONTEXT = 5, MAX_WIDTH = 64 };

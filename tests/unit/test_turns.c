@@ -8,7 +8,7 @@
 
 #include <time.h>
 
-#include "daemon/turns.h"
+#include "daemon/loop/turns.h"
 
 #define START UINT64_C(1000000000)
 

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "proto/error.h"
+
 static void test_length(void **state)
 {
     static const struct {
@@ -85,6 +87,40 @@ static void test_cut(void **state)
     utf8_cut((char *)(uintptr_t) "", 4);
 }
 
+/* The whole characters, also of a text that was cut before. */
+static void test_fit(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t size, fits;
+    } cases[] = {{"", 9, 0}, {"abc", 9, 3}, {"abc", 2, 2}, {"a\xC3\xBC", 3, 3}, {"a\xC3\xBC", 2, 1},
+        {"a\xC3", 9, 1}, {"\xE2\x82", 9, 0}, {"b\xF0\x9F\x8D", 9, 1}, {"\xE2\x82\xAC", 9, 3},
+        {"\xBC\xBC", 9, 2}, {"\xC3\xBC", 0, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(utf8_fit(cases[i].text, cases[i].size), cases[i].fits);
+    }
+}
+
+/* A sentence that is too long for an error ends with a whole character. */
+static void test_error(void **state)
+{
+    char text[ERROR_TEXT_SIZE + 10];
+    struct error error;
+
+    (void)state;
+    for (size_t before = ERROR_TEXT_SIZE - 6; before < ERROR_TEXT_SIZE + 2; before++) {
+        (void)memset(text, 'x', before);
+        (void)strcpy(text + before, "\xE2\x82\xAC!");
+        (void)error_set(&error, ADTOPK_ERR_PEER, "%s", text);
+        assert_int_equal(strlen(error.text), before + 4 < ERROR_TEXT_SIZE   ? before + 4
+                                             : before + 3 < ERROR_TEXT_SIZE ? before + 3
+                                             : before < ERROR_TEXT_SIZE     ? before
+                                                                            : ERROR_TEXT_SIZE - 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -92,6 +128,8 @@ int main(void)
         cmocka_unit_test(test_name_fault),
         cmocka_unit_test(test_clean),
         cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,7 +28,7 @@ static void expect_verified(const struct lone_core *lone, uint64_t ticket, uint6
         double sum = 0, magnitude = 0;
         float *residual = calloc(lone->numel[t], sizeof(*residual));
         assert_non_null(residual);
-        for (unsigned slot = 0; core_residual_copy(lone->core, lone->job, t, slot, residual);
+        for (unsigned slot = 0; core_residual_copy(lone->host.core, lone->job, t, slot, residual);
              slot++) {
             for (uint64_t i = 0; i < lone->numel[t]; i++) {
                 sum += (double)residual[i];
@@ -88,17 +88,17 @@ static void test_verify_holds_the_step(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
-    lone.hold = true;
+    lone.host.hold = true;
     assert_int_equal(lone_verify(&lone, 6), ADTOPK_OK);
-    assert_int_equal(lone.helds, 1);
+    assert_int_equal(lone.host.helds, 1);
     assert_int_equal(lone_verify(&lone, 7), ADTOPK_ERR_STATE);
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "just being verified", "lone");
     lone_push_all(&lone);
     lone_end_all(&lone);
-    assert_int_equal(lone.helds, 1); /* nothing else computes */
+    assert_int_equal(lone.host.helds, 1); /* nothing else computes */
     assert_int_equal(lone.verified.count, 0);
-    lone.hold = false;
-    lone_compute(&lone);
+    lone.host.hold = false;
+    host_compute(&lone.host);
     assert_int_equal(lone.verified.count, 1);
     assert_int_equal(lone.verified.ticket, 6);
     assert_int_equal(lone.verified.step, 2);
@@ -117,13 +117,13 @@ static void test_verify_waits(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
-    lone.hold = true;
+    lone.host.hold = true;
     lone_push_all(&lone);
-    assert_true(lone.helds > 0);
+    assert_true(lone.host.helds > 0);
     assert_int_equal(lone_verify(&lone, 6), ADTOPK_OK);
     assert_int_equal(lone.verified.count, 0);
-    lone.hold = false;
-    lone_compute(&lone);
+    lone.host.hold = false;
+    host_compute(&lone.host);
     assert_int_equal(lone.verified.count, 1);
     lone_end_all(&lone);
     lone_close(&lone);
@@ -138,28 +138,28 @@ static void test_verify_a_job_that_ends(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
-    lone.hold = true;
+    lone.host.hold = true;
     assert_int_equal(lone_verify(&lone, 6), ADTOPK_OK);
     lone_leave(&lone);
     assert_int_equal(lone.verified.count, 1);
     assert_int_equal(lone.verified.ticket, 6);
     assert_int_equal(lone.verified.status, ADTOPK_ERR_STATE);
     assert_non_null(strstr(lone.verified.error.text, "ended"));
-    lone.hold = false;
-    lone_compute(&lone);
+    lone.host.hold = false;
+    host_compute(&lone.host);
     assert_int_equal(lone.verified.count, 1); /* once */
-    assert_int_equal(core_job_count(lone.core), 0);
+    assert_int_equal(core_job_count(lone.host.core), 0);
     lone_free(&lone);
 
     lone_begin(&lone, "{" LONE_EXACT "}");
-    lone.hold = true;
+    lone.host.hold = true;
     lone_push_all(&lone);
     assert_int_equal(lone_verify(&lone, 7), ADTOPK_OK); /* a compute is before it */
     assert_int_equal(
-        lone_event(&lone, (struct event){.type = EVENT_RANK_LOST, .session = 1}), ADTOPK_OK);
+        host_event(&lone.host, (struct event){.type = EVENT_RANK_LOST, .session = 1}), ADTOPK_OK);
     assert_int_equal(lone.verified.status, ADTOPK_ERR_PEER);
-    lone.hold = false;
-    lone_compute(&lone);
+    lone.host.hold = false;
+    host_compute(&lone.host);
     assert_int_equal(lone.verified.count, 1);
     lone_free(&lone);
 }
@@ -178,14 +178,14 @@ static void test_verify_in_a_change(void **state)
         lone_train(&lone, 1);
         lone_push_all(&lone);
         assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
-        lone.hold = true;
+        lone.host.hold = true;
         assert_int_equal(lone_end(&lone, 1), ADTOPK_OK);
         for (unsigned i = 0; i < when; i++) { /* before, at, and after the switch */
             lone_compute_one(&lone);
         }
         assert_int_equal(lone_verify(&lone, 2), ADTOPK_OK);
-        lone.hold = false;
-        lone_compute(&lone);
+        lone.host.hold = false;
+        host_compute(&lone.host);
         lone_close(&lone);
         assert_int_equal(lone.policy.count, when + 1);
         assert_int_equal(lone.verified.count, when + 1);
@@ -200,7 +200,7 @@ static void test_verify_in_a_change(void **state)
 
 static enum adtopk_status stop(struct lone_core *lone)
 {
-    return lone_event(lone, (struct event){.type = EVENT_STOP});
+    return host_event(&lone->host, (struct event){.type = EVENT_STOP});
 }
 
 static void expect_stopped(struct lone_core *lone)
@@ -213,9 +213,9 @@ static void expect_stopped(struct lone_core *lone)
     assert_int_equal(lone->failure.code, ADTOPK_ERR_PEER);
     assert_non_null(strstr(lone->failure.text, "node 3"));
     assert_non_null(strstr(lone->failure.text, "stopping"));
-    assert_int_equal(lone_event(lone, open), ADTOPK_ERR_STATE);
+    assert_int_equal(host_event(&lone->host, open), ADTOPK_ERR_STATE);
     lone_assert_refused(lone, ADTOPK_ERR_STATE, "stopping", "node 3");
-    assert_int_equal(core_job_count(lone->core), 0);
+    assert_int_equal(core_job_count(lone->host.core), 0);
     lone_free(lone);
 }
 
@@ -263,7 +263,7 @@ static void test_stop_in_mid_step(void **state)
     expect_stopped(&lone);
 }
 
-/* ... as does a plain operation. */
+/* A plain operation that is under way ends too, before the daemon stops. */
 static void test_stop_in_an_operation(void **state)
 {
     struct event op = {.type = EVENT_RANK_OP, .session = 1, .op = {.kind = OP_BARRIER}};
@@ -271,11 +271,11 @@ static void test_stop_in_an_operation(void **state)
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
-    assert_int_equal(lone_event(&lone, op), ADTOPK_OK);
+    assert_int_equal(host_event(&lone.host, op), ADTOPK_OK);
     assert_int_equal(stop(&lone), ADTOPK_OK);
     assert_int_equal(lone.failed, 0);
     op.session = 2;
-    assert_int_equal(lone_event(&lone, op), ADTOPK_OK);
+    assert_int_equal(host_event(&lone.host, op), ADTOPK_OK);
     expect_stopped(&lone);
 }
 
@@ -288,7 +288,7 @@ static void test_stop_answers_tickets(void **state)
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone_train(&lone, 2);
     assert_int_equal(lone_change(&lone, 1, "{\"density\":0.5}"), ADTOPK_OK);
-    lone.hold = true;
+    lone.host.hold = true;
     assert_int_equal(lone_verify(&lone, 2), ADTOPK_OK);
     assert_int_equal(stop(&lone), ADTOPK_OK);
     assert_int_equal(lone.policy.count, 1);
@@ -296,16 +296,56 @@ static void test_stop_answers_tickets(void **state)
     assert_non_null(strstr(lone.policy.error.text, "stopping"));
     assert_int_equal(lone.verified.count, 1);
     assert_int_equal(lone.verified.status, ADTOPK_ERR_PEER);
-    lone.hold = false;
-    lone_compute(&lone);
+    lone.host.hold = false;
+    host_compute(&lone.host);
     assert_int_equal(lone.verified.count, 1);
     expect_stopped(&lone);
+}
+
+/* Asks for a part of a residual as the first rank. */
+static enum adtopk_status read_part(
+    struct lone_core *lone, uint32_t tensor, uint64_t first, uint32_t count, float *values)
+{
+    struct event event = {
+        .type = EVENT_RANK_READ, .session = 1, .read = {tensor, first, count, values}};
+
+    return host_event(&lone->host, event);
+}
+
+/* A rank reads a residual between its steps, whole or in parts, and not in mid-step. */
+static void test_reading(void **state)
+{
+    struct lone_core lone;
+    float values[CORE_READ_STEP], expected[CORE_READ_STEP];
+    uint32_t numel;
+
+    (void)state;
+    lone_begin(&lone, "{\"sparsifier\":\"topk\"," LONE_EXACT "}");
+    numel = (uint32_t)lone.numel[0];
+    lone_train(&lone, 3);
+    assert_true(numel <= CORE_READ_STEP);
+    assert_true(core_residual_copy(lone.host.core, lone.job, 0, 0, expected));
+    assert_int_equal(read_part(&lone, 0, 0, numel, values), ADTOPK_OK);
+    assert_memory_equal(values, expected, numel * sizeof *values);
+    assert_int_equal(read_part(&lone, 0, 0, numel + 1, values), ADTOPK_ERR_ARGUMENT);
+    assert_int_equal(read_part(&lone, 0, 1, 1, values), ADTOPK_ERR_ARGUMENT);
+    assert_int_equal(read_part(&lone, 0, CORE_READ_STEP, 1, values), ADTOPK_ERR_ARGUMENT);
+    assert_int_equal(read_part(&lone, 0, UINT64_MAX / CORE_READ_STEP * CORE_READ_STEP, 1, values),
+        ADTOPK_ERR_ARGUMENT);
+    assert_int_equal(read_part(&lone, lone.tensors, 0, 1, values), ADTOPK_ERR_ARGUMENT);
+    lone_push_all(&lone);
+    assert_int_equal(read_part(&lone, 0, 0, numel, values), ADTOPK_ERR_STATE);
+    lone_end_all(&lone);
+    lone_close(&lone);
+    assert_int_equal(read_part(&lone, 0, 0, numel, values), ADTOPK_OK);
+    lone_free(&lone);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_reading),
         cmocka_unit_test(test_verify_holds_the_step),
         cmocka_unit_test(test_verify_waits),
         cmocka_unit_test(test_verify_a_job_that_ends),

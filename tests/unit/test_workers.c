@@ -13,7 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "daemon/workers.h"
+#include "daemon/loop/workers.h"
 
 #define COMPUTES 2000u
 
@@ -290,8 +290,8 @@ struct looping {
     struct compute compute;
     struct parallel parallel;
     unsigned parts;
-    unsigned ran[PARTS_MAX];           /* by whom: 1 + thread */
-    unsigned scratch[WORKERS_MAX + 1]; /* of each thread: nobody else may be in it */
+    unsigned ran[PARTS_MAX];                  /* by whom: 1 + thread */
+    unsigned scratch[CONFIG_WORKERS_MAX + 1]; /* of each thread: nobody else may be in it */
     unsigned before;
     atomic_uint wrong;
     bool nested;
@@ -485,7 +485,7 @@ static void test_bad_count(void **state)
     (void)state;
     assert_null(workers_create(0, notify, NULL, &err));
     assert_int_equal(err.code, ADTOPK_ERR_ARGUMENT);
-    assert_null(workers_create(WORKERS_MAX + 1, notify, NULL, &err));
+    assert_null(workers_create(CONFIG_WORKERS_MAX + 1, notify, NULL, &err));
     assert_int_equal(err.code, ADTOPK_ERR_ARGUMENT);
     workers_destroy(NULL);
 }

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 #include "daemon/transport/transport.h"
 #include "tests/unit/zmq_ends.h"
 

@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/packet.h"
+#include "daemon/link/packet.h"
 #include "daemon/transport/sender.h"
 #include "daemon/transport/token.h"
 #include "tests/unit/zmq_ends.h"

@@ -33,7 +33,8 @@ static int exchange_register(struct exchange *exchange, size_t tensor)
 {
     const struct tensor *from = &exchange->tensors[tensor];
     /* Momentum and weight decay move every element, so the update is wanted in its dense form. */
-    struct adtopk_tensor_spec spec = {.name = from->name,
+    struct adtopk_tensor_spec spec = {.size = sizeof spec,
+        .name = from->name,
         .dtype = ADTOPK_F32,
         .dims = (int)from->dims,
         .forms = ADTOPK_FORM_DENSE};
@@ -46,7 +47,8 @@ static int exchange_register(struct exchange *exchange, size_t tensor)
 
 static int exchange_join(struct exchange *exchange, const struct exchange_options *options)
 {
-    const struct adtopk_options join = {.address = options->address,
+    const struct adtopk_options join = {.size = sizeof join,
+        .address = options->address,
         .job = options->job,
         .policy = options->policy,
         .rank = options->rank,
@@ -55,8 +57,8 @@ static int exchange_join(struct exchange *exchange, const struct exchange_option
     if (exchange_check(exchange, adtopk_open(&join, &exchange->context)) != 0) {
         return -1;
     }
-    /* In the order of the forward pass: what is registered first goes first, and the next pass
-     * needs it first. */
+    /* Registers in the order of the forward pass: tensors that are registered first go first, and
+     * the next pass needs them first. */
     for (size_t t = 0; t < exchange->count; t++) {
         if (exchange_register(exchange, t) != 0) {
             return -1;
@@ -175,7 +177,7 @@ int exchange_push(void *context, size_t tensor)
         return 0;
     }
     return exchange_check(
-        exchange, adtopk_push(exchange->context, exchange->numbers[tensor], NULL));
+        exchange, adtopk_push_tensor(exchange->context, exchange->numbers[tensor], NULL));
 }
 
 /* Alone, a step is withdrawn under the same condition as by the daemon. */
@@ -209,12 +211,30 @@ const float *exchange_update(struct exchange *exchange, size_t tensor)
     if (!exchange->context) {
         return exchange->gradients[tensor];
     }
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
     if (exchange_check(
             exchange, adtopk_update(exchange->context, exchange->numbers[tensor], &update)) != 0) {
         return NULL;
     }
     return update.dense;
+}
+
+int exchange_look_ahead(struct exchange *exchange, size_t tensor, const float *parameters,
+    const struct optimiser_reach *reach, float *shifted)
+{
+    const struct adtopk_lookahead_spec spec = {.size = sizeof spec,
+        .parameters = parameters,
+        .shifted = shifted,
+        .second_moment = reach->second_moment,
+        .correction = reach->correction,
+        .epsilon = reach->epsilon,
+        .rate = reach->rate};
+    if (!exchange->context) {
+        memcpy(shifted, parameters, tensor_size(&exchange->tensors[tensor]) * sizeof(float));
+        return 0;
+    }
+    return exchange_check(
+        exchange, adtopk_lookahead(exchange->context, exchange->numbers[tensor], &spec));
 }
 
 int exchange_sum(struct exchange *exchange, float *values, size_t count)

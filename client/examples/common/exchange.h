@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "optimiser.h"
 #include "tensor.h"
 
 struct exchange_options {
@@ -22,7 +23,7 @@ struct exchange_options {
 
 struct exchange;
 
-/* What became of a step. */
+/* The outcome of a step. */
 enum exchange_step {
     EXCHANGE_FAILED = -1, /* the run is over */
     EXCHANGE_ACCEPTED,    /* the updates are there: apply all */
@@ -59,6 +60,11 @@ enum exchange_step exchange_wait(struct exchange *exchange);
 
 /* The mean gradient over all ranks, dense; to be read before the next push. NULL on an error. */
 const float *exchange_update(struct exchange *exchange, size_t tensor);
+
+/* Writes the parameters at which the next gradient of a tensor is taken, given what becomes of
+ * an update: see adtopk_lookahead(). Alone, they are the parameters. */
+int exchange_look_ahead(struct exchange *exchange, size_t tensor, const float *parameters,
+    const struct optimiser_reach *reach, float *shifted);
 
 /* values[i] = the sum of values[i] over all ranks. */
 int exchange_sum(struct exchange *exchange, float *values, size_t count);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* A block of C stays in registers while the products of DEPTH columns of A are added to it; the
+/* A block of C stays in registers while the products of DEPTH columns of A are added to it. The
  * part of B that it needs, a panel, stays in the first-level cache for all blocks below. */
 enum { BLOCK_ROWS = 4, BLOCK_COLS = 16, DEPTH = 256, LANES = 4, WIDE_LANES = 8 };
 
@@ -98,7 +98,7 @@ static void gemm_block(const struct block *block)
 }
 #endif
 
-/* At the right and lower edge: with copies, whose lanes beyond C are thrown away. */
+/* At the right and lower edge: uses copies, whose lanes beyond C are dropped. */
 static void gemm_edge(struct block block, size_t rows, size_t cols)
 {
     float a[DEPTH][BLOCK_ROWS] = {0}, c[BLOCK_ROWS][BLOCK_COLS] = {0};

@@ -12,7 +12,7 @@
 enum { MAX_POLICY_BYTES = 1 << 20 };
 static const uint64_t max_count = 1000000000;
 
-/* After the lines of the task: program, about, data, steps, batch, lr, warmup. */
+/* After the lines of the task: program, about, data, steps, batch, both rates, warmup. */
 static const char help[] =
     "Usage: %s --data FILE [option...]\n"
     "\n"
@@ -24,7 +24,9 @@ static const char help[] =
     "  --local          train alone in this process, without a daemon\n"
     "  --steps N        training steps (default %" PRIu64 ")\n"
     "  --batch N        examples a step, over all ranks (default %" PRIu64 ")\n"
-    "  --lr X           highest learning rate (default %g)\n"
+    "  --optimiser NAME sgd, with momentum 0.9, or adamw (default sgd)\n"
+    "  --lr X           highest learning rate (default %g; of adamw %g)\n"
+    "  --weight-decay X of weights, not of biases (default 0.0001; of adamw 0.01)\n"
     "  --warmup N       steps until the highest rate is reached (default %" PRIu64
     ", at most --steps)\n"
     "  --corrected      updates have their momentum from the daemon: the policy's momentum (0.9)\n"
@@ -32,7 +34,7 @@ static const char help[] =
     "  --log FILE       write JSON lines: one a step, then a final one (rank 0 only)\n"
     "  --evaluate-every N  also test every N steps, on a part of the test set (default: at the "
     "end)\n"
-    "  --address ADDR   of the daemon, such as unix:/run/adtopk/adtopkd.sock\n"
+    "  --address ADDR   of the daemon, such as unix:/run/adtopk/trainers/adtopkd.sock\n"
     "  --job NAME       name of the job\n"
     "  --policy FILE    policy document (JSON), the same on all ranks\n"
     "  --rank N         this process, 0 to world size - 1\n"
@@ -43,7 +45,9 @@ enum {
     OPTION_LOCAL,
     OPTION_STEPS,
     OPTION_BATCH,
+    OPTION_OPTIMISER,
     OPTION_LR,
+    OPTION_WEIGHT_DECAY,
     OPTION_WARMUP,
     OPTION_CORRECTED,
     OPTION_SEED,
@@ -55,7 +59,7 @@ enum {
     OPTION_RANK,
     OPTION_WORLD,
     OPTION_HELP,
-    OPTION_SIZES /* and the numbers after it: those of the task */
+    OPTION_SIZES /* and the numbers after it: options of the task */
 };
 
 static const struct option flags[] = {
@@ -63,6 +67,8 @@ static const struct option flags[] = {
     {"local", no_argument, NULL, OPTION_LOCAL},
     {"steps", required_argument, NULL, OPTION_STEPS},
     {"batch", required_argument, NULL, OPTION_BATCH},
+    {"optimiser", required_argument, NULL, OPTION_OPTIMISER},
+    {"weight-decay", required_argument, NULL, OPTION_WEIGHT_DECAY},
     {"lr", required_argument, NULL, OPTION_LR},
     {"warmup", required_argument, NULL, OPTION_WARMUP},
     {"corrected", no_argument, NULL, OPTION_CORRECTED},
@@ -78,7 +84,7 @@ static const struct option flags[] = {
 };
 enum { FLAGS = sizeof flags / sizeof flags[0] };
 
-static int options_number(const struct options *options, const char *name, const char *text,
+static int options_read_number(const struct options *options, const char *name, const char *text,
     uint64_t least, uint64_t most, uint64_t *value)
 {
     char *end = NULL;
@@ -98,23 +104,48 @@ static int options_small(
     const struct options *options, const char *name, const char *text, int least, int *value)
 {
     uint64_t number = 0;
-    if (options_number(options, name, text, (uint64_t)least, INT_MAX, &number) != 0) {
+    if (options_read_number(options, name, text, (uint64_t)least, INT_MAX, &number) != 0) {
         return -1;
     }
     *value = (int)number;
     return 0;
 }
 
-static int options_rate(const struct options *options, const char *text, float *value)
+static int options_real(
+    const struct options *options, const char *name, const char *text, int positive, float *value)
 {
     char *end = NULL;
     const float number = strtof(text, &end);
-    if (end != text && *end == '\0' && isfinite(number) && number > 0) {
+    if (end != text && *end == '\0' && isfinite(number) && (positive ? number > 0 : number >= 0)) {
         *value = number;
         return 0;
     }
-    fprintf(stderr, "%s: --lr %s: expected a number above 0\n", options->task->program, text);
+    fprintf(stderr, "%s: --%s %s: expected a number %s\n", options->task->program, name, text,
+        positive ? "above 0" : "of at least 0");
     return -1;
+}
+
+static int options_optimiser(struct options *options, const char *name)
+{
+    if (strcmp(name, "sgd") != 0 && strcmp(name, "adamw") != 0) {
+        fprintf(
+            stderr, "%s: --optimiser %s: expected sgd or adamw\n", options->task->program, name);
+        return -1;
+    }
+    options->optimiser = strcmp(name, "adamw") == 0 ? OPTIMISER_ADAMW : OPTIMISER_SGD;
+    return 0;
+}
+
+/* What was not given has the default of the optimiser. */
+static void options_default_rates(struct options *options)
+{
+    const int adamw = options->optimiser == OPTIMISER_ADAMW;
+    if (options->lr <= 0) {
+        options->lr = adamw ? options->task->adamw_lr : options->task->lr;
+    }
+    if (options->weight_decay < 0) {
+        options->weight_decay = adamw ? 0.01f : 1e-4f;
+    }
 }
 
 static int options_policy(struct options *options, const char *path)
@@ -153,10 +184,10 @@ static int options_policy(struct options *options, const char *path)
 static int options_size(struct options *o, int number, const char *value)
 {
     if (number < 0 || number >= OPTIONS_MAX_SIZES) {
-        return -1; /* getopt has said what is wrong */
+        return -1; /* getopt has reported the error */
     }
     const struct options_size *size = &o->task->sizes[number];
-    return options_number(o, size->name, value, size->least, size->most, &o->sizes[number]);
+    return options_read_number(o, size->name, value, size->least, size->most, &o->sizes[number]);
 }
 
 static int options_set(struct options *o, int option, const char *value)
@@ -164,12 +195,14 @@ static int options_set(struct options *o, int option, const char *value)
     switch (option) {
     case OPTION_DATA: o->data = value; return 0;
     case OPTION_LOCAL: o->exchange.local = 1; return 0;
-    case OPTION_STEPS: return options_number(o, "steps", value, 1, max_count, &o->steps);
-    case OPTION_BATCH: return options_number(o, "batch", value, 1, max_count, &o->batch);
-    case OPTION_LR: return options_rate(o, value, &o->lr);
-    case OPTION_WARMUP: return options_number(o, "warmup", value, 0, max_count, &o->warmup);
+    case OPTION_STEPS: return options_read_number(o, "steps", value, 1, max_count, &o->steps);
+    case OPTION_BATCH: return options_read_number(o, "batch", value, 1, max_count, &o->batch);
+    case OPTION_OPTIMISER: return options_optimiser(o, value);
+    case OPTION_LR: return options_real(o, "lr", value, 1, &o->lr);
+    case OPTION_WEIGHT_DECAY: return options_real(o, "weight-decay", value, 0, &o->weight_decay);
+    case OPTION_WARMUP: return options_read_number(o, "warmup", value, 0, max_count, &o->warmup);
     case OPTION_CORRECTED: o->corrected = 1; return 0;
-    case OPTION_SEED: return options_number(o, "seed", value, 0, UINT64_MAX, &o->seed);
+    case OPTION_SEED: return options_read_number(o, "seed", value, 0, UINT64_MAX, &o->seed);
     case OPTION_LOG: o->log = value; return 0;
     case OPTION_ADDRESS: o->exchange.address = value; return 0;
     case OPTION_JOB: o->exchange.job = value; return 0;
@@ -177,7 +210,7 @@ static int options_set(struct options *o, int option, const char *value)
     case OPTION_RANK: return options_small(o, "rank", value, 0, &o->exchange.rank);
     case OPTION_WORLD: return options_small(o, "world", value, 1, &o->exchange.world);
     case OPTION_EVALUATE:
-        return options_number(o, "evaluate-every", value, 1, max_count, &o->evaluate_every);
+        return options_read_number(o, "evaluate-every", value, 1, max_count, &o->evaluate_every);
     default: return options_size(o, option - OPTION_SIZES, value);
     }
 }
@@ -196,6 +229,8 @@ static int options_check(const struct options *options, int argc, char **argv)
             "%s: --local trains alone; it goes with none of --corrected, --address, "
             "--job, --policy, --rank, --world\n",
             program);
+    } else if (options->corrected && options->optimiser != OPTIMISER_SGD) {
+        fprintf(stderr, "%s: --corrected goes with --optimiser sgd only\n", program);
     } else {
         return 0;
     }
@@ -205,7 +240,7 @@ static int options_check(const struct options *options, int argc, char **argv)
 static void options_help(const struct options_task *task)
 {
     printf(help, task->program, task->about, task->data, task->steps, task->batch, (double)task->lr,
-        task->warmup);
+        (double)task->adamw_lr, task->warmup);
     for (size_t i = 0; i < OPTIONS_MAX_SIZES && task->sizes[i].name; i++) {
         const struct options_size *size = &task->sizes[i];
         const int name = printf("  --%s N", size->name);
@@ -235,7 +270,7 @@ enum options_result options_read(
         .seed = 1,
         .batch = task->batch,
         .warmup = task->warmup,
-        .lr = task->lr,
+        .weight_decay = -1,
         .exchange = {.rank = -1}};
     for (size_t i = 0; i < OPTIONS_MAX_SIZES; i++) {
         options->sizes[i] = task->sizes[i].usual;
@@ -252,6 +287,7 @@ enum options_result options_read(
     if (options_check(options, argc, argv) != 0) {
         return OPTIONS_ERROR;
     }
+    options_default_rates(options);
     if (options->warmup > options->steps) {
         options->warmup = options->steps;
     }

@@ -17,15 +17,16 @@ struct options_size {
     uint64_t usual; /* default */
 };
 
-/* What the command line of an example says of it. */
+/* The text of --help about an example. */
 struct options_task {
     const char *program;
     const char *about; /* whole lines */
-    const char *data;  /* what --data takes */
-    uint64_t steps;    /* this and what follows: defaults */
+    const char *data;  /* the argument of --data */
+    uint64_t steps;    /* default, like the values below */
     uint64_t batch;
     uint64_t warmup;
-    float lr;
+    uint64_t tested; /* about how many examples a test takes while it trains */
+    float lr, adamw_lr;
     struct options_size sizes[OPTIONS_MAX_SIZES]; /* up to the first without a name */
 };
 
@@ -38,11 +39,13 @@ struct options {
     uint64_t batch; /* over all ranks */
     uint64_t warmup;
     uint64_t evaluate_every; /* steps; 0: only at the end */
+    enum optimiser_kind optimiser;
     float lr;
+    float weight_decay;
     int corrected;                     /* updates have their momentum from the daemon */
     uint64_t sizes[OPTIONS_MAX_SIZES]; /* as in the task's table */
     struct exchange_options exchange;
-    char *policy_text; /* owned; what exchange.policy points to */
+    char *policy_text; /* owned; exchange.policy points to it */
 };
 
 enum options_result { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_ERROR };

@@ -1,4 +1,4 @@
-/* What people and programs see of a run: progress on stderr, JSON lines in the log. */
+/* The output of a run: progress on stderr for people, JSON lines in the log for programs. */
 #ifndef EXAMPLE_REPORT_H
 #define EXAMPLE_REPORT_H
 
@@ -12,7 +12,7 @@ struct report_phases {
     double apply;   /* optimiser */
 };
 
-/* What the model makes of test examples. */
+/* The model's results on test examples. */
 struct report_test {
     double accuracy; /* 0..1 */
     double loss;     /* mean, in nats */

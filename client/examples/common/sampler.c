@@ -14,7 +14,7 @@ struct sampler {
 
 static void sampler_shuffle(struct sampler *sampler, uint64_t epoch)
 {
-    /* Streams 0..255 are left to others who draw from the same seed. */
+    /* Streams 0..255 are reserved for other code that draws from the same seed. */
     struct random random = random_start(sampler->seed, 256 + epoch);
     for (size_t i = 0; i < sampler->count; i++) {
         sampler->order[i] = i;

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Every epoch goes through a fresh permutation of the examples that depends on nothing but seed and
- * epoch, and drops the rest that fills no batch. */
+/* Every epoch goes through a fresh permutation of the examples, which depends only on seed and
+ * epoch. Examples that fill no batch are dropped. */
 struct sampler;
 
 /* For examples 0..count-1. NULL when there is no memory. 1 <= batch <= count <= 2^32. */

@@ -1,5 +1,5 @@
-/* What is trained: a model and its data. Each example implements these functions; the training loop
- * (train.c) knows nothing else of it. */
+/* A model and its data. Each example implements these functions; the training loop (train.c) knows
+ * nothing else of it. */
 #ifndef EXAMPLE_TASK_H
 #define EXAMPLE_TASK_H
 
@@ -32,6 +32,11 @@ int task_build(struct task *task, const struct options *options);
 /* The trainable tensors, in the order of the forward pass; valid as long as the task. */
 const struct tensor *task_tensors(const struct task *task, size_t *count);
 
+/* What a model gathers from the examples of its own rank, such as the running averages of batch
+ * normalisation, and needs for tests only. When training ends, the loop replaces it by its mean
+ * over the ranks. *count is 0 for a model without. */
+float *task_statistics(struct task *task, size_t *count);
+
 /* Number of examples, at least 1. */
 size_t task_count(const struct task *task, enum task_part part);
 
@@ -39,12 +44,13 @@ size_t task_count(const struct task *task, enum task_part part);
 struct score task_forward(
     struct task *task, enum task_part part, const size_t *examples, size_t count);
 
-/* Backward pass of the last forward pass, each example's loss multiplied by `scale`.
+/* Backward pass of the last forward pass over training examples, each example's loss multiplied by
+ * `scale`. An example's loss is the mean over its predictions.
  *
- * Writes (does not add) the gradient of tensor i to gradients[i], the last layer first, and calls
+ * Writes (does not add) the gradient of tensor i to gradients[i], the last layer first. Calls
  * `ready` (unless NULL) as soon as a tensor's gradient is complete, so that its exchange overlaps
- * with the rest of the pass. From then on the pass neither reads nor writes this gradient.
- * Returns 0 or what `ready` returned. */
+ * with the rest of the pass. From then on the pass neither reads nor writes this gradient. Returns
+ * 0 or the result of `ready`. */
 int task_backward(
     struct task *task, float scale, float *const *gradients, tensor_ready_fn ready, void *context);
 

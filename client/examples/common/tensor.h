@@ -1,4 +1,4 @@
-/* The trainable tensors of a model: what the exchange, the optimiser and the layers know of it. */
+/* The trainable tensors of a model, as the exchange, the optimiser and the layers see them. */
 #ifndef EXAMPLE_TENSOR_H
 #define EXAMPLE_TENSOR_H
 
@@ -15,8 +15,8 @@ struct tensor {
     float *values; /* the parameters; the model's */
 };
 
-/* Told that the gradient of one tensor, a number in the model's order, is complete. A result other
- * than 0 ends the backward pass. */
+/* Called when the gradient of one tensor, a number in the model's order, is complete. A result
+ * other than 0 ends the backward pass. */
 typedef int (*tensor_ready_fn)(void *context, size_t tensor);
 
 /* Number of elements. */

@@ -4,32 +4,33 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "exchange.h"
+#include "optimiser.h"
 #include "options.h"
 #include "report.h"
 #include "sampler.h"
-#include "sgd.h"
 #include "task.h"
 
 enum {
-    REPORT_EVERY = 10,    /* steps whose losses are added up over the ranks at once */
-    WITHDRAWN_LIMIT = 20, /* steps in a row after which training has plainly diverged */
-    TEST_SOME = 4096      /* examples, about, that are tested while it trains */
+    REPORT_EVERY = 10,   /* number of steps whose losses are added up over the ranks at once */
+    WITHDRAWN_LIMIT = 20 /* steps in a row after which training has plainly diverged */
 };
 
 struct trainer {
     struct options options;
-    struct sgd_options sgd_options;
+    struct optimiser_options optimiser_options;
     const struct train_observer *observer; /* NULL: none */
     struct task *task;
-    const struct tensor *tensors;
-    size_t count; /* of the tensors */
+    const struct tensor *tensors; /* their values: where gradients are taken, and tests made */
+    float **parameters;           /* what is trained, the same on all ranks */
+    size_t count;                 /* of the tensors */
     struct sampler *sampler;
     size_t *tested; /* numbers of a batch of test examples */
     struct exchange *exchange;
-    struct sgd *sgd;
+    struct optimiser *optimiser;
     struct report *report; /* rank 0 only */
     int rank;              /* -1 until it has joined */
     int world;
@@ -67,6 +68,28 @@ static size_t train_share(const struct trainer *trainer, int rank)
     return (size_t)(trainer->options.batch * (uint64_t)rank / (uint64_t)trainer->world);
 }
 
+/* The next gradients are taken ahead of the parameters, as far as the policy says. */
+static int train_look_ahead(struct trainer *trainer, float rate)
+{
+    for (size_t t = 0; t < trainer->count; t++) {
+        const struct optimiser_reach reach = optimiser_reach(trainer->optimiser, t, rate);
+        if (exchange_look_ahead(trainer->exchange, t, trainer->parameters[t], &reach,
+                trainer->tensors[t].values) != 0) {
+            return train_exchange_failed(trainer);
+        }
+    }
+    return 0;
+}
+
+/* Tests, and the hash of the parameters, are of the parameters themselves. */
+static void train_look_here(struct trainer *trainer)
+{
+    for (size_t t = 0; t < trainer->count; t++) {
+        memcpy(trainer->tensors[t].values, trainer->parameters[t],
+            tensor_size(&trainer->tensors[t]) * sizeof(float));
+    }
+}
+
 static int train_apply(struct trainer *trainer, uint64_t step, float rate)
 {
     const struct train_observer *observer = trainer->observer;
@@ -79,9 +102,9 @@ static int train_apply(struct trainer *trainer, uint64_t step, float rate)
         if (!update) {
             return train_exchange_failed(trainer);
         }
-        sgd_apply(trainer->sgd, t, update, rate);
+        optimiser_apply(trainer->optimiser, t, trainer->parameters[t], update, rate);
     }
-    return 0;
+    return train_look_ahead(trainer, rate);
 }
 
 /* One training step. Gradients leave for the daemon while the backward pass still runs; nothing is
@@ -90,9 +113,9 @@ static int train_step(struct trainer *trainer, uint64_t step, struct report_step
 {
     struct exchange *exchange = trainer->exchange;
     /* The mean over the ranks of (world / batch * sum over own examples) is the mean over the
-     * global batch, also where the ranks' shares differ by one. */
+     * global batch. This holds even if the ranks' shares differ by one. */
     const float scale = (float)trainer->world / (float)trainer->options.batch;
-    const float rate = sgd_rate(&trainer->sgd_options, step);
+    const float rate = optimiser_rate(&trainer->optimiser_options, step);
 
     const double start = seconds_now();
     const size_t begin = train_share(trainer, trainer->rank);
@@ -115,7 +138,7 @@ static int train_step(struct trainer *trainer, uint64_t step, struct report_step
         return -1;
     }
     *record = (struct report_step){.step = step,
-        .loss = score.loss,
+        .loss = score.loss / (double)score.predictions * (double)(end - begin),
         .lr = rate,
         .withdrawn = outcome == EXCHANGE_WITHDRAWN,
         .seconds = {computed - start, waited - computed, seconds_now() - waited}};
@@ -161,7 +184,7 @@ static struct report_test train_test(struct trainer *trainer, size_t most)
 {
     const size_t total = task_count(trainer->task, TASK_TEST), batch = trainer->options.batch;
     const size_t stride = total / most + (total % most != 0);
-    size_t tested = 0, *examples = trainer->tested;
+    size_t *examples = trainer->tested;
     struct score sum = {0};
     for (size_t next = 0; next < total;) {
         size_t count = 0;
@@ -171,9 +194,10 @@ static struct report_test train_test(struct trainer *trainer, size_t most)
         const struct score score = task_forward(trainer->task, TASK_TEST, examples, count);
         sum.loss += score.loss;
         sum.correct += score.correct;
-        tested += count;
+        sum.predictions += score.predictions;
     }
-    return (struct report_test){(double)sum.correct / (double)tested, sum.loss / (double)tested};
+    const double predictions = (double)sum.predictions;
+    return (struct report_test){(double)sum.correct / predictions, sum.loss / predictions};
 }
 
 static int train_loop(struct trainer *trainer)
@@ -188,7 +212,11 @@ static int train_loop(struct trainer *trainer)
         const uint64_t every = trainer->options.evaluate_every;
         if (trainer->report && every > 0 && (step + 1) % every == 0) {
             record->tested = 1;
-            record->test = train_test(trainer, TEST_SOME);
+            train_look_here(trainer);
+            record->test = train_test(trainer, task_options.tested);
+            if (train_look_ahead(trainer, (float)record->lr) != 0) {
+                return -1;
+            }
         }
         trainer->recent_count++;
         if (train_account(trainer, record) != 0) {
@@ -204,13 +232,31 @@ static int train_loop(struct trainer *trainer)
     return 0;
 }
 
+/* Each rank tests with what all ranks gathered. */
+static int train_share_statistics(struct trainer *trainer)
+{
+    size_t count = 0;
+    float *statistics = task_statistics(trainer->task, &count);
+    if (exchange_sum(trainer->exchange, statistics, count) != 0) {
+        return train_exchange_failed(trainer);
+    }
+    for (size_t i = 0; i < count; i++) {
+        statistics[i] /= (float)trainer->world;
+    }
+    return 0;
+}
+
 static int train_finish(struct trainer *trainer)
 {
     trainer->final.steps = trainer->options.steps;
     trainer->final.world = trainer->world;
+    train_look_here(trainer);
     trainer->final.parameter_hash = tensors_hash(trainer->tensors, trainer->count);
     if (exchange_check_equal(trainer->exchange, trainer->final.parameter_hash) != 0) {
         return train_exchange_failed(trainer);
+    }
+    if (train_share_statistics(trainer) != 0) {
+        return -1;
     }
     if (!trainer->report) {
         printf("rank %d: parameters %016" PRIx64 ", the same as on rank 0\n", trainer->rank,
@@ -220,6 +266,28 @@ static int train_finish(struct trainer *trainer)
     trainer->final.test = train_test(trainer, SIZE_MAX);
     report_final(trainer->report, &trainer->final);
     return 0;
+}
+
+static void train_free(float **copies, size_t count)
+{
+    for (size_t t = 0; copies && t < count; t++) {
+        free(copies[t]);
+    }
+    free(copies);
+}
+
+/* Memory for a copy of every tensor; NULL without. */
+static float **train_copies(const struct trainer *trainer)
+{
+    float **copies = calloc(trainer->count, sizeof *copies);
+    for (size_t t = 0; copies && t < trainer->count; t++) {
+        copies[t] = malloc(tensor_size(&trainer->tensors[t]) * sizeof(float));
+        if (!copies[t]) {
+            train_free(copies, t);
+            return NULL;
+        }
+    }
+    return copies;
 }
 
 static int train_create(struct trainer *trainer)
@@ -239,16 +307,19 @@ static int train_create(struct trainer *trainer)
         return train_fail(trainer, "no memory");
     }
     trainer->tensors = task_tensors(trainer->task, &trainer->count);
-    trainer->sgd_options = (struct sgd_options){.lr = options->lr,
+    trainer->optimiser_options = (struct optimiser_options){.kind = options->optimiser,
+        .lr = options->lr,
         .momentum = 0.9f,
         .corrected = options->corrected,
-        .weight_decay = 1e-4f,
+        .weight_decay = options->weight_decay,
         .warmup = options->warmup,
         .steps = options->steps};
     trainer->sampler = sampler_create(examples, options->batch, options->seed);
-    trainer->sgd = sgd_create(&trainer->sgd_options, trainer->tensors, trainer->count);
+    trainer->optimiser =
+        optimiser_create(&trainer->optimiser_options, trainer->tensors, trainer->count);
     trainer->tested = malloc(options->batch * sizeof *trainer->tested);
-    if (!trainer->sampler || !trainer->sgd || !trainer->tested) {
+    trainer->parameters = train_copies(trainer);
+    if (!trainer->sampler || !trainer->optimiser || !trainer->tested || !trainer->parameters) {
         return train_fail(trainer, "no memory");
     }
     return 0;
@@ -281,6 +352,10 @@ static int train_join(struct trainer *trainer)
     if (exchange_share_parameters(trainer->exchange) != 0) {
         return train_exchange_failed(trainer);
     }
+    for (size_t t = 0; t < trainer->count; t++) {
+        memcpy(trainer->parameters[t], trainer->tensors[t].values,
+            tensor_size(&trainer->tensors[t]) * sizeof(float));
+    }
     return 0;
 }
 
@@ -295,9 +370,10 @@ static int train_run(struct trainer *trainer)
 static int train_destroy(struct trainer *trainer)
 {
     exchange_close(trainer->exchange);
-    sgd_destroy(trainer->sgd);
+    optimiser_destroy(trainer->optimiser);
     sampler_destroy(trainer->sampler);
     free(trainer->tested);
+    train_free(trainer->parameters, trainer->count);
     task_destroy(trainer->task);
     options_free(&trainer->options);
     return report_close(trainer->report);

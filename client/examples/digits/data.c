@@ -77,7 +77,7 @@ static int data_field(struct reader *reader, int first, int largest, int *value,
     return 0;
 }
 
-/* Checks what follows the last field of a line. */
+/* Checks the text behind the last field of a line. */
 static int data_line_end(struct reader *reader, int c)
 {
     if (c == '\r') {

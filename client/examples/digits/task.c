@@ -7,6 +7,8 @@
 #include "data.h"
 #include "model.h"
 
+enum { BATCH_NORM };
+
 const struct options_task task_options = {
     .program = "adtopk-digits",
     .about = "Trains a small convolutional network on hand-written digits, data-parallel through "
@@ -15,7 +17,10 @@ const struct options_task task_options = {
     .steps = 440,
     .batch = 128,
     .warmup = 40,
+    .tested = 4096,
     .lr = 0.04f,
+    .adamw_lr = 0.002f,
+    .sizes = {[BATCH_NORM] = {"batch-norm", "1: batch normalisation after convolutions", 0, 1, 0}},
 };
 
 struct task {
@@ -40,7 +45,7 @@ struct task *task_create(const struct options *options, char error[TASK_ERROR_SI
 int task_build(struct task *task, const struct options *options)
 {
     const size_t batch = options->batch;
-    task->model = model_create(batch);
+    task->model = model_create(batch, options->sizes[BATCH_NORM] != 0);
     task->images = malloc(batch * MODEL_PIXELS * sizeof *task->images);
     task->labels = malloc(batch);
     return task->model && task->images && task->labels ? 0 : -1;
@@ -60,8 +65,12 @@ void task_destroy(struct task *task)
 
 const struct tensor *task_tensors(const struct task *task, size_t *count)
 {
-    *count = MODEL_TENSORS;
-    return model_tensors(task->model);
+    return model_tensors(task->model, count);
+}
+
+float *task_statistics(struct task *task, size_t *count)
+{
+    return model_statistics(task->model, count);
 }
 
 static const struct data_set *task_set(const struct task *task, enum task_part part)
@@ -83,7 +92,7 @@ struct score task_forward(
             MODEL_PIXELS * sizeof(float));
         task->labels[i] = set->labels[examples[i]];
     }
-    const struct model_batch batch = {task->images, task->labels, count};
+    const struct model_batch batch = {task->images, task->labels, count, part == TASK_TRAIN};
     return model_forward(task->model, &batch);
 }
 

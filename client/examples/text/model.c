@@ -10,8 +10,8 @@ static const char *const weight_names[MODEL_MAX_LAYERS] = {
 static const char *const bias_names[MODEL_MAX_LAYERS] = {
     "hidden1.bias", "hidden2.bias", "hidden3.bias", "hidden4.bias"};
 
-/* outputs[0] are the embeddings, outputs[l] those of hidden layer l after its ReLU, and
- * outputs[layers + 1] the probabilities; each [batch][widths of the same number]. */
+/* outputs[0] are the embeddings, and outputs[l] those of hidden layer l after its ReLU.
+ * outputs[layers + 1] are the probabilities. Each is [batch][widths of the same number]. */
 struct model {
     struct model_sizes sizes;
     struct model_batch batch; /* of the last forward pass */
@@ -44,7 +44,7 @@ static void model_describe(struct model *model)
     }
 }
 
-static int model_allocate(struct model *model, size_t batch)
+static int text_model_allocate(struct model *model, size_t batch)
 {
     const size_t ends = model->sizes.layers + 2;
     size_t total = 0;
@@ -80,7 +80,7 @@ struct model *model_create(const struct model_sizes *sizes, size_t max_batch)
     }
     model->sizes = *sizes;
     model_describe(model);
-    if (model_allocate(model, max_batch) != 0) {
+    if (text_model_allocate(model, max_batch) != 0) {
         free(model);
         return NULL;
     }

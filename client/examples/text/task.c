@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "corpus.h"
+#include "../common/corpus.h"
 #include "model.h"
 
 enum { CONTEXT, EMBEDDING_WIDTH, HIDDEN_WIDTH, LAYERS };
@@ -16,7 +16,9 @@ const struct options_task task_options = {
     .steps = 600,
     .batch = 256,
     .warmup = 60,
+    .tested = 4096,
     .lr = 0.3f,
+    .adamw_lr = 0.008f,
     .sizes =
         {
             [CONTEXT] = {"context", "characters that it sees", 1, 256, 16},
@@ -77,6 +79,13 @@ void task_destroy(struct task *task)
 const struct tensor *task_tensors(const struct task *task, size_t *count)
 {
     return model_tensors(task->model, count);
+}
+
+float *task_statistics(struct task *task, size_t *count)
+{
+    (void)task;
+    *count = 0;
+    return NULL;
 }
 
 size_t task_count(const struct task *task, enum task_part part)

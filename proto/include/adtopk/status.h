@@ -17,7 +17,8 @@ enum adtopk_status {
     ADTOPK_NONFINITE = 1,
     /** An argument is out of its range; the message names it. */
     ADTOPK_ERR_ARGUMENT = 2,
-    /** The call is not allowed now (a push before commit, a wait for what was never pushed). */
+    /** The call is not allowed now (a push before commit, a wait for a tensor that was not pushed).
+     */
     ADTOPK_ERR_STATE = 3,
     /** Memory could not be reserved; the message has the numbers. */
     ADTOPK_ERR_MEMORY = 4,
@@ -25,7 +26,8 @@ enum adtopk_status {
     ADTOPK_ERR_UNREACHABLE = 5,
     /** The caller may not: no permission, a wrong or missing key, or too many sessions. */
     ADTOPK_ERR_DENIED = 6,
-    /** Ranks disagree: world size, policy, a tensor's name, type or shape, a duplicate rank. */
+    /** Ranks disagree: world size, policy, a tensor's name, type or shape, a step's loss scale, a
+     * duplicate rank. */
     ADTOPK_ERR_MISMATCH = 7,
     /** A time limit ran out; the message names the peer, tensor or rank that was waited for. */
     ADTOPK_ERR_TIMEOUT = 8,
@@ -39,7 +41,11 @@ enum adtopk_status {
     ADTOPK_ERR_SYSTEM = 12,
     /** A policy document is wrong; the message names the key. */
     ADTOPK_ERR_POLICY = 13,
-    ADTOPK_STATUS_COUNT
+    /** Not an error: what the call waits for has not come within its time; nothing has changed. */
+    ADTOPK_PENDING = 14,
+    /** Not an error: a signal ended the wait, as options.interruptible asks; nothing has changed.
+     */
+    ADTOPK_INTERRUPTED = 15
 };
 
 /** A short constant name of a status code, such as "mismatch"; "unknown" for other values. */

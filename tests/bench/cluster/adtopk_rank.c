@@ -1,12 +1,12 @@
 /*
- * A rank of an adtopk job: opens, registers the tensors of a model, commits; then a step a turn:
- * pushes all tensors, at once or when a recorded backward pass had their gradients ready
- * (arrivals.h), waits, and looks at every update. Until a gradient is ready it sleeps.
+ * A rank of an adtopk job: opens, registers the tensors of a model, commits. Then it makes one step
+ * per turn: it pushes all tensors, at once or when a recorded backward pass had their gradients
+ * ready (arrivals.h), waits, and reads every update. Until a gradient is ready it sleeps.
  *
  * usage: cluster-adtopk CONDUCTOR ADDRESS JOB RANK WORLD MODEL ELEMENTS POLICY [ARRIVALS]
  *        cluster-adtopk --shape MODEL ELEMENTS: prints the tensors that that makes: name, elements
  *
- * Failures: whatever the client library reports; its sentence goes to standard error.
+ * Failures: all errors of the client library; their sentence goes to standard error.
  */
 #include <adtopk/adtopk.h>
 #include <inttypes.h>
@@ -42,7 +42,8 @@ static bool failed(const struct rank *rank)
 
 static bool join(struct rank *rank, char **argv)
 {
-    const struct adtopk_options options = {.address = argv[2],
+    const struct adtopk_options options = {.size = sizeof options,
+        .address = argv[2],
         .job = rank->job,
         .run_id = "0",
         .rank = (int)rank->number,
@@ -53,7 +54,8 @@ static bool join(struct rank *rank, char **argv)
 
     for (unsigned i = 0; i < rank->shapes->count && ok; i++) {
         const struct model_tensor *tensor = &rank->shapes->tensor[i];
-        struct adtopk_tensor_spec spec = {.name = tensor->name, .dims = (int)tensor->shape.dims};
+        struct adtopk_tensor_spec spec = {
+            .size = sizeof spec, .name = tensor->name, .dims = (int)tensor->shape.dims};
 
         memcpy(spec.shape, tensor->shape.size, tensor->shape.dims * sizeof(spec.shape[0]));
         ok = adtopk_register(rank->context, &spec, NULL) == ADTOPK_OK;
@@ -89,13 +91,13 @@ static bool step(void *context, const char *what)
 {
     const struct rank *rank = context;
     const uint64_t begin = clock_ns();
-    struct adtopk_update update;
+    struct adtopk_update update = {.size = sizeof update};
     bool ok = true;
 
     (void)what;
     for (unsigned i = 0; i < rank->shapes->count && ok; i++) {
         arrivals_await(begin, rank->at_ns[i]);
-        ok = adtopk_push(rank->context, i, NULL) == ADTOPK_OK;
+        ok = adtopk_push_tensor(rank->context, i, NULL) == ADTOPK_OK;
     }
     ok = ok && adtopk_step_wait(rank->context) == ADTOPK_OK;
     for (unsigned i = 0; i < rank->shapes->count && ok; i++) {

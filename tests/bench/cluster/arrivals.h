@@ -1,5 +1,5 @@
 /*
- * When the tensors of a gradient become ready in a step: recorded of a real backward pass.
+ * When the tensors of a gradient become ready in a step, as recorded from a real backward pass.
  */
 #ifndef CLUSTER_ARRIVALS_H
 #define CLUSTER_ARRIVALS_H

@@ -1,6 +1,7 @@
 /*
- * What a node cannot do without: adding its ranks' gradients to a residual, r += g, by the fastest
- * of four loops. One process a node; their steps run at the same time, as those of daemons do.
+ * The least work of a node: adding its ranks' gradients to a residual, r += g, by the fastest of
+ * four loops. There is one process per node; their steps run at the same time, as those of daemons
+ * do.
  *
  * usage: cluster-floor CONDUCTOR NODE GRADIENTS ELEMENTS
  */

@@ -91,7 +91,7 @@ def corrected(options):
     """Deep gradient compression's two remedies: the daemon keeps the momentum, so that what waits in a
     residual waits with it, and the density falls to its value while the learning rate rises."""
     return {"sparsifier": "adtopk", "density": options.density, "bucket_bytes": options.bucket_bytes,
-            "momentum": 0.9, "momentum_masking": False, "warmup_epochs": WARMUP_EPOCHS,
+            "momentum": 0.9, "momentum_masking": False, "lookahead": 0, "warmup_epochs": WARMUP_EPOCHS,
             "epoch_turns": max(1, options.steps // 10 // WARMUP_EPOCHS)}
 
 

@@ -1,7 +1,7 @@
 /*
- * The tensors of a gradient of a given size: those of a model of adtopk-perf, all of them, whose
- * first dimension is stretched or shrunk by one factor, at least to 1. So a gradient of 100 MB has
- * as many tensors of as different sizes as the model, and fibres and rows as long.
+ * The tensors of a gradient of a given size. They are those of a model of adtopk-perf, with the
+ * first dimension of each scaled by one factor, at least to 1. So a gradient of 100 MB has as many
+ * tensors as the model, with sizes as different, and with fibres and rows as long.
  */
 #ifndef CLUSTER_SHAPES_H
 #define CLUSTER_SHAPES_H

@@ -1,12 +1,12 @@
 /*
- * The exchange of the examples' training loop (client/examples/common/exchange.h) as somebody has
- * it without adtopk. The address says how:
+ * The exchange of the examples' training loop (client/examples/common/exchange.h) without adtopk.
+ * The address says how:
  *
- *     none    not at all: every rank goes on with its own gradients
- *     PATH    gloo, through gloo_bridge.py: gradients lie in the file PATH.memory, one tensor after
- *             the other; numbers of tensors that are ready go through the fifo PATH.ready, a byte
- *             each, behind their sizes (count, then numels, 8 bytes each); a byte from the fifo
- *             PATH.done says that all of a step have become their mean over the ranks.
+ *     none    no exchange: every rank goes on with its own gradients
+ *     PATH    gloo, through gloo_bridge.py. Gradients lie in the file PATH.memory, one tensor after
+ *             the other. The fifo PATH.ready carries the sizes (count, then numels, 8 bytes each),
+ *             then the numbers of tensors that are ready, a byte each. A byte from the fifo
+ *             PATH.done says that all gradients of a step have become their mean over the ranks.
  *
  * Opening a fifo waits for the other side. Failures: a bridge that has ended shows as an error of
  * the fifo, and ends the run.
@@ -62,7 +62,7 @@ static int open_beside(struct exchange *exchange, const char *end, int flags)
     return fd;
 }
 
-/* Zeroed memory for all gradients: of its own, or that of the file. */
+/* Zeroed memory for all gradients: private, or that of the file. */
 static int map_memory(struct exchange *exchange)
 {
     int fd = -1;
@@ -219,6 +219,14 @@ enum exchange_step exchange_wait(struct exchange *exchange)
 const float *exchange_update(struct exchange *exchange, size_t tensor)
 {
     return exchange->gradients[tensor];
+}
+
+int exchange_look_ahead(struct exchange *exchange, size_t tensor, const float *parameters,
+    const struct optimiser_reach *reach, float *shifted)
+{
+    (void)reach; /* a dense exchange leaves nothing behind */
+    memcpy(shifted, parameters, tensor_size(&exchange->tensors[tensor]) * sizeof(float));
+    return 0;
 }
 
 /* Of the losses, for the log only: each rank's own. */

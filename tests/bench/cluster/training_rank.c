@@ -1,14 +1,14 @@
 /*
- * A rank that trains an example's model in turns: the examples' own loop, with an observer that
- * asks the conductor between the end of a step's exchange and its optimiser. So what is measured as
- * one step is: apply the last update, forward pass, backward pass, which hands over gradients as
- * they become ready, and the wait for the exchange. Orders name how many steps a turn has.
+ * A rank that trains an example's model in turns. It runs the examples' own loop, with an observer
+ * that asks the conductor between the end of a step's exchange and its optimiser. So one measured
+ * step is: apply the last update, forward pass, backward pass, which pushes gradients as they
+ * become ready, and the wait for the exchange. Orders say how many steps a turn has.
  *
  * usage: cluster-training CONDUCTOR TEAM RANK OPTION...: those of the example
  *        cluster-training --shape OPTION...: prints the model's tensors: name, elements
  *
- * How gradients are exchanged is decided by what is linked: client/examples/common/exchange.c
- * (adtopk) or training_exchange.c (nothing, or gloo).
+ * The linked file decides how gradients are exchanged: client/examples/common/exchange.c (adtopk)
+ * or training_exchange.c (nothing, or gloo).
  */
 #include <signal.h>
 #include <stdio.h>

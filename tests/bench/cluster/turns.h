@@ -1,7 +1,7 @@
 /*
- * What every process that is measured has in common: it connects to the conductor, says that it is
- * ready, and makes a step whenever it is told to. The conductor tells all ranks of one contender at
- * a time, so that contenders take turns; who is not told sleeps in read() and costs nothing.
+ * Shared by all processes that are measured. Such a process connects to the conductor, reports that
+ * it is ready, and makes a step on every order. The conductor gives orders to all ranks of one
+ * contender at a time, so that contenders take turns. The others sleep in read() and cost nothing.
  *
  * The conversation, lines over a Unix socket; times are of CLOCK_MONOTONIC, in nanoseconds:
  *
@@ -9,8 +9,8 @@
  *     conductor: prepare WHAT         rank: ready
  *     conductor: step WHAT            rank: BEGIN END, or BEGIN and an END for each of its steps
  *
- * Failures: whatever goes wrong is one sentence on standard error and exit status 1, which the
- * conductor notices. When the conductor hangs up, the rank ends with status 0.
+ * Failures: an error is one sentence on standard error and exit status 1, which the conductor
+ * notices. When the conductor hangs up, the rank ends with status 0.
  */
 #ifndef CLUSTER_TURNS_H
 #define CLUSTER_TURNS_H
@@ -21,7 +21,7 @@
 
 #define TURNS_LINE 128
 
-/* What a team does in a turn; `what` is the contender's name. False: it failed and said why. */
+/* A team's work in a turn; `what` is the contender's name. False: it failed and reported why. */
 struct turns {
     bool (*prepare)(void *context, const char *what); /* not measured */
     bool (*step)(void *context, const char *what);    /* measured */
@@ -31,7 +31,7 @@ struct turns {
 bool turns_serve(
     const char *path, const char *team, unsigned rank, const struct turns *turns, void *context);
 
-/* The same for a rank whose steps are not functions: a loop that is not its own. */
+/* The same for a rank whose steps are not functions, because it runs a loop of other code. */
 struct turns_talk {
     FILE *in, *out;
     const char *team;
@@ -46,7 +46,7 @@ enum turns_order { TURNS_FAILED, TURNS_END, TURNS_PREPARE, TURNS_STEP };
 bool turns_open(struct turns_talk *talk, const char *path, const char *team, unsigned rank);
 void turns_close(struct turns_talk *talk);
 
-/** Waits for the next order; *what, which is valid until the next call, is what follows its word.
+/** Waits for the next order. *what is the text behind the order's word, valid until the next call.
  */
 enum turns_order turns_next(struct turns_talk *talk, const char **what);
 

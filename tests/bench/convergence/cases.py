@@ -13,18 +13,24 @@ DATA = os.path.join(HERE, "..", "..", "data")
 class Task:
     """A model to train. steps: of the whole study and of --quick."""
     name: str
+    program: str
     data: str
     steps: int
     quick_steps: int
     measure: str  # what is reported: a key of results.MEASURES
-
-    @property
-    def program(self):
-        return f"convergence-{self.name}"
+    arguments: tuple = ()  # of the program, beside those of the study
 
 
-TASKS = (Task("digits", os.path.join(DATA, "digits.csv.gz"), 300, 40, "accuracy"),
-         Task("text", os.path.join(DATA, "kjv-pentateuch.txt.gz"), 600, 40, "bits"))
+DIGITS = os.path.join(DATA, "digits.csv.gz")
+TEXT = os.path.join(DATA, "kjv-pentateuch.txt.gz")
+
+TASKS = (Task("digits", "convergence-digits", DIGITS, 300, 40, "accuracy"),
+         Task("text", "convergence-text", TEXT, 600, 40, "bits"),
+         Task("batch-norm", "convergence-digits", DIGITS, 300, 40, "accuracy",
+              ("--batch-norm", "1")),
+         Task("transformer", "convergence-transformer", TEXT, 1000, 40, "bits",
+              ("--optimiser", "adamw")))
+USUAL_TASKS = ("digits", "text")  # of a study for which none are named
 
 DENSITIES = (0.1, 0.01, 0.001)
 
@@ -34,7 +40,10 @@ VARIANTS = {"adtopk": (("adtopk", {}), ("adtopk-alldim", {"interleave": False}))
 # What `threshold` lets through besides its density, which is the most it sends: magnitudes of a
 # node's residual, two ranks' gradients added up, that gave somewhat less than the density, by trial.
 THRESHOLDS = {("digits", 0.1): 0.003, ("digits", 0.01): 0.03, ("digits", 0.001): 0.2,
-              ("text", 0.1): 0.02, ("text", 0.01): 0.06, ("text", 0.001): 0.2}
+              ("text", 0.1): 0.02, ("text", 0.01): 0.06, ("text", 0.001): 0.2,
+              ("batch-norm", 0.1): 0.003, ("batch-norm", 0.01): 0.03, ("batch-norm", 0.001): 0.2,
+              ("transformer", 0.1): 0.004, ("transformer", 0.01): 0.02,
+              ("transformer", 0.001): 0.1}
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,8 @@ def make_cases(task, names, densities):
             if name == "dense":
                 continue
             for label, keys in VARIANTS.get(name, ((name, {}),)):
-                policy = {"sparsifier": name, "density": density, **keys}
+                # Sparsifiers alone are compared: no gradient is taken ahead.
+                policy = {"sparsifier": name, "density": density, "lookahead": 0, **keys}
                 if name == "threshold":
                     policy["threshold"] = THRESHOLDS.get((task.name, density), 0)
                 cases.append(Case(label, density, policy))

@@ -1,4 +1,4 @@
-/* What one step's update left of one tensor, in double precision. Pure.
+/* How one step's update covers one tensor, in double precision. Pure.
  *
  * A *fibre* (the paper's dimension) runs along axis 1 of the tensor in its native layout: a row of
  * a matrix, the input channels at one tap of a convolution. All arrays have the tensor's elements.
@@ -14,9 +14,9 @@ struct measure_tensor {
     size_t length;      /* of a fibre */
     size_t stride;      /* between its neighbours */
     const float *mean;  /* mean gradient over the ranks */
-    const float *total; /* the same plus the mean residual: what selection sees, on the average */
-    const float *sent;  /* the update: the mean of what the workers sent of theirs */
-    const float *ideal; /* what selection from `total` sends */
+    const float *total; /* the same plus the mean residual: the average input of selection */
+    const float *sent;  /* the update: the mean of the workers' sent values */
+    const float *ideal; /* the entries that a selection from `total` sends */
 };
 
 /* Squares of norms, and counts. */
@@ -28,21 +28,21 @@ struct measure {
     double missed_total; /* the part of `total` that lies in fibres that were missed */
     uint64_t nonzeros;   /* elements of the update */
     uint64_t live;       /* fibres that hold more of `total` than rounding leaves in a dead one */
-    uint64_t missed;     /* of these, those of which nothing was sent */
-    uint64_t never;      /* of these, those of which nothing was sent in any step so far */
+    uint64_t missed;     /* of these, the number of which nothing was sent */
+    uint64_t never;      /* of these, the number of which nothing was sent in any step so far */
     uint64_t longest;    /* steps since something was sent of a live fibre: the most */
 };
 
 /* Fibres, length and stride of a tensor of at least two dimensions. */
 struct measure_tensor measure_shape(const size_t *shape, size_t dims);
 
-/* Notes of which fibres something was sent in this step, counted from 0. last[fibres]: one more
- * than the step in which something was sent last, 0 for never. Every step. Uses `sent` only. */
+/* Notes the fibres of which something was sent in this step, counted from 0. last[fibres]: one more
+ * than the last such step, 0 for never. Call it in every step. Uses `sent` only. */
 void measure_note(const struct measure_tensor *tensor, uint64_t step, uint64_t *last);
 
-/* Measures the step, after measure_note() of it. A fibre is live if its part of `total`, squared,
- * is above 1e-7 of the average fibre's: what rounding leaves where no gradient ever was is far
- * below. totals[fibres]: room. */
+/* Measures the step; call it after measure_note(). A fibre is live if its part of `total`, squared,
+ * is above 1e-7 of the average fibre's. Rounding errors where no gradient ever was are far below.
+ * totals[fibres]: room. */
 struct measure measure_step(
     const struct measure_tensor *tensor, uint64_t step, const uint64_t *last, double *totals);
 

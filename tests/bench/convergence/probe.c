@@ -10,7 +10,8 @@
 
 #include "measure.h"
 
-/* Of one tensor. Only tensors of at least two dimensions are watched: others travel dense. */
+/* The data of one tensor. Only tensors of at least two dimensions are watched: others are sent
+ * dense. */
 struct probe_tensor {
     const char *name;
     size_t at; /* its first element among all that are watched */
@@ -34,7 +35,7 @@ struct probe {
     size_t size;                  /* elements of all that are watched */
     double *left;                 /* the sum of g_p - u of this rank */
     float *sums;                  /* [2][size]: mean gradient, mean gradient plus residual */
-    double *own_residual;         /* rank 0, of its own job */
+    double *own_residual;         /* rank 0: residual of its second job */
     float *ideal;
 };
 
@@ -94,18 +95,22 @@ static int probe_check(const struct probe *probe, enum adtopk_status status)
 static int probe_register(struct probe *probe, size_t t)
 {
     const struct tensor *from = &probe->tensors[t];
-    struct adtopk_tensor_spec spec = {
-        .name = from->name, .dims = (int)from->dims, .forms = ADTOPK_FORM_DENSE};
+    struct adtopk_tensor_spec spec = {.size = sizeof spec,
+        .name = from->name,
+        .dims = (int)from->dims,
+        .forms = ADTOPK_FORM_DENSE};
     for (size_t d = 0; d < from->dims; d++) {
         spec.shape[d] = from->shape[d];
     }
     return probe_check(probe, adtopk_register(probe->own, &spec, &probe->watched[t].number));
 }
 
-/* Tensors in the same order as those of the training, so that all that is seeded by them agrees. */
+/* Registers the tensors in the same order as the training, so that everything that their order
+ * seeds is equal. */
 static int probe_join(struct probe *probe, const struct options *options)
 {
-    const struct adtopk_options join = {.address = probe->address,
+    const struct adtopk_options join = {.size = sizeof join,
+        .address = probe->address,
         .job = options->exchange.job,
         .policy = options->exchange.policy,
         .has_rank = 1,
@@ -121,8 +126,8 @@ static int probe_join(struct probe *probe, const struct options *options)
     return probe_check(probe, adtopk_commit(probe->own));
 }
 
-/* ideal = C(total), in the scale of the ranks' mean, where the workers' is ranks_per_worker times
- * as large. Without `total`, a step that is not measured, only the turn passes. */
+/* ideal = C(total), in the scale of the ranks' mean; the workers' scale is ranks_per_worker times
+ * as large. Without `total`, in a step that is not measured, only the turn passes. */
 static int probe_select(struct probe *probe, const float *total)
 {
     const double scale = probe->ranks_per_worker;
@@ -135,7 +140,7 @@ static int probe_select(struct probe *probe, const float *total)
             residual[i] += gradient[i];
         }
         if (watched->size > 0 &&
-            probe_check(probe, adtopk_push(probe->own, watched->number, NULL)) != 0) {
+            probe_check(probe, adtopk_push_tensor(probe->own, watched->number, NULL)) != 0) {
             return -1;
         }
     }
@@ -144,7 +149,7 @@ static int probe_select(struct probe *probe, const float *total)
     }
     for (size_t t = 0; t < probe->count; t++) {
         const struct probe_tensor *watched = &probe->watched[t];
-        struct adtopk_update update;
+        struct adtopk_update update = {.size = sizeof update};
         if (probe_check(probe, adtopk_update(probe->own, watched->number, &update)) != 0) {
             return -1;
         }
@@ -213,7 +218,7 @@ static int probe_start(
 
 /* ---------------------------------------------------------------- every step */
 
-/* Adds the gradient to what is left, takes the update from it, and in a measured step keeps the
+/* Adds the gradient to the residual and subtracts the update. In a measured step it keeps the
  * values between the two. */
 static int probe_account(struct probe *probe, struct exchange *exchange, int measured)
 {

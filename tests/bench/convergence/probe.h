@@ -1,19 +1,19 @@
-/* Watches a training run from inside rank 0's trainer: how far what was sent is from what should
- * have been. It changes nothing of the training.
+/* Watches a training run from inside rank 0's trainer: how far the sent values are from the ideal
+ * ones. It changes nothing of the training.
  *
- * For every rank p, g_p is its gradient and u the update, the mean of what was sent. The mean
- * residual r over the ranks follows from r += mean g_p - u, whatever the sparsifier is: what was
- * pushed and not applied is still to come. Each rank keeps its own part of the sum, sum g_p - u,
- * and the parts are added up over the ranks when a step is measured.
+ * For every rank p, g_p is its gradient and u the update, the mean of the sent values. The mean
+ * residual r over the ranks follows from r += mean g_p - u, whatever the sparsifier is: pushed
+ * values that were not applied are still to come. Each rank keeps its own part of the sum, sum g_p
+ * - u, and the parts are added up over the ranks when a step is measured.
  *
  * xi = ||C(mean a) - mean C(a)|| / ||mean g||, with a the gradient plus residual of each worker.
- * The second term is u. For the first one rank 0 is also the only rank of a job under another
- * daemon that has nothing else to do; at every measured step it pushes mean a less that job's own
- * residual, so that selection there sees mean a. So C is the daemon's, for any sparsifier: at the
- * same turn and, as the job has the same name and run id, with the same random numbers.
+ * The second term is u. For the first one, rank 0 is also the only rank of a job under another,
+ * idle daemon. At every measured step it pushes mean a less that job's own residual, so that
+ * selection there sees mean a. So C is the daemon's, for any sparsifier, at the same turn. The job
+ * has the same name and run id, and so the same random numbers.
  *
- * A worker is who selects: with the policy's scope "node" a node, whose ranks' gradients are added
- * up before. */
+ * A worker is the unit that selects: with the policy's scope "node" a node, whose ranks' gradients
+ * are added up before. */
 #ifndef CONVERGENCE_PROBE_H
 #define CONVERGENCE_PROBE_H
 

@@ -59,7 +59,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .indices = EVERY,
             .values = EVERY,
             .fibre = 1024}},
-    {.name = {"sum", "several contributions into one"},
+    {.name = {"sum", "sum several contributions"},
         .about =
             "# algbw: bytes of the dense tensor; busbw: bytes of the lists read (dense: written)\n"
             "# floor: reading the lists; clearing the dense form; the r += g loops\n",
@@ -72,7 +72,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .densities = {{0.01}, 1},
             .lists = {{2, 4, 16}, 3},
             .threads = {{1}, 1}}},
-    {.name = {"handover", "from the last rank's push to a rank's return, one node"},
+    {.name = {"handover", "from the last rank's push to each rank's return, on one node"},
         .about = "# density 1: the dense form; awake: back to back; asleep: after a pause;\n"
                  "# busy: as awake, beside processes that burn all cores\n"
                  "# floor: a round trip through shared memory between two processes; spinning\n"
@@ -90,7 +90,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .pause_ms = 5}},
     {.name = {"round", "whole steps of two nodes on loopback, one rank each"},
         .about =
-            "# algbw: bytes of the dense tensor; wire: sent by one node, a step; busbw: those\n"
+            "# algbw: bytes of the dense tensor; wire: sent by one node per step; busbw: those\n"
             "# floor: the fastest r += g loop and an exchange of the same wire bytes over\n"
             "# loopback TCP, both nodes at once\n",
         .run = round_run,
@@ -125,7 +125,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .distributions = BIT(DATA_NORMAL),
             .sparsifiers = EVERY,
             .threads = {{1}, 1}}},
-    {.name = {"overtake", "a small message while a large one is under way on the same link"},
+    {.name = {"overtake", "a small message behind a large one on the same link"},
         .about = "# size: of the large message; time: of one of 4 KB, sent right behind it\n"
                  "# in order: both in one queue; priority: of the same job, but needed sooner;\n"
                  "# other job: of another job of the same weight\n"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/base/convert.h"
 #include "tests/bench/perf/clock.h"
 
 #if defined(__x86_64__)

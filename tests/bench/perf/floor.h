@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/plain.h"
 #include "tests/bench/perf/perf.h"
 #include "tests/bench/perf/team.h"
 
@@ -39,7 +39,7 @@ struct floor_race {
     struct series time[FLOOR_LOOPS]; /* microseconds */
 };
 
-/** The microseconds that a loop takes whose elements are cut into so many parts for the team. */
+/** The microseconds of a loop whose elements are split into so many parts for the team. */
 double floor_time(const struct floor_work *work, unsigned loop, struct team *team, unsigned parts);
 
 /** One more sample of every loop on this thread. False without memory. */

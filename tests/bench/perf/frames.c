@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/policy.h"
-#include "kernels/cpu/partition.h"
+#include "daemon/policy/policy.h"
+#include "kernels/base/partition.h"
 #include "proto/payload.h"
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"

@@ -2,10 +2,11 @@
  * Tensors that are measured together, one or all of a model: the pass over them against the r += g
  * loops.
  *
- * Happy path, one turn: new gradients; every loop, and at last the pass, each from the residual of
- * this turn, which is copied back before; then what was selected leaves the residual. Only loops
- * and pass are timed (and the leaving, apart). Loops and pass go over all tensors before the next
- * begins, so that each finds the caches as a training step would leave them.
+ * Happy path, one turn: make new gradients; run every loop, then the pass, each from the residual
+ * of this turn, which is copied back before; then subtract the selected entries from the residual.
+ * Only loops and pass are timed (and, separately, the subtraction). Loops and pass go over all
+ * tensors before the next begins, so that each finds the caches as a training step would leave
+ * them.
  */
 #ifndef PERF_GROUP_H
 #define PERF_GROUP_H
@@ -36,7 +37,8 @@ struct group {
     struct journal *journals; /* one a thread */
 };
 
-/** Prepares all tensors. False without memory; group_close() frees what is there in any case. */
+/** Prepares all tensors. Returns false without memory; group_close() frees everything in any case.
+ */
 bool group_open(struct group *group);
 
 void group_close(struct group *group);
@@ -48,7 +50,7 @@ bool group_measure(const struct perf *perf, struct group *group);
 /** Elements of all tensors. */
 uint64_t group_elements(const struct group *group);
 
-/** Adds the row of one tensor, or of all: `own` with what follows from the samples and the kind. */
+/** Adds the row of one tensor, or of all: `own`, completed from the samples and the kind. */
 enum adtopk_status group_row(struct perf *perf, const struct group *group,
     const struct measured *measured, const struct row *own, struct error *err);
 

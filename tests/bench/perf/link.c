@@ -19,8 +19,8 @@
 #include "tests/bench/perf/stop.h"
 #include "tests/bench/perf/tcp.h"
 
-#define BATCH_BYTES (UINT64_C(16) << 20) /* of a sample; at least one message, */
-#define BATCH_MESSAGES 512               /* at most so many */
+#define BATCH_BYTES (UINT64_C(16) << 20) /* of a sample, but at least one message */
+#define BATCH_MESSAGES 512               /* of a sample, at most */
 
 /* A row, shared by the two processes. */
 struct pair {

@@ -8,6 +8,7 @@
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/stop.h"
 #include "tests/bench/perf/tcp.h"
+#include "tests/host/deaf.h"
 
 #define SECOND_US UINT64_C(1000000)
 #define CONNECT_US (10 * SECOND_US)
@@ -62,19 +63,6 @@ static void deliver(void *context, uint16_t peer, enum link_lane lane, struct bu
     buffer_unref(message);
 }
 
-static void peer_up(void *context, uint16_t peer, uint64_t incarnation)
-{
-    (void)context;
-    (void)peer;
-    (void)incarnation;
-}
-
-static void peer_down(void *context, uint16_t peer)
-{
-    (void)context;
-    (void)peer;
-}
-
 bool link_end_keys(struct keyfile_pair keys[2])
 {
     return zmq_curve_keypair(keys[0].public_key, keys[0].secret_key) == 0 &&
@@ -94,8 +82,10 @@ static enum adtopk_status link_end_start(struct link_end *end, uint16_t self,
         .heartbeat_us = SECOND_US,
         .timeout_us = 5 * SECOND_US,
         .resend_us = SECOND_US};
-    const struct links_ops ops = {
-        .transmit = transmit, .deliver = deliver, .peer_up = peer_up, .peer_down = peer_down};
+    const struct links_ops ops = {.transmit = transmit,
+        .deliver = deliver,
+        .peer_up = deaf_peer_up,
+        .peer_down = deaf_peer_down};
     const struct transport_config address = {.self = self,
         .listen = ANY_PORT,
         .pair = security->keys ? &keys[self] : NULL,

@@ -31,7 +31,7 @@ struct link_end {
     char endpoint[LINK_ENDPOINT_SIZE];
     uint64_t bytes[LINK_LANES]; /* received so far */
     uint64_t messages[LINK_LANES];
-    uint64_t short_messages; /* of those on the bulk lane */
+    uint64_t short_messages; /* number of short messages on the bulk lane */
 };
 
 /** New keys for both ends. False if ZeroMQ was built without CURVE. */

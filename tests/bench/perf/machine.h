@@ -11,12 +11,12 @@
 struct machine {
     char cpu[MACHINE_TEXT];     /* model name of the first core; "unknown" */
     char kernel[MACHINE_TEXT];  /* "Linux 6.1.0 x86_64" */
-    char vectors[MACHINE_TEXT]; /* "avx2 avx512f": what of it the processor has */
+    char vectors[MACHINE_TEXT]; /* "avx2 avx512f": those that the processor has */
     long cores;                 /* online */
     double load;                /* of the last minute, when the run began; -1: unknown */
 };
 
-/** Never fails: what cannot be found out is said to be unknown. */
+/** Never fails: values that cannot be found out become "unknown". */
 void machine_describe(struct machine *machine);
 
 /** Bytes of memory that can be had without anything being killed or swapped out, as far as the

@@ -1,5 +1,5 @@
 /*
- * The shapes of real models: what trainers register, tensor by tensor. Public facts about the
+ * The shapes of real models: the tensors that trainers register. Public facts about the
  * architectures; no weights, no data.
  */
 #ifndef PERF_MODELS_H

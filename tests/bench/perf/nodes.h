@@ -17,7 +17,7 @@
 struct nodes {
     char folder[64];
     char daemon[OPTIONS_PATH_SIZE];
-    char ctl[OPTIONS_PATH_SIZE]; /* "" if nobody will ask */
+    char ctl[OPTIONS_PATH_SIZE]; /* "" if adtopkctl is not needed */
     pid_t pid[NODES_MAX];
     unsigned count;
 };
@@ -43,7 +43,7 @@ void nodes_stop(struct nodes *nodes);
 /** "unix:..." of the node's socket for trainers. */
 void nodes_address(const struct nodes *nodes, unsigned node, char address[NODES_PATH_SIZE]);
 
-/** Asks adtopkctl what node `node` sent for the job of that name. */
+/** Asks adtopkctl how much node `node` sent for the job of that name. */
 enum adtopk_status nodes_ask(const struct nodes *nodes, unsigned node, const char *job,
     struct nodes_sent *sent, struct error *err);
 

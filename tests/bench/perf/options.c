@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/arguments.h"
 #include "tests/bench/perf/team.h"
 
 #define HELP_COLUMNS 100
@@ -53,10 +54,10 @@ static const struct option {
     {"--min", "SIZE", OPTION_SIZE, offsetof(struct options, min), SIZE_LOW, SIZE_HIGH, ALL, 0,
         "smallest tensor or message, in bytes; K, M, G are powers of 1024"},
     {"--max", "SIZE", OPTION_SIZE, offsetof(struct options, max), SIZE_LOW, SIZE_HIGH, ALL, 0,
-        "largest; it is always measured"},
+        "largest tensor or message; it is always measured"},
     {"--size", "SIZE", OPTION_BOTH_SIZES, 0, SIZE_LOW, SIZE_HIGH, ALL, 0, "only this size"},
     {"--factor", "X", OPTION_REAL, offsetof(struct options, factor), 1.01, 1e6, ALL, 0,
-        "from one size to the next"},
+        "ratio of one size to the one before"},
     {"--iterations", "N", OPTION_NUMBER, offsetof(struct options, iterations), 1, 1e6, ALL, 0,
         "samples of each row (handover: steps)"},
     {"--warmup", "N", OPTION_NUMBER, offsetof(struct options, warmup), 0, 1e6, ALL, 0,
@@ -69,7 +70,7 @@ static const struct option {
         offsetof(struct vocabulary, residuals), "element type of the residual"},
     {"--distribution", "LIST", OPTION_NAMES, offsetof(struct options, distributions), 0, 0,
         SELECT | SPARSIFY, offsetof(struct vocabulary, distributions),
-        "what the gradient looks like"},
+        "distribution of the gradient's values"},
     {"--view", "LIST", OPTION_NAMES, offsetof(struct options, views), 0, 0, SELECT,
         offsetof(struct vocabulary, views),
         "the k largest of the tensor, of every row, of every fibre of [*,512,3,3]"},
@@ -79,15 +80,15 @@ static const struct option {
         offsetof(struct vocabulary, models),
         "all tensors of a model as adtopk sees them, instead of sizes and views"},
     {"--layers", NULL, OPTION_SWITCH, offsetof(struct options, layers), 0, 0, SELECT, 0,
-        "each tensor of a model too"},
+        "measure each tensor of a model as well"},
     {"--threads", "LIST", OPTION_LIST, offsetof(struct options, threads), 1, TEAM_MAX,
         SELECT | SUM | SPARSIFY, 0, "threads that share the work"},
     {"--peers", "LIST", OPTION_NAMES, offsetof(struct options, peers), 0, 0, SELECT,
-        offsetof(struct vocabulary, peers), "what else does the same, where it is installed"},
+        offsetof(struct vocabulary, peers), "other programs to compare with, if installed"},
     {"--fibre", "N", OPTION_NUMBER, offsetof(struct options, fibre), 1, 1e9, ENCODE | DECODE, 0,
-        "elements of a fibre where a selection is per fibre"},
+        "elements of a fibre for selections per fibre"},
     {"--sparsifier", "LIST", OPTION_NAMES, offsetof(struct options, sparsifiers), 0, 0, SPARSIFY,
-        offsetof(struct vocabulary, sparsifiers), "which of them"},
+        offsetof(struct vocabulary, sparsifiers), "sparsifiers to measure"},
     {"--index", "LIST", OPTION_NAMES, offsetof(struct options, indices), 0, 0, ENCODE | DECODE,
         offsetof(struct vocabulary, indices), "index encodings"},
     {"--value", "LIST", OPTION_NAMES, offsetof(struct options, values), 0, 0, ENCODE | DECODE,
@@ -97,11 +98,11 @@ static const struct option {
     {"--ranks", "LIST", OPTION_LIST, offsetof(struct options, ranks), 1, 64, SELECT | HANDOVER, 0,
         "trainers on the node: gradients that are summed"},
     {"--mode", "LIST", OPTION_NAMES, offsetof(struct options, modes), 0, 0, HANDOVER,
-        offsetof(struct vocabulary, modes), "who is awake"},
+        offsetof(struct vocabulary, modes), "whether trainer and daemon are awake, asleep or busy"},
     {"--pause", "MS", OPTION_NUMBER, offsetof(struct options, pause_ms), 1, 10000, HANDOVER, 0,
-        "between the steps of mode asleep"},
+        "pause between the steps of mode asleep"},
     {"--burners", "N", OPTION_NUMBER, offsetof(struct options, burners), 1, 256, HANDOVER, 0,
-        "processes beside the steps of mode busy"},
+        "processes that keep cores busy in mode busy"},
     {"--security", "LIST", OPTION_NAMES, offsetof(struct options, security), 0, 0, LINK,
         offsetof(struct vocabulary, security), "how the link is protected"},
     {"--daemon", "PATH", OPTION_PATH, offsetof(struct options, daemon), 0, 0, WITH_DAEMON, 0,
@@ -305,40 +306,25 @@ static enum adtopk_status take_value(const struct vocabulary *vocabulary,
     return ADTOPK_ERR_ARGUMENT;
 }
 
-static const struct option *find_option(const char *text, size_t length)
+static bool known_option(size_t index, struct arguments_flag *flag)
 {
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        if (strlen(table[i].flag) == length && strncmp(table[i].flag, text, length) == 0) {
-            return &table[i];
-        }
+    if (index < OPTION_COUNT) {
+        (void)snprintf(flag->name, sizeof(flag->name), "%s", table[index].flag);
+        flag->value = table[index].argument;
     }
-    return NULL;
+    return index < OPTION_COUNT;
 }
 
-static enum adtopk_status take_option(const struct vocabulary *vocabulary, int argc,
-    char *const *argv, int *at, struct options *options, const struct option **taken,
-    struct error *err)
+static enum adtopk_status take_option(const struct vocabulary *vocabulary, struct arguments *words,
+    struct options *options, bool given[], struct error *err)
 {
-    const char *given = argv[*at];
-    size_t length = strcspn(given, "=");
-    const struct option *option = find_option(given, length);
-    const char *value = given[length] == '=' ? given + length + 1 : NULL;
+    struct arguments_option option;
 
-    *taken = option;
-    if (option == NULL) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "unknown option \"%.60s\"", given);
+    if (arguments_option(words, known_option, &option, err) != ADTOPK_OK) {
+        return err->code;
     }
-    if (option->argument == NULL && value != NULL) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s takes no value", option->flag);
-    }
-    if (option->argument != NULL && value == NULL) {
-        if (*at + 1 >= argc) {
-            return error_set(
-                err, ADTOPK_ERR_ARGUMENT, "%s needs a value: %s", option->flag, option->argument);
-        }
-        value = argv[++*at];
-    }
-    return take_value(vocabulary, option, value, options, err);
+    given[option.index] = true;
+    return take_value(vocabulary, &table[option.index], option.value, options, err);
 }
 
 static enum adtopk_status take_benchmark(
@@ -357,16 +343,16 @@ static enum adtopk_status take_benchmark(
     return error_set(err, ADTOPK_ERR_ARGUMENT, "unknown benchmark \"%.60s\"", name);
 }
 
-static enum adtopk_status check(const struct options *options, const struct option *const *given,
-    size_t count, name_set chosen, struct error *err)
+static enum adtopk_status check(
+    const struct options *options, const bool given[], name_set chosen, struct error *err)
 {
     if (chosen == 0) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "which benchmark?");
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "name a benchmark, or all");
     }
-    for (size_t i = 0; i < count; i++) {
-        if (given[i] != NULL && (given[i]->belongs & chosen) == 0) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT,
-                "%s means nothing to the benchmark that was asked for", given[i]->flag);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if (given[i] && (table[i].belongs & chosen) == 0) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s is no option of the requested benchmark",
+                table[i].flag);
         }
     }
     if (options->min > 0 && options->max > 0 && options->min > options->max) {
@@ -388,26 +374,24 @@ static enum adtopk_status check(const struct options *options, const struct opti
 enum adtopk_status options_parse(const struct vocabulary *vocabulary, int argc, char *const *argv,
     struct options *options, name_set *chosen, enum options_action *action, struct error *err)
 {
-    const struct option *given[OPTION_COUNT] = {NULL};
+    struct arguments words = {.argc = argc, .argv = argv};
+    bool given[OPTION_COUNT] = {false};
     enum adtopk_status status = ADTOPK_OK;
 
     memset(options, 0, sizeof(*options));
     *chosen = 0;
     *action = OPTIONS_RUN;
-    for (int i = 1; i < argc && status == ADTOPK_OK; i++) {
-        const struct option *option = NULL;
+    while (++words.at < argc && status == ADTOPK_OK) {
+        const char *word = argv[words.at];
 
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "--version") == 0) {
-            *action = argv[i][2] == 'h' ? OPTIONS_HELP : OPTIONS_VERSION;
+        if (strcmp(word, "--help") == 0 || strcmp(word, "--version") == 0) {
+            *action = word[2] == 'h' ? OPTIONS_HELP : OPTIONS_VERSION;
             return ADTOPK_OK;
         }
-        status = argv[i][0] == '-' ? take_option(vocabulary, argc, argv, &i, options, &option, err)
-                                   : take_benchmark(vocabulary, argv[i], chosen, err);
-        if (option != NULL) {
-            given[option - table] = option;
-        }
+        status = word[0] == '-' ? take_option(vocabulary, &words, options, given, err)
+                                : take_benchmark(vocabulary, word, chosen, err);
     }
-    return status == ADTOPK_OK ? check(options, given, OPTION_COUNT, *chosen, err) : status;
+    return status == ADTOPK_OK ? check(options, given, *chosen, err) : status;
 }
 
 /* Breaks the line behind words that would pass the last column. */
@@ -463,7 +447,7 @@ void options_help(const struct vocabulary *vocabulary, FILE *out)
         (void)fprintf(
             out, "  %-20s %s\n", vocabulary->benchmarks[i].name, vocabulary->benchmarks[i].help);
     }
-    (void)fprintf(out, "  %-20s %s\n\n", "all", "one after the other");
+    (void)fprintf(out, "  %-20s %s\n\n", "all", "all of them, one after the other");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         help_option(vocabulary, &table[i], out);
     }

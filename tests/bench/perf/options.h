@@ -1,5 +1,5 @@
 /*
- * The command line. One table of options yields the flags, what they accept, which benchmarks they
+ * The command line. One table of options yields the flags, their values, the benchmarks that they
  * belong to, and --help.
  */
 #ifndef PERF_OPTIONS_H
@@ -30,7 +30,7 @@ struct options {
     double factor;
     uint64_t iterations;
     uint64_t warmup;
-    bool warmup_given; /* 0 is a number of its own */
+    bool warmup_given; /* because 0 is a valid number */
     struct number_list densities;
     struct number_list lists; /* of a sum */
     struct number_list ranks;
@@ -40,7 +40,7 @@ struct options {
     struct number_list columns; /* of the view rows */
     bool layers;                /* each tensor of a model has a row */
     uint64_t fibre;             /* elements of one */
-    uint64_t pause_ms;          /* between steps that find everybody asleep */
+    uint64_t pause_ms;          /* pause between steps, in which all sides fall asleep */
     uint64_t burners;           /* processes that keep the cores busy */
     const char *daemon;
     const char *ctl;
@@ -70,9 +70,9 @@ struct vocabulary {
 };
 
 /**
- * Parses a command line. `chosen` receives the benchmarks that were named, one bit each in the
- * order of the vocabulary. Errors (ADTOPK_ERR_ARGUMENT) name the option and what it accepts; an
- * option that belongs to none of the chosen benchmarks is one.
+ * Parses a command line. `chosen` gets the requested benchmarks, one bit each in the order of the
+ * vocabulary. Errors (ADTOPK_ERR_ARGUMENT) name the option and its values; an option that belongs
+ * to none of the chosen benchmarks is an error.
  */
 enum adtopk_status options_parse(const struct vocabulary *vocabulary, int argc, char *const *argv,
     struct options *options, name_set *chosen, enum options_action *action, struct error *err);

@@ -20,7 +20,7 @@ struct benchmark {
     struct benchmark_name name;
     const char *about; /* lines of text under the heading, each with '#' */
     enum report_layout layout;
-    struct options defaults; /* what the command line does not say */
+    struct options defaults; /* for options that the command line leaves out */
     enum adtopk_status (*run)(struct perf *perf, struct error *err);
 };
 
@@ -51,7 +51,7 @@ void perf_progress_end(const struct perf *perf);
 /** Prints or keeps a row of the report: see report_row(). */
 enum adtopk_status perf_row(struct perf *perf, const struct row *row, struct error *err);
 
-/** Fills what `options` leaves open from `defaults`. */
+/** Fills the missing options from `defaults`. */
 void perf_fill(struct options *options, const struct options *defaults);
 
 enum adtopk_status perf_no_threads(struct error *err, double threads);

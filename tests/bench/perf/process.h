@@ -1,8 +1,8 @@
 /*
- * The processes that a benchmark starts: its ranks, its other ends, what keeps cores busy.
+ * The processes that a benchmark starts: its ranks, the other ends of links, and load on the cores.
  *
- * Each is in a process group of its own, so that Ctrl-C reaches only us and we end the others in
- * order, and dies with us whatever happens.
+ * Each has its own process group, so that Ctrl-C reaches only the benchmark, which ends the others
+ * in order. Each dies with the benchmark, whatever happens.
  */
 #ifndef PERF_PROCESS_H
 #define PERF_PROCESS_H
@@ -23,8 +23,8 @@ struct crew {
 };
 
 /**
- * Starts a process that runs work(context, index) and ends with what it returns, 0 for success.
- * Errors: SYSTEM.
+ * Starts a process that runs work(context, index) and ends with its result, 0 for success. Errors:
+ * SYSTEM.
  */
 enum adtopk_status crew_start(struct crew *crew, int (*work)(void *context, unsigned index),
     void *context, unsigned index, struct error *err);
@@ -35,7 +35,7 @@ enum adtopk_status crew_start(struct crew *crew, int (*work)(void *context, unsi
  */
 enum adtopk_status crew_wait(struct crew *crew, struct error *err);
 
-/** Kills and buries those that are left. */
+/** Kills the remaining processes and waits for them. */
 void crew_kill(struct crew *crew);
 
 /** In a child: leads its own group and dies with the parent. */
@@ -44,8 +44,9 @@ void process_detach(pid_t parent);
 /** Sleeps, or less if stop_requested(). */
 void process_sleep_us(uint64_t us);
 
-/** The path of a program of ours: `given` if it is not NULL, else from the places where it lies
- * beside this one, installed or in a build folder, else from $PATH. The error names them. */
+/** The path of one of our programs. It is `given` if that is not NULL. Otherwise the function
+ * searches the places beside this program, installed or in a build folder, then $PATH. The error
+ * names them. */
 enum adtopk_status process_find(const char *name, const char *given, const char *const *beside,
     char *path, size_t size, struct error *err);
 

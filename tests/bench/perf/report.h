@@ -35,7 +35,7 @@ struct row_peer {
 struct row {
     const char *benchmark;
     const char *variant;  /* kernel, encoding, mode */
-    const char *input;    /* what it worked on; "" */
+    const char *input;    /* the input of the benchmark; "" */
     const char *layer;    /* tensor of a model; NULL: does not apply */
     uint64_t size;        /* bytes of the dense tensor or message */
     uint64_t count;       /* its elements; how many messages */
@@ -44,15 +44,15 @@ struct row {
     double density;
     unsigned threads;    /* that share the work; 0: does not apply */
     unsigned ranks;      /* gradients that are summed; 0: does not apply */
-    double alg_bytes;    /* what algbw counts */
-    double bus_bytes;    /* what busbw counts */
+    double alg_bytes;    /* the bytes that algbw counts */
+    double bus_bytes;    /* the bytes that busbw counts */
     double wire_bytes;   /* of one contribution, everything counted */
     double nonzeros;     /* in wire_bytes; or that were selected, on average */
-    double target_count; /* nonzeros that were asked for */
+    double target_count; /* the requested number of nonzeros */
     double target_us;
     const struct series *time; /* microseconds */
     const char *floor_name;
-    const struct series *floor;  /* microseconds; what `time` cannot go below */
+    const struct series *floor;  /* microseconds; the least possible `time` */
     bool paired;                 /* both were sampled in turns */
     const struct series *settle; /* microseconds that are not in `time`; NULL: does not apply */
     struct row_peer peer[REPORT_PEERS];
@@ -63,7 +63,7 @@ struct report;
 /** 8 * bytes / nonzeros; NAN if either is NAN or there are none. */
 double report_bits(double bytes, double nonzeros);
 
-/** Gigabytes (10^9) a second of so many bytes in so many microseconds; NAN without time. */
+/** Gigabytes (10^9) per second of so many bytes in so many microseconds; NAN without time. */
 double report_bandwidth(double bytes, double us);
 
 /** NULL without memory. `argv` is kept in the document. Text goes to `out` unless `json`. */

@@ -1,5 +1,5 @@
 /*
- * Samples of one measurement, in the order in which they were taken, and what is said of them.
+ * Samples of one measurement, in the order in which they were taken, and their statistics.
  */
 #ifndef PERF_SERIES_H
 #define PERF_SERIES_H
@@ -28,10 +28,10 @@ void series_free(struct series *series);
 bool series_summarise(const struct series *series, struct summary *summary);
 
 /**
- * How much longer `time` takes than `floor`. `paired`: their samples were taken in turns, and the
- * result is the median of the ratios of the pairs, which a machine that slows down for a while
- * does not move; pairs whose floor took no time are left out. Otherwise it is the ratio of the
- * medians. NAN if nothing is left to compare; false without memory.
+ * The ratio of `time` to `floor`. `paired`: their samples were taken in turns, and the result is
+ * the median of the ratios of the pairs. A machine that slows down for a while does not change it.
+ * Pairs whose floor took no time are left out. Otherwise it is the ratio of the medians. NAN if
+ * nothing is left to compare; returns false without memory.
  */
 bool series_ratio(
     const struct series *time, const struct series *floor, bool paired, double *ratio);

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "daemon/core/policy.h"
+#include "daemon/policy/policy.h"
 #include "tests/bench/perf/group.h"
 #include "tests/bench/perf/sparsify.h"
 #include "tests/bench/perf/stop.h"

@@ -1,5 +1,6 @@
 /*
- * Ctrl-C: a benchmark looks at stop_requested() between two samples, prints what it has and ends.
+ * Ctrl-C: a benchmark checks stop_requested() between two samples, prints its results so far and
+ * ends.
  */
 #ifndef PERF_STOP_H
 #define PERF_STOP_H

@@ -1,5 +1,5 @@
 /*
- * Plain TCP over loopback: the floor of what goes between nodes.
+ * Plain TCP over loopback: the floor of the traffic between nodes.
  */
 #ifndef PERF_TCP_H
 #define PERF_TCP_H

@@ -1,12 +1,12 @@
 /*
  * Threads that work on the parts of one task side by side, as the daemon's workers do on the ranges
- * of a pass. They spin between two tasks and give their core up when that takes long: a task of a
- * few microseconds must not wait for a system call.
+ * of a pass. They spin between two tasks, and give their core up when that takes long, because a
+ * task of a few microseconds must not wait for a system call.
  */
 #ifndef PERF_TEAM_H
 #define PERF_TEAM_H
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/base/parallel.h"
 
 #define TEAM_MAX 64
 
@@ -17,8 +17,8 @@ struct team *team_new(unsigned threads);
 
 unsigned team_threads(const struct team *team);
 
-/** The team as what kernels take for loops: parts go to whoever is free. A loop inside a part runs
- * where it is called. For the team's owner; valid as long as the team is. */
+/** The team in the form that kernels use for loops: idle threads take parts. A loop inside a part
+ * runs on the calling thread. For the team's owner; valid as long as the team is. */
 struct parallel team_parallel(struct team *team);
 
 /** NULL is allowed. */

@@ -265,13 +265,13 @@ static void select_entries(struct tensor *tensor, const struct parallel *paralle
     const struct sparsifier_ops *ops = tensor->kind.sparsifier;
     const struct sparsifier_turn turn = turn_of(tensor, tensor->turn);
     struct sparse *out = &tensor->out;
-    struct survey survey;
+    struct cpu_survey survey;
 
     if (tensor->choice.mode == SPARSIFIER_RULE) {
         fused_survey(&tensor->pass, &survey);
         survey.parallel = *parallel;
         tensor->next = tensor->state;
-        ops->select(&turn, &tensor->state, &survey, &tensor->next, out);
+        ops->select(&turn, &tensor->state, &survey.base, &tensor->next, out);
     } else if (tensor->choice.mode == SPARSIFIER_KNOWN) {
         ops->known(&turn, out);
         for (size_t i = 0; i < out->count; i++) {

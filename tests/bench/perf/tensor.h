@@ -1,11 +1,11 @@
 /*
- * One tensor, turn after turn, with what the daemon keeps for it: residual, progress, hints,
- * ledger, the sparsifier's state. Every turn brings new gradients; what was selected leaves the
- * residual between two turns.
+ * One tensor, turn after turn, with the data that the daemon keeps for it: residual, progress,
+ * hints, ledger, the sparsifier's state. Every turn brings new gradients; the selected entries
+ * leave the residual between two turns.
  *
- * Happy path: tensor_open(); then for every turn tensor_turn(), any number of times
- * tensor_restore() and something that is measured, at last tensor_restore(), tensor_pass() and
- * tensor_settle(); tensor_close().
+ * Happy path: tensor_open(). Then for every turn tensor_turn(), any number of times
+ * tensor_restore() and a measurement, at last tensor_restore(), tensor_pass() and tensor_settle().
+ * Then tensor_close().
  */
 #ifndef PERF_TENSOR_H
 #define PERF_TENSOR_H
@@ -18,7 +18,7 @@
 
 #define TENSOR_RANKS_MAX 64
 
-/* What is asked for. */
+/* The tensor and the work on it. */
 struct tensor_kind {
     const struct sparsifier_ops *sparsifier;
     struct sparsifier_params params;
@@ -33,7 +33,7 @@ struct tensor {
     uint64_t n;
     void *residual;
     void *start; /* the residual before this turn */
-    void *base;  /* what the gradients are made of */
+    void *base;  /* the source of the gradients */
     void *gradient[TENSOR_RANKS_MAX];
     struct tensor_shape shape;
     uint64_t turn;
@@ -44,20 +44,20 @@ struct tensor {
     float *hints;
     struct fused pass;
     struct sparse out;
-    double sums[2], applied[2]; /* the ledger's: what came in, what left */
+    double sums[2], applied[2]; /* the ledger's sums: of the input, and of the values that left */
 };
 
-/** Prepares for passes that a team of `threads` shares; a small tensor is no work for many. False
- * without memory; tensor_close() frees what is there in any case. */
+/** Prepares for passes that a team of `threads` shares; a small tensor has no work for many.
+ * Returns false without memory; tensor_close() frees everything in any case. */
 bool tensor_open(struct tensor *tensor, const struct tensor_kind *kind,
     const struct tensor_shape *shape, unsigned threads);
 
 void tensor_close(struct tensor *tensor);
 
-/** Elements that this turn selects, at most; all of them where the tensor travels dense. */
+/** Elements that this turn selects, at most; all of them if the tensor is sent dense. */
 uint64_t tensor_selected(const struct tensor *tensor);
 
-/** Entries that the last pass selected; all where the tensor travels dense. */
+/** Entries that the last pass selected; all if the tensor is sent dense. */
 uint64_t tensor_sent(const struct tensor *tensor);
 
 /** Turn number `turn`: its choice and its gradients. */

@@ -46,7 +46,8 @@ static enum adtopk_status join(
 {
     char address[NODES_PATH_SIZE];
     char policy[96] = "{\"sparsifier\": \"dense\"}";
-    const struct adtopk_options options = {.address = address,
+    const struct adtopk_options options = {.size = sizeof options,
+        .address = address,
         .job = training->job,
         .run_id = "0",
         .rank = (int)rank,
@@ -68,7 +69,7 @@ static enum adtopk_status prepare(
     uint64_t count = training->count;
     const uint64_t columns = training_shape(&count);
     const struct adtopk_tensor_spec spec = {
-        .name = "w", .dims = 2, .shape = {count / columns, columns}};
+        .size = sizeof spec, .name = "w", .dims = 2, .shape = {count / columns, columns}};
     uint32_t tensor = 0;
     enum adtopk_status status = adtopk_register(context, &spec, &tensor);
 
@@ -94,7 +95,7 @@ static enum adtopk_status train(
             process_sleep_us(training->pause_us);
         }
         pushed = clock_ns();
-        status = adtopk_push(context, 0, NULL);
+        status = adtopk_push_tensor(context, 0, NULL);
         if (status == ADTOPK_OK) {
             status = adtopk_step_wait(context);
         }

@@ -1,5 +1,5 @@
 /*
- * A job whose ranks only push one tensor and wait, step after step, and note when.
+ * A job whose ranks only push one tensor and wait, step after step, and note the times.
  */
 #ifndef PERF_TRAINING_H
 #define PERF_TRAINING_H
@@ -23,7 +23,7 @@ struct training {
     uint64_t pause_us; /* before every push */
 };
 
-/* When a rank had called adtopk_push() and when adtopk_step_wait() returned; 0: not yet. */
+/* When a rank had called adtopk_push_tensor() and when adtopk_step_wait() returned; 0: not yet. */
 struct stamp {
     uint64_t pushed, done;
 };
@@ -39,8 +39,8 @@ struct diary {
 uint64_t training_shape(uint64_t *count);
 
 /**
- * Runs the job to its end, or to stop_requested(). Free the diary with training_free().
- * Errors: what a rank said, MEMORY, SYSTEM.
+ * Runs the job to its end, or to stop_requested(). Free the diary with training_free(). Errors:
+ * those that a rank reported, MEMORY, SYSTEM.
  */
 enum adtopk_status training_run(
     const struct training *training, struct diary **diary, struct error *err);
@@ -48,9 +48,9 @@ enum adtopk_status training_run(
 void training_free(const struct training *training, struct diary *diary);
 
 /**
- * Appends a sample in microseconds for every step that all ranks finished. From the last rank's
- * push, because before it nobody can be served, to each rank's return (a sample each), or to the
- * last one's (`whole`). False without memory.
+ * Appends a sample in microseconds for every step that all ranks finished. Time starts with the
+ * last rank's push, because the exchange cannot end before it. It ends with each rank's return (a
+ * sample each), or with the last one's (`whole`). Returns false without memory.
  */
 bool training_times(
     const struct training *training, const struct diary *diary, bool whole, struct series *times);

@@ -1,8 +1,9 @@
 /*
- * See cluster.h. Happy path: whatever is due next happens: a packet arrives, a compute ends, a
- * timer is due, a gradient is ready; what nodes send because of it enters the network at that time.
+ * See cluster.h. Happy path: the next event happens: a packet arrives, a compute ends, a timer is
+ * due, or a gradient is ready. Packets that nodes send because of it enter the network at that
+ * time.
  *
- * Failures: a node's are the cluster's; a step or a job that does not come to an end within
+ * Failures: a failure of a node is one of the cluster. A step or a job that does not end within
  * PATIENCE_US is an error, and so is memory that the network lacks.
  */
 #include "tests/sim/regret/cluster.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/link.h"
+#include "daemon/link/link.h"
 #include "tests/bench/perf/data.h"
 
 /* As ranks of tests/bench/cluster do it: gradients are stretches of so many random numbers, from a
@@ -38,7 +39,7 @@ struct cluster {
     bool no_memory;
 };
 
-/* A packet under way. */
+/* A packet on its way. */
 struct parcel {
     uint16_t from;
     enum link_lane lane;
@@ -94,7 +95,7 @@ static bool is_over(const struct cluster *cluster)
     return over;
 }
 
-/* Pushes what is ready of a node's gradients. */
+/* Pushes the gradients of a node that are ready. */
 static bool push(struct cluster *cluster, unsigned n, struct error *err)
 {
     bool ok = host_push(cluster->host[n], cluster->pushed[n]++, cluster->now_us, err);
@@ -112,7 +113,7 @@ static double next_push(const struct cluster *cluster, unsigned n)
                : INFINITY;
 }
 
-/* What is due next, but for packets, and on which node. */
+/* The next event, except packets, and its node. */
 static double next_turn(const struct cluster *cluster, unsigned *node, bool *pushes)
 {
     double next = INFINITY;

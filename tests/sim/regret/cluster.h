@@ -1,7 +1,7 @@
 /*
- * Nodes (host.h) on a modelled network (tests/sim/scale/fabric.h) with virtual time: one rank each,
- * whose gradients become ready as in a recorded backward pass. A run is a function of its
- * configuration, unless computes take what they take on this machine.
+ * Nodes (host.h) on a modelled network (tests/sim/scale/fabric.h) with virtual time. Each has one
+ * rank, whose gradients become ready as in a recorded backward pass. A run is a function of its
+ * configuration, unless computes take their real time on this machine.
  */
 #ifndef ADTOPK_REGRET_CLUSTER_H
 #define ADTOPK_REGRET_CLUSTER_H
@@ -28,7 +28,7 @@ struct cluster;
 struct cluster *cluster_open(const struct cluster_config *config, struct error *err);
 void cluster_close(struct cluster *cluster);
 
-/** From the next step on links carry so many bytes a second. */
+/** From the next step on links carry so many bytes per second. */
 void cluster_set_bandwidth(struct cluster *cluster, double bandwidth);
 
 /** A step of all nodes, begun at the same time with new gradients; how long it took until the last

@@ -65,7 +65,7 @@ static bool take_row(struct costs *costs, const char *line)
     return true;
 }
 
-/* What was measured, the names of the columns, and rows. */
+/* The measurements, the names of the columns, and rows. */
 static bool take_line(struct costs *costs, unsigned number, const char *line)
 {
     if (number == 1) {

@@ -1,12 +1,12 @@
 /*
- * What the daemon's computes take on one thread of a real machine: a table that measuring.c made,
- * read from a file (tests/data/computes.csv).
+ * The times of the daemon's computes on one thread of a real machine: a table that measuring.c
+ * made, read from a file (tests/data/computes.csv).
  *
- * A row says what a bucket of so many tensors, with so many elements together, took under a choice
- * of the planner: selecting it, all computes between the phases of its exchange together, summing
- * it, settling it. Between rows of one tensor costs are interpolated, beyond the longest they are
- * in proportion, below the shortest the same. Rows of several tensors say what each further one
- * adds.
+ * A row has the times of a bucket of so many tensors, with so many elements together, under a
+ * choice of the planner: its selection, all computes between the phases of its exchange together,
+ * its sum, its settling. Between rows of one tensor costs are interpolated. Beyond the longest they
+ * are in proportion, below the shortest the same. Rows of several tensors give the cost of each
+ * further one.
  */
 #ifndef ADTOPK_REGRET_COSTS_H
 #define ADTOPK_REGRET_COSTS_H
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/core/choices.h"
+#include "daemon/policy/choices.h"
 
 #define COSTS_ROWS 16
 

@@ -1,9 +1,10 @@
 /*
- * See host.h. Happy path: an event goes to the core; the computes that it asks for wait for a
- * worker; when one begins it is done, and its end is noted; at that time the core hears of it.
+ * See host.h. Happy path: an event goes to the core, and the computes that it requests wait for a
+ * worker. When a compute begins it is done at once, and its end is noted; at that time the core is
+ * told.
  *
- * Failures: a refused request and a job that ends are errors with the core's sentence; a step that
- * is withdrawn is one, too.
+ * Failures: a refused request and a job that ends are errors with the core's sentence. A step that
+ * is withdrawn is an error, too.
  */
 #include "tests/sim/regret/host.h"
 
@@ -12,10 +13,12 @@
 #include <string.h>
 
 #include "daemon/core/model.h"
+#include "daemon/core/settle.h"
+#include "daemon/core/work_round.h"
 #include "tests/bench/perf/clock.h"
 
-#define SMALL_COMPUTE (64u << 10) /* bytes: as daemon/loop.c */
-#define GUESSED_BYTES_A_US 4096u  /* as daemon/workers.c */
+#define SMALL_COMPUTE (64u << 10) /* bytes: as daemon/loop/loop.c */
+#define GUESSED_BYTES_A_US 4096u  /* as daemon/loop/workers.c */
 #define SESSION 1u
 #define PAGE 4096u
 
@@ -78,21 +81,23 @@ static void *arena_open(struct arena *arena, uint64_t size, bool *existing, stru
 }
 
 static const void *memory_gradients(
-    void *context, session_id session, uint64_t size, struct error *err)
+    void *context, session_id session, unsigned batch, uint64_t size, struct error *err)
 {
     struct host *host = context;
     bool existing;
 
     (void)session;
+    (void)batch; /* there is one */
     return arena_open(&host->gradients, size, &existing, err);
 }
 
 static void *memory_results(
-    void *context, uint64_t job, uint64_t size, bool *existing, struct error *err)
+    void *context, uint64_t job, unsigned batch, uint64_t size, bool *existing, struct error *err)
 {
     struct host *host = context;
 
     (void)job;
+    (void)batch;
     return arena_open(&host->results, size, existing, err);
 }
 
@@ -129,8 +134,8 @@ static void memory_release_job(void *context, uint64_t job)
 
 /* ------------------------------------------------------------------ what computes take */
 
-/* The table knows what a whole bucket takes between phases: each of those computes takes as much.
- */
+/* The table has the time of a whole bucket between phases: each of those computes takes an equal
+ * share. */
 static double round_ns(const struct costs *costs, const struct round *round, enum stage stage)
 {
     const struct plan *plan = round->job->plan;
@@ -162,17 +167,17 @@ static double settle_ns(const struct costs *costs, const struct job *job)
     return ns;
 }
 
-/* False for what is no part of a step. */
+/* False for a compute that is no part of a step. */
 static bool stage_of(const struct compute *compute, enum stage *stage)
 {
     static const struct {
-        void (*run)(struct compute *);
+        const struct work_kind *kind;
         enum stage stage;
-    } known[] = {{work_select, COSTS_SELECT}, {work_combine, COSTS_COMBINE},
-        {work_reduce, COSTS_REDUCE}, {work_settle, COSTS_SETTLE}};
+    } known[] = {{&work_select, COSTS_SELECT}, {&work_combine, COSTS_COMBINE},
+        {&work_reduce, COSTS_REDUCE}, {&work_settle, COSTS_SETTLE}};
 
     for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (compute->run == known[i].run) {
+        if (((const struct work *)compute)->kind == known[i].kind) {
             *stage = known[i].stage;
             return true;
         }
@@ -180,7 +185,7 @@ static bool stage_of(const struct compute *compute, enum stage *stage)
     return false;
 }
 
-/* Does it and says what it takes on one thread. */
+/* Runs it and returns its time on one thread. */
 static double run_compute(const struct host *host, struct compute *compute)
 {
     const struct work *work = (const struct work *)compute;
@@ -219,7 +224,7 @@ static void note_end(struct host *host, struct running running)
 /* In how many equal parts a compute is worth being cut. */
 static unsigned parts_of(const struct compute *compute)
 {
-    uint64_t parts = compute->bytes / (3 * sizeof(float) * CORE_RANGE); /* of one local rank */
+    uint64_t parts = compute->bytes / (3 * sizeof(float) * ENGINE_RANGE); /* of one local rank */
 
     return parts > 1 ? (unsigned)parts : 1;
 }
@@ -433,7 +438,7 @@ void host_packet(struct host *host, uint16_t from, enum link_lane lane, const ui
     event.packet.lane = lane;
     event.packet.bytes = bytes;
     event.packet.size = size;
-    (void)tell(host, &event, now_us, NULL); /* what is wrong with packets is counted */
+    (void)tell(host, &event, now_us, NULL); /* faults of packets are counted */
 }
 
 /* ------------------------------------------------------------------ time */

@@ -1,11 +1,11 @@
 /*
- * A node of the modelled cluster: the real core with its memory, and worker threads that take their
- * time from a table (costs.h). The computes are really done, when they begin; what they took on the
+ * A node of the modelled cluster: the real core with its memory, and worker threads whose times
+ * come from a table (costs.h). The computes are really done, when they begin; their time on the
  * machine that simulates does not matter.
  *
- * Workers as in the daemon (daemon/workers.h): computes wait in the order of their classes, small
- * ones run at once on the loop. A long compute is spread over the workers that are idle when it
- * begins, in equal parts of at least CORE_RANGE elements.
+ * Workers as in the daemon (daemon/loop/workers.h): computes wait in the order of their classes,
+ * small ones run at once on the loop. A long compute is spread over the workers that are idle when
+ * it begins, in equal parts of at least ENGINE_RANGE elements.
  */
 #ifndef ADTOPK_REGRET_HOST_H
 #define ADTOPK_REGRET_HOST_H
@@ -14,7 +14,7 @@
 #include "tests/bench/cluster/shapes.h"
 #include "tests/sim/regret/costs.h"
 
-/* What a compute was, and what it took here. */
+/* The kind of a compute, and its time here. */
 struct host_compute {
     enum stage stage;
     double ns;
@@ -22,7 +22,7 @@ struct host_compute {
 
 struct host_config {
     unsigned number, nodes, workers;
-    const struct costs *costs; /* NULL: computes take what they take here */
+    const struct costs *costs; /* NULL: computes take their real time */
     /* Of each compute of a step, after it was done; may be NULL. */
     void (*computed)(void *context, const struct host_compute *compute);
     void *computed_context;
@@ -52,7 +52,7 @@ void host_packet(struct host *host, uint16_t from, enum link_lane lane, const ui
 
 /** When it has something to do next; INFINITY: never. */
 double host_next(const struct host *host);
-/** Does what is due. */
+/** Handles all events that are due. */
 void host_turn(struct host *host, double now_us);
 
 bool host_ready(const struct host *host);

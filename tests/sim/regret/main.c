@@ -58,7 +58,7 @@ static const struct setting table[] = {
 
 /* ------------------------------------------------------------------ arrivals */
 
-/* Takes the tensor of this name out of `given`, whose names become empty. */
+/* Removes the tensor of this name from `given`, whose names become empty. */
 static bool take_tensor(struct shapes *given, const char *name, struct model_tensor *tensor)
 {
     for (unsigned t = 0; name[0] != '\0' && t < given->count; t++) {
@@ -185,7 +185,7 @@ static unsigned phase_steps(uint64_t *random)
     return 50 + (unsigned)((*random >> 33) % 451);
 }
 
-/* What happened on a link that alternates. */
+/* The result on a link that alternates. */
 struct alternated {
     double spent_us[2]; /* while it was fast, while it was slow */
     unsigned phases, plans;

@@ -13,9 +13,9 @@
 #define FURTHER_TENSORS 64u
 #define ROW 512u /* elements of a matrix's rows, which "adtopk" selects from */
 #define WARMUP 2u
-#define FAST 1e12 /* bytes a second */
+#define FAST 1e12 /* bytes per second */
 
-/* Sums of one step of all nodes, then what steps took. */
+/* The sums of one step of all nodes, then the times of steps. */
 struct samples {
     double open[COSTS_STAGES];
     double *closed[COSTS_STAGES];
@@ -93,7 +93,7 @@ static void print_row(
     printf("\n");
 }
 
-/* The policy under which everything that can travels so. */
+/* The policy under which every possible tensor is sent in this way. */
 static void policy_of(enum choice choice, double density, char *text, size_t size)
 {
     if (choice == CHOICE_DENSE || choice == CHOICE_DENSE_BF16) {

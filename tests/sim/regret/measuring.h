@@ -1,5 +1,5 @@
 /*
- * Measures on this machine what costs.h reads: the real core's computes, of buckets of many sizes
+ * Measures the table of costs.h on this machine: the real core's computes, of buckets of many sizes
  * under every choice, one after the other on one thread.
  */
 #ifndef ADTOPK_REGRET_MEASURING_H

@@ -1,6 +1,6 @@
 /*
- * The modelled cluster: what it says of costs, wires and workers is what plain arithmetic says, and
- * it says the same again.
+ * The modelled cluster: its costs, links and workers are those of plain arithmetic, and a second
+ * run gives the same.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +64,7 @@ static struct cluster *open_cluster(const struct costs *costs, unsigned workers,
     return cluster;
 }
 
-/* What steps take, in us. */
+/* The times of steps, in us. */
 static void play(const struct costs *costs, unsigned workers, double gbit, const char *policy,
     unsigned steps, double *us)
 {
@@ -136,8 +136,8 @@ static bool is_sparse(const char *plan)
 
 #define GBIT (1e9 / 8)
 
-/* Steps on a link of that rate; returns the time, and in *left (unless NULL) how many of them it
- * took until another plan was in force. */
+/* Runs steps on a link of that rate. Returns the time, and in *left (unless NULL) how many of them
+ * it took until another plan was in force. */
 static double play_on(struct cluster *cluster, double gbit, unsigned steps, unsigned *left)
 {
     static char before[CHOICES_TEXT_SIZE];
@@ -211,8 +211,8 @@ static double play_alternating(struct cluster *cluster, bool fixed)
     return spent;
 }
 
-/* On a link that alternates the steps take at most 1.5 times what they take under the best plan
- * that stays. */
+/* On a link that alternates the steps take at most 1.5 times as long as under the best plan that
+ * stays. */
 static void test_alternating(void **state)
 {
     static const char *const fixed[] = {"dense", "allgather", "balanced", "oktopk", "hierarchical"};

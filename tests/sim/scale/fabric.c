@@ -1,8 +1,8 @@
 /*
  * See fabric.h. A message is an event at the time when its first byte reaches a link; when that
- * link is free it goes on to the next one. Its last byte is there when the slowest of the links has
- * let it through. Events of the same time are taken in the order in which they were made, so that
- * a run can be repeated.
+ * link is free it goes on to the next one. Its last byte arrives when the slowest of the links has
+ * let it through. Events of the same time are taken in the order in which they were made, so that a
+ * run can be repeated.
  */
 #include "tests/sim/scale/fabric.h"
 

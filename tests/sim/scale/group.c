@@ -1,6 +1,6 @@
 /*
- * See group.h. A member produces a phase when the frames of the one before are there and it has
- * computed on them. Frames are shared by those who get them, and dropped when a phase is used up.
+ * See group.h. A member produces a phase when it has the frames of the phase before and has
+ * computed on them. The receivers of a frame share it, and it is dropped when the phase is used up.
  */
 #include "tests/sim/scale/group.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "daemon/core/hash.h"
-#include "kernels/cpu/quantise.h"
+#include "kernels/base/quantise.h"
 
 struct frame {
     uint8_t *bytes;
@@ -29,7 +29,7 @@ struct member {
     unsigned missing; /* frames of the phase */
     bool done;
     double time;     /* until when it computes */
-    uint64_t *taken; /* [phase]: bytes that came in for it */
+    uint64_t *taken; /* [phase]: received bytes */
     uint64_t messages, bytes, headers, sent;
 };
 
@@ -294,7 +294,7 @@ static bool finish(struct group *group)
     return true;
 }
 
-/* What one member remembers from its sum, all would. */
+/* All members would remember the same from their sum as this one. */
 static bool share_memory(struct group *group)
 {
     const struct exchange_memory *first = &group->member[0].memory;
@@ -357,7 +357,7 @@ static bool exchange_all(struct group *group)
     return good && finish(group) && share_memory(group);
 }
 
-/* After a step that failed, some may be under way. */
+/* After a step that failed, messages may still be on their way. */
 static void drop_under_way(struct group *group)
 {
     struct fabric_message message;

@@ -68,7 +68,7 @@ static const struct collective_ops *find(const char *name)
     return ops;
 }
 
-/* What is wrong with the numbers together; NULL if nothing is. */
+/* Checks the numbers together; returns the fault, or NULL. */
 static const char *wrong(const struct settings *settings)
 {
     if (settings->entries > settings->numel) {

@@ -115,7 +115,7 @@ static void test_narrowed_racks(void **state)
     closes(fabric);
 }
 
-/* A rack's link that is as wide as those of its nodes together delays nobody. */
+/* A rack's link that is as wide as those of its nodes together delays no message. */
 static void test_full_tree(void **state)
 {
     const struct fabric_links links = {
@@ -191,7 +191,7 @@ static void test_every_collective(void **state)
     }
 }
 
-/* All-gather has one message from everybody to everybody: its volume and time are known. */
+/* All-gather has one message from every node to every other: its volume and time are known. */
 static void test_known(void **state)
 {
     const struct group_input input = {.numel = 100000,
@@ -217,7 +217,7 @@ static void test_known(void **state)
     assert_true(fabs(out.seconds - (WAY + (nodes - 1) * frame * BYTE)) < 1e-12);
 }
 
-/* A byte that came in takes its time, in each phase. */
+/* A received byte takes its time, in each phase. */
 static void test_compute(void **state)
 {
     const struct group_input input = {
@@ -238,7 +238,7 @@ static void test_compute(void **state)
     assert_true(fabs(with.seconds - without.seconds - with.bytes * 0x1p-8) < 1e-9);
 }
 
-/* Everything of a step that fails is freed: nobody gets a frame that this one never sends. */
+/* Everything of a step that fails is freed: no node gets a frame that this one never sends. */
 static bool expects_more(const struct exchange *exchange, unsigned phase, unsigned from)
 {
     return exchange->self == 0 || collective_allgather.expects(exchange, phase, from);

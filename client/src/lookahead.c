@@ -1,0 +1,209 @@
+/* Shifting parameters to where the next gradient is taken. */
+#include <math.h>
+#include <string.h>
+
+#include "client/src/transport.h"
+
+#define LOOKAHEAD_LIMIT 0.1f  /* most of the norm of the parameters that a shift may have */
+#define LOOKAHEAD_STEPS 10.0f /* most steps of Adam by which an element is shifted */
+#define LOOKAHEAD_BLOCK 1024u
+
+/* What one tensor is shifted with. */
+struct lookahead {
+    const void *pending;
+    bool rounded;
+    float factor; /* of the pending element, or of its quotient */
+    float scale;  /* of the pending element before it is divided */
+    const struct adtopk_lookahead_spec *spec;
+};
+
+/* Sums of squares. */
+struct lookahead_norms {
+    double shift, parameters;
+};
+
+static float lookahead_bf16(uint16_t bits)
+{
+    const uint32_t wide = (uint32_t)bits << 16;
+    float value;
+
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+/* From gradients to steps of Adam. */
+static void lookahead_divide(const struct adtopk_lookahead_spec *spec, const float *second_moment,
+    unsigned count, float *shift)
+{
+    const float corrects = 1 / spec->correction, most = LOOKAHEAD_STEPS;
+
+    for (unsigned i = 0; i < count; i++) {
+        const float root = sqrtf(second_moment[i] * corrects) + spec->epsilon;
+        const float steps = root > 0 ? shift[i] / root : 0;
+
+        shift[i] = steps > most ? most : steps < -most ? -most : steps;
+    }
+}
+
+/* The shifts of the `count` elements from `first` on. */
+static void lookahead_shifts(
+    const struct lookahead *ahead, uint64_t first, unsigned count, float *shift)
+{
+    const struct adtopk_lookahead_spec *spec = ahead->spec;
+
+    if (ahead->rounded) {
+        const uint16_t *from = (const uint16_t *)ahead->pending + first;
+        for (unsigned i = 0; i < count; i++) {
+            shift[i] = lookahead_bf16(from[i]) * ahead->scale;
+        }
+    } else {
+        const float *from = (const float *)ahead->pending + first;
+        for (unsigned i = 0; i < count; i++) {
+            shift[i] = from[i] * ahead->scale;
+        }
+    }
+    if (spec->second_moment != NULL) {
+        lookahead_divide(spec, spec->second_moment + first, count, shift);
+    }
+}
+
+/* Floats that are worked on together, in memory that is aligned to a float. */
+typedef float lookahead_lanes __attribute__((vector_size(64), aligned(4), may_alias));
+enum { LOOKAHEAD_LANES = sizeof(lookahead_lanes) / sizeof(float) };
+
+static struct lookahead_norms lookahead_block(
+    const struct lookahead *ahead, uint64_t first, unsigned count)
+{
+    const float *parameter = ahead->spec->parameters + first;
+    float shift[LOOKAHEAD_BLOCK], *shifted = ahead->spec->shifted + first;
+    const unsigned whole = count / LOOKAHEAD_LANES * LOOKAHEAD_LANES;
+    lookahead_lanes shifts = {0}, parameters = {0};
+    struct lookahead_norms norms = {0, 0};
+
+    lookahead_shifts(ahead, first, count, shift);
+    for (unsigned i = 0; i < whole; i += LOOKAHEAD_LANES) {
+        const lookahead_lanes p = *(const lookahead_lanes *)(parameter + i);
+        const lookahead_lanes s = *(const lookahead_lanes *)(shift + i) * ahead->factor;
+        shifts += s * s;
+        parameters += p * p;
+        *(lookahead_lanes *)(shifted + i) = p - s;
+    }
+    for (unsigned i = whole; i < count; i++) {
+        const float s = shift[i] * ahead->factor, p = parameter[i];
+        norms.shift += (double)(s * s);
+        norms.parameters += (double)(p * p);
+        shifted[i] = p - s;
+    }
+    for (unsigned lane = 0; lane < LOOKAHEAD_LANES; lane++) {
+        norms.shift += (double)shifts[lane];
+        norms.parameters += (double)parameters[lane];
+    }
+    return norms;
+}
+
+static struct lookahead_norms lookahead_shift(const struct lookahead *ahead, uint64_t numel)
+{
+    struct lookahead_norms all = {0, 0};
+
+    for (uint64_t first = 0; first < numel; first += LOOKAHEAD_BLOCK) {
+        const uint64_t left = numel - first;
+        const struct lookahead_norms block = lookahead_block(
+            ahead, first, left < LOOKAHEAD_BLOCK ? (unsigned)left : LOOKAHEAD_BLOCK);
+        all.shift += block.shift;
+        all.parameters += block.parameters;
+    }
+    return all;
+}
+
+/* The share of the policy's look-ahead with which the next shift is as long as the limit allows,
+ * given how long this one was with the share `guard`. */
+static float lookahead_guard(float guard, const struct lookahead_norms *norms)
+{
+    const double limit = (double)(LOOKAHEAD_LIMIT * LOOKAHEAD_LIMIT) * norms->parameters;
+
+    if (!(norms->shift >= 0 && norms->shift <= 1e30)) {
+        return 0;
+    }
+    if (!(norms->shift > 0)) {
+        return 1;
+    }
+    const double next = (double)guard * sqrt(limit / norms->shift);
+    return next < 1 ? (float)next : 1;
+}
+
+static enum adtopk_status lookahead_check(
+    adtopk_context *context, const struct adtopk_lookahead_spec *spec)
+{
+    const char *field = spec->parameters == NULL                           ? "parameters"
+                        : spec->shifted == NULL                            ? "shifted"
+                        : spec->shifted == spec->parameters                ? "shifted"
+                        : !(spec->rate >= 0 && spec->rate <= 1e30f)        ? "rate"
+                        : spec->reserved != 0                              ? "reserved"
+                        : spec->second_moment == NULL                      ? NULL
+                        : spec->shifted == spec->second_moment             ? "shifted"
+                        : !(spec->correction > 0 && spec->correction <= 1) ? "correction"
+                        : !(spec->epsilon >= 0 && spec->epsilon <= 1)      ? "epsilon"
+                                                                           : NULL;
+
+    return field == NULL
+               ? ADTOPK_OK
+               : client_refuse(context, ADTOPK_ERR_ARGUMENT,
+                     "adtopk_lookahead(): %s is missing or has an impossible value", field);
+}
+
+static void lookahead_apply(adtopk_context *context, uint32_t tensor,
+    const struct adtopk_lookahead_spec *spec, const struct adtopk_update *update)
+{
+    struct client_tensor *about = &context->tensor[tensor];
+    const bool shifts = update->pending != NULL && spec->rate * update->lookahead > 0;
+    const struct lookahead ahead = {.pending = update->pending,
+        .rounded = update->pending_dtype == ADTOPK_BF16,
+        .factor = shifts ? spec->rate * update->lookahead : spec->rate,
+        .scale = update->pending_scale,
+        .spec = spec};
+
+    about->ahead = update->pending != NULL ? update->lookahead : 0;
+    if (update->pending != NULL && ahead.factor > 0) {
+        const struct lookahead_norms norms = lookahead_shift(&ahead, update->numel);
+
+        /* A guard of 0 has no next one: the whole shift is measured, and not used. */
+        about->guard = lookahead_guard(shifts ? about->guard : 1, &norms);
+    }
+    if (!shifts) {
+        memcpy(spec->shifted, spec->parameters, update->numel * sizeof(float));
+    }
+}
+
+static enum adtopk_status lookahead_take(
+    adtopk_context *context, uint32_t tensor, const struct adtopk_lookahead_spec *given)
+{
+    enum adtopk_status status = client_enter_tensor(context, "adtopk_lookahead()", tensor, true);
+    struct adtopk_lookahead_spec spec;
+    struct adtopk_update update = {.size = sizeof update};
+
+    if (status == ADTOPK_OK) {
+        status = client_take(context, "struct adtopk_lookahead_spec", given, &spec, sizeof spec);
+    }
+    if (status == ADTOPK_OK) {
+        status = lookahead_check(context, &spec);
+    }
+    if (status == ADTOPK_OK && context->step_state != CLIENT_STEP_NEW) {
+        status = client_refuse(context, ADTOPK_ERR_STATE,
+            "adtopk_lookahead() in step %llu: wait for its end", (unsigned long long)context->step);
+    }
+    update.numel = status == ADTOPK_OK ? context->tensor[tensor].numel : 0;
+    if (status == ADTOPK_OK && context->transport->pending != NULL) {
+        status = context->transport->pending(context, tensor, &update);
+    }
+    if (status == ADTOPK_OK) {
+        lookahead_apply(context, tensor, &spec, &update);
+    }
+    return status;
+}
+
+enum adtopk_status adtopk_lookahead(
+    adtopk_context *context, uint32_t tensor, const struct adtopk_lookahead_spec *spec)
+{
+    client_lock(context);
+    return client_unlock(context, lookahead_take(context, tensor, spec));
+}

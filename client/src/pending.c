@@ -1,0 +1,117 @@
+#include "client/src/pending.h"
+
+#include <sys/mman.h>
+
+#include "client/src/transport.h"
+
+#define PENDING_ANSWER_MS 30000
+
+void client_pending_drop(struct client_pending *pending)
+{
+    for (unsigned part = 0; part < LOCAL_PARTS; part++) {
+        client_unmap(&pending->part[part]);
+        pending->part[part] = (struct client_mapping){.bytes = NULL};
+    }
+    pending->since = 0;
+}
+
+static enum adtopk_status pending_ask(
+    adtopk_context *context, uint32_t part, struct client_reply *reply)
+{
+    const struct client_patience patience = client_stubborn(PENDING_ANSWER_MS);
+    Adtopk__LocalShow show = ADTOPK__LOCAL_SHOW__INIT;
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    enum adtopk_status status;
+
+    context->unfinished.answers = false; /* only the answer to this question is waited for */
+    show.part = part;
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_SHOW;
+    request.show = &show;
+    status = context->transport->send(context, &request, &patience);
+    if (status == ADTOPK_OK) {
+        status = context->transport->receive(context, &patience, reply);
+    }
+    if (status == ADTOPK_PENDING) {
+        return client_fail(context, ADTOPK_ERR_UNREACHABLE,
+            "the daemon at %s does not answer: no residual in %d ms", context->place.address,
+            PENDING_ANSWER_MS);
+    }
+    return status;
+}
+
+/* A part that is not there leaves the mapping empty. */
+static enum adtopk_status pending_map(adtopk_context *context, uint32_t part)
+{
+    struct client_reply reply;
+    enum adtopk_status status = pending_ask(context, part, &reply);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (reply.message->kind_case != ADTOPK__LOCAL_REPLY__KIND_SHOWN) {
+        status = client_fail(context, ADTOPK_ERR_PROTOCOL,
+            "the daemon at %s sent something else than a residual", context->place.address);
+    } else if (reply.message->shown->size > 0) {
+        status = client_map(context, &reply, 0, PROT_READ, reply.message->shown->size,
+            &context->pending.part[part]);
+    }
+    client_reply_drop(&reply);
+    return status;
+}
+
+/* Where this rank's residual lies: the part, and the offset in it. */
+static uint32_t pending_place(
+    const adtopk_context *context, const struct local_pending *record, uint64_t *offset)
+{
+    const uint32_t index = context->pending.index;
+
+    if (record->rank_size == 0 || index == 0) {
+        *offset = record->offset;
+        return record->part;
+    }
+    *offset = record->rank_offset + (index - 1) * record->rank_size;
+    return record->rank_part;
+}
+
+static const void *pending_at(const struct client_mapping *mapping, uint64_t offset, uint64_t bytes)
+{
+    return mapping->bytes == NULL || offset > mapping->size || bytes > mapping->size - offset ||
+                   offset % sizeof(float) != 0
+               ? NULL
+               : (const uint8_t *)mapping->bytes + offset;
+}
+
+enum adtopk_status client_pending_find(
+    adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
+{
+    const struct local_pending record = context->tensor[tensor].update->pending;
+    const bool rounded = record.dtype == ADTOPK_BF16 && record.rank_size == 0;
+    const uint64_t bytes = update->numel * (rounded ? sizeof(uint16_t) : sizeof(float));
+    enum adtopk_status status = ADTOPK_OK;
+    uint64_t offset;
+    uint32_t part;
+
+    if (record.since == 0) {
+        return ADTOPK_OK;
+    }
+    if (record.since != context->pending.since) {
+        if (context->pending.read == context->step + 1) {
+            return ADTOPK_OK; /* the trainer may still read what was mapped */
+        }
+        client_pending_drop(&context->pending);
+        context->pending.since = record.since;
+    }
+    part = pending_place(context, &record, &offset);
+    if (part < LOCAL_PARTS && context->pending.part[part].bytes == NULL) {
+        status = pending_map(context, part);
+    }
+    if (status == ADTOPK_OK && part < LOCAL_PARTS) {
+        update->pending = pending_at(&context->pending.part[part], offset, bytes);
+    }
+    if (update->pending != NULL) {
+        update->pending_dtype = rounded ? ADTOPK_BF16 : ADTOPK_F32;
+        update->pending_scale = record.scale;
+        update->lookahead = record.lookahead * context->tensor[tensor].guard;
+    }
+    return status;
+}

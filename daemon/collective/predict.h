@@ -1,0 +1,47 @@
+/*
+ * Formulas of volume that several collectives share. Entries are those of one node's contribution.
+ * The constants were measured with up to 1,024 nodes (tests/sim/scale).
+ */
+#ifndef ADTOPK_PREDICT_H
+#define ADTOPK_PREDICT_H
+
+#include <math.h>
+
+#include "daemon/collective/collective.h"
+#include "daemon/collective/doubling.h"
+
+#define PREDICT_ENTRY_BYTES 3.06 /* bf16 and a packed position: 24.5 bits; see predict_entry() */
+#define PREDICT_SUM_BYTES 5.06   /* the same as f32 */
+
+/** Bytes of an entry that one node contributes. */
+static inline double predict_entry(const struct collective_load *load)
+{
+    return PREDICT_ENTRY_BYTES - load->saved;
+}
+
+/** How many other members there are. */
+static inline double predict_others(const struct collective_load *load)
+{
+    return load->members - 1.0;
+}
+
+/** The same as a share of all. */
+static inline double predict_share(const struct collective_load *load)
+{
+    return predict_others(load) / load->members;
+}
+
+/** Entries of the sum over all members. */
+static inline double predict_sum(const struct collective_load *load)
+{
+    return fmin(load->growth * load->entries, load->elements);
+}
+
+/** Entries of the sum over `some` of the members, divided by the entries of one: growth, as a power
+ * of their number. */
+static inline double predict_growth(const struct collective_load *load, double some)
+{
+    return load->members < 2 ? 1 : pow(some, log(load->growth) / log(load->members));
+}
+
+#endif

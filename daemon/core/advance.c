@@ -1,0 +1,65 @@
+/*
+ * What a job does next: the one place that asks.
+ *
+ * Handlers note what an event brings, and touch the job. When the event, or one message of it, has
+ * been handled, each touched job is asked here in a fixed order what it can do now. It does the
+ * first thing that it can, and is asked again from the beginning, until it can do nothing. So no
+ * handler has to know what follows from it, and an event costs the jobs that it concerns only.
+ */
+#include "daemon/core/advance.h"
+
+#include "daemon/core/agree/coordinate.h"
+#include "daemon/core/agree/switch.h"
+#include "daemon/core/agree/switch_ask.h"
+#include "daemon/core/agree/view.h"
+#include "daemon/core/job.h"
+#include "daemon/core/replan.h"
+#include "daemon/core/step.h"
+#include "daemon/core/verify.h"
+
+/* Opens the next step, or holds it for the next policy. */
+static bool advance_step(struct job *job)
+{
+    if (job->view == 0 || job->step.machine.state != STEP_IDLE ||
+        job->switching.machine.state >= SWITCH_HELD) {
+        return false;
+    }
+    if (switch_hold(job)) {
+        step_rest(job);
+    } else {
+        step_open(job);
+    }
+    return true;
+}
+
+/* Each of these does one thing if it is time for it, and says whether it did. */
+static bool (*const advance_order[])(struct job *job) = {
+    coordinate_switch, /* All members hold: propose the view that puts the next policy in force. */
+    step_settle,       /* Every round is delivered: the step is over. */
+    advance_step,      /* The last step is closed. */
+    view_catch_up,     /* The step has opened: what waited for it goes on. */
+    switch_take_turn,  /* The last change is done everywhere: the one that waits is proposed. */
+    job_try_leave,     /* All ranks have left. */
+    replan_step,       /* A step was accepted: the coordinator hears what it took. */
+    view_try_answer,   /* Nothing computes any more: the state is answered to a prepare. */
+    verify_try,        /* Nothing computes, and somebody waits for a verification. */
+};
+
+static void advance_job(struct job *job)
+{
+    const unsigned count = sizeof(advance_order) / sizeof(advance_order[0]);
+
+    for (unsigned i = 0; i < count && !job_ended(job);) {
+        i = advance_order[i](job) ? 0 : i + 1;
+    }
+}
+
+void advance_jobs(struct core *core)
+{
+    while (core->touched != NULL) {
+        struct job *job = core->touched;
+        core->touched = job->advance.next;
+        job->advance.touched = false;
+        advance_job(job);
+    }
+}

@@ -1,0 +1,403 @@
+/*
+ * The coordinator of a view: the lowest node that has ranks of the job.
+ *
+ * The happy path: propose (a number above all that were promised), collect every member's state,
+ * and decide: rounds that somebody delivered are completed everywhere from that copy, all others
+ * are retried; a bucket that somebody split is split for all. A member that restarts meanwhile, or
+ * has promised a higher number, makes it begin again.
+ */
+#include "daemon/core/agree/coordinate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/agree/batch.h"
+#include "daemon/core/agree/members.h"
+#include "daemon/core/agree/switch.h"
+#include "daemon/core/agree/view.h"
+#include "daemon/core/hash.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/split.h"
+#include "daemon/core/store.h"
+
+/* The number of the run that a first view begins: no other daemon, and no other start of this one,
+ * gives the same, and none can foresee it. A run to which some member returns keeps its number. */
+static uint64_t coordinate_run(const struct job *job)
+{
+    uint64_t run = job->run.id;
+
+    for (unsigned i = 0; run == 0 && i < job->members; i++) {
+        run = member_has_joined(job->member[i]) ? job->member[i]->run : 0;
+    }
+    if (run == 0) {
+        const struct core_config *config = &job->core->config;
+        run = hash_mix(hash_mix(config->secret ^ config->incarnation) ^ hash_mix(job->number));
+    }
+    return run != 0 ? run : 1;
+}
+
+/* What the wire says of a membership; false without memory. */
+static bool coordinate_fill(const struct membership *members, Adtopk__PeerPrepare *prepare)
+{
+    prepare->members = malloc(members->nodes * sizeof(*prepare->members));
+    for (unsigned i = 0; prepare->members != NULL && i < members->nodes; i++) {
+        prepare->members[i] = members->node[i];
+    }
+    prepare->incarnations = members->incarnation;
+    prepare->jobs = members->job;
+    prepare->n_members = prepare->n_incarnations = prepare->n_jobs = members->nodes;
+    return prepare->members != NULL;
+}
+
+static void propose(struct job *job, uint32_t view)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerPrepare prepare = ADTOPK__PEER_PREPARE__INIT;
+    struct membership joined;
+
+    prepare.view = view;
+    prepare.run = coordinate_run(job);
+    if (members_joined(job, &joined) != ADTOPK_OK || !coordinate_fill(&joined, &prepare)) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to propose view %u", view);
+    } else {
+        for (unsigned i = 0; i < job->members; i++) {
+            job->member[i]->answer.answered = false;
+        }
+        job->agreement.proposed = view;
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_PREPARE;
+        message.prepare = &prepare;
+        peer_send_all(job, &message);
+        view_prepare(job, job->core->config.node, &prepare);
+    }
+    free(prepare.members);
+    membership_free(&joined);
+}
+
+/* Proposes a view if this node is to be its coordinator and there is reason for a new one. A
+ * proposal to the same members that waits for answers is none: another would throw away those that
+ * are on their way. */
+void coordinate(struct job *job)
+{
+    uint32_t highest = job->agreement.promised > job->agreement.proposed ? job->agreement.promised
+                                                                         : job->agreement.proposed;
+    bool reason = job->view == 0;
+    struct membership joined;
+    bool proposed;
+
+    if (!members_complete(job)) {
+        return;
+    }
+    if (members_joined(job, &joined) != ADTOPK_OK) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
+        return;
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (member_has_joined(member)) {
+            highest = member->view > highest ? member->view : highest;
+            reason = reason || member->anew;
+        }
+    }
+    reason = (reason || batch_is_ready(job)) && membership_coordinates(&joined);
+    proposed = job->agreement.proposed != 0 && membership_equal(&joined, &job->agreement.members);
+    membership_free(&joined);
+    if (reason && (highest > job->agreement.proposed || !proposed)) {
+        propose(job, highest + 1);
+    }
+}
+
+bool coordinate_switch(struct job *job)
+{
+    bool all_hold = job->advance.all_hold;
+
+    job->advance.all_hold = false;
+    if (all_hold && members_complete(job)) { /* else a member has restarted, and a new view comes */
+        propose(job, job->agreement.promised + 1);
+    }
+    return all_hold;
+}
+
+void coordinate_above(struct job *job, uint32_t view)
+{
+    propose(job, view + 1);
+}
+
+/* What the coordinator puts together; `round` has room for `capacity` entries. */
+struct decision {
+    Adtopk__PeerRound *round;
+    Adtopk__PeerRound **list;
+    size_t count;
+    size_t capacity;
+};
+
+static enum adtopk_status decide(
+    struct decision *decision, uint64_t number, uint32_t bucket, bool op, uint16_t holder)
+{
+    if (decision->count == decision->capacity) {
+        size_t capacity = decision->capacity * 2 + 16;
+        Adtopk__PeerRound *grown = realloc(decision->round, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            return ADTOPK_ERR_MEMORY;
+        }
+        decision->round = grown;
+        decision->capacity = capacity;
+    }
+    adtopk__peer_round__init(&decision->round[decision->count]);
+    decision->round[decision->count].number = number;
+    decision->round[decision->count].bucket = bucket;
+    decision->round[decision->count].operation = op;
+    decision->round[decision->count].holder = holder;
+    decision->count++;
+    return ADTOPK_OK;
+}
+
+/* Checks that the answers fit together; the job fails if they do not. A new store is in order as
+ * long as nothing was delivered anywhere: then nothing that it should hold has been applied. */
+static bool coherent(struct job *job, uint64_t *steps, uint64_t *ops)
+{
+    bool delivered = false;
+
+    *steps = 0;
+    *ops = 0;
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (member_has_joined(member)) {
+            *steps = member->answer.steps_done > *steps ? member->answer.steps_done : *steps;
+            *ops = member->answer.ops_done > *ops ? member->answer.ops_done : *ops;
+            delivered = delivered || member->answer.delivered_count > 0;
+        }
+    }
+    delivered = delivered || *steps > 0 || *ops > 0;
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (member_has_joined(member) && member->answer.fresh && delivered) {
+            view_fail(job, ADTOPK_ERR_LOST,
+                "node %u came back without its residuals; the job is at step %llu", member->node,
+                (unsigned long long)*steps);
+            return false;
+        }
+        if (member_has_joined(member) &&
+            (member->answer.steps_done + 1 < *steps || member->answer.ops_done + 1 < *ops)) {
+            view_fail(job, ADTOPK_ERR_LOST, "node %u is at step %llu while others are at %llu",
+                member->node, (unsigned long long)member->answer.steps_done,
+                (unsigned long long)*steps);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Lists every round that somebody delivered and somebody else may lack. */
+static enum adtopk_status decide_rounds(
+    const struct job *job, uint64_t steps, uint64_t ops, struct decision *decision)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    bool behind = false, ops_behind = false;
+
+    for (unsigned i = 0; i < job->members; i++) {
+        behind = behind ||
+                 (member_has_joined(job->member[i]) && job->member[i]->answer.steps_done < steps);
+        ops_behind = ops_behind ||
+                     (member_has_joined(job->member[i]) && job->member[i]->answer.ops_done < ops);
+    }
+    for (unsigned i = 0; status == ADTOPK_OK && i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (!member_has_joined(member)) {
+            continue;
+        }
+        if (behind && member->answer.steps_done == steps) {
+            status = decide(decision, steps - 1, ALL_ROUNDS, false, member->node);
+            behind = false;
+        }
+        if (status == ADTOPK_OK && ops_behind && member->answer.ops_done == ops) {
+            status = decide(decision, ops - 1, 0, true, member->node);
+            ops_behind = false;
+        }
+        for (uint32_t d = 0; status == ADTOPK_OK && member->answer.steps_done == steps &&
+                             d < member->answer.delivered_count;
+             d++) {
+            status = decide(decision, steps, member->answer.delivered[d], false, member->node);
+        }
+    }
+    return status;
+}
+
+/* Whether every member holds for the next policy. */
+static bool all_hold(const struct job *job)
+{
+    if (job->switching.next == NULL) {
+        return false;
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (member_has_joined(member) &&
+            member->answer.holds != job->switching.next->change.version) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The policy from now on: the next one if all hold for it; otherwise the newest that is in force
+ * anywhere, because some nodes may have heard a commit that others did not. */
+static void fill_policy(const struct job *job, Adtopk__PeerPolicy *policy)
+{
+    uint32_t newest = job->plan->change.version;
+
+    switch_fill(all_hold(job) ? job->switching.next : job->plan, policy);
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct store_policy *newer = job->member[i]->answer.newer;
+        if (newer != NULL && newer->change.version > newest) {
+            newest = newer->change.version;
+            switch_fill_change(&newer->change, newer->text, policy);
+        }
+    }
+}
+
+static void send_commit(struct job *job, struct decision *decision)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
+    Adtopk__PeerPolicy policy;
+    const bool batch = batch_is_ready(job);
+    char *text = batch ? malloc(POLICY_TEXT_SIZE) : NULL;
+    struct error error;
+    uint32_t *bucket = malloc(job->plan->buckets * sizeof(*bucket));
+    uint64_t *step = malloc(job->plan->buckets * sizeof(*step));
+
+    decision->list = malloc((decision->count + 1) * sizeof(*decision->list));
+    fill_policy(job, &policy);
+    if (bucket == NULL || step == NULL || decision->list == NULL || (batch && text == NULL)) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.promised);
+    } else if (batch && batch_policy(job, &policy, text, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+    } else {
+        for (size_t i = 0; i < decision->count; i++) {
+            decision->list[i] = &decision->round[i];
+        }
+        commit.batches = job->batches + (batch ? 1 : 0);
+        commit.policy = policy.version > 0 ? &policy : NULL;
+        commit.split_policy = job->plan->change.version;
+        commit.view = job->agreement.proposed;
+        commit.delivered = decision->list;
+        commit.n_delivered = decision->count;
+        commit.split = bucket;
+        commit.split_step = step;
+        commit.n_split = commit.n_split_step = split_list(job, bucket, step);
+        job->agreement.proposed = 0;
+        message.kind_case = ADTOPK__PEER_MESSAGE__KIND_COMMIT;
+        message.commit = &commit;
+        peer_send_all(job, &message);
+        view_commit(job, job->core->config.node, &commit);
+    }
+    free(text);
+    free(bucket);
+    free(step);
+    free(decision->list);
+}
+
+/* All answers are in. */
+static void conclude(struct job *job)
+{
+    struct decision decision = {0};
+    uint64_t steps, ops;
+
+    if (coherent(job, &steps, &ops)) {
+        if (decide_rounds(job, steps, ops, &decision) != ADTOPK_OK) {
+            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.proposed);
+        } else {
+            send_commit(job, &decision);
+        }
+    }
+    free(decision.round);
+}
+
+/* Keeps the policy of an answer if it is newer than ours. */
+static enum adtopk_status note_policy(
+    const struct job *job, struct member *member, const Adtopk__PeerPolicy *policy)
+{
+    free(member->answer.newer);
+    member->answer.newer = NULL;
+    if (policy == NULL || policy->version <= job->plan->change.version) {
+        return ADTOPK_OK;
+    }
+    member->answer.newer = calloc(1, sizeof(*member->answer.newer));
+    if (member->answer.newer == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    member->answer.newer->change = switch_change(policy);
+    (void)strcpy(member->answer.newer->text, policy->text);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status note_state(struct member *member, const Adtopk__PeerState *state)
+{
+    uint32_t *delivered = malloc(state->n_delivered * sizeof(*delivered) + 1);
+
+    if (delivered == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (state->n_delivered > 0) {
+        (void)memcpy(delivered, state->delivered, state->n_delivered * sizeof(*delivered));
+    }
+    free(member->answer.delivered);
+    member->answer.delivered = delivered;
+    member->answer.delivered_count = (uint32_t)state->n_delivered;
+    member->answer.answered = true;
+    member->answer.fresh = state->fresh;
+    member->answer.holds = state->held;
+    member->answer.batches = state->batches;
+    member->has = state->policy != NULL ? state->policy->version : 0;
+    member->answer.steps_done = state->steps_done;
+    member->answer.ops_done = state->ops_done;
+    return ADTOPK_OK;
+}
+
+static bool state_is_valid(const struct job *job, const Adtopk__PeerState *state)
+{
+    bool valid = state->n_delivered <= job->plan->rounds &&
+                 (state->policy == NULL || (strlen(state->policy->text) < POLICY_TEXT_SIZE &&
+                                               state->policy->version < UINT32_MAX));
+
+    for (size_t i = 0; valid && i < state->n_delivered; i++) {
+        valid = state->delivered[i] < job->plan->rounds;
+    }
+    return valid;
+}
+
+void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state)
+{
+    struct member *member = members_find(job, from);
+
+    if (job->agreement.proposed == 0 || member == NULL || !member_has_joined(member) ||
+        state->view < job->agreement.proposed) {
+        return; /* the answer to a proposal that is over */
+    }
+    if (!state_is_valid(job, state)) {
+        view_fail(job, ADTOPK_ERR_PROTOCOL,
+            "node %u answered with rounds or a policy that cannot be", from);
+        return;
+    }
+    if (state->refused || state->view > job->agreement.proposed) {
+        member->view = state->view;
+        member->anew = true;
+        job->agreement.proposed = 0;
+        coordinate(job);
+        return;
+    }
+    if (note_state(member, state) != ADTOPK_OK ||
+        note_policy(job, member, state->policy) != ADTOPK_OK) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the state of node %u", from);
+        return;
+    }
+    if ((state->policy != NULL ? state->policy->version : 0) == job->plan->change.version) {
+        split_learn(job, state->split, state->n_split, state->split_step, state->n_split_step);
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        if (member_has_joined(job->member[i]) && !job->member[i]->answer.answered) {
+            return;
+        }
+    }
+    conclude(job);
+}

@@ -1,0 +1,17 @@
+/*
+ * The coordinator's side of a view: propose, collect the states, decide.
+ */
+#ifndef ADTOPK_CORE_COORDINATE_H
+#define ADTOPK_CORE_COORDINATE_H
+
+#include "daemon/core/model.h"
+#include "peer.pb-c.h"
+
+void coordinate(
+    struct job *job); /* proposes a view if it is this node's turn and there is reason */
+/* Proposes the view that puts the next policy in force, once all members hold for it. */
+bool coordinate_switch(struct job *job);
+void coordinate_above(struct job *job, uint32_t view); /* proposes one with a higher number */
+void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
+
+#endif

@@ -1,0 +1,127 @@
+/*
+ * Fetches: after a view change a node asks the holder of a delivered round for its copy.
+ *
+ * A holder that has not got its own commit yet keeps the question until it has; one that is
+ * prepared for a newer view forgets it, because the asker will be told anew.
+ */
+#include "daemon/core/agree/fetch.h"
+
+#include <stdlib.h>
+
+#include "daemon/core/agree/members.h"
+#include "daemon/core/agree/view.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/round.h"
+
+/* Fetches what others delivered and this node did not. */
+void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit)
+{
+    for (size_t i = 0; i < commit->n_delivered; i++) {
+        const Adtopk__PeerRound *held = commit->delivered[i];
+        if (held->operation && held->number == job->store->ops_done) {
+            round_fetch(&job->op.round, (uint16_t)held->holder);
+        }
+        if (held->operation || held->number != job->store->steps_done) {
+            continue;
+        }
+        for (uint32_t r = 0; r < job->plan->rounds; r++) {
+            if ((held->bucket == r || held->bucket == ALL_ROUNDS) &&
+                step_round_active(job, &job->plan->round[r])) {
+                round_fetch(&job->plan->round[r], (uint16_t)held->holder);
+            }
+        }
+    }
+}
+
+/* Notes that a node gets a copy; false if it had one in this view, or memory is short. */
+static bool first_copy(struct job *job, uint16_t node, uint32_t round)
+{
+    struct member *member = members_find(job, node);
+
+    if (member->copied == NULL) {
+        member->copied = calloc((size_t)job->plan->rounds + 1, sizeof(*member->copied));
+    }
+    if (member->copied == NULL) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", node);
+        return false;
+    }
+    if (member->copied[round] == job->view) {
+        job->core->bad_messages++;
+        return false;
+    }
+    member->copied[round] = job->view;
+    return true;
+}
+
+static void send_held(struct job *job, const struct fetch *fetch)
+{
+    uint32_t at = fetch->op ? job->plan->rounds : fetch->bucket;
+    const struct round *round = fetch->op ? &job->op.round : &job->plan->round[at];
+    uint64_t done = fetch->op ? job->store->ops_done : job->store->steps_done;
+
+    if (at > job->plan->rounds || (!fetch->op && at == job->plan->rounds)) {
+        job->core->bad_messages++;
+        return;
+    }
+    if (fetch->view != job->view) {
+        return; /* the asker goes on to this view, and asks again in it */
+    }
+    if ((fetch->number + 1 == done ||
+            (fetch->number == done && round->machine.state == ROUND_DELIVERED)) &&
+        first_copy(job, fetch->node, at)) {
+        round_send_copy(round, fetch->node, fetch->number);
+    }
+}
+
+/* Answers the fetches that came before this node's own commit did. */
+void fetch_answer(struct job *job)
+{
+    while (job->early.fetches != NULL && !job_ended(job)) {
+        struct fetch *fetch = job->early.fetches;
+        job->early.fetches = fetch->next;
+        send_held(job, fetch);
+        free(fetch);
+    }
+}
+
+void fetch_drop(struct job *job)
+{
+    while (job->early.fetches != NULL) {
+        struct fetch *fetch = job->early.fetches;
+        job->early.fetches = fetch->next;
+        free(fetch);
+    }
+}
+
+void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *message)
+{
+    const Adtopk__PeerRound *held = message->round;
+    unsigned waiting = 0;
+    struct fetch *fetch;
+
+    for (fetch = job->early.fetches; fetch != NULL; fetch = fetch->next) {
+        waiting += fetch->node == from ? 1 : 0;
+    }
+    if (held == NULL || members_find(job, from) == NULL || waiting > job->plan->rounds) {
+        job->core->bad_messages++; /* nobody asks for more than every round and an operation */
+        return;
+    }
+    fetch = malloc(sizeof(*fetch));
+    if (fetch == NULL) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", from);
+        return;
+    }
+    *fetch = (struct fetch){.next = job->early.fetches,
+        .view = message->view,
+        .node = from,
+        .number = held->number,
+        .bucket = held->bucket,
+        .op = held->operation};
+    job->early.fetches = fetch;
+    if (job->machine.state == JOB_ACTIVE) {
+        fetch_answer(job);
+    }
+}

@@ -1,0 +1,332 @@
+/*
+ * Joins: which nodes have ranks of a job, and whether they agree on what it is.
+ *
+ * The happy path: a local rank has mapped its arena; this node's own entry is made anew and sent
+ * to every peer, which answers with its own. When the entries name every rank once, and all
+ * describe the same tensors and policy, the lowest node among them proposes a view
+ * (coordinate.c).
+ *
+ * A peer that restarts invalidates its entry until it joins again. Nodes that disagree, or a rank
+ * that runs twice, fail the job everywhere.
+ */
+#include "daemon/core/agree/join.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/agree/batch.h"
+#include "daemon/core/agree/coordinate.h"
+#include "daemon/core/agree/members.h"
+#include "daemon/core/hash.h"
+#include "daemon/core/job.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/register.h"
+
+static struct member *member_add(struct job *job, uint16_t node)
+{
+    struct member *member = members_find(job, node);
+    struct member **grown;
+    unsigned at = job->members;
+
+    if (member != NULL) {
+        return member;
+    }
+    grown = realloc(job->member, (job->members + 1) * sizeof(struct member *));
+    if (grown == NULL) {
+        return NULL;
+    }
+    job->member = grown;
+    member = calloc(1, sizeof(*member));
+    if (member == NULL) {
+        return NULL;
+    }
+    member->node = node;
+    for (; at > 0 && grown[at - 1]->node > node; at--) {
+        grown[at] = grown[at - 1];
+    }
+    grown[at] = member;
+    job->members++;
+    return member;
+}
+
+/* Copies what a join says into the member. */
+static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
+    const Adtopk__PeerJoin *join, uint64_t incarnation)
+{
+    uint32_t *rank = malloc(join->n_ranks * sizeof(*rank) + 1);
+    uint64_t *tensor = malloc(join->n_tensors * sizeof(*tensor) + 1);
+
+    if (rank == NULL || tensor == NULL) {
+        free(rank);
+        free(tensor);
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (join->n_ranks > 0) {
+        (void)memcpy(rank, join->ranks, join->n_ranks * sizeof(*rank));
+    }
+    if (join->n_tensors > 0) {
+        (void)memcpy(tensor, join->tensors, join->n_tensors * sizeof(*tensor));
+    }
+    if (member->incarnation != incarnation || member->job != about->sender_job ||
+        member->ranks != join->n_ranks) {
+        member->anew = true;
+        member->left = false;
+    }
+    free(member->rank);
+    free(member->tensor);
+    member->incarnation = incarnation;
+    member->job = about->sender_job;
+    member->run = about->run;
+    member->policy_hash = join->policy;
+    member->exchanges = join->exchanges != 0 ? join->exchanges : 1;
+    member->world_size = join->world_size;
+    member->view = join->view;
+    member->rank = rank;
+    member->ranks = (uint32_t)join->n_ranks;
+    member->tensor = tensor;
+    member->tensors = (uint32_t)join->n_tensors;
+    member->batches = join->batches;
+    return ADTOPK_OK;
+}
+
+/* Fills a join from this node's own member entry; its arrays are borrowed. */
+static void join_fill(const struct job *job, bool reply, Adtopk__PeerJoin *join)
+{
+    const struct member *self = members_self(job);
+
+    adtopk__peer_join__init(join);
+    join->world_size = self->world_size;
+    join->ranks = self->rank;
+    join->n_ranks = self->ranks;
+    join->policy = self->policy_hash;
+    join->exchanges = self->exchanges;
+    join->tensors = self->tensor;
+    join->n_tensors = self->tensors;
+    join->batches = self->batches;
+    join->view = job->agreement.promised;
+    join->reply = reply;
+}
+
+static void join_send(struct job *job, uint16_t node, bool reply)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerJoin join;
+
+    join_fill(job, reply, &join);
+    join.member = membership_index(&job->in_force, node) >= 0;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_JOIN;
+    message.join = &join;
+    peer_send(job, node, &message);
+}
+
+/* Compares a member's join with this node's own. False, and the job has failed, if they differ. */
+static bool agrees(struct job *job, const struct member *other)
+{
+    const struct member *self = members_self(job);
+    uint16_t node = job->core->config.node;
+
+    if (other->exchanges != EXCHANGE_VERSION) {
+        view_fail(job, ADTOPK_ERR_MISMATCH,
+            "job '%s': the daemons of nodes %u and %u exchange in other ways (versions %u and %u): "
+            "run the same release on both",
+            job->key.name, node, other->node, EXCHANGE_VERSION, other->exchanges);
+        return false;
+    }
+    if (other->world_size != job->run.world_size) {
+        view_fail(job, ADTOPK_ERR_MISMATCH, "job '%s' has %u ranks on node %u, but %u on node %u",
+            job->key.name, job->run.world_size, node, other->world_size, other->node);
+        return false;
+    }
+    if (other->policy_hash != self->policy_hash) {
+        view_fail(job, ADTOPK_ERR_MISMATCH,
+            "job '%s' has another policy on node %u than on node %u", job->key.name, other->node,
+            node);
+        return false;
+    }
+    for (uint32_t t = 0; t < self->tensors && t < other->tensors; t++) {
+        if (self->tensor[t] != other->tensor[t]) {
+            view_fail(job, ADTOPK_ERR_MISMATCH,
+                "tensor %u, '%s' on node %u (rank %u), has another name, type, shape or form on "
+                "node %u (rank %u)",
+                t, register_at(job, t)->spec.name, node, self->rank[0], other->node,
+                other->rank[0]);
+            return false;
+        }
+    }
+    if (other->batches == self->batches && other->tensors != self->tensors) {
+        view_fail(job, ADTOPK_ERR_MISMATCH,
+            "node %u (rank %u) registered %u tensors, node %u (rank %u) %u; the first that differs "
+            "is number %u",
+            node, self->rank[0], self->tensors, other->node, other->rank[0], other->tensors,
+            self->tensors < other->tensors ? self->tensors : other->tensors);
+        return false;
+    }
+    return true;
+}
+
+/* Notes this node's own ranks and tensors as if they had come in a join. */
+static enum adtopk_status note_self(struct job *job)
+{
+    struct member *self = member_add(job, job->core->config.node);
+    const bool more = job->view != 0 && batch_mapped(job) > job->batches;
+    const uint32_t tensors = more ? register_count(job) : job->tensors;
+    uint32_t *rank = malloc(job->ranks * sizeof(*rank));
+    uint64_t *tensor = malloc(tensors * sizeof(*tensor));
+
+    if (self == NULL || rank == NULL || tensor == NULL) {
+        free(rank);
+        free(tensor);
+        return ADTOPK_ERR_MEMORY;
+    }
+    free(self->rank);
+    free(self->tensor);
+    self->rank = rank;
+    self->ranks = 0;
+    for (unsigned r = 0; r < job->ranks; r++) {
+        if (job->rank[r]->machine.state >= RANK_MAPPED) {
+            rank[self->ranks++] = job->rank[r]->number;
+        }
+    }
+    self->tensor = tensor;
+    self->tensors = tensors;
+    self->batches = job->view != 0 ? batch_mapped(job) : 1;
+    for (uint32_t t = 0; t < tensors; t++) {
+        tensor[t] = register_at(job, t)->hash;
+    }
+    self->incarnation = job->core->config.incarnation;
+    self->job = job->number;
+    self->run = job->run.id;
+    self->world_size = job->run.world_size;
+    self->policy_hash = job->history.brought;
+    self->exchanges = EXCHANGE_VERSION;
+    self->anew = self->anew || job->view == 0;
+    return ADTOPK_OK;
+}
+
+void join_announce(struct job *job)
+{
+    if (note_self(job) != ADTOPK_OK) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
+        return;
+    }
+    for (unsigned i = 0; i < job->members; i++) {
+        if (job->member[i]->node != job->core->config.node && !agrees(job, job->member[i])) {
+            return;
+        }
+    }
+    for (unsigned i = 0; i < job->core->peers; i++) {
+        join_send(job, job->core->peer[i].node, true);
+    }
+    coordinate(job);
+}
+
+void join_peer_up(struct core *core, uint16_t node)
+{
+    for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
+        struct member *member = members_find(job, node);
+        if (job_ended(job)) {
+            continue;
+        }
+        if (member != NULL && member->incarnation != 0) {
+            member->incarnation = 0; /* it restarted: its join was its predecessor's */
+            job_peer_lost(job, node, PEER_RESTARTED);
+        }
+        if (!job_ended(job) && members_self(job) != NULL) {
+            join_send(job, node, true);
+        }
+    }
+}
+
+/* Whether the node, whose daemon lives on, has opened the job's key again: its part in the job of
+ * before is over. */
+static bool join_begins_again(
+    const struct job *job, const struct member *member, const Adtopk__PeerAbout *about)
+{
+    return job->in_force.nodes > 0 && member->incarnation != 0 && member->job != about->sender_job;
+}
+
+/* Whether the join is of a run that this node would have to return to, and cannot: no store
+ * outlives its daemon. */
+static bool join_claims_run(const struct job *job, const Adtopk__PeerAbout *about)
+{
+    return about->run != 0 && job->run.id == 0 && job->agreement.run != about->run &&
+           job->core->config.memory.has_store == NULL;
+}
+
+/* Whether the job has room for what a join brings. False, and somebody was told, if it has none. */
+static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *about)
+{
+    const struct member *member = members_find(job, from);
+    struct error error;
+
+    if (job->in_force.nodes > 0 && membership_index(&job->in_force, from) < 0) {
+        (void)error_set(&error, ADTOPK_ERR_STATE,
+            "job '%s', run '%s', runs without ranks on node %u; use another run id", job->key.name,
+            job->key.run_id, from);
+        peer_refuse(job->core, from, about, &error);
+        return false;
+    }
+    if (join_claims_run(job, about)) {
+        (void)error_set(&error, ADTOPK_ERR_STATE,
+            "job '%s', run '%s', begins on node %u, which cannot return to an earlier run of it; "
+            "use another run id",
+            job->key.name, job->key.run_id, job->core->config.node);
+        peer_refuse(job->core, from, about, &error);
+        return false;
+    }
+    if (member != NULL && join_begins_again(job, member, about)) {
+        if (!member->left) {
+            view_fail(
+                job, ADTOPK_ERR_PEER, "node %u began another run of job '%s'", from, job->key.name);
+        }
+        return false;
+    }
+    if (about->run != 0 && job->run.id != 0 && about->run != job->run.id) {
+        view_fail(job, ADTOPK_ERR_MISMATCH,
+            "node %u returns to another run of job '%s' than node %u", from, job->key.name,
+            job->core->config.node);
+        return false;
+    }
+    return true;
+}
+
+void join_message(
+    struct job *job, uint16_t from, const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join)
+{
+    uint64_t incarnation = links_incarnation(job->core->links, from);
+    struct member *member;
+
+    if (join->n_ranks == 0 || join->n_ranks > CORE_MAX_WORLD || join->world_size == 0 ||
+        join->n_tensors > CORE_MAX_TENSORS || about->sender_job == 0) {
+        job->core->bad_messages++;
+        return;
+    }
+    if (!join_fits(job, from, about)) {
+        return;
+    }
+    member = members_find(job, from);
+    if (member != NULL && join->batches < job->batches &&
+        (member->incarnation != incarnation || member->job != about->sender_job)) {
+        view_fail(job, ADTOPK_ERR_LOST,
+            "node %u came back without the tensors that were registered later", from);
+        return;
+    }
+    member = member_add(job, from);
+    if (member == NULL || member_fill(member, about, join, incarnation) != ADTOPK_OK) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for node %u of job '%s'", from, job->key.name);
+        return;
+    }
+    if (job->view != 0 && member->batches > job->batches && job->registering.since_us == 0) {
+        job->registering.since_us = job->core->now_us;
+    }
+    if (members_self(job) == NULL || !agrees(job, member)) {
+        return; /* compared when this node's own ranks have committed */
+    }
+    if (join->reply) {
+        join_send(job, from, false);
+    }
+    coordinate(job);
+}

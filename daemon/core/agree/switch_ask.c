@@ -1,0 +1,297 @@
+/*
+ * Who wants another policy: an operator, at any node, or the planner, at the coordinator. The whole
+ * story is in switch.c.
+ *
+ * The happy path: the operator's node asks the coordinator, which proposes the change at once. Some
+ * nodes may still be putting the one before in force, although it is done where somebody asks: then
+ * it waits its turn. What can go wrong: another one is under way, or waits already, and this one is
+ * refused; a new view is formed, which ends all that wait.
+ */
+#include "daemon/core/agree/switch_ask.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/agree/members.h"
+#include "daemon/core/agree/switch.h"
+#include "daemon/core/inspect.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/ticket.h"
+
+static bool switch_is_behind(const struct job *job, const struct member *member)
+{
+    return member->has != job->plan->change.version;
+}
+
+/* Whether the last change is done on every node. */
+static bool all_have(const struct job *job)
+{
+    return members_first(job, switch_is_behind) == NULL;
+}
+
+/* Whether the last change is decided, but not done on every node. */
+static bool is_ending(const struct job *job)
+{
+    return job->switching.machine.state == SWITCH_MOVING ||
+           (job->switching.machine.state == SWITCH_NONE && !all_have(job));
+}
+
+/* As the coordinator. */
+static enum adtopk_status check_ask(
+    const struct job *job, const Adtopk__PeerPolicy *policy, struct error *err)
+{
+    bool moving = job->switching.machine.state == SWITCH_MOVING;
+    uint32_t version = moving ? job->switching.next->change.version : job->plan->change.version;
+
+    if (job->switching.turn != NULL || (job->switching.machine.state != SWITCH_NONE && !moving)) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "another change of the policy of job '%s' is under way", job->key.name);
+    }
+    if (policy->version == UINT32_MAX - 1) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "the policy of job '%s' cannot change any more", job->key.name);
+    }
+    if (policy->version != version) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "the policy of job '%s' has version %u by now, not %u", job->key.name, version,
+            policy->version);
+    }
+    return ADTOPK_OK;
+}
+
+static void propose(struct job *job, const Adtopk__PeerPolicy *asked)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerPolicyPropose proposal = ADTOPK__PEER_POLICY_PROPOSE__INIT;
+    Adtopk__PeerPolicy policy = *asked;
+
+    for (unsigned i = 0; i < job->members; i++) {
+        job->member[i]->held = false;
+    }
+    job->switching.asker = (uint16_t)asked->node;
+    policy.version = job->plan->change.version + 1;
+    policy.step = step_number(job) + 2; /* others may have opened the one after ours */
+    proposal.policy = &policy;
+    proposal.attempt = job->switching.attempt = ++job->switching.attempts;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE;
+    message.policy_propose = &proposal;
+    peer_send_all(job, &message);
+    switch_propose(job, job->core->config.node, &proposal);
+}
+
+#define SWITCH_LATE_MAX 3u
+
+/* What was asked for while the last change was ending. */
+struct turn {
+    struct policy_change change;
+    char *text;
+};
+
+void switch_drop_turn(struct job *job)
+{
+    if (job->switching.turn != NULL) {
+        free(job->switching.turn->text);
+        free(job->switching.turn);
+        job->switching.turn = NULL;
+    }
+}
+
+static enum adtopk_status wait_turn(
+    struct job *job, const Adtopk__PeerPolicy *policy, struct error *err)
+{
+    job->switching.turn = malloc(sizeof(*job->switching.turn));
+    if (job->switching.turn != NULL) {
+        job->switching.turn->change = switch_change(policy);
+        job->switching.turn->text = strdup(policy->text);
+    }
+    if (job->switching.turn == NULL || job->switching.turn->text == NULL) {
+        switch_drop_turn(job);
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
+    }
+    return ADTOPK_OK;
+}
+
+bool switch_take_turn(struct job *job)
+{
+    struct turn *turn = job->switching.turn;
+    Adtopk__PeerPolicy policy;
+
+    if (turn == NULL || job->machine.state != JOB_ACTIVE ||
+        job->switching.machine.state != SWITCH_NONE || !all_have(job)) {
+        return false;
+    }
+    switch_fill_change(&turn->change, turn->text, &policy);
+    propose(job, &policy);
+    switch_drop_turn(job);
+    return true;
+}
+
+bool switch_again(struct job *job, uint32_t version)
+{
+    struct error ignored;
+    Adtopk__PeerPolicy policy;
+
+    if (job->switching.next == NULL || job->switching.turn != NULL ||
+        job->switching.late == SWITCH_LATE_MAX) {
+        return false;
+    }
+    switch_fill(job->switching.next, &policy);
+    if (wait_turn(job, &policy, &ignored) != ADTOPK_OK) {
+        switch_drop_turn(job);
+        return false;
+    }
+    job->switching.late++;
+    (void)error_set(&ignored, ADTOPK_ERR_STATE, "proposed again");
+    switch_call_off(job, version, UINT16_MAX, &ignored); /* nobody is told: it goes on */
+    return true;
+}
+
+void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *ask)
+{
+    struct error error;
+
+    if (job->view == 0 || ask->policy == NULL || membership_index(&job->in_force, from) < 0 ||
+        ask->policy->node != from) {
+        job->core->bad_messages++;
+        return;
+    }
+    if (job->machine.state != JOB_ACTIVE || !membership_coordinates(&job->in_force)) {
+        return; /* the commit of the view that is being formed ends it */
+    }
+    if (check_ask(job, ask->policy, &error) != ADTOPK_OK ||
+        (is_ending(job) && wait_turn(job, ask->policy, &error) != ADTOPK_OK)) {
+        switch_call_off(job, 0, from, &error);
+    } else if (job->switching.turn == NULL) {
+        job->switching.late = 0;
+        propose(job, ask->policy);
+    }
+}
+
+static enum adtopk_status check_request(
+    const struct job *job, const struct event *event, struct error *err)
+{
+    uint32_t version;
+
+    if (job == NULL || job->view == 0) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "the job is not running: there is nothing to change");
+    }
+    version = job->plan->change.version;
+    if (job->switching.machine.state == SWITCH_MOVING) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "the last change of the policy of job '%s' is just being put in force; try again",
+            job->key.name);
+    }
+    if (job->switching.asked != NULL || job->switching.machine.state != SWITCH_NONE) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "another change of the policy of job '%s' is under way", job->key.name);
+    }
+    if (job->machine.state != JOB_ACTIVE) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "the nodes of job '%s' are just agreeing on a view; try again", job->key.name);
+    }
+    if (event->policy.if_version != UINT32_MAX && event->policy.if_version != version) {
+        return error_set(err, ADTOPK_ERR_STATE, "the policy of job '%s' has version %u, not %u",
+            job->key.name, version, event->policy.if_version);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status send_ask(
+    struct job *job, const struct event *event, const struct policy *policy, struct error *err)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerPolicyAsk ask = ADTOPK__PEER_POLICY_ASK__INIT;
+    Adtopk__PeerPolicy asked;
+    struct policy_change change = {.version = job->plan->change.version,
+        .node = job->core->config.node,
+        .uid = event->policy.uid,
+        .pid = event->policy.pid};
+    char *text = malloc(POLICY_TEXT_SIZE);
+
+    job->switching.asked = text != NULL ? ticket_create(event->policy.ticket) : NULL;
+    if (job->switching.asked == NULL) {
+        free(text);
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
+    }
+    policy_print(policy, text);
+    switch_fill_change(&change, text, &asked);
+    ask.policy = &asked;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK;
+    message.policy_ask = &ask;
+    if (membership_coordinates(&job->in_force)) {
+        switch_asked(job, job->core->config.node, &ask);
+    } else {
+        peer_send(job, membership_coordinator(&job->in_force), &message);
+    }
+    free(text);
+    return ADTOPK_OK;
+}
+
+/* A plan is for the choices that a policy leaves: it stays if they do, and if nobody asks for
+ * another. */
+static void keep_plan(const struct job *job, const char *text, struct policy *policy)
+{
+    const struct policy *old = &job->plan->policy;
+
+    if (policy_names(text, "plan")) {
+        return;
+    }
+    if (policy_same_choices(old, policy)) {
+        (void)strcpy(policy->plan, old->plan);
+    } else {
+        policy->plan[0] = '\0';
+    }
+}
+
+enum adtopk_status switch_request(struct core *core, const struct event *event, struct error *err)
+{
+    struct job *job = job_by_number(core, event->policy.job);
+    struct policy *policy;
+    enum adtopk_status status = check_request(job, event, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    policy = malloc(sizeof(*policy));
+    if (policy == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a policy");
+    }
+    *policy = event->policy.merge ? job->plan->policy : core->policy;
+    status = policy_parse(policy, event->policy.text, err);
+    if (status == ADTOPK_OK) {
+        keep_plan(job, event->policy.text, policy);
+        status = send_ask(job, event, policy, err);
+        job_touch(job);
+    }
+    free(policy);
+    return status;
+}
+
+enum adtopk_status switch_replan(struct job *job, const struct policy *policy, struct error *err)
+{
+    Adtopk__PeerPolicy asked;
+    struct policy_change change = {.version = job->plan->change.version,
+        .node = job->core->config.node,
+        .uid = POLICY_PLANNER};
+    char *text = malloc(POLICY_TEXT_SIZE);
+
+    if (text == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
+    }
+    policy_print(policy, text);
+    switch_fill_change(&change, text, &asked);
+    propose(job, &asked);
+    free(text);
+    return ADTOPK_OK;
+}
+
+bool switch_is_quiet(const struct job *job)
+{
+    return job->machine.state == JOB_ACTIVE && membership_coordinates(&job->in_force) &&
+           job->switching.asked == NULL && job->switching.machine.state == SWITCH_NONE &&
+           all_have(job) && job->plan->change.version < UINT32_MAX - 1;
+}

@@ -1,0 +1,371 @@
+/*
+ * Views: which nodes take part, agreed by all of them.
+ *
+ * The happy path: every node whose ranks have committed sends a join to all peers. When the joins
+ * that a node has seen name every rank, the lowest node among them, the coordinator, proposes a
+ * view with a number higher than any before (prepare). The others stop starting rounds, finish
+ * what they compute, and answer with what they have delivered (state). From all answers the
+ * coordinator makes the commit: rounds that anybody delivered are completed everywhere from that
+ * copy, all others are retried. A first view and one after a restart go the same way.
+ *
+ * What can go wrong:
+ * - a daemon restarts: its join carries a new incarnation, so a new view is proposed; the link has
+ *   dropped all that was under way to the old one;
+ * - the coordinator restarts: it learns the highest view number from the joins and answers and
+ *   begins anew with a higher one; a commit for a lower number is ignored;
+ * - nodes disagree (world size, policy, tensors, a rank twice), or residuals are gone: the job
+ *   fails everywhere with a sentence that names the tensor, rank or node;
+ * - somebody never comes: the job's time limits end the wait.
+ */
+#include "daemon/core/agree/view.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/core/actions.h"
+#include "daemon/core/agree/batch.h"
+#include "daemon/core/agree/coordinate.h"
+#include "daemon/core/agree/fetch.h"
+#include "daemon/core/agree/members.h"
+#include "daemon/core/agree/switch.h"
+#include "daemon/core/frame.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/machine.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/plan.h"
+#include "daemon/core/planning.h"
+#include "daemon/core/rank.h"
+#include "daemon/core/results.h"
+#include "daemon/core/round.h"
+#include "daemon/core/split.h"
+#include "daemon/core/step.h"
+#include "daemon/core/store.h"
+
+/* Every restart of a daemon takes a few numbers: nobody can be further ahead than this. */
+#define VIEW_JUMP (1u << 20)
+
+static void freeze(struct job *job)
+{
+    for (uint32_t r = 0; job->plan->round != NULL && r < step_rounds(job); r++) {
+        round_freeze(&job->plan->round[r]);
+    }
+    if (job->plan->round != NULL) {
+        round_freeze(&job->op.round);
+    }
+}
+
+/* Answers that this number, or a higher one, is promised already. */
+static void refuse(struct job *job, uint16_t from)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
+
+    state.view = job->agreement.promised;
+    state.refused = true;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
+    message.state = &state;
+    peer_send(job, from, &message);
+}
+
+/* Remembers whom the proposal is about. */
+static enum adtopk_status note_members(struct job *job, const Adtopk__PeerPrepare *prepare)
+{
+    struct membership members;
+
+    if (membership_begin(&members, job->core->config.node, prepare->n_members) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    for (size_t i = 0; i < prepare->n_members; i++) {
+        membership_add(
+            &members, (uint16_t)prepare->members[i], prepare->incarnations[i], prepare->jobs[i]);
+    }
+    membership_replace(&job->agreement.members, &members);
+    return ADTOPK_OK;
+}
+
+/* Whether the run's number is this job's, or may become it. */
+static bool prepare_names_run(const struct job *job, const Adtopk__PeerPrepare *prepare)
+{
+    const struct job *other = job_find_run(job->core, prepare->run);
+
+    return prepare->run != 0 && (other == NULL || other == job) &&
+           (job->run.id == 0 || job->run.id == prepare->run);
+}
+
+/* Only the lowest member proposes. */
+static bool prepare_is_valid(
+    const struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
+{
+    bool self = false;
+
+    if (members_self(job) == NULL || prepare->view == 0 ||
+        prepare->view - 1 > (uint64_t)job->agreement.promised + VIEW_JUMP ||
+        prepare->n_members == 0 || prepare->n_members > CORE_MAX_NODES ||
+        prepare->n_members != prepare->n_incarnations || prepare->n_members != prepare->n_jobs ||
+        prepare->members[0] != from || !prepare_names_run(job, prepare)) {
+        return false;
+    }
+    for (size_t i = 0; i < prepare->n_members; i++) {
+        if (prepare->members[i] >= UINT16_MAX ||
+            (i > 0 && prepare->members[i] <= prepare->members[i - 1])) {
+            return false;
+        }
+        self = self ||
+               (prepare->members[i] == job->core->config.node && prepare->jobs[i] == job->number);
+    }
+    return self;
+}
+
+void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
+{
+    struct error error;
+
+    if (!prepare_is_valid(job, from, prepare)) {
+        job->core->bad_messages++;
+        return;
+    }
+    if (job->store == NULL) {
+        if (note_members(job, prepare) != ADTOPK_OK) {
+            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
+            return;
+        }
+        if (layout_store(job, &error) != ADTOPK_OK || plan_begin(job, &error) != ADTOPK_OK) {
+            job_fail(job, &error, true);
+            return;
+        }
+        job->agreement.promised =
+            job->store->view > job->agreement.promised ? job->store->view : job->agreement.promised;
+    }
+    if (prepare->view <= job->agreement.promised) {
+        if (from == job->core->config.node) {
+            coordinate_above(
+                job, job->agreement.promised); /* a restarted coordinator finds more in its store */
+        } else {
+            refuse(job, from);
+        }
+        return;
+    }
+    if (note_members(job, prepare) != ADTOPK_OK) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
+        return;
+    }
+    job->agreement.promised = prepare->view;
+    job->store->view = prepare->view;
+    job->agreement.owes_state = true;
+    fetch_drop(job);
+    job->agreement.run = prepare->run;
+    job_note_run(job);
+    if (job->machine.state == JOB_ACTIVE) {
+        job->waits.forming_since_us = job->core->now_us;
+    }
+    machine_fire(&job->machine, JOB_ON_PREPARE, JOB_PREPARED);
+    freeze(job);
+    if (job->view == 0 && job->layout.batch[0].results != NULL &&
+        results_begin(job, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+    }
+}
+
+/* The open step's rounds that are delivered here. Returns their number. */
+static uint32_t delivered_rounds(const struct job *job, uint32_t *list)
+{
+    uint32_t count = 0;
+
+    for (uint32_t r = 0; r < step_rounds(job); r++) {
+        if (step_round_active(job, &job->plan->round[r]) && round_delivered(&job->plan->round[r])) {
+            list[count++] = r;
+        }
+    }
+    return count;
+}
+
+/* Sends this node's state to the coordinator, which may be itself. */
+static void answer(struct job *job)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
+    Adtopk__PeerPolicy policy;
+    uint32_t *list = malloc((job->plan->rounds + 2 * job->plan->buckets) * sizeof(*list));
+    uint64_t *step = malloc(job->plan->buckets * sizeof(*step));
+
+    job->agreement.owes_state = false;
+    if (list == NULL || step == NULL) {
+        free(list);
+        free(step);
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the state of job '%s'", job->key.name);
+        return;
+    }
+    state.view = job->agreement.promised;
+    state.steps_done = job->store->steps_done;
+    state.ops_done = job->store->ops_done;
+    state.fresh = job->layout.fresh;
+    state.batches = job->batches;
+    state.delivered = list;
+    state.n_delivered = delivered_rounds(job, list);
+    if (job->plan->change.version > 0) {
+        switch_fill(job->plan, &policy);
+        state.policy = &policy;
+    }
+    state.held = job->switching.machine.state == SWITCH_HELD && !job->switching.next->unreserved
+                     ? job->switching.next->change.version
+                     : 0;
+    state.split = list + job->plan->rounds;
+    state.split_step = step;
+    state.n_split = state.n_split_step = split_list(job, state.split, step);
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
+    message.state = &state;
+    if (membership_coordinates(&job->agreement.members)) {
+        coordinate_state(job, job->core->config.node, &state);
+    } else {
+        peer_send(job, membership_coordinator(&job->agreement.members), &message);
+    }
+    free(list);
+    free(step);
+}
+
+/* Nothing is computed any more, so that the state stands; and this node has heard the join of every
+ * member from the same start of its daemon as the coordinator has, so that no frame of the view
+ * goes to an old one or comes from a stranger. */
+static bool can_answer(const struct job *job)
+{
+    if (job->advance.computing > 0) {
+        return false;
+    }
+    for (unsigned i = 0; i < job->agreement.members.nodes; i++) {
+        const struct member *member = members_find(job, job->agreement.members.node[i]);
+        if (member == NULL || member->incarnation != job->agreement.members.incarnation[i] ||
+            member->job != job->agreement.members.job[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool view_try_answer(struct job *job)
+{
+    bool answers = job->agreement.owes_state && can_answer(job);
+
+    if (answers) {
+        answer(job);
+    }
+    return answers;
+}
+
+/* Takes over the members that were prepared. False, and the job has failed, if they cannot be. */
+static bool take_members(struct job *job)
+{
+    if (job->in_force.nodes > 0 &&
+        !membership_same_nodes(&job->in_force, &job->agreement.members)) {
+        view_fail(
+            job, ADTOPK_ERR_MISMATCH, "the ranks of job '%s' moved to other nodes", job->key.name);
+        return false;
+    }
+    membership_replace(&job->in_force, &job->agreement.members);
+    return true;
+}
+
+bool view_catch_up(struct job *job)
+{
+    if (!job->advance.opened || job->step.machine.state == STEP_IDLE) {
+        return false;
+    }
+    job->advance.opened = false;
+    split_take_early(job);
+    if (!job_ended(job) && job->machine.state == JOB_ACTIVE) {
+        frame_release_early(job);
+    }
+    for (unsigned r = 0; r < job->ranks && !job_ended(job); r++) {
+        split_for_rank(job->rank[r]);
+    }
+    if (!job_ended(job)) {
+        split_repeat(job);
+        round_try(&job->op.round);
+    }
+    if (!job_ended(job)) {
+        step_start(job);
+    }
+    return true;
+}
+
+/* The view is in force: opens the step, unless that has to wait for a switch of the policy. */
+static void begin(struct job *job, const Adtopk__PeerCommit *commit)
+{
+    bool moving = switch_commit(job, commit->policy);
+
+    if (job_ended(job)) {
+        return;
+    }
+    if (!moving && job->step.machine.state == STEP_IDLE) {
+        step_open(job);
+    }
+    fetch_answer(job);
+    fetch_delivered(job, commit);
+    if (moving) {
+        round_try(&job->op.round);
+    }
+    job->advance.opened = true;
+}
+
+static void view_ready_rank(struct rank *rank)
+{
+    const struct job *job = rank->job;
+
+    for (rank->index = 0; job->rank[rank->index] != rank; rank->index++) {
+    }
+    if (rank->machine.state == RANK_MAPPED) {
+        rank_make_ready(rank);
+    }
+}
+
+void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit)
+{
+    bool first = job->view == 0;
+    struct error error;
+
+    if (job->machine.state != JOB_PREPARED || job->agreement.members.nodes == 0 ||
+        from != membership_coordinator(&job->agreement.members) ||
+        commit->view != job->agreement.promised || job->agreement.owes_state) {
+        return; /* a proposal that a higher one has replaced */
+    }
+    if (!take_members(job)) {
+        return;
+    }
+    if (first && plan_check(job, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+        return;
+    }
+    job->view = commit->view;
+    job->run.id = job->agreement.run;
+    job_note_run(job);
+    store_publish64(&job->store->run, job->run.id);
+    job->layout.fresh = false;
+    for (unsigned i = 0; i < job->members; i++) {
+        job->member[i]->anew = false;
+    }
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        frame_drop_parked(&job->plan->round[r], job->view, 0);
+    }
+    frame_drop_parked(&job->op.round, job->view, 0);
+    if (commit->split_policy == job->plan->change.version) {
+        split_learn(job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
+    }
+    machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
+    if (first) {
+        job->batches = 1;
+        job->registering.fixed = false;
+        job->registering.room = 0;
+        for (unsigned r = 0; r < job->ranks; r++) {
+            view_ready_rank(job->rank[r]);
+        }
+        round_open(&job->op.round);
+        planning_begin(job);
+    }
+    if (commit->batches > job->batches && !batch_take(job, commit)) {
+        return;
+    }
+    begin(job, commit);
+}

@@ -1,0 +1,17 @@
+/*
+ * Every member's side of a view: prepare, answer, commit. view.c tells the whole story.
+ */
+#ifndef ADTOPK_CORE_VIEW_H
+#define ADTOPK_CORE_VIEW_H
+
+#include "daemon/core/model.h"
+#include "peer.pb-c.h"
+
+#define ALL_ROUNDS UINT32_MAX /* in a commit: every round of the step */
+
+bool view_catch_up(struct job *job);   /* the step has opened: what waited for it goes on */
+bool view_try_answer(struct job *job); /* if a prepare waits for it, and nothing computes */
+void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit);
+
+#endif

@@ -1,0 +1,406 @@
+#include "daemon/core/orders.h"
+
+#include <math.h>
+
+#include "daemon/core/layout.h"
+#include "daemon/core/planned.h"
+#include "daemon/core/rests.h"
+#include "daemon/core/store.h"
+#include "proto/loss_scale.h"
+
+unsigned orders_per_tensor(const struct job *job)
+{
+    return job->ranks + 2; /* a switch: join, convert, and a velocity per rank */
+}
+
+unsigned orders_parts(const struct job *job)
+{
+    return 2 * job->ranks;
+}
+
+/* In a part of the store, as that of the tensor's batch. */
+static struct engine_place in_part(
+    const struct job *job, uint32_t t, unsigned part, const void *address)
+{
+    return engine_place_of(
+        &job->layout.arenas, store_part(part, job->tensor[t].layout.batch), address);
+}
+
+/* Ranks but the first have slots, and residuals, in a part of their own. */
+static struct engine_place in_slot(
+    const struct job *job, uint32_t t, unsigned rank, const void *address)
+{
+    return in_part(job, t, rank == 0 ? STORE_MAIN : STORE_RANKS, address);
+}
+
+static struct engine_place in_results(const struct job *job, uint32_t t, const void *address)
+{
+    return engine_place_of(
+        &job->layout.arenas, ENGINE_RESULTS + job->tensor[t].layout.batch, address);
+}
+
+static struct engine_place in_kept(
+    const struct plan *plan, const struct job *job, const void *address)
+{
+    return engine_place_of(&job->layout.arenas, plan->kept_part, address);
+}
+
+static struct engine_place residual_place(const struct job *job, uint32_t t, unsigned rank)
+{
+    const struct plan *plan = job->plan;
+
+    return rank == 0 ? in_part(job, t, STORE_RESIDUALS + plan->residuals, plan->tensor[t].residual)
+                     : in_part(job, t, STORE_RANKS, layout_residual(job, t, rank));
+}
+
+static const float *velocity_of(const struct planned *planned, unsigned rank)
+{
+    return planned->kept != NULL ? planned->kept[rank].momentum : NULL;
+}
+
+static struct engine_residual residual_of(const struct job *job, uint32_t t, unsigned rank)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    return (struct engine_residual){.element = residual_place(job, t, rank),
+        .progress = in_slot(job, t, rank, layout_progress(job, t, rank)),
+        .momentum = in_kept(job->plan, job, velocity_of(planned, rank)),
+        .rounded = rank == 0 && planned->rounded,
+        .salt = (uint64_t)job->core->config.node << 32 | t,
+        .number = layout_number(t, rank)};
+}
+
+static struct engine_order *orders_next(const struct job *job, struct engine_batch *batch,
+    enum engine_kind kind, uint32_t t, unsigned rank)
+{
+    struct engine_order *order = engine_batch_add(batch, kind);
+
+    order->tensor = t;
+    order->numel = job->tensor[t].numel;
+    order->residual = residual_of(job, t, rank);
+    order->dtype = job->tensor[t].spec.dtype;
+    return order;
+}
+
+/* A part for the gradient of a local rank: nowhere if it pushed none. */
+static void orders_gradient(
+    const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank)
+{
+    struct engine_part *part = engine_batch_part(batch);
+
+    if (job->rank[rank]->pushed[t] == job->store->steps_done + 1) {
+        const struct tensor_layout *layout = &job->tensor[t].layout;
+        part->element = (struct engine_place){
+            ENGINE_GRADIENTS + layout->batch * job->ranks + rank, layout->gradient_offset};
+    }
+}
+
+/* ------------------------------------------------------------------ gradients in and out */
+
+/* The list in the store of what a residual selects. */
+static struct engine_list kept_list(const struct job *job, const struct sparse *list, size_t count)
+{
+    return (struct engine_list){.position = in_kept(job->plan, job, list->position),
+        .value = in_kept(job->plan, job, list->value),
+        .count = count};
+}
+
+struct sparsifier_state orders_state(const struct job *job, uint32_t t, unsigned rank)
+{
+    const struct store_tensor *store = job->tensor[t].store;
+    const struct store_states *states = layout_states(job, t, rank);
+    unsigned now = (unsigned)(store->turn % 2);
+    struct sparsifier_state none = {.threshold = 0};
+
+    return store_remembers(job->store, store, states->after[now]) ? states->state[now] : none;
+}
+
+static uint32_t sparsifier_number(const struct sparsifier_ops *ops)
+{
+    uint32_t number = 0;
+
+    while (sparsifier_table[number] != ops) {
+        number++;
+    }
+    return number;
+}
+
+/* What the loss scale and the policy make of the gradients before they are added. The norm that one
+ * rank's gradient may have is clip / sqrt(ranks), that of a sum as often as it has ranks. */
+static struct engine_add corrected(const struct job *job, uint32_t t, unsigned gradients)
+{
+    const struct sparsifier_params *params = &job->plan->tensor[t].policy.params;
+
+    return (struct engine_add){.params = *params,
+        .unscale = 1 / loss_scale_factor(job->step.loss_scale),
+        .clip = params->clip > 0 ? params->clip * gradients / sqrt((double)job->run.world_size) : 0,
+        .hints = engine_nowhere,
+        .list = {.position = engine_nowhere, .value = engine_nowhere}};
+}
+
+/* What the turn selects from a residual. */
+static void orders_select(const struct job *job, uint32_t t, unsigned rank, struct engine_add *add)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+    const struct sparsifier_turn turn = plan_turn(job, t);
+    const struct sparse *list = &planned->kept[rank].list;
+
+    add->state = orders_state(job, t, rank);
+    add->selects = !plan_is_whole(planned);
+    if (add->selects) {
+        add->sparsifier = sparsifier_number(planned->policy.sparsifier);
+        add->shape = *turn.shape;
+        add->agreed = *turn.agreed;
+        add->turn = turn.turn;
+        add->seed = turn.seed;
+        add->hints = engine_here(planned->hints + rank * (1 + planned->fibres));
+        add->fibres = planned->fibres;
+        add->list = kept_list(job, list, list->capacity);
+    }
+}
+
+/* One pass over each residual, with the gradients that go into it. */
+static struct engine_order *orders_pass(const struct job *job, struct engine_batch *batch,
+    enum engine_kind kind, uint32_t t, unsigned rank)
+{
+    bool by_rank = job->plan->tensor[t].by_rank;
+    struct engine_order *order = orders_next(job, batch, kind, t, rank);
+    unsigned first = by_rank ? rank : 0, end = by_rank ? rank + 1 : job->ranks;
+
+    order->stamp = store_stamp(job->store, kind == ENGINE_ADD ? STAMP_ADD : STAMP_WITHDRAW);
+    order->ledger = in_part(job, t, STORE_MAIN, job->tensor[t].store->input);
+    order->add = corrected(job, t, end - first);
+    for (unsigned r = first; r < end; r++) {
+        orders_gradient(job, batch, t, r);
+    }
+    return order;
+}
+
+void orders_add(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    for (unsigned r = 0; r < plan_residuals(job, planned); r++) {
+        struct engine_order *order = orders_pass(job, batch, ENGINE_ADD, t, r);
+        if (!planned->dense) {
+            orders_select(job, t, r, &order->add);
+        }
+    }
+    store_publish(&job->tensor[t].store->filled, 1);
+}
+
+void orders_withdraw(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    for (unsigned r = 0; r < plan_residuals(job, &job->plan->tensor[t]); r++) {
+        (void)orders_pass(job, batch, ENGINE_WITHDRAW, t, r);
+    }
+}
+
+void orders_direct(
+    const struct job *job, struct engine_batch *batch, uint32_t t, float *sum, float scale)
+{
+    struct engine_order *order = orders_next(job, batch, ENGINE_DIRECT, t, 0);
+
+    order->stamp = store_stamp(job->store, STAMP_DIRECT);
+    order->ledger = in_part(job, t, STORE_MAIN, job->tensor[t].store->input);
+    order->direct = (struct engine_direct){.sum = in_results(job, t, sum), .scale = scale};
+    for (unsigned r = 0; r < job->ranks; r++) {
+        orders_gradient(job, batch, t, r);
+    }
+}
+
+/* ------------------------------------------------------------------ what was sent leaves */
+
+void orders_passed(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    (void)orders_next(job, batch, ENGINE_PASSED, t, 0);
+}
+
+/* What comes back of the step's sums that this node rounded: those that the ranks see. */
+static void orders_sums_rest(const struct job *job, uint32_t t, struct engine_rest *take)
+{
+    const struct store_rest *kept = &job->tensor[t].store->rest;
+    const float *dense = layout_dense(job, t);
+    const struct tensor_policy *policy = &job->plan->tensor[t].policy;
+    bool partial = policy->dense_collective->traits.partial;
+    bool scaled = !partial && job->plan->policy.reduce == REDUCE_MEAN;
+
+    if (kept->step != job->store->steps_done + 1 || kept->count == 0 ||
+        kept->place + kept->count > job->plan->rests) {
+        return;
+    }
+    if (!partial) {
+        take->rounded = in_results(job, t, dense + kept->first);
+    }
+    take->low = in_kept(job->plan, job, job->plan->rest + kept->place);
+    take->first = kept->first;
+    take->count = kept->count;
+    take->unscale = scaled ? (float)job->run.world_size : 1.0f;
+    take->shrink = 1 / job->tensor[t].store->loss_scale;
+}
+
+/* What comes back of the update, where ranks see it in 16 bits. */
+static void orders_update_rest(const struct job *job, uint32_t t, struct engine_rest *take)
+{
+    if (job->plan->tensor[t].narrow) {
+        rests_share(job, job->tensor[t].numel, &take->first, &take->count);
+        take->exact = in_results(job, t, layout_dense(job, t) + take->first);
+        take->unscale = rests_unscale(job);
+        take->shrink = rests_shrink(job, t);
+    }
+}
+
+void orders_take(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    const struct engine_rest no_rest = {
+        .rounded = engine_nowhere, .low = engine_nowhere, .exact = engine_nowhere};
+    struct store_tensor *store = job->tensor[t].store;
+    struct engine_take_out take = {
+        .values = (enum quantisation)job->plan->tensor[t].policy.dense_values,
+        .nothing = store->unpushed != 0,
+        .sums = no_rest,
+        .update = no_rest};
+    struct engine_order *order;
+
+    orders_sums_rest(job, t, &take.sums);
+    orders_update_rest(job, t, &take.update);
+    if (take.nothing && take.sums.count + take.update.count == 0) {
+        return;
+    }
+    order = orders_next(job, batch, ENGINE_TAKE, t, 0);
+    order->stamp = store_stamp(job->store, STAMP_TAKE);
+    order->take = take;
+    store_publish(&store->filled, 1);
+}
+
+/* What a node sends lies in the store, or in memory of the plan. */
+static struct engine_list sent_list(const struct sparse *sent)
+{
+    return (struct engine_list){.position = engine_here(sent->position),
+        .value = engine_here(sent->value),
+        .count = sent->count};
+}
+
+void orders_leave(
+    const struct job *job, struct engine_batch *batch, uint32_t t, const uint8_t *accepted)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+    struct engine_order *order = orders_next(job, batch, ENGINE_LEAVE, t, 0);
+
+    order->leave = (struct engine_leave){.view = plan_choice(job, t).view,
+        .sent = sent_list(&planned->sent),
+        .accepted = engine_here(accepted),
+        .kept = in_kept(job->plan, job, planned->kept[0].list.value),
+        .masks = planned->policy.params.momentum_masking};
+    for (unsigned r = 0; planned->by_rank && r < job->ranks; r++) {
+        struct engine_part *part = engine_batch_part(batch);
+        part->element = residual_place(job, t, r);
+        part->momentum = in_kept(job->plan, job, planned->kept[r].momentum);
+        part->list = kept_list(job, &planned->kept[r].list, planned->kept[r].list.count);
+    }
+}
+
+void orders_return(
+    const struct job *job, struct engine_batch *batch, uint32_t t, const struct returned *returned)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+    struct engine_order *order = orders_next(job, batch, ENGINE_RETURN, t, 0);
+
+    order->back = (struct engine_return){.view = plan_choice(job, t).view,
+        .list = kept_list(job, &returned->list, returned->list.count),
+        .taken = engine_here(planned->taken),
+        .kept = in_kept(job->plan, job, returned->kept),
+        .sent = sent_list(&planned->sent),
+        .own = kept_list(job, &planned->kept[0].list, planned->kept[0].list.count),
+        .accepted = engine_here(planned->accepted)};
+    store_publish(&job->tensor[t].store->filled, 1);
+}
+
+/* ------------------------------------------------------------------ reading */
+
+void orders_gather(const struct job *job, struct engine_batch *batch, uint32_t t,
+    const struct sparse *list, float *value)
+{
+    struct engine_order *order = orders_next(job, batch, ENGINE_GATHER, t, 0);
+
+    order->gather = (struct engine_gather){.view = plan_choice(job, t).view,
+        .list = {.position = in_kept(job->plan, job, list->position),
+            .value = in_kept(job->plan, job, value),
+            .count = list->count}};
+}
+
+void orders_read_part(const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank,
+    const struct orders_part *part)
+{
+    struct engine_order *order = orders_next(job, batch, ENGINE_READ, t, rank);
+
+    order->gather = (struct engine_gather){.first = part->first,
+        .list = {
+            .position = engine_nowhere, .value = engine_here(part->out), .count = part->count}};
+}
+
+void orders_read(
+    const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank, float *out)
+{
+    orders_read_part(
+        job, batch, t, rank, &(struct orders_part){.count = job->tensor[t].numel, .out = out});
+}
+
+void orders_sums(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    for (unsigned r = 0; r < plan_residuals(job, &job->plan->tensor[t]); r++) {
+        (void)orders_next(job, batch, ENGINE_SUMS, t, r);
+    }
+}
+
+/* ------------------------------------------------------------------ another policy */
+
+void orders_join(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    struct engine_order *order = orders_next(job, batch, ENGINE_JOIN, t, 0);
+
+    order->stamp = store_stamp(job->store, STAMP_JOIN);
+    order->dtype = DTYPE_F32;
+    order->residual.momentum = engine_nowhere; /* velocities are carried over on their own */
+    store_publish(&job->tensor[t].store->filled, 1);
+    for (unsigned r = 1; r < job->ranks; r++) {
+        engine_batch_part(batch)->element = residual_place(job, t, r);
+    }
+}
+
+/* Velocities follow their residuals: those of ranks are joined in the node's, and the first rank
+ * takes over the node's. */
+static void orders_carry(
+    const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank)
+{
+    const struct planned *now = &job->plan->tensor[t], *next = &job->switching.next->tensor[t];
+    unsigned owners = now->policy.params.momentum > 0 ? plan_residuals(job, now) : 0;
+    unsigned end = next->by_rank && rank + 1 < owners ? rank + 1 : owners;
+    struct engine_order *order = orders_next(job, batch, ENGINE_CARRY, t, 0);
+
+    order->carry.momentum = in_kept(job->switching.next, job, next->kept[rank].momentum);
+    for (unsigned r = rank; r < end; r++) {
+        engine_batch_part(batch)->momentum = in_kept(job->plan, job, now->kept[r].momentum);
+    }
+}
+
+void orders_switch(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    const struct plan *now = job->plan, *next = job->switching.next;
+    struct engine_order *order;
+
+    if (now->tensor[t].by_rank && !next->tensor[t].by_rank && job->ranks > 1) {
+        orders_join(job, batch, t);
+    }
+    if (next->tensor[t].residual != now->tensor[t].residual) {
+        order = orders_next(job, batch, ENGINE_CONVERT, t, 0);
+        order->convert = (struct engine_convert){
+            .element = in_part(job, t, STORE_RESIDUALS + next->residuals, next->tensor[t].residual),
+            .rounded = next->tensor[t].rounded};
+    }
+    if (next->tensor[t].policy.params.momentum > 0) {
+        for (unsigned r = 0; r < plan_residuals(job, &next->tensor[t]); r++) {
+            orders_carry(job, batch, t, r);
+        }
+    }
+}

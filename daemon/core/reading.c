@@ -1,0 +1,87 @@
+/*
+ * Between two steps of a rank, no compute of a round touches the residuals: a round begins when all
+ * local ranks have pushed its tensors or ended the step. Other computes of the job may run.
+ */
+#include "daemon/core/reading.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "daemon/core/job_state.h"
+#include "daemon/core/planned.h"
+
+static_assert(CORE_READ_STEP == ENGINE_READ_STEP, "a part of one is a part of the other");
+
+static bool reading_in_step(const struct rank *rank)
+{
+    const uint64_t open = step_number(rank->job) + 1;
+    bool begun = rank->ended == open || rank->job->step.machine.state > STEP_OPEN;
+
+    for (uint32_t t = 0; t < rank->job->tensors && !begun; t++) {
+        begun = rank->pushed[t] == open;
+    }
+    return begun;
+}
+
+static enum adtopk_status reading_check(
+    const struct rank *rank, const struct event_read *read, struct error *err)
+{
+    const struct job *job = rank->job;
+
+    if (rank->machine.state != RANK_READY) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "rank %u reads a residual before the job runs", rank->number);
+    }
+    if (read->tensor >= job->tensors || read->first % CORE_READ_STEP != 0 ||
+        read->count > CORE_READ_STEP || read->first > job->tensor[read->tensor].numel ||
+        read->count > job->tensor[read->tensor].numel - read->first) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "rank %u reads %u elements from %llu on of the residual of tensor %u, which is not "
+            "possible",
+            rank->number, read->count, (unsigned long long)read->first, read->tensor);
+    }
+    if (reading_in_step(rank)) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "rank %u reads a residual in step %llu: wait for its end", rank->number,
+            (unsigned long long)step_number(job));
+    }
+    if (job->advance.computing > 0 || job->verification.running) {
+        return error_set(err, ADTOPK_PENDING, "a compute has the residuals");
+    }
+    return ADTOPK_OK;
+}
+
+bool reading_part(
+    const struct job *job, uint32_t tensor, unsigned slot, const struct orders_part *part)
+{
+    const struct engine_ops *engine = job->core->config.engine;
+    const struct parallel alone = {.threads = 0};
+    struct engine_order order;
+    struct engine_result result;
+    struct engine_batch batch = {
+        .memory = &job->layout.arenas, .order = &order, .result = &result, .room = 1};
+
+    if (engine->run != NULL) {
+        orders_read_part(job, &batch, tensor, slot, part);
+        engine->run(job->core->config.engine_context, &batch, &alone);
+    }
+    return engine->run != NULL;
+}
+
+enum adtopk_status reading_take(
+    const struct rank *rank, const struct event_read *read, struct error *err)
+{
+    const struct orders_part part = {read->first, read->count, read->values};
+    const struct planned *planned;
+
+    if (reading_check(rank, read, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    planned = &rank->job->plan->tensor[read->tensor];
+    if (planned->residual == NULL) {
+        memset(read->values, 0, read->count * sizeof *read->values);
+    } else if (!reading_part(rank->job, read->tensor, planned->by_rank ? rank->index : 0, &part)) {
+        return error_set(err, ADTOPK_ERR_STATE, "a far engine's residuals cannot be read");
+    }
+    return ADTOPK_OK;
+}

@@ -1,0 +1,16 @@
+/* A rank reads its residual: the node's, or with scope rank its own. */
+#ifndef ADTOPK_DAEMON_CORE_READING_H
+#define ADTOPK_DAEMON_CORE_READING_H
+
+#include "daemon/core/orders.h"
+
+/** Takes an EVENT_RANK_READ. A tensor that keeps no residual reads as 0. Errors: ARGUMENT (the
+ * tensor, the part), STATE (the rank is in mid-step), PENDING (a compute has the residuals). */
+enum adtopk_status reading_take(
+    const struct rank *rank, const struct event_read *read, struct error *err);
+
+/** Reads a stretch of a residual that the job has. False: a far engine cannot do that at once. */
+bool reading_part(
+    const struct job *job, uint32_t tensor, unsigned slot, const struct orders_part *part);
+
+#endif

@@ -1,0 +1,186 @@
+#include "daemon/core/rests.h"
+
+#include "daemon/core/layout.h"
+#include "daemon/core/planned.h"
+#include "kernels/kernels.h"
+
+/* ------------------------------------------------------------------ the form that ranks see */
+
+void rests_order_narrow(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    const struct engine_memory *arenas = &job->layout.arenas;
+    const struct tensor *tensor = &job->tensor[t];
+    const uint32_t results = ENGINE_RESULTS + tensor->layout.batch;
+    const struct local_update *update = layout_update(job, t);
+    bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
+    struct engine_order *order;
+
+    if (!layout_is_narrow(tensor)) {
+        return;
+    }
+    order = engine_batch_add(batch, ENGINE_NARROW);
+    order->tensor = t;
+    order->numel = tensor->numel;
+    order->dtype = tensor->spec.dtype;
+    order->narrow = (struct engine_narrow){
+        .dense = listed ? engine_nowhere : engine_place_of(arenas, results, layout_dense(job, t)),
+        .index = engine_place_of(arenas, results, layout_index(job, t)),
+        .value = engine_place_of(arenas, results, layout_value(job, t)),
+        .count = listed ? update->count : 0,
+        .half = engine_place_of(arenas, results, layout_half(job, t)),
+        .shown = engine_place_of(arenas, results, layout_shown(job, t))};
+}
+
+void rests_narrow(const struct job *job, uint32_t t)
+{
+    static const struct parallel alone;
+    const struct local_update *update = layout_update(job, t);
+    bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
+    const struct narrow narrow = {.dtype = job->tensor[t].spec.dtype,
+        .numel = update->numel,
+        .dense = listed ? NULL : layout_dense(job, t),
+        .index = layout_index(job, t),
+        .value = layout_value(job, t),
+        .count = listed ? update->count : 0,
+        .half = layout_half(job, t),
+        .shown = layout_shown(job, t)};
+
+    if (layout_is_narrow(&job->tensor[t])) {
+        narrow_update(&narrow, &alone);
+    }
+}
+
+/* ------------------------------------------------------------------ whose a rest is */
+
+float rests_unscale(const struct job *job)
+{
+    return job->plan->policy.reduce == REDUCE_MEAN ? (float)job->run.world_size : 1.0f;
+}
+
+float rests_shrink(const struct job *job, uint32_t t)
+{
+    return 1 / job->tensor[t].store->loss_scale;
+}
+
+/* This node's of `total` things, which the nodes of the view divide evenly. */
+static uint64_t rests_first(const struct job *job, uint64_t total, unsigned self)
+{
+    unsigned nodes = job->in_force.nodes;
+
+    return total / nodes * self + total % nodes * self / nodes;
+}
+
+void rests_share(const struct job *job, uint64_t numel, uint64_t *first, uint64_t *count)
+{
+    *first = rests_first(job, numel, job->in_force.self);
+    *count = rests_first(job, numel, job->in_force.self + 1) - *first;
+}
+
+/* ------------------------------------------------------------------ of a sparse tensor */
+
+/* The share of an update's entries, by ascending position. Of the dense form only the elements that
+ * are not 0 count. */
+struct entries {
+    struct view view;
+    const float *dense; /* NULL: the list */
+    const uint32_t *index;
+    const float *value;
+    uint64_t next, numel; /* the entry, or position, to look at next; of dense: where it ends */
+    uint64_t before;      /* entries that are not looked at yet and not of the share */
+    uint64_t left;        /* entries of the share that are not taken yet */
+};
+
+static uint64_t count_entries(const float *dense, uint64_t numel)
+{
+    uint64_t count = 0;
+
+    for (uint64_t i = 0; i < numel; i++) {
+        count += dense[i] != 0;
+    }
+    return count;
+}
+
+static struct entries entries_of(const struct job *job, uint32_t t)
+{
+    const struct local_update *update = layout_update(job, t);
+    bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
+    struct entries entries = {.view = plan_choice(job, t).view,
+        .dense = listed ? NULL : layout_dense(job, t),
+        .index = layout_index(job, t),
+        .value = layout_value(job, t),
+        .numel = update->numel};
+    uint64_t total = listed ? update->count : count_entries(entries.dense, update->numel);
+
+    rests_share(job, total, &entries.before, &entries.left);
+    if (listed) {
+        entries.next = entries.before;
+        entries.before = 0;
+    }
+    return entries;
+}
+
+/* False behind the last one. */
+static bool entries_next(struct entries *entries, uint32_t *position, float *value)
+{
+    if (entries->left == 0) {
+        return false;
+    }
+    for (; entries->dense != NULL; entries->next++) {
+        *value = entries->dense[view_element(&entries->view, entries->next)];
+        if (*value != 0 && entries->before == 0) {
+            break;
+        }
+        entries->before -= *value != 0;
+    }
+    *position = (uint32_t)entries->next;
+    if (entries->dense == NULL) {
+        *position = (uint32_t)view_position(&entries->view, entries->index[entries->next]);
+        *value = entries->value[entries->next];
+    }
+    entries->next++;
+    entries->left--;
+    return true;
+}
+
+/* Appends a rest, or adds it to the one that was appended last. */
+static void rests_append(struct sparse *list, uint32_t position, float rest)
+{
+    if (list->count > 0 && list->position[list->count - 1] == position) {
+        list->value[list->count - 1] += rest;
+    } else if (rest != 0) {
+        list->position[list->count] = position;
+        list->value[list->count++] = rest;
+    }
+}
+
+/* Appends what comes back of this node's own sums, up to a position. Returns the next entry. */
+static size_t append_returned(const struct planned *planned, size_t next, uint64_t position,
+    const uint8_t *taken, struct sparse *list)
+{
+    const struct sparse *returned = &planned->returned.list;
+
+    for (; next < returned->count && returned->position[next] <= position; next++) {
+        if (taken == NULL || (taken[next / 8] >> next % 8 & 1) != 0) {
+            rests_append(list, returned->position[next], returned->value[next]);
+        }
+    }
+    return next;
+}
+
+void rests_collect(const struct job *job, uint32_t t, const uint8_t *taken)
+{
+    struct planned *planned = &job->plan->tensor[t];
+    struct sparse *list = &planned->rests.list;
+    struct entries entries = entries_of(job, t);
+    enum dtype dtype = job->tensor[t].spec.dtype;
+    float shrink = rests_shrink(job, t), unscale = rests_unscale(job), value;
+    uint32_t position;
+    size_t next = 0;
+
+    list->count = 0;
+    while (entries_next(&entries, &position, &value)) {
+        next = append_returned(planned, next, position, taken, list);
+        rests_append(list, position, narrow_rest(value, dtype) * shrink * unscale);
+    }
+    (void)append_returned(planned, next, UINT64_MAX, taken, list);
+}

@@ -1,0 +1,393 @@
+/*
+ * Where updates lie: the results, an arena for each batch of tensors, with a table in front.
+ *
+ * An arena has room for each tensor's update in every form that a policy may give it, and none of
+ * it moves. Memory is reserved for what the policy in force needs.
+ */
+#include "daemon/core/results.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "daemon/core/actions.h"
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_index.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/planned.h"
+#include "daemon/core/store.h"
+
+#define ALIGNMENT 64u
+#define PAGE 4096u
+/* A gap in the results that is not worth a system call of its own. */
+#define CORE_GAP 65536u
+#define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
+
+static uint64_t results_align(uint64_t size)
+{
+    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The table in front of a batch's results. */
+static uint64_t table_size(const struct batch *batch)
+{
+    const uint64_t entry = sizeof(((struct local_results *)0)->tensor[0]);
+
+    return results_align(sizeof(struct local_results) + (batch->end - batch->first) * entry);
+}
+
+bool layout_is_narrow(const struct tensor *tensor)
+{
+    return (tensor->spec.forms & LOCAL_FORM_DENSE16) != 0;
+}
+
+unsigned layout_forms(const struct tensor *tensor)
+{
+    if (layout_is_narrow(tensor)) {
+        return LOCAL_FORM_LIST;
+    }
+    return tensor->spec.forms != 0 ? tensor->spec.forms : LOCAL_FORM_DENSE;
+}
+
+/* Lays out the 16-bit form, and the list that ranks see beside it. */
+static uint64_t lay_narrow(
+    const struct tensor *tensor, uint64_t offset, struct local_update *update)
+{
+    if (layout_is_narrow(tensor)) {
+        update->half_offset = offset;
+        offset += results_align(tensor->numel * sizeof(uint16_t));
+    }
+    if (layout_is_narrow(tensor) && (tensor->spec.forms & LOCAL_FORM_LIST) != 0) {
+        update->shown_offset = offset;
+        offset += update->capacity * sizeof(float);
+    }
+    return offset;
+}
+
+/* Lays out one update after `offset` and returns its end. There is always room for the dense form,
+ * because any policy may let the tensor travel dense; a list of more than half the elements is
+ * longer than that and comes dense too. Where only the list was asked for, both share the room. */
+static uint64_t lay_update(
+    const struct tensor *tensor, uint64_t offset, struct local_update *update)
+{
+    unsigned forms = layout_forms(tensor);
+    uint64_t half = (tensor->numel + 2 * ALIGNED_FLOATS - 1) / (2 * ALIGNED_FLOATS);
+    uint64_t capacity = (forms & LOCAL_FORM_LIST) != 0 ? half * ALIGNED_FLOATS : 0;
+
+    *update = (struct local_update){.numel = tensor->numel, .capacity = capacity};
+    offset += results_align(sizeof(*update));
+    update->dense_offset = offset;
+    if ((forms & LOCAL_FORM_DENSE) != 0) {
+        offset += results_align(tensor->numel * sizeof(float));
+    }
+    if (capacity > 0) {
+        update->index_offset = offset;
+        offset += capacity * sizeof(uint32_t);
+        update->value_offset = offset;
+        offset += capacity * sizeof(float);
+    }
+    return lay_narrow(tensor, offset, update);
+}
+
+_Static_assert(CORE_STORE_PARTS == LOCAL_PARTS, "clients map parts by their numbers");
+
+/* A rank knows its node's residual alone, and takes what the others did not send to be like it. */
+static float pending_scale(const struct job *job, const struct planned *planned, bool mean)
+{
+    const float summed = planned->by_rank ? 1 : (float)job->ranks;
+
+    return (mean ? 1 : (float)job->run.world_size) / summed;
+}
+
+void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t)
+{
+    const struct planned *planned = &plan->tensor[t];
+    const unsigned part =
+        store_part(STORE_RESIDUALS + plan->residuals, job->tensor[t].layout.batch);
+    const uint8_t *base = job->layout.arenas.store[part];
+    struct local_pending *pending = &layout_update(job, t)->pending;
+
+    *pending = (struct local_pending){.part = LOCAL_PARTS, .since = switches + 1};
+    if (!(planned->policy.lookahead > 0) || planned->dense || planned->residual == NULL ||
+        !engine_is_near(job->core->config.engine)) {
+        return;
+    }
+    *pending = (struct local_pending){.offset = (uint64_t)((uint8_t *)planned->residual - base),
+        .part = (uint8_t)part,
+        .since = switches + 1,
+        .dtype = planned->rounded ? DTYPE_BF16 : DTYPE_F32,
+        .scale = pending_scale(job, planned, plan->policy.reduce == REDUCE_MEAN),
+        .lookahead = (float)planned->policy.lookahead};
+    if (planned->by_rank && job->ranks > 1) {
+        pending->rank_part = (uint8_t)store_part(STORE_RANKS, job->tensor[t].layout.batch);
+        pending->rank_offset = job->tensor[t].rank_slots * (job->ranks - 1) * sizeof(float);
+        pending->rank_size = layout_rank_slot(&job->tensor[t]) * sizeof(float);
+    }
+}
+
+void *results_at(const struct job *job, uint32_t tensor, uint64_t offset)
+{
+    return job->layout.batch[job->tensor[tensor].layout.batch].results + offset;
+}
+
+struct local_update *layout_update(const struct job *job, uint32_t tensor)
+{
+    return (struct local_update *)results_at(job, tensor, job->tensor[tensor].layout.update_offset);
+}
+
+float *layout_dense(const struct job *job, uint32_t tensor)
+{
+    return results_at(job, tensor, layout_update(job, tensor)->dense_offset);
+}
+
+uint32_t *layout_index(const struct job *job, uint32_t tensor)
+{
+    return results_at(job, tensor, layout_update(job, tensor)->index_offset);
+}
+
+float *layout_value(const struct job *job, uint32_t tensor)
+{
+    return results_at(job, tensor, layout_update(job, tensor)->value_offset);
+}
+
+static void *update_part(const struct job *job, uint32_t tensor, uint64_t offset)
+{
+    return offset != 0 ? results_at(job, tensor, offset) : NULL;
+}
+
+uint16_t *layout_half(const struct job *job, uint32_t tensor)
+{
+    return update_part(job, tensor, layout_update(job, tensor)->half_offset);
+}
+
+float *layout_shown(const struct job *job, uint32_t tensor)
+{
+    return update_part(job, tensor, layout_update(job, tensor)->shown_offset);
+}
+
+/* Pieces of the results that are to be reserved: neighbours are put together. */
+struct pieces {
+    struct core_piece *piece;
+    unsigned count, capacity;
+    bool out_of_memory;
+};
+
+static void add_piece(struct pieces *pieces, uint64_t offset, uint64_t size)
+{
+    struct core_piece *last = pieces->count > 0 ? &pieces->piece[pieces->count - 1] : NULL;
+
+    if (last != NULL && offset <= last->offset + last->size + CORE_GAP) {
+        last->size =
+            offset + size > last->offset + last->size ? offset + size - last->offset : last->size;
+        return;
+    }
+    if (pieces->count == pieces->capacity) {
+        unsigned capacity = pieces->capacity > 0 ? 2 * pieces->capacity : 16;
+        struct core_piece *grown = realloc(pieces->piece, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            pieces->out_of_memory = true;
+            return;
+        }
+        pieces->piece = grown;
+        pieces->capacity = capacity;
+    }
+    pieces->piece[pieces->count++] = (struct core_piece){.offset = offset, .size = size};
+}
+
+/* While computes of the plan in force read the tensor. */
+static void add_update(
+    struct pieces *pieces, const struct job *job, const struct plan *plan, uint32_t t)
+{
+    const struct tensor *tensor = &job->tensor[t];
+    struct local_update update;
+    uint64_t count = plan_update_count(job, plan, t);
+    bool fits = count <= tensor->list_capacity;
+    unsigned forms = layout_forms(tensor);
+
+    add_piece(pieces, tensor->layout.update_offset, sizeof(update));
+    (void)lay_update(tensor, tensor->layout.update_offset, &update);
+    if (plan->tensor[t].dense || (forms & LOCAL_FORM_DENSE) != 0 || !fits) {
+        add_piece(pieces, update.dense_offset, tensor->numel * sizeof(float));
+    }
+    if (!plan->tensor[t].dense && update.capacity > 0) {
+        count = fits ? count : tensor->list_capacity;
+        add_piece(pieces, update.index_offset, count * sizeof(uint32_t));
+        add_piece(pieces, update.value_offset, count * sizeof(float));
+        add_piece(
+            pieces, update.shown_offset, update.shown_offset != 0 ? count * sizeof(float) : 0);
+    }
+    add_piece(
+        pieces, update.half_offset, update.half_offset != 0 ? tensor->numel * sizeof(uint16_t) : 0);
+}
+
+/* Reserves what the plan needs of a batch's results. */
+static enum adtopk_status reserve_batch(
+    struct job *job, const struct plan *plan, unsigned number, bool *later, struct error *err)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    const struct batch *batch = &job->layout.batch[number];
+    struct pieces pieces = {.piece = NULL};
+    enum adtopk_status status;
+
+    add_piece(&pieces, 0, table_size(batch) + (number == 0 ? CORE_OP_SIZE : 0));
+    for (uint32_t t = batch->first; !pieces.out_of_memory && t < batch->end; t++) {
+        add_update(&pieces, job, plan, t);
+    }
+    status = pieces.out_of_memory
+                 ? error_set(err, ADTOPK_ERR_MEMORY, "no memory to lay out the results")
+                 : memory->reserve_results(memory->context, job->number, number, pieces.piece,
+                       pieces.count, later, err);
+    free(pieces.piece);
+    return status;
+}
+
+enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
+    void (*then)(struct job *job, const struct error *error), struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    unsigned reserving = 0;
+
+    for (unsigned b = 0; status == ADTOPK_OK && b < job->layout.batches &&
+                         job->core->config.memory.reserve_results != NULL;
+         b++) {
+        bool later = false;
+        status = reserve_batch(job, plan, b, &later, err);
+        reserving += later ? 1 : 0;
+    }
+    job->layout.reserved = reserving > 0 && status == ADTOPK_OK ? then : NULL;
+    job->layout.unreserved.code = ADTOPK_OK;
+    job->layout.reserving += reserving;
+    job->advance.computing += reserving;
+    if (status == ADTOPK_OK && reserving == 0) {
+        then(job, NULL);
+    }
+    return status;
+}
+
+void layout_reserved(struct core *core, uint64_t id, const struct error *error)
+{
+    struct job *job = job_index_first(core, BY_NUMBER, id);
+
+    assert(job != NULL && job->layout.reserving > 0); /* it is not freed while it reserves */
+    job->advance.computing--;
+    job->layout.reserving--;
+    if (error != NULL && job->layout.unreserved.code == ADTOPK_OK) {
+        job->layout.unreserved = *error;
+    }
+    if (!job_ended(job) && job->layout.reserving == 0 && job->layout.reserved != NULL) {
+        const struct error first = job->layout.unreserved;
+        job->layout.reserved(job, first.code != ADTOPK_OK ? &first : NULL);
+    }
+    job_touch(job);
+}
+
+/* Also where it is there already: who made it may have been killed before it was complete. What it
+ * says of the last update stays. */
+static void write_table(
+    const struct job *job, unsigned number, const struct plan *plan, uint32_t switches)
+{
+    const struct batch *batch = &job->layout.batch[number];
+    struct local_results *table = (struct local_results *)(void *)batch->results;
+
+    table->tensors = batch->end - batch->first;
+    table->op_gradient_offset = number == 0 ? job->layout.op_gradient_offset : 0;
+    table->op_result_offset = number == 0 ? job->layout.op_result_offset : 0;
+    for (uint32_t t = batch->first; t < batch->end; t++) {
+        struct local_update *update = layout_update(job, t), fresh;
+        table->tensor[t - batch->first].gradient_offset = job->tensor[t].layout.gradient_offset;
+        table->tensor[t - batch->first].update_offset = job->tensor[t].layout.update_offset;
+        (void)lay_update(&job->tensor[t], job->tensor[t].layout.update_offset, &fresh);
+        fresh.count = update->count;
+        fresh.step = update->step;
+        fresh.forms = update->forms;
+        fresh.turn = update->turn;
+        fresh.unpushed = update->unpushed;
+        fresh.nonfinite = update->nonfinite;
+        fresh.final = update->final;
+        *update = fresh;
+        layout_pending(job, plan, switches, t);
+    }
+}
+
+void results_table(const struct job *job)
+{
+    const bool next = job->registering.moving > 0;
+
+    write_table(job, job->layout.batches - 1, next ? job->switching.next : job->plan,
+        job->store->policies + (next ? 1 : 0));
+}
+
+uint64_t results_table_bytes(const struct job *job)
+{
+    const uint32_t moving = job->registering.moving;
+
+    return (uint64_t)(moving > 0 ? moving : job->tensors) * PAGE;
+}
+
+static void work_table(struct compute *compute)
+{
+    results_table(((struct work *)compute)->job);
+}
+
+/* Now the view's state can be told: advance.c sees to that when nothing computes any more. */
+static void table_written(struct work *work)
+{
+    (void)work;
+}
+
+static void results_reserved(struct job *job, const struct error *error)
+{
+    bool begun = job->layout.table_begun;
+
+    job->layout.table_begun = true;
+    if (error != NULL) {
+        job_fail(job, error, true);
+    } else if (begun) {
+        return; /* for a view of fewer nodes: the table is the same */
+    } else if (job->tensors <= job->core->config.inline_tensors) {
+        results_table(job); /* which may touch a page of each */
+    } else {
+        core_compute(&job->step.settle, work_table, table_written, results_table_bytes(job));
+    }
+}
+
+enum adtopk_status results_open(struct job *job, unsigned number, struct error *err)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    struct batch *batch = &job->layout.batch[number];
+    uint64_t size = table_size(batch);
+    struct local_update update;
+    bool existing;
+
+    if (number == 0) {
+        job->layout.op_result_offset = size;
+        size += CORE_OP_SIZE;
+    }
+    for (uint32_t t = batch->first; t < batch->end; t++) {
+        job->tensor[t].layout.update_offset = size;
+        size = lay_update(&job->tensor[t], size, &update);
+        job->tensor[t].list_capacity = update.capacity;
+    }
+    batch->results = memory->results(memory->context, job->number, number, size, &existing, err);
+    if (batch->results == NULL) {
+        return err->code;
+    }
+    job->layout.arenas.results[number] = batch->results;
+    if (!existing && number == 0 && job->store->steps_done + job->store->ops_done > 0) {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "the updates of job '%s' that belong to its residuals are gone", job->key.name);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status results_begin(struct job *job, struct error *err)
+{
+    if (job->layout.batch[0].results == NULL && results_open(job, 0, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (job->layout.reserved_nodes >= plan_nodes(job)) {
+        return ADTOPK_OK;
+    }
+    job->layout.reserved_nodes = plan_nodes(job);
+    return layout_reserve(job, job->plan, results_reserved, err);
+}

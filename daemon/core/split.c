@@ -1,0 +1,142 @@
+/*
+ * Splits: a rank blocks on a tensor of a bucket that it has not pushed whole, so the bucket's
+ * tensors travel alone from this step on, on every node.
+ *
+ * The node of that rank splits its bucket and tells the others. The state of a member and the
+ * commit of a view carry the splits that a node knows of. A split of a plan that is not in force
+ * here yet waits with the job.
+ */
+#include "daemon/core/split.h"
+
+#include <stdlib.h>
+
+#include "daemon/core/job_fail.h"
+#include "daemon/core/job_state.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/round.h"
+#include "daemon/core/store.h"
+
+void split_for_rank(struct rank *rank)
+{
+    struct job *job = rank->job;
+    uint64_t step = step_number(job);
+    struct round *round;
+
+    if (rank->waits == 0 || job->step.machine.state != STEP_OPEN ||
+        job->machine.state != JOB_ACTIVE) {
+        return;
+    }
+    round = step_round(job, rank->waits - 1);
+    rank->waits = 0;
+    if (round->machine.state > ROUND_COMBINE) {
+        return; /* it comes, whole: others have it from an earlier daemon of this node */
+    }
+    for (unsigned i = 0; rank->ended != step + 1 && i < round->tensors; i++) {
+        if (rank->pushed[round->tensor[i]] != step + 1) {
+            peer_send_split(job, step, round->bucket);
+            round_split(round, step);
+            return;
+        }
+    }
+}
+
+/* A split of a plan that is not in force here yet. */
+static void split_keep(struct job *job, const Adtopk__PeerSplit *message)
+{
+    struct split *split;
+    uint32_t kept = 0;
+
+    for (split = job->early.splits; split != NULL; split = split->next) {
+        if (split->bucket == message->bucket && split->policy == message->policy) {
+            return;
+        }
+        kept++;
+    }
+    split = kept < job->tensors ? malloc(sizeof(*split)) : NULL;
+    if (split == NULL) {
+        view_fail(
+            job, ADTOPK_ERR_MEMORY, "no room for a split of a bucket of job '%s'", job->key.name);
+        return;
+    }
+    *split = (struct split){.next = job->early.splits,
+        .policy = message->policy,
+        .bucket = message->bucket,
+        .step = message->step};
+    job->early.splits = split;
+}
+
+void split_message(struct job *job, const Adtopk__PeerSplit *split)
+{
+    if (job->plan->round != NULL && split->policy == job->plan->change.version + 1) {
+        split_keep(job, split);
+        return;
+    }
+    if (job->plan->round == NULL || split->policy != job->plan->change.version ||
+        split->bucket >= job->plan->buckets || split->step > job->store->steps_done + 1) {
+        return; /* before the plan: the commit repeats it */
+    }
+    round_split(&job->plan->round[split->bucket], split->step);
+}
+
+/* A split that some node knows of holds for all. */
+void split_learn(
+    struct job *job, const uint32_t *bucket, size_t buckets, const uint64_t *step, size_t steps)
+{
+    for (size_t i = 0; i < buckets && i < steps; i++) {
+        if (bucket[i] < job->plan->buckets) {
+            round_split(&job->plan->round[bucket[i]], step[i]);
+        }
+    }
+}
+
+uint32_t split_list(const struct job *job, uint32_t *bucket, uint64_t *step)
+{
+    uint32_t count = 0;
+
+    for (uint32_t b = 0; b < job->plan->buckets; b++) {
+        if (job->plan->round[b].split_step != UINT64_MAX) {
+            bucket[count] = b;
+            step[count++] = job->plan->round[b].split_step;
+        }
+    }
+    return count;
+}
+
+/* The commit lacks those of a plan that its coordinator had not yet. */
+void split_repeat(struct job *job)
+{
+    for (uint32_t b = 0; b < job->plan->buckets; b++) {
+        if (job->plan->round[b].split_step != UINT64_MAX &&
+            job->plan->round[b].split_step >= job->store->steps_done) {
+            peer_send_split(job, job->plan->round[b].split_step, b);
+        }
+    }
+}
+
+/* Splits of this plan's buckets that came before the plan was in force. */
+void split_take_early(struct job *job)
+{
+    struct split **link = &job->early.splits;
+
+    while (*link != NULL && !job_ended(job)) {
+        struct split *split = *link;
+        if (split->policy > job->plan->change.version) {
+            link = &split->next;
+            continue;
+        }
+        *link = split->next;
+        if (split->policy == job->plan->change.version && split->bucket < job->plan->buckets) {
+            round_split(&job->plan->round[split->bucket], split->step);
+        }
+        free(split);
+    }
+}
+
+void split_free(struct job *job)
+{
+    while (job->early.splits != NULL) {
+        struct split *split = job->early.splits;
+        job->early.splits = split->next;
+        free(split);
+    }
+}

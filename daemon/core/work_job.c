@@ -1,0 +1,155 @@
+/*
+ * What is computed of a whole job between two steps: the change to another policy, and the sums
+ * that a verification compares.
+ *
+ * Happy path of a change: where residuals of ranks become the node's, they are joined; where their
+ * type changes, they are converted into the store's other part; velocities are copied into the next
+ * plan's part; and the tensor's record says, in the half that the next policy will read, from which
+ * switch on what its sparsifier remembers counts. Killed before that policy is in force: the half
+ * and the parts that the old one reads are as they were, and all is done again, or dropped. Only
+ * the joining cannot be taken back; the store says that it has begun, and then it is ended first.
+ *
+ * Plans that differ only in collectives, encodings or buckets select alike. The comparison is by
+ * the policies alone, so that all nodes decide alike.
+ */
+#include "daemon/core/work_job.h"
+
+#include <string.h>
+
+#include "daemon/core/layout.h"
+#include "daemon/core/orders.h"
+#include "daemon/core/planned.h"
+#include "daemon/core/results.h"
+#include "daemon/core/store.h"
+
+/* Of the store and of both plans, for each tensor. */
+#define SWITCH_TENSOR_BYTES UINT64_C(64)
+
+static bool same_real(double a, double b)
+{
+    return memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+/* Momentum and clipping are not the sparsifier's, but what it remembers is of their size. */
+static bool same_correction(const struct sparsifier_params *a, const struct sparsifier_params *b)
+{
+    return same_real(a->momentum, b->momentum) && a->nesterov == b->nesterov &&
+           a->momentum_masking == b->momentum_masking && same_real(a->clip, b->clip);
+}
+
+static bool same_params(const struct sparsifier_params *a, const struct sparsifier_params *b)
+{
+    return same_real(a->density, b->density) && a->warmup_epochs == b->warmup_epochs &&
+           a->epoch_turns == b->epoch_turns && a->view == b->view &&
+           a->interleave == b->interleave && a->fibre_turns == b->fibre_turns &&
+           a->global_turns == b->global_turns && a->adaptive == b->adaptive &&
+           a->total_turns == b->total_turns && a->estimate == b->estimate &&
+           a->estimate_period == b->estimate_period && same_real(a->sample, b->sample) &&
+           a->fit == b->fit && same_real(a->threshold, b->threshold) && same_correction(a, b);
+}
+
+static bool select_alike(const struct planned *a, const struct planned *b)
+{
+    return !a->dense && !b->dense && a->by_rank == b->by_rank && a->known == b->known &&
+           a->policy.sparsifier == b->policy.sparsifier &&
+           same_params(&a->policy.params, &b->policy.params);
+}
+
+/* What sparsifiers remember goes on where both plans select alike. */
+static void keep_memory(const struct job *job, uint32_t t)
+{
+    struct store_tensor *store = job->tensor[t].store;
+    uint32_t policies = job->store->policies;
+    bool alike = select_alike(&job->plan->tensor[t], &job->switching.next->tensor[t]);
+
+    store->since[(policies + 1) % 2] = alike ? store->since[policies % 2] : policies + 1;
+}
+
+/* Tensors that come with the switch are not in any pass of it: their residuals are new. */
+static void joining_begins(struct work *work)
+{
+    if (work->job->registering.moving > 0) {
+        results_table(work->job);
+    }
+    store_publish(&work->job->store->joining, 1);
+}
+
+static void joining_ends(struct work *work)
+{
+    store_publish(&work->job->store->joining, 0);
+}
+
+/* From nodes to ranks there is nothing to join: the first rank takes over what the node had. */
+static enum adtopk_status switch_order(struct work *work, uint32_t t)
+{
+    const struct job *job = work->job;
+
+    orders_switch(job, &work->batch[work->filling], t);
+    keep_memory(job, t);
+    layout_pending(job, job->switching.next, job->store->policies + 1, t);
+    return ADTOPK_OK;
+}
+
+const struct work_kind work_switch = {.verb = "make its residuals fit another policy",
+    .residuals = true,
+    .begin = joining_begins,
+    .stage = {switch_order},
+    .finish = joining_ends};
+
+static enum adtopk_status rejoin_order(struct work *work, uint32_t t)
+{
+    if (work->job->plan->tensor[t].by_rank) {
+        orders_join(work->job, &work->batch[work->filling], t);
+    }
+    return ADTOPK_OK;
+}
+
+const struct work_kind work_rejoin = {.verb = "join the residuals of its ranks",
+    .residuals = true,
+    .stage = {rejoin_order},
+    .finish = joining_ends};
+
+uint64_t work_switch_bytes(const struct job *job)
+{
+    bool converts = job->switching.next->residuals != job->plan->residuals;
+    uint64_t bytes = (converts ? job->figures.counters.elements * sizeof(float) : 0) +
+                     job->tensors * SWITCH_TENSOR_BYTES +
+                     (job->registering.moving > 0 ? results_table_bytes(job) : 0);
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        const struct planned *next = &job->switching.next->tensor[t];
+        bytes += next->policy.params.momentum > 0
+                     ? job->tensor[t].numel * plan_residuals(job, next) * sizeof(float)
+                     : 0;
+    }
+    return bytes;
+}
+
+/* ------------------------------------------------------------------ verification */
+
+static enum adtopk_status verify_order(struct work *work, uint32_t t)
+{
+    orders_sums(work->job, &work->batch[work->filling], t);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status verify_take(struct work *work, uint32_t t)
+{
+    struct tensor *tensor = &work->job->tensor[t];
+    struct verified *found = &tensor->found;
+    unsigned count;
+    const struct engine_result *result = work_results(work, &count);
+
+    *found = (struct verified){.magnitude = 0};
+    for (unsigned r = 0; r < count; r++) {
+        found->residual[0] += result[r].sums[0];
+        found->residual[1] += result[r].sums[1];
+        found->magnitude += result[r].magnitude;
+    }
+    (void)memcpy(found->input, tensor->store->input, sizeof(found->input));
+    (void)memcpy(found->applied, store_applied(tensor->store), sizeof(found->applied));
+    return ADTOPK_OK;
+}
+
+const struct work_kind work_verify = {
+    .verb = "verify", .residuals = true, .stage = {verify_order, verify_take}};

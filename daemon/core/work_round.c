@@ -1,0 +1,575 @@
+/*
+ * What a round has computed.
+ *
+ * Happy path: select adds the step's gradients to the residuals, takes what the sparsifier selects
+ * and makes the collective's first frames; combine makes the frames of each later phase; reduce
+ * forms the sum and writes the update.
+ *
+ * What finished work leaves behind is a state from which the step can be repeated: a gradient is
+ * added once (STAGE_ACCUMULATED), and what was selected stays in the residual until the step is
+ * over, so that a retry selects the same entries again, bit for bit.
+ *
+ * A tensor that no local rank pushed is left alone: the node makes no pass over its residuals and
+ * contributes nothing. If no node contributed, the update is empty and the turn does not count.
+ */
+#include "daemon/core/work_round.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/hash.h"
+#include "daemon/core/layout.h"
+#include "daemon/core/nonfinite.h"
+#include "daemon/core/orders.h"
+#include "daemon/core/planned.h"
+#include "daemon/core/rests.h"
+#include "daemon/core/store.h"
+#include "kernels/base/quantise.h"
+#include "kernels/kernels.h"
+#include "proto/loss_scale.h"
+
+/* ------------------------------------------------------------------ what this node sends */
+
+/* Rounds a list to what the others will decode. A retry rounds as before, each node for itself. */
+static void round_to_sent(const struct job *job, uint32_t t, struct sparse *list)
+{
+    uint64_t seed = hash_mix(plan_turn(job, t).seed + job->core->config.node);
+
+    quantise_values(
+        list->value, list->count, (enum quantisation)job->plan->tensor[t].policy.values, seed);
+}
+
+/* Sums the local ranks' lists, in their order, into the node's. */
+static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
+{
+    const struct parallel parallel = work_parallel(work);
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+    struct sparse *list = malloc(job->ranks * sizeof(*list));
+    struct merge merge = {.list = list,
+        .lists = job->ranks,
+        .positions = job->tensor[t].numel,
+        .scale = 1,
+        .out = &planned->sent};
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
+    uint64_t total = 0;
+
+    for (unsigned r = 0; list != NULL && r < job->ranks; r++) {
+        list[r] = planned->kept[r].list;
+        total += list[r].count;
+    }
+    merge.parts = merge_parts(merge.positions, total, false, &parallel);
+    merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
+    if (list != NULL && merge.cursor != NULL) {
+        merge_run(&merge, &parallel);
+        status = ADTOPK_OK;
+    }
+    free(list);
+    free(merge.cursor);
+    return status;
+}
+
+enum adtopk_status work_form_sent(const struct work *work, uint32_t t)
+{
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+    const struct sparse *kept = &planned->kept[0].list;
+    struct sparse *sent = &planned->sent;
+
+    if (planned->by_rank && merge_ranks(work, t) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (!planned->by_rank) {
+        sent->count = kept->count;
+        if (sent->value != kept->value) {
+            (void)memcpy(sent->value, kept->value, kept->count * sizeof(*kept->value));
+        }
+    }
+    round_to_sent(job, t, sent);
+    planned->sent_step = job->store->steps_done + 1;
+    return ADTOPK_OK;
+}
+
+static bool is_pushed(const struct job *job, uint32_t t)
+{
+    for (unsigned r = 0; r < job->ranks; r++) {
+        if (job->rank[r]->pushed[t] == job->store->steps_done + 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Nothing is known of the step's gradients yet but who pushed them. */
+static void begin_tensor(const struct job *job, uint32_t t)
+{
+    struct store_tensor *store = job->tensor[t].store;
+
+    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store->nonfinite = 0;
+        store->round_nonfinite = 0;
+        store->unpushed = !is_pushed(job, t);
+        store->round_unpushed = 0;
+    }
+}
+
+static void keep_state(
+    const struct job *job, uint32_t t, unsigned rank, const struct sparsifier_state *state)
+{
+    struct store_states *states = layout_states(job, t, rank);
+    unsigned then = (unsigned)((job->tensor[t].store->turn + 1) % 2);
+
+    states->state[then] = *state;
+    states->after[then] = job->store->policies;
+}
+
+/* Nothing is selected, and the sparsifier's memory goes over to the next turn as it is. */
+static void select_nothing(const struct job *job, uint32_t t)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    for (unsigned r = 0; !planned->dense && r < plan_residuals(job, planned); r++) {
+        const struct sparsifier_state state = orders_state(job, t, r);
+        planned->kept[r].list.count = 0;
+        keep_state(job, t, r, &state);
+    }
+}
+
+void work_order_selection(struct work *work, uint32_t t)
+{
+    begin_tensor(work->job, t);
+    if (work->job->tensor[t].store->unpushed != 0) {
+        select_nothing(work->job, t);
+    } else {
+        orders_add(work->job, &work->batch[work->filling], t);
+    }
+}
+
+void work_take_selection(struct work *work, uint32_t t)
+{
+    const struct job *job = work->job;
+    struct planned *planned = &job->plan->tensor[t];
+    unsigned count;
+    const struct engine_result *result = work_results(work, &count);
+
+    for (unsigned r = 0; r < count; r++) {
+        if (result[r].nonfinite > 0) {
+            job->tensor[t].store->nonfinite = 1;
+        }
+        if (!planned->dense) {
+            planned->kept[r].list.count = result[r].count;
+            keep_state(job, t, r, &result[r].state);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ select */
+
+/* Whether the tensor goes past its residual, which has nothing to add to it and nothing to keep of
+ * it, as nothing changes the gradients: a lone node writes the sum of its ranks where they see it,
+ * where a loss scale may stay in it. A lone rank's gradient is sent from where it lies. */
+static bool is_direct(const struct round *round, uint32_t t)
+{
+    const struct job *job = round->job;
+    const struct planned *planned = &job->plan->tensor[t];
+    bool lone = round->exchange.members == 1;
+
+    bool sent = job->ranks == 1 && job->rank[0]->pushed[t] == job->store->steps_done + 1 &&
+                job->tensor[t].spec.dtype == DTYPE_F32;
+    bool scaled = loss_scale_changes(job->step.loss_scale); /* what is sent must not be */
+
+    return plan_leaves_nothing(planned) && !plan_is_corrected(planned) &&
+           job->tensor[t].store->filled == 0 && (lone || (sent && !scaled));
+}
+
+static const float *lone_gradient(const struct job *job, uint32_t t)
+{
+    const struct tensor_layout *layout = &job->tensor[t].layout;
+
+    return (const float *)(const void *)(job->rank[0]->gradients[layout->batch] +
+                                         layout->gradient_offset);
+}
+
+static enum adtopk_status select_order(struct work *work, uint32_t item)
+{
+    const struct round *round = work->round;
+    uint32_t t = round->tensor[item];
+    struct exchange_tensor *entry = &work->round->exchange.tensor[item];
+
+    begin_tensor(work->job, t);
+    entry->unpushed = work->job->tensor[t].store->unpushed != 0;
+    if (entry->unpushed || !is_direct(round, t)) {
+        work_order_selection(work, t);
+        return ADTOPK_OK;
+    }
+    entry->summed = round->exchange.members == 1;
+    entry->acc = entry->summed ? NULL : lone_gradient(work->job, t);
+    orders_direct(work->job, &work->batch[work->filling], t, entry->summed ? entry->dense : NULL,
+        round->exchange.scale);
+    return ADTOPK_OK;
+}
+
+/* Where the collective reads this node's elements of a dense tensor: in the residual, or where a
+ * far engine copies them. Those of an unpushed tensor are zeros, in pages that are never written.
+ */
+static enum adtopk_status select_elements(
+    struct work *work, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct job *job = work->job;
+
+    if (!entry->unpushed && engine_is_near(job->core->config.engine)) {
+        entry->acc = layout_residual(job, t, 0);
+        return ADTOPK_OK;
+    }
+    entry->own_acc = entry->unpushed ? calloc(job->tensor[t].numel, sizeof(float))
+                                     : malloc(job->tensor[t].numel * sizeof(float));
+    entry->acc = entry->own_acc;
+    if (entry->own_acc == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (!entry->unpushed) {
+        orders_read(job, &work->batch[work->filling], t, 0, entry->own_acc);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status select_take(struct work *work, uint32_t item)
+{
+    const struct round *round = work->round;
+    uint32_t t = round->tensor[item];
+    const struct planned *planned = &work->job->plan->tensor[t];
+    struct exchange_tensor *entry = &work->round->exchange.tensor[item];
+    bool direct = entry->summed || entry->acc != NULL;
+
+    work_take_selection(work, t);
+    if (nonfinite_check(work, t) != ADTOPK_OK) {
+        return work->status;
+    }
+    return !direct && (planned->dense || plan_is_whole(planned)) ? select_elements(work, t, entry)
+                                                                 : ADTOPK_OK;
+}
+
+/* The gradients are in the residuals: what is wrong with them is known. */
+static void accumulated(const struct job *job, uint32_t t)
+{
+    struct store_tensor *store = job->tensor[t].store;
+
+    if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
+        store_publish(&store->stage, STAGE_REST); /* the last step's is not this one's */
+        store->step = job->store->steps_done;
+        store_publish(&store->stage, STAGE_ACCUMULATED);
+    }
+}
+
+/* What a node that contributes nothing exchanges at positions that all nodes know: zeros. */
+static void select_zeros(const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+    const struct sparsifier_turn turn = plan_turn(job, t);
+    struct sparse zeros = planned->sent;
+
+    planned->policy.sparsifier->known(&turn, &zeros);
+    (void)memset(zeros.value, 0, zeros.count * sizeof(*zeros.value));
+    entry->acc = zeros.value;
+}
+
+static enum adtopk_status select_form(struct work *work, uint32_t item)
+{
+    struct round *round = work->round;
+    const struct job *job = work->job;
+    uint32_t t = round->tensor[item];
+    const struct planned *planned = &job->plan->tensor[t];
+    struct exchange_tensor *entry = &round->exchange.tensor[item];
+
+    if (!planned->dense) {
+        if (work_form_sent(work, t) != ADTOPK_OK) {
+            return ADTOPK_ERR_MEMORY;
+        }
+        entry->sent = planned->sent;
+        entry->acc = planned->known ? entry->sent.value : entry->acc;
+        if (planned->known && entry->unpushed) {
+            select_zeros(job, t, entry);
+        }
+        entry->returned = planned->returned.list;
+        entry->returned.count = 0;
+    }
+    accumulated(job, t);
+    entry->nonfinite = job->tensor[t].store->nonfinite != 0;
+    return ADTOPK_OK;
+}
+
+/* What rounding cut off dense sums lies in the store: whose it is. */
+static void keep_rests(const struct round *round)
+{
+    const struct job *job = round->job;
+    const struct exchange_rest *rest = &round->exchange.rest;
+    uint64_t start = 0;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        const struct tensor *tensor = &job->tensor[round->tensor[i]];
+        struct store_rest *kept = &tensor->store->rest;
+        uint64_t first = rest->first > start ? rest->first - start : 0;
+        uint64_t end = rest->first + rest->count > start ? rest->first + rest->count - start : 0;
+        end = end < tensor->numel ? end : tensor->numel;
+        kept->first = first;
+        kept->count = end > first ? end - first : 0;
+        if (kept->count > 0) {
+            kept->place = (uint64_t)(rest->low - job->plan->rest) + start + first - rest->first;
+        }
+        kept->step = job->store->steps_done + 1;
+        start += tensor->numel;
+    }
+}
+
+static void select_produce(struct work *work)
+{
+    struct exchange *exchange = &work->round->exchange;
+
+    exchange->parallel = work_parallel(work);
+    work->status = exchange->ops->produce(exchange, 0, &work->error);
+    keep_rests(work->round);
+}
+
+const struct work_kind work_select = {.verb = "select",
+    .residuals = true,
+    .stage = {select_order, select_take, select_form},
+    .finish = select_produce};
+
+/* ------------------------------------------------------------------ combine */
+
+static bool wants(const struct job *job, uint32_t t, unsigned form)
+{
+    return (layout_forms(&job->tensor[t]) & form) != 0;
+}
+
+/* Whether the sum is written straight into the list that the ranks see. Then the engine makes
+ * elements of its positions where they lie, which a far engine could not do twice. */
+static bool in_place(const struct job *job, uint32_t t)
+{
+    return engine_is_near(job->core->config.engine) && !job->plan->tensor[t].known &&
+           wants(job, t, LOCAL_FORM_LIST) &&
+           plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
+}
+
+/* Whether the collective writes the dense form that ranks see. It does not if a list that some of
+ * them want has no place beside it, or if NaN may have to come into it afterwards. */
+static bool is_scattered(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+
+    return !planned->dense && !planned->known &&
+           planned->policy.sparse_collective->traits.scatters && entry->shape.view.stride == 1 &&
+           !plan_propagates(job->plan) && wants(job, t, LOCAL_FORM_DENSE) &&
+           (in_place(job, t) || !wants(job, t, LOCAL_FORM_LIST));
+}
+
+/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for
+ * but the collective, or that may be longer than its place, gets memory of its own. */
+static enum adtopk_status place_result(
+    const struct job *job, uint32_t t, struct exchange_tensor *entry)
+{
+    const struct planned *planned = &job->plan->tensor[t];
+    struct sparse *list = &entry->update;
+
+    if (planned->dense || planned->known) {
+        return ADTOPK_OK;
+    }
+    list->capacity = plan_update_count(job, job->plan, t);
+    if (is_scattered(job, t, entry)) {
+        entry->dense = layout_dense(job, t);
+        if (!wants(job, t, LOCAL_FORM_LIST)) {
+            return ADTOPK_OK;
+        }
+    }
+    if (in_place(job, t)) {
+        list->position = layout_index(job, t);
+        list->value = layout_value(job, t);
+        return ADTOPK_OK;
+    }
+    list->position = malloc(list->capacity * sizeof(uint32_t));
+    list->value = malloc(list->capacity * sizeof(float));
+    entry->own_update = true;
+    return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
+/* The same of all tensors of the round; false, with an error, without memory. */
+static bool place_results(struct work *work)
+{
+    struct round *round = work->round;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        if (place_result(work->job, round->tensor[i], &round->exchange.tensor[i]) != ADTOPK_OK) {
+            (void)work_no_memory(work);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What rounding cut off is in the store before rounded sums leave: if the others complete the round
+ * with them, this node may have to take its copy from there. No sum leaves in the first phase. */
+static void keep_returned(const struct round *round)
+{
+    const struct job *job = round->job;
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        struct returned *returned = &job->plan->tensor[round->tensor[i]].returned;
+        if (returned->header != NULL) {
+            returned->header->count = round->exchange.tensor[i].returned.count;
+            returned->header->step = job->store->steps_done + 1;
+        }
+    }
+}
+
+/* Ranks of other nodes may have pushed with another loss scale. */
+static void check_scales(struct work *work)
+{
+    if (work->status == ADTOPK_OK) {
+        work->status = exchange_check_scales(&work->round->exchange, &work->error);
+    }
+}
+
+static void combine(struct work *work)
+{
+    struct round *round = work->round;
+    struct exchange *exchange = &round->exchange;
+
+    exchange->parallel = work_parallel(work);
+    if (round->op || round->phase > 1 || !exchange->ops->traits.streams || place_results(work)) {
+        work->status = exchange->ops->produce(exchange, round->phase, &work->error);
+    }
+    check_scales(work);
+    keep_returned(round);
+    keep_rests(round);
+}
+
+const struct work_kind work_combine = {.verb = "combine", .updates = true, .begin = combine};
+
+/* ------------------------------------------------------------------ reduce */
+
+static void reduce_finish(struct work *work)
+{
+    struct round *round = work->round;
+
+    round->exchange.parallel = work_parallel(work);
+    if ((round->phase > 1 && round->exchange.ops->traits.streams) || place_results(work)) {
+        work->status = round->exchange.ops->finish(&round->exchange, &work->error);
+    }
+    check_scales(work);
+}
+
+/* From positions of the turn's view to what ranks see: elements, and the dense form. */
+static void order_update(
+    struct work *work, uint32_t t, const struct exchange_tensor *entry, bool listed)
+{
+    const struct job *job = work->job;
+    const struct engine_memory *arenas = &job->layout.arenas;
+    const uint32_t results = ENGINE_RESULTS + job->tensor[t].layout.batch;
+    const struct sparse *list = &entry->update;
+    bool dense = !is_scattered(job, t, entry) && (wants(job, t, LOCAL_FORM_DENSE) || !listed);
+    struct engine_order *order;
+
+    listed = listed && wants(job, t, LOCAL_FORM_LIST);
+    if (!listed && !dense) {
+        return;
+    }
+    order = engine_batch_add(&work->batch[work->filling], ENGINE_UPDATE);
+    order->tensor = t;
+    order->numel = job->tensor[t].numel;
+    order->update = (struct engine_update){.view = entry->shape.view,
+        .list = {.position = engine_here(list->position),
+            .value = engine_here(list->value),
+            .count = list->count},
+        .index = engine_nowhere,
+        .value = engine_nowhere,
+        .dense = engine_nowhere};
+    if (dense) {
+        order->update.dense = engine_place_of(arenas, results, layout_dense(job, t));
+    }
+    if (listed) {
+        order->update.index = engine_place_of(arenas, results, layout_index(job, t));
+    }
+    if (listed && !in_place(job, t)) {
+        order->update.value = engine_place_of(arenas, results, layout_value(job, t));
+    }
+}
+
+static enum adtopk_status reduce_order(struct work *work, uint32_t item)
+{
+    const struct job *job = work->job;
+    uint32_t t = work->round->tensor[item];
+    struct planned *planned = &job->plan->tensor[t];
+    struct exchange_tensor *entry = &work->round->exchange.tensor[item];
+    struct local_update *update = layout_update(job, t);
+
+    if (planned->known) { /* sums at known positions are the update, whatever their value */
+        entry->update = (struct sparse){
+            .position = planned->sent.position, .value = planned->known_sum, .count = entry->numel};
+    }
+    if (entry->unpushed) { /* also where a collective has zeros at some positions */
+        entry->update.count = 0;
+    }
+    if (entry->nonfinite && plan_propagates(job->plan)) {
+        nonfinite_spoil(entry, planned->dense);
+    }
+    planned->summed = entry->update.count;
+    update->step = job->store->steps_done;
+    update->turn = (uint32_t)job->tensor[t].store->turn;
+    update->unpushed = entry->unpushed;
+    update->nonfinite = entry->nonfinite && plan_propagates(job->plan);
+    update->final = plan_propagates(job->plan);
+    update->count = 0;
+    update->forms = 0;
+    if (!planned->dense) {
+        order_update(work, t, entry, entry->update.count <= job->tensor[t].list_capacity);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status reduce_tell(struct work *work, uint32_t item)
+{
+    const struct job *job = work->job;
+    uint32_t t = work->round->tensor[item];
+    const struct exchange_tensor *entry = &work->round->exchange.tensor[item];
+    struct local_update *update = layout_update(job, t);
+    bool fits = entry->update.count <= job->tensor[t].list_capacity;
+
+    if (job->plan->tensor[t].dense || wants(job, t, LOCAL_FORM_DENSE) || !fits) {
+        update->forms |= LOCAL_FORM_DENSE;
+    }
+    if (!job->plan->tensor[t].dense && wants(job, t, LOCAL_FORM_LIST) && fits) {
+        update->count = entry->update.count;
+        update->forms |= LOCAL_FORM_LIST;
+    }
+    if (layout_is_narrow(&job->tensor[t])) {
+        update->forms |= LOCAL_FORM_DENSE16;
+    }
+    return ADTOPK_OK;
+}
+
+/* Ranks may see 16 bits of it. */
+static enum adtopk_status reduce_narrow(struct work *work, uint32_t item)
+{
+    rests_order_narrow(work->job, &work->batch[work->filling], work->round->tensor[item]);
+    return ADTOPK_OK;
+}
+
+static void reduce_deliver(struct work *work)
+{
+    const struct round *round = work->round;
+    const bool withdrawn = nonfinite_withdraws(round);
+
+    for (unsigned i = 0; i < round->tensors; i++) {
+        struct store_tensor *store = work->job->tensor[round->tensor[i]].store;
+        store->round_nonfinite = withdrawn || round->exchange.tensor[i].nonfinite;
+        store->round_unpushed = round->exchange.tensor[i].unpushed;
+        store->loss_scale = loss_scale_factor(round->exchange.header.loss_scale);
+        store_publish(&store->stage, STAGE_DELIVERED);
+    }
+}
+
+const struct work_kind work_reduce = {.verb = "sum",
+    .updates = true,
+    .begin = reduce_finish,
+    .stage = {reduce_order, reduce_tell, reduce_narrow},
+    .finish = reduce_deliver};

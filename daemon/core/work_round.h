@@ -1,0 +1,20 @@
+/*
+ * What a round has computed: what this node contributes, the frames of each phase, the update.
+ */
+#ifndef ADTOPK_CORE_WORK_ROUND_H
+#define ADTOPK_CORE_WORK_ROUND_H
+
+#include "daemon/core/work.h"
+
+extern const struct work_kind work_select;  /* add the gradients, select, make the first frames */
+extern const struct work_kind work_combine; /* the frames of the next phase */
+extern const struct work_kind work_reduce;  /* the sum, and the update that ranks see */
+
+/* For settling too. The step's gradients are in the residuals, or `stage` of its tensor is REST:
+ * orders the passes that add and select; and takes over what they came to. Repeatable. */
+void work_order_selection(struct work *work, uint32_t tensor);
+void work_take_selection(struct work *work, uint32_t tensor);
+/* Makes what this node sends of what its residuals selected. */
+enum adtopk_status work_form_sent(const struct work *work, uint32_t tensor);
+
+#endif

@@ -1,0 +1,114 @@
+/*
+ * GPUs as an engine: the room's interface for the loop.
+ *
+ * adtopkd holds the devices' memory and makes no context. Per device and owner of jobs it starts a
+ * *worker*, a process of the program adtopk-device, which maps that memory and runs kernels. A
+ * thread of the daemon, the *feeder*, gives one worker its orders: it copies inputs into memory
+ * that both share, waits, copies outputs back, and starts the worker again where it has died.
+ *
+ * Happy path: the core opens the parts of a job's store (device_open_part). The device with the
+ * most memory left gets the job, and its owner's worker is started. The core submits batches
+ * through `engine_cuda`; device_take() returns each when it is done. When the job's parts are
+ * dropped and its owner has no other job on the device, the worker ends.
+ *
+ * Failures:
+ * - A worker dies, or makes no progress for `patience_ms`: it is killed, started again, and gets
+ *   the batch again from its start. Memory stays, and stamps make the repetition exact.
+ * - That fails DEVICE_ATTEMPTS times without progress: device_take() says that the engine's memory
+ *   is lost, with a sentence, and returns the batches that were under way.
+ * - No memory on the device: device_open_part() refuses the part with the numbers.
+ * - The daemon dies: so do its workers.
+ *
+ * Threads: all functions are for the loop's thread.
+ */
+#ifndef ADTOPK_DEVICE_H
+#define ADTOPK_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/device/driver.h"
+#include "daemon/engine/engine.h"
+#include "proto/error.h"
+
+#define DEVICE_ATTEMPTS 3u
+#define DEVICE_PATIENCE_MS 30000u /* default of device_config.patience_ms */
+
+struct device;
+
+struct device_config {
+    const char *program;         /* the worker's; NULL: the installed one */
+    uint64_t memory_limit;       /* bytes that jobs may reserve on each device; 0: all */
+    unsigned patience_ms;        /* a worker that does nothing for so long hangs; 0: the default */
+    void (*wake)(void *context); /* device_take() has something; called on any thread */
+    void *context;
+};
+
+/**
+ * Opens the driver and tries the worker's program on each device, which takes up to a second or
+ * so. An error says which device cannot be used and why. NULL on an error.
+ */
+struct device *device_create(const struct device_config *config, struct error *err);
+
+/** Ends all workers and feeders; their batches are dropped. To be called before what batches point
+ * to goes away. Parts may still be dropped. */
+void device_stop(struct device *device);
+
+/** After device_stop(). NULL is allowed. */
+void device_destroy(struct device *device);
+
+/** Far; its context is the struct device. Reading a residual for a rank (`run`) is not there. */
+extern const struct engine_ops engine_cuda;
+
+/**
+ * Makes memory on a device for a part of a job's store, zeroed before its first use. Errors: MEMORY
+ * with the numbers; STATE if the kernels of this build lack some kind of order.
+ */
+enum adtopk_status device_open_part(struct device *device, uint64_t job, uint32_t owner,
+    unsigned part, uint64_t size, struct error *err);
+
+/** Gives it back; a part that is not there is allowed. No batch of the job is under way. */
+void device_drop_part(struct device *device, uint64_t job, unsigned part);
+
+enum device_event_type {
+    DEVICE_DONE,   /* batch: it is done */
+    DEVICE_LOST,   /* text: why the engine has lost its memory */
+    DEVICE_NOTE,   /* text: what a worker does, for the log */
+    DEVICE_TROUBLE /* text: what has gone wrong with a worker, for the log */
+};
+
+struct device_event {
+    enum device_event_type type;
+    struct engine_batch *batch;
+    char text[ERROR_TEXT_SIZE];
+};
+
+/** The next thing that has happened; false: nothing. */
+bool device_take(struct device *device, struct device_event *event);
+
+/* ------------------------------------------------------------------ what there is */
+
+struct device_info {
+    struct driver_device device;
+    uint64_t reserved; /* bytes of jobs */
+    unsigned jobs;
+};
+
+struct device_worker_info {
+    uint32_t owner;
+    unsigned device; /* its index */
+    int pid;         /* 0: it does not run */
+    uint64_t batches, starts;
+    struct error last; /* why it was started again */
+};
+
+/** The device of this index; false: there is none. */
+bool device_info(struct device *device, unsigned index, struct device_info *info);
+
+/** The worker of this index; false: there is none. */
+bool device_worker_info(struct device *device, unsigned index, struct device_worker_info *info);
+
+/** The version of the driver: 12040 is CUDA 12.4. */
+int device_driver_version(const struct device *device);
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * NVIDIA's driver: the library, its calls, the devices.
+ *
+ * The library is opened at run time: `libcuda.so.1`, or the file that the variable
+ * ADTOPK_CUDA_LIBRARY names. adtopkd makes calls that need no context: it lists devices and
+ * allocates their memory. The worker (worker.c) makes the others.
+ *
+ * Errors are SYSTEM with a sentence: no driver on this node, a driver that is too old, a missing
+ * symbol, and for a call its name, the device and the driver's words. One thread at a time uses a
+ * struct driver for opening and closing; calls may come from any thread.
+ */
+#ifndef ADTOPK_DEVICE_DRIVER_H
+#define ADTOPK_DEVICE_DRIVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/device/cuda.h"
+#include "proto/error.h"
+
+#define DRIVER_MINIMUM 12000 /* CUDA 12.0: stream memory operations of version 2 */
+#define DRIVER_DEVICES_MAX 64
+#define DRIVER_UUID_SIZE 41 /* "GPU-" and 36 characters */
+#define DRIVER_NAME_SIZE 96
+
+struct driver {
+    void *library; /* NULL: not open */
+    int version;   /* 12040 is CUDA 12.4 */
+#define DRIVER_MEMBER(name, parameters) CUresult(*name) parameters;
+    DRIVER_CALLS(DRIVER_MEMBER)
+#undef DRIVER_MEMBER
+};
+
+/** A GPU, or an instance of one that MIG has divided. */
+struct driver_device {
+    CUdevice handle;
+    char uuid[DRIVER_UUID_SIZE]; /* as nvidia-smi prints it */
+    char name[DRIVER_NAME_SIZE];
+    uint64_t memory;       /* bytes in all */
+    unsigned major, minor; /* of its compute capability */
+    unsigned multiprocessors;
+    bool instance; /* of a GPU that MIG has divided */
+    bool shares;   /* its memory can be shared by descriptor */
+};
+
+/** Opens and initialises the driver. On an error nothing is left open. */
+enum adtopk_status driver_open(struct driver *driver, struct error *err);
+
+/** Closes the library; a driver that is not open is allowed. */
+void driver_close(struct driver *driver);
+
+/** Lists the devices that this process may use, at most DRIVER_DEVICES_MAX. */
+enum adtopk_status driver_list(const struct driver *driver,
+    struct driver_device list[DRIVER_DEVICES_MAX], unsigned *count, struct error *err);
+
+/** The sentence of a call that failed: "cuMemCreate on GPU-... (name): out of memory (...)". The
+ * code is MEMORY where the device has no memory left, else SYSTEM. `device` may be NULL. */
+enum adtopk_status driver_failed(const struct driver *driver, CUresult result, const char *call,
+    const struct driver_device *device, struct error *err);
+
+/** Makes a call; on failure fills `err` and yields its code. */
+#define DRIVER_TRY(driver, device, err, call, ...)                                                 \
+    driver_check(driver, (driver)->call(__VA_ARGS__), #call, device, err)
+
+static inline enum adtopk_status driver_check(const struct driver *driver, CUresult result,
+    const char *call, const struct driver_device *device, struct error *err)
+{
+    return result == CUDA_SUCCESS ? ADTOPK_OK : driver_failed(driver, result, call, device, err);
+}
+
+/** How memory on a device is made that other processes may map. */
+CUmemAllocationProp driver_shared_memory(const struct driver_device *device);
+
+#endif

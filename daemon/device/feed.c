@@ -1,0 +1,308 @@
+#include "daemon/device/feed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/device/order.h"
+#include "daemon/device/process.h"
+
+#define LISTEN_MS 50
+
+/* What is to be done here when an entry is done. */
+struct flight {
+    void *to; /* copy `size` bytes of staging memory there; NULL: nothing */
+    uint64_t staging, size;
+    uint64_t end; /* staging memory is free up to here */
+};
+
+struct feed {
+    struct worker *worker;
+    struct engine_batch *batch;
+    struct page *page;
+    uint32_t posted, retired;   /* numbers of entries */
+    uint64_t staged, freed;     /* bytes of staging memory that were ever used, and given back */
+    uint64_t scratch;           /* bytes that the order at hand has placed */
+    struct engine_order *order; /* at hand, as the daemon has it */
+    struct error error;
+    enum adtopk_status status;
+    struct flight flight[PAGE_ENTRIES];
+};
+
+/* ------------------------------------------------------------------ what is done */
+
+/* Takes what the worker has done. False: nothing is new. */
+static bool feed_retire(struct feed *feed)
+{
+    bool any = false;
+
+    while (feed->retired != feed->posted && page_is_done(feed->page, feed->retired + 1)) {
+        const struct flight *flight = &feed->flight[++feed->retired % PAGE_ENTRIES];
+
+        if (flight->to != NULL) {
+            (void)memcpy(flight->to, feed->page->staging + flight->staging, flight->size);
+        }
+        feed->freed = flight->end;
+        any = true;
+    }
+    return any;
+}
+
+/* Sleeps until the worker says something, or for a while. */
+static void feed_sleep(struct feed *feed)
+{
+    atomic_store(&feed->page->daemon_asleep, 1);
+    if (!page_is_done(feed->page, feed->retired + 1)) {
+        feed->status = process_listen(feed->worker, LISTEN_MS, &feed->error);
+    }
+    atomic_store(&feed->page->daemon_asleep, 0);
+}
+
+/* Waits until another entry is done. False, with a status, if that will not happen. */
+static bool feed_await(struct feed *feed)
+{
+    const unsigned patience_ms = feed->worker->device->config.patience_ms;
+
+    feed->worker->spin.active_us = 0;
+    do {
+        if (feed_retire(feed)) {
+            return true;
+        }
+    } while (page_pass_time(&feed->worker->spin));
+    for (unsigned waited_ms = 0; feed->status == ADTOPK_OK; waited_ms += LISTEN_MS) {
+        feed_sleep(feed);
+        if (feed_retire(feed)) {
+            return true;
+        }
+        if (device_stops(feed->worker->device)) {
+            feed->status = error_set(&feed->error, ADTOPK_ERR_STATE, "the daemon stops");
+        } else if (feed->status == ADTOPK_OK && waited_ms >= patience_ms) {
+            feed->status = process_hangs(feed->worker,
+                feed->order != NULL ? order_kinds[feed->order->kind].name : "an order", patience_ms,
+                &feed->error);
+        }
+    }
+    return false;
+}
+
+static bool feed_drain(struct feed *feed)
+{
+    while (feed->retired != feed->posted && feed_await(feed)) {
+    }
+    return feed->status == ADTOPK_OK;
+}
+
+/* ------------------------------------------------------------------ entries */
+
+/* Makes an entry with so many bytes of staging memory, which its flight says where; NULL if the
+ * worker is to be ended. It is the worker's with feed_post(). */
+static struct page_entry *feed_entry(
+    struct feed *feed, enum page_command command, uint64_t size, struct flight **made)
+{
+    const uint64_t wanted = page_align(size);
+    struct page_entry *entry;
+    uint64_t begin = feed->staged;
+
+    if (begin % PAGE_STAGING + wanted > PAGE_STAGING) {
+        begin += PAGE_STAGING - begin % PAGE_STAGING;
+    }
+    while (feed->posted - feed->retired == PAGE_ENTRIES ||
+           begin + wanted - feed->freed > PAGE_STAGING) {
+        if (!feed_await(feed)) {
+            return NULL;
+        }
+    }
+    feed->staged = begin + wanted;
+    *made = &feed->flight[(feed->posted + 1) % PAGE_ENTRIES];
+    **made = (struct flight){.staging = begin % PAGE_STAGING, .size = size, .end = feed->staged};
+    entry = &feed->page->entry[(feed->posted + 1) % PAGE_ENTRIES];
+    *entry = (struct page_entry){.command = command, .staging = begin % PAGE_STAGING, .size = size};
+    return entry;
+}
+
+static void feed_post(struct feed *feed)
+{
+    const struct message wake = {.type = MESSAGE_WAKE};
+
+    atomic_store(&feed->page->tail, ++feed->posted);
+    if (atomic_load(&feed->page->worker_asleep) != 0) {
+        (void)message_send(feed->worker->socket, &wake, -1);
+    }
+}
+
+/* In slices, between `bytes` here and scratch memory there. */
+static void feed_copy(
+    struct feed *feed, enum page_command command, void *bytes, uint64_t scratch, uint64_t size)
+{
+    for (uint64_t at = 0; at < size; at += PAGE_SLICE) {
+        const uint64_t slice = size - at < PAGE_SLICE ? size - at : PAGE_SLICE;
+        struct flight *flight;
+        struct page_entry *entry = feed_entry(feed, command, slice, &flight);
+
+        if (entry == NULL) {
+            return;
+        }
+        entry->scratch = scratch + at;
+        if (command == PAGE_COPY_IN) {
+            (void)memcpy(feed->page->staging + entry->staging, (const uint8_t *)bytes + at, slice);
+        } else {
+            flight->to = (uint8_t *)bytes + at;
+        }
+        feed_post(feed);
+    }
+}
+
+/* ------------------------------------------------------------------ orders */
+
+/* Only this thread frees parts; the loop adds some. */
+static const struct part *feed_part(const struct feed *feed, uint32_t number)
+{
+    struct device *device = feed->worker->device;
+    const struct part *part;
+
+    (void)pthread_mutex_lock(&device->mutex);
+    part = feed->worker->parts;
+    while (part->dropped || part->job != feed->batch->memory->job || part->number != number) {
+        part = part->next;
+    }
+    (void)pthread_mutex_unlock(&device->mutex);
+    return part;
+}
+
+/* The places of an order become the worker's. */
+static void feed_place(void *context, struct engine_place *place, uint64_t size, enum order_way way)
+{
+    struct feed *feed = context;
+
+    if (way == ORDER_STAYS) {
+        place->arena = PAGE_ARENA + feed_part(feed, place->arena)->arena;
+    } else {
+        *place = (struct engine_place){.arena = ENGINE_HERE, .offset = feed->scratch};
+        feed->scratch += page_align(size);
+    }
+}
+
+static void feed_size(void *context, struct engine_place *place, uint64_t size, enum order_way way)
+{
+    struct feed *feed = context;
+
+    (void)place;
+    feed->scratch += way != ORDER_STAYS ? page_align(size) : 0;
+}
+
+static void feed_in(void *context, struct engine_place *place, uint64_t size, enum order_way way)
+{
+    struct feed *feed = context;
+
+    if ((way & ORDER_IN) != 0) {
+        feed_copy(
+            feed, PAGE_COPY_IN, engine_address(feed->batch->memory, *place), feed->scratch, size);
+    }
+    feed->scratch += way != ORDER_STAYS ? page_align(size) : 0;
+}
+
+static void feed_out(void *context, struct engine_place *place, uint64_t size, enum order_way way)
+{
+    struct feed *feed = context;
+
+    if ((way & ORDER_OUT) != 0) {
+        feed_copy(
+            feed, PAGE_COPY_OUT, engine_address(feed->batch->memory, *place), feed->scratch, size);
+    }
+    feed->scratch += way != ORDER_STAYS ? page_align(size) : 0;
+}
+
+/* The order itself, with places of the worker's. */
+static void feed_run(struct feed *feed, unsigned at, struct engine_part *part)
+{
+    const uint64_t parts = feed->order->parts * sizeof(struct engine_part);
+    const struct part *first = feed_part(feed, 0); /* a job has it as long as it runs */
+    struct flight *flight;
+    struct page_entry *entry =
+        feed_entry(feed, PAGE_RUN, sizeof(struct page_order) + parts, &flight);
+    struct page_order *order;
+
+    if (entry == NULL) {
+        return;
+    }
+    order = (struct page_order *)(void *)(feed->page->staging + entry->staging);
+    order->order = *feed->order;
+    order->result = (struct engine_result){.status = ADTOPK_OK};
+    order->spare = (struct engine_place){
+        .arena = PAGE_ARENA + first->arena, .offset = first->bytes - PAGE_SPARE};
+    (void)memcpy(order->part, part, parts);
+    feed->scratch = 0;
+    order_places(&order->order, order->part, feed_place, feed);
+    flight->to = &feed->batch->result[at];
+    flight->staging += offsetof(struct page_order, result);
+    flight->size = sizeof(order->result);
+    feed_post(feed);
+}
+
+static void feed_order(struct feed *feed, unsigned at)
+{
+    struct engine_part *part = feed->batch->part + feed->batch->order[at].first;
+    struct flight *flight;
+    struct page_entry *entry = feed_entry(feed, PAGE_ROOM, 0, &flight);
+
+    feed->order = &feed->batch->order[at];
+    if (entry == NULL) {
+        return;
+    }
+    feed->scratch = 0;
+    order_places(feed->order, part, feed_size, feed);
+    entry->size = feed->scratch;
+    feed_post(feed);
+    feed->scratch = 0;
+    order_places(feed->order, part, feed_in, feed);
+    feed_run(feed, at, part);
+    feed->scratch = 0;
+    order_places(feed->order, part, feed_out, feed);
+}
+
+/* An order whose places are all in memory of this process. */
+static void feed_here(struct feed *feed, unsigned at)
+{
+    const struct parallel alone = {.threads = 0};
+    const struct engine_batch single = {.memory = feed->batch->memory,
+        .order = &feed->batch->order[at],
+        .result = &feed->batch->result[at],
+        .count = 1,
+        .part = feed->batch->part};
+
+    engine_host.run(NULL, &single, &alone);
+}
+
+enum adtopk_status feed_batch(struct worker *worker, struct engine_batch *batch, struct error *err)
+{
+    struct feed *feed = calloc(1, sizeof(*feed));
+    enum adtopk_status status;
+
+    if (feed == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to feed it");
+    }
+    feed->worker = worker;
+    feed->batch = batch;
+    feed->page = worker->page;
+    feed->posted = feed->retired = atomic_load(&worker->page->done);
+    for (unsigned i = 0; i < batch->count && feed->status == ADTOPK_OK; i++) {
+        const struct engine_order *order = &batch->order[i];
+
+        if (i > 0 && order->tensor == order[-1].tensor && !feed_drain(feed)) {
+            break;
+        }
+        batch->result[i] = (struct engine_result){.status = ADTOPK_OK};
+        if (engine_leaves_out(batch, i)) {
+            continue;
+        }
+        if (order_kinds[order->kind].kernel == NULL) {
+            feed_here(feed, i);
+        } else {
+            feed_order(feed, i);
+        }
+    }
+    (void)feed_drain(feed);
+    status = feed->status;
+    *err = feed->error;
+    free(feed);
+    return status;
+}

@@ -1,0 +1,250 @@
+/*
+ * The thread that keeps one worker going.
+ *
+ * Happy path: parts that the loop has opened are mapped, with a worker that is started for the
+ * first of them; batches are fed in their order; parts that are dropped are unmapped and given
+ * back; when none is left, the worker ends.
+ *
+ * Failures: whatever goes wrong with a worker, it is ended, and the next one gets all parts and the
+ * batch anew. After DEVICE_ATTEMPTS workers in a row that have finished nothing, the memory counts
+ * as lost. The feeder then waits until the loop wants something else of it.
+ */
+#include <assert.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/device/feed.h"
+#include "daemon/device/process.h"
+#include "daemon/device/state.h"
+
+/* ------------------------------------------------------------------ parts */
+
+/* Takes a part that was dropped out of the list; NULL: there is none. */
+static struct part *feeder_take_dropped(struct worker *worker)
+{
+    struct part **at = &worker->parts, *part;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    while (*at != NULL && !(*at)->dropped) {
+        at = &(*at)->next;
+    }
+    part = *at;
+    if (part != NULL) {
+        *at = part->next;
+    }
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    return part;
+}
+
+static bool feeder_arena_is_taken(const struct worker *worker, uint32_t arena)
+{
+    const struct part *part = worker->parts;
+
+    while (part != NULL && !(part->mapped && part->arena == arena)) {
+        part = part->next;
+    }
+    return part != NULL;
+}
+
+/* A part that is not mapped, with a number for it; NULL: there is none. */
+static struct part *feeder_find_unmapped(struct worker *worker)
+{
+    struct part *part;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    part = worker->parts;
+    while (part != NULL && (part->mapped || part->dropped)) {
+        part = part->next;
+    }
+    if (part != NULL) {
+        part->arena = 0;
+        while (feeder_arena_is_taken(worker, part->arena)) {
+            part->arena++;
+        }
+        assert(part->arena < PAGE_ARENAS); /* device_open_part() counts them */
+    }
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    return part;
+}
+
+static bool feeder_has_parts(const struct worker *worker)
+{
+    bool any;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    any = worker->parts != NULL;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    return any;
+}
+
+/* Brings the worker up to date with the parts. An error: it is to be ended. */
+static enum adtopk_status feeder_tend(struct worker *worker, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    struct part *part;
+
+    while ((part = feeder_take_dropped(worker)) != NULL) {
+        if (part->mapped) {
+            process_unmap(worker, part);
+        }
+        part_free(worker->device, part);
+    }
+    if (!feeder_has_parts(worker)) {
+        if (worker->pid != 0) {
+            process_end(worker, false);
+            device_log(worker, false, "has ended: its user has no job left there");
+        }
+        return ADTOPK_OK;
+    }
+    if (worker->pid == 0) {
+        status = process_start(worker, err);
+    }
+    while (status == ADTOPK_OK && (part = feeder_find_unmapped(worker)) != NULL) {
+        status = process_map(worker, part, err);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------ batches */
+
+static struct engine_batch *feeder_take(struct worker *worker)
+{
+    struct device_event taken = {.batch = NULL};
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    (void)queue_take(&worker->queue, &taken);
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    return taken.batch;
+}
+
+static void feeder_return(struct worker *worker, struct engine_batch *batch)
+{
+    device_tell(worker->device, &(struct device_event){.type = DEVICE_DONE, .batch = batch});
+}
+
+/* A batch that nobody carries out: its job is about to end. */
+static void feeder_give_up(struct worker *worker, struct engine_batch *batch)
+{
+    for (unsigned i = 0; i < batch->count; i++) {
+        batch->result[i] = (struct engine_result){.status = ADTOPK_ERR_MEMORY};
+    }
+    feeder_return(worker, batch);
+}
+
+static void feeder_lose(struct worker *worker, struct engine_batch *batch, const struct error *err)
+{
+    struct device_event lost = {.type = DEVICE_LOST};
+
+    (void)snprintf(lost.text, sizeof(lost.text),
+        "the device worker on %s failed %u times in a row, the last time: %.250s",
+        worker->device->gpu[worker->gpu].uuid, DEVICE_ATTEMPTS, err->text);
+    device_tell(worker->device, &lost);
+    for (; batch != NULL; batch = feeder_take(worker)) {
+        feeder_give_up(worker, batch);
+    }
+    worker->failures = 0;
+}
+
+/* Ends a worker. True: another one may have more luck. */
+static bool feeder_failed(
+    struct worker *worker, struct engine_batch *batch, const struct error *err)
+{
+    const bool again = ++worker->failures < DEVICE_ATTEMPTS;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    worker->last = *err;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    process_end(worker, true);
+    device_log(worker, true, "failed: %.300s%s", err->text, again ? ". It is started again" : "");
+    if (!again) {
+        feeder_lose(worker, batch, err);
+    }
+    return again;
+}
+
+/* Feeds one batch, to as many workers as it takes. */
+static void feeder_feed(struct worker *worker, struct engine_batch *batch)
+{
+    struct error err;
+    enum adtopk_status status;
+
+    do {
+        status = feeder_tend(worker, &err);
+        if (status == ADTOPK_OK) {
+            status = feed_batch(worker, batch, &err);
+        }
+    } while (
+        status != ADTOPK_OK && status != ADTOPK_ERR_STATE && feeder_failed(worker, batch, &err));
+    if (status == ADTOPK_OK) {
+        worker->failures = 0;
+        (void)pthread_mutex_lock(&worker->device->mutex);
+        worker->batches++;
+        (void)pthread_mutex_unlock(&worker->device->mutex);
+        feeder_return(worker, batch);
+    }
+}
+
+/* ------------------------------------------------------------------ the thread */
+
+/* Whether the loop has called since the feeder last looked. */
+static bool feeder_is_called(struct worker *worker)
+{
+    return atomic_load(&worker->calls) != worker->heard;
+}
+
+/* Until the loop wants something, or the worker says something. */
+static void feeder_sleep(struct worker *worker)
+{
+    struct pollfd wait[2] = {
+        {.fd = worker->wake, .events = POLLIN}, {.fd = worker->socket, .events = POLLIN}};
+    uint64_t wakes;
+    struct error err;
+
+    atomic_store(&worker->asleep, 1);
+    if (!feeder_is_called(worker)) {
+        (void)poll(wait, worker->socket >= 0 ? 2 : 1, -1);
+    }
+    atomic_store(&worker->asleep, 0);
+    if (wait[0].revents != 0) {
+        (void)!read(worker->wake, &wakes, sizeof(wakes));
+    }
+    if (worker->socket >= 0 && wait[1].revents != 0 &&
+        process_listen(worker, 0, &err) != ADTOPK_OK) {
+        (void)feeder_failed(worker, NULL, &err);
+    }
+}
+
+static void feeder_wait(struct worker *worker)
+{
+    worker->spin.active_us = 0;
+    while (!feeder_is_called(worker)) {
+        if (!page_pass_time(&worker->spin)) {
+            feeder_sleep(worker);
+            return;
+        }
+    }
+}
+
+void *feeder_run(void *argument)
+{
+    struct worker *worker = argument;
+    struct engine_batch *batch;
+    struct error err;
+
+    (void)pthread_mutex_lock(&worker->device->mutex); /* the loop is done with making it */
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    while (!device_stops(worker->device)) {
+        worker->heard = atomic_load(&worker->calls);
+        if ((batch = feeder_take(worker)) != NULL) {
+            feeder_feed(worker, batch);
+            continue;
+        }
+        while (feeder_tend(worker, &err) != ADTOPK_OK && feeder_failed(worker, NULL, &err)) {
+        }
+        feeder_wait(worker);
+    }
+    process_end(worker, false);
+    return NULL;
+}

@@ -1,0 +1,13 @@
+/* The device kernels of all architectures, one fatbin (kernels/cuda): nothing without the toolkit. */
+    .section .rodata
+    .balign 64
+    .global device_kernels
+    .global device_kernels_end
+device_kernels:
+#ifdef ADTOPK_FATBIN
+#include "device_fatbin.inc"
+#else
+    .zero 64
+#endif
+device_kernels_end:
+    .section .note.GNU-stack, "", %progbits

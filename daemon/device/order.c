@@ -1,0 +1,196 @@
+#include "daemon/device/order.h"
+
+#include "kernels/base/dtype.h"
+
+/* DIRECT, PASSED, UPDATE and NARROW read gradients and lists, and write what ranks see: nothing of
+ * theirs is on the device while gradients and updates are in host memory. */
+const struct order_kind order_kinds[ENGINE_KINDS] = {
+    [ENGINE_ADD] = {"add", "adtopk_add"},
+    [ENGINE_WITHDRAW] = {"withdraw", "adtopk_withdraw"},
+    [ENGINE_JOIN] = {"join", "adtopk_join"},
+    [ENGINE_TAKE] = {"take", "adtopk_take"},
+    [ENGINE_DIRECT] = {"direct", NULL},
+    [ENGINE_PASSED] = {"passed", NULL},
+    [ENGINE_LEAVE] = {"leave", "adtopk_leave"},
+    [ENGINE_RETURN] = {"return", "adtopk_return"},
+    [ENGINE_GATHER] = {"gather", "adtopk_gather"},
+    [ENGINE_READ] = {"read", "adtopk_read"},
+    [ENGINE_UPDATE] = {"update", NULL},
+    [ENGINE_NARROW] = {"narrow", NULL},
+    [ENGINE_SUMS] = {"sums", "adtopk_sums"},
+    [ENGINE_CONVERT] = {"convert", "adtopk_convert"},
+    [ENGINE_CARRY] = {"carry", "adtopk_carry"},
+};
+
+struct order_walk {
+    order_visit visit;
+    void *context;
+};
+
+static void order_place(
+    const struct order_walk *walk, struct engine_place *place, uint64_t size, enum order_way way)
+{
+    if (engine_is_there(*place)) {
+        walk->visit(walk->context, place, size, way);
+    }
+}
+
+static void order_stays(const struct order_walk *walk, struct engine_place *place)
+{
+    order_place(walk, place, 0, ORDER_STAYS);
+}
+
+static void order_list(const struct order_walk *walk, struct engine_list *list)
+{
+    order_place(walk, &list->position, list->count * sizeof(uint32_t), ORDER_IN);
+    order_place(walk, &list->value, list->count * sizeof(float), ORDER_IN);
+}
+
+/* One bit per entry of a list. */
+static void order_bits(
+    const struct order_walk *walk, struct engine_place *bits, const struct engine_list *list)
+{
+    order_place(walk, bits, (list->count + 7) / 8, ORDER_IN);
+}
+
+static void order_gradients(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    for (unsigned i = 0; i < order->parts; i++) {
+        order_place(walk, &part[i].element, order->numel * dtype_size(order->dtype), ORDER_IN);
+    }
+    order_place(walk, &order->ledger, 2 * sizeof(double), ORDER_BOTH);
+}
+
+/* Entries of its list that a turn may fill. */
+static uint64_t order_selected(const struct engine_add *add)
+{
+    const struct sparsifier_turn turn = {.shape = &add->shape,
+        .params = &add->params,
+        .agreed = &add->agreed,
+        .turn = add->turn,
+        .seed = add->seed};
+    struct sparsifier_choice choice = {.mode = SPARSIFIER_DENSE};
+
+    sparsifier_table[add->sparsifier]->choose(&turn, &choice);
+    return choice.mode != SPARSIFIER_RULE && choice.count < add->list.count ? choice.count
+                                                                            : add->list.count;
+}
+
+static void order_of_add(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    struct engine_add *add = &order->add;
+
+    order_gradients(walk, order, part);
+    if (add->selects) {
+        const uint64_t entries = order_selected(add);
+
+        order_place(walk, &add->hints, (1 + add->fibres) * sizeof(float), ORDER_BOTH);
+        order_place(walk, &add->list.position, entries * sizeof(uint32_t), ORDER_OUT);
+        order_place(walk, &add->list.value, entries * sizeof(float), ORDER_OUT);
+    }
+}
+
+static void order_of_join(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    for (unsigned i = 0; i < order->parts; i++) {
+        order_stays(walk, &part[i].element);
+        order_stays(walk, &part[i].momentum);
+    }
+}
+
+static void order_of_take(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    struct engine_take_out *take = &order->take;
+
+    (void)part;
+    order_place(walk, &take->sums.rounded, take->sums.count * sizeof(float), ORDER_IN);
+    order_place(walk, &take->sums.low, take->sums.count * sizeof(int16_t), ORDER_IN);
+    order_place(walk, &take->update.exact, take->update.count * sizeof(float), ORDER_IN);
+}
+
+static void order_of_leave(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    struct engine_leave *leave = &order->leave;
+
+    order_list(walk, &leave->sent);
+    order_bits(walk, &leave->accepted, &leave->sent);
+    if (order->parts == 0) {
+        order_place(walk, &leave->kept, leave->sent.count * sizeof(float), ORDER_IN);
+    }
+    for (unsigned i = 0; i < order->parts; i++) {
+        order_stays(walk, &part[i].element);
+        order_stays(walk, &part[i].momentum);
+        order_list(walk, &part[i].list);
+    }
+}
+
+static void order_of_return(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    struct engine_return *back = &order->back;
+
+    (void)part;
+    order_list(walk, &back->list);
+    order_bits(walk, &back->taken, &back->list);
+    order_place(walk, &back->kept, back->list.count * sizeof(float), ORDER_IN);
+    order_list(walk, &back->sent);
+    order_list(walk, &back->own);
+    order_bits(walk, &back->accepted, &back->sent);
+}
+
+static void order_of_gather(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    struct engine_list *list = &order->gather.list;
+
+    (void)part;
+    order_place(walk, &list->position, list->count * sizeof(uint32_t), ORDER_IN);
+    order_place(walk, &list->value, list->count * sizeof(float), ORDER_OUT);
+}
+
+static void order_of_convert(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    (void)part;
+    order_stays(walk, &order->convert.element);
+}
+
+static void order_of_carry(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    order_stays(walk, &order->carry.momentum);
+    for (unsigned i = 0; i < order->parts; i++) {
+        order_stays(walk, &part[i].momentum);
+    }
+}
+
+void order_places(
+    struct engine_order *order, struct engine_part *part, order_visit visit, void *context)
+{
+    static void (*const of[ENGINE_KINDS])(
+        const struct order_walk *walk, struct engine_order *order, struct engine_part *part) = {
+        [ENGINE_ADD] = order_of_add,
+        [ENGINE_WITHDRAW] = order_gradients,
+        [ENGINE_JOIN] = order_of_join,
+        [ENGINE_TAKE] = order_of_take,
+        [ENGINE_LEAVE] = order_of_leave,
+        [ENGINE_RETURN] = order_of_return,
+        [ENGINE_GATHER] = order_of_gather,
+        [ENGINE_READ] = order_of_gather,
+        [ENGINE_CONVERT] = order_of_convert,
+        [ENGINE_CARRY] = order_of_carry,
+    };
+    const struct order_walk walk = {.visit = visit, .context = context};
+
+    order_stays(&walk, &order->residual.element);
+    order_stays(&walk, &order->residual.progress);
+    order_stays(&walk, &order->residual.momentum);
+    if (of[order->kind] != NULL) {
+        of[order->kind](&walk, order, part);
+    }
+}

@@ -1,0 +1,36 @@
+/*
+ * The places of an order: which of them a worker has mapped, and which are copied for it.
+ *
+ * Residuals, the progress of passes and velocities lie in device memory. Everything else that an
+ * order names lies in memory of the daemon: gradients, lists, bits, hints, the ledger. Inputs of
+ * these are copied to the device before the order runs, outputs are copied back behind it.
+ */
+#ifndef ADTOPK_DEVICE_ORDER_H
+#define ADTOPK_DEVICE_ORDER_H
+
+#include "daemon/engine/engine.h"
+
+enum order_way {
+    ORDER_STAYS = 0, /* the place is in device memory */
+    ORDER_IN = 1,
+    ORDER_OUT = 2,
+    ORDER_BOTH = 3
+};
+
+struct order_kind {
+    const char *name;
+    const char *kernel; /* NULL: the daemon carries it out, because all of it lies in its memory */
+};
+
+/** By enum engine_kind. */
+extern const struct order_kind order_kinds[ENGINE_KINDS];
+
+/** Called for each place of an order that is not nowhere; `size` is 0 where it stays. */
+typedef void (*order_visit)(
+    void *context, struct engine_place *place, uint64_t size, enum order_way way);
+
+/** Visits the places of an order that has a kernel, in a fixed order. */
+void order_places(
+    struct engine_order *order, struct engine_part *part, order_visit visit, void *context);
+
+#endif

@@ -1,0 +1,115 @@
+/*
+ * What adtopkd and one of its device workers share: a page of memory, and a socket.
+ *
+ * The page has a ring of entries, which the daemon writes and the worker carries out in order, in
+ * one stream; and staging memory through which inputs and outputs go in slices. Entries are
+ * numbered 1, 2, ... in each life of a worker. When everything of an entry has happened on the
+ * device, the stream writes its number to `done`. So an entry's slot and its staging memory are
+ * free again when `done` has reached it, and the daemon reads outputs then.
+ *
+ * A side that is about to sleep sets its `asleep` word, looks once more for work, and sleeps on
+ * the socket. The other side reads that word after it has written, and sends a MESSAGE_WAKE. These
+ * stores and loads are sequentially consistent, so at least one side sees what the other wrote.
+ *
+ * The daemon makes the page (memfd) and both ends of the socket, and the worker is its child, of
+ * the same build. So they trust each other, and `size` is all that is checked.
+ */
+#ifndef ADTOPK_DEVICE_PAGE_H
+#define ADTOPK_DEVICE_PAGE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/engine/engine.h"
+#include "daemon/loop/spin.h"
+#include "proto/error.h"
+
+#define PAGE_ENTRIES 256u               /* a power of two */
+#define PAGE_STAGING (16u << 20)        /* bytes */
+#define PAGE_SLICE (1u << 20)           /* most bytes of an entry's copy */
+#define PAGE_ALIGNMENT 64u              /* of staging and scratch memory, and of PAGE_SPARE */
+#define PAGE_ARENAS 1024u               /* parts of stores that a worker has mapped at a time */
+#define PAGE_SPARE (UINT64_C(64) << 10) /* bytes behind a job's first part, for killed passes */
+
+/* In the orders that a worker gets, arenas are its own: numbers from PAGE_ARENA on are parts of
+ * stores that it has mapped, ENGINE_HERE is its scratch memory. */
+#define PAGE_ARENA ((uint32_t)ENGINE_GRADIENTS)
+
+enum page_command {
+    PAGE_ROOM = 1, /* scratch memory of `size` bytes: an order begins */
+    PAGE_COPY_IN,  /* from staging to scratch memory */
+    PAGE_RUN,      /* the struct page_order at `staging` */
+    PAGE_COPY_OUT  /* from scratch to staging memory */
+};
+
+struct page_entry {
+    uint32_t command;
+    uint32_t reserved;
+    uint64_t staging, scratch, size; /* offsets, bytes */
+};
+
+/** An order with its parts. The worker makes addresses of its places; the kernel fills in the
+ * result. */
+struct page_order {
+    struct engine_order order;
+    struct engine_result result;
+    struct engine_place spare; /* PAGE_SPARE bytes that survive a worker */
+    struct engine_part part[]; /* order.parts of them */
+};
+
+struct page {
+    uint64_t size;                      /* of this structure, as a check */
+    _Alignas(64) _Atomic uint32_t tail; /* the last entry; written by the daemon */
+    _Atomic uint32_t daemon_asleep;     /* written by the daemon */
+    _Alignas(64) _Atomic uint32_t done; /* the last entry that is done; written by the stream */
+    _Alignas(64) _Atomic uint32_t worker_asleep; /* written by the worker */
+    _Alignas(64) struct page_entry entry[PAGE_ENTRIES];
+    _Alignas(4096) uint8_t staging[PAGE_STAGING];
+};
+
+/** Bytes with the padding behind them. */
+static inline uint64_t page_align(uint64_t bytes)
+{
+    return (bytes + PAGE_ALIGNMENT - 1) / PAGE_ALIGNMENT * PAGE_ALIGNMENT;
+}
+
+/** Whether entry `number` is done. Numbers may wrap around. */
+static inline bool page_is_done(const struct page *page, uint32_t number)
+{
+    return (int32_t)(atomic_load(&page->done) - number) >= 0;
+}
+
+/** Passes a moment of waiting, which begins with `spin` all zero. False: it is time to sleep. */
+bool page_pass_time(struct spin *spin);
+
+enum message_type {
+    MESSAGE_WAKE = 1, /* either side */
+    MESSAGE_READY,    /* worker: it takes entries */
+    MESSAGE_MAP,      /* daemon: map `arena`, of `size` bytes, from the descriptor that comes along;
+                       * `fresh`: fill it with zeros */
+    MESSAGE_MAPPED,   /* worker: done */
+    MESSAGE_UNMAP,    /* daemon: `arena` is no longer used */
+    MESSAGE_FAILED    /* worker: `text` says why it ends */
+};
+
+struct message {
+    uint32_t type;
+    uint32_t arena;
+    uint64_t size;
+    uint32_t fresh;
+    uint32_t reserved;
+    char text[ERROR_TEXT_SIZE];
+};
+
+/** Sends a message, and a descriptor unless that is -1. False: the other side is gone, or for a
+ * MESSAGE_WAKE that one is already waiting to be read. */
+bool message_send(int socket, const struct message *message, int descriptor);
+
+enum message_outcome { MESSAGE_GOT, MESSAGE_NONE, MESSAGE_GONE };
+
+/** Takes a message, waiting up to `wait_ms` (-1: for ever). *descriptor: what came along, or -1. */
+enum message_outcome message_take(
+    int socket, int wait_ms, struct message *message, int *descriptor);
+
+#endif

@@ -1,0 +1,372 @@
+#include "daemon/device/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PROGRAM_VARIABLE "ADTOPK_DEVICE_PROGRAM"
+#define SOCKET_THERE "3" /* descriptors of the worker */
+#define PAGE_THERE "4"
+#define END_MS 2000 /* for a worker whose socket is closed */
+#define LISTEN_MS 100
+
+const char *process_program(const struct device_config *config)
+{
+    const char *named = config->program != NULL ? config->program : getenv(PROGRAM_VARIABLE);
+
+    return named != NULL && named[0] != '\0' ? named : ADTOPK_DEVICE_PROGRAM;
+}
+
+/* ------------------------------------------------------------------ starting */
+
+static enum adtopk_status process_failed(const char *call, int reason, struct error *err)
+{
+    return error_set(err, ADTOPK_ERR_SYSTEM, "%s for a device worker: %s", call, strerror(reason));
+}
+
+static enum adtopk_status process_make_page(struct worker *worker, struct error *err)
+{
+    worker->page_descriptor = memfd_create("adtopk device page", MFD_CLOEXEC);
+    if (worker->page_descriptor < 0 ||
+        ftruncate(worker->page_descriptor, (off_t)sizeof(struct page)) != 0) {
+        return process_failed("memfd_create", errno, err);
+    }
+    worker->page = mmap(
+        NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, worker->page_descriptor, 0);
+    if (worker->page == MAP_FAILED) {
+        worker->page = NULL;
+        return process_failed("mmap", errno, err);
+    }
+    worker->page->size = sizeof(struct page);
+    return ADTOPK_OK;
+}
+
+/* Starts the program with these descriptors as its 3 and 4; -1: none. SIGHUP and the like are as
+ * for a new process. */
+static int process_spawn(
+    const char *program, char *const *argv, int third, int fourth, int out, pid_t *pid)
+{
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t none, all;
+    int code = posix_spawn_file_actions_init(&files);
+
+    (void)sigemptyset(&none);
+    (void)sigfillset(&all);
+    if (code != 0) {
+        return code;
+    }
+    code = posix_spawnattr_init(&attributes);
+    if (code == 0) {
+        (void)posix_spawnattr_setsigmask(&attributes, &none);
+        (void)posix_spawnattr_setsigdefault(&attributes, &all);
+        (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+        if ((out < 0 || posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO) == 0) &&
+            (third < 0 || posix_spawn_file_actions_adddup2(&files, third, 3) == 0) &&
+            (fourth < 0 || posix_spawn_file_actions_adddup2(&files, fourth, 4) == 0) &&
+            posix_spawn_file_actions_addclosefrom_np(&files, fourth < 0 ? 3 : 5) == 0) {
+            code = posix_spawn(pid, program, &files, &attributes, argv, environ);
+        } else {
+            code = ENOMEM;
+        }
+        (void)posix_spawnattr_destroy(&attributes);
+    }
+    (void)posix_spawn_file_actions_destroy(&files);
+    return code;
+}
+
+/* Descriptors above those that the worker gets, so that dup2() of one does not close another. */
+static int process_raise(int descriptor)
+{
+    int high = descriptor >= 0 ? fcntl(descriptor, F_DUPFD_CLOEXEC, 10) : -1;
+
+    if (descriptor >= 0) {
+        (void)close(descriptor);
+    }
+    return high;
+}
+
+static enum adtopk_status process_run(struct worker *worker, struct error *err)
+{
+    const char *program = process_program(&worker->device->config);
+    char *uuid = worker->device->gpu[worker->gpu].uuid;
+    char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--serve", uuid, NULL};
+    int ends[2], page, code;
+    pid_t pid = 0;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        return process_failed("socketpair", errno, err);
+    }
+    worker->socket = ends[0];
+    ends[1] = process_raise(ends[1]);
+    page = fcntl(worker->page_descriptor, F_DUPFD_CLOEXEC, 10);
+    code =
+        ends[1] >= 0 && page >= 0 ? process_spawn(program, argv, ends[1], page, -1, &pid) : EMFILE;
+    if (ends[1] >= 0) {
+        (void)close(ends[1]);
+    }
+    if (page >= 0) {
+        (void)close(page);
+    }
+    if (code != 0) {
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot start %.200s: %s", program, strerror(code));
+    }
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    worker->pid = pid;
+    worker->starts++;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    return ADTOPK_OK;
+}
+
+/* ------------------------------------------------------------------ ending */
+
+/* Whether the process has ended, within so many milliseconds. */
+static bool process_wait(pid_t pid, int wait_ms, int *status)
+{
+    for (int waited = 0; waited <= wait_ms; waited++) {
+        if (waitpid(pid, status, WNOHANG) == pid) {
+            return true;
+        }
+        (void)usleep(1000);
+    }
+    return false;
+}
+
+void process_end(struct worker *worker, bool kill_it)
+{
+    int status;
+
+    if (worker->socket >= 0) {
+        (void)close(worker->socket);
+    }
+    if (worker->pid > 0 && (kill_it || !process_wait(worker->pid, END_MS, &status))) {
+        (void)kill(worker->pid, SIGKILL);
+        (void)waitpid(worker->pid, &status, 0);
+    }
+    if (worker->page != NULL) {
+        (void)munmap(worker->page, sizeof(struct page));
+    }
+    if (worker->page_descriptor >= 0) {
+        (void)close(worker->page_descriptor);
+    }
+    worker->socket = worker->page_descriptor = -1;
+    worker->page = NULL;
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    worker->pid = 0;
+    for (struct part *part = worker->parts; part != NULL; part = part->next) {
+        part->mapped = false;
+    }
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+}
+
+/* ------------------------------------------------------------------ messages */
+
+/* Whether it has said why it ends. */
+static bool process_has_said(const struct worker *worker, struct error *err)
+{
+    struct message message = {.type = 0};
+    int descriptor;
+
+    while (message.type != MESSAGE_FAILED &&
+           message_take(worker->socket, 0, &message, &descriptor) == MESSAGE_GOT) {
+        if (descriptor >= 0) {
+            (void)close(descriptor);
+        }
+    }
+    if (message.type == MESSAGE_FAILED) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "%.*s", ERROR_TEXT_SIZE - 1, message.text);
+    }
+    return message.type == MESSAGE_FAILED;
+}
+
+static enum adtopk_status process_gone(struct worker *worker, struct error *err)
+{
+    int status = 0;
+
+    if (process_has_said(worker, err)) {
+        return err->code;
+    }
+    if (!process_wait(worker->pid, END_MS, &status)) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "it has closed its socket");
+    }
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    worker->pid = 0;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    if (WIFSIGNALED(status)) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "it was killed by signal %d", WTERMSIG(status));
+    }
+    return error_set(err, ADTOPK_ERR_SYSTEM, "it ended with status %d", WEXITSTATUS(status));
+}
+
+enum adtopk_status process_hangs(
+    struct worker *worker, const char *doing, unsigned waited_ms, struct error *err)
+{
+    const struct driver_device *gpu = &worker->device->gpu[worker->gpu];
+
+    return error_set(err, ADTOPK_ERR_SYSTEM,
+        "it has not finished %s on %s (%s) for %u ms: it hangs in a call of the driver", doing,
+        gpu->uuid, gpu->name, waited_ms);
+}
+
+static enum adtopk_status process_hear(
+    struct worker *worker, int wait_ms, struct message *message, struct error *err)
+{
+    int descriptor;
+
+    message->type = 0;
+    switch (message_take(worker->socket, wait_ms, message, &descriptor)) {
+    case MESSAGE_NONE: message->type = 0; break;
+    case MESSAGE_GONE: return process_gone(worker, err);
+    case MESSAGE_GOT: break;
+    }
+    if (descriptor >= 0) {
+        (void)close(descriptor);
+    }
+    if (message->type == MESSAGE_FAILED) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "%.*s", ERROR_TEXT_SIZE - 1, message->text);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status process_listen(struct worker *worker, int wait_ms, struct error *err)
+{
+    struct message message;
+
+    return process_hear(worker, wait_ms, &message, err);
+}
+
+static uint64_t process_now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Waits for a message of this type. */
+static enum adtopk_status process_await(struct worker *worker, uint32_t type, const char *doing,
+    unsigned patience_ms, struct error *err)
+{
+    const uint64_t began = process_now_ms();
+    struct message message = {.type = 0};
+    enum adtopk_status status = ADTOPK_OK;
+
+    while (status == ADTOPK_OK && message.type != type) {
+        const uint64_t waited = process_now_ms() - began;
+
+        if (waited >= patience_ms) {
+            return process_hangs(worker, doing, patience_ms, err);
+        }
+        if (device_stops(worker->device)) {
+            return error_set(err, ADTOPK_ERR_STATE, "the daemon stops");
+        }
+        status = process_hear(worker, LISTEN_MS, &message, err);
+    }
+    return status;
+}
+
+enum adtopk_status process_start(struct worker *worker, struct error *err)
+{
+    enum adtopk_status status = process_make_page(worker, err);
+
+    if (status == ADTOPK_OK) {
+        status = process_run(worker, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = process_await(worker, MESSAGE_READY, "its start", DEVICE_START_MS, err);
+    }
+    if (status == ADTOPK_OK) {
+        device_log(worker, false, "is ready, process %d", (int)worker->pid);
+    }
+    return status;
+}
+
+enum adtopk_status process_map(struct worker *worker, struct part *part, struct error *err)
+{
+    const struct message message = {
+        .type = MESSAGE_MAP, .arena = part->arena, .size = part->size, .fresh = !part->used};
+    enum adtopk_status status;
+
+    if (!message_send(worker->socket, &message, part->descriptor)) {
+        return process_gone(worker, err);
+    }
+    status = process_await(worker, MESSAGE_MAPPED, "mapping memory", DEVICE_START_MS, err);
+    part->mapped = status == ADTOPK_OK;
+    part->used = part->used || part->mapped;
+    return status;
+}
+
+void process_unmap(struct worker *worker, struct part *part)
+{
+    const struct message message = {.type = MESSAGE_UNMAP, .arena = part->arena};
+
+    (void)message_send(worker->socket, &message, -1); /* a dead worker has unmapped it */
+    part->mapped = false;
+}
+
+/* ------------------------------------------------------------------ trying the program */
+
+/* Reads what the program prints until it ends, or hangs. */
+static size_t process_read(int from, char *text, size_t room)
+{
+    const uint64_t began = process_now_ms();
+    struct pollfd wait = {.fd = from, .events = POLLIN};
+    size_t size = 0;
+    ssize_t got = 1;
+
+    while (got > 0 && size < room - 1 && process_now_ms() - began < DEVICE_START_MS &&
+           poll(&wait, 1, DEVICE_START_MS) > 0) {
+        got = read(from, text + size, room - 1 - size);
+        size += got > 0 ? (size_t)got : 0;
+    }
+    text[size] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    return strlen(text);
+}
+
+enum adtopk_status process_probe(const char *program, const struct driver_device *device,
+    char missing[ERROR_TEXT_SIZE], struct error *err)
+{
+    char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--probe",
+        (char *)(uintptr_t)device->uuid, NULL};
+    char text[ERROR_TEXT_SIZE];
+    int ends[2], code, status = 0;
+    pid_t pid;
+
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return process_failed("pipe2", errno, err);
+    }
+    code = process_spawn(program, argv, -1, -1, ends[1], &pid);
+    (void)close(ends[1]);
+    if (code != 0) {
+        (void)close(ends[0]);
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot start %.200s: %s", program, strerror(code));
+    }
+    (void)process_read(ends[0], text, sizeof(text));
+    (void)close(ends[0]);
+    if (!process_wait(pid, END_MS, &status)) {
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, &status, 0);
+        return error_set(err, ADTOPK_ERR_SYSTEM,
+            "%s (%s): the program that tries it hangs in a call of the driver", device->uuid,
+            device->name);
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "%s (%s): %s", device->uuid, device->name,
+            text[0] != '\0' ? text : "the program that tries it was killed");
+    }
+    (void)memcpy(missing, text, sizeof(text));
+    return ADTOPK_OK;
+}

@@ -1,0 +1,106 @@
+/*
+ * What the files of this room share on the daemon's side. `mutex` guards everything that both the
+ * loop's thread and a feeder use: queues, parts, figures. A feeder's own fields are below a line
+ * that says so.
+ */
+#ifndef ADTOPK_DEVICE_STATE_H
+#define ADTOPK_DEVICE_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/device/device.h"
+#include "daemon/device/page.h"
+
+#define DEVICE_START_MS 20000 /* a worker that is not ready after this time hangs */
+
+/* A part of a job's store on a device. Made by the loop; freed by the feeder, once it is dropped
+ * and the worker has unmapped it. */
+struct part {
+    struct part *next;
+    uint64_t job;
+    unsigned number; /* of the job's parts */
+    uint64_t size;   /* bytes of device memory: whole granules */
+    uint64_t bytes;  /* that the job asked for */
+    CUmemGenericAllocationHandle handle;
+    int descriptor;
+    bool dropped;
+    /* the feeder's */
+    bool used;   /* a worker has cleared it once */
+    bool mapped; /* in this life of the worker, as `arena` */
+    uint32_t arena;
+};
+
+/* A batch that waits, or something that has happened. */
+struct waiting {
+    struct waiting *next;
+    struct device_event event;
+};
+
+struct queue {
+    struct waiting *first, *last;
+};
+
+/* A worker of one owner on one device, whether its process runs or not. */
+struct worker {
+    struct worker *next;
+    struct device *device;
+    unsigned gpu; /* its index */
+    uint32_t owner;
+    pthread_t feeder;
+    _Atomic unsigned calls;  /* how often the loop had something for the feeder */
+    _Atomic unsigned asleep; /* the feeder is, or is about to be */
+    int wake;                /* eventfd, for a feeder that is asleep */
+    struct queue queue;
+    struct part *parts;
+    uint64_t batches, starts;
+    struct error last;
+    pid_t pid; /* 0: it does not run */
+    /* the feeder's */
+    int socket;
+    struct page *page;
+    int page_descriptor;
+    unsigned failures; /* in a row */
+    unsigned heard;    /* of the calls */
+    struct spin spin;
+};
+
+struct device {
+    struct device_config config;
+    struct driver driver;
+    struct driver_device gpu[DRIVER_DEVICES_MAX];
+    unsigned gpus;
+    char missing[ERROR_TEXT_SIZE]; /* kinds of orders without a kernel, "" */
+    pthread_mutex_t mutex;
+    bool stopping;
+    struct worker *workers;
+    struct queue done;
+};
+
+void queue_init(struct queue *queue);
+/** Appends; without memory it aborts the daemon, as a batch must come back. */
+void queue_add(struct queue *queue, const struct device_event *event);
+/** Takes the first; false: it is empty. */
+bool queue_take(struct queue *queue, struct device_event *taken);
+
+/** Whether device_stop() was called: feeders end. */
+bool device_stops(struct device *device);
+
+/** Tells the loop. */
+void device_tell(struct device *device, const struct device_event *event);
+
+/** Tells the loop a line about a worker, for the log. */
+void device_log(const struct worker *worker, bool trouble, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* feeder.c */
+
+/** The feeder's thread; the argument is its struct worker. */
+void *feeder_run(void *worker);
+
+/** Gives a part's memory back; it is not mapped. */
+void part_free(struct device *device, struct part *part);
+
+#endif

@@ -1,0 +1,158 @@
+/* The worker's device: a context, the kernels, and the memory that the daemon shares. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/device/order.h"
+#include "daemon/device/worker.h"
+
+/* The kernels of all architectures (kernels.S). */
+extern const unsigned char device_kernels[];
+extern const unsigned char device_kernels_end[];
+
+static bool worker_find_device(struct worker_state *state, const char *uuid)
+{
+    struct driver_device list[DRIVER_DEVICES_MAX];
+    unsigned count;
+
+    if (driver_list(&state->driver, list, &count, &state->error) != ADTOPK_OK) {
+        return false;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        if (strcmp(list[i].uuid, uuid) == 0) {
+            state->device = list[i];
+            return true;
+        }
+    }
+    (void)error_set(&state->error, ADTOPK_ERR_SYSTEM, "this node has no %s any more", uuid);
+    return false;
+}
+
+static bool worker_load(struct worker_state *state)
+{
+    const struct driver *driver = &state->driver;
+    CUmodule module;
+    CUresult result = driver->cuModuleLoadData(&module, device_kernels);
+
+    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {
+        (void)error_set(&state->error, ADTOPK_ERR_SYSTEM,
+            "this build has no kernels that run on %s, compute capability %u.%u, with a driver for "
+            "CUDA %d.%d",
+            state->device.name, state->device.major, state->device.minor, driver->version / 1000,
+            driver->version % 1000 / 10);
+        return false;
+    }
+    if (result != CUDA_SUCCESS && device_kernels_end - device_kernels <= 64) {
+        (void)error_set(&state->error, ADTOPK_ERR_SYSTEM,
+            "this build has no device kernels: it was made without the CUDA toolkit (nvcc)");
+        return false;
+    }
+    if (driver_check(driver, result, "cuModuleLoadData", &state->device, &state->error) !=
+        ADTOPK_OK) {
+        return false;
+    }
+    for (unsigned kind = 0; kind < ENGINE_KINDS; kind++) {
+        const char *name = order_kinds[kind].kernel;
+
+        if (name != NULL &&
+            driver->cuModuleGetFunction(&state->kernel[kind], module, name) != CUDA_SUCCESS) {
+            state->kernel[kind] = NULL;
+        }
+    }
+    return true;
+}
+
+bool worker_open(struct worker_state *state, const char *uuid)
+{
+    return driver_open(&state->driver, &state->error) == ADTOPK_OK &&
+           worker_find_device(state, uuid) &&
+           WORKER_TRY(state, cuCtxCreate_v2, &state->context,
+               CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST, state->device.handle) &&
+           WORKER_TRY(state, cuStreamCreate, &state->stream, CU_STREAM_NON_BLOCKING) &&
+           worker_load(state);
+}
+
+void worker_missing(const struct worker_state *state, char text[ERROR_TEXT_SIZE])
+{
+    int at = 0;
+
+    text[0] = '\0';
+    for (unsigned kind = 0; kind < ENGINE_KINDS; kind++) {
+        if (order_kinds[kind].kernel != NULL && state->kernel[kind] == NULL) {
+            at += snprintf(text + at, ERROR_TEXT_SIZE - (size_t)at, "%s%s", at > 0 ? ", " : "",
+                order_kinds[kind].name);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ memory */
+
+static bool worker_system_failed(struct worker_state *state, const char *call)
+{
+    (void)error_set(&state->error, ADTOPK_ERR_SYSTEM, "%s: %s", call, strerror(errno));
+    return false;
+}
+
+bool worker_share(struct worker_state *state, int descriptor)
+{
+    struct stat info;
+
+    if (fstat(descriptor, &info) != 0 || info.st_size != (off_t)sizeof(struct page)) {
+        (void)error_set(&state->error, ADTOPK_ERR_PROTOCOL,
+            "the page has not the size of this build's: adtopkd is of another version");
+        return false;
+    }
+    state->page =
+        mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (state->page == MAP_FAILED) {
+        return worker_system_failed(state, "mmap of the page");
+    }
+    (void)close(descriptor);
+    return WORKER_TRY(state, cuMemHostRegister_v2, state->page, sizeof(struct page),
+               CU_MEMHOSTREGISTER_DEVICEMAP) &&
+           WORKER_TRY(state, cuMemHostGetDevicePointer_v2, &state->page_address, state->page, 0);
+}
+
+static bool worker_map_handle(struct worker_state *state, struct worker_arena *arena)
+{
+    const CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = state->device.handle},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+    return WORKER_TRY(state, cuMemAddressReserve, &arena->address, arena->size, 0, 0, 0) &&
+           WORKER_TRY(state, cuMemMap, arena->address, arena->size, 0, arena->handle, 0) &&
+           WORKER_TRY(state, cuMemSetAccess, arena->address, arena->size, &access, 1);
+}
+
+bool worker_map(struct worker_state *state, const struct message *message, int descriptor)
+{
+    struct worker_arena *arena = &state->arena[message->arena % PAGE_ARENAS];
+    bool mapped;
+
+    *arena = (struct worker_arena){.size = message->size};
+    mapped = WORKER_TRY(state, cuMemImportFromShareableHandle, &arena->handle,
+                 (void *)(intptr_t)descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) &&
+             worker_map_handle(state, arena);
+    (void)close(descriptor);
+    if (mapped && message->fresh != 0) {
+        mapped =
+            WORKER_TRY(state, cuMemsetD8Async, arena->address, 0, arena->size, state->stream) &&
+            WORKER_TRY(state, cuStreamSynchronize, state->stream);
+    }
+    return mapped;
+}
+
+bool worker_unmap(struct worker_state *state, uint32_t number)
+{
+    struct worker_arena *arena = &state->arena[number % PAGE_ARENAS];
+    bool done = WORKER_TRY(state, cuStreamSynchronize, state->stream) &&
+                WORKER_TRY(state, cuMemUnmap, arena->address, arena->size) &&
+                WORKER_TRY(state, cuMemAddressFree, arena->address, arena->size) &&
+                WORKER_TRY(state, cuMemRelease, arena->handle);
+
+    *arena = (struct worker_arena){.address = 0};
+    return done;
+}

@@ -1,0 +1,84 @@
+/*
+ * All elements of a residual: read, summed for the ledger, or handed to the next policy.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "daemon/engine/host.h"
+
+enum adtopk_status host_order_read(const struct host *host)
+{
+    const struct engine_gather *order = &host->order->gather;
+    float *out = host_at(host, order->list.value);
+    struct rounded rounded = host_rounded(host);
+
+    assert(order->first % ENGINE_READ_STEP == 0 &&
+           order->list.count <= host->order->numel - order->first);
+    if (rounded.element != NULL) {
+        rounded.element += order->first;
+        rounded.carry += order->first / CHUNK;
+        rounded_to(&rounded, order->list.count, out);
+    } else {
+        (void)memcpy(out, host_residual(host) + order->first, order->list.count * sizeof(float));
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status host_order_sums(const struct host *host)
+{
+    const float *residual = host_residual(host);
+    uint64_t numel = host->order->numel;
+    struct rounded rounded = host_rounded(host);
+
+    if (residual != NULL) {
+        ledger_sums(residual, numel, host->result->sums);
+    } else {
+        rounded_sums(&rounded, numel, host->result->sums);
+    }
+    for (uint64_t i = 0; i < numel; i++) {
+        host->result->magnitude +=
+            fabs((double)(residual != NULL ? residual[i] : bf16_to_f32(rounded.element[i])));
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status host_order_convert(const struct host *host)
+{
+    const struct engine_convert *order = &host->order->convert;
+    uint64_t numel = host->order->numel;
+    void *to = host_at(host, order->element);
+    struct rounded rounded = host_rounded(host);
+
+    if (rounded.element != NULL && order->rounded) {
+        (void)memcpy(to, rounded.element, rounded_size(numel));
+    } else if (rounded.element != NULL) {
+        rounded_to(&rounded, numel, to);
+    } else if (order->rounded) {
+        rounded = rounded_at(to, numel);
+        rounded.salt = host->order->residual.salt;
+        rounded_from(&rounded, host_residual(host), numel);
+    } else {
+        (void)memcpy(to, host_residual(host), numel * sizeof(float));
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status host_order_carry(const struct host *host)
+{
+    uint64_t numel = host->order->numel;
+    float *to = host_at(host, host->order->carry.momentum);
+
+    if (host->order->parts == 0) {
+        (void)memset(to, 0, numel * sizeof(*to)); /* a change that was called off left some */
+        return ADTOPK_OK;
+    }
+    (void)memcpy(to, host_at(host, host->part[0].momentum), numel * sizeof(*to));
+    for (unsigned r = 1; r < host->order->parts; r++) {
+        const float *from = host_at(host, host->part[r].momentum);
+        for (uint64_t i = 0; i < numel; i++) {
+            to[i] += from[i];
+        }
+    }
+    return ADTOPK_OK;
+}

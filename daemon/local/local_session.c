@@ -1,0 +1,335 @@
+/* The life of a session over the unix socket: beginning, being served in turns, closing. */
+#include "daemon/local/local_session.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD /* Linux 6.5 */
+#define SO_PEERPIDFD 77
+#endif
+
+#define LOCAL_SESSION_TICK_MS 200
+#define LOCAL_SESSION_TURN_US 2000 /* for the sockets and rings of all sessions, a turn */
+
+/* ---- which sessions local_poll() looks at ---- */
+
+static void local_session_activate(struct local_session *session)
+{
+    struct local_turns *turns = &session->local->turns;
+
+    if (!session->active) {
+        session->active = true;
+        session->active_at = turns->actives;
+        turns->active[turns->actives++] = session;
+    }
+}
+
+bool local_session_is_active(const struct local_session *session)
+{
+    return session->base.state == SESSION_READY || session->base.verdict != VERDICT_NONE;
+}
+
+void local_session_deactivate(struct local_session *session)
+{
+    struct local_turns *turns = &session->local->turns;
+
+    if (session->active) {
+        session->active = false;
+        turns->active[session->active_at] = turns->active[--turns->actives];
+        turns->active[session->active_at]->active_at = session->active_at;
+    }
+}
+
+/* ---- beginning ---- */
+
+/* A descriptor that tells when the process ends, or -1: its forked children may hold the socket
+ * open for longer. */
+static int local_session_process(int connection, pid_t pid)
+{
+    int process = -1;
+    socklen_t size = sizeof process;
+
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &process, &size) != 0) {
+        process = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    }
+    return process;
+}
+
+static enum adtopk_status local_session_share(struct local_session *session, struct error *err)
+{
+    const uint64_t page_size = sizeof(struct local_page) + CORE_MAX_TENSORS * sizeof(uint64_t);
+    enum adtopk_status status;
+
+    if ((status = segment_create(&session->ring, "ring", sizeof(struct local_ring), err)) != 0 ||
+        (status = segment_map(&session->ring, PROT_READ, "ring", err)) != 0 ||
+        (status = segment_seal(&session->ring, SEGMENT_SIZE_SEALED, "ring", err)) != 0 ||
+        (status = segment_create(&session->page, "progress page", page_size, err)) != 0 ||
+        (status = segment_map(&session->page, PROT_READ | PROT_WRITE, "progress page", err)) != 0) {
+        return status;
+    }
+    session->reader.ring = session->ring.bytes;
+    session->reader.page = session->page.bytes;
+    session->reader.page->version = LOCAL_VERSION;
+    return segment_seal(&session->page, SEGMENT_WRITER_SEALED, "progress page", err);
+}
+
+/* ---- serving ---- */
+
+bool local_session_is_late(struct local *local)
+{
+    struct local_turns *turns = &local->turns;
+    const uint64_t now_us = uv_hrtime() / 1000;
+
+    if (turns->busy_turn != local->door.turn) {
+        turns->busy_turn = local->door.turn;
+        turns->busy_since_us = now_us;
+    }
+    return now_us - turns->busy_since_us >= LOCAL_SESSION_TURN_US;
+}
+
+void local_session_postpone(struct local_session *session)
+{
+    struct local_turns *turns = &session->local->turns;
+
+    if (session->postponed) {
+        return;
+    }
+    session->postponed = true;
+    session->base.users++;
+    local_session_watch(session);
+    session->behind = NULL;
+    if (turns->postponed == NULL) {
+        turns->postponed = session;
+    } else {
+        turns->postponed_last->behind = session;
+    }
+    turns->postponed_last = session;
+}
+
+static void local_session_serve(struct local_session *session)
+{
+    if (local_session_is_late(session->local)) {
+        local_session_postpone(session);
+        return;
+    }
+    receive_messages(session); /* it may have said goodbye */
+    if (session->gone && !session->postponed) {
+        session_lost(&session->base, "ended without leaving");
+    }
+}
+
+bool local_session_resume(struct local *local)
+{
+    struct local_turns *turns = &local->turns;
+    const bool any = turns->postponed != NULL;
+
+    while (turns->postponed != NULL && !local_session_is_late(local)) {
+        struct local_session *session = turns->postponed;
+
+        turns->postponed = session->behind;
+        session->postponed = false;
+        if (session->base.state != SESSION_CLOSED) {
+            local_session_watch(session);
+            local_session_serve(session);
+        }
+        session_drop(&session->base);
+    }
+    return any;
+}
+
+static void local_session_on_socket(uv_poll_t *poll, int status, int events)
+{
+    struct local_session *session = poll->data;
+
+    if (status < 0) {
+        /* libuv stops and says EBADF when the other side closed without having read everything.
+         * What it sent before can still be read. */
+        local_session_serve(session);
+        if (session->base.state != SESSION_CLOSED) {
+            local_session_watch(session);
+        }
+        return;
+    }
+    if ((events & UV_WRITABLE) != 0 &&
+        outbox_flush(&session->outbox, session->socket) == OUTBOX_SENT) {
+        local_session_watch(session);
+    }
+    if ((events & UV_READABLE) != 0) {
+        local_session_serve(session);
+    }
+}
+
+void local_session_watch(struct local_session *session)
+{
+    const int readable = session->postponed ? 0 : UV_READABLE;
+    const int events = readable | (session->outbox.count > 0 ? UV_WRITABLE : 0);
+
+    assert(session->base.state != SESSION_CLOSED);
+    if (session->base.state == SESSION_RESERVING || events == 0) {
+        (void)uv_poll_stop(&session->socket_poll); /* what it says now has to wait */
+    } else {
+        (void)uv_poll_start(&session->socket_poll, events, local_session_on_socket);
+    }
+}
+
+static void local_session_on_process(uv_poll_t *poll, int status, int events)
+{
+    struct local_session *session = poll->data;
+
+    (void)events;
+    (void)uv_poll_stop(poll);
+    if (status >= 0) {
+        session->gone = true;
+        local_session_serve(session);
+    }
+}
+
+/* ---- deadlines ---- */
+
+static void local_session_tick(uv_timer_t *timer)
+{
+    struct local *local = timer->data;
+
+    if (!session_expire(&local->door)) {
+        (void)uv_timer_stop(timer);
+    }
+}
+
+/* Something has a deadline now: sees to it that somebody looks. */
+static void local_session_schedule(struct local *local)
+{
+    if (!local->closing && !uv_is_active((uv_handle_t *)&local->timer)) {
+        (void)uv_timer_start(
+            &local->timer, local_session_tick, LOCAL_SESSION_TICK_MS, LOCAL_SESSION_TICK_MS);
+    }
+}
+
+/* ---- creating ---- */
+
+static void local_session_drop_shared(struct local_session *session)
+{
+    segment_drop(&session->ring);
+    segment_drop(&session->page);
+    (void)close(session->socket);
+    if (session->process >= 0) {
+        (void)close(session->process);
+    }
+}
+
+static struct local_session *local_session_new(
+    struct local *local, int socket, const struct ucred *who)
+{
+    struct local_session *session = calloc(1, sizeof *session);
+
+    if (session != NULL) {
+        session->base.uid = who->uid;
+        session->base.pid = (uint32_t)who->pid;
+        (void)snprintf(session->base.peer, sizeof session->base.peer, "process %d", (int)who->pid);
+        session->local = local;
+        session->socket = socket;
+        session->process = local_session_process(socket, who->pid);
+        session->ring = session->page = segment_none;
+        for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+            session->gradients[b] = segment_none;
+        }
+        session->shown = -1;
+        session->reserve.prepared = segment_none;
+    }
+    return session;
+}
+
+/* Watches the socket, and the process if that can be. */
+static void local_session_begin(struct local_session *session)
+{
+    struct local *local = session->local;
+
+    session->socket_poll.data = session->process_poll.data = session;
+    session->watches_process =
+        session->process >= 0 &&
+        uv_poll_init(local->loop, &session->process_poll, session->process) == 0;
+    session_begin(&session->base, &local->door, session->watches_process ? 2 : 1);
+    local_session_schedule(local);
+    local_session_watch(session);
+    if (session->watches_process) {
+        (void)uv_poll_start(&session->process_poll, UV_READABLE, local_session_on_process);
+    }
+}
+
+enum adtopk_status local_session_create(
+    struct local *local, int socket, const struct ucred *who, struct error *err)
+{
+    struct local_session *session = local_session_new(local, socket, who);
+    enum adtopk_status status;
+
+    if (session == NULL) {
+        (void)close(socket);
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a session");
+    }
+    status = local_session_share(session, err);
+    if (status == ADTOPK_OK && uv_poll_init(local->loop, &session->socket_poll, socket) != 0) {
+        status = error_set(err, ADTOPK_ERR_SYSTEM, "cannot watch a new session's socket");
+    }
+    if (status != ADTOPK_OK) {
+        reply_refuse(socket, status, err->text);
+        local_session_drop_shared(session);
+        free(session);
+        return status;
+    }
+    local_session_begin(session);
+    return ADTOPK_OK;
+}
+
+/* ---- ending ---- */
+
+static void local_session_on_closed(uv_handle_t *handle)
+{
+    struct local_session *session = handle->data;
+
+    session_drop(&session->base);
+}
+
+static void local_session_close(struct local_session *session)
+{
+    uv_close((uv_handle_t *)&session->socket_poll, local_session_on_closed);
+    if (session->watches_process) {
+        uv_close((uv_handle_t *)&session->process_poll, local_session_on_closed);
+    }
+    outbox_clear(&session->outbox);
+    local_session_drop_shared(session);
+    for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+        segment_close(&session->gradients[b]);
+    }
+}
+
+void local_session_moved(struct session *base)
+{
+    struct local_session *session = local_session(base);
+
+    if (base->state >= SESSION_ENDED) {
+        atomic_store(&session->reserve.unwanted, true);
+    }
+    if (base->state == SESSION_CLOSED) {
+        local_session_close(session);
+        return;
+    }
+    local_session_watch(session);
+    local_session_schedule(session->local);
+    if (local_session_is_active(session)) {
+        local_session_activate(session);
+    }
+}
+
+void local_session_free(struct session *base)
+{
+    struct local_session *session = local_session(base);
+    struct local *local = session->local;
+
+    assert(session->outbox.count == 0 && session->gradients[0].bytes == NULL);
+    local_session_deactivate(session);
+    free(session);
+    local_finish(local);
+}

@@ -1,0 +1,343 @@
+/*
+ * Happy path of a turn. The loop passes three kinds of input to the core as events: entries of the
+ * ranks' rings, packets of peers, results of workers. Then it carries out the core's actions: small
+ * computes here, larger ones on a worker, the rest by the local sessions. Packets leave during
+ * events, through loop_transmit(). Turns follow each other as long as there is input. Then the loop
+ * spins for a while, because the next event of a training step is often microseconds away. At last
+ * it sleeps in uv_run() until a descriptor, a worker, a signal or the core's deadline wakes it.
+ *
+ * What could go wrong, and what is done about it:
+ *   - A wake-up could get lost between the last check and the sleep. Rings: local_sleep() raises
+ *     the flag, then checks again. Transport: its descriptor is edge-triggered, so the loop pumps
+ *     after everything that may have sent, until nothing is left, and sleeps only after such a
+ *     turn. Workers: every result is followed by uv_async_send(), which uv_run() cannot miss.
+ *   - Spinning could take the core away from a rank that shares it. A sched_yield() that takes
+ *     long says so; then the loop does not yield and hardly spins for a while (spin.h).
+ *   - One side could keep the loop busy for ever. Every source has a bounded share of a turn, and
+ *     uv_run() gets its turn every POLL_EVERY_US, so that signals and new sessions are served.
+ *   - Memory could be too short to queue a compute: the loop's thread then runs it.
+ *   - A transport that takes no packet returns false, and the core offers it again later.
+ */
+#include "daemon/loop/loop.h"
+
+#include <sched.h>
+
+#include "daemon/loop/loop_state.h"
+
+#define SMALL_COMPUTE (64u << 10) /* bytes: below, the hop to a worker costs more than the work */
+#define ACTIONS_PER_TURN 256u
+#define COMPUTES_PER_TURN_US 2000u /* small ones, on the loop's thread */
+#define RESULTS_PER_TURN_US 2000u  /* of workers */
+#define PACKETS_PER_TURN 64u
+#define TURN_US 2000u /* a turn ends early after this time */
+
+#define POLL_EVERY_US 50
+
+uint64_t loop_now_us(void)
+{
+    return uv_hrtime() / 1000;
+}
+
+/* ------------------------------------------------------------------ into the core */
+
+enum adtopk_status loop_raise(struct loop *loop, struct event *event, struct error *err)
+{
+    event->now_us = loop_now_us();
+    return core_event(loop->core, event, err);
+}
+
+enum adtopk_status loop_session_event(void *context, struct event *event, struct error *err)
+{
+    struct loop *loop = context;
+
+    if (event->type == EVENT_RANK_OPEN && control_is_draining(loop->control)) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "node %llu is draining: an operator wants no new ranks here",
+            (unsigned long long)loop->config->node);
+    }
+    if (event->type == EVENT_RANK_OPEN &&
+        quota_open(loop->quota, &event->open.key, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (event->type == EVENT_RANK_REGISTER &&
+        quota_register(loop->quota, event->session, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (event->type == EVENT_RANK_LEAVE || event->type == EVENT_RANK_LOST) {
+        history_record(&loop->history, loop->core, event->session);
+    }
+    if (event->type == EVENT_RANK_LOST) {
+        watch_log_lost(loop->log, loop->core, event->session, event->reason);
+    }
+    return loop_raise(loop, event, err);
+}
+
+void loop_receive(
+    void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size)
+{
+    struct loop *loop = context;
+    struct event event = {.type = EVENT_PACKET,
+        .packet = {.peer = peer, .lane = lane, .bytes = packet, .size = size}};
+
+    loop->received++;
+    (void)loop_raise(loop, &event, NULL); /* packets never fail */
+}
+
+static void loop_compute_done(struct loop *loop, struct compute *compute)
+{
+    struct event event = {.type = EVENT_COMPUTE_DONE, .compute = compute};
+    struct error err = {.code = ADTOPK_OK};
+
+    if (loop_raise(loop, &event, &err) != ADTOPK_OK) {
+        log_write(loop->log, LEVEL_ERROR, LOG_SESSION, "a finished compute: %s", err.text);
+    }
+}
+
+/* ------------------------------------------------------------------ out of the core */
+
+bool loop_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
+    size_t header_size, const uint8_t *body, size_t body_size)
+{
+    struct loop *loop = context;
+
+    return loop->transport != NULL &&
+           transport_zmq.send(loop->transport, peer, lane, header, header_size, body, body_size);
+}
+
+void loop_reopen(void *context, uint16_t peer, enum link_lane lane)
+{
+    struct loop *loop = context;
+
+    if (loop->transport != NULL) {
+        transport_zmq.reopen(loop->transport, peer, lane);
+    }
+}
+
+void loop_trace(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_DEBUG, LOG_TRACE, "%s", line);
+}
+
+void loop_note(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_INFO, LOG_PLAN, "%s", line);
+}
+
+void loop_warn(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_WARNING, LOG_SESSION, "%s", line);
+}
+
+void loop_moved(void *context, const struct machine_table *table, uint64_t id, unsigned from,
+    unsigned event, unsigned to)
+{
+    struct loop *loop = context;
+    struct job_info failed;
+
+    (void)from;
+    (void)event;
+    if (history_moved(&loop->history, loop->core, table, id, to, &failed)) {
+        watch_log_failed(loop->log, &failed);
+    }
+}
+
+/* Returns how many microseconds it took here. */
+static uint64_t loop_run_compute(struct loop *loop, struct compute *compute)
+{
+    uint64_t since;
+
+    if (compute->bytes > SMALL_COMPUTE && workers_submit(loop->workers, compute)) {
+        return 0;
+    }
+    compute->thread = 0;
+    since = loop_now_us();
+    compute->run(compute);
+    compute->took_us = loop_now_us() - since + 1;
+    loop_compute_done(loop, compute);
+    return loop_now_us() - since;
+}
+
+static bool loop_do_actions(struct loop *loop)
+{
+    struct action action;
+    unsigned done = 0;
+    uint64_t computed_us = 0;
+
+    while (done < ACTIONS_PER_TURN && computed_us < COMPUTES_PER_TURN_US &&
+           core_next_action(loop->core, &action)) {
+        if (action.type == ACTION_COMPUTE) {
+            computed_us += loop_run_compute(loop, action.compute);
+        } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
+            control_apply(loop->control, &action);
+        } else {
+            watch_log_action(loop->log, loop->core, &action);
+            answer_apply(&loop->doors, &action);
+        }
+        done++;
+    }
+    return done > 0;
+}
+
+/* ------------------------------------------------------------------ a turn */
+
+static bool loop_pump(struct loop *loop)
+{
+    bool more;
+
+    if (loop->transport == NULL) {
+        return false;
+    }
+    loop->received = 0;
+    more = transport_zmq.pump(loop->transport, PACKETS_PER_TURN);
+    return more || loop->received > 0;
+}
+
+static bool loop_take_results(struct loop *loop)
+{
+    struct compute *compute;
+    uint64_t since;
+    bool any = false;
+
+    if (!workers_finished(loop->workers)) {
+        return false;
+    }
+    since = loop_now_us();
+    while (loop_now_us() - since < RESULTS_PER_TURN_US &&
+           (compute = workers_take(loop->workers)) != NULL) {
+        loop_compute_done(loop, compute);
+        any = true;
+    }
+    return any;
+}
+
+static bool loop_check_deadline(struct loop *loop)
+{
+    struct event event = {.type = EVENT_TIMER};
+
+    if (core_deadline(loop->core) > loop_now_us()) {
+        return false;
+    }
+    (void)loop_raise(loop, &event, NULL);
+    return true;
+}
+
+static bool loop_poll_local(struct loop *loop)
+{
+    return local_poll(loop->local);
+}
+
+static bool loop_poll_remote(struct loop *loop)
+{
+    return loop->remote != NULL && remote_poll(loop->remote);
+}
+
+/* True if anything happened. Pumping comes last: after all that may have sent. A turn in which
+ * something took long ends there, and the next one goes on behind it. */
+static bool loop_turn(struct loop *loop)
+{
+    static bool (*const source[])(struct loop *) = {loop_poll_local, loop_poll_remote,
+        loop_take_results, loop_poll_device, loop_do_actions, loop_check_deadline, loop_pump};
+    const unsigned sources = sizeof(source) / sizeof(source[0]);
+    const uint64_t began = loop_now_us();
+    bool busy = false;
+
+    for (unsigned i = 0; i < sources; i++) {
+        bool did = source[(loop->source + i) % sources](loop);
+        busy |= did;
+        if (did && loop_now_us() - began > TURN_US) {
+            loop->source = (loop->source + i + 1) % sources;
+            return true;
+        }
+    }
+    loop->source = 0;
+    return busy;
+}
+
+static void loop_poll_now_and_then(struct loop *loop, uint64_t now)
+{
+    if (now - loop->polled_us >= POLL_EVERY_US) {
+        loop->polled_us = now;
+        (void)uv_run(&loop->uv, UV_RUN_NOWAIT);
+    }
+}
+
+static void loop_pause_briefly(void)
+{
+    for (int i = 0; i < 16; i++) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
+/* Passes a moment; false once it is time to sleep. */
+static bool loop_pass_time(struct loop *loop, uint64_t now)
+{
+    switch (spin_choose(&loop->spin, now)) {
+    case SPIN_PAUSE: loop_pause_briefly(); return true;
+    case SPIN_YIELD:
+        (void)sched_yield();
+        spin_yielded(&loop->spin, now, loop_now_us());
+        loop_poll_now_and_then(loop, now);
+        return true;
+    case SPIN_SLEEP: break;
+    }
+    return false;
+}
+
+static void loop_set_timer(struct loop *loop)
+{
+    uint64_t deadline = core_deadline(loop->core);
+    uint64_t now = loop_now_us();
+
+    if (loop->stopping && loop->stop_us < deadline) {
+        deadline = loop->stop_us;
+    }
+    if (deadline == UINT64_MAX) {
+        (void)uv_timer_stop(&loop->handles.deadline);
+        return;
+    }
+    uv_update_time(&loop->uv);
+    (void)uv_timer_start(&loop->handles.deadline, loop->handles.deadline.timer_cb,
+        deadline > now ? (deadline - now + 999) / 1000 : 0, 0);
+}
+
+static void loop_sleep_until_woken(struct loop *loop)
+{
+    if (local_sleep(loop->local)) {
+        loop_set_timer(loop);
+        (void)uv_run(&loop->uv, UV_RUN_ONCE);
+        local_awake(loop->local);
+    }
+    loop->polled_us = loop_now_us();
+    loop->spin.active_us = loop->polled_us;
+}
+
+void loop_run(struct loop *loop)
+{
+    loop->spin.active_us = loop_now_us();
+    turns_begin(&loop->turns, loop->spin.active_us);
+    for (;;) {
+        bool busy = loop_turn(loop);
+        const uint64_t now = loop_now_us();
+
+        turns_end(&loop->turns, now);
+        if (loop->stopping && loop_may_end(loop, busy)) {
+            return;
+        }
+        if (busy) {
+            loop->spin.active_us = now;
+            loop_poll_now_and_then(loop, now);
+        } else if (!loop_pass_time(loop, now)) {
+            loop_sleep_until_woken(loop);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+/*
+ * GPUs as the engine of this node (daemon/device).
+ *
+ * Happy path: the parts of a job's store that an engine works on get memory on a device. What the
+ * core itself reads of them stays here too; parts with residuals alone only keep their addresses,
+ * so that whoever reads them here gets SIGSEGV. Batches that are done become events of the core.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "daemon/core/inspect.h"
+#include "daemon/loop/loop_state.h"
+
+#define TAKEN_PER_TURN 64u
+
+/* Addresses of a part whose memory is on a device. */
+struct loop_part {
+    struct loop_part *next;
+    uint64_t job;
+    unsigned number;
+    void *bytes;
+    uint64_t size;
+};
+
+static void loop_device_wake(void *context)
+{
+    struct loop *loop = context;
+
+    (void)uv_async_send(&loop->handles.worker_done);
+}
+
+/* NULL without an error: the configuration wants none. */
+static struct device *loop_device_make(
+    const struct config *config, struct loop *loop, struct error *err)
+{
+    const struct device_config wanted = {.memory_limit = config->compute.gpu_memory_limit,
+        .wake = loop_device_wake,
+        .context = loop};
+    struct device *device;
+    struct error why;
+
+    err->code = ADTOPK_OK;
+    if (config->compute.engine != CONFIG_ENGINE_CUDA) {
+        return NULL;
+    }
+    device = device_create(&wanted, &why);
+    if (device == NULL) {
+        (void)error_set(err, why.code, "engine \"cuda\": %.300s", why.text);
+    }
+    return device;
+}
+
+void loop_check(const struct config *config, struct faults *faults)
+{
+    struct error err;
+    struct device *device = loop_device_make(config, NULL, &err);
+
+    if (err.code != ADTOPK_OK) {
+        (void)faults_add(faults, err.code, "%s", err.text);
+    }
+    device_destroy(device);
+}
+
+enum adtopk_status loop_open_device(struct loop *loop, struct error *err)
+{
+    struct device_info info;
+
+    loop->gpu.device = loop_device_make(loop->config, loop, err);
+    if (loop->gpu.device == NULL) {
+        return err->code;
+    }
+    for (unsigned i = 0; device_info(loop->gpu.device, i, &info); i++) {
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE,
+            "residuals live on %s (%s): %llu bytes, compute capability %u.%u, driver for CUDA "
+            "%d.%d",
+            info.device.uuid, info.device.name, (unsigned long long)info.device.memory,
+            info.device.major, info.device.minor, device_driver_version(loop->gpu.device) / 1000,
+            device_driver_version(loop->gpu.device) % 1000 / 10);
+    }
+    return ADTOPK_OK;
+}
+
+void loop_stop_device(struct loop *loop)
+{
+    if (loop->gpu.device != NULL) {
+        device_stop(loop->gpu.device);
+    }
+}
+
+/* ------------------------------------------------------------------ parts of stores */
+
+static struct loop_part **loop_part_find(struct loop *loop, uint64_t job, unsigned number)
+{
+    struct loop_part **at = &loop->gpu.parts;
+
+    while (*at != NULL && ((*at)->job != job || (*at)->number != number)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static void loop_part_drop(struct loop_part **at)
+{
+    struct loop_part *part = *at;
+
+    *at = part->next;
+    (void)munmap(part->bytes, part->size);
+    free(part);
+}
+
+/* Addresses without memory. */
+static void *loop_part_make(
+    struct loop *loop, uint64_t job, unsigned number, uint64_t size, struct error *err)
+{
+    struct loop_part *part = calloc(1, sizeof(*part));
+    void *bytes = part != NULL ? mmap(NULL, size, PROT_NONE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                               : MAP_FAILED;
+
+    if (bytes == MAP_FAILED) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no addresses for a residual store of %llu bytes",
+            (unsigned long long)size);
+        free(part);
+        return NULL;
+    }
+    *part = (struct loop_part){
+        .next = loop->gpu.parts, .job = job, .number = number, .bytes = bytes, .size = size};
+    loop->gpu.parts = part;
+    return bytes;
+}
+
+static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
+{
+    struct loop *loop = context;
+    struct loop_part **at = loop_part_find(loop, job, number);
+
+    device_drop_part(loop->gpu.device, job, number);
+    if (*at != NULL) {
+        loop_part_drop(at);
+    } else {
+        loop->gpu.inner.drop_store(loop->gpu.inner.context, job, number);
+    }
+}
+
+static void *loop_device_store(
+    void *context, uint64_t job, unsigned number, uint64_t size, bool *existing, struct error *err)
+{
+    struct loop *loop = context;
+    const struct core_memory *inner = &loop->gpu.inner;
+    const struct job_key *key = core_job_key(loop->core, job);
+    void *bytes;
+
+    *existing = false;
+    bytes = number >= CORE_STORE_RESIDUALS
+                ? loop_part_make(loop, job, number, size, err)
+                : inner->store(inner->context, job, number, size, existing, err);
+    if (bytes != NULL &&
+        device_open_part(loop->gpu.device, job, key->owner, number, size, err) != ADTOPK_OK) {
+        loop_device_drop_store(loop, job, number);
+        bytes = NULL;
+    }
+    return bytes;
+}
+
+static void loop_device_release_job(void *context, uint64_t job)
+{
+    struct loop *loop = context;
+
+    for (unsigned number = 0; number < CORE_STORE_PARTS; number++) {
+        loop_device_drop_store(loop, job, number);
+    }
+    loop->gpu.inner.release_job(loop->gpu.inner.context, job);
+}
+
+/* The rest of the memory is not the device's concern, but that it has no later batches. */
+static const void *loop_device_gradients(
+    void *context, session_id session, unsigned batch, uint64_t size, struct error *err)
+{
+    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+
+    if (batch > 0) { /* which parts are the device's goes by their numbers */
+        (void)error_set(err, ADTOPK_ERR_STATE,
+            "a job whose residuals are on GPUs cannot commit more tensors while it trains");
+        return NULL;
+    }
+    return inner->gradients(inner->context, session, batch, size, err);
+}
+
+static void *loop_device_results(
+    void *context, uint64_t job, unsigned batch, uint64_t size, bool *existing, struct error *err)
+{
+    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+
+    return inner->results(inner->context, job, batch, size, existing, err);
+}
+
+static enum adtopk_status loop_device_reserve_results(void *context, uint64_t job, unsigned batch,
+    const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
+{
+    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+
+    return inner->reserve_results(inner->context, job, batch, piece, pieces, later, err);
+}
+
+static void loop_device_release_session(void *context, session_id session)
+{
+    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+
+    inner->release_session(inner->context, session);
+}
+
+struct core_memory loop_device_memory(struct loop *loop, const struct core_memory *inner)
+{
+    loop->gpu.inner = *inner;
+    if (loop->gpu.device == NULL) {
+        return *inner;
+    }
+    return (struct core_memory){.context = loop,
+        .gradients = loop_device_gradients,
+        .results = loop_device_results,
+        .reserve_results = loop_device_reserve_results,
+        .store = loop_device_store,
+        .drop_store = loop_device_drop_store,
+        .release_session = loop_device_release_session,
+        .release_job = loop_device_release_job};
+}
+
+void loop_close_device(struct loop *loop)
+{
+    while (loop->gpu.parts != NULL) {
+        loop_part_drop(&loop->gpu.parts);
+    }
+    device_destroy(loop->gpu.device);
+}
+
+/* ------------------------------------------------------------------ what has happened */
+
+static void loop_device_happened(struct loop *loop, const struct device_event *happened)
+{
+    struct event event = {.type = EVENT_ENGINE_DONE, .batch = happened->batch};
+
+    switch (happened->type) {
+    case DEVICE_DONE: break;
+    case DEVICE_LOST:
+        log_write(loop->log, LEVEL_ERROR, LOG_SESSION, "%s", happened->text);
+        event = (struct event){.type = EVENT_ENGINE_LOST};
+        break;
+    case DEVICE_NOTE: log_write(loop->log, LEVEL_INFO, LOG_SESSION, "%s", happened->text); return;
+    case DEVICE_TROUBLE:
+        log_write(loop->log, LEVEL_WARNING, LOG_SESSION, "%s", happened->text);
+        return;
+    }
+    (void)loop_raise(loop, &event, NULL);
+}
+
+bool loop_poll_device(struct loop *loop)
+{
+    struct device_event happened;
+    unsigned taken = 0;
+
+    while (loop->gpu.device != NULL && taken < TAKEN_PER_TURN &&
+           device_take(loop->gpu.device, &happened)) {
+        loop_device_happened(loop, &happened);
+        taken++;
+    }
+    return taken > 0;
+}
+
+/* ------------------------------------------------------------------ what status shows */
+
+bool loop_describe_device(void *context, unsigned index, struct report_device *found)
+{
+    const struct loop *loop = context;
+    struct device_info info;
+
+    if (loop->gpu.device == NULL || !device_info(loop->gpu.device, index, &info)) {
+        return false;
+    }
+    *found = (struct report_device){
+        .memory = info.device.memory, .reserved = info.reserved, .jobs = info.jobs};
+    (void)snprintf(found->uuid, sizeof(found->uuid), "%s", info.device.uuid);
+    (void)snprintf(found->name, sizeof(found->name), "%s", info.device.name);
+    return true;
+}
+
+bool loop_describe_worker(void *context, unsigned index, struct report_worker *found)
+{
+    const struct loop *loop = context;
+    struct device_worker_info info;
+
+    if (loop->gpu.device == NULL || !device_worker_info(loop->gpu.device, index, &info)) {
+        return false;
+    }
+    *found = (struct report_worker){.device = info.device,
+        .owner = info.owner,
+        .pid = info.pid,
+        .batches = info.batches,
+        .starts = info.starts};
+    (void)snprintf(found->trouble, sizeof(found->trouble), "%s", info.last.text);
+    return true;
+}

@@ -1,0 +1,129 @@
+/*
+ * SIGHUP: the configuration is read again and taken as a whole, or the old one stays and the log
+ * says why. Everything is checked before anything changes. What can still fail then (memory for a
+ * peer) comes first; peers that have been added by then stay, and are remembered.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/loop/loop_state.h"
+#include "daemon/loop/notify.h"
+
+static enum adtopk_status loop_reload_add_peers(
+    struct loop *loop, const struct config *fresh, struct error *err)
+{
+    for (size_t i = 0; i < fresh->peer_count; i++) {
+        const struct config_peer *peer = &fresh->peers[i];
+
+        if (config_find_peer(loop->config, peer->node) != NULL) {
+            continue;
+        }
+        if (loop_add_peer(loop, peer, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        if (config_add_peer(loop->config, peer) != ADTOPK_OK) {
+            return error_set(err, ADTOPK_ERR_MEMORY, "no memory to remember peer %u", peer->node);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status loop_reload_change_keys(struct loop *loop, const struct config *fresh,
+    const struct keyfile_pair *pair, struct error *err)
+{
+    struct transport_peer *peers = calloc(fresh->peer_count + 1, sizeof(*peers));
+    enum adtopk_status status;
+
+    if (peers == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers' keys");
+    }
+    for (size_t i = 0; i < fresh->peer_count; i++) {
+        peers[i] = loop_transport_peer(&fresh->peers[i]);
+    }
+    status = transport_zmq.reload(loop->transport, pair, peers, fresh->peer_count, err);
+    free(peers);
+    return status;
+}
+
+/* Peers that are new, then the keys of all. */
+static enum adtopk_status loop_reload_take_peers(
+    struct loop *loop, const struct config *fresh, struct error *err)
+{
+    struct keyfile_pair pair;
+    enum adtopk_status status = config_load_keys(fresh, &pair, err);
+
+    if (status == ADTOPK_OK) {
+        status = loop_reload_add_peers(loop, fresh, err);
+    }
+    if (status == ADTOPK_OK && loop->transport != NULL) {
+        status =
+            loop_reload_change_keys(loop, fresh, fresh->key_file[0] != '\0' ? &pair : NULL, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = loop_reload_remote(loop, fresh, &pair, err);
+    }
+    keyfile_wipe(&pair);
+    return status;
+}
+
+/* Steps that can fail come first. */
+static enum adtopk_status loop_reload_take(
+    struct loop *loop, const struct config *fresh, struct error *err)
+{
+    enum adtopk_status status = loop_reload_take_peers(loop, fresh, err);
+
+    if (status == ADTOPK_OK) {
+        status = core_set_default_policy(loop->core, fresh->policy, err);
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    core_set_stuck(loop->core, fresh->stuck_after_ms * 1000);
+    loop->log->level = (enum log_level)fresh->log_level;
+    loop->log->format = (enum log_format)fresh->log_format;
+    loop_set_limits(loop, fresh);
+    core_set_trace(loop->core, loop->log->level >= LEVEL_DEBUG ? loop_trace : NULL);
+    return ADTOPK_OK;
+}
+
+static void loop_reload_tell_reloading(struct loop *loop)
+{
+    char state[64];
+
+    (void)snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, loop_now_us());
+    (void)notify_send(state, NULL);
+    log_write(loop->log, LEVEL_INFO, LOG_LIFE, "reading the configuration again: SIGHUP");
+}
+
+void loop_reload(struct loop *loop)
+{
+    struct config fresh;
+    struct error err = {.code = ADTOPK_OK};
+    char changes[CONFIG_CHANGES_SIZE] = "";
+    enum adtopk_status status;
+
+    if (loop->stopping) {
+        return;
+    }
+    loop_reload_tell_reloading(loop);
+    status = config_reload(loop->config, &fresh, getenv, &err);
+    if (status == ADTOPK_OK) {
+        config_changes(loop->config, &fresh, changes);
+        status = loop_reload_take(loop, &fresh, &err);
+    }
+    if (status == ADTOPK_OK) {
+        struct config old = *loop->config;
+
+        *loop->config = fresh;
+        fresh = old;
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "the configuration has been taken; changed: %s",
+            changes[0] != '\0' ? changes : "nothing");
+    } else {
+        log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "the old configuration stays: %.*s",
+            (int)strcspn(err.text, "\n"), err.text); /* without the line that it shows */
+    }
+    config_free(&fresh);
+    (void)notify_send("READY=1", NULL);
+}

@@ -1,0 +1,170 @@
+/*
+ * The daemon as a service: signs of life, a status line, and an orderly end.
+ *
+ * The end: on SIGTERM the core lets every job end at its next step boundary. The loop turns until
+ * no job is left and the peers have acknowledged the messages about it, and then closes. What could
+ * go wrong: a rank that is silent in mid-step, or a dead peer, would keep the daemon for ever. So
+ * it waits for stop_timeout_ms at most.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/core/inspect.h"
+#include "daemon/loop/loop_state.h"
+#include "daemon/loop/notify.h"
+
+#define TICK_MS 500 /* so that a silent peer is noticed within a second */
+#define TICK_MIN_MS 10
+#define STUCK_INTERVALS 10 /* a compute that runs for so many watchdog intervals is stuck */
+#define CLOSING_US 5000000 /* to close everything, after stop_timeout_ms */
+
+uint64_t loop_tick_ms(const struct loop *loop)
+{
+    const uint64_t half_ms = loop->watchdog_us / 2000;
+
+    if (loop->watchdog_us == 0 || half_ms > TICK_MS) {
+        return TICK_MS;
+    }
+    return half_ms > TICK_MIN_MS ? half_ms : TICK_MIN_MS;
+}
+
+/* This is called by the loop, so the loop turns. A compute may be long, but not for ever. */
+static void loop_service_feed_watchdog(struct loop *loop)
+{
+    const uint64_t longest_us = workers_longest_us(loop->workers);
+
+    if (loop->watchdog_us == 0) {
+        return;
+    }
+    if (longest_us / STUCK_INTERVALS < loop->watchdog_us) {
+        loop->stuck = false;
+        notify_try("WATCHDOG=1");
+    } else if (!loop->stuck) {
+        loop->stuck = true;
+        log_write(loop->log, LEVEL_ERROR, LOG_LIFE,
+            "a compute has been running for %" PRIu64 " s: the watchdog gets no more signs of life",
+            longest_us / 1000000);
+    }
+}
+
+uint32_t loop_count_sessions(const struct loop *loop)
+{
+    return door_count(&loop->doors);
+}
+
+static void loop_service_tell_status(struct loop *loop)
+{
+    const uint32_t jobs = core_job_count(loop->core);
+    struct peer_info peer;
+    char status[LOOP_STATUS_SIZE];
+    uint32_t up = 0;
+
+    for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
+        up += peer.up ? 1 : 0;
+    }
+    (void)snprintf(status, sizeof(status), "STATUS=%s%u jobs, %u sessions, %u of %u peers up",
+        loop->stopping ? "stopping: " : "", jobs, loop_count_sessions(loop), up,
+        core_peer_count(loop->core));
+    if (strcmp(status, loop->status) != 0) {
+        memcpy(loop->status, status, sizeof(status));
+        notify_try(status);
+    }
+}
+
+void loop_peer_gone(void *context, uint16_t node)
+{
+    struct loop *loop = context;
+    struct event event = {.type = EVENT_PEER_GONE, .peer_gone = node};
+
+    (void)loop_raise(loop, &event, NULL); /* never fails */
+}
+
+static const char *loop_service_endpoint_of(const struct loop *loop, uint16_t node)
+{
+    for (size_t i = 0; i < loop->config->peer_count; i++) {
+        if (loop->config->peers[i].node == node) {
+            return loop->config->peers[i].endpoint;
+        }
+    }
+    return NULL;
+}
+
+/* Peers that answered once and do not any more: is a daemon there at all? */
+static void loop_service_knock_at_silent(struct loop *loop)
+{
+    struct peer_info peer;
+
+    for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
+        const char *endpoint = loop_service_endpoint_of(loop, peer.node);
+
+        if (!peer.up && peer.incarnation != 0 && endpoint != NULL) {
+            knock_at(loop->knock, peer.node, endpoint);
+        }
+    }
+}
+
+void loop_tick(struct loop *loop)
+{
+    if (loop->knock != NULL) {
+        loop_service_knock_at_silent(loop);
+    }
+    if (loop->watcher != NULL) {
+        watch_look(loop->watcher, loop->core, uv_now(&loop->uv));
+    }
+    log_tick(loop->log);
+    loop_service_tell_status(loop);
+    loop_service_feed_watchdog(loop);
+}
+
+/* Bytes that peers that are up have not acknowledged yet. */
+static uint64_t loop_service_queued_bytes(const struct loop *loop)
+{
+    struct peer_info peer;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
+        bytes += peer.up ? peer.link.queued_bytes : 0;
+    }
+    return bytes;
+}
+
+void loop_stop(struct loop *loop, const char *reason)
+{
+    const uint64_t timeout_ms = loop->config->stop_timeout_ms;
+    struct event event = {.type = EVENT_STOP};
+    struct error err = {.code = ADTOPK_OK};
+    char extend[64];
+
+    loop->stopping = true;
+    loop->stop_us = loop_now_us() + timeout_ms * 1000;
+    (void)notify_send("STOPPING=1", NULL);
+    (void)snprintf(
+        extend, sizeof(extend), "EXTEND_TIMEOUT_USEC=%" PRIu64, timeout_ms * 1000 + CLOSING_US);
+    notify_try(extend);
+    log_write(loop->log, LEVEL_INFO, LOG_LIFE, "stopping: %s", reason);
+    if (core_job_count(loop->core) > 0) {
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "%u jobs have %" PRIu64 " ms to end their steps",
+            core_job_count(loop->core), timeout_ms);
+    }
+    if (loop_raise(loop, &event, &err) != ADTOPK_OK) {
+        log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "jobs cannot end their steps: %s", err.text);
+        loop->stop_us = loop_now_us();
+    }
+}
+
+bool loop_may_end(const struct loop *loop, bool busy)
+{
+    const uint32_t jobs = core_job_count(loop->core);
+
+    if (!busy && jobs == 0 && loop_service_queued_bytes(loop) == 0) {
+        return true;
+    }
+    if (loop_now_us() < loop->stop_us) {
+        return false;
+    }
+    if (jobs > 0) {
+        log_write(loop->log, LEVEL_WARNING, LOG_LIFE, "%u jobs are ended in mid-step", jobs);
+    }
+    return true;
+}

@@ -1,0 +1,81 @@
+#include "daemon/loop/notify.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define PATIENCE_US 100000
+
+static enum adtopk_status notify_send_state(const char *state, int flags, struct error *err)
+{
+    const struct timeval patience = {.tv_usec = PATIENCE_US};
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t length = path != NULL ? strlen(path) : 0;
+    ssize_t sent;
+    int fd;
+
+    if (length == 0) {
+        return ADTOPK_OK;
+    }
+    if (length >= sizeof(address.sun_path) || (path[0] != '/' && path[0] != '@')) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "NOTIFY_SOCKET=%.110s is no socket's path", path);
+    }
+    memcpy(address.sun_path, path, length);
+    if (path[0] == '@') { /* an abstract socket: its name begins with a NUL */
+        address.sun_path[0] = '\0';
+    }
+    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot make a socket: %s", strerror(errno));
+    }
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    sent = sendto(fd, state, strlen(state), MSG_NOSIGNAL | flags, (const struct sockaddr *)&address,
+        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
+    if (sent < 0) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot notify %.110s: %s", path, strerror(errno));
+    }
+    (void)close(fd);
+    return sent < 0 ? ADTOPK_ERR_SYSTEM : ADTOPK_OK;
+}
+
+enum adtopk_status notify_send(const char *state, struct error *err)
+{
+    return notify_send_state(state, 0, err);
+}
+
+void notify_try(const char *state)
+{
+    (void)notify_send_state(state, MSG_DONTWAIT, NULL);
+}
+
+/* The number in a variable; 0 if there is none. */
+static uint64_t notify_variable_number(const char *name)
+{
+    const char *text = getenv(name);
+    char *end = NULL;
+    unsigned long long number;
+
+    if (text == NULL || !isdigit((unsigned char)*text)) {
+        return 0;
+    }
+    errno = 0;
+    number = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0' ? number : 0;
+}
+
+uint64_t notify_watchdog_us(void)
+{
+    const bool ours = getenv("WATCHDOG_PID") == NULL ||
+                      notify_variable_number("WATCHDOG_PID") == (uint64_t)getpid();
+
+    return ours ? notify_variable_number("WATCHDOG_USEC") : 0;
+}

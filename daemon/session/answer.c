@@ -1,0 +1,62 @@
+#include "daemon/session/answer.h"
+
+static void answer_ready(struct session *session, const struct action *action)
+{
+    Adtopk__LocalReady ready = ADTOPK__LOCAL_READY__INIT;
+    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
+    struct error err;
+
+    if (session->state != SESSION_MAPPED) {
+        return;
+    }
+    session->job = action->job;
+    if (session->door->connection->ready(session, action, &ready, &err) != ADTOPK_OK) {
+        /* The job failed in the turn in which it became ready; why comes with the next action. */
+        session_judge(session, VERDICT_END, &err);
+        return;
+    }
+    ready.step = action->number;
+    ready.operation = action->operation;
+    ready.run = action->run;
+    ready.index = action->index;
+    reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
+    reply.ready = &ready;
+    session_move(session, SESSION_READY);
+    session_send(session, &reply);
+    session->batches++;
+}
+
+static void answer_closed(struct session *session)
+{
+    Adtopk__LocalBye bye = ADTOPK__LOCAL_BYE__INIT;
+    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
+
+    reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_BYE;
+    reply.bye = &bye;
+    session->known = false;
+    session_send(session, &reply);
+    session_close(session);
+}
+
+void answer_apply(struct doors *doors, const struct action *action)
+{
+    struct session *session = door_find(doors, action->session);
+
+    if (session == NULL || session->state >= SESSION_ENDED) {
+        return;
+    }
+    switch (action->type) {
+    case ACTION_READY: answer_ready(session, action); break;
+    case ACTION_DELIVERED:
+    case ACTION_STEP:
+    case ACTION_OP_DONE: session->door->connection->progress(session, action); break;
+    case ACTION_FAILED:
+        session->known = false;
+        session_end(session, action->error->code, action->error->text);
+        break;
+    case ACTION_CLOSED: answer_closed(session); break;
+    case ACTION_COMPUTE:
+    case ACTION_POLICY:
+    case ACTION_VERIFIED: break; /* not a rank's */
+    }
+}

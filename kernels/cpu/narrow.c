@@ -1,0 +1,135 @@
+#include "kernels/cpu/narrow.h"
+
+#include <string.h>
+
+#include "kernels/base/convert.h"
+
+#define ELEMENTS_PER_PART (UINT64_C(1) << 19) /* fewer are not worth a thread's attention */
+#define ENTRIES_PER_PART (UINT64_C(1) << 15)
+#define PARTS 64u
+
+#define MAGNITUDE 0x7fffffffu /* all bits but the sign */
+#define INFINITY_BITS 0x7f800000u
+#define LARGEST_BF16 0x7f7fu
+#define INFINITY_F16 0x7c00u
+
+static inline uint16_t to_bf16(float value)
+{
+    const uint32_t bits = convert_bits(value), rounded = convert_to_bf16(value);
+    const int finite = (bits & MAGNITUDE) < INFINITY_BITS;
+    const int beyond = finite & ((rounded & 0x7fffu) > LARGEST_BF16);
+    const uint32_t largest = (bits >> 16 & 0x8000u) | LARGEST_BF16;
+
+    return (uint16_t)convert_select(beyond, largest, rounded);
+}
+
+static inline uint16_t to_f16(float value)
+{
+    const uint32_t bits = convert_bits(value);
+    const int infinite = (bits & MAGNITUDE) == INFINITY_BITS;
+    const uint32_t infinity = (bits >> 16 & 0x8000u) | INFINITY_F16;
+
+    return (uint16_t)convert_select(infinite, infinity, convert_to_f16(value));
+}
+
+static inline uint16_t to_half(float value, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? to_bf16(value) : to_f16(value);
+}
+
+static inline float narrow_rest_of(float value, float rounded)
+{
+    const int finite = (convert_bits(value) & MAGNITUDE) < INFINITY_BITS;
+
+    return convert_float(convert_select(finite, convert_bits(value - rounded), 0));
+}
+
+float narrow_value(float value, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? convert_bf16(to_bf16(value)) : convert_f16(to_f16(value));
+}
+
+float narrow_rest(float value, enum dtype dtype)
+{
+    return narrow_rest_of(value, narrow_value(value, dtype));
+}
+
+/* There is one loop per type, so that they vectorise. */
+void narrow_add_rests(
+    float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale)
+{
+    for (uint64_t i = 0; dtype == DTYPE_BF16 && i < n; i++) {
+        x[i] += narrow_rest_of(value[i], convert_bf16(to_bf16(value[i]))) * shrink * unscale;
+    }
+    for (uint64_t i = 0; dtype != DTYPE_BF16 && i < n; i++) {
+        x[i] += narrow_rest_of(value[i], convert_f16(to_f16(value[i]))) * shrink * unscale;
+    }
+}
+
+/* ------------------------------------------------------------------ the form that ranks see */
+
+struct narrowing {
+    const struct narrow *narrow;
+    unsigned parts;
+};
+
+static uint64_t narrow_share(uint64_t total, unsigned part, unsigned parts)
+{
+    return total / parts * part + total % parts * part / parts;
+}
+
+static void dense_part(void *arg, unsigned part, unsigned thread)
+{
+    const struct narrowing *narrowing = arg;
+    const struct narrow *narrow = narrowing->narrow;
+    const uint64_t first = narrow_share(narrow->numel, part, narrowing->parts);
+    const uint64_t end = narrow_share(narrow->numel, part + 1, narrowing->parts);
+
+    (void)thread;
+    for (uint64_t i = first; narrow->dtype == DTYPE_BF16 && i < end; i++) {
+        narrow->half[i] = to_bf16(narrow->dense[i]);
+    }
+    for (uint64_t i = first; narrow->dtype != DTYPE_BF16 && i < end; i++) {
+        narrow->half[i] = to_f16(narrow->dense[i]);
+    }
+}
+
+static void narrow_clear_part(void *arg, unsigned part, unsigned thread)
+{
+    const struct narrowing *narrowing = arg;
+    const struct narrow *narrow = narrowing->narrow;
+    const uint64_t first = narrow_share(narrow->numel, part, narrowing->parts);
+    const uint64_t end = narrow_share(narrow->numel, part + 1, narrowing->parts);
+
+    (void)thread;
+    (void)memset(narrow->half + first, 0, (end - first) * sizeof(*narrow->half));
+}
+
+static void list_part(void *arg, unsigned part, unsigned thread)
+{
+    const struct narrowing *narrowing = arg;
+    const struct narrow *narrow = narrowing->narrow;
+    const uint64_t end = narrow_share(narrow->count, part + 1, narrowing->parts);
+
+    (void)thread;
+    for (uint64_t i = narrow_share(narrow->count, part, narrowing->parts); i < end; i++) {
+        narrow->half[narrow->index[i]] = to_half(narrow->value[i], narrow->dtype);
+        if (narrow->shown != NULL) {
+            narrow->shown[i] = narrow_value(narrow->value[i], narrow->dtype);
+        }
+    }
+}
+
+void narrow_update(const struct narrow *narrow, const struct parallel *parallel)
+{
+    struct narrowing narrowing = {.narrow = narrow};
+
+    narrowing.parts = parallel_parts(parallel, narrow->numel, ELEMENTS_PER_PART, PARTS);
+    if (narrow->dense != NULL) {
+        parallel_for(parallel, dense_part, &narrowing, narrowing.parts);
+        return;
+    }
+    parallel_for(parallel, narrow_clear_part, &narrowing, narrowing.parts);
+    narrowing.parts = parallel_parts(parallel, narrow->count, ENTRIES_PER_PART, PARTS);
+    parallel_for(parallel, list_part, &narrowing, narrowing.parts);
+}

@@ -1,0 +1,70 @@
+/*
+ * ADD on a device: residual += gradients, the ledger's sums, and the exact selection, for all
+ * tensors of a bucket at once. The bits of the residual, of the records, of the sums and of the
+ * list are those of kernels/cpu/fused.h.
+ *
+ * A batch is a table of tensors whose chunks are numbered through. The kernels run in the order of
+ * kernels.h, each with the batch as parameter, on any number of blocks. No launch depends on what a
+ * kernel found: those that correct a wrong guess are always launched and end at once.
+ *
+ * TOP, the k largest of a tensor. add_stream collects the elements that reach a bound into a slice
+ * per chunk, and counts them in bins. top_border finds the exact key of the k-th, top_count the
+ * place of each chunk's entries in the list, top_emit writes them. A wrong bound is found when the
+ * last block has counted: then top_histogram and top_collect read the residual again, with a bound
+ * that is right.
+ * FIBRES, the k largest of every fibre. Each fibre has a bound of its own. add_stream deals the
+ * elements that reach it to their fibres. fibres_pick selects from them, a warp per fibre.
+ * fibres_search reads the fibres again that have too few or too many.
+ */
+#ifndef ADTOPK_KERNELS_ADD_H
+#define ADTOPK_KERNELS_ADD_H
+
+#include <stdint.h>
+
+#include "kernels/base/chunks.h"
+#include "kernels/base/view.h"
+#include "kernels/cuda/slots.h"
+
+enum add_mode { ADD_NOTHING, ADD_TOP, ADD_FIBRES }; /* what is selected */
+
+/* Bins of a histogram; one more counts what lies above them. */
+enum { ADD_BITS = 11, ADD_BINS = 1 << ADD_BITS };
+
+struct add_result {
+    double sums[2];     /* the ledger's, with the pass */
+    uint64_t nonfinite; /* elements left out */
+    uint64_t count;     /* entries of the list */
+};
+
+/* A tensor of the batch. All pointers are device memory. */
+struct add_tensor {
+    uint64_t *entry;             /* one per chunk (slots.h) */
+    const void *const *gradient; /* NULL: this rank has none */
+    uint32_t gradients;
+    uint32_t dtype; /* enum dtype */
+    uint64_t numel;
+    uint32_t stamp;
+    uint32_t first;   /* number of its first chunk in the batch */
+    uint32_t mode;    /* enum add_mode */
+    uint32_t room;    /* TOP: entries of a chunk's slice. FIBRES: candidates of a fibre, >= k */
+    struct view view; /* FIBRES: the fibres */
+    uint64_t k;       /* of the tensor, or of every fibre; 0 < k <= its elements */
+    float *hints;     /* one per fibre, or one: zeros at first, kept from turn to turn. Any values
+                       * give the right list */
+    void *scratch; /* add_scratch() bytes, aligned to 16. Of this attempt: an earlier one that was
+                    * given up may still write to its own */
+    double before[2];   /* the ledger's sums without the pass */
+    uint32_t *position; /* the list; k entries, or k per fibre, one fibre after the other */
+    float *value;
+    struct add_result *result;
+};
+
+/* The parameter of all kernels of ADD. */
+struct add_batch {
+    const struct add_tensor *tensor;
+    uint32_t tensors;
+    uint32_t chunks; /* of all tensors */
+    struct slots slots;
+};
+
+#endif

@@ -1,0 +1,423 @@
+/*
+ * The pass over the elements: residual += gradients, the ledger's sums of every chunk, and the
+ * elements that reach their bounds (add.h). It reads and writes 12 bytes per element with f32
+ * gradients, 10 with 16-bit ones.
+ *
+ * A block takes one chunk after the other, with four neighbours per thread at a time. Warp w has
+ * the elements of the ledger's run w, so only the warp's own threads sum what it has added.
+ */
+#include "kernels/base/dtype.h"
+#include "kernels/base/ledger.h"
+#include "kernels/cuda/top.cuh"
+
+/* Rows of a warp: in each, a thread has FOUR neighbours. */
+enum { FOUR = 4, ROWS = CHUNK / BLOCK / FOUR, RUN = CHUNK / WARPS };
+
+/* Candidates of a fibre reach this share of its last threshold. */
+#define STREAM_SHARE 0.97f
+
+/* A part of a tensor on its way through a block. */
+struct stream {
+    const struct add_tensor *tensor;
+    struct slots slots;
+    bool looks;     /* nothing is added */
+    uint32_t least; /* TOP: bound and bins */
+    uint32_t shift;
+    uint32_t *bins; /* shared */
+    struct top_scratch top;
+    struct fibres_scratch fibres;
+};
+
+/* The number in the chunk of the thread's first element of a row. */
+DEVICE uint32_t stream_at(uint32_t row)
+{
+    return device_warp() * RUN + row * (WARP * FOUR) + device_lane() * FOUR;
+}
+
+/* ------------------------------------------------------------------ adding */
+
+DEVICE float stream_convert(uint32_t dtype, uint32_t bits)
+{
+    return dtype == DTYPE_F16 ? convert_f16((uint16_t)bits) : convert_bf16((uint16_t)bits);
+}
+
+/* Adds four neighbours of a gradient, or fewer at the tensor's end. */
+DEVICE void stream_gather(
+    const void *gradient, uint32_t dtype, uint64_t first, uint32_t count, float sum[FOUR])
+{
+    if (dtype == DTYPE_F32) {
+        const float *g = (const float *)gradient + first;
+        if (count == FOUR && (uintptr_t)g % sizeof(float4) == 0) {
+            const float4 four = *(const float4 *)g;
+            sum[0] += four.x;
+            sum[1] += four.y;
+            sum[2] += four.z;
+            sum[3] += four.w;
+            return;
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            sum[i] += g[i];
+        }
+        return;
+    }
+    const uint16_t *g = (const uint16_t *)gradient + first;
+    if (count == FOUR && (uintptr_t)g % sizeof(uint2) == 0) {
+        const uint2 four = *(const uint2 *)g;
+        sum[0] += stream_convert(dtype, four.x & 0xffffu);
+        sum[1] += stream_convert(dtype, four.x >> 16);
+        sum[2] += stream_convert(dtype, four.y & 0xffffu);
+        sum[3] += stream_convert(dtype, four.y >> 16);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        sum[i] += stream_convert(dtype, g[i]);
+    }
+}
+
+/* The sums of four neighbours; 0 behind the tensor's end. The sum of none is -0, which changes no
+ * element. Returns how many are left out because they are not finite. */
+DEVICE uint32_t stream_sum(const struct add_tensor *tensor, uint64_t first, float sum[FOUR])
+{
+    const uint64_t rest = first < tensor->numel ? tensor->numel - first : 0;
+    const uint32_t count = rest < FOUR ? (uint32_t)rest : (uint32_t)FOUR;
+    uint32_t left_out = 0;
+    for (uint32_t i = 0; i < FOUR; i++) {
+        sum[i] = i < count ? -0.0f : 0.0f;
+    }
+    for (uint32_t r = 0; r < tensor->gradients; r++) {
+        if (tensor->gradient[r] != NULL) {
+            stream_gather(tensor->gradient[r], tensor->dtype, first, count, sum);
+        }
+    }
+    for (uint32_t i = 0; i < FOUR; i++) {
+        const bool finite = batch_key(sum[i]) < convert_bits(KERNEL_FINITE_LIMIT);
+        left_out += !finite;
+        sum[i] = finite ? sum[i] : -0.0f;
+    }
+    return left_out;
+}
+
+DEVICE void stream_read(const float *old, float *x)
+{
+    for (uint32_t row = 0; row < ROWS; row++) {
+        const float4 was = *(const float4 *)(old + stream_at(row));
+        x[row * FOUR] = was.x;
+        x[row * FOUR + 1] = was.y;
+        x[row * FOUR + 2] = was.z;
+        x[row * FOUR + 3] = was.w;
+    }
+}
+
+/* ------------------------------------------------------------------ the ledger (base/ledger.h) */
+
+/* The warp's run: half of its threads sum the vectors of positive sign, half the others. */
+DEVICE void stream_run(const float *added, uint64_t signs, double *run)
+{
+    const uint32_t lane = device_lane() % LEDGER_LANES;
+    const bool negative = device_lane() >= LEDGER_LANES;
+    float sum = 0;
+    for (uint32_t w = 0; w < LEDGER_RUN; w++) {
+        const uint32_t word = device_warp() * LEDGER_RUN + w;
+        const float *const x = added + word * LEDGER_WORD + lane;
+        const bool swap = (signs >> word & 1u) != 0;
+        sum += swap != negative ? x[16] + x[32] : x[0] + x[48];
+    }
+    const float other = __shfl_xor_sync(WARP_ALL, sum, LEDGER_LANES);
+    run[(negative ? WARPS : 0) * LEDGER_LANES + device_warp() * LEDGER_LANES + lane] =
+        (double)(negative ? other - sum : sum + other);
+}
+
+/* The chunk's sums, by the first warp: half of it has the plain one, half the signed one. */
+DEVICE void stream_record(
+    const double *run, uint32_t chunk, uint32_t left_out, struct slot_record *record)
+{
+    const uint32_t lane = device_lane() % LEDGER_LANES;
+    const uint32_t kind = device_lane() / LEDGER_LANES;
+    const uint64_t signs = ledger_lane_signs(chunk);
+    double sum = 0;
+    for (uint32_t w = 0; w < WARPS; w++) {
+        sum += run[(kind * WARPS + w) * LEDGER_LANES + lane];
+    }
+    sum *= kind != 0 ? 1.0 - 2.0 * (double)(int)(signs >> lane & 1u) : 1.0;
+    for (uint32_t distance = LEDGER_LANES / 2; distance > 0; distance /= 2) {
+        sum += __shfl_xor_sync(WARP_ALL, sum, distance);
+    }
+    if (lane == 0) {
+        record->sums[kind] = sum;
+    }
+    if (device_lane() == 0) {
+        record->nonfinite = left_out;
+    }
+}
+
+/* Adds to the elements that lie in `old`, writes them to `fresh`, and sums what it has added. */
+DEVICE void stream_add(const struct stream *s, uint32_t chunk, const float *old, float *fresh,
+    float *x, double *run, uint32_t *left_out)
+{
+    SHARED(float, added, CHUNK);
+    uint32_t mine = 0;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        const uint32_t at = stream_at(row);
+        float *const four = x + row * FOUR;
+        const float4 was = *(const float4 *)(old + at);
+        float sum[FOUR];
+        mine += stream_sum(s->tensor, (uint64_t)chunk * CHUNK + at, sum);
+        four[0] = was.x + sum[0];
+        four[1] = was.y + sum[1];
+        four[2] = was.z + sum[2];
+        four[3] = was.w + sum[3];
+        *(float4 *)(fresh + at) = {four[0], four[1], four[2], four[3]};
+        *(float4 *)(added + at) = {sum[0], sum[1], sum[2], sum[3]};
+    }
+    __syncwarp();
+    stream_run(added, ledger_word_signs(chunk), run);
+    if (mine > 0) {
+        (void)atomicAdd(left_out, mine);
+    }
+}
+
+/* ------------------------------------------------------------------ candidates */
+
+/* TOP: bit i is set if the thread's element i is a candidate; counts them in their bins. */
+DEVICE uint32_t stream_mask(const struct stream *s, uint32_t length, const float *x)
+{
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < ROWS * FOUR; i++) {
+        const uint32_t key = batch_key(x[i]);
+        if (key >= s->least && stream_at(i / FOUR) + i % FOUR < length) {
+            const uint32_t bin = (key - s->least) >> s->shift;
+            (void)atomicAdd(&s->bins[bin < ADD_BINS ? bin : (uint32_t)ADD_BINS], 1u);
+            mask |= 1u << i;
+        }
+    }
+    return mask;
+}
+
+/* How many candidates each row of the thread has, one byte per row. */
+DEVICE uint32_t stream_rows(uint32_t mask)
+{
+    uint32_t rows = 0;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        rows |= (uint32_t)__popc(mask >> row * FOUR & 0xfu) << row * 8;
+    }
+    return rows;
+}
+
+DEVICE uint32_t stream_bytes(uint32_t rows)
+{
+    return (rows & 0xffu) + (rows >> 8 & 0xffu) + (rows >> 16 & 0xffu) + (rows >> 24);
+}
+
+/* Writes the thread's candidates to the chunk's slice, in the order of their positions. before: how
+ * many each row has in lanes before this one, all: in all lanes. */
+DEVICE void stream_slice(const struct stream *s, uint32_t chunk, const float *x, uint32_t mask,
+    uint32_t place, uint32_t before, uint32_t all)
+{
+    const uint64_t slice = (uint64_t)chunk * s->tensor->room;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        uint32_t at = place + (before >> row * 8 & 0xffu);
+        for (uint32_t i = row * FOUR; i < (row + 1) * FOUR; i++) {
+            if ((mask >> i & 1u) != 0 && at < s->tensor->room) {
+                s->top.position[slice + at] = chunk * CHUNK + stream_at(row) + i % FOUR;
+                s->top.value[slice + at] = x[i];
+            }
+            at += mask >> i & 1u;
+        }
+        place += all >> row * 8 & 0xffu;
+    }
+}
+
+/* An element among its fibres. */
+struct stream_fibre {
+    uint32_t slab, in_fibre, in_slab; /* its fibre is slab * stride + in_slab */
+};
+
+DEVICE void stream_deal(
+    const struct stream *s, uint32_t stride, const struct stream_fibre *at, float x)
+{
+    const uint32_t fibre = at->slab * stride + at->in_slab;
+    const float bound = s->tensor->hints[fibre] * STREAM_SHARE;
+    if (bound > 0 && batch_key(x) >= convert_bits(bound)) {
+        const uint32_t place = atomicAdd(&s->fibres.dealt[fibre], 1u);
+        if (place < s->tensor->room) {
+            s->fibres.position[(uint64_t)fibre * s->tensor->room + place] = at->in_fibre;
+            s->fibres.value[(uint64_t)fibre * s->tensor->room + place] = x;
+        }
+    }
+}
+
+/* FIBRES: deals the thread's candidates to their fibres. Zeros are none, and fibres without a
+ * bound have none. */
+DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t length, const float *x)
+{
+    const uint32_t stride = (uint32_t)s->tensor->view.stride;
+    const uint32_t whole = (uint32_t)s->tensor->view.length;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        const uint32_t element = chunk * CHUNK + stream_at(row);
+        const uint32_t slab = element / (whole * stride);
+        const uint32_t rest = element % (whole * stride);
+        struct stream_fibre at = {slab, rest / stride, rest % stride};
+        for (uint32_t i = 0; i < FOUR && stream_at(row) + i < length; i++) {
+            stream_deal(s, stride, &at, x[row * FOUR + i]);
+            at.in_slab = at.in_slab + 1 < stride ? at.in_slab + 1 : 0;
+            at.in_fibre += at.in_slab == 0;
+            at.slab += at.in_fibre == whole;
+            at.in_fibre = at.in_fibre < whole ? at.in_fibre : 0;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ a chunk */
+
+/* Makes a chunk's new elements visible. Returns the slot where it lies now: another block may have
+ * been faster. */
+DEVICE uint32_t stream_publish(uint64_t *entry, uint64_t was, uint64_t becomes)
+{
+    __threadfence();
+    const uint64_t found = device_swap(entry, was, becomes);
+    __threadfence();
+    return slot_of(found == was ? becomes : found);
+}
+
+/* Adds to the chunk's elements and publishes them, unless that has been done. x: all of the
+ * thread's elements, as they are visible. A block that was not the first may have read a slot that
+ * others write to again, so it reads the chunk once more. spare: the slot that the block writes to;
+ * only the first thread's counts. */
+DEVICE void stream_elements(const struct stream *s, uint32_t chunk, uint32_t *spare, float *x)
+{
+    SHARED(uint64_t, entry, 1);
+    SHARED(uint32_t, to, 1);
+    SHARED(uint32_t, lies, 1);
+    SHARED(uint32_t, left_out, 1);
+    SHARED(double, run, 2 * WARPS * LEDGER_LANES);
+    const struct add_tensor *const tensor = s->tensor;
+
+    if (threadIdx.x == 0) {
+        entry[0] = device_load(&tensor->entry[chunk]);
+        to[0] = *spare;
+        left_out[0] = 0;
+        if (slot_is_done(entry[0], tensor->stamp)) {
+            __threadfence(); /* another block may just have published it */
+        }
+    }
+    __syncthreads();
+    const uint64_t was = entry[0];
+    const uint32_t mine = to[0];
+    if (s->looks || slot_is_done(was, tensor->stamp)) {
+        stream_read(batch_slot(&s->slots, was), x);
+        __syncthreads();
+        return;
+    }
+    stream_add(s, chunk, batch_slot(&s->slots, was), batch_slot(&s->slots, mine), x, run, left_out);
+    __syncthreads();
+    if (device_warp() == 0) {
+        stream_record(run, chunk, left_out[0], &s->slots.record[mine]);
+        __syncwarp();
+        if (threadIdx.x == 0) {
+            lies[0] = stream_publish(&tensor->entry[chunk], was, slot_entry(tensor->stamp, mine));
+            *spare = lies[0] == mine ? slot_of(was) : mine;
+        }
+    }
+    __syncthreads();
+    if (lies[0] != mine) {
+        stream_read(batch_slot(&s->slots, lies[0]), x);
+    }
+}
+
+/* Finds the candidates of a chunk and puts them where they belong. */
+DEVICE void stream_top(const struct stream *s, uint32_t chunk, const float *x)
+{
+    SHARED(uint32_t, found, WARPS);
+    const uint32_t mask = stream_mask(s, batch_length(s->tensor, chunk), x);
+    uint32_t all;
+    const uint32_t before = device_scan_warp(stream_rows(mask), &all);
+    uint32_t place = 0;
+    uint32_t count = 0;
+    if (device_lane() == 0) {
+        found[device_warp()] = stream_bytes(all);
+    }
+    __syncthreads();
+    for (uint32_t w = 0; w < WARPS; w++) {
+        place += w < device_warp() ? found[w] : 0;
+        count += found[w];
+    }
+    stream_slice(s, chunk, x, mask, place, before, all);
+    if (threadIdx.x == 0) {
+        s->top.chunk[chunk].count = count;
+    }
+}
+
+DEVICE void stream_chunk(const struct stream *s, uint32_t chunk, uint32_t *spare)
+{
+    float x[ROWS * FOUR];
+    stream_elements(s, chunk, spare, x);
+    if (s->tensor->mode == ADD_TOP) {
+        stream_top(s, chunk, x);
+    } else if (s->tensor->mode == ADD_FIBRES) {
+        stream_fibres(s, chunk, batch_length(s->tensor, chunk), x);
+    }
+}
+
+/* ------------------------------------------------------------------ the kernels */
+
+/* A part of a tensor; the block that completes the tensor finds out whether the bound was right. */
+DEVICE void stream_part(const struct add_batch *batch, const struct batch_part *part,
+    uint32_t *bins, uint32_t *spare, bool looks)
+{
+    const struct add_tensor *const tensor = part->tensor;
+    const bool top = tensor->mode == ADD_TOP;
+    struct stream s;
+    s.tensor = tensor;
+    s.slots = batch->slots;
+    s.looks = looks;
+    s.top = scratch_top(tensor);
+    s.fibres = scratch_fibres(tensor);
+    s.bins = bins;
+    s.least = top ? s.top.state->least : 0;
+    s.shift = top ? s.top.state->shift : 0;
+    if (top) {
+        bins_clear(bins, ADD_BINS + 1);
+    }
+    for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
+        stream_chunk(&s, chunk, spare);
+    }
+    if (top) {
+        bins_flush(bins, ADD_BINS + 1, s.top.counts->bins);
+        if (device_is_last(looks ? &s.top.counts->collected : &s.top.counts->streamed,
+                part->end - part->first, (uint32_t)chunk_count(tensor->numel))) {
+            top_settle(tensor, &s.top);
+        }
+    }
+}
+
+KERNEL add_stream(const struct add_batch batch)
+{
+    SHARED(uint32_t, bins, ADD_BINS + 1);
+    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
+    uint32_t at = batch_share(&batch, blockIdx.x);
+    uint32_t spare = threadIdx.x == 0 ? batch.slots.spare[blockIdx.x] : 0;
+    while (at < end) {
+        const struct batch_part part = batch_part(&batch, at, end);
+        stream_part(&batch, &part, bins, &spare, false);
+        at += part.end - part.first;
+    }
+    if (threadIdx.x == 0) {
+        batch.slots.spare[blockIdx.x] = spare;
+    }
+}
+
+/* Once more for tensors whose bound was wrong, with one that is right. */
+KERNEL top_collect(const struct add_batch batch)
+{
+    SHARED(uint32_t, bins, ADD_BINS + 1);
+    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
+    uint32_t at = batch_share(&batch, blockIdx.x);
+    uint32_t spare = 0;
+    while (at < end) {
+        const struct batch_part part = batch_part(&batch, at, end);
+        if (part.tensor->mode == ADD_TOP && scratch_top(part.tensor).state->again != 0) {
+            stream_part(&batch, &part, bins, &spare, true);
+        }
+        at += part.end - part.first;
+    }
+}

@@ -1,0 +1,8 @@
+/*
+ * All device code, as one source: the build makes one fatbin of it, and tests/cuda one library for
+ * the host.
+ */
+#include "kernels/cuda/add.cu"
+#include "kernels/cuda/add_stream.cu"
+#include "kernels/cuda/fibres.cu"
+#include "kernels/cuda/top.cu"

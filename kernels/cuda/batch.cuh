@@ -1,0 +1,59 @@
+/*
+ * How blocks share the chunks of a batch: each has a contiguous part of all chunks, and goes
+ * through it tensor by tensor.
+ */
+#ifndef ADTOPK_KERNELS_BATCH_CUH
+#define ADTOPK_KERNELS_BATCH_CUH
+
+#include "kernels/base/convert.h"
+#include "kernels/cuda/add.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/scratch.h"
+
+struct batch_part {
+    const struct add_tensor *tensor;
+    uint32_t first, end; /* chunks of the tensor */
+};
+
+/* The first chunk of a block. */
+DEVICE uint32_t batch_share(const struct add_batch *batch, uint32_t block)
+{
+    return (uint32_t)((uint64_t)batch->chunks * block / gridDim.x);
+}
+
+/* The next part of one tensor: from chunk `at` of the batch on, to `end` at most. */
+DEVICE struct batch_part batch_part(const struct add_batch *batch, uint32_t at, uint32_t end)
+{
+    uint32_t low = 0;
+    uint32_t high = batch->tensors;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        low = batch->tensor[middle].first <= at ? middle : low;
+        high = batch->tensor[middle].first <= at ? high : middle;
+    }
+    const struct add_tensor *tensor = &batch->tensor[low];
+    const uint32_t stop = tensor->first + (uint32_t)chunk_count(tensor->numel);
+    struct batch_part part = {
+        tensor, at - tensor->first, (end < stop ? end : stop) - tensor->first};
+    return part;
+}
+
+/* Magnitudes compare as these keys do: zeros are 0, and NaN is above infinity. */
+DEVICE uint32_t batch_key(float value)
+{
+    return convert_bits(value) & 0x7fffffffu;
+}
+
+/* Elements of a chunk. */
+DEVICE uint32_t batch_length(const struct add_tensor *tensor, uint32_t chunk)
+{
+    const uint64_t rest = tensor->numel - (uint64_t)chunk * CHUNK;
+    return rest < CHUNK ? (uint32_t)rest : (uint32_t)CHUNK;
+}
+
+DEVICE float *batch_slot(const struct slots *slots, uint64_t entry)
+{
+    return slots->element + (uint64_t)slot_of(entry) * CHUNK;
+}
+
+#endif

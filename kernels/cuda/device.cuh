@@ -1,0 +1,107 @@
+/*
+ * What device code shares: blocks and warps, and the few words that tests/cuda/shim.h says
+ * differently.
+ *
+ * SHARED(type, name, count) declares an array of the block's shared memory. device_load() reads a
+ * word that other blocks change meanwhile.
+ */
+#ifndef ADTOPK_KERNELS_DEVICE_CUH
+#define ADTOPK_KERNELS_DEVICE_CUH
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define SHARED(type, name, count) __shared__ type name[count]
+#endif
+
+#define DEVICE __device__ static inline
+/* Two blocks fit on a multiprocessor: registers enough that nothing is spilled. */
+#define KERNEL extern "C" __global__ void __launch_bounds__(BLOCK, 2)
+
+enum { BLOCK = 256, WARP = 32, WARPS = BLOCK / WARP };
+#define WARP_ALL 0xffffffffu
+
+DEVICE unsigned device_lane(void)
+{
+    return threadIdx.x % WARP;
+}
+
+DEVICE unsigned device_warp(void)
+{
+    return threadIdx.x / WARP;
+}
+
+#ifdef __CUDACC__
+/* CUDA names 64 bits in another way than stdint.h. */
+DEVICE uint64_t device_load(const uint64_t *word)
+{
+    return *(const volatile uint64_t *)word;
+}
+
+DEVICE uint64_t device_swap(uint64_t *word, uint64_t expected, uint64_t desired)
+{
+    return atomicCAS(
+        (unsigned long long *)word, (unsigned long long)expected, (unsigned long long)desired);
+}
+#else
+DEVICE uint64_t device_load(const uint64_t *word)
+{
+    return shim_load(word);
+}
+
+DEVICE uint64_t device_swap(uint64_t *word, uint64_t expected, uint64_t desired)
+{
+    return atomicCAS(word, expected, desired);
+}
+#endif
+
+/* The sum of the values of the lanes before this one; *all is that of all lanes. Sums of four bytes
+ * at once if none of them exceeds 255. */
+DEVICE uint32_t device_scan_warp(uint32_t value, uint32_t *all)
+{
+    uint32_t sum = value;
+    for (unsigned d = 1; d < WARP; d *= 2) {
+        const uint32_t before = __shfl_up_sync(WARP_ALL, sum, d);
+        sum += device_lane() >= d ? before : 0;
+    }
+    *all = __shfl_sync(WARP_ALL, sum, WARP - 1);
+    return sum - value;
+}
+
+/* The same for all threads of the block. */
+DEVICE uint32_t device_scan(uint32_t value, uint32_t *all)
+{
+    SHARED(uint32_t, of_warp, WARPS);
+    uint32_t sum;
+    uint32_t before = device_scan_warp(value, &sum);
+    __syncthreads(); /* the last scan's sums have been read */
+    if (device_lane() == 0) {
+        of_warp[device_warp()] = sum;
+    }
+    __syncthreads();
+    sum = 0;
+    for (unsigned w = 0; w < WARPS; w++) {
+        before += w < device_warp() ? of_warp[w] : 0;
+        sum += of_warp[w];
+    }
+    *all = sum;
+    return before;
+}
+
+/* Counts what this block has done of `all` units of work. True for all threads of the block that
+ * does the last one: what all blocks wrote before is visible to it. */
+DEVICE bool device_is_last(uint32_t *done, uint32_t mine, uint32_t all)
+{
+    SHARED(uint32_t, last, 1);
+    __syncthreads(); /* all threads of the block have written */
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last[0] = atomicAdd(done, mine) + mine == all;
+        __threadfence();
+    }
+    __syncthreads();
+    return last[0] != 0;
+}
+
+#endif

@@ -1,0 +1,103 @@
+/*
+ * What the kernels of ADD keep between two launches, for one tensor. It begins with words that
+ * add_begin clears.
+ */
+#ifndef ADTOPK_KERNELS_SCRATCH_H
+#define ADTOPK_KERNELS_SCRATCH_H
+
+#include "kernels/cuda/add.h"
+
+/* The search for the k-th key of a tensor. Cleared at first. */
+struct top_counts {
+    uint32_t bins[ADD_BINS + 1]; /* candidates from `least` on, in bins of 2^shift keys */
+    uint32_t fine[ADD_BINS];     /* those of the bin with the k-th, key by key */
+    uint32_t all[ADD_BINS];      /* all elements, in bins of 2^20 keys */
+    uint32_t streamed, histogrammed, collected, bordered, counted; /* chunks that are done */
+};
+
+struct top_state {
+    uint32_t least, shift; /* candidates reach the key `least` */
+    uint32_t again;        /* the bound was wrong: the residual is read again */
+    uint32_t candidates;   /* all of them */
+    uint32_t bin, rank;    /* where the k-th is, and its rank in this bin */
+    uint32_t cut;          /* its key */
+    uint32_t ties;         /* so many elements that equal it are selected, the first ones */
+};
+
+struct top_chunk {
+    uint32_t count;        /* candidates. The slice holds them if it has the room */
+    uint32_t above, equal; /* of them: keys above the cut; equal to it, then those selected */
+    uint32_t place;        /* in the list, of the first that is selected */
+};
+
+struct top_scratch {
+    struct top_counts *counts;
+    struct top_state *state;
+    struct top_chunk *chunk;
+    uint32_t *position; /* of candidates: `room` per chunk */
+    float *value;
+    uint64_t size; /* bytes in all */
+};
+
+/* Cleared at first: one word, then one per fibre. */
+struct fibres_scratch {
+    uint32_t *open;     /* how many fibres wait for fibres_search */
+    uint32_t *dealt;    /* candidates of each fibre */
+    uint32_t *list;     /* the fibres that wait */
+    uint32_t *position; /* of candidates: `room` per fibre, counted in the fibre */
+    float *value;
+    uint64_t size;
+};
+
+/* Addresses are numbers here, as no object lies where a tensor has no scratch yet. */
+BASE_INLINE struct top_scratch scratch_top(const struct add_tensor *tensor)
+{
+    const uint64_t chunks = chunk_count(tensor->numel);
+    const uint64_t each = chunks * tensor->room * sizeof(uint32_t);
+    uintptr_t at = (uintptr_t)tensor->scratch;
+    struct top_scratch top;
+    top.counts = (struct top_counts *)at;
+    top.state = (struct top_state *)(at += sizeof(struct top_counts));
+    top.chunk = (struct top_chunk *)(at += sizeof(struct top_state));
+    top.position = (uint32_t *)(at += chunks * sizeof(struct top_chunk));
+    top.value = (float *)(at += each);
+    top.size = at + each - (uintptr_t)tensor->scratch;
+    return top;
+}
+
+BASE_INLINE struct fibres_scratch scratch_fibres(const struct add_tensor *tensor)
+{
+    const uint64_t fibres = tensor->view.fibres;
+    const uint64_t each = fibres * tensor->room * sizeof(uint32_t);
+    uintptr_t at = (uintptr_t)tensor->scratch;
+    struct fibres_scratch scratch;
+    scratch.open = (uint32_t *)at;
+    scratch.dealt = (uint32_t *)(at += sizeof(uint32_t));
+    scratch.list = (uint32_t *)(at += fibres * sizeof(uint32_t));
+    scratch.position = (uint32_t *)(at += fibres * sizeof(uint32_t));
+    scratch.value = (float *)(at += each);
+    scratch.size = at + each - (uintptr_t)tensor->scratch;
+    return scratch;
+}
+
+/** Bytes of scratch for a tensor whose mode, view, numel, k and room are set. */
+BASE_INLINE uint64_t scratch_size(const struct add_tensor *tensor)
+{
+    switch (tensor->mode) {
+    case ADD_TOP: return scratch_top(tensor).size;
+    case ADD_FIBRES: return scratch_fibres(tensor).size;
+    default: return 0;
+    }
+}
+
+/** Words at its beginning that are cleared. */
+BASE_INLINE uint64_t scratch_cleared(const struct add_tensor *tensor)
+{
+    switch (tensor->mode) {
+    case ADD_TOP: return sizeof(struct top_counts) / sizeof(uint32_t);
+    case ADD_FIBRES: return 1 + tensor->view.fibres;
+    default: return 0;
+    }
+}
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * Residuals on a device: chunks that are written elsewhere, then published.
+ *
+ * The residuals of a job lie in *slots* of CHUNK elements, zeros behind a tensor's last one. Each
+ * chunk of a tensor has an *entry*: the number of the slot where it lies, and the stamp of the last
+ * pass that changed it. A block of a pass has a *spare* slot. It writes the chunk's new elements
+ * and its record there, publishes them by replacing the chunk's entry, and keeps the old slot as
+ * its spare. So a pass may be stopped at any instruction and repeated: a chunk's entry says whether
+ * the pass has changed the chunk.
+ *
+ * Blocks of a pass that was given up may go on beside its repetition, if they write to other spare
+ * slots. An entry changes only if it is what the block has read; one of two blocks that do the same
+ * chunk keeps its slot. Stamps of one tensor grow, and may pass 2^32: they are compared by
+ * their difference, and must not lie 2^31 apart.
+ *
+ * Slots that no entry names are spares. After a pass that was stopped, its list of spares is old:
+ * slots_spare() finds those that its repetition may use.
+ */
+#ifndef ADTOPK_KERNELS_SLOTS_H
+#define ADTOPK_KERNELS_SLOTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/base/chunks.h"
+#include "kernels/base/inline.h"
+
+/* What the last pass added to a chunk, as struct chunk_record has it. */
+struct slot_record {
+    double sums[2];     /* plain and sign-hashed */
+    uint64_t nonfinite; /* elements left out */
+};
+
+/* The slots of a job on one device. Device memory, and so are the arrays. */
+struct slots {
+    float *element;             /* CHUNK per slot, aligned to 16 bytes */
+    struct slot_record *record; /* one per slot */
+    uint32_t *spare;            /* one per block of a launch: the slot it writes to next */
+};
+
+BASE_INLINE uint64_t slot_entry(uint32_t stamp, uint32_t slot)
+{
+    return (uint64_t)stamp << 32 | slot;
+}
+
+BASE_INLINE uint32_t slot_of(uint64_t entry)
+{
+    return (uint32_t)entry;
+}
+
+/* Whether a chunk has been changed by this pass, or a later one. */
+BASE_INLINE bool slot_is_done(uint64_t entry, uint32_t stamp)
+{
+    return (int32_t)((uint32_t)(entry >> 32) - stamp) >= 0;
+}
+
+#endif

@@ -1,0 +1,277 @@
+/*
+ * The k largest of a tensor, after add_stream: the exact cut, and the list (add.h).
+ *
+ * The chunks' candidates are in ascending order of positions, so the list is, too. Where a slice
+ * had no room for all candidates of its chunk, the chunk's elements are read again. A warp looks at
+ * one chunk.
+ */
+#include <math.h>
+
+#include "kernels/cuda/top.cuh"
+
+/* The bound of the next turn: so many candidates for each entry that is selected, and how far it is
+ * from the cut at most, as a multiple of this turn's distance. */
+#define TOP_AIM 1.25f
+#define TOP_NOISE 3.0f
+#define TOP_FARTHEST 4.0f
+/* Its share of the cut where this turn's bound tells nothing. */
+#define TOP_SHARE 0.97f
+
+/* ------------------------------------------------------------------ the items of a chunk */
+
+/* Its candidates, or all its elements where the slice has no room for them. */
+struct top_items {
+    const uint32_t *position; /* NULL: they are neighbours from `first` on */
+    const float *value;
+    uint32_t first, count;
+};
+
+DEVICE struct top_items top_items(const struct add_tensor *tensor, const struct slots *slots,
+    const struct top_scratch *top, uint32_t chunk)
+{
+    const uint64_t slice = (uint64_t)chunk * tensor->room;
+    const uint32_t count = top->chunk[chunk].count;
+    if (count <= tensor->room) {
+        const struct top_items items = {top->position + slice, top->value + slice, 0, count};
+        return items;
+    }
+    const struct top_items items = {
+        NULL, batch_slot(slots, tensor->entry[chunk]), chunk * CHUNK, batch_length(tensor, chunk)};
+    return items;
+}
+
+/* Whether there is an item i, and its key. */
+DEVICE bool top_item(const struct top_items *items, uint32_t i, uint32_t *key)
+{
+    const bool there = i < items->count;
+    *key = there ? batch_key(items->value[i]) : 0;
+    return there;
+}
+
+/* ------------------------------------------------------------------ after a wrong bound */
+
+/* The bound becomes the beginning of the bin that has the k-th. */
+DEVICE void top_rebound(const struct add_tensor *tensor, const struct top_scratch *top)
+{
+    const struct bins_place place = bins_find(top->counts->all, (uint32_t)tensor->k);
+    bins_clear(top->counts->bins, ADD_BINS + 1);
+    if (threadIdx.x == 0) {
+        top->state->least = place.bin << TOP_SHIFT_ALL;
+        top->state->shift = TOP_SHIFT_AGAIN;
+    }
+}
+
+DEVICE void top_histogram_part(
+    const struct add_batch *batch, const struct batch_part *part, uint32_t *bins)
+{
+    const struct add_tensor *const tensor = part->tensor;
+    const struct top_scratch top = scratch_top(tensor);
+    bins_clear(bins, ADD_BINS);
+    for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
+        const float *const x = batch_slot(&batch->slots, tensor->entry[chunk]);
+        const uint32_t length = batch_length(tensor, chunk);
+        for (uint32_t i = threadIdx.x; i < length; i += BLOCK) {
+            (void)atomicAdd(&bins[batch_key(x[i]) >> TOP_SHIFT_ALL], 1u);
+        }
+    }
+    bins_flush(bins, ADD_BINS, top.counts->all);
+    if (device_is_last(&top.counts->histogrammed, part->end - part->first,
+            (uint32_t)chunk_count(tensor->numel))) {
+        top_rebound(tensor, &top);
+    }
+}
+
+KERNEL top_histogram(const struct add_batch batch)
+{
+    SHARED(uint32_t, bins, ADD_BINS);
+    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
+    uint32_t at = batch_share(&batch, blockIdx.x);
+    while (at < end) {
+        const struct batch_part part = batch_part(&batch, at, end);
+        if (part.tensor->mode == ADD_TOP && scratch_top(part.tensor).state->again != 0) {
+            top_histogram_part(&batch, &part, bins);
+        }
+        at += part.end - part.first;
+    }
+}
+
+/* ------------------------------------------------------------------ the cut */
+
+/* A bound that somewhat more than k elements reach, if the next turn is like this one: it takes the
+ * keys below the cut to lie evenly. */
+DEVICE float top_hint(const struct add_tensor *tensor, const struct top_state *state)
+{
+    const float k = (float)tensor->k;
+    const float aim = (TOP_AIM - 1) * k + TOP_NOISE * sqrtf(k);
+    const float more = (float)(state->candidates - (uint32_t)tensor->k);
+    const float distance = (float)(state->cut - state->least);
+    const float factor = more * TOP_FARTHEST > aim ? aim / more : TOP_FARTHEST;
+    const float below = distance * factor;
+    if (state->again != 0 || !(below < (float)state->cut)) {
+        return convert_float(state->cut) * TOP_SHARE;
+    }
+    return convert_float(state->cut - (uint32_t)below);
+}
+
+/* The keys of the k-th one's bin have been counted. */
+DEVICE void top_cut(const struct add_tensor *tensor, const struct top_scratch *top)
+{
+    struct top_state *const state = top->state;
+    const struct bins_place place = bins_find(top->counts->fine, state->rank);
+    if (threadIdx.x == 0) {
+        state->cut = state->least + (state->bin << state->shift) + place.bin;
+        state->ties = place.rank;
+        tensor->hints[0] = top_hint(tensor, state);
+    }
+}
+
+/* Counts the keys of a chunk's items in the bin of the k-th. */
+DEVICE void top_border_chunk(
+    const struct top_items *items, const struct top_state *state, uint32_t *fine)
+{
+    const uint32_t base = state->least + (state->bin << state->shift);
+    for (uint32_t i = device_lane(); i < items->count; i += WARP) {
+        uint32_t key;
+        if (top_item(items, i, &key) && key >= base && key - base < 1u << state->shift) {
+            (void)atomicAdd(&fine[key - base], 1u);
+        }
+    }
+}
+
+KERNEL top_border(const struct add_batch batch)
+{
+    SHARED(uint32_t, fine, ADD_BINS);
+    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
+    uint32_t at = batch_share(&batch, blockIdx.x);
+    while (at < end) {
+        const struct batch_part part = batch_part(&batch, at, end);
+        const struct top_scratch top = scratch_top(part.tensor);
+        at += part.end - part.first;
+        if (part.tensor->mode != ADD_TOP) {
+            continue;
+        }
+        bins_clear(fine, ADD_BINS);
+        for (uint32_t c = part.first + device_warp(); c < part.end; c += WARPS) {
+            const struct top_items items = top_items(part.tensor, &batch.slots, &top, c);
+            top_border_chunk(&items, top.state, fine);
+        }
+        bins_flush(fine, ADD_BINS, top.counts->fine);
+        if (device_is_last(&top.counts->bordered, part.end - part.first,
+                (uint32_t)chunk_count(part.tensor->numel))) {
+            top_cut(part.tensor, &top);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ the list */
+
+DEVICE uint32_t top_least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Gives every chunk its place in the list, and its share of the ties. */
+DEVICE void top_place(const struct add_tensor *tensor, const struct top_scratch *top)
+{
+    const uint32_t chunks = (uint32_t)chunk_count(tensor->numel);
+    const uint32_t ties = top->state->ties;
+    uint32_t above = 0; /* of the chunks before */
+    uint32_t equal = 0;
+    for (uint32_t first = 0; first < chunks; first += BLOCK) {
+        const uint32_t c = first + threadIdx.x;
+        const uint32_t mine = c < chunks ? top->chunk[c].above : 0;
+        const uint32_t ours = c < chunks ? top->chunk[c].equal : 0;
+        uint32_t all_above;
+        uint32_t all_equal;
+        const uint32_t before = above + device_scan(mine, &all_above);
+        const uint32_t earlier = top_least(equal + device_scan(ours, &all_equal), ties);
+        if (c < chunks) {
+            top->chunk[c].place = before + earlier;
+            top->chunk[c].equal = top_least(ours, ties - earlier);
+        }
+        above += all_above;
+        equal += all_equal;
+    }
+}
+
+/* Counts the items of a chunk above the cut and at it. */
+DEVICE void top_count_chunk(const struct top_items *items, uint32_t cut, struct top_chunk *chunk)
+{
+    uint32_t above = 0;
+    uint32_t equal = 0;
+    for (uint32_t first = 0; first < items->count; first += WARP) {
+        uint32_t key;
+        const bool there = top_item(items, first + device_lane(), &key);
+        above += (uint32_t)__popc(__ballot_sync(WARP_ALL, there && key > cut));
+        equal += (uint32_t)__popc(__ballot_sync(WARP_ALL, there && key == cut));
+    }
+    if (device_lane() == 0) {
+        chunk->above = above;
+        chunk->equal = equal;
+    }
+}
+
+KERNEL top_count(const struct add_batch batch)
+{
+    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
+    uint32_t at = batch_share(&batch, blockIdx.x);
+    while (at < end) {
+        const struct batch_part part = batch_part(&batch, at, end);
+        const struct top_scratch top = scratch_top(part.tensor);
+        at += part.end - part.first;
+        if (part.tensor->mode != ADD_TOP) {
+            continue;
+        }
+        for (uint32_t c = part.first + device_warp(); c < part.end; c += WARPS) {
+            const struct top_items items = top_items(part.tensor, &batch.slots, &top, c);
+            top_count_chunk(&items, top.state->cut, &top.chunk[c]);
+        }
+        if (device_is_last(&top.counts->counted, part.end - part.first,
+                (uint32_t)chunk_count(part.tensor->numel))) {
+            top_place(part.tensor, &top);
+        }
+    }
+}
+
+/* Writes the items of a chunk that are selected. */
+DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_items *items,
+    uint32_t cut, const struct top_chunk *chunk)
+{
+    const uint32_t before = (1u << device_lane()) - 1;
+    uint32_t place = chunk->place;
+    uint32_t ties = chunk->equal;
+    for (uint32_t first = 0; first < items->count; first += WARP) {
+        const uint32_t i = first + device_lane();
+        uint32_t key;
+        const bool there = top_item(items, i, &key);
+        const uint32_t above = __ballot_sync(WARP_ALL, there && key > cut);
+        const uint32_t equal = __ballot_sync(WARP_ALL, there && key == cut);
+        const uint32_t earlier = (uint32_t)__popc(equal & before);
+        const uint32_t at = place + (uint32_t)__popc(above & before) + top_least(earlier, ties);
+        if (there && (key > cut || (key == cut && earlier < ties))) {
+            tensor->position[at] = items->position != NULL ? items->position[i] : items->first + i;
+            tensor->value[at] = items->value[i];
+        }
+        const uint32_t taken = top_least((uint32_t)__popc(equal), ties);
+        place += (uint32_t)__popc(above) + taken;
+        ties -= taken;
+    }
+}
+
+KERNEL top_emit(const struct add_batch batch)
+{
+    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
+    uint32_t at = batch_share(&batch, blockIdx.x);
+    while (at < end) {
+        const struct batch_part part = batch_part(&batch, at, end);
+        const struct top_scratch top = scratch_top(part.tensor);
+        at += part.end - part.first;
+        if (part.tensor->mode != ADD_TOP) {
+            continue;
+        }
+        for (uint32_t c = part.first + device_warp(); c < part.end; c += WARPS) {
+            const struct top_items items = top_items(part.tensor, &batch.slots, &top, c);
+            top_emit_chunk(part.tensor, &items, top.state->cut, &top.chunk[c]);
+        }
+    }
+}

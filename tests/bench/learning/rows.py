@@ -1,0 +1,77 @@
+"""What is compared: settings (a model, an optimiser, nodes, steps) and the rows of each, which are
+policies that send about the same number of bits, beside dense."""
+import os
+from dataclasses import dataclass, field
+
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "data")
+TEXT = os.path.join(DATA, "kjv-pentateuch.txt.gz")
+DIGITS = os.path.join(DATA, "digits.csv.gz")
+
+BASE = "dense"  # the row that all others are compared with
+
+
+@dataclass(frozen=True)
+class Setting:
+    """rate: where the search for a row's learning rate begins. measure: a key of MEASURES."""
+    name: str
+    program: str
+    data: str
+    measure: str
+    optimiser: str
+    rate: float
+    nodes: int
+    ranks: int  # per node
+    steps: int
+    options: tuple = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    policy: dict = field(hash=False, compare=False)
+
+
+# Field of the trainer's log, factor, words, sign of what is better, digits after the point.
+MEASURES = {"bits": ("test_loss", 1 / 0.6931471805599453, "bits a character", -1, 4),
+            "accuracy": ("test_accuracy", 100, "accuracy %", 1, 2)}
+
+
+def text(name, optimiser, rate, nodes=4, ranks=1, steps=1200):
+    return Setting(name, "adtopk-text", TEXT, "bits", optimiser, rate, nodes, ranks, steps)
+
+
+def digits(name, optimiser, rate, nodes=4, ranks=1, steps=440, options=()):
+    return Setting(name, "adtopk-digits", DIGITS, "accuracy", optimiser, rate, nodes, ranks, steps,
+                   options)
+
+
+def transformer(name, optimiser, rate, nodes=4, ranks=1, steps=1000):
+    return Setting(name, "adtopk-transformer", TEXT, "bits", optimiser, rate, nodes, ranks, steps)
+
+
+SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
+            text("sgd-long", "sgd", 0.4, steps=4800),
+            text("adamw-long", "adamw", 0.008, steps=4800),
+            text("sgd-16-nodes", "sgd", 0.4, nodes=16),
+            text("sgd-4-ranks", "sgd", 0.4, nodes=2, ranks=4),
+            digits("digits", "sgd", 0.1),
+            digits("batch-norm", "sgd", 0.04, options=("--batch-norm", "1")),
+            transformer("transformer", "adamw", 0.006))
+
+BF16 = {"density": 0.01, "values": "bf16"}
+TWO = {"density": 0.0265, "values": "two"}
+OFF, ON = {"lookahead": 0}, {"lookahead": 0.25}
+
+ROWS = (Row("dense", {"sparsifier": "dense"}),
+        Row("topk", {"sparsifier": "topk", **BF16, **OFF}),
+        Row("adtopk", {"sparsifier": "adtopk", **BF16, **OFF}),
+        Row("topk-ahead", {"sparsifier": "topk", **BF16, **ON}),
+        Row("adtopk-ahead", {"sparsifier": "adtopk", **BF16, **ON}),
+        Row("topk-two", {"sparsifier": "topk", **TWO, **OFF}),
+        Row("topk-two-ahead", {"sparsifier": "topk", **TWO, **ON}),
+        Row("adtopk-two-ahead", {"sparsifier": "adtopk", **TWO, **ON}))
+
+
+def find(known, name):
+    """The one of this name, or None."""
+    return next((one for one in known if one.name == name), None)

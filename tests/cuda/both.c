@@ -1,0 +1,311 @@
+#include "tests/cuda/both.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/chunk.h"
+#include "kernels/cuda/scratch.h"
+#include "tests/cuda/device_code.h"
+
+enum { SCRATCH_BYTE = 0xab };
+
+/* ------------------------------------------------------------------ the host's side */
+
+/* A view of about n elements: rows, or fibres of some stride. */
+static struct view both_view(struct input *input, uint64_t n)
+{
+    const uint64_t stride = input_below(input, 2) == 0 ? 1 : 1 + input_below(input, 40);
+    const uint64_t length = input_size(input, n / stride + 1);
+    const uint64_t slabs = n / (length * stride);
+    return (struct view){
+        .fibres = (slabs > 0 ? slabs : 1) * stride, .length = length, .stride = stride};
+}
+
+static void both_host_make(struct input *input, struct both_tensor *t, uint64_t most)
+{
+    const uint64_t n = input_size(input, most);
+    const bool fibres = input_below(input, 2) == 0;
+    t->view = fibres ? both_view(input, n) : (struct view){.fibres = 1, .length = n, .stride = 1};
+    t->kind = (enum input_kind)input_below(input, INPUT_KINDS);
+    /* An eighth at most, and now and then nearly all. */
+    t->k = input_size(input, input_below(input, 8) == 0 ? t->view.length : t->view.length / 8 + 1);
+    const uint64_t entries = t->view.fibres * t->k;
+    t->residual = input_memory(view_size(&t->view) * sizeof(float), 0);
+    t->progress = input_memory(progress_size(view_size(&t->view)), 0);
+    t->list = (struct sparse){.position = input_memory(entries * sizeof(uint32_t), 0),
+        .value = input_memory(entries * sizeof(float), 0),
+        .capacity = entries};
+    t->sums[0] = 3;
+    t->sums[1] = -5;
+    input_fill(input, t->kind, DTYPE_F32, view_size(&t->view), t->residual);
+}
+
+static void both_host_add(struct both_tensor *t, const struct add_tensor *device)
+{
+    struct fused pass = {.residual = t->residual,
+        .view = t->view,
+        .k = device->mode == ADD_NOTHING ? 0 : t->k,
+        .per_fibre = device->mode == ADD_FIBRES,
+        .gradients = (const void *const *)t->gradient,
+        .count = BOTH_GRADIENTS,
+        .dtype = (enum dtype)device->dtype,
+        .stamp = device->stamp + 1ull, /* never 0 */
+        .progress = t->progress,
+        .out = &t->list,
+        .ranges = 1};
+    pass.scratch = aligned_alloc(
+        64, (fused_scratch(&pass.view, pass.k, pass.per_fibre, 1) + 63) / 64 * 64 + 64);
+    if (pass.scratch == NULL) {
+        abort();
+    }
+    t->list.count = 0;
+    t->nonfinite = fused_run(&pass, NULL, t->sums);
+    free(pass.scratch);
+}
+
+void both_host(struct both *both)
+{
+    for (unsigned i = 0; i < both->tensors; i++) {
+        both_host_add(&both->host[i], &both->device[i]);
+    }
+}
+
+/* ------------------------------------------------------------------ the device's side */
+
+/* Room for candidates: mostly enough, sometimes too little. */
+static uint32_t both_room(struct input *input, const struct add_tensor *device)
+{
+    const uint64_t enough = device->mode == ADD_TOP ? device->k * CHUNK / device->numel * 2 + 64
+                                                    : device->k + 8 + input_below(input, 64);
+    if (device->mode == ADD_TOP && input_below(input, 4) == 0) {
+        return 1 + (uint32_t)input_below(input, enough);
+    }
+    return (uint32_t)(enough < device->view.length || device->mode == ADD_TOP
+                          ? enough
+                          : device->view.length);
+}
+
+static void both_device_make(struct both *both, struct both_tensor *t, struct add_tensor *device)
+{
+    struct input *const input = &both->input;
+    const uint64_t fibres = t->view.fibres;
+    device->numel = view_size(&t->view);
+    device->dtype = (uint32_t)input_below(input, DTYPE_COUNT);
+    device->gradients = BOTH_GRADIENTS;
+    device->gradient = (const void *const *)t->gradient;
+    device->stamp = (uint32_t)input_next(input);
+    device->mode = fibres > 1 ? (uint32_t)ADD_FIBRES : (uint32_t)input_below(input, 3);
+    device->view = t->view;
+    device->k = t->k;
+    device->room = both_room(input, device);
+    device->hints = input_memory(fibres * sizeof(float), 0);
+    device->position = input_memory(fibres * t->k * sizeof(uint32_t), 0);
+    device->value = input_memory(fibres * t->k * sizeof(float), 0);
+    device->result = input_memory(sizeof(struct add_result), SCRATCH_BYTE);
+    for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
+        t->pushed[g] = input_memory(device->numel * dtype_size((enum dtype)device->dtype), 0);
+    }
+    device->entry = input_memory(chunk_count(device->numel) * sizeof(uint64_t), 0);
+}
+
+static float *both_chunk(const struct both *both, const struct add_tensor *device, uint64_t chunk)
+{
+    return both->batch.slots.element + (uint64_t)slot_of(device->entry[chunk]) * CHUNK;
+}
+
+/* Puts a tensor's chunks where they begin, and its elements there. */
+static void both_place(struct both *both, unsigned i, const uint32_t *slot)
+{
+    struct add_tensor *const device = &both->device[i];
+    for (uint64_t c = 0; c < chunk_count(device->numel); c++) {
+        const uint64_t rest = device->numel - c * CHUNK;
+        device->entry[c] = slot_entry(device->stamp, slot[c]);
+        memset(both_chunk(both, device, c), 0, CHUNK * sizeof(float));
+        memcpy(both_chunk(both, device, c), both->host[i].residual + c * CHUNK,
+            (rest < CHUNK ? rest : CHUNK) * sizeof(float));
+    }
+}
+
+/* Slots in a random order, the last ones are spare. */
+static void both_slots(struct both *both, uint32_t spares)
+{
+    struct slots *const slots = &both->batch.slots;
+    const uint32_t count = both->batch.chunks + spares;
+    uint32_t *const order = input_memory(count * sizeof *order, 0);
+    both->slot_count = count;
+    slots->element = input_memory(count * sizeof(float) * CHUNK, 0x55);
+    slots->record = input_memory(count * sizeof *slots->record, 0x55);
+    slots->spare = input_memory(BOTH_SPARES * sizeof *slots->spare, 0);
+    for (uint32_t s = 0; s < count; s++) {
+        const uint32_t other = (uint32_t)input_below(&both->input, s + 1);
+        order[s] = order[other];
+        order[other] = s;
+    }
+    for (unsigned i = 0; i < both->tensors; i++) {
+        both_place(both, i, order + both->device[i].first);
+    }
+    memcpy(slots->spare, order + both->batch.chunks, BOTH_SPARES * sizeof *order);
+    free(order);
+}
+
+void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares)
+{
+    memset(both, 0, sizeof *both);
+    both->input.state = seed;
+    both->tensors = 1 + (unsigned)input_below(&both->input, BOTH_TENSORS);
+    both->device = input_memory(both->tensors * sizeof *both->device, 0);
+    both->batch.tensor = both->device;
+    both->batch.tensors = both->tensors;
+    for (unsigned i = 0; i < both->tensors; i++) {
+        both_host_make(&both->input, &both->host[i], most / both->tensors + 1);
+        both_device_make(both, &both->host[i], &both->device[i]);
+        both->device[i].first = both->batch.chunks;
+        both->batch.chunks += (uint32_t)chunk_count(both->device[i].numel);
+    }
+    both_slots(both, spares);
+}
+
+void both_drop(struct both *both)
+{
+    for (unsigned i = 0; i < both->tensors; i++) {
+        struct both_tensor *const t = &both->host[i];
+        struct add_tensor *const device = &both->device[i];
+        for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
+            free(t->pushed[g]);
+        }
+        free(t->residual);
+        free(t->progress);
+        free(t->list.position);
+        free(t->list.value);
+        free(device->hints);
+        free(device->position);
+        free(device->value);
+        free(device->result);
+        free(device->entry);
+        free(device->scratch);
+    }
+    free(both->batch.slots.element);
+    free(both->batch.slots.record);
+    free(both->batch.slots.spare);
+    free(both->device);
+}
+
+/* ------------------------------------------------------------------ a turn */
+
+void both_attempt(struct both *both)
+{
+    for (unsigned i = 0; i < both->tensors; i++) {
+        free(both->device[i].scratch);
+        both->device[i].scratch = input_memory(scratch_size(&both->device[i]), SCRATCH_BYTE);
+    }
+}
+
+void both_push(struct both *both)
+{
+    struct input *const input = &both->input;
+    for (unsigned i = 0; i < both->tensors; i++) {
+        struct both_tensor *const t = &both->host[i];
+        struct add_tensor *const device = &both->device[i];
+        const enum dtype dtype = (enum dtype)device->dtype;
+        device->stamp++;
+        memcpy(device->before, t->sums, sizeof t->sums);
+        for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
+            t->gradient[g] = input_below(input, 3) != 0 ? t->pushed[g] : NULL;
+            if (t->gradient[g] != NULL) {
+                input_fill(input, t->kind, dtype, device->numel, t->gradient[g]);
+            }
+        }
+    }
+    both_attempt(both);
+}
+
+void both_add(struct both *both)
+{
+    static launch_kernel *const add[] = {
+#define BOTH_RUN(name, type) run_##name,
+        CUDA_ADD(BOTH_RUN)
+#undef BOTH_RUN
+    };
+    for (size_t i = 0; i < sizeof add / sizeof *add; i++) {
+        const struct launch how = input_launch(&both->input);
+        launch(&how, add[i], &both->batch);
+    }
+}
+
+/* ------------------------------------------------------------------ comparison */
+
+static bool both_differ(unsigned tensor, const struct add_tensor *t, const char *what, uint64_t at)
+{
+    fprintf(stderr,
+        "tensor %u (%llu elements, mode %u, %llu fibres, stride %llu, k %llu, room %u): %s %llu "
+        "differs\n",
+        tensor, (unsigned long long)t->numel, t->mode, (unsigned long long)t->view.fibres,
+        (unsigned long long)t->view.stride, (unsigned long long)t->k, t->room, what,
+        (unsigned long long)at);
+    return false;
+}
+
+static bool both_same_chunk(const struct both *both, unsigned i, uint64_t chunk)
+{
+    const struct add_tensor *const device = &both->device[i];
+    const struct both_tensor *const host = &both->host[i];
+    const uint64_t rest = device->numel - chunk * CHUNK;
+    const struct slot_record *const record =
+        &both->batch.slots.record[slot_of(device->entry[chunk])];
+    float expected[CHUNK] = {0};
+    memcpy(expected, host->residual + chunk * CHUNK, (rest < CHUNK ? rest : CHUNK) * sizeof(float));
+    return memcmp(expected, both_chunk(both, device, chunk), sizeof expected) == 0 &&
+           device->entry[chunk] >> 32 == device->stamp &&
+           memcmp(record->sums, host->progress->chunk[chunk].sums, sizeof record->sums) == 0 &&
+           record->nonfinite == host->progress->chunk[chunk].nonfinite;
+}
+
+static bool both_same_list(const struct both *both, unsigned i)
+{
+    const struct add_tensor *const device = &both->device[i];
+    const struct sparse *const list = &both->host[i].list;
+    if (device->result->count != list->count) {
+        return both_differ(i, device, "count", device->result->count);
+    }
+    for (uint64_t e = 0; e < list->count; e++) {
+        if (device->position[e] != list->position[e] ||
+            memcmp(&device->value[e], &list->value[e], sizeof(float)) != 0) {
+            return both_differ(i, device, "entry", e);
+        }
+    }
+    return true;
+}
+
+bool both_compare(const struct both *both)
+{
+    for (unsigned i = 0; i < both->tensors; i++) {
+        const struct add_tensor *const device = &both->device[i];
+        const struct both_tensor *const host = &both->host[i];
+        for (uint64_t c = 0; c < chunk_count(device->numel); c++) {
+            if (!both_same_chunk(both, i, c)) {
+                return both_differ(i, device, "chunk", c);
+            }
+        }
+        if (memcmp(device->result->sums, host->sums, sizeof host->sums) != 0 ||
+            device->result->nonfinite != host->nonfinite) {
+            return both_differ(i, device, "ledger of turn", device->stamp);
+        }
+        if (!both_same_list(both, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void both_leave(struct both *both)
+{
+    for (unsigned i = 0; i < both->tensors; i++) {
+        const struct sparse *const list = &both->host[i].list;
+        for (uint64_t e = 0; e < list->count; e++) {
+            const uint64_t element = view_element(&both->host[i].view, list->position[e]);
+            both->host[i].residual[element] = 0;
+            both_chunk(both, &both->device[i], element / CHUNK)[element % CHUNK] = 0;
+        }
+    }
+}

@@ -1,0 +1,65 @@
+/*
+ * The same tensors on both sides: as kernels/cpu keeps them, and as kernels/cuda does. Each turn
+ * adds the same gradients on both sides and compares all bytes that come of it.
+ *
+ * Happy path: both_make(), then per turn both_push(), both_host(), both_add(),
+ * both_compare(), both_leave(); at last both_drop().
+ */
+#ifndef ADTOPK_TESTS_CUDA_BOTH_H
+#define ADTOPK_TESTS_CUDA_BOTH_H
+
+#include <stdbool.h>
+
+#include "kernels/cpu/fused.h"
+#include "kernels/cuda/add.h"
+#include "tests/cuda/input.h"
+
+enum { BOTH_GRADIENTS = 3, BOTH_TENSORS = 8, BOTH_SPARES = 6 };
+
+/* What the host has of a tensor. */
+struct both_tensor {
+    struct view view;
+    uint64_t k;
+    enum input_kind kind;
+    void *gradient[BOTH_GRADIENTS]; /* some are NULL, others these: */
+    void *pushed[BOTH_GRADIENTS];   /* always at the same place, as those of trainers */
+    float *residual;
+    struct progress *progress;
+    double sums[2];
+    uint64_t nonfinite;
+    struct sparse list;
+};
+
+struct both {
+    struct input input;
+    unsigned tensors;
+    struct both_tensor host[BOTH_TENSORS];
+    struct add_tensor *device; /* as many */
+    struct add_batch batch;
+    uint32_t slot_count;
+};
+
+/** Draws tensors of at most `most` elements. spares: slots besides those of the chunks, BOTH_SPARES
+ * at least. */
+void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares);
+void both_drop(struct both *both);
+
+/** The next turn's gradients, stamp, and scratch. */
+void both_push(struct both *both);
+
+/** The host's pass. */
+void both_host(struct both *both);
+
+/** Fresh scratch, as every attempt at a pass needs it. */
+void both_attempt(struct both *both);
+
+/** Runs the kernels of ADD to their ends. */
+void both_add(struct both *both);
+
+/** Names the first difference: false. */
+bool both_compare(const struct both *both);
+
+/** What was selected leaves the residuals of both sides. */
+void both_leave(struct both *both);
+
+#endif

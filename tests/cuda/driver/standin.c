@@ -1,0 +1,336 @@
+/* The library itself: its set-up, its devices, its context, and calls that are to fail. */
+#include "tests/cuda/driver/standin.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEVICE_MEMORY (UINT64_C(1) << 30)
+#define VERSION 12040
+#define NAMES_MAX 128
+
+struct CUctx_st {
+    int device;
+    CUresult poison;
+};
+
+static struct standin state;
+static uint64_t taken[STANDIN_DEVICES_MAX];
+static CUcontext context;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+struct standin *standin_state(void)
+{
+    return &state;
+}
+
+uint64_t standin_random(uint64_t below)
+{
+    state.random = state.random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (state.random >> 33) % below;
+}
+
+/* ------------------------------------------------------------------ calls that fail */
+
+static unsigned count_call(const char *name)
+{
+    static struct {
+        char name[48];
+        unsigned count;
+    } seen[NAMES_MAX];
+    unsigned i = 0, count;
+
+    (void)pthread_mutex_lock(&mutex);
+    while (seen[i].count > 0 && strcmp(seen[i].name, name) != 0) {
+        i++;
+    }
+    (void)snprintf(seen[i].name, sizeof(seen[i].name), "%s", name);
+    count = ++seen[i].count;
+    (void)pthread_mutex_unlock(&mutex);
+    return count;
+}
+
+/* ADTOPK_TEST_CUDA_FAIL is "call:n:result,...": the n-th call of this name in each process fails;
+ * with result "hang" it never returns. */
+CUresult standin_called(const char *name)
+{
+    const char *at = getenv("ADTOPK_TEST_CUDA_FAIL");
+    const unsigned count = count_call(name);
+
+    for (; at != NULL && at[0] != '\0'; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
+        char wanted[48] = "", result[16] = "";
+        unsigned number = 0;
+
+        if (sscanf(at, "%47[^:]:%u:%15[^,]", wanted, &number, result) != 3 ||
+            strcmp(wanted, name) != 0 || number != count) {
+            continue;
+        }
+        while (strcmp(result, "hang") == 0) {
+            (void)pause();
+        }
+        return atoi(result);
+    }
+    return strcmp(name, "cuInit") != 0 && strcmp(name, "cuDriverGetVersion") != 0 &&
+                   !state.initialised
+               ? CUDA_ERROR_NOT_INITIALIZED
+               : CUDA_SUCCESS;
+}
+
+CUresult standin_called_in_context(const char *name)
+{
+    CUresult result = standin_called(name);
+
+    if (context == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result <= CUDA_ERROR_LAUNCH_FAILED) {
+        standin_poison(result);
+    }
+    return context->poison != CUDA_SUCCESS ? context->poison : result;
+}
+
+void standin_poison(CUresult result)
+{
+    context->poison = result;
+}
+
+/* ------------------------------------------------------------------ set-up */
+
+static uint64_t setting(const char *name, uint64_t standard)
+{
+    const char *value = getenv(name);
+
+    return value != NULL ? strtoull(value, NULL, 10) : standard;
+}
+
+static void set_up(void)
+{
+    const char *when = getenv("ADTOPK_TEST_CUDA_STREAMS");
+
+    state.devices = (int)setting("ADTOPK_TEST_CUDA_DEVICES", 1);
+    state.memory = setting("ADTOPK_TEST_CUDA_MEMORY", DEVICE_MEMORY);
+    state.version = (int)setting("ADTOPK_TEST_CUDA_VERSION", VERSION);
+    state.when = STANDIN_LATE;
+    if (when != NULL && strcmp(when, "early") == 0) {
+        state.when = STANDIN_EARLY;
+    } else if (when != NULL && strncmp(when, "chance", 6) == 0) {
+        state.when = STANDIN_CHANCE;
+        state.random = strtoull(when + (when[6] == ':' ? 7 : 6), NULL, 10);
+    }
+}
+
+CUresult cuInit(unsigned flags)
+{
+    CUresult result = standin_called("cuInit");
+
+    if (result != CUDA_SUCCESS || flags != 0) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    set_up();
+    state.initialised = state.devices > 0;
+    return state.initialised ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+    set_up();
+    *version = state.version;
+    return standin_called("cuDriverGetVersion");
+}
+
+static const struct {
+    CUresult result;
+    const char *name, *text;
+} errors[] = {
+    {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
+    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        "no kernel image is available for execution on the device"},
+    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "an illegal memory access was encountered"},
+    {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+};
+
+#define ERRORS (sizeof(errors) / sizeof(errors[0]))
+
+CUresult cuGetErrorName(CUresult result, const char **name)
+{
+    *name = NULL;
+    for (size_t i = 0; i < ERRORS; i++) {
+        *name = errors[i].result == result ? errors[i].name : *name;
+    }
+    return *name != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorString(CUresult result, const char **text)
+{
+    *text = NULL;
+    for (size_t i = 0; i < ERRORS; i++) {
+        *text = errors[i].result == result ? errors[i].text : *text;
+    }
+    return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ------------------------------------------------------------------ devices */
+
+CUresult cuDeviceGetCount(int *count)
+{
+    *count = state.devices;
+    return standin_called("cuDeviceGetCount");
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < state.devices ? standin_called("cuDeviceGet")
+                                                   : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+{
+    (void)snprintf(name, (size_t)length, "stand-in %d%s", device,
+        getenv("ADTOPK_TEST_CUDA_MIG") != NULL ? " MIG 1g.5gb" : "");
+    return standin_called("cuDeviceGetName");
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+    (void)memset(uuid->bytes, 0xa0, sizeof(uuid->bytes));
+    uuid->bytes[15] = (char)device;
+    return standin_called("cuDeviceGetUuid_v2");
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    (void)device;
+    *bytes = state.memory;
+    return standin_called("cuDeviceTotalMem_v2");
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+    (void)device;
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+        *value = getenv("ADTOPK_TEST_CUDA_PRIVATE") == NULL;
+        break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return standin_called("cuDeviceGetAttribute");
+}
+
+bool standin_take(int device, uint64_t bytes)
+{
+    bool there;
+
+    (void)pthread_mutex_lock(&mutex);
+    there = bytes <= state.memory && taken[device] <= state.memory - bytes;
+    taken[device] += there ? bytes : 0;
+    (void)pthread_mutex_unlock(&mutex);
+    return there;
+}
+
+void standin_give_back(int device, uint64_t bytes)
+{
+    (void)pthread_mutex_lock(&mutex);
+    taken[device] -= bytes;
+    (void)pthread_mutex_unlock(&mutex);
+}
+
+/* ------------------------------------------------------------------ context and modules */
+
+CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device)
+{
+    CUresult result = standin_called("cuCtxCreate_v2");
+
+    (void)flags;
+    if (result != CUDA_SUCCESS || context != NULL) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    context = calloc(1, sizeof(*context));
+    if (context == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    context->device = device;
+    *made = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext gone)
+{
+    CUresult result = standin_called("cuCtxDestroy_v2");
+
+    if (gone != context || context == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    standin_drop_streams();
+    standin_drop_memory();
+    free(context);
+    context = NULL;
+    return result;
+}
+
+int standin_device(void)
+{
+    return context->device;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    *module = (CUmodule)(uintptr_t)image;
+    return image != NULL ? standin_called_in_context("cuModuleLoadData") : CUDA_ERROR_INVALID_IMAGE;
+}
+
+CUresult cuModuleUnload(CUmodule module)
+{
+    (void)module;
+    return standin_called_in_context("cuModuleUnload");
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    const char *without = getenv("ADTOPK_TEST_CUDA_WITHOUT"); /* a kernel that is not there */
+    const struct standin_kernel *kernel = standin_kernels;
+    CUresult result = standin_called_in_context("cuModuleGetFunction");
+
+    (void)module;
+    while (kernel->name != NULL && strcmp(kernel->name, name) != 0) {
+        kernel++;
+    }
+    if (kernel->name == NULL || (without != NULL && strcmp(without, name) == 0)) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    *function = (CUfunction)(uintptr_t)kernel;
+    return result;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, CUstream stream,
+    void **arguments, void **extra)
+{
+    const struct standin_launch launch = {.arguments = arguments[0],
+        .grid = {grid_x, grid_y, grid_z},
+        .block = {block_x, block_y, block_z},
+        .shared = shared};
+    const uint64_t threads = (uint64_t)block_x * block_y * block_z;
+    CUresult result = standin_called_in_context("cuLaunchKernel");
+
+    if (result == CUDA_SUCCESS && (grid_x == 0 || grid_y == 0 || grid_z == 0 || threads == 0 ||
+                                      threads > 1024 || extra != NULL)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return result == CUDA_SUCCESS ? standin_launch(stream, (const void *)function, &launch)
+                                  : result;
+}

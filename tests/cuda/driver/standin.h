@@ -1,0 +1,85 @@
+/*
+ * What the files of the test library share. README.md beside this file says what it imitates, and
+ * which variables set it up.
+ *
+ * A process has at most one context, and one thread makes the calls that need it. Calls without a
+ * context may come from several threads.
+ */
+#ifndef ADTOPK_TESTS_CUDA_STANDIN_H
+#define ADTOPK_TESTS_CUDA_STANDIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tests/cuda/driver/kernels.h"
+
+#define STANDIN_GRANULE (UINT64_C(2) << 20)
+#define STANDIN_DEVICES_MAX 8
+
+/* When the operations of streams happen. */
+enum standin_when {
+    STANDIN_EARLY, /* at once */
+    STANDIN_LATE,  /* not before the host waits for them */
+    STANDIN_CHANCE /* some of them in each call, streams in any order */
+};
+
+#define STANDIN_PROTOTYPE(name, parameters) CUresult name parameters;
+DRIVER_CALLS(STANDIN_PROTOTYPE)
+#undef STANDIN_PROTOTYPE
+
+struct standin {
+    int devices;
+    uint64_t memory; /* bytes of each device */
+    int version;
+    enum standin_when when;
+    uint64_t random;
+    bool initialised;
+};
+
+struct standin *standin_state(void);
+
+/** Counts a call. Returns what it should fail with, or CUDA_SUCCESS. May never return. */
+CUresult standin_called(const char *name);
+
+/** The same for a call that needs a context: also fails without one, or with one that is poisoned.
+ */
+CUresult standin_called_in_context(const char *name);
+
+/** All later calls in this context fail with `result`. */
+void standin_poison(CUresult result);
+
+uint64_t standin_random(uint64_t below);
+
+/** Takes bytes of a device's memory; false: it has no more. */
+bool standin_take(int device, uint64_t bytes);
+void standin_give_back(int device, uint64_t bytes);
+
+/** The device of the context. */
+int standin_device(void);
+
+/* standin_memory.c */
+
+/** Device memory is accessible between these two calls, and only then. They nest. */
+void standin_unlock(void);
+void standin_lock(void);
+
+/** Whether all of these bytes were registered by the host. */
+bool standin_is_registered(const void *host, uint64_t size);
+
+/** The context is gone: so is what was mapped or allocated in it. */
+void standin_drop_memory(void);
+
+/* standin_stream.c */
+
+/** Runs everything that is in any stream. */
+void standin_drain_all(void);
+
+/** The context is gone: so are its streams, with what is in them. */
+void standin_drop_streams(void);
+
+/** Appends a kernel to a stream; copies the arguments. */
+CUresult standin_launch(
+    CUstream stream, const struct standin_kernel *kernel, const struct standin_launch *launch);
+
+#endif

@@ -1,0 +1,348 @@
+/*
+ * Streams: queues of operations, which run on the thread that waits for them, or early, or by
+ * chance. An operation waits until those before it in its stream are done, and for what it names:
+ * an event, or a word of memory. Nothing else orders two streams.
+ */
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/cuda/driver/standin.h"
+
+#define CHANCE_MOST 3u /* operations that one call may set going */
+#define ARGUMENTS_MAX 4096u
+
+enum kind { KERNEL, COPY, SET, WRITE_WORD, WAIT_WORD, RECORD, WAIT_EVENT };
+
+struct operation {
+    struct operation *next;
+    enum kind kind;
+    void *to;
+    const void *from;
+    uint64_t size;
+    uint32_t value;
+    CUevent event;
+    uint64_t number; /* RECORD, WAIT_EVENT: of the event's recordings */
+    const struct standin_kernel *kernel;
+    struct standin_launch launch;
+    _Alignas(16) char arguments[];
+};
+
+struct CUstream_st {
+    CUstream next;
+    struct operation *first, **last;
+};
+
+struct CUevent_st {
+    uint64_t recorded, done;
+};
+
+static CUstream streams;
+
+/* ------------------------------------------------------------------ running */
+
+static bool may_run(const struct operation *operation)
+{
+    if (operation->kind == WAIT_EVENT) {
+        return operation->event->done >= operation->number;
+    }
+    if (operation->kind == WAIT_WORD) {
+        const uint32_t there = atomic_load((_Atomic uint32_t *)operation->to);
+
+        return (int32_t)(there - operation->value) >= 0;
+    }
+    return true;
+}
+
+static void run(struct operation *operation)
+{
+    CUresult result;
+
+    switch (operation->kind) {
+    case KERNEL:
+        operation->launch.arguments = operation->arguments;
+        result = operation->kernel->run(&operation->launch);
+        if (result != CUDA_SUCCESS) {
+            standin_poison(result);
+        }
+        break;
+    case COPY: (void)memcpy(operation->to, operation->from, operation->size); break;
+    case SET: (void)memset(operation->to, (int)operation->value, operation->size); break;
+    case WRITE_WORD: atomic_store((_Atomic uint32_t *)operation->to, operation->value); break;
+    case RECORD: operation->event->done = operation->number; break;
+    case WAIT_WORD:
+    case WAIT_EVENT: break;
+    }
+}
+
+/* Runs the stream's first operation; false: there is none, or it waits. */
+static bool step(CUstream stream)
+{
+    struct operation *operation = stream->first;
+
+    if (operation == NULL || !may_run(operation)) {
+        return false;
+    }
+    stream->first = operation->next;
+    if (stream->first == NULL) {
+        stream->last = &stream->first;
+    }
+    standin_unlock();
+    run(operation);
+    standin_lock();
+    free(operation);
+    return true;
+}
+
+/* Something of another stream, which the first one may wait for. */
+static bool step_any(void)
+{
+    for (CUstream stream = streams; stream != NULL; stream = stream->next) {
+        if (step(stream)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void drain(CUstream stream)
+{
+    standin_unlock();
+    while (stream->first != NULL) {
+        if (!step(stream) && !step_any()) {
+            (void)usleep(50); /* another process writes the word */
+        }
+    }
+    standin_lock();
+}
+
+void standin_drain_all(void)
+{
+    for (CUstream stream = streams; stream != NULL; stream = stream->next) {
+        drain(stream);
+    }
+}
+
+static unsigned stream_count(void)
+{
+    unsigned count = 0;
+
+    for (CUstream stream = streams; stream != NULL; stream = stream->next) {
+        count++;
+    }
+    return count;
+}
+
+static void run_some(void)
+{
+    uint64_t steps = standin_random(CHANCE_MOST + 1);
+
+    for (uint64_t i = 0; i < steps; i++) {
+        CUstream stream = streams;
+
+        for (uint64_t skip = standin_random(stream_count()); skip > 0; skip--) {
+            stream = stream->next;
+        }
+        (void)step(stream);
+    }
+}
+
+/* ------------------------------------------------------------------ queueing */
+
+static CUresult push(CUstream stream, const struct operation *like, const void *arguments)
+{
+    const size_t size = arguments != NULL ? like->kernel->size : 0;
+    struct operation *operation = calloc(1, sizeof(*operation) + size);
+
+    if (operation == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *operation = *like;
+    if (arguments != NULL) {
+        (void)memcpy(operation->arguments, arguments, size);
+    }
+    *stream->last = operation;
+    stream->last = &operation->next;
+    if (standin_state()->when == STANDIN_EARLY) {
+        while (step(stream)) {
+        }
+    } else if (standin_state()->when == STANDIN_CHANCE) {
+        run_some();
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult standin_launch(
+    CUstream stream, const struct standin_kernel *kernel, const struct standin_launch *launch)
+{
+    const struct operation operation = {.kind = KERNEL, .kernel = kernel, .launch = *launch};
+
+    return kernel->size <= ARGUMENTS_MAX ? push(stream, &operation, launch->arguments)
+                                         : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Real copies are asynchronous only from and to registered memory; here all must be. */
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream)
+{
+    const struct operation operation = {
+        .kind = COPY, .to = (void *)(uintptr_t)to, .from = from, .size = size};
+    CUresult result = standin_called_in_context("cuMemcpyHtoDAsync_v2");
+
+    if (result == CUDA_SUCCESS && !standin_is_registered(from, size)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream)
+{
+    const struct operation operation = {
+        .kind = COPY, .to = to, .from = (const void *)(uintptr_t)from, .size = size};
+    CUresult result = standin_called_in_context("cuMemcpyDtoHAsync_v2");
+
+    if (result == CUDA_SUCCESS && !standin_is_registered(to, size)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream)
+{
+    const struct operation operation = {
+        .kind = SET, .to = (void *)(uintptr_t)to, .value = value, .size = size};
+    CUresult result = standin_called_in_context("cuMemsetD8Async");
+
+    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+}
+
+static CUresult word(
+    CUstream stream, enum kind kind, CUdeviceptr address, uint32_t value, const char *call)
+{
+    const struct operation operation = {
+        .kind = kind, .to = (void *)(uintptr_t)address, .value = value};
+    CUresult result = standin_called_in_context(call);
+
+    if (result == CUDA_SUCCESS && address % sizeof(uint32_t) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+}
+
+CUresult cuStreamWriteValue32_v2(
+    CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags)
+{
+    return flags == CU_STREAM_WRITE_VALUE_DEFAULT
+               ? word(stream, WRITE_WORD, address, value, "cuStreamWriteValue32_v2")
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamWaitValue32_v2(
+    CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags)
+{
+    return flags == CU_STREAM_WAIT_VALUE_GEQ
+               ? word(stream, WAIT_WORD, address, value, "cuStreamWaitValue32_v2")
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* ------------------------------------------------------------------ streams and events */
+
+CUresult cuStreamCreate(CUstream *made, unsigned flags)
+{
+    CUresult result = standin_called_in_context("cuStreamCreate");
+    CUstream stream;
+
+    (void)flags;
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    stream = calloc(1, sizeof(*stream));
+    if (stream == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    stream->last = &stream->first;
+    stream->next = streams;
+    streams = stream;
+    *made = stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    CUresult result = standin_called_in_context("cuStreamDestroy_v2");
+    CUstream *at = &streams;
+
+    drain(stream);
+    while (*at != stream) {
+        at = &(*at)->next;
+    }
+    *at = stream->next;
+    free(stream);
+    return result;
+}
+
+void standin_drop_streams(void)
+{
+    while (streams != NULL) {
+        CUstream stream = streams;
+
+        streams = stream->next;
+        while (stream->first != NULL) {
+            struct operation *operation = stream->first;
+            stream->first = operation->next;
+            free(operation);
+        }
+        free(stream);
+    }
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    CUresult result = standin_called_in_context("cuStreamSynchronize");
+
+    if (result == CUDA_SUCCESS) {
+        drain(stream);
+        result = standin_called_in_context("after cuStreamSynchronize");
+    }
+    return result;
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+    CUresult result = standin_called_in_context("cuEventCreate");
+
+    (void)flags;
+    *event = result == CUDA_SUCCESS ? calloc(1, sizeof(**event)) : NULL;
+    return *event != NULL || result != CUDA_SUCCESS ? result : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuEventDestroy_v2(CUevent event)
+{
+    standin_drain_all();
+    free(event);
+    return standin_called_in_context("cuEventDestroy_v2");
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+    const struct operation operation = {
+        .kind = RECORD, .event = event, .number = event->recorded + 1};
+    CUresult result = standin_called_in_context("cuEventRecord");
+
+    if (result == CUDA_SUCCESS) {
+        event->recorded++;
+        result = push(stream, &operation, NULL);
+    }
+    return result;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+    const struct operation operation = {
+        .kind = WAIT_EVENT, .event = event, .number = event->recorded};
+    CUresult result = standin_called_in_context("cuStreamWaitEvent");
+
+    (void)flags;
+    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+}

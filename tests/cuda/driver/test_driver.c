@@ -1,0 +1,133 @@
+/* The driver's library and its devices: what is listed, and the sentence for each fault. */
+#include "daemon/device/driver.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char *library;
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)setenv("ADTOPK_CUDA_LIBRARY", library, 1);
+    (void)unsetenv("ADTOPK_TEST_CUDA_FAIL");
+    (void)unsetenv("ADTOPK_TEST_CUDA_DEVICES");
+    (void)unsetenv("ADTOPK_TEST_CUDA_VERSION");
+    return 0;
+}
+
+static void assert_refused(const char *sentence)
+{
+    struct driver driver;
+    struct error err = {.code = ADTOPK_OK};
+
+    assert_int_equal(driver_open(&driver, &err), ADTOPK_ERR_SYSTEM);
+    assert_non_null(strstr(err.text, sentence));
+    assert_null(driver.library);
+}
+
+static void test_lists_devices(void **state)
+{
+    struct driver driver;
+    struct driver_device list[DRIVER_DEVICES_MAX];
+    struct error err;
+    unsigned count;
+
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_DEVICES", "2", 1);
+    (void)setenv("ADTOPK_TEST_CUDA_MEMORY", "123456789", 1);
+    assert_int_equal(driver_open(&driver, &err), ADTOPK_OK);
+    assert_int_equal(driver_list(&driver, list, &count, &err), ADTOPK_OK);
+    assert_int_equal(count, 2);
+    assert_string_equal(list[1].uuid, "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a001");
+    assert_string_equal(list[1].name, "stand-in 1");
+    assert_int_equal(list[0].memory, 123456789);
+    assert_int_equal(list[0].major, 9);
+    assert_int_equal(list[0].multiprocessors, 4);
+    assert_true(list[0].shares && !list[0].instance);
+    driver_close(&driver);
+    (void)unsetenv("ADTOPK_TEST_CUDA_MEMORY");
+}
+
+static void test_names_an_instance(void **state)
+{
+    struct driver driver;
+    struct driver_device list[DRIVER_DEVICES_MAX];
+    struct error err;
+    unsigned count;
+
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_MIG", "1", 1);
+    assert_int_equal(driver_open(&driver, &err), ADTOPK_OK);
+    assert_int_equal(driver_list(&driver, list, &count, &err), ADTOPK_OK);
+    assert_true(list[0].instance);
+    assert_string_equal(list[0].uuid, "MIG-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a000");
+    driver_close(&driver);
+    (void)unsetenv("ADTOPK_TEST_CUDA_MIG");
+}
+
+static void test_no_driver(void **state)
+{
+    (void)state;
+    (void)setenv("ADTOPK_CUDA_LIBRARY", "libcuda-of-nobody.so.1", 1);
+    assert_refused("this node has no NVIDIA driver: libcuda-of-nobody.so.1");
+}
+
+static void test_no_call(void **state)
+{
+    (void)state;
+    (void)setenv("ADTOPK_CUDA_LIBRARY", "libm.so.6", 1);
+    assert_refused("libm.so.6 has no cuInit");
+}
+
+static void test_too_old(void **state)
+{
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_VERSION", "11080", 1);
+    assert_refused("is for CUDA 11.8, and adtopk needs one for CUDA 12.0 or later");
+}
+
+static void test_no_device(void **state)
+{
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_DEVICES", "0", 1);
+    assert_refused("cuInit: no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE, 100)");
+}
+
+static void test_call_fails(void **state)
+{
+    struct driver driver;
+    struct driver_device list[DRIVER_DEVICES_MAX];
+    struct error err;
+    unsigned count;
+
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", "cuDeviceTotalMem_v2:1:4711", 1);
+    assert_int_equal(driver_open(&driver, &err), ADTOPK_OK);
+    assert_int_equal(driver_list(&driver, list, &count, &err), ADTOPK_ERR_SYSTEM);
+    assert_int_equal(count, 0);
+    assert_string_equal(err.text,
+        "cuDeviceTotalMem_v2 on GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a000 (stand-in 0): an error "
+        "that the driver does not explain (unknown, 4711)");
+    driver_close(&driver);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_lists_devices, setup),
+        cmocka_unit_test_setup(test_names_an_instance, setup),
+        cmocka_unit_test_setup(test_no_driver, setup),
+        cmocka_unit_test_setup(test_no_call, setup),
+        cmocka_unit_test_setup(test_too_old, setup),
+        cmocka_unit_test_setup(test_no_device, setup),
+        cmocka_unit_test_setup(test_call_fails, setup),
+    };
+
+    library = strdup(getenv("ADTOPK_CUDA_LIBRARY"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,331 @@
+/*
+ * The test library catches what it is there for: a host that touches device memory, a stream that
+ * does not wait for another one, calls that fail, a context that is poisoned.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/device/driver.h"
+#include "tests/cuda/driver/small_kernels.h"
+
+#define SIZE (2u << 20)
+#define WORDS 1000u
+
+static struct driver cuda;
+static struct driver_device devices[DRIVER_DEVICES_MAX];
+static CUcontext context;
+static CUfunction add, fault;
+static uint32_t *page; /* registered host memory */
+
+static int open_context(const char *when, const char *fails)
+{
+    static const char image[1];
+    struct error err;
+    CUmodule module;
+    unsigned count;
+
+    (void)setenv("ADTOPK_TEST_CUDA_STREAMS", when, 1);
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", fails, 1);
+    page = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return page == MAP_FAILED || driver_open(&cuda, &err) != ADTOPK_OK ||
+           driver_list(&cuda, devices, &count, &err) != ADTOPK_OK ||
+           cuda.cuCtxCreate_v2(&context, 0, devices[0].handle) != CUDA_SUCCESS ||
+           cuda.cuMemHostRegister_v2(page, SIZE, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
+           cuda.cuModuleLoadData(&module, image) != CUDA_SUCCESS ||
+           cuda.cuModuleGetFunction(&add, module, "small_add") != CUDA_SUCCESS ||
+           cuda.cuModuleGetFunction(&fault, module, "small_fault") != CUDA_SUCCESS;
+}
+
+static int late(void **state)
+{
+    (void)state;
+    return open_context("late", "");
+}
+
+static int early(void **state)
+{
+    (void)state;
+    return open_context("early", "");
+}
+
+static int close_context(void **state)
+{
+    (void)state;
+    (void)cuda.cuCtxDestroy_v2(context);
+    (void)munmap(page, SIZE);
+    driver_close(&cuda);
+    return 0;
+}
+
+static CUdeviceptr allocate(void)
+{
+    CUdeviceptr words = 0;
+
+    assert_int_equal(cuda.cuMemAlloc_v2(&words, WORDS * sizeof(uint32_t)), CUDA_SUCCESS);
+    return words;
+}
+
+static CUstream stream_new(void)
+{
+    CUstream stream = NULL;
+
+    assert_int_equal(cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    return stream;
+}
+
+static CUresult launch(CUfunction function, CUdeviceptr words, uint32_t value, CUstream stream)
+{
+    struct small_add arguments = {.words = words, .count = WORDS, .value = value};
+    void *list[] = {&arguments};
+
+    return cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, list, NULL);
+}
+
+/* ------------------------------------------------------------------ what it does */
+
+static void test_runs_kernels(void **state)
+{
+    CUdeviceptr words = allocate();
+    CUstream stream = stream_new();
+
+    (void)state;
+    page[0] = 5;
+    assert_int_equal(
+        cuda.cuMemsetD8Async(words, 0, WORDS * sizeof(uint32_t), stream), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemcpyHtoDAsync_v2(words, page, 4, stream), CUDA_SUCCESS);
+    assert_int_equal(launch(add, words, 7, stream), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemcpyDtoHAsync_v2(page, words, WORDS * 4, stream), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamWriteValue32_v2(stream, (CUdeviceptr)(uintptr_t)(page + WORDS),
+                         99, CU_STREAM_WRITE_VALUE_DEFAULT),
+        CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    assert_int_equal(page[0], 12);
+    assert_int_equal(page[WORDS - 1], 7);
+    assert_int_equal(page[WORDS], 99);
+}
+
+static CUdeviceptr map(CUmemGenericAllocationHandle handle)
+{
+    const CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = devices[0].handle},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr address = 0;
+
+    assert_int_equal(cuda.cuMemAddressReserve(&address, SIZE, 0, 0, 0), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemMap(address, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemSetAccess(address, SIZE, &access, 1), CUDA_SUCCESS);
+    return address;
+}
+
+/* Two mappings of one memory, through a descriptor, as two processes would have them. */
+static void test_shares_memory(void **state)
+{
+    const CUmemAllocationProp prop = driver_shared_memory(&devices[0]);
+    CUmemGenericAllocationHandle handle, imported;
+    CUdeviceptr first, second;
+    CUstream stream = stream_new();
+    int fd;
+
+    (void)state;
+    assert_int_equal(cuda.cuMemCreate(&handle, SIZE, &prop, 0), CUDA_SUCCESS);
+    assert_int_equal(
+        cuda.cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemImportFromShareableHandle(
+                         &imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        CUDA_SUCCESS);
+    first = map(handle);
+    second = map(imported);
+    (void)close(fd);
+    assert_int_equal(cuda.cuMemcpyDtoHAsync_v2(page, second, 4, stream), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    assert_int_equal(page[0], 0xa5a5a5a5); /* new memory is not zero */
+    assert_int_equal(launch(add, first, 1, stream), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemcpyDtoHAsync_v2(page, second, 4, stream), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    assert_int_equal(page[0], 0xa5a5a5a6);
+    assert_int_equal(cuda.cuMemUnmap(first, SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemAddressFree(first, SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemRelease(imported), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemRelease(handle), CUDA_SUCCESS);
+}
+
+static void test_waits_for_a_word(void **state)
+{
+    CUdeviceptr word = (CUdeviceptr)(uintptr_t)(page + WORDS);
+    CUstream waits = stream_new(), writes = stream_new();
+    CUdeviceptr words = allocate();
+
+    (void)state;
+    page[WORDS] = 3;
+    assert_int_equal(
+        cuda.cuStreamWaitValue32_v2(waits, word, 4, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemcpyDtoHAsync_v2(page, words, 4, waits), CUDA_SUCCESS);
+    assert_int_equal(
+        cuda.cuMemsetD8Async(words, 0, WORDS * sizeof(uint32_t), writes), CUDA_SUCCESS);
+    assert_int_equal(launch(add, words, 21, writes), CUDA_SUCCESS);
+    assert_int_equal(
+        cuda.cuStreamWriteValue32_v2(writes, word, 4, CU_STREAM_WRITE_VALUE_DEFAULT), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamSynchronize(waits), CUDA_SUCCESS);
+    assert_int_equal(page[0], 21);
+}
+
+/* ------------------------------------------------------------------ what it catches */
+
+static void test_host_may_not_touch(void **state)
+{
+    CUdeviceptr words = allocate();
+    int status = 0;
+    pid_t child = fork();
+
+    (void)state;
+    if (child == 0) {
+        (void)signal(SIGSEGV, SIG_DFL);
+        (void)*(volatile char *)(uintptr_t)words;
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    /* A signal, or the end that a sanitizer makes of it. */
+    assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* Without the event, a late stream copies what is not there yet. */
+static uint32_t copied_beside(bool with_event)
+{
+    CUdeviceptr words = allocate();
+    CUstream computes = stream_new(), copies = stream_new();
+    CUevent event;
+
+    assert_int_equal(cuda.cuMemsetD8Async(words, 0, 4, computes), CUDA_SUCCESS);
+    assert_int_equal(launch(add, words, 9, computes), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuEventRecord(event, computes), CUDA_SUCCESS);
+    if (with_event) {
+        assert_int_equal(cuda.cuStreamWaitEvent(copies, event, 0), CUDA_SUCCESS);
+    }
+    assert_int_equal(cuda.cuMemcpyDtoHAsync_v2(page, words, 4, copies), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamSynchronize(copies), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuEventDestroy_v2(event), CUDA_SUCCESS);
+    return page[0];
+}
+
+static void test_missing_event(void **state)
+{
+    (void)state;
+    assert_int_equal(copied_beside(true), 9);
+    assert_int_not_equal(copied_beside(false), 9);
+}
+
+static void test_early_streams_hide_it(void **state)
+{
+    (void)state;
+    assert_int_equal(copied_beside(false), 9);
+}
+
+/* A stream that nobody waits for has done nothing, and a word says so. */
+static void test_missing_wait(void **state)
+{
+    CUdeviceptr words = allocate();
+    CUstream stream = stream_new();
+
+    (void)state;
+    page[0] = 1;
+    assert_int_equal(cuda.cuMemcpyDtoHAsync_v2(page, words, 4, stream), CUDA_SUCCESS);
+    assert_int_equal(page[0], 1);
+    assert_int_equal(cuda.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    assert_int_equal(page[0], 0xa5a5a5a5);
+}
+
+static void test_poisoned(void **state)
+{
+    CUdeviceptr words = allocate();
+    CUstream stream = stream_new();
+
+    (void)state;
+    assert_int_equal(launch(fault, words, 0, stream), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(launch(add, words, 0, stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(cuda.cuMemFree_v2(words), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static int third_launch_fails(void **state)
+{
+    (void)state;
+    return open_context("late", "cuMemFree_v2:1:1,cuLaunchKernel:3:719");
+}
+
+static void test_nth_call_fails(void **state)
+{
+    CUdeviceptr words = allocate();
+    CUstream stream = stream_new();
+
+    (void)state;
+    assert_int_equal(launch(add, words, 0, stream), CUDA_SUCCESS);
+    assert_int_equal(launch(add, words, 0, stream), CUDA_SUCCESS);
+    assert_int_equal(launch(add, words, 0, stream), CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(cuda.cuStreamSynchronize(stream), CUDA_ERROR_LAUNCH_FAILED);
+}
+
+static void test_out_of_memory(void **state)
+{
+    CUdeviceptr words;
+
+    (void)state;
+    assert_int_equal(cuda.cuMemAlloc_v2(&words, devices[0].memory), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemAlloc_v2(&words, 1), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static int small_device(void **state)
+{
+    (void)setenv("ADTOPK_TEST_CUDA_MEMORY", "8388608", 1);
+    return late(state);
+}
+
+static void test_unregistered_memory(void **state)
+{
+    CUdeviceptr words = allocate();
+    uint32_t own = 0;
+
+    (void)state;
+    assert_int_equal(
+        cuda.cuMemcpyDtoHAsync_v2(&own, words, 4, stream_new()), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void test_no_context(void **state)
+{
+    CUdeviceptr words;
+
+    (void)state;
+    assert_int_equal(cuda.cuCtxDestroy_v2(context), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemAlloc_v2(&words, 4), CUDA_ERROR_INVALID_CONTEXT);
+    assert_int_equal(cuda.cuCtxCreate_v2(&context, 0, devices[0].handle), CUDA_SUCCESS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_runs_kernels, late, close_context),
+        cmocka_unit_test_setup_teardown(test_shares_memory, late, close_context),
+        cmocka_unit_test_setup_teardown(test_waits_for_a_word, late, close_context),
+        cmocka_unit_test_setup_teardown(test_host_may_not_touch, late, close_context),
+        cmocka_unit_test_setup_teardown(test_missing_event, late, close_context),
+        cmocka_unit_test_setup_teardown(test_early_streams_hide_it, early, close_context),
+        cmocka_unit_test_setup_teardown(test_missing_wait, late, close_context),
+        cmocka_unit_test_setup_teardown(test_poisoned, late, close_context),
+        cmocka_unit_test_setup_teardown(test_nth_call_fails, third_launch_fails, close_context),
+        cmocka_unit_test_setup_teardown(test_unregistered_memory, late, close_context),
+        cmocka_unit_test_setup_teardown(test_no_context, late, close_context),
+        cmocka_unit_test_setup_teardown(test_out_of_memory, small_device, close_context),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,249 @@
+/*
+ * ADD that is killed at any switch of threads and repeated, while the blocks of the killed attempts
+ * go on: the residual, the records, the ledger and the list are as if nothing had happened.
+ *
+ * An attempt has scratch and spare slots of its own. The spare slots of the next one are those that
+ * no killed block can write to.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/scratch.h"
+#include "tests/cuda/both.h"
+#include "tests/cuda/device_code.h"
+
+enum { ZOMBIES = 3, BLOCKS_MOST = 6, STEPS = 20000, POOL = (ZOMBIES + 6) * BLOCKS_MOST };
+
+/* An attempt at a pass: a table of its own, with scratch and lists of its own. */
+struct attempt {
+    struct add_tensor *table;
+    struct add_batch batch;
+    struct launched *launched;
+};
+
+/* Slots that nobody writes to: neither chunks nor spares of an attempt that still runs. */
+struct pool {
+    uint32_t slot[POOL];
+    unsigned count;
+};
+
+struct scene {
+    struct both both;
+    struct pool pool;
+    struct attempt *zombie[ZOMBIES]; /* their blocks go on */
+    unsigned zombies;
+    uint64_t kills;
+};
+
+/* ------------------------------------------------------------------ slots */
+
+/* When no attempt runs, what no entry names is free. */
+static void pool_fill(struct scene *scene)
+{
+    struct both *const both = &scene->both;
+    bool *const used = input_memory(both->slot_count, 0);
+    for (unsigned i = 0; i < both->tensors; i++) {
+        for (uint64_t c = 0; c < chunk_count(both->device[i].numel); c++) {
+            const uint32_t slot = slot_of(both->device[i].entry[c]);
+            assert_true(slot < both->slot_count && !used[slot]); /* no chunk is lost */
+            used[slot] = true;
+        }
+    }
+    scene->pool.count = 0;
+    for (uint32_t s = 0; s < both->slot_count && scene->pool.count < POOL; s++) {
+        if (!used[s]) {
+            scene->pool.slot[scene->pool.count++] = s;
+        }
+    }
+    free(used);
+}
+
+/* ------------------------------------------------------------------ attempts */
+
+static struct attempt *attempt_begin(struct scene *scene)
+{
+    struct both *const both = &scene->both;
+    struct attempt *const attempt = input_memory(sizeof *attempt, 0);
+    attempt->batch = both->batch;
+    attempt->table = input_memory(both->tensors * sizeof *attempt->table, 0);
+    memcpy(attempt->table, both->device, both->tensors * sizeof *attempt->table);
+    for (unsigned i = 0; i < both->tensors; i++) {
+        struct add_tensor *const t = &attempt->table[i];
+        t->scratch = input_memory(scratch_size(t), 0xab);
+        t->position = input_memory(t->view.fibres * t->k * sizeof(uint32_t), 0);
+        t->value = input_memory(t->view.fibres * t->k * sizeof(float), 0);
+        t->result = input_memory(sizeof *t->result, 0xab);
+    }
+    attempt->batch.tensor = attempt->table;
+    attempt->batch.slots.spare = input_memory(BLOCKS_MOST * sizeof(uint32_t), 0);
+    for (unsigned b = 0; b < BLOCKS_MOST; b++) {
+        assert_true(scene->pool.count > 0);
+        attempt->batch.slots.spare[b] = scene->pool.slot[--scene->pool.count];
+    }
+    return attempt;
+}
+
+static void attempt_end(struct attempt *attempt)
+{
+    if (attempt->launched != NULL) {
+        launch_end(attempt->launched);
+    }
+    for (unsigned i = 0; i < attempt->batch.tensors; i++) {
+        free(attempt->table[i].scratch);
+        free(attempt->table[i].position);
+        free(attempt->table[i].value);
+        free(attempt->table[i].result);
+    }
+    free(attempt->batch.slots.spare);
+    free(attempt->table);
+    free(attempt);
+}
+
+static void attempt_launch(struct scene *scene, struct attempt *attempt, launch_kernel *kernel)
+{
+    const struct launch how = input_launch(&scene->both.input);
+    attempt->launched = launch_begin(&how, kernel, &attempt->batch);
+}
+
+/* The killed attempts' blocks go on for a while. */
+static void scene_haunt(struct scene *scene)
+{
+    for (unsigned z = 0; z < scene->zombies; z++) {
+        (void)launch_go_on(
+            scene->zombie[z]->launched, input_below(&scene->both.input, STEPS / 4) + 1);
+    }
+}
+
+static void scene_bury(struct scene *scene)
+{
+    while (scene->zombies > 0) {
+        attempt_end(scene->zombie[--scene->zombies]);
+    }
+    pool_fill(scene);
+}
+
+/* Runs a kernel of the attempt for so many switches, at most, with the killed ones beside it. True:
+ * it has ended. */
+static bool scene_run(struct scene *scene, struct attempt *attempt, uint64_t switches)
+{
+    while (switches > 0) {
+        const uint64_t portion = input_below(&scene->both.input, STEPS / 4) + 1;
+        const uint64_t some = portion < switches ? portion : switches;
+        if (launch_go_on(attempt->launched, some)) {
+            return true;
+        }
+        switches -= some;
+        scene_haunt(scene);
+    }
+    return false;
+}
+
+/* An attempt that is killed in the pass over the elements. */
+static void scene_kill(struct scene *scene)
+{
+    struct attempt *const attempt = attempt_begin(scene);
+    attempt_launch(scene, attempt, run_add_begin);
+    assert_true(scene_run(scene, attempt, UINT64_MAX));
+    launch_end(attempt->launched);
+    attempt_launch(scene, attempt, run_add_stream);
+    (void)scene_run(scene, attempt, input_below(&scene->both.input, STEPS));
+    scene->kills++;
+    scene->zombie[scene->zombies++] = attempt;
+}
+
+/* One that ends: its results count. */
+static void scene_finish(struct scene *scene, struct attempt *attempt)
+{
+    static launch_kernel *const add[] = {
+#define KILLED_RUN(name, type) run_##name,
+        CUDA_ADD(KILLED_RUN)
+#undef KILLED_RUN
+    };
+    for (size_t i = 0; i < sizeof add / sizeof *add; i++) {
+        attempt_launch(scene, attempt, add[i]);
+        assert_true(scene_run(scene, attempt, UINT64_MAX));
+        launch_end(attempt->launched);
+    }
+    attempt->launched = NULL;
+}
+
+/* The results of an attempt take the place of those of both_add(). */
+static void scene_take(struct both *both, const struct attempt *attempt)
+{
+    for (unsigned i = 0; i < both->tensors; i++) {
+        struct add_tensor *const to = &both->device[i];
+        const struct add_tensor *const from = &attempt->table[i];
+        const uint64_t entries = from->view.fibres * from->k;
+        memcpy(to->position, from->position, entries * sizeof *to->position);
+        memcpy(to->value, from->value, entries * sizeof *to->value);
+        *to->result = *from->result;
+    }
+}
+
+static bool scene_turn(struct scene *scene)
+{
+    struct both *const both = &scene->both;
+    const unsigned kills = 1 + (unsigned)input_below(&both->input, ZOMBIES);
+    both_push(both);
+    both_host(both);
+    for (unsigned k = 0; k < kills; k++) {
+        if (scene->zombies == ZOMBIES || scene->pool.count < 2 * BLOCKS_MOST) {
+            scene_bury(scene);
+        }
+        scene_kill(scene);
+    }
+    if (scene->pool.count < BLOCKS_MOST) {
+        scene_bury(scene);
+    }
+    struct attempt *const attempt = attempt_begin(scene);
+    scene_finish(scene, attempt);
+    scene_take(both, attempt);
+    attempt_end(attempt);
+    return both_compare(both);
+}
+
+/* ------------------------------------------------------------------ the tests */
+
+static bool killed_case(uint64_t seed, uint64_t *kills)
+{
+    enum { TURNS = 6, ELEMENTS = 9000 };
+    struct scene scene = {.zombies = 0};
+    bool same = true;
+    both_make(&scene.both, seed, ELEMENTS, POOL);
+    pool_fill(&scene);
+    for (int turn = 0; turn < TURNS && same; turn++) {
+        same = scene_turn(&scene);
+        both_leave(&scene.both);
+    }
+    scene_bury(&scene);
+    *kills += scene.kills;
+    both_drop(&scene.both);
+    return same;
+}
+
+static void test_killed(void **state)
+{
+    const uint64_t wanted = getenv("ADTOPK_TEST_LONG") != NULL ? 5000 : 500;
+    uint64_t kills = 0;
+    (void)state;
+    for (uint64_t seed = 1; kills < wanted; seed++) {
+        if (!killed_case(seed, &kills)) {
+            fail_msg("seed %llu", (unsigned long long)seed);
+        }
+    }
+    print_message("# %llu attempts were killed\n", (unsigned long long)kills);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,33 @@
+/* Packets on their way to one node, in the order in which they were sent. */
+#ifndef ADTOPK_TESTS_HOST_QUEUE_H
+#define ADTOPK_TESTS_HOST_QUEUE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/link/link.h"
+
+struct host_packet {
+    struct host_packet *next;
+    uint16_t from;
+    enum link_lane lane;
+    size_t size;
+    uint8_t bytes[];
+};
+
+/* Zeros are an empty queue. */
+struct host_queue {
+    struct host_packet *first, *last;
+};
+
+/** What links and cores send: a header and a body, which become one packet. */
+void host_queue_put(struct host_queue *queue, uint16_t from, enum link_lane lane,
+    const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size);
+
+/** The first packet, to be freed, or NULL. */
+struct host_packet *host_queue_take(struct host_queue *queue);
+
+/** Drops all packets. */
+void host_queue_drop(struct host_queue *queue);
+
+#endif

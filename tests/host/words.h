@@ -1,0 +1,44 @@
+/*
+ * What a test says in the place of another node: a message with room for what it says. Strings and
+ * lists in it are the test's.
+ */
+#ifndef ADTOPK_TESTS_WORDS_H
+#define ADTOPK_TESTS_WORDS_H
+
+#include "peer.pb-c.h"
+
+struct words {
+    Adtopk__PeerMessage message; /* points into the words: do not copy them */
+    union {
+        Adtopk__PeerJoin join;
+        Adtopk__PeerPrepare prepare;
+        Adtopk__PeerState state;
+        Adtopk__PeerCommit commit;
+        Adtopk__PeerFetch fetch;
+        Adtopk__PeerSplit split;
+        Adtopk__PeerFail fail;
+        Adtopk__PeerLeave leave;
+        Adtopk__PeerPolicyAsk policy_ask;
+        Adtopk__PeerPolicyPropose policy_propose;
+        Adtopk__PeerPolicyAnswer policy_answer;
+        Adtopk__PeerPolicyEnd policy_end;
+        Adtopk__PeerEstimates estimates;
+        Adtopk__PeerWaiting waiting;
+    } said;
+};
+
+/** Makes an empty message of this kind, and returns what it says: an Adtopk__PeerJoin and so on. */
+void *words_begin(struct words *words, Adtopk__PeerMessage__KindCase kind);
+
+/* What can be said of a change of the policy. */
+struct words_of_policy {
+    unsigned part;              /* 0: asks for it; 1: proposes it; 2: answers; 3: says it is off */
+    Adtopk__PeerPolicy *policy; /* may be NULL */
+    uint32_t version, attempt, status, node;
+    char *text; /* of an answer or an end */
+};
+
+/** A message of one of the four parts. Each takes of `of` what it has a field for. */
+void words_policy(struct words *words, const struct words_of_policy *of);
+
+#endif

@@ -1,0 +1,131 @@
+#include "tests/integration/ahead.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AHEAD_CORRECTION 0.25f
+#define AHEAD_EPSILON 0.125f
+
+struct ahead {
+    adtopk_context *context;
+    uint32_t tensor;
+    uint64_t numel;
+    float *residual, *parameters, *shifted, *moment;
+    struct adtopk_update update;
+};
+
+static bool ahead_fail(const char *what)
+{
+    printf("error ahead %s\n", what);
+    return false;
+}
+
+static float ahead_pending(const struct adtopk_update *update, uint64_t i)
+{
+    float value;
+    uint32_t bits;
+
+    if (update->pending_dtype != ADTOPK_BF16) {
+        return ((const float *)update->pending)[i];
+    }
+    bits = (uint32_t)((const uint16_t *)update->pending)[i] << 16;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Whether what is shown is what adtopk_residual() reads. */
+static bool ahead_is_residual(const struct ahead *ahead)
+{
+    for (uint64_t i = 0; i < ahead->numel; i++) {
+        const float shown = ahead_pending(&ahead->update, i);
+
+        if (memcmp(&shown, &ahead->residual[i], sizeof shown) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static double ahead_step(const struct ahead *ahead, uint64_t i, bool adam)
+{
+    const double pending =
+        (double)ahead->update.pending_scale * (double)ahead_pending(&ahead->update, i);
+    const double root = sqrt((double)ahead->moment[i] / (double)AHEAD_CORRECTION) + AHEAD_EPSILON;
+
+    return adam ? fmax(-10, fmin(10, pending / root)) : pending;
+}
+
+/* Whether the shift is what the header says; *ratio: of the norms. */
+static bool ahead_is_shift(const struct ahead *ahead, float rate, bool adam, double *ratio)
+{
+    double shifts = 0, parameters = 0;
+
+    for (uint64_t i = 0; i < ahead->numel; i++) {
+        const double parameter = (double)ahead->parameters[i];
+        const double shift =
+            ahead->update.pending == NULL
+                ? 0
+                : (double)rate * (double)ahead->update.lookahead * ahead_step(ahead, i, adam);
+
+        if (!(fabs((double)ahead->shifted[i] - (parameter - shift)) <=
+                1e-6 * (fabs(parameter) + fabs(shift)))) {
+            return false;
+        }
+        shifts += shift * shift;
+        parameters += parameter * parameter;
+    }
+    *ratio = parameters > 0 ? sqrt(shifts / parameters) : 0;
+    return true;
+}
+
+static bool ahead_run(struct ahead *ahead, float rate, bool adam)
+{
+    const struct adtopk_lookahead_spec spec = {.size = sizeof spec,
+        .parameters = ahead->parameters,
+        .shifted = ahead->shifted,
+        .second_moment = adam ? ahead->moment : NULL,
+        .correction = AHEAD_CORRECTION,
+        .epsilon = AHEAD_EPSILON,
+        .rate = rate};
+    double ratio = 0;
+
+    for (uint64_t i = 0; i < ahead->numel; i++) {
+        ahead->parameters[i] = (float)(i % 7) - 3;
+        ahead->moment[i] = (float)(i % 5) / 8;
+    }
+    if (adtopk_residual(ahead->context, ahead->tensor, ahead->residual) != ADTOPK_OK ||
+        adtopk_update(ahead->context, ahead->tensor, &ahead->update) != ADTOPK_OK ||
+        adtopk_lookahead(ahead->context, ahead->tensor, &spec) != ADTOPK_OK) {
+        return ahead_fail(adtopk_message(ahead->context));
+    }
+    if (ahead->update.pending != NULL && !ahead_is_residual(ahead)) {
+        return ahead_fail("what is shown is not the residual");
+    }
+    if (!ahead_is_shift(ahead, rate, adam, &ratio)) {
+        return ahead_fail("the shift is wrong");
+    }
+    if (ahead->update.pending == NULL) {
+        return printf("ok none\n") > 0;
+    }
+    return printf("ok %s %g %g\n", ahead->update.pending_dtype == ADTOPK_BF16 ? "bf16" : "f32",
+               (double)ahead->update.lookahead, ratio) > 0;
+}
+
+bool ahead_check(adtopk_context *context, uint32_t tensor, uint64_t numel, float rate, bool adam)
+{
+    float *memory = calloc(4 * numel, sizeof *memory);
+    struct ahead ahead = {.context = context,
+        .tensor = tensor,
+        .numel = numel,
+        .residual = memory,
+        .parameters = memory + numel,
+        .shifted = memory + 2 * numel,
+        .moment = memory + 3 * numel,
+        .update = {.size = sizeof ahead.update}};
+    const bool right = memory != NULL ? ahead_run(&ahead, rate, adam) : ahead_fail("no memory");
+
+    free(memory);
+    return right;
+}

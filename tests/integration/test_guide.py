@@ -1,0 +1,470 @@
+#!/usr/bin/env python3
+"""The commands of README.md, deploy/operators.md and deploy/policy.md, and of one section of
+tests/bench/README.md, as they stand there, on a bare Debian 12: a user builds and installs adtopk,
+an operator runs two nodes with keys.
+
+usage: test_guide.py BUILD [unittest's arguments]; skips (77) where no such machine can be made.
+
+Every command of a block is run, in the order of the document. It must end with status 0 and print
+what the document shows, but for numbers and names. The tables below name what is different, and the
+blocks that are no commands. The bare Debian is made once, as BUILD/bare. With ADTOPK_TEST_LONG=1
+benchmarks run as long as the documents say.
+"""
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from typing import Callable, NamedTuple
+
+from build import BUILD
+from cluster import die_with_parent
+from document import blocks, missing
+from machine import Impossible, Machine, bare_debian
+from service import wait_for
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
+HOME = "home/user/adtopk"  # the sources, in the machine
+OUTPUT = "var/guide"       # what commands print, and files of the tests
+USER = 1000
+SOCKETS = ("/run/adtopk/trainers/adtopkd.sock", "/run/adtopk1/trainers/adtopkd.sock")
+CONTROLS = ("/run/adtopk/control/adtopkd.sock", "/run/adtopk1/control/adtopkd.sock")
+COMMAND_SECONDS = 300
+LONG = "ADTOPK_TEST_LONG" in os.environ
+MACHINE = None
+
+
+class Step(NamedTuple):
+    """What a command needs beyond being run."""
+    before: Callable = None  # makes the scene
+    after: Callable = None   # checks more; gets what was printed
+    status: int = 0
+    alike: Callable = str    # makes alike what may be another name in each run
+    online: bool = False     # on the network of the machine below, to get packages
+    terminal: bool = False   # the command wants one
+    brief: str = ""          # goes behind the command, except in long tests
+
+
+class Excluded(NamedTuple):
+    reason: str
+
+
+class Shell:
+    """A login shell in the machine that is given one command after the other."""
+    count = 0
+
+    def __init__(self, user, online=False):
+        self.process = subprocess.Popen(
+            [*MACHINE.enter(online=online), "runuser", "-l", user], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        self.run(f"cd /{HOME}")
+
+    def run(self, command, timeout=COMMAND_SECONDS):
+        """Returns the command's exit status and what it printed."""
+        Shell.count += 1
+        output = f"{OUTPUT}/{Shell.count}"
+        self.process.stdin.write(f"{{ {command}\n}} >/{output} 2>&1 </dev/null; echo $?\n")
+        self.process.stdin.flush()
+        ready = select.select([self.process.stdout], [], [], timeout)[0]
+        status = self.process.stdout.readline() if ready else "too late"
+        with open(MACHINE.path(output), encoding="utf-8", errors="replace") as text:
+            return int(status) if status.strip().isdigit() else status, text.read()
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Ranks:
+    """Ranks of the example trainer, as the user: rank r with the daemon at addresses[r]."""
+
+    def __init__(self, job, addresses):
+        self.job = job
+        self.processes = [subprocess.Popen(
+            [*MACHINE.enter(USER), "sh", "-c", f"echo $$ >/{OUTPUT}/rank{rank}; exec \"$@\"", "sh",
+             f"/{HOME}/build/release/client/adtopk-digits", "--data", f"/{OUTPUT}/digits.csv",
+             "--steps", "10000000", "--address", f"unix:{address}", "--job", job,
+             "--rank", str(rank), "--world", str(len(addresses))],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent)
+            for rank, address in enumerate(addresses)]
+
+    @staticmethod
+    def signal(rank, name):
+        MACHINE.run("sh", "-c", f"kill -{name} $(cat /{OUTPUT}/rank{rank})")
+
+    def end(self):
+        MACHINE.run("sh", "-c", f"kill -KILL $(cat /{OUTPUT}/rank*)", check=False)
+        for process in self.processes:
+            process.kill()  # nsenter, which stops together with its child
+            process.wait()
+
+
+def any_plan(text):
+    """Which plan the planner prefers is another matter in each run. What the link carries shows only
+    where an exchange takes several round trips, which it need not on loopback."""
+    for name, pattern in (("", r"^ *the link carries .*"),
+                          ("CHOICE", "dense bf16|dense|allgather|balanced|oktopk|hierarchical"),
+                          ("CHOICE", "(?:partial: )?CHOICE(?:,\\s+CHOICE)*"), ("PLAN", r"\d+:\w+"),
+                          ("-", r"\ball\b"), ("", r"^\*"), ("bytes", "[KM]iB")):
+        text = re.sub(pattern, name, text, flags=re.MULTILINE)
+    return text
+
+
+def status(socket):
+    done = MACHINE.run("/usr/local/bin/adtopkctl", "--socket", socket, "--json", "status",
+                       check=False)
+    return json.loads(done.stdout) if done.stdout else {"jobs": [], "peers": []}
+
+
+class Guide(unittest.TestCase):
+    """One machine for all: the documents are followed in the order of the tests' names."""
+    ranks = None
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.ranks is not None:
+            cls.ranks.end()
+
+    def follow(self, name, user, steps, others, section=""):
+        """Runs the commands of a document, or of one of its sections. others: what blocks are, by
+        their first line, that are no commands; a function gets the block."""
+        steps = {key: list(given) if isinstance(given, list) else [given]
+                 for key, given in steps.items()}
+        others = dict(others)
+        with open(os.path.join(ROOT, name), encoding="utf-8") as document, \
+                contextlib.ExitStack() as stack:
+            shells = [stack.enter_context(contextlib.closing(Shell(user, online)))
+                      for online in (False, True)]
+            shells[0].run("export EDITOR='cp /root/edited'")
+            text = document.read()
+            begin = text.index(f"## {section}\n") if section else 0
+            end = text.find("\n## ", begin + 1) if section else len(text)
+            for block in blocks("\n" * text.count("\n", 0, begin) + text[begin:end]):
+                if block.lines[0] in others:
+                    meant = others.pop(block.lines[0])
+                    if callable(meant):
+                        meant(block)
+                    continue
+                for command in block.commands():
+                    given = steps.get(command.key)
+                    step = given.pop(0) if given else Step()
+                    if isinstance(step, Step):
+                        self.take(f"{name}:{command.line}", command, step, shells)
+        self.assertEqual(({key: left for key, left in steps.items() if left}, others), ({}, {}),
+                         f"{name} does not have these any more")
+
+    def take(self, place, command, step, shells):
+        began = time.monotonic()
+        if step.before is not None:
+            step.before()
+        text = command.text if LONG else command.text + step.brief
+        if step.terminal:
+            text = f"script -qec '{text}' /dev/null"
+        code, printed = shells[step.online].run(text)
+        told = f"{place}: {command.text}\n{printed}"
+        self.assertEqual(code, step.status, told)
+        self.assertIsNone(missing(map(step.alike, command.shown), step.alike(printed)), told)
+        if step.after is not None:
+            step.after(printed)
+        print(f"{place}: {time.monotonic() - began:.1f} s  {command.text}", flush=True)
+
+    # ------------------------------------------------------------------ the README
+
+    def keep_table(self, printed):
+        self.table = printed
+
+    def check_table(self, block):
+        self.assertIsNone(missing(block.lines, self.table), self.table)
+
+    @staticmethod
+    def write(name):
+        """What writes a block into a file of that name."""
+        return lambda block: MACHINE.write(name, block.text)
+
+    @staticmethod
+    def fresh_setup(_):
+        """A build folder of its own is configured as well: deploy/quickstart has made the other."""
+        MACHINE.run("sh", "-c", f"cd /{HOME} && meson setup /{OUTPUT}/fresh -Dbuildtype=release")
+        if LONG:
+            MACHINE.run("ninja", "-C", f"/{OUTPUT}/fresh", timeout=COMMAND_SECONDS)
+
+    def train_alone(self):
+        Guide.ranks = Ranks("default", ["/tmp/node0.sock"])
+        wait_for(lambda: any(job["name"] == "default" and job["state"] == "active"
+                             for job in status("/tmp/node0.control")["jobs"]))
+
+    def check_policy(self, block):
+        MACHINE.write(f"{OUTPUT}/policy.json", block.text)
+        MACHINE.run("/usr/local/bin/adtopkctl", "policy", "check", f"/{OUTPUT}/policy.json")
+
+    def test_1_readme(self):
+        self.table = ""
+        self.follow("README.md", "user", {
+            "deploy/quickstart": Step(online=True, after=self.keep_table),
+            "tests/run": Excluded("takes half an hour, and this test is a part of it"),
+            "meson setup build/release -Dbuildtype=release": Step(after=self.fresh_setup),
+            "ADTOPK_ADDRESS=unix:/tmp/node0.sock ./a.out": Step(before=lambda: wait_for(
+                lambda: status("/tmp/node0.control")["peers"])),
+            "adtopkctl --socket /tmp/node0.control status": Step(status=5),  # node 1 is down
+            "adtopkctl --socket /tmp/node0.control verify": Step(before=self.train_alone),
+            "adtopkctl --socket /tmp/node0.control policy set default density=0.02":
+                Step(after=lambda _: self.ranks.end()),
+        }, {
+            "        node 0                                        node 1": "a drawing",
+            "#include <adtopk/adtopk.h>": self.write(f"{HOME}/trainer.c"),
+            '{ "node": 0, "listen": "tcp://127.0.0.1:7400",': self.write(f"{HOME}/node0.json"),
+            '{ "density": 0.01, "rules": [ {"match": "*.bias", "sparsifier": "dense"},':
+                self.check_policy,
+            "                       dense  adtopk 1%  dense / adtopk 1%": self.check_table,
+        })
+        self.follow("tests/bench/README.md", "user", {
+            "adtopk-perf select --size 100M --view global --threads 1,2":
+                Step(brief=" --iterations 1"),
+        }, {}, section="In short")
+
+    # ------------------------------------------------------------------ operators
+
+    def keep_key(self, printed):
+        self.keys = [printed.strip()]
+
+    def keep_configuration(self, block):
+        """The block is node 0's configuration, but for the key of its peer; node 1 has the like."""
+        self.keys.append(MACHINE.run("/usr/local/bin/adtopkctl", "keygen", "--out",
+                                     "/etc/adtopk/node1.key").stdout.strip())
+        MACHINE.run("chown", "adtopk", "/etc/adtopk/node1.key")
+        document = json.loads(block.text)
+        peer = document["peers"][0]
+        self.documents = [
+            {**document, "peers": [{**peer, "key": self.keys[1]}]},
+            {"node": 1, "listen": peer["endpoint"], "key_file": "/etc/adtopk/node1.key",
+             "peers": [{"node": 0, "endpoint": document["listen"], "key": self.keys[0]}],
+             "socket": SOCKETS[1], "control_socket": CONTROLS[1]}]
+        MACHINE.write("root/edited", json.dumps(self.documents[0]))
+        MACHINE.write("etc/adtopk/node1.json", json.dumps(self.documents[1]))
+
+    def configure(self, **more):
+        """Both daemons take the configuration with these settings."""
+        for name, document in zip(("adtopkd", "node1"), self.documents):
+            MACHINE.write(f"etc/adtopk/{name}.json", json.dumps({**document, **more}))
+        self.assertEqual(MACHINE.run("systemctl", "reload", "adtopkd", "adtopkd1",
+                                     check=False).returncode, 0, MACHINE.journal("--lines=20"))
+
+    @staticmethod
+    def start_node_1(_):
+        MACHINE.second_unit()
+        MACHINE.drop_in("adtopkd1", "test", "IPAddressAllow=10.0.0.0/24", "WatchdogSec=0")
+        MACHINE.run("systemctl", "daemon-reload")
+        MACHINE.run("systemctl", "start", "adtopkd1")
+
+    def peer_is(self, state):
+        wait_for(lambda: [peer["state"] for peer in status(CONTROLS[0])["peers"]] == [state])
+
+    def check_closed(self):
+        """Without the drop-in the nodes do not reach each other, where the kernel can see to that."""
+        if MACHINE.filters_addresses():
+            time.sleep(2)
+            self.peer_is("down")
+
+    def train(self):
+        """The job of the documents; rank 1 is stopped at once, so that others wait for it."""
+        Guide.ranks = Ranks("digits", [SOCKETS[0], SOCKETS[0], SOCKETS[1], SOCKETS[1]])
+        self.goes_on()
+        self.halt(1)
+
+    @staticmethod
+    def said(pattern):
+        printed = MACHINE.run("/usr/local/bin/adtopkctl", "status", check=False).stdout
+        return re.search(pattern, " ".join(printed.split())) is not None
+
+    @staticmethod
+    def steps():
+        return max((job["steps_done"] for job in status(CONTROLS[0])["jobs"]
+                    if job["state"] == "active"), default=0)
+
+    def goes_on(self, *ranks):
+        """Stopped ranks are woken, and the job makes steps."""
+        for rank in ranks:
+            self.ranks.signal(rank, "CONT")
+        steps = self.steps()
+        wait_for(lambda: self.steps() > steps)
+
+    def halt(self, rank):
+        """Stops a rank before a push. Where a signal stops it cannot be chosen: elsewhere, as in an
+        operation, the job waits for something else than the documents show."""
+        pushes = rf"waits for rank {rank} on node \d+ \(pid \d+\) to push tensor"
+        for _ in range(20):
+            self.ranks.signal(rank, "STOP")
+            with contextlib.suppress(AssertionError):
+                wait_for(lambda: self.said(pushes), seconds=5)
+                return
+            self.goes_on(rank)
+        self.fail(f"rank {rank} does not stop before a push")
+
+    def stick(self):
+        """Only then may a job count as stuck so soon: a busy machine stops other ranks, too. The
+        daemon writes a little later than it tells."""
+        self.halt(3)
+        self.configure(stuck_after_ms=1000)
+        wait_for(lambda: self.said("it is stuck"))
+        wait_for(lambda: "is stuck: for" in MACHINE.journal("--unit=adtopkd"))
+
+    def unstick(self):
+        self.goes_on(3)
+        wait_for(lambda: "goes on after" in MACHINE.run("journalctl", "-u", "adtopkd").stdout)
+        self.configure()
+
+    def lose_node_1(self):
+        MACHINE.run("systemctl", "kill", "--signal=STOP", "adtopkd1")
+        wait_for(lambda: self.said("which does not answer"))
+
+    def find_node_1(self, _):
+        MACHINE.run("systemctl", "kill", "--signal=CONT", "adtopkd1")
+        self.goes_on()
+
+    def plan(self):
+        MACHINE.run("/usr/local/bin/adtopkctl", "policy", "set", "digits", "sparsifier=auto",
+                    "sparse_collective=auto", "dense_values=auto", "bucket_bytes=auto")
+        wait_for(lambda: "no other plan" in MACHINE.run("/usr/local/bin/adtopkctl", "plan",
+                                                        "digits").stdout)
+
+    def test_2_operators(self):
+        self.follow("deploy/operators.md", "root", {
+            "adtopkctl keygen --out /etc/adtopk/node0.key":
+                [Step(after=self.keep_key), Step(status=1)],
+            "systemctl enable --now adtopkd": Step(after=self.start_node_1),
+            "systemctl edit adtopkd": Step(terminal=True, before=self.check_closed,
+                                           after=lambda _: self.peer_is("up")),
+            "adtopkctl status": Step(before=self.train, after=lambda _: self.goes_on(1)),
+            "adtopkctl status; echo $?": [Step(before=self.stick),
+                                          Step(before=self.lose_node_1, after=self.find_node_1)],
+            "journalctl -u adtopkd": Step(before=self.unstick),
+            "adtopkctl plan digits": Step(before=self.plan, alike=any_plan),
+            "adtopkd --check-config": Step(before=self.spoil, status=1,
+                                           after=lambda _: self.configure()),
+        }, {
+            "{": self.keep_configuration,
+            "info life: the configuration has been taken; changed: peers":
+                "lines of a log; test_keys.py changes keys",
+            "[Service]": self.write("root/edited"),
+            "info life: reading the configuration again: SIGHUP": self.check_refusal,
+            "info life: stopping: Terminated": self.check_journal,
+            '{"time":"2026-11-21T03:49:05.740256Z","level":"info","kind":"peer","message":'
+            '"node 0 is up"}': "a line of a log",
+        })
+
+    @staticmethod
+    def spoil():
+        """A configuration with the errors that the document shows."""
+        MACHINE.write("etc/adtopk/adtopkd.json", """{
+  "node": 0,
+  "log_level": "inof",
+  "listen": "tcp://127.0.0.1:7400",
+  "peers": [{"node": 1, "endpoint": "tcp://10.0.0.2:7400"},
+    {"node": 2, "endpoint": "tcp://10.0.0.2:7400"}
+  ]
+}
+""")
+
+    def check_refusal(self, block):
+        """What the daemon says of a reload that would need a restart."""
+        MACHINE.write("etc/adtopk/adtopkd.json",
+                      json.dumps({**self.documents[0], "listen": "tcp://10.0.0.1:7401"}))
+        MACHINE.run("systemctl", "reload", "adtopkd")
+        self.check_journal(block)
+        self.configure()
+
+    def check_journal(self, block):
+        """The journal has these lines; the level, which comes first, it keeps elsewhere."""
+        lines = [re.sub(r"^(info|warning|error) ", "", line) for line in block.lines]
+        wait_for(lambda: missing(lines, MACHINE.journal("--unit=adtopkd")) is None, block.text)
+
+    # ------------------------------------------------------------------ policies
+
+    def set_policy(self):
+        MACHINE.run("systemctl", "start", "adtopkd")
+        self.peer_is("up")
+        self.ranks.end()
+        Guide.ranks = Ranks("digits", [SOCKETS[0], SOCKETS[0], SOCKETS[1], SOCKETS[1]])
+        self.goes_on()
+        MACHINE.run("/usr/local/bin/adtopkctl", "policy", "set", "digits", f"/{HOME}/policy.json")
+
+    def pause(self):
+        """Nobody trains until the command that follows has said what it waits for."""
+        self.halt(3)
+        printed = MACHINE.path(f"{OUTPUT}/{Shell.count + 1}")
+        threading.Thread(target=self.wake, args=(printed,), daemon=True).start()
+
+    def wake(self, printed):
+        def waits():
+            with contextlib.suppress(FileNotFoundError), open(printed, encoding="utf-8") as text:
+                return "the job waits for" in text.read()
+            return False
+
+        with contextlib.suppress(AssertionError):
+            wait_for(waits)
+        self.ranks.signal(3, "CONT")
+
+    def test_3_policy(self):
+        good = os.path.join(HOME, "policy.json")
+        documents = []
+
+        def keep(block):
+            documents.append(block.text)
+            MACHINE.write(good, block.text)
+
+        self.follow("deploy/policy.md", "root", {
+            "adtopkctl tensors digits": Step(before=self.set_policy),
+            "adtopkctl policy check density=2": Step(status=1),
+            "adtopkctl policy check policy.json": Step(
+                status=1, after=lambda _: MACHINE.write(good, documents[0]),
+                before=lambda: MACHINE.write(good, '{\n  "density": 0.1,\n  "scope": "rank",\n}\n')),
+            "adtopkctl policy check scope=rank sparsifer=dense": Step(status=1),
+            "adtopkctl policy set digits --if-version 1 density=0.5": Step(status=1),
+            "adtopkctl policy set digits density=0.02": [Step(), Step(before=self.pause)],
+        }, {"{": keep})
+
+
+def no_sources(folder, names):
+    """What a clone of the sources does not have."""
+    made = ("build", "quickstart-out", "study-out") if folder == ROOT else ()
+    return [name for name in names if name in (".git", "__pycache__") or name.startswith(made) or
+            os.path.join(folder, name) == BUILD]
+
+
+def prepare():
+    """The sources of a user who may become root, on a Debian that has nothing else."""
+    MACHINE.prepare()
+    shutil.copytree(ROOT, MACHINE.path(HOME), symlinks=True, ignore=no_sources)
+    shutil.copy("/etc/resolv.conf", MACHINE.path("etc/resolv.conf"))
+    MACHINE.write("etc/sudoers.d/user", "user ALL=(ALL) NOPASSWD: ALL\n", 0o440)
+    MACHINE.boot()
+    MACHINE.add_addresses("10.0.0.1", "10.0.0.2")  # of the nodes in operators.md
+    MACHINE.run("useradd", "--uid", str(USER), "--shell", "/bin/bash", "user")
+    MACHINE.run("chown", "-R", "user:", "/home/user")
+    MACHINE.run("install", "-d", "-m", "1777", f"/{OUTPUT}")
+    MACHINE.run("sh", "-c", f"gunzip -c /{HOME}/tests/data/digits.csv.gz >/{OUTPUT}/digits.csv")
+    if subprocess.run([*MACHINE.enter(online=True), "apt-get", "update", "--error-on=any"],
+                      capture_output=True, check=False).returncode != 0:
+        raise Impossible("no mirror of Debian can be reached")
+
+
+if __name__ == "__main__":
+    if "ADTOPK_TEST_SANITIZED" in os.environ:
+        print("skipped: the build without sanitizers runs this")
+        sys.exit(77)
+    try:
+        MACHINE = Machine(files=bare_debian(os.path.join(BUILD, "bare")))
+        with MACHINE:
+            prepare()
+            unittest.main(failfast=True)
+    except Impossible as reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)

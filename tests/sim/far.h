@@ -1,0 +1,40 @@
+/*
+ * A far engine: what a GPU's worker process is to the core, with host.c doing the arithmetic. It
+ * has the residuals and the progress of their passes in memory of its own; the core's copy of the
+ * residuals is filled with NaN, so that reading them past the engine shows.
+ *
+ * Orders wait for random times, and those of different tensors overtake each other. The engine dies
+ * between orders and comes back with its memory; then it carries out from the start what it had not
+ * finished.
+ */
+#ifndef ADTOPK_SIM_FAR_H
+#define ADTOPK_SIM_FAR_H
+
+#include "daemon/engine/engine.h"
+
+struct node;
+struct node_job;
+struct sim_event;
+
+/** Its context is the struct node. */
+extern const struct engine_ops far_engine;
+
+/** Whether a node of this scenario has a far engine: some do, in every third scenario. */
+bool far_is_chosen(uint64_t seed, unsigned node);
+
+/** SIM_ORDER: carries one order out. */
+void far_turn(struct node *node, const struct sim_event *event);
+
+/** The engine dies, comes back with empty memory and says so. */
+void far_lose(struct node *node);
+
+/** Whether orders are under way. */
+bool far_is_busy(const struct node *node);
+
+/** The daemon has died; the engine drops its orders and keeps its memory. */
+void far_forget(struct node *node);
+
+/** A part of a job's store is new, or gone if `size` is 0. */
+void far_part(struct node *node, struct node_job *memory, unsigned part, uint64_t size);
+
+#endif

@@ -1,0 +1,127 @@
+/*
+ * Far engines: what random scenarios do not show, because their jobs shall end well. An engine
+ * loses its memory, or is never heard of again; a residual is read past it, or taken from its
+ * owner.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/sim/failure.h"
+#include "tests/sim/far.h"
+
+#define SEEDS 40u
+#define FAR_SEED 8u /* node 0 has a far engine, and node 1 the host's */
+
+#define DENSE_POLICY "{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}"
+#define HASTY "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"round_timeout\":2}"
+
+static struct world *far_world(const char *policy, uint64_t seed)
+{
+    struct scenario scenario = failure_scenario(policy);
+    struct world *world;
+
+    scenario.seed = seed;
+    scenario.jobs = 1;
+    scenario.steps = 8;
+    world = world_create(&scenario);
+    world->job[0].may_fail = true;
+    return world;
+}
+
+static bool in_step_two(const struct world *world)
+{
+    return world->trainer[0].state == TRAINER_RUNNING && world->trainer[0].step >= 2;
+}
+
+/* All ranks hear it, those of the other node too; the key can be used again. */
+static void expect_failed(struct world *world, enum adtopk_status status, const char *words)
+{
+    if (!world_run(world)) {
+        (void)printf("# %s\n", world->violation);
+    }
+    assert_false(world->violated);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        expect_rank(&world->trainer[i], status, words, "node 0");
+    }
+    world_destroy(world);
+}
+
+static void test_lost_memory(void **state)
+{
+    struct world *world = far_world(POLICY, FAR_SEED);
+
+    (void)state;
+    assert_true(world->node[0].far && !world->node[1].far);
+    assert_true(world_until(world, in_step_two));
+    far_lose(&world->node[0]);
+    expect_failed(world, ADTOPK_ERR_LOST, "lost the residuals");
+}
+
+static void test_silent_engine(void **state)
+{
+    struct world *world = far_world(HASTY, FAR_SEED);
+
+    (void)state;
+    assert_true(world_until(world, in_step_two));
+    world->node[0].far_deaf = true;
+    expect_failed(world, ADTOPK_ERR_TIMEOUT, "has not carried out its orders");
+}
+
+/* Mixed nodes agree to the bit, whichever have far engines: world_run() compares their updates. */
+static bool try_dense(uint64_t seed)
+{
+    struct world *world = far_world(DENSE_POLICY, seed);
+    bool ok;
+
+    world->job[0].may_fail = false;
+    ok = world_run(world);
+    world_destroy(world);
+    return ok;
+}
+
+static void test_past_the_engine(void **state)
+{
+    uint64_t found = 0;
+
+    (void)state;
+    planted_bug = PLANTED_PAST;
+    for (uint64_t seed = 1; found == 0 && seed <= SEEDS; seed++) {
+        found = try_dense(seed) ? 0 : seed;
+    }
+    planted_bug = PLANTED_NONE;
+    (void)printf(
+        "# planted reading past the engine: found in seed %llu\n", (unsigned long long)found);
+    assert_int_not_equal(found, 0);
+    assert_true(try_dense(found));
+}
+
+/* The rule's assert aborts; in a process of its own, without a core file. */
+static void test_stolen(void **state)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    (void)state;
+    assert_true(child >= 0);
+    if (child == 0) {
+        const struct rlimit none = {0, 0};
+        (void)setrlimit(RLIMIT_CORE, &none);
+        (void)freopen("/dev/null", "w", stderr);
+        planted_bug = PLANTED_STOLEN;
+        (void)world_run(far_world(POLICY, FAR_SEED));
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+const struct CMUnitTest suite_far[] = {
+    cmocka_unit_test(test_lost_memory),
+    cmocka_unit_test(test_silent_engine),
+    cmocka_unit_test(test_past_the_engine),
+    cmocka_unit_test(test_stolen),
+    {0},
+};

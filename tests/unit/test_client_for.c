@@ -1,0 +1,427 @@
+/* Time-outs and signals in calls that open, commit, operate on all ranks, or read a residual. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+#include <adtopk/adtopk.h>
+
+#include "client/src/clock.h"
+#include "local_daemon.h"
+
+#define NUMEL 20000u   /* more than one part of a residual */
+#define MANY 20000u    /* tensors whose descriptions do not fit a socket */
+#define BYTES 3000000u /* more than one piece of an operation */
+#define SOON_NS 2000000000u
+
+static struct daemon daemon_;
+
+static int start(void **state)
+{
+    (void)state;
+    return daemon_start(&daemon_, 64);
+}
+
+static int stop(void **state)
+{
+    const int status = daemon_stop(&daemon_);
+
+    (void)state;
+    daemon_remove(&daemon_);
+    return status;
+}
+
+/* The daemon stands still, or goes on. */
+static void daemon_pause(void)
+{
+    int status;
+
+    assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(daemon_.pid, &status, WUNTRACED), daemon_.pid);
+    assert_true(WIFSTOPPED(status));
+}
+
+static void daemon_continue(void)
+{
+    assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+}
+
+static void assert_status(
+    const adtopk_context *context, enum adtopk_status got, enum adtopk_status expected)
+{
+    if (got != expected) {
+        fail_msg("status %s (%s), not %s", adtopk_status_name(got), adtopk_message(context),
+            adtopk_status_name(expected));
+    }
+}
+
+static void assert_says(const adtopk_context *context, const char *words)
+{
+    if (strstr(adtopk_message(context), words) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", adtopk_message(context), words);
+    }
+}
+
+/* A call that may or may not have been quick enough. */
+static void begin(const adtopk_context *context, enum adtopk_status status)
+{
+    assert_status(context, status, status == ADTOPK_PENDING ? ADTOPK_PENDING : ADTOPK_OK);
+}
+
+static struct adtopk_options options_for(const char *job, bool interruptible)
+{
+    return (struct adtopk_options){.size = sizeof(struct adtopk_options),
+        .address = daemon_.address,
+        .job = job,
+        .has_rank = 1,
+        .world_size = 1,
+        .interruptible = interruptible};
+}
+
+static adtopk_context *open_job(
+    const char *job, uint32_t tensors, uint64_t numel, bool interruptible)
+{
+    const struct adtopk_options options = options_for(job, interruptible);
+    adtopk_context *context = NULL;
+
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
+    for (uint32_t i = 0; i < tensors; i++) {
+        char name[16];
+        const struct adtopk_tensor_spec spec = {
+            .size = sizeof spec, .name = name, .dims = 1, .shape = {numel}};
+
+        (void)snprintf(name, sizeof name, "w%u", i);
+        assert_status(context, adtopk_register(context, &spec, NULL), ADTOPK_OK);
+    }
+    return context;
+}
+
+static adtopk_context *open_ready(const char *job, uint32_t tensors, bool interruptible)
+{
+    adtopk_context *context = open_job(job, tensors, NUMEL, interruptible);
+
+    assert_status(context, adtopk_commit(context), ADTOPK_OK);
+    return context;
+}
+
+/* ---- commit ---- */
+
+/* A daemon that reads nothing makes no call wait that was given no time, or little. */
+static void test_commit(void **state)
+{
+    adtopk_context *context = open_job("many", MANY, 1, false);
+    const uint64_t since = client_now_ns();
+    enum adtopk_status status;
+
+    (void)state;
+    daemon_pause();
+    assert_status(context, adtopk_commit_for(context, 0), ADTOPK_PENDING);
+    assert_status(context, adtopk_commit_for(context, 0), ADTOPK_PENDING);
+    assert_status(context, adtopk_commit_for(context, 30), ADTOPK_PENDING);
+    assert_true(client_now_ns() - since < SOON_NS);
+    assert_status(context,
+        adtopk_register(context,
+            &(struct adtopk_tensor_spec){
+                .size = sizeof(struct adtopk_tensor_spec), .name = "late", .dims = 1, .shape = {1}},
+            NULL),
+        ADTOPK_ERR_STATE);
+    daemon_continue();
+    while ((status = adtopk_commit_for(context, 1)) == ADTOPK_PENDING) {
+    }
+    assert_status(context, status, ADTOPK_OK);
+    assert_non_null(adtopk_gradient(context, MANY - 1));
+    assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+    adtopk_close(context);
+}
+
+/* ---- operations ---- */
+
+static void test_barrier(void **state)
+{
+    adtopk_context *context = open_ready("barrier", 1, false);
+    float sum = 1;
+
+    (void)state;
+    daemon_pause();
+    assert_status(context, adtopk_barrier_for(context, 0), ADTOPK_PENDING);
+    assert_status(context, adtopk_barrier_for(context, 30), ADTOPK_PENDING);
+    assert_status(context, adtopk_allreduce_for(context, &sum, 1, 0), ADTOPK_ERR_STATE);
+    assert_says(context, "adtopk_allreduce() while another");
+    assert_status(context, adtopk_broadcast(context, &sum, 4, 0), ADTOPK_ERR_STATE);
+    daemon_continue();
+    assert_status(context, adtopk_barrier(context), ADTOPK_OK); /* goes on with it */
+    assert_status(context, adtopk_allreduce_for(context, &sum, 1, 30000), ADTOPK_OK);
+    assert_true(sum == 1);
+    adtopk_close(context);
+}
+
+/* Of one rank alone: what it gives is what it gets. */
+static void test_pieces(void **state)
+{
+    adtopk_context *context = open_ready("pieces", 1, false);
+    float *values = malloc(BYTES);
+    const size_t count = BYTES / sizeof *values;
+    enum adtopk_status status;
+
+    (void)state;
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++) {
+        values[i] = (float)i;
+    }
+    while ((status = adtopk_allreduce_for(context, values, count, 0)) == ADTOPK_PENDING) {
+        assert_status(
+            context, adtopk_allreduce_for(context, values, count - 1, 0), ADTOPK_ERR_STATE);
+    }
+    assert_status(context, status, ADTOPK_OK);
+    for (size_t i = 0; i < count; i++) {
+        assert_true(values[i] == (float)i);
+    }
+    while ((status = adtopk_broadcast_for(context, values, BYTES, 0, 1)) == ADTOPK_PENDING) {
+    }
+    assert_status(context, status, ADTOPK_OK);
+    assert_status(context, adtopk_broadcast_for(context, NULL, 0, 0, 0), ADTOPK_OK);
+    assert_status(context, adtopk_broadcast_for(context, NULL, 1, 0, 0), ADTOPK_ERR_ARGUMENT);
+    free(values);
+    adtopk_close(context);
+}
+
+/* An operation that was not waited for to its end is no obstacle to a step, nor to the goodbye. */
+static void test_unfinished(void **state)
+{
+    adtopk_context *context = open_ready("unfinished", 1, false);
+
+    (void)state;
+    begin(context, adtopk_barrier_for(context, 0));
+    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_OK);
+    assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+    adtopk_close(context);
+}
+
+/* ---- a residual ---- */
+
+static void assert_residual(const float *residual, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < NUMEL; i++) {
+        assert_true(residual[i] == (float)(i + tensor));
+    }
+}
+
+static void test_residual(void **state)
+{
+    adtopk_context *context = open_ready("residual", 2, false);
+    float *residual = calloc(NUMEL, sizeof *residual);
+    enum adtopk_status status;
+
+    (void)state;
+    assert_non_null(residual);
+    daemon_pause();
+    assert_status(context, adtopk_residual_for(context, 0, residual, 0), ADTOPK_PENDING);
+    assert_status(context, adtopk_residual_for(context, 0, residual, 20), ADTOPK_PENDING);
+    daemon_continue();
+    while ((status = adtopk_residual_for(context, 0, residual, 0)) == ADTOPK_PENDING) {
+    }
+    assert_status(context, status, ADTOPK_OK);
+    assert_residual(residual, 0);
+    free(residual);
+    adtopk_close(context);
+}
+
+/* Answers that come too late are those of nobody, whichever call reads them. */
+static void test_late_answers(void **state)
+{
+    adtopk_context *context = open_ready("late", 2, false);
+    float *residual = calloc(NUMEL, sizeof *residual);
+
+    (void)state;
+    assert_non_null(residual);
+    for (unsigned i = 0; i < 20; i++) {
+        begin(context, adtopk_residual_for(context, 0, residual, 0));
+        if (i % 3 == 0) {
+            (void)adtopk_arm(context); /* the next call reads what has come */
+        }
+        if (i % 2 == 0) {
+            assert_status(context, adtopk_barrier(context), ADTOPK_OK);
+        }
+        if (i % 5 == 0) {
+            assert_status(context, adtopk_residual(context, 0, residual), ADTOPK_OK);
+            assert_residual(residual, 0);
+        }
+        assert_status(context, adtopk_residual(context, 1, residual), ADTOPK_OK);
+        assert_residual(residual, 1);
+        begin(context, adtopk_residual_for(context, 0, residual, 0));
+        assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_OK);
+        assert_status(context, adtopk_residual_for(context, 0, residual, 0), ADTOPK_ERR_STATE);
+        assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+    }
+    begin(context, adtopk_residual_for(context, 0, residual, 0));
+    free(residual);
+    adtopk_close(context);
+}
+
+/* ---- open ---- */
+
+static void test_open_without_answer(void **state)
+{
+    struct adtopk_options options = options_for("open", false);
+    adtopk_context *context = NULL;
+
+    (void)state;
+    options.answer_timeout_ms = -1;
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_ARGUMENT);
+    options.answer_timeout_ms = 60;
+    options.reserved = 1;
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_ARGUMENT);
+    options.reserved = 0;
+    daemon_pause();
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_UNREACHABLE);
+    assert_says(NULL, "in 60 ms");
+    assert_null(context);
+    daemon_continue();
+    options.answer_timeout_ms = 30000;
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
+    adtopk_close(context);
+}
+
+/* What the library made of the names. */
+static void test_names(void **state)
+{
+    struct adtopk_options options = options_for("names", false);
+    adtopk_context *first = NULL, *second = NULL;
+
+    (void)state;
+    options.group = "g";
+    options.run_id = "run7";
+    assert_status(NULL, adtopk_open(&options, &first), ADTOPK_OK);
+    assert_status(NULL, adtopk_open(&options, &second), ADTOPK_OK);
+    assert_string_equal(adtopk_job(first), "names@g");
+    assert_string_equal(adtopk_job(second), "names@g#2");
+    assert_string_equal(adtopk_run_id(second), "run7");
+    assert_string_equal(adtopk_job(NULL), "");
+    assert_string_equal(adtopk_run_id(NULL), "");
+    adtopk_close(second);
+    adtopk_close(first);
+}
+
+/* ---- signals ---- */
+
+static void on_alarm(int number)
+{
+    (void)number;
+}
+
+static void alarm_every(int us)
+{
+    struct sigaction action = {.sa_handler = on_alarm};
+    const struct itimerval timer = {{0, us}, {0, us}};
+
+    assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &timer, NULL), 0);
+}
+
+static void test_signals_end_waits(void **state)
+{
+    adtopk_context *context = open_ready("silent", 1, true);
+    float *residual = calloc(NUMEL, sizeof *residual);
+    float value = 1;
+
+    (void)state;
+    assert_non_null(residual);
+    alarm_every(20000);
+    assert_status(context, adtopk_barrier(context), ADTOPK_INTERRUPTED);
+    assert_status(context, adtopk_barrier_for(context, 60000), ADTOPK_INTERRUPTED);
+    assert_status(context, adtopk_allreduce(context, &value, 1), ADTOPK_ERR_STATE);
+    daemon_pause();
+    assert_status(context, adtopk_residual(context, 0, residual), ADTOPK_INTERRUPTED);
+    daemon_continue();
+    alarm_every(0);
+    assert_status(context, adtopk_residual(context, 0, residual), ADTOPK_OK);
+    assert_residual(residual, 0);
+    adtopk_close(context);
+    context = open_ready("silent", 1, true);
+    alarm_every(20000);
+    assert_status(context, adtopk_allreduce(context, &value, 1), ADTOPK_INTERRUPTED);
+    adtopk_close(context);
+    context = open_ready("silent", 1, true);
+    assert_status(context, adtopk_broadcast(context, &value, 4, 0), ADTOPK_INTERRUPTED);
+    alarm_every(0);
+    adtopk_close(context);
+    free(residual);
+}
+
+/* Whether no daemon is there yet, or it does not answer, or reads nothing. */
+static void test_signals_end_joining(void **state)
+{
+    struct adtopk_options options = options_for("joining", true);
+    adtopk_context *context = open_job("reading", MANY, 1, true), *none = NULL;
+    enum adtopk_status status;
+
+    (void)state;
+    options.connect_timeout_ms = 60000;
+    daemon_pause();
+    alarm_every(20000);
+    assert_status(context, adtopk_commit(context), ADTOPK_INTERRUPTED);
+    assert_status(NULL, adtopk_open(&options, &none), ADTOPK_INTERRUPTED);
+    assert_says(NULL, "a signal ended adtopk_open()");
+    options.address = "unix:/tmp/adtopk-there-is-nothing";
+    assert_status(NULL, adtopk_open(&options, &none), ADTOPK_INTERRUPTED);
+    options.address = "tcp://127.0.0.1:1";
+    assert_status(NULL, adtopk_open(&options, &none), ADTOPK_INTERRUPTED);
+    assert_null(none);
+    daemon_continue();
+    while ((status = adtopk_commit(context)) == ADTOPK_INTERRUPTED) {
+    }
+    alarm_every(0);
+    assert_status(context, status, ADTOPK_OK);
+    adtopk_close(context);
+}
+
+/* Without options.interruptible they end none. */
+static void test_signals_are_ignored(void **state)
+{
+    adtopk_context *context = open_ready("ignored", 1, false);
+    float *residual = calloc(NUMEL, sizeof *residual);
+
+    (void)state;
+    assert_non_null(residual);
+    daemon_pause();
+    alarm_every(20000);
+    assert_status(context, adtopk_barrier_for(context, 100), ADTOPK_PENDING);
+    assert_status(context, adtopk_residual_for(context, 0, residual, 100), ADTOPK_PENDING);
+    daemon_continue();
+    assert_status(context, adtopk_barrier(context), ADTOPK_OK);
+    assert_status(context, adtopk_residual(context, 0, residual), ADTOPK_OK);
+    alarm_every(0);
+    assert_residual(residual, 0);
+    free(residual);
+    adtopk_close(context);
+}
+
+#define FOR_TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FOR_TEST(test_commit),
+        FOR_TEST(test_barrier),
+        FOR_TEST(test_pieces),
+        FOR_TEST(test_unfinished),
+        FOR_TEST(test_residual),
+        FOR_TEST(test_late_answers),
+        FOR_TEST(test_open_without_answer),
+        FOR_TEST(test_names),
+        FOR_TEST(test_signals_end_waits),
+        FOR_TEST(test_signals_end_joining),
+        FOR_TEST(test_signals_are_ignored),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

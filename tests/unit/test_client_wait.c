@@ -1,0 +1,566 @@
+/* Waiting: time-outs, signals, a descriptor, two threads in one context, and what a step costs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/src/clock.h"
+#include "client/src/patience.h"
+#include "local_daemon.h"
+
+#define NUMEL 100u
+
+static struct daemon daemon_;
+
+/* ---- system calls of this process, counted ---- */
+
+static _Atomic unsigned polls, receives, sends, yields, others;
+
+int __real_poll(struct pollfd *descriptor, nfds_t count, int timeout_ms);
+ssize_t __real_recvmsg(int socket, struct msghdr *message, int flags);
+ssize_t __real_send(int socket, const void *bytes, size_t size, int flags);
+int __real_sched_yield(void);
+int __real_nanosleep(const struct timespec *pause, struct timespec *left);
+ssize_t __real_read(int descriptor, void *bytes, size_t size);
+ssize_t __real_write(int descriptor, const void *bytes, size_t size);
+int __wrap_poll(struct pollfd *descriptor, nfds_t count, int timeout_ms);
+ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags);
+ssize_t __wrap_send(int socket, const void *bytes, size_t size, int flags);
+int __wrap_sched_yield(void);
+int __wrap_nanosleep(const struct timespec *pause, struct timespec *left);
+ssize_t __wrap_read(int descriptor, void *bytes, size_t size);
+ssize_t __wrap_write(int descriptor, const void *bytes, size_t size);
+
+int __wrap_poll(struct pollfd *descriptor, nfds_t count, int timeout_ms)
+{
+    polls++;
+    return __real_poll(descriptor, count, timeout_ms);
+}
+
+ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags)
+{
+    receives++;
+    return __real_recvmsg(socket, message, flags);
+}
+
+ssize_t __wrap_send(int socket, const void *bytes, size_t size, int flags)
+{
+    sends++;
+    return __real_send(socket, bytes, size, flags);
+}
+
+int __wrap_sched_yield(void)
+{
+    yields++;
+    return __real_sched_yield();
+}
+
+int __wrap_nanosleep(const struct timespec *pause, struct timespec *left)
+{
+    others++;
+    return __real_nanosleep(pause, left);
+}
+
+ssize_t __wrap_read(int descriptor, void *bytes, size_t size)
+{
+    others++;
+    return __real_read(descriptor, bytes, size);
+}
+
+ssize_t __wrap_write(int descriptor, const void *bytes, size_t size)
+{
+    others++;
+    return __real_write(descriptor, bytes, size);
+}
+
+static void forget_calls(void)
+{
+    polls = receives = sends = yields = others = 0;
+}
+
+/* ---- the scene ---- */
+
+static int start(void **state)
+{
+    (void)state;
+    return daemon_start(&daemon_, 64);
+}
+
+static int stop(void **state)
+{
+    const int status = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
+
+    (void)state;
+    daemon_remove(&daemon_);
+    return status;
+}
+
+static void daemon_kill(void)
+{
+    assert_int_equal(kill(daemon_.pid, SIGKILL), 0);
+    assert_int_equal(waitpid(daemon_.pid, NULL, 0), daemon_.pid);
+    daemon_.pid = 0;
+}
+
+static void assert_status(
+    const adtopk_context *context, enum adtopk_status got, enum adtopk_status expected)
+{
+    if (got != expected) {
+        fail_msg("status %s (%s), not %s", adtopk_status_name(got), adtopk_message(context),
+            adtopk_status_name(expected));
+    }
+}
+
+static adtopk_context *open_job(const char *job, uint32_t tensors, bool interruptible)
+{
+    const struct adtopk_options options = {.size = sizeof options,
+        .address = daemon_.address,
+        .job = job,
+        .has_rank = 1,
+        .world_size = 1,
+        .interruptible = interruptible};
+    adtopk_context *context = NULL;
+
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
+    for (uint32_t i = 0; i < tensors; i++) {
+        char name[16];
+        const struct adtopk_tensor_spec spec = {
+            .size = sizeof spec, .name = name, .dims = 1, .shape = {NUMEL}};
+
+        (void)snprintf(name, sizeof name, "w%u", i);
+        assert_status(context, adtopk_register(context, &spec, NULL), ADTOPK_OK);
+    }
+    return context;
+}
+
+static adtopk_context *open_ready(const char *job, uint32_t tensors)
+{
+    adtopk_context *context = open_job(job, tensors, false);
+
+    assert_status(context, adtopk_commit(context), ADTOPK_OK);
+    return context;
+}
+
+static void fill(float *gradient, uint64_t step, uint32_t tensor)
+{
+    for (uint32_t i = 0; i < NUMEL; i++) {
+        gradient[i] = (float)(step * 1000 + tensor + i);
+    }
+}
+
+static void push(adtopk_context *context, uint32_t tensor)
+{
+    fill(adtopk_gradient(context, tensor), adtopk_step(context), tensor);
+    assert_status(context, adtopk_push_tensor(context, tensor, NULL), ADTOPK_OK);
+}
+
+static void assert_update(adtopk_context *context, uint64_t step, uint32_t tensor)
+{
+    struct adtopk_update update = {.size = sizeof update};
+    float expected[NUMEL];
+
+    fill(expected, step, tensor);
+    assert_status(context, adtopk_update(context, tensor, &update), ADTOPK_OK);
+    assert_int_equal(update.step, step);
+    assert_memory_equal(update.dense, expected, sizeof expected);
+}
+
+/* ---- time-outs ---- */
+
+static void test_pending(void **state)
+{
+    adtopk_context *context = open_ready("silent", 1);
+    uint64_t begun;
+
+    (void)state;
+    push(context, 0);
+    assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
+    begun = client_now_ns();
+    assert_status(context, adtopk_step_wait_for(context, 60), ADTOPK_PENDING);
+    assert_in_range(client_now_ns() - begun, 60 * 1000000, 10u * 1000 * 1000000);
+    assert_int_equal(adtopk_step(context), 0);
+    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_STATE); /* ended */
+    adtopk_close(context);
+}
+
+static void test_steps_by_polling(void **state)
+{
+    adtopk_context *context = open_job("polls", 2, false);
+    enum adtopk_status status;
+
+    (void)state;
+    while ((status = adtopk_commit_for(context, 0)) == ADTOPK_PENDING) {
+        assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_STATE);
+        assert_null(adtopk_gradient(context, 0));
+    }
+    assert_status(context, status, ADTOPK_OK);
+    assert_status(context, adtopk_commit_for(context, 0), ADTOPK_ERR_STATE);
+    for (uint64_t step = 0; step < 100; step++) {
+        push(context, 0);
+        while ((status = adtopk_wait_for(context, 0, 1)) == ADTOPK_PENDING) {
+        }
+        assert_status(context, status, ADTOPK_OK);
+        assert_update(context, step, 0);
+        push(context, 1);
+        forget_calls();
+        while ((status = adtopk_step_wait_for(context, 0)) == ADTOPK_PENDING) {
+        }
+        assert_int_equal(polls + yields + others, 0); /* it only looks */
+        assert_status(context, status, ADTOPK_OK);
+        assert_update(context, step, 0);
+        assert_update(context, step, 1);
+    }
+    adtopk_close(context);
+}
+
+/* A daemon that was killed wrote no last word. */
+static void test_looks_see_the_end(void **state)
+{
+    adtopk_context *context = open_ready("silent", 1);
+    const uint64_t deadline = client_now_ns() + 10000000000u;
+    enum adtopk_status status = ADTOPK_PENDING;
+
+    (void)state;
+    push(context, 0);
+    assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
+    daemon_kill();
+    while (status == ADTOPK_PENDING && client_now_ns() < deadline) {
+        status = adtopk_step_wait_for(context, 0);
+    }
+    assert_status(context, status, ADTOPK_ERR_UNREACHABLE);
+    adtopk_close(context);
+}
+
+/* ---- the descriptor ---- */
+
+static void test_descriptor(void **state)
+{
+    adtopk_context *context = open_job("descriptor", 1, false);
+    struct pollfd readable = {.events = POLLIN};
+    unsigned slept = 0;
+
+    (void)state;
+    assert_status(context, adtopk_descriptor(context, NULL), ADTOPK_ERR_ARGUMENT);
+    assert_status(context, adtopk_descriptor(context, &readable.fd), ADTOPK_OK);
+    while (adtopk_commit_for(context, 0) == ADTOPK_PENDING) {
+        if (adtopk_arm(context) == ADTOPK_PENDING) {
+            assert_int_equal(poll(&readable, 1, 10000), 1);
+        }
+    }
+    for (uint64_t step = 0; step < 300; step++) {
+        enum adtopk_status status;
+
+        push(context, 0);
+        while ((status = adtopk_step_wait_for(context, 0)) == ADTOPK_PENDING) {
+            status = adtopk_arm(context);
+            assert_true(status == ADTOPK_OK || status == ADTOPK_PENDING);
+            slept += status == ADTOPK_PENDING;
+            if (status == ADTOPK_PENDING) {
+                assert_int_equal(poll(&readable, 1, 10000), 1);
+            }
+        }
+        assert_status(context, status, ADTOPK_OK);
+        assert_update(context, step, 0);
+    }
+    assert_true(slept > 0);
+    assert_status(context, adtopk_arm(context), ADTOPK_PENDING); /* left so, it does no harm */
+    push(context, 0);
+    assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+    adtopk_close(context);
+}
+
+/* The end of the session is progress too. */
+static void test_descriptor_of_a_lost_daemon(void **state)
+{
+    adtopk_context *context = open_ready("silent", 1);
+    struct pollfd readable = {.events = POLLIN};
+
+    (void)state;
+    assert_status(context, adtopk_descriptor(context, &readable.fd), ADTOPK_OK);
+    push(context, 0);
+    assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
+    while (adtopk_arm(context) == ADTOPK_OK) {
+        assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
+    }
+    assert_int_equal(daemon_stop(&daemon_), 0);
+    assert_int_equal(poll(&readable, 1, 10000), 1);
+    assert_status(context, adtopk_step_wait_for(context, 1000), ADTOPK_ERR_UNREACHABLE);
+    assert_status(context, adtopk_arm(context), ADTOPK_ERR_UNREACHABLE);
+    adtopk_close(context);
+}
+
+/* ---- signals ---- */
+
+static void on_alarm(int number)
+{
+    (void)number;
+}
+
+static void alarm_every(int us)
+{
+    struct sigaction action = {.sa_handler = on_alarm};
+    const struct itimerval timer = {{0, us}, {0, us}};
+
+    assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &timer, NULL), 0);
+}
+
+static void test_signal_interrupts(void **state)
+{
+    adtopk_context *context = open_job("silent", 1, true);
+
+    (void)state;
+    assert_status(context, adtopk_commit(context), ADTOPK_OK);
+    push(context, 0);
+    assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
+    alarm_every(20000);
+    assert_status(context, adtopk_step_wait(context), ADTOPK_INTERRUPTED);
+    assert_status(context, adtopk_step_wait_for(context, 60000), ADTOPK_INTERRUPTED);
+    assert_int_equal(adtopk_step(context), 0);
+    adtopk_close(context); /* signals do not end that wait */
+    alarm_every(0);
+    assert_int_equal(daemon_.view->lost, 0);
+}
+
+/* Interrupted again and again, steps still come out right. */
+static void test_many_signals(void **state)
+{
+    adtopk_context *context = open_job("signals", 2, true);
+    enum adtopk_status status;
+
+    (void)state;
+    alarm_every(300);
+    while ((status = adtopk_commit(context)) == ADTOPK_INTERRUPTED) {
+    }
+    assert_status(context, status, ADTOPK_OK);
+    for (uint64_t step = 0; step < 300; step++) {
+        push(context, 1);
+        push(context, 0);
+        while ((status = adtopk_step_wait(context)) == ADTOPK_INTERRUPTED) {
+        }
+        assert_status(context, status, ADTOPK_OK);
+        assert_update(context, step, 0);
+        assert_update(context, step, 1);
+    }
+    while ((status = adtopk_barrier(context)) == ADTOPK_INTERRUPTED) {
+    }
+    assert_status(context, status, ADTOPK_OK);
+    alarm_every(0);
+    adtopk_close(context);
+}
+
+/* ---- two threads ---- */
+
+struct waiter {
+    adtopk_context *context;
+    _Atomic uint32_t pushed;
+    enum adtopk_status status;
+};
+
+static void *wait_for_step(void *argument)
+{
+    struct waiter *waiter = argument;
+
+    waiter->status = adtopk_step_wait(waiter->context);
+    return NULL;
+}
+
+/* True while another thread waits in the context. */
+static bool waits(const adtopk_context *context)
+{
+    bool does;
+
+    client_lock(context);
+    does = context->sharing.waits == CLIENT_WAITS;
+    (void)client_unlock(context, ADTOPK_OK);
+    return does;
+}
+
+static void test_close_ends_a_wait(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 20; round++) {
+        struct waiter waiter = {.context = open_ready("silent", 1)};
+        pthread_t thread;
+
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_step, &waiter), 0);
+        while (!waits(waiter.context)) {
+            (void)sched_yield();
+        }
+        assert_status(waiter.context, adtopk_step_wait_for(waiter.context, 1), ADTOPK_ERR_STATE);
+        assert_non_null(strstr(adtopk_message(waiter.context), "another thread waits"));
+        sleep_ms(round % 2);
+        adtopk_close(waiter.context);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(waiter.status, ADTOPK_ERR_STATE);
+    }
+    assert_int_equal(daemon_.view->lost, 0);
+}
+
+#define MANY 1500u /* more than the ring holds */
+
+static void *wait_for_tensors(void *argument)
+{
+    struct waiter *waiter = argument;
+
+    for (uint32_t tensor = 0; tensor < MANY && waiter->status == ADTOPK_OK; tensor++) {
+        while (atomic_load(&waiter->pushed) <= tensor) {
+            (void)sched_yield();
+        }
+        waiter->status = adtopk_wait(waiter->context, tensor);
+    }
+    return NULL;
+}
+
+static void test_one_waits_while_another_pushes(void **state)
+{
+    adtopk_context *context = open_ready("threads", MANY);
+
+    (void)state;
+    for (uint64_t step = 0; step < 10; step++) {
+        struct waiter waiter = {.context = context, .status = ADTOPK_OK};
+        pthread_t thread;
+
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_tensors, &waiter), 0);
+        for (uint32_t tensor = 0; tensor < MANY; tensor++) {
+            push(context, tensor);
+            atomic_store(&waiter.pushed, tensor + 1);
+            if (tensor % 256 == 0) {
+                sleep_ms(1); /* the waiter sleeps meanwhile */
+            }
+        }
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_status(context, waiter.status, ADTOPK_OK);
+        assert_update(context, step, 3);
+        assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+        for (uint32_t tensor = 0; tensor < MANY; tensor++) {
+            assert_update(context, step, tensor);
+        }
+    }
+    adtopk_close(context);
+}
+
+static void *push_many(void *argument)
+{
+    struct waiter *pusher = argument;
+
+    for (uint32_t tensor = 1; tensor < MANY && pusher->status == ADTOPK_OK; tensor++) {
+        pusher->status = adtopk_push_tensor(pusher->context, tensor, NULL);
+    }
+    return NULL;
+}
+
+/* A thread that waits for room in the ring leaves the wake-up to the one that polls. */
+static void test_descriptor_beside_a_full_ring(void **state)
+{
+    struct waiter pusher = {.context = open_ready("full", MANY), .status = ADTOPK_OK};
+    struct pollfd readable = {.events = POLLIN};
+    pthread_t thread;
+
+    (void)state;
+    assert_status(pusher.context, adtopk_descriptor(pusher.context, &readable.fd), ADTOPK_OK);
+    push(pusher.context, 0);
+    assert_status(pusher.context, adtopk_wait(pusher.context, 0), ADTOPK_OK);
+    assert_status(pusher.context, adtopk_arm(pusher.context), ADTOPK_PENDING);
+    assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+    assert_int_equal(pthread_create(&thread, NULL, push_many, &pusher), 0);
+    sleep_ms(50); /* the ring is full */
+    assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_status(pusher.context, pusher.status, ADTOPK_OK);
+    assert_int_equal(poll(&readable, 1, 10000), 1);
+    assert_status(pusher.context, adtopk_step_wait(pusher.context), ADTOPK_OK);
+    adtopk_close(pusher.context);
+}
+
+static void *commit_for(void *argument)
+{
+    struct waiter *waiter = argument;
+
+    waiter->status = adtopk_commit_for(waiter->context, 300);
+    return NULL;
+}
+
+/* A thread that may not wait leaves the commit of the other one as it is. */
+static void test_commit_in_two_threads(void **state)
+{
+    struct waiter waiter = {.context = open_job("commits", 1, false)};
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+    assert_int_equal(pthread_create(&thread, NULL, commit_for, &waiter), 0);
+    while (!waits(waiter.context)) {
+        (void)sched_yield();
+    }
+    assert_status(waiter.context, adtopk_commit(waiter.context), ADTOPK_ERR_STATE);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(waiter.status, ADTOPK_PENDING);
+    assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+    assert_status(waiter.context, adtopk_commit(waiter.context), ADTOPK_OK);
+    push(waiter.context, 0);
+    assert_status(waiter.context, adtopk_step_wait(waiter.context), ADTOPK_OK);
+    adtopk_close(waiter.context);
+}
+
+/* ---- what a step costs ---- */
+
+/* Awake, a step makes no system call but sched_yield(). A sleep costs one poll() and two recvmsg(),
+ * which take the wake-up and find nothing more; each entry of the ring at most one wake-up. On a
+ * busy machine the daemon may wake the sleeper three times for room in the ring: the step's entries
+ * are taken one by one. */
+static void test_system_calls(void **state)
+{
+    adtopk_context *context = open_ready("calls", 2);
+    const unsigned steps = 500;
+
+    (void)state;
+    forget_calls();
+    for (unsigned step = 0; step < steps; step++) {
+        push(context, 0);
+        push(context, 1);
+        assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+    }
+    assert_true(polls <= 4 * steps);
+    assert_true(receives <= 2 * polls + 10);
+    assert_true(sends <= 3 * steps);
+    assert_int_equal(others, 0);
+    adtopk_close(context);
+}
+
+#define WAIT_TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WAIT_TEST(test_pending),
+        WAIT_TEST(test_steps_by_polling),
+        WAIT_TEST(test_looks_see_the_end),
+        WAIT_TEST(test_descriptor),
+        WAIT_TEST(test_descriptor_of_a_lost_daemon),
+        WAIT_TEST(test_signal_interrupts),
+        WAIT_TEST(test_many_signals),
+        WAIT_TEST(test_close_ends_a_wait),
+        WAIT_TEST(test_one_waits_while_another_pushes),
+        WAIT_TEST(test_descriptor_beside_a_full_ring),
+        WAIT_TEST(test_commit_in_two_threads),
+        WAIT_TEST(test_system_calls),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,72 @@
+/*
+ * Where a job's memory lies: what is reserved before it is written, and what has room in the store.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "daemon/core/layout.h"
+#include "daemon/core/model.h"
+#include "lone_core.h"
+
+/* Updates of large tensors lie far apart, and lists fill only the beginning of their room: what is
+ * written then, and after a change that makes the lists longer, was reserved before. */
+static void test_updates_are_reserved(void **state)
+{
+    const struct tensor_spec spec[] = {lone_spec("a", 2, (const uint64_t[]){500, 400}),
+        lone_spec("b", 2, (const uint64_t[]){300, 500}),
+        lone_spec("c", 2, (const uint64_t[]){500, 300})};
+    struct lone_core lone;
+
+    (void)state;
+    lone_start(&lone, 2, "{" LONE_EXACT "}", spec, 3);
+    lone_train(&lone, 2);
+    lone_check(&lone);
+    lone_must_change(&lone, "{\"density\":0.3}");
+    lone_must_change(&lone, "{\"sparsifier\":\"dense\"}");
+    lone_free(&lone);
+}
+
+/* How many rests of sums have room in the store where two nodes sum a tensor in bf16. */
+static uint64_t rests_of_two(uint64_t elements)
+{
+    const struct tensor_spec spec = lone_spec("a", 1, &elements);
+    struct error err = {ADTOPK_OK, ""};
+    struct lone_core lone;
+    struct job *job;
+    uint64_t rests;
+
+    lone_start(&lone, 1, "{\"dense_values\":\"bf16\",\"dense_collective\":\"ring\"}", &spec, 1);
+    job = lone.host.core->jobs;
+    assert_int_equal(job->plan->rests, 0); /* one node sums nothing */
+    job->in_force.nodes = 2;
+    assert_int_equal(layout_kept(job, job->plan, job->store->policies + 1, &err), ADTOPK_OK);
+    rests = job->plan->rests;
+    job->in_force.nodes = 1;
+    lone_free(&lone);
+    return rests;
+}
+
+/* Rests, of 2 bytes each, take up to 32 MiB and a third of a byte for each element. */
+static void test_room_for_rests(void **state)
+{
+    (void)state;
+    assert_int_equal(rests_of_two(1000), 1000);
+    for (uint64_t elements = 16000000; elements < 24000000; elements += 500000) {
+        bool fits = 2 * elements <= (UINT64_C(32) << 20) + elements / 3;
+        assert_int_equal(rests_of_two(elements), fits ? elements : 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_updates_are_reserved),
+        cmocka_unit_test(test_room_for_rests),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

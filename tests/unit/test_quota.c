@@ -1,0 +1,283 @@
+/* What users are charged for memory, over memory that is only numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/core/inspect.h"
+#include "daemon/loop/quota.h"
+
+#define USER 4001u
+#define OTHER 4002u
+
+static uint64_t percent; /* one, of this machine's memory */
+static char bytes[1];
+
+/* ---- a core: the jobs and sessions 40010 to 40019 belong to user 4001, and so on ---- */
+
+static const struct job_key *key_of(uint64_t number)
+{
+    static struct job_key key;
+
+    key.owner = (uint32_t)(number / 10);
+    return &key;
+}
+
+const struct job_key *core_job_key(const struct core *core, uint64_t id)
+{
+    (void)core;
+    return key_of(id);
+}
+
+const struct job_key *core_session_key(const struct core *core, session_id session)
+{
+    (void)core;
+    return key_of(session);
+}
+
+uint32_t core_jobs_beside(const struct core *core, const struct job_key *key)
+{
+    (void)core;
+    return key->owner == USER ? 3 : 0;
+}
+
+/* ---- memory that gives all that it is asked for ---- */
+
+static const void *give_gradients(
+    void *context, session_id session, unsigned batch, uint64_t size, struct error *err)
+{
+    (void)context;
+    (void)session;
+    (void)batch;
+    (void)size;
+    (void)err;
+    return bytes;
+}
+
+static void *give_store(
+    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+{
+    (void)context;
+    (void)job;
+    (void)part;
+    (void)size;
+    (void)err;
+    *existing = false;
+    return bytes;
+}
+
+static enum adtopk_status give_results(void *context, uint64_t job, unsigned batch,
+    const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
+{
+    (void)context;
+    (void)job;
+    (void)batch;
+    (void)piece;
+    (void)pieces;
+    (void)err;
+    *later = false;
+    return ADTOPK_OK;
+}
+
+static void drop_store(void *context, uint64_t job, unsigned part)
+{
+    (void)context;
+    (void)job;
+    (void)part;
+}
+
+static void release(void *context, uint64_t number)
+{
+    (void)context;
+    (void)number;
+}
+
+/* ---- the scene ---- */
+
+static struct quota_limits limits;
+static struct quota *quota;
+static struct core_memory memory;
+
+static int start(void **state)
+{
+    static const struct core_memory inner = {.gradients = give_gradients,
+        .store = give_store,
+        .reserve_results = give_results,
+        .drop_store = drop_store,
+        .release_session = release,
+        .release_job = release};
+
+    (void)state;
+    percent = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 100;
+    limits = (struct quota_limits){.memory_percent = 50, .jobs = 3};
+    quota = quota_create(&limits);
+    assert_non_null(quota);
+    memory = quota_memory(quota, &inner);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    quota_destroy(quota);
+    return 0;
+}
+
+static bool store(uint64_t job, unsigned part, uint64_t percents)
+{
+    bool existing;
+    struct error err = {.code = ADTOPK_OK};
+    const bool given =
+        memory.store(memory.context, job, part, percents * percent, &existing, &err) != NULL;
+
+    assert_true(given || (err.code == ADTOPK_ERR_DENIED && strstr(err.text, "user ") == err.text));
+    return given;
+}
+
+static bool gradients(session_id session, uint64_t percents)
+{
+    struct error err;
+
+    return memory.gradients(memory.context, session, 0, percents * percent, &err) != NULL;
+}
+
+static bool results(uint64_t job, uint64_t percents)
+{
+    const struct core_piece piece = {.size = percents * percent};
+    struct error err;
+    bool later;
+
+    return memory.reserve_results(memory.context, job, 0, &piece, 1, &later, &err) == ADTOPK_OK;
+}
+
+/* Two pieces that lie there, and are so large. */
+static bool two_results(uint64_t job, uint64_t first, uint64_t second, uint64_t percents)
+{
+    const struct core_piece piece[] = {{.offset = first * percent, .size = percents * percent},
+        {.offset = second * percent, .size = percents * percent}};
+    struct error err;
+    bool later;
+
+    return memory.reserve_results(memory.context, job, 0, piece, 2, &later, &err) == ADTOPK_OK;
+}
+
+static bool affords(uint32_t uid, uint64_t percents)
+{
+    struct error err;
+
+    return quota_afford(quota, uid, percents * percent, &err) == ADTOPK_OK;
+}
+
+/* A part that the job holds already is charged once, with its new size. */
+static void test_a_part_again(void **state)
+{
+    (void)state;
+    assert_true(store(USER * 10 + 1, 2, 30));
+    assert_true(store(USER * 10 + 1, 2, 30));
+    assert_true(store(USER * 10 + 1, 2, 40));
+    assert_true(affords(USER, 9));
+    assert_false(affords(USER, 11));
+    assert_true(store(USER * 10 + 1, 2, 10));
+    assert_true(affords(USER, 39));
+    assert_false(store(USER * 10 + 1, 2, 51));
+    assert_true(affords(USER, 39));
+}
+
+/* What a session begins counts before it commits. */
+static void test_tensors(void **state)
+{
+    const session_id session = USER * 10 + 1;
+    const uint64_t fit = percent / 2048;
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)state;
+    limits.memory_percent = 1;
+    for (uint64_t i = 0; i < fit; i++) {
+        assert_int_equal(quota_register(quota, session, &err), ADTOPK_OK);
+    }
+    assert_int_equal(quota_register(quota, session, &err), ADTOPK_ERR_DENIED);
+    assert_non_null(strstr(err.text, "user_memory"));
+    assert_int_equal(quota_register(quota, OTHER * 10 + 1, &err), ADTOPK_OK);
+    memory.release_session(memory.context, session);
+    assert_int_equal(quota_register(quota, session, &err), ADTOPK_OK);
+}
+
+static void test_all_parts_count(void **state)
+{
+    (void)state;
+    assert_true(gradients(USER * 10 + 1, 10));
+    assert_true(results(USER * 10 + 1, 10));
+    assert_true(results(USER * 10 + 1, 20)); /* ten more */
+    assert_true(store(USER * 10 + 1, 0, 10));
+    assert_true(store(USER * 10 + 2, 1, 9));
+    assert_false(gradients(USER * 10 + 2, 2));
+    assert_false(results(USER * 10 + 2, 2));
+    assert_true(affords(OTHER, 45)); /* what others have matters only at the end */
+    memory.drop_store(memory.context, USER * 10 + 1, 0);
+    assert_true(affords(USER, 10));
+    memory.release_job(memory.context, USER * 10 + 1);
+    assert_true(affords(USER, 30));
+    memory.release_session(memory.context, USER * 10 + 1);
+    assert_true(affords(USER, 40));
+    assert_false(affords(USER, 42));
+}
+
+/* Results that another policy needs elsewhere take more memory; what was reserved before stays. */
+static void test_results_elsewhere(void **state)
+{
+    (void)state;
+    assert_true(two_results(USER * 10 + 1, 0, 40, 10));
+    assert_true(two_results(USER * 10 + 1, 20, 60, 10));
+    assert_true(affords(USER, 10));
+    assert_false(affords(USER, 11));
+    assert_true(two_results(USER * 10 + 1, 5, 45, 10)); /* half of each is new */
+    assert_false(affords(USER, 1));
+    assert_true(two_results(USER * 10 + 1, 0, 60, 10));
+    assert_false(two_results(USER * 10 + 1, 80, 100, 10));
+    memory.release_job(memory.context, USER * 10 + 1);
+    assert_true(affords(USER, 50));
+}
+
+static void test_the_last_part_is_roots(void **state)
+{
+    (void)state;
+    assert_true(store(USER * 10 + 1, 0, 50));
+    assert_true(store(OTHER * 10 + 1, 0, 44));
+    assert_false(affords(OTHER, 2));
+    assert_true(store(1, 0, 5)); /* root's job */
+    assert_true(affords(0, 100));
+    assert_false(affords(USER + 9, 1));
+}
+
+static void test_jobs(void **state)
+{
+    const struct job_key own = {.owner = USER}, other = {.owner = OTHER}, root = {.owner = 0};
+    struct error err;
+
+    (void)state;
+    assert_int_equal(quota_open(quota, &own, &err), ADTOPK_ERR_DENIED);
+    assert_non_null(strstr(err.text, "has 3 jobs"));
+    assert_int_equal(quota_open(quota, &other, &err), ADTOPK_OK);
+    assert_int_equal(quota_open(quota, &root, &err), ADTOPK_OK);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_part_again),
+        TEST(tensors),
+        TEST(all_parts_count),
+        TEST(results_elsewhere),
+        TEST(the_last_part_is_roots),
+        TEST(jobs),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
