@@ -227,6 +227,9 @@ static enum adtopk_status fake_commit(
 {
     uint64_t in = 0, out = 0;
 
+    if (rank->gradients != NULL) {
+        return error_set(err, ADTOPK_ERR_STATE, "the fake has no later batches");
+    }
     (void)fake_place(&out, sizeof(struct local_results) +
                                rank->tensors * sizeof(((struct local_results *)0)->tensor[0]));
     rank->op_gradient_offset = fake_place(&in, CORE_OP_SIZE);
@@ -368,9 +371,15 @@ static enum adtopk_status fake_op(
     return ADTOPK_OK;
 }
 
-/* Element i of tensor t is i + t. */
-static enum adtopk_status fake_read(const struct event *event)
+/* Element i of tensor t is i + t. The bounds are those that the real core checks. */
+static enum adtopk_status fake_read(
+    const struct fake_rank *rank, const struct event *event, struct error *err)
 {
+    if (event->read.tensor >= rank->tensors || event->read.count > CORE_READ_STEP ||
+        event->read.first > rank->tensor[event->read.tensor].numel ||
+        event->read.count > rank->tensor[event->read.tensor].numel - event->read.first) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "a part of a residual that is not there");
+    }
     for (uint32_t i = 0; i < event->read.count; i++) {
         event->read.values[i] = (float)(event->read.first + i + event->read.tensor);
     }
@@ -409,7 +418,7 @@ enum adtopk_status fake_core_event(void *context, struct event *event, struct er
     case EVENT_RANK_PUSH: return fake_push(core, *link, event, err);
     case EVENT_RANK_STEP_END: return fake_step_end(core, *link, event, err);
     case EVENT_RANK_WAIT: return ADTOPK_OK;
-    case EVENT_RANK_READ: return fake_read(event);
+    case EVENT_RANK_READ: return fake_read(*link, event, err);
     case EVENT_RANK_OP: return fake_op(core, *link, event, err);
     case EVENT_RANK_LEAVE:
     case EVENT_RANK_LOST: fake_gone(core, link, event); return ADTOPK_OK;
