@@ -1,5 +1,6 @@
 /*
- * For links whose end does not care who comes and goes: links_ops.peer_up and peer_down.
+ * Empty callbacks for links_ops.peer_up and peer_down. A test uses them if it does not need to know
+ * which peers come and go.
  */
 #ifndef ADTOPK_TESTS_DEAF_H
 #define ADTOPK_TESTS_DEAF_H

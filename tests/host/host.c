@@ -51,7 +51,7 @@ void host_drain(struct host *host)
     }
 }
 
-/* The event alone: what it leads to waits. */
+/* Hands the core one event, without running the computes to which the event leads. */
 static enum adtopk_status host_raise(struct host *host, struct event *event)
 {
     enum adtopk_status status;

@@ -1,9 +1,9 @@
 /*
- * A core that a test drives: events go in, and what the core asks for is done. README.md beside
- * this file says which of the options a test needs.
+ * A core that a test drives: the test hands events in, and the host carries out the actions that
+ * the core asks for. README.md beside this file says which options a test needs.
  *
- * Happy path: host_start(), host_event() for whatever happens, host_stop(). A host aborts the test
- * where the core breaks its contract, so that unit tests, fuzzers and benchmarks can all use it.
+ * Happy path: host_start(), host_event() for each event, host_stop(). If the core breaks its
+ * contract the host aborts the test. Unit tests, fuzzers and benchmarks can therefore all use it.
  */
 #ifndef ADTOPK_TESTS_HOST_H
 #define ADTOPK_TESTS_HOST_H
@@ -20,46 +20,49 @@ extern const struct links_config host_links;
 
 struct host {
     /* Options: */
-    struct core_config config; /* `memory` and `transmit` are filled in, `links` if they are not */
-    uint64_t tick_us; /* that pass with every event; 0: time stands still until the test moves it */
-    bool hold;        /* computes wait in `held` until host_compute() */
+    /* The host fills in `memory`, `transmit` and, if they are 0, `links`. */
+    struct core_config config;
+    /* Time that passes with every event; 0: time stands still until the test moves it. */
+    uint64_t tick_us;
+    bool hold; /* computes wait in `held` until host_compute() */
     /* Gives a compute to another thread, which raises EVENT_COMPUTE_DONE itself. NULL: computes run
      * at once, on this thread, in the order in which the core asked. */
     bool (*submit)(void *context, struct compute *compute);
-    void (*note)(void *context, const struct action *action); /* hears of all others */
-    void *context;                                            /* of both */
-    struct host_queue *to[HOST_NODES]; /* the packets of this node to another; NULL: none may go */
+    void (*note)(void *context, const struct action *action); /* gets every other action */
+    void *context; /* the first argument of submit and note */
+    /* Packets from this node to each other node; NULL: the core must not send any there. */
+    struct host_queue *to[HOST_NODES];
     struct host_memory memory;
 
     struct core *core;
     uint64_t now_us;
-    struct error refused; /* by the last event that was */
+    struct error refused; /* why the core refused the last event, if it did */
     struct compute *held[HOST_HELD];
     unsigned helds;
 };
 
-/** Creates the core, with the next incarnation. The host must not move. */
+/** Creates the core, with the next incarnation. The test must not move the host afterwards. */
 void host_start(struct host *host);
 
-/** Hands the core an event, and does what it asks for. Its result. */
+/** Hands the core an event and carries out the actions that follow. Returns the core's result. */
 enum adtopk_status host_event(struct host *host, struct event event);
 
-/** Does what the core asks for, but for computes. */
+/** Carries out the actions that the core asks for, except computes. */
 void host_drain(struct host *host);
 
-/** Runs the computes that were held. */
+/** Runs the computes that the host holds. */
 void host_compute(struct host *host);
 
-/** Runs the first of them. */
+/** Runs the oldest compute that the host holds. */
 void host_compute_one(struct host *host);
 
 /** Hands the core the first packet of a queue; false if there is none. */
 bool host_receive(struct host *host, struct host_queue *queue);
 
-/** Tells the core what time it is, if its next deadline has come. */
+/** Hands the core a timer event if its next deadline has come. */
 void host_timer(struct host *host);
 
-/** Destroys the core. Memory stays, for the next one. */
+/** Destroys the core and keeps the memory for the next one. */
 void host_kill(struct host *host);
 
 /** Destroys the core and frees the memory. */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define MEMORY_ALIGN 64u /* no more, so that sanitizers see what is written behind the end */
+#define MEMORY_ALIGN 64u /* small, so that sanitizers notice a write behind the end */
 
 static void memory_free(const struct host_memory *memory, struct host_area *area)
 {
@@ -34,7 +34,7 @@ static void memory_new(const struct host_memory *memory, struct host_area *area,
     memset(area->bytes, 0, whole);
 }
 
-/* Memory that a core before may have had. */
+/* Returns memory that an earlier core may have used already. */
 static void *memory_find(
     const struct host_memory *memory, struct host_area *area, uint64_t size, bool *existing)
 {
@@ -186,7 +186,7 @@ static void memory_unshare(const struct host_memory *memory, struct host_area *a
 {
     const struct host_area seen = *area;
 
-    if (seen.bytes != NULL) { /* what is shared stays mapped: the process ends soon */
+    if (seen.bytes != NULL) { /* The shared memory stays mapped, because the process ends soon. */
         area->bytes = NULL;
         memory_new(memory, area, seen.size);
         area->old = seen.old;

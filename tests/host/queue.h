@@ -15,16 +15,16 @@ struct host_packet {
     uint8_t bytes[];
 };
 
-/* Zeros are an empty queue. */
+/* A queue of packets. All zeros is an empty queue. */
 struct host_queue {
     struct host_packet *first, *last;
 };
 
-/** What links and cores send: a header and a body, which become one packet. */
+/** Adds a packet: links and cores hand over a header and a body, which the queue joins. */
 void host_queue_put(struct host_queue *queue, uint16_t from, enum link_lane lane,
     const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size);
 
-/** The first packet, to be freed, or NULL. */
+/** Takes out the first packet, which the caller frees, or returns NULL. */
 struct host_packet *host_queue_take(struct host_queue *queue);
 
 /** Drops all packets. */

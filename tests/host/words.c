@@ -8,7 +8,7 @@ void *words_begin(struct words *words, Adtopk__PeerMessage__KindCase kind)
     adtopk__peer_message__init(&words->message);
     protobuf_c_message_init(field->descriptor, &words->said);
     words->message.kind_case = kind;
-    words->message.join = &words->said.join; /* all kinds share this pointer's place */
+    words->message.join = &words->said.join; /* the pointers of all kinds lie at the same place */
     return &words->said;
 }
 

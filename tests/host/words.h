@@ -1,6 +1,6 @@
 /*
- * What a test says in the place of another node: a message with room for what it says. Strings and
- * lists in it are the test's.
+ * Messages that a test sends in the place of another node: a message and room for its content. The
+ * test owns the strings and lists in it.
  */
 #ifndef ADTOPK_TESTS_WORDS_H
 #define ADTOPK_TESTS_WORDS_H
@@ -8,7 +8,7 @@
 #include "peer.pb-c.h"
 
 struct words {
-    Adtopk__PeerMessage message; /* points into the words: do not copy them */
+    Adtopk__PeerMessage message; /* points into this structure, so do not copy the structure */
     union {
         Adtopk__PeerJoin join;
         Adtopk__PeerPrepare prepare;
@@ -27,18 +27,18 @@ struct words {
     } said;
 };
 
-/** Makes an empty message of this kind, and returns what it says: an Adtopk__PeerJoin and so on. */
+/** Makes an empty message of this kind and returns its content: an Adtopk__PeerJoin and so on. */
 void *words_begin(struct words *words, Adtopk__PeerMessage__KindCase kind);
 
-/* What can be said of a change of the policy. */
+/* The fields of the messages about a change of the policy. */
 struct words_of_policy {
-    unsigned part;              /* 0: asks for it; 1: proposes it; 2: answers; 3: says it is off */
+    unsigned part;              /* 0: asks for it; 1: proposes it; 2: answers; 3: calls it off */
     Adtopk__PeerPolicy *policy; /* may be NULL */
     uint32_t version, attempt, status, node;
-    char *text; /* of an answer or an end */
+    char *text; /* for parts 2 and 3 */
 };
 
-/** A message of one of the four parts. Each takes of `of` what it has a field for. */
+/** Makes a message of one of the four parts from the fields of `of` that this part has. */
 void words_policy(struct words *words, const struct words_of_policy *of);
 
 #endif
