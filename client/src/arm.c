@@ -32,7 +32,8 @@ enum adtopk_status adtopk_descriptor(adtopk_context *context, int *descriptor)
     return client_unlock(context, arm_descriptor(context, descriptor));
 }
 
-/* Before the end of adtopk_commit() the socket brings answers, which only that may take. */
+/* Before the end of adtopk_commit() the socket brings answers, and only adtopk_commit() may take
+ * them. */
 static enum adtopk_status arm(adtopk_context *context)
 {
     enum adtopk_status status = arm_check(context, "adtopk_arm()");
@@ -44,13 +45,14 @@ static enum adtopk_status arm(adtopk_context *context)
     if (status != ADTOPK_OK) {
         return status;
     }
-    status = client_wait_begin(context); /* refuses beside a thread that waits */
+    status = client_wait_begin(context); /* refuses if another thread waits */
     if (status != ADTOPK_OK) {
         return status;
     }
     client_wait_end(context);
     context->sharing.armed = true;
-    ring_writer_sleep(&context->ring); /* first, so that one side sees what the other wrote */
+    /* Before the caller looks, so that one of the two sides sees what the other wrote. */
+    ring_writer_sleep(&context->ring);
     if (atomic_load(&context->ring.page->progress) == context->sharing.seen) {
         status = client_check_page(context);
         return status == ADTOPK_OK ? ADTOPK_PENDING : status;

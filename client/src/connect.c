@@ -61,7 +61,7 @@ int client_connect(const char *path, int timeout_ms, bool interruptible, struct 
 
 /* ---- sending ---- */
 
-/* Sleeps until the daemon has read something. */
+/* Sleeps until the daemon has read something from the socket. */
 static enum adtopk_status send_wait(adtopk_context *context, const struct client_patience *patience)
 {
     struct pollfd writable[2] = {[1] = {.fd = context->socket, .events = POLLOUT}};
@@ -90,7 +90,7 @@ static enum adtopk_status send_bytes(adtopk_context *context, const uint8_t *byt
             status = send_wait(context, patience);
         } else if (errno != EINTR) {
             const int reason = errno;
-            status = client_drain(context); /* it may have said why */
+            status = client_drain(context); /* the daemon may have said why */
             return status != ADTOPK_OK ? status
                                        : client_fail(context, ADTOPK_ERR_UNREACHABLE,
                                              "sending to the daemon at %s failed: %s",
@@ -128,7 +128,7 @@ void client_wake(adtopk_context *context)
 {
     const uint8_t wake = LOCAL_WAKE;
 
-    /* If it does not fit, the daemon has something to read already. */
+    /* If the wake-up does not fit, the daemon has something to read already. */
     if (ring_writer_must_wake(&context->ring)) {
         (void)send(context->socket, &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
@@ -168,7 +168,8 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
     memset(reply, 0, sizeof *reply);
     do {
         size = recvmsg(context->socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        /* A daemon that closed with something of ours unread: its last words come after that. */
+        /* The daemon may have closed before it read all our messages: its last words follow this
+         * error. */
     } while (size < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
     if (size < 0) {
         return errno == EAGAIN ? TAKE_NOTHING : TAKE_END;
@@ -210,13 +211,13 @@ void client_reply_drop(struct client_reply *reply)
     memset(reply, 0, sizeof *reply);
 }
 
-/* Before the daemon has answered at all, somebody else may be at that path. */
+/* Before the daemon has answered at all, another program may own the socket at that path. */
 static const char *take_hint(const adtopk_context *context)
 {
     return context->ring.page == NULL ? " (this may be the control socket)" : "";
 }
 
-/* What every receiver does with what it took: OK if it is nothing or an ordinary reply. */
+/* Checks a message, for every receiver: OK if there is none or an ordinary reply. */
 static enum adtopk_status take_check(
     adtopk_context *context, enum take_result result, const struct client_reply *reply)
 {
@@ -288,7 +289,7 @@ enum adtopk_status client_drain(adtopk_context *context)
         const enum adtopk_status status = take_check(context, result, &reply);
 
         if (result == TAKE_REPLY && !client_reply_is_stale(context, reply.message)) {
-            context->unfinished.answers = false; /* whoever reads a residual asks again */
+            context->unfinished.answers = false; /* a call that reads a residual asks again */
         }
         client_reply_drop(&reply);
         if (status != ADTOPK_OK || result == TAKE_NOTHING) {

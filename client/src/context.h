@@ -1,23 +1,22 @@
 /*
- * A context, and what the files of the library share.
+ * A context, and the declarations that the files of the library share.
  *
  *   options.c  defaults from the environment       message.c  errors, versions
  *   session.c  open, commit, close                 tensor.c   registering
  *   step.c     push, step_end, wait, step_wait     update.c   reading updates
  *   registry.c the open contexts of a process      residual.c reading a residual
- *   lookahead.c where the next gradient is taken   pending.c  the residuals for that
+ *   lookahead.c shifting parameters                pending.c  the residuals for that
  *   ops.c      broadcast, barrier, all-reduce      sized.c    structures of other versions
- *
  *   patience.c the lock, and how long to wait      arm.c      sleeping outside of the library
  *
- * transport.h has the operations by which these reach the daemon:
+ * transport.h has the operations by which these files reach the daemon:
  *
- *   local.c    the daemon on this node: memory     connect.c  ... its socket
- *   ring.c     ... submitting                      wait.c     ... spinning, then sleeping
- *   remote.c   a daemon elsewhere: what is sent    remote_gate.c    ... its sockets
- *   remote_intake.c  ... what it sends             libzmq.c   the library for that
+ *   local.c    a daemon on this node: memory       connect.c  its socket
+ *   ring.c     submitting to it                    wait.c     waiting: spinning, then sleeping
+ *   remote.c   a daemon elsewhere: sending         remote_gate.c    its sockets
+ *   remote_intake.c  receiving from it             libzmq.c   the ZeroMQ library
  *
- * Internal functions begin with client_; only adtopk_* leaves the library.
+ * Internal functions begin with client_; the library exports adtopk_* only.
  */
 #ifndef ADTOPK_CLIENT_CONTEXT_H
 #define ADTOPK_CLIENT_CONTEXT_H
@@ -36,21 +35,23 @@
 #define CLIENT_NAME_MAX 127
 #define CLIENT_KEY_MAX 63
 #define CLIENT_ADDRESS_SIZE 280
-#define CLIENT_OP_SIZE (1u << 20) /* bytes of the operation area; longer operations are cut */
+/* Bytes of the operation area; longer operations are sent in pieces. */
+#define CLIENT_OP_SIZE (1u << 20)
 #define CLIENT_MAX_TENSORS 65536u
-#define CLIENT_MAX_BATCHES 8u /* commits of tensors */
+#define CLIENT_MAX_BATCHES 8u /* how often a program may commit tensors */
 
 /* Options with all defaults filled in. */
 struct client_options {
     char address[CLIENT_ADDRESS_SIZE];
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* of a local daemon's socket, or "" */
-    const char *key_file;                                   /* the caller's; NULL: no keys */
-    const char *server_key;                                 /* the caller's; NULL: no keys */
+    /* Path of a local daemon's socket, or "". */
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    const char *key_file;   /* the caller's string; NULL: no keys */
+    const char *server_key; /* the caller's string; NULL: no keys */
     char job[CLIENT_KEY_MAX + 1];
     char run_id[CLIENT_KEY_MAX + 1];
     int rank;
     int world_size;
-    const char *policy; /* the caller's; "" for the daemon's */
+    const char *policy; /* the caller's string; "": the daemon's policy */
     int connect_timeout_ms;
     int answer_timeout_ms; /* 0: the default */
     bool interruptible;
@@ -63,16 +64,16 @@ struct client_tensor {
     int dims;
     uint64_t shape[ADTOPK_MAX_DIMS];
     uint64_t numel;
-    uint64_t bytes; /* of its gradient */
+    uint64_t bytes; /* size of its gradient */
     void *gradient;
     const struct local_update *update;
-    unsigned batch;  /* in which it is committed */
-    uint64_t since;  /* the step in which it could be pushed first */
+    unsigned batch;  /* the batch that commits it */
+    uint64_t since;  /* the first step in which this rank could push it */
     uint64_t pushed; /* step + 1 of the last push; 0: none */
     uint64_t waited; /* step + 1 of the last adtopk_wait() that returned OK */
     uint64_t posted; /* step + 1 of the last LOCAL_WAIT */
-    float ahead;     /* the share by which the rank looked ahead last; 0: it did not */
-    float guard;     /* the share of the policy's look-ahead that is left, 0 to 1 */
+    float ahead;     /* the share by which the rank last looked ahead; 0: it did not */
+    float guard;     /* the share of the policy's look-ahead that the guard leaves, 0 to 1 */
 };
 
 /* A collective operation. It is sent in pieces, one at a time. */
@@ -88,21 +89,22 @@ struct client_operation {
     int root;
 };
 
-/* Calls that returned before they were done: the next one goes on. */
+/* Calls that returned ADTOPK_PENDING or ADTOPK_INTERRUPTED. The next call with the same arguments
+ * goes on. */
 struct client_unfinished {
-    uint64_t number; /* of the operation that is under way, or comes next */
+    uint64_t number; /* number of the operation that is under way, or comes next */
     bool operates;   /* `operation` is under way */
     struct client_operation operation;
-    size_t done; /* bytes of it */
-    bool posted; /* the daemon has the piece behind them */
+    size_t done; /* bytes of the operation that are done */
+    bool posted; /* the daemon has the piece that follows `done` */
 
-    float *residual;        /* where one is being read to; NULL: none is */
-    uint32_t tensor;        /* whose it is */
-    uint64_t residual_step; /* before this step */
-    uint64_t read;          /* elements of it */
-    uint64_t busy_since_ns; /* the daemon has it since; 0: it does not */
-    uint64_t asked;         /* number of the last question for a part */
-    bool answers;           /* the answer to that is still to come */
+    float *residual;        /* the caller's array for the residual that is being read; NULL: none */
+    uint32_t tensor;        /* the tensor of that residual */
+    uint64_t residual_step; /* the step before which it is read */
+    uint64_t read;          /* elements read so far */
+    uint64_t busy_since_ns; /* since when the daemon has kept the residual busy; 0: it has not */
+    uint64_t asked;         /* number of the last question for a part of the residual */
+    bool answers;           /* the answer to that question has not come yet */
 };
 
 struct client_mapping {
@@ -112,26 +114,26 @@ struct client_mapping {
 
 /* The residuals that the daemon shows (pending.h). */
 struct client_pending {
-    uint32_t index; /* of this rank among those of its node */
-    uint32_t since; /* the mappings are as of this record; 0: there are none */
-    uint64_t read;  /* step + 1 before which the trainer was told of a mapping last */
+    uint32_t index; /* this rank's place among the ranks of its node */
+    uint32_t since; /* the mappings match records with this `since`; 0: there are none */
+    uint64_t read;  /* step + 1 for which the trainer last got a pointer into a mapping */
     struct client_mapping part[LOCAL_PARTS];
 };
 
-/* Batches of tensors that were committed, and their arenas. */
+/* Batches of committed tensors, and their arenas. */
 struct client_batches {
-    uint32_t ready; /* tensors in all of them */
+    uint32_t ready; /* tensors in all batches */
     unsigned count;
     struct client_mapping gradients[CLIENT_MAX_BATCHES], results[CLIENT_MAX_BATCHES];
 };
 
 enum client_step_state {
-    CLIENT_STEP_NEW,  /* nothing was pushed; the last step's updates may be read */
-    CLIENT_STEP_OPEN, /* something was pushed */
-    CLIENT_STEP_ENDED /* ended, and not waited for */
+    CLIENT_STEP_NEW,  /* this rank has pushed nothing; it may read the last step's updates */
+    CLIENT_STEP_OPEN, /* this rank has pushed something */
+    CLIENT_STEP_ENDED /* this rank has ended the step, and has not waited for it */
 };
 
-/* Which rank of which run a context is, and at which daemon. */
+/* The rank, run and daemon of a context. */
 struct client_place {
     char address[CLIENT_ADDRESS_SIZE];
     char job[CLIENT_KEY_MAX + 1];
@@ -142,50 +144,50 @@ struct client_place {
 enum client_commit {
     CLIENT_COMMIT_NOT,
     CLIENT_COMMIT_ASKED,  /* the daemon has the tensors, and makes the gradient arena */
-    CLIENT_COMMIT_ARENA,  /* the arena is mapped, and the daemon does not know it yet */
+    CLIENT_COMMIT_ARENA,  /* the arena is mapped, and the daemon has not been told */
     CLIENT_COMMIT_MAPPED, /* the arena is mapped; other ranks may be missing */
     CLIENT_COMMIT_DONE
 };
 
-/* What a thread waits for without the lock. */
+/* Whether a thread waits without the lock, and for what. */
 enum client_waits {
     CLIENT_WAITS_NOT,
     CLIENT_WAITS,         /* for other ranks */
     CLIENT_WAITS_FOR_ROOM /* in the ring */
 };
 
-/* Who uses a context, and how long it waits (patience.h). */
+/* Which threads use a context, and how long a call waits (patience.h). */
 struct client_sharing {
-    pthread_mutex_t lock; /* held by every call but while it waits */
+    pthread_mutex_t lock; /* every call holds it, except while it waits */
     pthread_cond_t left;  /* signalled when `waits` becomes CLIENT_WAITS_NOT, or `submits` false */
     enum client_waits waits;
     bool submits;       /* a thread submits an entry, and may wait for room in the meantime */
-    int wake;           /* an eventfd that ends a sleep */
+    int wake;           /* an eventfd that ends a thread's sleep */
     bool closing;       /* adtopk_close() was called */
     bool interruptible; /* signals end a wait */
     bool armed;         /* the daemon was asked to wake a thread that polls the socket itself */
     uint64_t seen;      /* the page's progress when the last call looked */
-    uint64_t crowded_until_ns; /* somebody else needs the core: do not spin */
+    uint64_t crowded_until_ns; /* another process needs the core until then: do not spin */
 };
 
 struct adtopk_context {
-    uint32_t *here; /* a page that a forked child finds wiped */
-    uint64_t id;    /* no other context of this process has it; never 0 */
+    uint32_t *here; /* a page whose content a forked child finds wiped */
+    uint64_t id;    /* unique among the contexts of this process; never 0 */
     struct client_sharing sharing;
     const struct client_transport *transport;
-    struct client_remote *remote; /* what remote.c keeps */
+    struct client_remote *remote; /* the state of remote.c */
     int socket;
     struct client_place place;
-    adtopk_context *next; /* in the registry */
+    adtopk_context *next; /* the next context in the registry */
     enum client_commit commit;
-    struct error error;   /* of the last call */
-    struct error failure; /* final; code OK: none */
+    struct error error;   /* the last call's error */
+    struct error failure; /* the error that ended the context; code OK: none */
 
     struct client_tensor *tensor;
     uint32_t tensors, capacity;
-    uint32_t sent;  /* of them, to the daemon */
+    uint32_t sent;  /* tensors that the daemon has been told of */
     uint32_t *slot; /* hash table of names: tensor + 1, or 0 */
-    uint32_t slots; /* a power of two */
+    uint32_t slots; /* size of the hash table, a power of two */
 
     struct client_mapping ring_map, page_map;
     struct client_batches batch;
@@ -194,8 +196,8 @@ struct adtopk_context {
 
     uint64_t step;
     enum client_step_state step_state;
-    uint64_t accepted; /* step + 1 whose updates may be read; 0: none */
-    bool withdrawn;    /* the last step that was waited for was not finite */
+    uint64_t accepted; /* step + 1 of the step whose updates may be read; 0: none */
+    bool withdrawn;    /* the last step for which this rank waited was not finite */
     struct client_unfinished unfinished;
     uint8_t *op_in;        /* operation area of the gradient arena */
     const uint8_t *op_out; /* operation area of the result arena */
@@ -203,7 +205,7 @@ struct adtopk_context {
 
 struct client_patience;
 
-/* What a call waits for. */
+/* The condition for which a call waits. */
 typedef bool client_done(const adtopk_context *context, uint64_t argument);
 
 /* ---- message.c ---- */
@@ -212,32 +214,33 @@ typedef bool client_done(const adtopk_context *context, uint64_t argument);
 enum adtopk_status client_refuse(adtopk_context *context, enum adtopk_status status,
     const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/** Ends the context: every later call returns this. The first failure stays. */
+/** Ends the context: every later call returns this error. Only the first failure counts. */
 enum adtopk_status client_fail(adtopk_context *context, enum adtopk_status status,
     const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/** What adtopk_message(NULL) returns in this thread. */
+/** The error that adtopk_message(NULL) returns in this thread. */
 struct error *client_open_error(void);
 
 /** A number for a new context. */
 uint64_t client_new_id(void);
 
-/** What the daemon says: an error by its code (PROTOCOL if that is none) and its sentence, to which
- * a MISMATCH gets which job this is. `final` ends the context. */
+/** Takes an error that the daemon sent: a code (PROTOCOL if the code is unknown) and a sentence. A
+ * MISMATCH gets the run and the job added to it. `final` ends the context. */
 enum adtopk_status client_told(
     adtopk_context *context, uint32_t code, const char *sentence, bool final);
 
-/** The checks that every call begins with: this process's context, and not failed. */
+/** Makes the checks that every call begins with: the context is this process's and has not failed.
+ */
 enum adtopk_status client_enter(adtopk_context *context);
 
-/** As client_enter(), but what was reached before the session ended can still be read. */
+/** Checks as client_enter() does, but results from before the session's end can still be read. */
 enum adtopk_status client_enter_to_read(adtopk_context *context);
 
-/** ... and committed, and the tensor exists. */
+/** Checks as client_enter() does, and that the tensors are committed and this tensor exists. */
 enum adtopk_status client_enter_tensor(
     adtopk_context *context, const char *call, uint32_t tensor, bool reads);
 
-/** client_sized_take() of a structure that was passed to a call. */
+/** client_sized_take() for a structure that a program passed to a call. */
 enum adtopk_status client_take(
     adtopk_context *context, const char *name, const void *given, void *known, size_t size);
 
@@ -246,17 +249,17 @@ bool client_is_elsewhere(const adtopk_context *context);
 
 /* ---- options.c ---- */
 
-/** Fills in all defaults. `options` may be NULL. Errors: ARGUMENT, naming field or variable. */
+/** Fills in all defaults. `options` may be NULL. Errors: ARGUMENT, naming the field or variable. */
 enum adtopk_status client_options_resolve(
     const struct adtopk_options *options, struct client_options *resolved, struct error *err);
 
 /* ---- connect.c ---- */
 
-/** Connects, waiting for the socket to appear; the descriptor, or -1 and err. */
+/** Connects, waiting for the socket to appear. Returns the descriptor, or -1 and err. */
 int client_connect(const char *path, int timeout_ms, bool interruptible, struct error *err);
 
-/** Sends a request, waiting as long as `patience` says for the daemon to read earlier ones. Errors:
- * what ends the context. ADTOPK_PENDING, ADTOPK_INTERRUPTED: nothing was sent. */
+/** Sends a request. Waits as long as `patience` says until the daemon has read earlier ones.
+ * Errors: what ends the context. ADTOPK_PENDING, ADTOPK_INTERRUPTED: nothing was sent. */
 enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalRequest *request,
     const struct client_patience *patience);
 
@@ -270,42 +273,42 @@ struct client_reply {
     unsigned descriptors;
 };
 
-/** Takes the next reply, waiting for it as long as `patience` says. A final error and the end of
- * the connection end the context; ADTOPK_PENDING and ADTOPK_INTERRUPTED change nothing. */
+/** Takes the next reply. Waits for it as long as `patience` says. A final error and the end of the
+ * connection end the context; ADTOPK_PENDING and ADTOPK_INTERRUPTED change nothing. */
 enum adtopk_status client_receive(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply);
 
-/** Maps a descriptor of a reply, which must hold at least `least` bytes. */
+/** Maps a descriptor of a reply. The memory must have at least `least` bytes. */
 enum adtopk_status client_map(adtopk_context *context, const struct client_reply *reply,
     unsigned index, int protection, uint64_t least, struct client_mapping *mapping);
 
-/** Takes the mapping back, if there is one. */
+/** Unmaps a mapping, if there is one. */
 void client_unmap(struct client_mapping *mapping);
 
-/** Whether a reply is the answer to a question that a call has given up on: part of a residual. */
+/** Whether a reply answers a question, for part of a residual, whose call has given up. */
 bool client_reply_is_stale(const adtopk_context *context, const Adtopk__LocalReply *reply);
 
 /** Frees a reply and closes the descriptors that it still has. */
 void client_reply_drop(struct client_reply *reply);
 
-/** Reads what lies in the socket: wake-ups, and errors, which end the context. */
+/** Reads all messages in the socket: wake-ups, and errors, which end the context. */
 enum adtopk_status client_drain(adtopk_context *context);
 
 /* ---- wait.c ---- */
 
-/** Waits until done(context, argument), which another thread may make true, as long as `patience`
- * says. The function `done` is called without the lock. Errors: what ends the context, PENDING,
- * INTERRUPTED, STATE (another thread waits; adtopk_close() was called). */
+/** Waits, as long as `patience` says, until done(context, argument) is true. Another thread may
+ * make it true. `done` runs without the lock. Errors: what ends the context, PENDING, INTERRUPTED,
+ * STATE (another thread waits; adtopk_close() was called). */
 enum adtopk_status client_wait(adtopk_context *context, client_done *done, uint64_t argument,
     const struct client_patience *patience);
 
-/** Takes back what adtopk_arm() asked for, and reads the wake-ups that came. */
+/** Withdraws the request of adtopk_arm(), and reads the wake-ups that came. */
 enum adtopk_status client_disarm(adtopk_context *context);
 
 /** Submits an entry, waiting for room in the ring. */
 enum adtopk_status client_submit(adtopk_context *context, const struct local_entry *entry);
 
-/** The failure that the daemon wrote into the page, if any, ends the context. */
+/** Ends the context with the failure that the daemon wrote into the page, if there is one. */
 enum adtopk_status client_check_page(adtopk_context *context);
 
 /* ---- tensor.c ---- */
@@ -314,8 +317,8 @@ enum adtopk_status client_check_page(adtopk_context *context);
 enum adtopk_status client_check_memory(
     adtopk_context *context, enum adtopk_memory memory, const char *tensor);
 
-/** Sends what was registered and not sent yet; after ADTOPK_PENDING or ADTOPK_INTERRUPTED the next
- * call sends the rest. */
+/** Sends the tensors that were registered and not sent yet. After ADTOPK_PENDING or
+ * ADTOPK_INTERRUPTED the next call sends the rest. */
 enum adtopk_status client_send_tensors(
     adtopk_context *context, const struct client_patience *patience);
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* What zmq.h of version 4 belongs to. */
+/* The name of the library that version 4 of zmq.h describes. */
 #define LIBZMQ_NAME "libzmq.so.5"
 
 static pthread_once_t libzmq_once = PTHREAD_ONCE_INIT;
@@ -16,7 +16,8 @@ static bool libzmq_find(void *library, const char *name, void *function)
 {
     void *found = dlsym(library, name);
 
-    memcpy(function, &found, sizeof found); /* ISO C converts no object pointer to a function's */
+    /* ISO C cannot convert a pointer to an object into one to a function. */
+    memcpy(function, &found, sizeof found);
     if (found == NULL) {
         (void)error_set(&libzmq_error, ADTOPK_ERR_SYSTEM,
             "a tcp:// address needs " LIBZMQ_NAME ", and the one of this machine has no %s", name);

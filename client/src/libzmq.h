@@ -37,8 +37,8 @@ struct libzmq {
 #undef LIBZMQ_FIELD
 };
 
-/** Opens libzmq, once in a process; it is never closed. NULL and err (SYSTEM, naming the library
- * and what is wrong with it) if it is not installed. Any thread may call it. */
+/** Opens libzmq, once per process, and never closes it. NULL and err if it is not installed:
+ * SYSTEM, naming the library and the problem. Any thread may call it. */
 const struct libzmq *client_libzmq(struct error *err);
 
 #endif

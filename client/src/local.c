@@ -73,7 +73,7 @@ static enum adtopk_status local_arena(adtopk_context *context, const struct clie
         &context->batch.gradients[context->batch.count]);
 }
 
-/* Where a tensor of the batch lies. False: not in its arenas. */
+/* Finds the memory of a tensor of the batch. False: it does not lie in the batch's arenas. */
 static bool local_take_tensor(
     const adtopk_context *context, struct client_tensor *tensor, uint64_t gradient, uint64_t update)
 {
@@ -88,7 +88,7 @@ static bool local_take_tensor(
            sizeof(struct local_update) <= results->size - update;
 }
 
-/* Where the plain operations' areas are: in the first arenas. */
+/* Finds the areas of the plain operations, which are in the first arenas. */
 static bool local_take_areas(adtopk_context *context, const struct local_results *table)
 {
     const uint64_t in = context->batch.gradients[0].size, out = context->batch.results[0].size;
@@ -99,7 +99,7 @@ static bool local_take_areas(adtopk_context *context, const struct local_results
            table->op_result_offset <= out - CLIENT_OP_SIZE && out >= CLIENT_OP_SIZE;
 }
 
-/* Where everything of the last batch lies, from the table at the start of its results. */
+/* Finds the last batch's gradients and updates, from the table at the start of its results. */
 static enum adtopk_status local_take_layout(adtopk_context *context)
 {
     const struct local_results *table = context->batch.results[context->batch.count].bytes;
@@ -129,8 +129,8 @@ static enum adtopk_status local_ready(adtopk_context *context, const struct clie
 
 /* ---- updates ---- */
 
-/* A part of the result arena, of `count` elements of so many bytes, or NULL if it does not lie
- * inside. */
+/* The part of the result arena with `count` elements of this size. NULL if the arena does not
+ * contain it. */
 static const void *local_part(
     const struct client_mapping *results, uint64_t offset, uint64_t count, size_t element)
 {
@@ -142,7 +142,7 @@ static const void *local_part(
     return (const uint8_t *)results->bytes + offset;
 }
 
-/* Beside the 16-bit form the list has values of its own, and there is no dense form in f32. */
+/* With the 16-bit form the list has values of its own, and there is no dense form in f32. */
 static void local_update(
     const adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
 {
@@ -174,7 +174,7 @@ static bool local_is_final(const adtopk_context *context, uint32_t tensor)
 
 static void local_close(adtopk_context *context, bool ours)
 {
-    (void)ours; /* a child has its own descriptor and mappings */
+    (void)ours; /* a child has its own descriptor and mappings, so it closes them too */
     client_unmap(&context->ring_map);
     client_unmap(&context->page_map);
     for (unsigned b = 0; b < CLIENT_MAX_BATCHES; b++) {

@@ -1,19 +1,19 @@
-/* Shifting parameters to where the next gradient is taken. */
+/* Look-ahead: shifts parameters to the point at which the next gradient is taken. */
 #include <math.h>
 #include <string.h>
 
 #include "client/src/transport.h"
 
-#define LOOKAHEAD_LIMIT 0.1f  /* most of the norm of the parameters that a shift may have */
-#define LOOKAHEAD_STEPS 10.0f /* most steps of Adam by which an element is shifted */
+#define LOOKAHEAD_LIMIT 0.1f  /* limit of a shift, relative to the norm of the parameters */
+#define LOOKAHEAD_STEPS 10.0f /* limit of an element's shift, in steps of Adam */
 #define LOOKAHEAD_BLOCK 1024u
 
-/* What one tensor is shifted with. */
+/* The inputs for the shift of one tensor. */
 struct lookahead {
     const void *pending;
     bool rounded;
-    float factor; /* of the pending element, or of its quotient */
-    float scale;  /* of the pending element before it is divided */
+    float factor; /* by which the pending element, or its quotient, is multiplied */
+    float scale;  /* by which the pending element is multiplied before it is divided */
     const struct adtopk_lookahead_spec *spec;
 };
 
@@ -31,7 +31,7 @@ static float lookahead_bf16(uint16_t bits)
     return value;
 }
 
-/* From gradients to steps of Adam. */
+/* Converts shifts from gradients to steps of Adam. */
 static void lookahead_divide(const struct adtopk_lookahead_spec *spec, const float *second_moment,
     unsigned count, float *shift)
 {
@@ -45,7 +45,7 @@ static void lookahead_divide(const struct adtopk_lookahead_spec *spec, const flo
     }
 }
 
-/* The shifts of the `count` elements from `first` on. */
+/* Computes the shifts of `count` elements, beginning at `first`. */
 static void lookahead_shifts(
     const struct lookahead *ahead, uint64_t first, unsigned count, float *shift)
 {
@@ -67,7 +67,7 @@ static void lookahead_shifts(
     }
 }
 
-/* Floats that are worked on together, in memory that is aligned to a float. */
+/* Floats that one instruction handles together, in memory with the alignment of a float. */
 typedef float lookahead_lanes __attribute__((vector_size(64), aligned(4), may_alias));
 enum { LOOKAHEAD_LANES = sizeof(lookahead_lanes) / sizeof(float) };
 
@@ -115,8 +115,8 @@ static struct lookahead_norms lookahead_shift(const struct lookahead *ahead, uin
     return all;
 }
 
-/* The share of the policy's look-ahead with which the next shift is as long as the limit allows,
- * given how long this one was with the share `guard`. */
+/* The guard for the next shift: the share of the policy's look-ahead that makes the shift as long
+ * as the limit allows. This shift had these norms, with the share `guard`. */
 static float lookahead_guard(float guard, const struct lookahead_norms *norms)
 {
     const double limit = (double)(LOOKAHEAD_LIMIT * LOOKAHEAD_LIMIT) * norms->parameters;
@@ -166,7 +166,8 @@ static void lookahead_apply(adtopk_context *context, uint32_t tensor,
     if (update->pending != NULL && ahead.factor > 0) {
         const struct lookahead_norms norms = lookahead_shift(&ahead, update->numel);
 
-        /* A guard of 0 has no next one: the whole shift is measured, and not used. */
+        /* A guard of 0 cannot grow again. So the full shift is measured here, though it is not
+         * used. */
         about->guard = lookahead_guard(shifts ? about->guard : 1, &norms);
     }
     if (!shifts) {

@@ -5,10 +5,10 @@
 #include "client/src/context.h"
 #include "client/src/sized.h"
 
-/* The last error that a call of this thread returned: another thread's call changes the context's
- * meanwhile. */
+/* The last error that a call of this thread returned. Another thread's call may have changed the
+ * context's error since. */
 static _Thread_local struct {
-    uint64_t context; /* its id */
+    uint64_t context; /* id of the context */
     struct error error;
 } message_last;
 
@@ -106,8 +106,8 @@ enum adtopk_status client_take(
     return status == ADTOPK_OK ? ADTOPK_OK : client_refuse(context, status, "%s", err.text);
 }
 
-/* What was reached before the session ended can still be read: a step that was done, and the
- * updates of the last one. */
+/* Results from before the session's end can still be read: a step that was done, and the updates of
+ * the last step. */
 static bool may_still_read(const adtopk_context *context)
 {
     if (context == NULL || context->commit != CLIENT_COMMIT_DONE || client_is_elsewhere(context)) {

@@ -2,7 +2,8 @@
  * Plain collective operations, in pieces that fit the operation area, one at a time.
  *
  * A call may return before its operation is done, because its time is over or a signal came. The
- * context then remembers how far it is, and the next call with the same arguments goes on.
+ * context then remembers how far the operation is, and the next call with the same arguments goes
+ * on.
  */
 #include <string.h>
 
@@ -29,7 +30,7 @@ static bool ops_gets(const adtopk_context *context, const struct client_operatio
            (operation->kind == CLIENT_BROADCAST && context->place.rank != operation->root);
 }
 
-/* Hands the piece in that comes next, unless the daemon has it already. */
+/* Submits the next piece, unless the daemon has it already. */
 static enum adtopk_status ops_post(adtopk_context *context, uint32_t size)
 {
     struct client_unfinished *state = &context->unfinished;
@@ -49,7 +50,7 @@ static enum adtopk_status ops_post(adtopk_context *context, uint32_t size)
     return client_hand_in(context, &entry);
 }
 
-/* From the operation area of this rank to that of the results. */
+/* Sends one piece from this rank's operation area and waits for its result. */
 static enum adtopk_status ops_piece(
     adtopk_context *context, uint32_t size, const struct client_patience *patience)
 {

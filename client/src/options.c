@@ -1,4 +1,4 @@
-/* How to join: the caller's options, else what launchers put into the environment. */
+/* The options for joining: the caller's, else the variables that launchers set. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -13,14 +13,14 @@
 #define OPTIONS_MAX_WORLD 65536
 #define OPTIONS_CONNECT_MS 10000
 
-/* torchrun first. MPI launchers come before Slurm: inside an allocation they start one process a
- * node by srun, whose SLURM_PROCID the ranks inherit. */
+/* torchrun comes first. MPI launchers come before Slurm: inside an allocation they start one
+ * process per node by srun, and the ranks inherit its SLURM_PROCID. */
 static const char *const options_rank[] = {
     "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
 static const char *const options_world[] = {
     "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NULL};
 
-/* A variable that is set and not empty, or NULL. */
+/* The variable's value if it is set and not empty, or NULL. */
 static const char *options_variable(const char *name)
 {
     const char *value = getenv(name);
@@ -28,7 +28,7 @@ static const char *options_variable(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* The given text, else the variable, else the default. */
+/* The given text, else the variable's, else the default. */
 static const char *options_text(const char *given, const char *variable, const char *otherwise)
 {
     const char *value = given != NULL ? given : options_variable(variable);
@@ -36,7 +36,7 @@ static const char *options_text(const char *given, const char *variable, const c
     return value != NULL ? value : otherwise;
 }
 
-/* Digits and nothing else, at most `limit`. */
+/* Parses a number: digits and nothing else, at most `limit`. */
 static enum adtopk_status options_number(
     const char *name, const char *text, int limit, int *number, struct error *err)
 {
@@ -55,7 +55,7 @@ static enum adtopk_status options_number(
     return ADTOPK_OK;
 }
 
-/* The first of the variables that is set; *number stays as it is if none is. */
+/* Reads the first of the variables that is set. *number stays as it is if none is. */
 static enum adtopk_status options_first_number(
     const char *const *names, int limit, int *number, struct error *err)
 {
@@ -90,7 +90,7 @@ static enum adtopk_status options_key(
     return ADTOPK_OK;
 }
 
-/* The job's name: of a group "JOB@GROUP". */
+/* The job's name; "JOB@GROUP" if there is a group. */
 static enum adtopk_status options_job(
     const struct adtopk_options *options, char to[CLIENT_KEY_MAX + 1], struct error *err)
 {
@@ -112,8 +112,8 @@ static enum adtopk_status options_job(
     return options_key(to, "job's name with its group", text, err);
 }
 
-/* torchrun's default id is the same for all runs. What tells them apart is the address at which
- * their ranks meet. Returns the length that the text would need. */
+/* torchrun's default id is the same for all runs. To tell runs apart, use the address at which the
+ * ranks meet. Returns the length that the text would need. */
 static int options_run_text(char *to, size_t size, const char *id, const char *count)
 {
     const char *host = options_variable("MASTER_ADDR"), *port = options_variable("MASTER_PORT");
@@ -125,7 +125,7 @@ static int options_run_text(char *to, size_t size, const char *id, const char *c
     return snprintf(to, size, "%s%s%s", id, count != NULL ? "." : "", count != NULL ? count : "");
 }
 
-/* What tells runs apart: an id of the launcher's and, where there is one, a count within it. */
+/* Makes the run id from the launcher's id and, where there is one, a count within it. */
 static enum adtopk_status options_run_id(
     const char *given, char to[CLIENT_KEY_MAX + 1], struct error *err)
 {
@@ -153,7 +153,7 @@ static enum adtopk_status options_run_id(
     return options_key(to, "run id", "0", err);
 }
 
-/* HOST:PORT. Whether the host can be found shows when it is connected to. */
+/* Whether the text has the form HOST:PORT. Only connecting shows whether the host exists. */
 static bool options_is_remote(const char *place)
 {
     const char *colon = strrchr(place, ':');

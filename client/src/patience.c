@@ -27,7 +27,8 @@ struct client_patience client_patience(const adtopk_context *context, int timeou
 
 /* ---- the lock ---- */
 
-/* A forked child has the lock as it was at the fork: perhaps held by a thread that it lacks. */
+/* Returns NULL in a forked child. It has the lock as it was at the fork, perhaps held by a thread
+ * that does not exist in the child. */
 static pthread_mutex_t *patience_lock(const adtopk_context *context)
 {
     return context != NULL && !client_is_elsewhere(context)
@@ -41,7 +42,7 @@ void client_lock(const adtopk_context *context)
 
     if (lock != NULL) {
         (void)pthread_mutex_lock(
-            lock); /* a normal lock that this thread does not hold: no failure */
+            lock); /* cannot fail: a normal lock that this thread does not hold */
     }
 }
 
@@ -59,7 +60,7 @@ enum adtopk_status client_unlock(const adtopk_context *context, enum adtopk_stat
 
 enum adtopk_status client_wait_begin(adtopk_context *context)
 {
-    while (context->sharing.waits == CLIENT_WAITS_FOR_ROOM) { /* which the daemon soon makes */
+    while (context->sharing.waits == CLIENT_WAITS_FOR_ROOM) { /* the daemon soon makes room */
         (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
     }
     if (context->sharing.waits != CLIENT_WAITS_NOT) {
@@ -96,7 +97,8 @@ void client_wait_wake(adtopk_context *context)
 
     if (context->sharing.waits == CLIENT_WAITS) {
         (void)!write(
-            context->sharing.wake, &one, sizeof one); /* fails only where it is readable already */
+            /* Fails only if the descriptor is readable already. */
+            context->sharing.wake, &one, sizeof one);
     }
 }
 

@@ -23,7 +23,8 @@ static enum adtopk_status pending_ask(
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     enum adtopk_status status;
 
-    context->unfinished.answers = false; /* only the answer to this question is waited for */
+    /* This call waits for the answer to its own question only. */
+    context->unfinished.answers = false;
     show.part = part;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_SHOW;
     request.show = &show;
@@ -39,7 +40,7 @@ static enum adtopk_status pending_ask(
     return status;
 }
 
-/* A part that is not there leaves the mapping empty. */
+/* Maps a part. If the daemon does not show it the mapping stays empty. */
 static enum adtopk_status pending_map(adtopk_context *context, uint32_t part)
 {
     struct client_reply reply;
@@ -59,7 +60,7 @@ static enum adtopk_status pending_map(adtopk_context *context, uint32_t part)
     return status;
 }
 
-/* Where this rank's residual lies: the part, and the offset in it. */
+/* Returns the part that contains this rank's residual, and the offset in it. */
 static uint32_t pending_place(
     const adtopk_context *context, const struct local_pending *record, uint64_t *offset)
 {
@@ -96,7 +97,7 @@ enum adtopk_status client_pending_find(
     }
     if (record.since != context->pending.since) {
         if (context->pending.read == context->step + 1) {
-            return ADTOPK_OK; /* the trainer may still read what was mapped */
+            return ADTOPK_OK; /* the trainer may still read the old mapping */
         }
         client_pending_drop(&context->pending);
         context->pending.since = record.since;

@@ -8,7 +8,7 @@
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static adtopk_context *registry_first;
 
-/* A context whose session is over, or which a fork brought, has no rank any more. */
+/* A context has no rank any more if its session is over, or if a fork copied it. */
 static bool registry_lives(const adtopk_context *context)
 {
     bool lives;
@@ -34,7 +34,7 @@ static bool registry_has(const struct client_place *place)
     return false;
 }
 
-/* The context's name is changed until no other one has it. */
+/* Changes the name of the context's job until no other context has it. */
 static enum adtopk_status registry_number(struct client_place *place, struct error *err)
 {
     char job[CLIENT_KEY_MAX + 1];

@@ -1,4 +1,4 @@
-/* The daemon on another machine: what is sent to it, and the memory that the library keeps. */
+/* A daemon on another machine: sending to it, and the memory that the library keeps. */
 #include "client/src/remote.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static enum adtopk_status remote_gone(adtopk_context *context)
         context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away", context->place.address);
 }
 
-/* Sends a message, with its numbers filled in; false if there is no room. */
+/* Sends a message with its numbers filled in. False if there is no room. */
 static bool remote_try_send(struct client_remote *remote, Adtopk__RemoteRequest *request,
     const void *part, size_t size, enum adtopk_status *status)
 {
@@ -59,7 +59,8 @@ static bool remote_try_send(struct client_remote *remote, Adtopk__RemoteRequest 
     free(header);
     if (sent && size > 0) {
         (void)remote->zmq->send(
-            remote->dealer, part, size, ZMQ_DONTWAIT); /* begun is taken whole */
+            /* Once begun, libzmq takes the whole message. */
+            remote->dealer, part, size, ZMQ_DONTWAIT);
     }
     if (sent) {
         remote->sent = request->sequence;
@@ -68,14 +69,15 @@ static bool remote_try_send(struct client_remote *remote, Adtopk__RemoteRequest 
     return sent;
 }
 
-/* Takes all that has come, and says that it was taken. */
+/* Takes all messages that have come, and acknowledges them. */
 static enum adtopk_status remote_progress(adtopk_context *context)
 {
     struct client_remote *remote = context->remote;
     enum adtopk_status status = ADTOPK_OK;
     bool took = true;
 
-    client_gate_look(remote); /* before the messages: those that came before the end count */
+    /* Before the messages, because messages that came before the end count. */
+    client_gate_look(remote);
     while (status == ADTOPK_OK && took) {
         status = client_intake(context, &took);
         if (remote->received - remote->answered >= REMOTE_ACKNOWLEDGE) {
@@ -88,7 +90,7 @@ static enum adtopk_status remote_progress(adtopk_context *context)
     return status == ADTOPK_OK && remote->broken ? remote_gone(context) : status;
 }
 
-/* For a moment only: another thread that waits may take the message for which this one sleeps. */
+/* Sleeps for a moment only, because another thread that waits may take the message first. */
 static enum adtopk_status remote_pause(
     adtopk_context *context, const struct client_patience *patience)
 {
@@ -104,7 +106,7 @@ static enum adtopk_status remote_pause(
     return interrupted && patience->interruptible ? ADTOPK_INTERRUPTED : ADTOPK_OK;
 }
 
-/* Another thread may sleep until the message comes that was taken here, or the end. */
+/* Takes messages, then wakes a waiting thread: its message may have been among them, or the end. */
 static enum adtopk_status remote_progress_beside(adtopk_context *context)
 {
     const enum adtopk_status status = remote_progress(context);
@@ -113,7 +115,7 @@ static enum adtopk_status remote_progress_beside(adtopk_context *context)
     return status;
 }
 
-/* Sends a message once the daemon has taken enough of the earlier ones. */
+/* Sends a message when the daemon has acknowledged enough of the earlier ones. */
 static enum adtopk_status remote_send_within(adtopk_context *context,
     Adtopk__RemoteRequest *request, const void *part, size_t size,
     const struct client_patience *patience)
@@ -170,11 +172,11 @@ static enum adtopk_status remote_send(adtopk_context *context, const Adtopk__Loc
 
 /* ---- answers ---- */
 
-/* Hands the answer that has come over to the caller. */
+/* Hands over to the caller the answer that has come. */
 static void remote_take_reply(struct client_remote *remote, struct client_reply *reply)
 {
     reply->message = remote->reply->reply;
-    remote->reply->reply = NULL; /* the caller's now */
+    remote->reply->reply = NULL; /* the caller owns it now */
     remote->reply->kind_case = ADTOPK__REMOTE_REPLY__KIND__NOT_SET;
     codec_free(&remote->reply->base);
     remote->reply = NULL;
@@ -235,7 +237,7 @@ static uint64_t remote_align(uint64_t bytes)
     return (bytes + REMOTE_ALIGN - 1) / REMOTE_ALIGN * REMOTE_ALIGN;
 }
 
-/* Room for the updates of all tensors. */
+/* Makes a record for the arriving updates of every tensor. */
 static bool remote_make_arrivals(adtopk_context *context)
 {
     struct client_remote *remote = context->remote;
@@ -252,8 +254,8 @@ static bool remote_make_arrivals(adtopk_context *context)
     return true;
 }
 
-/* Memory for the gradients of the batch, those of the first behind the areas of plain operations.
- */
+/* Makes memory for the gradients of the batch. In the first batch they lie behind the areas of the
+ * plain operations. */
 static enum adtopk_status remote_arena(adtopk_context *context, const struct client_reply *reply)
 {
     const uint64_t areas = context->batch.count == 0 ? 2 * CLIENT_OP_SIZE : 0;
@@ -364,7 +366,7 @@ static enum adtopk_status remote_wait_until(adtopk_context *context, client_done
     for (;;) {
         enum adtopk_status status = remote_progress(context);
 
-        /* What was reached before the end counts: the next call returns the failure. */
+        /* A result from before the end counts: the next call returns the failure. */
         if (done(context, argument)) {
             return ADTOPK_OK;
         }
@@ -380,7 +382,7 @@ static enum adtopk_status remote_wait_until(adtopk_context *context, client_done
     }
 }
 
-/* A look while another thread waits, which takes the messages. */
+/* Looks while another thread waits and takes the messages. */
 static enum adtopk_status remote_look_beside(
     adtopk_context *context, client_done *done, uint64_t argument)
 {
@@ -433,7 +435,8 @@ static void remote_update(
     }
 }
 
-/* A forked child has no thread of libzmq's, and the connection is its parent's: it only frees. */
+/* A forked child only frees memory: it has no thread of libzmq, and the connection is its parent's.
+ */
 static void remote_close(adtopk_context *context, bool ours)
 {
     struct client_remote *remote = context->remote;

@@ -1,11 +1,11 @@
 /*
- * Sockets to a daemon on another machine: a DEALER, and its monitor, which says how the handshake
- * ended and when the connection broke. libzmq would reconnect without a word; a session does not
- * survive that, because what was on its way is lost.
+ * Sockets to a daemon on another machine: a DEALER and its monitor. The monitor reports how the
+ * handshake ended and when the connection broke. libzmq would reconnect silently; a session does
+ * not survive that, because the messages on their way are lost.
  *
- * The monitor does not ask for ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL. Where it does, a connection on
- * which one bit was flipped is neither read nor closed any more (daemon/transport/visitors.h). So
- * it is not told whether a daemon hung up because only one side has a key.
+ * The monitor does not ask for ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL. With that event, libzmq neither
+ * reads nor closes a connection on which one bit was flipped (daemon/transport/visitors.h). Without
+ * it the monitor cannot say whether a daemon hung up because only one side has a key.
  */
 #include <errno.h>
 #include <string.h>
@@ -17,11 +17,12 @@
 
 #define GATE_MONITOR "inproc://adtopk-monitor"
 #define GATE_HEARTBEAT_MS 1000
-#define GATE_SILENCE_MS 4000 /* after a heartbeat: the daemon is gone */
+/* After a heartbeat without an answer for so long, the daemon counts as gone. */
+#define GATE_SILENCE_MS 4000
 #define GATE_HANDSHAKE_MS 5000
 #define GATE_RETRY_MS 50
 #define GATE_RETRY_MAX_MS 500
-#define GATE_BROKEN_HANDSHAKES 3 /* then it is no accident */
+#define GATE_BROKEN_HANDSHAKES 3 /* so many failures are no accident */
 
 #define GATE_EVENTS                                                                                \
     (ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED |                       \
@@ -86,7 +87,7 @@ static bool remote_gate_set(struct client_remote *remote, const struct client_op
         {ZMQ_LINGER, 0},
         {ZMQ_IMMEDIATE, 1},
         {ZMQ_SNDHWM, REMOTE_QUEUE},
-        {ZMQ_RCVHWM, 0}, /* a full queue stops heartbeats; the window bounds it */
+        {ZMQ_RCVHWM, 0}, /* a full queue would stop heartbeats; the window limits the queue */
         {ZMQ_IPV6, strchr(options->address, '[') != NULL},
         {ZMQ_HANDSHAKE_IVL, GATE_HANDSHAKE_MS},
         {ZMQ_RECONNECT_IVL, GATE_RETRY_MS},
@@ -148,7 +149,7 @@ static enum adtopk_status gate_open(
 
 /* ---- the handshake ---- */
 
-/* The next event of the monitor, and its value; 0 if there is none. */
+/* The next event of the monitor and its value; 0 if there is none. */
 static unsigned gate_event(struct client_remote *remote, uint32_t *value)
 {
     uint8_t bytes[6] = {0};
@@ -159,16 +160,16 @@ static unsigned gate_event(struct client_remote *remote, uint32_t *value)
         return 0;
     }
     (void)remote->zmq->recv(
-        remote->monitor, address, sizeof address, ZMQ_DONTWAIT); /* its second part */
+        remote->monitor, address, sizeof address, ZMQ_DONTWAIT); /* the second part of the event */
     memcpy(&event, bytes, sizeof event);
     memcpy(value, bytes + sizeof event, sizeof *value);
     return event;
 }
 
-/* What went wrong so far while connecting. */
+/* The failures so far while connecting. */
 struct gate_attempt {
-    unsigned refused; /* nobody listens */
-    unsigned broken;  /* somebody did, and hung up before it said who it is */
+    unsigned refused; /* attempts at which no program listened */
+    unsigned broken;  /* attempts at which a program hung up before it said what it is */
 };
 
 static enum adtopk_status gate_give_up(
@@ -183,7 +184,7 @@ static enum adtopk_status gate_give_up(
     return error_set(err, ADTOPK_ERR_UNREACHABLE, "no daemon at %.150s", options->address);
 }
 
-/* Takes an event. OK: connected or not decided yet. */
+/* Judges an event. OK: connected, or not decided yet. */
 static enum adtopk_status gate_decide(struct gate_attempt *attempt, unsigned event, uint32_t value,
     const struct client_options *options, struct error *err)
 {
@@ -193,7 +194,7 @@ static enum adtopk_status gate_decide(struct gate_attempt *attempt, unsigned eve
             "the daemon at %.100s does not know this trainer's key (code %u): is it in its "
             "`trainers`?",
             options->address, value);
-    case ZMQ_EVENT_DISCONNECTED: attempt->broken++; break; /* however it came to that */
+    case ZMQ_EVENT_DISCONNECTED: attempt->broken++; break; /* for whatever reason */
     case ZMQ_EVENT_CLOSED:
     case ZMQ_EVENT_CONNECT_RETRIED: attempt->refused++; break;
     default: break;

@@ -1,4 +1,4 @@
-/* What a daemon on another machine sends: answers, pieces of updates, and how far things are. */
+/* Messages from a daemon on another machine: answers, pieces of updates, and counters. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static enum adtopk_status intake_broken(adtopk_context *context, const char *wha
 
 /* ---- updates ---- */
 
-/* Memory for the forms that the update has. */
+/* Makes memory for the forms that the update has. */
 static enum adtopk_status intake_make_room(
     adtopk_context *context, struct client_arrival *arrival, const struct client_tensor *tensor)
 {
@@ -33,7 +33,7 @@ static enum adtopk_status intake_make_room(
     if ((arrival->forms & LOCAL_FORM_LIST) != 0 &&
         (arrival->capacity == 0 || arrival->count > arrival->capacity)) {
         const uint64_t capacity =
-            arrival->count > 0 ? arrival->count : 1; /* it is there: not NULL */
+            arrival->count > 0 ? arrival->count : 1; /* not NULL, because the form is there */
 
         free(arrival->index);
         free(arrival->value);
@@ -47,7 +47,8 @@ static enum adtopk_status intake_make_room(
                       "no memory for the update of tensor \"%s\"", tensor->name);
 }
 
-/* Elements, entries or both; in 16 bits never elements of f32 as well. */
+/* Whether an update may have these forms: elements, entries or both, and never elements in both 16
+ * bits and f32. */
 static bool intake_may_have(const struct client_tensor *tensor, uint32_t forms)
 {
     if ((tensor->forms & ADTOPK_FORM_DENSE16) != 0) {
@@ -56,7 +57,7 @@ static bool intake_may_have(const struct client_tensor *tensor, uint32_t forms)
     return forms != 0 && forms <= (LOCAL_FORM_LIST | LOCAL_FORM_DENSE);
 }
 
-/* The first piece says what the update is. */
+/* Begins an update with its first piece, which says what forms it has. */
 static enum adtopk_status intake_begin_update(adtopk_context *context,
     const Adtopk__RemoteUpdate *piece, struct client_arrival *arrival,
     const struct client_tensor *tensor)
@@ -81,7 +82,7 @@ static enum adtopk_status intake_begin_update(adtopk_context *context,
     return status;
 }
 
-/* Entries, or elements, with 16 bits each. False if one lies outside of the tensor. */
+/* Copies entries or elements of 16 bits each. False if one lies outside of the tensor. */
 static bool intake_place_half(const Adtopk__RemoteUpdate *piece, struct client_arrival *arrival,
     const struct client_tensor *tensor, const uint8_t *part, size_t size)
 {
@@ -110,7 +111,7 @@ static bool intake_place_half(const Adtopk__RemoteUpdate *piece, struct client_a
     return true;
 }
 
-/* Elements given by their index. False if one lies outside [first, end). */
+/* Copies elements by their index. False if one lies outside of [first, end). */
 static bool intake_scatter(
     float *dense, const uint8_t *part, size_t count, uint64_t first, uint64_t end)
 {

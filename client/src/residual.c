@@ -1,8 +1,9 @@
 /*
- * Reading a residual, part by part: no message is long, and no part takes the daemon long.
+ * Reads a residual part by part, so that messages stay short and no part takes the daemon long.
  *
- * A call may return before it has all of it; the context remembers how far it is. Each question has
- * a number, so that an answer for which no call waited any more is recognised and dropped.
+ * A call may return before it has the whole residual; the context remembers how far it is. Each
+ * question has a number. By it the library recognises, and drops, an answer for which no call waits
+ * any more.
  */
 #include <string.h>
 
@@ -10,7 +11,7 @@
 #include "client/src/transport.h"
 
 #define RESIDUAL_ANSWER_MS 30000
-#define RESIDUAL_BUSY_MS 10000 /* how long the daemon may have the residuals itself */
+#define RESIDUAL_BUSY_MS 10000 /* how long the daemon may keep the residuals busy */
 #define RESIDUAL_PAUSE_NS 500000
 
 static struct client_patience residual_sooner(
@@ -23,7 +24,7 @@ static struct client_patience residual_sooner(
     return sooner;
 }
 
-/* Asks for the part that comes next, unless the answer to that is still to come. */
+/* Asks for the next part, unless the answer to an earlier question is still to come. */
 static enum adtopk_status residual_ask(
     adtopk_context *context, uint32_t count, const struct client_patience *patience)
 {
@@ -64,7 +65,7 @@ static enum adtopk_status residual_receive(
     return status;
 }
 
-/* *busy: the daemon has the residuals just now. */
+/* Sets *busy if the daemon is using the residuals. */
 static enum adtopk_status residual_take(
     adtopk_context *context, const Adtopk__LocalReply *message, uint32_t count, bool *busy)
 {
@@ -88,7 +89,7 @@ static enum adtopk_status residual_take(
     return ADTOPK_OK;
 }
 
-/* Waits a moment before the daemon is asked again. */
+/* Waits a moment before the next question. */
 static enum adtopk_status residual_pause(
     adtopk_context *context, const struct client_patience *patience)
 {
@@ -142,7 +143,7 @@ static enum adtopk_status residual_check(adtopk_context *context, uint32_t tenso
     return status;
 }
 
-/* Begins anew, unless the last call that read this was not done in this step. */
+/* Begins anew, unless the last call read the same residual in this step and was not done. */
 static void residual_begin(adtopk_context *context, uint32_t tensor, float *out)
 {
     struct client_unfinished *state = &context->unfinished;

@@ -9,12 +9,13 @@
 #include "client/src/registry.h"
 #include "client/src/transport.h"
 
-#define SESSION_ANSWER_MS 30000 /* for what the daemon answers at once */
+#define SESSION_ANSWER_MS 30000 /* for answers that the daemon gives at once */
 #define SESSION_BYE_MS 10000
 
 /* ---- memory ---- */
 
-/* A page that forked children find wiped: they have the context's bytes, but not the session. */
+/* Makes a page that forked children find wiped. They have a copy of the context, but not the
+ * session. */
 static uint32_t *session_mark(struct error *err)
 {
     uint32_t *here = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -47,7 +48,7 @@ static void session_free(adtopk_context *context)
     free(context);
 }
 
-/* The reply must be of this kind; anything else ends the context. */
+/* Checks that the reply is of this kind; any other kind ends the context. */
 static enum adtopk_status session_expect(adtopk_context *context, const struct client_reply *reply,
     Adtopk__LocalReply__KindCase kind, const char *wanted)
 {
@@ -90,7 +91,7 @@ static enum adtopk_status session_hello(adtopk_context *context,
     return status;
 }
 
-/* Takes the reply of the given kind, and what belongs to it. */
+/* Takes the reply of the given kind, and lets the transport set up its memory. */
 static enum adtopk_status session_take(adtopk_context *context,
     const struct client_patience *patience, Adtopk__LocalReply__KindCase kind, const char *wanted,
     enum adtopk_status (*take)(adtopk_context *context, const struct client_reply *reply))
@@ -107,7 +108,7 @@ static enum adtopk_status session_take(adtopk_context *context,
     }
     client_reply_drop(&reply);
     if (status != ADTOPK_OK) {
-        /* It may be tried again, unless the session is over. */
+        /* The program may try again, unless the session is over. */
         context->commit = context->batch.count > 0 ? CLIENT_COMMIT_DONE : CLIENT_COMMIT_NOT;
     }
     return status;
@@ -146,7 +147,7 @@ static adtopk_context *session_new(const struct client_options *options, struct 
     }
     context->id = client_new_id();
     (void)pthread_mutex_init(
-        &context->sharing.lock, NULL); /* cannot fail on Linux, like the next */
+        &context->sharing.lock, NULL); /* cannot fail on Linux, nor can the next call */
     (void)pthread_cond_init(&context->sharing.left, NULL);
     context->sharing.interruptible = options->interruptible;
     memcpy(context->place.address, options->address, sizeof context->place.address);
@@ -230,13 +231,13 @@ static enum adtopk_status session_take_ready(
     return context->transport->ready(context, reply);
 }
 
-/* Sends what the daemon has to know before it makes the arena. */
+/* Sends what the daemon needs to know before it makes the arena. */
 static enum adtopk_status session_ask_to_commit(
     adtopk_context *context, const struct client_patience *patience)
 {
     enum adtopk_status status = client_send_tensors(context, patience);
 
-    context->unfinished.answers = false; /* a residual that is being read is asked for again */
+    context->unfinished.answers = false; /* a call that reads a residual must ask again */
     if (status == ADTOPK_OK) {
         status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_COMMIT, patience);
     }
@@ -287,7 +288,7 @@ static enum adtopk_status session_take_start(
     return status;
 }
 
-/* Tensors that were registered since the last commit can be committed between two steps. */
+/* Between two steps a program can commit the tensors that it registered since the last commit. */
 static enum adtopk_status session_check_more(adtopk_context *context)
 {
     if (context->tensors == context->batch.ready) {
@@ -303,7 +304,7 @@ static enum adtopk_status session_check_more(adtopk_context *context)
     return client_disarm(context);
 }
 
-/* Goes on from where the last call, whose time was over, had come. */
+/* Commits, and goes on where an earlier call stopped when its time was over. */
 static enum adtopk_status session_commit(adtopk_context *context, int timeout_ms)
 {
     const struct client_patience patience = client_patience(context, timeout_ms);
@@ -341,7 +342,7 @@ enum adtopk_status adtopk_commit(adtopk_context *context)
 
 /* ---- close ---- */
 
-/* Says goodbye and waits until the daemon has taken it. */
+/* Says goodbye and waits until the daemon has taken note. */
 static void session_leave(adtopk_context *context)
 {
     const struct client_patience patience = client_stubborn(SESSION_BYE_MS);
@@ -367,7 +368,7 @@ static void session_end_wait(adtopk_context *context)
         client_wait_wake(context);
         (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
     }
-    context->sharing.closing = false; /* the goodbye is waited for */
+    context->sharing.closing = false; /* the goodbye itself waits */
 }
 
 void adtopk_close(adtopk_context *context)

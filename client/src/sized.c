@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#define SIZED_MIN (2 * sizeof(size_t)) /* the size, and one field */
-#define SIZED_MAX 4096u                /* nobody adds that many fields: the size was not set */
+#define SIZED_MIN (2 * sizeof(size_t)) /* the size and one field */
+#define SIZED_MAX 4096u /* no structure grows that large: the program did not set the size */
 
 static size_t sized_of(const void *given)
 {

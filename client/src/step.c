@@ -1,10 +1,11 @@
-/* Steps: push, end, wait. The library keeps the step's number and what was pushed in it. */
+/* Steps: push, end, wait. The library keeps the step's number and notes what this rank pushed in
+ * it. */
 #include <string.h>
 
 #include "client/src/transport.h"
 #include "proto/loss_scale.h"
 
-/* The first act of a step: the last one's updates are released. */
+/* Opens a step: releases the updates of the last one. */
 static enum adtopk_status step_begin(adtopk_context *context, const char *call)
 {
     if (context->step_state == CLIENT_STEP_ENDED) {
@@ -61,7 +62,7 @@ enum adtopk_status adtopk_push_tensor(
     return client_unlock(context, step_push_tensor(context, tensor, gradient));
 }
 
-/* What no rank may push, or the interface has room for and this version does not do. */
+/* Refuses a push that no rank may make, or that this version does not support. */
 static enum adtopk_status step_check_push(
     adtopk_context *context, const struct adtopk_push_spec *push)
 {
@@ -107,8 +108,8 @@ enum adtopk_status adtopk_push(adtopk_context *context, const struct adtopk_push
 
 /* ---- the end ---- */
 
-/* client_enter(), and after commit. A step that is done can also be read after the session's end.
- */
+/* Checks as client_enter() does, and that the tensors are committed. A program can read a completed
+ * step even after the session's end. */
 static enum adtopk_status step_enter(adtopk_context *context, const char *call, bool reads)
 {
     const enum adtopk_status status = reads ? client_enter_to_read(context) : client_enter(context);
@@ -143,7 +144,7 @@ enum adtopk_status adtopk_step_end(adtopk_context *context)
 
 /* ---- waiting for a tensor ---- */
 
-/* True if the tensor's round of this step is delivered. */
+/* Whether the daemon has delivered the tensor's round of this step. */
 static bool step_is_delivered(const adtopk_context *context, uint64_t tensor)
 {
     const uint64_t word = atomic_load(&context->ring.page->delivered[tensor]);
@@ -151,8 +152,8 @@ static bool step_is_delivered(const adtopk_context *context, uint64_t tensor)
     return word >> 8 >= context->step + 1;
 }
 
-/* Says to the daemon that this rank waits, once in a step: it need not wait for the whole bucket.
- */
+/* Tells the daemon, once per step, that this rank waits: the daemon then need not wait for the
+ * whole bucket. */
 static enum adtopk_status step_post_wait(adtopk_context *context, uint32_t tensor)
 {
     const struct local_entry entry = {
@@ -179,7 +180,7 @@ static enum adtopk_status step_await_tensor(
                : status;
 }
 
-/* What the daemon says of the tensor's round, which is over. */
+/* Reads the result of the tensor's round, which is over. */
 static enum adtopk_status step_take_tensor(adtopk_context *context, uint32_t tensor)
 {
     const uint64_t word = atomic_load(&context->ring.page->delivered[tensor]);
@@ -231,7 +232,7 @@ static bool step_is_done(const adtopk_context *context, uint64_t step)
     return atomic_load(&context->ring.page->steps_done) > step;
 }
 
-/* What the daemon says of the step, which is over. */
+/* Reads the result of the step, which is over. */
 static enum adtopk_status step_take(adtopk_context *context)
 {
     const enum adtopk_status status =

@@ -1,4 +1,4 @@
-/* Registering tensors: checked here, told to the daemon in batches at commit. */
+/* Registering tensors: checked at once, and sent to the daemon in batches at commit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "client/src/transport.h"
 #include "proto/utf8.h"
 
-#define TENSOR_BATCH_BYTES 40000 /* of messages that may have 60,000 */
+#define TENSOR_BATCH_BYTES 40000 /* limit of a batch; a message may have 60,000 */
 
 /* ---- names ---- */
 
@@ -20,7 +20,7 @@ static uint32_t tensor_hash(const char *name)
     return hash;
 }
 
-/* The slot of the name, or the free one where it belongs. */
+/* The slot of the name, or the free slot for it. */
 static uint32_t *tensor_slot(const adtopk_context *context, const char *name)
 {
     uint32_t at = tensor_hash(name) & (context->slots - 1);
@@ -32,7 +32,7 @@ static uint32_t *tensor_slot(const adtopk_context *context, const char *name)
     return &context->slot[at];
 }
 
-/* Room for one more tensor and its name; the table stays at most half full. */
+/* Makes room for one more tensor and its name. The table stays at most half full. */
 static enum adtopk_status tensor_grow(adtopk_context *context)
 {
     const uint32_t capacity = context->capacity > 0 ? 2 * context->capacity : 64;
@@ -79,7 +79,7 @@ static enum adtopk_status tensor_check_name(adtopk_context *context, const char 
     return ADTOPK_OK;
 }
 
-/* Fills numel. */
+/* Checks the shape and fills in numel. */
 static enum adtopk_status tensor_check_shape(
     adtopk_context *context, const struct adtopk_tensor_spec *spec, uint64_t *numel)
 {
@@ -124,7 +124,7 @@ static enum adtopk_status tensor_check_forms(
     return ADTOPK_OK;
 }
 
-/* What the interface has room for and this version does not do. */
+/* Refuses values that the interface allows and this version does not support. */
 static enum adtopk_status tensor_check_supported(
     adtopk_context *context, const struct adtopk_tensor_spec *spec)
 {
@@ -179,7 +179,7 @@ enum adtopk_status client_check_memory(
         "tensor \"%s\": the kind of memory %d is unknown", tensor, (int)memory);
 }
 
-/* Appends a tensor that was checked, and for which there is room. */
+/* Appends a tensor that was checked. There must be room. */
 static void tensor_add(
     adtopk_context *context, const struct adtopk_tensor_spec *spec, uint64_t numel)
 {
@@ -273,7 +273,7 @@ static void tensor_message(struct client_tensor *tensor, Adtopk__LocalTensor *me
     message->forms = tensor->forms;
 }
 
-/* Sends as many as one message takes. */
+/* Sends as many tensors as one message holds. */
 static enum adtopk_status tensor_send_batch(adtopk_context *context, Adtopk__LocalTensor *message,
     Adtopk__LocalTensor **pointer, const struct client_patience *patience)
 {

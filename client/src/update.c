@@ -3,7 +3,8 @@
 #include "client/src/transport.h"
 #include "kernels/base/convert.h"
 
-/* In an open step a tensor that was not pushed yet may have the update of the step before. */
+/* Whether the tensor's update is that of the last step: no step is open, or this rank has not
+ * pushed the tensor in the open one. */
 static bool update_is_of_last_step(
     const adtopk_context *context, const struct client_tensor *tensor)
 {
@@ -58,7 +59,8 @@ static enum adtopk_status update_read(
     context->transport->update(context, tensor, &found);
     if (context->step_state == CLIENT_STEP_NEW && context->transport->pending != NULL &&
         context->failure.code == ADTOPK_OK) {
-        (void)context->transport->pending(context, tensor, &found); /* the next call fails */
+        /* If this fails, the next call fails too. */
+        (void)context->transport->pending(context, tensor, &found);
     }
     if (found.pending != NULL) {
         context->pending.read = context->step + 1;

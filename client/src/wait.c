@@ -1,8 +1,9 @@
 /*
- * Waiting for the daemon: pause for about a microsecond, yield for fifty, then sleep.
+ * Waiting for the daemon: pauses for about a microsecond, yields for fifty, then sleeps.
  *
- * A yield that takes long tells that somebody else needs the core. Spinning would then only keep
- * it from them, the daemon perhaps, so for a while there is no yielding and hardly any spinning.
+ * A yield that takes long shows that another process needs the core. Spinning would then only keep
+ * the core from it, and it may be the daemon. So for a while this file does not yield, and hardly
+ * spins.
  */
 #include <poll.h>
 #include <sched.h>
@@ -41,8 +42,8 @@ enum adtopk_status client_check_page(adtopk_context *context)
     return client_told(context, failed, text, true);
 }
 
-/* Gives the core away for a moment, and notes whether somebody took it for long. Only the thread
- * that waits comes here. */
+/* Yields the core, and notes whether another process took it for long. Only the waiting thread
+ * calls it. */
 static void wait_yield(adtopk_context *context, uint64_t now)
 {
     uint64_t after;
@@ -54,7 +55,7 @@ static void wait_yield(adtopk_context *context, uint64_t now)
     }
 }
 
-/* Spins, without the lock, until done or failed; false when it is time to sleep. */
+/* Spins, without the lock, until done or failed. False when it is time to sleep. */
 static bool wait_spin(adtopk_context *context, client_done *done, uint64_t argument)
 {
     const uint64_t start = client_now_ns();
@@ -81,7 +82,7 @@ static bool wait_spin(adtopk_context *context, client_done *done, uint64_t argum
     }
 }
 
-/* Sleeps until the daemon sends something, unless there is something to see already. */
+/* Sleeps until the daemon sends something, unless the condition is true already. */
 static enum adtopk_status wait_sleep(adtopk_context *context, client_done *done, uint64_t argument,
     const struct client_patience *patience)
 {
@@ -98,8 +99,8 @@ static enum adtopk_status wait_sleep(adtopk_context *context, client_done *done,
     return status == ADTOPK_OK ? slept : status;
 }
 
-/* ADTOPK_PENDING: neither done, nor over. What was reached before the end counts: the next call
- * returns the failure. */
+/* Looks once. ADTOPK_PENDING: neither done, nor over. A result from before the end counts: the next
+ * call returns the failure. */
 static enum adtopk_status wait_look(adtopk_context *context, client_done *done, uint64_t argument)
 {
     enum adtopk_status status;
@@ -146,14 +147,14 @@ enum adtopk_status client_disarm(adtopk_context *context)
     return client_drain(context);
 }
 
-/* A call that does not wait. A daemon that was killed wrote nothing into the page: only the socket
- * tells. While another thread waits, that thread reads it. */
+/* A call that does not wait. If the daemon was killed it wrote nothing into the page, and only the
+ * socket shows it. If another thread waits, that thread reads the socket. */
 static enum adtopk_status wait_glance(adtopk_context *context, client_done *done, uint64_t argument)
 {
     if (context->sharing.waits != CLIENT_WAITS_NOT) {
         return ADTOPK_PENDING;
     }
-    (void)client_drain(context); /* a failure is seen next */
+    (void)client_drain(context); /* the next call sees a failure */
     return wait_look(context, done, argument);
 }
 
@@ -162,7 +163,7 @@ enum adtopk_status client_wait(adtopk_context *context, client_done *done, uint6
 {
     enum adtopk_status status;
 
-    (void)client_disarm(context); /* a failure is seen next */
+    (void)client_disarm(context); /* the next call sees a failure */
     status = wait_look(context, done, argument);
     if (status != ADTOPK_PENDING) {
         return status;
@@ -186,12 +187,13 @@ static bool wait_has_room(const adtopk_context *context, uint64_t argument)
     return ring_writer_has_room(&context->ring);
 }
 
-/* The daemon's wake-ups are for the thread that waits, or that polls the descriptor. So this one
- * leaves them in the socket, unless the connection has ended. */
+/* Wake-ups of the daemon are for the thread that waits, or that polls the descriptor. This thread
+ * therefore leaves them in the socket, unless the connection has ended. */
 static enum adtopk_status wait_beside(adtopk_context *context)
 {
     const struct timespec pause = {.tv_nsec = WAIT_BESIDE_NS};
-    struct pollfd end = {.fd = context->socket}; /* poll() reports its end even if not asked */
+    /* poll() reports the end of the connection even if not asked. */
+    struct pollfd end = {.fd = context->socket};
 
     (void)client_unlock(context, ADTOPK_OK);
     (void)nanosleep(&pause, NULL);
