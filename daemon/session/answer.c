@@ -11,7 +11,8 @@ static void answer_ready(struct session *session, const struct action *action)
     }
     session->job = action->job;
     if (session->door->connection->ready(session, action, &ready, &err) != ADTOPK_OK) {
-        /* The job failed in the turn in which it became ready; why comes with the next action. */
+        /* The job failed in the same turn in which it became ready. The next action brings the
+         * reason. */
         session_judge(session, VERDICT_END, &err);
         return;
     }
@@ -57,6 +58,6 @@ void answer_apply(struct doors *doors, const struct action *action)
     case ACTION_CLOSED: answer_closed(session); break;
     case ACTION_COMPUTE:
     case ACTION_POLICY:
-    case ACTION_VERIFIED: break; /* not a rank's */
+    case ACTION_VERIFIED: break; /* a rank never gets this */
     }
 }

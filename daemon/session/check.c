@@ -15,7 +15,7 @@ static enum adtopk_status check_copy_key(
         return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %zu bytes; 1 to %d are allowed",
             field, length, CORE_KEY_SIZE - 1);
     }
-    if (utf8_name_fault(from, fault)) { /* adtopkctl has to be able to name the job */
+    if (utf8_name_fault(from, fault)) { /* adtopkctl must be able to name the job */
         return error_set(err, ADTOPK_ERR_ARGUMENT, "the %s has %s", field, fault);
     }
     memcpy(to, from, length + 1);

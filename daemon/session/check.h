@@ -1,6 +1,6 @@
 /*
- * What a trainer says of itself and of its tensors, checked and turned into what the core takes.
- * Nothing of it is trusted, wherever the trainer is.
+ * Checks what a trainer says about itself and its tensors, and converts it to the core's
+ * structures. The daemon trusts none of it, wherever the trainer is.
  */
 #ifndef ADTOPK_SESSION_CHECK_H
 #define ADTOPK_SESSION_CHECK_H
@@ -13,7 +13,7 @@
 enum adtopk_status check_open(const Adtopk__LocalOpen *open, uint32_t version, uint32_t owner,
     struct event *event, struct error *err);
 
-/** Fills a specification; the core checks sizes. Errors: ARGUMENT, naming the tensor. */
+/** Fills in a specification; the core checks sizes. Errors: ARGUMENT, naming the tensor. */
 enum adtopk_status check_tensor(
     const Adtopk__LocalTensor *tensor, struct tensor_spec *spec, struct error *err);
 

@@ -6,7 +6,7 @@
 
 #include "daemon/session/session.h"
 
-#define DOOR_NUMBER_SHIFT 56 /* in the numbers of sessions */
+#define DOOR_NUMBER_SHIFT 56 /* position of the door's number in a session's number */
 
 enum adtopk_status door_open(struct door *door, struct doors *doors, struct error *err)
 {
@@ -92,7 +92,7 @@ uint32_t door_count(const struct doors *doors)
     return sessions;
 }
 
-/* ---- who may have one more ---- */
+/* ---- limits of users ---- */
 
 static uint32_t door_held(const struct door *door, uint32_t uid)
 {
@@ -130,7 +130,7 @@ bool door_admit(struct door *door, uint32_t uid, char text[ERROR_TEXT_SIZE])
     const uint32_t all = door->max_sessions, held = door_held(door, uid);
     const uint32_t limit = door->doors->limits.user_sessions;
     const uint32_t share = limit > 0 && limit < all ? limit : all - all / 4;
-    /* Of all users; beyond it this one is refused. */
+    /* Places for all users together. At this number the door refuses this user. */
     const uint32_t room = uid == 0 ? all : all - (held < all / 64 ? all / 16 : all / 8);
 
     if (door->used >= all) {

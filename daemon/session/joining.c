@@ -62,7 +62,8 @@ static enum adtopk_status joining_add(
     return status == ADTOPK_OK ? session->door->connection->add(session, &spec, err) : status;
 }
 
-/* Nobody waits for an answer to a registration: what is wrong with it is told at commit. */
+/* A trainer does not wait for an answer to a registration. If one is refused, the answer to the
+ * commit says why. */
 static void joining_register(struct session *session, const Adtopk__LocalRegister *batch)
 {
     struct error err;
@@ -94,7 +95,7 @@ static void joining_begin_commit(struct session *session)
     }
 }
 
-/* The core refused the commit: the client may register and commit again. */
+/* Handles a commit that the core refused: the client may register and commit again. */
 static void joining_refused(struct session *session, const struct error *why)
 {
     if (session->batches == 0) {
@@ -134,7 +135,7 @@ static void joining_mapped(struct session *session)
     struct error err;
 
     if (session->lent == 0) {
-        /* The job ended meanwhile and took the arena back; the core's reason is on its way. */
+        /* The job has ended meanwhile and taken the arena back. The core's reason is on its way. */
         (void)error_set(&err, ADTOPK_ERR_STATE, "the job has ended");
         session_judge(session, VERDICT_END, &err);
     } else if (connection->seal != NULL && connection->seal(session, &err) != ADTOPK_OK) {
@@ -161,7 +162,7 @@ static void joining_leave(struct session *session)
         session_judge(session, VERDICT_END, &err);
         return;
     }
-    session->known = false; /* it may hang up from now on */
+    session->known = false; /* from now on the client may hang up */
     session_move(session, SESSION_LEAVING);
 }
 

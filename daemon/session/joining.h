@@ -1,6 +1,7 @@
 /*
- * How a trainer joins its job and leaves it, checked and passed to the core: open, register,
- * commit, mapped and leave, over every kind of connection; and how it reads a residual.
+ * How a trainer joins and leaves its job over every kind of connection: open, register, commit,
+ * mapped and leave. This file checks the requests and passes them to the core. It also answers a
+ * trainer that reads a residual.
  */
 #ifndef ADTOPK_SESSION_JOINING_H
 #define ADTOPK_SESSION_JOINING_H
@@ -11,11 +12,11 @@
  * ended afterwards. */
 void joining_take(struct session *session, const Adtopk__LocalRequest *request);
 
-/** The connection reserves the arena's memory: until joining_commit() the client is not listened
- * to. */
+/** The connection is reserving the arena's memory. Until joining_commit() the session reads no
+ * requests of the client. */
 void joining_wait(struct session *session);
 
-/** The arena's memory is reserved, or need not be: tells the core that the rank commits. */
+/** The arena's memory is reserved, or need not be. Tells the core that the rank commits. */
 void joining_commit(struct session *session);
 
 #endif

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define LISTENER_BACKLOG 128
-#define LISTENER_ACCEPTS 16 /* in one turn of the loop */
+#define LISTENER_ACCEPTS 16 /* per turn of the loop */
 #define LISTENER_PAUSE_MS 200
 #define LISTENER_LOCK_TRIES 100
 #define LISTENER_LOCK_PAUSE_NS 10000000
@@ -52,7 +52,7 @@ static int listener_lock(const struct listener *listener, struct error *err)
     return fd;
 }
 
-/* Connecting tells a socket that is served from one that a daemon left behind when it died. */
+/* Removes the file of a dead daemon. Connecting shows whether a daemon still serves a socket. */
 static enum adtopk_status listener_clear(
     const struct listener *listener, const struct sockaddr_un *address, struct error *err)
 {
@@ -84,7 +84,7 @@ static enum adtopk_status listener_clear(
                : listener_failed(listener, "unlink", errno, err);
 }
 
-/* Nobody can connect between bind() and listen(), so the mode is right from the first moment. */
+/* No client can connect between bind() and listen(), so the mode is right from the first moment. */
 static enum adtopk_status listener_bind(
     struct listener *listener, const struct sockaddr_un *address, struct error *err)
 {
@@ -205,7 +205,7 @@ static void listener_on_readable(uv_poll_t *poll, int status, int events)
 
 /* ---- opening and closing ---- */
 
-/* Everything that can fail, and needs nothing from the loop to be undone. */
+/* Does everything that can fail and that can be undone without the loop. */
 static enum adtopk_status listener_prepare(
     struct listener *listener, uv_loop_t *loop, struct error *err)
 {

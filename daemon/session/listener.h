@@ -2,11 +2,11 @@
  * A listening AF_UNIX SOCK_SEQPACKET socket in the daemon's loop. Its owner gets each connection
  * with the credentials of the process at the other end.
  *
- *   - A dead daemon's file is replaced. A file that somebody serves, or that is no socket, is an
- *     error.
- *   - A flood of connections waits: each turn of the loop takes a few of them.
- *   - Without free descriptors, one connection is accepted on a spare descriptor and refused. The
- *     listener then pauses, because the waiting connections would wake the loop again at once.
+ * - The listener replaces a dead daemon's file. It is an error if another process serves the file,
+ *   or if the file is no socket.
+ * - A flood of connections waits: each turn of the loop takes a few of them.
+ * - Without free descriptors, the listener accepts one connection on a spare descriptor and refuses
+ *   it. It then pauses, because the waiting connections would wake the loop again at once.
  */
 #ifndef ADTOPK_SESSION_LISTENER_H
 #define ADTOPK_SESSION_LISTENER_H
@@ -20,7 +20,7 @@
 #include "proto/error.h"
 
 struct listener_config {
-    const char *path; /* copied */
+    const char *path; /* the listener keeps a copy */
     mode_t mode;      /* permissions of the socket, such as 0666 */
     /* Takes the connection over, and closes it if it refuses the client. */
     void (*accepted)(void *context, int fd, const struct ucred *who);
@@ -32,24 +32,25 @@ struct listener_config {
 struct listener {
     struct listener_config config;
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-    struct stat file; /* the socket's file, so that no other file is unlinked; 0: none is ours */
+    /* The socket's file, so that the listener unlinks no other file; 0: it has none. */
+    struct stat file;
     int fd;
-    int spare; /* the descriptor to spend when there are no others; or -1 */
+    int spare; /* a descriptor to use when no others are left; or -1 */
     uv_poll_t poll;
     uv_timer_t timer; /* ends a pause */
-    unsigned handles; /* that have not closed yet */
+    unsigned handles; /* handles that have not closed yet */
     void (*closed)(void *context);
 };
 
-/** Binds, listens, and accepts from now on. While it looks at the path and binds, it holds a lock
- * on the path's directory, at most a second, so that of several daemons only one gets the path.
- * Errors name the path: ARGUMENT (too long), STATE (another daemon serves it, or it is no socket),
- * SYSTEM. After an error there is nothing to close. */
+/** Binds, listens, and accepts from now on. Errors name the path: ARGUMENT (too long), STATE
+ * (another daemon serves it, or it is no socket), SYSTEM. After an error there is nothing to close.
+ * While the function looks at the path and binds, it locks the path's directory, at most for a
+ * second. So only one of several daemons gets the path. */
 enum adtopk_status listener_open(struct listener *listener, uv_loop_t *loop,
     const struct listener_config *config, struct error *err);
 
-/** Stops accepting and unlinks the file, unless another daemon has replaced it. Later, in the loop,
- * closed(config->context) says that the listener is not used any more. */
+/** Stops accepting, and unlinks the file unless another daemon has replaced it. Later the loop
+ * calls closed(config->context): nothing uses the listener any more. */
 void listener_close(struct listener *listener, void (*closed)(void *context));
 
 #endif

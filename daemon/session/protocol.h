@@ -1,9 +1,9 @@
 /*
- * The states of a trainer's session, and which request may come in which of them.
+ * The states of a trainer's session, and the requests that may come in each state.
  *
- *   - Happy path: CONNECTED, OPEN, ARENA, MAPPED, READY, LEAVING, CLOSED.
- *   - A move that the table does not have is a bug of ours. A request that it does not have is an
- *     error of the client.
+ * - Happy path: CONNECTED, OPEN, ARENA, MAPPED, READY, LEAVING, CLOSED.
+ * - A move that the table does not have is a bug of the daemon. A request that it does not have is
+ *   an error of the client.
  */
 #ifndef ADTOPK_SESSION_PROTOCOL_H
 #define ADTOPK_SESSION_PROTOCOL_H
@@ -14,15 +14,16 @@
 #include "proto/local.pb-c.h"
 
 enum session_state {
-    SESSION_CONNECTED, /* has said nothing yet */
-    SESSION_OPEN,      /* a rank of a job; registers */
-    SESSION_RESERVING, /* commits; memory for its arena is being reserved, it is not listened to */
-    SESSION_ARENA,     /* committed; its arena is on its way to be mapped */
-    SESSION_MAPPED,    /* its arena is sealed; waits for the job */
-    SESSION_READY,     /* trains */
-    SESSION_LEAVING,   /* said goodbye; the core finishes */
-    SESSION_ENDED,     /* was told so, and may read why; the core may still use its gradients */
-    SESSION_CLOSED,    /* has no connection any more; the core may still use its gradients */
+    SESSION_CONNECTED, /* the client has said nothing yet */
+    SESSION_OPEN,      /* a rank of a job; the client registers tensors */
+    /* The client commits; the daemon reserves the arena's memory and reads no requests. */
+    SESSION_RESERVING,
+    SESSION_ARENA,   /* committed; the client is to map its arena */
+    SESSION_MAPPED,  /* the arena is sealed; the session waits for the job */
+    SESSION_READY,   /* the rank trains */
+    SESSION_LEAVING, /* the client said goodbye; the core is finishing */
+    SESSION_ENDED, /* the client was told, and may read why; the core may still use its gradients */
+    SESSION_CLOSED, /* the connection is gone; the core may still use the gradients */
     SESSION_STATES
 };
 

@@ -7,7 +7,7 @@
 #include "proto/utf8.h"
 
 #define SESSION_VERDICT_TURNS 2
-#define SESSION_REASON_SIZE 240 /* of the text in what the core is told */
+#define SESSION_REASON_SIZE 240 /* length of the text that the core gets */
 
 void session_begin(struct session *session, struct door *door, unsigned users)
 {
@@ -44,7 +44,7 @@ void session_send(struct session *session, Adtopk__LocalReply *reply)
 
 /* ---- ending ---- */
 
-/* Tells the core that the rank is gone, once, if it knows it. */
+/* Tells the core, once, that the rank is gone, if the core knows the rank. */
 static void session_tell(struct session *session, const char *between, const char *what)
 {
     char reason[ERROR_TEXT_SIZE];
@@ -102,7 +102,7 @@ void session_refuse(struct session *session, const struct error *why)
     }
 }
 
-/* The session ends for a reason that is not its client's alone. */
+/* Ends the session for a reason that other parties than its client may have caused. */
 static void session_part(struct session *session, enum adtopk_status status, const char *text)
 {
     session_tell(session, ": ", text);
@@ -127,7 +127,7 @@ bool session_execute(struct session *session)
     }
     session->verdict = VERDICT_NONE;
     if (session->state >= SESSION_ENDED) {
-        return true; /* the core's reason came */
+        return true; /* the core's reason has come */
     }
     switch (verdict) {
     case VERDICT_ERROR: session_error(session, why.code, why.text, false); break;
