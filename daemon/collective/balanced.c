@@ -200,7 +200,7 @@ static enum adtopk_status sum_tensor(
     }
     if (status == ADTOPK_OK) {
         to_positions(&balanced->sum, exchange->self, exchange->members);
-        *value = exchange_round(exchange, &exchange->tensor[t], &balanced->sum);
+        *value = exchange_reround(exchange, &exchange->tensor[t], &balanced->sum);
         to_slots(&balanced->sum, exchange->members);
     }
     return status;
@@ -302,7 +302,7 @@ const struct collective_ops collective_balanced = {
     .name = "balanced",
     .traits = {.values = COLLECTIVE_VALUES_CUT,
         .scatters = true,
-        .rounds = true,
+        .rerounds = true,
         .cost = &balanced_cost},
     .phases = balanced_phases,
     .expects = balanced_expects,

@@ -69,7 +69,7 @@ struct exchange_tensor {
     float *own_acc;       /* acc, where the exchange allocated it with malloc(); else NULL */
     bool own_update;      /* the exchange allocated the arrays of `update` with malloc() */
     /* Sparse, result: rounding errors of the sums that this node rounded before it sent them. They
-     * go back to its residual. Room for returned.capacity entries; see exchange_round(). */
+     * go back to its residual. Room for returned.capacity entries; see exchange_reround(). */
     struct sparse returned;
     struct exchange_memory *memory; /* NULL: nothing can be remembered */
 };
@@ -174,7 +174,7 @@ struct collective_traits {
     unsigned values;      /* encodings that it takes, one bit 1 << enum payload_value for each */
     bool scatters;        /* sparse: can write the dense form of the update too, even alone */
     bool streams;         /* sparse: writes results from its second phase on */
-    bool rounds;          /* sparse: encodes sums again, by exchange_round() */
+    bool rerounds;        /* sparse: encodes sums again, by exchange_reround() */
     unsigned members_max; /* 0: any number */
 
     /* Dense: how many sums of so many elements a member rounds and so needs room for. NULL: none.
@@ -261,7 +261,7 @@ enum adtopk_status exchange_blame(
  * decode. Adds the rounding errors to tensor->returned. Returns the encoding of the sums: f32,
  * without rounding, if there is no room for the errors.
  */
-enum payload_value exchange_round(
+enum payload_value exchange_reround(
     const struct exchange *exchange, struct exchange_tensor *tensor, struct sparse *sum);
 
 /** Frees outgoing frames. */

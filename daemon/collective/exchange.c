@@ -222,7 +222,7 @@ static size_t merge_back(struct sparse *returned, size_t end, struct sparse *sum
     return end;
 }
 
-enum payload_value exchange_round(
+enum payload_value exchange_reround(
     const struct exchange *exchange, struct exchange_tensor *tensor, struct sparse *sum)
 {
     struct sparse *returned = &tensor->returned;

@@ -332,7 +332,7 @@ static enum adtopk_status exclusive_send_sums(struct exchange *exchange, struct 
     }
     for (unsigned t = 0; t < exchange->tensors; t++) {
         struct sparse *sum = list_of(exchange, exchange->self, t);
-        enum payload_value value = exchange_round(exchange, &exchange->tensor[t], sum);
+        enum payload_value value = exchange_reround(exchange, &exchange->tensor[t], sum);
         if (sum->count > 0 &&
             payload_put_dense(frame, sum->value, sum->count, value, NULL) != ADTOPK_OK) {
             return gather_no_memory(exchange, err);
@@ -405,7 +405,7 @@ const struct collective_ops collective_exclusive = {
     .traits = {.picks = PICKS_POSITIONS,
         .node_only = true,
         .values = COLLECTIVE_VALUES_CUT,
-        .rounds = true},
+        .rerounds = true},
     .phases = exclusive_phases,
     .expects = exclusive_expects,
     .produce = exclusive_produce,

@@ -333,7 +333,7 @@ const struct collective_ops collective_oktopk = {
     .name = "oktopk",
     .traits = {.picks = PICKS_ENTRIES,
         .values = COLLECTIVE_VALUES_CUT,
-        .rounds = true,
+        .rerounds = true,
         .cost = &oktopk_cost},
     .phases = oktopk_phases,
     .expects = oktopk_expects,

@@ -39,7 +39,7 @@ static void select_sums(struct exchange *exchange, unsigned t)
         sum->value[count++] = sum->value[i];
     }
     sum->count = count;
-    (void)exchange_round(exchange, &exchange->tensor[t], sum);
+    (void)exchange_reround(exchange, &exchange->tensor[t], sum);
 }
 
 /* Rounded sums lose nothing in the exchange's encoding. Sums without room for their rests would, so

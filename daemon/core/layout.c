@@ -336,7 +336,7 @@ static uint64_t returned_capacity(
     uint64_t share = 2 * planned->count * plan_residuals(job, planned) + ALIGNED_FLOATS;
     bool rounds = !planned->dense && !planned->known &&
                   planned->policy.values != PAYLOAD_VALUE_F32 &&
-                  planned->policy.sparse_collective->traits.rounds;
+                  planned->policy.sparse_collective->traits.rerounds;
 
     return !rounds ? 0 : share < numel ? share : numel;
 }

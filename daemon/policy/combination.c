@@ -104,7 +104,7 @@ static enum adtopk_status check_residual(const struct tensor_policy *policy, str
     if (ops->traits.picks == PICKS_POSITIONS) {
         return error_set(err, ADTOPK_ERR_POLICY, "%scollective \"%s\"", no, ops->name);
     }
-    if (ops->traits.rounds && policy->values != PAYLOAD_VALUE_F32) {
+    if (ops->traits.rerounds && policy->values != PAYLOAD_VALUE_F32) {
         return error_set(
             err, ADTOPK_ERR_POLICY, "%scollective \"%s\" unless values are \"f32\"", no, ops->name);
     }

@@ -44,7 +44,7 @@ static const struct {
 static const struct {
     const char *name;
     bool blocks; /* takes values in blocks, as all take the others */
-    bool rounds; /* rounds sums on their way */
+    bool rerounds; /* rounds sums on their way */
     bool picks;  /* selects itself: for "topk" with one residual per node */
 } collectives[] = {
     {"allgather", true, false, false},
@@ -268,7 +268,7 @@ static bool is_good_in_bf16(const struct tensor_policy *policy)
         return is_good(policy);
     }
     return sparsifiers[row].in_bf16 && policy->scope == SCOPE_NODE && !collectives[lists].picks &&
-           (f32 || (bf16 && !collectives[lists].rounds));
+           (f32 || (bf16 && !collectives[lists].rerounds));
 }
 
 static void check_in_bf16(const struct tensor_policy *wanted)
