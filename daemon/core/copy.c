@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "daemon/core/layout.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/rests.h"
 #include "daemon/core/store.h"
 #include "proto/loss_scale.h"

@@ -179,7 +179,7 @@ bool core_tensor_info(
 {
     const struct job *job = find(core, job_id);
     const struct tensor *tensor;
-    const struct planned *planned;
+    const struct plan_tensor *planned;
     const struct tensor_policy *policy;
 
     if (job == NULL || number >= job->tensors || job->plan->rounds == 0) {

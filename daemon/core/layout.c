@@ -17,7 +17,7 @@
 #include "daemon/core/job_fail.h"
 #include "daemon/core/job_index.h"
 #include "daemon/core/job_state.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/register.h"
 #include "daemon/core/results.h"
 #include "daemon/core/store.h"
@@ -277,7 +277,7 @@ static float *rank_slot_of(const struct job *job, uint32_t t, unsigned rank)
 
 float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
 
     if (rank > 0) {
         return rank_slot_of(job, t, rank);
@@ -304,13 +304,13 @@ struct store_states *layout_states(const struct job *job, uint32_t t, unsigned r
 
 /* ------------------------------------------------------------------ what a plan keeps */
 
-static bool has_momentum(const struct planned *planned)
+static bool has_momentum(const struct plan_tensor *planned)
 {
     return planned->policy.params.momentum > 0;
 }
 
 /* Points to what is kept of one residual, `offset` behind the part's begin; returns its end. */
-static uint64_t lay_kept(const struct planned *planned, uint64_t numel, uint8_t *part,
+static uint64_t lay_kept(const struct plan_tensor *planned, uint64_t numel, uint8_t *part,
     uint64_t offset, struct kept *kept)
 {
     uint64_t count = planned->dense ? 0 : planned->count;
@@ -331,7 +331,7 @@ static uint64_t lay_kept(const struct planned *planned, uint64_t numel, uint8_t 
 /* How many of the sums that this node rounds may come back. A share that is twice as long as an
  * even one still has room; a longer one travels unrounded. */
 static uint64_t returned_capacity(
-    const struct job *job, uint64_t numel, const struct planned *planned)
+    const struct job *job, uint64_t numel, const struct plan_tensor *planned)
 {
     uint64_t share = 2 * planned->count * plan_residuals(job, planned) + ALIGNED_FLOATS;
     bool rounds = !planned->dense && !planned->known &&
@@ -343,7 +343,8 @@ static uint64_t returned_capacity(
 
 /* The same of a node's share of an update's rests as well: an update has at most as many entries as
  * all contributions, of which this node's has a node's share. */
-static uint64_t rests_capacity(const struct job *job, uint64_t numel, const struct planned *planned)
+static uint64_t rests_capacity(
+    const struct job *job, uint64_t numel, const struct plan_tensor *planned)
 {
     uint64_t all =
         returned_capacity(job, numel, planned) + plan_contribution_count(job, planned, numel) + 1;
@@ -374,7 +375,7 @@ static uint64_t lay_returned(
 /* How many sums of a dense tensor this node rounds at most. */
 static uint64_t rests_of(const struct job *job, const struct plan *plan, uint32_t t)
 {
-    const struct planned *planned = &plan->tensor[t];
+    const struct plan_tensor *planned = &plan->tensor[t];
     bool rounds = planned->dense && planned->policy.dense_values != PAYLOAD_VALUE_F32 &&
                   planned->policy.dense_collective->traits.rests != NULL;
 
@@ -394,7 +395,7 @@ static uint64_t lay_bucket_rests(const struct job *job, struct plan *plan,
         room += rests_of(job, plan, round->tensor[i]);
     }
     for (unsigned i = 0; room <= most - place && i < round->tensors; i++) {
-        struct planned *planned = &plan->tensor[round->tensor[i]];
+        struct plan_tensor *planned = &plan->tensor[round->tensor[i]];
         planned->rest_place = place;
         planned->rest_room = rests_of(job, plan, round->tensor[i]);
         place += planned->rest_room;
@@ -426,7 +427,7 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
     uint64_t offset = 0;
 
     for (uint32_t t = 0; t < plan->tensors; t++) {
-        struct planned *planned = &plan->tensor[t];
+        struct plan_tensor *planned = &plan->tensor[t];
         bool keeps = !planned->dense || has_momentum(planned);
         for (unsigned r = 0; keeps && r < plan_residuals(job, planned); r++) {
             offset = lay_kept(planned, job->tensor[t].numel, part, offset, &planned->kept[r]);
@@ -497,7 +498,7 @@ void layout_drop_kept(struct job *job)
 /* The momentum of a residual that a pass may have been changing. */
 static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
 
     return !has_momentum(planned) || rank >= plan_residuals(job, planned)
                ? NULL
@@ -507,7 +508,7 @@ static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
 /* Puts back what was being changed. */
 static bool recover_chunk(struct job *job, struct journal *journal, uint32_t t, unsigned rank)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     uint64_t numel = job->tensor[t].numel;
 
     if (rank == 0 && planned->rounded) {

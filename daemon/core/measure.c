@@ -16,7 +16,7 @@
 
 #include "daemon/core/job_state.h"
 #include "daemon/core/machine.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 
 /* Whether the policy leaves anything to the planner. */
 static bool is_automatic(const struct plan *plan)
@@ -149,14 +149,14 @@ struct load {
 static struct load load_of(const struct round *round)
 {
     const struct plan *plan = round->job->plan;
-    const struct planned *first = &plan->tensor[round->tensor[0]];
+    const struct plan_tensor *first = &plan->tensor[round->tensor[0]];
     struct load load = {.choice = first->choice,
         .whole_sum = !first->dense && !first->known &&
                      first->policy.sparse_collective->traits.picks != PICKS_ENTRIES &&
                      !plan_is_whole(first)};
 
     for (unsigned i = 0; i < round->tensors; i++) {
-        const struct planned *planned = &plan->tensor[round->tensor[i]];
+        const struct plan_tensor *planned = &plan->tensor[round->tensor[i]];
         load.elements += round->job->tensor[round->tensor[i]].numel;
         load.entries += planned->dense ? 0 : planned->sent.count;
         load.summed += planned->summed;
@@ -244,7 +244,7 @@ static void tell_settled(const struct job *job)
     uint64_t dense = 0, entries = 0;
 
     for (uint32_t t = 0; t < job->tensors; t++) {
-        const struct planned *planned = &job->plan->tensor[t];
+        const struct plan_tensor *planned = &job->plan->tensor[t];
         dense += planned->dense ? job->tensor[t].numel : 0;
         entries += planned->dense ? 0 : planned->sent.count;
     }

@@ -195,7 +195,7 @@ struct returned {
 };
 
 /* What the plan says of one tensor. */
-struct planned {
+struct plan_tensor {
     struct tensor_policy policy; /* with what the plan chose */
     enum choice choice;
     uint32_t allowed;      /* choices, a bit 1 << choice each */
@@ -264,7 +264,7 @@ struct plan {
     struct policy_change change; /* since when, and who made it; version 0: the ranks brought it */
     char text[POLICY_TEXT_SIZE]; /* canonical */
     /* From here on empty until the local ranks are known. */
-    struct planned *tensor;
+    struct plan_tensor *tensor;
     uint32_t tensors;
     uint32_t matching;   /* rules that match some tensor: a bit each */
     unsigned ranks;      /* local ones */

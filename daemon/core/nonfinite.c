@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "daemon/core/job_state.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/work.h"
 
 /* The local rank behind the result number `residual`, and a gradient of its order. */

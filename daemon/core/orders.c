@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "daemon/core/layout.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/rests.h"
 #include "daemon/core/store.h"
 #include "proto/loss_scale.h"
@@ -53,14 +53,14 @@ static struct engine_place residual_place(const struct job *job, uint32_t t, uns
                      : in_part(job, t, STORE_RANKS, layout_residual(job, t, rank));
 }
 
-static const float *velocity_of(const struct planned *planned, unsigned rank)
+static const float *velocity_of(const struct plan_tensor *planned, unsigned rank)
 {
     return planned->kept != NULL ? planned->kept[rank].momentum : NULL;
 }
 
 static struct engine_residual residual_of(const struct job *job, uint32_t t, unsigned rank)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
 
     return (struct engine_residual){.element = residual_place(job, t, rank),
         .progress = in_slot(job, t, rank, layout_progress(job, t, rank)),
@@ -141,7 +141,7 @@ static struct engine_add corrected(const struct job *job, uint32_t t, unsigned g
 /* What the turn selects from a residual. */
 static void orders_select(const struct job *job, uint32_t t, unsigned rank, struct engine_add *add)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     const struct sparsifier_turn turn = plan_turn(job, t);
     const struct sparse *list = &planned->kept[rank].list;
 
@@ -178,7 +178,7 @@ static struct engine_order *orders_pass(const struct job *job, struct engine_bat
 
 void orders_add(const struct job *job, struct engine_batch *batch, uint32_t t)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
 
     for (unsigned r = 0; r < plan_residuals(job, planned); r++) {
         struct engine_order *order = orders_pass(job, batch, ENGINE_ADD, t, r);
@@ -284,7 +284,7 @@ static struct engine_list sent_list(const struct sparse *sent)
 void orders_leave(
     const struct job *job, struct engine_batch *batch, uint32_t t, const uint8_t *accepted)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     struct engine_order *order = orders_next(job, batch, ENGINE_LEAVE, t, 0);
 
     order->leave = (struct engine_leave){.view = plan_choice(job, t).view,
@@ -303,7 +303,7 @@ void orders_leave(
 void orders_return(
     const struct job *job, struct engine_batch *batch, uint32_t t, const struct returned *returned)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     struct engine_order *order = orders_next(job, batch, ENGINE_RETURN, t, 0);
 
     order->back = (struct engine_return){.view = plan_choice(job, t).view,
@@ -373,7 +373,7 @@ void orders_join(const struct job *job, struct engine_batch *batch, uint32_t t)
 static void orders_carry(
     const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank)
 {
-    const struct planned *now = &job->plan->tensor[t], *next = &job->switching.next->tensor[t];
+    const struct plan_tensor *now = &job->plan->tensor[t], *next = &job->switching.next->tensor[t];
     unsigned owners = now->policy.params.momentum > 0 ? plan_residuals(job, now) : 0;
     unsigned end = next->by_rank && rank + 1 < owners ? rank + 1 : owners;
     struct engine_order *order = orders_next(job, batch, ENGINE_CARRY, t, 0);

@@ -16,7 +16,7 @@
 #include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/residual.h"
 #include "daemon/core/results.h"
 #include "daemon/core/round.h"
@@ -46,7 +46,7 @@ struct plan *plan_create(const struct policy *policy)
     return plan;
 }
 
-static void planned_free(struct planned *planned)
+static void plan_tensor_free(struct plan_tensor *planned)
 {
     free(planned->kept);
     free(planned->positions);
@@ -65,7 +65,7 @@ static void plan_empty(struct plan *plan)
         round_free(&plan->round[r]);
     }
     for (uint32_t t = 0; t < plan->tensors; t++) {
-        planned_free(&plan->tensor[t]);
+        plan_tensor_free(&plan->tensor[t]);
     }
     free(plan->round);
     free(plan->tensor);
@@ -83,7 +83,7 @@ void plan_free(struct plan *plan)
 }
 
 /* Dense where the sparsifier says so, and where its payload would not be the smaller one. */
-static void choose(const struct tensor *tensor, struct planned *planned)
+static void choose(const struct tensor *tensor, struct plan_tensor *planned)
 {
     const struct tensor_policy *policy = &planned->policy;
     const struct sparsifier_agreed agreed = {.real = {0}};
@@ -112,7 +112,7 @@ static void choose(const struct tensor *tensor, struct planned *planned)
 /* Room for the hints of the selection: one of the whole tensor, then one of every fibre that is
  * long enough to have use for it. */
 static enum adtopk_status hints_alloc(
-    const struct job *job, const struct tensor *tensor, struct planned *planned)
+    const struct job *job, const struct tensor *tensor, struct plan_tensor *planned)
 {
     const struct sparsifier_agreed agreed = {.real = {0}};
     unsigned residuals = plan_residuals(job, planned);
@@ -139,7 +139,8 @@ static bool allocated(size_t count, size_t size, bool needed, void **memory)
 }
 
 /* Room for what is sent, where it differs from what the residual's kept list says. */
-static enum adtopk_status sent_alloc(const struct job *job, uint64_t numel, struct planned *planned)
+static enum adtopk_status sent_alloc(
+    const struct job *job, uint64_t numel, struct plan_tensor *planned)
 {
     size_t capacity = (size_t)plan_contribution_count(job, planned, numel);
     bool decoded = planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32;
@@ -159,7 +160,7 @@ static enum adtopk_status sent_alloc(const struct job *job, uint64_t numel, stru
 }
 
 /* Whether two tensors can travel in one bucket. */
-static bool alike(const struct planned *a, const struct planned *b)
+static bool alike(const struct plan_tensor *a, const struct plan_tensor *b)
 {
     if (a->dense != b->dense || a->known != b->known) {
         return false;
@@ -317,7 +318,7 @@ enum adtopk_status plan_check(const struct job *job, struct error *err)
 
 /* ------------------------------------------------------------------ what "auto" means */
 
-static enum choosing_way way_of(const struct planned *planned)
+static enum choosing_way way_of(const struct plan_tensor *planned)
 {
     return planned->dense ? CHOOSING_DENSE : planned->known ? CHOOSING_VALUES : CHOOSING_LISTS;
 }
@@ -326,7 +327,7 @@ static enum choosing_way way_of(const struct planned *planned)
 static enum adtopk_status settle(
     const struct job *job, struct plan *plan, uint32_t t, struct error *err)
 {
-    struct planned *planned = &plan->tensor[t];
+    struct plan_tensor *planned = &plan->tensor[t];
     struct tensor_policy policy = policy_of(&plan->policy, job->tensor[t].spec.name);
 
     plan->matching |= policy_matching(&plan->policy, job->tensor[t].spec.name);
@@ -349,7 +350,7 @@ static enum adtopk_status settle(
 static enum adtopk_status take_choice(
     const struct job *job, struct plan *plan, uint32_t t, enum choice choice, struct error *err)
 {
-    struct planned *planned = &plan->tensor[t];
+    struct plan_tensor *planned = &plan->tensor[t];
     struct tensor_policy policy = policy_of(&plan->policy, job->tensor[t].spec.name);
     struct tensor_policy chosen;
 
@@ -424,7 +425,7 @@ static void tune_density(const struct job *job, struct plan *plan)
     factor = sparse > 0 ? (wanted - dense) / sparse : 1;
     factor = factor > DENSITY_FLOOR ? factor : DENSITY_FLOOR;
     for (uint32_t t = 0; factor < 1 && t < plan->tensors; t++) {
-        struct planned *planned = &plan->tensor[t];
+        struct plan_tensor *planned = &plan->tensor[t];
         double density = planned->policy.params.density * factor;
         if (!planned->dense) {
             planned->policy.params.density = density > DENSITY_MIN ? density : DENSITY_MIN;
@@ -501,7 +502,7 @@ static void on_worker(
     plan->busy = true;
     plan->work.job = job;
     core_compute(&plan->work, run, done,
-        (uint64_t)plan_tensors(job) * (sizeof(struct planned) + 2 * sizeof(struct round)));
+        (uint64_t)plan_tensors(job) * (sizeof(struct plan_tensor) + 2 * sizeof(struct round)));
 }
 
 static void work_free(struct compute *compute)

@@ -11,7 +11,7 @@
 
 #include "daemon/core/actions.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 
 #define WORK_BYTES (UINT64_C(1) << 20) /* always worth a worker */
 
@@ -29,7 +29,7 @@ static struct planner *make_planner(const struct job *job)
     struct error unused;
 
     for (uint32_t t = 0; tensor != NULL && t < job->tensors; t++) {
-        const struct planned *planned = &job->plan->tensor[t];
+        const struct plan_tensor *planned = &job->plan->tensor[t];
         uint64_t residuals = planned->policy.scope == SCOPE_RANK ? job->ranks : 1;
         uint64_t count = planned->sparse_count * residuals;
         uint64_t numel = job->tensor[t].numel;

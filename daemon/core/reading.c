@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "daemon/core/job_state.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 
 static_assert(CORE_READ_STEP == ENGINE_READ_STEP, "a part of one is a part of the other");
 
@@ -72,7 +72,7 @@ enum adtopk_status reading_take(
     const struct rank *rank, const struct event_read *read, struct error *err)
 {
     const struct orders_part part = {read->first, read->count, read->values};
-    const struct planned *planned;
+    const struct plan_tensor *planned;
 
     if (reading_check(rank, read, err) != ADTOPK_OK) {
         return err->code;

@@ -1,7 +1,7 @@
 #include "daemon/core/rests.h"
 
 #include "daemon/core/layout.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "kernels/kernels.h"
 
 /* ------------------------------------------------------------------ the form that ranks see */
@@ -154,7 +154,7 @@ static void rests_append(struct sparse *list, uint32_t position, float rest)
 }
 
 /* Appends what comes back of this node's own sums, up to a position. Returns the next entry. */
-static size_t append_returned(const struct planned *planned, size_t next, uint64_t position,
+static size_t append_returned(const struct plan_tensor *planned, size_t next, uint64_t position,
     const uint8_t *taken, struct sparse *list)
 {
     const struct sparse *returned = &planned->returned.list;
@@ -169,7 +169,7 @@ static size_t append_returned(const struct planned *planned, size_t next, uint64
 
 void rests_collect(const struct job *job, uint32_t t, const uint8_t *taken)
 {
-    struct planned *planned = &job->plan->tensor[t];
+    struct plan_tensor *planned = &job->plan->tensor[t];
     struct sparse *list = &planned->rests.list;
     struct entries entries = entries_of(job, t);
     enum dtype dtype = job->tensor[t].spec.dtype;

@@ -14,7 +14,7 @@
 #include "daemon/core/job_index.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/store.h"
 
 #define ALIGNMENT 64u
@@ -92,7 +92,7 @@ static uint64_t lay_update(
 _Static_assert(CORE_STORE_PARTS == LOCAL_PARTS, "clients map parts by their numbers");
 
 /* A rank knows its node's residual alone, and takes what the others did not send to be like it. */
-static float pending_scale(const struct job *job, const struct planned *planned, bool mean)
+static float pending_scale(const struct job *job, const struct plan_tensor *planned, bool mean)
 {
     const float summed = planned->by_rank ? 1 : (float)job->ranks;
 
@@ -101,7 +101,7 @@ static float pending_scale(const struct job *job, const struct planned *planned,
 
 void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t)
 {
-    const struct planned *planned = &plan->tensor[t];
+    const struct plan_tensor *planned = &plan->tensor[t];
     const unsigned part =
         store_part(STORE_RESIDUALS + plan->residuals, job->tensor[t].layout.batch);
     const uint8_t *base = job->layout.arenas.store[part];

@@ -26,7 +26,7 @@
 #include "daemon/core/machine.h"
 #include "daemon/core/measure.h"
 #include "daemon/core/peer.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/round_exchange.h"
 #include "daemon/core/store.h"
 #include "daemon/core/work_round.h"

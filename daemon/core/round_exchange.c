@@ -11,7 +11,7 @@
 #include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 
 static enum adtopk_status begin_op(struct round *round)
 {
@@ -46,7 +46,7 @@ static enum adtopk_status begin_op(struct round *round)
 /* What travels as a dense vector: the whole tensor, or the values at known positions. */
 static void begin_dense(const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
 
     if (planned->known) {
         entry->numel = plan_choice(job, t).count;
@@ -75,7 +75,7 @@ static struct exchange_rest begin_rest(const struct round *round)
 static void begin_tensors(struct round *round)
 {
     const struct job *job = round->job;
-    const struct planned *first = &job->plan->tensor[round->tensor[0]];
+    const struct plan_tensor *first = &job->plan->tensor[round->tensor[0]];
     struct exchange *exchange = &round->exchange;
     bool dense = first->dense || first->known;
 

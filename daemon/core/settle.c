@@ -24,7 +24,7 @@
 
 #include "daemon/core/layout.h"
 #include "daemon/core/orders.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/rests.h"
 #include "daemon/core/store.h"
 #include "daemon/core/work_round.h"
@@ -34,7 +34,7 @@
 struct settling {
     struct job *job;
     uint32_t t;
-    struct planned *planned;
+    struct plan_tensor *planned;
     struct store_tensor *store;
     struct view view;
     struct engine_batch *batch; /* that the stage fills */
@@ -53,7 +53,7 @@ static struct settling settling_of(struct work *work, uint32_t t)
 }
 
 /* What comes back to the residual. */
-static const struct returned *settle_back(const struct planned *planned)
+static const struct returned *settle_back(const struct plan_tensor *planned)
 {
     return planned->narrow ? &planned->rests : &planned->returned;
 }
@@ -123,7 +123,7 @@ static uint8_t *find_taken(const struct settling *settling, const struct sparse 
     return bits;
 }
 
-static void drop_bits(struct planned *planned)
+static void drop_bits(struct plan_tensor *planned)
 {
     free(planned->accepted);
     free(planned->taken);
@@ -133,7 +133,7 @@ static void drop_bits(struct planned *planned)
 /* What was sent and what comes back: if it is of this step, and in the sum. */
 static enum adtopk_status find_accepted(const struct settling *settling)
 {
-    struct planned *planned = settling->planned;
+    struct plan_tensor *planned = settling->planned;
     struct returned *returned = &planned->returned;
     bool current =
         returned->header != NULL && returned->header->step == settling->job->store->steps_done + 1;
@@ -190,7 +190,7 @@ static void agree(const struct settling *settling)
 /* What was applied of this node is what it sent, less what comes back. */
 static void add_applied(const struct settling *settling, const struct parallel *parallel)
 {
-    const struct planned *planned = settling->planned;
+    const struct plan_tensor *planned = settling->planned;
     const struct returned *back = settle_back(planned);
     const struct leave sent = {&settling->view, &planned->sent, planned->accepted};
     const struct leave returned = {&settling->view, &back->list, planned->taken};
@@ -208,7 +208,7 @@ static void add_applied(const struct settling *settling, const struct parallel *
 /* What this node sent was selected by an earlier daemon, or its collective selects. */
 static bool is_formed(const struct settling *settling)
 {
-    const struct planned *planned = settling->planned;
+    const struct plan_tensor *planned = settling->planned;
 
     return planned->dense ||
            (planned->sent_step == settling->job->store->steps_done + 1 && !plan_is_whole(planned));
@@ -218,7 +218,7 @@ static bool is_formed(const struct settling *settling)
 static enum adtopk_status settle_select(struct work *work, uint32_t t)
 {
     const struct settling settling = settling_of(work, t);
-    struct planned *planned = settling.planned;
+    struct plan_tensor *planned = settling.planned;
     bool whole = plan_is_whole(planned);
 
     if (is_settled(&settling) || is_formed(&settling)) {
@@ -274,7 +274,7 @@ static enum adtopk_status settle_gather(struct work *work, uint32_t t)
 /* Where ranks see 16 bits, what comes back is collected in one list. */
 static void collect_rests(const struct settling *settling)
 {
-    struct planned *planned = settling->planned;
+    struct plan_tensor *planned = settling->planned;
 
     if (!planned->narrow) {
         return;
@@ -292,7 +292,7 @@ static void collect_rests(const struct settling *settling)
 static enum adtopk_status settle_find(struct work *work, uint32_t t)
 {
     const struct settling settling = settling_of(work, t);
-    struct planned *planned = settling.planned;
+    struct plan_tensor *planned = settling.planned;
     const struct returned *back = settle_back(settling.planned);
 
     if (is_settled(&settling) || planned->dense) {
@@ -312,7 +312,7 @@ static enum adtopk_status settle_find(struct work *work, uint32_t t)
 static void publish_settling(const struct settling *settling, const struct parallel *parallel)
 {
     struct store_tensor *store = settling->store;
-    struct planned *planned = settling->planned;
+    struct plan_tensor *planned = settling->planned;
     uint64_t turn = store->turn;
 
     (void)memcpy(store->applied[(turn + 1) % 2], store->applied[turn % 2], sizeof(*store->applied));
@@ -334,7 +334,7 @@ static enum adtopk_status settle_leave(struct work *work, uint32_t t)
 {
     const struct settling settling = settling_of(work, t);
     const struct parallel parallel = work_parallel(work);
-    const struct planned *planned = settling.planned;
+    const struct plan_tensor *planned = settling.planned;
     const struct returned *back = settle_back(settling.planned);
 
     if (settling.store->round_nonfinite != 0 && settling.store->stage != STAGE_SETTLED &&

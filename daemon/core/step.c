@@ -12,7 +12,7 @@
 #include "daemon/core/job_state.h"
 #include "daemon/core/machine.h"
 #include "daemon/core/measure.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/round.h"
 #include "daemon/core/settle.h"
 #include "daemon/core/store.h"
@@ -132,7 +132,7 @@ bool step_settle(struct job *job)
     }
     for (uint32_t t = 0; t < job->tensors; t++) {
         const struct tensor *tensor = &job->tensor[t];
-        const struct planned *planned = &job->plan->tensor[t];
+        const struct plan_tensor *planned = &job->plan->tensor[t];
         nonfinite = nonfinite || tensor->store->round_nonfinite != 0;
         bytes += (planned->dense ? tensor->numel : planned->sent.count * 4) * sizeof(float);
     }

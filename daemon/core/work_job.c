@@ -18,7 +18,7 @@
 
 #include "daemon/core/layout.h"
 #include "daemon/core/orders.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/results.h"
 #include "daemon/core/store.h"
 
@@ -48,7 +48,7 @@ static bool same_params(const struct sparsifier_params *a, const struct sparsifi
            a->fit == b->fit && same_real(a->threshold, b->threshold) && same_correction(a, b);
 }
 
-static bool select_alike(const struct planned *a, const struct planned *b)
+static bool select_alike(const struct plan_tensor *a, const struct plan_tensor *b)
 {
     return !a->dense && !b->dense && a->by_rank == b->by_rank && a->known == b->known &&
            a->policy.sparsifier == b->policy.sparsifier &&
@@ -117,7 +117,7 @@ uint64_t work_switch_bytes(const struct job *job)
                      (job->registering.moving > 0 ? results_table_bytes(job) : 0);
 
     for (uint32_t t = 0; t < job->tensors; t++) {
-        const struct planned *next = &job->switching.next->tensor[t];
+        const struct plan_tensor *next = &job->switching.next->tensor[t];
         bytes += next->policy.params.momentum > 0
                      ? job->tensor[t].numel * plan_residuals(job, next) * sizeof(float)
                      : 0;

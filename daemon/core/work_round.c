@@ -21,7 +21,7 @@
 #include "daemon/core/layout.h"
 #include "daemon/core/nonfinite.h"
 #include "daemon/core/orders.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/rests.h"
 #include "daemon/core/store.h"
 #include "kernels/base/quantise.h"
@@ -44,7 +44,7 @@ static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
 {
     const struct parallel parallel = work_parallel(work);
     const struct job *job = work->job;
-    struct planned *planned = &job->plan->tensor[t];
+    struct plan_tensor *planned = &job->plan->tensor[t];
     struct sparse *list = malloc(job->ranks * sizeof(*list));
     struct merge merge = {.list = list,
         .lists = job->ranks,
@@ -72,7 +72,7 @@ static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
 enum adtopk_status work_form_sent(const struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
-    struct planned *planned = &job->plan->tensor[t];
+    struct plan_tensor *planned = &job->plan->tensor[t];
     const struct sparse *kept = &planned->kept[0].list;
     struct sparse *sent = &planned->sent;
 
@@ -126,7 +126,7 @@ static void keep_state(
 /* Nothing is selected, and the sparsifier's memory goes over to the next turn as it is. */
 static void select_nothing(const struct job *job, uint32_t t)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
 
     for (unsigned r = 0; !planned->dense && r < plan_residuals(job, planned); r++) {
         const struct sparsifier_state state = orders_state(job, t, r);
@@ -148,7 +148,7 @@ void work_order_selection(struct work *work, uint32_t t)
 void work_take_selection(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
-    struct planned *planned = &job->plan->tensor[t];
+    struct plan_tensor *planned = &job->plan->tensor[t];
     unsigned count;
     const struct engine_result *result = work_results(work, &count);
 
@@ -171,7 +171,7 @@ void work_take_selection(struct work *work, uint32_t t)
 static bool is_direct(const struct round *round, uint32_t t)
 {
     const struct job *job = round->job;
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     bool lone = round->exchange.members == 1;
 
     bool sent = job->ranks == 1 && job->rank[0]->pushed[t] == job->store->steps_done + 1 &&
@@ -237,7 +237,7 @@ static enum adtopk_status select_take(struct work *work, uint32_t item)
 {
     const struct round *round = work->round;
     uint32_t t = round->tensor[item];
-    const struct planned *planned = &work->job->plan->tensor[t];
+    const struct plan_tensor *planned = &work->job->plan->tensor[t];
     struct exchange_tensor *entry = &work->round->exchange.tensor[item];
     bool direct = entry->summed || entry->acc != NULL;
 
@@ -264,7 +264,7 @@ static void accumulated(const struct job *job, uint32_t t)
 /* What a node that contributes nothing exchanges at positions that all nodes know: zeros. */
 static void select_zeros(const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     const struct sparsifier_turn turn = plan_turn(job, t);
     struct sparse zeros = planned->sent;
 
@@ -278,7 +278,7 @@ static enum adtopk_status select_form(struct work *work, uint32_t item)
     struct round *round = work->round;
     const struct job *job = work->job;
     uint32_t t = round->tensor[item];
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     struct exchange_tensor *entry = &round->exchange.tensor[item];
 
     if (!planned->dense) {
@@ -355,7 +355,7 @@ static bool in_place(const struct job *job, uint32_t t)
  * them want has no place beside it, or if NaN may have to come into it afterwards. */
 static bool is_scattered(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
 
     return !planned->dense && !planned->known &&
            planned->policy.sparse_collective->traits.scatters && entry->shape.view.stride == 1 &&
@@ -368,7 +368,7 @@ static bool is_scattered(const struct job *job, uint32_t t, const struct exchang
 static enum adtopk_status place_result(
     const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     struct sparse *list = &entry->update;
 
     if (planned->dense || planned->known) {
@@ -498,7 +498,7 @@ static enum adtopk_status reduce_order(struct work *work, uint32_t item)
 {
     const struct job *job = work->job;
     uint32_t t = work->round->tensor[item];
-    struct planned *planned = &job->plan->tensor[t];
+    struct plan_tensor *planned = &job->plan->tensor[t];
     struct exchange_tensor *entry = &work->round->exchange.tensor[item];
     struct local_update *update = layout_update(job, t);
 

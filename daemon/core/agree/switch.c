@@ -38,7 +38,7 @@
 #include "daemon/core/notes.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/plan.h"
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/residual.h"
 #include "daemon/core/store.h"

@@ -1,4 +1,4 @@
-#include "daemon/core/planned.h"
+#include "daemon/core/plan_query.h"
 
 #include "daemon/core/hash.h"
 #include "daemon/core/store.h"
@@ -15,7 +15,7 @@ uint32_t plan_tensors(const struct job *job)
 
 /* How many entries this node may contribute at most, given that each residual selects `count`. */
 uint64_t plan_contribution_count(
-    const struct job *job, const struct planned *planned, uint64_t numel)
+    const struct job *job, const struct plan_tensor *planned, uint64_t numel)
 {
     uint64_t count = planned->count;
 
@@ -27,7 +27,7 @@ uint64_t plan_contribution_count(
 
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t t)
 {
-    const struct planned *planned = &plan->tensor[t];
+    const struct plan_tensor *planned = &plan->tensor[t];
     uint64_t numel = job->tensor[t].numel;
     bool once = planned->policy.scope == SCOPE_RANK || planned->known || plan_is_whole(planned);
     uint64_t factor = once ? 1 : plan_nodes(job);
@@ -36,18 +36,18 @@ uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint3
     return count < numel ? count : numel;
 }
 
-bool plan_is_whole(const struct planned *planned)
+bool plan_is_whole(const struct plan_tensor *planned)
 {
     return !planned->dense && !planned->known &&
            planned->policy.sparse_collective->traits.picks == PICKS_POSITIONS;
 }
 
-unsigned plan_residuals(const struct job *job, const struct planned *planned)
+unsigned plan_residuals(const struct job *job, const struct plan_tensor *planned)
 {
     return planned->by_rank ? job->ranks : 1;
 }
 
-bool plan_leaves_nothing(const struct planned *planned)
+bool plan_leaves_nothing(const struct plan_tensor *planned)
 {
     return planned->dense && planned->policy.dense_values == PAYLOAD_VALUE_F32 && !planned->narrow;
 }
@@ -57,7 +57,7 @@ bool plan_propagates(const struct plan *plan)
     return plan->policy.non_finite == NON_FINITE_PROPAGATE;
 }
 
-bool plan_is_corrected(const struct planned *planned)
+bool plan_is_corrected(const struct plan_tensor *planned)
 {
     return planned->policy.params.momentum > 0 || planned->policy.params.clip > 0;
 }
@@ -101,7 +101,7 @@ struct sparsifier_choice plan_choice(const struct job *job, uint32_t t)
 
 struct payload_shape plan_shape(const struct job *job, uint32_t t)
 {
-    const struct planned *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     struct sparsifier_choice choice = plan_choice(job, t);
 
     return (struct payload_shape){
