@@ -43,9 +43,9 @@ static const struct {
 /* Every collective of lists: a new one gets a row. */
 static const struct {
     const char *name;
-    bool blocks; /* takes values in blocks, as all take the others */
+    bool blocks;   /* takes values in blocks, as all take the others */
     bool rerounds; /* rounds sums on their way */
-    bool picks;  /* selects itself: for "topk" with one residual per node */
+    bool picks;    /* selects itself: for "topk" with one residual per node */
 } collectives[] = {
     {"allgather", true, false, false},
     {"hierarchical", true, false, false},
