@@ -1,4 +1,5 @@
-/* How much memory is there? The kernel reserves shared memory until it kills somebody, so ask. */
+/* Memory that the system can still give. The kernel lets a program reserve more shared memory than
+ * there is, and then kills a process. So the daemon asks first. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -45,14 +46,14 @@ static uint64_t available_field(const char *text, const char *key)
     return 0;
 }
 
-/* What one control group leaves: its limit less what it uses and could not give back. */
+/* Memory that one control group can still give: its limit, minus its use that it cannot reclaim. */
 static uint64_t available_group(const char *folder)
 {
     char text[AVAILABLE_TEXT];
     uint64_t limit, used, cache;
 
     if (!available_read(folder, "memory.max", text) || text[0] < '0' || text[0] > '9') {
-        return UINT64_MAX; /* "max", or no such controller */
+        return UINT64_MAX; /* the limit is "max", or there is no such controller */
     }
     limit = strtoull(text, NULL, 10);
     if (!available_read(folder, "memory.current", text)) {
@@ -66,7 +67,7 @@ static uint64_t available_group(const char *folder)
     return limit > used ? limit - used : 0;
 }
 
-/* The least that this process's group and the groups above it leave. */
+/* The least that this process's control group and the groups above it can still give. */
 static uint64_t available_groups(void)
 {
     char text[AVAILABLE_TEXT];

@@ -4,11 +4,12 @@
 #include <stdlib.h>
 
 #define KEEPER_PIECE                                                                               \
-    (UINT64_C(16) << 20) /* unmapped at a time: others wait for the address space */
+    (UINT64_C(16) << 20) /* unmapped at a time, because other threads wait for the address space   \
+                          */
 
 static void keeper_next(struct keeper *keeper);
 
-/* False: that was the last one, and the keeper may be gone. */
+/* Ends a task. False: that was the last one, and the keeper may be gone. */
 static bool keeper_end(struct keeper *keeper, struct keeper_task *task)
 {
     keeper->running = NULL;
@@ -32,7 +33,7 @@ static void keeper_worked(uv_work_t *work, int status)
     struct keeper_task *task = work->data;
     struct keeper *keeper = task->keeper;
 
-    (void)status; /* nobody cancels it */
+    (void)status; /* no call cancels the task */
     if (keeper_end(keeper, task)) {
         keeper_next(keeper);
     }
@@ -49,7 +50,7 @@ static void keeper_next(struct keeper *keeper)
         keeper->running = task;
         if (task->start(task)) {
             task->work.data = task;
-            /* Only fails for want of a function. */
+            /* Fails only without a function to run. */
             (void)uv_queue_work(keeper->loop, &task->work, keeper_work, keeper_worked);
             return;
         }
@@ -102,7 +103,7 @@ static void release_run(struct keeper_task *task)
     uint64_t size = release->segment.size;
 
     while (segment_trim(&release->segment, KEEPER_PIECE)) {
-        if (release->segment.fd < 0) { /* else closing it gives its memory back */
+        if (release->segment.fd < 0) { /* closing a descriptor gives its memory back too */
             (void)atomic_fetch_sub(&keeper->releasing, size - release->segment.size);
             size = release->segment.size;
         }

@@ -1,10 +1,10 @@
 /*
- * Taking memory from the system and giving it back, on a thread of the loop's pool: the kernel
- * clears what it gives, and frees page by page, at seconds for a large arena. A loop that did this
- * itself would keep all ranks waiting, and its daemon would count as dead.
+ * Takes memory from the system and gives it back, on a thread of the loop's pool. The kernel clears
+ * memory that it gives, and frees memory page by page. For a large arena either takes seconds. If
+ * the loop did this itself all ranks would wait, and their daemon would count as dead.
  *
- * The keeper does one task at a time, in the order in which they came. So two arenas are never
- * promised the same memory, and memory that is being given back is there for whoever asks next.
+ * The keeper does one task at a time, in the order in which they came. So it never promises the
+ * same memory to two arenas, and the next task can have memory that an earlier one gives back.
  */
 #ifndef ADTOPK_LOCAL_KEEPER_H
 #define ADTOPK_LOCAL_KEEPER_H
@@ -21,31 +21,31 @@ struct keeper_task {
     struct keeper_task *next;
     struct keeper *keeper;
     uv_work_t work;
-    /* On the loop's thread, when it is this task's turn. False: there is nothing to run. */
+    /* Runs on the loop's thread, when it is this task's turn. False: there is nothing to run. */
     bool (*start)(struct keeper_task *task);
-    /* On another thread. */
+    /* Runs on another thread. */
     void (*run)(struct keeper_task *task);
-    /* On the loop's thread, at the end; it may free the task. */
+    /* Runs on the loop's thread, at the end; may free the task. */
     void (*done)(struct keeper_task *task);
 };
 
 struct keeper {
     uv_loop_t *loop;
-    struct keeper_task *first, *last; /* waiting */
+    struct keeper_task *first, *last; /* waiting tasks */
     struct keeper_task *running;
-    unsigned tasks;                         /* whose done() has not returned */
-    void (*emptied)(struct keeper *keeper); /* there are none any more; it may free the keeper */
-    atomic_uint_least64_t releasing;        /* bytes that will be given back */
+    unsigned tasks;                         /* tasks whose done() has not returned */
+    void (*emptied)(struct keeper *keeper); /* no task is left; may free the keeper */
+    atomic_uint_least64_t releasing;        /* bytes that the keeper is going to give back */
 };
 
-/** Queues a task, which stays the caller's until its done(). That may be before this returns, but
- * only if its start() returns false. */
+/** Queues a task, which the caller owns again after its done(). If its start() returns false,
+ * done() may run before this function returns. */
 void keeper_add(struct keeper *keeper, struct keeper_task *task);
 
-/** Gives the segment's memory back later; the segment is segment_none afterwards. */
+/** Queues the segment's memory to be given back. Sets the segment to segment_none. */
 void keeper_release(struct keeper *keeper, struct segment *segment);
 
-/** Bytes that are about to be given back. */
+/** Bytes that the keeper is going to give back. */
 uint64_t keeper_releasing(const struct keeper *keeper);
 
 #endif

@@ -1,10 +1,10 @@
-/* The session socket: who may open a session on it, and what the others are told. */
+/* The session socket: which users may open a session on it, and what others are told. */
 #include <stdio.h>
 #include <unistd.h>
 
 #include "daemon/local/local_session.h"
 
-/* True if the user at the other end may have one more session; else `text` says why not. */
+/* True if the user at the other end may open another session; else `text` says why not. */
 static bool listen_admits(
     struct local *local, int socket, const struct ucred *peer, char text[ERROR_TEXT_SIZE])
 {

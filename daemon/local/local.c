@@ -8,8 +8,9 @@
 #include "daemon/local/local_session.h"
 
 #define LOCAL_MAX_SESSIONS 1024
-#define LOCAL_ENTRIES_A_TURN 64 /* of one session: the others want a turn too */
-#define LOCAL_ENTRIES_A_LOOK 64 /* of all sessions, between two looks at the clock */
+/* Of one session, because the others need their share of the turn. */
+#define LOCAL_ENTRIES_A_TURN 64
+#define LOCAL_ENTRIES_A_LOOK 64 /* of all sessions, before the clock is read again */
 
 static void local_free(struct local *local)
 {
@@ -69,7 +70,7 @@ static const struct connection local_connection = {
     .free = local_session_free,
 };
 
-/* What can fail without having begun anything in the loop. */
+/* Does everything that can fail before anything in the loop has begun. */
 static enum adtopk_status local_prepare(
     struct local *local, const struct local_config *config, struct doors *doors, struct error *err)
 {
@@ -88,7 +89,7 @@ static enum adtopk_status local_prepare(
     if (status == ADTOPK_OK) {
         status = listen_open(local, err);
     }
-    local->config.path = NULL; /* the listener has its own copy */
+    local->config.path = NULL; /* the listener has a copy */
     return status;
 }
 
@@ -116,7 +117,7 @@ struct local *local_create(uv_loop_t *loop, const struct local_config *config, s
     return local;
 }
 
-/* Begins where the last turn was late, so that each session is served at some time. */
+/* Begins where the last turn ran out of time, so that every session is served at some time. */
 static bool local_poll_active(struct local *local)
 {
     struct local_turns *turns = &local->turns;
@@ -129,7 +130,7 @@ static bool local_poll_active(struct local *local)
     for (uint32_t i = 0; i < count && turns->actives > 0; i++) {
         at = at < turns->actives ? at : 0;
         if (!local_session_is_active(turns->active[at])) {
-            local_session_deactivate(turns->active[at]); /* another one is in its place now */
+            local_session_deactivate(turns->active[at]); /* another session has its place now */
             continue;
         }
         busy |= session_execute(&turns->active[at]->base);
@@ -200,7 +201,7 @@ void local_stats(const struct local *local, struct local_stats *stats)
     stats->store_bytes = stores_bytes(local->stores);
 }
 
-/* Sessions that are postponed leave the queue: no turn comes any more. */
+/* Empties the queue of postponed sessions, because there is no further turn. */
 static void local_clear_postponed(struct local *local)
 {
     while (local->turns.postponed != NULL) {

@@ -1,9 +1,10 @@
 /*
- * Local sessions: the trainers on this node, their sockets and the memory they share with us.
+ * Local sessions: the trainers on this node, their sockets, and the memory that they share with the
+ * daemon.
  *
  * A trainer connects to an AF_UNIX SOCK_SEQPACKET socket; proto/local.proto has the messages and
- * proto/local.h the shared memory. This module turns what a trainer says into the core's events,
- * and the core's actions into progress that the trainer can see. It decides nothing.
+ * proto/local.h the shared memory. This module turns the trainer's messages and entries into the
+ * core's events, and the core's actions into progress that the trainer can see. It decides nothing.
  *
  * A turn of the owner's loop, all on the loop's thread:
  *
@@ -16,10 +17,10 @@
  *         uv_run(loop, UV_RUN_NOWAIT);
  *     local_awake(local);
  *
- * Events are raised from local_poll() and from inside uv_run(). Actions must be applied after the
- * event that caused them has returned, never inside it, and all of them between two calls of
- * local_poll(): a client must hear why its job ended before it hears that the core knows its
- * session no more.
+ * local_poll() and uv_run() raise events. The owner must not apply an action inside the event that
+ * caused it, only after the event has returned. It must apply all actions before it calls
+ * local_poll() again. Otherwise a client could hear that the core does not know its session before
+ * it hears why its job ended.
  */
 #ifndef ADTOPK_LOCAL_LOCAL_H
 #define ADTOPK_LOCAL_LOCAL_H
@@ -37,13 +38,13 @@
 struct local;
 
 struct local_config {
-    const char *path;      /* of the socket; at most 107 bytes */
+    const char *path;      /* path of the socket, at most 107 bytes */
     unsigned mode;         /* permissions of the socket, such as 0666 */
-    uint32_t max_sessions; /* more are refused with an error that says so; 0: 1024 */
-    /* An error if the user may not have so many bytes more. NULL: anybody may. */
+    uint32_t max_sessions; /* above it the daemon refuses sessions, with an error; 0: 1024 */
+    /* Returns an error if the user may not have so many more bytes. NULL: no limit. */
     enum adtopk_status (*afford)(void *context, uint32_t uid, uint64_t bytes, struct error *err);
-    /* An error if the user at the other end of the connection may open no session. NULL: anybody
-     * may. */
+    /* Returns an error if the user at the other end of the connection may open no session. NULL:
+     * everybody may. */
     enum adtopk_status (*admit)(
         void *context, int socket, const struct ucred *who, struct error *err);
 };
@@ -54,48 +55,49 @@ struct local_stats {
     uint64_t entries;  /* ring entries consumed */
     uint64_t messages; /* socket messages received, wake-ups included */
     uint64_t wakeups_sent;
-    uint64_t gradient_bytes; /* reserved now, all sessions */
-    uint64_t result_bytes;   /* reserved now, all jobs */
-    uint64_t store_bytes;    /* reserved now, all jobs */
+    uint64_t gradient_bytes; /* of all sessions, now */
+    uint64_t result_bytes;   /* of all jobs, now */
+    uint64_t store_bytes;    /* of all jobs, now */
 };
 
 /**
- * Listens on config->path, as one of the daemon's doors. `config` is copied; `context` goes to its
- * operations.
+ * Listens on config->path, as one of the daemon's doors. The function copies `config`; `context` is
+ * the first argument of the operations in it.
  *
- * A stale socket file is replaced. Ignores SIGXFSZ for the process, because RLIMIT_FSIZE applies
- * to shared memory too. Errors, each naming the path: ARGUMENT (too long), STATE (a live daemon
- * serves it, or it is no socket), SYSTEM (missing directory, no permission).
+ * Replaces a stale socket file. Ignores SIGXFSZ for the process, because RLIMIT_FSIZE applies to
+ * shared memory too. Errors, each naming the path: ARGUMENT (too long), STATE (a live daemon serves
+ * it, or it is no socket), SYSTEM (missing directory, no permission).
  */
 struct local *local_create(uv_loop_t *loop, const struct local_config *config, struct doors *doors,
     void *context, struct error *err);
 
-/** The core's memory operations, for the sessions of all doors. They may be called inside an event.
- */
+/** The core's memory operations, for the sessions of all doors. The core may call them inside an
+ * event. */
 struct core_memory local_memory(struct local *local);
 
-/** Where the job's results are that local_memory() made, or NULL. */
+/** The results of a job's batch that local_memory() made, or NULL. */
 const void *local_results(const struct local *local, uint64_t job, unsigned batch);
 
-/** Takes what sessions submitted, a bounded number of entries from each; true if there was any. */
+/** Takes entries that sessions submitted, a limited number from each. True if there were any. */
 bool local_poll(struct local *local);
 
 /**
- * Says to all sessions that the owner is about to sleep in uv_run(): whoever submits from now on
- * sends a wake-up. Returns false, and takes it back, if something was submitted meanwhile.
+ * Tells all sessions that the owner is about to sleep in uv_run(). A client that submits an entry
+ * from now on sends a wake-up. Returns false, and withdraws this, if a client submitted something
+ * meanwhile.
  */
 bool local_sleep(struct local *local);
 
-/** The owner is awake again: no wake-ups needed. */
+/** Tells all sessions that the owner is awake and needs no wake-ups. */
 void local_awake(struct local *local);
 
 void local_stats(const struct local *local, struct local_stats *stats);
 
 /**
  * Stops listening, tells every client that the daemon stops, unlinks the socket and gives all
- * memory back. Raises no events; the core must be destroyed and no compute running. Handles close
- * in the loop; afterwards `local` is freed and done(context) called, with local_create()'s
- * context. `done` may be NULL.
+ * memory back. Raises no events. The core must be destroyed, and no compute may run. Handles close
+ * in the loop. Then it frees `local` and calls done(context), with local_create()'s context. `done`
+ * may be NULL.
  */
 void local_close(struct local *local, void (*done)(void *context));
 

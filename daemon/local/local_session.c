@@ -1,4 +1,4 @@
-/* The life of a session over the unix socket: beginning, being served in turns, closing. */
+/* A session over the unix socket: its beginning, its share of the turns, its end. */
 #include "daemon/local/local_session.h"
 
 #include <assert.h>
@@ -13,9 +13,9 @@
 #endif
 
 #define LOCAL_SESSION_TICK_MS 200
-#define LOCAL_SESSION_TURN_US 2000 /* for the sockets and rings of all sessions, a turn */
+#define LOCAL_SESSION_TURN_US 2000 /* per turn, for the sockets and rings of all sessions */
 
-/* ---- which sessions local_poll() looks at ---- */
+/* ---- the sessions that local_poll() serves ---- */
 
 static void local_session_activate(struct local_session *session)
 {
@@ -46,8 +46,8 @@ void local_session_deactivate(struct local_session *session)
 
 /* ---- beginning ---- */
 
-/* A descriptor that tells when the process ends, or -1: its forked children may hold the socket
- * open for longer. */
+/* Returns a descriptor that shows when the process ends, or -1. The socket does not show it: forked
+ * children of the process may hold it open for longer. */
 static int local_session_process(int connection, pid_t pid)
 {
     int process = -1;
@@ -116,7 +116,7 @@ static void local_session_serve(struct local_session *session)
         local_session_postpone(session);
         return;
     }
-    receive_messages(session); /* it may have said goodbye */
+    receive_messages(session); /* the client may have said goodbye */
     if (session->gone && !session->postponed) {
         session_lost(&session->base, "ended without leaving");
     }
@@ -146,8 +146,8 @@ static void local_session_on_socket(uv_poll_t *poll, int status, int events)
     struct local_session *session = poll->data;
 
     if (status < 0) {
-        /* libuv stops and says EBADF when the other side closed without having read everything.
-         * What it sent before can still be read. */
+        /* If the other side closed before it read everything, libuv stops polling with EBADF. The
+         * daemon can still read messages from before. */
         local_session_serve(session);
         if (session->base.state != SESSION_CLOSED) {
             local_session_watch(session);
@@ -170,7 +170,7 @@ void local_session_watch(struct local_session *session)
 
     assert(session->base.state != SESSION_CLOSED);
     if (session->base.state == SESSION_RESERVING || events == 0) {
-        (void)uv_poll_stop(&session->socket_poll); /* what it says now has to wait */
+        (void)uv_poll_stop(&session->socket_poll); /* its next messages have to wait */
     } else {
         (void)uv_poll_start(&session->socket_poll, events, local_session_on_socket);
     }
@@ -199,7 +199,7 @@ static void local_session_tick(uv_timer_t *timer)
     }
 }
 
-/* Something has a deadline now: sees to it that somebody looks. */
+/* A session has got a deadline: starts the timer that checks deadlines. */
 static void local_session_schedule(struct local *local)
 {
     if (!local->closing && !uv_is_active((uv_handle_t *)&local->timer)) {
@@ -242,7 +242,7 @@ static struct local_session *local_session_new(
     return session;
 }
 
-/* Watches the socket, and the process if that can be. */
+/* Watches the socket and, if the kernel allows it, the process. */
 static void local_session_begin(struct local_session *session)
 {
     struct local *local = session->local;

@@ -1,9 +1,9 @@
 /*
- * A session over the unix socket: what `local` keeps of a trainer beside its struct session, and
- * what the files of this folder share. README.md lists the files.
+ * A session over the unix socket: the record that `local` keeps of a trainer, with its struct
+ * session, and declarations that the files of this folder share. README.md lists the files.
  *
- * Functions that may end a session return void: look at its state afterwards. A session's memory
- * is never freed inside them, only when its handles are closed, from the loop.
+ * Functions that may end a session return void: look at its state afterwards. They never free a
+ * session's memory. The loop frees it, when the session's handles are closed.
  */
 #ifndef ADTOPK_LOCAL_LOCAL_SESSION_H
 #define ADTOPK_LOCAL_LOCAL_SESSION_H
@@ -21,24 +21,24 @@
 #include "daemon/session/listener.h"
 #include "daemon/session/session.h"
 
-/* The arena before the core asks for it: see reserve.c. */
+/* The arena, from before the core asks for it: see reserve.c. */
 struct reserve {
     struct keeper_task task; /* reserves `prepared` */
-    atomic_bool unwanted;    /* nobody needs `prepared` any more: the task may stop */
+    atomic_bool unwanted;    /* nobody needs `prepared` any more, so the task may stop */
     struct segment prepared;
     uint64_t counted;   /* bytes of the tensors, each aligned; UINT64_MAX: too large to count */
-    uint64_t size;      /* what the core will ask for */
-    struct error error; /* why `prepared` is not there; OK: it is, or need not be */
+    uint64_t size;      /* the size for which the core will ask */
+    struct error error; /* why there is no `prepared`; OK: there is, or it is not needed */
 };
 
 struct local_session {
     struct session base;
     struct local *local;
-    bool active;                  /* in local->active, */
-    uint32_t active_at;           /* at this place */
-    bool postponed;               /* in the queue from local->postponed */
-    struct local_session *behind; /* the next in that queue */
-    bool gone;                    /* the session ends, because its process has ended */
+    bool active;                  /* it is in local->active */
+    uint32_t active_at;           /* its place there */
+    bool postponed;               /* it is in the queue that begins at local->postponed */
+    struct local_session *behind; /* the next session in that queue */
+    bool gone;                    /* its process has ended, so the session ends */
     int socket;
     int process; /* pidfd, or -1 */
     bool watches_process;
@@ -48,11 +48,11 @@ struct local_session {
     struct ring_reader reader;
     struct segment ring, page;
     struct segment gradients[CORE_MAX_BATCHES];
-    int shown; /* goes with the next SHOWN; -1: none */
+    int shown; /* a descriptor that the next SHOWN sends; -1: none */
     struct reserve reserve;
 };
 
-/* A job's results, of one batch of tensors. */
+/* The results of one batch of a job's tensors. */
 struct results {
     struct results *next;
     uint64_t job;
@@ -60,14 +60,16 @@ struct results {
     struct segment memory;
 };
 
-/* A turn serves sockets and rings for a limited time, and goes on where the last one stopped. */
+/* A turn serves sockets and rings for a limited time. It begins where the last turn stopped. */
 struct local_turns {
-    struct local_session **active; /* local_poll() looks at these; some need it no more */
+    /* The sessions that local_poll() serves; some of them no longer need it. */
+    struct local_session **active;
     uint32_t actives;
-    uint32_t first_active;                            /* where the next turn begins */
-    struct local_session *postponed, *postponed_last; /* a queue: served in the next turns */
-    uint64_t busy_turn;     /* the turn in which sockets or rings were served last, */
-    uint64_t busy_since_us; /* when that began */
+    uint32_t first_active; /* the session with which the next turn begins */
+    /* A queue of sessions that the next turns serve. */
+    struct local_session *postponed, *postponed_last;
+    uint64_t busy_turn;     /* the last turn that served sockets or rings */
+    uint64_t busy_since_us; /* when that turn began to do so */
 };
 
 struct local {
@@ -77,22 +79,22 @@ struct local {
     struct listener listener;
     struct door door;
     bool closing;
-    unsigned handles; /* the listener and the timer, until they have closed */
+    unsigned handles; /* open handles of the listener and the timer */
     uv_timer_t timer;
     struct keeper keeper;
-    atomic_uint_least64_t filling; /* bytes that the keeper's task will still take */
+    atomic_uint_least64_t filling; /* bytes that the keeper's task has still to take */
     struct local_turns turns;
     struct results *results;
     struct stores *stores;
-    uint64_t counted_ms; /* when all stores were looked at last */
+    uint64_t counted_ms; /* when all stores were last counted */
     struct local_stats stats;
     void (*done)(void *context);
 };
 
-/** The session that a connection's operation is called with. */
+/** The local session to which a struct session belongs. */
 static inline struct local_session *local_session(struct session *session)
 {
-    return (struct local_session *)(void *)session; /* its first member */
+    return (struct local_session *)(void *)session; /* `base` is the first member */
 }
 
 /* ---- local.c ---- */
@@ -102,12 +104,13 @@ void local_finish(struct local *local);
 
 /* ---- listen.c ---- */
 
-/** Opens the socket, on which sessions begin from now on. */
+/** Opens the socket. From now on sessions can begin. */
 enum adtopk_status listen_open(struct local *local, struct error *err);
 
 /* ---- local_session.c ---- */
 
-/** A session of process `who` on an accepted socket, which it takes over even when it fails. */
+/** Begins a session of process `who` on an accepted socket. The function owns the socket even if it
+ * fails. */
 enum adtopk_status local_session_create(
     struct local *local, int socket, const struct ucred *who, struct error *err);
 
@@ -115,27 +118,27 @@ enum adtopk_status local_session_create(
 void local_session_moved(struct session *session);
 void local_session_free(struct session *session);
 
-/** Sees to it that the socket is polled for what matters now. */
+/** Polls the socket for what the session needs in its present state. */
 void local_session_watch(struct local_session *session);
 
-/** True if it is READY or has a verdict, so that local_poll() has to look at it. */
+/** True if the session is READY or has a verdict: local_poll() has to serve it. */
 bool local_session_is_active(const struct local_session *session);
 
-/** local_poll() need not look at it any more: the last one of the list takes its place. */
+/** Takes the session off the list of local_poll(). The last session of the list takes its place. */
 void local_session_deactivate(struct local_session *session);
 
-/** True if this turn has served sessions for so long that the rest has to wait for the next one. */
+/** True if this turn's time for serving sessions is over. The others wait for the next turn. */
 bool local_session_is_late(struct local *local);
 
-/** Leaves what the session's socket brought to one of the next turns. */
+/** Leaves the messages on the session's socket to one of the next turns. */
 void local_session_postpone(struct local_session *session);
 
-/** Serves sessions that were postponed, until it is late; true if there were any. */
+/** Serves postponed sessions until the turn's time is over. True if there were any. */
 bool local_session_resume(struct local *local);
 
 /* ---- receive.c ---- */
 
-/** The socket is readable: takes a bounded number of messages. */
+/** Reads a limited number of messages from a readable socket. */
 void receive_messages(struct local_session *session);
 
 /* ---- reserve.c: operations of struct connection ---- */
@@ -144,8 +147,8 @@ enum adtopk_status reserve_count(
     struct session *session, const struct tensor_spec *spec, struct error *err);
 bool reserve_begin(struct session *session);
 
-/** On the keeper's thread: takes the memory of a piece in strides, until *stop is true (NULL:
- * never), and counts down local->filling. */
+/** Runs on the keeper's thread. Takes the memory of a piece in strides until *stop is true (NULL:
+ * to the end), and counts down local->filling. */
 enum adtopk_status reserve_fill(struct local *local, struct segment *segment, const char *name,
     const struct core_piece *piece, const atomic_bool *stop, struct error *err);
 
@@ -169,7 +172,7 @@ void reply_show(struct session *session, uint32_t part, Adtopk__LocalShown *show
 /** Wakes the client if it sleeps. */
 void reply_wake(struct local_session *session);
 
-/** A final error to a socket that is no session, as far as it goes. */
+/** Sends a final error to a socket without a session, if the socket takes it. */
 void reply_refuse(int socket, enum adtopk_status status, const char *text);
 
 /* ---- memory.c ---- */
@@ -180,7 +183,7 @@ const void *memory_arena(
 void memory_give_back(struct session *session);
 enum adtopk_status memory_seal(struct session *session, struct error *err);
 
-/** stores_show() of the job. */
+/** Does what stores_show() does, for the job. */
 int memory_show(const struct local *local, uint64_t job, unsigned part, uint64_t *size);
 
 /** The job's results of a batch, or NULL. */

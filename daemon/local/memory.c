@@ -1,4 +1,4 @@
-/* Memory that the core works on: gradients of sessions, results and stores of jobs. */
+/* The memory on which the core works: gradients of sessions, results and stores of jobs. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -6,7 +6,7 @@
 #include "daemon/local/local_session.h"
 
 #define MEMORY_MAX_HOLES (64u << 20)
-#define MEMORY_COUNT_MS 1000u /* at least, from one look at all stores to the next */
+#define MEMORY_COUNT_MS 1000u /* at least, between two counts of all stores */
 
 static uint64_t memory_promised_beside(const struct local *local, uint64_t stores)
 {
@@ -16,9 +16,9 @@ static uint64_t memory_promised_beside(const struct local *local, uint64_t store
     return bytes > releasing ? bytes - releasing : 0;
 }
 
-/* What has been promised and not been taken yet: the rest of the arena that is being reserved, and
- * what nobody has touched of the stores. For somebody who wants so much: if it seems too much, the
- * stores are all looked at, as that may show that less is promised. */
+/* Memory that was promised and not yet taken: the rest of the arena that the keeper is filling, and
+ * untouched memory of the stores. If that leaves too little for `wanted`, the function counts all
+ * stores anew, because less may be promised than the last count says. */
 static uint64_t memory_promised(struct local *local, uint64_t wanted)
 {
     const uint64_t promised = memory_promised_beside(local, stores_untouched(local->stores));
@@ -87,7 +87,7 @@ enum adtopk_status memory_seal(struct session *base, struct error *err)
     enum adtopk_status status = segment_seal(segment, SEGMENT_WRITER_SEALED, name, err);
     uint64_t missing;
 
-    /* Until now the client could punch holes. Filling large ones would stop the loop. */
+    /* Until now the client could punch holes. Filling large holes here would stop the loop. */
     missing = status == ADTOPK_OK ? segment_missing(segment) : 0;
     if (missing > MEMORY_MAX_HOLES) {
         status = error_set(err, ADTOPK_ERR_PROTOCOL, "the %s lost %llu bytes to holes", name,
@@ -96,7 +96,7 @@ enum adtopk_status memory_seal(struct session *base, struct error *err)
         status = segment_reserve(segment, name, memory_promised(session->local, missing), err);
     }
     segment_close(segment);
-    session->reserve.counted = 0; /* of the next batch */
+    session->reserve.counted = 0; /* the next count is for the next batch */
     return status;
 }
 
@@ -163,7 +163,7 @@ static void memory_drop_results(struct keeper *keeper, struct results **link)
 
 static const char memory_results_name[] = "result arena";
 
-/* Sealed before anybody else sees it: ranks can only map it to read. */
+/* Seals the results before anybody else sees them: ranks can map them only to read. */
 static enum adtopk_status memory_make_results(
     struct segment *segment, uint64_t size, struct error *err)
 {
@@ -209,8 +209,8 @@ static void *memory_get_results(
     return results->memory.bytes;
 }
 
-/* What is written must never find a page without memory (SIGBUS), so all of it is reserved before
- * the job begins: by the keeper, as it may take seconds. */
+/* A reservation of results. A write must never find a page without memory (SIGBUS), so the job
+ * begins after all memory is reserved. The keeper does it, as it may take seconds. */
 struct reservation {
     struct keeper_task task;
     struct local *local;
@@ -237,7 +237,7 @@ static bool reservation_start(struct keeper_task *task)
             memory_promised(local, wanted), &reservation->error) == ADTOPK_OK) {
         atomic_store(&local->filling, reservation->bytes);
     }
-    return true; /* in any case: the core does not expect its event before it has returned */
+    return true; /* always, because the core expects its event only after this call */
 }
 
 static void reservation_run(struct keeper_task *task)
@@ -311,7 +311,7 @@ static void *memory_store(
         memory_promised(local, size), err);
 }
 
-/* Where it fails, for want of descriptors, the rank does not look ahead for now. */
+/* If it fails, for want of descriptors, the rank does not look ahead for now. */
 int memory_show(const struct local *local, uint64_t job, unsigned part, uint64_t *size)
 {
     struct error ignored;

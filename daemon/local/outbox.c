@@ -35,7 +35,7 @@ static enum outbox_result outbox_try(
     if (sent >= 0) {
         return OUTBOX_SENT;
     }
-    /* ETOOMANYREFS: too many descriptors of ours are in flight; they are on their way. */
+    /* ETOOMANYREFS: too many descriptors of the daemon are in flight to clients. */
     return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? OUTBOX_QUEUED
                                                                         : OUTBOX_BROKEN;
 }

@@ -1,6 +1,7 @@
 /*
- * Sending on a session socket, never blocking: what does not fit now waits in a short queue, with
- * its descriptors. A client that lets the queue fill up does not read, and has lost its session.
+ * Sends on a session socket and never blocks. A message that does not fit now waits in a short
+ * queue, with its descriptors. A client that lets the queue fill up does not read: it has lost its
+ * session.
  */
 #ifndef ADTOPK_LOCAL_OUTBOX_H
 #define ADTOPK_LOCAL_OUTBOX_H
@@ -15,7 +16,7 @@
 struct outbox_message {
     uint8_t *bytes;
     size_t size;
-    int descriptor[OUTBOX_DESCRIPTORS]; /* copies, closed with the message */
+    int descriptor[OUTBOX_DESCRIPTORS]; /* copies, which are closed with the message */
     unsigned descriptors;
 };
 
@@ -26,18 +27,19 @@ struct outbox {
 
 enum outbox_result { OUTBOX_SENT, OUTBOX_QUEUED, OUTBOX_FULL, OUTBOX_BROKEN };
 
-/** Sends a message, or queues it behind others. `bytes` is malloc'ed and taken over; descriptors
- * stay the caller's. FULL, BROKEN: it will not arrive. */
+/** Sends a message, or queues it behind others. The function takes over `bytes`, which the caller
+ * got from malloc(); the caller keeps its descriptors. FULL, BROKEN: the message will not arrive.
+ */
 enum outbox_result outbox_send(struct outbox *outbox, int socket, uint8_t *bytes, size_t size,
     const int *descriptor, unsigned descriptors);
 
-/** The socket can take more: sends what is queued. SENT: all of it. */
+/** Sends queued messages, when the socket has room again. SENT: all of them. */
 enum outbox_result outbox_flush(struct outbox *outbox, int socket);
 
-/** Drops what is queued. */
+/** Drops the queued messages. */
 void outbox_clear(struct outbox *outbox);
 
-/** Sends a wake-up; true if it left (if the socket is full the client is awake anyway). */
+/** Sends a wake-up. True if it left; if the socket is full the client is awake anyway. */
 bool outbox_wake(int socket);
 
 #endif

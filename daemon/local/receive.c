@@ -1,4 +1,4 @@
-/* What a client says over its socket: whole messages, unpacked. */
+/* Reads and unpacks the messages that clients send over the socket. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "proto/local.h"
 #include "proto/local.pb-c.h"
 
-#define RECEIVE_MESSAGES 16 /* taken a turn: a flood delays nobody else */
+#define RECEIVE_MESSAGES 16 /* per turn, so that a flood does not delay other sessions */
 
 static void receive_message(
     struct local_session *session, const uint8_t *bytes, size_t size, int flags)
@@ -20,7 +20,7 @@ static void receive_message(
 
     if (session->base.state >= SESSION_LEAVING ||
         (size == 1 && bytes[0] == LOCAL_WAKE && flags == 0)) {
-        return; /* a wake-up has done its work; after goodbye nothing counts */
+        return; /* a wake-up has done its work; after goodbye messages do not count */
     }
     if ((flags & MSG_CTRUNC) != 0) {
         (void)error_set(&err, ADTOPK_ERR_PROTOCOL, "a message came with file descriptors");
@@ -39,7 +39,7 @@ static void receive_message(
     codec_free(&request->base);
 }
 
-/* recvmsg() returns 0 for an empty message and for the end; only the latter hangs up. */
+/* Whether the client has hung up. recvmsg() returns 0 for that, and for an empty message too. */
 static bool receive_at_end(const struct local_session *session)
 {
     struct pollfd socket = {.fd = session->socket, .events = POLLRDHUP};
@@ -54,7 +54,7 @@ void receive_messages(struct local_session *session)
 
     for (int i = 0; i < RECEIVE_MESSAGES; i++) {
         struct iovec part = {.iov_base = bytes, .iov_len = sizeof bytes};
-        /* No room for control data: the kernel drops descriptors and sets MSG_CTRUNC. */
+        /* Without room for control data the kernel drops descriptors and sets MSG_CTRUNC. */
         struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
         ssize_t size;
 
@@ -71,7 +71,7 @@ void receive_messages(struct local_session *session)
             return;
         }
         if (size < 0 && errno == ECONNRESET) {
-            continue; /* told once: it closed with something of ours unread */
+            continue; /* reported once: the client closed before it read all messages */
         }
         if (size < 0 || (size == 0 && receive_at_end(session))) {
             session_lost(&session->base, "closed its connection without leaving");

@@ -1,4 +1,4 @@
-/* What the core decided, told to clients: messages, progress words and wake-ups. */
+/* Sends the core's decisions to clients: as messages, progress words and wake-ups. */
 #include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "proto/codec.h"
 #include "proto/local.pb-c.h"
 
-#define REPLY_UNREAD_MOST 8192 /* bytes in the kernel: some ten short messages */
+#define REPLY_UNREAD_MOST 8192 /* bytes in the kernel, about ten short messages */
 
 static const char *reply_pass(struct local_session *session, const Adtopk__LocalReply *reply,
     const int *descriptor, unsigned descriptors)
@@ -53,7 +53,7 @@ static const char *reply_shown(struct local_session *session, const Adtopk__Loca
     return fault;
 }
 
-/* A client that does not read its socket finds the error in its page. */
+/* Notes the error in the client's page, for a client that does not read its socket. */
 static void reply_note_end(struct local_page *page, const Adtopk__LocalError *error)
 {
     (void)snprintf(page->text, sizeof page->text, "%s", error->text);
@@ -98,8 +98,8 @@ enum adtopk_status reply_ready(
     return ADTOPK_OK;
 }
 
-/* The kernel limits the descriptors that are on their way to all clients together. So one that does
- * not read what it was sent gets no more of them. */
+/* The kernel limits the descriptors on their way to all clients together. So a client that does not
+ * read its messages gets no more descriptors. */
 static bool reply_is_read(const struct local_session *session)
 {
     int unread = 0;

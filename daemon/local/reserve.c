@@ -1,19 +1,19 @@
 /*
- * Reserving gradient arenas off the loop. The kernel clears what it gives, which takes a large
- * arena seconds, and a daemon that is silent for so long counts as dead.
+ * Reserves gradient arenas outside the loop. The kernel clears memory that it gives. For a large
+ * arena that takes seconds, and a daemon that is silent for so long counts as dead.
  *
- * The arena's size is known before the core asks for it: all tensors that the core has accepted,
- * as its plan lays them out. So a commit waits here until the keeper has filled the segment, and
- * only then becomes an event; memory.c hands the segment out.
+ * The daemon knows the arena's size before the core asks for it: the size of all tensors that the
+ * core has accepted, laid out as in its plan. So a commit waits here until the keeper has filled
+ * the segment, and becomes an event only then. memory.c hands the segment to the core.
  */
 #include <stddef.h>
 
 #include "daemon/local/local_session.h"
 #include "daemon/session/joining.h"
 
-#define RESERVE_INLINE (4u << 20) /* cleared in a few milliseconds: not worth a thread */
+#define RESERVE_INLINE (4u << 20) /* cleared in a few milliseconds, which is not worth a thread */
 #define RESERVE_STRIDE (64u << 20)
-#define RESERVE_ALIGN 64u /* of a tensor in the arena */
+#define RESERVE_ALIGN 64u /* alignment of a tensor in the arena */
 #define RESERVE_LIMIT (UINT64_MAX / 4)
 
 static const char reserve_name[] = "gradient arena";
@@ -98,7 +98,8 @@ static void reserve_done(struct keeper_task *task)
     if (session->base.state == SESSION_RESERVING) {
         joining_commit(&session->base);
     }
-    keeper_release(&session->local->keeper, &session->reserve.prepared); /* nobody asked for it */
+    /* The core never asked for it. */
+    keeper_release(&session->local->keeper, &session->reserve.prepared);
     session_drop(&session->base);
 }
 
@@ -111,7 +112,7 @@ bool reserve_begin(struct session *base)
     reserve->error.code = ADTOPK_OK;
     reserve->size = 0;
     if (reserve->counted > RESERVE_LIMIT || reserve->counted + operations <= RESERVE_INLINE) {
-        return false; /* the core refuses what is too large to count */
+        return false; /* the core refuses a size that is too large to count */
     }
     reserve->size = reserve->counted + operations;
     base->users++;

@@ -1,6 +1,7 @@
 #include "daemon/local/ring.h"
 
-/* One read that the compiler may neither repeat nor split: the client may write meanwhile. */
+/* Reads a word once. The compiler may neither repeat nor split the read, because the client may
+ * write meanwhile. */
 static uint32_t ring_load32(const uint32_t *word)
 {
     return *(const volatile uint32_t *)word;
@@ -19,7 +20,7 @@ int ring_reader_take(struct ring_reader *reader, struct local_entry *entry, stru
     if (tail == reader->head) {
         return 0;
     }
-    /* Unsigned: an index that went back is far ahead. */
+    /* The numbers are unsigned: an index that went back seems far ahead. */
     if (tail - reader->head > LOCAL_RING_ENTRIES) {
         (void)error_set(err, ADTOPK_ERR_PROTOCOL,
             "its ring has %u entries, and its index jumped from %llu to %llu", LOCAL_RING_ENTRIES,

@@ -1,8 +1,8 @@
 /*
- * The daemon's end of a session's ring and page: consuming what the client submits, and telling it
- * how far things are. No system calls.
+ * The daemon's end of a session's ring and page. It consumes the client's entries and writes the
+ * progress for the client. No system calls.
  *
- * Nothing in the ring is trusted. Entries are copied field by field before anybody looks at them.
+ * The daemon trusts nothing in the ring. It copies an entry, field by field, before it looks at it.
  */
 #ifndef ADTOPK_LOCAL_RING_H
 #define ADTOPK_LOCAL_RING_H
@@ -14,30 +14,31 @@
 #include "proto/local.h"
 
 struct ring_reader {
-    const struct local_ring *ring; /* the client's words */
-    struct local_page *page;       /* ours */
-    uint64_t head;                 /* entries consumed; the copy in the page is for the client */
-    uint32_t answered;             /* the client's last sleep that was answered */
-    uint32_t sleep;                /* number of our last sleep */
+    const struct local_ring *ring; /* the client writes it */
+    struct local_page *page;       /* the daemon writes it */
+    uint64_t head;                 /* entries consumed; the page has a copy of it for the client */
+    uint32_t answered;             /* the last sleep of the client that the daemon answered */
+    uint32_t sleep;                /* number of the daemon's last sleep */
 };
 
-/** Copies the oldest entry that was not consumed and consumes it. 1: done, 0: there is none, -1:
- * the client's index cannot be right (err says why). */
+/** Copies and consumes the oldest entry that is left. 1: done, 0: there is none, -1: the client's
+ * index is impossible (err says why). */
 int ring_reader_take(struct ring_reader *reader, struct local_entry *entry, struct error *err);
 
-/** Tells the client how much was consumed. */
+/** Tells the client how many entries were consumed. */
 void ring_reader_publish(struct ring_reader *reader);
 
-/** True if the client submitted something that was not taken yet, right or wrong. */
+/** True if the client submitted entries that are not consumed yet, right or wrong ones. */
 bool ring_reader_pending(const struct ring_reader *reader);
 
-/** After any write that the client may wait for: true if it must be sent a wake-up. */
+/** Call it after every write for which the client may wait. True if it needs a wake-up. */
 bool ring_reader_must_wake(struct ring_reader *reader);
 
-/** Before sleeping: asks for a wake-up. The caller then looks at ring_reader_pending() again. */
+/** Call it before sleeping: asks the client for a wake-up. The caller then looks at
+ * ring_reader_pending() again. */
 void ring_reader_sleep(struct ring_reader *reader);
 
-/** Takes ring_reader_sleep() back. */
+/** Withdraws the request of ring_reader_sleep(). */
 void ring_reader_awake(struct ring_reader *reader);
 
 #endif

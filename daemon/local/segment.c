@@ -14,7 +14,7 @@
 #endif
 
 #define SEGMENT_PAGE 4096u
-#define SEGMENT_MARGIN (64u << 20) /* always left to the system */
+#define SEGMENT_MARGIN (64u << 20) /* memory that the daemon always leaves to the system */
 
 const struct segment segment_none = {.fd = -1};
 
@@ -36,7 +36,7 @@ static enum adtopk_status segment_too_large(
         (unsigned long long)(available > promised ? available - promised : 0));
 }
 
-/* mmap() wants no memory yet, only addresses. */
+/* The error of a mmap() that failed: it needs addresses only, not memory. */
 static enum adtopk_status segment_no_addresses(const char *name, uint64_t size, struct error *err)
 {
     struct rlimit limit;
@@ -164,7 +164,7 @@ enum adtopk_status segment_private(
         return errno == ENOMEM ? segment_no_addresses(name, size, err)
                                : segment_failed("mmap", name, errno, err);
     }
-    (void)madvise(bytes, segment_round(size), MADV_HUGEPAGE); /* where the kernel has them */
+    (void)madvise(bytes, segment_round(size), MADV_HUGEPAGE); /* if the kernel has them */
     segment->bytes = bytes;
     segment->size = segment_round(size);
     return ADTOPK_OK;
@@ -184,7 +184,7 @@ enum adtopk_status segment_shown(
     if (fchmod(segment->fd, S_IRUSR | S_IWUSR) != 0) {
         (void)segment_failed("fchmod", name, errno, err);
     } else if (segment_map(segment, PROT_READ | PROT_WRITE, name, err) == ADTOPK_OK) {
-        /* Where the kernel gives them to shared memory (transparent_hugepage/shmem_enabled). */
+        /* If the kernel gives them to shared memory (transparent_hugepage/shmem_enabled). */
         (void)madvise(segment->bytes, segment->size, MADV_HUGEPAGE);
         return ADTOPK_OK;
     }
@@ -252,7 +252,7 @@ enum adtopk_status segment_seal(
     struct stat status;
     int found;
 
-    /* An error here shows in what is found below, which is what counts. */
+    /* The check below finds an error of this call. */
     (void)fcntl(segment->fd, F_ADD_SEALS, wanted);
     found = fcntl(segment->fd, F_GET_SEALS);
     if (found < 0 || (found & wanted) != wanted) {

@@ -4,7 +4,7 @@
 
 #include "daemon/local/segment.h"
 
-#define STORES_LOOK 24u /* strides that one call looks at: half a millisecond, or a whole one */
+#define STORES_LOOK 24u /* strides that one call counts, which takes up to a millisecond */
 
 static const char store_name[] = "residual store";
 
@@ -13,14 +13,14 @@ struct store {
     uint64_t job;
     unsigned part;
     struct segment memory;
-    uint64_t next_stride; /* where the look at it goes on */
-    uint64_t touched[];   /* of each stride, as of the last look at it */
+    uint64_t next_stride; /* the stride at which the next count of the store goes on */
+    uint64_t touched[];   /* touched bytes of each stride at its last count */
 };
 
 struct stores {
     struct store *first;
-    struct store *next;      /* where the look at all goes on; NULL: at the first one */
-    uint64_t bytes, touched; /* of all */
+    struct store *next;      /* the store at which the next count goes on; NULL: the first one */
+    uint64_t bytes, touched; /* of all stores */
     struct keeper *keeper;
 };
 
@@ -34,7 +34,7 @@ struct stores *stores_create(struct keeper *keeper)
     return stores;
 }
 
-/* The link that points to the part of the job's store, or to NULL at the end. */
+/* The link that points to this part of the job's store, or to NULL at the end. */
 static struct store **store_find(struct stores *stores, uint64_t job, unsigned part)
 {
     struct store **link = &stores->first;
@@ -50,7 +50,7 @@ static uint64_t store_strides(const struct store *store)
     return (store->memory.size + SEGMENT_STRIDE - 1) / SEGMENT_STRIDE;
 }
 
-/* Forgets the store; its memory was given back, or is about to be. */
+/* Removes the store from the list. Its memory was given back, or is about to be. */
 static void store_drop(struct stores *stores, struct store **link, uint64_t size)
 {
     struct store *store = *link;
@@ -133,8 +133,8 @@ uint64_t stores_bytes(const struct stores *stores)
     return stores->bytes;
 }
 
-/* Looks at what was not all touched at the last look, at most at *budget strides. True: to the
- * store's end. */
+/* Counts anew the strides that were not wholly touched at the last count, at most *budget of them.
+ * True: it reached the store's end. */
 static bool store_look(struct stores *stores, struct store *store, uint64_t *budget)
 {
     const uint64_t strides = store_strides(store);
@@ -155,7 +155,7 @@ static bool store_look(struct stores *stores, struct store *store, uint64_t *bud
     return true;
 }
 
-/* Goes through the stores once at most. */
+/* Counts stores until the budget is used, each store at most once. */
 static uint64_t store_look_at_all(struct stores *stores, uint64_t budget)
 {
     const struct store *begun;

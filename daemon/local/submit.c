@@ -1,7 +1,7 @@
-/* Ring entries -> events. */
+/* Turns ring entries into events. */
 #include "daemon/local/local_session.h"
 
-/* An entry as an event; the core checks tensor and step. */
+/* Makes an event of an entry; the core checks tensor and step. */
 static enum adtopk_status submit_event(
     const struct local_entry *entry, struct event *event, struct error *err)
 {
@@ -30,7 +30,8 @@ static enum adtopk_status submit_event(
     return ADTOPK_OK;
 }
 
-/* The client library checks before it submits: what is refused here, it did not write. */
+/* Raises the event of an entry. The client library checks entries before it submits them. So an
+ * entry that the core refuses does not come from the library. */
 static void submit_entry(struct local_session *session, const struct local_entry *entry)
 {
     struct event event = {0};
@@ -61,7 +62,7 @@ bool submit_take(struct local_session *session, unsigned limit)
     }
     if (taken > 0 && session->base.state != SESSION_CLOSED) {
         ring_reader_publish(&session->reader);
-        reply_wake(session); /* it may wait for room in the ring */
+        reply_wake(session); /* the client may wait for room in the ring */
     }
     return taken > 0;
 }

@@ -1,10 +1,11 @@
 /*
- * What the core decided, told to remote trainers.
+ * Sends the core's decisions to remote trainers.
  *
- * Nothing of an update is copied ahead: a session only keeps which tensors are there and how far
- * it has come with the first of them, and pieces are made from the job's results when the trainer
- * has taken earlier ones. The results do not change meanwhile, because the next round of a tensor
- * needs this rank's push or step end, and those are refused until the step has been told.
+ * This file copies no update ahead. A session keeps only a list of the tensors whose updates are
+ * there, and how much of the first one it has sent. It makes pieces from the job's results when the
+ * trainer has taken earlier pieces. The results do not change meanwhile. The next round of a tensor
+ * needs this rank's push or step end, and the daemon refuses these until it has told the trainer of
+ * the step.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,9 @@
 #include "proto/local.h"
 #include "proto/remote.h"
 
-#define DELIVERY_ENTRIES (REMOTE_PIECE / 8u)  /* (index, value) pairs of one piece */
-#define DELIVERY_ELEMENTS (REMOTE_PIECE / 4u) /* dense ones */
-#define DELIVERY_SCAN (1u << 20) /* elements looked at for one piece: about a millisecond */
+#define DELIVERY_ENTRIES (REMOTE_PIECE / 8u)  /* (index, value) pairs per piece */
+#define DELIVERY_ELEMENTS (REMOTE_PIECE / 4u) /* dense elements per piece */
+#define DELIVERY_SCAN (1u << 20) /* elements read for one piece, in about a millisecond */
 
 /* ---- pieces ---- */
 
@@ -37,7 +38,7 @@ static bool delivery_is_half(const struct local_update *update)
     return (update->forms & LOCAL_FORM_DENSE16) != 0;
 }
 
-/* Entries of an update in 16 bits: their values are in its elements. */
+/* Puts entries of an update in 16 bits into a piece. Their values are among its elements. */
 static bool delivery_half_list(const uint8_t *results, const struct local_update *update,
     const uint32_t *index, uint64_t span, zmq_msg_t *part)
 {
@@ -55,7 +56,7 @@ static bool delivery_half_list(const uint8_t *results, const struct local_update
     return true;
 }
 
-/* Entries of a list. */
+/* Puts entries of a list into a piece. */
 static bool delivery_list(const uint8_t *results, const struct local_update *update,
     Adtopk__RemoteUpdate *piece, zmq_msg_t *part)
 {
@@ -74,8 +75,8 @@ static bool delivery_list(const uint8_t *results, const struct local_update *upd
         part, index + 4 * piece->first, 4 * piece->span, value + 4 * piece->first, 4 * piece->span);
 }
 
-/* How many of the elements from `first` on, at most to `end`, make a sparse piece; *count of them
- * are not +0. */
+/* Returns how many of the elements from `first` on, at most to `end`, make a sparse piece. *count
+ * of them are not +0. */
 static uint64_t delivery_scan(const uint32_t *bits, uint64_t first, uint64_t end, uint32_t *count)
 {
     uint64_t at = first;
@@ -86,8 +87,8 @@ static uint64_t delivery_scan(const uint32_t *bits, uint64_t first, uint64_t end
     return at - first;
 }
 
-/* Elements: only those that are not +0 where that is shorter, as in an update that travelled
- * sparse. */
+/* Puts elements into a piece: only those that are not +0 if that is shorter, as for an update that
+ * was sent sparse. */
 static bool delivery_elements(const uint8_t *results, const struct local_update *update,
     uint64_t numel, Adtopk__RemoteUpdate *piece, zmq_msg_t *part)
 {
@@ -121,7 +122,7 @@ static bool delivery_elements(const uint8_t *results, const struct local_update 
     return true;
 }
 
-/* The next piece of the first update in the queue; true if it was sent. */
+/* Sends the next piece of the first update in the queue. True if it was sent. */
 static bool delivery_update(struct trainer *trainer)
 {
     struct trainer_tensor *tensor =
@@ -141,7 +142,7 @@ static bool delivery_update(struct trainer *trainer)
         (uint32_t)(trainer->updates.step_over && trainer->updates.step_status != ADTOPK_OK
                        ? trainer->updates.step_status
                        : tensor->status);
-    /* Where trainers see 16 bits, the dense form in f32 is the daemon's own. */
+    /* If trainers see 16 bits, only the daemon uses the dense form in f32. */
     piece.forms =
         delivery_is_half(update) ? update->forms & ~(uint32_t)LOCAL_FORM_DENSE : update->forms;
     piece.unpushed = update->unpushed != 0;
@@ -208,7 +209,7 @@ static bool delivery_op(struct trainer *trainer)
     return true;
 }
 
-/* Those of the first `batches`. The job may have been released since they were looked for last. */
+/* Finds the results of the first `batches`. The job may have been released since the last call. */
 static void delivery_find_results(struct trainer *trainer, unsigned batches)
 {
     const struct remote *remote = trainer->remote;
@@ -252,8 +253,8 @@ bool delivery_pump(struct trainer *trainer, unsigned budget)
 
 /* ---- actions ---- */
 
-/* Where everything of the last batch lies, from the table at the start of its results: the daemon's
- * own memory. */
+/* Finds the updates of the last batch, from the table at the start of its results. The daemon
+ * itself wrote that table. */
 static void delivery_take_layout(struct trainer *trainer)
 {
     const unsigned batch = trainer->base.batches;

@@ -9,13 +9,13 @@
 #include "proto/remote.h"
 
 #define GATE_MAX_OWNERS 1024u
-#define GATE_QUESTIONS 16u /* answered a turn */
-#define GATE_LINGER_MS 200 /* for last words */
+#define GATE_QUESTIONS 16u /* answered per turn */
+#define GATE_LINGER_MS 200 /* time for last words */
 #define GATE_QUIET_MS 20
 #define GATE_HANDSHAKE_MS 5000
 #define GATE_PENDING_CONNECTIONS 128
-#define GATE_ALLOWANCE 1024 /* bytes a second: more than the heartbeats of ZMTP */
-#define GATE_PARTS 256u     /* of a message with too many, dropped a turn */
+#define GATE_ALLOWANCE 1024 /* bytes per second, more than the heartbeats of ZMTP */
+#define GATE_PARTS 256u     /* dropped per turn, of a message with too many parts */
 
 static enum adtopk_status gate_failed(const char *what, const char *endpoint, struct error *err)
 {
@@ -87,7 +87,7 @@ static bool gate_protect(struct gate *gate, const struct keyfile_pair *pair)
                strlen(SOCKET_DOMAIN_CONTROL)) == 0;
 }
 
-/* The doorkeeper must be there before anybody can knock. */
+/* Opens the doorkeeper, before any trainer can connect. */
 static enum adtopk_status gate_guard(
     struct gate *gate, const struct remote_config *config, struct error *err)
 {
@@ -146,7 +146,7 @@ enum adtopk_status gate_reload(struct gate *gate, const struct keyfile_pair *pai
     if (gate_has_pair(gate, pair)) {
         return ADTOPK_OK;
     }
-    /* A listening socket keeps the keys that it was bound with. Unbinding cuts its connections. */
+    /* A listening socket keeps the keys with which it was bound. Unbinding cuts its connections. */
     if (!gate_protect(gate, pair) || zmq_unbind(gate->router, gate->endpoint) != 0 ||
         !socket_bind(gate->router, gate->endpoint, true, gate->endpoint)) {
         return gate_failed("bind again", gate->endpoint, err);
@@ -242,13 +242,13 @@ bool gate_readable(struct gate *gate)
            (gate->zap.socket != NULL && (socket_events(gate->zap.socket) & ZMQ_POLLIN) != 0);
 }
 
-/* The other parts of a message are there with its first. False if there was none. */
+/* Receives the next part, which is there as soon as the first is. False if there is none. */
 static bool gate_next_part(struct gate *gate, zmq_msg_t *before, zmq_msg_t *part)
 {
     return zmq_msg_more(before) != 0 && zmq_msg_recv(part, gate->router, ZMQ_DONTWAIT) >= 0;
 }
 
-/* Ends connections whose message does not end. */
+/* Ends connections that send a message without an end. */
 static void gate_judge(struct gate *gate, bool drained)
 {
     char who[INFLOW_WHO_SIZE], line[GATE_ENDPOINT_SIZE + 192];
@@ -261,7 +261,7 @@ static void gate_judge(struct gate *gate, bool drained)
     }
 }
 
-/* Drops what is left of a message with too many parts; false if that is more than a turn's share.
+/* Drops the rest of a message with too many parts. False if the rest is more than a turn's share.
  */
 static bool gate_skip(struct gate *gate)
 {
@@ -278,7 +278,7 @@ static bool gate_skip(struct gate *gate)
 
 bool gate_receive(struct gate *gate, struct gate_message *message)
 {
-    /* These only fill in the structures. */
+    /* These calls only fill in the structures. */
     (void)zmq_msg_init(&message->route);
     (void)zmq_msg_init(&message->header);
     (void)zmq_msg_init(&message->part);
@@ -345,11 +345,11 @@ enum gate_sent gate_send(struct gate *gate, const uint8_t *route, size_t route_s
     if (zmq_send(gate->router, route, route_size, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
         sent = errno == EHOSTUNREACH ? GATE_GONE : GATE_FULL;
     } else {
-        /* A message that was begun is taken whole, or dropped whole if its connection breaks. */
+        /* libzmq takes a whole message, or drops all of it if its connection breaks. */
         (void)zmq_send(
             gate->router, header, header_size, ZMQ_DONTWAIT | (part != NULL ? ZMQ_SNDMORE : 0));
         if (part != NULL && zmq_msg_send(part, gate->router, ZMQ_DONTWAIT) >= 0) {
-            return GATE_SENT; /* the part is libzmq's now */
+            return GATE_SENT; /* libzmq owns the part now */
         }
     }
     if (part != NULL) {

@@ -1,4 +1,4 @@
-/* What remote trainers say: checked, and told to the core as events. */
+/* Checks the messages of remote trainers and passes them to the core as events. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ struct intake {
 
 /* ---- sessions ---- */
 
-/* A session for the connection, or NULL, and it is told why. */
+/* Makes a session for the connection. If it cannot it tells the trainer why and returns NULL. */
 static struct trainer *intake_new_session(
     struct remote *remote, struct gate_message *message, const char *key, uint32_t uid)
 {
@@ -41,7 +41,7 @@ static struct trainer *intake_new_session(
     return trainer;
 }
 
-/* The first message of a connection. */
+/* Takes the first message of a connection. */
 static void intake_open(struct remote *remote, struct gate_message *message,
     const Adtopk__LocalRequest *request, const char *key, uint32_t uid)
 {
@@ -80,8 +80,8 @@ enum adtopk_status intake_add(
 
 /* ---- training ---- */
 
-/* Raises the event of something that the library checks before it sends it: what the core refuses
- * here, the library did not write. */
+/* Raises an event that the library checks before it sends the message. So an event that the core
+ * refuses does not come from the library. */
 static void intake_raise(struct trainer *trainer, struct event *event)
 {
     struct error err;
@@ -102,7 +102,7 @@ static enum adtopk_status intake_check_step(
     return ADTOPK_OK;
 }
 
-/* A piece is checked before a byte of it is written: what was pushed, the core reads. */
+/* Checks a piece before a byte of it is written: the core reads a tensor once it is pushed. */
 static enum adtopk_status intake_check_piece(
     const struct trainer *trainer, const Adtopk__RemotePush *push, size_t size, struct error *err)
 {
@@ -112,7 +112,7 @@ static enum adtopk_status intake_check_piece(
     if (intake_check_step(trainer, "a push", push->step, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (push->tensor >= trainer->laid) { /* later ones have no arena yet */
+    if (push->tensor >= trainer->laid) { /* tensors of later batches have no arena yet */
         return error_set(err, ADTOPK_ERR_PROTOCOL, "a push of tensor %u, and there are %u",
             push->tensor, trainer->laid);
     }
@@ -234,7 +234,7 @@ static enum adtopk_status intake_dispatch(
         return ADTOPK_OK;
     }
     if (trainer->base.state == SESSION_READY && trainer->gradients[0].bytes == NULL) {
-        /* The job has ended and taken them back; the core's reason is on its way. */
+        /* The job has ended and taken the arenas back. The core's reason is on its way. */
         (void)error_set(&ended, ADTOPK_ERR_STATE, "the job has ended");
         session_judge(&trainer->base, VERDICT_END, &ended);
         return ADTOPK_OK;
@@ -252,7 +252,8 @@ static enum adtopk_status intake_dispatch(
     }
 }
 
-/* Counts a message; an error if one is missing, or more is said to be taken than was sent. */
+/* Counts a message. Error: a message is missing, or the trainer acknowledges more than the daemon
+ * sent. */
 static enum adtopk_status intake_count(
     struct trainer *trainer, const Adtopk__RemoteRequest *request, struct error *err)
 {
@@ -301,7 +302,7 @@ static bool intake_is_opening(const Adtopk__RemoteRequest *request)
            request->request->kind_case == ADTOPK__LOCAL_REQUEST__KIND_OPEN;
 }
 
-/* Who sent the message: the key (or "") and the user. False if nobody may send it. */
+/* Finds the sender of the message: the key (or "") and the user. False if nobody may send it. */
 static bool intake_identify(
     struct remote *remote, struct gate_message *message, const char **key, uint32_t *uid)
 {
@@ -334,7 +335,7 @@ void intake_take(struct remote *remote, struct gate_message *message)
         return;
     }
     if (trainer != NULL && (trainer->base.uid != uid || strcmp(trainer->route.key, key) != 0)) {
-        /* Only one connection has a routing id at a time: the session's is gone. */
+        /* Only one connection has a routing id at a time, so the session's connection is gone. */
         session_lost(&trainer->base, "lost its connection, and another one took its routing id");
         remote->stats.strays++;
         return;
@@ -346,7 +347,7 @@ void intake_take(struct remote *remote, struct gate_message *message)
     }
     if (trainer != NULL &&
         (trainer->base.state >= SESSION_ENDED || trainer->base.verdict != VERDICT_NONE)) {
-        remote->stats.strays++; /* its end is on its way to it */
+        remote->stats.strays++; /* the message about the session's end is on its way */
     } else if (trainer != NULL && request == NULL) {
         session_refuse(&trainer->base, &err);
     } else if (trainer != NULL) {

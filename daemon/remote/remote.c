@@ -8,14 +8,14 @@
 
 #define REMOTE_MAX_SESSIONS 256
 #define REMOTE_MESSAGES_A_TURN 64
-#define REMOTE_SENDS_A_TURN 16 /* to one trainer */
+#define REMOTE_SENDS_A_TURN 16 /* per trainer */
 #define REMOTE_PROBE_MS 250
 #define REMOTE_PROBES 4
 
-/* ---- who is still there ---- */
+/* ---- trainers that are gone ---- */
 
-/* The monitor says that a connection went away, not whose; sending to it tells. The socket may hear
- * of it a little later than the monitor, hence several looks. */
+/* The monitor reports that a connection went away, but not which. Sending to each one finds it. The
+ * socket may know of it a little later than the monitor, so there are several probes. */
 static void remote_probe(uv_timer_t *timer)
 {
     struct remote *remote = timer->data;
@@ -84,7 +84,7 @@ static void remote_on_closed(uv_handle_t *handle)
     }
 }
 
-/* The turn that follows does the work; this only ends the loop's sleep. */
+/* Ends the loop's sleep. The turn that follows does the work. */
 static void remote_on_ready(uv_poll_t *poll, int status, int events)
 {
     (void)poll;

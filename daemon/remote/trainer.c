@@ -72,7 +72,7 @@ static void trainer_free(struct session *session)
 
 /* ---- the arena ---- */
 
-/* What was promised to sessions and not taken from the system yet. */
+/* Memory that was promised to sessions and not yet taken from the system. */
 static uint64_t trainer_promised(const struct remote *remote)
 {
     uint64_t bytes = 0;
@@ -108,7 +108,7 @@ static void trainer_give_back(struct session *session)
 
 /* ---- sending ---- */
 
-/* Packs and sends; takes the part over. */
+/* Packs and sends a message. The function takes over the part. */
 static enum gate_sent trainer_pack(struct remote *remote, const void *route, size_t route_size,
     const Adtopk__RemoteReply *reply, zmq_msg_t *part)
 {
@@ -144,7 +144,7 @@ bool trainer_send(struct trainer *trainer, Adtopk__RemoteReply *reply, zmq_msg_t
     return sent == GATE_SENT;
 }
 
-/* An answer must not wait. */
+/* Sends an answer, which cannot wait. */
 static const char *trainer_answer(struct session *session, Adtopk__LocalReply *answer)
 {
     Adtopk__RemoteReply reply = ADTOPK__REMOTE_REPLY__INIT;
@@ -167,8 +167,9 @@ void trainer_turn_away(struct remote *remote, const void *route, size_t route_si
     (void)trainer_pack(remote, route, route_size, &reply, NULL);
 }
 
-/* The client sends first, so it cannot be silent; it acknowledges nothing after a final error, so
- * nothing lingers. Its arena is memory of this process: nothing is reserved ahead or sealed. */
+/* This connection needs no time limit for silence, because the client sends first. Nothing lingers,
+ * because a client acknowledges nothing after a final error. The arena is memory of this process:
+ * the daemon reserves nothing ahead and seals nothing. */
 const struct connection trainer_connection = {
     .version = REMOTE_VERSION,
     .send = trainer_answer,

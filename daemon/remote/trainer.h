@@ -1,9 +1,9 @@
 /*
- * A session over ZeroMQ: what `remote` keeps of a trainer beside its struct session, and what the
- * files of this folder share. README.md lists the files.
+ * A session over ZeroMQ: the record that `remote` keeps of a trainer, with its struct session, and
+ * declarations that the files of this folder share. README.md lists the files.
  *
- * Functions that may end a session return void: look at its state afterwards. A session is freed
- * by trainer_sweep() only.
+ * Functions that may end a session return void: look at its state afterwards. Only trainer_sweep()
+ * frees a session.
  */
 #ifndef ADTOPK_REMOTE_TRAINER_H
 #define ADTOPK_REMOTE_TRAINER_H
@@ -14,40 +14,40 @@
 #include "proto/remote.pb-c.h"
 
 struct trainer_tensor {
-    unsigned batch; /* in which it was committed */
+    unsigned batch; /* the batch that committed it */
     uint64_t numel;
-    uint64_t bytes;            /* of its gradient */
+    uint64_t bytes;            /* size of its gradient */
     uint64_t gradient;         /* offset in the gradients */
     uint64_t update;           /* offset of its struct local_update in the results */
     uint64_t pushed;           /* step + 1 of the last push */
     uint64_t delivered;        /* step + 1 of the last update that was put into the queue */
-    enum adtopk_status status; /* of that update */
+    enum adtopk_status status; /* result of that update's round */
 };
 
-/* Where messages go and come from, and how many there were. */
+/* The connection of a trainer, and counts of its messages. */
 struct trainer_route {
     uint8_t id[GATE_ROUTE_SIZE];
     size_t size;
-    char key[KEYFILE_KEY_SIZE];  /* that the trainer showed; "" where none is needed */
-    uint64_t sent, acknowledged; /* messages to it, and those that it has taken */
-    uint64_t received;           /* messages from it */
-    uint64_t answered;           /* how many of these it knows were taken */
+    char key[KEYFILE_KEY_SIZE];  /* the key that the trainer showed; "" if none is needed */
+    uint64_t sent, acknowledged; /* messages to the trainer, and how many it has taken */
+    uint64_t received;           /* messages from the trainer */
+    uint64_t answered;           /* how many of them the trainer knows were taken */
 };
 
-/* The gradients of a step, as they arrive. */
+/* The gradients of a step that are arriving. */
 struct trainer_pushes {
-    uint64_t step; /* that it may push; the updates of the one before are on their way */
-    bool ended;    /* it ended that step */
+    uint64_t step; /* the step for which it may push; updates of the step before are on their way */
+    bool ended;    /* the trainer has ended that step */
     uint32_t tensor;
-    uint64_t bytes; /* of `tensor`; 0: no push is under way */
+    uint64_t bytes; /* bytes of `tensor` that have come; 0: no push is under way */
 };
 
-/* The updates of a step, as they leave. */
+/* The updates of a step that are being sent. */
 struct trainer_updates {
     uint32_t *queue; /* tensors whose updates of the step are there, in that order */
     uint32_t queued, taken;
-    uint64_t first; /* how far the update of queue[taken] was sent */
-    bool step_over; /* the step is; told after the queue */
+    uint64_t first; /* how much of the update of queue[taken] was sent */
+    bool step_over; /* the step is over; the trainer is told after the queue */
     enum adtopk_status step_status;
 };
 
@@ -56,7 +56,7 @@ struct trainer_op {
     uint64_t gradient, result; /* offsets in gradients and results */
     bool running, done;
     uint64_t number;
-    uint32_t bytes; /* that the trainer gets */
+    uint32_t bytes; /* size of the result for the trainer */
 };
 
 struct trainer {
@@ -64,12 +64,12 @@ struct trainer {
     struct remote *remote;
     struct trainer_route route;
     struct trainer_tensor *tensor;
-    uint32_t capacity; /* of `tensor` */
-    uint32_t laid;     /* tensors of which it is known where their updates lie */
-    /* Of each batch of tensors: */
+    uint32_t capacity; /* room in `tensor` */
+    uint32_t laid;     /* tensors whose places in the results are known */
+    /* One per batch of tensors: */
     struct segment gradients[CORE_MAX_BATCHES];
-    const uint8_t *results[CORE_MAX_BATCHES]; /* of its job, while delivery_pump() sends from them;
-                                               * NULL: the job has ended */
+    /* The job's results, while delivery_pump() sends from them; NULL: the job has ended. */
+    const uint8_t *results[CORE_MAX_BATCHES];
     struct trainer_pushes pushes;
     struct trainer_updates updates;
     struct trainer_op op;
@@ -79,12 +79,12 @@ struct remote {
     uv_loop_t *loop;
     struct remote_config config;
     struct door door;
-    void *context; /* of the configuration's operations */
+    void *context; /* the first argument of the configuration's operations */
     struct gate gate;
     uv_poll_t poll[GATE_DESCRIPTORS];
     uv_timer_t timer;
     unsigned handles;
-    unsigned probes; /* looks at all connections that are left, since one went away */
+    unsigned probes; /* probes of all connections that are still to do since one went away */
     struct remote_stats stats;
 };
 
@@ -93,26 +93,26 @@ struct remote {
 /** The row of the connection table. */
 extern const struct connection trainer_connection;
 
-/** The session that a connection's operation is called with. */
+/** The trainer to which a struct session belongs. */
 static inline struct trainer *trainer_of(struct session *session)
 {
-    return (struct trainer *)(void *)session; /* its first member */
+    return (struct trainer *)(void *)session; /* `base` is the first member */
 }
 
-/** A session for the connection, or NULL without memory. */
+/** Makes a session for the connection, or NULL without memory. */
 struct trainer *trainer_create(
     struct remote *remote, const void *route, size_t route_size, uint32_t uid, const char *peer);
 
 struct trainer *trainer_of_route(const struct remote *remote, const void *route, size_t size);
 
-/** Frees the sessions that are closed and whose memory the core has given back. */
+/** Frees the closed sessions whose memory the core has given back. */
 void trainer_sweep(struct remote *remote);
 
-/** Sends a message, with its numbers filled in. False if its queue is full, or the connection gone,
- * which ends the session. A part is taken over in any case. */
+/** Sends a message with its numbers filled in. False if its queue is full, or if the connection is
+ * gone, which ends the session. The function takes over the part in any case. */
 bool trainer_send(struct trainer *trainer, Adtopk__RemoteReply *reply, zmq_msg_t *part);
 
-/** A final error to a connection without a session. */
+/** Sends a final error to a connection without a session. */
 void trainer_turn_away(struct remote *remote, const void *route, size_t route_size,
     enum adtopk_status status, const char *text);
 
@@ -127,7 +127,7 @@ void intake_take(struct remote *remote, struct gate_message *message);
 
 /* ---- delivery.c ---- */
 
-/** Sends what is due, at most `budget` messages; true if anything was sent. */
+/** Sends messages that are due, at most `budget`. True if it sent any. */
 bool delivery_pump(struct trainer *trainer, unsigned budget);
 
 /** The operations `ready` and `progress` of struct connection. */
