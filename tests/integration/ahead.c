@@ -35,7 +35,7 @@ static float ahead_pending(const struct adtopk_update *update, uint64_t i)
     return value;
 }
 
-/* Whether what is shown is what adtopk_residual() reads. */
+/* Whether the shown residual is what adtopk_residual() reads. */
 static bool ahead_is_residual(const struct ahead *ahead)
 {
     for (uint64_t i = 0; i < ahead->numel; i++) {
@@ -57,7 +57,7 @@ static double ahead_step(const struct ahead *ahead, uint64_t i, bool adam)
     return adam ? fmax(-10, fmin(10, pending / root)) : pending;
 }
 
-/* Whether the shift is what the header says; *ratio: of the norms. */
+/* Whether the shift is what the header defines; *ratio: of the norms. */
 static bool ahead_is_shift(const struct ahead *ahead, float rate, bool adam, double *ratio)
 {
     double shifts = 0, parameters = 0;

@@ -1,5 +1,5 @@
 /*
- * Gradients that a seed determines, so that a test can compute them again: reference.py has the
+ * Gradients that follow from a seed, so that a test can compute them again: reference.py has the
  * same formula. All values are exact in the tensor's type.
  */
 #ifndef ADTOPK_TEST_GRADIENTS_H
@@ -22,11 +22,11 @@ struct gradients_source {
     uint64_t step;
 };
 
-/** Element `element` of tensor number `tensor`. */
+/** The value of element `element` of tensor number `tensor`. */
 float gradients_value(const struct gradients_source *source, enum adtopk_dtype dtype,
     uint64_t tensor, uint64_t element);
 
-/** Stores a value at an index of an array of that type; f16 takes normal numbers, zero, NaN and
+/** Stores a value at an index of an array of this type. f16 takes normal numbers, zero, NaN and
  * infinity. */
 void gradients_store(void *array, enum adtopk_dtype dtype, uint64_t index, float value);
 

@@ -1,12 +1,12 @@
 /*
- * A node that lies, for test_liar.py: it has a key that the others know, and keeps the rules of the
- * links, but it has no rank of the job that it talks about.
+ * A node that lies, for test_liar.py. It has a key that the other nodes know and keeps the rules of
+ * the links, but it has no rank of the job.
  *
  *   test-liar NODE KEY_FILE LISTEN ENDPOINT KEY ENDPOINT KEY     the peers are nodes 0 and 1
  *
- * Each line of its input, KIND OWNER JOB RUN_ID COUNT, makes it wait for node 0's join of the job,
- * and send each peer so many lies of that kind (see liar_lies.c). When both links have acknowledged
- * all of them it answers "ok".
+ * Each line of its input is KIND OWNER JOB RUN_ID COUNT. The program waits for node 0's join of the
+ * job, and sends each peer COUNT lies of that kind (see liar_lies.c). When both links have
+ * acknowledged all of them it answers "ok".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,9 @@
 
 #include "tests/integration/liar.h"
 
-#define QUEUE_MAX (1u << 20) /* bytes on their way to a peer before more are made */
+#define QUEUE_MAX (1u << 20) /* bytes on their way to a peer, above which it makes no more */
 
-/* Until node 0 has told of the job, and both peers are there. */
+/* Waits until node 0 has joined the job and both peers are there. */
 static void wait_join(struct liar *liar)
 {
     uint64_t end = now_us() + PATIENCE_US;
@@ -60,7 +60,7 @@ int main(int argc, char **argv)
         fail("usage: test-liar NODE KEY_FILE LISTEN ENDPOINT KEY ENDPOINT KEY");
     }
     liar.node = (uint16_t)strtoul(argv[1], NULL, 10);
-    (void)setvbuf(stdin, NULL, _IONBF, 0); /* poll() must see what is left */
+    (void)setvbuf(stdin, NULL, _IONBF, 0); /* poll() must see unread input */
     liar_open(&liar, argv[2], argv[3], argv + 4);
     for (;;) {
         if (liar_turn(&liar, true)) {

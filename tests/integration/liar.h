@@ -1,6 +1,6 @@
 /*
- * A node that lies, for test_liar.py: what liar.c, its links (liar_links.c) and its lies
- * (liar_lies.c) share.
+ * A node that lies, for test_liar.py: declarations that liar.c, its links (liar_links.c) and its
+ * lies (liar_lies.c) share.
  */
 #ifndef ADTOPK_LIAR_H
 #define ADTOPK_LIAR_H
@@ -16,7 +16,7 @@
 #define PATIENCE_US (15 * SECOND_US)
 #define TENSORS_MAX 16
 
-/* What a peer's join said of the job. */
+/* The content of a peer's join of the job. */
 struct heard {
     char name[64];
     uint64_t job;
@@ -37,17 +37,17 @@ struct liar {
 
 /** Ends the program. */
 _Noreturn void fail(const char *what);
-/** The memory, or the end of the program. */
+/** Returns the memory, or ends the program if it is NULL. */
 void *need(void *memory);
 uint64_t now_us(void);
 
-/** Opens links as the node liar->node. keys: an endpoint and a key of each peer. */
+/** Opens links as the node liar->node. keys: each peer's endpoint and key. */
 void liar_open(struct liar *liar, const char *key_file, const char *listen, char **peers);
 void liar_close(struct liar *liar);
-/** Sleeps until a packet, a line of input or a deadline, and lets the links do what is due. Returns
+/** Sleeps until a packet, a line of input or a deadline, and lets the links do their work. Returns
  * true if there is a line. */
 bool liar_turn(struct liar *liar, bool sleep);
-/** Turns until no peer has more than `most` bytes of lies on their way to it. */
+/** Takes turns until no peer has more than `most` bytes of lies on their way to it. */
 void liar_drain(struct liar *liar, uint64_t most);
 void liar_send(
     struct liar *liar, uint16_t peer, enum link_lane lane, const void *bytes, size_t size);

@@ -1,4 +1,4 @@
-/* What a node that lies says, by kind. */
+/* The lies of a node that lies, by kind. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,19 +11,20 @@
 
 #define POLICY_OTHER 0xadu
 
-/* Longer than any sentence. A character lies across the place where a sentence is cut. */
+/* Longer than any sentence of the daemon. A character lies across the limit of a sentence. */
 #define EURO_4 "\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac"
 #define EURO_20 EURO_4 EURO_4 EURO_4 EURO_4 EURO_4
 static const char text_long[] = "\x1b" EURO_20 EURO_20 EURO_20 EURO_20 EURO_20;
 
-/* Escape sequences, a format, a character that turns the line around, and one that is cut off. */
+/* Escape sequences, a format, a character that changes the direction of text, and half a character.
+ */
 static const char *const texts[] = {"\x1b[2J\x1b]0;owned\x07 node 1 is on fire\r\n",
     "%s%n \xe2\x80\xae\xff\x9b"
     "31m \xc2\x9b"
     "31m",
     "", "{}", "{\"density\":0.5}", text_long};
 
-/* What messages say */
+/* The content of messages */
 
 /* splitmix64 */
 static uint64_t below(struct liar *liar, uint64_t bound)
@@ -46,8 +47,8 @@ static char *any_text(struct liar *liar)
     return (char *)(uintptr_t)texts[below(liar, sizeof(texts) / sizeof(texts[0]))];
 }
 
-/* The number of the run that node 0 begins or has begun: it can be computed from what node 0 says
- * to everybody. */
+/* The number of the run that node 0 begins or has begun. Node 0's messages to everybody give it
+ * away. */
 static uint64_t true_run(const struct liar *liar)
 {
     return hash_mix(links_incarnation(liar->links, 0) ^ hash_mix(liar->heard[0].job));
@@ -123,7 +124,7 @@ static void lie_join_rank(struct liar *liar, uint16_t peer)
     say_join(liar, peer, liar->heard[0].policy, 1);
 }
 
-/* Members that are not there, only itself, itself before the others, and the right ones. */
+/* Members that do not exist, only itself, itself before the others, and the right members. */
 static void lie_prepare(struct liar *liar, uint16_t peer)
 {
     static uint32_t members[][3] = {{0, 1, 9}, {2, 3, 9}, {2, 0, 1}, {0, 1, 2}, {1, 2, 3}, {2}};
@@ -248,7 +249,7 @@ static void lie_fail_long(struct liar *liar, uint16_t peer)
     say_fail(liar, peer, text_long, liar->node);
 }
 
-/* As if it only passed on what another node said. */
+/* Pretends to pass on a message of another node. */
 static void lie_fail_other(struct liar *liar, uint16_t peer)
 {
     say_fail(liar, peer, texts[0], (uint32_t)below(liar, PEERS));
@@ -268,7 +269,7 @@ static void lie_leave(struct liar *liar, uint16_t peer)
     say(liar, peer, &words.message);
 }
 
-/* As one who asks, who coordinates and who follows. */
+/* Plays the node that asks, the coordinator and a follower. */
 static void lie_policy(struct liar *liar, uint16_t peer)
 {
     Adtopk__PeerPolicy policy = any_policy(liar);
@@ -315,7 +316,7 @@ static void lie_waiting(struct liar *liar, uint16_t peer)
     say(liar, peer, &words.message);
 }
 
-/* The head says what the message is about; the commit behind it cannot be read. */
+/* The head says what the message is about, but the commit after it is unreadable. */
 static void lie_unreadable(struct liar *liar, uint16_t peer)
 {
     static const uint8_t commit[] = {5 << 3 | 2, 1, 0xFF};

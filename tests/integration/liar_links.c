@@ -1,4 +1,4 @@
-/* The links of a node that lies, and what it hears over them. */
+/* The links of a node that lies, and the messages that it receives over them. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

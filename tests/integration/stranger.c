@@ -2,11 +2,14 @@
  * A stranger at a node's ports, for test_keys.py:
  *
  *   test-stranger keygen PATH                      makes a key file and prints the public key
- *   test-stranger KIND ENDPOINT KEY SECONDS        hammers, and prints how often
+ *   test-stranger KIND ENDPOINT KEY SECONDS        attacks, and prints how often
  *
- * KIND: unknown-key (CURVE to the node's KEY, under a new key each time), plaintext (ZeroMQ without
- * encryption), token (to the bulk port, with tokens it made up), rubbish (bytes that are no
- * ZeroMQ), flood (connections that say nothing).
+ * KIND:
+ * - unknown-key: CURVE to the node's KEY, under a new key each time
+ * - plaintext: ZeroMQ without encryption
+ * - token: to the bulk port, with made-up tokens
+ * - rubbish: bytes that are not ZeroMQ
+ * - flood: connections that send nothing
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -21,8 +24,8 @@
 #include "daemon/link/packet.h"
 #include "proto/keyfile.h"
 
-#define PACKETS 20    /* offered on each ZeroMQ connection */
-#define PATIENCE_MS 2 /* between them */
+#define PACKETS 20    /* sent on each ZeroMQ connection */
+#define PATIENCE_MS 2 /* between two packets */
 
 struct target {
     const char *endpoint;
@@ -63,7 +66,7 @@ static void set_mechanism(void *socket, const char *kind, const char *server)
     set(socket, ZMQ_CURVE_SECRETKEY, secret_key, strlen(secret_key));
 }
 
-/* A connection under node 1's name, with packets that only need to be believed. */
+/* Connects under node 1's name, and sends packets that are valid if the node believes the name. */
 static void knock_zmq(const struct target *target, const char *kind)
 {
     const struct packet packet = {

@@ -1,6 +1,6 @@
 /*
- * A rank that does what it is told: one command a line on standard input, one line of answer each
- * on standard output, "ok ..." or "error NAME SENTENCE". The commands stand in the table below.
+ * A rank that follows commands. Each line on standard input is a command. For each the program
+ * prints one line, "ok ..." or "error NAME SENTENCE". The table below lists the commands.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -24,10 +24,10 @@ struct trainer_tensor {
     enum adtopk_dtype dtype;
     uint64_t numel;
     bool pushed;
-    double *given; /* sums over the accepted steps, element by element; NULL: not kept */
+    double *given; /* sums of gradients over the accepted steps, per element; NULL: not kept */
     double *got;
     float *scratch;       /* the dense form of a list */
-    const void *gradient; /* where it lies since its commit */
+    const void *gradient; /* the gradient's memory, since its commit */
 };
 
 struct trainer {
@@ -35,17 +35,17 @@ struct trainer {
     struct trainer_tensor tensor[TRAINER_MAX_TENSORS];
     uint32_t tensors;
     struct gradients_source source;
-    uint64_t skipped; /* the gradients of step s are those of step s + skipped of the stream */
+    uint64_t skipped; /* the gradients of step s are number s + skipped of the stream */
     uint64_t poison_step;
     uint32_t poison_tensor;
     float poison; /* 0: none */
-    float scale;  /* of the loss; 0: none is given */
+    float scale;  /* the loss scale; 0: none is given */
     bool totals;
     FILE *trace;
     uint64_t hash;
     uint64_t accepted, withdrawn;
-    char problem[256];         /* what is wrong with an update */
-    struct adtopk_update held; /* of `hold` */
+    char problem[256];         /* the fault of an update */
+    struct adtopk_update held; /* the update of `hold` */
 };
 
 static bool trainer_fail(const struct trainer *trainer, enum adtopk_status status)
@@ -83,7 +83,7 @@ static bool trainer_open(struct trainer *trainer, char **word)
     return trainer_done(trainer, adtopk_open(&options, &trainer->context));
 }
 
-/* "-" where there are no keys. */
+/* "-" means no keys. */
 static bool trainer_keys(struct trainer *trainer, char **word)
 {
     (void)trainer;
@@ -150,7 +150,7 @@ static bool trainer_commit(struct trainer *trainer, char **word)
     (void)word;
     for (uint32_t t = 0; status == ADTOPK_OK && t < trainer->tensors; t++) {
         struct trainer_tensor *tensor = &trainer->tensor[t];
-        if (tensor->scratch != NULL) { /* of an earlier commit */
+        if (tensor->scratch != NULL) { /* from an earlier commit */
             if (tensor->gradient != adtopk_gradient(trainer->context, t)) {
                 return trainer_refuse("a gradient has moved");
             }
@@ -168,7 +168,7 @@ static bool trainer_commit(struct trainer *trainer, char **word)
     return trainer_done(trainer, status);
 }
 
-/* ---- what a step brings ---- */
+/* ---- the updates of a step ---- */
 
 static bool trainer_gradients(struct trainer *trainer, char **word)
 {
@@ -261,7 +261,8 @@ static void *trainer_push_beside(void *argument)
     return NULL;
 }
 
-/* The tensor counts as pushed from the moment when its push begins. */
+/* Pushes a tensor in another thread, and ends the step as soon as that push has begun: from then on
+ * the tensor counts as pushed. */
 static bool trainer_race(struct trainer *trainer, char **word)
 {
     struct trainer_pusher pusher = {
@@ -282,7 +283,7 @@ static bool trainer_race(struct trainer *trainer, char **word)
     return trainer_done(trainer, pusher.status != ADTOPK_OK ? pusher.status : status);
 }
 
-/* The gradients that were pushed in this step count towards the totals. */
+/* Adds the gradients that were pushed in this step to the totals. */
 static void trainer_add_given(struct trainer *trainer, uint32_t t)
 {
     struct trainer_tensor *tensor = &trainer->tensor[t];
@@ -299,7 +300,7 @@ static enum adtopk_status trainer_wrong(struct trainer *trainer, uint32_t t, con
     return ADTOPK_ERR_PROTOCOL;
 }
 
-/* Scatters the list into scratch, and compares that with the dense form if there is one. */
+/* Scatters the list into scratch, and compares it with the dense form if there is one. */
 static enum adtopk_status trainer_scatter(
     struct trainer *trainer, uint32_t t, const struct adtopk_update *update)
 {
@@ -321,7 +322,7 @@ static enum adtopk_status trainer_scatter(
     return ADTOPK_OK;
 }
 
-/* Widens the 16-bit form into scratch; the list, if there is one, has the same values there. */
+/* Widens the 16-bit form into scratch. The list, if there is one, has the same values. */
 static enum adtopk_status trainer_widen(
     struct trainer *trainer, uint32_t t, const struct adtopk_update *update)
 {
@@ -343,8 +344,8 @@ static enum adtopk_status trainer_widen(
     return ADTOPK_OK;
 }
 
-/* Sets *dense to all elements of the update; an error if its forms differ or are wrong, or if it is
- * said to be unpushed and is not. */
+/* Sets *dense to all elements of the update. Error: its forms differ or are wrong, or the update is
+ * marked as unpushed and is not. */
 static enum adtopk_status trainer_dense(
     struct trainer *trainer, uint32_t t, const float **dense, bool *unpushed)
 {
@@ -371,7 +372,7 @@ static enum adtopk_status trainer_dense(
     return update.index != NULL ? trainer_scatter(trainer, t, &update) : ADTOPK_OK;
 }
 
-/* As a framework does that skips parameters without a gradient, it drops unpushed updates. */
+/* Drops unpushed updates, as a framework does that skips parameters without a gradient. */
 static enum adtopk_status trainer_take(struct trainer *trainer, uint32_t t)
 {
     struct trainer_tensor *tensor = &trainer->tensor[t];
@@ -418,7 +419,7 @@ static enum adtopk_status trainer_finish(struct trainer *trainer)
     return status;
 }
 
-/* Pushes what was not pushed yet and finishes the step. */
+/* Pushes the tensors that are left and finishes the step. */
 static enum adtopk_status trainer_one_step(struct trainer *trainer)
 {
     for (uint32_t t = 0; t < trainer->tensors; t++) {
@@ -453,7 +454,7 @@ static bool trainer_steps(struct trainer *trainer, char **word)
     return trainer_report(trainer, status);
 }
 
-/* Ends the step without pushing the rest. */
+/* A thread that ends the step without pushing the other tensors, and waits for it. */
 struct trainer_waiter {
     adtopk_context *context;
     int ms;
@@ -507,7 +508,7 @@ static bool trainer_update_step(struct trainer *trainer, char **word)
                                : trainer_fail(trainer, status);
 }
 
-/* "pending" is an answer too. */
+/* Here "pending" is an answer too. */
 static bool trainer_look(struct trainer *trainer, char **word)
 {
     const enum adtopk_status status = adtopk_step_wait_for(trainer->context, atoi(word[1]));
@@ -537,7 +538,7 @@ static bool trainer_barrier(struct trainer *trainer, char **word)
     return trainer_done(trainer, adtopk_barrier(trainer->context));
 }
 
-/* "pending" is an answer too. */
+/* Here "pending" is an answer too. */
 static bool trainer_barrier_look(struct trainer *trainer, char **word)
 {
     const enum adtopk_status status = adtopk_barrier_for(trainer->context, atoi(word[1]));
@@ -594,7 +595,7 @@ static bool trainer_allreduce(struct trainer *trainer, char **word)
                                             : trainer_done(trainer, status);
 }
 
-/* Of one rank alone: what was given is what came back and what is in the residual. */
+/* For a rank alone: the gradients must equal the updates and the residual. */
 static bool trainer_residual(struct trainer *trainer, char **word)
 {
     const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
@@ -625,7 +626,7 @@ static bool trainer_ahead(struct trainer *trainer, char **word)
                                 : trainer_refuse("no such tensor");
 }
 
-/* Keeps what is shown of a tensor. */
+/* Keeps the update of a tensor. */
 static bool trainer_hold(struct trainer *trainer, char **word)
 {
     const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
@@ -639,7 +640,7 @@ static bool trainer_hold(struct trainer *trainer, char **word)
     return printf("ok %s\n", trainer->held.pending != NULL ? "shown" : "none") > 0;
 }
 
-/* Reads all that is held, f32, although another tensor was looked at. */
+/* Reads all held elements, f32, after another tensor was looked at. */
 static bool trainer_held(struct trainer *trainer, char **word)
 {
     const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
@@ -658,7 +659,7 @@ static bool trainer_held(struct trainer *trainer, char **word)
 
 /* ---- the end ---- */
 
-/* For every tensor the given sums, then the got ones, as doubles. */
+/* Writes, for every tensor, the sums of gradients and then those of updates, as doubles. */
 static bool trainer_write_totals(struct trainer *trainer, char **word)
 {
     FILE *out = fopen(word[1], "wb");
