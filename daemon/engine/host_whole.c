@@ -2,7 +2,6 @@
  * All elements of a residual: read, summed for the ledger, or handed to the next policy.
  */
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "daemon/engine/host.h"
@@ -36,9 +35,14 @@ enum adtopk_status host_order_sums(const struct host *host)
     } else {
         rounded_sums(&rounded, numel, host->result->sums);
     }
-    for (uint64_t i = 0; i < numel; i++) {
+    for (uint64_t first = 0; first < numel; first += CHUNK) {
+        const unsigned length = numel - first < CHUNK ? (unsigned)(numel - first) : CHUNK;
+        float chunk[CHUNK];
+        if (residual == NULL) {
+            rounded_read(&rounded, first, length, chunk);
+        }
         host->result->magnitude +=
-            fabs((double)(residual != NULL ? residual[i] : bf16_to_f32(rounded.element[i])));
+            ledger_magnitude(residual != NULL ? residual + first : chunk, length);
     }
     return ADTOPK_OK;
 }

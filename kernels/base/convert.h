@@ -81,4 +81,23 @@ BASE_INLINE uint16_t convert_to_f16(float value)
         uint16_t)(((bits >> 16) & 0x8000u) | convert_select(magnitude > 0x7f800000u, nan, finite));
 }
 
+/* The nearest bfloat16 that is finite, if the value is; infinity stays infinity. */
+BASE_INLINE uint16_t convert_narrow_bf16(float value)
+{
+    const uint32_t bits = convert_bits(value), rounded = convert_to_bf16(value);
+    const int finite = (bits & 0x7fffffffu) < 0x7f800000u;
+    const int beyond = finite & ((rounded & 0x7fffu) > 0x7f7fu);
+    const uint32_t largest = (bits >> 16 & 0x8000u) | 0x7f7fu;
+    return (uint16_t)convert_select(beyond, largest, rounded);
+}
+
+/* The nearest binary16 that is finite, if the value is; infinity stays infinity. */
+BASE_INLINE uint16_t convert_narrow_f16(float value)
+{
+    const uint32_t bits = convert_bits(value);
+    const int infinite = (bits & 0x7fffffffu) == 0x7f800000u;
+    const uint32_t infinity = (bits >> 16 & 0x8000u) | 0x7c00u;
+    return (uint16_t)convert_select(infinite, infinity, convert_to_f16(value));
+}
+
 #endif

@@ -123,4 +123,27 @@ BASE_INLINE void ledger_total(struct ledger_lanes *lanes, uint64_t chunk, double
     sums[1] = ledger_tree(lanes->hashed);
 }
 
+/* The sum of the magnitudes of a chunk's elements. Each lane of a run is summed, then the runs are
+ * added lane by lane, then the lanes as a tree. */
+BASE_INLINE double ledger_magnitude(const float *x, unsigned length)
+{
+    enum { LANES = 32, RUN = LEDGER_RUN * LEDGER_WORD };
+    double lane[LANES] = {0};
+    for (unsigned first = 0; first < length; first += RUN) {
+        double run[LANES] = {0};
+        for (unsigned i = first; i < length && i < first + RUN; i++) {
+            run[i % LANES] += (double)(x[i] < 0 ? -x[i] : x[i]);
+        }
+        for (unsigned l = 0; l < LANES; l++) {
+            lane[l] += run[l];
+        }
+    }
+    for (unsigned distance = LANES / 2; distance > 0; distance /= 2) {
+        for (unsigned l = 0; l < distance; l++) {
+            lane[l] += lane[l + distance];
+        }
+    }
+    return lane[0];
+}
+
 #endif

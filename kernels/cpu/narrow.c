@@ -10,31 +10,10 @@
 
 #define MAGNITUDE 0x7fffffffu /* all bits but the sign */
 #define INFINITY_BITS 0x7f800000u
-#define LARGEST_BF16 0x7f7fu
-#define INFINITY_F16 0x7c00u
-
-static inline uint16_t to_bf16(float value)
-{
-    const uint32_t bits = convert_bits(value), rounded = convert_to_bf16(value);
-    const int finite = (bits & MAGNITUDE) < INFINITY_BITS;
-    const int beyond = finite & ((rounded & 0x7fffu) > LARGEST_BF16);
-    const uint32_t largest = (bits >> 16 & 0x8000u) | LARGEST_BF16;
-
-    return (uint16_t)convert_select(beyond, largest, rounded);
-}
-
-static inline uint16_t to_f16(float value)
-{
-    const uint32_t bits = convert_bits(value);
-    const int infinite = (bits & MAGNITUDE) == INFINITY_BITS;
-    const uint32_t infinity = (bits >> 16 & 0x8000u) | INFINITY_F16;
-
-    return (uint16_t)convert_select(infinite, infinity, convert_to_f16(value));
-}
 
 static inline uint16_t to_half(float value, enum dtype dtype)
 {
-    return dtype == DTYPE_BF16 ? to_bf16(value) : to_f16(value);
+    return dtype == DTYPE_BF16 ? convert_narrow_bf16(value) : convert_narrow_f16(value);
 }
 
 static inline float narrow_rest_of(float value, float rounded)
@@ -46,7 +25,8 @@ static inline float narrow_rest_of(float value, float rounded)
 
 float narrow_value(float value, enum dtype dtype)
 {
-    return dtype == DTYPE_BF16 ? convert_bf16(to_bf16(value)) : convert_f16(to_f16(value));
+    return dtype == DTYPE_BF16 ? convert_bf16(convert_narrow_bf16(value))
+                               : convert_f16(convert_narrow_f16(value));
 }
 
 float narrow_rest(float value, enum dtype dtype)
@@ -59,10 +39,12 @@ void narrow_add_rests(
     float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale)
 {
     for (uint64_t i = 0; dtype == DTYPE_BF16 && i < n; i++) {
-        x[i] += narrow_rest_of(value[i], convert_bf16(to_bf16(value[i]))) * shrink * unscale;
+        x[i] += narrow_rest_of(value[i], convert_bf16(convert_narrow_bf16(value[i]))) * shrink *
+                unscale;
     }
     for (uint64_t i = 0; dtype != DTYPE_BF16 && i < n; i++) {
-        x[i] += narrow_rest_of(value[i], convert_f16(to_f16(value[i]))) * shrink * unscale;
+        x[i] +=
+            narrow_rest_of(value[i], convert_f16(convert_narrow_f16(value[i]))) * shrink * unscale;
     }
 }
 
@@ -87,10 +69,10 @@ static void dense_part(void *arg, unsigned part, unsigned thread)
 
     (void)thread;
     for (uint64_t i = first; narrow->dtype == DTYPE_BF16 && i < end; i++) {
-        narrow->half[i] = to_bf16(narrow->dense[i]);
+        narrow->half[i] = convert_narrow_bf16(narrow->dense[i]);
     }
     for (uint64_t i = first; narrow->dtype != DTYPE_BF16 && i < end; i++) {
-        narrow->half[i] = to_f16(narrow->dense[i]);
+        narrow->half[i] = convert_narrow_f16(narrow->dense[i]);
     }
 }
 

@@ -1,7 +1,8 @@
 /*
  * ADD on a device: residual += gradients, the ledger's sums, and the exact selection, for all
- * tensors of a bucket at once. The bits of the residual, of the records, of the sums and of the
- * list are those of kernels/cpu/fused.h.
+ * tensors of a bucket at once. WITHDRAW and JOIN are passes of the same kind that select nothing.
+ * The bits of the residual, of the records, of the sums and of the list are those of
+ * kernels/cpu/fused.h.
  *
  * A batch is a table of tensors whose chunks are numbered through. The kernels run in the order of
  * kernels.h, each with the batch as parameter, on any number of blocks. No launch depends on what a
@@ -38,19 +39,23 @@ struct add_result {
 
 /* A tensor of the batch. All pointers are device memory. */
 struct add_tensor {
-    uint64_t *entry;             /* one per chunk (slots.h) */
-    const void *const *gradient; /* NULL: this rank has none */
+    uint64_t *entry;               /* one per chunk (slots.h) */
+    const void *const *gradient;   /* NULL: this rank has none */
+    const uint64_t *const *joined; /* not NULL: instead of gradients, so many residuals are added.
+                                    * These are their entries */
     uint32_t gradients;
     uint32_t dtype; /* enum dtype */
     uint64_t numel;
     uint32_t stamp;
-    uint32_t first;   /* number of its first chunk in the batch */
-    uint32_t mode;    /* enum add_mode */
-    uint32_t room;    /* TOP: entries of a chunk's slice. FIBRES: candidates of a fibre, >= k */
-    struct view view; /* FIBRES: the fibres */
-    uint64_t k;       /* of the tensor, or of every fibre; 0 < k <= its elements */
-    float *hints;     /* one per fibre, or one: zeros at first, kept from turn to turn. Any values
-                       * give the right list */
+    uint32_t first;    /* number of its first chunk in the batch */
+    uint32_t mode;     /* enum add_mode */
+    uint32_t withdraw; /* not 0: gradients are subtracted; mode NOTHING */
+    float scale;       /* of the gradients' sum; 0 or 1: none */
+    uint32_t room;     /* TOP: entries of a chunk's slice. FIBRES: candidates of a fibre, >= k */
+    struct view view;  /* FIBRES: the fibres */
+    uint64_t k;        /* of the tensor, or of every fibre; 0 < k <= its elements */
+    float *hints;      /* one per fibre, or one: zeros at first, kept from turn to turn. Any values
+                        * give the right list */
     void *scratch; /* add_scratch() bytes, aligned to 16. Of this attempt: an earlier one that was
                     * given up may still write to its own */
     double before[2];   /* the ledger's sums without the pass */

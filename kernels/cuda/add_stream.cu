@@ -7,11 +7,11 @@
  * the elements of the ledger's run w, so only the warp's own threads sum what it has added.
  */
 #include "kernels/base/dtype.h"
-#include "kernels/base/ledger.h"
+#include "kernels/cuda/sums.cuh"
 #include "kernels/cuda/top.cuh"
 
 /* Rows of a warp: in each, a thread has FOUR neighbours. */
-enum { FOUR = 4, ROWS = CHUNK / BLOCK / FOUR, RUN = CHUNK / WARPS };
+enum { FOUR = 4, ROWS = CHUNK / BLOCK / FOUR };
 
 /* Candidates of a fibre reach this share of its last threshold. */
 #define STREAM_SHARE 0.97f
@@ -31,7 +31,7 @@ struct stream {
 /* The number in the chunk of the thread's first element of a row. */
 DEVICE uint32_t stream_at(uint32_t row)
 {
-    return device_warp() * RUN + row * (WARP * FOUR) + device_lane() * FOUR;
+    return device_warp() * SUMS_RUN + row * (WARP * FOUR) + device_lane() * FOUR;
 }
 
 /* ------------------------------------------------------------------ adding */
@@ -74,25 +74,44 @@ DEVICE void stream_gather(
     }
 }
 
-/* The sums of four neighbours; 0 behind the tensor's end. The sum of none is -0, which changes no
- * element. Returns how many are left out because they are not finite. */
-DEVICE uint32_t stream_sum(const struct add_tensor *tensor, uint64_t first, float sum[FOUR])
+/* What is added instead of a sum: scaled, or its opposite. A sum that is not finite before it is
+ * scaled, is not afterwards. */
+DEVICE float stream_adjust(const struct add_tensor *tensor, float sum)
 {
-    const uint64_t rest = first < tensor->numel ? tensor->numel - first : 0;
-    const uint32_t count = rest < FOUR ? (uint32_t)rest : (uint32_t)FOUR;
-    uint32_t left_out = 0;
+    const bool finite = batch_key(sum) < convert_bits(KERNEL_FINITE_LIMIT);
+    const bool scales = tensor->scale != 0 && tensor->scale != 1;
+    const float scaled = (finite ? sum : convert_float(0x7f800000u)) * tensor->scale;
+    const float adjusted = scales ? scaled : sum;
+    return tensor->withdraw != 0 ? -adjusted : adjusted;
+}
+
+/* What is added to four neighbours, from number `at` of the chunk on; 0 behind the tensor's end.
+ * The sum of none is -0, which changes no element. Returns how many are left out because they are
+ * not finite. */
+DEVICE uint32_t stream_sum(const struct stream *s, uint32_t chunk, uint32_t at, float sum[FOUR])
+{
+    const struct add_tensor *const tensor = s->tensor;
+    const uint32_t length = batch_length(tensor, chunk);
+    const uint32_t rest = at < length ? length - at : 0;
+    const uint32_t count = rest < FOUR ? rest : (uint32_t)FOUR;
     for (uint32_t i = 0; i < FOUR; i++) {
         sum[i] = i < count ? -0.0f : 0.0f;
     }
     for (uint32_t r = 0; r < tensor->gradients; r++) {
-        if (tensor->gradient[r] != NULL) {
-            stream_gather(tensor->gradient[r], tensor->dtype, first, count, sum);
+        const bool joins = tensor->joined != NULL;
+        const void *const from = joins ? batch_slot(&s->slots, tensor->joined[r][chunk])
+                                       : (const float *)tensor->gradient[r];
+        const uint64_t first = (joins ? 0 : (uint64_t)chunk * CHUNK) + at;
+        if (from != NULL) {
+            stream_gather(from, tensor->dtype, first, count, sum);
         }
     }
+    uint32_t left_out = 0;
     for (uint32_t i = 0; i < FOUR; i++) {
-        const bool finite = batch_key(sum[i]) < convert_bits(KERNEL_FINITE_LIMIT);
+        const float adjusted = stream_adjust(tensor, sum[i]);
+        const bool finite = batch_key(adjusted) < convert_bits(KERNEL_FINITE_LIMIT);
         left_out += !finite;
-        sum[i] = finite ? sum[i] : -0.0f;
+        sum[i] = finite ? adjusted : -0.0f;
     }
     return left_out;
 }
@@ -108,60 +127,19 @@ DEVICE void stream_read(const float *old, float *x)
     }
 }
 
-/* ------------------------------------------------------------------ the ledger (base/ledger.h) */
-
-/* The warp's run: half of its threads sum the vectors of positive sign, half the others. */
-DEVICE void stream_run(const float *added, uint64_t signs, double *run)
-{
-    const uint32_t lane = device_lane() % LEDGER_LANES;
-    const bool negative = device_lane() >= LEDGER_LANES;
-    float sum = 0;
-    for (uint32_t w = 0; w < LEDGER_RUN; w++) {
-        const uint32_t word = device_warp() * LEDGER_RUN + w;
-        const float *const x = added + word * LEDGER_WORD + lane;
-        const bool swap = (signs >> word & 1u) != 0;
-        sum += swap != negative ? x[16] + x[32] : x[0] + x[48];
-    }
-    const float other = __shfl_xor_sync(WARP_ALL, sum, LEDGER_LANES);
-    run[(negative ? WARPS : 0) * LEDGER_LANES + device_warp() * LEDGER_LANES + lane] =
-        (double)(negative ? other - sum : sum + other);
-}
-
-/* The chunk's sums, by the first warp: half of it has the plain one, half the signed one. */
-DEVICE void stream_record(
-    const double *run, uint32_t chunk, uint32_t left_out, struct slot_record *record)
-{
-    const uint32_t lane = device_lane() % LEDGER_LANES;
-    const uint32_t kind = device_lane() / LEDGER_LANES;
-    const uint64_t signs = ledger_lane_signs(chunk);
-    double sum = 0;
-    for (uint32_t w = 0; w < WARPS; w++) {
-        sum += run[(kind * WARPS + w) * LEDGER_LANES + lane];
-    }
-    sum *= kind != 0 ? 1.0 - 2.0 * (double)(int)(signs >> lane & 1u) : 1.0;
-    for (uint32_t distance = LEDGER_LANES / 2; distance > 0; distance /= 2) {
-        sum += __shfl_xor_sync(WARP_ALL, sum, distance);
-    }
-    if (lane == 0) {
-        record->sums[kind] = sum;
-    }
-    if (device_lane() == 0) {
-        record->nonfinite = left_out;
-    }
-}
-
 /* Adds to the elements that lie in `old`, writes them to `fresh`, and sums what it has added. */
 DEVICE void stream_add(const struct stream *s, uint32_t chunk, const float *old, float *fresh,
     float *x, double *run, uint32_t *left_out)
 {
     SHARED(float, added, CHUNK);
     uint32_t mine = 0;
+    UNROLL
     for (uint32_t row = 0; row < ROWS; row++) {
         const uint32_t at = stream_at(row);
         float *const four = x + row * FOUR;
         const float4 was = *(const float4 *)(old + at);
         float sum[FOUR];
-        mine += stream_sum(s->tensor, (uint64_t)chunk * CHUNK + at, sum);
+        mine += stream_sum(s, chunk, at, sum);
         four[0] = was.x + sum[0];
         four[1] = was.y + sum[1];
         four[2] = was.z + sum[2];
@@ -170,7 +148,7 @@ DEVICE void stream_add(const struct stream *s, uint32_t chunk, const float *old,
         *(float4 *)(added + at) = {sum[0], sum[1], sum[2], sum[3]};
     }
     __syncwarp();
-    stream_run(added, ledger_word_signs(chunk), run);
+    sums_run(added, chunk, run);
     if (mine > 0) {
         (void)atomicAdd(left_out, mine);
     }
@@ -289,7 +267,7 @@ DEVICE void stream_elements(const struct stream *s, uint32_t chunk, uint32_t *sp
     SHARED(uint32_t, to, 1);
     SHARED(uint32_t, lies, 1);
     SHARED(uint32_t, left_out, 1);
-    SHARED(double, run, 2 * WARPS * LEDGER_LANES);
+    SHARED(double, run, SUMS_RUNS);
     const struct add_tensor *const tensor = s->tensor;
 
     if (threadIdx.x == 0) {
@@ -311,7 +289,10 @@ DEVICE void stream_elements(const struct stream *s, uint32_t chunk, uint32_t *sp
     stream_add(s, chunk, batch_slot(&s->slots, was), batch_slot(&s->slots, mine), x, run, left_out);
     __syncthreads();
     if (device_warp() == 0) {
-        stream_record(run, chunk, left_out[0], &s->slots.record[mine]);
+        sums_record(run, chunk, s->slots.record[mine].sums);
+        if (device_lane() == 0) {
+            s->slots.record[mine].nonfinite = left_out[0];
+        }
         __syncwarp();
         if (threadIdx.x == 0) {
             lies[0] = stream_publish(&tensor->entry[chunk], was, slot_entry(tensor->stamp, mine));

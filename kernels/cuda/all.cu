@@ -4,5 +4,8 @@
  */
 #include "kernels/cuda/add.cu"
 #include "kernels/cuda/add_stream.cu"
+#include "kernels/cuda/entries.cu"
 #include "kernels/cuda/fibres.cu"
 #include "kernels/cuda/top.cu"
+#include "kernels/cuda/update.cu"
+#include "kernels/cuda/whole.cu"

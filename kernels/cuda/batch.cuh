@@ -1,6 +1,6 @@
 /*
- * How blocks share the chunks of a batch: each has a contiguous part of all chunks, and goes
- * through it tensor by tensor.
+ * How blocks share a batch. The blocks of ADD have a contiguous part of all chunks each, and go
+ * through it tensor by tensor. The other kernels find the order of each unit of work.
  */
 #ifndef ADTOPK_KERNELS_BATCH_CUH
 #define ADTOPK_KERNELS_BATCH_CUH
@@ -21,17 +21,32 @@ DEVICE uint32_t batch_share(const struct add_batch *batch, uint32_t block)
     return (uint32_t)((uint64_t)batch->chunks * block / gridDim.x);
 }
 
+/* The order of a table in which unit `at` is. Orders number their units through, each from its own
+ * field `first` on; one without units has the same number as the next. */
+template <typename Order, typename Number>
+DEVICE const Order *batch_find_by(
+    const Order *order, uint32_t orders, uint64_t at, Number Order::*first)
+{
+    uint32_t low = 0;
+    uint32_t high = orders;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        low = order[middle].*first <= at ? middle : low;
+        high = order[middle].*first <= at ? high : middle;
+    }
+    return &order[low];
+}
+
+template <typename Order>
+DEVICE const Order *batch_find(const Order *order, uint32_t orders, uint64_t at)
+{
+    return batch_find_by(order, orders, at, &Order::first);
+}
+
 /* The next part of one tensor: from chunk `at` of the batch on, to `end` at most. */
 DEVICE struct batch_part batch_part(const struct add_batch *batch, uint32_t at, uint32_t end)
 {
-    uint32_t low = 0;
-    uint32_t high = batch->tensors;
-    while (high - low > 1) {
-        const uint32_t middle = (low + high) / 2;
-        low = batch->tensor[middle].first <= at ? middle : low;
-        high = batch->tensor[middle].first <= at ? high : middle;
-    }
-    const struct add_tensor *tensor = &batch->tensor[low];
+    const struct add_tensor *tensor = batch_find(batch->tensor, batch->tensors, at);
     const uint32_t stop = tensor->first + (uint32_t)chunk_count(tensor->numel);
     struct batch_part part = {
         tensor, at - tensor->first, (end < stop ? end : stop) - tensor->first};

@@ -2,8 +2,9 @@
  * What device code shares: blocks and warps, and the few words that tests/cuda/shim.h says
  * differently.
  *
- * SHARED(type, name, count) declares an array of the block's shared memory. device_load() reads a
- * word that other blocks change meanwhile.
+ * SHARED(type, name, count) declares an array of the block's shared memory. UNROLL stands before a
+ * loop that indexes an array of a thread: without it the array may get into local memory.
+ * device_load() reads a word that other blocks change meanwhile.
  */
 #ifndef ADTOPK_KERNELS_DEVICE_CUH
 #define ADTOPK_KERNELS_DEVICE_CUH
@@ -13,6 +14,9 @@
 
 #ifdef __CUDACC__
 #define SHARED(type, name, count) __shared__ type name[count]
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
 #endif
 
 #define DEVICE __device__ static inline
@@ -30,6 +34,17 @@ DEVICE unsigned device_lane(void)
 DEVICE unsigned device_warp(void)
 {
     return threadIdx.x / WARP;
+}
+
+/* Where a loop of all threads over anything begins, and how far its steps are. */
+DEVICE uint64_t device_thread(void)
+{
+    return (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+}
+
+DEVICE uint64_t device_threads(void)
+{
+    return (uint64_t)gridDim.x * BLOCK;
 }
 
 #ifdef __CUDACC__

@@ -1,10 +1,14 @@
 /*
- * All kernels: X(name, type of its parameter), in the order in which they are launched.
+ * All kernels: X(name, type of its parameter), the kernels of one order in the order in which they
+ * are launched.
  */
 #ifndef ADTOPK_KERNELS_CUDA_KERNELS_H
 #define ADTOPK_KERNELS_CUDA_KERNELS_H
 
 #include "kernels/cuda/add.h"
+#include "kernels/cuda/entries.h"
+#include "kernels/cuda/update.h"
+#include "kernels/cuda/whole.h"
 
 #define CUDA_ADD(X)                                                                                \
     X(add_begin, struct add_batch)                                                                 \
@@ -18,6 +22,16 @@
     X(fibres_search, struct add_batch)                                                             \
     X(add_ledger, struct add_batch)
 
-#define CUDA_KERNELS(X) CUDA_ADD(X)
+#define CUDA_KERNELS(X)                                                                            \
+    CUDA_ADD(X)                                                                                    \
+    X(entries_leave, struct entries_batch)                                                         \
+    X(entries_return, struct entries_batch)                                                        \
+    X(entries_gather, struct entries_batch)                                                        \
+    X(whole_read, struct whole_batch)                                                              \
+    X(whole_fill, struct whole_batch)                                                              \
+    X(whole_sums, struct whole_batch)                                                              \
+    X(whole_total, struct whole_batch)                                                             \
+    X(update_elements, struct update_batch)                                                        \
+    X(update_entries, struct update_batch)
 
 #endif

@@ -50,6 +50,8 @@ static void both_host_add(struct both_tensor *t, const struct add_tensor *device
         .gradients = (const void *const *)t->gradient,
         .count = BOTH_GRADIENTS,
         .dtype = (enum dtype)device->dtype,
+        .scale = device->scale,
+        .withdraw = device->withdraw != 0,
         .stamp = device->stamp + 1ull, /* never 0 */
         .progress = t->progress,
         .out = &t->list,
@@ -86,6 +88,13 @@ static uint32_t both_room(struct input *input, const struct add_tensor *device)
                           : device->view.length);
 }
 
+/* Mostly none. */
+static float both_scale(struct input *input)
+{
+    static const float some[] = {0, 0, 1, 0x1p-16f, 0.3f, 0x1p-126f, 0x1p100f};
+    return some[input_below(input, sizeof some / sizeof *some)];
+}
+
 static void both_device_make(struct both *both, struct both_tensor *t, struct add_tensor *device)
 {
     struct input *const input = &both->input;
@@ -96,6 +105,8 @@ static void both_device_make(struct both *both, struct both_tensor *t, struct ad
     device->gradient = (const void *const *)t->gradient;
     device->stamp = (uint32_t)input_next(input);
     device->mode = fibres > 1 ? (uint32_t)ADD_FIBRES : (uint32_t)input_below(input, 3);
+    device->withdraw = device->mode == ADD_NOTHING && input_below(input, 2) == 0;
+    device->scale = both_scale(input);
     device->view = t->view;
     device->k = t->k;
     device->room = both_room(input, device);

@@ -3,24 +3,10 @@
  *
  * usage: test_add [SEED]     without a seed: all of them, or many more with ADTOPK_TEST_LONG=1
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "tests/cuda/both.h"
+#include "tests/cuda/seeds.h"
 
 enum { TURNS = 3 };
-
-/* The thread sanitizer has time for fewer of them. */
-#ifndef CUDA_ONE_SEED_IN
-#define CUDA_ONE_SEED_IN 1
-#endif
 
 static bool add_case(uint64_t seed, uint64_t most)
 {
@@ -38,33 +24,22 @@ static bool add_case(uint64_t seed, uint64_t most)
     return same;
 }
 
-static void add_seeds(uint64_t first, uint64_t count, uint64_t most)
-{
-    const uint64_t times = getenv("ADTOPK_TEST_LONG") != NULL ? 50 : 1;
-    for (uint64_t seed = first; seed < first + count * times; seed += CUDA_ONE_SEED_IN) {
-        if (!add_case(seed, most)) {
-            fail_msg("seed %llu of at most %llu elements", (unsigned long long)seed,
-                (unsigned long long)most);
-        }
-    }
-}
-
 static void test_small(void **state)
 {
     (void)state;
-    add_seeds(1000, 60, 3000);
+    seeds_try(add_case, 1000, 60, 3000);
 }
 
 static void test_chunks(void **state)
 {
     (void)state;
-    add_seeds(2000, 20, 30000);
+    seeds_try(add_case, 2000, 20, 30000);
 }
 
 static void test_large(void **state)
 {
     (void)state;
-    add_seeds(3000, 3, 100000);
+    seeds_try(add_case, 3000, 3, 100000);
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,39 @@
+/*
+ * Updates on a device: UPDATE and NARROW of many tensors at once. The bits are those of
+ * kernels/cpu/scatter.h and kernels/cpu/narrow.h.
+ *
+ * Happy path: update_elements, then update_entries. The first has all elements of the batch, the
+ * second all entries; a thread has one of them at a time. Both may be repeated.
+ */
+#ifndef ADTOPK_KERNELS_UPDATE_H
+#define ADTOPK_KERNELS_UPDATE_H
+
+#include <stdint.h>
+
+#include "kernels/base/dtype.h"
+#include "kernels/cuda/entries.h"
+
+/* UPDATE has a list of positions, and at least one of dense, index and value. NARROW has `half`,
+ * and of the two others the dense form or a list of elements. */
+struct update_order {
+    uint64_t first;         /* number of its first entry in the batch */
+    uint64_t first_element; /* and of its first element */
+    uint64_t numel;
+    struct view view;    /* NARROW by list: of stride 1 */
+    struct entries list; /* NARROW of the dense form: empty */
+    float *dense;        /* UPDATE: the dense form, or NULL. NARROW: what is narrowed, or NULL */
+    uint32_t *index;     /* the elements of the entries, or NULL. May be the list's positions */
+    float *value;        /* UPDATE: their values, or NULL */
+    uint16_t *half;      /* NARROW: numel elements; UPDATE: NULL */
+    float *shown;        /* NARROW by list: rounded and widened again, or NULL */
+    uint32_t dtype;      /* NARROW: of `half` (enum dtype) */
+};
+
+/* The parameter of all kernels here. */
+struct update_batch {
+    const struct update_order *order;
+    uint32_t orders;
+    uint64_t entries, elements; /* of all orders */
+};
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * All elements of residuals on a device: READ, SUMS, and residuals or velocities that become the
+ * sum of others (CONVERT, CARRY, the end of JOIN). The bits are those of
+ * daemon/engine/host_whole.c.
+ *
+ * A batch is a table of orders whose chunks are numbered through; a block has one chunk at a time.
+ * whole_fill writes into slots in place, from others: it may be killed and repeated, but no block
+ * of the killed attempt may run any more (slots.h).
+ */
+#ifndef ADTOPK_KERNELS_WHOLE_H
+#define ADTOPK_KERNELS_WHOLE_H
+
+#include <stdint.h>
+
+#include "kernels/base/chunks.h"
+
+struct whole_sums {
+    double sums[2]; /* the ledger's */
+    double magnitude;
+};
+
+struct whole_order {
+    uint64_t first;              /* number of its first chunk in the batch */
+    uint64_t begin;              /* chunk of the residual where it begins */
+    uint64_t count;              /* elements from there on */
+    const uint64_t *entry;       /* of the residual's chunks (slots.h) */
+    const uint64_t *const *part; /* whole_fill: the residual becomes the sum of these, in their
+                                  * order; zeros if there are none */
+    uint32_t parts;
+    float *read;              /* whole_read: `count` elements */
+    struct whole_sums *chunk; /* whole_sums: scratch, one per chunk */
+    struct whole_sums *sums;  /* whole_total: of all chunks */
+};
+
+/* The parameter of all kernels here. */
+struct whole_batch {
+    const struct whole_order *order;
+    uint32_t orders;
+    uint64_t chunks; /* of all orders */
+    float *element;  /* of the slots */
+};
+
+#endif

@@ -1,0 +1,154 @@
+#include "tests/cuda/placed.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SPARES = 3, KILLS = 3, SWITCHES = 20000 };
+
+static uint64_t placed_chunks(const struct placed *residual, unsigned count)
+{
+    uint64_t chunks = 0;
+    for (unsigned r = 0; r < count; r++) {
+        chunks += chunk_count(residual[r].numel);
+    }
+    return chunks;
+}
+
+/* Numbers of slots in a random order. */
+static uint32_t *placed_order(struct input *input, uint64_t slots)
+{
+    uint32_t *const order = input_memory(slots * sizeof *order, 0);
+    for (uint32_t s = 0; s < slots; s++) {
+        const uint32_t other = (uint32_t)input_below(input, s + 1);
+        order[s] = order[other];
+        order[other] = s;
+    }
+    return order;
+}
+
+/* Elements of a chunk. */
+static uint64_t placed_length(const struct placed *residual, uint64_t chunk)
+{
+    const uint64_t rest = residual->numel - chunk * CHUNK;
+    return rest < CHUNK ? rest : CHUNK;
+}
+
+float *placed_draw(struct input *input, struct placed *residual, unsigned count)
+{
+    const uint64_t slots = placed_chunks(residual, count) + SPARES;
+    float *const element = input_memory(slots * CHUNK * sizeof(float), 0x55);
+    uint32_t *const order = placed_order(input, slots);
+    uint32_t next = 0;
+    for (unsigned r = 0; r < count; r++) {
+        struct placed *const one = &residual[r];
+        one->host = placed_values(input, one->numel);
+        placed_tame(one->host, one->numel);
+        one->entry = input_memory(chunk_count(one->numel) * sizeof *one->entry, 0);
+        for (uint64_t c = 0; c < chunk_count(one->numel); c++) {
+            float *const to = element + (uint64_t)order[next] * CHUNK;
+            one->entry[c] = slot_entry((uint32_t)input_next(input), order[next++]);
+            memset(to, 0, CHUNK * sizeof *to);
+            memcpy(to, one->host + c * CHUNK, placed_length(one, c) * sizeof *to);
+        }
+    }
+    free(order);
+    return element;
+}
+
+bool placed_same(const float *element, const struct placed *residual)
+{
+    for (uint64_t c = 0; c < chunk_count(residual->numel); c++) {
+        float expected[CHUNK] = {0};
+        memcpy(expected, residual->host + c * CHUNK, placed_length(residual, c) * sizeof(float));
+        if (memcmp(expected, element + (uint64_t)slot_of(residual->entry[c]) * CHUNK,
+                sizeof expected) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void placed_drop(float *element, struct placed *residual, unsigned count)
+{
+    for (unsigned r = 0; r < count; r++) {
+        free(residual[r].host);
+        free(residual[r].entry);
+    }
+    free(element);
+}
+
+void placed_tame(float *value, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        value[i] = fabsf(value[i]) < 0x1p120f ? value[i] : 0.75f;
+    }
+}
+
+uint64_t placed_positions(struct input *input, uint64_t n, uint32_t **position)
+{
+    const uint64_t one_in = 1 + input_below(input, input_below(input, 2) == 0 ? 4 : 200);
+    uint64_t count = 0;
+    *position = input_memory(n * sizeof **position, 0);
+    for (uint32_t p = 0; p < n; p++) {
+        if (input_below(input, one_in) == 0 || (p == n - 1 && count == 0)) {
+            (*position)[count++] = p;
+        }
+    }
+    return count;
+}
+
+float *placed_values(struct input *input, uint64_t count)
+{
+    float *const value = input_memory(count * sizeof *value, 0);
+    input_fill(input, (enum input_kind)input_below(input, INPUT_KINDS), DTYPE_F32, count, value);
+    return value;
+}
+
+uint8_t *placed_bits(struct input *input, uint64_t count)
+{
+    uint8_t *bits = NULL;
+    if (input_below(input, 2) == 0) {
+        bits = input_memory((count + 7) / 8, 0);
+        for (uint64_t i = 0; i < (count + 7) / 8; i++) {
+            bits[i] = (uint8_t)input_next(input);
+        }
+    }
+    return bits;
+}
+
+struct view placed_view(struct input *input, uint64_t n)
+{
+    uint64_t stride = 1 + input_below(input, 40);
+    uint64_t length = 1 + input_below(input, 20);
+    if (n % stride != 0 || input_below(input, 3) == 0) {
+        stride = 1;
+    }
+    if (n / stride % length != 0) {
+        length = n / stride;
+    }
+    return (struct view){.fibres = n / length, .length = length, .stride = stride};
+}
+
+static void placed_kill(struct input *input, launch_kernel *kernel, const void *parameter)
+{
+    const struct launch how = input_launch(input);
+    struct launched *const launched = launch_begin(&how, kernel, parameter);
+    (void)launch_go_on(launched, input_below(input, SWITCHES));
+    launch_end(launched);
+}
+
+void placed_run(struct input *input, launch_kernel *const *kernel, const void *const *parameter,
+    unsigned kernels)
+{
+    const uint64_t kills = input_below(input, KILLS);
+    for (uint64_t k = 0; k <= kills; k++) {
+        const unsigned stop = k < kills ? (unsigned)input_below(input, kernels) : kernels;
+        for (unsigned i = 0; i < stop; i++) {
+            const struct launch how = input_launch(input);
+            launch(&how, kernel[i], parameter[i]);
+        }
+        if (stop < kernels) {
+            placed_kill(input, kernel[stop], parameter[stop]);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+/*
+ * Residuals in slots, beside the same ones as the host has them; and launches that are killed.
+ *
+ * Happy path: placed_draw() makes some residuals in one pool of slots. The test lets the host and
+ * the device change them, the latter with placed_run(), and compares with placed_same().
+ */
+#ifndef ADTOPK_TESTS_CUDA_PLACED_H
+#define ADTOPK_TESTS_CUDA_PLACED_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "kernels/base/chunks.h"
+#include "kernels/base/view.h"
+#include "kernels/cuda/slots.h"
+#include "tests/cuda/input.h"
+
+/* A residual on both sides. */
+struct placed {
+    uint64_t numel;
+    float *host;
+    uint64_t *entry; /* of its chunks */
+};
+
+/** Draws the elements of `count` residuals, whose numel is set, and puts them into slots. Returns
+ * the slots' elements. */
+float *placed_draw(struct input *input, struct placed *residual, unsigned count);
+
+/** Whether both sides have the same bits, zeros behind the last element included. */
+bool placed_same(const float *element, const struct placed *residual);
+
+void placed_drop(float *element, struct placed *residual, unsigned count);
+
+/** Makes a value of each that is not finite, or nearly infinite. */
+void placed_tame(float *value, uint64_t count);
+
+/** Ascending positions below n, at least one. Returns how many; *position is to be freed. */
+uint64_t placed_positions(struct input *input, uint64_t n, uint32_t **position);
+
+/** Values of any kind. */
+float *placed_values(struct input *input, uint64_t count);
+
+/** A bit per entry, or NULL: all. */
+uint8_t *placed_bits(struct input *input, uint64_t count);
+
+/** A view of n elements. */
+struct view placed_view(struct input *input, uint64_t n);
+
+/** Runs kernels one after the other. Now and then the first attempts at all of them are killed
+ * somewhere. */
+void placed_run(struct input *input, launch_kernel *const *kernel, const void *const *parameter,
+    unsigned kernels);
+
+#endif

@@ -1,0 +1,329 @@
+/*
+ * READ, SUMS, CONVERT, CARRY and JOIN on the device against the host's engine, byte by byte, also
+ * when they are killed and repeated.
+ *
+ * usage: test_whole [SEED ELEMENTS]
+ */
+#include "daemon/engine/engine.h"
+#include "kernels/kernels.h"
+#include "tests/cuda/device_code.h"
+#include "tests/cuda/placed.h"
+#include "tests/cuda/seeds.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ORDERS = 4, PARTS = 3, EACH = 1 + PARTS, RESIDUALS = ORDERS * EACH, SPARES = 6 };
+
+struct order {
+    struct placed *residual; /* what the parts are put into, then the parts */
+    unsigned parts;
+    uint64_t begin, count; /* what is read of it */
+    float *read[2];        /* on the host, on the device */
+    struct whole_sums sums[2], *chunk;
+    const uint64_t *part[PARTS];
+};
+
+struct scene {
+    struct input input;
+    struct order order[ORDERS];
+    struct placed residual[RESIDUALS];
+    struct whole_order fill[ORDERS], sum[ORDERS], read[ORDERS];
+    struct whole_batch batch[3]; /* of these tables */
+};
+
+static void order_draw(struct input *input, struct order *order)
+{
+    const uint64_t n = order->residual[0].numel;
+    order->parts = (unsigned)input_below(input, PARTS + 1);
+    order->begin = input_below(input, n) / ENGINE_READ_STEP * ENGINE_READ_STEP;
+    order->count = 1 + input_below(input, n - order->begin);
+    order->read[0] = input_memory(order->count * sizeof(float), 1);
+    order->read[1] = input_memory(order->count * sizeof(float), 2);
+    order->chunk = input_memory(chunk_count(n) * sizeof *order->chunk, 0x99);
+    memset(order->sums, 0, sizeof order->sums);
+}
+
+static void order_drop(struct order *order)
+{
+    free(order->read[0]);
+    free(order->read[1]);
+    free(order->chunk);
+}
+
+/* ------------------------------------------------------------------ the host's side */
+
+static struct engine_order *host_next(
+    struct engine_batch *batch, enum engine_kind kind, const struct order *order)
+{
+    struct engine_order *const next = engine_batch_add(batch, kind);
+    next->numel = order->residual[0].numel;
+    next->residual.element = engine_here(order->residual[0].host);
+    return next;
+}
+
+/* CONVERT is a fill from one part. */
+static void host_fill(struct engine_batch *batch, const struct order *order)
+{
+    struct engine_order *next;
+    if (order->parts == 1) {
+        next = host_next(batch, ENGINE_CONVERT, order);
+        next->residual.element = engine_here(order->residual[1].host);
+        next->convert = (struct engine_convert){.element = engine_here(order->residual[0].host)};
+        return;
+    }
+    next = host_next(batch, ENGINE_CARRY, order);
+    next->carry.momentum = engine_here(order->residual[0].host);
+    for (unsigned p = 0; p < order->parts; p++) {
+        *engine_batch_part(batch) = (struct engine_part){
+            .element = engine_nowhere, .momentum = engine_here(order->residual[1 + p].host)};
+    }
+}
+
+static void host_read(struct engine_batch *batch, const struct order *order)
+{
+    struct engine_order *const next = host_next(batch, ENGINE_READ, order);
+    next->gather = (struct engine_gather){
+        .list = {engine_nowhere, engine_here(order->read[0]), order->count}, .first = order->begin};
+}
+
+static void host_batch(struct engine_batch *batch, unsigned orders, unsigned parts)
+{
+    static const struct engine_memory memory = {.journal = NULL};
+    if (!engine_batch_init(batch, &memory, orders, parts)) {
+        abort();
+    }
+}
+
+static void host_run(struct engine_batch *batch)
+{
+    const struct parallel alone = {.threads = 0};
+    engine_host.run(NULL, batch, &alone);
+}
+
+static void scene_host(struct scene *scene)
+{
+    struct engine_batch batch;
+    host_batch(&batch, 3 * ORDERS, PARTS * ORDERS);
+    for (unsigned o = 0; o < ORDERS; o++) {
+        host_fill(&batch, &scene->order[o]);
+        (void)host_next(&batch, ENGINE_SUMS, &scene->order[o]);
+        host_read(&batch, &scene->order[o]);
+    }
+    host_run(&batch);
+    for (unsigned o = 0; o < ORDERS; o++) {
+        const struct engine_result *const result = &batch.result[3 * o + 1];
+        scene->order[o].sums[0] =
+            (struct whole_sums){{result->sums[0], result->sums[1]}, result->magnitude};
+    }
+    engine_batch_free(&batch);
+}
+
+/* ------------------------------------------------------------------ the device's side */
+
+static void device_add(
+    struct whole_batch *batch, const struct order *order, struct whole_order next)
+{
+    struct whole_order *const table = (struct whole_order *)(uintptr_t)batch->order;
+    next.first = batch->chunks;
+    next.entry = order->residual[0].entry;
+    table[batch->orders++] = next;
+    batch->chunks += chunk_count(next.count);
+}
+
+static void device_orders(struct scene *scene, struct order *order)
+{
+    const uint64_t n = order->residual[0].numel;
+    for (unsigned p = 0; p < order->parts; p++) {
+        order->part[p] = order->residual[1 + p].entry;
+    }
+    device_add(&scene->batch[0], order,
+        (struct whole_order){.count = n, .part = order->part, .parts = order->parts});
+    device_add(&scene->batch[1], order,
+        (struct whole_order){.count = n, .chunk = order->chunk, .sums = &order->sums[1]});
+    device_add(&scene->batch[2], order,
+        (struct whole_order){
+            .begin = order->begin / CHUNK, .count = order->count, .read = order->read[1]});
+}
+
+static void scene_device(struct scene *scene, float *element)
+{
+    static launch_kernel *const kernel[] = {
+        run_whole_fill, run_whole_sums, run_whole_total, run_whole_read};
+    const void *const parameter[] = {
+        &scene->batch[0], &scene->batch[1], &scene->batch[1], &scene->batch[2]};
+    scene->batch[0] = (struct whole_batch){.order = scene->fill, .element = element};
+    scene->batch[1] = (struct whole_batch){.order = scene->sum, .element = element};
+    scene->batch[2] = (struct whole_batch){.order = scene->read, .element = element};
+    for (unsigned o = 0; o < ORDERS; o++) {
+        device_orders(scene, &scene->order[o]);
+    }
+    placed_run(&scene->input, kernel, parameter, 4);
+}
+
+/* ------------------------------------------------------------------ the cases */
+
+static bool scene_same(const struct scene *scene, const float *element)
+{
+    bool same = true;
+    for (unsigned r = 0; r < RESIDUALS; r++) {
+        if (!placed_same(element, &scene->residual[r])) {
+            (void)fprintf(stderr, "order %u: residual %u\n", r / EACH, r % EACH);
+            same = false;
+        }
+    }
+    for (unsigned o = 0; o < ORDERS; o++) {
+        const struct order *const order = &scene->order[o];
+        if (memcmp(order->read[0], order->read[1], order->count * sizeof(float)) != 0 ||
+            memcmp(&order->sums[0], &order->sums[1], sizeof order->sums[0]) != 0) {
+            (void)fprintf(stderr, "order %u: what was read or summed\n", o);
+            same = false;
+        }
+    }
+    return same;
+}
+
+static bool whole_case(uint64_t seed, uint64_t most)
+{
+    struct scene scene = {.input = {seed}};
+    for (unsigned o = 0; o < ORDERS; o++) {
+        const uint64_t n = input_size(&scene.input, most / ORDERS);
+        scene.order[o].residual = &scene.residual[o * EACH];
+        for (unsigned r = 0; r < EACH; r++) {
+            scene.order[o].residual[r].numel = n;
+        }
+    }
+    float *const element = placed_draw(&scene.input, scene.residual, RESIDUALS);
+    for (unsigned o = 0; o < ORDERS; o++) {
+        order_draw(&scene.input, &scene.order[o]);
+    }
+    scene_host(&scene);
+    scene_device(&scene, element);
+    const bool same = scene_same(&scene, element);
+    for (unsigned o = 0; o < ORDERS; o++) {
+        order_drop(&scene.order[o]);
+    }
+    placed_drop(element, scene.residual, RESIDUALS);
+    return same;
+}
+
+static void test_small(void **state)
+{
+    (void)state;
+    seeds_try(whole_case, 1, 800, 8000);
+}
+
+static void test_large(void **state)
+{
+    (void)state;
+    seeds_try(whole_case, 1000, 20, 400000);
+}
+
+/* ------------------------------------------------------------------ joining */
+
+static void join_host(const struct placed *residual, unsigned parts)
+{
+    struct progress *const progress = input_memory(progress_size(residual[0].numel), 0);
+    struct engine_batch batch;
+    host_batch(&batch, 1, PARTS);
+    struct engine_order *const order = engine_batch_add(&batch, ENGINE_JOIN);
+    order->numel = residual[0].numel;
+    order->residual.element = engine_here(residual[0].host);
+    order->residual.momentum = engine_nowhere;
+    order->residual.progress = engine_here(progress);
+    order->stamp = 1;
+    order->dtype = DTYPE_F32;
+    for (unsigned p = 0; p < parts; p++) {
+        *engine_batch_part(&batch) = (struct engine_part){
+            .element = engine_here(residual[1 + p].host), .momentum = engine_nowhere};
+    }
+    host_run(&batch);
+    engine_batch_free(&batch);
+    free(progress);
+}
+
+/* The sum of the parts is added, then they become zeros. Spare slots are those behind the drawn
+ * residuals: the last one gives its own. */
+static void join_device(
+    struct input *input, struct placed *residual, unsigned parts, float *element)
+{
+    static launch_kernel *const kernel[] = {
+        run_add_begin, run_add_stream, run_add_ledger, run_whole_fill};
+    const uint64_t n = residual[0].numel, chunks = chunk_count(n);
+    const uint64_t *part[PARTS];
+    struct add_result result;
+    uint32_t spare[SPARES];
+    struct whole_order zero[PARTS];
+    struct add_tensor tensor = {.entry = residual[0].entry,
+        .joined = part,
+        .gradients = parts,
+        .dtype = DTYPE_F32,
+        .numel = n,
+        .mode = ADD_NOTHING,
+        .result = &result};
+    struct whole_batch zeros = {.order = zero, .orders = parts, .element = element};
+    const struct add_batch batch = {.tensor = &tensor,
+        .tensors = 1,
+        .chunks = (uint32_t)chunks,
+        .slots = {.element = element,
+            .record = input_memory(RESIDUALS * (chunks + SPARES) * sizeof(struct slot_record), 0),
+            .spare = spare}};
+    const void *const parameter[] = {&batch, &batch, &batch, &zeros};
+    for (unsigned s = 0; s < SPARES; s++) {
+        spare[s] = slot_of(residual[EACH].entry[s]);
+    }
+    for (uint64_t c = 0; c < chunks; c++) {
+        residual[0].entry[c] = slot_entry(0, slot_of(residual[0].entry[c]));
+    }
+    tensor.stamp = 1;
+    for (unsigned p = 0; p < parts; p++) {
+        part[p] = residual[1 + p].entry;
+        zero[p] = (struct whole_order){.first = p * chunks, .count = n, .entry = part[p]};
+    }
+    zeros.chunks = parts * chunks;
+    for (unsigned k = 0; k < 4; k++) {
+        const struct launch how = input_launch(input);
+        launch(&how, kernel[k], parameter[k]);
+    }
+    free(batch.slots.record);
+}
+
+static bool join_case(uint64_t seed, uint64_t most)
+{
+    struct input input = {seed};
+    struct placed residual[EACH + 1];
+    const unsigned parts = (unsigned)input_below(&input, PARTS + 1);
+    bool same = true;
+    residual[0].numel = input_size(&input, most);
+    for (unsigned r = 1; r < EACH; r++) {
+        residual[r].numel = residual[0].numel;
+    }
+    residual[EACH].numel = SPARES * CHUNK;
+    float *const element = placed_draw(&input, residual, EACH + 1);
+    join_host(residual, parts);
+    join_device(&input, residual, parts, element);
+    for (unsigned r = 0; r < EACH; r++) {
+        same = placed_same(element, &residual[r]) && same;
+    }
+    placed_drop(element, residual, EACH + 1);
+    return same;
+}
+
+static void test_join(void **state)
+{
+    (void)state;
+    seeds_try(join_case, 1, 100, 20000);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_join),
+    };
+    if (argc == 3) {
+        return whole_case(strtoull(argv[1], NULL, 0), strtoull(argv[2], NULL, 0)) ? 0 : 1;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
