@@ -1,6 +1,6 @@
 /*
- * Random arrays, lists and their comparison, for the tests of kernels and sparsifiers. To be
- * included once, after cmocka.h.
+ * Random arrays and lists, and comparisons of them, for the tests of kernels and sparsifiers. A
+ * test includes this file once, after cmocka.h.
  */
 #ifndef ADTOPK_TESTS_ARRAYS_H
 #define ADTOPK_TESTS_ARRAYS_H
@@ -26,7 +26,7 @@ static inline uint64_t random_below(uint64_t bound)
     return (random_next() >> 11) % bound;
 }
 
-/* In -1..1, denser around 0. */
+/* A random value in -1..1, more often near 0. */
 static inline float random_value(void)
 {
     const double u = (double)(random_next() >> 11) * 0x1p-52 - 1.0;
@@ -69,7 +69,7 @@ static inline void sparse_drop(struct sparse *list)
     free(list->value);
 }
 
-/* map[p] is the element at position p of a tensor [outer][length][stride]. */
+/* Returns a map: map[p] is the element at position p of a tensor [outer][length][stride]. */
 static inline uint64_t *reference_map(uint64_t outer, uint64_t length, uint64_t stride)
 {
     uint64_t *map = allocate(outer * length * stride, sizeof *map);

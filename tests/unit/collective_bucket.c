@@ -20,7 +20,7 @@ static float float_of(uint32_t bits)
     return value;
 }
 
-/* Of very different magnitudes, so that the order of a sum shows in its bits. */
+/* A value whose magnitude varies widely, so that the order of a sum shows in its bits. */
 static float some_value(void)
 {
     return ldexpf(random_value(), (int)random_below(24) - 12);
@@ -116,7 +116,7 @@ void bucket_free(struct bucket *bucket)
     }
 }
 
-/* What one or several members contribute to an element. */
+/* The contribution of one or several members to an element. */
 struct part {
     bool any;
     float sum;
@@ -129,13 +129,13 @@ static struct part part_of(const struct bucket *bucket, unsigned m, unsigned t, 
     return (struct part){bits != ABSENT, float_of(bits)};
 }
 
-/* a + b; what only one of them has stays as it is. */
+/* a + b. If only one of them has a value, that is the result. */
 static struct part add(struct part a, struct part b)
 {
     return !a.any ? b : !b.any ? a : (struct part){true, a.sum + b.sum};
 }
 
-/* In the order of the members, beginning with one of them. */
+/* Sums in the order of the members, beginning with one of them. */
 static struct part sum_from(const struct bucket *bucket, unsigned first, unsigned t, uint64_t i)
 {
     struct part sum = {false, 0};
@@ -146,8 +146,8 @@ static struct part sum_from(const struct bucket *bucket, unsigned first, unsigne
     return sum;
 }
 
-/* As a balanced tree over the members, the first of which are added up in pairs where their number
- * is no power of two. Lists forget what adds up to 0. */
+/* Sums as a balanced tree over the members. If their number is no power of two the first ones are
+ * added up in pairs. Lists drop sums of 0. */
 static struct part sum_tree(const struct bucket *bucket, bool lists, unsigned t, uint64_t i)
 {
     struct part part[GROUP_MAX];
@@ -219,7 +219,7 @@ bool bucket_sum(
     } else {
         part = sum_from(bucket, 0, t, i);
     }
-    /* Summed from 0, which has no sign. */
+    /* The sum begins with 0, so it loses the sign of -0. */
     *sum = ops->traits.scatters || (ops->traits.dense && bucket->members > 1) ? 0.0f + part.sum
                                                                               : part.sum;
     return part.any;
@@ -256,7 +256,7 @@ void bucket_check_dense(const struct bucket *bucket, const struct group *group)
     }
 }
 
-/* The dense array is what the list says. */
+/* Checks that the dense array agrees with the list. */
 static void check_same(const struct sparse *list, const float *dense, uint64_t numel)
 {
     float *want = allocate(numel, sizeof(*want));

@@ -10,7 +10,7 @@
 
 #include "tests/unit/collective_group.h"
 
-/* The last part first: the order must not matter. */
+/* Runs the last part first, because the order must not matter. */
 static void run_backwards(void *context, unsigned caller,
     void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
 {
@@ -55,12 +55,12 @@ void group_set_values(struct group *group, enum payload_value value, float scale
 static void hand_over(struct group *group, unsigned phase, unsigned from, unsigned to,
     const struct payload_writer *frame)
 {
-    /* The frames of the exchange carry what the core routes by. */
+    /* The frames of an exchange carry the fields by which the core routes them. */
     struct payload_header header;
 
     assert_int_equal(payload_peek(&header, frame->bytes, frame->size, NULL), ADTOPK_OK);
     assert_in_range(header.phase, phase, GROUP_PHASES - 1);  /* it may be early */
-    assert_null(group->frame[header.phase][from][to].bytes); /* one frame a phase and pair */
+    assert_null(group->frame[header.phase][from][to].bytes); /* one frame per phase and pair */
     assert_int_equal(header.source, group->node[from]);
     assert_int_equal(header.number, 12);
     group_replace(group, header.phase, from, to, frame->bytes, frame->size);
@@ -84,7 +84,7 @@ void group_replace(struct group *group, unsigned phase, unsigned from, unsigned 
 void group_produce(struct group *group, unsigned phase)
 {
     for (unsigned i = 0; i < group->members; i++) {
-        /* The last member first in odd phases: who is first must not matter. */
+        /* In odd phases the last member comes first, because the order must not matter. */
         unsigned m = phase % 2 == 0 ? i : group->members - 1 - i;
         struct exchange *exchange = &group->exchange[m];
         struct error err = {ADTOPK_OK, ""};
@@ -202,7 +202,7 @@ void group_spoil(struct group *group, unsigned phase, unsigned from, unsigned to
         good[at] ^= 0x20;
     }
     group_replace(group, phase, from, to, good, size);
-    assert_int_equal(group_judge(group, phase, to, &err), ADTOPK_OK); /* it was the frame's fault */
+    assert_int_equal(group_judge(group, phase, to, &err), ADTOPK_OK); /* the frame was at fault */
     free(good);
 }
 

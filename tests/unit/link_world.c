@@ -10,7 +10,7 @@
 #define WORLD_STEPS_MAX 20000000
 #define WORLD_MAX_CONTROL 2000
 #define WORLD_MAX_BULK (1U << 20)
-#define WORLD_LOOK_US 10000 /* how often a packet looks whether its node goes on */
+#define WORLD_LOOK_US 10000 /* how often a packet looks whether its node runs again */
 #define SECOND_US 1000000u
 
 static uint64_t world_mix(uint64_t x)
@@ -96,7 +96,7 @@ static struct world_packet world_take(struct world *world)
     }
 }
 
-/* When a packet has gone out: after those before it, if the rate is limited. */
+/* The time at which a packet has left: after earlier packets if the rate is limited. */
 static uint64_t world_departure(struct world *world, const struct world_packet *packet)
 {
     uint64_t *free_at = &world->free_at[packet->from][packet->to][packet->lane];
@@ -118,7 +118,7 @@ static void world_post(struct world *world, const struct world_packet *packet)
     copy.time = world_departure(world, packet) + config->delay_min_us +
                 world_random(world, config->delay_max_us - config->delay_min_us + 1);
     if (world_chance(world, config->corrupt)) {
-        /* A bulk body has a CRC of its own, which is not the links' business. */
+        /* A bulk body has a CRC of its own, which links do not check. */
         size_t span = copy.lane == LINK_CONTROL ? copy.size : PACKET_HEADER_SIZE;
 
         copy.bytes[world_random(world, span)] ^= (uint8_t)(1 + world_random(world, 255));
@@ -145,7 +145,7 @@ static void world_record(struct world *world, const struct world_packet *packet)
     world->history[at].bytes = world_copy(packet->bytes, packet->size);
 }
 
-/* Streams: the independent record of what must arrive. */
+/* Streams: the independent record of messages that must arrive. */
 
 static bool world_is_between(const struct world_stream *stream, const struct world_stream *key)
 {
@@ -314,7 +314,8 @@ static void world_peer_up(void *context, uint16_t peer, uint64_t incarnation)
     struct world_node *node = context;
 
     assert_true(links_is_up(node->links, peer));
-    assert_true(incarnation >= node->adopted[peer]); /* never back to one that was replaced */
+    /* Never back to an incarnation that was replaced. */
+    assert_true(incarnation >= node->adopted[peer]);
     assert_true(incarnation <= node->world->nodes[peer].incarnation);
     if (incarnation != node->adopted[peer]) {
         assert_int_equal(world_stats(node->world, node->id, peer).queued_bytes, 0);
@@ -337,7 +338,7 @@ static void world_peer_down(void *context, uint16_t peer)
     node->last_change_us = node->world->now;
 }
 
-/* The rules that a sender must keep. */
+/* Checks the rules that a sender must keep. */
 static void world_check(struct world_node *node, const struct packet *packet)
 {
     size_t window = node->world->config.window;
@@ -507,7 +508,7 @@ void world_start(struct world *world, uint16_t id, unsigned peers)
     }
 }
 
-/* The earliest deadline; *node is whose. */
+/* The earliest deadline; *node is the node that has it. */
 static uint64_t world_next_tick(struct world *world, struct world_node **node)
 {
     uint64_t earliest = UINT64_MAX;
@@ -535,7 +536,8 @@ void world_run(struct world *world, uint64_t duration_us)
         uint64_t arrival = world->heap_size > 0 ? world->heap[0].time : UINT64_MAX;
         uint64_t next = tick < arrival ? tick : arrival;
 
-        assert_true(++world->steps < WORLD_STEPS_MAX); /* a deadline that never moves */
+        /* A deadline that never moves would fail here. */
+        assert_true(++world->steps < WORLD_STEPS_MAX);
         if (next > end) {
             break;
         }

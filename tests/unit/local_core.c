@@ -29,7 +29,7 @@ struct fake_rank {
     void *own; /* the results, if they are on the heap */
     uint64_t step, operation;
     enum adtopk_status step_status;
-    bool ended; /* its job has; the session is forgotten */
+    bool ended; /* its job has ended; the session is forgotten */
 };
 
 struct fake_core {
@@ -41,7 +41,7 @@ struct fake_core {
     unsigned first, count;
 };
 
-/* The fake gives every key a number. */
+/* Gives every key a number. */
 static uint64_t fake_job(const struct job_key *key)
 {
     uint64_t hash = 14695981039346656037u ^ key->owner;
@@ -100,7 +100,7 @@ const void *fake_core_results(void *context, uint64_t job, unsigned batch)
     return rank != NULL && batch == 0 ? rank->results : NULL;
 }
 
-/* Results and a store, which begin as the core expects them. */
+/* Makes the results and a store, as the core expects them at first. */
 static enum adtopk_status fake_take_memory(
     struct fake_core *core, struct fake_rank *rank, struct error *err)
 {
@@ -167,7 +167,7 @@ void fake_core_destroy(struct fake_core *core)
     while (core->ranks != NULL) {
         struct fake_rank *rank = core->ranks;
 
-        core->ranks = rank->next; /* as a crash would: memory is not released */
+        core->ranks = rank->next; /* as in a crash: the memory is not released */
         fake_free(rank);
     }
     free(core);
@@ -269,7 +269,8 @@ static enum adtopk_status fake_mapped(
     return ADTOPK_OK;
 }
 
-/* The update is the gradient: dense, and the list of what is not zero. */
+/* Makes the update, which is the gradient: dense, and as a list of the elements that are not zero.
+ */
 static enum adtopk_status fake_update(const struct fake_rank *rank, struct fake_tensor *tensor)
 {
     const float *gradient =
@@ -371,7 +372,7 @@ static enum adtopk_status fake_op(
     return ADTOPK_OK;
 }
 
-/* Element i of tensor t is i + t. The bounds are those that the real core checks. */
+/* Element i of tensor t is i + t. The function checks the same bounds as the real core. */
 static enum adtopk_status fake_read(
     const struct fake_rank *rank, const struct event *event, struct error *err)
 {

@@ -11,12 +11,12 @@ struct fake_core;
 struct fake_core *fake_core_create(struct daemon_view *view);
 void fake_core_destroy(struct fake_core *core);
 
-/** The core's memory: this; or arenas of the sessions of these doors, and results and stores on the
- * heap. */
+/** Gives the core its memory: `memory`, or, by the second, the arenas of the sessions of these
+ * doors, and results and stores on the heap. */
 void fake_core_memory(struct fake_core *core, struct core_memory memory);
 void fake_core_serve(struct fake_core *core, struct doors *doors);
 
-/** Where the job's results are, or NULL. */
+/** The job's results, or NULL. */
 const void *fake_core_results(void *core, uint64_t job, unsigned batch);
 
 /** The event operation of struct doors. */

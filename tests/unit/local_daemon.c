@@ -55,7 +55,7 @@ static void daemon_turn(
     local_awake(local);
 }
 
-/* Returns the exit status. */
+/* Runs the daemon and returns its exit status. */
 static int daemon_main(const struct daemon *daemon, uint32_t max_sessions, int ready)
 {
     const struct local_config config = {

@@ -1,9 +1,9 @@
 /*
- * A daemon for tests of local sessions: daemon/local, driven in a child process by a small core
- * of one-rank jobs whose update is the gradient itself.
+ * A daemon for tests of local sessions: daemon/local in a child process. A small core drives it,
+ * with jobs of one rank whose update is the gradient itself.
  *
- * Names of jobs ask for special behaviour: "refused" may not open, "silent" never ends a step or an
- * operation, "failing" ends with an error when its first step ends.
+ * The name of a job asks for special behaviour. "refused" may not open, "silent" never ends a step
+ * or an operation, and "failing" ends with an error when its first step ends.
  */
 #ifndef ADTOPK_TESTS_LOCAL_DAEMON_H
 #define ADTOPK_TESTS_LOCAL_DAEMON_H
@@ -14,11 +14,11 @@
 
 #include "daemon/local/local.h"
 
-/* What the parent can see of its daemon. */
+/* The state of a daemon that its parent can see. */
 struct daemon_view {
-    _Atomic uint64_t turns;       /* of its loop */
-    _Atomic uint32_t lost;        /* sessions lost */
-    char reason[ERROR_TEXT_SIZE]; /* of the last loss; complete before `lost` grows */
+    _Atomic uint64_t turns;       /* turns of its loop */
+    _Atomic uint32_t lost;        /* sessions lost so far */
+    char reason[ERROR_TEXT_SIZE]; /* reason of the last loss, complete before `lost` grows */
     struct local_stats stats;     /* as of the last turn */
 };
 
@@ -30,20 +30,21 @@ struct daemon {
     struct daemon_view *view;
 };
 
-/** Starts a daemon with at most max_sessions sessions on a socket of its own. 0: success. */
+/** Starts a daemon with at most max_sessions sessions, on a socket of its own. Returns 0 on
+ * success. */
 int daemon_start(struct daemon *daemon, uint32_t max_sessions);
 
-/** Ends it cleanly; its exit status, 0 if it found nothing left over. */
+/** Ends the daemon cleanly. Returns its exit status: 0 if it had freed everything. */
 int daemon_stop(struct daemon *daemon);
 
-/** Kills it if it lives, and removes its folder. */
+/** Kills the daemon if it lives, and removes its folder. */
 void daemon_remove(struct daemon *daemon);
 
-/** Descriptors that it has open, and mappings of shared memory. */
+/** The daemon's open descriptors, and its mappings of shared memory. */
 int daemon_descriptors(const struct daemon *daemon);
 int daemon_mappings(const struct daemon *daemon);
 
-/** Waits for at most timeout_ms until it has no more than these. 0: success. */
+/** Waits at most timeout_ms until the daemon has no more than these. Returns 0 on success. */
 int daemon_settle(const struct daemon *daemon, int descriptors, int mappings, int timeout_ms);
 
 /** Sleeps. */

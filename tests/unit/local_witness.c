@@ -86,14 +86,14 @@ int witness_start(void **state)
     }
     witness = open_ready("witness");
     train(witness);
-    sleep_ms(20); /* until the daemon has closed what it sent */
+    sleep_ms(20); /* until the daemon has closed the descriptors that it sent */
     descriptors = daemon_descriptors(&daemon_);
     mappings = daemon_mappings(&daemon_);
     return 0;
 }
 
-/* Everything that the session cost is free within a second and a bit: a second is what a client
- * has to read why. */
+/* Waits a second and a half for everything that the session cost to be free. A client has a second
+ * of that to read why its session ended. */
 int witness_stop(void **state)
 {
     int status = daemon_settle(&daemon_, descriptors, mappings, 1500);

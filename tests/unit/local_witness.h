@@ -1,6 +1,6 @@
 /*
- * For tests with misbehaving clients: a daemon, and a witness that trains on it before, beside and
- * after them.
+ * For tests with misbehaving clients: a daemon and a witness. The witness trains on the daemon
+ * before, beside and after those clients.
  */
 #ifndef ADTOPK_TESTS_LOCAL_WITNESS_H
 #define ADTOPK_TESTS_LOCAL_WITNESS_H
@@ -9,19 +9,19 @@
 
 #include "local_daemon.h"
 
-#define SESSIONS 8 /* the most that the daemon takes */
+#define SESSIONS 8 /* sessions that the daemon can have */
 
 extern struct daemon daemon_;
 extern adtopk_context *witness;
-extern int descriptors, mappings; /* of the daemon with nobody but the witness */
+extern int descriptors, mappings; /* those of the daemon when it serves the witness only */
 
-/** A test's set-up: the daemon lives, the witness has trained. */
+/** A test's set-up: starts the daemon, and lets the witness train. */
 int witness_start(void **state);
 
 /**
- * A test's teardown: it fails unless everything that others cost the daemon is free within a
- * second and a half (a second is what a client has to read why its session ended), the witness
- * trains on, and the daemon ends cleanly.
+ * A test's teardown. It fails unless the daemon frees, within a second and a half, everything that
+ * the other clients cost it. (A client has a second to read why its session ended.) Also, the
+ * witness must be able to train on, and the daemon to end cleanly.
  */
 int witness_stop(void **state);
 
@@ -32,13 +32,13 @@ void assert_has(const char *text, const char *word);
 /** Opens rank 0 of 1 of a job. */
 enum adtopk_status try_open(const char *job, adtopk_context **context);
 
-/** ... with one tensor "w" registered. */
+/** Opens a job and registers one tensor "w". */
 adtopk_context *open_job(const char *job);
 
-/** ... and committed. */
+/** Opens a job, registers one tensor "w" and commits. */
 adtopk_context *open_ready(const char *job);
 
-/** One step, whose update must be its gradient. */
+/** Takes one step, whose update must be its gradient. */
 void train(adtopk_context *context);
 
 #endif

@@ -1,4 +1,4 @@
-/* Steps of the ranks, and whether the sums are right afterwards. */
+/* Steps of the ranks, and checks of the sums afterwards. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ float lone_gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t elem
     return ((float)(int)((x >> 40) % 15) - 7.0f) * 257; /* more digits than a bf16 has */
 }
 
-/* Where tensors are in 16 bits: what these can say, although not the sums. */
+/* For tensors in 16 bits: a value that the type holds exactly. The sums may not fit. */
 static float gradient_of(
     const struct lone_core *lone, uint64_t step, unsigned rank, uint32_t tensor, uint64_t element)
 {
@@ -166,7 +166,7 @@ void lone_train(struct lone_core *lone, unsigned count)
     }
 }
 
-/* Adds up a tensor's residuals, and the ledger's sums of each. */
+/* Adds up a tensor's residuals, and the sums of each residual's ledger. */
 static void add_residuals(
     const struct lone_core *lone, uint32_t t, double *elements, double sums[2])
 {
@@ -183,7 +183,7 @@ static void add_residuals(
     free(residual);
 }
 
-/* input == applied + residual, to the bit where all values are integers. */
+/* Checks that input == applied + residual, to the bit if all values are integers. */
 static void check_ledger(const struct lone_core *lone, uint32_t t, const double left[2])
 {
     double input[2], applied[2];
@@ -197,7 +197,7 @@ static void check_ledger(const struct lone_core *lone, uint32_t t, const double 
     }
 }
 
-/* have: what is left of each element. */
+/* have: the residual of each element. */
 static void check_elements(const struct lone_core *lone, uint32_t t, double *have)
 {
     double all_have = 0, all_pushed = 0;
@@ -214,7 +214,7 @@ static void check_elements(const struct lone_core *lone, uint32_t t, double *hav
     assert_true(fabs(all_have - all_pushed) <= lone->tolerance * (double)lone->numel[t]);
 }
 
-/* Results begin as zeros, so whatever is another byte was written. */
+/* Results begin as zeros, so any other byte was written. */
 static void check_reserved(const struct lone_core *lone)
 {
     for (uint64_t i = 0; i < lone->host.memory.results.size; i++) {

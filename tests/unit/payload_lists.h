@@ -1,5 +1,5 @@
 /*
- * Random lists for the tests of the payload. Included behind cmocka.h and payload_support.h.
+ * Random lists for the tests of the payload. Include it after cmocka.h and payload_support.h.
  */
 #ifndef ADTOPK_TEST_PAYLOAD_LISTS_H
 #define ADTOPK_TEST_PAYLOAD_LISTS_H
@@ -8,7 +8,7 @@
 
 #include "tests/unit/payload_support.h"
 
-/* xorshift64*, so that a failure can be repeated. */
+/* xorshift64*, so that a failure can be reproduced. */
 static inline uint64_t random_next(uint64_t *state)
 {
     *state ^= *state >> 12;
@@ -32,7 +32,7 @@ static inline void list_push(struct sparse *list, uint64_t position, uint64_t *s
     list->count++;
 }
 
-/* Chooses exactly `take` of `size` positions from `base` on, each set equally likely. */
+/* Draws exactly `take` of `size` positions, beginning at `base`. Each set is equally likely. */
 static inline void list_sample(
     struct sparse *list, uint64_t base, uint64_t size, uint64_t take, uint64_t *seed)
 {

@@ -1,5 +1,6 @@
 /*
- * What the tests of the payload share. Included behind cmocka.h; every failure fails the test.
+ * Code that the tests of the payload share. Include it after cmocka.h. Every failure fails the
+ * test.
  */
 #ifndef ADTOPK_TEST_PAYLOAD_SUPPORT_H
 #define ADTOPK_TEST_PAYLOAD_SUPPORT_H

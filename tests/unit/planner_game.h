@@ -1,5 +1,5 @@
 /*
- * A planner at work in a world of planner_world.h whose costs it does not know.
+ * A planner that works in a world of planner_world.h without knowing the costs there.
  */
 #ifndef ADTOPK_TESTS_PLANNER_GAME_H
 #define ADTOPK_TESTS_PLANNER_GAME_H
@@ -21,7 +21,7 @@ struct game {
     struct planner_decision decision;
     uint64_t version;
     unsigned changes;
-    double spent_us; /* by all steps */
+    double spent_us; /* time of all steps so far */
     unsigned long steps;
     bool talk;
 };
@@ -33,14 +33,14 @@ struct fixed {
     uint64_t bucket_bytes;
 };
 
-/** The planner begins with everything sparse in buckets of 4 MiB. */
+/** Begins with a plan in which everything is sparse, in buckets of 4 MiB. */
 void game_begin(struct game *game, struct world *world);
 void game_end(struct game *game);
 
-/** Asks the planner, and does what it wants. */
+/** Asks the planner and does what it wants. */
 void game_decide(struct game *game);
 
-/** Makes steps, and asks the planner every DECIDE_EVERY. */
+/** Makes steps, and asks the planner after every DECIDE_EVERY. */
 void game_play(struct game *game, unsigned steps);
 
 /** Plays until nothing has changed for longer than a trial takes. */
@@ -53,7 +53,7 @@ void game_fix(
 /** The best of 18 fixed plans. */
 struct fixed game_best_fixed(struct world *world);
 
-/** By how much the plan in force is worse than the best fixed one. */
+/** How much worse than the best fixed plan the plan in force is. */
 double game_regret(const struct game *game, struct fixed *best);
 
 #endif

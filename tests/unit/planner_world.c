@@ -48,7 +48,7 @@ static void draw_costs(struct world *world)
 
     for (unsigned c = 0; c < CHOICES; c++) {
         bool sparse = c >= CHOICE_ALLGATHER;
-        /* The pass is the same for all sparse ones. */
+        /* The pass is the same for all sparse choices. */
         world->select_element[c] = c > CHOICE_ALLGATHER ? world->select_element[CHOICE_ALLGATHER]
                                                         : select[c] * factor(world, 0.6, 1.6);
         world->reduce_element[c] = reduce[c] * factor(world, 0.6, 1.6);
@@ -179,7 +179,7 @@ static struct phases phases_of(const struct world *world, const struct bucket *b
     return phases;
 }
 
-/* What a bucket's sum costs an entry of a contribution. */
+/* Cost of a bucket's sum per entry of a contribution. */
 static double summed(const struct world *world, enum choice choice)
 {
     double p = world->nodes;
@@ -190,8 +190,8 @@ static double summed(const struct world *world, enum choice choice)
                                        : 1.5 * world->gamma + log2(p);
 }
 
-/* On one worker, or, if it is a large one, in parts that whoever is free takes. Returns its end;
- * *took is how long it was under way. */
+/* Runs a compute on one worker or, if it is large, in parts that free workers take. Returns its
+ * end; *took is how long it ran. */
 static double run(double *worker, const struct world *world, uint64_t elements, double ready,
     double us, double *took)
 {

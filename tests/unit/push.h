@@ -1,6 +1,6 @@
 /*
- * Gradients of several ranks and what accumulating them must give, element by element. To be
- * included once, after cmocka.h.
+ * Gradients of several ranks, and the exact result of accumulating them, element by element. A test
+ * includes this file once, after cmocka.h.
  */
 #ifndef ADTOPK_TESTS_PUSH_H
 #define ADTOPK_TESTS_PUSH_H
@@ -12,7 +12,7 @@
 #include "kernels/cpu/plain.h"
 #include "tests/unit/arrays.h"
 
-/* The value of a binary format with one sign bit, from its definition. */
+/* The value of a code in a binary format with one sign bit, from the format's definition. */
 static inline double format_value(uint32_t code, int exponent_bits, int fraction_bits)
 {
     const uint32_t fraction = code & ((1u << fraction_bits) - 1);
@@ -36,7 +36,7 @@ static inline float element_of(const void *gradient, enum dtype dtype, uint64_t 
     return (float)(dtype == DTYPE_F16 ? format_value(code, 5, 10) : format_value(code, 8, 7));
 }
 
-/* A lane's sums of the vectors of each sign go from float to double after 8 words. */
+/* Adds the float sums of each sign to the double sums of a lane. This happens every 8 words. */
 static inline void reference_run(float run[2][16], double lane[2][16])
 {
     for (int l = 0; l < 16; l++) {
@@ -46,20 +46,20 @@ static inline void reference_run(float run[2][16], double lane[2][16])
     }
 }
 
-/* One word of up to 64 elements; `first` is its number in the tensor. */
+/* Adds one word of up to 64 elements; `first` is its number in the tensor. */
 static inline void reference_word(const float *x, uint64_t rest, uint64_t first, float run[2][16])
 {
     float word[64] = {0};
     memcpy(word, x, (rest < 64 ? rest : 64) * sizeof *word);
     for (unsigned l = 0; l < 16; l++) {
-        /* The sign of vector 0, but for the lane's. */
+        /* The sign of vector 0, relative to the lane's. */
         const int swap = ledger_sign(first + l) != ledger_sign(first / 4096 * 4096 + l);
         run[swap][l] += word[l] + word[l + 48];
         run[!swap][l] += word[l + 16] + word[l + 32];
     }
 }
 
-/* The documented order of summation, with the signs as ledger_sign() gives them. */
+/* Sums in the documented order, with the signs of ledger_sign(). */
 static inline void reference_ledger(const float *x, uint64_t n, double sums[2])
 {
     for (uint64_t first = 0; first < n; first += 4096) {
@@ -105,7 +105,7 @@ static inline struct push push_make(enum dtype dtype, unsigned ranks, uint64_t n
             if (dtype == DTYPE_F32) {
                 ((float *)push.gradients[r])[i] = random_value();
             } else {
-                /* Any code: infinities, NaN and subnormals are among them. */
+                /* All codes may come, also infinities, NaN and subnormals. */
                 ((uint16_t *)push.gradients[r])[i] = (uint16_t)random_next();
             }
         }
@@ -125,12 +125,13 @@ static inline void push_drop(struct push *push)
     free(push->gradients);
 }
 
-/* acc as accumulate() must leave it; added[i] is what was added. Returns what was left out. */
+/* Computes the `acc` that accumulate() must leave; added[i] is what it added. Returns the number of
+ * elements that it left out. */
 static inline uint64_t reference_accumulate(float *acc, float *added, const struct push *push)
 {
     uint64_t left_out = 0;
     for (uint64_t i = 0; i < push->n; i++) {
-        float sum = -0.0f; /* the sum of nothing changes nothing */
+        float sum = -0.0f; /* the sum of no values, which changes nothing */
         for (unsigned r = 0; r < push->ranks; r++) {
             if (push->gradients[r] != NULL) {
                 sum += element_of(push->gradients[r], push->dtype, i);

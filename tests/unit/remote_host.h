@@ -1,6 +1,6 @@
 /*
- * daemon/remote in the test's own process, over the small core of local_core.h, and a client that
- * speaks to it over a bare DEALER socket: it can say whatever it likes.
+ * daemon/remote in the test's own process, over the small core of local_core.h. Also a client that
+ * speaks to it over a bare DEALER socket, and can send anything.
  */
 #ifndef ADTOPK_TESTS_REMOTE_HOST_H
 #define ADTOPK_TESTS_REMOTE_HOST_H
@@ -17,16 +17,17 @@ struct remote_host {
     struct fake_core *core;
     struct daemon_view view;
     unsigned warnings;
-    char warning[ERROR_TEXT_SIZE]; /* the last one */
+    char warning[ERROR_TEXT_SIZE]; /* the last warning */
 };
 
-/** Starts; `config` may leave `listen` NULL for a free port of loopback. Fails the test. */
+/** Starts the host. `config` may leave `listen` NULL for a free port of loopback. An error fails
+ * the test. */
 void remote_host_start(struct remote_host *host, struct remote_config config);
 
 /** Takes turns for about `ms` milliseconds. */
 void remote_host_run(struct remote_host *host, int ms);
 
-/** Stops; fails the test if anything was left open. */
+/** Stops the host. Fails the test if anything was left open. */
 void remote_host_stop(struct remote_host *host);
 
 struct raw_trainer {
@@ -38,7 +39,7 @@ struct raw_trainer {
     size_t part_size;
 };
 
-/** Connects, under the routing id `route` if that is not NULL, with keys if `pair` is not. */
+/** Connects. Uses the routing id `route` if it is not NULL, and keys if `pair` is not NULL. */
 void raw_open(struct raw_trainer *raw, struct remote_host *host, const char *route,
     const struct keyfile_pair *pair, const char *server_key);
 void raw_close(struct raw_trainer *raw);
@@ -47,19 +48,21 @@ void raw_close(struct raw_trainer *raw);
 void raw_send(
     struct raw_trainer *raw, Adtopk__RemoteRequest *request, const void *part, size_t size);
 
-/** Says what was received, and nothing else. */
+/** Sends an acknowledgement of the received messages, and nothing else. */
 void raw_acknowledge(struct raw_trainer *raw);
 
-/** Sends parts as they are. */
+/** Sends these parts without any change. */
 void raw_send_parts(struct raw_trainer *raw, unsigned count, size_t size);
 
-/** Waits for the next message that has a kind: raw->reply and raw->part, or NULL if none comes. */
+/** Waits for the next message that has a kind, and returns it: raw->reply and raw->part. NULL if
+ * none comes. */
 const Adtopk__RemoteReply *raw_receive(struct raw_trainer *raw, int ms);
 
 /** The next message must be a final error with this status and these words. */
 void raw_expect_error(struct raw_trainer *raw, enum adtopk_status status, const char *words);
 
-/** Open, register `tensors` tensors of `numel` f32 elements each, commit, mapped, ready. */
+/** Joins: opens, registers `tensors` tensors of `numel` f32 elements each, commits, maps, gets
+ * ready. */
 void raw_join(struct raw_trainer *raw, const char *job, uint32_t tensors, uint64_t numel);
 
 void raw_request(struct raw_trainer *raw, Adtopk__LocalRequest__KindCase kind);

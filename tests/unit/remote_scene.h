@@ -1,6 +1,6 @@
 /*
- * What the tests of remote sessions share: a host, and a trainer beside whom nothing that others do
- * may disturb: it takes a step at the end of each test.
+ * Code that the tests of remote sessions share: a host, and a trainer that nothing may disturb.
+ * That trainer takes a step at the end of each test.
  */
 #ifndef ADTOPK_TESTS_REMOTE_SCENE_H
 #define ADTOPK_TESTS_REMOTE_SCENE_H
@@ -23,10 +23,10 @@ extern float ones[NUMEL];
 int start(void **state);
 int stop(void **state);
 
-/** The host's, as of now. */
+/** The host's counts now. */
 struct remote_stats stats(void);
 
-/** One step of a trainer with one tensor, whose update is the gradient. */
+/** Takes one step of a trainer with one tensor, whose update is the gradient. */
 void take_step(struct raw_trainer *raw, uint64_t step);
 
 /** Joins a job with two tensors. */

@@ -1,6 +1,6 @@
 /*
- * Exact selection by sorting, and inputs that broke selections. To be included once, after
- * cmocka.h.
+ * Exact selection by sorting, and inputs on which selections failed. A test includes this file
+ * once, after cmocka.h.
  */
 #ifndef ADTOPK_TESTS_SELECT_REFERENCE_H
 #define ADTOPK_TESTS_SELECT_REFERENCE_H
@@ -35,7 +35,7 @@ static inline int by_position(const void *left, const void *right)
     return a->position < b->position ? -1 : a->position > b->position;
 }
 
-/* Leaves the k best of list[0..n) in its first k places, in the order of positions. */
+/* Moves the k best of list[0..n) to its first k places, in the order of positions. */
 static inline void reference_select(struct ranked *list, uint64_t n, uint64_t k)
 {
     qsort(list, n, sizeof *list, by_rank);
@@ -108,7 +108,7 @@ static inline float *pattern_make(enum pattern pattern, uint64_t n)
     return x;
 }
 
-/* Some of the sizes and counts where off-by-one errors live. */
+/* A random count, often one of those at which off-by-one errors show. */
 static inline uint64_t random_count(uint64_t length)
 {
     switch (random_below(8)) {

@@ -1,6 +1,6 @@
 /*
- * The rules of the sparsifiers as plainly as can be: sorted magnitudes, double precision, sums as
- * they come. To be included once, after cmocka.h.
+ * The rules of the sparsifiers in their plainest form: sorted magnitudes, double precision, sums in
+ * plain order. A test includes this file once, after cmocka.h.
  */
 #ifndef ADTOPK_TESTS_SPARSIFY_REFERENCE_H
 #define ADTOPK_TESTS_SPARSIFY_REFERENCE_H
@@ -12,7 +12,7 @@
 #include "daemon/sparsify/sparsifier.h"
 #include "tests/unit/select_reference.h"
 
-/* What the rules remember between turns. */
+/* The state that rules keep between turns. */
 struct memory {
     int seen, until_exact, tau; /* adtopk */
     double estimate;
@@ -20,13 +20,13 @@ struct memory {
     double selected;
 };
 
-/* An input, its magnitudes in descending order, and what is to be selected. */
+/* An input, its magnitudes in descending order, and the entries to select. */
 struct plain {
     const float *x;
     uint64_t n, nonzeros, k;
     double density;
     double *sorted;
-    bool close; /* a threshold is so near to a magnitude that rounding decides about it */
+    bool close; /* a threshold is so near to a magnitude that rounding decides */
     struct ranked *list;
     uint64_t count;
 };
@@ -58,7 +58,7 @@ static inline void plain_close(struct plain *plain)
     free(plain->list);
 }
 
-/* How many magnitudes that are not zero reach the threshold. */
+/* Counts the magnitudes that are not zero and reach the threshold. */
 static inline uint64_t plain_count(struct plain *plain, double threshold)
 {
     uint64_t low = 0, high = plain->nonzeros;
@@ -77,7 +77,7 @@ static inline uint64_t plain_count(struct plain *plain, double threshold)
     return low;
 }
 
-/* The entries that exceed the threshold, or the `most` largest of them. */
+/* Selects the entries that exceed the threshold, or the `most` largest of them. */
 static inline void plain_above(struct plain *plain, double threshold, uint64_t most)
 {
     plain->count = 0;
@@ -93,14 +93,14 @@ static inline void plain_above(struct plain *plain, double threshold, uint64_t m
     qsort(plain->list, plain->count, sizeof *plain->list, by_position);
 }
 
-/* Entries that reach the threshold and are not zero. */
+/* Selects entries that reach the threshold and are not zero, at most `most`. */
 static inline void plain_take(struct plain *plain, double threshold, uint64_t most)
 {
     (void)plain_count(plain, threshold);
     plain_above(plain, threshold > 0 ? nextafter(threshold, 0) : 0, most);
 }
 
-/* The k largest, zeros as well. Returns the smallest. */
+/* Selects the k largest, also zeros. Returns the smallest of them. */
 static inline double plain_top(struct plain *plain)
 {
     for (uint64_t i = 0; i < plain->n; i++) {
@@ -112,7 +112,7 @@ static inline double plain_top(struct plain *plain)
     return plain->sorted[plain->k - 1];
 }
 
-/* floor(k * factor), where a factor like 1.3 is a little off. */
+/* floor(k * factor), although a factor like 1.3 is slightly inexact. */
 static inline uint64_t times(const struct plain *plain, double factor)
 {
     const uint64_t count = (uint64_t)((double)plain->k * factor + 1e-6);
@@ -121,8 +121,8 @@ static inline uint64_t times(const struct plain *plain, double factor)
 
 /* ------------------------------------------------------------------ distributions */
 
-/* The probability that a standard normal variable exceeds z, solved for z by Newton's method: from
- * 0 on it never overshoots, as the function is convex. */
+/* Solves for z: a standard normal variable exceeds z with probability `tail`. Newton's method from
+ * 0 on never overshoots, because the function is convex. */
 static inline double normal_tail(double tail)
 {
     double z = 0;
@@ -132,8 +132,8 @@ static inline double normal_tail(double tail)
     return z;
 }
 
-/* The probability that a gamma variable exceeds x: its density from x on, at x + s, summed over
- * s = exp(v - exp(-v)), where the trapezoid rule is exact to double precision. */
+/* The probability that a gamma variable exceeds x. It sums the density at x + s over s = exp(v -
+ * exp(-v)). With this substitution the trapezoid rule is exact to double precision. */
 static inline double gamma_exceeds(double shape, double x, double log_gamma)
 {
     double sum = 0;
@@ -164,7 +164,7 @@ static inline double gamma_tail(double shape, double tail)
 
 /* ------------------------------------------------------------------ the rules */
 
-/* start: where the sample begins, of `starts` places. */
+/* start: the place at which the sample begins, of `starts` places. */
 static inline void plain_dgc(struct plain *plain, double share, uint64_t random)
 {
     const double least = ceil(2 / plain->density);
@@ -190,7 +190,7 @@ static inline void plain_dgc(struct plain *plain, double share, uint64_t random)
     plain_take(plain, threshold, over ? plain->k : plain->n);
 }
 
-/* The threshold that Gaussian-k begins with. */
+/* The threshold with which Gaussian-k begins. */
 static inline double plain_gaussian(const struct plain *plain)
 {
     double mean = 0, variance = 0, square = 0;
@@ -209,7 +209,7 @@ static inline double plain_gaussian(const struct plain *plain)
 static inline void plain_gaussiank(struct plain *plain)
 {
     const double k = (double)plain->k;
-    double few = -1, many = -1; /* the thresholds that took too few and too many */
+    double few = -1, many = -1; /* thresholds that selected too few and too many entries */
     double threshold = plain_gaussian(plain);
     for (int adjusted = 0; adjusted <= 5; adjusted++) {
         const double count = (double)plain_count(plain, threshold);
@@ -274,8 +274,8 @@ static inline void plain_threshold(struct plain *plain, double value)
 
 /* ------------------------------------------------------------------ sidco */
 
-/* The threshold that `q` of the first `count` sorted magnitudes are expected to reach, by the
- * table of formulas; `first` stage or a later one. */
+/* The threshold that, by the table of formulas, `q` of the first `count` sorted magnitudes should
+ * reach. It is for the `first` stage or a later one. */
 static inline double plain_fit(
     const struct plain *plain, uint64_t count, enum sidco_fit fit, bool first, double q)
 {

@@ -1,4 +1,5 @@
-/* The queue of actions has room for all that may wait, but takes memory only for what does. */
+/* The queue of actions has room for all actions that may wait, and takes memory only for those that
+ * do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@
 #define STEPS 100u
 #define MARK 0xa5
 
-/* However long a job trains, no slot is written beyond those of its longest burst. */
+/* However long a job trains, the queue writes no slot beyond those of its longest burst. */
 static void test_bursts(void **state)
 {
     struct tensor_spec spec[LONE_TENSORS];

@@ -57,7 +57,7 @@ static void assert_near(double got, double wanted)
     }
 }
 
-/* Every budget gives the density whose bits it is. */
+/* Every budget leads to the density that has this number of bits. */
 static void test_round_trip(void **state)
 {
     struct policy policy;
@@ -78,7 +78,7 @@ static void test_round_trip(void **state)
     }
 }
 
-/* The bits of narrow values are most below a density of 1. */
+/* Narrow values have their most bits at a density below 1. */
 static void test_more_than_all(void **state)
 {
     const double most = formula(pow(2, 1.125) / (1 + pow(2, 1.125)), PAYLOAD_VALUE_SIGN);
@@ -118,7 +118,7 @@ static void test_texts(void **state)
     }
 }
 
-/* Two-valued entries as many as the bytes of 1% in bf16 allow. */
+/* A budget in bytes of 1% in bf16 allows this many two-valued entries. */
 static void test_documents(void **state)
 {
     struct policy policy = read_policy("{\"budget\":\"as 1% bf16\",\"values\":\"two\"}");
@@ -134,7 +134,7 @@ static void test_documents(void **state)
     assert_int_equal(policy_parse(&policy, text, NULL), ADTOPK_OK);
     policy_print(&policy, again);
     assert_string_equal(again, text);
-    /* A later document has the last word. */
+    /* The later document counts. */
     assert_int_equal(policy_parse(&policy, "{\"density\":0.5}", NULL), ADTOPK_OK);
     assert_near(policy_of(&policy, "w").params.density, 0.5);
     assert_true(policy.tensor.budget <= 0);
@@ -144,7 +144,7 @@ static void test_documents(void **state)
     assert_int_equal(policy_parse(&policy, "{\"budget\":0,\"density\":0.1}", NULL), ADTOPK_OK);
 }
 
-/* Rules set either, and the budget takes the values of the tensor. */
+/* Rules set a density or a budget, and the budget counts with the values of the tensor. */
 static void test_rules(void **state)
 {
     struct policy policy = read_policy("{\"budget\":0.5,\"rules\":["
@@ -180,7 +180,7 @@ static void test_warm_up(void **state)
         sum += formula(sparsifier_density(&tensor.params, turn), PAYLOAD_VALUE_BF16);
     }
     assert_true(fabs(sum / 100 - 0.5) < 1e-6);
-    /* A training that ends within the warm-up. */
+    /* The training ends within the warm-up. */
     policy =
         read_policy("{\"budget\":2,\"warmup_epochs\":3,\"epoch_turns\":10,\"total_turns\":15}");
     tensor = policy_of(&policy, "w");

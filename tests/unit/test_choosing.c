@@ -1,6 +1,6 @@
 /*
- * What a policy leaves to the planner, against a list of its own; and plans that an operator sets:
- * what they make of the tensors, what is refused, and what becomes of them.
+ * The choices that a policy leaves to the planner, compared with a separate list. Also plans that
+ * an operator sets: what they do to the tensors, which are refused, and how long they last.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 
 /* ------------------------------------------------------------------ one tensor */
 
-/* The letters of all choices that are allowed. */
+/* The letters of all allowed choices. */
 static const char *letters(uint32_t allowed, char text[CHOICES + 1])
 {
     unsigned count = 0;
@@ -35,7 +35,7 @@ static const char *letters(uint32_t allowed, char text[CHOICES + 1])
 static const struct {
     const char *json;
     const char *dense,
-        *lists; /* the choices of a tensor that travels dense in any case; of others */
+        *lists; /* the choices of a tensor that is always sent dense; of other tensors */
 } cases[] = {
     {"{}", "d", "a"},
     {"{\"dense_values\":\"bf16\"}", "h", "a"},
@@ -87,7 +87,7 @@ static void test_allowed(void **state)
     }
 }
 
-/* Values at known positions have no collective of their own to choose. */
+/* Values at known positions leave no collective to choose. */
 static void test_allowed_of_values(void **state)
 {
     struct tensor_policy policy = parsed(
@@ -98,7 +98,7 @@ static void test_allowed_of_values(void **state)
     assert_string_equal(letters(choosing_allowed(&policy, CHOOSING_VALUES, 4), found), "a");
 }
 
-/* Every choice names its own collective and values, and leaves the rest as it is. */
+/* Every choice sets its own collective and values, and changes nothing else. */
 static void test_applied(void **state)
 {
     struct tensor_policy policy = parsed("{\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\","
@@ -133,7 +133,7 @@ static void test_applied(void **state)
     "{" LONE_EXACT ",\"sparsifier\":\"auto\",\"sparse_collective\":\"auto\",\"dense_values\":"     \
     "\"auto\",\"bucket_bytes\":\"auto\"}"
 
-/* The plan of three tensors, of which the second has one dimension. */
+/* Changes the plan of three tensors, of which the second has one dimension. */
 static void change(struct lone_core *lone, const char *text)
 {
     uint32_t version = lone_job(lone).policy.version;
@@ -202,7 +202,7 @@ static void test_plans(void **state)
     lone_free(&lone);
 }
 
-/* A restarted daemon makes the same of it; so does a job whose ranks bring a plan. */
+/* A restarted daemon makes the same plan, and so does a job whose ranks bring a plan. */
 static void test_restart(void **state)
 {
     struct lone_core lone;
@@ -222,7 +222,7 @@ static void test_restart(void **state)
     lone_free(&lone);
 }
 
-/* It stays while what there is to choose does, and is dropped with it. */
+/* A plan stays as long as the possible choices do, and is dropped with them. */
 static void test_other_changes(void **state)
 {
     struct lone_core lone;
@@ -241,7 +241,7 @@ static void test_other_changes(void **state)
     lone_free(&lone);
 }
 
-/* A document that replaces the policy keeps the plan while what there is to choose stays. */
+/* A document that replaces the policy keeps the plan if the possible choices stay. */
 static void test_replaced(void **state)
 {
     struct event event = {
@@ -266,7 +266,7 @@ static void test_replaced(void **state)
     lone_free(&lone);
 }
 
-/* The node refuses when it makes the plan. */
+/* Checks that the node refuses the plan when it makes it. */
 static void refused(struct lone_core *lone, const char *text, const char *first, const char *second)
 {
     uint32_t version = lone_job(lone).policy.version;
@@ -306,7 +306,7 @@ static void test_refused(void **state)
     lone_free(&lone);
 }
 
-/* Nothing is "auto": a plan can only say what holds anyway. */
+/* Nothing is "auto": a plan can only name the choices that are fixed anyway. */
 static void test_nothing_to_choose(void **state)
 {
     struct lone_core lone;
@@ -319,7 +319,7 @@ static void test_nothing_to_choose(void **state)
     lone_free(&lone);
 }
 
-/* (rho T - F) / (T - F), of each its own rho; at least a tenth of it. */
+/* (rho T - F) / (T - F), with each one's own rho; at least a tenth of it. */
 static void test_tuned_density(void **state)
 {
     const struct tensor_spec spec[] = {
@@ -335,7 +335,7 @@ static void test_tuned_density(void **state)
     assert_true(lone_tensor(&lone, 0).density > 0.999999 * rho);
     assert_true(lone_tensor(&lone, 0).density < 1.000001 * rho);
     assert_true(lone_tensor(&lone, 1).density < 1.000001 * rho);
-    change(&lone, "{\"plan\":\"4194304:1a2d\"}"); /* more travels dense than 5 % */
+    change(&lone, "{\"plan\":\"4194304:1a2d\"}"); /* more than 5% is sent dense */
     assert_true(lone_tensor(&lone, 0).density > 0.0049999);
     assert_true(lone_tensor(&lone, 0).density < 0.0050001);
     change(&lone, "{\"tune_density\":false,\"plan\":\"4194304:1a2d\"}");

@@ -40,7 +40,7 @@ static int stop(void **state)
     return status;
 }
 
-/* The daemon stands still, or goes on. */
+/* Stops the daemon's process, or lets it go on. */
 static void daemon_pause(void)
 {
     int status;
@@ -71,7 +71,7 @@ static void assert_says(const adtopk_context *context, const char *words)
     }
 }
 
-/* A call that may or may not have been quick enough. */
+/* Begins a call that may be done at once or not. */
 static void begin(const adtopk_context *context, enum adtopk_status status)
 {
     assert_status(context, status, status == ADTOPK_PENDING ? ADTOPK_PENDING : ADTOPK_OK);
@@ -115,7 +115,7 @@ static adtopk_context *open_ready(const char *job, uint32_t tensors, bool interr
 
 /* ---- commit ---- */
 
-/* A daemon that reads nothing makes no call wait that was given no time, or little. */
+/* If the daemon reads nothing, a call with little or no time still returns in time. */
 static void test_commit(void **state)
 {
     adtopk_context *context = open_job("many", MANY, 1, false);
@@ -164,7 +164,7 @@ static void test_barrier(void **state)
     adtopk_close(context);
 }
 
-/* Of one rank alone: what it gives is what it gets. */
+/* For a rank alone: an operation returns the rank's own values. */
 static void test_pieces(void **state)
 {
     adtopk_context *context = open_ready("pieces", 1, false);
@@ -194,7 +194,7 @@ static void test_pieces(void **state)
     adtopk_close(context);
 }
 
-/* An operation that was not waited for to its end is no obstacle to a step, nor to the goodbye. */
+/* An operation that is still under way hinders neither a step nor the goodbye. */
 static void test_unfinished(void **state)
 {
     adtopk_context *context = open_ready("unfinished", 1, false);
@@ -235,7 +235,7 @@ static void test_residual(void **state)
     adtopk_close(context);
 }
 
-/* Answers that come too late are those of nobody, whichever call reads them. */
+/* An answer that comes too late belongs to no call, whichever call reads it. */
 static void test_late_answers(void **state)
 {
     adtopk_context *context = open_ready("late", 2, false);
@@ -246,7 +246,7 @@ static void test_late_answers(void **state)
     for (unsigned i = 0; i < 20; i++) {
         begin(context, adtopk_residual_for(context, 0, residual, 0));
         if (i % 3 == 0) {
-            (void)adtopk_arm(context); /* the next call reads what has come */
+            (void)adtopk_arm(context); /* the next call reads messages that have come */
         }
         if (i % 2 == 0) {
             assert_status(context, adtopk_barrier(context), ADTOPK_OK);
@@ -291,7 +291,7 @@ static void test_open_without_answer(void **state)
     adtopk_close(context);
 }
 
-/* What the library made of the names. */
+/* Checks the names that the library made. */
 static void test_names(void **state)
 {
     struct adtopk_options options = options_for("names", false);
@@ -357,7 +357,7 @@ static void test_signals_end_waits(void **state)
     free(residual);
 }
 
-/* Whether no daemon is there yet, or it does not answer, or reads nothing. */
+/* Signals end a wait for a daemon that is not there, does not answer, or reads nothing. */
 static void test_signals_end_joining(void **state)
 {
     struct adtopk_options options = options_for("joining", true);
@@ -384,7 +384,7 @@ static void test_signals_end_joining(void **state)
     adtopk_close(context);
 }
 
-/* Without options.interruptible they end none. */
+/* Without options.interruptible signals end no wait. */
 static void test_signals_are_ignored(void **state)
 {
     adtopk_context *context = open_ready("ignored", 1, false);

@@ -1,4 +1,4 @@
-/* Waiting: time-outs, signals, a descriptor, two threads in one context, and what a step costs. */
+/* Waiting: time-outs, signals, a descriptor, two threads in one context, and the cost of a step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -194,7 +194,8 @@ static void test_pending(void **state)
     assert_status(context, adtopk_step_wait_for(context, 60), ADTOPK_PENDING);
     assert_in_range(client_now_ns() - begun, 60 * 1000000, 10u * 1000 * 1000000);
     assert_int_equal(adtopk_step(context), 0);
-    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_STATE); /* ended */
+    /* The step has ended. */
+    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_STATE);
     adtopk_close(context);
 }
 
@@ -228,7 +229,7 @@ static void test_steps_by_polling(void **state)
     adtopk_close(context);
 }
 
-/* A daemon that was killed wrote no last word. */
+/* A killed daemon wrote no error into the page, but calls that look see its end. */
 static void test_looks_see_the_end(void **state)
 {
     adtopk_context *context = open_ready("silent", 1);
@@ -278,7 +279,8 @@ static void test_descriptor(void **state)
         assert_update(context, step, 0);
     }
     assert_true(slept > 0);
-    assert_status(context, adtopk_arm(context), ADTOPK_PENDING); /* left so, it does no harm */
+    /* A request that stays does no harm. */
+    assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
     push(context, 0);
     assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
     adtopk_close(context);
@@ -332,12 +334,12 @@ static void test_signal_interrupts(void **state)
     assert_status(context, adtopk_step_wait(context), ADTOPK_INTERRUPTED);
     assert_status(context, adtopk_step_wait_for(context, 60000), ADTOPK_INTERRUPTED);
     assert_int_equal(adtopk_step(context), 0);
-    adtopk_close(context); /* signals do not end that wait */
+    adtopk_close(context); /* signals do not end this wait */
     alarm_every(0);
     assert_int_equal(daemon_.view->lost, 0);
 }
 
-/* Interrupted again and again, steps still come out right. */
+/* Steps that are interrupted again and again still give the right updates. */
 static void test_many_signals(void **state)
 {
     adtopk_context *context = open_job("signals", 2, true);
@@ -441,7 +443,7 @@ static void test_one_waits_while_another_pushes(void **state)
             push(context, tensor);
             atomic_store(&waiter.pushed, tensor + 1);
             if (tensor % 256 == 0) {
-                sleep_ms(1); /* the waiter sleeps meanwhile */
+                sleep_ms(1); /* meanwhile the waiting thread sleeps */
             }
         }
         assert_int_equal(pthread_join(thread, NULL), 0);
@@ -465,7 +467,7 @@ static void *push_many(void *argument)
     return NULL;
 }
 
-/* A thread that waits for room in the ring leaves the wake-up to the one that polls. */
+/* A thread that waits for room in the ring leaves the wake-up to the thread that polls. */
 static void test_descriptor_beside_a_full_ring(void **state)
 {
     struct waiter pusher = {.context = open_ready("full", MANY), .status = ADTOPK_OK};
@@ -496,7 +498,7 @@ static void *commit_for(void *argument)
     return NULL;
 }
 
-/* A thread that may not wait leaves the commit of the other one as it is. */
+/* A thread that may not wait does not disturb the other thread's commit. */
 static void test_commit_in_two_threads(void **state)
 {
     struct waiter waiter = {.context = open_job("commits", 1, false)};
@@ -520,10 +522,10 @@ static void test_commit_in_two_threads(void **state)
 
 /* ---- what a step costs ---- */
 
-/* Awake, a step makes no system call but sched_yield(). A sleep costs one poll() and two recvmsg(),
- * which take the wake-up and find nothing more; each entry of the ring at most one wake-up. On a
- * busy machine the daemon may wake the sleeper three times for room in the ring: the step's entries
- * are taken one by one. */
+/* While it stays awake, a step makes no system call but sched_yield(). A sleep costs one poll() and
+ * two recvmsg(), which take the wake-up and find nothing more. Each entry of the ring costs at most
+ * one wake-up. On a busy machine the daemon takes the step's entries one by one. It may then wake
+ * the sleeper three times for room in the ring. */
 static void test_system_calls(void **state)
 {
     adtopk_context *context = open_ready("calls", 2);

@@ -1,5 +1,5 @@
-/* Messages whose strings have a NUL in them. Everything else of the codec is tested with those who
- * use it. */
+/* Messages whose strings have a NUL in them. The tests of the codec's callers cover the rest of it.
+ */
 #include "proto/codec.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include "proto/local.pb-c.h"
 #include "proto/peer.pb-c.h"
 
-/* Unpacks `message` after the first `mark` in it has become a NUL; returns the error. */
+/* Unpacks `message` after turning the first `mark` in it into a NUL. Returns the error. */
 static struct error without(const ProtobufCMessage *message, char mark)
 {
     struct error err = {.code = ADTOPK_OK};
@@ -49,7 +49,7 @@ static void test_nul(void **state)
     assert_string_equal(err.text, "the field run_id of a LocalRequest message has a NUL, byte 1");
 }
 
-/* Bytes may hold NULs; so may numbers. */
+/* Bytes and numbers may have NULs. */
 static void test_nul_elsewhere(void **state)
 {
     Adtopk__PeerEstimates estimates = ADTOPK__PEER_ESTIMATES__INIT;

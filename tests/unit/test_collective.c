@@ -1,6 +1,6 @@
 /*
- * The collectives among 1 to 33 members in one process, against sums in double precision and, bit
- * for bit, against sums in the order that each documents.
+ * The collectives among 1 to 33 members in one process. Their sums are compared with sums in double
+ * precision, and, bit for bit, with sums in the order that each collective documents.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 static const unsigned counts[] = GROUP_SIZES;
 #define COUNTS (sizeof(counts) / sizeof(counts[0]))
 
-/* percent: of the members in turn, nine or fewer. */
+/* percent: one per member in turn, at most nine. */
 static void run_lists(const struct collective_ops *ops, unsigned members, enum payload_value value,
     const uint64_t numel[4], const unsigned percent[9])
 {
@@ -43,7 +43,7 @@ static void run_lists(const struct collective_ops *ops, unsigned members, enum p
     group_free(&group);
 }
 
-/* Sums that travel again and may not be rounded are those of everybody's lists. */
+/* Sums that are sent again and must not be rounded are the exact sums of all lists. */
 static void test_sparse(void **state)
 {
     static const struct collective_ops *const kinds[] = {
@@ -74,7 +74,7 @@ static void test_sparse(void **state)
     }
 }
 
-/* Large enough to be decoded and merged in parts. */
+/* The lists are so large that they are decoded and merged in parts. */
 static void test_sparse_in_parts(void **state)
 {
     static const uint64_t numel[4] = {9, 100000, 1, 70000};
@@ -88,8 +88,8 @@ static void test_sparse_in_parts(void **state)
     }
 }
 
-/* A list is cut into as many segments as its entries allow, fibres are not cut, and the sum has the
- * same bits whatever the segments. */
+/* A list is cut into as many segments as its entries allow, and fibres are not cut. The sum has the
+ * same bits for any number of segments. */
 static void run_segments(unsigned members, uint64_t segment, uint64_t fibres, unsigned wanted)
 {
     static const uint64_t numel[4] = {3000, 1, 130, 7};
@@ -123,18 +123,18 @@ static void test_segments(void **state)
 {
     (void)state;
     for (unsigned members = 2; members <= 5; members++) {
-        run_segments(members, 64 * 600, 1, 1); /* of 627 entries */
+        run_segments(members, 64 * 600, 1, 1); /* with 627 entries */
         run_segments(members, 64 * 280, 1, 2);
         run_segments(members, 64 * 93, 1, 5);
         run_segments(members, 64 * 7, 1, EXCHANGE_SEGMENTS_MAX);
         run_segments(members, 64 * 7, 30, EXCHANGE_SEGMENTS_MAX);
-        run_segments(members, 64 * 7, 3, EXCHANGE_SEGMENTS_MAX); /* some have none of it */
+        run_segments(members, 64 * 7, 3, EXCHANGE_SEGMENTS_MAX); /* some segments have no entries */
     }
     run_segments(1, 64, 1, 1);
 }
 
-/* A list that is longer than a node's may be is refused, although none of its segments is, and
- * whoever sent it is blamed. */
+/* A list that is longer than a node's may be is refused, although each of its segments is short.
+ * The error blames the sender. */
 static void test_long_segments(void **state)
 {
     static const uint64_t numel[1] = {3000};
@@ -171,7 +171,7 @@ static bool is_in(const struct sparse *list, uint32_t position)
     return false;
 }
 
-/* All that members contributed is in the sum or comes back to somebody, element for element. */
+/* Every contribution is in the sum or comes back to a member, element for element. */
 static void check_returned(const struct bucket *bucket, const struct group *group, size_t *returned)
 {
     const struct sparse *update = &group->exchange[0].tensor[0].update;
@@ -204,7 +204,7 @@ static void check_returned(const struct bucket *bucket, const struct group *grou
     free(total);
 }
 
-/* Whole numbers, which bf16 rounds when they are summed, and nothing else does. */
+/* Whole numbers that bf16 rounds only when they are summed. */
 static void run_rounded(const struct collective_ops *ops, unsigned members, size_t room,
     unsigned percent, size_t *returned)
 {
@@ -252,7 +252,7 @@ static void test_rounded_sums(void **state)
         run_rounded(
             &collective_hierarchical, 1 + i % 9, 700, (unsigned)random_below(101), &returned);
     }
-    assert_int_equal(returned, 0); /* its sums travel as f32 */
+    assert_int_equal(returned, 0); /* its sums are sent as f32 */
 }
 
 static void test_no_room_to_round(void **state)
@@ -269,8 +269,8 @@ static void test_no_room_to_round(void **state)
     run_rounded(&collective_oktopk, 5, 20, 50, &returned);
 }
 
-/* Few sums, some of which bf16 does not hold, and no room for what it would cut off: they come
- * unrounded, wherever among the sums of a member those are. */
+/* A few sums, some of which bf16 does not hold, and no room for their rounding errors. They arrive
+ * unrounded, wherever they are among a member's sums. */
 static void run_few(unsigned members, uint64_t sums)
 {
     static const uint64_t numel[] = {700};
@@ -309,8 +309,8 @@ static void test_few_without_room(void **state)
 
 /* ------------------------------------------------------------------ the k largest sums */
 
-/* An entry of the sum, as the selection orders it: by the upper 16 bits of its magnitude, then by
- * position. */
+/* An entry of the sum. The selection orders entries by the upper 16 bits of their magnitude, then
+ * by position. */
 struct summed {
     uint32_t cell;
     uint32_t position;
@@ -327,7 +327,7 @@ static int by_size(const void *a, const void *b)
     return left->position < right->position ? -1 : left->position > right->position;
 }
 
-/* What is left out is at most 0.4 % larger than the smallest that is selected. */
+/* An entry that is not selected is at most 0.4% larger than the smallest selected one. */
 static void check_line(const struct summed *sums, size_t k, size_t count)
 {
     double least = INFINITY, most = 0;
@@ -340,7 +340,7 @@ static void check_line(const struct summed *sums, size_t k, size_t count)
     assert_true(most <= 1.004 * least);
 }
 
-/* The k that must be selected, k being the mean of what the members sent; marks them. */
+/* Marks the k entries that must be selected, where k is the mean length of the members' lists. */
 static size_t expected_largest(const struct bucket *bucket, const struct group *group, bool *marked)
 {
     struct summed *sums = allocate(bucket->numel[0], sizeof(*sums));
@@ -383,7 +383,8 @@ static void check_largest(const struct bucket *bucket, const struct group *group
     free(marked);
 }
 
-/* Some turns with one memory: the first without any, then some that are like it, then another. */
+/* Some turns with one memory: the first turn has none, then come similar turns, then another one.
+ */
 static void run_largest(unsigned members, uint64_t numel, unsigned skew)
 {
     struct exchange_memory memory[GROUP_MAX] = {0};
@@ -460,7 +461,7 @@ static bool is_selected(
     return false;
 }
 
-/* The sums of what everybody has at the selected places, and what rounding cut off of each. */
+/* Checks the sums of all contributions at the selected places, and the rounding error of each. */
 static void check_exclusive(const struct bucket *bucket, const struct group *group, uint64_t select)
 {
     double *back = allocate(bucket->numel[0], sizeof(*back));
@@ -542,8 +543,8 @@ static void test_exclusive(void **state)
     assert_true(returned > 200);
 }
 
-/* Of frames that are decoded at the same time, several bad ones: the lowest node is told of,
- * whichever was looked at first. */
+/* Several frames that are decoded at the same time are bad. The error names the lowest node,
+ * whichever frame was decoded first. */
 static void test_bad_frames_in_parts(void **state)
 {
     static const uint64_t numel[] = {100000};
@@ -567,7 +568,7 @@ static void test_bad_frames_in_parts(void **state)
     group_free(&group);
 }
 
-/* Sums of nearly all elements travel as all of them, and those that are 0 are not listed. */
+/* Sums of nearly all elements are sent as all elements, and sums that are 0 are not listed. */
 static void test_full_lists(void **state)
 {
     static const uint64_t numel[] = {90};
@@ -601,8 +602,8 @@ static void test_full_lists(void **state)
     }
 }
 
-/* 1 + 2^-24 + 2^-24 is 1 from the left and 1 + 2^-23 from the right: the values of the tests above
- * do tell orders apart. */
+/* 1 + 2^-24 + 2^-24 is 1 from the left and 1 + 2^-23 from the right. So the values of the tests
+ * above can show a wrong order. */
 static void test_order_shows(void **state)
 {
     static const uint64_t numel[] = {1};
@@ -638,7 +639,8 @@ static void test_order_shows(void **state)
 
 static void test_nonfinite_travels(void **state)
 {
-    static const uint64_t numel[] = {1, 1}; /* fewer elements than members: all must hear it */
+    /* Fewer elements than members, and all members must learn of them. */
+    static const uint64_t numel[] = {1, 1};
     const struct collective_ops *const kinds[] = {&collective_pairwise, &collective_ring,
         &collective_halving, &collective_allgather, &collective_balanced, &collective_hierarchical,
         &collective_plain};
@@ -676,7 +678,7 @@ static void test_table(void **state)
     (void)state;
     assert_ptr_equal(collective_find("allgather"), &collective_allgather);
     assert_ptr_equal(collective_find("allreduce"), &collective_allreduce);
-    assert_null(collective_find("plain")); /* not a policy's to name */
+    assert_null(collective_find("plain")); /* a policy may not name it */
     assert_null(collective_find(""));
     assert_null(collective_find("Allreduce"));
     for (unsigned i = 0; collective_table[i] != NULL; i++) {

@@ -1,6 +1,6 @@
 /*
- * The dense collectives among 1 to 33 members in one process, which of them "allreduce" is, and how
- * many phases there are.
+ * The dense collectives among 1 to 33 members in one process, the choice behind "allreduce", and
+ * the number of phases.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -89,7 +89,8 @@ static float nearest_bf16(float x)
     return (float)(trunc(units + copysign(0.5, units)) * unit);
 }
 
-/* What came out is the sum, scaled and rounded, and its owner's rest is what that cut off. */
+/* Checks that the result is the sum, scaled and rounded, and that its owner has the rounding error
+ * as rest. */
 static void check_rests(const struct bucket *bucket, const struct group *group, unsigned m)
 {
     const struct exchange_rest *kept = &group->exchange[m].rest;
@@ -113,7 +114,8 @@ static void check_rests(const struct bucket *bucket, const struct group *group, 
     }
 }
 
-/* The nearest number of so many bits, halves to even, from this exponent on: by its definition. */
+/* The nearest number with this many digits from this exponent on; halves go to even. By its
+ * definition. */
 static double nearest_of(double x, int digits, int smallest)
 {
     int exponent;
@@ -124,7 +126,7 @@ static double nearest_of(double x, int digits, int smallest)
     return nearbyint(x / unit) * unit;
 }
 
-/* What member m contributes to an element. */
+/* Member m's contribution to an element. */
 static double part_of(const struct bucket *bucket, unsigned m, unsigned t, uint64_t i)
 {
     float part;
@@ -133,8 +135,8 @@ static double part_of(const struct bucket *bucket, unsigned m, unsigned t, uint6
     return (double)part;
 }
 
-/* Whoever adds to an element on its way round has the rest, if there was room for one and the sum
- * came in rounded. Returns what the sum became. */
+/* A member that adds to an element in the ring keeps the rest, if there was room for one and the
+ * sum arrived rounded. Returns the new sum. */
 static float check_way(
     const struct bucket *bucket, const struct group *group, unsigned t, uint64_t i, uint64_t at)
 {
@@ -150,7 +152,8 @@ static float check_way(
             .type = (enum quantisation)exchange->value,
             .count = exchange->rest.count > 0 ? 1 : 0};
         double part = k > 0 ? part_of(bucket, m, t, i) : 0, exact = sum + part, moved = exact - sum;
-        double below = (sum - (exact - moved)) + (part - moved); /* what double cuts off */
+        /* The rounding error of the double sum. */
+        double below = (sum - (exact - moved)) + (part - moved);
         wide |= k > 0 && exchange->rest.count == 0;
         sum = wide                                   ? (double)(float)exact
               : exchange->value == PAYLOAD_VALUE_F16 ? nearest_of(exact, 11, -24)
@@ -161,7 +164,7 @@ static float check_way(
     return (float)sum;
 }
 
-/* All members have what comes out of the way round, scaled. */
+/* Checks that all members have the result of the ring, scaled. */
 static void check_ring(const struct bucket *bucket, const struct group *group)
 {
     uint64_t at = 0;
@@ -174,7 +177,8 @@ static void check_ring(const struct bucket *bucket, const struct group *group)
     }
 }
 
-/* Every member rounds its slice, and between them all elements; in a ring, what it adds to. */
+/* Every member rounds its slice, and together they round all elements. In a ring a member rounds
+ * the elements to which it adds. */
 static void run_rests(const struct collective_ops *ops, unsigned members, enum payload_value value,
     const uint64_t *numel, unsigned tensors, uint64_t segment)
 {
@@ -245,7 +249,7 @@ static void test_rests(void **state)
     assert_int_equal(collective_allreduce.traits.rests(2, 1000), 0);
 }
 
-/* Where a slice is longer than there is room for, nothing is rounded but contributions. */
+/* If a slice does not fit into the room for rests, only contributions are rounded. */
 static void test_no_room(void **state)
 {
     uint64_t numel[] = {100};
@@ -271,7 +275,7 @@ static void test_no_room(void **state)
     group_free(&group);
 }
 
-/* In a ring it is so from the member on that has no room for the whole bucket. */
+/* In a ring that holds from the member on that has no room for the whole bucket. */
 static void test_ring_no_room(void **state)
 {
     uint64_t numel[] = {100};
@@ -301,7 +305,7 @@ static void test_ring_no_room(void **state)
     }
 }
 
-/* By hand from the costs in allreduce.c. */
+/* The expected choice is computed by hand from the costs in allreduce.c. */
 static void test_choice(void **state)
 {
     static const struct collective_ops *const oneshot = &collective_oneshot,
@@ -354,7 +358,7 @@ static void test_choice(void **state)
     }
 }
 
-/* What a frame's header cannot count does not exist. */
+/* An exchange has no more phases than a frame's header can count. */
 static void test_phases(void **state)
 {
     struct exchange_tensor tensor = {

@@ -1,6 +1,6 @@
 /*
- * Frames of `balanced`, `oktopk` and `exclusive` that were spoilt or forged, in every phase: each
- * is refused with an error that names its node, whatever it claims, and nothing is left behind.
+ * Spoilt and forged frames of `balanced`, `oktopk` and `exclusive`, in every phase. The receiver
+ * refuses each with an error that names its node, whatever the frame claims, and frees everything.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,8 +22,8 @@
 
 #define PHASES ((unsigned)OKTOPK_PHASES)
 
-/* One tensor, of whose entries nearly all are in the first third: Ok-Topk has to vote twice and to
- * balance. */
+/* One tensor with nearly all entries in its first third. Ok-Topk has to vote twice and to balance.
+ */
 struct fixture {
     struct group group;
     struct exchange_tensor tensor[MEMBERS];
@@ -71,7 +71,7 @@ static void each_frame(const struct collective_ops *ops,
     group_exchange(&fixture.group);
     frames = group_each_frame(&fixture.group, visit);
     all = MEMBERS * (MEMBERS - 1) * ops->phases(fixture.group.exchange);
-    /* Who has nothing to give away while Ok-Topk balances sends nothing then. */
+    /* While Ok-Topk balances, a member with nothing to give away sends no frame. */
     assert_true(frames == all || (ops == &collective_oktopk && frames < all && frames > all - 6));
     group_free(&fixture.group);
 }
@@ -86,7 +86,7 @@ static void test_spoilt(void **state)
 
 /* ------------------------------------------------------------------ other sections */
 
-/* Lists differ from a right one in a single thing. */
+/* Each kind of list differs from a right one in one respect. */
 enum section { NOTHING, BYTES, DENSE, OUTSIDE, LONG, SECTIONS };
 
 static void put_section(struct payload_writer *writer, enum section section)
@@ -112,7 +112,7 @@ static void put_section(struct payload_writer *writer, enum section section)
     assert_int_equal(status, ADTOPK_OK);
 }
 
-/* The frame with two other sections. */
+/* Replaces a frame by one with two other sections. */
 static void forge(struct group *group, unsigned phase, unsigned from, unsigned to,
     enum section first, enum section second)
 {
@@ -152,7 +152,7 @@ static void test_other_sections(void **state)
     each_frame(&collective_exclusive, other_sections);
 }
 
-/* Positions of exclusive are opaque bytes to the frame: any that there can be. */
+/* A frame does not interpret positions of exclusive: it takes any bytes. */
 static void any_positions(struct group *group, unsigned phase, unsigned from, unsigned to)
 {
     struct group_frame *frame = &group->frame[phase][from][to];
@@ -172,7 +172,7 @@ static void any_positions(struct group *group, unsigned phase, unsigned from, un
         if (group_judge(group, phase, to, &err) != ADTOPK_OK) {
             group_assert_blamed(group, phase, from, to);
         } else {
-            assert_int_equal(size, SENT / MEMBERS); /* as many as its share, a byte each */
+            assert_int_equal(size, SENT / MEMBERS); /* as many entries as its share, a byte each */
         }
     }
     group_replace(group, phase, from, to, good.bytes, good.size);
@@ -187,7 +187,7 @@ static void test_any_positions(void **state)
 
 /* ------------------------------------------------------------------ votes */
 
-/* Puts a vote into the frame of one that was cast. */
+/* Puts a vote into a frame in which a vote was cast. */
 static void cast(
     struct group *group, unsigned phase, unsigned from, unsigned to, const struct vote *vote)
 {
@@ -206,7 +206,7 @@ static void vote_and_blame(
     group_assert_blamed(group, phase, from, to);
 }
 
-/* Votes that cannot be, given what came before. */
+/* Votes that contradict earlier ones. */
 static void impossible(struct group *group, unsigned phase, unsigned from, unsigned to)
 {
     const struct vote good = oktopk_region(&group->exchange[from], 0)->vote;
@@ -214,13 +214,13 @@ static void impossible(struct group *group, unsigned phase, unsigned from, unsig
     struct error err;
 
     if (phase == VOTE) {
-        vote.cells = 0; /* it had no window then */
+        vote.cells = 0; /* it had no window in that case */
         vote.above = 0;
         vote.sent = SENT + 1;
         vote_and_blame(group, VOTE, from, to, &vote);
         vote.sent = UINT64_C(1) << 34;
         vote_and_blame(group, VOTE, from, to, &vote);
-        vote.sent = 0; /* but some came */
+        vote.sent = 0; /* but some entries came */
         vote_and_blame(group, VOTE, from, to, &vote);
         vote.sent = SENT;
     } else if (phase == VOTE_AGAIN) {
@@ -250,7 +250,7 @@ static uint64_t some_count(void)
     return random_below(4) == 0 ? random_next() >> (29 + random_below(30)) : random_below(40);
 }
 
-/* Changes a vote; a second one mostly so that it agrees with the first. */
+/* Changes a vote. In most cases a second vote agrees with the first. */
 static void falsify(struct vote *vote, const struct vote *first, unsigned phase)
 {
     uint32_t octave = vote->first / VOTE_OCTAVE_CELLS;
@@ -272,8 +272,8 @@ static void falsify(struct vote *vote, const struct vote *first, unsigned phase)
     }
 }
 
-/* Produces a phase of member m, and hands its frames over. False if it refuses what it got: others
- * than the liar name that then. */
+/* Produces a phase of member m and hands its frames over. False if the member refuses its frames.
+ * Members other than the liar then name the liar. */
 static bool produce(struct group *group, unsigned phase, unsigned m, unsigned liar)
 {
     struct exchange *exchange = &group->exchange[m];
@@ -300,7 +300,7 @@ static bool produce(struct group *group, unsigned phase, unsigned m, unsigned li
     return err.code == ADTOPK_OK;
 }
 
-/* A member that refused, or waits for what will not come, takes no further part. */
+/* A member that refused, or that waits for a frame which never comes, takes no further part. */
 static void look_who_is_there(const struct group *group, unsigned phase, bool there[MEMBERS])
 {
     for (unsigned to = 0; to < MEMBERS; to++) {
@@ -311,7 +311,7 @@ static void look_who_is_there(const struct group *group, unsigned phase, bool th
     }
 }
 
-/* One member tells all others the same lies, and else does as it should. */
+/* One member tells all others the same lies, and otherwise behaves correctly. */
 static unsigned run_lies(unsigned liar)
 {
     static struct fixture fixture;

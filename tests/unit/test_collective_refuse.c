@@ -1,5 +1,5 @@
 /*
- * Frames that a collective must refuse, and plain operations: their results, and members that call
+ * Frames that a collective must refuse. Also plain operations: their results, and members that call
  * different ones.
  */
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #define MEMBERS 3
 #define NUMEL 30
 
-/* Three members, one tensor of 30 elements; what everybody sends lies here. */
+/* Three members and one tensor of 30 elements, with memory for every member's contribution. */
 struct fixture {
     struct group group;
     struct exchange_tensor tensor[MEMBERS];
@@ -52,7 +52,7 @@ static void fixture_init(struct fixture *fixture, const struct collective_ops *o
     }
 }
 
-/* All frames of an exchange. */
+/* Spoils all frames of an exchange. */
 static void spoil_frames(const struct collective_ops *ops, enum payload_value value)
 {
     static struct fixture fixture;
@@ -87,7 +87,7 @@ enum section {
     SECTION_BYTES
 };
 
-/* Appends a section about the fixture's tensor, or the slice of it that is due. */
+/* Appends a section about the fixture's tensor, or about the slice that the frame should have. */
 static void put_section(struct payload_writer *writer, enum section section, unsigned slice)
 {
     static const float values[NUMEL];
@@ -120,11 +120,11 @@ static void put_section(struct payload_writer *writer, enum section section, uns
 struct due {
     const struct collective_ops *ops;
     unsigned phase, from, to;
-    unsigned right; /* sections that may be in it, a bit each */
+    unsigned right; /* sections that it may have, a bit each */
     unsigned slice; /* elements */
 };
 
-/* It becomes a well-formed one with these two sections. */
+/* Makes a well-formed frame with these two sections. */
 static void forge(
     struct group *group, const struct due *due, enum section first, enum section second)
 {
@@ -153,7 +153,7 @@ static void check_sections(const struct due *due, enum section first, enum secti
 
 #define LIST (1u << SECTION_LIST)
 #define DENSE (1u << SECTION_DENSE)
-/* The sum of several lists may be longer, and may travel as all its elements. */
+/* A sum of several lists may be longer than a list, and may be sent as all elements. */
 #define SUM (LIST | 1u << SECTION_LONG_LIST | DENSE)
 
 static void test_wrong_sections(void **state)
@@ -243,7 +243,7 @@ static void test_broadcast(void **state)
     }
 }
 
-/* Within a node in the order of its ranks, then in the order of the nodes. */
+/* Sums within a node in the order of its ranks, then in the order of the nodes. */
 static float plain_sum(const struct plain *plain, unsigned i, double *wide)
 {
     float sum = 0;
@@ -299,7 +299,7 @@ static void test_barrier(void **state)
     }
 }
 
-/* Operations of no bytes are barriers by another name. */
+/* Operations without bytes are barriers. */
 static void test_empty_operations(void **state)
 {
     static const enum op_kind kinds[] = {OP_BROADCAST, OP_ALLREDUCE};
@@ -317,7 +317,7 @@ static void test_empty_operations(void **state)
     }
 }
 
-/* Both nodes hear of it, each names both. */
+/* Checks that both nodes get the error, and that each error names both nodes. */
 static void assert_mismatch(struct group *group)
 {
     for (unsigned m = 0; m < 2; m++) {
@@ -351,7 +351,7 @@ static void test_different_operations(void **state)
     for (unsigned c = 0; c < 2 * sizeof(cases) / sizeof(cases[0]); c++) {
         plain_init(&plain, 2, OP_ALLREDUCE, 0);
         for (unsigned m = 0; m < 2; m++) {
-            unsigned side = (m + c) % 2; /* either node may be the odd one */
+            unsigned side = (m + c) % 2; /* either node may be the one that differs */
             plain.op[m].kind = cases[c / 2].kind[side];
             plain.op[m].root = cases[c / 2].root[side];
             plain.op[m].size = cases[c / 2].size[side];
@@ -422,7 +422,8 @@ static void test_wrong_data(void **state)
     group_free(&plain.group);
 }
 
-/* Each list is short enough for a member of many ranks, but all are too long for the update. */
+/* Each list is short enough for a member with many ranks, but together they are too long for the
+ * update. */
 static void test_too_many_entries(void **state)
 {
     static struct fixture fixture;
@@ -441,14 +442,15 @@ static void test_too_many_entries(void **state)
         }
         group_produce(&fixture.group, 0);
         group_assert_blamed(&fixture.group, 0, greedy, to);
-        fixture.tensor[to].update.capacity = 20; /* as many as there are */
+        fixture.tensor[to].update.capacity = 20; /* as many as the lists have */
         assert_int_equal(group_judge(&fixture.group, 0, to, &err), ADTOPK_OK);
         assert_int_equal(fixture.tensor[to].update.count, 20);
         group_free(&fixture.group);
     }
 }
 
-/* The same of sums: whoever added the last is blamed, as only the whole is too long. */
+/* The same with sums. Only the whole is too long, so the error blames the member that added the
+ * last. */
 static void test_too_many_sums(void **state)
 {
     static const unsigned blamed[MEMBERS] = {2, 0, 0};
@@ -469,7 +471,7 @@ static void test_too_many_sums(void **state)
         for (unsigned phase = 0; phase < 3; phase++) {
             group_produce(&fixture.group, phase);
         }
-        fixture.tensor[to].update.capacity = 20; /* as many as there are */
+        fixture.tensor[to].update.capacity = 20; /* as many as the sums have */
         assert_int_equal(group_judge(&fixture.group, 2, to, &err), ADTOPK_OK);
         assert_int_equal(fixture.tensor[to].update.count, 20);
         fixture.tensor[to].update.capacity = 19;

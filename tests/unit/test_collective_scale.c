@@ -1,6 +1,6 @@
 /*
- * Loss scales among the members of an exchange: whoever has a complete sum knows the scale, however
- * few members pushed, and no two scales go unnoticed.
+ * Loss scales among the members of an exchange. A member with a complete sum knows the scale,
+ * however few members pushed. Members always notice two different scales.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,14 +54,14 @@ static void scene_free(struct scene *scene)
     group_free(&scene->group);
 }
 
-/* Member m knows of a push. */
+/* Tells member m of a push. */
 static void know(struct scene *scene, unsigned m, float loss)
 {
     scene->group.exchange[m].header.loss_scale = loss;
     scene->group.exchange[m].header.loss_rank = 10 * m;
 }
 
-/* Takes the loss scale, a power of 2, out of a result: the same bits as without it remain. */
+/* Takes the loss scale, a power of 2, out of a result. That must give the same bits as no scale. */
 static void unscale(struct exchange_tensor *tensor, bool dense)
 {
     for (uint64_t i = 0; dense && i < tensor->numel; i++) {
@@ -104,7 +104,7 @@ static void test_scaled(void **state)
     }
 }
 
-/* Two members that need not be neighbours. */
+/* Two members, not necessarily neighbours, have different scales. */
 static void check_different(
     const struct collective_ops *ops, unsigned members, unsigned one, unsigned other)
 {

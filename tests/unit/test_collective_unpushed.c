@@ -1,6 +1,6 @@
 /*
- * Which tensors no rank pushed: every collective tells all members, and a mark that no member could
- * have made is refused with the name of its node.
+ * Tensors that no rank pushed: every collective tells all members of them. If no member can have
+ * made a mark, the receiver refuses it with the name of its node.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,7 @@ static void begin(struct group *group, struct bucket *bucket, const struct colle
     }
 }
 
-/* All members must find what the members together say. */
+/* All members must find the result that follows from all members' pushes. */
 static void run(const struct collective_ops *ops, unsigned members, unsigned percent)
 {
     struct group group;

@@ -1,6 +1,6 @@
 /*
- * Which sparsifiers, collectives, scopes and values go together: all that exist by name, against a
- * list of their own; alone, in documents, and as overlapping rules make them.
+ * The combinations of sparsifiers, collectives, scopes and values: all that exist by name, compared
+ * with a separate list. They are tested alone, in documents, and as overlapping rules produce them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 #define SCOPES 2
 #define VALUES PAYLOAD_VALUE_COUNT
 
-/* What a sparsifier sends: lists; values at positions that all nodes know; whole tensors. */
+/* What a sparsifier sends: lists, values at positions that all nodes know, or whole tensors. */
 enum sends { LISTS, KNOWN, WHOLE };
 
 /* Every sparsifier: a new one gets a row. */
@@ -40,12 +40,12 @@ static const struct {
 };
 #define SPARSIFIERS (sizeof(sparsifiers) / sizeof(sparsifiers[0]))
 
-/* Every collective of lists: a new one gets a row. */
+/* Every collective for lists: a new one gets a row. */
 static const struct {
     const char *name;
-    bool blocks;   /* takes values in blocks, as all take the others */
-    bool rerounds; /* rounds sums on their way */
-    bool picks;    /* selects itself: for "topk" with one residual per node */
+    bool blocks;   /* takes values in blocks; all collectives take the other values */
+    bool rerounds; /* rounds sums while it adds them up */
+    bool picks;    /* selects the entries itself: for "topk" with one residual per node */
 } collectives[] = {
     {"allgather", true, false, false},
     {"hierarchical", true, false, false},
@@ -55,7 +55,7 @@ static const struct {
 };
 #define COLLECTIVES_OF_LISTS (sizeof(collectives) / sizeof(collectives[0]))
 
-/* By whom dense tensors travel, and values at positions that all know. */
+/* Collectives for dense tensors and for values at positions that all nodes know. */
 static const struct {
     const char *collective, *values;
 } good_dense[] = {
@@ -117,7 +117,7 @@ static bool is_good(const struct tensor_policy *policy)
                (strcmp(policy->sparsifier->name, "topk") == 0 && policy->scope == SCOPE_NODE));
 }
 
-/* Calls back with every combination there is. Returns their number. */
+/* Calls back with every combination, and returns their number. */
 static unsigned all(void (*visit)(const struct tensor_policy *policy))
 {
     unsigned count = 0;
@@ -149,7 +149,7 @@ static void assert_names(const char *text, const char *part)
     }
 }
 
-/* The reason names both parts of what does not go together. */
+/* Checks that the reason names both parts of a bad combination. */
 static void assert_reason(const struct tensor_policy *policy, const char *text)
 {
     bool sparsifier = strstr(text, "sparsifier \"") != NULL;
@@ -174,7 +174,7 @@ static bool is_good_dense(const struct collective_ops *ops, enum payload_value v
     return false;
 }
 
-/* All that travels dense: tensors of any sparsifier, and what randomk draws. */
+/* Everything that is sent dense: tensors of any sparsifier, and the entries that randomk draws. */
 static void test_dense(void **state)
 {
     static const char *const names[] = {"adtopk", "randomk", "dense"};
@@ -212,7 +212,7 @@ static void test_dense(void **state)
     assert_true(refused > 0);
 }
 
-/* What cannot be known before the nodes are. */
+/* Combinations that depend on the nodes. */
 static void test_nodes(void **state)
 {
     struct policy policy;
@@ -257,8 +257,8 @@ static void test_all(void **state)
     }
 }
 
-/* Residuals in bf16: of what goes together anyway, what the kernels select exactly, what was sent
- * exactly, and what nobody else reads. */
+/* Residuals may be in bf16 if the combination is good anyway, if the kernels select exactly, if
+ * values are sent exactly, and if only one node reads them. */
 static bool is_good_in_bf16(const struct tensor_policy *policy)
 {
     unsigned row = row_of(policy->sparsifier), lists = row_of_lists(policy->sparse_collective);
@@ -310,7 +310,8 @@ static void test_residuals(void **state)
         "{\"momentum\":0.5,\"rules\":[{\"match\":\"a\",\"residual\":\"bf16\"}]}", "momentum");
 }
 
-/* The document, or the rule, that says so; a dense collective is refused by its key already. */
+/* Checks the document or rule with this policy. A dense collective is refused because of its key
+ * already. */
 static void check_document(const struct tensor_policy *wanted, const char *format)
 {
     bool in_rule = strstr(format, "match") != NULL;
@@ -330,7 +331,8 @@ static void check_document(const struct tensor_policy *wanted, const char *forma
     if (status == ADTOPK_OK) {
         return;
     }
-    err.text[strcspn(err.text, "\n")] = '\0'; /* the line that is shown names all of them */
+    /* The line that the message shows names all of them. */
+    err.text[strcspn(err.text, "\n")] = '\0';
     if (in_rule) {
         assert_non_null(strstr(err.text, "rules[1]: "));
     }
@@ -362,7 +364,7 @@ static void test_documents(void **state)
     (void)all(check_rule);
 }
 
-/* A rule is checked with the policy beneath it, wherever that comes from. */
+/* A rule is checked together with the policy beneath it, wherever that policy comes from. */
 static void test_rule_on_base(void **state)
 {
     const char *rule = "{\"rules\":[{\"match\":\"a\",\"sparsifier\":\"dense\"}]}";
@@ -382,7 +384,7 @@ static void test_rule_on_base(void **state)
     assert_non_null(strstr(err.text, "rules[0]: "));
 }
 
-/* Each rule goes with the base, but not the two with each other. */
+/* Each rule is compatible with the base, but the two are not with each other. */
 #define OVERLAP                                                                                    \
     "\"rules\":[{\"match\":\"w*\",\"scope\":\"rank\"},{\"match\":\"*2\",\"sparsifier\":\"dense\"}" \
     "]"
@@ -406,7 +408,7 @@ static void test_overlap_at_commit(void **state)
     assert_names(lone.failure.text, "rank");
     lone_free(&lone);
     lone_start(&lone, 2, "{\"reduce\":\"sum\",\"values\":\"f32\"," OVERLAP "}", spec,
-        2); /* no tensor that both match */
+        2); /* both rules match no tensor */
     lone_train(&lone, 2);
     lone_check(&lone);
     lone_free(&lone);

@@ -1,4 +1,4 @@
-/* The configuration: what each layer sets, which one wins, and what is refused with which words. */
+/* The configuration: the values of each layer, the layer that wins, and the words of refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static int make_file(void **state)
 static int remove_file(void **state)
 {
     (void)state;
-    (void)unlink(file_path); /* test_reload() has done so */
+    (void)unlink(file_path); /* test_reload() may have removed it */
     return 0;
 }
 
@@ -46,7 +46,7 @@ static void write_bytes(const char *text, size_t size)
     assert_int_equal(fclose(stream), 0);
 }
 
-/* Loads `text` as the file, then these arguments (NULL-terminated). */
+/* Loads `text` as the file, then these arguments, which end with NULL. */
 static enum adtopk_status load(struct config *config, const char *text, struct error *err, ...)
 {
     char *argv[MAX_ARGUMENTS] = {"adtopkd", "--config", file_path};
@@ -302,7 +302,7 @@ static void test_flags(void **state)
     assert_flag_refused("stray", NULL, "unexpected argument");
 }
 
-/* What is wrong in a policy shows only later: its source must be known then. */
+/* A fault in a policy may show later, so the source of the policy must be known then. */
 static void test_policy_source(void **state)
 {
     struct config config;
@@ -432,7 +432,7 @@ static void test_reload(void **state)
     config_free(&running);
 }
 
-/* Everything that is wrong in one go, each at its place, and nothing that follows from it. */
+/* All faults are reported at once, each at its place, without faults that follow from others. */
 static void test_all_faults(void **state)
 {
     static const char text[] =
@@ -491,7 +491,8 @@ static void assert_machine(const char *text, const char *words)
     }
 }
 
-/* What the machine lacks. What a default needs, and what systemd makes, may be missing. */
+/* Things that the machine lacks. Things that a default needs, or that systemd makes, may be
+ * missing. */
 static void test_machine(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The settings for keys: how they are read, and which combinations are refused with which words. */
+/* The settings for keys: how they are read, and the words with which combinations are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 #define KEY_A "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 #define KEY_B "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
-#define SECRET "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6" /* that of KEY_A */
+#define SECRET "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6" /* the secret key of KEY_A */
 #define KEY_C "0000000000000000000000000000000000000000"
 #define HERE "--listen=tcp://127.0.0.1:7400"
 #define BEYOND "--listen=tcp://10.0.0.1:7400"
@@ -48,7 +48,7 @@ static void write_file(const char *name, const char *text)
     assert_int_equal(fclose(stream), 0);
 }
 
-/* Loads the file `text` and up to 7 flags, up to the first NULL. */
+/* Loads the file `text` and up to 7 flags. NULL ends the flags. */
 static enum adtopk_status load(
     struct config *config, const char *text, const char *const *flags, struct error *err)
 {
@@ -121,7 +121,7 @@ static void test_values(void **state)
     config_free(&config);
 }
 
-/* The grammar of the flag: keys hold '#' and '=' themselves. */
+/* The grammar of the flag. Keys may contain '#' and '='. */
 static void test_flag(void **state)
 {
     struct config config;
@@ -255,7 +255,7 @@ static void test_loading(void **state)
     config_free(&config);
 }
 
-/* A secret key where a public one belongs is found, and printed nowhere. */
+/* The daemon notices a secret key in the place of a public one, and prints it nowhere. */
 static void test_secret_in_public(void **state)
 {
     struct config config;
@@ -286,7 +286,7 @@ static void test_secret_in_public(void **state)
     keyfile_wipe(&pair);
 }
 
-/* Other keys may be taken by a running daemon; other protection may not. */
+/* A running daemon takes other keys. It does not take another kind of protection. */
 static void test_reload(void **state)
 {
     struct config running, fresh;

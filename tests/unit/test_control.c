@@ -1,4 +1,4 @@
-/* The documents of the control socket say what the core says. */
+/* The documents of the control socket show the state of the core. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -111,7 +111,7 @@ static void test_long_document(void **state)
     assert_number(element(document, "links", 0), "resent", 4);
     assert_number(element(document, "links", 0), "reopened", 2);
     cJSON_Delete(document);
-    cJSON_Delete(ask(daemon, fd, NULL, &replies)); /* the connection goes on */
+    cJSON_Delete(ask(daemon, fd, NULL, &replies)); /* the connection stays open */
     (void)close(fd);
 }
 
@@ -131,7 +131,7 @@ static void test_ended_jobs(void **state)
     assert_string_equal(text(element(document, "jobs", 0), "state"), "active");
     cJSON_Delete(document);
 
-    daemon->core.jobs = 0; /* both end */
+    daemon->core.jobs = 0; /* both jobs end */
     document = ask(daemon, fd, "digits", &replies);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 1);
     assert_string_equal(text(element(document, "jobs", 0), "state"), "done");
@@ -154,7 +154,7 @@ static void test_ended_jobs(void **state)
     daemon->core.jobs = 0;
     document = ask(daemon, fd, NULL, &replies);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")),
-        1 + HISTORY_JOBS_A_USER); /* the other user's is the first */
+        1 + HISTORY_JOBS_A_USER); /* the other user's job is the first */
     assert_number(element(document, "jobs", 1), "steps_done", 2 * HISTORY_JOBS_A_USER);
     assert_number(
         element(document, "jobs", HISTORY_JOBS_A_USER), "steps_done", 3 * HISTORY_JOBS_A_USER - 1);
@@ -181,7 +181,7 @@ static void end_jobs(struct daemon *daemon, uint32_t owner, unsigned count)
     }
 }
 
-/* One user's many jobs do not push out what others look for. */
+/* Many jobs of one user do not push out the ended jobs of others. */
 static void test_ended_jobs_of_several_users(void **state)
 {
     struct daemon *daemon = *state;
@@ -219,7 +219,7 @@ static void test_strangers(void **state)
     (void)close(fd);
 }
 
-/* A job that fails is recorded with its reason, and the others are not. */
+/* A job that fails is recorded with its reason. Other jobs are not recorded. */
 static void test_failed_jobs(void **state)
 {
     static const struct machine_table job = {

@@ -1,4 +1,4 @@
-/* The control socket: no client can harm another one, and no file at its path is harmed. */
+/* The control socket: no client can harm another one, and the daemon harms no file at its path. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -109,7 +109,7 @@ static void test_descriptors(void **state)
     assert_int_equal(sendmsg(fd, &message, 0), sizeof(request));
     assert_refused(daemon, fd, ADTOPK_ERR_PROTOCOL, "descriptors");
     for (int i = 0; i < 5; i++) {
-        (void)uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closes what is still open */
+        (void)uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closes handles that are still open */
     }
     assert_int_equal(open_descriptors(), before);
 }
@@ -127,7 +127,7 @@ static void await_hangup(struct daemon *daemon, int fd)
     } while ((entry.revents & POLLHUP) == 0);
 }
 
-/* The daemon hangs up on the client, but not before it was idle long enough. */
+/* Checks that the daemon hangs up on the client, and only after it was idle for long enough. */
 static void assert_left_as_idle(struct daemon *daemon, int fd, uint64_t start)
 {
     await_hangup(daemon, fd);
@@ -211,7 +211,7 @@ static void set_descriptor_limit(rlim_t count, struct rlimit *old)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-/* Without descriptors a connection is dropped at the price of the spare one. */
+/* Without descriptors the daemon uses the spare one to accept a connection and drop it. */
 static void test_no_descriptors_left(void **state)
 {
     struct daemon *daemon = *state;
@@ -237,7 +237,7 @@ static void test_no_descriptors_left(void **state)
     assert_serves(daemon);
 }
 
-/* When even that fails the loop sleeps instead of spinning, and recovers. */
+/* If the spare one is missing too, the loop sleeps instead of spinning, and recovers. */
 static void test_no_spare_descriptor_either(void **state)
 {
     struct daemon *daemon = *state;
@@ -268,7 +268,8 @@ static void *failing_malloc(size_t size)
     return allocations_left-- > 0 ? malloc(size) : NULL;
 }
 
-/* Wherever memory runs out while a document is built: the client is dropped, or gets all of it. */
+/* Memory runs out at each place at which a document is built. The daemon drops the client, or sends
+ * the whole document. */
 static void test_no_memory(void **state)
 {
     struct daemon *daemon = *state;
@@ -290,7 +291,7 @@ static void test_no_memory(void **state)
         (void)close(fd);
     }
     assert_non_null(document);
-    assert_true(first > 50); /* it did fail at many places */
+    assert_true(first > 50); /* memory ran out at many places */
     assert_serves(daemon);
     free(document);
 }
@@ -341,7 +342,7 @@ static void test_stale_file_is_replaced(void **state)
     assert_int_not_equal(access(daemon->path, F_OK), 0);
     (void)strcpy(address.sun_path, daemon->path);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    (void)close(fd); /* as a daemon that was killed leaves it */
+    (void)close(fd); /* as a killed daemon leaves it */
     daemon->control = open_control(daemon, daemon->path, NULL);
     assert_non_null(daemon->control);
     assert_serves(daemon);

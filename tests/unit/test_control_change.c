@@ -11,7 +11,7 @@
 
 #include "control_host.h"
 
-/* "unmatched_rules" are so many. */
+/* Checks the number of "unmatched_rules". */
 static void assert_unmatched(const cJSON *object, int count)
 {
     const cJSON *rules = cJSON_GetObjectItemCaseSensitive(object, "unmatched_rules");
@@ -191,7 +191,7 @@ static void test_policy(void **state)
     assert_number(cJSON_GetObjectItem(document, "policy"), "density", 0.1);
     cJSON_Delete(document);
 
-    send_get(fd, ""); /* the daemon's default, with every key */
+    send_get(fd, ""); /* the default of the daemon, with every key */
     document = receive_document(daemon, fd);
     assert_null(cJSON_GetObjectItem(document, "name"));
     assert_number(cJSON_GetObjectItem(document, "policy"), "density", 0.25);
@@ -212,7 +212,7 @@ static void test_policy(void **state)
     (void)close(fd);
 }
 
-/* The changes are there after the job has ended; another run of the same name has its own. */
+/* The changes can be read after the job has ended. Another run of the same name has its own. */
 static void test_policy_log_of_an_ended_job(void **state)
 {
     struct daemon *daemon = *state;
@@ -222,7 +222,7 @@ static void test_policy_log_of_an_ended_job(void **state)
     daemon->core.changes = 2;
     history_record(&daemon->history, &daemon->core, 1);
     daemon->core.changes = 0;
-    send_log(fd, "digits"); /* it lives */
+    send_log(fd, "digits"); /* the job lives */
     document = receive_document(daemon, fd);
     assert_string_equal(text(document, "state"), "active");
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "changes")), 0);
@@ -240,7 +240,7 @@ static void test_policy_log_of_an_ended_job(void **state)
     assert_refused(daemon, fd, ADTOPK_ERR_ARGUMENT, "no job \"others\"");
 }
 
-/* Of several runs that have ended the last one counts. */
+/* Of several ended runs the last one counts. */
 static void test_policy_log_of_the_last_run(void **state)
 {
     struct daemon *daemon = *state;
@@ -346,7 +346,7 @@ static void test_policy_set(void **state)
     assert_unmatched(document, 1);
     cJSON_Delete(document);
     assert_non_null(strstr(daemon->log, "4 policy version 3 holds from step 39"));
-    send_get(fd, "digits"); /* the connection goes on */
+    send_get(fd, "digits"); /* the connection stays open */
     document = receive_document(daemon, fd);
     assert_unmatched(document, 1);
     cJSON_Delete(document);
@@ -450,7 +450,7 @@ static void test_client_that_goes_while_it_waits(void **state)
     daemon_finish(daemon, ACTION_POLICY, ticket, ADTOPK_OK, NULL);
     assert_non_null(strstr(daemon->log, "whose client has gone"));
     assert_serves(daemon);
-    daemon_finish(daemon, ACTION_POLICY, 4711, ADTOPK_OK, NULL); /* nobody's */
+    daemon_finish(daemon, ACTION_POLICY, 4711, ADTOPK_OK, NULL); /* a ticket that no client has */
     assert_serves(daemon);
 }
 
@@ -464,7 +464,7 @@ static void serve_for(struct daemon *daemon, unsigned ms)
     }
 }
 
-/* Waiting is no idling; what it sends meanwhile is read afterwards. */
+/* A client that waits is not idle. The daemon reads its other messages afterwards. */
 static void test_client_that_waits_for_long(void **state)
 {
     struct daemon *daemon = *state;
@@ -483,7 +483,7 @@ static void test_client_that_waits_for_long(void **state)
     (void)close(fd);
 }
 
-/* Nobody is told what nobody knows. */
+/* The daemon tells a client that no job waits. */
 static void test_waiting_for_nothing(void **state)
 {
     struct daemon *daemon = *state;
@@ -495,7 +495,7 @@ static void test_waiting_for_nothing(void **state)
     assert_string_equal(daemon->note, "");
 }
 
-/* What it waits for shows only later. */
+/* The daemon learns only later for what the job waits. */
 static void test_waiting_for_something_in_the_end(void **state)
 {
     struct daemon *daemon = *state;
@@ -525,7 +525,7 @@ static void test_time_limit(void **state)
     assert_serves(daemon);
 }
 
-/* Clients that ask and go leave work behind in the core: there is a limit to that. */
+/* Clients that ask and leave cause work in the core. There is a limit to that. */
 static void test_too_many_tickets(void **state)
 {
     struct daemon *daemon = *state;

@@ -1,6 +1,6 @@
 /*
- * Who may do what, by what the kernel says of a client. Where the test runs as root it becomes
- * other users while it connects; otherwise those cases are skipped.
+ * The rights of clients, from the credentials that the kernel reports. As root, the test becomes
+ * other users while it connects. Otherwise it skips those cases.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,8 @@ static bool is_root(void)
     return geteuid() == 0;
 }
 
-/* Becomes a user of this group and these other groups, then root again with user 0. */
+/* Becomes a user with this group and these other groups, connects, and becomes root again with user
+ * 0. */
 static void become(uid_t uid, gid_t gid, const gid_t *groups, size_t count)
 {
     if (uid == 0) {
@@ -40,7 +41,7 @@ static void become(uid_t uid, gid_t gid, const gid_t *groups, size_t count)
     assert_int_equal(seteuid(uid), 0);
 }
 
-/* One end of a connection whose other end belongs to such a user. */
+/* Makes a connection whose other end belongs to this user. Returns one end. */
 static int connection_of(uid_t uid, gid_t gid, const gid_t *groups, size_t count, int *other)
 {
     int pair[2];
@@ -83,7 +84,7 @@ static void test_rights(void **state)
         {STRANGER, STRANGER, out, 2, STRANGER, true, false},
         {STRANGER, STRANGER, in, 3, 5, false, true},
         {STRANGER, GROUP, NULL, 0, 5, false, true},
-        {999, STRANGER, NULL, 0, 5, false, true}, /* the daemon's user */
+        {999, STRANGER, NULL, 0, 5, false, true}, /* the daemon's own user */
         {0, 0, NULL, 0, 5, false, true},
     };
 
@@ -114,7 +115,8 @@ static void test_without_the_group(void **state)
     if (!is_root()) {
         return;
     }
-    fd = connection_of(STRANGER, rights.group, in, 2, &other); /* the number 0 means nothing */
+    /* The group number 0 has no special meaning. */
+    fd = connection_of(STRANGER, rights.group, in, 2, &other);
     assert_rights(&rights, fd, false, false, 5);
     (void)close(fd);
     (void)close(other);
@@ -223,7 +225,7 @@ static void test_the_owner_may_change_the_job(void **state)
     assert_int_equal(daemon->events, 1);
 }
 
-/* One user's clients leave room for others, and for root. */
+/* The clients of one user leave room for other users, and for root. */
 static void test_a_flood_of_one_user(void **state)
 {
     struct daemon *daemon = *state;
@@ -275,7 +277,7 @@ static void test_a_flood_of_many_users(void **state)
 
 #define WITH_DAEMON(test) cmocka_unit_test_setup_teardown(test, daemon_setup, daemon_teardown)
 
-/* What one user leaves under way keeps neither the others nor administrators out. */
+/* The unfinished requests of one user keep out neither other users nor administrators. */
 static void test_requests_of_one_user(void **state)
 {
     struct daemon *daemon = *state;

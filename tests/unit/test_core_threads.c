@@ -1,6 +1,6 @@
 /*
- * The core with real worker threads, for TSan: one node, several ranks, computes run on other
- * threads while this one goes on pushing. The updates are compared with a plain sum.
+ * The core with real worker threads, for TSan: one node, several ranks. Computes run on other
+ * threads while this one goes on pushing. The test compares the updates with a plain sum.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,10 +24,10 @@ struct scene {
     struct host host;
     struct workers *workers;
     unsigned ready;
-    unsigned steps_heard; /* ACTION_STEP of all ranks */
+    unsigned steps_heard; /* of all ranks */
     unsigned closed;
-    unsigned changed, verified; /* requests of an operator that were done */
-    uint64_t decisions;         /* of the planner */
+    unsigned changed, verified; /* finished requests of an operator */
+    uint64_t decisions;         /* decisions of the planner */
 };
 
 static void notify(void *context)
@@ -61,7 +61,7 @@ static void raise_event(struct scene *scene, struct event event)
     assert_int_equal(host_event(&scene->host, event), ADTOPK_OK);
 }
 
-/* What an operator sees while computes run. */
+/* Reads the state as an operator does, while computes run. */
 static void look(struct scene *scene)
 {
     struct job_info job;
@@ -132,7 +132,7 @@ static void operate(struct scene *scene, uint64_t step)
     assert_true(core_job_info(scene->host.core, 0, &job));
     event.verify.job = job.id;
     event.verify.ticket = 1;
-    (void)host_event(&scene->host, event); /* or the last one is still under way */
+    (void)host_event(&scene->host, event); /* refused if the last request is still under way */
     event = (struct event){.type = EVENT_POLICY};
     event.policy.job = job.id;
     event.policy.ticket = 2;
@@ -173,7 +173,7 @@ static void push_step(struct scene *scene, uint64_t step, bool changes)
     }
 }
 
-/* With density 1 everything is sent, so that every update is the plain sum. */
+/* With density 1 everything is sent, so every update is the plain sum. */
 static void check_sum(const struct scene *scene, uint64_t step)
 {
     const struct local_results *table = (const void *)scene->host.memory.results.bytes;
@@ -209,7 +209,7 @@ static uint64_t hash_updates(const struct scene *scene, uint64_t hash)
     return hash;
 }
 
-/* Trains, with ranges of so many elements for the workers. Returns a hash of all updates. */
+/* Trains, with ranges of this size for the workers. Returns a hash of all updates. */
 static uint64_t run(const char *policy, bool check, bool changes, uint64_t range)
 {
     struct scene scene = {.host = {.config = {.links = {.chunk_size = 1024,
@@ -261,7 +261,8 @@ static void test_dense(void **state)
         "{\"sparsifier\":\"dense\",\"reduce\":\"sum\",\"bucket_bytes\":1}", true, false, 5000);
 }
 
-/* Whoever runs which range of a pass when, the updates have the same bits. */
+/* The updates have the same bits, whichever workers run the ranges of a pass, and in whatever
+ * order. */
 static void same_in_ranges(const char *policy)
 {
     assert_true(run(policy, false, false, 5000) == run(policy, false, false, UINT64_MAX));
@@ -291,7 +292,7 @@ static void test_changes(void **state)
     (void)run("{\"density\":0.05,\"bucket_bytes\":30000}", false, true, 5000);
 }
 
-/* The planner thinks while steps go on, and policies change. */
+/* The planner works while steps go on and policies change. */
 static void test_planner(void **state)
 {
     static const char *const policy =

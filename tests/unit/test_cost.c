@@ -1,5 +1,6 @@
 /*
- * Formulas of volume against a walk through what a node of each collective receives.
+ * Compares the formulas of volume with a walk through the messages that a node receives in each
+ * collective.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -12,10 +13,10 @@
 #include "daemon/planner/cost.h"
 
 #define NODES_MAX 70
-#define LIST 3.06   /* bytes of an entry that one node contributes */
-#define SUM 5.06    /* of an entry of a sum that travels as f32 */
-#define HEADERS 184 /* of a message */
-#define VOTES 250   /* from each node */
+#define LIST 3.06   /* bytes per entry of a node's contribution */
+#define SUM 5.06    /* bytes per entry of a sum that is sent as f32 */
+#define HEADERS 184 /* bytes per message */
+#define VOTES 250   /* bytes from each node */
 
 static void assert_bytes(enum choice choice, unsigned nodes, double gamma, double expected)
 {
@@ -28,8 +29,9 @@ static void assert_bytes(enum choice choice, unsigned nodes, double gamma, doubl
     }
 }
 
-/* A node's groups join in pairs, so that it receives lists of 1, 2, 4, ... nodes; with nodes beyond
- * the power of two groups are larger, and pairs exchange a list and the whole sum besides. */
+/* A node's groups join in pairs, so it receives lists of 1, 2, 4, ... nodes. If there are more
+ * nodes than a power of two, groups are larger. Pairs of nodes then exchange a list and the whole
+ * sum besides. */
 static double plain_hierarchical(unsigned nodes, double gamma)
 {
     double bytes = 0, cores = exp2(floor(log2(nodes)));
@@ -56,7 +58,8 @@ static void test_hierarchical(void **state)
     }
 }
 
-/* The other sparse ones: from each other node a list, or a part of a list and of the sum. */
+/* The other sparse collectives: a list, or a part of a list and of the sum, from each other node.
+ */
 static void test_lists(void **state)
 {
     (void)state;
@@ -73,8 +76,8 @@ static void test_lists(void **state)
     }
 }
 
-/* Dense ones: a slice of each other node's contribution, then one of each other node's sum; halving
- * does so in as many messages as it has hops, among a power of two of nodes. */
+/* Dense collectives: a slice of each other node's contribution, then a slice of the sum from each.
+ * Halving sends the same among a power of two of nodes, in one message per hop. */
 static void test_dense(void **state)
 {
     (void)state;
@@ -93,7 +96,7 @@ static void test_dense(void **state)
     }
 }
 
-/* Entries with narrow values: 2.25 bits instead of 16, or 32. Sums stay as they are. */
+/* Entries with narrow values: 2.25 bits instead of 16 or 32. The size of sums does not change. */
 static void test_values(void **state)
 {
     struct cost_load load = {.elements = 1000000, .entries = 1000};

@@ -1,6 +1,6 @@
 /*
- * What adtopkctl prints of documents that a daemon gave (tests/data/control): NAME.json shows as
- * NAME.txt, in lines of at most 80 columns. ADTOPK_TEST_RECORD=1 writes the texts anew.
+ * The output of adtopkctl for a daemon's documents (tests/data/control): NAME.json gives NAME.txt,
+ * in lines of at most 80 columns. ADTOPK_TEST_RECORD=1 writes the texts anew.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -132,7 +132,7 @@ static void test_documents(void **state)
     }
 }
 
-/* A daemon of another version may lack anything. */
+/* A daemon of another version may leave any field out. */
 static void test_missing_fields(void **state)
 {
     static const char *const texts[] = {"{}", "[]", "null", "{\"jobs\":[{}],\"peers\":[{}]}",
@@ -188,7 +188,7 @@ static void test_rates(void **state)
     cJSON_Delete(empty);
 }
 
-/* The numbers of a line of rates, computed from round ones. */
+/* Compares a line of rates with round numbers. */
 static void test_rates_are_right(void **state)
 {
     cJSON *before = cJSON_Parse("{\"clock_s\":10,\"jobs\":[{\"name\":\"a\",\"run_id\":\"1\","

@@ -29,7 +29,7 @@ static int parse(struct data *data, const char *text, size_t size, char error[DA
     return result;
 }
 
-/* Rows whose first pixel is row % 17 and whose label is row % 10; returns the length. */
+/* Writes rows whose first pixel is row % 17 and whose label is row % 10. Returns the length. */
 static size_t write_rows(char *text, size_t rows, const char *line_end)
 {
     char *at = text;
@@ -68,7 +68,7 @@ static void test_parse_splits_rows(void **state)
     }
 }
 
-/* Six good rows, in which the text from `at` on is replaced. */
+/* Checks that parsing six good rows fails if this text replaces the bytes from `at` on. */
 static void assert_parse_fails(
     size_t row, size_t field, const char *instead, size_t skip, const char *expected)
 {
@@ -153,7 +153,7 @@ static void test_sampler(void **state)
             differences += memcmp(sampler_batch(other, step), batch, BATCH * sizeof *batch) != 0;
         }
     }
-    /* Back to an epoch that is over. */
+    /* Goes back to an earlier epoch. */
     assert_memory_equal(sampler_batch(sampler, 0), sampler_batch(same, 0), BATCH * sizeof(size_t));
     assert_true(differences > EPOCHS * BATCHES / 2);
     sampler_destroy(sampler);

@@ -95,8 +95,8 @@ static void reference_convolution(
             }
 }
 
-/* Of values[count][channels][pixels]: normalises the channels, if there is a scale, and adds bias;
- * ReLU. */
+/* On values[count][channels][pixels]: normalises the channels if there is a scale, adds the bias,
+ * applies ReLU. */
 static void reference_activate(const double *scale, const double *bias, size_t count,
     size_t channels, size_t pixels, double *values)
 {
@@ -188,7 +188,7 @@ struct fixture {
     float *gradients[MODEL_MAX_TENSORS];
 };
 
-/* Biases away from zero, so that no unit sits on the bend of its ReLU. */
+/* Draws biases away from zero, so that no unit lies on the bend of its ReLU. */
 static void fixture_randomise(struct fixture *fixture, uint64_t seed)
 {
     struct random random = random_start(seed, 1000);
@@ -335,8 +335,8 @@ static int observe(void *context, size_t tensor)
     return observer->calls == observer->stop_at ? 7 : 0;
 }
 
-/* Each tensor is announced once, last layer first, with its final gradient, which the pass leaves
- * alone from then on. */
+/* The pass announces each tensor once, last layer first, with its final gradient. It does not
+ * change that gradient afterwards. */
 static void test_ready_is_final(void **state)
 {
     struct fixture *fixture = *state;
@@ -463,7 +463,7 @@ static void test_training_learns(void **state)
 
 /* --- batch normalisation ---------------------------------------------------------------------- */
 
-/* Tests know the first batch's averages only, and so see what training saw. */
+/* Tests use the averages of the first batch only, so they see the values that training saw. */
 static void test_averages_serve_tests(void **state)
 {
     struct fixture *fixture = *state;
@@ -489,7 +489,7 @@ static void test_averages_serve_tests(void **state)
         model_forward(fixture->model, &fixture->batch).loss, 1e-3);
 }
 
-/* A step that is withdrawn leaves no trace. */
+/* A withdrawn step changes no average. */
 static void test_averages_stay_finite(void **state)
 {
     struct fixture *fixture = *state;
@@ -581,8 +581,7 @@ static void test_adamw_matches_reference(void **state)
     optimiser_destroy(optimiser);
 }
 
-/* Shapes around the blocks' edges, and matrices that lie transposed, bit by bit: each sum in order.
- */
+/* Shapes around the blocks' edges, and transposed matrices, bit by bit: each sum is in order. */
 static void test_gemm_matches_reference(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * The pass over a tensor that travels whole past an empty residual, against accumulate() on zeros:
- * the same elements, the same ledger, the same elements left out.
+ * The pass over a tensor that is sent whole while its residual is empty, compared with accumulate()
+ * on zeros. It must give the same elements and the same ledger, and leave out the same elements.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -62,7 +62,7 @@ static void scene_free(const struct scene *scene)
     }
 }
 
-/* In pieces, the last ones first, and some of them twice. */
+/* Runs the pass in pieces, the last ones first, and some of them twice. */
 static void run(struct direct *pass, const double before[2], unsigned parts)
 {
     const uint64_t chunks = chunk_count(pass->n);
@@ -71,7 +71,7 @@ static void run(struct direct *pass, const double before[2], unsigned parts)
     for (unsigned p = parts; p-- > 0;) {
         direct_chunks(pass, chunks * p / parts, chunks * (p + 1) / parts);
     }
-    direct_start(pass, (const double[]){7, 7}); /* repeated: begins where it began */
+    direct_start(pass, (const double[]){7, 7}); /* a repetition, which begins at the same place */
     direct_chunks(pass, 0, chunks / parts);
 }
 
@@ -125,7 +125,7 @@ static void test_random(void **state)
     }
 }
 
-/* So large that it is written past the caches. */
+/* The tensor is so large that the pass writes it past the caches. */
 static void test_large(void **state)
 {
     struct scene scene;

@@ -1,6 +1,6 @@
 /*
- * Control messages, one by one, from a peer that the test plays: which job they concern, which come
- * too late, and what a coordinator makes of a refusal.
+ * Control messages, one by one, from a peer that the test plays: the job that each concerns,
+ * messages that come too late, and a coordinator's reaction to a refusal.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,8 +23,7 @@ ProtobufCMessage *__real_codec_unpack(const ProtobufCMessageDescriptor *type, co
 ProtobufCMessage *__wrap_codec_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
     size_t size, size_t limit, struct error *err);
 
-/* What there is no memory to read: the next message, which the core does, and the name of its job.
- */
+/* There is no memory to read the next message, which the core does, or the name of its job. */
 static bool no_message, no_head;
 
 ProtobufCMessage *__wrap_codec_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
@@ -51,7 +50,7 @@ static void send_fail(struct pair *pair)
     pair_wait(pair, 1000);
 }
 
-/* The peer's daemon stops when so many steps are done. */
+/* The peer's daemon stops after this many steps. */
 static void send_stop(struct pair *pair, uint64_t steps)
 {
     struct words words;
@@ -111,7 +110,7 @@ static void init_after_an_attempt(struct pair *pair)
     lose_rank(pair, "it was killed");
 }
 
-/* A failure of the attempt before, in which the peer had a part, does not end this one. */
+/* A failure of the attempt before, to which the peer belonged, does not end this attempt. */
 static void test_failure_of_the_attempt_before(void **state)
 {
     struct pair pair;
@@ -120,7 +119,7 @@ static void test_failure_of_the_attempt_before(void **state)
     init_after_an_attempt(&pair);
     pair_open(&pair);
     assert_int_equal(pair.core_job, 2);
-    pair.core_job = 0; /* not known to the peer when it failed */
+    pair.core_job = 0; /* the peer did not know it when it failed */
     pair.run = 0;
     send_fail(&pair);
     assert_int_not_equal(pair.session, 0);
@@ -130,7 +129,8 @@ static void test_failure_of_the_attempt_before(void **state)
     pair_free(&pair);
 }
 
-/* A join of the attempt before, which ended on both nodes, is not compared with this one. */
+/* The core does not compare a join of the attempt before, which ended on both nodes, with this
+ * attempt. */
 static void test_join_of_the_attempt_before(void **state)
 {
     struct pair pair;
@@ -140,7 +140,7 @@ static void test_join_of_the_attempt_before(void **state)
     pair_open(&pair);
     pair.core_job = 0;
     pair.run = 0;
-    pair.policy_hash ^= 1; /* it had another policy */
+    pair.policy_hash ^= 1; /* the attempt before had another policy */
     pair_send_join(&pair, 0, false);
     pair_wait(&pair, 1000);
     assert_int_not_equal(pair.session, 0);
@@ -179,8 +179,8 @@ static struct job_info job_named(const struct pair *pair, const char *name)
     return (struct job_info){.state = "none"};
 }
 
-/* Of two coordinators that propose the same number, the second is refused, and says a higher one.
- */
+/* Of two coordinators that propose the same number, the member refuses the second and names a
+ * higher one. */
 static void test_refused_by_a_member(void **state)
 {
     struct pair pair;
@@ -199,7 +199,7 @@ static void test_refused_by_a_member(void **state)
     pair_free(&pair);
 }
 
-/* The daemon keeps no store, so its job cannot have been in a run that a peer claims to return to.
+/* The daemon keeps no store, so its job cannot have been in a run to which a peer claims to return.
  */
 static void test_refuses_a_claimed_run(void **state)
 {
@@ -251,7 +251,7 @@ static void take_step(struct pair *pair, uint64_t step)
     pair_wait(pair, 1000);
 }
 
-/* A job ends after the earliest step of those after which members want to stop. */
+/* A job ends at the earliest step after which a member wants to stop. */
 static void test_a_sooner_stop(void **state)
 {
     struct pair pair;
@@ -272,7 +272,7 @@ static void test_a_sooner_stop(void **state)
     pair_free(&pair);
 }
 
-/* Proposes a change of the policy, and calls it off at once. */
+/* Proposes a change of the policy and calls it off at once. */
 static void propose_in_vain(struct pair *pair, uint32_t attempt)
 {
     Adtopk__PeerPolicy policy = ADTOPK__PEER_POLICY__INIT;
@@ -293,7 +293,7 @@ static void propose_in_vain(struct pair *pair, uint32_t attempt)
     pair_wait(pair, 1000);
 }
 
-/* Plans that a worker makes in vain take memory until it has made them. */
+/* A plan that is no longer wanted takes memory until the worker has made it. */
 static void test_proposals_in_vain(void **state)
 {
     struct pair pair;
@@ -316,8 +316,8 @@ static void test_proposals_in_vain(void **state)
     pair_free(&pair);
 }
 
-/* While nodes agree on another view, which may take as long as one of them is away, a rank that is
- * between two steps reads its residual. */
+/* While nodes agree on another view, a rank that is between two steps reads its residual. The
+ * agreement may take as long as a node is away. */
 static void test_reading_in_a_view_change(void **state)
 {
     float values[4];
@@ -337,7 +337,7 @@ static void test_reading_in_a_view_change(void **state)
     pair_free(&pair);
 }
 
-/* A rank of a second job, which forms, beside the host's. */
+/* Opens a rank of a second job, which begins to form beside the host's. */
 static void open_other(struct pair *pair)
 {
     pair_event(pair,
@@ -348,7 +348,7 @@ static void open_other(struct pair *pair)
     assert_string_equal(job_named(pair, "other").state, "forming");
 }
 
-/* A message that there is no memory to read ends the job that it names, and no other. */
+/* If there is no memory to read a message, the job that it names ends, and no other job. */
 static void test_no_memory_for_a_message(void **state)
 {
     struct pair pair;
@@ -364,7 +364,7 @@ static void test_no_memory_for_a_message(void **state)
     pair_free(&pair);
 }
 
-/* There is no memory to read even whom it concerns. */
+/* There is not even memory to read which job a message concerns. */
 static void test_no_memory_for_a_name(void **state)
 {
     struct pair pair;
@@ -381,8 +381,7 @@ static void test_no_memory_for_a_name(void **state)
     pair_free(&pair);
 }
 
-/* A reason with characters of two bytes, of which the longest sentence ends in the middle of one.
- */
+/* A reason with characters of two bytes. The longest sentence ends in the middle of one. */
 static void test_long_reason(void **state)
 {
     char reason[300], fault[UTF8_FAULT_SIZE];

@@ -1,6 +1,6 @@
 /*
- * Running estimates: what they learn from observations, what outliers do to them, how they travel
- * between nodes, what is refused; and the text of choices.
+ * Running estimates: what they learn from observations, how outliers affect them, how nodes send
+ * and merge them, and which are refused. Also the text of choices.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -38,7 +38,8 @@ static void observe(struct estimate_line *line, double a, double b, uint64_t *ra
     estimate_line_end(line);
 }
 
-/* A line is found again, with noise and without, and is followed when it changes, either way. */
+/* The estimate finds a line, with noise and without, and follows it when it changes in either
+ * direction. */
 static void test_line(void **state)
 {
     const struct line expected = {.offset = 200, .slope = 1};
@@ -65,8 +66,8 @@ static void test_line(void **state)
     }
 }
 
-/* Where all observations are alike, what they do not say is as expected; nothing is ever negative.
- */
+/* If all observations are alike, the other parameter stays as expected. No parameter is ever
+ * negative. */
 static void test_line_of_one_size(void **state)
 {
     struct estimate_line line = {.weight = 0};
@@ -90,7 +91,8 @@ static void test_line_of_one_size(void **state)
     assert_true(fit.offset >= 0 && fit.slope >= 0);
 }
 
-/* One observation that is a thousand times too long changes little, and what is no time nothing. */
+/* One observation that is a thousand times too long changes little, and one of no time changes
+ * nothing. */
 static void test_line_outlier(void **state)
 {
     struct estimate_line line = {.weight = 0}, before;
@@ -117,7 +119,8 @@ static void begin(struct estimates *estimates)
     estimate_plan(estimates, 7);
 }
 
-/* Steps: warm-up does not count, the median of the latest does, a new plan counts anew. */
+/* Steps: the warm-up does not count, the median of the latest steps does, and a new plan counts
+ * anew. */
 static void test_steps(void **state)
 {
     struct estimates estimates;
@@ -141,7 +144,7 @@ static void test_steps(void **state)
     estimate_free(&estimates);
 }
 
-/* Arrivals, link, gamma and volumes follow what is observed; outliers hardly count. */
+/* Arrivals, link, gamma and volumes follow the observations. Outliers hardly count. */
 static void test_running(void **state)
 {
     struct cost_load load = {1000000, 10000, 0};
@@ -154,7 +157,7 @@ static void test_running(void **state)
         double far = s == 30 ? 1000 : 1;
         estimate_arrival(&estimates, 2, 5000 * far);
         estimate_link(&estimates, 1000000, 8000 * far, 50);
-        estimate_link(&estimates, 100, 60, 0); /* too short to say what a byte takes */
+        estimate_link(&estimates, 100, 60, 0); /* too short to show the time per byte */
         estimate_exchange(&estimates, CHOICE_BALANCED, load, (uint64_t)(2 * formula), 100 * far);
         estimate_step(&estimates, 100);
     }
@@ -173,7 +176,8 @@ static void test_running(void **state)
     estimate_free(&estimates);
 }
 
-/* An exchange that seems quicker than 1 us and 200 Gbit/s was not all of it: it counts as that. */
+/* An exchange that seems quicker than 1 us and 200 Gbit/s was measured in part. It counts as 1 us
+ * and 200 Gbit/s. */
 static void test_too_quick(void **state)
 {
     const uint64_t bytes = 100000000;
@@ -215,7 +219,7 @@ static void fill(struct estimates *estimates, double slowness, uint64_t seed)
     }
 }
 
-/* Packed and unpacked they are the same, and pack to the same bytes. */
+/* Estimates that were packed and unpacked are the same, and pack to the same bytes. */
 static void test_pack(void **state)
 {
     size_t size = estimate_packed_size(TENSORS);
@@ -258,7 +262,7 @@ static void refuse(struct estimates *estimates, const uint8_t *bytes, size_t siz
     assert_int_equal(estimates->plan, plan);
 }
 
-/* What no correct peer packs is refused, and whatever is taken can be planned with. */
+/* Bytes that no correct peer packs are refused. The planner can work with all others. */
 static void test_refuse(void **state)
 {
     const size_t size = estimate_packed_size(TENSORS);
@@ -339,7 +343,7 @@ static void test_step_of_no_time(void **state)
     estimate_free(&estimates);
 }
 
-/* What a peer claims may be as small as numbers get: lines stay finite. */
+/* A peer may claim numbers that are as small as numbers get: lines stay finite. */
 static void test_next_to_nothing(void **state)
 {
     const double tiny[] = {5e-324, 1e-310, 1e-200, 1e-20, 0};
@@ -357,7 +361,7 @@ static void test_next_to_nothing(void **state)
     }
 }
 
-/* Merged, they are those of the slower node, whichever comes first. */
+/* Merged estimates are those of the slower node, in either order. */
 static void test_merge(void **state)
 {
     const struct line expected = {.offset = 20, .slope = 1};
@@ -385,7 +389,7 @@ static void test_merge(void **state)
         assert_near(merged.steps.median_us, 15000, 0);
         assert_int_equal(merged.steps.count, 18);
     }
-    estimate_plan(&other, 8); /* another plan: its steps are not the same plan's */
+    estimate_plan(&other, 8); /* another plan, whose steps are not comparable */
     fill(&other, 3, 6);
     estimate_copy(&merged, &one);
     estimate_merge(&merged, &other);
@@ -472,7 +476,7 @@ static void test_bad_text(void **state)
     assert_int_equal(choices_parse(&choices, text, &err), ADTOPK_ERR_POLICY);
     assert_non_null(strstr(err.text, "longer than"));
     choices_free(&choices);
-    assert_true(choices_init(&choices, 20000)); /* too many runs to write down */
+    assert_true(choices_init(&choices, 20000)); /* so many runs that they cannot be written */
     for (uint32_t t = 0; t < choices.tensors; t++) {
         choices.choice[t] = (uint8_t)(t % 2);
     }

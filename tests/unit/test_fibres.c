@@ -1,6 +1,7 @@
-/* Rows and strided fibres in the fused pass, over several turns with what the pass remembers, or
- * with hints that mislead it, against adding first and selecting plainly. Gradients may stay the
- * same from turn to turn: then whole rows tie, or all of a row exceeds what was its threshold. */
+/* Rows and strided fibres in the fused pass over several turns, compared with adding first and
+ * selecting plainly. The pass has its memory of earlier turns, or misleading hints. Gradients may
+ * stay the same from turn to turn: then whole rows tie, or a whole row exceeds its former
+ * threshold. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +21,7 @@
 
 enum { TURNS = 3, STILL_TURNS = 7 };
 
-/* One tensor that the pass and the plain functions work on side by side. */
+/* One tensor on which the pass and the plain functions work side by side. */
 struct world {
     struct view view;
     uint64_t n;
@@ -104,7 +105,7 @@ static void compare(const struct world *world)
     }
 }
 
-/* The winners leave both residuals. */
+/* Subtracts the selected entries from both residuals. */
 static void settle(struct world *world)
 {
     for (size_t i = 0; i < world->out.count; i++) {
@@ -114,7 +115,7 @@ static void settle(struct world *world)
     }
 }
 
-/* Hints that were never true. */
+/* Sets hints that were never true. */
 static void mislead(struct world *world)
 {
     static const float odd[] = {0, 1e-30f, 1e30f, INFINITY, NAN, -1.0f};
@@ -130,7 +131,7 @@ static void renew(struct world *world, enum pattern pattern)
     free(fresh);
 }
 
-/* still: the gradient of the first turn stays. */
+/* still: the gradient of the first turn repeats. */
 static void check(
     struct view view, uint64_t k, const struct chunk_ops *ops, enum pattern pattern, bool still)
 {
@@ -189,7 +190,8 @@ static void test_rows(void **state)
     (void)state;
     for (int round = 0; round < 400; round++) {
         check_rows(1 + random_below(60), 16 + random_below(200));
-        check_rows(1 + random_below(40), 64 * (1 + random_below(8))); /* words of one row */
+        /* A row is a whole number of words. */
+        check_rows(1 + random_below(40), 64 * (1 + random_below(8)));
     }
     for (int round = 0; round < 25; round++) {
         check_rows(1 + random_below(12), 4096);
@@ -212,7 +214,7 @@ static void test_slabs(void **state)
     }
 }
 
-/* Few large elements, sparse selections: the guesses' usual case, over many fibres. */
+/* Few large elements and sparse selections over many fibres, for which the guesses are made. */
 static void test_learning(void **state)
 {
     (void)state;
@@ -222,7 +224,7 @@ static void test_learning(void **state)
     }
 }
 
-/* Sorted and constant tensors of many rows: what comes later exceeds all before, or nothing does.
+/* Sorted and constant tensors with many rows: later elements exceed all earlier ones, or none does.
  */
 static void test_crowded(void **state)
 {
@@ -240,8 +242,8 @@ static void test_crowded(void **state)
     }
 }
 
-/* Equals at any place, some of which are the largest of their fibre: where a slab's first ones are
- * as many as it needs, some fibres still have too few. */
+/* Equal elements at any place, some of which are the largest of their fibre. A slab has enough of
+ * them early, but some fibres still have too few. */
 static void test_scattered_ties(void **state)
 {
     (void)state;
@@ -256,7 +258,7 @@ static void test_scattered_ties(void **state)
                 const float value = random_below(8) == 0 ? 4.0f : (float)random_below(3);
                 world.gradient[e] = random_below(2) == 0 ? value : -value;
             }
-            if (turn % 2 == 0) { /* nothing is left of the turn before */
+            if (turn % 2 == 0) { /* the turn before leaves nothing */
                 memset(world.plain, 0, world.n * sizeof *world.plain);
                 memset(world.pass.residual, 0, world.n * sizeof *world.plain);
             }
@@ -269,8 +271,8 @@ static void test_scattered_ties(void **state)
     }
 }
 
-/* Some fibres have nothing but the least number there is, and that late: it is their largest, but
- * the first of what equals the largest is of other fibres. */
+/* Some fibres have only the smallest number, and late. It is their largest element, but the first
+ * elements that equal it are in other fibres. */
 static void test_least_ties(void **state)
 {
     (void)state;
@@ -298,7 +300,7 @@ static void test_least_ties(void **state)
 
 enum { DEAL_ROOM = 40 };
 
-/* A list of elements of a slab, and the parts of its fibres. */
+/* A list of elements of a slab, and its parts by fibre. */
 struct hand {
     struct sparse list;
     struct deal deal;
@@ -354,7 +356,7 @@ static void hand_part(const struct hand *hand, uint32_t fibre, struct sparse *pa
     }
 }
 
-/* Whether entry i is among the k best of a list: fewer than k beat it. */
+/* Whether entry i is among the k best of a list: fewer than k entries are better. */
 static bool is_best(const struct sparse *list, size_t i, uint64_t k)
 {
     uint64_t rank = 0;
@@ -422,7 +424,7 @@ static void check_deal(const struct chunk_ops *ops, uint32_t stride, uint32_t le
     hand_drop(&hand);
 }
 
-/* Entries dealt together, each to its place in its fibre, or selected from at once. */
+/* Deals entries together, each to its place in its fibre, or selects from them at once. */
 static void test_deal(void **state)
 {
     (void)state;
@@ -436,7 +438,7 @@ static void test_deal(void **state)
     }
 }
 
-/* Every row of the longest slabs, each entry alone in its list. */
+/* All rows of the longest slabs, with each entry alone in its list. */
 static void test_deal_rows(void **state)
 {
     (void)state;

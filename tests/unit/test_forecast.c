@@ -1,6 +1,6 @@
 /*
- * The model of a step against a plain simulation of the same recurrence, the choice of dense
- * tensors against all subsets, and kinds of plans against their definitions.
+ * The model of a step compared with a plain simulation of the same recurrence, the choice of dense
+ * tensors with all subsets, and kinds of plans with their definitions.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -89,8 +89,8 @@ struct plain_bucket {
     bool selected, summed;
 };
 
-/* When a compute that is shared ends: the time by which those who take part have had `us` to spare,
- * by bisection. */
+/* The end of a shared compute: the time at which the sharers have had `us` to spare together. By
+ * bisection. */
 static double plain_end(const double *sorted, unsigned sharers, double ready, double us)
 {
     double low = ready, high = ready + sorted[sharers - 1] + us;
@@ -237,7 +237,7 @@ static void test_recurrence(void **state)
     }
 }
 
-/* A case that can be worked out by hand: two tensors, one worker. */
+/* A case that can be computed by hand: two tensors, one worker. */
 static void test_by_hand(void **state)
 {
     struct scene scene;
@@ -262,8 +262,8 @@ static void test_by_hand(void **state)
     costs->reduce[CHOICE_DENSE] = (struct line){.offset = 30};
     costs->settle = (struct line){.offset = 7};
     forecast_run(&scene.forecast, &scene.plan, &result);
-    /* Selected at 30 and 120; on the link until 230 and 430; there at 235 and 435; summed at 465.
-     */
+    /* Selected at 30 and 120; on the link until 230 and 430; received at 235 and 435; summed at
+     * 465. */
     assert_true(fabs(result.finish_us - 465) < 1e-9);
     assert_true(fabs(result.step_us - 472) < 1e-9);
     assert_true(fabs(result.link_us - 400) < 1e-9);
@@ -323,7 +323,8 @@ static void test_partial(void **state)
     assert_true(10 * exact >= 8 * cases);
 }
 
-/* Tensors that may not do both stay as they are, and without any other there is nothing to find. */
+/* A tensor that must be dense, or must be sparse, stays as it is. If all must, there is nothing to
+ * find. */
 static void test_partial_allowed(void **state)
 {
     uint64_t random = 8;
@@ -371,7 +372,8 @@ static void plain_order(const struct scene *scene, bool by_size, bool backwards,
     }
 }
 
-/* The best step with the first of an order dense, at each of the places where a search begins. */
+/* The best step with the first tensors of an order dense, among the places at which a search
+ * begins. */
 static double best_of_grid(
     struct scene *scene, const uint32_t *order, enum choice dense, enum choice sparse)
 {
@@ -389,7 +391,7 @@ static double best_of_grid(
     return best;
 }
 
-/* No plan whose first eighths of an order are dense is better than what the search finds. */
+/* The search finds a plan at least as good as any whose first eighths of an order are dense. */
 static void test_partial_grid(void **state)
 {
     uint64_t random = 6;
@@ -423,8 +425,8 @@ static void test_partial_grid(void **state)
 
 #define DENSE_CHOICES ((1u << CHOICE_DENSE) | (1u << CHOICE_DENSE_BF16))
 
-/* The choices of the tensors for which a plan says more than they must do anyway: where some may be
- * dense or sparse, of those; else where some may do two things, of those; else of all. */
+/* The choices that a plan makes freely. If some tensors may be dense or sparse, only theirs count.
+ * Else, if some tensors have two choices, only theirs count. Else all count. */
 static uint32_t plain_used(const struct scene *scene)
 {
     uint32_t used[3] = {0, 0, 0};
@@ -452,7 +454,7 @@ static unsigned plain_kind(uint32_t used)
                    : KIND_OTHER;
 }
 
-/* Any plan has the kind that its definition says, however little some tensors may do. */
+/* Every plan has the kind of its definition, however few choices some tensors have. */
 static void test_kinds(void **state)
 {
     unsigned seen[KINDS] = {0};
@@ -479,8 +481,8 @@ static void test_kinds(void **state)
     }
 }
 
-/* Two tensors, each in a bucket of its own: dense is long on the link, sparse long to select, so
- * that one of each is quickest. */
+/* Two tensors, each in its own bucket. Dense takes long on the link, and sparse long to select. So
+ * one of each is quickest. */
 static void begin_pair(struct scene *scene, uint64_t *random)
 {
     struct forecast_costs *costs = &scene->forecast.costs;
@@ -503,7 +505,7 @@ static void begin_pair(struct scene *scene, uint64_t *random)
     }
 }
 
-/* The choice that promises most alone, the first of several, from `first` on up to `end`. */
+/* The choice from `first` up to `end` that promises most alone; the first one of several. */
 static unsigned plain_best(
     const struct candidates *candidates, const double weight[KINDS], unsigned first, unsigned end)
 {
@@ -522,8 +524,8 @@ static unsigned plain_best(
     return found;
 }
 
-/* The best dense and the best sparse choice are mixed, by prediction and weight; of equal ones the
- * first. */
+/* The best dense and the best sparse choice are mixed, by prediction and weight. Of equal ones the
+ * first counts. */
 static void test_mixture(void **state)
 {
     uint64_t random = 14;

@@ -16,7 +16,7 @@
 #include "tests/unit/push.h"
 #include "tests/unit/select_reference.h"
 
-/* One input and what must come of it. */
+/* One input and its expected result. */
 struct expectation {
     struct view view;
     uint64_t n;
@@ -25,11 +25,11 @@ struct expectation {
     struct push push;
     float *before; /* the residual */
     float *after;  /* with the gradients */
-    float *added;  /* what the finite gradients come to */
+    float *added;  /* the sum of the finite gradients */
     uint64_t left_out;
     double sums[2];
     uint64_t entries;
-    struct ranked *list; /* `entries` of them, in order */
+    struct ranked *list; /* `entries` of the selected elements, in order */
 };
 
 static void expect_list(struct expectation *e)
@@ -137,7 +137,7 @@ static void run_backwards(void *context, unsigned caller,
     }
 }
 
-/* Runs the pass, its ranges in a random rotation, its end alone or shared. */
+/* Runs the pass, its ranges in a random rotation, its last part alone or shared. */
 static uint64_t bench_run(struct bench *bench)
 {
     struct fused *pass = &bench->pass;
@@ -194,7 +194,7 @@ static void check_pass(const struct expectation *e, const struct chunk_ops *ops)
     assert_int_equal(bench_run(&bench), e->left_out);
     assert_as_expected(&bench, e);
 
-    /* A retry, perhaps by another number of workers and with the gradients gone. */
+    /* A repetition, perhaps with another number of workers, and without the gradients. */
     const unsigned ranges = 1 + (unsigned)random_below(bench.pass.ranges);
     bench.pass.ranges = ranges;
     bench.pass.count = random_below(2) == 0 ? 0 : bench.pass.count;
@@ -218,7 +218,7 @@ static void check_all(struct expectation e)
 
 /* ---- inputs ---- */
 
-/* A residual with a pattern and gradients that leave it visible: often none or only zeros. */
+/* A residual with a pattern, and gradients that leave it visible: often none, or only zeros. */
 static struct expectation expect_random(
     struct view view, uint64_t k, bool per_fibre, enum pattern pattern)
 {
@@ -234,7 +234,7 @@ static struct expectation expect_random(
             }
         }
     }
-    /* The pattern as the gradient. */
+    /* The pattern is the gradient. */
     if (dtype == DTYPE_F32 && ranks == 1 && push.gradients[0] != NULL && random_below(2) == 0) {
         memcpy(push.gradients[0], residual, n * sizeof(float));
         memset(residual, 0, n * sizeof(float));
@@ -247,7 +247,7 @@ static void check_random(uint64_t outer, uint64_t length, uint64_t stride)
     const struct view view = {.fibres = outer * stride, .length = length, .stride = stride};
     const bool per_fibre = random_below(2) == 0;
     const uint64_t span = per_fibre ? length : view_size(&view);
-    /* Mostly sparse, as only that is selected in the pass. */
+    /* Mostly sparse, because the pass selects only that. */
     const uint64_t k = random_below(3) == 0 ? random_count(span) : random_below(span / 8 + 2);
     check_all(expect_random(view, k, per_fibre, (enum pattern)random_below(PATTERN_COUNT)));
 }
@@ -302,7 +302,7 @@ static void test_large(void **state)
     check_random(10, 1000, 9);
 }
 
-/* The inputs take the paths that they are meant for. */
+/* The inputs take the paths for which they are made. */
 static void test_modes(void **state)
 {
     (void)state;
@@ -337,7 +337,7 @@ static void test_modes(void **state)
     }
 }
 
-/* The sample sees the large elements only: there are fewer candidates than wanted. */
+/* The sample contains the large elements only, so there are fewer candidates than wanted. */
 static void test_misled_sample(void **state)
 {
     (void)state;
@@ -345,7 +345,7 @@ static void test_misled_sample(void **state)
     const struct view view = {.fibres = 1, .length = N, .stride = 1};
     float *residual = pattern_make(RANDOM, N);
     for (uint64_t i = 0; i < N; i++) {
-        residual[i] += i / 64 % 32 == 16 ? 100.0f : 0.0f; /* the blocks that are sampled */
+        residual[i] += i / 64 % 32 == 16 ? 100.0f : 0.0f; /* the blocks that the sample reads */
     }
     struct expectation e =
         expect(view, K, false, residual, (struct push){.dtype = DTYPE_F32, .n = N});
@@ -358,7 +358,7 @@ static void test_misled_sample(void **state)
     expect_drop(&e);
 }
 
-/* The last turn's bound: as good as new, too high for a small sample to tell, useless. */
+/* The bound of the last turn: almost right, too high for a small sample to show, or useless. */
 static void test_hints(void **state)
 {
     (void)state;
@@ -381,7 +381,8 @@ static void test_hints(void **state)
         (void)fused_run(&bench.pass, bench.journal, bench.sums);
         assert_int_equal(bench.pass.mode, FUSED_BRACKET);
         assert_as_expected(&bench, &e);
-        /* What it keeps separates the selected from the others: at most the least of them. */
+        /* The bound that it keeps separates the selected elements from the others: it is at most
+         * the least of them. */
         assert_true(i == 1 ? hint == 0 : hint <= threshold && hint > 0.9f * threshold);
         bench.pass.hints = own;
         bench_drop(&bench);
@@ -389,7 +390,7 @@ static void test_hints(void **state)
     expect_drop(&e);
 }
 
-/* More ranges than chunks, and the most that may be. */
+/* More ranges than chunks, and the most possible. */
 static void test_many_ranges(void **state)
 {
     (void)state;

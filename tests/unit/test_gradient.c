@@ -102,8 +102,8 @@ static float scaled_sum(const struct push *push, uint64_t i, float scale)
     return finite && fabs((double)sum) < 0x1p120 ? sum : NAN;
 }
 
-/* A product and a sum of two floats in double have no or an innocuous rounding, so that rounding
- * them once more gives the float operation's bits. */
+/* A product or a sum of two floats has no rounding in double, or a harmless one. Rounding it once
+ * more gives the bits of the float operation. */
 static float product(float a, float b)
 {
     return (float)((double)a * (double)b);
@@ -114,7 +114,7 @@ static float plus(float a, float b)
     return (float)((double)a + (double)b);
 }
 
-/* What the residual grows by, and the momentum. */
+/* The growth of the residual, and the momentum. */
 static float reference_step(const struct fused *pass, float g, float *m)
 {
     if (pass->momentum == NULL) {
@@ -165,7 +165,7 @@ static void assert_near(float found, float expected, double scale)
     }
 }
 
-/* The pass taken back: residual and momentum as they were, to rounding. */
+/* Undoes the pass: residual and momentum are as before, to rounding. */
 static void check_withdraw(
     struct bench *bench, const struct push *push, const float *v, const float *m)
 {
@@ -198,7 +198,7 @@ static void check_withdraw(
     free(m_after);
 }
 
-/* One step, and sometimes its withdrawal. */
+/* Takes one step, and sometimes withdraws it. */
 static void check_step(struct bench *bench)
 {
     struct fused *pass = &bench->pass;
@@ -282,7 +282,7 @@ static void test_momentum(void **state)
     check_steps(100000, 1000, true);
 }
 
-/* The bracket's sample knows what momentum is going to add. */
+/* The sample for the bracket takes account of the momentum to come. */
 static void test_sample_with_momentum(void **state)
 {
     (void)state;
@@ -312,7 +312,7 @@ static void test_sample_with_momentum(void **state)
     bench_drop(&bench);
 }
 
-/* All implementations give the same bits, forth and back. */
+/* All implementations give the same bits, forward and back. */
 static void test_momentum_implementations(void **state)
 {
     (void)state;
@@ -342,7 +342,7 @@ static void test_momentum_implementations(void **state)
     }
 }
 
-/* Momentum that explodes starts again and is told; nothing stays infinite. */
+/* Momentum that explodes starts again and is reported. No value stays infinite. */
 static void test_momentum_limit(void **state)
 {
     (void)state;
@@ -375,7 +375,7 @@ static void test_momentum_limit(void **state)
     bench_drop(&bench);
 }
 
-/* Threads that take the parts from the last to the first. */
+/* A loop on threads that take the parts from the last to the first. */
 static void run_backwards(void *context, unsigned caller,
     void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
 {
@@ -416,7 +416,7 @@ static void test_norm(void **state)
     }
 }
 
-/* What a value comes to on the wire. */
+/* The value that a receiver gets for x. */
 static float sent_of(enum fused_take take, float x)
 {
     switch (take) {

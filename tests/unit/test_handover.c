@@ -1,7 +1,7 @@
 /*
- * What is kept beside residuals, from one policy to the next: a core whose policy changes in what
- * does not concern selection goes on, bit for bit, as one whose policy stays. Velocities are in
- * test_pass.c.
+ * State that is kept beside residuals from one policy to the next. If a change does not concern
+ * selection, the core goes on bit for bit as a core whose policy stays. test_pass.c tests
+ * velocities.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,10 +16,10 @@
 #define ROWS 48u
 #define COLUMNS 64u
 #define STEPS 24u
-#define ASKED 9u /* the change, in this step: it is in force two steps later */
+#define ASKED 9u /* the step of the request; the change is in force two steps later */
 
-/* Lets one of two cores change, and kills its daemon behind that if `killed`. Returns in how many
- * steps their residuals were other ones. */
+/* One of two cores changes its policy; if `killed`, its daemon is killed afterwards. Returns the
+ * number of steps in which the residuals of the two differed. */
 static unsigned steps_apart(const char *policy, const char *change, bool killed)
 {
     const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){ROWS, COLUMNS});
@@ -86,7 +86,8 @@ static const char *const changes[] = {"{\"scope\":\"rank\"}", "{\"scope\":\"node
     "{\"residual\":\"f32\"}", "{\"density\":0.2}", "{\"density\":0.05}"};
 #define CHANGES (sizeof(changes) / sizeof(changes[0]))
 
-/* A core whose daemon is killed again and again goes on bit for bit as one that lives. */
+/* A core whose daemon is killed again and again goes on bit for bit as a core whose daemon lives.
+ */
 static void test_back_and_forth(void **state)
 {
     const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){ROWS, COLUMNS});

@@ -1,4 +1,4 @@
-/* The hash table from numbers to things, against a plain array. */
+/* The hash table from numbers to pointers, compared with a plain array. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

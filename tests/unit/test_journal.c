@@ -1,10 +1,11 @@
 /*
- * Fused passes that are killed. A child works on shared memory; wherever it stops, putting the
- * journals back and repeating the pass must give what an undisturbed pass gives, bit for bit.
+ * Fused passes that are killed. A child works on shared memory and may stop anywhere. The test
+ * restores the journals and repeats the pass. The result must be that of an undisturbed pass, bit
+ * for bit.
  *
- * Deterministic: the child is traced instruction by instruction, and what it has left behind after
- * each of them is recovered in a copy. At random: children with two threads are killed until one
- * of them gets through.
+ * In the deterministic test the child is traced instruction by instruction. The memory after each
+ * instruction is recovered in a copy. In the random test children with two threads are killed until
+ * one of them finishes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,12 +31,12 @@
 
 enum { WORKERS = 2, ID = 7, STAMP = 3 };
 
-/* What outlives the process; one mapping, so that it can be copied. */
+/* The state that outlives the process, in one mapping, so that it can be copied. */
 struct world {
     struct journal journal[WORKERS];
     double sums[2];
     uint64_t n;
-    size_t bytes; /* of all */
+    size_t bytes; /* size of the whole */
     /* then the progress, then the residual, then its momentum */
     _Alignas(64) char more[];
 };
@@ -58,7 +59,7 @@ static float *world_momentum(struct world *world)
 /* What a pass does with the residual. */
 enum deed { ADD, ADD_WITH_MOMENTUM, UNDO_WITH_MOMENTUM, TAKE, ADD_ROUNDED, UNDO_ROUNDED };
 
-/* A residual in bf16, in the place of the other. */
+/* Converts the residual to bf16, in the same place. */
 static struct rounded world_rounded(struct world *world)
 {
     return rounded_at(world_residual(world), world->n);
@@ -91,7 +92,7 @@ static struct world *world_make(uint64_t n, enum deed deed)
     return world;
 }
 
-/* What does not outlive it, but can be had again: gradients, lists, scratch. */
+/* The state that the process loses and can make again: gradients, lists, scratch. */
 struct worker {
     const struct chunk_ops *ops;
     enum deed deed;
@@ -138,7 +139,7 @@ static struct fused worker_pass(struct worker *worker, struct world *world, unsi
         .view = {.fibres = 1, .length = worker->n, .stride = 1},
         .k = worker->k,
         .gradients = worker->gradients,
-        .count = 1 + (unsigned)(worker->n % 2), /* one is added from where it lies */
+        .count = 1 + (unsigned)(worker->n % 2), /* one is added from its own place */
         .dtype = DTYPE_F32,
         .momentum = moves ? world_momentum(world) : NULL,
         .mu = 0.9f,
@@ -180,7 +181,7 @@ static uint64_t worker_run(struct worker *worker, struct world *world, unsigned 
     return fused_finish(&pass, world->sums);
 }
 
-/* What an undisturbed pass leaves. */
+/* The result of an undisturbed pass. */
 struct outcome {
     struct world *world;
     struct sparse list;
@@ -211,7 +212,7 @@ static void outcome_drop(struct outcome *outcome)
     sparse_drop(&outcome->list);
 }
 
-/* Goes on in `world`, which somebody left in the middle. */
+/* Continues in `world`, in which another process stopped in the middle. */
 static void assert_recovers(
     struct worker *worker, struct world *world, unsigned ranges, const struct outcome *expected)
 {
@@ -227,7 +228,7 @@ static void assert_recovers(
 
 /* ---- instruction by instruction ---- */
 
-/* In the child: stops itself, then does the whole pass. */
+/* Runs in the child: stops itself, then does the whole pass. */
 static void traced_pass(struct worker *worker, struct world *world)
 {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) {
@@ -238,8 +239,8 @@ static void traced_pass(struct worker *worker, struct world *world)
     _exit(0);
 }
 
-/* Recovers a copy of what the child left after every `interval`-th instruction. Returns their
- * number, 0 where tracing is not allowed. */
+/* Recovers copies of the memory that the child has after every `interval`-th instruction. Returns
+ * their number, or 0 if tracing is not allowed. */
 static uint64_t trace(const struct chunk_ops *ops, enum deed deed, uint64_t n, uint64_t k,
     uint64_t interval, bool *traced)
 {
@@ -318,7 +319,7 @@ static void *run_range(void *argument)
     return NULL;
 }
 
-/* In the child: worker_run() with a thread a range. */
+/* Runs in the child: worker_run() with one thread per range. */
 static void threaded_pass(struct worker *worker, struct world *world)
 {
     struct fused pass = worker_pass(worker, world, WORKERS);
@@ -354,7 +355,7 @@ static unsigned kill_children(struct worker *worker, struct world *world)
             threaded_pass(worker, world);
         }
         (void)usleep((useconds_t)random_below(1500u << random_below(4)));
-        if (killed < 12) { /* then one may take its time */
+        if (killed < 12) { /* later children may take their time */
             (void)kill(child, SIGKILL);
         }
         assert_int_equal(waitpid(child, &status, 0), child);
@@ -418,11 +419,11 @@ static void test_damaged_journal(void **state)
         assert_int_equal(restored, cases[i].restored);
         assert_int_equal(atomic_load(&journal.saved), cases[i].fits ? 0 : cases[i].saved);
     }
-    /* Momentum that nobody knows of. */
+    /* Momentum that the residual does not have. */
     journal = (struct journal){.stamp = 1, .copy_of = JOURNAL_MOMENTUM, .copied = 1};
     assert_false(journal_recover(&journal, residual, NULL, N, progress));
     assert_true(journal_recover(&journal, residual, residual, N, progress));
-    /* A chunk in bf16, which is not an f32 residual's; and the other way round. */
+    /* A chunk in bf16 for an f32 residual, and the reverse. */
     journal = (struct journal){.stamp = 2, .copy_of = JOURNAL_ROUNDED, .copied = CHUNK};
     assert_false(journal_recover(&journal, residual, residual, N, progress));
     const struct rounded rounded = rounded_at(residual, N);

@@ -1,6 +1,6 @@
 /*
- * Documents that people write: each mistake is told at its place, with its line, a mark and a way
- * to mend it; and the names that are like an unknown one.
+ * Documents that people write. Each mistake is reported at its place, with its line, a mark and a
+ * way to correct it. Also the guesses for unknown names.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static enum adtopk_status read_text(const char *text, struct faults *faults)
     return status;
 }
 
-/* The whole sentence, with the line and the mark. */
+/* Checks the whole sentence, with the line and the mark. */
 static void assert_told(const char *text, const char *sentence)
 {
     struct faults faults;
@@ -138,7 +138,8 @@ static void test_depth(void **state)
     assert_non_null(strstr(faults.fault[0].text, ":1:65: more than 64"));
 }
 
-/* Lines below a sentence: the first begins with two blanks, the second has the mark alone. */
+/* Checks the lines below a sentence: the first begins with two blanks, the second has only the
+ * mark. */
 static void assert_shape(const char *text)
 {
     const char *line = strchr(text, '\n');
@@ -157,7 +158,7 @@ static void assert_shape(const char *text)
     }
 }
 
-/* Long lines are cut around the mark; what is not printable is not printed. */
+/* Long lines are cut around the mark, and characters that cannot be printed are left out. */
 static void test_line_is_shown(void **state)
 {
     struct faults faults;
@@ -194,7 +195,7 @@ static void test_keys_are_hidden(void **state)
         "                                                    ^");
 }
 
-/* Every text, cut anywhere, is told of in the same form. */
+/* A text that is cut anywhere leads to a report in the same form. */
 static void test_every_cut(void **state)
 {
     static const char text[] =

@@ -1,4 +1,5 @@
-/* Conversions, accumulation and sums against plain loops; the selections have test_select.c. */
+/* Conversions, accumulation and sums, compared with plain loops. test_select.c tests the
+ * selections. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,8 +57,8 @@ static void test_half_types_to_f32(void **state)
     }
 }
 
-/* Every code by every implementation, from an odd element on; ranks without a gradient add nothing.
- */
+/* Every code with every implementation, beginning at an odd element. Ranks without a gradient add
+ * nothing. */
 static void check_gather(const struct chunk_ops *ops, enum dtype dtype)
 {
     enum { CODES = 65536, FIRST = 3 };
@@ -108,8 +109,8 @@ static void test_bf16_keeps_its_own_values(void **state)
     }
 }
 
-/* The value of a bf16 magnitude code, where infinity stands for the next power of two: that is
- * how IEEE 754 rounds at the upper end. */
+/* The value of a bf16 magnitude code. Infinity stands for the next power of two, because IEEE 754
+ * rounds that way at the upper end. */
 static double bf16_magnitude(uint32_t code)
 {
     return code == 0x7f80 ? 0x1p128 : format_value(code, 8, 7);
@@ -150,7 +151,7 @@ static void test_bf16_rounds_to_nearest_even(void **state)
 
 /* ---- sums of rounded values ---- */
 
-/* a + b, and what double cuts off it. */
+/* a + b, and the rounding error of the double sum. */
 static double exact_sum(double a, double b, double *below)
 {
     const double sum = a + b;
@@ -169,7 +170,7 @@ static float rest_sum_of(float a, float b, enum quantisation type, float *rest)
     return a;
 }
 
-/* Nothing is lost, and the sum is the nearest there is, or the largest f16. */
+/* Nothing is lost. The sum is the nearest that the type has, or the largest f16. */
 static void check_rest_sum(float a, float b, enum quantisation type)
 {
     const bool is_bf16 = type == QUANTISE_BF16;
@@ -196,7 +197,7 @@ static void check_rest_sum(float a, float b, enum quantisation type)
     }
 }
 
-/* Where a small loss scale made 0 of a rounded sum, its lower half restores nothing. */
+/* If a small loss scale turns a rounded sum into 0, its lower half restores nothing. */
 static void test_rest_of_vanished_sum(void **state)
 {
     const int16_t low[] = {-1, -0x8000, 0x7fff};
@@ -210,7 +211,7 @@ static void test_rest_of_vanished_sum(void **state)
     assert_true(x[0] == 1 && x[1] == 2 && x[2] == 3);
 }
 
-/* A sum that is not finite has none, also where it becomes the largest f16. */
+/* A sum that is not finite has no rest, even if it becomes the largest f16. */
 static void test_rest_sum_not_finite(void **state)
 {
     (void)state;
@@ -225,7 +226,7 @@ static void test_rest_sum_not_finite(void **state)
     }
 }
 
-/* Of every value, with its likes and with any. */
+/* Every value with values of similar size, and with any. */
 static void test_rest_sum(void **state)
 {
     (void)state;
@@ -301,7 +302,7 @@ static void test_accumulate_and_withdraw(void **state)
     check_accumulate(DTYPE_BF16, 65, 300);
 }
 
-/* Small integers leave no rounding anywhere, so the way there and back is exact. */
+/* Small integers cause no rounding, so adding and withdrawing is exact. */
 static void test_round_trip_of_integers_is_exact(void **state)
 {
     (void)state;
@@ -351,7 +352,7 @@ static double reference_sign(uint64_t i)
 {
     static const int parity[] = {0, 1, 1, 0};
     uint64_t bits[2];
-    for (uint64_t b = 0; b < 2; b++) { /* two numbers of splitmix64, seeded with 0, a chunk */
+    for (uint64_t b = 0; b < 2; b++) { /* two numbers of splitmix64 per chunk, seeded with 0 */
         uint64_t z = (2 * (i / 4096) + b + 1) * 0x9e3779b97f4a7c15u;
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
         z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
@@ -378,7 +379,7 @@ static void test_ledger_sign(void **state)
         }
     }
     assert_true(llabs((long long)balance) < N / 20);
-    /* A shift by any distance moves many elements to the other sign. */
+    /* A shift by any distance gives many elements the other sign. */
     for (size_t s = 0; s < sizeof shifts / sizeof *shifts; s++) {
         assert_true(changes[s] > N / 3 && changes[s] < 3 * (N / 4));
     }

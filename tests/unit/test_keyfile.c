@@ -1,4 +1,4 @@
-/* Key files: what is written, what is read, and everything that is refused. */
+/* Key files: writing, reading, and everything that is refused. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -52,7 +52,7 @@ static void assert_contains(const char *text, const char *part)
     }
 }
 
-/* Every public key of a pair is taken; of secret keys one in 32 looks like a public one. */
+/* Every public key of a pair is accepted. One in 32 secret keys looks like a public one. */
 static void test_which_is_public(void **state)
 {
     unsigned suspicious = 0;
@@ -72,7 +72,7 @@ static void test_which_is_public(void **state)
     assert_in_range(suspicious, 0, 20); /* 3 are expected */
 }
 
-/* Keys are decoded as libzmq decodes them. A changed character is often no Z85, or too large. */
+/* Keys are decoded as libzmq decodes them. A changed character is often not Z85, or too large. */
 static void test_decode(void **state)
 {
     unsigned keys = 0, others = 0;
@@ -117,7 +117,7 @@ static void test_generate(void **state)
     assert_contains(err.text, path);
     assert_contains(err.text, "File exists");
     assert_int_equal(keyfile_load(path, &pair, &err), ADTOPK_OK);
-    assert_string_equal(pair.public_key, public_key); /* it was not touched */
+    assert_string_equal(pair.public_key, public_key); /* the failed read changed nothing */
     keyfile_wipe(&pair);
 }
 
@@ -148,7 +148,7 @@ static void test_generate_on_a_full_disk(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(status, ADTOPK_ERR_SYSTEM);
     assert_contains(err.text, "cannot be written");
-    assert_int_equal(access(path_of("full"), F_OK), -1); /* no half of a file is left */
+    assert_int_equal(access(path_of("full"), F_OK), -1); /* no part of a file is left */
 }
 
 static void test_public_file(void **state)

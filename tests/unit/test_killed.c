@@ -1,9 +1,10 @@
 /*
- * The daemon is killed while gradients are added, while a sum is formed, while a step is settled
- * and counted, while the residuals of ranks become the node's, or while another policy comes into
- * force: a child does that instruction by instruction; after every so many of them, and after each
- * that changed the header or a tensor's record in the store, a daemon that starts anew from a copy
- * of what it left has lost nothing and does nothing twice.
+ * The daemon is killed while it adds gradients, forms a sum, settles and counts a step, joins the
+ * residuals of ranks to the node's, or puts another policy in force.
+ *
+ * A child does this instruction by instruction. It is stopped after every so many instructions, and
+ * after each that changed the header or a tensor's record in the store. Then a daemon starts anew
+ * from a copy of its memory. That daemon must lose nothing and do nothing twice.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,20 +32,20 @@
 #include "daemon/link/buffer.h"
 #include "lone_core.h"
 
-/* What the ledgers take in if nobody is killed. */
+/* The sums that the ledgers take in if the daemon is not killed. */
 struct reference {
     bool known;
     double input[LONE_TENSORS][2];
 };
 
-/* What is traced, and what takes over when it is killed. */
+/* The compute or event that is traced, and the recovery after it is killed. */
 struct scene {
     void (*traced)(struct lone_core *lone);
     void (*recover)(struct lone_core *lone, struct reference *reference);
     uint64_t interval;
 };
 
-/* In a child: stops itself. */
+/* Runs in a child: stops itself. */
 static void let_trace(void)
 {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) {
@@ -53,7 +54,7 @@ static void let_trace(void)
     (void)raise(SIGSTOP);
 }
 
-/* In a child: runs the only compute that was held. */
+/* Runs in a child: runs the only compute that is held. */
 static void trace_compute(struct lone_core *lone)
 {
     let_trace();
@@ -61,7 +62,7 @@ static void trace_compute(struct lone_core *lone)
     _exit(0);
 }
 
-/* In a child: that compute is done, and the core's thread goes on. */
+/* Runs in a child: reports that compute as done, so the core's thread goes on. */
 static void trace_event(struct lone_core *lone)
 {
     struct event done = {
@@ -72,7 +73,8 @@ static void trace_event(struct lone_core *lone)
     _exit(0);
 }
 
-/* Whoever was killed, the ledgers took in the same: a velocity moves once a step, too. */
+/* The ledgers must take in the same sums wherever the daemon was killed. A velocity, too, moves
+ * once per step. */
 static void check_reference(const struct lone_core *lone, struct reference *reference)
 {
     for (unsigned t = 0; t < lone->tensors; t++) {
@@ -85,8 +87,8 @@ static void check_reference(const struct lone_core *lone, struct reference *refe
     reference->known = true;
 }
 
-/* In a child: a new daemon takes over, the ranks repeat the step and train on. Failed assertions
- * print and end this process with an error like any test. */
+/* Runs in a child: a new daemon takes over, and the ranks repeat the step and train on. A failed
+ * assertion prints its line and ends the process with an error, as in every test. */
 static void recover(struct lone_core *lone, struct reference *reference)
 {
     host_memory_unshare(&lone->host.memory);
@@ -94,7 +96,7 @@ static void recover(struct lone_core *lone, struct reference *reference)
     lone_restart(lone);
     if (lone_job(lone).steps_done > lone->step) {
         assert_int_equal(lone->ready_status, ADTOPK_OK);
-        lone->steps = lone->ranks; /* it counts, although nobody was told */
+        lone->steps = lone->ranks; /* the step counts, although no rank was told */
         lone_close(lone);
     } else {
         lone_train(lone, 1);
@@ -106,7 +108,7 @@ static void recover(struct lone_core *lone, struct reference *reference)
     _exit(0);
 }
 
-/* All ranks push; one gradient is no number. The computes wait. */
+/* All ranks push, one of them a NaN. The computes wait. */
 static void push_nan(struct lone_core *lone)
 {
     struct tensor_layout layout;
@@ -118,7 +120,7 @@ static void push_nan(struct lone_core *lone)
     memcpy(lone->host.memory.arena[0].bytes + layout.gradient_offset, &nan, sizeof(nan));
 }
 
-/* The same after a step that is to be withdrawn. */
+/* Does the same after a step that is to be withdrawn. */
 static void recover_withdrawn(struct lone_core *lone, struct reference *reference)
 {
     host_memory_unshare(&lone->host.memory);
@@ -156,7 +158,7 @@ static pid_t start_traced(struct lone_core *lone, const struct scene *scene)
     return child;
 }
 
-/* Whether a daemon that takes over now does what it should. */
+/* Whether a daemon that takes over now recovers correctly. */
 static bool recovers(struct lone_core *lone, const struct scene *scene, struct reference *reference)
 {
     pid_t child = fork();
@@ -170,7 +172,7 @@ static bool recovers(struct lone_core *lone, const struct scene *scene, struct r
     return WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0;
 }
 
-/* A process with a sanitizer takes longer to fork, and more instructions for the same. */
+/* With a sanitizer a process takes longer to fork, and more instructions for the same work. */
 #if defined(__SANITIZE_ADDRESS__)
 #define SLOWER 12u
 #elif defined(__has_feature)
@@ -182,13 +184,13 @@ static bool recovers(struct lone_core *lone, const struct scene *scene, struct r
 #define SLOWER 1u
 #endif
 
-/* What the store says of the job (but for policies, which are long) and of the tensors. */
+/* The records of the store: of the job, without policies, which are long, and of the tensors. */
 struct records {
     uint8_t header[offsetof(struct store_header, policy)];
     struct store_tensor tensor[LONE_TENSORS];
 };
 
-/* Takes over the records; false if they are as they were. */
+/* Copies the records. False if they are unchanged. */
 static bool records_changed(const struct lone_core *lone, struct records *records)
 {
     const struct store_header *store = (const void *)lone->host.memory.store[STORE_MAIN].bytes;
@@ -234,7 +236,7 @@ static bool kill_everywhere(struct lone_core *lone, const struct scene *scene)
     return allowed;
 }
 
-/* A whole step but its settling. */
+/* Takes a whole step, and holds its settling. */
 static void hold_settling(struct lone_core *lone)
 {
     lone->host.hold = true;
@@ -243,7 +245,7 @@ static void hold_settling(struct lone_core *lone)
     lone_compute_until(lone, &work_settle);
 }
 
-/* All ranks have pushed; the first compute of the step that is of this kind waits. */
+/* All ranks have pushed. Holds the first compute of this kind in the step. */
 static void hold_computing(struct lone_core *lone, const struct work_kind *kind)
 {
     lone->host.hold = true;
@@ -295,7 +297,7 @@ static void test_selecting_rounded(void **state)
     check_computing("{" LONE_EXACT ",\"residual\":\"bf16\"}", &work_select, 4001);
 }
 
-/* Past the residual; the sum is written where the ranks see it. */
+/* The tensor is sent whole and has no residual. The sum is written to the memory that ranks see. */
 static void test_selecting_dense(void **state)
 {
     (void)state;
@@ -308,7 +310,8 @@ static void test_reducing(void **state)
     check_computing("{" LONE_EXACT "}", &work_reduce, 4001);
 }
 
-/* Killed between the records of a round's tensors: others have delivered it, so a copy comes. */
+/* The daemon is killed between the records of a round's tensors. Other nodes have delivered the
+ * round, so a copy arrives. */
 static void test_delivered_in_part(void **state)
 {
     struct lone_core lone;
@@ -365,7 +368,7 @@ static void check_settling(const char *policy, uint64_t interval)
     check_settling_of(false, policy, interval);
 }
 
-/* What 16 bits cut off an update comes back, once. */
+/* The rounding error of an update in 16 bits comes back, once. */
 static void test_settling_half(void **state)
 {
     (void)state;
@@ -390,8 +393,8 @@ static void test_settling_quantised(void **state)
     check_settling("{\"reduce\":\"sum\",\"density\":0.05,\"dense_values\":\"bf16\"}", 101);
 }
 
-/* A step that is repeated in another view rounds at random as it did before: what leaves the
- * residual is what was delivered. */
+/* A step that is repeated in another view gets the same random rounding. So the residual loses
+ * exactly the entries that were delivered. */
 static void test_settling_rounded_at_random(void **state)
 {
     const char *policy = "{\"reduce\":\"sum\",\"values\":\"int8\",\"density\":0.05}";
@@ -401,21 +404,21 @@ static void test_settling_rounded_at_random(void **state)
     check_settling(policy, 499);
 }
 
-/* The same with means of groups of values. */
+/* Does the same with means of groups of values. */
 static void test_settling_in_two_values(void **state)
 {
     (void)state;
     check_settling("{\"reduce\":\"sum\",\"values\":\"two\",\"density\":0.05}", 997);
 }
 
-/* Past the residual. */
+/* Settles a tensor that is sent whole and has no residual. */
 static void test_settling_dense(void **state)
 {
     (void)state;
     check_settling("{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}", 53);
 }
 
-/* The first step that is dense empties the residual, so that the next ones go past it. */
+/* The first dense step empties the residual, so the next steps do not use it. */
 static void check_emptying(const char *policy)
 {
     struct lone_core lone;
@@ -454,7 +457,7 @@ static void test_settling_rounded(void **state)
     check_settling("{\"reduce\":\"sum\",\"density\":0.05,\"residual\":\"bf16\"}", 101);
 }
 
-/* Halves of halves are exact for the few steps that there are. */
+/* Halves of halves are exact for so few steps. */
 static void test_settling_momentum(void **state)
 {
     (void)state;
@@ -487,7 +490,7 @@ static void test_joining(void **state)
     check_joining("{" LONE_EXACT ",\"scope\":\"rank\"}", "{\"scope\":\"node\"}", 89);
 }
 
-/* Residuals are converted. */
+/* Converts residuals. */
 static void test_converting(void **state)
 {
     (void)state;
@@ -497,14 +500,14 @@ static void test_converting(void **state)
         "{" LONE_EXACT ",\"scope\":\"rank\"}", "{\"scope\":\"node\",\"residual\":\"bf16\"}", 499);
 }
 
-/* Velocities are copied. */
+/* Copies velocities. */
 static void test_handing_over(void **state)
 {
     (void)state;
     check_joining("{" LONE_EXACT ",\"momentum\":0.5}", "{\"bucket_bytes\":100}", 499);
 }
 
-/* The held compute has run: the core's thread is killed while it takes note. */
+/* The held compute has run. The core's thread is killed while it handles the event. */
 static void check_event(struct lone_core *lone,
     void (*recover_from)(struct lone_core *lone, struct reference *reference))
 {
@@ -542,7 +545,7 @@ static void test_counting_withdrawn(void **state)
     check_event(&lone, recover_withdrawn);
 }
 
-/* These would take minutes. */
+/* These cases would take minutes. */
 static bool too_slow(void)
 {
     if (SLOWER > 1) {
@@ -551,7 +554,8 @@ static bool too_slow(void)
     return SLOWER > 1;
 }
 
-/* The gradients of a step that is not finite leave again, and what they made of velocities. */
+/* The gradients of a step that is not finite leave the residuals again, and their part leaves the
+ * velocities. */
 static void check_withdrawing(const char *policy)
 {
     struct lone_core lone;
@@ -580,7 +584,7 @@ static void test_withdrawing(void **state)
     check_withdrawing("{" LONE_EXACT ",\"residual\":\"bf16\"}");
 }
 
-/* Another policy comes into force: from ranks to node. */
+/* Puts another policy in force, with a scope of node instead of rank. */
 static void check_switching(const char *to)
 {
     struct lone_core lone;

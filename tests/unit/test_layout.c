@@ -1,5 +1,5 @@
 /*
- * Where a job's memory lies: what is reserved before it is written, and what has room in the store.
+ * The memory of a job: reservations before writes, and room in the store.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 #include "daemon/core/model.h"
 #include "lone_core.h"
 
-/* Updates of large tensors lie far apart, and lists fill only the beginning of their room: what is
- * written then, and after a change that makes the lists longer, was reserved before. */
+/* Updates of large tensors lie far apart, and lists fill only the beginning of their room. The core
+ * reserves what it writes, also after a change that makes the lists longer. */
 static void test_updates_are_reserved(void **state)
 {
     const struct tensor_spec spec[] = {lone_spec("a", 2, (const uint64_t[]){500, 400}),
@@ -30,7 +30,7 @@ static void test_updates_are_reserved(void **state)
     lone_free(&lone);
 }
 
-/* How many rests of sums have room in the store where two nodes sum a tensor in bf16. */
+/* The rests of sums for which the store has room when two nodes sum a tensor in bf16. */
 static uint64_t rests_of_two(uint64_t elements)
 {
     const struct tensor_spec spec = lone_spec("a", 1, &elements);
@@ -50,7 +50,7 @@ static uint64_t rests_of_two(uint64_t elements)
     return rests;
 }
 
-/* Rests, of 2 bytes each, take up to 32 MiB and a third of a byte for each element. */
+/* Rests of 2 bytes each take up to 32 MiB and a third of a byte per element. */
 static void test_room_for_rests(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* What was sent leaves the residual, against the plain definition; twice is as good as once. */
+/* Sent entries leave the residual, compared with the plain definition. Doing it twice has the same
+ * effect as once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +20,7 @@
 
 static const struct parallel alone;
 
-/* A loop whose parts run on threads that change from one to the next, the last one first. */
+/* A loop whose parts run on different threads, the last part first. */
 static void backwards(void *context, unsigned caller,
     void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
 {
@@ -131,7 +132,7 @@ static void test_leaving(void **state)
     }
 }
 
-/* A list that is cut in parts; of the sum, which rounds, the order is that of its parts. */
+/* A list that is cut in parts. The sum, which rounds, has the order of its parts. */
 static void test_parts(void **state)
 {
     (void)state;
@@ -177,8 +178,8 @@ static void test_parts(void **state)
     }
 }
 
-/* A residual that has grown beyond all numbers is sent once, as whatever values travel, and does
- * not stay so for ever; what is finite loses nothing, whatever f16 cannot hold. */
+/* A residual that has become infinite is sent once, with any type of values, and does not stay
+ * infinite. Finite residuals lose nothing, whatever f16 cannot hold. */
 static void test_not_finite(void **state)
 {
     enum { VALUES = 8 };

@@ -16,7 +16,7 @@
 
 const char *__asan_default_options(void);
 
-/* A message too large for memory is a case below, not a bug. */
+/* One case below asks for a message too large for memory; that is not a bug. */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1";
@@ -46,7 +46,7 @@ static void test_one_message(void **state)
 
     (void)state;
     world_start(world, 0, 2);
-    assert_false(world_send(world, 0, 1, LINK_CONTROL, 10)); /* nobody there yet */
+    assert_false(world_send(world, 0, 1, LINK_CONTROL, 10)); /* no peer is there yet */
     world_run(world, 5 * SECOND_US);
     assert_int_equal(links_incarnation(world->nodes[0].links, 1), 0);
     assert_int_equal(world->nodes[0].ups + world->nodes[0].downs, 0);
@@ -88,7 +88,7 @@ static void test_refuses(void **state)
     world_free(world);
 }
 
-/* A whole packet that no peer of ours can have sent to us, or that is for another node. */
+/* A whole packet that no peer can have sent to this node, or that is for another node. */
 static void test_strangers(void **state)
 {
     static const struct {
@@ -114,14 +114,14 @@ static void test_strangers(void **state)
         assert_int_equal(refused.source, wrong[i].source);
         assert_int_equal(refused.destination, wrong[i].destination);
     }
-    bytes[40] ^= 1; /* damaged on the way: says nothing of who is configured how */
+    bytes[40] ^= 1; /* damaged on the way, so it shows nothing about configurations */
     links_receive(links, UINT16_MAX, LINK_CONTROL, bytes, sizeof(bytes), world->now);
     assert_int_equal(links_refused(links).packets, 4);
     assert_int_equal(links_refused(links).strangers, 3);
     world_free(world);
 }
 
-/* A perfect network with a known delay: nothing is sent twice, the round trip is measured. */
+/* A perfect network with a known delay: nothing is sent twice, and the round trip is measured. */
 static void test_round_trip(void **state)
 {
     struct world *world =
@@ -140,7 +140,7 @@ static void test_round_trip(void **state)
     world_free(world);
 }
 
-/* Nothing to do: only heartbeats wake the two sides. */
+/* Without messages only heartbeats wake the two sides. */
 static void test_idle_sleeps(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 5});
@@ -193,11 +193,11 @@ static void test_restart(void **state)
         assert_true(world_send(world, 1, 0, LINK_CONTROL, 3));
         assert_true(world_settle(world, SECOND_US));
     }
-    assert_int_equal(world->nodes[0].downs, 0); /* a quick restart is no silence */
+    assert_int_equal(world->nodes[0].downs, 0); /* a quick restart does not count as silence */
     world_free(world);
 }
 
-/* Every packet of old connections again: at rest, and while a new connection is greeted. */
+/* All packets of old connections come again: at rest, and while a new connection is greeted. */
 static void test_replay(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 8});
@@ -217,7 +217,7 @@ static void test_replay(void **state)
         assert_int_equal(world->nodes[0].adopted[1], world->nodes[1].incarnation);
         assert_int_equal(world->nodes[1].adopted[0], world->nodes[0].incarnation);
     }
-    assert_true(world->recorded < WORLD_HISTORY); /* so every packet was replayed */
+    assert_true(world->recorded < WORLD_HISTORY); /* so the history has every packet */
     for (int i = 0; i < 2; i++) {
         ups[i] = world->nodes[i].ups;
     }
@@ -235,7 +235,7 @@ static void test_replay(void **state)
     world_free(world);
 }
 
-/* Old packets cannot keep a dead peer alive once another incarnation took its place. */
+/* Old packets cannot keep a dead peer alive once another incarnation has taken its place. */
 static void test_replay_is_no_sign_of_life(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 9});
@@ -282,8 +282,8 @@ static void test_windows_and_chunks(void **state)
     }
 }
 
-/* A window of 16 chunks and a round trip of 20 ms: 1 MB of 1,000-byte chunks takes about 63 round
- * trips, no more: acknowledgements keep the pipe full. */
+/* A window of 16 chunks and a round trip of 20 ms. Sending 1 MB in 1,000-byte chunks takes about 63
+ * round trips and no more, because acknowledgements keep the pipe full. */
 static void test_keeps_the_pipe_full(void **state)
 {
     struct world *world =
@@ -294,7 +294,7 @@ static void test_keeps_the_pipe_full(void **state)
     assert_true(world_send(world, 0, 1, LINK_BULK, 1000000));
     assert_true(world_settle(world, 10 * SECOND_US));
     assert_true(world->now - start < 70 * 20000);
-    assert_true(world_stats(world, 1, 0).packets_sent < 400); /* and not one for each chunk */
+    assert_true(world_stats(world, 1, 0).packets_sent < 400); /* not one per chunk */
     world_free(world);
 }
 
@@ -352,7 +352,7 @@ static void test_no_memory(void **state)
 
     (void)state;
     assert_int_equal(lane_in_take(&in, &packet, UINT64_MAX, &message), LANE_NO_MEMORY);
-    assert_int_equal(in.position, 0); /* the sender will try again */
+    assert_int_equal(in.position, 0); /* the sender tries again */
     assert_int_equal(lane_in_take(&in, &packet, 1000, &message), LANE_MALFORMED);
     packet.message_size = 1;
     assert_int_equal(lane_in_take(&in, &packet, 1000, &message), LANE_TAKEN);
@@ -361,7 +361,7 @@ static void test_no_memory(void **state)
     lane_in_reset(&in);
 }
 
-/* A lane takes what continues its stream, however the sender cut it. */
+/* A lane takes parts that continue its stream, however the sender cut it. */
 static void test_parts(void **state)
 {
     struct lane_in in = {0};
@@ -381,7 +381,7 @@ static void test_parts(void **state)
     assert_int_equal(lane_in_take(&in, &packet, 8, &message), LANE_TAKEN);
     assert_int_equal(in.position, 6);
     packet.position = 6;
-    packet.offset = 5; /* not where the message is continued */
+    packet.offset = 5; /* the message does not continue here */
     assert_int_equal(lane_in_take(&in, &packet, 8, &message), LANE_MALFORMED);
     packet.offset = 6;
     packet.body = bytes + 6;
@@ -442,11 +442,11 @@ static bool all_adopted(const struct world *world, unsigned nodes)
     return true;
 }
 
-/* Returns how many bulk packets named another slot than the first. */
+/* Returns the number of bulk packets in slots other than the first. */
 static uint64_t chaos(uint64_t seed)
 {
     static const size_t chunks[] = {1, 7, 64, 1000, 65536, 1 << 20};
-    const uint64_t level = seed % 3; /* a third of the networks is only slow */
+    const uint64_t level = seed % 3; /* a third of the networks are only slow */
     const size_t chunk = chunks[seed % 6];
     const size_t windows[] = {2, chunk + 1, 3 * chunk, 64 * chunk};
     const unsigned nodes = seed % 4 == 0 ? 3 : 2;
@@ -472,7 +472,7 @@ static uint64_t chaos(uint64_t seed)
     memset(world->cut, 0, sizeof(world->cut));
     world->config.refuse = world->config.replay = 0;
     for (int seconds = 0; !all_adopted(world, nodes); seconds++) {
-        assert_true(seconds < 60); /* HELLOs come every second, and are still lost */
+        assert_true(seconds < 60); /* HELLOs come every second, and may be lost */
         world_run(world, SECOND_US);
     }
     if (!world_settle(world, 1000 * (uint64_t)SECOND_US)) {

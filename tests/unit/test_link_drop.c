@@ -1,4 +1,4 @@
-/* Links drop what a job had queued when it ends, and both ends keep counting the same. */
+/* When a job ends, links drop its queued messages. Both ends keep the same counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static struct world *connected(const struct world_config *config)
     return world;
 }
 
-/* Nothing of the job has begun: nothing of it is sent. */
+/* No message of the job has begun, so none is sent. */
 static void test_before_it_begins(void **state)
 {
     const struct share_class job = {.job = 1}, other = {.job = 2};
@@ -47,7 +47,7 @@ static void test_before_it_begins(void **state)
     world_free(world);
 }
 
-/* A large message on a slow link: its rest is not sent, and what comes next does not wait for it.
+/* A large message on a slow link: its rest is not sent, and the next message does not wait for it.
  */
 static void test_in_the_middle(void **state)
 {
@@ -70,7 +70,7 @@ static void test_in_the_middle(void **state)
     world_free(world);
 }
 
-/* What is wholly sent is in flight, and arrives although its packets were lost once. */
+/* A message that was sent whole is in flight. It arrives although its packets were lost once. */
 static void test_sent_whole(void **state)
 {
     const struct share_class job = {.job = 1};
@@ -87,7 +87,7 @@ static void test_sent_whole(void **state)
     world_free(world);
 }
 
-/* Jobs end at any time, whatever the network does; other messages arrive exactly once. */
+/* Jobs end at any time, whatever the network does. Other messages arrive exactly once. */
 static void chaos(uint64_t seed)
 {
     struct world *world = connected(&(struct world_config){.seed = seed,
@@ -127,7 +127,7 @@ static void test_chaos(void **state)
     }
 }
 
-/* An end that comes too early is taken only where the message was left. */
+/* A receiver takes an early end only at the position where the sender left the message. */
 static void test_receiver(void **state)
 {
     struct lane_in in = {0};
@@ -140,7 +140,7 @@ static void test_receiver(void **state)
     assert_int_equal(lane_in_take(&in, &part, 8, &message), LANE_TAKEN);
     assert_int_equal(lane_in_take(&in, &end, 8, &message), LANE_MALFORMED);
     end.offset = end.message_size = 4;
-    end.slot = 1; /* nothing began there */
+    end.slot = 1; /* no message began there */
     assert_int_equal(lane_in_take(&in, &end, 8, &message), LANE_MALFORMED);
     end.slot = 0;
     assert_int_equal(lane_in_take(&in, &end, 8, &message), LANE_TAKEN);

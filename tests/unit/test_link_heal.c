@@ -1,4 +1,4 @@
-/* Links heal: what no longer delivers is opened anew, soon, and what is only slow is left alone. */
+/* Links heal: they soon reopen a connection that no longer delivers, and leave a slow one alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static void test_message_waits(void **state)
     }
 }
 
-/* Again and again, with a message each time: each time it takes as long as the first time. */
+/* The same repeatedly, with a message each time. It takes as long each time as the first time. */
 static void test_again(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 2});
@@ -67,8 +67,8 @@ static void test_again(void **state)
     world_free(world);
 }
 
-/* No message waits. The peer hears nothing and says so, and never gets as far as calling us down.
- */
+/* No message waits. The peer hears nothing and says so, but never goes so far as to report this
+ * node as down. */
 static void test_only_heartbeats(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 3});
@@ -98,8 +98,8 @@ static void test_everything_dead(void **state)
     world_free(world);
 }
 
-/* The network is away for 9 s, and TCP waits much longer until it tries again: what was opened
- * before does not come back by itself. */
+/* The network is away for 9 s, and TCP waits much longer until it tries again. Connections that
+ * were opened before do not come back by themselves. */
 static void test_after_a_partition(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 5});
@@ -117,7 +117,7 @@ static void test_after_a_partition(void **state)
     world_free(world);
 }
 
-/* The node was never there: its first connection may have been given up for good. */
+/* The node was never there, so TCP may have given up its first connection for good. */
 static void test_before_the_first_word(void **state)
 {
     struct world *world = world_new(&(struct world_config){.seed = 6, .reopen_us = REOPEN_US});
@@ -135,7 +135,7 @@ static void test_before_the_first_word(void **state)
     world_free(world);
 }
 
-/* A link that is busy for long, slow, or has a long way, is left alone. */
+/* A link that is busy for long, slow, or long is left alone. */
 static void test_slow_is_not_dead(void **state)
 {
     const struct world_config slow[] = {
@@ -160,7 +160,7 @@ static void test_slow_is_not_dead(void **state)
     }
 }
 
-/* One part alone takes ten times as long as a lane may wait at first: it gets the time it needs. */
+/* One part alone takes ten times as long as a lane may wait at first. It gets the time it needs. */
 static void test_a_part_that_takes_long(void **state)
 {
     struct world *world = connected(&(struct world_config){
@@ -173,7 +173,7 @@ static void test_a_part_that_takes_long(void **state)
     world_free(world);
 }
 
-/* A process that was stopped for 20 s reads what its peers sent before it blames anybody. */
+/* A process that was stopped for 20 s reads its peers' messages before it blames a peer. */
 static void test_stopped_process(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 11});
@@ -193,7 +193,7 @@ static void test_stopped_process(void **state)
     world_free(world);
 }
 
-/* A peer that stops while we do is found out, one timeout later. */
+/* A peer that stops while this node is stopped is detected one timeout later. */
 static void test_peer_that_died_meanwhile(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 12});

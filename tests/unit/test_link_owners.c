@@ -1,6 +1,6 @@
 /*
- * The rules of who owns what in daemon/link (its README): a violation of each is planted, and the
- * assert that the rule names ends the process.
+ * The rules of ownership in daemon/link (its README). The test plants a violation of each rule, and
+ * the assert that the rule names must end the process.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ static void write_shared(void *context)
     buffer_put(buffer_ref(context), 0, "x", 1);
 }
 
-/* Nobody holds the buffer any more. */
+/* Releases a buffer that was released already. */
 static void release_released(void *context)
 {
     struct buffer *buffer = context;

@@ -1,4 +1,4 @@
-/* Links resend what is lost, soon, and next to nothing of what is only late. */
+/* Links soon resend lost packets, and resend next to none that are only late. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -24,8 +24,8 @@ static struct world *connected(const struct world_config *config)
     return world;
 }
 
-/* The round trip is longer than the first resend timeout: it must be learnt, or every message would
- * be sent twice for ever. */
+/* The round trip is longer than the first resend timeout. The link must learn it, or it would send
+ * every message twice for ever. */
 static void test_slow_round_trip(void **state)
 {
     struct world *world = connected(&(struct world_config){
@@ -47,8 +47,8 @@ static void test_slow_round_trip(void **state)
     world_free(world);
 }
 
-/* A long queue: much is in flight when the timeout passes, and what is acknowledged first is
- * exactly what was asked about. */
+/* A long queue: much is in flight when the timeout passes. The packet about which the link asks is
+ * acknowledged first. */
 static void test_late_is_not_lost(void **state)
 {
     struct world *world =
@@ -64,8 +64,8 @@ static void test_late_is_not_lost(void **state)
     world_free(world);
 }
 
-/* All that is in flight is lost, as when a connection breaks: it is sent again after one timeout
- * and a round trip, not after a timeout for each part. */
+/* All packets in flight are lost, as when a connection breaks. The link resends them after one
+ * timeout and a round trip, not after one timeout per part. */
 static void test_lost_at_once(void **state)
 {
     struct world *world =
@@ -86,7 +86,7 @@ static void test_lost_at_once(void **state)
     world_free(world);
 }
 
-/* The probes are lost as well: the timeout doubles, and one of them gets through. */
+/* The probes are lost too. The timeout doubles, and one of the probes gets through. */
 static void test_lost_for_long(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 5, .resend_us = 20000});
@@ -114,8 +114,8 @@ static void stand_still(
     *free_at = (*free_at > world->now ? *free_at : world->now) + duration_us;
 }
 
-/* Both ways bursts that take much longer than the first timeout, and standstills as TCP makes them
- * when it loses: what was sent twice is less than 1 %. */
+/* Both sides send bursts that take much longer than the first timeout. There are standstills, as
+ * TCP makes when it loses packets. Less than 1% is sent twice. */
 static void test_slow_link(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Links share what they carry: what is urgent overtakes, weights hold, nobody starves, and a peer
- * that is slow or a liar hurts only itself. */
+/* How messages share a link. Urgent ones overtake, weights hold, no message starves, and a peer
+ * that is slow or lies hurts only itself. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@ static struct world *connected(const struct world_config *config)
     return world;
 }
 
-/* A small message that is needed first comes at once, although a large one of the same job, and one
- * of another, are under way. */
+/* A small urgent message arrives at once, although a large one of the same job, and one of another
+ * job, are under way. */
 static void test_urgent_overtakes(void **state)
 {
     const struct share_class low = {.job = 1, .place = 9}, urgent = {.job = 1, .place = 1};
@@ -43,7 +43,7 @@ static void test_urgent_overtakes(void **state)
     before = world->nodes[0].packets[1];
     assert_in_range(before, 2, 1990);
     assert_true(world_send_as(world, 0, 1, &urgent, 12));
-    world_run(world, 25000); /* a round trip for the credit, half of one, and ACKs that wait */
+    world_run(world, 25000); /* a round trip for the credit, half of one, and delayed ACKs */
     assert_int_equal(world_delivered(world, 0, 1, &urgent), 12);
     assert_int_equal(world_delivered(world, 0, 1, &other), 0);
     assert_true(world->nodes[0].spread > 0);
@@ -59,8 +59,8 @@ static void top_up(struct world *world, const struct share_class *class, uint32_
     }
 }
 
-/* Jobs with endless traffic: what arrived, over the weights, differs by no more than a chunk of
- * each. Messages are of one part each, so that what arrived is what was sent. */
+/* Jobs with endless traffic. Their delivered bytes, divided by their weights, differ by at most a
+ * chunk of each. Every message has one part, so delivered bytes are sent bytes. */
 static void test_weights(void **state)
 {
     const struct share_class job[] = {{.job = 1, .weight = 1, .place = 5}, {.job = 2, .weight = 4},
@@ -90,7 +90,7 @@ static void test_weights(void **state)
     world_free(world);
 }
 
-/* Endless urgent messages of the same job: a large one behind them is there after at most
+/* Endless urgent messages of the same job. A large message behind them arrives after at most
  * (SHARE_PASSES + 1) chunks for each of its own. */
 static void test_nobody_starves(void **state)
 {
@@ -118,7 +118,7 @@ static void test_nobody_starves(void **state)
     world_free(world);
 }
 
-/* How long a message to node 1 takes while node 2 takes nothing, or as much. */
+/* The time of a message to node 1 while node 2 accepts nothing, or while it accepts as much. */
 static uint64_t time_beside(bool stuck)
 {
     const struct share_class class = {.job = 1}, other = {.job = 2};
@@ -147,8 +147,8 @@ static void test_slow_peer(void **state)
     assert_true(time_beside(true) <= time_beside(false));
 }
 
-/* A job whose messages nobody takes does not keep another's back: all its slots are begun, and the
- * other one's messages come. */
+/* If nobody accepts a job's messages, they fill all of that job's slots. The messages of another
+ * job still arrive. */
 static void test_many_classes(void **state)
 {
     const struct share_class last = {.job = 99};
@@ -169,7 +169,7 @@ static void test_many_classes(void **state)
     world_free(world);
 }
 
-/* 64 kB a round trip of 200 ms: chunks of 10 ms are 3.2 kB, although 16 kB are allowed. */
+/* 64 kB in a round trip of 200 ms: chunks of 10 ms have 3.2 kB, although 16 kB are allowed. */
 static void test_chunks_of_a_slow_link(void **state)
 {
     const struct share_class class = {.job = 1};
@@ -195,7 +195,8 @@ static void test_chunks_of_a_slow_link(void **state)
     world_free(world);
 }
 
-/* A liar begins more than fits: what a peer can make us keep is bounded. */
+/* A liar begins more messages than fit. The memory that a peer can make this node use has a limit.
+ */
 static void test_bounds(void **state)
 {
     struct lane_in in = {0};
@@ -211,7 +212,7 @@ static void test_bounds(void **state)
         packet.position++;
     }
     packet.slot = 4;
-    packet.message_size = 1; /* also one that would be complete */
+    packet.message_size = 1; /* even one that would be complete */
     assert_int_equal(lane_in_take(&in, &packet, MESSAGE_MAX, &message), LANE_MALFORMED);
     packet.slot = 2;
     packet.offset = 1;
@@ -222,7 +223,8 @@ static void test_bounds(void **state)
     lane_in_reset(&in);
 }
 
-/* The sender keeps to these bounds, whatever is queued: a receiver takes all it sends. */
+/* The sender keeps these limits, whatever is queued: a receiver accepts everything that it sends.
+ */
 static void test_sender_keeps_bounds(void **state)
 {
     const struct lane_limits limits = {
@@ -258,7 +260,7 @@ static void test_sender_keeps_bounds(void **state)
         if (rand() % 50 == 0) {
             assert_true(lane_out_acknowledge(&out, in.position, 1));
         }
-        if (rand() % 500 == 0) { /* what is sent again is cut where it was */
+        if (rand() % 500 == 0) { /* a repetition is cut as before */
             lane_out_rewind(&out);
             while (out.position < out.sent && lane_out_cut(&out, 7, UINT64_MAX, &packet)) {
                 assert_true(lane_out_advance(&out, &packet, 1));

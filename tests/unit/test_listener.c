@@ -1,4 +1,4 @@
-/* The unix socket that listens: who connects, what is in its place, and no descriptors left. */
+/* The listening unix socket: clients that connect, files at its path, and no free descriptors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,7 +116,7 @@ static void test_accepts(void **state)
     close_listener(&listener, &owner);
 }
 
-/* What another program serves is left alone, whatever kind of socket it is. */
+/* The listener leaves a file alone that another program serves, whatever kind of socket it is. */
 static void test_served_by_another_kind(void **state)
 {
     const struct sockaddr_un address = address_of();
@@ -145,7 +145,8 @@ static void set_limit(rlim_t count)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-/* One client is told on the spare descriptor; the other one waits for the end of the pause. */
+/* The listener tells one client on the spare descriptor. The other one waits for the end of the
+ * pause. */
 static void test_exhausted(void **state)
 {
     struct listener listener;

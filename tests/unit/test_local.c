@@ -1,5 +1,5 @@
-/* The client library and the daemon's sessions, over real sockets: what works, and what the
- * library itself refuses. */
+/* The client library and the daemon's sessions, over real sockets: calls that succeed, and calls
+ * that the library itself refuses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -130,7 +130,7 @@ static void train(adtopk_context *context, uint32_t tensors, unsigned forms)
         if (i % 2 == 0) {
             fill(gradient, step, i);
             assert_status(context, adtopk_push_tensor(context, i, gradient), ADTOPK_OK);
-            memset(gradient, 0, sizeof gradient); /* it was copied */
+            memset(gradient, 0, sizeof gradient); /* the push copied it */
         } else {
             fill(adtopk_gradient(context, i), step, i);
             assert_status(context, adtopk_push_tensor(context, i, NULL), ADTOPK_OK);
@@ -489,13 +489,15 @@ static void test_job_fails(void **state)
     (void)state;
     assert_status(context, adtopk_step_wait(context), ADTOPK_ERR_PEER);
     assert_says(context, "rank 7 (process 42)");
-    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_PEER); /* it stays */
+    /* The error stays. */
+    assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_PEER);
     assert_status(context, adtopk_update(context, 0, &update), ADTOPK_ERR_PEER);
     assert_says(context, "rank 7 (process 42)");
     adtopk_close(context);
 }
 
-/* A field of a later version in the padding could not be told from what a program left there. */
+/* If a structure ended in padding, a field of a later version there would read bytes that an old
+ * program left undefined. */
 #define ENDS_WITH(type, field)                                                                     \
     (sizeof(type) == offsetof(type, field) + sizeof(((const type *)NULL)->field))
 static_assert(ENDS_WITH(struct adtopk_options, reserved) &&
@@ -505,7 +507,7 @@ static_assert(ENDS_WITH(struct adtopk_options, reserved) &&
                   ENDS_WITH(struct adtopk_update, dense16),
     "a structure ends in padding");
 
-/* Where the next gradient is taken: what is impossible changes nothing. */
+/* Wrong fields in a look-ahead change nothing. */
 static void test_lookahead_fields(void **state)
 {
     adtopk_context *context = open_ready("lookahead", 1, 0);
@@ -528,7 +530,7 @@ static void test_lookahead_fields(void **state)
     adtopk_close(context);
 }
 
-/* A push says more of a gradient than adtopk_push_tensor() does. */
+/* adtopk_push() has fields that adtopk_push_tensor() lacks. */
 static void test_push(void **state)
 {
     adtopk_context *context = open_ready("push", 1, 0);
@@ -603,8 +605,8 @@ static void test_two_contexts(void **state)
     adtopk_close(first);
 }
 
-/* The job has ended, and the daemon does not know it yet when it takes the next entry: the rank is
- * told why the job ended, not that nobody knows it. */
+/* The job has ended, and the daemon does not know it yet when it takes the next entry. The rank
+ * must learn why the job ended, not that nobody knows it. */
 static void test_job_fails_meanwhile(void **state)
 {
     const struct local_entry entry[] = {{.type = LOCAL_STEP_END, .number = 0},
@@ -622,7 +624,7 @@ static void test_job_fails_meanwhile(void **state)
     adtopk_close(context);
 }
 
-/* Runs in a child: after `ms`, a signal to a process. */
+/* Starts a child that sends a process a signal after `ms`. */
 static pid_t kill_later(pid_t victim, int ms)
 {
     const pid_t child = fork();
@@ -648,7 +650,7 @@ static void test_daemon_dies(void **state)
     (void)waitpid(killer, NULL, 0);
     (void)waitpid(daemon_.pid, NULL, 0);
     daemon_.pid = 0;
-    /* It can still write where nobody reads, without SIGPIPE or SIGBUS. */
+    /* The other rank can still write to memory that nobody reads, without SIGPIPE or SIGBUS. */
     assert_status(other, adtopk_push_tensor(other, 0, NULL), ADTOPK_OK);
     assert_status(other, adtopk_step_wait(other), ADTOPK_ERR_UNREACHABLE);
     adtopk_close(other);

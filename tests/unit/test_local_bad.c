@@ -1,5 +1,5 @@
-/* Clients that break the protocol, in the ring, the memory or the socket: each loses its own
- * session, with an error that says why; a witness beside them trains on undisturbed. */
+/* Clients that break the protocol, in the ring, the memory or the socket. Each loses its own
+ * session, with an error that names the reason. A witness trains on undisturbed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,8 @@
 
 static const struct client_patience for_ever = {.deadline_ns = PATIENCE_FOR_EVER};
 
-/* The session has failed, its client and the core know why; the witness does not mind. */
+/* Checks that the session has failed, and that its client and the core know why. The witness is
+ * undisturbed. */
 /* The next reply of the daemon. */
 static enum adtopk_status receive(adtopk_context *context, struct client_reply *reply)
 {
@@ -163,9 +164,9 @@ static void test_punched_holes(void **state)
     (void)state;
     train(context);
     assert_true(before > 0);
-    /* Into the ring: it then reads as zeros, which is rubbish. */
+    /* Punches a hole into the ring, which then reads as zeros. That is not a valid entry. */
     assert_int_equal(madvise(context->ring_map.bytes, context->ring_map.size, MADV_REMOVE), 0);
-    /* Not into the sealed arenas. */
+    /* The arenas are sealed against holes. */
     assert_int_equal(
         madvise(context->batch.gradients[0].bytes, context->batch.gradients[0].size, MADV_REMOVE),
         -1);
@@ -178,7 +179,8 @@ static void test_punched_holes(void **state)
     assert_failed(context, "jumped");
 }
 
-/* Commits by hand, and does `meddle` to the arena before it says that it has mapped it. */
+/* Commits by hand, and changes the arena with `meddle_with` before it reports the arena as mapped.
+ */
 static void meddle(int (*meddle_with)(int arena), const char *word)
 {
     adtopk_context *context = open_job("meddle");
@@ -311,7 +313,8 @@ static void test_sent_descriptors(void **state)
     assert_failed(context, "descriptors");
 }
 
-/* An open of this version and job, past the library's own checks, is refused with this sentence. */
+/* Opens with this version and job, past the library's own checks. The daemon must refuse with this
+ * sentence. */
 static void assert_open_refused(
     uint32_t version, const char *job, enum adtopk_status status, const char *sentence)
 {
@@ -346,7 +349,7 @@ static void test_other_version(void **state)
         "speaks protocol 1, and this daemon needs version 1.0 of it (protocol 2)");
 }
 
-/* What nobody could ask for by name. */
+/* Names that nobody could use in a request. */
 static void test_bad_job_names(void **state)
 {
     (void)state;
@@ -356,7 +359,7 @@ static void test_bad_job_names(void **state)
     assert_open_refused(LOCAL_VERSION, "", ADTOPK_ERR_ARGUMENT, "0 bytes");
 }
 
-/* What the library would refuse, said to the daemon itself: told at commit. */
+/* Sends the daemon a tensor that the library would refuse. The answer to the commit reports it. */
 static void test_unknown_dtype(void **state)
 {
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
@@ -382,7 +385,7 @@ static void test_unknown_dtype(void **state)
     adtopk_close(context);
 }
 
-/* Past the library's check: the daemon has its own. */
+/* Passes names by the library's check: the daemon has its own. */
 static void test_strange_names(void **state)
 {
     static const char *const wrong[][2] = {
@@ -399,7 +402,7 @@ static void test_strange_names(void **state)
     }
 }
 
-/* Somebody else at the address, who answers in another language. */
+/* Another program at the address answers in another protocol. */
 static void test_other_server(void **state)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};

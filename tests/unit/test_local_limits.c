@@ -1,5 +1,5 @@
-/* Clients that flood, do not read, die or are too many: they cost nobody else anything, and
- * everything they had is free soon after; a witness beside them trains on undisturbed. */
+/* Clients that flood, do not read, die, or are too many. They cost others nothing, and the daemon
+ * soon frees everything that they had. A witness trains on undisturbed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@
 
 static const struct client_patience for_ever = {.deadline_ns = PATIENCE_FOR_EVER};
 
-/* A second client sends wake-ups as fast as it can; the witness trains at its side. */
+/* A second client sends wake-ups as fast as it can, while the witness trains. */
 /* The next reply of the daemon. */
 static enum adtopk_status receive(adtopk_context *context, struct client_reply *reply)
 {
@@ -53,11 +53,11 @@ static void test_flood(void **state)
     (void)kill(flooder, SIGKILL);
     (void)waitpid(flooder, NULL, 0);
     assert_true(steps > 10);
-    train(context); /* floods are no crime */
+    train(context); /* a flood is not an error */
     adtopk_close(context);
 }
 
-/* Asks for what is answered with an error, again and again, and reads no answer. */
+/* Sends requests that the daemon answers with an error, again and again, and reads no answer. */
 static void test_stops_reading(void **state)
 {
     adtopk_context *context = open_job("deaf");
@@ -78,7 +78,7 @@ static void test_stops_reading(void **state)
         sent = send(context->socket, bytes, size, MSG_NOSIGNAL);
     }
     free(bytes);
-    assert_int_equal(sent, -1); /* it was hung up on */
+    assert_int_equal(sent, -1); /* the daemon has hung up */
     assert_int_equal(daemon_.view->lost, 1);
     assert_has(daemon_.view->reason, "does not read");
     adtopk_close(context);
@@ -140,7 +140,8 @@ static void test_killed_in_mid_step(void **state)
     die(SIGKILL, false, "without leaving");
 }
 
-/* The end of file does not come: the process's own end is what counts. */
+/* The socket does not show the end, because a child holds it. The daemon notices the process's own
+ * end. */
 static void test_killed_with_heirs(void **state)
 {
     (void)state;
@@ -186,7 +187,7 @@ static void test_never_releases(void **state)
 
 #define LARGE (64u << 20) /* elements: 256 MiB */
 
-/* Commits an arena that takes the kernel a while to clear, and does not wait for it. */
+/* Commits an arena that the kernel needs a while to clear, and does not wait for it. */
 static adtopk_context *commit_large(const char *job)
 {
     adtopk_context *context = open_job(job);
@@ -201,7 +202,7 @@ static adtopk_context *commit_large(const char *job)
     return context;
 }
 
-/* Others train on while memory is reserved, for two sessions one after the other. */
+/* Others train on while the daemon reserves memory for two sessions, one after the other. */
 static void test_large_commit(void **state)
 {
     adtopk_context *context[] = {commit_large("large1"), commit_large("large2")};
@@ -227,7 +228,7 @@ static void test_large_commit(void **state)
     adtopk_close(context[1]);
 }
 
-/* Holes in a large arena would have to be filled on the loop: it is refused. */
+/* The loop would have to fill holes in a large arena, so the daemon refuses it. */
 static void test_large_holes(void **state)
 {
     adtopk_context *context = commit_large("holes");
@@ -263,7 +264,7 @@ static int plain_stop(void **state)
     return 0;
 }
 
-/* The daemon is told to stop while a thread of it reserves. */
+/* The daemon is told to stop while one of its threads reserves memory. */
 static void test_stop_in_commit(void **state)
 {
     adtopk_context *context[] = {commit_large("stop1"), commit_large("stop2")};
@@ -277,8 +278,8 @@ static void test_stop_in_commit(void **state)
     }
 }
 
-/* Processes that die, or only hang up, while their arena is being reserved or waits for its turn.
- * The memory is back when the test is over: see witness_stop(). */
+/* Processes die, or only hang up, while their arena is being reserved or waits for its turn. The
+ * memory is back when the test is over: see witness_stop(). */
 static void test_gone_in_commit(void **state)
 {
     (void)state;
@@ -310,7 +311,7 @@ static void test_too_many_sessions(void **state)
 
     (void)state;
     if (geteuid() != 0) {
-        return; /* other users may not have them all: the next test */
+        return; /* other users may not have all of them: the next test */
     }
     for (int i = 0; i < SESSIONS - 1; i++) {
         char job[8];
@@ -328,7 +329,7 @@ static void test_too_many_sessions(void **state)
     }
 }
 
-/* A user other than root holds what one may, and is refused more. */
+/* A user other than root opens as many sessions as it may, and is refused another. */
 static int hold_share(int ready)
 {
     const int share = SESSIONS / 4 * 3 - (geteuid() != 0); /* the witness is one of them */
@@ -367,7 +368,7 @@ static void test_share_of_a_user(void **state)
         _exit(hold_share(ready[1]));
     }
     (void)close(ready[1]);
-    assert_int_equal(read(ready[0], &byte, 1), 1); /* 0: it ended, with what went wrong */
+    assert_int_equal(read(ready[0], &byte, 1), 1); /* 0: the child ended, with the error */
     (void)close(ready[0]);
     train(witness);
     assert_int_equal(daemon_.view->stats.door.refused_share, 1);
@@ -394,8 +395,9 @@ static void test_no_descriptors(void **state)
     adtopk_context *context = NULL;
     struct rlimit before;
     uint64_t turns;
-    /* Also with room for some of what a session needs. */
-    const rlim_t used = (rlim_t)descriptors - 3; /* without . and .. and the one that looks */
+    /* Tries it also with room for some of the descriptors that a session needs. */
+    /* Without . and .. and the descriptor that reads the folder. */
+    const rlim_t used = (rlim_t)descriptors - 3;
 
     (void)state;
     for (rlim_t room = 0; room < 4; room++) {
@@ -430,7 +432,7 @@ static void test_file_size_limit(void **state)
     assert_int_equal(prlimit(daemon_.pid, RLIMIT_FSIZE, &before, NULL), 0);
 }
 
-/* Nobody says who it is: others come through, and hanging up frees the slot. */
+/* A client that does not say what it is: others come through, and hanging up frees its place. */
 static void test_silent_connection(void **state)
 {
     const int silent = client_connect(daemon_.path, -1, false, NULL);

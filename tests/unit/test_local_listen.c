@@ -1,4 +1,4 @@
-/* Where the session socket may and may not be, and the stores of jobs. */
+/* Places at which the session socket may and may not be, and the stores of jobs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,7 +84,7 @@ static void test_in_use(void **state)
     close_local(local);
 }
 
-/* Bound, and its process gone. */
+/* Leaves a socket whose process is gone. */
 static void leave_socket(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -107,7 +107,7 @@ static void test_stale(void **state)
     close_local(local);
 }
 
-/* What somebody else put there meanwhile is not ours to unlink. */
+/* The daemon does not unlink a file that another program has put there meanwhile. */
 static void test_replaced(void **state)
 {
     struct error err;
@@ -149,7 +149,7 @@ static void test_long_path(void **state)
     assert_refused("", ADTOPK_ERR_ARGUMENT, "107 bytes");
 }
 
-/* In a child, because root may write everywhere. */
+/* Runs in a child without root's rights, because root may write everywhere. */
 static void test_no_permission(void **state)
 {
     int status = -1;
@@ -204,7 +204,7 @@ static void test_stores(void **state)
     assert_int_equal(stores_bytes(stores), 0);
     store = stores_get(stores, 5, 0, 10000, false, 0, &err);
     assert_non_null(store);
-    assert_int_equal(store[0], 0); /* nothing is left of the last one */
+    assert_int_equal(store[0], 0); /* new memory, not that of the last store */
     stores_release(stores, 5, 0);
 
     assert_null(stores_get(stores, 5, 0, UINT64_MAX / 4, false, 0, &err));
@@ -219,7 +219,7 @@ static void test_stores(void **state)
     stores_destroy(NULL);
 }
 
-/* A call looks at a part of large stores, and the next one goes on; a count looks at all. */
+/* A call counts a part of large stores, and the next one goes on. stores_count() counts all. */
 static void test_large_stores(void **state)
 {
     struct keeper keeper = {.loop = NULL};

@@ -1,4 +1,4 @@
-/* The log: nothing in a line can forge another one, JSON stays JSON, floods are cut and counted. */
+/* The log: no text can forge another line, JSON stays valid, floods are cut and counted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static int new_output(void)
     return fd;
 }
 
-/* What was written, and closes it. */
+/* The lines that were written. Closes the file. */
 static char *take_output(int fd)
 {
     off_t size = lseek(fd, 0, SEEK_END);
@@ -142,7 +142,7 @@ static void test_flood(void **state)
     log_tick(&log); /* once is enough */
     log_write(&log, LEVEL_INFO, LOG_SESSION, "afterwards");
     text = take_output(log.fd);
-    /* A slow machine may have earned a line or two in the loop: then fewer were left out. */
+    /* On a slow machine the loop may have allowed a line or two more, so fewer were left out. */
     assert_in_range(count_lines(text), 3 * LOG_BURST + 3, 3 * LOG_BURST + 3 + 20);
     assert_non_null(strstr(text, "of another kind"));
     assert_non_null(strstr(text, "warning session: and "));
@@ -152,7 +152,7 @@ static void test_flood(void **state)
     free(text);
 }
 
-/* It is said while the flood goes on, too. */
+/* A flood is also reported while it goes on. */
 static void test_flood_without_end(void **state)
 {
     struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);
@@ -169,7 +169,7 @@ static void test_flood_without_end(void **state)
     free(text);
 }
 
-/* A user's flood silences that user alone, and never root's changes. */
+/* A user's flood silences only that user, and never the changes of root. */
 static void test_users(void **state)
 {
     struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);
@@ -186,7 +186,7 @@ static void test_users(void **state)
     (void)usleep(LOG_QUIET_MS * 1100);
     log_tick(&log);
     text = take_output(log.fd);
-    /* The two users, twice the change of root, and what is said of two floods. */
+    /* The two users, twice the change of root, and the reports of two floods. */
     assert_in_range(count_lines(text), 4 * LOG_BURST + 4, 4 * LOG_BURST + 4 + 20);
     assert_non_null(strstr(text, "change: root 199.\n"));
     assert_non_null(strstr(text, "change: another user\n"));
@@ -196,7 +196,8 @@ static void test_users(void **state)
     free(text);
 }
 
-/* More users than there are places: what the quietest one lost is said before it is forgotten. */
+/* There are more users than places. The lost lines of the quietest are reported before it is
+ * forgotten. */
 static void test_many_users(void **state)
 {
     struct log log = new_log(LEVEL_INFO, LOG_FORMAT_TEXT);

@@ -1,6 +1,6 @@
 /*
- * Looking ahead, as a core of one node sees it: where it says that residuals lie, and what ranks
- * say of the share by which they looked ahead. tests/integration/test_lookahead.py has the client.
+ * Look-ahead in a core of one node: the places of residuals that it reports, and the shares that
+ * ranks report. tests/integration/test_lookahead.py tests the client.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static enum adtopk_status push_ahead(struct lone_core *lone, uint32_t tensor, fl
     return lone_rank_event(lone, 0, event);
 }
 
-/* What is no share is refused and changes nothing; the others show in reports. */
+/* A number that is no share is refused and changes nothing. Shares show in reports. */
 static void test_shares(void **state)
 {
     static const float bad[] = {-0.1f, 1.01f, NAN, INFINITY, -INFINITY};
@@ -54,7 +54,7 @@ static struct local_pending pending_of(const struct lone_core *lone, uint32_t te
     return update->pending;
 }
 
-/* A residual is the sum over the ranks that share it; an update their mean, or their sum. */
+/* A residual is the sum over the ranks that share it. An update is their mean, or their sum. */
 static void test_scales(void **state)
 {
     static const struct {

@@ -1,6 +1,6 @@
 /*
  * Loss scales on a core of one node: residuals are in units without them. A power of 2 changes no
- * bit of residuals and updates; with other scales both are what plain sums in double precision are.
+ * bit of residuals and updates. With other scales both are equal to plain sums in double precision.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 #define ELEMENTS 640u
 #define STEPS 8u
 
-/* What is to have the same bits: of the updates, without their scale, and of the residuals. */
+/* Values that must have the same bits: updates without their scale, and residuals. */
 struct bits {
     float update[STEPS][ELEMENTS];
     float residual[STEPS][ELEMENTS];
@@ -109,7 +109,7 @@ static void test_powers_of_two(void **state)
     free(scaled);
 }
 
-/* With any scale, what was pushed was applied or is in a residual. The error is that of sums in
+/* With any scale every pushed gradient is applied or in a residual. The error is that of sums in
  * f32. */
 static void test_any_scale(void **state)
 {
@@ -120,7 +120,7 @@ static void test_any_scale(void **state)
         struct lone_core lone;
         char policy[256];
         if (strstr(policies[p], "momentum") != NULL || strstr(policies[p], "clip") != NULL) {
-            continue; /* they change what is pushed */
+            continue; /* these change the pushed gradients */
         }
         (void)snprintf(policy, sizeof(policy), "{\"reduce\":\"sum\",%s",
             policies[p] + (p == 0 ? strlen("{\"reduce\":\"sum\",") : 1));
@@ -140,7 +140,7 @@ static void test_any_scale(void **state)
     }
 }
 
-/* A scale that is none is refused, and the rank goes on. */
+/* An invalid scale is refused, and the rank goes on. */
 static void test_refused(void **state)
 {
     static const float bad[] = {
@@ -159,7 +159,7 @@ static void test_refused(void **state)
     lone_free(&lone);
 }
 
-/* Another scale in the same step, of another rank or the same one, ends the job. */
+/* Another scale in the same step, from another rank or the same one, ends the job. */
 static void test_different(void **state)
 {
     (void)state;

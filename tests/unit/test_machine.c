@@ -1,5 +1,5 @@
 /*
- * State tables: declared moves are made and traced, all others abort.
+ * State tables: they make and trace declared moves, and abort on all others.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -96,7 +96,7 @@ static void test_without_trace(void **state)
     assert_int_equal(machine.state, OPEN);
 }
 
-/* Makes one move in a child; true if it was killed by abort(). `said` gets what it printed. */
+/* Makes one move in a child. True if abort() killed the child. `said` gets its output. */
 static bool aborts(unsigned from, unsigned event, unsigned to, char *said, size_t size)
 {
     int status = 0, channel[2];

@@ -25,7 +25,7 @@ static void assert_close(double got, double expected)
         fail_msg("got %.17g, expected %.17g", got, expected);
 }
 
-/* About every twelfth element is sent; the fibres whose number is a multiple of 7 are dead. */
+/* About every twelfth element is sent. Fibres whose number is a multiple of 7 have no entries. */
 static void scene_draw(struct scene *scene, const size_t shape[4], struct random *random)
 {
     for (size_t i = 0; i < ELEMENTS; i++) {
@@ -111,7 +111,7 @@ static void test_measures_match_plain_sums(void **state)
     check_shape((const size_t[]){2, 105, 1, 1}, 2);
 }
 
-/* Nothing is live where there is nothing. */
+/* In a tensor of zeros nothing is live. */
 static void test_zeros(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /*
- * Memberships: who is in one, whether two are the same, and who coordinates.
+ * Memberships: their members, whether two are the same, and the coordinator.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include "daemon/core/agree/membership.h"
 
-/* Nodes 3, 5 and 9, of which `own` is this one; their daemons started at `start` and after it. */
+/* Nodes 3, 5 and 9, with this node's number `own`. Their daemons started at `start` and later. */
 static struct membership made(uint16_t own, uint64_t start)
 {
     struct membership membership;
@@ -50,7 +50,7 @@ static void test_the_lowest_coordinates(void **state)
     membership_free(&high);
 }
 
-/* A daemon that started anew makes another membership of the same nodes. */
+/* A daemon that starts anew makes another membership of the same nodes. */
 static void test_equal(void **state)
 {
     struct membership one = made(3, 100), same = made(5, 100), later = made(3, 200), fewer;

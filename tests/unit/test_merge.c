@@ -1,6 +1,6 @@
 /*
- * The sum of sparse lists, against plain sums by position in f32 (the same order: the same bits)
- * and in double precision, in any number of parts and on any number of threads.
+ * The sum of sparse lists, compared with plain sums by position: in f32 in the same order, bit for
+ * bit, and in double precision. In any number of parts and on any number of threads.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -78,7 +78,7 @@ struct sums {
     /* The reference, by position. */
     uint8_t *present;
     float *sum;
-    double *wide, *size; /* the sum, and that of the magnitudes */
+    double *wide, *size; /* the sum, and the sum of the magnitudes */
     size_t count;
 };
 
@@ -179,7 +179,7 @@ static void check_dense(const struct sums *sums, const float *dense, float scale
     }
 }
 
-/* Without a list: entries that are 0, or come after others that add up to 0, may count again. */
+/* Without a list, entries that are 0, or that follow others whose sum is 0, may count again. */
 static void check_count(const struct sums *sums, size_t count)
 {
     size_t least = 0, most = 0;
@@ -193,8 +193,8 @@ static void check_count(const struct sums *sums, size_t count)
     assert_in_range(count, least, most);
 }
 
-/* A list, then the same with a dense array, then that alone. `room`: entries that the result may
- * take; an overrun is the sanitizer's to see. */
+/* Merges into a list, then into a list and a dense array, then into a dense array alone. `room`:
+ * entries that the result may have. A sanitizer finds an overrun. */
 static void check_merge(
     const struct sums *sums, const struct parallel *parallel, unsigned parts, size_t room)
 {
@@ -313,8 +313,8 @@ static void test_every_number_of_parts(void **state)
     }
 }
 
-/* Few positions, of which many are written together, from any place in a cache line to any other:
- * their neighbours stay. */
+/* Few positions, of which many are written together, from any place in a cache line to any other.
+ * Their neighbours stay unchanged. */
 static void test_small_of_large(void **state)
 {
     const struct parallel none = {0};
@@ -346,8 +346,8 @@ static void test_small_of_large(void **state)
     }
 }
 
-/* So many positions are written past the caches; their last window is not full, nor are all
- * beginnings aligned. */
+/* So many positions that they are written past the caches. Their last window is not full, and not
+ * all beginnings are aligned. */
 static void test_large(void **state)
 {
     const struct parallel threads = {.run = on_threads, .threads = THREADS}, none = {0};
@@ -377,7 +377,7 @@ static void test_large(void **state)
     sums_free(&sums);
 }
 
-/* Nothing of the kind reaches a sum, but if it did: no crash, and NaN stays NaN. */
+/* No such value reaches a sum. If one did: no crash, and NaN stays NaN. */
 static void test_not_finite(void **state)
 {
     static const float odd[] = {INFINITY, -INFINITY, NAN, 3e38f, -0.0f, 0x1p-149f};
@@ -437,7 +437,7 @@ static void test_parts(void **state)
     (void)state;
     assert_int_equal(merge_parts(0, 0, false, &one), 1);
     assert_int_equal(merge_parts(0, 0, false, &eight), 1);
-    assert_int_equal(merge_parts(25000000, 4000000, false, &one), 1); /* nobody to share with */
+    assert_int_equal(merge_parts(25000000, 4000000, false, &one), 1); /* no thread to share with */
     assert_int_equal(merge_parts(25000000, 100, false, &eight), 1);
     assert_in_range(merge_parts(25000000, 500000, false, &eight), 2, MERGE_PARTS);
     assert_int_equal(merge_parts(UINT32_MAX, UINT32_MAX, false, &eight), MERGE_PARTS);

@@ -1,4 +1,5 @@
-/* Updates in 16 bits: rounding against a reference in double, and whose they may not be. */
+/* Updates in 16 bits: rounding compared with a reference in double, and jobs that may not have
+ * them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +25,7 @@ static double largest(enum dtype dtype)
     return dtype == DTYPE_F16 ? 65504.0 : 0x1.fep127;
 }
 
-/* The distance of numbers of the type next to x. */
+/* The distance between neighbouring numbers of the type at x. */
 static double unit_at(double x, enum dtype dtype)
 {
     const int bits = dtype == DTYPE_F16 ? 11 : 8, least = dtype == DTYPE_F16 ? -24 : -133;
@@ -34,7 +35,7 @@ static double unit_at(double x, enum dtype dtype)
     return ldexp(1, exponent - bits > least ? exponent - bits : least);
 }
 
-/* In the plainest way: to a multiple of the unit, ties to the even one. */
+/* Rounds in the plainest way: to a multiple of the unit, ties to the even one. */
 static double round_in_double(double x, enum dtype dtype)
 {
     const double unit = unit_at(x, dtype), most = largest(dtype);
@@ -100,7 +101,7 @@ static void run_backwards(void *context, unsigned caller,
     }
 }
 
-/* Both sources give the same, in however many parts. */
+/* Both sources give the same update, in any number of parts. */
 static void test_forms(void **state)
 {
     const struct parallel threads[] = {
@@ -161,7 +162,7 @@ static void test_rounded_residual(void **state)
     lone_free(&lone);
 }
 
-/* Nor does such a policy come into force while training runs, which goes on. */
+/* Such a policy does not come into force during training either, and training goes on. */
 static void test_rounded_residual_later(void **state)
 {
     struct lone_core lone;
@@ -178,7 +179,8 @@ static void test_rounded_residual_later(void **state)
     lone_free(&lone);
 }
 
-/* From entries to dense and back: what is left of 16 bits stays in the residual. */
+/* Updates change from entries to dense and back: the residual keeps the rounding errors of 16 bits.
+ */
 static void test_switches(void **state)
 {
     struct lone_core lone;
@@ -197,7 +199,7 @@ static void test_switches(void **state)
     lone_free(&lone);
 }
 
-/* Updates have the step's loss scale in them, residuals and what comes back to them have not. */
+/* Updates contain the step's loss scale. Residuals, and the rests that return to them, do not. */
 static void test_loss_scales(void **state)
 {
     static const char *const policies[] = {
@@ -217,7 +219,7 @@ static void test_loss_scales(void **state)
     }
 }
 
-/* Descriptions that make no sense are refused by name. */
+/* Impossible descriptions are refused by name. */
 static void test_refused(void **state)
 {
     static const struct {

@@ -1,6 +1,7 @@
 /*
- * What policies make of NaN and Inf, on a core of one node: who pushed one is named, or the update
- * of its tensor alone is NaN, and what is finite of the gradients is kept and given out later.
+ * NaN and Inf under the policies, on a core of one node. Either the error names the rank that
+ * pushed one, or only the update of its tensor is NaN. The finite part of the gradients is kept and
+ * sent later.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@
 
 #define BAD 7u /* an element of tensor 0 */
 
-/* All ranks push everything; the bad element of rank 1 is this. */
+/* All ranks push every tensor. Rank 1's bad element has this value. */
 static void push_bad(struct lone_core *lone, float bad)
 {
     struct tensor_layout layout;
@@ -58,7 +59,7 @@ static void test_rejected(void **state)
     }
 }
 
-/* No single gradient is too large. */
+/* The sum is too large, though no single gradient is. */
 static void test_rejected_sum(void **state)
 {
     struct tensor_layout layout;
@@ -91,7 +92,7 @@ static const struct local_update *update_of(
     return update;
 }
 
-/* The update of tensor 0 is NaN where it has entries; the others' are not. */
+/* The update of tensor 0 is NaN where it has entries, and other updates are not. */
 static void check_spoiled(const struct lone_core *lone)
 {
     for (uint32_t t = 0; t < lone->tensors; t++) {
@@ -110,8 +111,8 @@ static void check_spoiled(const struct lone_core *lone)
     }
 }
 
-/* The step counts, and what was pushed but for the bad element: nothing of it was applied to tensor
- * 0, so all is in its residual. */
+/* The step counts, and so do all pushed gradients except the bad element. None of tensor 0 was
+ * applied, so all of it is in the residual. */
 static void close_spoiled(struct lone_core *lone, bool by_rank)
 {
     assert_int_equal(lone->steps, lone->ranks);

@@ -78,7 +78,7 @@ static void test_torchrun(void **state)
     set("WORLD_SIZE", "8");
     set("TORCHELASTIC_RUN_ID", "abc");
     set("TORCHELASTIC_RESTART_COUNT", "2");
-    set("SLURM_PROCID", "0"); /* torchrun under Slurm: one task a node */
+    set("SLURM_PROCID", "0"); /* torchrun under Slurm: one task per node */
     set("SLURM_NTASKS", "2");
     set("SLURM_JOB_ID", "77");
     options = resolve(NULL);
@@ -87,7 +87,8 @@ static void test_torchrun(void **state)
     assert_string_equal(options.run_id, "abc.2");
 }
 
-/* torchrun's own default is the same for every run; where its ranks meet is not. */
+/* torchrun's own default id is the same for every run. The address at which its ranks meet is not.
+ */
 static void test_torchrun_without_an_id(void **state)
 {
     (void)state;
@@ -167,7 +168,7 @@ static void test_remote_address(void **state)
     assert_string_equal(options.server_key, "key");
 }
 
-/* Those that libzmq would refuse without a reason, or wait for in vain. */
+/* Addresses that libzmq would refuse without a reason, or for which it would wait in vain. */
 static void test_bad_remote_addresses(void **state)
 {
     static const char *const wrong[] = {"tcp://", "tcp://host", "tcp://:7500",
@@ -201,7 +202,7 @@ static void test_options_win(void **state)
     set("ADTOPK_ADDRESS", "unix:/b");
     set("ADTOPK_JOB", "other");
     set("ADTOPK_RUN_ID", "other");
-    set("RANK", "nonsense"); /* not looked at */
+    set("RANK", "nonsense"); /* the library does not read it */
     set("WORLD_SIZE", "nonsense");
     options = resolve(&given);
     assert_string_equal(options.path, "/a");
@@ -352,7 +353,7 @@ static void test_sizes(void **state)
     }
 }
 
-/* The library fills as much of a structure as its caller has. */
+/* The library fills only the part of a structure that its caller has. */
 static void test_fill(void **state)
 {
     const size_t known[] = {3 * sizeof(size_t), 11, 12};

@@ -1,4 +1,4 @@
-/* Values of 1 to 4 bits: against double precision, every implementation, and what is refused. */
+/* Values of 1 to 4 bits: every implementation compared with double precision, and refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static float uniform(void)
     return (float)((double)random_below(1 << 24) / (1 << 23) - 1);
 }
 
-/* Selected entries of a residual, and what is hard for an encoder. */
+/* Selected entries of a residual, and values that are hard for an encoder. */
 static void fill(float *x, size_t n, unsigned kind)
 {
     const float one = uniform();
@@ -74,8 +74,8 @@ static void assert_values(const float *got, const float *wanted, const float *x,
     }
 }
 
-/* All implementations give one block, which decodes to what the definition says, and which gives
- * itself again. */
+/* All implementations make the same block. It decodes to the values of the definition, and those
+ * encode to the same block again. */
 static void check_block(const float *x, size_t n, enum quantisation type)
 {
     float wanted[BLOCK], decoded[BLOCK], again[BLOCK];
@@ -113,7 +113,7 @@ static void test_definition(void **state)
     }
 }
 
-/* Every pair of numbers that are extreme in some way, at the ends of blocks of several lengths. */
+/* All pairs of extreme numbers, at the ends of blocks of several lengths. */
 static void test_extremes(void **state)
 {
     const float cases[] = {0, -0.0f, 0x1p-149f, -0x1p-149f, 0x1p-133f, 0x1.8p-133f,
@@ -133,7 +133,7 @@ static void test_extremes(void **state)
     }
 }
 
-/* The mean magnitude is 1: what is above 1.15 forms the upper group. */
+/* The mean magnitude is 1, so values above 1.15 form the upper group. */
 static void test_groups(void **state)
 {
     const float x[] = {0.5f, -0.75f, 1.0f, -1.15f, 1.6f};
@@ -149,7 +149,7 @@ static void test_groups(void **state)
     assert_values(decoded, one, x, 5);
 }
 
-/* What an encoder never makes: a block with one fault. */
+/* A block with one fault that no encoder makes. */
 struct fault {
     const char *text;
     enum quantisation type;
@@ -189,7 +189,7 @@ static void test_faults(void **state)
     }
 }
 
-/* Any bits: what has no fault is what its values give, so every value has one form. */
+/* Any bits: a block without a fault is the block of its values, so every value has one form. */
 static void test_one_form(void **state)
 {
     unsigned good = 0;

@@ -1,4 +1,4 @@
-/* The packet header: its bytes, and that nothing but what a correct sender writes is accepted. */
+/* The packet header: its bytes, and that only headers of a correct sender are accepted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -142,7 +142,7 @@ static void test_impossible_parts(void **state)
     packet.offset = UINT64_MAX - 2; /* offset + size wraps round */
     assert_false(is_accepted(&packet));
     packet = example;
-    packet.body_size = 0; /* a part of nothing */
+    packet.body_size = 0; /* an empty part */
     assert_false(is_accepted(&packet));
     packet.offset = packet.message_size; /* only the end */
     assert_true(is_accepted(&packet));
@@ -163,12 +163,12 @@ static void test_impossible_types(void **state)
     assert_false(is_accepted(&packet));
     packet = (struct packet){
         .type = PACKET_HELLO, .source_incarnation = 1, .destination_incarnation = 1};
-    assert_false(is_accepted(&packet)); /* a HELLO names nobody */
+    assert_false(is_accepted(&packet)); /* a HELLO names no destination */
     for (int type = PACKET_WELCOME; type <= PACKET_ACK; type++) {
         packet.type = (enum packet_type)type;
         packet.destination_incarnation = 2;
         assert_true(is_accepted(&packet));
-        packet.destination_incarnation = 0; /* everything else names somebody */
+        packet.destination_incarnation = 0; /* all other packets name one */
         assert_false(is_accepted(&packet));
     }
     packet = (struct packet){.type = PACKET_TYPE_END, .source_incarnation = 1};

@@ -1,4 +1,5 @@
-/* Partitions: every position has one owner and one slot, and none has more than its share. */
+/* Partitions: every position has one owner and one slot, and no partition has more than its share.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +11,8 @@
 #include "kernels/base/partition.h"
 #include "tests/unit/payload_lists.h"
 
-/* For every n up to a few groups: the partitions are disjoint, complete, of equal size, and slots
- * ascend with positions; slot and position are each other's inverse. */
+/* For every n up to a few groups the partitions are disjoint, complete and of equal size. Slots
+ * ascend with positions. Slot and position are each other's inverse. */
 static void test_all_positions(void **state)
 {
     static const uint32_t all_parts[] = {1, 2, 3, 4, 7, 16, 61};
@@ -78,10 +79,10 @@ static void test_balance(void **state)
     }
 }
 
-#define EACH 4000u /* entries a partition, in the mean */
+#define EACH 4000u /* mean number of entries per partition */
 
-/* The largest partition of so many entries, in hundredths of the mean; position_of says where they
- * are. */
+/* The largest partition of this many entries, in percent of the mean. position_of gives their
+ * positions. */
 static uint64_t largest(
     uint32_t parts, uint64_t (*position_of)(uint64_t i, uint64_t way), uint64_t way)
 {
@@ -99,7 +100,7 @@ static uint64_t strided(uint64_t i, uint64_t stride)
     return i * stride;
 }
 
-/* The first half of every group of so many. */
+/* The first half of every group of this size. */
 static uint64_t halves(uint64_t i, uint64_t parts)
 {
     const uint64_t half = (parts + 1) / 2;
@@ -107,13 +108,13 @@ static uint64_t halves(uint64_t i, uint64_t parts)
     return i / half * parts + i % half;
 }
 
-/* Runs of as many as a group has, at every fourth group, and one position off. */
+/* Runs as long as a group, at every fourth group, one position off. */
 static uint64_t runs(uint64_t i, uint64_t parts)
 {
     return i / parts * 4 * parts + 1 + i % parts;
 }
 
-/* Patterns that are aligned to groups: no partition has more than 1.1 times the mean. */
+/* In patterns that are aligned to groups, no partition has more than 1.1 times the mean. */
 static void test_aligned(void **state)
 {
     static const uint32_t all_parts[] = {2, 3, 4, 6, 7, 8, 9, 11, 13, 16, 32, 33, 64};

@@ -1,6 +1,6 @@
 /*
- * What the policy makes of gradients before they are added, on a core of one node: momentum
- * correction and clipping, against the plain rules in double precision, element by element.
+ * The policy's treatment of gradients before they are added, on a core of one node: momentum
+ * correction and clipping, compared with the plain rules in double precision, element by element.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,16 +19,16 @@
 
 #define STEPS 12u
 #define ELEMENTS 640u
-#define CHANGED 2u /* in this step a change that was asked for in the first is in force */
+#define CHANGED 2u /* in this step a change that was requested in the first is in force */
 
-/* What a policy asks for. */
+/* The keys of a policy. */
 struct rule {
     const char *policy;
     double mu;
     bool nesterov, masking;
     double clip;
-    unsigned residuals; /* 1, or one a rank */
-    /* Asked for in the first step, in force from the third on; NULL: nothing is. */
+    unsigned residuals; /* 1, or one per rank */
+    /* Requested in the first step, in force from the third on; NULL: no change. */
     const char *change;
     double mu_after;
     bool dense, dense_after;
@@ -63,7 +63,7 @@ static void plain_step(struct plain *plain, const double *gradient, const struct
     }
 }
 
-/* To f32's rounding of sums of gradients up to some thousands. */
+/* Near means within f32's rounding of sums of gradients up to some thousands. */
 static void assert_near(double a, double b)
 {
     if (fabs(a - b) > 1e-4 * (10 + fabs(b))) {
@@ -71,8 +71,9 @@ static void assert_near(double a, double b)
     }
 }
 
-/* Of a tensor that is sent dense the update is all of the plain residuals, which are empty then;
- * velocities go on, whatever masking says. before: what updates came to before this step. */
+/* For a tensor that is sent dense the update is the whole plain residual, which is empty
+ * afterwards. Velocities go on, whatever masking says. before: the sum of updates before this step.
+ */
 static void compare_dense(const struct lone_core *lone, struct plain *plain, const double *before)
 {
     const float *residual = core_residual(lone->host.core, lone->job, 0, 0);
@@ -84,7 +85,7 @@ static void compare_dense(const struct lone_core *lone, struct plain *plain, con
     }
 }
 
-/* What was selected leaves the plain residuals as it left the core's. */
+/* Selected entries leave the plain residuals as they left the core's. */
 static void compare(struct lone_core *lone, struct plain *plain, const struct rule *rule)
 {
     const float *residual;
@@ -93,7 +94,7 @@ static void compare(struct lone_core *lone, struct plain *plain, const struct ru
         residual = core_residual(lone->host.core, lone->job, 0, r);
         assert_non_null(residual);
         for (unsigned i = 0; i < ELEMENTS; i++) {
-            /* It was sent; what rounding cut off the ranks' sum stays with the first of them. */
+            /* The entry was sent. The first rank keeps the rounding error of the ranks' sum. */
             if (plain[r].v[i] != 0 && fabs((double)residual[i]) <= 1e-6 * fabs(plain[r].v[i])) {
                 plain[r].v[i] = (double)residual[i];
                 plain[r].m[i] = rule->masking ? 0 : plain[r].m[i];
@@ -103,7 +104,7 @@ static void compare(struct lone_core *lone, struct plain *plain, const struct ru
     }
 }
 
-/* Another policy is in force from this step on. */
+/* From this step on another policy is in force. */
 static void change(struct plain *plain, struct rule *rule)
 {
     rule->mu = rule->mu_after;
@@ -184,7 +185,7 @@ static void test_momentum(void **state)
         .residuals = 1});
 }
 
-/* Velocities go on under a policy that has momentum, too. */
+/* Velocities go on if the next policy has momentum, too. */
 static void test_changed(void **state)
 {
     static const char *const alike[] = {"{\"bucket_bytes\":100}",
@@ -276,8 +277,8 @@ static void test_dense_halfway(void **state)
         .mu_after = 0.9});
 }
 
-/* Where nothing is masked, updates and residuals together are what momentum SGD applies, however
- * often the tensor begins and ends to be sent dense, by node or by rank. */
+/* Without masking, updates and residuals together equal the updates of momentum SGD. That holds
+ * however often the tensor changes to dense and back, by node or by rank. */
 static void test_velocity_stays(void **state)
 {
     static const char *const changes[] = {"{\"plan\":\"4194304:1d\"}", "{\"scope\":\"rank\"}",
@@ -320,7 +321,7 @@ static void test_velocity_stays(void **state)
     free(plain);
 }
 
-/* A step with NaN is withdrawn: residuals and momentum are what they were, to rounding. */
+/* A step with NaN is withdrawn: residuals and momentum are as before, to rounding. */
 static void check_withdrawn(const char *policy)
 {
     const struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){16, 40});

@@ -81,8 +81,8 @@ static size_t round_trip(const struct payload_shape *shape, const struct sparse 
     return size;
 }
 
-/* A list through all encodings: AUTO takes the smallest, the first of equals, within its bound; or
- * rows, where these are at most 2 % larger. */
+/* Sends a list through all encodings. AUTO takes the smallest, the first of equals, within its
+ * bound. It takes rows if these are at most 2% larger. */
 static void check_encodings(const struct payload_shape *shape, const struct sparse *list)
 {
     for (unsigned v = 0; v < PAYLOAD_VALUE_COUNT; v++) {
@@ -222,7 +222,7 @@ static void test_random_rows(void **state)
     }
 }
 
-/* A list without the promised count in each fibre takes another encoding, silently. */
+/* A list that lacks the promised count in a fibre takes another encoding, without an error. */
 static void test_rows_fallback(void **state)
 {
     struct payload_shape shape = shape_of(4, 10, 1);
@@ -243,7 +243,7 @@ static void test_rows_fallback(void **state)
     list_free(&list);
 }
 
-/* The widest positions there are, and a run that costs nothing. */
+/* The widest possible positions, and a run that costs nothing. */
 static void test_extreme_positions(void **state)
 {
     struct payload_shape shape = shape_of(1, VIEW_MAX_ELEMENTS, 1);

@@ -1,4 +1,4 @@
-/* Frames that earlier versions wrote: they decode to the same lists, and are written again as the
+/* Frames that earlier versions wrote. They decode to the same lists, and the same lists give the
  * same bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@ static const float values[8] = {1, -2, 3, -4, 5.5f, 0x1.010101p0f, -0.0f, 0x1p-1
 static const float rounded[8] = {1, -2, 3, -4, 5.5f, 0x1.02p0f, -0.0f, 0}; /* to bf16 */
 static const struct payload_shape shape = {.view = {4, 6, 2}, .per_fibre = 2, .max_count = 10};
 
-/* Version 1 as it was first: RAW, ROWS, DELTA and BITMAP, each with F32 and BF16; DENSE with F32
+/* The first form of version 1: RAW, ROWS, DELTA and BITMAP, each with F32 and BF16; DENSE with F32
  * and BF16; and five opaque bytes. */
 /* clang-format off */
 static const uint8_t first[] = {
@@ -89,7 +89,7 @@ static void test_writes(void **state)
 {
     struct payload_writer writer = {0};
     struct sparse list = list_make(8);
-    struct payload_header header = some_header; /* then there was no loss scale */
+    struct payload_header header = some_header; /* at that time there was no loss scale */
 
     (void)state;
     header.loss_scale = 0;

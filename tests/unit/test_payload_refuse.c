@@ -1,4 +1,5 @@
-/* What the payload's decoder refuses: damage, hostile sections, and sections of another kind. */
+/* Frames that the payload's decoder refuses: damage, hostile sections, and sections of another
+ * kind. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +19,7 @@
 
 enum { LISTS = PAYLOAD_INDEX_COUNT - PAYLOAD_INDEX_RAW };
 
-/* With the positions below, which all are of partition 1 of 2, every encoding can be tried. */
+/* Its positions below are all in partition 1 of 2, so every encoding can be tried. */
 static const struct payload_shape small_shape = {
     .view = {4, 6, 2}, .per_fibre = 2, .max_count = 10, .part = 1, .parts = 2};
 
@@ -44,7 +45,7 @@ static void small_frame(struct payload_writer *writer)
     list_free(&list);
 }
 
-/* Reads what small_frame() wrote; checks what was accepted. */
+/* Reads a frame of small_frame(), and checks the lists if it is accepted. */
 static enum adtopk_status small_read(const uint8_t *bytes, size_t size, struct error *err)
 {
     struct payload_reader reader;
@@ -74,7 +75,7 @@ static enum adtopk_status small_read(const uint8_t *bytes, size_t size, struct e
     return status == ADTOPK_OK ? payload_close(&reader, err) : status;
 }
 
-/* Makes length and CRC right again after bytes were changed. */
+/* Corrects length and CRC after bytes were changed. */
 static void repair(uint8_t *bytes, size_t size)
 {
     uint32_t crc;
@@ -89,7 +90,7 @@ static void repair(uint8_t *bytes, size_t size)
     }
 }
 
-/* Reads a copy in a block of its own, so that a sanitizer sees the first byte read behind it. */
+/* Reads a copy in a block of its own, so that a sanitizer finds a read behind it. */
 static enum adtopk_status read_copy(
     const uint8_t *bytes, size_t size, bool repaired, struct error *err)
 {
@@ -151,12 +152,12 @@ static void test_corruption(void **state)
             writer.bytes[at] = (uint8_t)(writer.bytes[at] ^ flip);
         }
     }
-    /* A changed count in any of the section headers is found without the CRC's help. */
+    /* A changed count in any section header is found without the CRC. */
     assert_true(refused > (LISTS + 2) * 7 * 255);
     payload_free(&writer);
 }
 
-/* One section of raw bytes for a tensor of 100 elements; returns what the reader says. */
+/* Reads one section of raw bytes for a tensor of 100 elements. Returns the reader's result. */
 static enum adtopk_status read_section(
     const struct payload_shape *shape, const void *section, size_t size, struct error *err)
 {
@@ -193,7 +194,7 @@ struct bad_section {
     uint8_t bytes[40];
 };
 
-/* Tensor: 4 fibres of 25, 2 entries each where rows are used, at most 50 entries. */
+/* The tensor has 4 fibres of 25. Rows have 2 entries each; at most 50 entries. */
 static const struct bad_section bad_sections[] = {
     {"unknown index encoding 0", 8, {0}},
     {"unknown index encoding 8", 8, {8}},
@@ -287,8 +288,7 @@ static const struct bad_section bad_sections[] = {
         {0x72, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1, 1, 1}},
 };
 
-/* The same tensor, of which the list has partition 1 of 3: positions 2, 4, 8, 11, ... 33 of them.
- */
+/* The same tensor, with a list of partition 1 of 3: positions 2, 4, 8, 11, ... 33 of them. */
 static const struct bad_section bad_partitions[] = {
     {NULL, 14, {0x12, 1, 0, 0, 0, 0, 0, 0, 2}},
     {"position 3 of entry 0 is not in partition 1 of 3", 14, {0x12, 1, 0, 0, 0, 0, 0, 0, 3}},
@@ -340,9 +340,9 @@ static void test_bad_sections(void **state)
     assert_int_equal(read_section(&shape, good_rows->bytes, 29, NULL), ADTOPK_ERR_PROTOCOL);
 }
 
-#define SECTION_COUNT ((UINT64_C(1) << 56) - 1) /* the greatest there is room for */
+#define SECTION_COUNT ((UINT64_C(1) << 56) - 1) /* the greatest that has room */
 
-/* A frame with one section, whose body is zeros; its CRC is to be made right. */
+/* A frame with one section whose body is zeros. The caller corrects its CRC. */
 static void frame_of_section(uint8_t *frame, size_t size, uint8_t encodings, uint64_t count)
 {
     struct payload_writer writer = {0};
@@ -380,9 +380,9 @@ static void check_promise(const struct payload_shape *shape, unsigned index,
     assert_true(list.count == 0 && position == 7 && value > 7);
 }
 
-/* Few bytes that promise many entries of a huge tensor: no memory is needed and nothing written.
- * Rows of fibres of one element, and a Rice code with all of its bits to come, take no bytes for
- * positions that would show the lie. */
+/* A few bytes promise many entries of a huge tensor. The reader needs no memory for that and writes
+ * nothing. Rows of fibres of one element take no bytes for positions that would show the lie. Nor
+ * does a Rice code whose bits are all still to come. */
 static void test_promises(void **state)
 {
     static const uint64_t counts[] = {
@@ -401,7 +401,7 @@ static void test_promises(void **state)
     }
 }
 
-/* Positions that end where the frame does: a block of deltas with an entry to come, and rows. */
+/* Positions that end at the frame's end: a block of deltas with an entry missing, and rows. */
 static void test_missing_positions(void **state)
 {
     enum { BODY = PAYLOAD_HEADER_SIZE + PAYLOAD_SECTION_MAX };
@@ -428,7 +428,7 @@ static void test_missing_positions(void **state)
     list_free(&list);
 }
 
-/* Sets one byte of a good frame's header; the CRC is checked last, so the field is named. */
+/* Sets one byte of a good frame's header. The CRC is checked last, so the error names the field. */
 static void assert_header_refused(size_t at, uint8_t byte, const char *says)
 {
     struct payload_writer writer = {0};
@@ -469,7 +469,7 @@ static void test_bad_headers(void **state)
     payload_free(&writer);
 }
 
-/* What is no loss scale is refused; 0 stands for none. */
+/* An invalid loss scale is refused; 0 means none. */
 static void test_bad_loss_scale(void **state)
 {
     static const float bad[] = {-1, -0.0f, NAN, INFINITY, 0x1p-127f, 0x1p127f, 0x1.000002p126f};
@@ -492,7 +492,7 @@ static void test_bad_loss_scale(void **state)
     }
 }
 
-/* A section of one kind is refused by the readers of the others, which do not move. */
+/* The readers of other kinds refuse a section of one kind, and do not move. */
 static void test_kinds_are_kept_apart(void **state)
 {
     struct payload_shape shape = shape_of(1, 4, 1);
@@ -539,7 +539,7 @@ static void test_kinds_are_kept_apart(void **state)
     payload_free(&writer);
 }
 
-/* A writer begins again in the memory it has. */
+/* A writer begins again in the same memory. */
 static void test_writer_is_reused(void **state)
 {
     struct payload_writer writer = {0};

@@ -1,5 +1,4 @@
-/* The sizes of index encodings: exact, AUTO never far from the best, and what is promised at 1 %.
- */
+/* The sizes of index encodings: exact, AUTO never far from the best, and the promise for 1%. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,7 +92,8 @@ static unsigned digits(uint64_t x)
     return count;
 }
 
-/* Bytes of the positions by the definition of each encoding; SIZE_MAX where it has none. */
+/* Bytes of the positions by the definition of each encoding; SIZE_MAX if it does not have this
+ * list. */
 static size_t plain_size(
     const struct payload_shape *shape, const struct sparse *list, enum payload_index index)
 {
@@ -161,8 +161,8 @@ static size_t values_size(size_t count, enum payload_value value)
     }
 }
 
-/* Every encoding takes what its definition says, and AUTO at most 2 % more than the best of them,
- * with the section's header and values counted but not the frame's header. */
+/* Every encoding takes the bytes of its definition, and AUTO at most 2% more than the best
+ * encoding. The section's header and values count, the frame's header does not. */
 static void check_sizes(const struct payload_shape *shape, struct sparse *list, const char *what)
 {
     for (unsigned v = 0; v < PAYLOAD_VALUE_COUNT; v++) {
@@ -271,7 +271,7 @@ static void test_partitions(void **state)
     }
 }
 
-/* The promise for 1 % and at least 10,000 non-zeros, frame and all: 26 bits with bf16, 42 with f32.
+/* The promise for 1% and at least 10,000 non-zeros, with the frame: 26 bits with bf16, 42 with f32.
  */
 static void check_promise(const struct payload_shape *shape, struct sparse *list, const char *what)
 {
@@ -316,8 +316,8 @@ static void test_bits_per_nonzero(void **state)
     }
 }
 
-/* The same promise for every list of that many entries, whatever its positions: the bounds keep it,
- * for tensors of all sizes and rows of all lengths. */
+/* The bounds keep the same promise for every list of this length, whatever its positions, and for
+ * tensors and rows of all sizes. */
 static void test_bounds_keep_the_promise(void **state)
 {
     (void)state;
@@ -336,8 +336,8 @@ static void test_bounds_keep_the_promise(void **state)
     }
 }
 
-/* A bucket of many tensors: a frame's header, and at most 8 bytes a tensor besides its positions
- * and values, which are those of its definition. */
+/* A bucket of many tensors takes a frame's header, positions and values as in their definition, and
+ * at most 8 bytes per tensor besides. */
 static void test_bytes_per_tensor(void **state)
 {
     enum { TENSORS = 1000 };

@@ -1,4 +1,4 @@
-/* What adtopk-perf measures with: every floor loop adds what it should, lists are well formed. */
+/* The data of adtopk-perf: every floor loop adds the right elements, and lists are well formed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -263,10 +263,10 @@ static void test_turns(void **state)
     check_turn(DATA_QUANTISED, 500, true);
     check_turn(DATA_SORTED, 1000, false);
     check_turn(DATA_MOSTLY_ZERO, 1000, false);
-    check_turn(DATA_NORMAL, 7, false); /* one element a sixteenth at most */
+    check_turn(DATA_NORMAL, 7, false); /* at most one element per sixteenth */
 }
 
-/* One element in 1 / density reaches the threshold at a turn: the residual stays as it is. */
+/* In a turn one element in 1 / density reaches the threshold: the residual stays as it is. */
 static void test_residual(void **state)
 {
     enum { N = 200000, K = N / 100 };
@@ -332,7 +332,7 @@ static void test_memory(void **state)
     assert_non_null(memory);
     assert_int_equal(memory[12345], 0);
     data_unmap(memory, 1 << 20);
-    assert_null(data_map((size_t)1 << 46)); /* an error, and nobody is killed */
+    assert_null(data_map((size_t)1 << 46)); /* an error, and the system kills no process */
     data_unmap(NULL, 1);
 }
 

@@ -1,4 +1,4 @@
-/* The shapes of real models: as many parameters and tensors as their authors published. */
+/* The shapes of real models have as many parameters and tensors as their authors published. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -31,7 +31,7 @@ static const struct vocabulary vocabulary = {.distributions = {colours},
 
 #define WORDS_MAX 12
 
-/* What the parser makes of a line of words. */
+/* The parser's result for a line of words. */
 struct parsed {
     char line[200];
     struct options options;
@@ -123,7 +123,7 @@ static void test_values(void **state)
     assert_int_equal(parse(&parsed, "--version")->action, OPTIONS_VERSION);
 }
 
-/* Every refusal names the option and what was wrong with it. */
+/* Every refusal names the option and the fault. */
 static void test_refusals(void **state)
 {
     static const struct {
@@ -205,7 +205,7 @@ static void test_next_size(void **state)
     assert_int_equal(perf_next_size(&options, 50000), 0);
 }
 
-/* What was given holds, also against a default on the other side. */
+/* A given option counts, also against a default on the other side. */
 static void test_defaults(void **state)
 {
     const struct options defaults = {.min = 1000,

@@ -1,4 +1,4 @@
-/* What adtopk-perf says of its samples, and how it prints numbers. */
+/* The statistics that adtopk-perf makes of its samples, and the way it prints numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -88,7 +88,7 @@ static void test_many_samples(void **state)
     series_free(&series);
 }
 
-/* The machine slows down by ten for a while: pairs do not see it, medians might. */
+/* For a while the machine is ten times slower: pairs do not show it, medians might. */
 static void test_ratio_of_pairs(void **state)
 {
     static const double floors[] = {1, 10, 10, 10, 1, 0};

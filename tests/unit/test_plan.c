@@ -1,5 +1,6 @@
 /*
- * The plan of a job, seen through a core with one rank: what travels dense, and in which bucket.
+ * The plan of a job, seen through a core with one rank: which tensors are sent dense, and their
+ * buckets.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,7 +88,7 @@ static struct tensor_spec spec_of(const char *name, unsigned dims, const uint64_
     return spec;
 }
 
-/* A tensor alone under a policy: entries a turn, or 0 where it travels dense. */
+/* A tensor alone under a policy: entries per turn, or 0 if it is sent dense. */
 struct alone {
     const char *policy;
     unsigned dims;
@@ -96,11 +97,11 @@ struct alone {
 };
 
 static const struct alone choices[] = {
-    /* One-dimensional ones are never sparse. */
+    /* A tensor of one dimension is never sparse. */
     {"{}", 1, {100}, 0},
     {"{\"density\":1e-6}", 1, {100000}, 0},
     {"{\"sparsifier\":\"topk\"}", 1, {100000}, 0},
-    /* 64 fibres of 200: 2 each; the whole tensor on odd turns: 128 as well. */
+    /* 64 fibres of 200, 2 entries each. The whole tensor on odd turns: 128 entries as well. */
     {"{}", 2, {64, 200}, 128},
     /* 300 fibres of 30, at least one each; odd turns take only 90. */
     {"{}", 2, {300, 30}, 300},
@@ -108,13 +109,14 @@ static const struct alone choices[] = {
     {"{\"sparsifier\":\"topk\"}", 2, {300, 30}, 90},
     {"{\"view\":\"longest\"}", 2, {300, 30}, 90},
     {"{\"scope\":\"rank\"}", 2, {300, 30}, 300},
-    /* 8 kernels of 3 x 3 over 1 channel: fibres of one element select all 72 of them, so the list
-     * costs at least 4 * 72 bytes of f32 values like the dense form, but 2 * 72 of bf16. */
+    /* 8 kernels of 3 x 3 over 1 channel. Fibres of one element select all 72 of them. With f32
+     * values the list costs at least 4 * 72 bytes, as much as the dense form. With bf16 it costs 2
+     * * 72. */
     {"{\"values\":\"f32\"}", 4, {8, 1, 3, 3}, 0},
     {"{\"values\":\"bf16\",\"dense_values\":\"bf16\"}", 4, {8, 1, 3, 3}, 0},
     {"{\"values\":\"bf16\",\"dense_values\":\"f32\"}", 4, {8, 1, 3, 3}, 72},
     {"{\"values\":\"f32\",\"sparsifier\":\"topk\"}", 4, {8, 1, 3, 3}, 1},
-    /* Everything, or nothing, is asked for. */
+    /* The policy asks for everything, or for nothing. */
     {"{\"density\":1,\"values\":\"f32\"}", 2, {64, 200}, 0},
     {"{\"density\":1,\"values\":\"bf16\"}", 2, {64, 200}, 12800},
     {"{\"sparsifier\":\"dense\"}", 2, {64, 200}, 0},
@@ -146,8 +148,7 @@ static void test_dense_or_sparse(void **state)
     }
 }
 
-/* Positions that all nodes know do not travel: the values are summed like a dense tensor, by the
- * collective for those. */
+/* Positions that all nodes know are not sent. A collective for dense tensors sums the values. */
 static void test_known_positions(void **state)
 {
     static const char policy[] = "{\"sparsifier\":\"randomk\",\"density\":0.02,"
@@ -192,7 +193,8 @@ static void test_counts(void **state)
     host_stop(&scene.host);
 }
 
-/* Every bucket is of one kind, in order of registration, filled as long as the next tensor fits. */
+/* Every bucket has one kind of tensors, in order of registration. It is filled as long as the next
+ * one fits. */
 static void check_buckets(const struct scene *scene, unsigned tensors, uint64_t bucket_bytes)
 {
     uint32_t buckets = job_of(scene).buckets, next = 0;
@@ -284,7 +286,8 @@ static void test_layout(void **state)
     host_stop(&scene.host);
 }
 
-/* Tensors of one bucket travel alike, whatever rules they come under, and each is in one. */
+/* Tensors of one bucket are sent in the same way, whatever rules apply to them. Each is in one
+ * bucket. */
 static void test_buckets_of_mixed_policies(void **state)
 {
     static const char policy[] =
@@ -323,7 +326,7 @@ static void test_buckets_of_mixed_policies(void **state)
     host_stop(&scene.host);
 }
 
-/* Where gradients and updates lie is the same under every policy: nothing moves in a change. */
+/* Gradients and updates lie at the same places under every policy: a change moves nothing. */
 static void test_layout_of_ten_policies(void **state)
 {
     static const char *const policies[] = {"{}", "{\"sparsifier\":\"dense\"}",

@@ -1,6 +1,6 @@
 /*
- * The planner in worlds whose costs it does not know: how far the plan that it settles on is from
- * the best of many fixed ones, also where steps are noisy; and jobs of every size.
+ * The planner in worlds whose costs it does not know: how far its final plan is from the best of
+ * many fixed ones, also with noisy steps. And jobs of every size.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -46,8 +46,8 @@ static double show_regret(unsigned m, unsigned p, double link, uint64_t seed)
     return regret;
 }
 
-/* The table: the plan that the planner settles on against the best of 18 fixed ones. `all steps` is
- * what the steps took on average until then, trials and all, by that best. */
+/* Prints a table that compares the planner's final plan with the best of 18 fixed ones. `all steps`
+ * is the average step until then, trials included, divided by that of the best plan. */
 static void test_regret(void **state)
 {
     static const double links[] = {0.1, 1, 2.5, 10, 25, 100, 0};
@@ -57,7 +57,7 @@ static void test_regret(void **state)
     printf("%-10s %-9s %6s %9s  %-12s %6s %10s %8s %8s %8s\n", "model", "arrivals", "Gbit/s",
         "best, ms", "of 18", "KiB", "planner", "regret", "changes", "all steps");
     for (unsigned m = 0; m < 3; m++) {
-        /* The model with most tensors takes longest: half of the patterns. */
+        /* The model with most tensors takes longest, so it gets half of the patterns. */
         for (unsigned p = 0; p < WORLD_PATTERNS; p += models[m].model == BERT ? 2 : 1) {
             for (unsigned l = 0; l < sizeof(links) / sizeof(links[0]); l++) {
                 worst = fmax(worst, show_regret(m, p, links[l], 1000 * m + 10 * p + l));
@@ -67,7 +67,7 @@ static void test_regret(void **state)
     assert_true(worst <= 0.05);
 }
 
-/* Where steps vary by 20 % trials end all the same, and what is chosen is not a bad plan. */
+/* If steps vary by 20%, trials end all the same, and the chosen plan is not bad. */
 static void test_noise(void **state)
 {
     (void)state;
@@ -85,14 +85,14 @@ static void test_noise(void **state)
         changes = game.changes;
         game_play(&game, 1500);
         assert_true(changes <= 24);
-        assert_true(game.changes - changes <= 12); /* a review, and what it undid */
+        assert_true(game.changes - changes <= 12); /* a review, and the changes that undo it */
         assert_true(game_regret(&game, &best) < 0.15);
         game_end(&game);
         world_free(&world);
     }
 }
 
-/* A tensor's choice is one that it is allowed, in every proposal. */
+/* In every proposal each tensor has an allowed choice. */
 static void test_allowed(void **state)
 {
     struct world world;
@@ -125,8 +125,7 @@ static void test_allowed(void **state)
     world_free(&world);
 }
 
-/* Where buckets of all sizes come to the same they are one plan, of which there is nothing to try.
- */
+/* If buckets of all sizes come to the same plan, there is nothing to try. */
 static void test_same_buckets(void **state)
 {
     struct world world;
@@ -170,8 +169,8 @@ static void test_deterministic(void **state)
     }
 }
 
-/* The smallest job, with nothing to choose but the size of its one bucket; and a size that is
- * given. */
+/* The smallest job, in which only the size of its one bucket can be chosen; and a job with a given
+ * size. */
 static void test_small(void **state)
 {
     struct planner_tensor tensor = {.numel = 1, .count = 1, .allowed = 1 << CHOICE_DENSE};
@@ -204,7 +203,7 @@ static void test_small(void **state)
 
 #define MANY 4000
 
-/* Many tensors, and estimates without anything in them. How long a decision takes is printed. */
+/* Many tensors, and empty estimates. The test prints how long a decision takes. */
 static void test_many_tensors(void **state)
 {
     struct planner_tensor *tensor = calloc(MANY, sizeof(*tensor));

@@ -1,6 +1,6 @@
 /*
- * The planner on links that change: a change is noticed, a plan that has become far worse is left,
- * and a link that alternates for ever does not keep the planner busy.
+ * The planner on links that change. It notices a change and leaves a plan that has become far
+ * worse. A link that alternates for ever does not keep it busy.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@ static bool mostly_sparse(const struct game *game)
     return sparse > all / 2;
 }
 
-/* Where selecting is slow it pays on slow links only. */
+/* Makes selecting so slow that it pays only on slow links. */
 static void make_selecting_slow(struct world *world)
 {
     for (unsigned c = 0; c < CHOICES; c++) {
@@ -35,7 +35,7 @@ static void make_selecting_slow(struct world *world)
     world->copy_ns = 0.05;
 }
 
-/* A link that gets slower or faster by far is noticed, whatever is in force. */
+/* The planner notices a link that gets much slower or faster, whatever plan is in force. */
 static void test_link_changes(void **state)
 {
     static const double links[] = {0.5, 100, 1, 40, 0.1};
@@ -58,8 +58,7 @@ static void test_link_changes(void **state)
     world_free(&world);
 }
 
-/* Plays steps while the link changes between two rates all the time; returns how many plans there
- * were. */
+/* Plays steps while the link keeps changing between two rates. Returns the number of plans. */
 static unsigned play_flips(struct game *game, unsigned steps, unsigned period)
 {
     unsigned before = game->changes;
@@ -71,8 +70,8 @@ static unsigned play_flips(struct game *game, unsigned steps, unsigned period)
     return game->changes - before;
 }
 
-/* A link that goes up and down for ever has the planner start again ever more rarely, down to
- * hardly ever; once it has been calm for long the next change counts at once. */
+/* A link goes up and down for ever: the planner starts again ever more rarely, in the end hardly
+ * ever. After the link has been calm for long, the next change counts at once. */
 static void test_link_flips(void **state)
 {
     static const unsigned periods[] = {64, 300};
@@ -90,7 +89,7 @@ static void test_link_flips(void **state)
         then = play_flips(&game, 40 * periods[p], periods[p]);
         printf("flips every %u steps: %u plans in the first 40 times, %u in the next\n", periods[p],
             first, then);
-        assert_true(then < 40); /* fewer than flips: the best of both is put up with */
+        assert_true(then < 40); /* fewer than flips: the planner accepts the better of both */
         world_link(&world, 40);
         game_play(&game, 8000);
         game_rest(&game);
@@ -105,7 +104,7 @@ static void test_link_flips(void **state)
     }
 }
 
-/* Plays until the plan in force is another, at most so many steps; returns how many. */
+/* Plays until another plan is in force, at most this many steps. Returns their number. */
 static unsigned play_until_left(struct game *game, unsigned most)
 {
     unsigned changes = game->changes, steps = 0;
@@ -120,8 +119,9 @@ static unsigned play_until_left(struct game *game, unsigned most)
     return steps;
 }
 
-/* A plan that a link makes far worse is left within 8 steps, also where the link alternated before
- * and the planner believes no change soon; what all steps from there on take is bounded. */
+/* The planner leaves a plan that a link makes far worse within 8 steps. It does so even if the link
+ * alternated before, so that it expects no change soon. The time of all steps after that has a
+ * limit. */
 static void test_escape(void **state)
 {
     static const unsigned flips[] = {0, 8, 16};
@@ -164,8 +164,8 @@ static void test_escape(void **state)
     }
 }
 
-/* A link alternates for 10,000 steps: the steps take at most 1.5 times what they take under the
- * best plan that stays. */
+/* A link alternates for 10,000 steps. The steps take at most 1.5 times as long as under the best
+ * fixed plan. */
 static void test_alternating(void **state)
 {
     static const unsigned models_played[] = {VGG16, LSTM};

@@ -1,5 +1,6 @@
 /*
- * What others do to a planner: they refuse its proposals, withdraw them, or set plans of their own.
+ * Other parties' effects on a planner: they refuse its proposals, withdraw them, or set their own
+ * plans.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@
 #include "daemon/planner/planner_record.h"
 #include "planner_game.h"
 
-/* Proposals that are refused end, and none is made twice. */
+/* Refused proposals end, and the planner makes none of them twice. */
 static void test_refused(void **state)
 {
     char text[40][CHOICES_TEXT_SIZE];
@@ -43,7 +44,7 @@ static void test_refused(void **state)
     world_free(&world);
 }
 
-/* The way back to a plan that was already in force may be refused: it is proposed again. */
+/* The way back to an earlier plan may be refused: the planner proposes it again. */
 static void test_refused_way_back(void **state)
 {
     struct choices refused;
@@ -82,8 +83,8 @@ static void test_refused_way_back(void **state)
     world_free(&world);
 }
 
-/* Three of four proposals are withdrawn. They leave no trace: however many there were they come
- * again, the way back from a trial at once. */
+/* Three of four proposals are withdrawn, without a trace. However many there were, the planner
+ * makes them again, and the way back from a trial at once. */
 static void test_withdrawn(void **state)
 {
     unsigned proposals = 0, late = 0;
@@ -121,9 +122,8 @@ static void test_withdrawn(void **state)
     world_free(&world);
 }
 
-/* Somebody sets ever new plans: none is listed with what was predicted of the one whose slot it
- * has.
- */
+/* An operator keeps setting new plans. The list never shows a plan with the prediction of the plan
+ * that had its slot before. */
 static void test_foreign_plans(void **state)
 {
     struct planner_candidate candidate;
@@ -135,7 +135,7 @@ static void test_foreign_plans(void **state)
     game_begin(&game, &world);
     game_play(&game, 60);
     for (uint64_t i = 1; i <= 2 * RECORDS_MAX; i++) {
-        game_play(&game, 16); /* it was measured, and listed */
+        game_play(&game, 16); /* the planner measured and listed it */
         game.plan.bucket_bytes = 1000 + i;
         estimate_plan(&game.estimates, ++game.version);
         planner_decide(game.planner, &game.estimates, &game.plan, &game.decision);
@@ -148,7 +148,7 @@ static void test_foreign_plans(void **state)
     world_free(&world);
 }
 
-/* Where a slot is needed the best measured plan keeps its own. */
+/* If a slot is needed, the best measured plan keeps its own. */
 static void test_records_full(void **state)
 {
     struct records records;
@@ -177,7 +177,7 @@ static void test_records_full(void **state)
     records_free(&records);
 }
 
-/* Somebody sets a bad plan while the planner rests: it is left again. */
+/* An operator sets a bad plan while the planner rests: the planner leaves it again. */
 static void test_foreign_plan(void **state)
 {
     struct world world;

@@ -1,5 +1,5 @@
 /*
- * The policy document: what it sets, what it refuses, and that its canonical text says it all.
+ * The policy document: its keys, its refusals, and a canonical text that says all of it.
  */
 #include <inttypes.h>
 #include <setjmp.h>
@@ -107,7 +107,7 @@ static void assert_round_trip(const struct policy *policy)
     assert_string_equal(again, text);
 }
 
-/* Refused, nothing changed, and the sentence has `names` in it. */
+/* The document is refused, nothing has changed, and the sentence contains `names`. */
 static void assert_refused(const char *json, const char *names)
 {
     struct error err = {ADTOPK_OK, ""};
@@ -148,7 +148,7 @@ static void test_defaults(void **state)
     assert_string_equal(text, default_text);
 }
 
-/* The sparsifiers' own. */
+/* The parameters of the sparsifiers themselves. */
 static void test_every_parameter(void **state)
 {
     const struct sparsifier_params wanted = {.density = 0.25,
@@ -183,7 +183,7 @@ static void test_every_parameter(void **state)
     assert_round_trip(&policy);
 }
 
-/* A parameter of another sparsifier is taken: a rule may switch the sparsifier. */
+/* A parameter of another sparsifier is accepted, because a rule may switch the sparsifier. */
 static void test_parameters_of_others(void **state)
 {
     struct policy policy;
@@ -274,7 +274,7 @@ static void test_every_value(void **state)
     }
 }
 
-/* The text is what ranks and nodes compare, so no number may change on its way through it. */
+/* Ranks and nodes compare the text, so no number may change on its way through it. */
 static void test_numbers_round_trip(void **state)
 {
     uint64_t random = 88172645463325252u;
@@ -297,7 +297,7 @@ static void test_numbers_round_trip(void **state)
     }
 }
 
-/* Numbers in other notations are the same numbers, and the same text. */
+/* Numbers in other notations are the same numbers, and give the same text. */
 static void test_notations(void **state)
 {
     static const char *const same[][2] = {{"\"threshold\":-0", "\"threshold\":0"},
@@ -326,7 +326,7 @@ static void test_notations(void **state)
     }
 }
 
-/* What "auto" means as long as nobody chose, in the document and in rules. */
+/* The meaning of "auto" until a choice is made, in the document and in rules. */
 static void test_auto(void **state)
 {
     struct policy policy;
@@ -354,7 +354,7 @@ static void test_auto(void **state)
     assert_refused("{\"sparsifier\":\"auto\",\"sparse_collective\":\"exclusive\"}", "adtopk");
 }
 
-/* A plan stays while the choices do. */
+/* A plan stays as long as the possible choices do. */
 static void test_same_choices(void **state)
 {
     static const struct {
@@ -385,7 +385,7 @@ static void test_layers(void **state)
     (void)state;
     policy_default(&policy);
     parse(&policy, "{\"density\":0.5,\"scope\":\"rank\"}");
-    parse(&policy, "{\"scope\":\"node\"}"); /* on top: what it does not name stays */
+    parse(&policy, "{\"scope\":\"node\"}"); /* on top of it: keys that it does not name stay */
     assert_int_equal(policy.tensor.scope, SCOPE_NODE);
     assert_true(policy.tensor.params.density > 0.49);
 }
@@ -407,7 +407,7 @@ static void test_keys_refused(void **state)
     assert_refused("{\"scope\":\"rank\\u0000s\"}", "");
 }
 
-/* Refused in the document and in its second rule, by name. */
+/* Checks that the value is refused, by name, in the document and in its second rule. */
 static void assert_member_refused(const struct policy_key_info *key, const char *value)
 {
     char json[256];
@@ -421,7 +421,7 @@ static void assert_member_refused(const struct policy_key_info *key, const char 
     assert_refused(json, "rules[1]: ");
 }
 
-/* Every key there is, with what no key can be, and with what only keys of other types can be. */
+/* Every key, with values that no key can have, and with values of other types. */
 static void test_types_refused(void **state)
 {
     static const char *const never[] = {"null", "[]", "{}", "[0.5]", "[true]", "\"\"", "\"0.5\"",
@@ -559,7 +559,7 @@ static void test_places_and_guesses(void **state)
     }
 }
 
-/* All faults of a document are told, but of a hostile one only some, and soon. */
+/* All faults of a document are reported. Of a hostile document only some are, and soon. */
 static void test_all_faults(void **state)
 {
     static const char text[] = "{\"densty\": 1, \"scope\": 3,\n\"rules\": [7, {\"match\": \"a\", "

@@ -1,6 +1,6 @@
 /*
- * The rules of a policy: which tensors a pattern means, what of several rules holds, what is
- * refused, and that the canonical text says all of it. And the list of the keys.
+ * The rules of a policy: the tensors that a pattern matches, the rule that counts, and refusals.
+ * Its canonical text must say all of it. Also the list of the keys.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,8 @@ static struct policy parse(const char *json)
     return policy;
 }
 
-/* Refused, nothing changed, and the sentence has both words in it. */
+/* Checks that the document is refused, that nothing has changed, and that the sentence has both
+ * words. */
 static void assert_refused(const char *json, const char *first, const char *second)
 {
     char before[POLICY_TEXT_SIZE], after[POLICY_TEXT_SIZE];
@@ -46,7 +47,7 @@ static void assert_refused(const char *json, const char *first, const char *seco
     assert_string_equal(after, before);
 }
 
-/* The text is one that comes back as it was. */
+/* Checks that printing, parsing and printing again gives the same text. */
 static void assert_round_trip(const struct policy *policy)
 {
     char text[POLICY_TEXT_SIZE], again[POLICY_TEXT_SIZE];
@@ -58,7 +59,7 @@ static void assert_round_trip(const struct policy *policy)
     assert_string_equal(again, text);
 }
 
-/* A policy whose only rule has this pattern, which is put in as it is. */
+/* A policy with one rule that has this pattern, inserted as it is. */
 static struct policy with_pattern(const char *pattern)
 {
     struct policy policy = parse("{\"rules\":[{\"match\":\"x\",\"density\":0.5}]}");
@@ -109,23 +110,23 @@ static void test_patterns(void **state)
         {"*ab", "aab", true},
         {"a*b*c", "abbcbc", true},
         {"a*b*c", "abbcb", false},
-        {"a.b", "axb", false}, /* a dot is a dot, */
-        {"[a]", "a", false},   /* a bracket a bracket, */
+        {"a.b", "axb", false}, /* a dot matches a dot */
+        {"[a]", "a", false},   /* a bracket matches a bracket */
         {"[a]", "[a]", true},
-        {"\\*", "\\anything", true}, /* and a backslash one as well */
+        {"\\*", "\\anything", true}, /* a backslash matches a backslash */
         {"\\*", "*", false},
         {"a*", "a*", true}, /* a name may have a star */
         {"a?b", "a*b", true},
-        {"?", "\xc3\xa9", true}, /* one character, of two bytes, */
+        {"?", "\xc3\xa9", true}, /* a character of two bytes */
         {"??", "\xc3\xa9", false},
         {"a?b",
             "a\xe2\x82\xac"
             "b",
-            true}, /* of three */
+            true}, /* of three bytes */
         {"*?b",
             "\xf0\x9f\x99\x82"
             "b",
-            true}, /* and of four */
+            true}, /* of four bytes */
         {"*??b",
             "\xf0\x9f\x99\x82"
             "b",
@@ -143,7 +144,7 @@ static void test_patterns(void **state)
     }
 }
 
-/* The same by a table of what the first characters of both make: for ASCII. */
+/* The same result from a table over the first characters of pattern and name: for ASCII. */
 static bool fits_by_table(const char *pattern, const char *name)
 {
     size_t rows = strlen(pattern), columns = strlen(name);
@@ -194,7 +195,7 @@ static void test_random_patterns(void **state)
     assert_true(fit > 10000 && fit < 190000);
 }
 
-/* With all ways to share the name among 63 stars tried in turn, this would never end. */
+/* A search that tried all ways to divide the name among 63 stars would never end. */
 static void test_many_stars(void **state)
 {
     char pattern[POLICY_MATCH_SIZE] = "", name[4 * POLICY_MATCH_SIZE] = "";
@@ -238,7 +239,7 @@ static void test_later_rules_win(void **state)
     assert_int_equal(ba.scope, SCOPE_RANK);
     assert_int_equal(ba.values, PAYLOAD_VALUE_F32);
     assert_true(policy_of(&other, "ba").params.density < 0.51);
-    /* What no rule sets is the policy's own. */
+    /* Keys that no rule sets have the policy's own value. */
     assert_int_equal(ba.dense_values, policy.tensor.dense_values);
     assert_int_equal(ba.params.interleave, policy.tensor.params.interleave);
     assert_ptr_equal(ba.dense_collective, policy.tensor.dense_collective);
@@ -251,11 +252,11 @@ static void test_base_beneath_rules(void **state)
 
     (void)state;
     assert_int_equal(policy_parse(&policy, "{\"density\":0.5}", NULL), ADTOPK_OK);
-    assert_int_equal(policy.rules, 1); /* a document without rules leaves them, */
+    assert_int_equal(policy.rules, 1); /* a document without rules leaves the rules */
     assert_true(policy_of(&policy, "a").params.density < 0.02);
     assert_true(policy_of(&policy, "b").params.density > 0.4);
     assert_int_equal(policy_parse(&policy, "{\"rules\":[]}", NULL), ADTOPK_OK);
-    assert_int_equal(policy.rules, 0); /* one with rules replaces them */
+    assert_int_equal(policy.rules, 0); /* a document with rules replaces the rules */
     assert_true(policy_of(&policy, "a").params.density > 0.4);
 }
 
@@ -363,7 +364,7 @@ static void test_length_of_patterns(void **state)
     assert_refused(json, "rules[0]", "127 bytes");
 }
 
-/* What JSON has to escape, in every notation. */
+/* Characters that JSON has to escape, in every notation. */
 static void test_escapes(void **state)
 {
     static const char *const written[][2] = {
@@ -372,8 +373,8 @@ static void test_escapes(void **state)
         {"\\/", "/"},
         {"\\u0022\\u005c", "\"\\"},
         {"\\\\n", "\\n"},
-        {"\\\\u0000", "\\u0000"},    /* a backslash and five letters, */
-        {"\\u005cu0000", "\\u0000"}, /* and the same */
+        {"\\\\u0000", "\\u0000"},    /* a backslash and five letters */
+        {"\\u005cu0000", "\\u0000"}, /* the same in another notation */
         {"\\\\\\\\u0000", "\\\\u0000"},
         {"\\u00e9", "\xc3\xa9"},
         {"\\ud83d\\ude42", "\xf0\x9f\x99\x82"},
@@ -392,7 +393,7 @@ static void test_escapes(void **state)
     }
 }
 
-/* All there is in a rule, and the longest of it. */
+/* A document in which rules have every key, with the longest values. */
 static void test_longest_document(void **state)
 {
     char rule[2048], text[POLICY_TEXT_SIZE], match[2 * LONGEST_MATCH + 1] = "";
@@ -437,7 +438,7 @@ static size_t longest_value(const struct policy_key_info *info)
     return longest;
 }
 
-/* Whatever keys and values the tables will have, the longest document has room. */
+/* The longest document has room, whatever keys and values the tables get. */
 static void test_room_for_the_longest(void **state)
 {
     struct policy_key_info info;
@@ -486,7 +487,7 @@ static void test_keys(void **state)
     assert_int_equal(members, keys + 2); /* version and rules, besides */
 }
 
-/* A key concerns the job or each tensor: only the others may stand in a rule. */
+/* A key concerns the job or each tensor. A rule may only have keys of the second kind. */
 static void test_keys_in_rules(void **state)
 {
     struct policy_key_info info;
@@ -519,7 +520,7 @@ static const char *needed_with(const struct policy_key_info *key, const char *va
                                                  : "";
 }
 
-/* Every value that the list names is taken; one that it does not name is refused with the list. */
+/* Every value of the list is accepted. Another value is refused, and the sentence has the list. */
 static void test_key_values(void **state)
 {
     struct policy_key_info info;

@@ -1,4 +1,5 @@
-/* Where tails begin: against tables, against the tails themselves, and against each other. */
+/* The quantiles of distributions, compared with tables, with the tails themselves, and with each
+ * other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +49,7 @@ static void test_gamma(void **state)
     }
 }
 
-/* Shapes beyond all measure, up to where another formula takes over. */
+/* Extremely large shapes, up to where another formula takes over. */
 static void test_extreme_shapes(void **state)
 {
     (void)state;

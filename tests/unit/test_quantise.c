@@ -1,4 +1,4 @@
-/* Rounding of values: against double precision, and what holds for all of it. */
+/* Rounding of values, compared with double precision, and its general properties. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static void assert_bits(float got, float wanted, float of)
     }
 }
 
-/* Values of one kind: any finite bits, magnitudes that belong together, or those of a binary16. */
+/* A value of one kind: any finite bits, magnitudes of similar size, or a binary16. */
 static float random_value(int kind, uint64_t *seed)
 {
     uint64_t word = random_next(seed);
@@ -163,7 +163,7 @@ static void test_int8(void **state)
     }
 }
 
-/* What was rounded stays as it is, whatever is random and however it is cut off. */
+/* A rounded value stays as it is when it is rounded again, with any random numbers and any cuts. */
 static void test_rounded_stays(void **state)
 {
     uint64_t seed = 3;
@@ -192,7 +192,8 @@ static void test_rounded_stays(void **state)
     }
 }
 
-/* On average nothing is lost: the mean over many seeds comes close, as the square root says. */
+/* On average nothing is lost: the mean over many seeds is as close as the square root of their
+ * number says. */
 static void test_unbiased(void **state)
 {
     enum { SEEDS = 20000 };
@@ -215,7 +216,7 @@ static void test_unbiased(void **state)
     }
 }
 
-/* Blocks of zeros, of the least and the greatest numbers, and of none that are numbers. */
+/* Blocks of zeros, of the least and the greatest numbers, and without any number. */
 static void test_int8_extremes(void **state)
 {
     const float cases[] = {0, -0.0f, 0x1p-149f, -0x1p-149f, 0x1p-133f, 0x1.fffffep-127f, 0x1p-126f,

@@ -1,4 +1,4 @@
-/* What users are charged for memory, over memory that is only numbers. */
+/* The memory with which users are charged, over memory that consists of numbers only. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #define USER 4001u
 #define OTHER 4002u
 
-static uint64_t percent; /* one, of this machine's memory */
+static uint64_t percent; /* one percent of this machine's memory */
 static char bytes[1];
 
 /* ---- a core: the jobs and sessions 40010 to 40019 belong to user 4001, and so on ---- */
@@ -46,7 +46,7 @@ uint32_t core_jobs_beside(const struct core *core, const struct job_key *key)
     return key->owner == USER ? 3 : 0;
 }
 
-/* ---- memory that gives all that it is asked for ---- */
+/* ---- memory that gives all that the core asks for ---- */
 
 static const void *give_gradients(
     void *context, session_id session, unsigned batch, uint64_t size, struct error *err)
@@ -155,7 +155,7 @@ static bool results(uint64_t job, uint64_t percents)
     return memory.reserve_results(memory.context, job, 0, &piece, 1, &later, &err) == ADTOPK_OK;
 }
 
-/* Two pieces that lie there, and are so large. */
+/* Reserves two pieces of results at these places, with these sizes. */
 static bool two_results(uint64_t job, uint64_t first, uint64_t second, uint64_t percents)
 {
     const struct core_piece piece[] = {{.offset = first * percent, .size = percents * percent},
@@ -173,7 +173,7 @@ static bool affords(uint32_t uid, uint64_t percents)
     return quota_afford(quota, uid, percents * percent, &err) == ADTOPK_OK;
 }
 
-/* A part that the job holds already is charged once, with its new size. */
+/* A part that the job has already is charged once, with its new size. */
 static void test_a_part_again(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ static void test_a_part_again(void **state)
     assert_true(affords(USER, 39));
 }
 
-/* What a session begins counts before it commits. */
+/* The tensors of a session count before it commits. */
 static void test_tensors(void **state)
 {
     const session_id session = USER * 10 + 1;
@@ -217,7 +217,7 @@ static void test_all_parts_count(void **state)
     assert_true(store(USER * 10 + 2, 1, 9));
     assert_false(gradients(USER * 10 + 2, 2));
     assert_false(results(USER * 10 + 2, 2));
-    assert_true(affords(OTHER, 45)); /* what others have matters only at the end */
+    assert_true(affords(OTHER, 45)); /* the memory of others matters only when little is left */
     memory.drop_store(memory.context, USER * 10 + 1, 0);
     assert_true(affords(USER, 10));
     memory.release_job(memory.context, USER * 10 + 1);
@@ -227,7 +227,8 @@ static void test_all_parts_count(void **state)
     assert_false(affords(USER, 42));
 }
 
-/* Results that another policy needs elsewhere take more memory; what was reserved before stays. */
+/* If another policy needs results at other places they take more memory. Earlier reservations stay.
+ */
 static void test_results_elsewhere(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /*
- * Names of tensors while a rank registers them: each is taken once, however many there are.
+ * Names of tensors while a rank registers them: each can be used once, however many there are.
  */
 #include <setjmp.h>
 #include <stdarg.h>

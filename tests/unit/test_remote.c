@@ -46,7 +46,7 @@ static void test_something_else_first(void **state)
     raw_close(&raw);
 }
 
-/* Six of eight sessions are a user's share, and the bystander has one of them. */
+/* A user may have six of eight sessions, and the bystander has one of them. */
 static void test_share(void **state)
 {
     struct raw_trainer raw[6];
@@ -67,7 +67,7 @@ static void test_share(void **state)
     }
 }
 
-/* Another limit, which counts the user's sessions at the other door too. */
+/* Another limit, which also counts the user's sessions at the other door. */
 static void test_limit_of_a_user(void **state)
 {
     struct session there[2] = {{.uid = 7}, {.uid = 7}};
@@ -135,7 +135,7 @@ static void test_memory(void **state)
 
 /* ---- routing ids ---- */
 
-/* While a connection lives nobody else gets its routing id. */
+/* While a connection lives no other one gets its routing id. */
 static void test_duplicate_route(void **state)
 {
     struct raw_trainer first, second;
@@ -152,7 +152,7 @@ static void test_duplicate_route(void **state)
     raw_close(&first);
 }
 
-/* A new connection under an old routing id does not go on with the session. */
+/* A new connection with an old routing id does not continue the session. */
 static void test_route_again(void **state)
 {
     struct raw_trainer first, second;
@@ -173,7 +173,7 @@ static void test_route_again(void **state)
 
 /* ---- flow ---- */
 
-/* A trainer that does not take what it is sent gets no more than the window. */
+/* A trainer that does not take its messages gets no more than the window. */
 static void test_slow_trainer(void **state)
 {
     static float gradient[4u << 20];
@@ -200,7 +200,7 @@ static void test_slow_trainer(void **state)
         received++;
     }
     assert_int_equal(received, REMOTE_WINDOW);
-    raw_step_end(&raw, 0); /* with it comes what was taken */
+    raw_step_end(&raw, 0); /* it acknowledges the messages, too */
     while (raw.reply->kind_case != ADTOPK__REMOTE_REPLY__KIND_STEP) {
         if (raw_receive(&raw, 300) == NULL) {
             raw_acknowledge(&raw);
@@ -268,7 +268,7 @@ static void test_keys(void **state)
     raw_open(&raw, &guarded, "route", &known, server.public_key);
     raw_join(&raw, "job", 1, NUMEL);
     take_step(&raw, 0);
-    /* Another user takes over neither the routing id nor the session. */
+    /* Another user gets neither the routing id nor the session. */
     raw_open(&second, &guarded, "route", &other, server.public_key);
     second.sent = raw.sent;
     raw_push(&second, 0, 1, 0, ones, sizeof ones);
@@ -318,7 +318,7 @@ static void test_new_key(void **state)
     assert_int_equal(remote_reload(guarded.remote, &next, &owner, 1, &err), ADTOPK_OK);
     remote_host_run(&guarded, 500);
     remote_stats(guarded.remote, &found);
-    assert_int_equal(found.door.lost, 1); /* nobody goes on under the old one */
+    assert_int_equal(found.door.lost, 1); /* no session goes on under the old key */
     raw_open(&late, &guarded, NULL, &known, next.public_key);
     raw_join(&late, "other", 1, NUMEL);
     raw_close(&late);

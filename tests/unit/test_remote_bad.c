@@ -1,5 +1,5 @@
-/* Remote clients that send what they should not: each is refused with a sentence, and the session
- * beside goes on. */
+/* Remote clients that send wrong messages. Each is refused with a sentence, and the session beside
+ * it goes on. */
 #include "proto/remote.h"
 #include "remote_scene.h"
 
@@ -275,7 +275,7 @@ static void test_mapped_twice(void **state)
     assert_refused(&raw, "request 4 came in state \"ready\"");
 }
 
-/* A message over the limit: libzmq ends the connection, which ends the session. */
+/* A message is over the limit: libzmq ends the connection, and that ends the session. */
 static void test_too_long(void **state)
 {
     struct raw_trainer raw;

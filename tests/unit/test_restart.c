@@ -1,7 +1,6 @@
 /*
- * What a restarted daemon makes of memory that it finds: some that was made and not filled in when
- * it was killed, a store of a job with another policy,
- * and residuals that were being joined.
+ * A restarted daemon and the memory that it finds. It may be memory that was new and not filled in when the
+ * daemon was killed, a store of a job with another policy, and residuals that were being joined.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +35,7 @@ static void test_results_without_their_table(void **state)
     goes_on(&lone);
 }
 
-/* The table says where the last update is, which others may ask for. */
+/* The table shows the last update, for which others may ask. */
 static void test_table_in_part(void **state)
 {
     struct lone_core lone;
@@ -72,8 +71,8 @@ static void test_other_policy(void **state)
     lone_free(&lone);
 }
 
-/* The joining of ranks' residuals is completed, and touches no other tensor: here one that goes
- * past its residual. */
+/* The daemon completes the joining of ranks' residuals. It touches no other tensor, here one that
+ * is sent whole and has no residual. */
 static void test_joining(void **state)
 {
     struct lone_core lone;

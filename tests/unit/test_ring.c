@@ -1,5 +1,5 @@
-/* The ring and the sleep words, hammered by two threads: everything arrives once, in order, and
- * whoever sleeps is woken. Runs under the thread sanitizer too. */
+/* The ring and the sleep words, under load from two threads. Everything arrives once and in order,
+ * and every sleeper is woken. Also runs under the thread sanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ struct pair {
     struct ring_writer writer;
     struct ring_reader reader;
     int socket[2]; /* 0: the client's, 1: the daemon's */
-    /* What the daemon found; read after the thread has ended. */
+    /* The daemon's observations, read after the thread has ended. */
     uint64_t received, wrong, lost_wakes, sleeps;
 };
 
@@ -83,7 +83,7 @@ static bool doze(int socket)
     return true;
 }
 
-/* The daemon: takes everything, echoes progress into steps_done, sleeps whenever it is idle. */
+/* The daemon: takes every entry, writes progress to steps_done, and sleeps whenever it is idle. */
 static void *consume(void *argument)
 {
     struct pair *pair = argument;
@@ -130,7 +130,8 @@ static bool await(struct pair *pair, uint64_t wanted)
     return woken;
 }
 
-/* Submits in bursts: 1 makes both sides sleep all the time, more than the ring fills it. */
+/* Submits in bursts. With 1 both sides sleep all the time; a burst longer than the ring fills it.
+ */
 static void hammer(struct pair *pair, uint64_t burst)
 {
     uint64_t sent = 0;
@@ -214,7 +215,7 @@ static void test_jumped_index(void **state)
         assert_int_equal(ring_reader_take(&pair->reader, &entry, &err), -1);
         assert_int_equal(err.code, ADTOPK_ERR_PROTOCOL);
     }
-    atomic_store(&pair->ring->tail, 2 + LOCAL_RING_ENTRIES); /* full is right */
+    atomic_store(&pair->ring->tail, 2 + LOCAL_RING_ENTRIES); /* a full ring is valid */
     for (unsigned i = 0; i < LOCAL_RING_ENTRIES; i++) {
         assert_int_equal(ring_reader_take(&pair->reader, &entry, &err), 1);
     }

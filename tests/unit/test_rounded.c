@@ -1,6 +1,7 @@
 /*
- * Residuals in bf16. The rounding against its definition, element by element; the fused pass over
- * several turns against adding, rounding by that definition and selecting plainly; sums that stay.
+ * Residuals in bf16. The rounding is compared with its definition, element by element. The fused
+ * pass over several turns is compared with adding, rounding by that definition and selecting
+ * plainly. Sums must stay.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,8 @@
 
 /* ---- the definition ---- */
 
-/* What an element hands on: by sign, but for its lane's, half of its word, and lane. */
+/* The rounding errors that elements pass on, by sign (without that of the lane), half of the word,
+ * and lane. */
 struct errors {
     float of[2][2][16];
 };
@@ -36,21 +38,22 @@ static unsigned sign_of(uint64_t element)
     return negative != negative_lane;
 }
 
-/* One of the neighbours of x in bf16: the farther from zero if the share of their distance that x
- * has gone, in 65536ths, and the random number are at least 65536. */
+/* Rounds x to one of its neighbours in bf16. Let `share` be the share, in 65536ths, of their
+ * distance by which x exceeds the nearer to zero. The farther one is taken if share + random is at
+ * least 65536. */
 static float round_one(float x, uint32_t random)
 {
     const uint32_t bits = bits_of(x);
     const uint32_t cut = bits & 0xffffu;
     const uint16_t below = (uint16_t)(bits >> 16);
-    if (!isfinite(x)) { /* no random number makes an infinity, or zero, of a NaN */
+    if (!isfinite(x)) { /* no random number turns a NaN into infinity or zero */
         return bf16_to_f32(below);
     }
     return bf16_to_f32(cut + random >= 65536 ? (uint16_t)(below + 1) : below);
 }
 
-/* The 16 random bits of element i where the salt is 0: its word's hash, and so many golden ratios.
- */
+/* The 16 random bits of element i if the salt is 0: its word's hash, plus a multiple of the golden
+ * ratio. */
 static uint32_t random_of(uint64_t stamp, uint64_t i)
 {
     const uint64_t seed = ledger_hash(ledger_hash(stamp + ledger_hash(0)) + i / CHUNK);
@@ -58,7 +61,7 @@ static uint32_t random_of(uint64_t stamp, uint64_t i)
     return (uint32_t)((hash + i % 64 * 2654435769u) % 4294967296u / 65536);
 }
 
-/* Rounds x[0..n) in place; carries: those of all chunks. */
+/* Rounds x[0..n) in place; carries: of all chunks. */
 static void round_plainly(float *x, uint64_t n, uint64_t stamp, struct carry *carries)
 {
     struct errors e;
@@ -127,8 +130,8 @@ static double magnitude_of(const float *x, uint64_t n)
 static const uint64_t lengths[] = {1, 5, 15, 16, 17, 47, 63, 64, 65, 100, 128, 200, 1000, CHUNK - 1,
     CHUNK, CHUNK + 1, 3 * CHUNK + 777};
 
-/* Every implementation reads bf16 as f32 with the same upper half, any number of them from any
- * place, and writes no more. */
+/* Every implementation reads bf16 as f32 with the same upper half: any number of elements from any
+ * place. It writes no more than these. */
 static void test_expand(void **state)
 {
     enum { ELEMENTS = 150 };
@@ -153,7 +156,7 @@ static void test_expand(void **state)
     }
 }
 
-/* Every implementation gives what the definition says, again and again, and the sums stay. */
+/* Every implementation gives the result of the definition, again and again, and the sums stay. */
 static void test_definition(void **state)
 {
     (void)state;
@@ -195,8 +198,8 @@ static void test_definition(void **state)
     }
 }
 
-/* Steps that are small against what bf16 resolves, for ever the same: no element stands still, and
- * none grows at the cost of another. */
+/* Steps that are small relative to the resolution of bf16, always the same. No element stays
+ * unchanged, and none grows at the cost of another. */
 static void test_small_steps(void **state)
 {
     (void)state;
@@ -206,7 +209,7 @@ static void test_small_steps(void **state)
     float x[N];
     double mean[KINDS] = {0}, worst = 0;
     for (unsigned i = 0; i < N; i++) {
-        x[i] = 1; /* neighbours are 2^-7 and 2^-8 away */
+        x[i] = 1; /* its neighbours are 2^-7 and 2^-8 away */
     }
     rounded_from(&rounded, x, N);
     for (uint64_t turn = 1; turn <= TURNS; turn++) {
@@ -232,7 +235,7 @@ static void test_small_steps(void **state)
     free(rounded.element);
 }
 
-/* What rounding adds to one element of many chunks, in a residual of its own. */
+/* The error that rounding adds to one element of many chunks, in a residual of its own. */
 static void added(uint64_t salt, double error[], uint64_t chunks)
 {
     const uint64_t n = chunks * CHUNK;
@@ -253,8 +256,8 @@ static void added(uint64_t salt, double error[], uint64_t chunks)
     free(x);
 }
 
-/* Residuals of different salts, as those of several nodes are, do not err alike: what they add to a
- * sum is a random walk. */
+/* Residuals with different salts, such as those of several nodes, have different errors. In a sum
+ * these errors make a random walk. */
 static void test_independent(void **state)
 {
     (void)state;
@@ -351,7 +354,7 @@ static void test_conversion(void **state)
 
 enum { TURNS = 4 };
 
-/* One residual that the pass and the plain functions work on side by side. */
+/* One residual on which the pass and the plain functions work side by side. */
 struct world {
     uint64_t n;
     float *gradient;
@@ -444,7 +447,7 @@ static void compare(const struct world *world)
     }
 }
 
-/* The winners leave both residuals. */
+/* Subtracts the selected entries from both residuals. */
 static void settle(struct world *world, const struct view *view)
 {
     for (size_t i = 0; i < world->out.count; i++) {
@@ -454,7 +457,7 @@ static void settle(struct world *world, const struct view *view)
     }
 }
 
-/* Hints that were never true. */
+/* Sets hints that were never true. */
 static void mislead(struct world *world, uint64_t hints)
 {
     static const float odd[] = {0, 1e-30f, 1e30f, INFINITY, NAN, -1.0f};
@@ -463,7 +466,7 @@ static void mislead(struct world *world, uint64_t hints)
     }
 }
 
-/* A step that is taken back, on both sides. */
+/* Withdraws a step on both sides. */
 static void undo(struct world *world, struct view view, struct journal *journal)
 {
     const uint64_t k = world->pass.k;
@@ -546,7 +549,7 @@ static void test_many_rows(void **state)
     }
 }
 
-/* Whatever the fused selection does not do, dense selections and tiny fibres. */
+/* Selections that the fused pass does not do: dense ones and tiny fibres. */
 static void test_plain_selection(void **state)
 {
     (void)state;

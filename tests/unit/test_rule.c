@@ -1,4 +1,4 @@
-/* The survey of a fused pass against adding element by element and surveying by reading. */
+/* The survey of a fused pass, compared with adding element by element and surveying by reading. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 #include "tests/unit/push.h"
 #include "tests/unit/select_reference.h"
 
-/* One input and what must come of it. */
+/* One input and its expected result. */
 struct expectation {
     uint64_t n;
     struct push push;
@@ -27,7 +27,7 @@ struct expectation {
     float *after;
     double sums[2];
     uint64_t left_out;
-    struct cpu_survey survey; /* by reading what is expected */
+    struct cpu_survey survey; /* made by reading the expected residual */
     void *scratch;
 };
 
@@ -131,7 +131,7 @@ static void assert_same_stats(const struct survey_stats *a, const struct survey_
     assert_same_bits(&a->most, &b->most, 1);
 }
 
-/* One random question to both. */
+/* Asks both the same random question. */
 static void check_question(struct cpu_survey *found, struct cpu_survey *expected)
 {
     const uint64_t n = expected->base.stats.n;
@@ -172,7 +172,7 @@ static void check_ranked(struct cpu_survey *found, struct cpu_survey *expected)
     assert_same_bits(&a, &b, 1);
 }
 
-/* Parts in an unusual order, as many as can be. */
+/* Runs parts in an unusual order, as many as possible. */
 static void run_backwards(void *context, unsigned caller,
     void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
 {
@@ -205,7 +205,8 @@ static void check_pass(struct expectation *e, uint64_t k, float guess)
         bench.pass.ops = chunk_table[i]->supported() ? chunk_table[i] : bench.pass.ops;
     }
     for (size_t i = 0; stats_table[i] != NULL && stats_table[i]->supported(); i++) {
-        /* From the second time on a retry, perhaps with the gradients gone and another guess. */
+        /* From the second time on it is a repetition, perhaps without the gradients and with
+         * another guess. */
         bench.pass.surveyed = stats_table[i];
         bench_run(&bench, e);
         check_answers(&bench, e);
@@ -217,7 +218,7 @@ static void check_pass(struct expectation *e, uint64_t k, float guess)
     bench_drop(&bench);
 }
 
-/* What is not needed is 0, and the rest as it is. */
+/* A statistic that is not needed is 0, and the others are as expected. */
 static void check_need(struct expectation *e)
 {
     struct bench bench = bench_make(e, 1 + random_below(10), 0);
@@ -277,7 +278,7 @@ static void test_large(void **state)
     }
 }
 
-/* A guess that is met answers from the candidates, one that is far too low drops some of them. */
+/* A good guess is answered from the candidates. A guess that is far too low drops some of them. */
 static void test_guess(void **state)
 {
     (void)state;
@@ -293,7 +294,7 @@ static void test_guess(void **state)
         float guess;
         uint64_t k;
         bool met; /* the K best are among the candidates */
-        bool all; /* of that many none was dropped */
+        bool all; /* none of them was dropped */
     } cases[] = {{last, K, true, true}, {0, K, true, true}, {last * 0.99f, K, true, true},
         {0x1p-100f, K, true, false}, {last * 1.01f, K, false, true}, {last, 0, false, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -308,7 +309,7 @@ static void test_guess(void **state)
     expect_drop(&e);
 }
 
-/* Ranges whose lists are complete from different magnitudes on: the last one's is full. */
+/* Lists of ranges that are complete from different magnitudes on. The last range's list is full. */
 static void test_uneven(void **state)
 {
     (void)state;

@@ -11,7 +11,7 @@
 #include "kernels/cpu/scatter.h"
 #include "tests/unit/arrays.h"
 
-/* As if on several threads, the last part first. */
+/* Runs parts as several threads might, the last part first. */
 static void backwards(void *context, unsigned caller,
     void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts)
 {
@@ -42,7 +42,7 @@ static void check_dense(const struct view *view, const struct sparse *list, cons
     const uint64_t n = view_size(view);
     float *dense = allocate(n, sizeof(*dense)), *expected = allocate(n, sizeof(*expected));
 
-    memset(dense, 0x55, n * sizeof(*dense)); /* what the last turn left */
+    memset(dense, 0x55, n * sizeof(*dense)); /* the rest of the last turn */
     for (size_t i = 0; i < list->count; i++) {
         expected[map[list->position[i]]] = list->value[i];
     }
@@ -94,8 +94,8 @@ static void test_small(void **state)
     }
 }
 
-/* Fibres across the whole tensor, which are filled in by bands; few and many of them, and lengths
- * around those of bands. */
+/* Fibres across the whole tensor, which bands fill in: few and many of them, with lengths around
+ * those of bands. */
 static void test_far(void **state)
 {
     static const uint64_t shape[][3] = {{1, 33, 2100}, {1, 32, 2049}, {2, 70, 1024}, {1, 4000, 17},

@@ -1,4 +1,4 @@
-/* The selection kernels against sorting. */
+/* The selection kernels, compared with sorting. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static void check_select(
     uint64_t *map = reference_map(outer, length, stride);
     struct ranked *list = reference_list(x, map, n);
     struct sparse out = sparse_make(spans * wanted);
-    /* Exactly what was asked for, so that the address sanitizer sees every overrun. */
+    /* Exactly the documented size, so that the address sanitizer finds every overrun. */
     void *scratch = allocate(1, select_scratch(n));
     (fibres ? select_fibres : select_top)(x, &view, k, &out, scratch);
     assert_int_equal(out.count, spans * wanted);
@@ -87,7 +87,7 @@ static void test_select_large(void **state)
     check_random_shape(1, 100000, 1);
     check_random_shape(100, 1, 1000);
     check_random_shape(10, 100, 100);
-    /* Longer than what is gathered into scratch, strided. */
+    /* Too long to be gathered into scratch, and strided. */
     float *x = pattern_make(QUANTISED, 140000);
     check_select(x, 1, 70000, 2, 20000, true);
     check_select(x, 1, 70000, 2, 700, false);

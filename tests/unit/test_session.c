@@ -1,5 +1,5 @@
-/* A trainer's session, whatever connects it: requests by state, registrations, verdicts, losses,
- * and one planted violation for each rule of who owns what (daemon/session/README.md). */
+/* A trainer's session over any connection: requests by state, registrations, verdicts and losses.
+ * Also one planted violation for each rule of ownership (daemon/session/README.md). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,21 +22,21 @@
 #define MAPPED ADTOPK__LOCAL_REQUEST__KIND_MAPPED
 #define LEAVE ADTOPK__LOCAL_REQUEST__KIND_LEAVE
 
-/* A door whose connection and core are this test. */
+/* A door for which this test is the connection and the core. */
 struct scene {
     uv_loop_t loop;
     struct doors doors;
     struct door door;
     struct session session;
     unsigned events[EVENT_RANK_LOST + 1];
-    enum adtopk_status answer; /* of the core */
+    enum adtopk_status answer; /* the core's answer */
     bool takes_no_arena;       /* the core accepts a commit and forgets the arena */
     bool has_no_results;       /* the job failed in the turn in which it became ready */
     unsigned added, arenas, freed;
-    char lost[ERROR_TEXT_SIZE]; /* what the core was told last */
+    char lost[ERROR_TEXT_SIZE]; /* the last loss that the core was told */
     Adtopk__LocalReply__KindCase sent;
-    char error[ERROR_TEXT_SIZE]; /* that the client was told last */
-    const char *fault;           /* of sending */
+    char error[ERROR_TEXT_SIZE]; /* the last error that the client was told */
+    const char *fault;           /* the fault of the next send */
 };
 
 static struct scene *scene_of(struct session *session)
@@ -59,7 +59,8 @@ static enum adtopk_status take_event(void *context, struct event *event, struct 
     }
     if (event->type == EVENT_RANK_COMMIT && !scene->takes_no_arena) {
         assert_non_null(session_lend(&scene->doors, event->session, 0, 100, err));
-        assert_null(session_lend(&scene->doors, event->session, 0, 100, err)); /* it has one */
+        /* The session lends its arena already. */
+        assert_null(session_lend(&scene->doors, event->session, 0, 100, err));
     }
     return scene->answer == ADTOPK_OK ? ADTOPK_OK
                                       : error_set(err, scene->answer, "the core's word");
@@ -156,7 +157,7 @@ static int set_up(void **state)
     return 0;
 }
 
-/* Whatever a test did, the daemon can stop, and then nothing is left. */
+/* Whatever a test did, the daemon can stop, and then everything is freed. */
 static int tear_down(void **state)
 {
     struct scene *scene = *state;
@@ -172,7 +173,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* ---- what a client says ---- */
+/* ---- requests of a client ---- */
 
 static void ask(struct scene *scene, Adtopk__LocalRequest__KindCase kind)
 {
@@ -187,11 +188,11 @@ static void ask(struct scene *scene, Adtopk__LocalRequest__KindCase kind)
     open.world_size = 1;
     open.rank = 3;
     request.kind_case = kind;
-    request.open = &open; /* commit, mapped and leave have nothing to read */
+    request.open = &open; /* the other requests have no content */
     joining_take(&scene->session, &request);
 }
 
-/* Happy path up to a state. */
+/* Takes a session along the happy path to a state. */
 static void reach(struct scene *scene, enum session_state state)
 {
     const struct action ready = {.type = ACTION_READY, .session = scene->session.id, .job = 8};
@@ -274,7 +275,7 @@ static void test_life(void **state)
     session_take_back(&scene->doors, scene->session.id);
 }
 
-/* What the core refuses changes nothing. */
+/* A request that the core refuses changes nothing. */
 static void test_refused_by_the_core(void **state)
 {
     struct scene *scene = *state;
@@ -330,7 +331,7 @@ static void test_fault_of_sending(void **state)
     scene->fault = "does not read";
     act(scene, ACTION_FAILED);
     assert_int_equal(scene->session.state, SESSION_CLOSED);
-    assert_int_equal(scene->events[EVENT_RANK_LOST], 0); /* the core said that it failed */
+    assert_int_equal(scene->events[EVENT_RANK_LOST], 0); /* the core itself reported the failure */
 }
 
 static void test_wrong_request(void **state)
@@ -342,10 +343,10 @@ static void test_wrong_request(void **state)
     assert_int_equal(scene->session.state, SESSION_ENDED);
     assert_int_equal(scene->door.stats.protocol_errors, 1);
     assert_non_null(strstr(scene->lost, "process 9 broke the protocol: request"));
-    act(scene, ACTION_FAILED); /* it has ended: ignored */
+    act(scene, ACTION_FAILED); /* ignored, because the session has ended */
 }
 
-/* The first tensor that is refused ends the registration, and later ones say nothing new. */
+/* The first refused tensor ends the registration. Later ones change nothing. */
 static void test_register(void **state)
 {
     struct scene *scene = *state;
@@ -398,7 +399,7 @@ static void test_verdict(void **state)
     assert_false(session_execute(&scene->session));
 }
 
-/* The core's own reason comes first, and the verdict then has nothing to say. */
+/* The core's own reason comes first, so the verdict has no effect. */
 static void test_verdict_after_the_reason(void **state)
 {
     struct scene *scene = *state;
@@ -433,7 +434,7 @@ static void test_deadlines(void **state)
     assert_int_equal(scene->session.state, SESSION_CLOSED);
 }
 
-/* ---- planted violations: who owns what ---- */
+/* ---- planted violations of the rules of ownership ---- */
 
 static void close_a_known_rank(void *context)
 {

@@ -1,4 +1,5 @@
-/* Shares: whose turn it is, beside a plain reference that looks at every item every time. */
+/* Shares: the item that is next, compared with a plain reference that looks at every item every
+ * time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,22 +16,22 @@
 #define TURNS 3000u
 #define SEEDS 200u
 
-/* An item, and what the reference knows of it. */
+/* An item, and the reference's record of it. */
 struct item {
     struct share_item item; /* first */
     bool queued, begun;
     uint64_t job, place, number;
-    unsigned turns; /* that it still takes */
+    unsigned turns; /* turns that it still needs */
 };
 
-/* The reference. Times are exact in double precision, since weights are powers of two. */
+/* The reference. Its times are exact in double precision, because weights are powers of two. */
 struct plain {
     struct item item[ITEMS];
     double time[JOBS], now;
     double weight[JOBS];
     unsigned passed[JOBS];
     uint64_t arrivals;
-    unsigned slots; /* items that may be begun at a time */
+    unsigned slots; /* how many items may be begun at the same time */
 };
 
 static uint64_t state_of_dice;
@@ -65,7 +66,7 @@ static bool goes_before(const struct item *a, const struct item *b, bool by_age)
     return !by_age && a->place != b->place ? a->place < b->place : a->number < b->number;
 }
 
-/* The first item of a job, of those that have begun or of all. */
+/* The first item of a job, among those that have begun or among all. */
 static struct item *first_of(struct plain *plain, uint64_t job, bool begun, bool by_age)
 {
     struct item *first = NULL;
@@ -137,7 +138,7 @@ static void put(struct share *share, struct plain *plain)
     if (first_of(plain, item->job, false, true) == item) {
         plain->passed[item->job] = 0;
         if (plain->time[item->job] < plain->now) {
-            plain->time[item->job] = plain->now; /* an idle job saves nothing up */
+            plain->time[item->job] = plain->now; /* an idle job saves nothing for later */
         }
     }
     assert_true(share_put(share, &item->item, &class));
@@ -193,8 +194,8 @@ static void test_reference(void **state)
     }
 }
 
-/* Jobs that always have something get what their weights say: what two got differs by no more than
- * a turn of each, over the weights. */
+/* Jobs that always have items get shares by their weights. The shares of two, divided by their
+ * weights, differ by at most a turn of each. */
 static void test_shares(void **state)
 {
     static const uint32_t weight[JOBS] = {1, 3, 7, 50, SHARE_WEIGHT_MAX};
@@ -226,7 +227,7 @@ static void test_shares(void **state)
     share_reset(&share);
 }
 
-/* A job that always queues its next item only when the last is done gets its share, no more. */
+/* A job that queues its next item only when the last is done gets its share, and no more. */
 static void test_one_at_a_time(void **state)
 {
     static const uint32_t weight[2] = {1, 9};
@@ -254,8 +255,8 @@ static void test_one_at_a_time(void **state)
     share_reset(&share);
 }
 
-/* A job that was idle gets nothing for that, and one that comes back in the middle of a turn is
- * charged for it. */
+/* A job gets nothing for having been idle. A job that comes back in the middle of a turn pays for
+ * that turn. */
 static void test_idle_and_held(void **state)
 {
     struct share share = {0};
@@ -290,8 +291,8 @@ static void test_idle_and_held(void **state)
     share_reset(&share);
 }
 
-/* What a job got while nobody else wanted anything it does not owe to who comes later, unless that
- * is still under way. */
+/* A job owes nothing for turns that it had while no other job had items. An exception is a turn
+ * that is still under way. */
 static void test_alone(void **state)
 {
     const struct share_class class[2] = {{.job = 1, .weight = 1}, {.job = 2, .weight = 1}};
@@ -320,7 +321,8 @@ static void test_alone(void **state)
     }
 }
 
-/* Endless urgent items, queued after the others: an item is done within the bound of share.h. */
+/* There are always urgent items, queued after the others. Every item is done within the bound of
+ * share.h. */
 static void test_nobody_starves(void **state)
 {
     enum { OLD = 20, TURNS_EACH = 5 };
@@ -358,7 +360,7 @@ static void test_nobody_starves(void **state)
             done++;
         }
     }
-    assert_true(turn > OLD * TURNS_EACH * SHARE_PASSES); /* and the urgent ones had the rest */
+    assert_true(turn > OLD * TURNS_EACH * SHARE_PASSES); /* the urgent items had the rest */
     share_reset(&share);
 }
 

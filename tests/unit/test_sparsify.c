@@ -1,4 +1,4 @@
-/* The sparsifiers: their arithmetic of counts and views, what they select, and error feedback. */
+/* The sparsifiers: their arithmetic of counts and views, their selections, and error feedback. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -107,7 +107,7 @@ static void test_counts_of_decimal_densities(void **state)
     assert_int_equal(count_of(topk, &large, &permille, 0), (UINT64_C(1) << 32) / 1000);
 }
 
-/* The densities that the paper's rule really gives, from its minimum of one entry a fibre. */
+/* The densities that follow from the paper's rule and its minimum of one entry per fibre. */
 static void test_adtopk_counts(void **state)
 {
     (void)state;
@@ -206,13 +206,14 @@ static void test_what_travels_dense(void **state)
     const struct tensor_shape matrix = shape_2(100, 100);
     const struct sparsifier_params all = {.density = 1.0};
     assert_int_equal(count_of(find("dense"), &matrix, &all, 0), 0);
-    /* A full density is a count like any other: the planner decides what travels dense. */
+    /* A full density is a count like any other: the planner decides which tensors are sent dense.
+     */
     assert_int_equal(count_of(find("topk"), &matrix, &all, 0), 10000);
     assert_int_equal(count_of(find("adtopk"), &matrix, &all, 0), 10000);
 }
 
-/* How many elements of x[start], x[start + step], ... (`length` of them) rank before number
- * `index` of them: larger in magnitude, or equal and earlier. */
+/* Counts the elements that rank before element `index` among x[start], x[start + step], ...
+ * (`length` of them). They are larger in magnitude, or equal and earlier. */
 static uint64_t beaten_by(
     const float *x, uint64_t start, uint64_t step, uint64_t length, uint64_t index)
 {
@@ -232,7 +233,7 @@ struct turn {
     uint64_t number;
 };
 
-/* Selects, checks the shape of the answer and marks what was selected in chosen[element]. */
+/* Selects, checks the shape of the result, and marks selected elements in chosen[element]. */
 static struct sparse select_turn(const struct turn *t, const float *x, bool *chosen)
 {
     const struct view view = choose(t->ops, &t->shape, &t->params, t->number).view;
@@ -266,7 +267,8 @@ static float *coarse_values(uint64_t n)
     return x;
 }
 
-/* Element (o, j, y) of [outer][length][inner] is chosen when fewer than k of its fibre beat it. */
+/* Element (o, j, y) of [outer][length][inner] is selected if fewer than k elements of its fibre
+ * rank before it. */
 static void check_fibres(
     const float *x, const bool *chosen, uint64_t outer, uint64_t length, uint64_t inner, uint64_t k)
 {
@@ -335,7 +337,7 @@ static void test_topk_selects_globally_every_turn(void **state)
     }
 }
 
-/* With error feedback everything that goes in comes out, whatever the sparsifier chose. */
+/* With error feedback everything is sent in the end, whatever the sparsifier selects. */
 static void test_feedback_loses_nothing(void **state)
 {
     (void)state;

@@ -1,8 +1,11 @@
 /*
- * How many entries the sparsifiers with a rule of their own select: the band that each documents
- * (`entries`, README.md of daemon/sparsify), on any input: thousands of random ones and those that
- * break rules. And with error feedback, on normal, Laplace, layered and mostly zero gradients, from
- * a residual of zeros and from one that error feedback made stationary: every turn, and on average.
+ * How many entries the sparsifiers with a rule of their own select. Each documents a band
+ * (`entries`, README.md of daemon/sparsify). The band must hold on any input: thousands of random
+ * ones and inputs that break rules.
+ *
+ * It must also hold with error feedback, in every turn and on average. The gradients are normal,
+ * Laplace, layered and mostly zero. The residual begins with zeros, or is one that error feedback
+ * made stationary.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,8 +30,8 @@ static unsigned checked, skipped;
 /* Whether a count is in the band that a rule promises for the input. */
 typedef bool band_check(struct plain *plain, uint64_t count);
 
-/* Averages are in terms of k, once the first turns are over; where fewer than k entries are not 0,
- * these take the place of k. */
+/* Averages are relative to k, once the first turns are over. If fewer than k entries are not 0,
+ * their number takes the place of k. */
 struct band {
     const char *sparsifier;
     const char *entries; /* as documented */
@@ -37,7 +40,7 @@ struct band {
     double mean_least, mean_most;
 };
 
-/* At most so many, and something where something is not 0. */
+/* Whether the count is at most this, and not 0 if some entry is not 0. */
 static bool is_some(const struct plain *plain, uint64_t count, uint64_t most)
 {
     return count <= most && count <= plain->n && (count > 0 || plain->nonzeros == 0);
@@ -61,7 +64,7 @@ static bool redsync_holds(struct plain *plain, uint64_t count)
 {
     const uint64_t k = plain->k;
     const uint64_t most = 2 * k - 1 < plain->n ? 2 * k - 1 : plain->n;
-    uint64_t few = most; /* what reaches the lowest threshold that at most k reach */
+    uint64_t few = most; /* how many reach the lowest threshold that at most k reach */
     bool met = false;
     for (int eighths = 7; eighths > 0; eighths--) {
         const uint64_t reached = plain_count(plain, between(plain, eighths / 8.0));
@@ -144,7 +147,7 @@ static void select_turn(struct scene *scene, uint64_t number)
     const struct sparsifier_turn turn = {.shape = &shape,
         .params = &params,
         .agreed = &agreed,
-        .turn = 2 * number + 1, /* adtopk: those of the whole tensor */
+        .turn = 2 * number + 1, /* adtopk: turns of the whole tensor */
         .seed = number};
     struct sparsifier_state next = scene->state;
     struct sparsifier_choice choice;
@@ -157,7 +160,7 @@ static void select_turn(struct scene *scene, uint64_t number)
     scene->state = next;
 }
 
-/* Selects and sends; returns the count over k. */
+/* Selects and sends. Returns the count divided by k. */
 static double run_turn(struct scene *scene, uint64_t number)
 {
     const double k = floor((double)scene->n * scene->density);
@@ -190,7 +193,7 @@ static void run_scene(struct scene *scene)
         sum += turn >= SETTLED ? share : 0;
     }
     const double mean = sum / (TURNS - SETTLED);
-    /* Where fewer than k are not 0, exact turns of an estimate fill up with zeros. */
+    /* If fewer than k entries are not 0, exact turns of an estimate add zeros. */
     const bool zeros = scene->distribution == DATA_MOSTLY_ZERO;
     if (mean + 0.02 < band->mean_least || (mean - 0.02 > band->mean_most && !zeros)) {
         fail_msg("%s fit %d, %s, density %g, %s: %g k on average", band->sparsifier, (int)band->fit,
@@ -240,8 +243,8 @@ static void check_density(double density, uint64_t n)
 
 /* ------------------------------------------------------------------ any input */
 
-/* What a rule selects from an input in its first turn and, as often as sidco needs to change its
- * stages, in later ones. */
+/* Checks the selection from an input in its first turn. Checks also later turns, as many as sidco
+ * needs to change its stages. */
 static void check_bands(struct scene *scene, struct plain *plain)
 {
     for (size_t b = 0; b < BANDS; b++) {
@@ -254,7 +257,7 @@ static void check_bands(struct scene *scene, struct plain *plain)
         plain->close = false;
         const bool holds = scene->band->check(plain, scene->out.count);
         checked++;
-        skipped += plain->close; /* rounding decides what reaches a threshold */
+        skipped += plain->close; /* rounding decides which entries reach a threshold */
         if (!holds && !plain->close) {
             fail_msg("%s fit %d, %s, n %llu, density %g: %zu entries, k is %llu",
                 scene->band->sparsifier, (int)scene->band->fit, data_names[scene->distribution],
@@ -298,7 +301,7 @@ static void test_any_input(void **state)
     }
 }
 
-/* What has no element is not sparsified. */
+/* A tensor without elements is not sparsified. */
 static void test_empty(void **state)
 {
     (void)state;
@@ -314,9 +317,9 @@ static void test_empty(void **state)
     }
 }
 
-/* Exponential magnitudes are what each of sidco's fits has among its distributions, uniform ones
- * what the generalised Pareto has: a single stage selects k within what chance and the moments of
- * the sample leave open, whatever number of turns. */
+/* All of sidco's fits have exponential magnitudes among their distributions, and the generalised
+ * Pareto also has uniform ones. So a single stage selects k entries in every turn. Only chance and
+ * the errors of the sample's moments change that. */
 static void check_fitted(enum distribution distribution, enum sidco_fit fit, double density)
 {
     struct scene scene = scene_make(100000, density);

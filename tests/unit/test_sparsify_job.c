@@ -1,6 +1,6 @@
 /*
- * Every sparsifier in a job of the core: nothing is lost, what travels is counted as documented,
- * and a daemon that was killed between goes on with the bits of one that was not.
+ * Every sparsifier in a job of the core. Nothing is lost, and the number of sent entries is as
+ * documented. A daemon that was killed in between goes on with the same bits as one that was not.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static void start(struct lone_core *lone, const char *policy)
     lone_start(lone, 2, policy, spec, 3);
 }
 
-/* Trains with and without being killed in between: every element was applied alike. */
+/* Trains with and without a kill in between: both must apply the same values. */
 static void check_policy(const char *policy)
 {
     struct lone_core one, other;
@@ -48,7 +48,7 @@ static void check_policy(const char *policy)
     lone_free(&other);
 }
 
-/* Each sparsifier with each scope, and with what its parameters change. */
+/* Each sparsifier with each scope, and with changed parameters. */
 static void test_every_sparsifier(void **state)
 {
     static const char *const more[] = {"\"density\":0.05",
@@ -74,7 +74,7 @@ static void test_every_sparsifier(void **state)
     }
 }
 
-/* From each to each while it trains. */
+/* Changes from each sparsifier to each other during training. */
 static void test_from_each_to_each(void **state)
 {
     struct lone_core lone;

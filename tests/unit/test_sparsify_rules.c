@@ -1,6 +1,7 @@
 /*
- * The sparsifiers with a rule of their own, value for value against plain implementations: over
- * random inputs and those that break rules, in sequences of turns with error feedback, repeated.
+ * The sparsifiers with a rule of their own, value for value against plain implementations. The
+ * inputs are random, or break rules. They come in sequences of turns with error feedback, and are
+ * repeated.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +25,7 @@ struct rule {
     unsigned turns; /* of a sequence */
 };
 
-/* What is alike in all turns of a sequence. */
+/* The settings that all turns of a sequence share. */
 struct sequence {
     const struct rule *rule;
     const struct sparsifier_ops *ops;
@@ -55,7 +56,8 @@ static struct sparsifier_choice choice_of(const struct sequence *s, uint64_t num
     return choice;
 }
 
-/* Selects twice, as a retry does: same list, same next state, and the state before is untouched. */
+/* Selects twice, as a repetition does: same list and same next state. The state before does not
+ * change. */
 static struct sparse select_turn(
     const struct sequence *s, uint64_t number, const float *x, struct sparsifier_state *next)
 {
@@ -143,7 +145,7 @@ static uint64_t first_random(uint64_t seed)
     return x ^ (x >> 31);
 }
 
-/* Returns whether both agree, or rounding decided. */
+/* Returns whether both agree, or whether rounding decided. */
 static bool compare_turn(struct sequence *s, uint64_t number, float *x)
 {
     const uint64_t n = tensor_numel(&s->shape);
@@ -164,7 +166,7 @@ static bool compare_turn(struct sequence *s, uint64_t number, float *x)
         assert_selected(&out, plain.list, plain.count);
     }
     for (size_t i = 0; i < out.count; i++) {
-        x[out.position[i]] = 0; /* what was sent leaves the residual */
+        x[out.position[i]] = 0; /* sent entries leave the residual */
     }
     const bool close = plain.close;
     skipped += close;
@@ -187,7 +189,7 @@ static void run_sequence(const struct rule *rule, enum pattern pattern, uint64_t
             residual[i] += gradient[i];
         }
         free(gradient);
-        /* Traditional turns of adtopk only: number them as one of its period. */
+        /* Traditional turns of adtopk only: numbered like those of one period. */
         if (!compare_turn(&s, rule->params.interleave ? 2 * turn + 1 : turn, residual)) {
             break;
         }
@@ -217,7 +219,7 @@ static void run_rule(struct rule rule)
     }
 }
 
-/* At most so many of a hundred comparisons may end because rounding decides. */
+/* At most this percentage of comparisons may end because rounding decides. */
 static void check_rule(struct rule rule, unsigned percent)
 {
     compared = skipped = 0;
@@ -274,7 +276,7 @@ static void test_estimate(void **state)
 
 /* ------------------------------------------------------------------ traps */
 
-/* Selects from one input, at turn 0 and from the state given. */
+/* Selects from one input, at turn 0 and from the given state. */
 static struct sparse select_once(const char *name, struct sparsifier_params params, uint64_t n,
     const float *x, struct sparsifier_state *state)
 {
@@ -322,8 +324,8 @@ static void test_any_bits(void **state)
     }
 }
 
-/* Magnitudes that are all alike: something leaves, or the residual would grow for ever. Neither the
- * sign nor the scale of a residual changes what is selected. */
+/* All magnitudes are equal. Some entries must be sent, or the residual would grow for ever. Neither
+ * the sign nor the scale of a residual changes the selection. */
 static void test_alike(void **state)
 {
     (void)state;
@@ -370,7 +372,8 @@ static void test_sign_and_scale(void **state)
     }
 }
 
-/* Too much is cut to the largest, wherever they are, not to the first. */
+/* If too many entries exceed the threshold, the largest stay, wherever they are, and not the first.
+ */
 static void test_dgc_cuts_by_magnitude(void **state)
 {
     const struct sparsifier_params params = {.density = 0.01, .sample = 0.001};
@@ -390,7 +393,8 @@ static void test_dgc_cuts_by_magnitude(void **state)
     assert_true(cut > 10);
 }
 
-/* A matrix of 1024 columns, one of them hot: an even stride would see all of it, or none. */
+/* A matrix of 1024 columns, one of which has all large elements. An even stride would read all of
+ * it, or none. */
 static void test_dgc_does_not_run_along_columns(void **state)
 {
     const uint64_t n = 1024 * 256;
@@ -406,7 +410,7 @@ static void test_dgc_does_not_run_along_columns(void **state)
     free(x);
 }
 
-/* Uniform magnitudes: halfway up, k/2 to k entries remain, and r has to fall. */
+/* Magnitudes are uniform. At half of the range k/2 to k entries remain, so r has to fall. */
 static void test_redsync_moves_the_right_way(void **state)
 {
     float *x = pattern_make(ASCENDING, 1000);
@@ -418,7 +422,7 @@ static void test_redsync_moves_the_right_way(void **state)
     free(x);
 }
 
-/* All of 10,000 exponential magnitudes: every fit starts near k, and the stages bring it there. */
+/* 10,000 exponential magnitudes. Every fit starts near k, and the stages reach k. */
 static void test_sidco_finds_k(void **state)
 {
     const uint64_t n = 10000;
@@ -438,8 +442,8 @@ static void test_sidco_finds_k(void **state)
 
 /* ------------------------------------------------------------------ traps of the estimate */
 
-/* How many entries 60 traditional turns select of the magnitudes 1 to 1000, all negative, which are
- * `factor` as large from turn number `from` on. */
+/* The counts of 60 traditional turns on the magnitudes 1 to 1000, all negative. From turn `from` on
+ * they are `factor` times as large. */
 static void run_estimate(uint64_t period, int from, double factor, size_t count[60])
 {
     const struct sparsifier_params params = {
@@ -456,8 +460,8 @@ static void run_estimate(uint64_t period, int from, double factor, size_t count[
     }
 }
 
-/* 10 entries exactly, 9 that exceed the threshold between: with the sign, or counted by steps
- * instead of traditional turns, it would not be so. */
+/* Exact turns select 10 entries, and 9 exceed the threshold in between. An estimate that used the
+ * sign, or counted steps instead of traditional turns, would select others. */
 static void test_estimate_periods_grow(void **state)
 {
     size_t count[60];
@@ -471,8 +475,9 @@ static void test_estimate_periods_grow(void **state)
     }
 }
 
-/* By how much the threshold moved decides when the next exact selection is, narrow bands first.
- * Until it is noticed, at turn 34, far too much may exceed it: then the 15 largest travel. */
+/* The change of the threshold decides when the next exact selection is, narrow bands first. Until
+ * turn 34 notices it, far too many entries may exceed the threshold: then the 15 largest are sent.
+ */
 static void test_estimate_bands(void **state)
 {
     static const struct {
@@ -498,7 +503,7 @@ static void test_estimate_bands(void **state)
     }
 }
 
-/* However the threshold leaps, exact selections are never nearer than five turns. */
+/* However the threshold changes, exact selections are at least five turns apart. */
 static void test_estimate_period_ends(void **state)
 {
     const struct sparsifier_params params = {

@@ -1,5 +1,5 @@
 /*
- * What the sparsifiers choose from turn to turn: rhythms of views, warm-up, and positions that all
+ * The sparsifiers' choices from turn to turn: rhythms of views, warm-up, and positions that all
  * nodes know.
  */
 #include <setjmp.h>
@@ -34,7 +34,7 @@ static struct sparsifier_choice choose(const char *name, const struct sparsifier
     return choice;
 }
 
-/* One letter a turn: F of every fibre, T of the whole tensor, exact, E by an estimate. */
+/* Checks one letter per turn: F of every fibre, T of the whole tensor, exact, E by an estimate. */
 static void assert_rhythm(const struct sparsifier_params *params,
     const struct sparsifier_agreed *agreed, uint64_t first, const char *rhythm)
 {
@@ -67,7 +67,7 @@ static void test_rhythms(void **state)
     assert_int_equal(sparsifier_period(&params), 128);
     assert_rhythm(&params, &agreed, 62, "FFTT");
     assert_rhythm(&params, &agreed, 126, "TTFF");
-    params.fibre_turns = params.global_turns = UINT64_MAX; /* beyond what a policy can say */
+    params.fibre_turns = params.global_turns = UINT64_MAX; /* more than a policy can say */
     assert_int_equal(sparsifier_period(&params), 128);
 }
 
@@ -81,13 +81,13 @@ static void test_last_quarter(void **state)
     params.estimate = true;
     params.total_turns = 16;
     assert_rhythm(&params, &agreed, 8, "FEFEFFFFFF");
-    params.total_turns = 1; /* over: the quarter of 1 is nothing */
+    params.total_turns = 1; /* over: a quarter of 1 is 0 */
     assert_rhythm(&params, &agreed, 0, "FFFF");
 }
 
 /* ------------------------------------------------------------------ the adaptive share */
 
-/* Four turns, each of whose updates has this mass an entry. */
+/* Observes four turns, each with an update of this mass per entry. */
 static void observe_four(const struct sparsifier_params *params, struct sparsifier_agreed *agreed,
     uint64_t first, double fibre, double global)
 {
@@ -114,15 +114,15 @@ static void test_adaptive(void **state)
 
     (void)state;
     assert_int_equal(sparsifier_period(&params), 4);
-    assert_rhythm(&params, &agreed, 0, "FFTT"); /* before anything is known */
+    assert_rhythm(&params, &agreed, 0, "FFTT"); /* before any observation */
     for (uint64_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         observe_four(&params, &agreed, 4 * i, cases[i].fibre, cases[i].global);
         assert_rhythm(&params, &agreed, 4 * i + 4, cases[i].rhythm);
     }
 }
 
-/* Within four turns nothing changes, an empty update counts as no mass, and a state from anywhere
- * gives a rhythm. */
+/* Within four turns nothing changes. An empty update counts as no mass. Any state gives a rhythm.
+ */
 static void test_adaptive_within_a_period(void **state)
 {
     const struct sparsifier_params params = {.density = 0.1, .interleave = true, .adaptive = true};
@@ -196,7 +196,7 @@ static struct sparsifier_params random_params(void)
         .estimate = random_below(2) == 0};
 }
 
-/* In the first period every mode occurs that ever does, and the largest count. */
+/* The first period has every mode that ever occurs, and the largest count. */
 static void check_period(const char *name, const struct sparsifier_params *params)
 {
     const unsigned period = sparsifier_period(params);
@@ -231,7 +231,7 @@ static void test_period(void **state)
     }
 }
 
-/* Operations and modes belong together, and everything is documented. */
+/* Operations and modes fit together, and everything is documented. */
 static void test_operations(void **state)
 {
     const struct sparsifier_agreed agreed = {.real = {0}};
@@ -293,8 +293,8 @@ static void test_known_positions(void **state)
     sparse_drop(&few);
 }
 
-/* The same seed gives the same positions, another one others, and over many seeds every position
- * comes about as often: within five standard deviations of a fair draw. */
+/* The same seed gives the same positions, and another seed gives others. Over many seeds every
+ * position comes about equally often: within five standard deviations of a fair draw. */
 static void test_known_is_fair(void **state)
 {
     unsigned times[100] = {0};
@@ -307,7 +307,7 @@ static void test_known_is_fair(void **state)
     for (uint64_t i = 0; i < one.count; i++) {
         equal += one.position[i] == other.position[i];
     }
-    assert_true(equal < 40); /* of 1000, of which a hundredth meet by chance */
+    assert_true(equal < 40); /* of 1000, a hundredth of which are equal by chance */
     sparse_drop(&one);
     sparse_drop(&same);
     sparse_drop(&other);

@@ -1,4 +1,4 @@
-/* When the loop pauses, yields and sleeps, with a clock made of numbers. */
+/* When the loop pauses, yields and sleeps, with a simulated clock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static void test_alone(void **state)
     assert_int_equal(spin_choose(&spin, START + 1), SPIN_YIELD);
     assert_int_equal(spin_choose(&spin, START + 49), SPIN_YIELD);
     assert_int_equal(spin_choose(&spin, START + 50), SPIN_SLEEP);
-    spin_yielded(&spin, START, START + 200); /* long, but nobody's turn of the scheduler */
+    spin_yielded(&spin, START, START + 200); /* long, but shorter than a turn of the scheduler */
     assert_int_equal(spin_choose(&spin, START + 49), SPIN_YIELD);
 }
 

@@ -1,6 +1,6 @@
 /*
  * Two cores with real worker threads, for TSan: a peer splits a bucket while this node's compute
- * still works on it. The core's thread must not look at what the compute writes, or it takes a
+ * still works on it. The core's thread must not read memory that the compute writes, or it takes a
  * tensor for delivered that is not.
  */
 #include <setjmp.h>

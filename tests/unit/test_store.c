@@ -1,5 +1,5 @@
 /*
- * The store: a new one, one that is found again, and what is refused.
+ * The store: a new one, one that is found again, and refusals.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,7 +54,8 @@ static void test_layout(void **state)
     float *slots = store_slots(store);
 
     (void)state;
-    /* Behind the records, aligned for the kernels, and the last element is the last byte. */
+    /* The slots lie behind the records, aligned for the kernels, and the last element ends with the
+     * last byte. */
     assert_true((void *)slots >= (void *)&store->tensor[TENSORS]);
     assert_int_equal((uintptr_t)slots % 64, 0);
     assert_ptr_equal(slots + ELEMENTS, (uint8_t *)store + store_size(TENSORS, ELEMENTS));
@@ -65,7 +66,7 @@ static void test_layout(void **state)
         assert_true(size >= sizeof(*store) + tensors * sizeof(store->tensor[0]));
         assert_true(size < sizeof(*store) + tensors * sizeof(store->tensor[0]) + 64);
     }
-    /* The largest job there may be: no overflow. */
+    /* The largest possible job: nothing overflows. */
     assert_true(store_size(65536, UINT64_C(1) << 56) > UINT64_C(1) << 58);
     free(store);
 }

@@ -1,4 +1,5 @@
-/* Statistics and questions about thresholds against reading element by element and sorting. */
+/* Statistics and questions about thresholds, compared with reading element by element and sorting.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,19 +48,19 @@ static bool reaches(float x, float threshold)
     return x != 0 && fabsf(x) >= threshold;
 }
 
-/* What reaches a threshold, the sums in the documented order. */
+/* The elements that reach a threshold, with sums in the documented order. */
 struct reference {
     uint64_t count;
     double sum;
     double sum_abs;
     double sum_squares;
     long double sum_log;
-    double weight; /* of the logarithms' magnitudes */
+    double weight; /* sum of the logarithms' magnitudes */
     float most;
     float least;
 };
 
-/* Lane l once `left` of the 16 are left. */
+/* Lane l after the 16 lanes were reduced to `left`. */
 static double lanes_sum(const double *lane, unsigned left, unsigned l)
 {
     return left == 16 ? lane[l]
@@ -120,7 +121,7 @@ static void check_stats(const struct cpu_survey *survey, const float *x, uint64_
     assert_same_bits(&survey->base.stats.most, &r.most, 1);
 }
 
-/* What is needed is the same whatever else is, what is not needed is 0. */
+/* A needed statistic does not depend on which others are needed. One that is not needed is 0. */
 static void check_need(const struct cpu_survey *all, const struct stats_ops *ops, unsigned need)
 {
     const uint64_t n = all->base.stats.n;
@@ -290,7 +291,7 @@ static void test_extremes(void **state)
     free(x);
 }
 
-/* Whatever comes in, the answers fit together. */
+/* For any input the answers are consistent. */
 static void test_not_finite(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Changing the policy on one node, driven by hand: what is refused, when the change holds, what
- * ranks may do meanwhile, and what is remembered.
+ * Changing the policy on one node, driven by hand: refusals, the time from which a change holds,
+ * requests of ranks meanwhile, and the memory of changes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "kernels/cpu/journal.h"
 #include "lone_core.h"
 
-/* ------------------------------------------------------------------ what is refused */
+/* ------------------------------------------------------------------ refusals */
 
 static void test_before_the_job_runs(void **state)
 {
@@ -89,7 +89,7 @@ static void test_bad_documents(void **state)
         lone_change(&lone, 1, "{\"rules\":[{\"match\":\"a\",\"colour\":1}]}"), ADTOPK_ERR_POLICY);
     lone_assert_refused(&lone, ADTOPK_ERR_POLICY, "rules[0]", "colour");
     assert_int_equal(lone.policy.count, 0);
-    lone_must_change(&lone, "{\"density\":0.5}"); /* none of them is in the way of a good one */
+    lone_must_change(&lone, "{\"density\":0.5}"); /* refused changes do not prevent a good one */
     lone_free(&lone);
 }
 
@@ -116,9 +116,9 @@ static void test_second_while_one_is_under_way(void **state)
     lone_free(&lone);
 }
 
-/* ------------------------------------------------------------------ what a change does */
+/* ------------------------------------------------------------------ effects of a change */
 
-/* Merged, a document goes on top of the policy in force; else on top of the daemon's. */
+/* With merge, a document changes the policy in force. Otherwise it changes the daemon's default. */
 static void test_merge_and_replace(void **state)
 {
     struct event event = {
@@ -145,7 +145,7 @@ static void test_merge_and_replace(void **state)
     lone_free(&lone);
 }
 
-/* Rules that fit no tensor are taken, and named. */
+/* Rules that fit no tensor are accepted and named. */
 static void test_rules_that_match_nothing(void **state)
 {
     struct lone_core lone;
@@ -168,7 +168,7 @@ static void test_rules_that_match_nothing(void **state)
     lone_free(&lone);
 }
 
-/* Announced at once, it begins two steps later, and not a moment before. */
+/* A change is announced at once. It begins two steps later, and not earlier. */
 static void test_its_step(void **state)
 {
     struct lone_core lone;
@@ -196,7 +196,7 @@ static void test_its_step(void **state)
     lone_free(&lone);
 }
 
-/* The step is held while the residuals are made to fit: what the ranks do is remembered. */
+/* The step is held while the residuals are converted. The core remembers the ranks' requests. */
 static void test_ranks_while_it_is_held(void **state)
 {
     struct lone_core lone;
@@ -209,11 +209,11 @@ static void test_ranks_while_it_is_held(void **state)
     lone_push_all(&lone);
     assert_int_equal(lone_end(&lone, 0), ADTOPK_OK);
     lone.host.hold = true;
-    assert_int_equal(lone_end(&lone, 1), ADTOPK_OK); /* the settling waits, */
+    assert_int_equal(lone_end(&lone, 1), ADTOPK_OK); /* the settling waits */
     assert_int_equal(lone.host.helds, 1);
     lone_compute_one(&lone);
     lone_close(&lone);
-    assert_int_equal(lone.host.helds, 1); /* and now the switch */
+    assert_int_equal(lone.host.helds, 1); /* and now the switch does */
     assert_int_equal(lone.policy.count, 0);
     assert_non_null(strstr(lone_job(&lone).waiting_for, "version 1"));
     assert_int_equal(lone_push(&lone, 0, 0), ADTOPK_OK);
@@ -221,14 +221,15 @@ static void test_ranks_while_it_is_held(void **state)
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "twice", "fc.weight");
     assert_int_equal(lone_wait(&lone, 0, 2), ADTOPK_ERR_STATE);
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "did not push", "conv.weight");
-    assert_int_equal(lone_wait(&lone, 0, 0), ADTOPK_OK); /* its bucket is not pushed: a split */
+    /* Its bucket is not wholly pushed, so it splits. */
+    assert_int_equal(lone_wait(&lone, 0, 0), ADTOPK_OK);
     assert_int_equal(lone_push(&lone, 1, 0), ADTOPK_OK);
     assert_int_equal(lone.delivered, 0);
     lone.host.hold = false;
     host_compute(&lone.host);
     assert_int_equal(lone.policy.count, 1);
     assert_int_equal(lone.policy.status, ADTOPK_OK);
-    assert_int_equal(lone.delivered, 2); /* tensor 0, to both ranks, without the others */
+    assert_int_equal(lone.delivered, 2); /* tensor 0, to both ranks, before the others */
     for (uint32_t t = 1; t < 3; t++) {
         assert_int_equal(lone_push(&lone, 0, t), ADTOPK_OK);
         assert_int_equal(lone_push(&lone, 1, t), ADTOPK_OK);
@@ -241,7 +242,7 @@ static void test_ranks_while_it_is_held(void **state)
     lone_free(&lone);
 }
 
-/* Everything of a step, its end too, while it is held. */
+/* All of a step, also its end, while it is held. */
 static void test_a_whole_step_while_it_is_held(void **state)
 {
     struct lone_core lone;
@@ -298,7 +299,7 @@ static void test_history(void **state)
     lone_free(&lone);
 }
 
-/* A restarted daemon goes on under the policy that was switched to. */
+/* A restarted daemon goes on under the policy of the last switch. */
 static void test_restart(void **state)
 {
     struct policy_change found;
@@ -330,7 +331,7 @@ static void test_restart(void **state)
     lone_free(&lone);
 }
 
-/* A daemon that is killed with a change announced forgets it, and keeps no memory for it. */
+/* A daemon that is killed after a change was announced forgets it, and keeps no memory for it. */
 static void test_restart_before_it_holds(void **state)
 {
     struct lone_core lone;
@@ -352,7 +353,7 @@ static void test_restart_before_it_holds(void **state)
     lone_free(&lone);
 }
 
-/* ------------------------------------------------------------------ what cannot be */
+/* ------------------------------------------------------------------ impossible changes */
 
 static uint64_t lines(uint64_t bytes)
 {

@@ -1,5 +1,5 @@
 /*
- * What a change of the policy does to residuals and updates: nothing is lost, and memory fits.
+ * The effects of a change of the policy on residuals and updates: nothing is lost, and memory fits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include "lone_core.h"
 #include "proto/local.h"
 
-/* From each of these to each other, without losing an element of a residual. */
+/* Changes from each of these to each other lose no element of a residual. */
 static void test_residuals_stay(void **state)
 {
     static const char *const policies[] = {
@@ -44,7 +44,7 @@ static void test_residuals_stay(void **state)
             lone_must_change(&lone, policies[to]);
             by_rank = to == 1 || to == 2 || to == 4 || to == 5;
             assert_int_equal(lone.host.memory.store[1].bytes != NULL, by_rank);
-            /* One of the two parts, whatever types are in it. */
+            /* One of the two parts is there, whatever types it has. */
             assert_true((lone.host.memory.store[STORE_RESIDUALS].bytes != NULL) !=
                         (lone.host.memory.store[STORE_RESIDUALS + 1].bytes != NULL));
             lone_restart(&lone);
@@ -55,7 +55,7 @@ static void test_residuals_stay(void **state)
     lone_free(&lone);
 }
 
-/* Residuals in bf16 take half the memory, and the others are given back. */
+/* Residuals in bf16 take half the memory, and the memory of the others is given back. */
 static void test_memory_of_residuals(void **state)
 {
     struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){100, 400});
@@ -79,7 +79,7 @@ static void test_memory_of_residuals(void **state)
     lone_free(&lone);
 }
 
-/* The form in which the update of a tensor came that wants a list only, and its length. */
+/* The form and length of the update of a tensor for which ranks want a list only. */
 static uint32_t form_of(const struct lone_core *lone, uint32_t tensor, uint64_t *count)
 {
     const struct local_results *table = (const void *)lone->host.memory.results.bytes;
@@ -90,7 +90,8 @@ static uint32_t form_of(const struct lone_core *lone, uint32_t tensor, uint64_t 
     return update->forms;
 }
 
-/* A list of at most half the elements is a list; a longer one, and what travels dense, is not. */
+/* An update with at most half the elements comes as a list. A longer one, or one that was sent
+ * dense, does not. */
 static void test_forms_of_updates(void **state)
 {
     static const struct {
@@ -119,7 +120,7 @@ static void test_forms_of_updates(void **state)
     lone_free(&lone);
 }
 
-/* What the ranks' residuals were, element by element, is the node's; and the other way round. */
+/* The sum of the ranks' residuals becomes the node's, element by element, and the reverse. */
 static void test_residuals_are_joined(void **state)
 {
     struct lone_core lone;

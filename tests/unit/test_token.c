@@ -1,4 +1,4 @@
-/* Tokens: the messages they travel in, and what makes one void. */
+/* Tokens: the messages that carry them, and the reasons for which one becomes void. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,12 +79,12 @@ static void test_once(void **state)
     assert_true(token_issue(&table, 1, KEY_A, NOW, token));
     assert_true(token_issue(&table, 2, KEY_B, NOW, other));
     assert_memory_not_equal(token, other, TOKEN_BYTES);
-    assert_false(token_take(&table, 2, token, NOW, key)); /* it is another node's */
+    assert_false(token_take(&table, 2, token, NOW, key)); /* it belongs to another node */
     assert_true(token_take(&table, 1, token, NOW, key));
     assert_string_equal(key, KEY_A);
     assert_false(token_take(&table, 1, token, NOW, key));
     assert_false(token_take(&table, 1, (const uint8_t[TOKEN_BYTES]){0}, NOW, key)); /* wiped */
-    assert_true(token_take(&table, 2, other, NOW, key)); /* wrong ones did not void it */
+    assert_true(token_take(&table, 2, other, NOW, key)); /* wrong tokens did not void it */
     assert_string_equal(key, KEY_B);
     token_clear(&table);
 }

@@ -219,7 +219,7 @@ static void fixture_destroy(struct fixture *fixture)
     free(fixture);
 }
 
-/* Spoils the gradient, which the pass must not touch any more. */
+/* Spoils the gradient, which the pass must not use any more. */
 static int announce(void *context, size_t tensor)
 {
     struct fixture *fixture = context;
@@ -322,8 +322,8 @@ static void test_backward_matches_finite_differences(void **state)
     }
 }
 
-/* Every tensor is announced once, the last layer first; from then on the pass leaves its gradient
- * alone. An announcement can end the pass. */
+/* Every tensor is announced once, the last layer first. From then on the pass does not change its
+ * gradient. An announcement can end the pass. */
 static void test_announcements(void **state)
 {
     (void)state;

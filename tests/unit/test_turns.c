@@ -1,4 +1,5 @@
-/* The longest turn of a thread, in CPU time: work counts, sleep does not, and it passes. */
+/* The longest turn of a thread, in CPU time. Work counts, sleep does not, and a turn is forgotten
+ * after a while. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +57,7 @@ static void test_sleep_does_not(void **state)
     assert_in_range(turns.longest_us, 0, 5000);
 }
 
-/* Of the wall clock's numbers only the differences matter. */
+/* Only differences between the wall clock's values matter. */
 static void test_it_passes(void **state)
 {
     struct turns turns;

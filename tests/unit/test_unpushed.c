@@ -1,6 +1,6 @@
 /*
  * Tensors that no rank pushes in some steps: their updates are empty, their residuals and turns
- * stay, and nothing is lost, beside a reference of double precision.
+ * stay, and nothing is lost. The test compares with a reference in double precision.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -27,8 +27,8 @@ static const struct local_update *update_of(const struct lone_core *lone, uint32
     return (const void *)(lone->host.memory.results.bytes + table->tensor[t].update_offset);
 }
 
-/* All ranks push the tensors of `mask`; what lone_close() takes as pushed of the others is undone.
- */
+/* All ranks push the tensors of `mask`. lone_close() counts all tensors as pushed, so this corrects
+ * the others. */
 static void step(struct lone_core *lone, unsigned mask)
 {
     for (unsigned r = 0; r < lone->ranks; r++) {
@@ -65,7 +65,7 @@ static void reference_top(double *acc, double *sent, uint64_t numel, uint64_t co
     }
 }
 
-/* A parameter that is used in 20 of 60 steps, as with find_unused_parameters: whoever leaves out
+/* A parameter that is used in 20 of 60 steps, as with find_unused_parameters. A rank that ignores
  * the empty updates loses nothing. */
 static void test_sixty_steps(void **state)
 {
@@ -122,7 +122,7 @@ static void stays(struct lone_core *lone)
     free(after);
 }
 
-/* With every kind of sparsifier, and velocities; a dense tensor keeps what rounding cut off. */
+/* With every kind of sparsifier, and with velocities. A dense tensor keeps its rounding errors. */
 static void test_stays(void **state)
 {
     static const char *const policies[] = {
@@ -151,7 +151,7 @@ static void test_stays(void **state)
     }
 }
 
-/* The velocity of a step without pushes is that of the last turn. With momentum 0.5 the residual
+/* The velocity after a step without pushes is that of the last turn. With momentum 0.5 the residual
  * takes in g, then 1.5 g, whatever lies between. */
 static void test_velocity(void **state)
 {
@@ -178,7 +178,8 @@ static void test_velocity(void **state)
     lone_free(&lone);
 }
 
-/* A dense tensor whose residual holds something, of an earlier policy, keeps it until its push. */
+/* A tensor becomes dense while its residual is not empty. It keeps the residual until its next
+ * push. */
 static void test_becomes_dense(void **state)
 {
     struct lone_core lone;
@@ -225,7 +226,7 @@ static void test_one_rank(void **state)
     lone_free(&lone);
 }
 
-/* A step that is withdrawn takes nothing out of the residual of a tensor that nobody pushed. */
+/* A withdrawn step subtracts nothing from the residual of a tensor that no rank pushed. */
 static void test_withdrawn(void **state)
 {
     struct lone_core lone;

@@ -1,4 +1,4 @@
-/* UTF-8: lengths, what a name may not hold, and cleaning texts of others. */
+/* UTF-8: lengths, characters that a name may not have, and cleaning of foreign texts. */
 #include "proto/utf8.h"
 
 #include <setjmp.h>
@@ -27,7 +27,7 @@ static void test_length(void **state)
     }
 }
 
-/* Each fault, and the byte at which it is. */
+/* Each fault, and its byte. */
 static void test_name_fault(void **state)
 {
     static const char *const cases[][2] = {{"a\nb", "a control character (0x0a), byte 2"},
@@ -52,7 +52,7 @@ static void test_name_fault(void **state)
         utf8_name_fault("gr\xC3\xBC\xC3\x9F \xE2\x82\xAC\xE2\x80\xA7 \xF0\x9F\x8D\x8B", fault));
 }
 
-/* The neighbours of what goes stay. */
+/* Cleaning does not change the neighbours of a bad character. */
 static void test_clean(void **state)
 {
     static const char *const cases[][2] = {{"", ""}, {"plain text", "plain text"},
@@ -67,7 +67,7 @@ static void test_clean(void **state)
         utf8_clean(text);
         assert_string_equal(text, cases[i][1]);
     }
-    utf8_clean((char *)(uintptr_t) ""); /* which cannot be written */
+    utf8_clean((char *)(uintptr_t) ""); /* a text that cannot be written */
 }
 
 static void test_cut(void **state)

@@ -1,6 +1,6 @@
 /*
- * The verdict on a tensor's ledger, on tensors that are trained here, by a plain simulation: what
- * only rounds is in balance, what loses or repeats a contribution is not.
+ * The verdict on a tensor's ledger. A plain simulation trains the tensors. A ledger with nothing
+ * but rounding is in balance. If a contribution was lost or repeated it is not.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,12 +26,12 @@ enum fault {
 struct trial {
     uint64_t elements;
     uint64_t steps;
-    double mean; /* of a gradient's elements, in units of their spread */
+    double mean; /* mean of a gradient's elements, in units of their spread */
     double spread;
-    double cut;     /* entries larger than this, in units of the spread, leave the residual, */
-    bool half;      /* rounded to 8 bits, as bf16 */
+    double cut;     /* entries larger than this leave the residual; in units of the spread */
+    bool half;      /* they are rounded to 8 bits, as bf16 */
     bool all;       /* in the last steps all entries are sent */
-    bool one_entry; /* is enough to show */
+    bool one_entry; /* one entry is enough to show a fault */
 };
 
 static uint64_t state_of_random;
@@ -116,9 +116,9 @@ static const struct trial trials[] = {
     {10000, 300, 0, 1e-6, 8, true, false, true},     /* sparse, no bias */
     {10000, 300, 0.3, 1e3, 20, true, false, false},  /* all gradients lean to one side */
     {500, 20000, 0, 1, 60, true, false, true},       /* for long */
-    {500, 20000, 0, 1, 60, true, true, true},        /* for long, and then all is sent */
-    {2000, 1000, 0, 1, 0.001, true, false, true},    /* the residual is what bf16 leaves */
-    {2000, 1000, 0, 1, -1, false, false, true},      /* all is sent: nothing is left */
+    {500, 20000, 0, 1, 60, true, true, true},        /* for long, and in the end all is sent */
+    {2000, 1000, 0, 1, 0.001, true, false, true},    /* only rounding errors of bf16 stay */
+    {2000, 1000, 0, 1, -1, false, false, true},      /* all is sent, so nothing stays */
     {2000, 1000, 0, 1e-3, 1e9, false, false, false}, /* nothing is ever sent */
 };
 
@@ -171,7 +171,7 @@ static void test_no_numbers(void **state)
     assert_false(verdict_of(&info).balanced);
 }
 
-/* A residual that was emptied leaves its rounding behind, where the sums happen to cancel. */
+/* An emptied residual leaves its rounding errors in the sums, which may cancel by chance. */
 static void test_emptied_residual(void **state)
 {
     struct tensor_info info = {.numel = 1280,

@@ -40,7 +40,7 @@ static void expect_verified(const struct lone_core *lone, uint64_t ticket, uint6
             assert_true(info.verified_input[k] == info.verified_applied[k] + info.residual[k]);
         }
         assert_true(info.residual[0] == sum);
-        /* A copy of bf16 has what rounding cut off, too: of each chain less than of an element. */
+        /* A copy of bf16 also has the rounding errors: less of each chain than of an element. */
         assert_true(
             fabs(info.residual_magnitude - magnitude) <= (lone->rounded ? magnitude / 16 : 0));
         free(residual);
@@ -80,7 +80,7 @@ static void test_verify(void **state)
     verify_with("{\"reduce\":\"sum\",\"residual\":\"bf16\",\"sparsifier\":\"topk\"}");
 }
 
-/* While it runs no step may change a residual; a second request has to wait for its turn. */
+/* While a verification runs no step may change a residual. A second request has to wait. */
 static void test_verify_holds_the_step(void **state)
 {
     struct lone_core lone;
@@ -95,21 +95,21 @@ static void test_verify_holds_the_step(void **state)
     lone_assert_refused(&lone, ADTOPK_ERR_STATE, "just being verified", "lone");
     lone_push_all(&lone);
     lone_end_all(&lone);
-    assert_int_equal(lone.host.helds, 1); /* nothing else computes */
+    assert_int_equal(lone.host.helds, 1); /* no other compute runs */
     assert_int_equal(lone.verified.count, 0);
     lone.host.hold = false;
     host_compute(&lone.host);
     assert_int_equal(lone.verified.count, 1);
     assert_int_equal(lone.verified.ticket, 6);
     assert_int_equal(lone.verified.step, 2);
-    lone_close(&lone); /* what was pushed meanwhile went on by itself */
+    lone_close(&lone); /* requests of the meantime went on by themselves */
     lone_check(&lone);
     assert_int_equal(lone_verify(&lone, 7), ADTOPK_OK);
     expect_verified(&lone, 7, 3);
     lone_free(&lone);
 }
 
-/* Asked for while something computes, it comes after that. */
+/* If a compute runs at the time of the request, the verification follows it. */
 static void test_verify_waits(void **state)
 {
     struct lone_core lone;
@@ -154,7 +154,7 @@ static void test_verify_a_job_that_ends(void **state)
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone.host.hold = true;
     lone_push_all(&lone);
-    assert_int_equal(lone_verify(&lone, 7), ADTOPK_OK); /* a compute is before it */
+    assert_int_equal(lone_verify(&lone, 7), ADTOPK_OK); /* a compute runs first */
     assert_int_equal(
         host_event(&lone.host, (struct event){.type = EVENT_RANK_LOST, .session = 1}), ADTOPK_OK);
     assert_int_equal(lone.verified.status, ADTOPK_ERR_PEER);
@@ -164,7 +164,7 @@ static void test_verify_a_job_that_ends(void **state)
     lone_free(&lone);
 }
 
-/* A change and a verification at once: both are answered. */
+/* A change and a verification at the same time: both get answers. */
 static void test_verify_in_a_change(void **state)
 {
     struct lone_core lone;
@@ -241,7 +241,7 @@ static void test_stop_before_the_job_runs(void **state)
     expect_stopped(&lone);
 }
 
-/* A step that has begun comes to its end, and its updates are there, before the job ends. */
+/* A step that has begun comes to its end, with its updates, before the job ends. */
 static void test_stop_in_mid_step(void **state)
 {
     struct lone_core lone;
@@ -279,7 +279,7 @@ static void test_stop_in_an_operation(void **state)
     expect_stopped(&lone);
 }
 
-/* Who waits for a change or a verification is told. */
+/* Clients that wait for a change or a verification get answers. */
 static void test_stop_answers_tickets(void **state)
 {
     struct lone_core lone;

@@ -1,6 +1,6 @@
 /*
- * The line between the k largest sums and the others, against sorting all of them; votes on the
- * wire.
+ * The line between the k largest sums and the others, compared with sorting all sums. Also the
+ * format of votes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #define NODES 5
 #define SUMS 400
 
-/* What the nodes have. */
+/* The sums of the nodes. */
 struct poll {
     struct sparse sums[NODES];
     struct vote vote[NODES];
@@ -65,7 +65,7 @@ static int downwards(const void *a, const void *b)
     return left > right ? -1 : left < right;
 }
 
-/* All cells but 0, the largest first. */
+/* Sorts all cells except 0, the largest first. */
 static size_t sort_cells(const struct poll *poll, uint32_t cells[NODES * SUMS])
 {
     size_t count = 0;
@@ -83,7 +83,7 @@ static size_t sort_cells(const struct poll *poll, uint32_t cells[NODES * SUMS])
     return count;
 }
 
-/* The nodes' shares are k together. */
+/* The nodes' shares add up to k. */
 static void check_split(const struct poll *poll, const struct vote_line *line, uint64_t k)
 {
     uint64_t all = 0, on = 0;
@@ -124,7 +124,7 @@ static void check_line(struct poll *poll, uint64_t k)
     assert_true(vote_find(&poll->total, k, &line));
     assert_int_equal(line.cell, cells[k - 1]);
     check_split(poll, &line, k);
-    /* A window that has it gives the same line; one beside it gives none. */
+    /* A window with the line gives the same line; a window beside it gives none. */
     for (uint32_t before = 0; before < VOTE_WINDOW; before += 9) {
         count(poll, line.cell > before ? line.cell - before : 1, VOTE_WINDOW);
         assert_true(vote_find(&poll->total, k, &again));
@@ -179,7 +179,7 @@ static void test_wire(void **state)
     }
 }
 
-/* The longest vote fits, and rubbish does no harm. */
+/* The longest vote fits, and wrong bytes do no harm. */
 static void test_limits(void **state)
 {
     struct vote vote = {.cells = VOTE_OCTAVE_CELLS, .sent = UINT32_MAX, .above = UINT32_MAX}, read;

@@ -1,6 +1,6 @@
 /*
- * Work whose orders find no memory, on a core of one node: the job ends with a sentence, whichever
- * of a tensor's orders it was, and the worker comes back.
+ * Orders that find no memory, on a core of one node. The job ends with a sentence, whichever of a
+ * tensor's orders it was, and the worker returns.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +15,9 @@
 #include "daemon/core/model.h"
 #include "lone_core.h"
 
-#define PATIENCE_S 20u /* a worker that does not come back ends the test */
+#define PATIENCE_S 20u /* a worker that does not return ends the test */
 
-/* The host's engine, short of memory for the first of a tensor's orders of one kind. */
+/* The host's engine, without memory for the first of a tensor's orders of one kind. */
 static enum engine_kind scarce;
 
 static void scarce_run(

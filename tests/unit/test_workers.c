@@ -1,4 +1,4 @@
-/* Worker threads: every compute runs once, is handed back once, and stopping waits for it. */
+/* Worker threads: every compute runs once and is handed back once. Stopping waits for it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #define COMPUTES 2000u
 
 struct counted {
-    struct compute compute; /* first: a compute is turned back into its job */
+    struct compute compute; /* first, so that a compute is a pointer to its job */
     atomic_uint runs;
     unsigned plain; /* written by the worker, read by the owner: races show under TSan */
 };
@@ -72,7 +72,7 @@ static void all_come_back_once(unsigned threads)
             struct counted *item = (struct counted *)done;
 
             assert_int_equal(item->plain, 1);
-            item->plain = 100; /* a second return would show */
+            item->plain = 100; /* would show a second return */
             back++;
         }
     }
@@ -99,8 +99,8 @@ static void test_four_threads(void **state)
     all_come_back_once(4);
 }
 
-/* With one thread computes finish in the order in which they were submitted, also when the rings
- * of the queues wrap and grow. */
+/* With one thread computes finish in the order in which they were submitted. That holds also when
+ * the rings of the queues wrap and grow. */
 static void test_order(void **state)
 {
     int fd = eventfd(0, EFD_CLOEXEC);
@@ -214,7 +214,7 @@ static void ordered_end(struct ordered *ordered, unsigned count)
     (void)close(ordered->fd);
 }
 
-/* Within a job the lowest place is next, but every (SHARE_PASSES + 1)-th turn is the oldest's. */
+/* Within a job the lowest place is next. But every (SHARE_PASSES + 1)-th turn is for the oldest. */
 static void test_places(void **state)
 {
     struct ordered ordered;
@@ -232,7 +232,7 @@ static void test_places(void **state)
     assert_int_equal(ordered.order[SHARE_PASSES + 1], 19 - SHARE_PASSES);
 }
 
-/* A job's one compute does not wait for all that another job submitted before. */
+/* A job with one compute does not wait for all earlier computes of another job. */
 static void test_jobs_share(void **state)
 {
     struct ordered ordered;
@@ -248,7 +248,7 @@ static void test_jobs_share(void **state)
     assert_int_equal(ordered.order[1], 39);
 }
 
-/* The watchdog's question: how long has the oldest compute been running? */
+/* The question of the watchdog: how long has the oldest compute been running? */
 static void test_longest(void **state)
 {
     int fd = eventfd(0, EFD_CLOEXEC);
@@ -266,7 +266,7 @@ static void test_longest(void **state)
     while (!atomic_load(&slow_started)) {
         (void)usleep(1000);
     }
-    assert_true(workers_submit(workers, &quick.compute)); /* by the other thread */
+    assert_true(workers_submit(workers, &quick.compute)); /* on the other thread */
     await_notification(fd);
     assert_ptr_equal(workers_take(workers), &quick.compute);
     before = workers_longest_us(workers);
@@ -290,8 +290,8 @@ struct looping {
     struct compute compute;
     struct parallel parallel;
     unsigned parts;
-    unsigned ran[PARTS_MAX];                  /* by whom: 1 + thread */
-    unsigned scratch[CONFIG_WORKERS_MAX + 1]; /* of each thread: nobody else may be in it */
+    unsigned ran[PARTS_MAX];                  /* which thread ran each part: 1 + its number */
+    unsigned scratch[CONFIG_WORKERS_MAX + 1]; /* one per thread: no other thread may be in it */
     unsigned before;
     atomic_uint wrong;
     bool nested;
@@ -404,7 +404,7 @@ static void test_loops(void **state)
     }
 }
 
-/* Two parts that wait for each other: only two threads at once can end the loop. */
+/* Two parts that wait for each other. Only two threads at the same time can end the loop. */
 static void meet(void *arg, unsigned p, unsigned thread)
 {
     atomic_uint *arrived = arg;
@@ -455,7 +455,8 @@ static void run_slow_loop(struct compute *compute)
     atomic_store(&slow_ended, true);
 }
 
-/* Stopping in the middle of a loop: its caller ends it, whoever helped. */
+/* The pool is destroyed in the middle of a loop. The caller of the loop ends it, whichever threads
+ * helped. */
 static void test_destroy_waits_for_a_loop(void **state)
 {
     int fd = eventfd(0, EFD_CLOEXEC);

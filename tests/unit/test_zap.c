@@ -1,4 +1,4 @@
-/* The doorkeeper, asked directly: what it lets in and what it answers to questions of any shape. */
+/* The doorkeeper, asked directly: whom it lets in, and its answers to questions of any shape. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -75,7 +75,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* Asks, and checks the form of the answer; true if it is yes, with the user's name. */
+/* Asks, and checks the form of the answer. True if the answer is yes, with the user's name. */
 static bool ask(struct fixture *fixture, const struct frame *frames, size_t count, char user[64])
 {
     char answer[6][64];
@@ -177,7 +177,8 @@ static void test_tokens(void **state)
     assert_false(ask_token(fixture, "3", token, user));
 }
 
-/* libzmq asks in one form only; every other one is a no, and the next question is answered. */
+/* libzmq asks in one form only. The answer to every other form is no, and the next question is
+ * answered. */
 static void test_shapes(void **state)
 {
     static char large[4096];
@@ -214,7 +215,7 @@ static void test_shapes(void **state)
     assert_true(ask_key(fixture, fixture->known.public_key, SOCKET_DOMAIN_CONTROL, user));
 }
 
-/* A flood of one sort is thinned out, and hides no other. */
+/* A flood of one kind is limited in the log, and does not hide others. */
 static void test_limits(void **state)
 {
     struct fixture *fixture = *state;
@@ -237,7 +238,7 @@ static void test_budget(void **state)
 {
     struct fixture *fixture = *state;
 
-    assert_false(zap_serve(&fixture->zap, 10)); /* nobody asks */
+    assert_false(zap_serve(&fixture->zap, 10)); /* there is no question */
     assert_int_equal(zmq_send(fixture->asker, "1.0", 3, 0), 3);
     for (int i = 0; i < 1000 && (socket_events(fixture->zap.socket) & ZMQ_POLLIN) == 0; i++) {
         (void)poll(NULL, 0, 1);

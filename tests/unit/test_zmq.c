@@ -49,7 +49,7 @@ static void test_small_messages(void **state)
     ends_stop_pair(ends);
 }
 
-/* One message at a time, each waits for the one before: every wake-up counts. */
+/* One message at a time, each sent after the one before has arrived. So every wake-up matters. */
 static void test_ping_pong(void **state)
 {
     struct end ends[2];
@@ -117,8 +117,7 @@ static void test_restart(void **state)
     ends_stop_pair(ends);
 }
 
-/* Bytes that are no ZeroMQ at all, and a correct greeting with bytes after it that make no sense.
- */
+/* Bytes that are not ZeroMQ at all, and a correct greeting followed by meaningless bytes. */
 static void test_rubbish(void **state)
 {
     struct end ends[2];
@@ -150,7 +149,7 @@ static void test_rubbish(void **state)
     end_send(&ends[1], 0, LINK_BULK, 0);
     ends_run_until(ends, 64, 1);
     ends_check_nothing_resent(ends);
-    assert_int_equal(links_refused(ends[1].links).packets, 0); /* none of it came that far */
+    assert_int_equal(links_refused(ends[1].links).packets, 0); /* no packet came that far */
     ends_stop_pair(ends);
 }
 
@@ -188,7 +187,8 @@ static void test_oversized(void **state)
     (void)state;
     ends_start_pair(ends);
     push = stranger_start(zmq, ends[1].endpoint);
-    stranger_send(push, LINK_HEADER_MAX + TRANSPORT_BODY_MAX); /* as long as allowed: seen */
+    /* As long as allowed: the daemon reads it. */
+    stranger_send(push, LINK_HEADER_MAX + TRANSPORT_BODY_MAX);
     limit = ends_now_us() + 10 * SECOND_US;
     while (links_refused(ends[1].links).packets < 1) {
         assert_true(ends_now_us() < limit);
@@ -288,7 +288,7 @@ static void test_out_of_descriptors(void **state)
 #define NOBODY 65534
 #define CANNOT_TELL 77
 
-/* Of a class that only the privileged leave. */
+/* Runs in a scheduling class that only a privileged process may leave. */
 static int idle_child(void)
 {
     unsigned count = 0;
@@ -306,7 +306,7 @@ static int idle_child(void)
     return idle != NULL && sched_getscheduler(0) == SCHED_IDLE ? 0 : 2;
 }
 
-/* libzmq aborts where its thread may not be of the class that it was told. */
+/* libzmq aborts if its thread may not have the scheduling class that it was given. */
 static void test_no_other_scheduling(void **state)
 {
     int status = 0;
@@ -353,7 +353,7 @@ static void test_errors_name_the_endpoint(void **state)
     assert_non_null(strstr(err.text, "ipc:///tmp/x"));
     assert_int_equal(add_peer(first, 2, "tcp://127.0.0.1:1", &err), ADTOPK_OK);
     assert_int_equal(add_peer(first, 2, "tcp://127.0.0.1:1", &err), ADTOPK_ERR_ARGUMENT);
-    /* Nobody listens there, and nobody knows node 3: refused, not kept. */
+    /* No node listens there, and nobody knows node 3: refused, and not kept. */
     assert_false(transport->send(first, 2, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0));
     assert_false(transport->send(first, 3, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0));
     assert_false(transport->pump(first, 10));

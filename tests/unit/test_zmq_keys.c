@@ -81,7 +81,7 @@ static void test_control_only(void **state)
     ends_stop_pair(ends);
 }
 
-/* Bulk goes in the clear only if both ends want it so. */
+/* Bulk is sent unencrypted only if both ends want it. */
 static void test_one_end_wants_more(void **state)
 {
     struct end ends[2];
@@ -138,7 +138,8 @@ static void reload_well(struct end *ends, uint16_t node, const struct keyfile_pa
     }
 }
 
-/* Sends in both directions, and waits for what is lost with a connection to be sent again. */
+/* Sends in both directions. Waits until messages that were lost with a connection have been sent
+ * again. */
 static void flow(struct end *ends)
 {
     uint64_t limit = ends_now_us() + 20 * SECOND_US;
@@ -156,7 +157,7 @@ static void flow(struct end *ends)
 }
 
 /* The steps of the README: the peer learns the new key, the node takes it, the peer forgets the old
- * one. Nothing restarts, and the links see the same incarnations all along. */
+ * one. Nothing restarts, and the links keep the same incarnations. */
 static void rotate(bool clear)
 {
     struct end ends[2];
@@ -200,7 +201,7 @@ static void run_for(struct end *ends, uint64_t duration_us)
     }
 }
 
-/* Without a reload at its own end, node 1 is cut off by node 0, and comes back when it is allowed
+/* Without a reload at its own end, node 0 cuts node 1 off. Node 1 comes back when it is allowed
  * again. */
 static void removal(bool clear)
 {
@@ -213,7 +214,7 @@ static void removal(bool clear)
     end_send(&ends[1], 0, LINK_CONTROL, 10);
     end_send(&ends[1], 0, LINK_BULK, 10);
     run_for(ends, SECOND_US);
-    assert_int_equal(ends[0].received[LINK_CONTROL], 1); /* what flow() sent */
+    assert_int_equal(ends[0].received[LINK_CONTROL], 1); /* the messages of flow() */
     assert_int_equal(ends[0].received[LINK_BULK], 1);
     assert_true(transport_zmq.refused(ends[0].transport).keys > 0);
     assert_non_null(strstr(ends[0].warning, pairs[1].public_key));
@@ -283,9 +284,11 @@ static void test_wrong_expectations(void **state)
     assert_true(transport_zmq.refused(ends[1].transport).handshakes > 0);
     assert_non_null(strstr(ends[1].warned, "encrypted for another key"));
     assert_true(
-        transport_zmq.refused(ends[0].transport).keys > 0); /* node 1 is not who 0 expects */
+        /* Node 1 is not the node that node 0 expects. */
+        transport_zmq.refused(ends[0].transport).keys > 0);
     assert_non_null(strstr(ends[0].warned, pairs[1].public_key));
-    assert_non_null(strstr(ends[0].warned, "node 1 at tcp://127.0.0.1:")); /* nor what it reaches */
+    /* And is not the node that it reaches. */
+    assert_non_null(strstr(ends[0].warned, "node 1 at tcp://127.0.0.1:"));
     ends_stop_pair(ends);
 }
 

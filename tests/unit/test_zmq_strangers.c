@@ -1,6 +1,6 @@
 /*
- * Hostile peers of the ZeroMQ transport: each is refused, counted and named, and what the good
- * peers say to each other goes on undisturbed. Strangers are raw libzmq or raw TCP.
+ * Hostile peers of the ZeroMQ transport. Each is refused, counted and named, and the good peers'
+ * messages go on undisturbed. Strangers are raw libzmq or raw TCP.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ struct scene {
     struct keyfile_pair pairs[KEYS];
     struct end ends[2];
     void *zmq;
-    void *inbox; /* of node 2, under its key; lets everybody in */
+    void *inbox; /* of node 2, under its key; accepts everybody */
     char inbox_endpoint[64];
 };
 
@@ -86,7 +86,7 @@ static struct transport_refused refused(const struct scene *scene)
     return transport_zmq.refused(scene->ends[1].transport);
 }
 
-/* The good peers exchange messages of both lanes, and nothing of it is lost or wrong. */
+/* The good peers exchange messages on both lanes. None is lost or wrong. */
 static void go_on(struct scene *scene)
 {
     struct end *ends = scene->ends;
@@ -107,7 +107,7 @@ static void stop_scene(struct scene *scene)
     ends_stop_pair(scene->ends);
 }
 
-/* Turns until `count` (of the refused) has grown to `least`, or fails. */
+/* Takes turns until `count` (of the refused) has grown to `least`, or fails. */
 static void wait_refused(struct scene *scene, size_t count_at, uint64_t least, const char *words)
 {
     uint64_t limit = ends_now_us() + 10 * SECOND_US;
@@ -142,7 +142,7 @@ static size_t write_packet(uint8_t *bytes, uint16_t source, enum link_lane lane)
     return PACKET_HEADER_SIZE;
 }
 
-/* Sends as soon as the connection is up, while the good end turns. */
+/* Sends as soon as the connection is up, while the good end takes turns. */
 static void push(struct scene *scene, void *socket, const uint8_t *bytes, size_t size)
 {
     uint64_t limit = ends_now_us() + 10 * SECOND_US;
@@ -169,7 +169,7 @@ static void test_unknown_key(void **state)
     stop_scene(&scene);
 }
 
-/* Which side notices first, and therefore the reason in the log, is a matter of chance. */
+/* Chance decides which side notices first, and therefore the reason in the log. */
 static void test_plaintext(void **state)
 {
     struct scene scene;
@@ -227,7 +227,7 @@ static void test_impostor(void **state)
             WAIT_REFUSED(&scene, packets, before + 1, "node 2 sent a packet that says");
         }
     }
-    /* What it says in its own name is heard. */
+    /* Packets in its own name are accepted. */
     push(&scene, socket, bytes, write_packet(bytes, 2, LINK_CONTROL));
     while (stats.packets_received < 1) {
         ends_turn(scene.ends, ends_now_us() + 1000);
@@ -247,7 +247,8 @@ static void obtain_token(struct scene *scene, void *socket, struct token_message
     int size = 0;
 
     memset(grant, 0, sizeof(*grant));
-    while (zmq_recv(scene->inbox, bytes, sizeof(bytes), ZMQ_DONTWAIT) < 0) { /* it can answer now */
+    /* The node can answer now. */
+    while (zmq_recv(scene->inbox, bytes, sizeof(bytes), ZMQ_DONTWAIT) < 0) {
         assert_true(ends_now_us() < limit);
         ends_turn(scene->ends, ends_now_us() + 1000);
     }
@@ -320,7 +321,7 @@ static void test_tokens(void **state)
         assert_true(links_stats(scene.ends[1].links, 2, &stats));
     }
 
-    /* Even with a token it is node 2, and control does not belong there. */
+    /* Even with a token it is node 2. Control messages do not belong on this lane. */
     push(&scene, bulk, bytes, write_packet(bytes, 0, LINK_BULK));
     WAIT_REFUSED(&scene, packets, 1, "node 2 sent a packet that says it is from node 0");
     push(&scene, bulk, bytes, write_packet(bytes, 2, LINK_CONTROL));
@@ -345,7 +346,7 @@ static void test_malformed_token_messages(void **state)
         push(&scene, socket, bytes, size);
         WAIT_REFUSED(&scene, packets, size - 3, "node 2 sent a malformed token message");
     }
-    /* A grant that nobody asked for changes nothing. */
+    /* A grant for which nobody asked changes nothing. */
     (void)token_encode(&(struct token_message){.type = TOKEN_GRANT, .port = 1}, bytes);
     push(&scene, socket, bytes, TOKEN_GRANT_SIZE);
     go_on(&scene);
@@ -353,7 +354,7 @@ static void test_malformed_token_messages(void **state)
     stop_scene(&scene);
 }
 
-/* Bytes that are no greeting, a greeting and then nothing sensible, and nothing at all. */
+/* Bytes that are no greeting, a greeting and then nonsense, and nothing at all. */
 static void test_flood(void **state)
 {
     uint8_t rubbish[256];
@@ -381,13 +382,13 @@ static void test_flood(void **state)
             go_on(&scene);
         }
     }
-    /* No connection of a good peer came up meanwhile, so every one was noticed. */
+    /* Meanwhile no connection of a good peer came up, so every stranger was noticed. */
     WAIT_REFUSED(&scene, handshakes, before + FLOOD, "refused a connection");
     assert_int_equal(refused(&scene).handshakes, before + FLOOD);
     stop_scene(&scene);
 }
 
-/* A flood of packets under an allowed key keeps the good peers from nothing. */
+/* A flood of packets under an allowed key does not hinder the good peers. */
 static void test_flood_of_packets(void **state)
 {
     uint8_t bytes[PACKET_HEADER_SIZE];
@@ -414,7 +415,7 @@ static void test_flood_of_packets(void **state)
     stop_scene(&scene);
 }
 
-/* Somebody between the nodes: passes bytes on and keeps what node 0 sent first. */
+/* A program between the nodes that passes bytes on and keeps the first bytes of node 0. */
 struct middle {
     int listener, outside, inside;
     char endpoint[64];
@@ -436,7 +437,7 @@ static void middle_start(struct middle *middle)
         middle->endpoint, sizeof(middle->endpoint), "tcp://127.0.0.1:%u", ntohs(address.sin_port));
 }
 
-/* The first connection only, which is the one of the control lane or that of bulk. */
+/* Handles the first connection only: that of the control lane, or that of bulk. */
 static void middle_turn(struct middle *middle, const char *target)
 {
     uint8_t bytes[4096];
@@ -463,8 +464,8 @@ static void middle_turn(struct middle *middle, const char *target)
     }
 }
 
-/* Node 2 says HELLO through the middle; the recorded bytes are worth nothing on another
- * connection, because each has keys of its own. */
+/* Node 2 says HELLO through the middle. The recorded bytes are useless on another connection,
+ * because each connection has keys of its own. */
 static void test_replay(void **state)
 {
     static struct middle middle;
@@ -506,8 +507,8 @@ static void test_replay(void **state)
     stop_scene(&scene);
 }
 
-/* A peer that once was without keys: libzmq gives such a connection up, and the links ask for
- * another one. */
+/* A peer that once had no keys: libzmq gives such a connection up, and the links ask for another
+ * one. */
 static void test_given_up_connection(void **state)
 {
     struct keyfile_pair pairs[2];
@@ -525,7 +526,7 @@ static void test_given_up_connection(void **state)
     assert_int_equal(zmq_bind(server, ANY_PORT), 0);
     assert_int_equal(zmq_getsockopt(server, ZMQ_LAST_ENDPOINT, sender.endpoint, &size), 0);
     assert_true(sender_open(&sender, &home));
-    (void)poll(NULL, 0, 300); /* to be turned away */
+    (void)poll(NULL, 0, 300); /* until it is turned away */
     assert_null(sender_ready(&sender, &home, LINK_CONTROL));
     (void)zmq_close(server);
     server = socket_new_pull(home.zmq, sender.endpoint, &pairs[1]);

@@ -1,5 +1,5 @@
 /*
- * The value types in double precision, by their plain definitions: what tests compare with.
+ * The value types in double precision, by their plain definitions, for tests to compare with.
  */
 #ifndef ADTOPK_TEST_VALUES_REFERENCE_H
 #define ADTOPK_TEST_VALUES_REFERENCE_H
@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The nearest multiple of 2^(e - bits), for 2^e <= |x| or e = least; ties to even. */
+/* The nearest multiple of 2^(e - bits), where 2^e <= |x| or e = least; ties to even. */
 static inline double reference_round(double x, int bits, int least)
 {
     int e = x == 0 ? least : ilogb(x);
@@ -21,7 +21,7 @@ static inline double reference_round(double x, int bits, int least)
 
 static inline float reference_bf16(float x)
 {
-    return (float)reference_round((double)x, 7, -126); /* past the largest one lies infinity */
+    return (float)reference_round((double)x, 7, -126); /* infinity lies beyond the largest value */
 }
 
 static inline float reference_f16(float x)
@@ -31,7 +31,7 @@ static inline float reference_f16(float x)
     return (float)copysign(fabs(rounded) < 65504 ? rounded : 65504, (double)x);
 }
 
-/* The largest bfloat16 of which so many are finite. */
+/* The largest bfloat16 of which this many multiples are finite. */
 static inline double reference_step_max(int levels)
 {
     double step = 0x1p128 / levels, unit = ldexp(1, ilogb(step) - 7);
@@ -40,13 +40,13 @@ static inline double reference_step_max(int levels)
     return step * levels < 0x1p128 ? step : step - unit;
 }
 
-/* The magnitude that a block of so many levels sees. */
+/* The magnitude that a block with this many levels uses. */
 static inline double reference_magnitude(float x, int levels)
 {
     return isnan(x) ? 0 : fmin(fabs((double)x), levels * reference_step_max(levels));
 }
 
-/* The least bfloat16 of which so many reach x. */
+/* The least bfloat16 of which this many multiples reach x. */
 static inline double reference_step(double x, int levels)
 {
     int e = x == 0 ? -126 : ilogb(x / levels);
@@ -59,8 +59,8 @@ static inline double reference_step(double x, int levels)
     return fmax(step, 0);
 }
 
-/* One block of n values in levels; u is added before a number of steps is cut off, in single
- * precision as the definition says. */
+/* Converts one block of n values to levels. The definition adds u, in single precision, before it
+ * cuts off the fraction of a number of steps. */
 static inline void reference_levels(
     const float *x, size_t n, int levels, const float *u, float *decoded)
 {
@@ -87,13 +87,13 @@ static inline void reference_levels(
 
 /* ------------------------------------------------------------------ means of groups */
 
-/* The magnitude that a block of `two` or `sign` sees: at most the largest bfloat16. */
+/* The magnitude that a block of `two` or `sign` uses: at most the largest bfloat16. */
 static inline double reference_size(float x)
 {
     return isnan(x) ? 0 : fmin(fabs((double)x), 255 * 0x1p120);
 }
 
-/* The mean of those magnitudes that are over `above` and at most `most`, as bfloat16. */
+/* The mean, as bfloat16, of the magnitudes above `above` and at most `most`. */
 static inline double reference_mean(const float *x, size_t n, double above, double most)
 {
     double sum = 0, mean;
@@ -116,7 +116,7 @@ static inline int reference_is_bf16(double x)
     return x == (double)reference_bf16((float)x);
 }
 
-/* Where the upper group of a block begins. */
+/* The magnitude at which the upper group of a block begins. */
 static inline double reference_split(const float *x, size_t n)
 {
     double least = INFINITY, most = 0, sum = 0;
@@ -160,7 +160,7 @@ static inline void reference_sign(const float *x, size_t n, float *decoded)
     }
 }
 
-/* What a payload makes of one block that is not rounded yet; `value` is an enum payload_value. */
+/* Decodes what a payload would make of one block; `value` is an enum payload_value. */
 static inline void reference_block(const float *x, size_t n, unsigned value, float *decoded)
 {
     float half[128];
@@ -175,7 +175,7 @@ static inline void reference_block(const float *x, size_t n, unsigned value, flo
     }
 }
 
-/* The same of n values of any type. */
+/* Does the same for n values of any type. */
 static inline void reference_values(const float *x, size_t n, unsigned value, float *decoded)
 {
     for (size_t i = 0; i < n && value > 2; i += 128) {

@@ -22,7 +22,7 @@ uint64_t ends_now_us(void)
     return (uint64_t)now.tv_sec * SECOND_US + (uint64_t)now.tv_nsec / 1000;
 }
 
-/* Message `index`: its number, then bytes that depend on it and on their place. */
+/* Byte `at` of message `index`: its number, then bytes that depend on it and on their place. */
 uint8_t ends_content(uint64_t index, size_t at)
 {
     return (uint8_t)(at < 8 ? index >> (8 * at) : (index + at) * 167 + (at >> 8));
@@ -159,7 +159,7 @@ void end_send(struct end *end, uint16_t peer, enum link_lane lane, size_t size)
     buffer_unref(message);
 }
 
-/* One turn of a loop as a daemon has it: sleep until a packet or a deadline. */
+/* Takes one turn as a daemon's loop does: sleeps until a packet or a deadline. */
 void ends_turn(struct end *ends, uint64_t until)
 {
     struct pollfd polls[2];
@@ -204,7 +204,7 @@ void ends_run_until(struct end *ends, uint64_t control, uint64_t bulk)
     }
 }
 
-/* Turns until nodes 0 and 1 see each other. */
+/* Takes turns until nodes 0 and 1 see each other. */
 static void ends_run_until_up(struct end *ends)
 {
     uint64_t limit = ends_now_us() + 10 * SECOND_US;

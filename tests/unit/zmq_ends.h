@@ -1,6 +1,6 @@
 /*
- * Two ends of the ZeroMQ transport with links on top, in one process and driven by poll(), as a
- * daemon's loop drives them. What goes wrong fails the test.
+ * Two ends of the ZeroMQ transport with links on top, in one process. poll() drives them as a
+ * daemon's loop does. Every error fails the test.
  */
 #ifndef ADTOPK_TEST_ZMQ_ENDS_H
 #define ADTOPK_TEST_ZMQ_ENDS_H
@@ -22,20 +22,21 @@ struct end {
     uint64_t incarnation_seen;
     unsigned ups;
     unsigned warnings;
-    char warning[512]; /* the last one */
-    char warned[8192]; /* all, as far as they fit */
+    char warning[512]; /* the last warning */
+    char warned[8192]; /* all warnings, as far as they fit */
 };
 
 uint64_t ends_now_us(void);
 
-/** Byte `at` of message `index`: its number, then bytes that depend on it and on their place. */
+/** Byte `at` of message `index`. A message begins with its number; the other bytes depend on it and
+ * on their place. */
 uint8_t ends_content(uint64_t index, size_t at);
 
-/* Patient links send heartbeats and lost packets so late that a lost wake-up shows as a stall;
- * daemon-like ones as soon as a daemon's. */
+/* Patient links send heartbeats and lost packets so late that a lost wake-up shows as a stall.
+ * Daemon-like links send them as soon as a daemon's do. */
 enum end_links { END_PATIENT, END_DAEMON };
 
-/** Of `options`, self and warn are filled in. */
+/** Starts an end. Fills in self and warn of `options`. */
 void end_start(struct end *end, uint16_t id, uint64_t incarnation, enum end_links links,
     const struct transport_config *options);
 void end_stop(struct end *end);
@@ -46,28 +47,28 @@ void end_connect(struct end *end, uint16_t peer, const char *endpoint, const cha
 /** Queues a message whose content the other end checks. */
 void end_send(struct end *end, uint16_t peer, enum link_lane lane, size_t size);
 
-/** One turn of a loop as a daemon has it: sleep until a packet or a deadline. */
+/** Takes one turn as a daemon's loop does: sleeps until a packet or a deadline. */
 void ends_turn(struct end *ends, uint64_t until);
 
-/** Turns until each end has received so many messages. */
+/** Takes turns until each end has received this many messages. */
 void ends_run_until(struct end *ends, uint64_t control, uint64_t bulk);
 
-/** New pairs for nodes 0, 1, ...: CURVE in Z85. */
+/** Makes new pairs of CURVE keys in Z85, for nodes 0, 1, ... */
 void ends_draw_keys(struct keyfile_pair *pairs, size_t count);
 
-/** Nodes 0 and 1 with these keys, which see each other. clear: of each node, whether it takes bulk
- * in the clear. */
+/** Starts nodes 0 and 1 with these keys, and waits until they see each other. clear: whether each
+ * node accepts unencrypted bulk messages. */
 void ends_start_keyed(struct end *ends, enum end_links links, const struct keyfile_pair *pairs,
     bool clear_0, bool clear_1);
 
-/** Nodes 0 and 1, without keys, which see each other. */
+/** Starts nodes 0 and 1 without keys, and waits until they see each other. */
 void ends_start_pair(struct end *ends);
 void ends_stop_pair(struct end *ends);
 
-/** A raw connection to an endpoint on loopback; the caller closes it. */
+/** Makes a raw connection to an endpoint on loopback, which the caller closes. */
 int tcp_connect(const char *endpoint);
 
-/** Nothing is lost on loopback, so whatever is sent twice is a bug. */
+/** Checks that nothing was sent twice. Loopback loses nothing, so a repetition is a bug. */
 void ends_check_nothing_resent(const struct end *ends);
 
 #endif
