@@ -1,7 +1,7 @@
 /*
  * The engine of this processor: near, in the memory of this process. Each kind of order is one
- * function, in host_pass.c (passes over a residual), host_direct.c (past it), host_lists.c
- * (entries) and host_whole.c (all elements).
+ * function. The functions are in host_pass.c (passes over a residual), host_direct.c (without a
+ * residual), host_lists.c (entries) and host_whole.c (all elements).
  */
 #include "daemon/engine/host.h"
 

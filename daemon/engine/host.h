@@ -1,5 +1,5 @@
 /*
- * What the files of the host engine share: one function for every kind of order.
+ * Declarations that the files of the host engine share: one function per kind of order.
  */
 #ifndef ADTOPK_ENGINE_HOST_H
 #define ADTOPK_ENGINE_HOST_H
@@ -7,11 +7,11 @@
 #include "daemon/engine/engine.h"
 #include "kernels/kernels.h"
 
-/* An order that is being carried out. */
+/* An order that the engine is carrying out. */
 struct host {
     const struct engine_memory *memory;
     const struct engine_order *order;
-    const struct engine_part *part; /* its first */
+    const struct engine_part *part; /* the first of its parts */
     struct engine_result *result;
     struct parallel parallel;
 };
@@ -29,13 +29,13 @@ static inline struct sparse host_list(const struct host *host, const struct engi
         .capacity = list->count};
 }
 
-/** The order's residual if it is in bf16; else its element is NULL. */
+/** The order's residual if it is in bf16. Otherwise the element of the result is NULL. */
 struct rounded host_rounded(const struct host *host);
-/** The order's residual if it is in f32; else NULL. */
+/** The order's residual if it is in f32; otherwise NULL. */
 float *host_residual(const struct host *host);
-/** The first element that a pass over the parts leaves out, as it comes. */
+/** The first element that a pass over the parts leaves out. */
 struct engine_fault host_fault(const struct host *host);
-/** Into how many ranges the order's tensor is cut, for workers that are idle. */
+/** The number of ranges into which the order's tensor is cut, for idle workers. */
 unsigned host_ranges(const struct host *host);
 
 /* host_pass.c */

@@ -1,5 +1,5 @@
 /*
- * What goes past an empty residual: gradients that are sent whole and leave nothing behind.
+ * Gradients that are sent whole while their residual is empty, and leave nothing in it.
  */
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /*
- * Entries: what leaves a residual, what comes back to it, what is read at some positions, and the
- * update that ranks see.
+ * Orders on entries: entries leave a residual, come back to it, or are read, and an update is
+ * written for the ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,15 +14,15 @@ static bool lists_is_set(const uint8_t *bits, size_t entry)
 
 /* ------------------------------------------------------------------ leaving */
 
-/* A residual of a rank, whose list is read from the front. */
+/* A rank's residual and its list, which is read from the front. */
 struct leaver {
     float *residual, *momentum;
     struct sparse list;
-    size_t next; /* the first entry that has not left */
+    size_t next; /* the first entry that is still in the residual */
 };
 
-/* An entry leaves the residual of every rank that selected it; what rounding cut off the sum stays
- * with the first of them. */
+/* Subtracts an entry from the residual of every rank that selected it. The first of these residuals
+ * keeps the rounding error of the sum. */
 static void leave_entry(
     const struct host *host, const struct leave *leave, size_t entry, struct leaver *leaver)
 {
@@ -88,8 +88,8 @@ enum adtopk_status host_order_leave(const struct host *host)
 
 /* ------------------------------------------------------------------ coming back */
 
-/* What comes back is added to what the residual is after the entries have left: to what LEAVE has
- * written, or else to what it was, so that it can be done again. */
+/* Adds entries that come back to the residual after LEAVE: to the values that LEAVE wrote, or else
+ * to the earlier values. So the order can be repeated. */
 enum adtopk_status host_order_return(const struct host *host)
 {
     const struct engine_return *order = &host->order->back;

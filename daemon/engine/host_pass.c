@@ -1,9 +1,10 @@
 /*
- * The passes over one residual: gradients in, gradients out again, what was sent densely out, the
- * residuals of other ranks in. Each is journalled and has a stamp of its own, so that it happens
- * once, however often it is repeated.
+ * The passes over one residual. They add gradients, subtract them again, subtract values that were
+ * sent dense, or add the residuals of other ranks. Each pass is journalled and has a stamp of its
+ * own. So it takes effect once, however often it is repeated.
  *
- * A large residual is cut into ranges that idle workers share; the result does not depend on it.
+ * A large residual is cut into ranges that idle workers share; the result does not depend on the
+ * cut.
  */
 #include <float.h>
 #include <math.h>
@@ -14,11 +15,11 @@
 
 struct pass {
     const struct host *host;
-    const void **input; /* the addresses of the parts */
+    const void **input; /* addresses of the parts */
     struct fused fused;
 };
 
-/* False without memory. */
+/* Returns false without memory. */
 static bool pass_init(struct pass *pass, const struct host *host)
 {
     const struct engine_order *order = host->order;
@@ -43,7 +44,7 @@ static bool pass_init(struct pass *pass, const struct host *host)
     return pass->input != NULL;
 }
 
-/* What happens to the gradients before they are added: the loss scale, clipping, momentum. */
+/* Sets what happens to the gradients before they are added: loss scale, clipping, momentum. */
 static void pass_prepare(struct pass *pass)
 {
     const struct engine_add *add = &pass->host->order->add;
@@ -68,7 +69,8 @@ static void pass_range(void *arg, unsigned range, unsigned thread)
     fused_range(&pass->fused, range, journal != NULL ? &journal[thread] : NULL);
 }
 
-/* Everything but what comes after the ranges. Scratch is the caller's to free. */
+/* Runs the ranges of the pass, without the work that follows them. The caller frees the scratch
+ * memory. */
 static enum adtopk_status pass_run_ranges(struct pass *pass, const double sums[2])
 {
     struct fused *fused = &pass->fused;
@@ -86,7 +88,7 @@ static enum adtopk_status pass_run_ranges(struct pass *pass, const double sums[2
     return ADTOPK_OK;
 }
 
-/* A pass that selects nothing. */
+/* Runs a pass that selects nothing. */
 static enum adtopk_status pass_run(struct pass *pass, double sums[2])
 {
     enum adtopk_status status = pass_run_ranges(pass, sums);
@@ -101,7 +103,7 @@ static enum adtopk_status pass_run(struct pass *pass, double sums[2])
 
 /* ------------------------------------------------------------------ adding and selecting */
 
-/* Tells the kernels what the turn selects. */
+/* Tells the kernels what to select in the turn. */
 static void pass_choose(
     struct pass *pass, const struct sparsifier_choice *choice, struct sparse *out)
 {
@@ -133,7 +135,7 @@ static void pass_choose(
     }
 }
 
-/* What is left to do when the residual is complete. */
+/* Selects, as far as that is left to do when the residual is complete. */
 static void pass_select(struct pass *pass, const struct sparsifier_turn *turn,
     const struct sparsifier_choice *choice, struct sparse *out)
 {
@@ -209,7 +211,7 @@ enum adtopk_status host_order_withdraw(const struct host *host)
 enum adtopk_status host_order_join(const struct host *host)
 {
     const struct engine_order *order = host->order;
-    double sums[2] = {0, 0}; /* nothing comes in */
+    double sums[2] = {0, 0}; /* no gradients come in */
     struct pass pass;
     enum adtopk_status status = ADTOPK_ERR_MEMORY;
 

@@ -1,5 +1,6 @@
 /*
- * All elements of a residual: read, summed for the ledger, or handed to the next policy.
+ * Orders on all elements of a residual: reading, sums for the ledger, and handing over to the next
+ * policy.
  */
 #include <assert.h>
 #include <string.h>
@@ -74,7 +75,8 @@ enum adtopk_status host_order_carry(const struct host *host)
     float *to = host_at(host, host->order->carry.momentum);
 
     if (host->order->parts == 0) {
-        (void)memset(to, 0, numel * sizeof(*to)); /* a change that was called off left some */
+        /* A change that was called off left some values. */
+        (void)memset(to, 0, numel * sizeof(*to));
         return ADTOPK_OK;
     }
     (void)memcpy(to, host_at(host, host->part[0].momentum), numel * sizeof(*to));

@@ -1,6 +1,7 @@
 /*
- * A restarted daemon and the memory that it finds. It may be memory that was new and not filled in when the
- * daemon was killed, a store of a job with another policy, and residuals that were being joined.
+ * A restarted daemon and the memory that it finds. It may be memory that was new and not filled in
+ * when the daemon was killed, a store of a job with another policy, or residuals that were being
+ * joined.
  */
 #include <setjmp.h>
 #include <stdarg.h>
