@@ -14,10 +14,7 @@
 
 #include <stdlib.h>
 
-/* The thread sanitizer has time for fewer of them. */
-#ifndef CUDA_ONE_SEED_IN
-#define CUDA_ONE_SEED_IN 1
-#endif
+#include "tests/host/sanitized.h"
 
 /* Inputs of at most `most` elements. False: there is a difference. */
 typedef bool seeds_case(uint64_t seed, uint64_t most);
@@ -25,7 +22,7 @@ typedef bool seeds_case(uint64_t seed, uint64_t most);
 static inline void seeds_try(seeds_case *one, uint64_t first, uint64_t count, uint64_t most)
 {
     const uint64_t times = getenv("ADTOPK_TEST_LONG") != NULL ? 50 : 1;
-    for (uint64_t seed = first; seed < first + count * times; seed += CUDA_ONE_SEED_IN) {
+    for (uint64_t seed = first; seed < first + count * times; seed += CASES(1, 4)) {
         if (!one(seed, most)) {
             fail_msg("seed %llu of at most %llu elements", (unsigned long long)seed,
                 (unsigned long long)most);

@@ -19,6 +19,7 @@
 #include "kernels/cuda/scratch.h"
 #include "tests/cuda/both.h"
 #include "tests/cuda/device_code.h"
+#include "tests/host/sanitized.h"
 
 enum { ZOMBIES = 3, BLOCKS_MOST = 6, STEPS = 20000, POOL = (ZOMBIES + 6) * BLOCKS_MOST };
 
@@ -231,7 +232,7 @@ static bool killed_case(uint64_t seed, uint64_t *kills)
 
 static void test_killed(void **state)
 {
-    const uint64_t wanted = getenv("ADTOPK_TEST_LONG") != NULL ? 5000 : 500;
+    const uint64_t wanted = getenv("ADTOPK_TEST_LONG") != NULL ? 5000 : CASES(500, 100);
     uint64_t kills = 0;
     (void)state;
     for (uint64_t seed = 1; kills < wanted; seed++) {

@@ -12,21 +12,13 @@
 
 #include <cmocka.h>
 
+#include "tests/host/sanitized.h"
 #include "tests/sim/world.h"
 
 #define OUTAGE 30u /* allocations that fail in a row in an outage; below sim_alloc()'s patience */
 
-/* Under a sanitizer every seventh allocation fails, as runs take ten times as long. */
-#if defined(__SANITIZE_ADDRESS__)
-#define STRIDE 7u
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define STRIDE 7u
-#endif
-#endif
-#ifndef STRIDE
-#define STRIDE 1u
-#endif
+/* Of so many allocations, one fails. */
+#define STRIDE CASES(1u, 13u)
 
 static uint64_t allocations;
 static uint64_t fail_from, fail_to; /* numbers of the allocations that fail */

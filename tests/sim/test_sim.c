@@ -13,27 +13,13 @@
 
 #include <cmocka.h>
 
+#include "tests/host/sanitized.h"
 #include "tests/sim/suites.h"
 #include "tests/sim/world.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SIM_SLOW 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define SIM_SLOW 1
-#endif
-
-#ifdef SIM_SLOW
-#define SIM_SEEDS 100u
-#define MIN_EVENTS 200000u
-#define MIN_FAULTED_ROUNDS 2000u
-#else
-#define SIM_SEEDS 1000u
-#define MIN_EVENTS 10000000u
-#define MIN_FAULTED_ROUNDS 20000u
-#endif
+#define SIM_SEEDS CASES(1000u, 50u)
+#define MIN_EVENTS CASES(10000000u, 100000u)
+#define MIN_FAULTED_ROUNDS CASES(20000u, 1000u)
 #define DENSE_SEEDS 20u
 #define TESTS_MAX 100
 #define SIM_SEEDS_LONG 20000u

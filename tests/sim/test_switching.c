@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
-#define SEEDS 30u
+#define SEEDS CASES(30u, 7u)
 
 #define EXACT "\"reduce\":\"sum\",\"values\":\"f32\",\"density\":0.05"
 
@@ -357,7 +358,7 @@ static void restart_often(struct world *world, unsigned times)
 static void test_copies_under_two_plans(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 6; seed++) {
+    for (uint64_t seed = 1; seed <= CASES(6, 2); seed++) {
         struct scenario scenario = failure_scenario("{" EXACT ",\"bucket_bytes\":100000000}");
         struct world *world;
         uint64_t ticket;

@@ -7,18 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define STRIDE 17u /* other messages for every collective: see first_of() */
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define STRIDE 17u
-#endif
-#endif
-#ifndef STRIDE
-#define STRIDE 1u
-#endif
+#define STRIDE CASES(1u, 41u) /* other messages for every collective: see first_of() */
 
 #define SPARSE(name)                                                                               \
     POLICY_WITH(",\"sparsifier\":\"topk\",\"bucket_bytes\":2000,\"sparse_collective\":\"" name "\"")

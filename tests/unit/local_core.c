@@ -195,10 +195,13 @@ static enum adtopk_status fake_open(
 static enum adtopk_status fake_register(
     struct fake_rank *rank, const struct tensor_spec *spec, struct error *err)
 {
-    struct fake_tensor *grown = realloc(rank->tensor, (rank->tensors + 1) * sizeof *grown);
+    struct fake_tensor *grown = rank->tensor;
 
-    if (grown == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory");
+    if ((rank->tensors & (rank->tensors - 1)) == 0) { /* the room for a power of two is full */
+        grown = realloc(rank->tensor, (2 * (uint64_t)rank->tensors + 1) * sizeof *grown);
+        if (grown == NULL) {
+            return error_set(err, ADTOPK_ERR_MEMORY, "no memory");
+        }
     }
     rank->tensor = grown;
     memset(&grown[rank->tensors], 0, sizeof *grown);

@@ -31,6 +31,7 @@
 #include "daemon/core/work_round.h"
 #include "daemon/link/buffer.h"
 #include "lone_core.h"
+#include "tests/host/sanitized.h"
 
 /* The sums that the ledgers take in if the daemon is not killed. */
 struct reference {
@@ -173,16 +174,7 @@ static bool recovers(struct lone_core *lone, const struct scene *scene, struct r
 }
 
 /* With a sanitizer a process takes longer to fork, and more instructions for the same work. */
-#if defined(__SANITIZE_ADDRESS__)
-#define SLOWER 12u
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SLOWER 12u
-#endif
-#endif
-#ifndef SLOWER
-#define SLOWER 1u
-#endif
+#define SLOWER CASES(1u, 30u)
 
 /* The records of the store: of the job, without policies, which are long, and of the tensors. */
 struct records {
