@@ -103,7 +103,15 @@ struct local_pending {
     uint8_t reserved;
 };
 
-enum local_form { LOCAL_FORM_LIST = 1, LOCAL_FORM_DENSE = 2, LOCAL_FORM_DENSE16 = 4 };
+/* What a rank asks for of a tensor. An update has the first three. LOCAL_FORM_PENDING asks for the
+ * residual to look ahead with: a tensor that was registered without it has none to show. */
+enum local_form {
+    LOCAL_FORM_LIST = 1,
+    LOCAL_FORM_DENSE = 2,
+    LOCAL_FORM_DENSE16 = 4,
+    LOCAL_FORM_PENDING = 8
+};
+#define LOCAL_FORMS 15u /* all of them */
 
 /* One tensor's update, in two cache lines. Offsets count from the start of the result arena. Where
  * a rank asked for the 16-bit form, that is always filled. List and dense form are then the

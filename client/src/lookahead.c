@@ -131,6 +131,19 @@ static float lookahead_guard(float guard, const struct lookahead_norms *norms)
     return next < 1 ? (float)next : 1;
 }
 
+/* Over every transport: a program that works over tcp:// works on the daemon's machine, too. */
+static enum adtopk_status lookahead_check_form(adtopk_context *context, uint32_t tensor)
+{
+    const struct client_tensor *about = &context->tensor[tensor];
+
+    return (about->forms & ADTOPK_FORM_PENDING) != 0
+               ? ADTOPK_OK
+               : client_refuse(context, ADTOPK_ERR_ARGUMENT,
+                     "adtopk_lookahead(): tensor \"%s\" was registered "
+                     "without ADTOPK_FORM_PENDING",
+                     about->name);
+}
+
 static enum adtopk_status lookahead_check(
     adtopk_context *context, const struct adtopk_lookahead_spec *spec)
 {
@@ -187,6 +200,9 @@ static enum adtopk_status lookahead_take(
     }
     if (status == ADTOPK_OK) {
         status = lookahead_check(context, &spec);
+    }
+    if (status == ADTOPK_OK) {
+        status = lookahead_check_form(context, tensor);
     }
     if (status == ADTOPK_OK && context->step_state != CLIENT_STEP_NEW) {
         status = client_refuse(context, ADTOPK_ERR_STATE,

@@ -2,7 +2,8 @@
  * The residuals that the daemon shows, so that a rank can look ahead.
  *
  * Happy path: the results have a record per tensor. It says in which part of the job's store the
- * tensor's residual lies, and since which change of the policy. The rank asks for a descriptor of
+ * tensor's residual lies, and since which change of the policy. Only tensors with
+ * ADTOPK_FORM_PENDING have a residual there. The rank asks for a descriptor of
  * each part that it has not mapped since then. It maps the part for reading, and keeps the mapping
  * until the policy changes. If the daemon no longer shows a part that is no error: the rank then
  * does not look ahead.

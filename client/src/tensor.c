@@ -7,6 +7,8 @@
 #include "proto/utf8.h"
 
 #define TENSOR_BATCH_BYTES 40000 /* limit of a batch; a message may have 60,000 */
+/* The forms in which an update comes. */
+#define TENSOR_VALUES (ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE | ADTOPK_FORM_DENSE16)
 
 /* ---- names ---- */
 
@@ -108,7 +110,7 @@ static enum adtopk_status tensor_check_forms(
 {
     const unsigned forms = spec->forms;
 
-    if (forms > (ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE | ADTOPK_FORM_DENSE16)) {
+    if ((forms & ~(unsigned)(TENSOR_VALUES | ADTOPK_FORM_PENDING)) != 0) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\" asks for the unknown forms %u", spec->name, forms);
     }
@@ -189,7 +191,8 @@ static void tensor_add(
     memset(added, 0, sizeof *added);
     memcpy(added->name, spec->name, strlen(spec->name) + 1);
     added->dtype = spec->dtype;
-    added->forms = spec->forms != 0 ? spec->forms : ADTOPK_FORM_DENSE;
+    added->forms =
+        (spec->forms & TENSOR_VALUES) != 0 ? spec->forms : spec->forms | ADTOPK_FORM_DENSE;
     added->dims = spec->dims;
     memcpy(added->shape, spec->shape, (size_t)spec->dims * sizeof spec->shape[0]);
     added->guard = 1;

@@ -247,10 +247,11 @@ struct core_memory {
         const struct core_piece *piece, unsigned pieces, bool *later, struct error *err);
     /* Residuals and their state: outlives the core. A job has part 0, part 1 while its ranks have
      * residuals of their own, and by turns parts 2 and 3, and 4 and 5 (store.h). Each further batch
-     * of tensors has four parts behind those. A part whose size
-     * has changed is new. drop_store() of a part that is not there does nothing. */
-    void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,
-        struct error *err);
+     * of tensors has four parts behind those. A part whose size has changed is new. drop_store() of
+     * a part that is not there does nothing. shown: ranks may map the part, which has residuals of
+     * a batch with LOCAL_FORM_PENDING. It never changes in a part. Private memory is faster. */
+    void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
+        bool *existing, struct error *err);
     void (*drop_store)(void *context, uint64_t job, unsigned part);
     /* The session's gradients, or the job's results and store, are no longer used. */
     void (*release_session)(void *context, session_id session);
@@ -303,13 +304,6 @@ struct core_config {
         unsigned event, unsigned to);
     void *trace_context;
 };
-
-/** Whether a part of a job's store holds residuals, which the ranks of the job may read: of the
- * first batch of tensors 1, 4 and 5, of each later one all but its first. */
-static inline bool core_part_is_shown(unsigned part)
-{
-    return part < 6 ? part == 1 || part >= 4 : part < CORE_STORE_PARTS && (part - 6) % 4 != 0;
-}
 
 /** NULL and an error if the configuration is wrong or memory is short. */
 struct core *core_create(const struct core_config *config, struct error *err);

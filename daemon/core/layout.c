@@ -109,10 +109,11 @@ uint64_t layout_number(uint32_t t, unsigned rank)
     return (uint64_t)t << 32 | rank;
 }
 
-/* Points the tensors of a batch to their records and slots. */
+/* Points the tensors of a batch to their records and slots, and finds whether it is shown. */
 static void point_tensors(
-    struct job *job, const struct batch *batch, struct store_tensor *record, float *slots)
+    struct job *job, struct batch *batch, struct store_tensor *record, float *slots)
 {
+    const bool near = engine_is_near(job->core->config.engine); /* else ranks can map nothing */
     uint64_t rank_slots = 0;
 
     for (uint32_t t = batch->first; t < batch->end; t++) {
@@ -122,6 +123,7 @@ static void point_tensors(
         tensor->slot = slots;
         tensor->rank_slots = rank_slots;
         slots += slot(tensor);
+        batch->shown |= near && (tensor->spec.forms & LOCAL_FORM_PENDING) != 0;
         rank_slots += layout_rank_slot(tensor);
     }
 }
@@ -162,7 +164,7 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
         memory->open_job(memory->context, job->number, &job->key, job->run.id != 0);
     }
     job->store = memory->store(memory->context, job->number, 0,
-        align(size) + job->core->config.threads * sizeof(struct journal), &existing, err);
+        align(size) + job->core->config.threads * sizeof(struct journal), false, &existing, err);
     if (job->store == NULL || open_arenas(job, err) != ADTOPK_OK) {
         return err->code;
     }
@@ -198,7 +200,8 @@ static enum adtopk_status open_more(struct job *job, unsigned number, struct err
     if (job->store->more == 0) { /* else an earlier daemon got no further than opening it */
         memory->drop_store(memory->context, job->number, part);
     }
-    batch->more = memory->store(memory->context, job->number, part, size, &existing, err);
+    batch->more =
+        memory->store(memory->context, job->number, part, size, batch->shown, &existing, err);
     if (batch->more == NULL) {
         return err->code;
     }
@@ -224,7 +227,7 @@ enum adtopk_status layout_batch(struct job *job, uint32_t end, struct error *err
     records = align((end - batch->first) * sizeof(struct store_tensor));
     memory->drop_store(memory->context, job->number, part);
     bytes = memory->store(memory->context, job->number, part,
-        records + all_slots(job, batch) * sizeof(float), &existing, err);
+        records + all_slots(job, batch) * sizeof(float), false, &existing, err);
     if (bytes == NULL) {
         return err->code;
     }
@@ -471,8 +474,8 @@ enum adtopk_status layout_kept(
     if (size == 0) {
         return ADTOPK_OK;
     }
-    plan->store =
-        memory->store(memory->context, job->number, kept_part(switches), size, &existing, err);
+    plan->store = memory->store(
+        memory->context, job->number, kept_part(switches), size, false, &existing, err);
     if (plan->store == NULL) {
         return err->code;
     }

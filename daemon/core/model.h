@@ -443,6 +443,7 @@ struct batch {
     uint32_t first, end; /* numbers */
     uint8_t *results;
     uint8_t *more; /* STORE_RANKS; NULL: no tensor is by rank */
+    bool shown;    /* ranks may map its residuals: one of its tensors asks for that */
 };
 
 /* Where everything of the job lies: layout.c. */

@@ -20,9 +20,7 @@
 /* The 16-bit form has the tensor's own type, and the dense form would show other bits. */
 static enum adtopk_status check_forms(const struct tensor_spec *spec, struct error *err)
 {
-    const unsigned all = LOCAL_FORM_LIST | LOCAL_FORM_DENSE | LOCAL_FORM_DENSE16;
-
-    if ((spec->forms & ~all) != 0) {
+    if ((spec->forms & ~LOCAL_FORMS) != 0) {
         return error_set(
             err, ADTOPK_ERR_ARGUMENT, "tensor '%s' asks for unknown forms", spec->name);
     }

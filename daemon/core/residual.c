@@ -38,7 +38,7 @@ static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_
         size += size_of(job, plan, t);
     }
     *existing = false;
-    bytes = memory->store(memory->context, job->number, place, size, existing, err);
+    bytes = memory->store(memory->context, job->number, place, size, batch->shown, existing, err);
     job->layout.arenas.store[place] = bytes;
     if (bytes == NULL) {
         return err->code;

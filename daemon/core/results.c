@@ -43,10 +43,12 @@ bool layout_is_narrow(const struct tensor *tensor)
 
 unsigned layout_forms(const struct tensor *tensor)
 {
+    const unsigned forms = tensor->spec.forms & (LOCAL_FORM_LIST | LOCAL_FORM_DENSE);
+
     if (layout_is_narrow(tensor)) {
         return LOCAL_FORM_LIST;
     }
-    return tensor->spec.forms != 0 ? tensor->spec.forms : LOCAL_FORM_DENSE;
+    return forms != 0 ? forms : LOCAL_FORM_DENSE;
 }
 
 /* Lays out the 16-bit form, and the list that ranks see beside it. */
@@ -102,14 +104,14 @@ static float pending_scale(const struct job *job, const struct plan_tensor *plan
 void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t)
 {
     const struct plan_tensor *planned = &plan->tensor[t];
-    const unsigned part =
-        store_part(STORE_RESIDUALS + plan->residuals, job->tensor[t].layout.batch);
+    const unsigned batch = job->tensor[t].layout.batch;
+    const unsigned part = store_part(STORE_RESIDUALS + plan->residuals, batch);
     const uint8_t *base = job->layout.arenas.store[part];
     struct local_pending *pending = &layout_update(job, t)->pending;
 
     *pending = (struct local_pending){.part = LOCAL_PARTS, .since = switches + 1};
     if (!(planned->policy.lookahead > 0) || planned->dense || planned->residual == NULL ||
-        !engine_is_near(job->core->config.engine)) {
+        !job->layout.batch[batch].shown || (job->tensor[t].spec.forms & LOCAL_FORM_PENDING) == 0) {
         return;
     }
     *pending = (struct local_pending){.offset = (uint64_t)((uint8_t *)planned->residual - base),
@@ -119,7 +121,7 @@ void layout_pending(const struct job *job, const struct plan *plan, uint32_t swi
         .scale = pending_scale(job, planned, plan->policy.reduce == REDUCE_MEAN),
         .lookahead = (float)planned->policy.lookahead};
     if (planned->by_rank && job->ranks > 1) {
-        pending->rank_part = (uint8_t)store_part(STORE_RANKS, job->tensor[t].layout.batch);
+        pending->rank_part = (uint8_t)store_part(STORE_RANKS, batch);
         pending->rank_offset = job->tensor[t].rank_slots * (job->ranks - 1) * sizeof(float);
         pending->rank_size = layout_rank_slot(&job->tensor[t]) * sizeof(float);
     }

@@ -301,14 +301,13 @@ static enum adtopk_status memory_reserve_results(void *context, uint64_t job, un
 
 /* ---- stores ---- */
 
-static void *memory_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+static void *memory_store(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
+    bool *existing, struct error *err)
 {
     struct local *local = context;
 
     *existing = false;
-    return stores_get(local->stores, job, part, size, core_part_is_shown(part),
-        memory_promised(local, size), err);
+    return stores_get(local->stores, job, part, size, shown, memory_promised(local, size), err);
 }
 
 /* If it fails, for want of descriptors, the rank does not look ahead for now. */

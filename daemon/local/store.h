@@ -2,9 +2,9 @@
  * Stores: a job's residuals and their state.
  *
  * Their memory ends with the job or the daemon. Only the daemon writes it. So the system gives it
- * when the daemon's workers first touch it, which does not stop the loop. The parts that hold
- * residuals have descriptors: ranks that look ahead map them for reading. The other parts are
- * private.
+ * when the daemon's workers first touch it, which does not stop the loop. The parts with
+ * residuals that ranks asked for have descriptors: ranks map them for reading. The other parts are
+ * private, because the kernel has huge pages for those, and passes over them are faster.
  */
 #ifndef ADTOPK_LOCAL_STORE_H
 #define ADTOPK_LOCAL_STORE_H

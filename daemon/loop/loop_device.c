@@ -144,8 +144,8 @@ static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
     }
 }
 
-static void *loop_device_store(
-    void *context, uint64_t job, unsigned number, uint64_t size, bool *existing, struct error *err)
+static void *loop_device_store(void *context, uint64_t job, unsigned number, uint64_t size,
+    bool shown, bool *existing, struct error *err)
 {
     struct loop *loop = context;
     const struct core_memory *inner = &loop->gpu.inner;
@@ -155,7 +155,7 @@ static void *loop_device_store(
     *existing = false;
     bytes = number >= CORE_STORE_RESIDUALS
                 ? loop_part_make(loop, job, number, size, err)
-                : inner->store(inner->context, job, number, size, existing, err);
+                : inner->store(inner->context, job, number, size, shown, existing, err);
     if (bytes != NULL &&
         device_open_part(loop->gpu.device, job, key->owner, number, size, err) != ADTOPK_OK) {
         loop_device_drop_store(loop, job, number);

@@ -313,8 +313,8 @@ static enum adtopk_status quota_reserve_results(void *context, uint64_t job, uns
         quota->inner.context, job, batch, piece, pieces, later, err);
 }
 
-static void *quota_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+static void *quota_store(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
+    bool *existing, struct error *err)
 {
     struct quota *quota = context;
     struct quota_holding *holding = quota_job(quota, job, err);
@@ -325,7 +325,7 @@ static void *quota_store(
                                                  err) != ADTOPK_OK)) {
         return NULL;
     }
-    bytes = quota->inner.store(quota->inner.context, job, part, size, existing, err);
+    bytes = quota->inner.store(quota->inner.context, job, part, size, shown, existing, err);
     if (bytes != NULL) {
         quota_set(quota, holding, part, size);
     }

@@ -70,8 +70,7 @@ enum adtopk_status check_tensor(
             "tensor \"%s\" has %zu dimensions; 1 to %d are allowed", spec->name, tensor->n_shape,
             TENSOR_MAX_DIMS);
     }
-    if (tensor->forms == 0 ||
-        tensor->forms > (LOCAL_FORM_LIST | LOCAL_FORM_DENSE | LOCAL_FORM_DENSE16)) {
+    if (tensor->forms == 0 || (tensor->forms & ~LOCAL_FORMS) != 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor \"%s\" asks for unknown forms %u",
             spec->name, tensor->forms);
     }

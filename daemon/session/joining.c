@@ -195,7 +195,7 @@ static void joining_show(struct session *session, const Adtopk__LocalShow *asked
     Adtopk__LocalShown shown = ADTOPK__LOCAL_SHOWN__INIT;
     Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
 
-    if (session->door->connection->show != NULL && core_part_is_shown(asked->part)) {
+    if (session->door->connection->show != NULL) {
         session->door->connection->show(session, asked->part, &shown);
     }
     reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_SHOWN;

@@ -91,10 +91,11 @@ static enum adtopk_status memory_reserve(void *context, uint64_t job, unsigned b
     return ADTOPK_OK;
 }
 
-static void *memory_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+static void *memory_store(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
+    bool *existing, struct error *err)
 {
     struct host_memory *memory = context;
+    uint8_t *bytes;
 
     (void)job;
     if (part == 1 && memory->no_rank_store) {
@@ -102,7 +103,10 @@ static void *memory_store(
             err, ADTOPK_ERR_MEMORY, "no memory for %llu bytes", (unsigned long long)size);
         return NULL;
     }
-    return memory_find(memory, &memory->store[part], size, existing);
+    bytes = memory_find(memory, &memory->store[part], size, existing);
+    assert(!*existing || memory->store[part].shown == shown);
+    memory->store[part].shown = shown;
+    return bytes;
 }
 
 static void memory_drop_store(void *context, uint64_t job, unsigned part)

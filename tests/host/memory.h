@@ -13,7 +13,8 @@
 struct host_area {
     uint8_t *bytes; /* NULL: none */
     uint64_t size;
-    bool old; /* an earlier core used it */
+    bool old;   /* an earlier core used it */
+    bool shown; /* of a store: ranks may map it */
 };
 
 struct host_memory {

@@ -19,8 +19,9 @@ from cluster import Cluster
 from ranks import Job
 
 HOMES = [0, 0, 1, 1]
-TENSORS = [("wide", "f32", "dense", (64, 96)), ("odd", "f16", "list", (5, 7, 3)),
-           ("bias", "f32", "dense", (64,))]
+TENSORS = [("wide", "f32", "dense+pending", (64, 96)), ("odd", "f16", "list+pending", (5, 7, 3)),
+           ("bias", "f32", "dense+pending", (64,))]
+DENSE, PENDING, PARTS = 2, 8, 34  # proto/local.h
 POLICY = {"sparsifier": "topk", "density": 0.05, "lookahead": 0.25}
 
 
@@ -34,13 +35,13 @@ def field(number, value):
 class Stranger:
     """A rank alone with one tensor, 64 x 64, that asks what it likes and reads when it likes."""
 
-    def __init__(self, path, job, policy):
+    def __init__(self, path, job, policy, forms=DENSE | PENDING):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(20)
         self.socket.connect(path)
         self.ask(1, field(1, 2) + field(2, job) + field(3, b"0") + field(5, 1) + field(6, policy))
         self.read()
-        self.ask(2, field(1, field(1, b"w") + field(3, bytes([64, 64])) + field(4, 2)))
+        self.ask(2, field(1, field(1, b"w") + field(3, bytes([64, 64])) + field(4, forms)))
         self.ask(3)
         self.read()
         self.ask(4)
@@ -123,7 +124,7 @@ class Lookahead(unittest.TestCase):
                 job.steps(3)
                 self.assertEqual(self.ahead(job, 1), ("f32", 0.25))
                 for name in ("later", "last"):
-                    job.each(f"tensor {name} f32 dense 31x40", "commit")
+                    job.each(f"tensor {name} f32 dense+pending 31x40", "commit")
                     job.steps(4)
                 for tensor in (0, 1, 3, 4):
                     self.assertEqual(self.ahead(job, tensor), ("f32", 0.25), tensor)
@@ -160,7 +161,7 @@ class Lookahead(unittest.TestCase):
         with self.job(POLICY, [0]) as job:
             job.steps(1)
             job.each("hold 0")
-            job.each("tensor more f32 dense 40x50", "commit")
+            job.each("tensor more f32 dense+pending 40x50", "commit")
             self.assertIsNone(self.ahead(job, 0))
             job.each("held 1")
             job.steps(1)
@@ -176,6 +177,76 @@ class Lookahead(unittest.TestCase):
             job.steps(2)
             self.assertIsNone(self.ahead(job))
             self.assertEqual(self.shown(job.ranks[0]), [])
+
+    def mapped(self, cluster):
+        """Parts of residuals that the daemon has in memory that ranks can map."""
+        folder = f"/proc/{cluster.daemons[0].process.pid}/fd"
+        return sum("residual" in os.readlink(os.path.join(folder, one))
+                   for one in os.listdir(folder))
+
+    def refusal(self, rank, tensor):
+        rank.send(f"ahead {tensor} 1e-4 sgd")
+        return rank.error()[1]
+
+    def test_nobody_asked(self):
+        """Without the form all residuals are private, and looking ahead is refused by name."""
+        tensors = [(name, kind, forms.removesuffix("+pending"), shape)
+                   for name, kind, forms, shape in TENSORS]
+        for scope in ("node", "rank"):
+            with self.subTest(scope), Cluster(BUILD, nodes=1) as cluster:
+                policy = text({**POLICY, "scope": scope})
+                with Job(cluster, BUILD, "private", [0, 0], tensors, policy) as job:
+                    job.join().steps(2)
+                    for tensor, name in enumerate(("wide", "odd", "bias")):
+                        sentence = self.refusal(job.ranks[0], tensor)
+                        self.assertIn(f'"{name}"', sentence)
+                        self.assertIn("without ADTOPK_FORM_PENDING", sentence)
+                    self.assertEqual(self.mapped(cluster), 0)
+                    self.assertEqual(self.shown(job.ranks[0]), [])
+                    job.each("tensor more f32 dense+pending 40x50", "commit")
+                    job.steps(2)
+                    self.assertEqual(self.ahead(job, 3), ("f32", 0.25))
+                    self.assertIn("PENDING", self.refusal(job.ranks[0], 0))
+                    self.assertEqual(self.mapped(cluster), 2 if scope == "rank" else 1)
+                    job.steps(2)
+
+    def test_private_residuals_are_not_shown(self):
+        """Whatever part a rank asks for."""
+        path = self.cluster.address(0).removeprefix("unix:")
+        for forms, most in ((DENSE, 0), (DENSE | PENDING, 1), (PENDING, 1)):
+            name = f"forms{forms}".encode()
+            rank = Stranger(path, name, text(POLICY).encode(), forms)
+            with rank.socket:
+                got = 0
+                for part in range(PARTS):
+                    rank.ask(7, field(1, part))
+                    got += rank.read()
+                self.assertEqual(got, most)
+
+    def test_elsewhere(self):
+        """A rank on another machine has no residual: its shifted parameters are the parameters. It
+        too is refused without the form."""
+        owner = {"trainers_owner": os.getuid()}
+        tensors = [("asked", "f32", "dense+pending", (8, 8)), ("not", "f32", "dense", (8, 8))]
+        with Cluster(BUILD, nodes=1, settings=owner) as cluster:
+            with Job(cluster, BUILD, "elsewhere", ["r0"], tensors, text(POLICY)) as job:
+                job.join().steps(2)
+                self.assertIsNone(self.ahead(job, 0))
+                self.assertIn("PENDING", self.refusal(job.ranks[0], 1))
+
+    def test_ranks_that_ask_for_different_forms(self):
+        """They end the job, as with any other form."""
+        with Cluster(BUILD, nodes=1) as cluster:
+            job = Job(cluster, BUILD, "unlike", [0, 0], [], text(POLICY))
+            self.addCleanup(job.kill)
+            for rank, forms in zip(job.ranks, ("dense", "dense+pending")):
+                rank.send(rank.opening, f"tensor w f32 {forms} 8x8", "commit")
+                rank.answer()
+                rank.answer()
+            for rank in job.ranks:
+                status, sentence = rank.error()
+                self.assertEqual(status, "mismatch")
+                self.assertIn("form", sentence)
 
     def test_rank_that_does_not_read(self):
         """Descriptors that wait for it could keep others from getting theirs."""

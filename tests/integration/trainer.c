@@ -102,8 +102,12 @@ static bool trainer_keygen(struct trainer *trainer, char **word)
                                                              : trainer_refuse(err.text);
 }
 
+/* A form of updates; "+pending" behind it asks for the residual as well. */
 static unsigned trainer_forms(const char *word)
 {
+    const size_t length = strcspn(word, "+");
+    const unsigned pending = word[length] == '+' ? ADTOPK_FORM_PENDING : 0;
+
     static const struct {
         const char *word;
         unsigned forms;
@@ -111,11 +115,11 @@ static unsigned trainer_forms(const char *word)
         {"dense16", ADTOPK_FORM_DENSE16}, {"both16", ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE16}};
 
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (strcmp(word, forms[i].word) == 0) {
-            return forms[i].forms;
+        if (strlen(forms[i].word) == length && strncmp(word, forms[i].word, length) == 0) {
+            return forms[i].forms | pending;
         }
     }
-    return ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE;
+    return ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE | pending;
 }
 
 static bool trainer_register(struct trainer *trainer, char **word)
@@ -711,7 +715,7 @@ static const struct trainer_command {
     {"open", 6, trainer_open, "ADDRESS JOB RUN RANK WORLD POLICY|-"},
     {"totals", 0, trainer_totals, "before commit: sums element by element are kept"},
     {"tensor", 4, trainer_register,
-        "NAME f32|f16|bf16 list|dense|both|dense16|both16 SIZExSIZE..."},
+        "NAME f32|f16|bf16 list|dense|both|dense16|both16[+pending] SIZExSIZE..."},
     {"commit", 0, trainer_commit, "again after more tensors, between two steps"},
     {"gradients", 2, trainer_gradients, "integer|random|zero SEED"},
     {"poison", 3, trainer_poison, "STEP TENSOR nan|inf: its last element"},

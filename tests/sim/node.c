@@ -132,8 +132,8 @@ static enum adtopk_status memory_reserve(void *context, uint64_t id, unsigned ba
     return ADTOPK_OK;
 }
 
-static void *memory_store(
-    void *context, uint64_t id, unsigned part, uint64_t size, bool *existing, struct error *err)
+static void *memory_store(void *context, uint64_t id, unsigned part, uint64_t size, bool shown,
+    bool *existing, struct error *err)
 {
     struct node *node = context;
     int job = job_of(node, id);
@@ -151,6 +151,8 @@ static void *memory_store(
         far_part(node, memory, part, size);
     }
     *existing = memory->store_old[part];
+    assert(!*existing || memory->store_shown[part] == shown);
+    memory->store_shown[part] = shown;
     memory->store_old[part] = true;
     return memory->store[part];
 }

@@ -404,12 +404,12 @@ bool world_run(struct world *world)
 static const struct tensor_spec specs[SIM_MAX_TENSORS] = {
     {.name = "fc.weight", .forms = 3, .shape = {.dims = 2, .size = {12, 40}}},
     {.name = "fc.bias", .forms = 2, .shape = {.dims = 1, .size = {12}}},
-    {.name = "conv.weight", .forms = 2, .shape = {.dims = 4, .size = {4, 16, 2, 2}}},
+    {.name = "conv.weight", .forms = 10, .shape = {.dims = 4, .size = {4, 16, 2, 2}}},
     {.name = "head.weight", .forms = 1, .shape = {.dims = 2, .size = {5, 60}}},
     {.name = "head.bias", .forms = 2, .shape = {.dims = 1, .size = {5}}},
     {.name = "scale", .forms = 2, .shape = {.dims = 1, .size = {1}}},
     {.name = "temperature", .forms = 1, .shape = {.dims = 0}},
-    {.name = "embedding", .forms = 3, .shape = {.dims = 2, .size = {97, 3}}},
+    {.name = "embedding", .forms = 11, .shape = {.dims = 2, .size = {97, 3}}},
     {.name = "norm.weight", .forms = 3, .shape = {.dims = 1, .size = {131}}},
     {.name = "attention", .forms = 1, .shape = {.dims = 3, .size = {3, 7, 11}}},
     {.name = "row", .forms = 2, .shape = {.dims = 2, .size = {1, 200}}},
@@ -420,7 +420,7 @@ static const struct tensor_spec specs[SIM_MAX_TENSORS] = {
 static void make_half(const struct scenario *scenario, struct tensor_spec *spec, unsigned t)
 {
     spec->dtype = t % 4 == 1 && scenario->scales == SCALES_NONE ? DTYPE_F16 : DTYPE_BF16;
-    spec->forms = (spec->forms & LOCAL_FORM_LIST) | LOCAL_FORM_DENSE16;
+    spec->forms = (spec->forms & (LOCAL_FORM_LIST | LOCAL_FORM_PENDING)) | LOCAL_FORM_DENSE16;
 }
 
 static void make_tensors(const struct scenario *scenario, struct sim_job *job, unsigned chosen)

@@ -150,6 +150,7 @@ struct node_job {
     bool results_old[CORE_MAX_BATCHES]; /* a core has mapped it before */
     uint64_t number;                    /* that the core gave the job which uses it; 0: none does */
     bool store_old[CORE_STORE_PARTS];
+    bool store_shown[CORE_STORE_PARTS];
     uint64_t fault_mark;  /* world.faults when its open step began */
     uint64_t step_mark;   /* 1 + the last step that was checked */
     uint32_t policy_seen; /* the newest version it had */

@@ -115,7 +115,7 @@ static enum adtopk_status fake_take_memory(
     }
     rank->results = memory->results(memory->context, job, 0, rank->results_size, &existing, err);
     if (rank->results == NULL || existing ||
-        memory->store(memory->context, job, 0, 4096, &existing, err) == NULL || existing) {
+        memory->store(memory->context, job, 0, 4096, false, &existing, err) == NULL || existing) {
         return ADTOPK_ERR_MEMORY;
     }
     return ADTOPK_OK;

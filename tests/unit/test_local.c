@@ -343,8 +343,9 @@ static void test_wrong_tensors(void **state)
         {{.name = "x", .dims = 2, .shape = {1u << 16, 1u << 16}}, "elements"},
         {{.name = "x", .dims = 2, .shape = {UINT64_MAX, 2}}, "elements"},
         {{.name = "x", .dims = 1, .shape = {1}, .dtype = (enum adtopk_dtype)3}, "dtype"},
-        {{.name = "x", .dims = 1, .shape = {1}, .forms = 8}, "forms"},
+        {{.name = "x", .dims = 1, .shape = {1}, .forms = 16}, "forms"},
         {{.name = "x", .dims = 1, .shape = {1}, .forms = 4}, "f32"},
+        {{.name = "x", .dims = 1, .shape = {1}, .forms = 12}, "f32"},
         {{.name = "x", .dims = 1, .shape = {1}, .dtype = ADTOPK_F16, .forms = 6}, "one of them"},
         {{.name = "w", .dims = 1, .shape = {1}}, "already"},
         {{.name = "x", .dims = 1, .shape = {1}, .memory = ADTOPK_CUDA}, "CUDA memory"},
@@ -510,7 +511,8 @@ static_assert(ENDS_WITH(struct adtopk_options, reserved) &&
 /* Wrong fields in a look-ahead change nothing. */
 static void test_lookahead_fields(void **state)
 {
-    adtopk_context *context = open_ready("lookahead", 1, 0);
+    adtopk_context *without = open_ready("without", 1, ADTOPK_FORM_DENSE);
+    adtopk_context *context = open_ready("lookahead", 1, ADTOPK_FORM_PENDING);
     float parameters[NUMEL], shifted[NUMEL];
     struct adtopk_lookahead_spec spec = {
         .size = sizeof spec, .parameters = parameters, .shifted = shifted, .reserved = 1};
@@ -525,6 +527,9 @@ static void test_lookahead_fields(void **state)
     assert_status(context, adtopk_lookahead(context, 0, &spec), ADTOPK_ERR_ARGUMENT);
     assert_says(context, "shifted");
     spec.second_moment = parameters;
+    assert_status(without, adtopk_lookahead(without, 0, &spec), ADTOPK_ERR_ARGUMENT);
+    assert_says(without, "tensor \"w0\" was registered without ADTOPK_FORM_PENDING");
+    adtopk_close(without);
     assert_status(context, adtopk_lookahead(context, 0, &spec), ADTOPK_OK);
     assert_memory_equal(shifted, parameters, sizeof shifted);
     adtopk_close(context);

@@ -17,12 +17,35 @@
 #include "lone_core.h"
 #include "proto/local.h"
 
+#define ALL 3u
+
+/* Changes of the policy, and the parts that are shown after them to who asked for that. */
+static const struct {
+    const char *policy;
+    unsigned parts;
+} changes[] = {{"{\"residual\":\"bf16\"}", 1u << 5},
+    {"{\"residual\":\"f32\",\"scope\":\"rank\"}", 1u << 1 | 1u << 4}};
+
 static enum adtopk_status push_ahead(struct lone_core *lone, uint32_t tensor, float lookahead)
 {
     const struct event event = {.type = EVENT_RANK_PUSH,
         .step = {.tensor = tensor, .number = lone->step, .lookahead = lookahead}};
 
     return lone_rank_event(lone, 0, event);
+}
+
+/* Two ranks and three tensors, of which the second is sent dense; ranks ask for the residuals
+ * of ALL, or of `only` one. */
+static void begin_shown(struct lone_core *lone, const char *policy, unsigned only)
+{
+    struct tensor_spec spec[3] = {lone_spec("wide", 2, (const uint64_t[]){16, 40}),
+        lone_spec("bias", 1, (const uint64_t[]){40}),
+        lone_spec("deep", 4, (const uint64_t[]){4, 5, 3, 3})};
+
+    for (unsigned t = 0; t < 3; t++) {
+        spec[t].forms |= only == ALL || only == t ? (unsigned)LOCAL_FORM_PENDING : 0u;
+    }
+    lone_start(lone, 2, policy, spec, 3);
 }
 
 /* A number that is no share is refused and changes nothing. Shares show in reports. */
@@ -54,6 +77,18 @@ static struct local_pending pending_of(const struct lone_core *lone, uint32_t te
     return update->pending;
 }
 
+/* The parts that ranks may map: a bit each. */
+static uint64_t shown_parts(const struct lone_core *lone)
+{
+    uint64_t parts = 0;
+
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        const struct host_area *area = &lone->host.memory.store[part];
+        parts |= area->bytes != NULL && area->shown ? (uint64_t)1 << part : 0;
+    }
+    return parts;
+}
+
 /* A residual is the sum over the ranks that share it. An update is their mean, or their sum. */
 static void test_scales(void **state)
 {
@@ -71,7 +106,7 @@ static void test_scales(void **state)
         char policy[160];
         (void)snprintf(policy, sizeof(policy),
             "{\"sparsifier\":\"topk\",\"density\":0.1,\"lookahead\":1,%s}", cases[i].keys);
-        lone_begin(&lone, policy);
+        begin_shown(&lone, policy, ALL);
         const struct local_pending pending = pending_of(&lone, 0);
         assert_true(pending.since > 0 && pending.lookahead >= 1);
         assert_true(fabsf(pending.scale - cases[i].scale) < 1e-6f);
@@ -81,10 +116,71 @@ static void test_scales(void **state)
     }
 }
 
+/* What nobody asked for is in memory of its own, whatever the policy does with it. */
+static void test_nobody_asks(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{\"sparsifier\":\"topk\",\"lookahead\":0.5," LONE_EXACT "}");
+    for (unsigned i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        lone_train(&lone, 2);
+        assert_int_equal(shown_parts(&lone), 0);
+        assert_int_equal(pending_of(&lone, 0).part, LOCAL_PARTS);
+        lone_must_change(&lone, changes[i].policy);
+    }
+    lone_restart(&lone);
+    assert_int_equal(shown_parts(&lone), 0);
+    lone_free(&lone);
+}
+
+/* One tensor is enough that the residuals of its batch are shown; ranks find its own alone. */
+static void test_one_asks(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    begin_shown(&lone, "{\"sparsifier\":\"topk\",\"lookahead\":0.5," LONE_EXACT "}", 2);
+    assert_int_equal(shown_parts(&lone), 1u << 4);
+    for (unsigned i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        lone_must_change(&lone, changes[i].policy);
+        lone_train(&lone, 2);
+        assert_int_equal(shown_parts(&lone), changes[i].parts);
+        assert_int_equal(pending_of(&lone, 0).part, LOCAL_PARTS);
+        assert_true(changes[i].parts >> pending_of(&lone, 2).part & 1);
+    }
+    lone_restart(&lone);
+    assert_int_equal(shown_parts(&lone), changes[sizeof(changes) / sizeof(changes[0]) - 1].parts);
+    lone_free(&lone);
+}
+
+/* Each batch of tensors for itself. */
+static void test_batches(void **state)
+{
+    static const unsigned asks[] = {0, LOCAL_FORM_PENDING, 0, LOCAL_FORM_PENDING};
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{\"sparsifier\":\"topk\",\"density\":0.1}");
+    for (unsigned b = 0; b < sizeof(asks) / sizeof(asks[0]); b++) {
+        char name[] = {(char)('a' + (int)b), '\0'};
+        struct tensor_spec spec = lone_spec(name, 2, (const uint64_t[]){8, 40});
+        spec.forms |= asks[b];
+        for (unsigned r = 0; r < 2; r++) {
+            struct event event = {.type = EVENT_RANK_REGISTER, .spec = &spec};
+            lone_must(&lone, lone_rank_event(&lone, r, event));
+        }
+        lone_commit(&lone);
+    }
+    assert_int_equal(shown_parts(&lone), (1u << (6 + 4 + 2)) | (1u << (6 + 4 * 3 + 2)));
+    lone_free(&lone);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares), cmocka_unit_test(test_scales)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shares), cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_nobody_asks), cmocka_unit_test(test_one_asks),
+        cmocka_unit_test(test_batches)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,7 +228,8 @@ static void test_refused(void **state)
         const char *says;
     } cases[] = {{DTYPE_F32, LOCAL_FORM_DENSE16, "is f32"},
         {DTYPE_BF16, LOCAL_FORM_DENSE16 | LOCAL_FORM_DENSE, "in 16 bits and in f32"},
-        {DTYPE_BF16, 8, "unknown forms"}};
+        {DTYPE_F32, LOCAL_FORM_DENSE16 | LOCAL_FORM_PENDING, "is f32"},
+        {DTYPE_BF16, 16, "unknown forms"}};
     struct tensor_spec spec = lone_spec("w", 2, (const uint64_t[]){16, 40});
     struct lone_core lone;
 

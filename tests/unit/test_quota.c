@@ -59,13 +59,14 @@ static const void *give_gradients(
     return bytes;
 }
 
-static void *give_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+static void *give_store(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
+    bool *existing, struct error *err)
 {
     (void)context;
     (void)job;
     (void)part;
     (void)size;
+    (void)shown;
     (void)err;
     *existing = false;
     return bytes;
@@ -133,7 +134,7 @@ static bool store(uint64_t job, unsigned part, uint64_t percents)
     bool existing;
     struct error err = {.code = ADTOPK_OK};
     const bool given =
-        memory.store(memory.context, job, part, percents * percent, &existing, &err) != NULL;
+        memory.store(memory.context, job, part, percents * percent, false, &existing, &err) != NULL;
 
     assert_true(given || (err.code == ADTOPK_ERR_DENIED && strstr(err.text, "user ") == err.text));
     return given;

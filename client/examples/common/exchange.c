@@ -32,12 +32,13 @@ static int exchange_check(struct exchange *exchange, enum adtopk_status status)
 static int exchange_register(struct exchange *exchange, size_t tensor)
 {
     const struct tensor *from = &exchange->tensors[tensor];
-    /* Momentum and weight decay move every element, so the update is wanted in its dense form. */
+    /* Momentum and weight decay move every element, so the update is wanted in its dense form. The
+     * trainers look ahead, which takes the residual too. */
     struct adtopk_tensor_spec spec = {.size = sizeof spec,
         .name = from->name,
         .dtype = ADTOPK_F32,
         .dims = (int)from->dims,
-        .forms = ADTOPK_FORM_DENSE};
+        .forms = ADTOPK_FORM_DENSE | ADTOPK_FORM_PENDING};
     for (size_t d = 0; d < from->dims; d++) {
         spec.shape[d] = from->shape[d];
     }

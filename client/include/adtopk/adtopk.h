@@ -65,6 +65,10 @@
  * the ranks that were missing. adtopk_open() waits for the daemon, and adtopk_close() for the
  * daemon's goodbye.
  *
+ * adtopk_update() and adtopk_lookahead() wait for no rank. For a tensor with ADTOPK_FORM_PENDING
+ * the first of them after a commit or a change of the policy asks the daemon for the memory of the
+ * residual. It waits for the answer at most 30 s; without one the context ends, UNREACHABLE.
+ *
  * Each call that waits for other ranks, and adtopk_residual(), has a form with a time-out in
  * milliseconds. It returns ADTOPK_PENDING when the time is over: call it again to go on waiting.
  * With 0 the call looks and does not wait; with a negative number it has no time-out. A push, and a
@@ -107,7 +111,8 @@ enum adtopk_dtype { ADTOPK_F32 = 0, ADTOPK_F16 = 1, ADTOPK_BF16 = 2 };
 /** Kinds of memory that a gradient can lie in. This version refuses all but ADTOPK_HOST. */
 enum adtopk_memory { ADTOPK_HOST = 0, ADTOPK_CUDA = 1 };
 
-/** Forms of an update that a rank can ask for; combine with |. */
+/** What a rank can ask for of a tensor: forms of its updates, and its residual; combine with |.
+ * Ranks that ask for different forms end the job: ADTOPK_ERR_MISMATCH. */
 enum adtopk_form {
     /** (index, value) pairs, for plain SGD: see adtopk_apply_sgd(). An element that is not in the
      * list is 0. A tensor that is sent dense comes in the dense form instead: be ready for both. */
@@ -119,7 +124,14 @@ enum adtopk_form {
      * number. Nothing is lost: the residuals keep the rounding errors for later steps. With
      * ADTOPK_FORM_LIST the list has the rounded values too. A tensor of f32 cannot have this form,
      * nor can a tensor that also asks for ADTOPK_FORM_DENSE. */
-    ADTOPK_FORM_DENSE16 = 4
+    ADTOPK_FORM_DENSE16 = 4,
+    /** The residual of this rank's node, for adtopk_lookahead() and adtopk_update.pending. Without
+     * this form adtopk_lookahead() refuses the tensor. It is no form of an update: alone it implies
+     * ADTOPK_FORM_DENSE. Ask for it only where you look ahead, because it costs time: if one tensor
+     * of a commit has it, the daemon keeps the residuals of all of them in memory that ranks can
+     * map. Most systems have no huge pages for that, and adding a gradient takes about 12% longer.
+     * The form changes nothing for tensors of other commits. Over tcp:// no residual is shown. */
+    ADTOPK_FORM_PENDING = 8
 };
 
 /**
@@ -242,7 +254,7 @@ struct adtopk_tensor_spec {
      * most 2^32-1 elements. */
     int dims;
     uint64_t shape[ADTOPK_MAX_DIMS];
-    /** enum adtopk_form, combined; 0 means ADTOPK_FORM_DENSE. */
+    /** enum adtopk_form, combined; without a form of updates it implies ADTOPK_FORM_DENSE. */
     unsigned forms;
     /** The memory in which its gradients lie. This version refuses all but ADTOPK_HOST. */
     enum adtopk_memory memory;
@@ -437,9 +449,10 @@ struct adtopk_update {
      * of pending_dtype, f32 or bf16. Multiplied by pending_scale they are in the units of an update
      * without its loss scale. For adtopk_lookahead(). Elements in bf16 lack the rounding errors
      * that were moved to their neighbours, which adtopk_residual() adds. Valid until this rank's
-     * first push of the next step. NULL: the policy's `lookahead` is 0, the tensor is sent dense,
-     * the step is not over, the daemon is on another machine, or the policy or the tensors have
-     * changed since another update of this step was read. */
+     * first push of the next step. NULL: the tensor was registered without ADTOPK_FORM_PENDING, the
+     * policy's `lookahead` is 0, the tensor is sent dense, the step is not over, the daemon is on
+     * another machine or keeps residuals on GPUs, or the policy or the tensors have changed since
+     * another update of this step was read. */
     const void *pending;
     enum adtopk_dtype pending_dtype;
     float pending_scale;
@@ -530,6 +543,8 @@ struct adtopk_lookahead_spec {
  * steps later (deploy/learning.md). With second_moment, p[i] is first divided by
  * sqrt(second_moment[i] / correction) + epsilon, and limited to +-10.
  *
+ * The tensor must have been registered with ADTOPK_FORM_PENDING, over tcp:// too.
+ *
  * Keep the parameters apart: apply updates to them, evaluate and save them. They are equal on all
  * ranks; the shifted ones differ from rank to rank. Call it between adtopk_step_wait() and the next
  * step's first push, after the update was applied. Without pending gradients, and over tcp://, the
@@ -538,9 +553,10 @@ struct adtopk_lookahead_spec {
  * A guard limits the shift to a tenth of the norm of the tensor's parameters, as far as the
  * previous call can tell; update.lookahead shows the share that is left.
  *
- * spec: only read in this call. Errors: ARGUMENT (names the field; unknown tensor), STATE (before
- * commit, in mid-step). Source: step-ahead error feedback (Xu, Huo, Huang, AAAI 2021, arXiv
- * 2008.05823), by a share, because a rank knows its node's residual only.
+ * spec: only read in this call. Errors: ARGUMENT (names the field; unknown tensor; registered
+ * without ADTOPK_FORM_PENDING), STATE (before commit, in mid-step). Source: step-ahead error
+ * feedback (Xu, Huo, Huang, AAAI 2021, arXiv 2008.05823), by a share, because a rank knows its
+ * node's residual only.
  */
 enum adtopk_status adtopk_lookahead(
     adtopk_context *context, uint32_t tensor, const struct adtopk_lookahead_spec *spec);

@@ -101,12 +101,13 @@ static void *memory_results(
     return arena_open(&host->results, size, existing, err);
 }
 
-static void *memory_store(
-    void *context, uint64_t job, unsigned part, uint64_t size, bool *existing, struct error *err)
+static void *memory_store(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
+    bool *existing, struct error *err)
 {
     struct host *host = context;
 
     (void)job;
+    (void)shown;
     return arena_open(&host->store[part], size, existing, err);
 }
 
