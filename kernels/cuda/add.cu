@@ -17,6 +17,18 @@ DEVICE void add_bound(const struct add_tensor *tensor)
     state->shift = TOP_SHIFT;
 }
 
+/* A pass that is repeated goes on from the sums that its first attempt found. */
+DEVICE void add_remember(const struct add_tensor *tensor)
+{
+    const uint64_t stamp = (uint64_t)1 << 32 | tensor->stamp;
+    if (tensor->before->stamp != stamp) {
+        tensor->before->sums[0] = tensor->ledger[0];
+        tensor->before->sums[1] = tensor->ledger[1];
+        __threadfence();
+        tensor->before->stamp = stamp;
+    }
+}
+
 KERNEL add_begin(const struct add_batch batch)
 {
     const uint32_t thread = blockIdx.x * BLOCK + threadIdx.x;
@@ -29,6 +41,9 @@ KERNEL add_begin(const struct add_batch batch)
         }
         if (thread == 0 && tensor->mode == ADD_TOP) {
             add_bound(tensor);
+        }
+        if (thread == 0) {
+            add_remember(tensor);
         }
     }
 }
@@ -50,7 +65,7 @@ DEVICE void add_sums(const struct add_tensor *tensor, const struct slots *slots)
 {
     SHARED(double, sums, 2 * BLOCK);
     const uint32_t chunks = (uint32_t)chunk_count(tensor->numel);
-    double total = threadIdx.x < 2 ? tensor->before[threadIdx.x] : 0;
+    double total = threadIdx.x < 2 ? tensor->before->sums[threadIdx.x] : 0;
     uint32_t left_out = 0;
     for (uint32_t first = 0; first < chunks; first += BLOCK) {
         const uint32_t chunk = first + threadIdx.x;
@@ -81,5 +96,61 @@ KERNEL add_ledger(const struct add_batch batch)
 {
     for (uint32_t t = blockIdx.x; t < batch.tensors; t += gridDim.x) {
         add_sums(&batch.tensor[t], &batch.slots);
+    }
+}
+
+/* ------------------------------------------------------------------ what was left out */
+
+/* The first thread of the block gets the least of all threads' numbers. */
+DEVICE uint64_t add_least(uint64_t mine)
+{
+    SHARED(uint64_t, all, BLOCK);
+    all[threadIdx.x] = mine;
+    __syncthreads();
+    for (uint32_t i = 0; threadIdx.x == 0 && i < BLOCK; i++) {
+        mine = all[i] < mine ? all[i] : mine;
+    }
+    __syncthreads();
+    return mine;
+}
+
+/* The first element of the thread's share that is not finite in any gradient; numel if all are. */
+DEVICE uint64_t add_first_fault(const struct add_tensor *tensor)
+{
+    for (uint64_t i = threadIdx.x; i < tensor->numel; i += BLOCK) {
+        for (uint32_t g = 0; g < tensor->gradients; g++) {
+            if (batch_is_fault(batch_gradient(tensor, g, i))) {
+                return i;
+            }
+        }
+    }
+    return tensor->numel;
+}
+
+DEVICE struct add_fault add_describe(const struct add_tensor *tensor, uint64_t element)
+{
+    struct add_fault fault = {0, 0, 0, 0};
+    for (uint32_t g = 0; element < tensor->numel && g < tensor->gradients; g++) {
+        const float value = batch_gradient(tensor, g, element);
+        if (fault.found == 0 && batch_is_fault(value)) {
+            fault.element = element;
+            fault.part = g;
+            fault.found = 1;
+            fault.value = value;
+        }
+    }
+    return fault;
+}
+
+/* A block per tensor: it is rare that anything is left out. */
+KERNEL add_faults(const struct add_batch batch)
+{
+    for (uint32_t t = blockIdx.x; t < batch.tensors; t += gridDim.x) {
+        const struct add_tensor *const tensor = &batch.tensor[t];
+        const bool any = tensor->result->nonfinite > 0 && tensor->joined == NULL;
+        const uint64_t element = add_least(any ? add_first_fault(tensor) : tensor->numel);
+        if (threadIdx.x == 0) {
+            tensor->result->fault = add_describe(tensor, element);
+        }
     }
 }

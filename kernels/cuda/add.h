@@ -31,10 +31,26 @@ enum add_mode { ADD_NOTHING, ADD_TOP, ADD_FIBRES }; /* what is selected */
 /* Bins of a histogram; one more counts what lies above them. */
 enum { ADD_BITS = 11, ADD_BINS = 1 << ADD_BITS };
 
+/* The ledger's sums without the pass, as its first attempt found them. Kept from pass to pass, as
+ * the residual is; zeros at first. */
+struct add_before {
+    double sums[2];
+    uint64_t stamp; /* of the pass, and 2^32 */
+};
+
+/* The first element that a pass left out, and the gradient that has it. */
+struct add_fault {
+    uint64_t element;
+    uint32_t part;
+    uint32_t found; /* 0: gradients are finite, and their sum is not */
+    float value;
+};
+
 struct add_result {
-    double sums[2];     /* the ledger's, with the pass */
-    uint64_t nonfinite; /* elements left out */
-    uint64_t count;     /* entries of the list */
+    double sums[2];         /* the ledger's, with the pass */
+    uint64_t nonfinite;     /* elements left out */
+    uint64_t count;         /* entries of the list */
+    struct add_fault fault; /* if any are left out of gradients; else zeros */
 };
 
 /* A tensor of the batch. All pointers are device memory. */
@@ -47,6 +63,7 @@ struct add_tensor {
     uint32_t dtype; /* enum dtype */
     uint64_t numel;
     uint32_t stamp;
+    uint32_t home;     /* slot of its first chunk before the first pass */
     uint32_t first;    /* number of its first chunk in the batch */
     uint32_t mode;     /* enum add_mode */
     uint32_t withdraw; /* not 0: gradients are subtracted; mode NOTHING */
@@ -58,8 +75,9 @@ struct add_tensor {
                         * give the right list */
     void *scratch; /* add_scratch() bytes, aligned to 16. Of this attempt: an earlier one that was
                     * given up may still write to its own */
-    double before[2];   /* the ledger's sums without the pass */
-    uint32_t *position; /* the list; k entries, or k per fibre, one fibre after the other */
+    const double *ledger;      /* its sums without the pass, or what an attempt at it has left */
+    struct add_before *before; /* the residual's */
+    uint32_t *position;        /* the list; k entries, or k per fibre, one fibre after the other */
     float *value;
     struct add_result *result;
 };

@@ -295,6 +295,7 @@ DEVICE void stream_elements(const struct stream *s, uint32_t chunk, uint32_t *sp
         }
         __syncwarp();
         if (threadIdx.x == 0) {
+            s->slots.owner[mine] = slot_owner(&s->slots, &tensor->entry[chunk]);
             lies[0] = stream_publish(&tensor->entry[chunk], was, slot_entry(tensor->stamp, mine));
             *spare = lies[0] == mine ? slot_of(was) : mine;
         }

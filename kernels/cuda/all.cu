@@ -6,6 +6,7 @@
 #include "kernels/cuda/add_stream.cu"
 #include "kernels/cuda/entries.cu"
 #include "kernels/cuda/fibres.cu"
+#include "kernels/cuda/slots.cu"
 #include "kernels/cuda/top.cu"
 #include "kernels/cuda/update.cu"
 #include "kernels/cuda/whole.cu"

@@ -6,6 +6,8 @@
 #define ADTOPK_KERNELS_BATCH_CUH
 
 #include "kernels/base/convert.h"
+#include "kernels/base/dtype.h"
+#include "kernels/base/ledger.h"
 #include "kernels/cuda/add.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/scratch.h"
@@ -69,6 +71,26 @@ DEVICE uint32_t batch_length(const struct add_tensor *tensor, uint32_t chunk)
 DEVICE float *batch_slot(const struct slots *slots, uint64_t entry)
 {
     return slots->element + (uint64_t)slot_of(entry) * CHUNK;
+}
+
+/* An element of a gradient; 0 if the rank has none. */
+DEVICE float batch_gradient(const struct add_tensor *tensor, uint32_t gradient, uint64_t element)
+{
+    const void *const from = tensor->gradient[gradient];
+    if (from == NULL) {
+        return 0;
+    }
+    switch (tensor->dtype) {
+    case DTYPE_F16: return convert_f16(((const uint16_t *)from)[element]);
+    case DTYPE_BF16: return convert_bf16(((const uint16_t *)from)[element]);
+    default: return ((const float *)from)[element];
+    }
+}
+
+/* Whether the pass leaves a gradient's element out. */
+DEVICE bool batch_is_fault(float value)
+{
+    return batch_key(value) >= convert_bits(KERNEL_FINITE_LIMIT);
 }
 
 #endif

@@ -11,6 +11,8 @@
 #include "kernels/cuda/whole.h"
 
 #define CUDA_ADD(X)                                                                                \
+    X(slots_begin, struct add_batch)                                                               \
+    X(slots_spare, struct add_batch)                                                               \
     X(add_begin, struct add_batch)                                                                 \
     X(add_stream, struct add_batch)                                                                \
     X(top_histogram, struct add_batch)                                                             \
@@ -20,7 +22,8 @@
     X(top_emit, struct add_batch)                                                                  \
     X(fibres_pick, struct add_batch)                                                               \
     X(fibres_search, struct add_batch)                                                             \
-    X(add_ledger, struct add_batch)
+    X(add_ledger, struct add_batch)                                                                \
+    X(add_faults, struct add_batch)
 
 #define CUDA_KERNELS(X)                                                                            \
     CUDA_ADD(X)                                                                                    \

@@ -13,8 +13,11 @@
  * chunk keeps its slot. Stamps of one tensor grow, and may pass 2^32: they are compared by
  * their difference, and must not lie 2^31 apart.
  *
- * Slots that no entry names are spares. After a pass that was stopped, its list of spares is old:
- * slots_spare() finds those that its repetition may use.
+ * Slots that no entry names are spares. After a pass that was stopped, its list of spares is old.
+ * So a slot has an *owner*, too: the entry that names it, if any does. slots_begin gives chunks
+ * that were never written their first slots, their *homes*, and slots_spare finds the spares. Both
+ * want that no block of a pass that was given up runs any more. Slot 0 is nobody's where they are
+ * used.
  */
 #ifndef ADTOPK_KERNELS_SLOTS_H
 #define ADTOPK_KERNELS_SLOTS_H
@@ -36,6 +39,12 @@ struct slots {
     float *element;             /* CHUNK per slot, aligned to 16 bytes */
     struct slot_record *record; /* one per slot */
     uint32_t *spare;            /* one per block of a launch: the slot it writes to next */
+    uint64_t *owner;            /* one per slot, zeros at first: see slot_owner() */
+    const uint64_t *entries;    /* any entry of the job: owners are numbered from there */
+    uint32_t homes;             /* slots from this one on are no homes */
+    uint32_t count;             /* slots in all */
+    uint32_t spares;            /* that slots_spare is to find */
+    uint32_t *found;            /* how many it has found; slots_begin clears it */
 };
 
 BASE_INLINE uint64_t slot_entry(uint32_t stamp, uint32_t slot)
@@ -46,6 +55,17 @@ BASE_INLINE uint64_t slot_entry(uint32_t stamp, uint32_t slot)
 BASE_INLINE uint32_t slot_of(uint64_t entry)
 {
     return (uint32_t)entry;
+}
+
+/* What an entry is called as an owner: never 0, and the same wherever memory is mapped. */
+BASE_INLINE uint64_t slot_owner(const struct slots *slots, const uint64_t *entry)
+{
+    return (uint64_t)((uintptr_t)entry - (uintptr_t)slots->entries) + 1;
+}
+
+BASE_INLINE const uint64_t *slot_owned_by(const struct slots *slots, uint64_t owner)
+{
+    return (const uint64_t *)((uintptr_t)slots->entries + (uintptr_t)(owner - 1));
 }
 
 /* Whether a chunk has been changed by this pass, or a later one. */

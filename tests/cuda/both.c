@@ -1,5 +1,6 @@
 #include "tests/cuda/both.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,7 @@ static void both_host_make(struct input *input, struct both_tensor *t, uint64_t 
     t->list = (struct sparse){.position = input_memory(entries * sizeof(uint32_t), 0),
         .value = input_memory(entries * sizeof(float), 0),
         .capacity = entries};
+    t->fresh = input_below(input, 3) == 0;
     t->sums[0] = 3;
     t->sums[1] = -5;
     input_fill(input, t->kind, DTYPE_F32, view_size(&t->view), t->residual);
@@ -114,10 +116,17 @@ static void both_device_make(struct both *both, struct both_tensor *t, struct ad
     device->position = input_memory(fibres * t->k * sizeof(uint32_t), 0);
     device->value = input_memory(fibres * t->k * sizeof(float), 0);
     device->result = input_memory(sizeof(struct add_result), SCRATCH_BYTE);
+    device->ledger = t->before;
+    device->before = input_memory(sizeof *device->before, 0);
     for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
         t->pushed[g] = input_memory(device->numel * dtype_size((enum dtype)device->dtype), 0);
     }
     device->entry = input_memory(chunk_count(device->numel) * sizeof(uint64_t), 0);
+}
+
+static uint32_t both_chunks(const struct both *both, unsigned i)
+{
+    return (uint32_t)chunk_count(both->device[i].numel);
 }
 
 static float *both_chunk(const struct both *both, const struct add_tensor *device, uint64_t chunk)
@@ -125,39 +134,102 @@ static float *both_chunk(const struct both *both, const struct add_tensor *devic
     return both->batch.slots.element + (uint64_t)slot_of(device->entry[chunk]) * CHUNK;
 }
 
-/* Puts a tensor's chunks where they begin, and its elements there. */
+/* Puts a tensor's chunks into slots that were drawn, and its elements there. */
 static void both_place(struct both *both, unsigned i, const uint32_t *slot)
 {
     struct add_tensor *const device = &both->device[i];
     for (uint64_t c = 0; c < chunk_count(device->numel); c++) {
         const uint64_t rest = device->numel - c * CHUNK;
         device->entry[c] = slot_entry(device->stamp, slot[c]);
+        both->batch.slots.owner[slot[c]] = slot_owner(&both->batch.slots, &device->entry[c]);
         memset(both_chunk(both, device, c), 0, CHUNK * sizeof(float));
         memcpy(both_chunk(both, device, c), both->host[i].residual + c * CHUNK,
             (rest < CHUNK ? rest : CHUNK) * sizeof(float));
     }
 }
 
-/* Slots in a random order, the last ones are spare. */
-static void both_slots(struct both *both, uint32_t spares)
+/* A tensor that was never written: its homes are zeros, as memory is at first. */
+static void both_leave_fresh(struct both *both, unsigned i)
+{
+    const struct add_tensor *const device = &both->device[i];
+    memset(both->host[i].residual, 0, device->numel * sizeof(float));
+    memset(both->batch.slots.element + (uint64_t)device->home * CHUNK, 0,
+        chunk_count(device->numel) * CHUNK * sizeof(float));
+}
+
+/* Slots but the homes of fresh tensors, in a random order. Returns how many. */
+static uint32_t both_draw_slots(struct both *both, uint32_t *slot)
+{
+    uint32_t count = 0;
+    for (uint32_t s = 1; s < both->slot_count; s++) {
+        bool taken = s > both->batch.chunks && s < both->batch.slots.homes;
+        for (unsigned i = 0; i < both->tensors; i++) {
+            const uint32_t end = both->device[i].home + both_chunks(both, i);
+            taken = taken || (both->host[i].fresh && s >= both->device[i].home && s < end);
+        }
+        const uint32_t other = taken ? 0 : (uint32_t)input_below(&both->input, ++count);
+        if (!taken) {
+            slot[count - 1] = slot[other];
+            slot[other] = s;
+        }
+    }
+    return count;
+}
+
+/* A slot that had an owner, which is elsewhere now. */
+static void both_disown(struct both *both, uint32_t slot)
+{
+    for (unsigned i = 0; i < both->tensors; i++) {
+        if (!both->host[i].fresh) {
+            both->batch.slots.owner[slot] = slot_owner(&both->batch.slots, both->device[i].entry);
+        }
+    }
+}
+
+/* The homes of a tensor that is not in the batch and was never written. */
+static float *both_absent(const struct both *both)
+{
+    return both->batch.slots.element + (uint64_t)(1 + both->batch.chunks) * CHUNK;
+}
+
+static void both_slots_make(struct both *both, uint32_t spares)
 {
     struct slots *const slots = &both->batch.slots;
-    const uint32_t count = both->batch.chunks + spares;
-    uint32_t *const order = input_memory(count * sizeof *order, 0);
+    const uint32_t homes = 1 + both->batch.chunks + BOTH_ABSENT;
+    const uint32_t count = homes + spares;
     both->slot_count = count;
     slots->element = input_memory(count * sizeof(float) * CHUNK, 0x55);
     slots->record = input_memory(count * sizeof *slots->record, 0x55);
-    slots->spare = input_memory(BOTH_SPARES * sizeof *slots->spare, 0);
-    for (uint32_t s = 0; s < count; s++) {
-        const uint32_t other = (uint32_t)input_below(&both->input, s + 1);
-        order[s] = order[other];
-        order[other] = s;
-    }
+    slots->spare = input_memory(BOTH_SPARES * sizeof *slots->spare, 0xff);
+    slots->owner = input_memory(count * sizeof *slots->owner, 0);
+    slots->found = input_memory(sizeof *slots->found, 0xff);
+    slots->entries = both->device[0].entry;
+    slots->homes = homes;
+    memset(both_absent(both), 0, BOTH_ABSENT * CHUNK * sizeof(float));
+    slots->count = count;
+    slots->spares = BOTH_SPARES;
+}
+
+static void both_slots(struct both *both, uint32_t spares)
+{
+    both_slots_make(both, spares);
+    uint32_t *const slot = input_memory(both->slot_count * sizeof *slot, 0);
+    const uint32_t drawn = both_draw_slots(both, slot);
+    uint32_t next = 0;
     for (unsigned i = 0; i < both->tensors; i++) {
-        both_place(both, i, order + both->device[i].first);
+        if (both->host[i].fresh) {
+            both_leave_fresh(both, i);
+        } else {
+            both_place(both, i, slot + next);
+            next += both_chunks(both, i);
+        }
     }
-    memcpy(slots->spare, order + both->batch.chunks, BOTH_SPARES * sizeof *order);
-    free(order);
+    for (; next < drawn; next++) {
+        if (slot[next] < both->batch.slots.homes) {
+            both_disown(both, slot[next]);
+        }
+    }
+    free(slot);
 }
 
 void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares)
@@ -172,6 +244,7 @@ void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares)
         both_host_make(&both->input, &both->host[i], most / both->tensors + 1);
         both_device_make(both, &both->host[i], &both->device[i]);
         both->device[i].first = both->batch.chunks;
+        both->device[i].home = 1 + both->batch.chunks;
         both->batch.chunks += (uint32_t)chunk_count(both->device[i].numel);
     }
     both_slots(both, spares);
@@ -193,12 +266,15 @@ void both_drop(struct both *both)
         free(device->position);
         free(device->value);
         free(device->result);
+        free(device->before);
         free(device->entry);
         free(device->scratch);
     }
     free(both->batch.slots.element);
     free(both->batch.slots.record);
     free(both->batch.slots.spare);
+    free(both->batch.slots.owner);
+    free(both->batch.slots.found);
     free(both->device);
 }
 
@@ -220,7 +296,7 @@ void both_push(struct both *both)
         struct add_tensor *const device = &both->device[i];
         const enum dtype dtype = (enum dtype)device->dtype;
         device->stamp++;
-        memcpy(device->before, t->sums, sizeof t->sums);
+        memcpy(t->before, t->sums, sizeof t->sums);
         for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
             t->gradient[g] = input_below(input, 3) != 0 ? t->pushed[g] : NULL;
             if (t->gradient[g] != NULL) {
@@ -288,8 +364,60 @@ static bool both_same_list(const struct both *both, unsigned i)
     return true;
 }
 
+static float both_value(const struct both_tensor *host, enum dtype dtype, unsigned g, uint64_t i)
+{
+    const void *const from = host->gradient[g];
+    if (from == NULL) {
+        return 0;
+    }
+    switch (dtype) {
+    case DTYPE_F16: return f16_to_f32(((const uint16_t *)from)[i]);
+    case DTYPE_BF16: return bf16_to_f32(((const uint16_t *)from)[i]);
+    default: return ((const float *)from)[i];
+    }
+}
+
+/* What host_fault() of daemon/engine/host.c says. */
+static struct add_fault both_fault(const struct both *both, unsigned i)
+{
+    const struct both_tensor *const host = &both->host[i];
+    const uint64_t n = host->nonfinite > 0 ? both->device[i].numel : 0;
+    for (uint64_t e = 0; e < n; e++) {
+        for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
+            const float value = both_value(host, (enum dtype)both->device[i].dtype, g, e);
+            if (!(fabsf(value) < KERNEL_FINITE_LIMIT)) {
+                return (struct add_fault){e, g, 1, value};
+            }
+        }
+    }
+    return (struct add_fault){.found = 0};
+}
+
+static bool both_same_fault(const struct both *both, unsigned i)
+{
+    const struct add_fault expected = both_fault(both, i);
+    const struct add_fault *const found = &both->device[i].result->fault;
+    return found->element == expected.element && found->part == expected.part &&
+           found->found == expected.found &&
+           memcmp(&found->value, &expected.value, sizeof expected.value) == 0;
+}
+
+static bool both_same_absent(const struct both *both)
+{
+    const float *const absent = both_absent(both);
+    for (uint32_t i = 0; i < BOTH_ABSENT * CHUNK; i++) {
+        if (absent[i] != 0) {
+            return both_differ(0, both->device, "slot of another tensor", i);
+        }
+    }
+    return true;
+}
+
 bool both_compare(const struct both *both)
 {
+    if (!both_same_absent(both)) {
+        return false;
+    }
     for (unsigned i = 0; i < both->tensors; i++) {
         const struct add_tensor *const device = &both->device[i];
         const struct both_tensor *const host = &both->host[i];
@@ -301,6 +429,9 @@ bool both_compare(const struct both *both)
         if (memcmp(device->result->sums, host->sums, sizeof host->sums) != 0 ||
             device->result->nonfinite != host->nonfinite) {
             return both_differ(i, device, "ledger of turn", device->stamp);
+        }
+        if (!both_same_fault(both, i)) {
+            return both_differ(i, device, "fault", device->result->fault.element);
         }
         if (!both_same_list(both, i)) {
             return false;

@@ -14,7 +14,7 @@
 #include "kernels/cuda/add.h"
 #include "tests/cuda/input.h"
 
-enum { BOTH_GRADIENTS = 3, BOTH_TENSORS = 8, BOTH_SPARES = 6 };
+enum { BOTH_GRADIENTS = 3, BOTH_TENSORS = 8, BOTH_SPARES = 6, BOTH_ABSENT = 3 };
 
 /* What the host has of a tensor. */
 struct both_tensor {
@@ -26,7 +26,9 @@ struct both_tensor {
     float *residual;
     struct progress *progress;
     double sums[2];
+    double before[2]; /* those without the turn's pass */
     uint64_t nonfinite;
+    bool fresh; /* its first turn is to come, and its chunks are nowhere */
     struct sparse list;
 };
 

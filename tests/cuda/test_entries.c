@@ -318,13 +318,13 @@ static bool entries_case(uint64_t seed, uint64_t most)
 static void test_small(void **state)
 {
     (void)state;
-    seeds_try(entries_case, 1, 800, 8000);
+    seeds_try(entries_case, 1, 300, 8000);
 }
 
 static void test_large(void **state)
 {
     (void)state;
-    seeds_try(entries_case, 1000, 20, 400000);
+    seeds_try(entries_case, 1000, 10, 400000);
 }
 
 int main(int argc, char **argv)

@@ -28,6 +28,7 @@ struct attempt {
     struct add_tensor *table;
     struct add_batch batch;
     struct launched *launched;
+    uint32_t found; /* spare slots */
 };
 
 /* Slots that nobody writes to: neither chunks nor spares of an attempt that still runs. */
@@ -53,13 +54,17 @@ static void pool_fill(struct scene *scene)
     bool *const used = input_memory(both->slot_count, 0);
     for (unsigned i = 0; i < both->tensors; i++) {
         for (uint64_t c = 0; c < chunk_count(both->device[i].numel); c++) {
-            const uint32_t slot = slot_of(both->device[i].entry[c]);
+            const uint64_t entry = both->device[i].entry[c];
+            const uint32_t slot = entry != 0 ? slot_of(entry) : both->device[i].home + (uint32_t)c;
             assert_true(slot < both->slot_count && !used[slot]); /* no chunk is lost */
             used[slot] = true;
         }
     }
+    for (uint32_t a = 1; a <= BOTH_ABSENT; a++) {
+        used[both->batch.slots.homes - a] = true;
+    }
     scene->pool.count = 0;
-    for (uint32_t s = 0; s < both->slot_count && scene->pool.count < POOL; s++) {
+    for (uint32_t s = 1; s < both->slot_count && scene->pool.count < POOL; s++) {
         if (!used[s]) {
             scene->pool.slot[scene->pool.count++] = s;
         }
@@ -69,12 +74,10 @@ static void pool_fill(struct scene *scene)
 
 /* ------------------------------------------------------------------ attempts */
 
-static struct attempt *attempt_begin(struct scene *scene)
+/* Once an attempt has begun, the sums that the caller has may be any. */
+static void attempt_table(const struct both *both, struct attempt *attempt)
 {
-    struct both *const both = &scene->both;
-    struct attempt *const attempt = input_memory(sizeof *attempt, 0);
-    attempt->batch = both->batch;
-    attempt->table = input_memory(both->tensors * sizeof *attempt->table, 0);
+    static const double left[2] = {1e30, -7};
     memcpy(attempt->table, both->device, both->tensors * sizeof *attempt->table);
     for (unsigned i = 0; i < both->tensors; i++) {
         struct add_tensor *const t = &attempt->table[i];
@@ -82,13 +85,50 @@ static struct attempt *attempt_begin(struct scene *scene)
         t->position = input_memory(t->view.fibres * t->k * sizeof(uint32_t), 0);
         t->value = input_memory(t->view.fibres * t->k * sizeof(float), 0);
         t->result = input_memory(sizeof *t->result, 0xab);
+        t->ledger = t->before->stamp == ((uint64_t)1 << 32 | t->stamp) ? left : t->ledger;
     }
-    attempt->batch.tensor = attempt->table;
-    attempt->batch.slots.spare = input_memory(BLOCKS_MOST * sizeof(uint32_t), 0);
+}
+
+/* Takes a slot out of the pool; it must be there. */
+static void pool_remove(struct pool *pool, uint32_t slot)
+{
+    unsigned at = 0;
+    while (at < pool->count && pool->slot[at] != slot) {
+        at++;
+    }
+    assert_true(at < pool->count);
+    pool->slot[at] = pool->slot[--pool->count];
+}
+
+/* While killed attempts go on only this test knows which slots they write to. Else the device finds
+ * the spare ones, which are all in the pool. */
+static void attempt_spares(struct scene *scene, struct attempt *attempt)
+{
+    struct slots *const slots = &attempt->batch.slots;
+    const struct launch how = input_launch(&scene->both.input);
+    slots->found = &attempt->found;
+    slots->spare = input_memory(BLOCKS_MOST * sizeof(uint32_t), 0xff);
+    slots->spares = scene->zombies == 0 ? BLOCKS_MOST : 0;
+    launch(&how, run_slots_begin, &attempt->batch);
+    launch(&how, run_slots_spare, &attempt->batch);
     for (unsigned b = 0; b < BLOCKS_MOST; b++) {
         assert_true(scene->pool.count > 0);
-        attempt->batch.slots.spare[b] = scene->pool.slot[--scene->pool.count];
+        if (scene->zombies > 0) {
+            slots->spare[b] = scene->pool.slot[scene->pool.count - 1];
+        }
+        pool_remove(&scene->pool, slots->spare[b]);
     }
+}
+
+static struct attempt *attempt_begin(struct scene *scene)
+{
+    struct both *const both = &scene->both;
+    struct attempt *const attempt = input_memory(sizeof *attempt, 0);
+    attempt->batch = both->batch;
+    attempt->table = input_memory(both->tensors * sizeof *attempt->table, 0);
+    attempt_table(both, attempt);
+    attempt->batch.tensor = attempt->table;
+    attempt_spares(scene, attempt);
     return attempt;
 }
 
@@ -160,7 +200,7 @@ static void scene_kill(struct scene *scene)
     scene->zombie[scene->zombies++] = attempt;
 }
 
-/* One that ends: its results count. */
+/* One that ends: its results count. It has its spares. */
 static void scene_finish(struct scene *scene, struct attempt *attempt)
 {
     static launch_kernel *const add[] = {
@@ -168,6 +208,7 @@ static void scene_finish(struct scene *scene, struct attempt *attempt)
         CUDA_ADD(KILLED_RUN)
 #undef KILLED_RUN
     };
+    attempt->batch.slots.spares = 0;
     for (size_t i = 0; i < sizeof add / sizeof *add; i++) {
         attempt_launch(scene, attempt, add[i]);
         assert_true(scene_run(scene, attempt, UINT64_MAX));
