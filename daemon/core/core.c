@@ -29,9 +29,6 @@
 #include "daemon/core/waiting.h"
 #include "daemon/core/work.h"
 
-const struct machine_table *const core_machines[] = {
-    &job_machine, &rank_machine, &step_machine, &round_machine, &switch_machine, NULL};
-
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)
 {

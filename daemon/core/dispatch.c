@@ -30,7 +30,6 @@
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/hash.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/job_index.h"

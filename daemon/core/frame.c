@@ -98,22 +98,6 @@ static void park(
     round->parked = parked;
 }
 
-void frame_drop_parked(struct round *round, uint32_t view, uint64_t number)
-{
-    struct parked **link = &round->parked;
-
-    while (*link != NULL) {
-        struct parked *parked = *link;
-        if (parked->header.view >= view && parked->header.number >= number) {
-            link = &parked->next;
-            continue;
-        }
-        *link = parked->next;
-        buffer_unref(parked->frame);
-        free(parked);
-    }
-}
-
 /* The plan that the frame's round belongs to is not in force here yet. */
 static bool is_early(const struct job *job, const struct payload_header *header)
 {

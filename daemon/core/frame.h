@@ -8,8 +8,6 @@
 
 void frame_receive(struct job *job, uint16_t node, struct buffer *frame);
 void frame_take_parked(struct round *round);
-/* Drops what was parked for views before `view` and for numbers before `number`. */
-void frame_drop_parked(struct round *round, uint32_t view, uint64_t number);
 void frame_release_early(struct job *job); /* gives job->early.frames to the rounds */
 void frame_drop_early(struct job *job);
 

@@ -21,43 +21,11 @@
 #include "daemon/core/peer.h"
 #include "daemon/core/plan.h"
 #include "daemon/core/planning.h"
-#include "daemon/core/round.h"
+#include "daemon/core/round_memory.h"
 #include "daemon/core/split.h"
 #include "daemon/core/ticket.h"
 #include "daemon/core/work.h"
 #include "daemon/planner/estimate.h"
-
-#define TO(state) (1u << (state))
-
-const struct machine_table job_machine = {
-    .name = "job",
-    .states = JOB_STATES,
-    .events = JOB_EVENTS,
-    .state_name = {"forming", "prepared", "active", "ended"},
-    .event_name = {"prepare", "commit", "fail", "leave"},
-    .next =
-        {
-            [JOB_FORMING] =
-                {
-                    [JOB_ON_PREPARE] = TO(JOB_PREPARED),
-                    [JOB_ON_FAIL] = TO(JOB_ENDED),
-                    [JOB_ON_LEAVE] = TO(JOB_ENDED),
-                },
-            [JOB_PREPARED] =
-                {
-                    [JOB_ON_PREPARE] = TO(JOB_PREPARED),
-                    [JOB_ON_COMMIT] = TO(JOB_ACTIVE),
-                    [JOB_ON_FAIL] = TO(JOB_ENDED),
-                    [JOB_ON_LEAVE] = TO(JOB_ENDED),
-                },
-            [JOB_ACTIVE] =
-                {
-                    [JOB_ON_PREPARE] = TO(JOB_PREPARED),
-                    [JOB_ON_FAIL] = TO(JOB_ENDED),
-                    [JOB_ON_LEAVE] = TO(JOB_ENDED),
-                },
-        },
-};
 
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
 {

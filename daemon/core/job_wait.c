@@ -5,7 +5,6 @@
 #include "daemon/core/job_wait.h"
 
 #include "daemon/core/agree/members.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/machine.h"
 #include "daemon/core/waiting.h"

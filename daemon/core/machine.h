@@ -47,7 +47,4 @@ void machine_fire(struct machine *machine, unsigned event, unsigned next);
 /** The name of the current state. */
 const char *machine_state(const struct machine *machine);
 
-/** Every table of the core, for coverage; NULL-terminated. */
-extern const struct machine_table *const core_machines[];
-
 #endif

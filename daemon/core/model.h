@@ -3,17 +3,15 @@
  *
  * A core has jobs. A job has local ranks, members (the nodes that have ranks of it), tensors,
  * and one round for every bucket. Ownership goes down this list; pointers up are borrowed.
- *
- * Functions of the files that have no header of their own are declared here.
  */
 #ifndef ADTOPK_MODEL_H
 #define ADTOPK_MODEL_H
 
 #include "daemon/core/agree/membership.h"
-#include "daemon/core/core.h"
+#include "daemon/core/config.h"
 #include "daemon/core/id_table.h"
-#include "daemon/core/inspect.h"
-#include "daemon/core/machine.h"
+#include "daemon/core/info.h"
+#include "daemon/core/states.h"
 #include "daemon/core/store.h"
 #include "daemon/engine/engine.h"
 #include "daemon/policy/choices.h"
@@ -25,65 +23,6 @@ struct estimates;
 struct job;
 struct measure;
 struct round;
-
-enum job_state { JOB_FORMING, JOB_PREPARED, JOB_ACTIVE, JOB_ENDED, JOB_STATES };
-enum job_event { JOB_ON_PREPARE, JOB_ON_COMMIT, JOB_ON_FAIL, JOB_ON_LEAVE, JOB_EVENTS };
-
-enum rank_state { RANK_OPEN, RANK_COMMITTED, RANK_MAPPED, RANK_READY, RANK_LEFT, RANK_STATES };
-enum rank_event {
-    RANK_ON_REGISTER,
-    RANK_ON_COMMIT,
-    RANK_ON_MAPPED,
-    RANK_ON_READY,
-    RANK_ON_PUSH,
-    RANK_ON_STEP_END,
-    RANK_ON_OP,
-    RANK_ON_LEAVE,
-    RANK_EVENTS
-};
-
-enum step_state { STEP_IDLE, STEP_OPEN, STEP_SETTLE, STEP_WITHDRAW, STEP_STATES };
-enum step_event { STEP_ON_OPEN, STEP_ON_DELIVERED, STEP_ON_DONE, STEP_ON_HOLD, STEP_EVENTS };
-
-enum switch_state {
-    SWITCH_NONE,
-    SWITCH_PROPOSED, /* accepted here: the step of the next plan is not reached yet */
-    SWITCH_HELD,     /* reached: it opens when all nodes are there */
-    SWITCH_MOVING,   /* agreed: the residuals are being made to fit */
-    SWITCH_STATES
-};
-enum switch_event {
-    SWITCH_ON_PROPOSE,
-    SWITCH_ON_HOLD,
-    SWITCH_ON_COMMIT,
-    SWITCH_ON_ABORT,
-    SWITCH_ON_DONE,
-    SWITCH_EVENTS
-};
-
-enum round_state {
-    ROUND_IDLE,      /* not part of the open step */
-    ROUND_COLLECT,   /* waits for the local ranks and for an active view */
-    ROUND_SELECT,    /* computing: accumulate, select, encode */
-    ROUND_EXCHANGE,  /* waits for the frames of a phase */
-    ROUND_COMBINE,   /* computing: the frames of the next phase */
-    ROUND_REDUCE,    /* computing: decode, sum, write the update */
-    ROUND_FETCH,     /* delivered elsewhere in an earlier view: waits for a copy */
-    ROUND_DELIVERED, /* the update is there */
-    ROUND_STATES
-};
-enum round_event {
-    ROUND_ON_OPEN,
-    ROUND_ON_COLLECTED,
-    ROUND_ON_COMPUTED,
-    ROUND_ON_PHASE,
-    ROUND_ON_FREEZE,
-    ROUND_ON_HELD,
-    ROUND_ON_COPY,
-    ROUND_ON_SPLIT,
-    ROUND_ON_CLOSE,
-    ROUND_EVENTS
-};
 
 /* What a payload frame between nodes is. */
 enum frame_kind { FRAME_STEP = 0, FRAME_OP = 1, FRAME_STEP_COPY = 2, FRAME_OP_COPY = 3 };
@@ -598,9 +537,6 @@ struct core {
     struct failure *told; /* of the action that was taken last */
     bool stopping;        /* every job ends at its next step boundary */
 };
-
-extern const struct machine_table job_machine, rank_machine, step_machine, round_machine,
-    switch_machine;
 
 static inline bool job_ended(const struct job *job)
 {

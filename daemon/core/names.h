@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_NAMES_H
 #define ADTOPK_CORE_NAMES_H
 
-#include "daemon/core/inspect.h"
+#include "daemon/core/info.h"
 
 const char *phase_name(enum phase phase);
 

@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "daemon/core/agree/members.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/machine.h"

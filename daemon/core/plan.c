@@ -11,16 +11,14 @@
 #include <string.h>
 
 #include "daemon/core/actions.h"
-#include "daemon/core/frame.h"
 #include "daemon/core/hash.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/layout.h"
 #include "daemon/core/plan_query.h"
 #include "daemon/core/residual.h"
 #include "daemon/core/results.h"
-#include "daemon/core/round.h"
 #include "daemon/core/round_exchange.h"
+#include "daemon/core/round_memory.h"
 #include "daemon/core/store.h"
 #include "daemon/planner/choosing.h"
 #include "daemon/policy/combination.h"
@@ -526,7 +524,7 @@ static void drop_frames(struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rounds; r++) {
         round_drop_exchange(&plan->round[r]);
-        frame_drop_parked(&plan->round[r], UINT32_MAX, 0);
+        round_drop_parked(&plan->round[r], UINT32_MAX, 0);
     }
 }
 

@@ -33,46 +33,6 @@
 #include "proto/loss_scale.h"
 #include "proto/utf8.h"
 
-#define TO(state) (1u << (state))
-
-const struct machine_table rank_machine = {
-    .name = "rank",
-    .states = RANK_STATES,
-    .events = RANK_EVENTS,
-    .state_name = {"open", "committed", "mapped", "ready", "left"},
-    .event_name = {"register", "commit", "mapped", "ready", "push", "step_end", "op", "leave"},
-    .next =
-        {
-            [RANK_OPEN] =
-                {
-                    [RANK_ON_REGISTER] = TO(RANK_OPEN),
-                    [RANK_ON_COMMIT] = TO(RANK_COMMITTED),
-                    [RANK_ON_LEAVE] = TO(RANK_LEFT),
-                },
-            [RANK_COMMITTED] =
-                {
-                    [RANK_ON_MAPPED] = TO(RANK_MAPPED),
-                    [RANK_ON_LEAVE] = TO(RANK_LEFT),
-                },
-            [RANK_MAPPED] =
-                {
-                    [RANK_ON_READY] = TO(RANK_READY),
-                    [RANK_ON_LEAVE] = TO(RANK_LEFT),
-                },
-            [RANK_READY] =
-                {
-                    [RANK_ON_REGISTER] = TO(RANK_READY),
-                    [RANK_ON_COMMIT] = TO(RANK_READY),
-                    [RANK_ON_MAPPED] = TO(RANK_READY),
-                    [RANK_ON_READY] = TO(RANK_READY),
-                    [RANK_ON_PUSH] = TO(RANK_READY),
-                    [RANK_ON_STEP_END] = TO(RANK_READY),
-                    [RANK_ON_OP] = TO(RANK_READY),
-                    [RANK_ON_LEAVE] = TO(RANK_LEFT),
-                },
-        },
-};
-
 struct rank *rank_find(const struct core *core, session_id session)
 {
     struct rank *rank = id_table_find(&core->ranks, session);

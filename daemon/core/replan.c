@@ -26,7 +26,6 @@
 
 #include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/machine.h"
 #include "daemon/core/measure.h"

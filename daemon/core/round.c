@@ -20,7 +20,6 @@
 #include "daemon/core/actions.h"
 #include "daemon/core/copy.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/machine.h"
@@ -28,48 +27,9 @@
 #include "daemon/core/peer.h"
 #include "daemon/core/plan_query.h"
 #include "daemon/core/round_exchange.h"
+#include "daemon/core/round_memory.h"
 #include "daemon/core/store.h"
 #include "daemon/core/work_round.h"
-
-#define TO(state) (1u << (state))
-
-const struct machine_table round_machine = {
-    .name = "round",
-    .states = ROUND_STATES,
-    .events = ROUND_EVENTS,
-    .state_name = {"idle", "collect", "select", "exchange", "combine", "reduce", "fetch",
-        "delivered"},
-    .event_name = {"open", "collected", "computed", "phase", "freeze", "held", "copy", "split",
-        "close"},
-    .next =
-        {
-            [ROUND_IDLE] = {[ROUND_ON_OPEN] = TO(ROUND_COLLECT) | TO(ROUND_DELIVERED)},
-            [ROUND_COLLECT] =
-                {
-                    [ROUND_ON_COLLECTED] = TO(ROUND_SELECT),
-                    [ROUND_ON_HELD] = TO(ROUND_FETCH),
-                    [ROUND_ON_SPLIT] = TO(ROUND_IDLE),
-                    [ROUND_ON_CLOSE] = TO(ROUND_IDLE),
-                },
-            [ROUND_SELECT] = {[ROUND_ON_COMPUTED] =
-                                  TO(ROUND_EXCHANGE) | TO(ROUND_COLLECT) | TO(ROUND_IDLE)},
-            [ROUND_EXCHANGE] =
-                {
-                    [ROUND_ON_PHASE] = TO(ROUND_COMBINE) | TO(ROUND_REDUCE),
-                    [ROUND_ON_FREEZE] = TO(ROUND_COLLECT),
-                    [ROUND_ON_SPLIT] = TO(ROUND_IDLE),
-                },
-            [ROUND_COMBINE] = {[ROUND_ON_COMPUTED] =
-                                   TO(ROUND_EXCHANGE) | TO(ROUND_COLLECT) | TO(ROUND_IDLE)},
-            [ROUND_REDUCE] = {[ROUND_ON_COMPUTED] = TO(ROUND_DELIVERED)},
-            [ROUND_FETCH] =
-                {
-                    [ROUND_ON_COPY] = TO(ROUND_DELIVERED),
-                    [ROUND_ON_FREEZE] = TO(ROUND_COLLECT),
-                },
-            [ROUND_DELIVERED] = {[ROUND_ON_CLOSE] = TO(ROUND_IDLE)},
-        },
-};
 
 static void move(struct round *round, enum round_event event, enum round_state next)
 {
@@ -91,43 +51,6 @@ static void move(struct round *round, enum round_event event, enum round_state n
     }
     round->since_us = job->core->now_us;
     machine_fire(&round->machine, event, next);
-}
-
-enum adtopk_status round_init(
-    struct round *round, struct job *job, uint32_t bucket, const uint32_t *tensor, unsigned tensors)
-{
-    *round = (struct round){
-        .job = job,
-        .bucket = bucket,
-        .op = tensors == 0,
-        .split_step = UINT64_MAX,
-        .tensors = tensors,
-        .work = {.job = job, .round = round},
-    };
-    machine_init(&round->machine, &round_machine, &job->core->trace, bucket);
-    if (tensors == 0) {
-        return ADTOPK_OK;
-    }
-    round->tensor = malloc(tensors * sizeof(*round->tensor));
-    round->pushes = calloc(job->ranks, sizeof(*round->pushes));
-    round->exchange.tensor = calloc(tensors, sizeof(*round->exchange.tensor));
-    if (round->tensor == NULL || round->pushes == NULL || round->exchange.tensor == NULL) {
-        return ADTOPK_ERR_MEMORY; /* round_free() frees the others */
-    }
-    for (unsigned i = 0; i < tensors; i++) {
-        round->tensor[i] = tensor[i];
-    }
-    return ADTOPK_OK;
-}
-
-void round_free(struct round *round)
-{
-    round_drop_exchange(round);
-    frame_drop_parked(round, UINT32_MAX, 0);
-    free(round->tensor);
-    free(round->pushes);
-    free(round->exchange.tensor);
-    work_drop(&round->work);
 }
 
 /* Tells the local ranks. */
@@ -197,7 +120,7 @@ void round_recover(struct round *round)
 
 void round_close(struct round *round)
 {
-    frame_drop_parked(round, 0, round_number(round));
+    round_drop_parked(round, 0, round_number(round));
     move(round, ROUND_ON_CLOSE, ROUND_IDLE);
 }
 

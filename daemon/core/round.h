@@ -6,9 +6,6 @@
 
 #include "daemon/core/model.h"
 
-enum adtopk_status round_init(struct round *round, struct job *job, uint32_t bucket,
-    const uint32_t *tensor, unsigned tensors);
-void round_free(struct round *round);
 void round_open(struct round *round);
 void round_recover(struct round *round); /* opens it as the store says; nothing may be computing */
 void round_push(struct round *round, unsigned rank); /* the rank-th local rank pushed */

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "daemon/core/actions.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
 #include "daemon/core/measure.h"

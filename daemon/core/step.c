@@ -7,7 +7,6 @@
 #include "daemon/core/step.h"
 
 #include "daemon/core/actions.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/machine.h"
@@ -16,24 +15,6 @@
 #include "daemon/core/round.h"
 #include "daemon/core/settle.h"
 #include "daemon/core/store.h"
-
-#define TO(state) (1u << (state))
-
-const struct machine_table step_machine = {
-    .name = "step",
-    .states = STEP_STATES,
-    .events = STEP_EVENTS,
-    .state_name = {"idle", "open", "settle", "withdraw"},
-    .event_name = {"open", "delivered", "done", "hold"},
-    .next =
-        {
-            [STEP_IDLE] = {[STEP_ON_OPEN] = TO(STEP_OPEN)},
-            [STEP_OPEN] = {[STEP_ON_DELIVERED] = TO(STEP_SETTLE) | TO(STEP_WITHDRAW),
-                [STEP_ON_HOLD] = TO(STEP_IDLE)},
-            [STEP_SETTLE] = {[STEP_ON_DONE] = TO(STEP_IDLE)},
-            [STEP_WITHDRAW] = {[STEP_ON_DONE] = TO(STEP_IDLE)},
-        },
-};
 
 /* What the local ranks pushed while the step was held. */
 static void catch_up(struct job *job)

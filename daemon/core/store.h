@@ -33,7 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/core/inspect.h"
+#include "daemon/core/info.h"
 #include "daemon/policy/policy.h"
 #include "proto/error.h"
 

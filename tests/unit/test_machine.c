@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/machine.h"
+#include "daemon/core/states.h"
 
 enum { SHUT, OPEN, LOCKED };
 enum { PUSH, PULL, TURN };

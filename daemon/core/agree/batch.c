@@ -25,7 +25,6 @@
 #include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"

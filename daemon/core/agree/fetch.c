@@ -10,7 +10,6 @@
 
 #include "daemon/core/agree/members.h"
 #include "daemon/core/agree/view.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/machine.h"

@@ -30,7 +30,6 @@
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_fail.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
@@ -45,35 +44,6 @@
 #include "daemon/core/ticket.h"
 #include "daemon/core/work_job.h"
 #include "proto/utf8.h"
-
-#define TO(state) (1u << (state))
-
-const struct machine_table switch_machine = {
-    .name = "switch",
-    .states = SWITCH_STATES,
-    .events = SWITCH_EVENTS,
-    .state_name = {"none", "proposed", "held", "moving"},
-    .event_name = {"propose", "hold", "commit", "abort", "done"},
-    .next =
-        {
-            [SWITCH_NONE] =
-                {
-                    [SWITCH_ON_PROPOSE] = TO(SWITCH_PROPOSED),
-                    [SWITCH_ON_COMMIT] = TO(SWITCH_MOVING),
-                },
-            [SWITCH_PROPOSED] =
-                {
-                    [SWITCH_ON_HOLD] = TO(SWITCH_HELD),
-                    [SWITCH_ON_ABORT] = TO(SWITCH_NONE),
-                },
-            [SWITCH_HELD] =
-                {
-                    [SWITCH_ON_COMMIT] = TO(SWITCH_MOVING),
-                    [SWITCH_ON_ABORT] = TO(SWITCH_NONE),
-                },
-            [SWITCH_MOVING] = {[SWITCH_ON_DONE] = TO(SWITCH_NONE)},
-        },
-};
 
 static void answer_asked(struct job *job, const struct error *error)
 {

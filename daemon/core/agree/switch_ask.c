@@ -14,7 +14,6 @@
 
 #include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch.h"
-#include "daemon/core/inspect.h"
 #include "daemon/core/job_index.h"
 #include "daemon/core/job_state.h"
 #include "daemon/core/machine.h"

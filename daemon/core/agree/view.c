@@ -41,6 +41,7 @@
 #include "daemon/core/rank.h"
 #include "daemon/core/results.h"
 #include "daemon/core/round.h"
+#include "daemon/core/round_memory.h"
 #include "daemon/core/split.h"
 #include "daemon/core/step.h"
 #include "daemon/core/store.h"
@@ -347,9 +348,9 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
         job->member[i]->anew = false;
     }
     for (uint32_t r = 0; r < job->plan->rounds; r++) {
-        frame_drop_parked(&job->plan->round[r], job->view, 0);
+        round_drop_parked(&job->plan->round[r], job->view, 0);
     }
-    frame_drop_parked(&job->op.round, job->view, 0);
+    round_drop_parked(&job->op.round, job->view, 0);
     if (commit->split_policy == job->plan->change.version) {
         split_learn(job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
     }

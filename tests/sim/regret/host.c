@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/inspect.h"
 #include "daemon/core/model.h"
 #include "daemon/core/settle.h"
 #include "daemon/core/work_round.h"

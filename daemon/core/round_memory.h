@@ -1,0 +1,15 @@
+/*
+ * The memory of a round: its lists of tensors and pushes, its exchange, and parked frames.
+ */
+#ifndef ADTOPK_CORE_ROUND_MEMORY_H
+#define ADTOPK_CORE_ROUND_MEMORY_H
+
+#include "daemon/core/model.h"
+
+enum adtopk_status round_init(struct round *round, struct job *job, uint32_t bucket,
+    const uint32_t *tensor, unsigned tensors);
+void round_free(struct round *round);
+/* Drops what was parked for views before `view` and for numbers before `number`. */
+void round_drop_parked(struct round *round, uint32_t view, uint64_t number);
+
+#endif
