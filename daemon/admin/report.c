@@ -1,6 +1,6 @@
 /* Documents about the daemon as a whole. */
 #include "daemon/admin/report.h"
-#include "daemon/core/names.h"
+#include "daemon/job/names.h"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 /* How much jobs sent, and how their tensors are sent. */
 #include "daemon/admin/jobname.h"
 #include "daemon/admin/report.h"
-#include "daemon/core/names.h"
+#include "daemon/job/names.h"
 
 static const char *report_stats_dtype_name(enum dtype dtype)
 {

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_ADVANCE_H
 #define ADTOPK_CORE_ADVANCE_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 /* Lets every job that was touched (job_touch() in job_state.h) do what it can do now. */
 void advance_jobs(struct core *core);

@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "daemon/core/layout.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/rests.h"
-#include "daemon/core/store.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 #include "proto/loss_scale.h"
 
 #define COPY_UNPUSHED 0      /* in the place of a form */

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_COPY_H
 #define ADTOPK_CORE_COPY_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 struct buffer *copy_encode(const struct round *round, uint64_t number);
 enum adtopk_status copy_decode(struct round *round, const struct buffer *frame, struct error *err);

@@ -8,26 +8,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/actions.h"
 #include "daemon/core/advance.h"
 #include "daemon/core/agree/join.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/dispatch.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/id_table.h"
 #include "daemon/core/job.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_index.h"
-#include "daemon/core/job_state.h"
 #include "daemon/core/job_wait.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/notes.h"
 #include "daemon/core/rank.h"
 #include "daemon/core/verify.h"
 #include "daemon/core/waiting.h"
 #include "daemon/core/work.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/id_table.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_index.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/notes.h"
 
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)

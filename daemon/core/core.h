@@ -11,7 +11,7 @@
 #ifndef ADTOPK_CORE_H
 #define ADTOPK_CORE_H
 
-#include "daemon/core/config.h"
+#include "daemon/job/config.h"
 
 struct core;
 

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_DISPATCH_H
 #define ADTOPK_CORE_DISPATCH_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 void dispatch_control(struct core *core, uint16_t node, const struct buffer *message);
 

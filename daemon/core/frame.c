@@ -11,12 +11,12 @@
 
 #include <stdlib.h>
 
-#include "daemon/core/agree/members.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/measure.h"
 #include "daemon/core/round.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/measure.h"
+#include "daemon/job/members.h"
 
 /* Takes a frame that belongs to this exchange. */
 static void take(

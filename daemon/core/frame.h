@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_FRAME_H
 #define ADTOPK_CORE_FRAME_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 void frame_receive(struct job *job, uint16_t node, struct buffer *frame);
 void frame_take_parked(struct round *round);

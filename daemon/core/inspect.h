@@ -5,7 +5,7 @@
 #define ADTOPK_INSPECT_H
 
 #include "daemon/core/core.h"
-#include "daemon/core/info.h"
+#include "daemon/job/info.h"
 #include "daemon/planner/planner.h"
 
 /* What the planner of a job knows on this node. */

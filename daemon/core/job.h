@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_JOB_H
 #define ADTOPK_CORE_JOB_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 /* The plan of the policy that a rank brings, on top of the daemon's. */
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err);

@@ -4,10 +4,10 @@
  */
 #include "daemon/core/job_wait.h"
 
-#include "daemon/core/agree/members.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/machine.h"
 #include "daemon/core/waiting.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/members.h"
 
 #define RETRY_US 10000u /* of what failed for want of memory */
 

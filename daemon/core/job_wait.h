@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_JOB_WAIT_H
 #define ADTOPK_CORE_JOB_WAIT_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 void job_check_time(struct job *job);
 uint64_t job_deadline(const struct job *job);

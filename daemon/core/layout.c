@@ -12,16 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/actions.h"
-#include "daemon/core/hash.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_index.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/plan_query.h"
-#include "daemon/core/register.h"
 #include "daemon/core/results.h"
-#include "daemon/core/store.h"
 #include "daemon/core/work_job.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/hash.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_index.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/register.h"
+#include "daemon/job/store.h"
 
 #define ALIGNMENT 64u
 #define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))

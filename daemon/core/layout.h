@@ -4,8 +4,8 @@
 #ifndef ADTOPK_CORE_LAYOUT_H
 #define ADTOPK_CORE_LAYOUT_H
 
-#include "daemon/core/model.h"
 #include "daemon/core/results.h"
+#include "daemon/job/model.h"
 
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
 enum adtopk_status layout_store(struct job *job, struct error *err);

@@ -2,9 +2,9 @@
 
 #include <math.h>
 
-#include "daemon/core/job_state.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/work.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/plan_query.h"
 
 /* The local rank behind the result number `residual`, and a gradient of its order. */
 static const struct rank *culprit_of(

@@ -10,7 +10,7 @@
 #ifndef ADTOPK_CORE_NONFINITE_H
 #define ADTOPK_CORE_NONFINITE_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 /* For a stage of a round that has the results of its tensor's pass: under "reject" it sets the
  * work's error to who pushed what, and returns its code. */

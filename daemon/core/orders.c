@@ -3,9 +3,9 @@
 #include <math.h>
 
 #include "daemon/core/layout.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/rests.h"
-#include "daemon/core/store.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 #include "proto/loss_scale.h"
 
 unsigned orders_per_tensor(const struct job *job)

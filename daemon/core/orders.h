@@ -6,7 +6,7 @@
 #ifndef ADTOPK_CORE_ORDERS_H
 #define ADTOPK_CORE_ORDERS_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 /* How many orders and parts one tensor takes at most, whatever is done with it. */
 unsigned orders_per_tensor(const struct job *job);

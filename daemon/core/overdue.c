@@ -2,11 +2,11 @@
 
 #include <stdio.h>
 
-#include "daemon/core/agree/members.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/machine.h"
 #include "daemon/core/waiting.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/members.h"
 
 #define BUCKET_TEXT_SIZE 32
 

@@ -14,7 +14,7 @@
 #ifndef ADTOPK_CORE_OVERDUE_H
 #define ADTOPK_CORE_OVERDUE_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 /** Fails the job where a live node is overdue. To be called several times in a round_timeout. */
 void overdue_check(struct job *job);

@@ -10,16 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/actions.h"
-#include "daemon/core/hash.h"
-#include "daemon/core/job_fail.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/residual.h"
 #include "daemon/core/results.h"
 #include "daemon/core/round_exchange.h"
 #include "daemon/core/round_memory.h"
-#include "daemon/core/store.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/hash.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 #include "daemon/planner/choosing.h"
 #include "daemon/policy/combination.h"
 #include "proto/utf8.h"

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_PLAN_H
 #define ADTOPK_PLAN_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 struct plan *plan_create(const struct policy *policy);
 void plan_free(struct plan *plan);

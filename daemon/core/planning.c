@@ -9,9 +9,9 @@
 
 #include <stdlib.h>
 
-#include "daemon/core/actions.h"
-#include "daemon/core/measure.h"
-#include "daemon/core/plan_query.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/measure.h"
+#include "daemon/job/plan_query.h"
 
 #define WORK_BYTES (UINT64_C(1) << 20) /* always worth a worker */
 

@@ -8,7 +8,7 @@
 #ifndef ADTOPK_PLANNING_H
 #define ADTOPK_PLANNING_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "daemon/planner/planner.h"
 
 #define PLANNING_SHOWN 16u

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_RANK_H
 #define ADTOPK_CORE_RANK_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err);
 struct rank *rank_find(const struct core *core, session_id session);

@@ -7,8 +7,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "daemon/core/job_state.h"
-#include "daemon/core/plan_query.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/plan_query.h"
 
 static_assert(CORE_READ_STEP == ENGINE_READ_STEP, "a part of one is a part of the other");
 

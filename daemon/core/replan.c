@@ -24,14 +24,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/measure.h"
-#include "daemon/core/notes.h"
-#include "daemon/core/peer.h"
 #include "daemon/core/planning.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/measure.h"
+#include "daemon/job/members.h"
+#include "daemon/job/notes.h"
+#include "daemon/job/peer.h"
 
 #define PLAN_SHOWN 60   /* characters of a plan in a note */
 #define SETTLED_STEPS 8 /* after which a plan has shown what it takes */

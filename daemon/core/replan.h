@@ -4,7 +4,7 @@
 #ifndef ADTOPK_REPLAN_H
 #define ADTOPK_REPLAN_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
 /* Sends the coordinator what a step that has just closed took. False: none has. */

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "daemon/core/layout.h"
-#include "daemon/core/store.h"
+#include "daemon/job/store.h"
 
 #define ALIGNMENT 64u
 

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_RESIDUAL_H
 #define ADTOPK_RESIDUAL_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 /* Opens the plan's STORE_RESIDUALS: that in use, or another one if its residuals have other types,
  * which the change fills. */

@@ -8,7 +8,7 @@
 #ifndef ADTOPK_CORE_RESTS_H
 #define ADTOPK_CORE_RESTS_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 /* Adds the order that writes the 16-bit form of the tensor's update, if it has one. The record says
  * which form the update has. */

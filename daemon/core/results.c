@@ -9,13 +9,13 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "daemon/core/actions.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_index.h"
-#include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/plan_query.h"
-#include "daemon/core/store.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_index.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 
 #define ALIGNMENT 64u
 #define PAGE 4096u

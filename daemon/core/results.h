@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_RESULTS_H
 #define ADTOPK_CORE_RESULTS_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 /* Opens a batch's results. */
 enum adtopk_status results_open(struct job *job, unsigned batch, struct error *err);

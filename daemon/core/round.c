@@ -17,19 +17,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/actions.h"
 #include "daemon/core/copy.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/measure.h"
-#include "daemon/core/peer.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/round_exchange.h"
 #include "daemon/core/round_memory.h"
-#include "daemon/core/store.h"
 #include "daemon/core/work_round.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/measure.h"
+#include "daemon/job/peer.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 
 static void move(struct round *round, enum round_event event, enum round_state next)
 {

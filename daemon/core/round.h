@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_ROUND_H
 #define ADTOPK_CORE_ROUND_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 void round_open(struct round *round);
 void round_recover(struct round *round); /* opens it as the store says; nothing may be computing */

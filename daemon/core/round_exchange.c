@@ -6,11 +6,11 @@
 
 #include <stdlib.h>
 
-#include "daemon/core/actions.h"
-#include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/measure.h"
-#include "daemon/core/plan_query.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/measure.h"
+#include "daemon/job/plan_query.h"
 
 static enum adtopk_status begin_op(struct round *round)
 {

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_ROUND_EXCHANGE_H
 #define ADTOPK_CORE_ROUND_EXCHANGE_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 enum adtopk_status round_begin_exchange(struct round *round); /* in the view in force */
 void round_drop_exchange(struct round *round);                /* and all its frames */

@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 
-#include "daemon/core/machine.h"
 #include "daemon/core/round_exchange.h"
 #include "daemon/core/work.h"
+#include "daemon/job/machine.h"
 
 void round_drop_parked(struct round *round, uint32_t view, uint64_t number)
 {

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_ROUND_MEMORY_H
 #define ADTOPK_CORE_ROUND_MEMORY_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 enum adtopk_status round_init(struct round *round, struct job *job, uint32_t bucket,
     const uint32_t *tensor, unsigned tensors);

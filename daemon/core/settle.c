@@ -24,10 +24,10 @@
 
 #include "daemon/core/layout.h"
 #include "daemon/core/orders.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/rests.h"
-#include "daemon/core/store.h"
 #include "daemon/core/work_round.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 #include "kernels/kernels.h"
 
 /* What a stage works on. */

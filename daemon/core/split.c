@@ -10,11 +10,11 @@
 
 #include <stdlib.h>
 
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/peer.h"
 #include "daemon/core/round.h"
-#include "daemon/core/store.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/peer.h"
+#include "daemon/job/store.h"
 
 void split_for_rank(struct rank *rank)
 {

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_SPLIT_H
 #define ADTOPK_CORE_SPLIT_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
 /* If the rank blocks on a tensor: splits its bucket if the rank has not pushed all of it. While the

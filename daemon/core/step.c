@@ -6,15 +6,15 @@
  */
 #include "daemon/core/step.h"
 
-#include "daemon/core/actions.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/measure.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/round.h"
 #include "daemon/core/settle.h"
-#include "daemon/core/store.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/measure.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 
 /* What the local ranks pushed while the step was held. */
 static void catch_up(struct job *job)

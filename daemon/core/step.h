@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_STEP_H
 #define ADTOPK_CORE_STEP_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 void step_open(struct job *job);   /* as far as the store knows it: see round_recover() */
 void step_rest(struct job *job);   /* notes the ledgers: nothing of the next step is in them yet */

@@ -2,12 +2,12 @@
 
 #include <stdio.h>
 
-#include "daemon/core/agree/members.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/notes.h"
 #include "daemon/core/overdue.h"
-#include "daemon/core/peer.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/members.h"
+#include "daemon/job/notes.h"
+#include "daemon/job/peer.h"
 
 #define TEXT_SIZE 160
 

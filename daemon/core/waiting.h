@@ -14,7 +14,7 @@
 #ifndef ADTOPK_CORE_WAITING_H
 #define ADTOPK_CORE_WAITING_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
 #define WAITING_TELL_US UINT64_C(5000000)

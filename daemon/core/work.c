@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "daemon/core/actions.h"
-#include "daemon/core/job_fail.h"
 #include "daemon/core/orders.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/job_fail.h"
 
 /* Tensors whose orders go into one batch. */
 #define WORK_WINDOW 32u

@@ -16,7 +16,7 @@
 #ifndef ADTOPK_CORE_WORK_H
 #define ADTOPK_CORE_WORK_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 
 #define WORK_STAGES 6
 

@@ -18,9 +18,9 @@
 
 #include "daemon/core/layout.h"
 #include "daemon/core/orders.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/results.h"
-#include "daemon/core/store.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 
 /* Of the store and of both plans, for each tensor. */
 #define SWITCH_TENSOR_BYTES UINT64_C(64)

@@ -17,13 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/hash.h"
 #include "daemon/core/layout.h"
 #include "daemon/core/nonfinite.h"
 #include "daemon/core/orders.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/rests.h"
-#include "daemon/core/store.h"
+#include "daemon/job/hash.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
 #include "kernels/base/quantise.h"
 #include "kernels/kernels.h"
 #include "proto/loss_scale.h"

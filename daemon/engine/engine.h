@@ -42,7 +42,7 @@
 struct journal;
 
 /* A place in memory: an arena, and bytes from its beginning. Arenas below ENGINE_RESULTS are the
- * parts of the job's store (daemon/core/store.h). */
+ * parts of the job's store (daemon/job/store.h). */
 enum engine_arena {
     ENGINE_BATCHES = 8, /* batches of tensors that a job commits one after the other */
     ENGINE_STORE_PARTS = 6 + 4 * (ENGINE_BATCHES - 1),

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "daemon/core/id_table.h"
 #include "daemon/core/inspect.h"
+#include "daemon/job/id_table.h"
 
 #define QUOTA_PARTS (CORE_STORE_PARTS + 1) /* of a job: its stores' and its results */
 #define QUOTA_RESULTS CORE_STORE_PARTS

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "daemon/collective/collective.h"
-#include "daemon/core/hash.h"
+#include "daemon/job/hash.h"
 #include "proto/codec.h"
 #include "proto/payload.h"
 #include "tests/host/words.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "daemon/core/inspect.h"
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "daemon/link/packet.h"
 #include "tests/sim/world.h"
 

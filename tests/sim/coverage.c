@@ -1,7 +1,7 @@
 /* Which declared moves of the core's state machines were made, over all runs of this process. */
 #include <stdio.h>
 
-#include "daemon/core/states.h"
+#include "daemon/job/states.h"
 #include "tests/sim/world.h"
 
 #define MAX_TABLES 8

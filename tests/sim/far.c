@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/hash.h"
+#include "daemon/job/hash.h"
 #include "tests/sim/world.h"
 
 #define FAR_DELAY_US 400u

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/hash.h"
+#include "daemon/job/hash.h"
 #include "tests/sim/far.h"
 #include "tests/sim/ghost.h"
 #include "tests/sim/world.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "daemon/planner/estimate.h"
 #include "peer.pb-c.h"
 #include "proto/bits.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "tests/sim/failure.h"
 
 #define JOBS 3u

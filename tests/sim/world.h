@@ -14,7 +14,7 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
-#include "daemon/core/store.h"
+#include "daemon/job/store.h"
 
 #define SIM_MAX_NODES 64
 #define SIM_MAX_RANKS 256

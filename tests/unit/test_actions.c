@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "lone_core.h"
 
 #define STEPS 100u

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-#include "daemon/core/hash.h"
-#include "daemon/core/id_table.h"
+#include "daemon/job/hash.h"
+#include "daemon/job/id_table.h"
 
 #define NUMBERS 3000u
 

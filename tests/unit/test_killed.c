@@ -23,12 +23,12 @@
 #include <unistd.h>
 
 #include "daemon/core/copy.h"
-#include "daemon/core/job_index.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/model.h"
 #include "daemon/core/settle.h"
 #include "daemon/core/work_job.h"
 #include "daemon/core/work_round.h"
+#include "daemon/job/job_index.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/model.h"
 #include "daemon/link/buffer.h"
 #include "lone_core.h"
 #include "tests/host/sanitized.h"

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/states.h"
+#include "daemon/job/states.h"
 
 enum { SHUT, OPEN, LOCKED };
 enum { PUSH, PULL, TURN };

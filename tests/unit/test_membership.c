@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/agree/membership.h"
+#include "daemon/job/membership.h"
 
 /* Nodes 3, 5 and 9, with this node's number `own`. Their daemons started at `start` and later. */
 static struct membership made(uint16_t own, uint64_t start)

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#include "daemon/core/store.h"
+#include "daemon/job/store.h"
 #include "lone_core.h"
 
 #define POLICY "{" LONE_EXACT "}"

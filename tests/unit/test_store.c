@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/store.h"
+#include "daemon/job/store.h"
 
 #define RUN UINT64_C(0x1122334455667788)
 #define DIGEST UINT64_C(0x99aabbccddeeff00)

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/store.h"
+#include "daemon/job/store.h"
 #include "kernels/cpu/journal.h"
 #include "lone_core.h"
 

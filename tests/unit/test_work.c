@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "lone_core.h"
 
 #define PATIENCE_S 20u /* a worker that does not return ends the test */

@@ -22,18 +22,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/measure.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/rank.h"
-#include "daemon/core/register.h"
 #include "daemon/core/round.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/measure.h"
+#include "daemon/job/members.h"
+#include "daemon/job/register.h"
 #include "daemon/planner/estimate.h"
 
 unsigned batch_mapped(const struct job *job)

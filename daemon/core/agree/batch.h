@@ -5,7 +5,7 @@
 #ifndef ADTOPK_CORE_BATCH_H
 #define ADTOPK_CORE_BATCH_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "proto/peer.pb-c.h"
 
 /* Batches that all local ranks have mapped. */

@@ -12,14 +12,14 @@
 #include <string.h>
 
 #include "daemon/core/agree/batch.h"
-#include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/view.h"
-#include "daemon/core/hash.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/peer.h"
 #include "daemon/core/split.h"
-#include "daemon/core/store.h"
+#include "daemon/job/hash.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/members.h"
+#include "daemon/job/peer.h"
+#include "daemon/job/store.h"
 
 /* The number of the run that a first view begins: no other daemon, and no other start of this one,
  * gives the same, and none can foresee it. A run to which some member returns keeps its number. */

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_COORDINATE_H
 #define ADTOPK_CORE_COORDINATE_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
 void coordinate(

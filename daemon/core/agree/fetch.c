@@ -8,12 +8,12 @@
 
 #include <stdlib.h>
 
-#include "daemon/core/agree/members.h"
 #include "daemon/core/agree/view.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/machine.h"
 #include "daemon/core/round.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/members.h"
 
 /* Fetches what others delivered and this node did not. */
 void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit)

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_FETCH_H
 #define ADTOPK_CORE_FETCH_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
 void fetch_drop(struct job *job);

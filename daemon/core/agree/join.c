@@ -17,13 +17,13 @@
 
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/coordinate.h"
-#include "daemon/core/agree/members.h"
-#include "daemon/core/hash.h"
 #include "daemon/core/job.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/peer.h"
-#include "daemon/core/register.h"
+#include "daemon/job/hash.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/members.h"
+#include "daemon/job/peer.h"
+#include "daemon/job/register.h"
 
 static struct member *member_add(struct job *job, uint16_t node)
 {

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_JOIN_H
 #define ADTOPK_CORE_JOIN_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
 void join_announce(struct job *job); /* a local rank has mapped its arena */

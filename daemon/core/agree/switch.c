@@ -26,23 +26,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/actions.h"
 #include "daemon/core/agree/batch.h"
-#include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/notes.h"
-#include "daemon/core/peer.h"
 #include "daemon/core/plan.h"
-#include "daemon/core/plan_query.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/residual.h"
-#include "daemon/core/store.h"
-#include "daemon/core/ticket.h"
 #include "daemon/core/work_job.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/members.h"
+#include "daemon/job/notes.h"
+#include "daemon/job/peer.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/store.h"
+#include "daemon/job/ticket.h"
 #include "proto/utf8.h"
 
 static void answer_asked(struct job *job, const struct error *error)

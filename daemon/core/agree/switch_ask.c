@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch.h"
-#include "daemon/core/job_index.h"
-#include "daemon/core/job_state.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/peer.h"
-#include "daemon/core/ticket.h"
+#include "daemon/job/job_index.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/members.h"
+#include "daemon/job/peer.h"
+#include "daemon/job/ticket.h"
 
 static bool switch_is_behind(const struct job *job, const struct member *member)
 {

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_SWITCH_ASK_H
 #define ADTOPK_CORE_SWITCH_ASK_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
 void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *ask);

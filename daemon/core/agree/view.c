@@ -23,19 +23,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "daemon/core/actions.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/fetch.h"
-#include "daemon/core/agree/members.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/job_fail.h"
-#include "daemon/core/job_index.h"
-#include "daemon/core/job_state.h"
 #include "daemon/core/layout.h"
-#include "daemon/core/machine.h"
-#include "daemon/core/peer.h"
 #include "daemon/core/plan.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/rank.h"
@@ -44,7 +37,14 @@
 #include "daemon/core/round_memory.h"
 #include "daemon/core/split.h"
 #include "daemon/core/step.h"
-#include "daemon/core/store.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_index.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/members.h"
+#include "daemon/job/peer.h"
+#include "daemon/job/store.h"
 
 /* Every restart of a daemon takes a few numbers: nobody can be further ahead than this. */
 #define VIEW_JUMP (1u << 20)

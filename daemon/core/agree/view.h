@@ -4,7 +4,7 @@
 #ifndef ADTOPK_CORE_VIEW_H
 #define ADTOPK_CORE_VIEW_H
 
-#include "daemon/core/model.h"
+#include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
 #define ALL_ROUNDS UINT32_MAX /* in a commit: every round of the step */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/hash.h"
+#include "daemon/job/hash.h"
 #include "kernels/base/quantise.h"
 
 struct frame {

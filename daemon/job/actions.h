@@ -1,0 +1,20 @@
+/*
+ * The queue of actions that the driver takes, computes among them.
+ */
+#ifndef ADTOPK_JOB_ACTIONS_H
+#define ADTOPK_JOB_ACTIONS_H
+
+#include "daemon/job/model.h"
+
+/* Room for the actions of jobs that have ended but were not told yet. */
+#define ACTIONS_MIN 1024u
+
+enum adtopk_status core_reserve_actions(struct core *core, struct error *err);
+void core_act(struct core *core, const struct action *action);
+void core_compute(
+    struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes);
+
+/* How soon a round's computes and frames go; round NULL: those of the whole job. */
+struct share_class core_class_of(const struct job *job, const struct round *round);
+
+#endif

@@ -1,0 +1,100 @@
+/*
+ * What a driver gives a core: its configuration, and memory that outlives the core.
+ */
+#ifndef ADTOPK_JOB_CONFIG_H
+#define ADTOPK_JOB_CONFIG_H
+
+#include "daemon/job/events.h"
+#include "daemon/job/machine.h"
+#include "kernels/base/parallel.h"
+
+/* A piece of the results, in bytes. */
+struct core_piece {
+    uint64_t offset, size;
+};
+
+/* Memory outside the core. `job` is the number that the core gave a job on this node; it never uses
+ * a number twice. All memory is zeroed when new and aligned to 4096. A failure fills err and
+ * returns NULL. */
+struct core_memory {
+    void *context;
+    /* Called before the first store() or results() of a job. returning: the job gets the stores
+     * that an earlier core of this node left under this key; otherwise those are given back, and
+     * the job begins with new ones. NULL: no store outlives a core. The daemon's is NULL until
+     * its stores outlive it. */
+    void (*open_job)(void *context, uint64_t job, const struct job_key *key, bool returning);
+    /* The arena into which one rank writes gradients; the core only reads. Each batch of tensors
+     * has one; those of earlier batches stay where they are. */
+    const void *(*gradients)(
+        void *context, session_id session, unsigned batch, uint64_t size, struct error *err);
+    /* The arena from which all ranks of this node read updates, one for each batch of tensors.
+     * *existing: it holds what an earlier core of this node left there. */
+    void *(*results)(void *context, uint64_t job, unsigned batch, uint64_t size, bool *existing,
+        struct error *err);
+    /* Reserves pieces of a batch's results, in ascending order, which may be written from then on,
+     * and stay so until the job is released. *later: not yet, but when EVENT_RESERVED for the job
+     * comes. Those of one job come in the order of the calls, and the job is not released before.
+     * NULL: all may be written at once. */
+    enum adtopk_status (*reserve_results)(void *context, uint64_t job, unsigned batch,
+        const struct core_piece *piece, unsigned pieces, bool *later, struct error *err);
+    /* Residuals and their state: outlives the core. A job has part 0, part 1 while its ranks have
+     * residuals of their own, and by turns parts 2 and 3, and 4 and 5 (store.h). Each further batch
+     * of tensors has four parts behind those. A part whose size has changed is new. drop_store() of
+     * a part that is not there does nothing. shown: ranks may map the part, which has residuals of
+     * a batch with LOCAL_FORM_PENDING. It never changes in a part. Private memory is faster. */
+    void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
+        bool *existing, struct error *err);
+    void (*drop_store)(void *context, uint64_t job, unsigned part);
+    /* The session's gradients, or the job's results and store, are no longer used. */
+    void (*release_session)(void *context, session_id session);
+    /* The job's run has ended. */
+    void (*release_job)(void *context, uint64_t job);
+    /* Whether an earlier core of this node left a store under this key. NULL if open_job is. The
+     * restart of a daemon will set both; the simulator does so today. */
+    bool (*has_store)(void *context, const struct job_key *key);
+};
+
+struct core_config {
+    uint16_t node;
+    uint64_t incarnation;
+    uint64_t secret;           /* drawn for this start; no message and no answer shows it */
+    struct links_config links; /* self and incarnation are filled in by the core */
+    struct core_memory memory;
+    /* Who makes the passes over residuals; NULL: engine_host. The daemon's far engine is
+     * engine_cuda, if the setting `engine` says so. */
+    const struct engine_ops *engine;
+    void *engine_context; /* of a far engine */
+    /* Packets go out at once, not through the action queue: see links_ops.transmit. */
+    bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
+        size_t header_size, const uint8_t *body, size_t body_size);
+    /* Opens another connection for a lane: see links_ops.reopen. May be NULL. */
+    void (*reopen)(void *context, uint16_t peer, enum link_lane lane);
+    void *transmit_context; /* of both */
+    /* Threads that run computes, if a pass that is cut short with the daemon is to be repeated from
+     * the store; 0: the store ends with the daemon, and no pass is journalled. The restart of a
+     * daemon will turn this on. */
+    unsigned threads;
+    /* How a compute spreads a loop over threads that are idle; `caller` is filled in for each
+     * compute, with its thread. Numbers are those of compute.thread. Zero: computes do not. */
+    struct parallel parallel;
+    uint64_t segment;        /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
+    uint64_t range;          /* elements of a tensor that are worth a worker; 0: ENGINE_RANGE */
+    uint32_t inline_tensors; /* of a job: what is made for each takes no worker; 0:
+                              * CORE_INLINE_TENSORS */
+    const char *policy;      /* JSON: the default policy; NULL for the built-in one */
+    uint64_t stuck_us;       /* a job that waits so long for one thing is stuck; 0: CORE_STUCK_US */
+    uint64_t plan_every;     /* steps between two looks of the planner; 0: CORE_PLAN_EVERY */
+    /* A line that an operator may want to see: what the planner changed, and what came of it. NULL:
+     * nobody does. The context is that of `trace`. */
+    void (*note)(void *context, const char *line);
+    /* The same for trouble: a job that is stuck, and that it goes on. */
+    void (*warn)(void *context, const char *line);
+    /* One line per decision, for traces and failed tests; may be NULL. */
+    void (*trace)(void *context, const char *line);
+    /* Every move of a state machine, for coverage; may be NULL. `id` of a job's: the job's. */
+    void (*moved)(void *context, const struct machine_table *table, uint64_t id, unsigned from,
+        unsigned event, unsigned to);
+    void *trace_context;
+};
+
+#endif

@@ -1,0 +1,209 @@
+/*
+ * What goes into a core and what comes out of it: the requests of ranks and operators, packets,
+ * computes that are back, and the actions that follow.
+ */
+#ifndef ADTOPK_JOB_EVENTS_H
+#define ADTOPK_JOB_EVENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "daemon/collective/collective.h"
+#include "daemon/engine/engine.h"
+#include "daemon/link/link.h"
+#include "daemon/sparsify/sparsifier.h"
+#include "proto/error.h"
+
+#define CORE_NAME_SIZE 128 /* of a tensor, including the NUL */
+#define CORE_KEY_SIZE 64   /* of a job's name or run id, including the NUL */
+#define CORE_MAX_NODES 1024
+#define CORE_MAX_WORLD 65536
+#define CORE_MAX_TENSORS 65536
+#define CORE_MAX_BATCHES ENGINE_BATCHES /* commits of tensors in one run of a job */
+#define CORE_STORE_PARTS ENGINE_STORE_PARTS
+#define CORE_STORE_RESIDUALS 4u /* from this part on only the engine reads and writes */
+#define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
+
+#define CORE_PLAN_EVERY 3u               /* default of core_config.plan_every */
+#define CORE_STUCK_US UINT64_C(60000000) /* default of core_config.stuck_us */
+#define CORE_INLINE_TENSORS 1024u        /* default of core_config.inline_tensors */
+#define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
+
+/* One piece of compute. The driver calls run() once, on any thread, and hands it back. */
+struct compute {
+    void (*run)(struct compute *compute);
+    uint64_t bytes;            /* memory it will move, about: small ones are cheaper inline */
+    struct share_class class;  /* when it goes, where several wait */
+    struct share_item waiting; /* the driver's */
+    unsigned thread;  /* set by the driver: who runs it, below core_config.threads, if not 0 */
+    uint64_t took_us; /* set by the driver: how long run() took; 0: not known */
+};
+
+/* A session is one rank's connection to this daemon; the driver numbers them, never reusing a
+ * number. */
+typedef uint64_t session_id;
+
+struct job_key {
+    uint32_t owner; /* uid */
+    char name[CORE_KEY_SIZE];
+    char run_id[CORE_KEY_SIZE];
+};
+
+/** Whether both keys name the same job: owner, name and run id. */
+static inline bool core_same_job(const struct job_key *a, const struct job_key *b)
+{
+    return a->owner == b->owner && strcmp(a->name, b->name) == 0 &&
+           strcmp(a->run_id, b->run_id) == 0;
+}
+
+struct tensor_spec {
+    char name[CORE_NAME_SIZE];
+    enum dtype dtype;
+    unsigned forms; /* enum adtopk_form of the client's header: 1 list, 2 dense */
+    struct tensor_shape shape;
+};
+
+enum event_type {
+    /* A rank's requests. An error goes back to that rank; it is final for the session only where
+     * core_event() says so through an ACTION_FAILED. */
+    EVENT_RANK_OPEN,     /* open */
+    EVENT_RANK_REGISTER, /* spec */
+    EVENT_RANK_COMMIT,   /* no more tensors: the core asks memory->gradients() for the arena. All
+                          * three may come again between two steps, for another batch of tensors */
+    EVENT_RANK_MAPPED,   /* the rank has mapped its arena, the driver has sealed it */
+    EVENT_RANK_PUSH,     /* tensor, number = step, scale = the loss scale, 0: 1 */
+    EVENT_RANK_STEP_END, /* number = step */
+    EVENT_RANK_WAIT,     /* tensor, number = step: the rank now blocks on this tensor */
+    EVENT_RANK_OP,       /* op, number = the operation's number, 0, 1, ... */
+    EVENT_RANK_READ,  /* read: a part of its residual at a step boundary. PENDING: not just now */
+    EVENT_RANK_LEAVE, /* clean goodbye */
+    EVENT_RANK_LOST,  /* its process is gone; reason */
+    /* Requests of operators. An error is the whole answer; otherwise an action with the ticket
+     * follows, once. */
+    EVENT_POLICY,    /* policy: change it on all nodes, at one step. Ends with ACTION_POLICY */
+    EVENT_VERIFY,    /* verify: compare the ledgers. Ends with ACTION_VERIFIED */
+    EVENT_PEER_GONE, /* peer_gone: nothing listens at this peer's address any more */
+    EVENT_STOP,      /* every job ends at its next step boundary, with a sentence; no job begins */
+    EVENT_PACKET,    /* packet */
+    EVENT_COMPUTE_DONE, /* compute */
+    EVENT_RESERVED,     /* reserved: core_memory.reserve_results() has ended */
+    EVENT_ENGINE_DONE,  /* batch: a far engine has carried it out */
+    EVENT_ENGINE_LOST,  /* a far engine has lost its memory: every job on this node fails */
+    EVENT_TIMER,        /* core_deadline() has passed */
+    EVENT_TYPE_COUNT
+};
+
+/* A rank opens a job. */
+struct event_open {
+    struct job_key key;
+    uint32_t rank;
+    uint32_t world_size;
+    const char *policy; /* JSON, or NULL for the default */
+    uint64_t run;       /* 0: the rank begins a run; else it returns to this one */
+    uint32_t pid;       /* of its process; 0: not known */
+};
+
+/* Somebody asks for another policy. */
+struct event_policy {
+    uint64_t ticket; /* comes back in the action */
+    uint64_t job;
+    const char *text;    /* JSON */
+    bool merge;          /* on top of the policy in force, instead of the daemon's default */
+    uint32_t if_version; /* refuse if another one is in force; UINT32_MAX: any */
+    uint32_t uid, pid;   /* who asks */
+};
+
+/* A rank pushes, waits for a tensor, or ends a step. */
+struct event_step {
+    uint32_t tensor;
+    uint64_t number;
+    float scale;
+    float lookahead;
+};
+
+#define CORE_READ_STEP 8192u /* where a part may begin; the most elements that it has */
+
+/* A rank reads a part of a tensor's residual, into memory of the caller's. */
+struct event_read {
+    uint32_t tensor;
+    uint64_t first; /* a multiple of CORE_READ_STEP */
+    uint32_t count;
+    float *values;
+};
+
+struct event {
+    enum event_type type;
+    uint64_t now_us; /* monotonic; never goes back */
+    session_id session;
+    union {
+        struct event_open open;
+        const struct tensor_spec *spec;
+        struct event_step step;
+        struct {
+            uint64_t number;
+            enum op_kind kind;
+            uint32_t root;
+            uint32_t size; /* bytes in the arena's operation area, at most CORE_OP_SIZE */
+        } op;
+        struct event_read read;
+        const char *reason;
+        struct event_policy policy;
+        struct {
+            uint64_t ticket;
+            uint64_t job;
+        } verify;
+        struct {
+            uint16_t peer; /* UINT16_MAX: the transport cannot tell */
+            enum link_lane lane;
+            const uint8_t *bytes;
+            size_t size;
+        } packet;
+        struct compute *compute;
+        struct engine_batch *batch;
+        uint16_t peer_gone;
+        struct {
+            uint64_t job;
+            const struct error *error; /* NULL: the memory is there */
+        } reserved;
+    };
+};
+
+enum action_type {
+    ACTION_COMPUTE,   /* run compute, then EVENT_COMPUTE_DONE */
+    ACTION_READY,     /* session: the job, or another batch of its tensors, is ready, results are
+                       * mapped; number = next step */
+    ACTION_DELIVERED, /* session: tensor's update of step `number` is there; status */
+    ACTION_STEP,      /* session: step `number` is accepted (OK) or withdrawn (NONFINITE) */
+    ACTION_OP_DONE,   /* session: plain operation `number` is done */
+    ACTION_FAILED,    /* session: its job has ended; error says why. The core forgets the session */
+    ACTION_CLOSED,    /* session: its leave is complete. The core forgets the session */
+    ACTION_POLICY,    /* ticket: status, error; OK: policy version `operation` from step `number` */
+    ACTION_VERIFIED   /* ticket: status, error; OK: tensor_info.residual is as of step `number` */
+};
+
+struct action {
+    enum action_type type;
+    session_id session;
+    uint32_t tensor;
+    uint64_t number;
+    uint64_t operation; /* READY: the next plain operation's number */
+    uint64_t run;       /* READY: the number of the run, for a rank that returns to it */
+    uint64_t job;       /* READY: its job's number, as core_memory has it */
+    uint32_t index;     /* READY: of the rank among those of this node */
+    uint64_t ticket;    /* POLICY, VERIFIED */
+    enum adtopk_status status;
+    struct compute *compute;
+    const struct error
+        *error; /* FAILED, POLICY, VERIFIED: why; valid until the next core_next_action() */
+};
+
+/* Offsets of a tensor in a rank's gradient arena and in the job's result arena. */
+struct tensor_layout {
+    uint32_t batch; /* in which it was committed, from 0: each has arenas of its own */
+    uint64_t gradient_offset;
+    uint64_t update_offset; /* struct local_update of proto/local.h */
+};
+
+#endif

@@ -1,0 +1,59 @@
+#include "daemon/job/former.h"
+
+static struct former *find(const struct core *core, uint64_t key, uint16_t node)
+{
+    uint64_t incarnation = links_incarnation(core->links, node);
+
+    for (unsigned i = 0; i < FORMER_JOBS; i++) {
+        const struct former *former = &core->former[i];
+        if (former->key == key && former->node == node && former->incarnation == incarnation &&
+            former->number != 0) {
+            return (struct former *)(uintptr_t)former;
+        }
+    }
+    return NULL;
+}
+
+/* Its entry, or a new one in place of the oldest. */
+static struct former *entry_of(struct core *core, uint64_t key, const struct member *member)
+{
+    struct former *former = find(core, key, member->node);
+
+    if (former == NULL) {
+        former = &core->former[core->formers++ % FORMER_JOBS];
+        *former =
+            (struct former){.key = key, .node = member->node, .incarnation = member->incarnation};
+    }
+    return former;
+}
+
+void former_note(const struct job *job, bool failed)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        struct former *former;
+        if (member->node == job->core->config.node || member->incarnation == 0 ||
+            member->incarnation != links_incarnation(job->core->links, member->node)) {
+            continue;
+        }
+        former = entry_of(job->core, job->run.seed, member);
+        former->number = member->job > former->number ? member->job : former->number;
+        if ((failed || job->in_force.nodes > 0) && member->job > former->failed) {
+            former->failed = member->job;
+        }
+    }
+}
+
+bool former_had(const struct job *job, uint16_t node, uint64_t number)
+{
+    const struct former *former = find(job->core, job->run.seed, node);
+
+    return former != NULL && number <= former->number;
+}
+
+bool former_ended(const struct job *job, uint16_t node, uint64_t number)
+{
+    const struct former *former = find(job->core, job->run.seed, node);
+
+    return former != NULL && number <= former->failed;
+}

@@ -1,0 +1,96 @@
+#include "daemon/job/job_fail.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "daemon/job/actions.h"
+#include "daemon/job/former.h"
+#include "daemon/job/machine.h"
+#include "daemon/job/peer.h"
+#include "daemon/job/ticket.h"
+
+void job_drop_failure(struct failure *failure)
+{
+    if (failure != NULL && --failure->references == 0) {
+        free(failure);
+    }
+}
+
+/* Who waits for an answer about the job gets one. */
+static void answer_tickets(struct job *job, const struct error *error)
+{
+    ticket_answer(job, &job->switching.asked, &(struct action){.type = ACTION_POLICY}, error);
+    ticket_answer(job, &job->verification.ticket, &(struct action){.type = ACTION_VERIFIED}, error);
+}
+
+void job_end(struct job *job)
+{
+    struct error error;
+
+    (void)error_set(&error, ADTOPK_ERR_STATE, "job '%s' has ended", job->key.name);
+    answer_tickets(job, &error);
+    former_note(job, false);
+    job->core->ended++;
+    machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
+}
+
+/* Tells the peers why the job has failed; again at the next event if memory is too short for it. */
+void job_tell_failure(struct job *job)
+{
+    if (job->ending.untold) {
+        job->ending.out_of_memory = false;
+        peer_send_fail(job, &job->ending.failure->error);
+        job->ending.untold = job->ending.out_of_memory;
+    }
+}
+
+void job_fail(struct job *job, const struct error *error, bool tell_peers)
+{
+    if (job_ended(job)) {
+        return;
+    }
+    job->ending.failure->error = *error;
+    job->ending.untold = tell_peers;
+    job_tell_failure(job);
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (job->rank[i]->machine.state != RANK_LEFT) {
+            job->ending.failure->references++;
+            core_act(job->core, &(struct action){.type = ACTION_FAILED,
+                                    .session = job->rank[i]->session,
+                                    .status = error->code,
+                                    .error = &job->ending.failure->error});
+        }
+    }
+    answer_tickets(job, error);
+    former_note(job, true);
+    job->core->ended++;
+    machine_fire(&job->machine, JOB_ON_FAIL, JOB_ENDED);
+}
+
+void job_fail_later(struct job *job, const struct error *error, uint64_t steps)
+{
+    if (job->ending.last_steps == 0 || steps < job->ending.last_steps) {
+        job->ending.failure->error = *error;
+        job->ending.last_steps = steps;
+    }
+}
+
+void job_fail_due(struct job *job)
+{
+    struct error error = job->ending.failure->error;
+
+    if (job->ending.last_steps > 0 && !job_ended(job)) {
+        job_fail(job, &error, false);
+    }
+}
+
+void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
+{
+    struct error error;
+    va_list args;
+
+    va_start(args, format);
+    (void)error_set_args(&error, code, format, args);
+    va_end(args);
+    job_fail(job, &error, true);
+}

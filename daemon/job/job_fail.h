@@ -1,0 +1,21 @@
+/*
+ * The end of a job: who hears of it, and of what.
+ */
+#ifndef ADTOPK_JOB_JOB_FAIL_H
+#define ADTOPK_JOB_JOB_FAIL_H
+
+#include "daemon/job/model.h"
+
+void job_drop_failure(struct failure *failure);
+void job_end(struct job *job);
+void job_tell_failure(struct job *job);
+void job_fail(struct job *job, const struct error *error, bool tell_peers);
+/* When so many steps are done; at once if that can never be. The peers know. */
+void job_fail_later(struct job *job, const struct error *error, uint64_t steps);
+void job_fail_due(struct job *job); /* a step is done, or never will be */
+
+/* Fails the job on all nodes. */
+void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * A membership: the nodes of a view, each with the start of its daemon and its number of the job.
+ *
+ * It is a value. It is built once, in ascending order of nodes, compared, and handed on.
+ */
+#ifndef ADTOPK_JOB_MEMBERSHIP_H
+#define ADTOPK_JOB_MEMBERSHIP_H
+
+#include <adtopk/status.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct membership {
+    uint64_t *incarnation; /* of each node's daemon; this memory has all three arrays */
+    uint64_t *job;         /* each node's number of the job */
+    uint16_t *node;
+    unsigned nodes; /* 0: there is no membership */
+    unsigned self;  /* the place of this node among them */
+    uint16_t own;   /* the number of this node */
+};
+
+/* An empty one with room for so many nodes. Errors: MEMORY. */
+enum adtopk_status membership_begin(struct membership *membership, uint16_t own, size_t capacity);
+void membership_add(
+    struct membership *membership, uint16_t node, uint64_t incarnation, uint64_t job);
+/* Puts one in the place of another; `from` is empty afterwards. Where the nodes are the same, their
+ * array stays: rounds borrow it. */
+void membership_replace(struct membership *membership, struct membership *from);
+void membership_free(struct membership *membership);
+
+/* The place of a node; -1: it is none of them. */
+int membership_index(const struct membership *membership, uint16_t node);
+bool membership_same_nodes(const struct membership *one, const struct membership *other);
+/* The same nodes, from the same starts of their daemons, with the same numbers of the job. */
+bool membership_equal(const struct membership *one, const struct membership *other);
+
+/* The lowest node coordinates: it proposes views and policies, and hears what the others measure.
+ */
+uint16_t membership_coordinator(const struct membership *membership);
+bool membership_coordinates(const struct membership *membership); /* whether that is this node */
+
+#endif

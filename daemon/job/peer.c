@@ -1,0 +1,151 @@
+/*
+ * Control messages to other nodes. dispatch.c takes those that come.
+ */
+#include "daemon/job/peer.h"
+
+#include "daemon/job/job_state.h"
+#include "daemon/job/members.h"
+#include "proto/codec.h"
+
+/* False without memory; true also to a node that was never met: it gets a join when it comes up. */
+static bool peer_pack_and_send(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
+{
+    size_t size = 0;
+    uint8_t *bytes;
+    struct buffer *buffer;
+    bool sent;
+
+    if (links_incarnation(core->links, node) == 0) {
+        return true;
+    }
+    bytes = codec_pack(&message->base, &size);
+    buffer = bytes != NULL ? buffer_adopt(bytes, size) : NULL;
+    sent = buffer != NULL && links_send(core->links, node, LINK_CONTROL, NULL, buffer);
+    buffer_unref(buffer);
+    return sent;
+}
+
+/* Says what the message is about, and sends it. */
+static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
+{
+    const struct member *member = members_find(job, node);
+    Adtopk__PeerAbout about = ADTOPK__PEER_ABOUT__INIT;
+    bool sent;
+
+    about.owner = job->key.owner;
+    about.name = job->key.name;
+    about.run_id = job->key.run_id;
+    about.run = job->run.id;
+    about.sender_job = job->number;
+    about.receiver_job = member != NULL && member->incarnation != 0 ? member->job : 0;
+    message->about = &about;
+    sent = peer_pack_and_send(job->core, node, message);
+    message->about = NULL;
+    return sent;
+}
+
+/* A message that is lost for want of memory would leave a node waiting: the job fails, but only
+ * when the event is over, because the caller is in the middle of something. */
+void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
+{
+    if (!peer_send_about(job, node, message)) {
+        job->ending.out_of_memory = true;
+        job->core->starved = true;
+    }
+}
+
+void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
+{
+    (void)peer_send_about(job, node, message);
+}
+
+/* To every other node of the view, or, before there is one, to every member that is known. */
+void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        if (job->member[i]->node != job->core->config.node) {
+            peer_send(job, job->member[i]->node, message);
+        }
+    }
+}
+
+void peer_send_split(struct job *job, uint64_t step, uint32_t bucket)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerSplit split = ADTOPK__PEER_SPLIT__INIT;
+
+    split.step = step;
+    split.bucket = bucket;
+    split.policy = job->plan->change.version;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_SPLIT;
+    message.split = &split;
+    peer_send_all(job, &message);
+}
+
+/* While the job forms, this node does not know all nodes that have ranks of it, so it tells every
+ * peer. Afterwards the end of a job is the members' business only. */
+void peer_send_fail(struct job *job, const struct error *error)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerFail fail = ADTOPK__PEER_FAIL__INIT;
+
+    fail.status = (uint32_t)error->code;
+    fail.text = (char *)(uintptr_t)error->text;
+    fail.steps_done = job->ending.last_steps;
+    fail.node = job->core->config.node;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
+    message.fail = &fail;
+    if (job->in_force.nodes > 0) {
+        peer_send_all(job, &message);
+        return;
+    }
+    for (unsigned i = 0; i < job->core->peers; i++) {
+        peer_send(job, job->core->peer[i].node, &message);
+    }
+}
+
+void peer_refuse(
+    struct core *core, uint16_t node, const Adtopk__PeerAbout *asked, const struct error *error)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerAbout about = *asked;
+    Adtopk__PeerFail fail = ADTOPK__PEER_FAIL__INIT;
+
+    about.run = 0;
+    about.sender_job = 0;
+    about.receiver_job = asked->sender_job;
+    fail.status = (uint32_t)error->code;
+    fail.text = (char *)(uintptr_t)error->text;
+    fail.node = core->config.node;
+    message.about = &about;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
+    message.fail = &fail;
+    (void)peer_pack_and_send(core, node, &message);
+}
+
+void peer_send_leave(struct job *job)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerLeave leave = ADTOPK__PEER_LEAVE__INIT;
+
+    leave.steps_done = step_number(job);
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_LEAVE;
+    message.leave = &leave;
+    peer_send_all(job, &message);
+}
+
+void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerFetch fetch = ADTOPK__PEER_FETCH__INIT;
+    Adtopk__PeerRound round = ADTOPK__PEER_ROUND__INIT;
+
+    round.number = number;
+    round.bucket = bucket;
+    round.operation = op;
+    fetch.round = &round;
+    fetch.view = job->view;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FETCH;
+    message.fetch = &fetch;
+    peer_send(job, holder, &message);
+}

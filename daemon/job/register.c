@@ -1,0 +1,267 @@
+/*
+ * Registration: the first rank's descriptions become the job's tensors, those of the others are
+ * compared with them, one by one.
+ *
+ * While training runs, tensors come in further batches. They are kept apart until all nodes have
+ * committed them (agree/batch.c), because computes read those in force.
+ */
+#include "daemon/job/register.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/job/hash.h"
+#include "daemon/job/job_fail.h"
+#include "daemon/job/machine.h"
+#include "proto/local.h"
+
+#define MANY_TENSORS 1024u
+
+/* The 16-bit form has the tensor's own type, and the dense form would show other bits. */
+static enum adtopk_status check_forms(const struct tensor_spec *spec, struct error *err)
+{
+    if ((spec->forms & ~LOCAL_FORMS) != 0) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "tensor '%s' asks for unknown forms", spec->name);
+    }
+    if ((spec->forms & LOCAL_FORM_DENSE16) != 0 && spec->dtype == DTYPE_F32) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor '%s' is f32: the 16-bit form of an update is for f16 and bf16", spec->name);
+    }
+    if ((spec->forms & LOCAL_FORM_DENSE16) != 0 && (spec->forms & LOCAL_FORM_DENSE) != 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor '%s' asks for the dense form of updates in 16 bits and in f32", spec->name);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check_spec(
+    const struct rank *rank, const struct tensor_spec *spec, struct error *err)
+{
+    uint64_t numel = tensor_numel(&spec->shape);
+
+    if (spec->name[0] == '\0' || memchr(spec->name, '\0', sizeof(spec->name)) == NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor %u has no name, or one of more than %d bytes", rank->registered,
+            CORE_NAME_SIZE - 1);
+    }
+    if (dtype_size(spec->dtype) == 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor '%s' has the unknown type %d",
+            spec->name, (int)spec->dtype);
+    }
+    if (numel == 0 || numel > VIEW_MAX_ELEMENTS) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor '%s' has a size of zero, more than %u dimensions, or more than %u elements",
+            spec->name, TENSOR_MAX_DIMS, VIEW_MAX_ELEMENTS);
+    }
+    if (check_forms(spec, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (rank->registered >= CORE_MAX_TENSORS) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "a job has at most %u tensors", CORE_MAX_TENSORS);
+    }
+    return ADTOPK_OK;
+}
+
+struct tensor *register_at(const struct job *job, uint32_t t)
+{
+    return t < job->tensors ? &job->tensor[t] : &job->registering.next[t - job->tensors];
+}
+
+uint32_t register_count(const struct job *job)
+{
+    return job->tensors + job->registering.nexts;
+}
+
+static bool same_spec(const struct tensor_spec *a, const struct tensor_spec *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->dtype == b->dtype && a->forms == b->forms &&
+           a->shape.dims == b->shape.dims &&
+           memcmp(a->shape.size, b->shape.size, a->shape.dims * sizeof(a->shape.size[0])) == 0;
+}
+
+static uint64_t hash_spec(const struct tensor_spec *spec)
+{
+    uint32_t fixed[3] = {(uint32_t)spec->dtype, spec->forms, spec->shape.dims};
+    uint64_t hash = hash_text(HASH_EMPTY, spec->name);
+
+    hash = hash_bytes(hash, fixed, sizeof(fixed));
+    return hash_bytes(hash, spec->shape.size, spec->shape.dims * sizeof(spec->shape.size[0]));
+}
+
+/* Ranks that describe different tensors can never train together: the job ends for all. */
+enum adtopk_status register_disagree(
+    struct rank *rank, const char *what, const char *name, struct error *err)
+{
+    struct job *job = rank->job;
+    const struct rank *other = job->rank[0] != rank ? job->rank[0] : job->rank[job->ranks - 1];
+
+    (void)error_set(err, ADTOPK_ERR_MISMATCH, "ranks %u and %u: tensor '%s' %s", other->number,
+        rank->number, name, what);
+    job_fail(job, err, true);
+    return ADTOPK_ERR_MISMATCH;
+}
+
+/* Seeded with what no client knows, so that nobody can choose names that clash. */
+static uint32_t name_hash(const struct job *job, const char *name)
+{
+    return (uint32_t)hash_mix(hash_text(hash_mix(job->core->config.secret), name));
+}
+
+/* The slot of a name in the job's hash table: its tensor's, or the empty one where it belongs. */
+static struct name_slot *name_slot(const struct job *job, uint32_t hash, const char *name)
+{
+    uint32_t mask = 2 * job->registering.capacity - 1, at = hash & mask;
+    struct name_slot *slot = &job->registering.slot[at];
+
+    while (
+        slot->tensor != 0 &&
+        (slot->hash != hash || strcmp(register_at(job, slot->tensor - 1)->spec.name, name) != 0)) {
+        at = (at + 1) & mask;
+        slot = &job->registering.slot[at];
+    }
+    return slot;
+}
+
+/* Copies the table to a larger one of so many slots. */
+static void move_names(const struct job *job, struct name_slot *to, uint32_t slots)
+{
+    for (uint32_t i = 0; i < 2 * job->registering.capacity; i++) {
+        const struct name_slot *from = &job->registering.slot[i];
+        uint32_t at = from->hash & (slots - 1);
+
+        while (from->tensor != 0 && to[at].tensor != 0) {
+            at = (at + 1) & (slots - 1);
+        }
+        if (from->tensor != 0) {
+            to[at] = *from;
+        }
+    }
+}
+
+/* Where tensors are many there is room for all that a job may have: what is not used costs no
+ * memory, and copying half of them would keep the loop from everybody else. */
+static uint32_t register_grown(uint32_t now)
+{
+    return now == 0 ? 16 : now < MANY_TENSORS ? 2 * now : CORE_MAX_TENSORS;
+}
+
+/* Makes room for one more name. */
+static enum adtopk_status grow_names(struct job *job)
+{
+    uint32_t capacity = register_grown(job->registering.capacity);
+    struct name_slot *slot;
+
+    if (register_count(job) < job->registering.capacity) {
+        return ADTOPK_OK;
+    }
+    slot = calloc(2 * (size_t)capacity, sizeof(*slot));
+    if (slot == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    move_names(job, slot, 2 * capacity);
+    free(job->registering.slot);
+    job->registering.slot = slot;
+    job->registering.capacity = capacity;
+    return ADTOPK_OK;
+}
+
+/* Makes room for one more tensor in an array that has `*room`. */
+static enum adtopk_status grow_tensors(struct tensor **array, uint32_t count, uint32_t *room)
+{
+    uint32_t capacity = register_grown(*room);
+    struct tensor *tensor;
+
+    if (count < *room) {
+        return ADTOPK_OK;
+    }
+    tensor = calloc(capacity, sizeof(*tensor));
+    if (tensor == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (count > 0) {
+        (void)memcpy(tensor, *array, count * sizeof(*tensor));
+    }
+    free(*array);
+    *array = tensor;
+    *room = capacity;
+    return ADTOPK_OK;
+}
+
+/* Where the next tensor goes; NULL without memory. */
+static struct tensor *next_tensor(struct job *job)
+{
+    struct registering *registering = &job->registering;
+    const bool first = job->batches == 0;
+    struct tensor **array = first ? &job->tensor : &registering->next;
+    uint32_t *count = first ? &job->tensors : &registering->nexts;
+
+    if (grow_names(job) != ADTOPK_OK ||
+        grow_tensors(array, *count, &registering->room) != ADTOPK_OK) {
+        return NULL;
+    }
+    return &(*array)[*count];
+}
+
+static enum adtopk_status add_tensor(
+    struct job *job, const struct tensor_spec *spec, struct error *err)
+{
+    const uint32_t hash = name_hash(job, spec->name);
+    struct tensor *tensor = next_tensor(job);
+    struct name_slot *slot;
+
+    if (tensor == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for tensor '%s'", spec->name);
+    }
+    slot = name_slot(job, hash, spec->name);
+    if (slot->tensor != 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "tensor '%s' is registered twice", spec->name);
+    }
+    *tensor = (struct tensor){.spec = *spec,
+        .numel = tensor_numel(&spec->shape),
+        .hash = hash_spec(spec),
+        .layout.batch = job->batches,
+        .verified_step = UINT64_MAX};
+    *(job->batches == 0 ? &job->tensors : &job->registering.nexts) += 1;
+    *slot = (struct name_slot){.hash = hash, .tensor = register_count(job)};
+    return ADTOPK_OK;
+}
+
+/* Whether the rank may describe a tensor now. */
+static enum adtopk_status check_state(const struct rank *rank, struct error *err)
+{
+    if (rank->machine.state != RANK_OPEN &&
+        (rank->machine.state != RANK_READY || rank->committed != rank->ready)) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "no tensor can be registered before the commit is complete");
+    }
+    if (rank->committed == CORE_MAX_BATCHES) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "a job commits tensors at most %u times",
+            (unsigned)CORE_MAX_BATCHES);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status register_tensor(
+    struct rank *rank, const struct tensor_spec *spec, struct error *err)
+{
+    struct job *job = rank->job;
+
+    if (check_state(rank, err) != ADTOPK_OK || check_spec(rank, spec, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (rank->registered < register_count(job)) {
+        if (!same_spec(&register_at(job, rank->registered)->spec, spec)) {
+            return register_disagree(
+                rank, "has another name, type, shape or form", spec->name, err);
+        }
+    } else if (job->registering.fixed) {
+        return register_disagree(rank, "is registered on only one of them", spec->name, err);
+    } else if (add_tensor(job, spec, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    rank->registered++;
+    machine_fire(&rank->machine, RANK_ON_REGISTER, rank->machine.state);
+    return ADTOPK_OK;
+}

@@ -1,0 +1,18 @@
+/*
+ * The tensors that ranks describe.
+ */
+#ifndef ADTOPK_JOB_REGISTER_H
+#define ADTOPK_JOB_REGISTER_H
+
+#include "daemon/job/model.h"
+
+enum adtopk_status register_tensor(
+    struct rank *rank, const struct tensor_spec *spec, struct error *err);
+enum adtopk_status register_disagree(
+    struct rank *rank, const char *what, const char *name, struct error *err);
+
+/* Tensor `t` of those in force and, behind them, of the batch that is registered; their number. */
+struct tensor *register_at(const struct job *job, uint32_t t);
+uint32_t register_count(const struct job *job);
+
+#endif

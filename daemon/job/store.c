@@ -1,0 +1,59 @@
+#include "daemon/job/store.h"
+
+#define ALIGNMENT 64u
+
+static uint64_t records_size(uint32_t tensors)
+{
+    uint64_t size = sizeof(struct store_header) + (uint64_t)tensors * sizeof(struct store_tensor);
+
+    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+uint64_t store_size(uint32_t tensors, uint64_t floats)
+{
+    return records_size(tensors) + floats * sizeof(float);
+}
+
+float *store_slots(struct store_header *store)
+{
+    return (float *)(void *)((uint8_t *)store + records_size(store->tensors));
+}
+
+void store_count_step(struct store_header *store, bool withdrawn)
+{
+    uint64_t now = store->steps_done, next = now + 1;
+
+    store->step_status[next % 2] = withdrawn ? ADTOPK_NONFINITE : ADTOPK_OK;
+    store->steps_withdrawn[next % 2] = store->steps_withdrawn[now % 2] + (withdrawn ? 1 : 0);
+    store_publish64(&store->steps_done, next);
+}
+
+void store_count_op(struct store_header *store, uint32_t size)
+{
+    uint64_t next = store->ops_done + 1;
+
+    store->op_size[next % 2] = size;
+    store_publish64(&store->ops_done, next);
+}
+
+enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t run,
+    uint64_t digest, uint32_t tensors, struct error *err)
+{
+    if (!existing) {
+        *store = (struct store_header){
+            .version = STORE_VERSION, .run = run, .digest = digest, .tensors = tensors};
+        store_publish64(&store->magic, STORE_MAGIC);
+        return ADTOPK_OK;
+    }
+    if (store->magic != STORE_MAGIC || store->version != STORE_VERSION) {
+        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is damaged");
+    }
+    if (store->run != run) {
+        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is of another run");
+    }
+    if (store->tensors != tensors || store->digest != digest) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "the job was started with other tensors, another policy or other ranks on this node");
+    }
+    return ADTOPK_OK;
+}

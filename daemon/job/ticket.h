@@ -1,0 +1,16 @@
+/*
+ * Somebody who waits for the outcome of a request.
+ */
+#ifndef ADTOPK_JOB_TICKET_H
+#define ADTOPK_JOB_TICKET_H
+
+#include "daemon/job/model.h"
+
+struct ticket *ticket_create(uint64_t number);
+void ticket_free(struct ticket *ticket); /* without an answer */
+/* Acts with `outcome`, filling in ticket, status and error, and frees the ticket, if there is one.
+ * error NULL: it was done. */
+void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,
+    const struct error *error);
+
+#endif
