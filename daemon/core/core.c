@@ -16,11 +16,9 @@
 #include "daemon/core/frame.h"
 #include "daemon/core/job.h"
 #include "daemon/core/job_wait.h"
-#include "daemon/core/layout.h"
 #include "daemon/core/rank.h"
 #include "daemon/core/verify.h"
 #include "daemon/core/waiting.h"
-#include "daemon/core/work.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/id_table.h"
 #include "daemon/job/job_fail.h"
@@ -28,6 +26,8 @@
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/notes.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/work.h"
 
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)

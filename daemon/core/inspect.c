@@ -3,17 +3,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/core/layout.h"
-#include "daemon/core/orders.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/rank.h"
-#include "daemon/core/reading.h"
 #include "daemon/core/waiting.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/measure.h"
 #include "daemon/job/store.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/orders.h"
+#include "daemon/work/reading.h"
 
 uint32_t core_job_count(const struct core *core)
 {

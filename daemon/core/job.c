@@ -10,11 +10,8 @@
 #include "daemon/core/agree/fetch.h"
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/plan.h"
 #include "daemon/core/planning.h"
-#include "daemon/core/round_memory.h"
 #include "daemon/core/split.h"
-#include "daemon/core/work.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/id_table.h"
 #include "daemon/job/job_fail.h"
@@ -26,6 +23,9 @@
 #include "daemon/job/peer.h"
 #include "daemon/job/ticket.h"
 #include "daemon/planner/estimate.h"
+#include "daemon/work/plan.h"
+#include "daemon/work/round_memory.h"
+#include "daemon/work/work.h"
 
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
 {

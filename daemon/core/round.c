@@ -17,11 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/copy.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/round_exchange.h"
-#include "daemon/core/round_memory.h"
-#include "daemon/core/work_round.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
@@ -30,6 +26,10 @@
 #include "daemon/job/peer.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
+#include "daemon/work/copy.h"
+#include "daemon/work/round_exchange.h"
+#include "daemon/work/round_memory.h"
+#include "daemon/work/work_round.h"
 
 static void move(struct round *round, enum round_event event, enum round_state next)
 {

@@ -7,7 +7,6 @@
 #include "daemon/core/step.h"
 
 #include "daemon/core/round.h"
-#include "daemon/core/settle.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
@@ -15,6 +14,7 @@
 #include "daemon/job/measure.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
+#include "daemon/work/settle.h"
 
 /* What the local ranks pushed while the step was held. */
 static void catch_up(struct job *job)

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "daemon/core/agree/view.h"
-#include "daemon/core/layout.h"
-#include "daemon/core/orders.h"
 #include "daemon/core/waiting.h"
 #include "daemon/link/lane.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/orders.h"
 #include "kernels/base/quantise.h"
 #include "kernels/cpu/merge.h"
 #include "kernels/cpu/narrow.h"

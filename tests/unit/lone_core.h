@@ -7,7 +7,7 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
-#include "daemon/core/work.h"
+#include "daemon/work/work.h"
 #include "tests/host/host.h"
 
 #define LONE_RANKS 3u

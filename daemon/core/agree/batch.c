@@ -24,7 +24,6 @@
 
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/layout.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/rank.h"
 #include "daemon/core/round.h"
@@ -35,6 +34,7 @@
 #include "daemon/job/members.h"
 #include "daemon/job/register.h"
 #include "daemon/planner/estimate.h"
+#include "daemon/work/layout.h"
 
 unsigned batch_mapped(const struct job *job)
 {

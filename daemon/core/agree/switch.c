@@ -28,11 +28,7 @@
 
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/layout.h"
-#include "daemon/core/plan.h"
 #include "daemon/core/planning.h"
-#include "daemon/core/residual.h"
-#include "daemon/core/work_job.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
@@ -43,6 +39,10 @@
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 #include "daemon/job/ticket.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/plan.h"
+#include "daemon/work/residual.h"
+#include "daemon/work/work_job.h"
 #include "proto/utf8.h"
 
 static void answer_asked(struct job *job, const struct error *error)

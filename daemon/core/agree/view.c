@@ -28,13 +28,9 @@
 #include "daemon/core/agree/fetch.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/layout.h"
-#include "daemon/core/plan.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/rank.h"
-#include "daemon/core/results.h"
 #include "daemon/core/round.h"
-#include "daemon/core/round_memory.h"
 #include "daemon/core/split.h"
 #include "daemon/core/step.h"
 #include "daemon/job/actions.h"
@@ -45,6 +41,10 @@
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/store.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/plan.h"
+#include "daemon/work/results.h"
+#include "daemon/work/round_memory.h"
 
 /* Every restart of a daemon takes a few numbers: nobody can be further ahead than this. */
 #define VIEW_JUMP (1u << 20)

@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "daemon/core/inspect.h"
-#include "daemon/core/settle.h"
-#include "daemon/core/work_round.h"
 #include "daemon/job/model.h"
+#include "daemon/work/settle.h"
+#include "daemon/work/work_round.h"
 #include "tests/bench/perf/clock.h"
 
 #define SMALL_COMPUTE (64u << 10) /* bytes: as daemon/loop/loop.c */

@@ -2,7 +2,7 @@
  * Between two steps of a rank, no compute of a round touches the residuals: a round begins when all
  * local ranks have pushed its tensors or ended the step. Other computes of the job may run.
  */
-#include "daemon/core/reading.h"
+#include "daemon/work/reading.h"
 
 #include <assert.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  * goes into the residual of one node, which takes the same share of every update: a node that gets
  * its update as a copy, or is restarted, takes back the same. A rest is in the units of the update.
  */
-#ifndef ADTOPK_CORE_RESTS_H
-#define ADTOPK_CORE_RESTS_H
+#ifndef ADTOPK_WORK_RESTS_H
+#define ADTOPK_WORK_RESTS_H
 
 #include "daemon/job/model.h"
 

@@ -6,14 +6,12 @@
  * registrations and the local ranks: nothing moves when the policy changes, and a restarted daemon
  * finds everything again.
  */
-#include "daemon/core/layout.h"
+#include "daemon/work/layout.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/results.h"
-#include "daemon/core/work_job.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
@@ -22,6 +20,8 @@
 #include "daemon/job/plan_query.h"
 #include "daemon/job/register.h"
 #include "daemon/job/store.h"
+#include "daemon/work/results.h"
+#include "daemon/work/work_job.h"
 
 #define ALIGNMENT 64u
 #define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))

@@ -17,17 +17,17 @@
  * of its gradients stays in the residual, and no turn is counted. Gradients that went past an empty
  * residual are added to it.
  */
-#include "daemon/core/settle.h"
+#include "daemon/work/settle.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/layout.h"
-#include "daemon/core/orders.h"
-#include "daemon/core/rests.h"
-#include "daemon/core/work_round.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/orders.h"
+#include "daemon/work/rests.h"
+#include "daemon/work/work_round.h"
 #include "kernels/kernels.h"
 
 /* What a stage works on. */

@@ -1,10 +1,10 @@
 /*
  * What is computed of a whole job between two steps.
  */
-#ifndef ADTOPK_CORE_WORK_JOB_H
-#define ADTOPK_CORE_WORK_JOB_H
+#ifndef ADTOPK_WORK_WORK_JOB_H
+#define ADTOPK_WORK_WORK_JOB_H
 
-#include "daemon/core/work.h"
+#include "daemon/work/work.h"
 
 extern const struct work_kind work_switch; /* residuals and velocities fit the next plan */
 extern const struct work_kind work_rejoin; /* ends a joining of residuals that was cut off */

@@ -2,15 +2,15 @@
  * What a round gives its collective, and the frames that come out: an exchange is set up when the
  * round begins, for the view in force, and dropped when it is delivered or starts again.
  */
-#include "daemon/core/round_exchange.h"
+#include "daemon/work/round_exchange.h"
 
 #include <stdlib.h>
 
-#include "daemon/core/layout.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/measure.h"
 #include "daemon/job/plan_query.h"
+#include "daemon/work/layout.h"
 
 static enum adtopk_status begin_op(struct round *round)
 {

@@ -1,8 +1,8 @@
 /*
  * What a policy means for the tensors of a job.
  */
-#ifndef ADTOPK_PLAN_H
-#define ADTOPK_PLAN_H
+#ifndef ADTOPK_WORK_PLAN_H
+#define ADTOPK_WORK_PLAN_H
 
 #include "daemon/job/model.h"
 

@@ -12,18 +12,18 @@
  * A tensor that no local rank pushed is left alone: the node makes no pass over its residuals and
  * contributes nothing. If no node contributed, the update is empty and the turn does not count.
  */
-#include "daemon/core/work_round.h"
+#include "daemon/work/work_round.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/layout.h"
-#include "daemon/core/nonfinite.h"
-#include "daemon/core/orders.h"
-#include "daemon/core/rests.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/nonfinite.h"
+#include "daemon/work/orders.h"
+#include "daemon/work/rests.h"
 #include "kernels/base/quantise.h"
 #include "kernels/kernels.h"
 #include "proto/loss_scale.h"

@@ -1,10 +1,10 @@
 /*
  * The end of a step: what was sent and accepted leaves the residuals, or the gradients do.
  */
-#ifndef ADTOPK_CORE_SETTLE_H
-#define ADTOPK_CORE_SETTLE_H
+#ifndef ADTOPK_WORK_SETTLE_H
+#define ADTOPK_WORK_SETTLE_H
 
-#include "daemon/core/work.h"
+#include "daemon/work/work.h"
 
 extern const struct work_kind work_settle;   /* the step is accepted */
 extern const struct work_kind work_withdraw; /* a gradient of it held NaN or Inf */

@@ -13,8 +13,8 @@
  * them, nor their records in the store. A verification may own residuals while a round of theirs is
  * being summed.
  */
-#ifndef ADTOPK_CORE_WORK_H
-#define ADTOPK_CORE_WORK_H
+#ifndef ADTOPK_WORK_WORK_H
+#define ADTOPK_WORK_WORK_H
 
 #include "daemon/job/model.h"
 

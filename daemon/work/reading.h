@@ -1,8 +1,8 @@
 /* A rank reads its residual: the node's, or with scope rank its own. */
-#ifndef ADTOPK_DAEMON_CORE_READING_H
-#define ADTOPK_DAEMON_CORE_READING_H
+#ifndef ADTOPK_WORK_READING_H
+#define ADTOPK_WORK_READING_H
 
-#include "daemon/core/orders.h"
+#include "daemon/work/orders.h"
 
 /** Takes an EVENT_RANK_READ. A tensor that keeps no residual reads as 0. Errors: ARGUMENT (the
  * tensor, the part), STATE (the rank is in mid-step), PENDING (a compute has the residuals). */

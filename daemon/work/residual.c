@@ -7,12 +7,12 @@
  * part is in use in the record that puts the policy in force; the old part is given back. Killed
  * before that record: the old part is unchanged, and the other one is filled again, or dropped.
  */
-#include "daemon/core/residual.h"
+#include "daemon/work/residual.h"
 
 #include <string.h>
 
-#include "daemon/core/layout.h"
 #include "daemon/job/store.h"
+#include "daemon/work/layout.h"
 
 #define ALIGNMENT 64u
 

@@ -1,11 +1,11 @@
 /*
  * Where gradients and residuals of a job lie. results.h has the updates.
  */
-#ifndef ADTOPK_CORE_LAYOUT_H
-#define ADTOPK_CORE_LAYOUT_H
+#ifndef ADTOPK_WORK_LAYOUT_H
+#define ADTOPK_WORK_LAYOUT_H
 
-#include "daemon/core/results.h"
 #include "daemon/job/model.h"
+#include "daemon/work/results.h"
 
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
 enum adtopk_status layout_store(struct job *job, struct error *err);

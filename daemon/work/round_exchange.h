@@ -1,8 +1,8 @@
 /*
  * What a round gives its collective, and the frames that come out.
  */
-#ifndef ADTOPK_CORE_ROUND_EXCHANGE_H
-#define ADTOPK_CORE_ROUND_EXCHANGE_H
+#ifndef ADTOPK_WORK_ROUND_EXCHANGE_H
+#define ADTOPK_WORK_ROUND_EXCHANGE_H
 
 #include "daemon/job/model.h"
 

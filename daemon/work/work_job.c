@@ -12,15 +12,15 @@
  * Plans that differ only in collectives, encodings or buckets select alike. The comparison is by
  * the policies alone, so that all nodes decide alike.
  */
-#include "daemon/core/work_job.h"
+#include "daemon/work/work_job.h"
 
 #include <string.h>
 
-#include "daemon/core/layout.h"
-#include "daemon/core/orders.h"
-#include "daemon/core/results.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/orders.h"
+#include "daemon/work/results.h"
 
 /* Of the store and of both plans, for each tensor. */
 #define SWITCH_TENSOR_BYTES UINT64_C(64)

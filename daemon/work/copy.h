@@ -1,8 +1,8 @@
 /*
  * Copies of delivered rounds.
  */
-#ifndef ADTOPK_CORE_COPY_H
-#define ADTOPK_CORE_COPY_H
+#ifndef ADTOPK_WORK_COPY_H
+#define ADTOPK_WORK_COPY_H
 
 #include "daemon/job/model.h"
 

@@ -1,10 +1,10 @@
 /*
  * What a round has computed: what this node contributes, the frames of each phase, the update.
  */
-#ifndef ADTOPK_CORE_WORK_ROUND_H
-#define ADTOPK_CORE_WORK_ROUND_H
+#ifndef ADTOPK_WORK_WORK_ROUND_H
+#define ADTOPK_WORK_WORK_ROUND_H
 
-#include "daemon/core/work.h"
+#include "daemon/work/work.h"
 
 extern const struct work_kind work_select;  /* add the gradients, select, make the first frames */
 extern const struct work_kind work_combine; /* the frames of the next phase */

@@ -3,8 +3,8 @@
  * (daemon/engine/engine.h), made of what the plan and the store say. Each function adds one order
  * to the batch, or several.
  */
-#ifndef ADTOPK_CORE_ORDERS_H
-#define ADTOPK_CORE_ORDERS_H
+#ifndef ADTOPK_WORK_ORDERS_H
+#define ADTOPK_WORK_ORDERS_H
 
 #include "daemon/job/model.h"
 

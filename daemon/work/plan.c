@@ -5,16 +5,11 @@
  * daemon make the same one. What the policy leaves open ("auto") its key "plan" says, which the
  * planner writes; without it "auto" is what policy_settled() says.
  */
-#include "daemon/core/plan.h"
+#include "daemon/work/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/layout.h"
-#include "daemon/core/residual.h"
-#include "daemon/core/results.h"
-#include "daemon/core/round_exchange.h"
-#include "daemon/core/round_memory.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
@@ -22,6 +17,11 @@
 #include "daemon/job/store.h"
 #include "daemon/planner/choosing.h"
 #include "daemon/policy/combination.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/residual.h"
+#include "daemon/work/results.h"
+#include "daemon/work/round_exchange.h"
+#include "daemon/work/round_memory.h"
 #include "proto/utf8.h"
 
 /* Shorter fibres get no hints: they would be more than 1 % of the residual. */

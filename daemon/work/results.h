@@ -1,8 +1,8 @@
 /*
  * Where the updates of a job lie.
  */
-#ifndef ADTOPK_CORE_RESULTS_H
-#define ADTOPK_CORE_RESULTS_H
+#ifndef ADTOPK_WORK_RESULTS_H
+#define ADTOPK_WORK_RESULTS_H
 
 #include "daemon/job/model.h"
 

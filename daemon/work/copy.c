@@ -1,19 +1,19 @@
 /*
  * Copies of delivered rounds: what a node that delivered a round before the view changed gives to
- * those that did not. A frame with one section of opaque bytes a tensor: a byte that says which
+ * those that did not. A frame with one section of opaque bytes per tensor: a byte that says which
  * form follows, and whether the update is NaN, then the list (elements, then values) or all
  * elements. Of a tensor that no rank pushed there is only the byte, 0. Not compressed: view
  * changes are rare, and the bits must be the holder's.
  */
-#include "daemon/core/copy.h"
+#include "daemon/work/copy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/layout.h"
-#include "daemon/core/rests.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
+#include "daemon/work/layout.h"
+#include "daemon/work/rests.h"
 #include "proto/loss_scale.h"
 
 #define COPY_UNPUSHED 0      /* in the place of a form */
