@@ -24,6 +24,7 @@
 #include "daemon/job/ticket.h"
 #include "daemon/planner/estimate.h"
 #include "daemon/work/plan.h"
+#include "daemon/work/plan_life.h"
 #include "daemon/work/round_memory.h"
 #include "daemon/work/work.h"
 

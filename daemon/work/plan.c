@@ -8,19 +8,12 @@
 #include "daemon/work/plan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "daemon/job/actions.h"
-#include "daemon/job/hash.h"
-#include "daemon/job/job_fail.h"
 #include "daemon/job/plan_query.h"
-#include "daemon/job/store.h"
 #include "daemon/planner/choosing.h"
 #include "daemon/policy/combination.h"
 #include "daemon/work/layout.h"
-#include "daemon/work/residual.h"
 #include "daemon/work/results.h"
-#include "daemon/work/round_exchange.h"
 #include "daemon/work/round_memory.h"
 #include "proto/utf8.h"
 
@@ -30,8 +23,6 @@
 /* Of its density a tensor keeps so much, however much of the others travels dense. */
 #define DENSITY_FLOOR 0.1
 #define DENSITY_MIN 1e-6 /* that there can be: of the policy's key */
-
-#define DISCARDED_MAX 4u /* plans of a job that are made or freed for nobody */
 
 struct plan *plan_create(const struct policy *policy)
 {
@@ -56,8 +47,7 @@ static void plan_tensor_free(struct plan_tensor *planned)
     free(planned->taken);
 }
 
-/* Frees all that the plan holds. */
-static void plan_empty(struct plan *plan)
+void plan_empty(struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rounds; r++) {
         round_free(&plan->round[r]);
@@ -452,7 +442,7 @@ static enum adtopk_status choose_all(const struct job *job, struct plan *plan, s
     return status;
 }
 
-static enum adtopk_status make(struct job *job, struct plan *plan, struct error *err)
+enum adtopk_status plan_fill(struct job *job, struct plan *plan, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
     const uint32_t tensors = plan_tensors(job);
@@ -479,247 +469,4 @@ static enum adtopk_status make(struct job *job, struct plan *plan, struct error 
     return status == ADTOPK_OK
                ? ADTOPK_OK
                : error_set(err, status, "no memory for the plan of job '%s'", job->key.name);
-}
-
-/* ------------------------------------------------------------------ on a worker */
-
-/* The loop's other jobs would wait for so long. */
-static bool is_large(const struct job *job)
-{
-    return plan_tensors(job) > job->core->config.inline_tensors;
-}
-
-static struct plan *plan_of_work(struct work *work)
-{
-    return (struct plan *)(void *)((char *)work - offsetof(struct plan, work));
-}
-
-static void on_worker(
-    struct job *job, struct plan *plan, void (*run)(struct compute *), void (*done)(struct work *))
-{
-    plan->busy = true;
-    plan->work.job = job;
-    core_compute(&plan->work, run, done,
-        (uint64_t)plan_tensors(job) * (sizeof(struct plan_tensor) + 2 * sizeof(struct round)));
-}
-
-static void work_free(struct compute *compute)
-{
-    plan_empty(plan_of_work((struct work *)compute));
-}
-
-static void freed(struct work *work)
-{
-    struct plan *plan = plan_of_work(work), **link = &work->job->history.discarded;
-
-    while (*link != plan) {
-        link = &(*link)->discarded;
-    }
-    *link = plan->discarded;
-    plan_free(plan);
-}
-
-/* Frames are the links' too, which belong to this thread. */
-static void drop_frames(struct plan *plan)
-{
-    for (uint32_t r = 0; r < plan->rounds; r++) {
-        round_drop_exchange(&plan->round[r]);
-        round_drop_parked(&plan->round[r], UINT32_MAX, 0);
-    }
-}
-
-void plan_discard(struct job *job, struct plan *plan)
-{
-    if (plan == NULL || (!plan->busy && !is_large(job))) {
-        plan_free(plan);
-        return;
-    }
-    plan->unwanted = true;
-    plan->discarded = job->history.discarded;
-    job->history.discarded = plan;
-    if (!plan->busy) {
-        drop_frames(plan);
-        on_worker(job, plan, work_free, freed);
-    }
-}
-
-bool plan_is_crowded(const struct job *job)
-{
-    unsigned count = 0;
-
-    for (const struct plan *plan = job->history.discarded; plan != NULL; plan = plan->discarded) {
-        count++;
-    }
-    return count >= DISCARDED_MAX;
-}
-
-static void discard_later(struct job *job, struct plan *plan)
-{
-    plan->discarded = job->history.discarded;
-    job->history.discarded = plan;
-}
-
-/* What the plan in force holds goes into another one: it stays, for those who look at the job.
- * So does all of it if there is no memory. */
-static void retire_in_force(struct job *job)
-{
-    struct plan *plan = job->plan->tensors > 0 ? malloc(sizeof(*plan)) : NULL;
-
-    if (plan != NULL) {
-        *plan = *job->plan;
-        job->plan->tensor = NULL;
-        job->plan->round = NULL;
-        job->plan->tensors = job->plan->rounds = 0;
-        discard_later(job, plan);
-    }
-}
-
-/* No worker has any of them, but some were made when the job had ended already. */
-bool plan_retire(struct job *job)
-{
-    bool any = false;
-
-    if (!is_large(job)) {
-        return false;
-    }
-    retire_in_force(job);
-    if (job->switching.next != NULL) {
-        discard_later(job, job->switching.next);
-        job->switching.next = NULL;
-    }
-    for (struct plan *plan = job->history.discarded; plan != NULL; plan = plan->discarded) {
-        if (plan->tensors > 0) {
-            drop_frames(plan);
-            on_worker(job, plan, work_free, freed);
-            any = true;
-        }
-    }
-    return any;
-}
-
-static void work_make(struct compute *compute)
-{
-    struct work *work = (struct work *)compute;
-    struct plan *plan = plan_of_work(work);
-
-    (void)make(work->job, plan, &plan->fault);
-}
-
-static void made(struct work *work)
-{
-    struct plan *plan = plan_of_work(work);
-
-    plan->busy = false;
-    if (plan->unwanted) {
-        on_worker(work->job, plan, work_free, freed);
-    } else {
-        plan->then(work->job, plan);
-    }
-}
-
-void plan_make(struct job *job, struct plan *plan, void (*then)(struct job *job, struct plan *plan))
-{
-    plan->fault.code = ADTOPK_OK;
-    plan->then = then;
-    plan->nodes = plan_nodes(job);
-    if (is_large(job)) {
-        on_worker(job, plan, work_make, made);
-    } else {
-        (void)make(job, plan, &plan->fault);
-        then(job, plan);
-    }
-}
-
-/* The splits that the store remembers, for the step that opens next. */
-static void plan_take_splits(struct job *job)
-{
-    for (uint32_t b = 0; b < job->plan->buckets; b++) {
-        struct round *round = &job->plan->round[b];
-        const struct store_tensor *store = job->tensor[round->tensor[0]].store;
-        bool split = store->split > 0 && store->split_policy == job->store->policies;
-        round->split_step = split ? store->split - 1 : UINT64_MAX;
-        job->plan->split = job->plan->split || split;
-    }
-}
-
-/* Memory for the plan in force, and what the store remembers of it. */
-static enum adtopk_status plan_open(struct job *job, struct error *err)
-{
-    enum adtopk_status status = layout_kept(job, job->plan, job->store->policies, err);
-
-    status = status == ADTOPK_OK ? residual_open(job, job->plan, err) : status;
-    if (status == ADTOPK_OK && plan_by_rank(job->plan)) {
-        status = layout_more(job, err);
-    }
-    if (status == ADTOPK_OK) {
-        status = layout_recover(job, err);
-    }
-    if (status == ADTOPK_OK) {
-        /* What a change left that an earlier daemon did not live to see, or to end. */
-        layout_drop_more(job);
-        layout_drop_kept(job);
-        residual_drop_other(job);
-        plan_take_splits(job);
-        status = results_begin(job, err);
-    }
-    return status;
-}
-
-/* The policy in the store if the job switched to one. */
-static enum adtopk_status take_stored_policy(struct job *job, struct error *err)
-{
-    const struct store_header *store = job->store;
-    const struct store_policy *kept = &store->policy[store->policies % 2];
-
-    if (store->policies > 0) {
-        policy_default(&job->plan->policy);
-        if (policy_parse(&job->plan->policy, kept->text, err) != ADTOPK_OK) {
-            return err->code;
-        }
-        job->plan->change = kept->change;
-        job->history.change[(kept->change.version - 1) % POLICY_CHANGES] = kept->change;
-        policy_print(&job->plan->policy, job->plan->text);
-    }
-    return ADTOPK_OK;
-}
-
-/* While a worker makes it, the loop looks at the one that the policy made. */
-static void plan_made(struct job *job, struct plan *plan)
-{
-    struct error error = plan->fault;
-
-    plan_free(job->plan);
-    job->plan = plan;
-    job->switching.next = NULL;
-    if (error.code != ADTOPK_OK || plan_open(job, &error) != ADTOPK_OK) {
-        job_fail(job, &error, true);
-    }
-}
-
-static enum adtopk_status plan_make_later(struct job *job, struct error *err)
-{
-    job->switching.next = plan_create(&job->plan->policy);
-    if (job->switching.next == NULL) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory for the plan of job '%s'", job->key.name);
-    }
-    job->switching.next->change = job->plan->change;
-    plan_make(job, job->switching.next, plan_made);
-    return ADTOPK_OK;
-}
-
-enum adtopk_status plan_begin(struct job *job, struct error *err)
-{
-    if (round_init(&job->op.round, job, 0, NULL, 0) != ADTOPK_OK) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
-    }
-    if (take_stored_policy(job, err) != ADTOPK_OK) {
-        return err->code;
-    }
-    /* Where the store is not new, others may ask for what was delivered under the plan. */
-    if (job->layout.fresh && is_large(job)) {
-        return plan_make_later(job, err);
-    }
-    job->plan->nodes = plan_nodes(job);
-    return make(job, job->plan, err) == ADTOPK_OK ? plan_open(job, err) : err->code;
 }

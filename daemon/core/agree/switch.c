@@ -41,6 +41,7 @@
 #include "daemon/job/ticket.h"
 #include "daemon/work/layout.h"
 #include "daemon/work/plan.h"
+#include "daemon/work/plan_life.h"
 #include "daemon/work/residual.h"
 #include "daemon/work/work_job.h"
 #include "proto/utf8.h"

@@ -43,6 +43,7 @@
 #include "daemon/job/store.h"
 #include "daemon/work/layout.h"
 #include "daemon/work/plan.h"
+#include "daemon/work/plan_life.h"
 #include "daemon/work/results.h"
 #include "daemon/work/round_memory.h"
 
