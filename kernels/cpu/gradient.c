@@ -5,6 +5,7 @@
 
 #include "kernels/base/convert.h"
 #include "kernels/base/parallel.h"
+#include "kernels/base/rests.h"
 #include "kernels/cpu/momentum.h"
 #include "kernels/cpu/stats.h"
 
@@ -64,31 +65,18 @@ static void gradient_piece(
     chunk->nonfinite += (pass->withdraw ? ops->undo : ops->step)(rule, m, g, sum, length);
 }
 
-/* What a value comes to on the wire; one that is not finite stays as it is. */
-static inline float gradient_sent(enum fused_take take, float x)
-{
-    const float f16 = convert_f16(convert_to_f16(x));
-    const int finite = (convert_bits(x) & 0x7fffffffu) < 0x7f800000u;
-    switch (take) {
-    case FUSED_TAKE_BF16: return convert_bf16(convert_to_bf16(x));
-    case FUSED_TAKE_F16:
-        return convert_float(convert_select(finite, convert_bits(f16), convert_bits(x)));
-    default: return x;
-    }
-}
-
 /* The opposite of what leaves the residual. There is one loop per type, so that they vectorise. */
 static void gradient_take(enum fused_take take, const float *x, unsigned length, float *sum)
 {
     switch (take) {
     case FUSED_TAKE_BF16:
         for (unsigned i = 0; i < length; i++) {
-            sum[i] = -gradient_sent(FUSED_TAKE_BF16, x[i]);
+            sum[i] = -rests_sent(QUANTISE_BF16, x[i]);
         }
         break;
     case FUSED_TAKE_F16:
         for (unsigned i = 0; i < length; i++) {
-            sum[i] = -gradient_sent(FUSED_TAKE_F16, x[i]);
+            sum[i] = -rests_sent(QUANTISE_F16, x[i]);
         }
         break;
     case FUSED_TAKE_RESTS: memset(sum, 0, length * sizeof *sum); break;

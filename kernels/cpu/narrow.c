@@ -2,25 +2,15 @@
 
 #include <string.h>
 
-#include "kernels/base/convert.h"
+#include "kernels/base/rests.h"
 
 #define ELEMENTS_PER_PART (UINT64_C(1) << 19) /* fewer are not worth a thread's attention */
 #define ENTRIES_PER_PART (UINT64_C(1) << 15)
 #define PARTS 64u
 
-#define MAGNITUDE 0x7fffffffu /* all bits but the sign */
-#define INFINITY_BITS 0x7f800000u
-
 static inline uint16_t to_half(float value, enum dtype dtype)
 {
     return dtype == DTYPE_BF16 ? convert_narrow_bf16(value) : convert_narrow_f16(value);
-}
-
-static inline float narrow_rest_of(float value, float rounded)
-{
-    const int finite = (convert_bits(value) & MAGNITUDE) < INFINITY_BITS;
-
-    return convert_float(convert_select(finite, convert_bits(value - rounded), 0));
 }
 
 float narrow_value(float value, enum dtype dtype)
@@ -31,7 +21,7 @@ float narrow_value(float value, enum dtype dtype)
 
 float narrow_rest(float value, enum dtype dtype)
 {
-    return narrow_rest_of(value, narrow_value(value, dtype));
+    return rests_of_shown(value, dtype);
 }
 
 /* There is one loop per type, so that they vectorise. */
@@ -39,12 +29,10 @@ void narrow_add_rests(
     float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale)
 {
     for (uint64_t i = 0; dtype == DTYPE_BF16 && i < n; i++) {
-        x[i] += narrow_rest_of(value[i], convert_bf16(convert_narrow_bf16(value[i]))) * shrink *
-                unscale;
+        x[i] += rests_of_shown(value[i], DTYPE_BF16) * shrink * unscale;
     }
     for (uint64_t i = 0; dtype != DTYPE_BF16 && i < n; i++) {
-        x[i] +=
-            narrow_rest_of(value[i], convert_f16(convert_narrow_f16(value[i]))) * shrink * unscale;
+        x[i] += rests_of_shown(value[i], DTYPE_F16) * shrink * unscale;
     }
 }
 

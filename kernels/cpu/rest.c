@@ -1,15 +1,15 @@
 #include "kernels/cpu/rest.h"
 
+#include "kernels/base/rests.h"
+
 #define HALF 0x8000u             /* of what a bf16 cannot say, in the bits of a binary32 */
-#define MAGNITUDE 0x7fffffffu    /* all bits but the sign */
 #define LARGEST_BITS 0x7f7f7fffu /* of a magnitude that becomes a finite bf16 */
-#define INFINITY_BITS 0x7f800000u
 
 void rest_round(float *sum, int16_t *low, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const uint32_t bits = convert_bits(sum[i]);
-        const int fits = (bits & MAGNITUDE) <= LARGEST_BITS;
+        const int fits = (bits & RESTS_MAGNITUDE) <= LARGEST_BITS;
         const uint32_t lower = convert_select(fits, bits & 0xffffu, 0);
         const uint32_t nearest = (bits + HALF) & 0xffff0000u;
         const uint32_t other = (uint32_t)convert_to_bf16(sum[i]) << 16;
@@ -23,12 +23,12 @@ void rest_round(float *sum, int16_t *low, size_t n)
 static inline float error_of(float a, float b, float rounded)
 {
     const uint32_t a_bits = convert_bits(a), b_bits = convert_bits(b);
-    const int ordered = (a_bits & MAGNITUDE) >= (b_bits & MAGNITUDE);
+    const int ordered = (a_bits & RESTS_MAGNITUDE) >= (b_bits & RESTS_MAGNITUDE);
     const float large = convert_float(convert_select(ordered, a_bits, b_bits));
     const float small = convert_float(convert_select(ordered, b_bits, a_bits));
     const float error = small - (rounded - large);
-    const int rounds = (convert_bits(rounded) & MAGNITUDE) < INFINITY_BITS;
-    const int finite = (convert_bits(error) & MAGNITUDE) < INFINITY_BITS;
+    const int rounds = (convert_bits(rounded) & RESTS_MAGNITUDE) < RESTS_INFINITY;
+    const int finite = (convert_bits(error) & RESTS_MAGNITUDE) < RESTS_INFINITY;
     return convert_float(convert_select(rounds & finite, convert_bits(error), 0));
 }
 
@@ -55,23 +55,6 @@ void rest_sum(float *sum, const float *x, int16_t *low, size_t n, enum quantisat
     (type == QUANTISE_BF16 ? sum_bf16 : sum_f16)(sum, x, low, n);
 }
 
-/* The sum less its rounded value; 0 where one of them is not finite. A small loss scale may have
- * made 0 of the rounded value. Then the bits below it are those of a NaN. */
-static inline float rest_of(float rounded, int16_t low)
-{
-    const uint32_t bits = convert_bits(rounded), sum = (uint32_t)((int64_t)bits + low);
-    const float cut = convert_float(sum) - rounded;
-    const int finite = ((bits & MAGNITUDE) < INFINITY_BITS) & ((sum & MAGNITUDE) < INFINITY_BITS);
-    return convert_float(convert_select(finite, convert_bits(cut), 0));
-}
-
-/* The sum as it was rounded. What two multiplications in f32 made of it is nearest to it. */
-static inline float rounded_of(const struct rest *rest, uint64_t i)
-{
-    const float sum = rest->rounded[i] * rest->shrink;
-    return rest->shrink == 1 ? sum : convert_bf16(convert_to_bf16(sum));
-}
-
 void rest_add(const struct rest *rest, uint64_t first, size_t n, float *x)
 {
     const uint64_t begin = first > rest->first ? first : rest->first;
@@ -83,8 +66,9 @@ void rest_add(const struct rest *rest, uint64_t first, size_t n, float *x)
         return;
     }
     for (uint64_t i = begin; rest->rounded != NULL && i < end; i++) {
-        x[i - first] +=
-            rest_of(rounded_of(rest, i - rest->first), rest->low[i - rest->first]) * rest->unscale;
+        x[i - first] += rests_of_sum(rests_rounded(rest->rounded[i - rest->first], rest->shrink),
+                            rest->low[i - rest->first]) *
+                        rest->unscale;
     }
     for (uint64_t i = begin; rest->rounded == NULL && i < end; i++) {
         const uint16_t bits = (uint16_t)rest->low[i - rest->first];

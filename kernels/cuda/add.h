@@ -1,7 +1,7 @@
 /*
  * ADD on a device: residual += gradients, the ledger's sums, and the exact selection, for all
- * tensors of a bucket at once. WITHDRAW and JOIN are passes of the same kind that select nothing.
- * The bits of the residual, of the records, of the sums and of the list are those of
+ * tensors of a bucket at once. WITHDRAW, JOIN and TAKE are passes of the same kind that select
+ * nothing. The bits of the residual, of the records, of the sums and of the list are those of
  * kernels/cpu/fused.h.
  *
  * A batch is a table of tensors whose chunks are numbered through. The kernels run in the order of
@@ -53,12 +53,30 @@ struct add_result {
     struct add_fault fault; /* if any are left out of gradients; else zeros */
 };
 
+/* TAKE: rests of some elements that come back (struct rest of kernels/cpu/rest.h). */
+struct add_rest {
+    const float *rounded; /* the rounded sums, from the first of the elements on; NULL: see `low` */
+    const int16_t *low;   /* the sums' lower halves; or the bits of the rests, in the type in which
+                           * the tensor was sent */
+    const float *exact;   /* or, instead of both, what ranks see rounded to the type of gradients */
+    uint64_t first, count; /* count 0: none come back */
+    float unscale, shrink;
+};
+
+/* TAKE: how a dense tensor was sent, and which rests come back. */
+struct add_take {
+    uint32_t values;  /* enum quantisation: F32, BF16 or F16 */
+    uint32_t nothing; /* not 0: nothing was sent, only rests are added */
+    struct add_rest rest[2];
+};
+
 /* A tensor of the batch. All pointers are device memory. */
 struct add_tensor {
     uint64_t *entry;               /* one per chunk (slots.h) */
     const void *const *gradient;   /* NULL: this rank has none */
     const uint64_t *const *joined; /* not NULL: instead of gradients, so many residuals are added.
                                     * These are their entries */
+    const struct add_take *take;   /* take_stream instead of add_stream: there are no gradients */
     uint32_t gradients;
     uint32_t dtype; /* enum dtype */
     uint64_t numel;

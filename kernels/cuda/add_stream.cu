@@ -7,11 +7,8 @@
  * the elements of the ledger's run w, so only the warp's own threads sum what it has added.
  */
 #include "kernels/base/dtype.h"
-#include "kernels/cuda/sums.cuh"
+#include "kernels/cuda/stream.cuh"
 #include "kernels/cuda/top.cuh"
-
-/* Rows of a warp: in each, a thread has FOUR neighbours. */
-enum { FOUR = 4, ROWS = CHUNK / BLOCK / FOUR };
 
 /* Candidates of a fibre reach this share of its last threshold. */
 #define STREAM_SHARE 0.97f
@@ -27,12 +24,6 @@ struct stream {
     struct top_scratch top;
     struct fibres_scratch fibres;
 };
-
-/* The number in the chunk of the thread's first element of a row. */
-DEVICE uint32_t stream_at(uint32_t row)
-{
-    return device_warp() * SUMS_RUN + row * (WARP * FOUR) + device_lane() * FOUR;
-}
 
 /* ------------------------------------------------------------------ adding */
 
@@ -246,16 +237,6 @@ DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t lengt
 }
 
 /* ------------------------------------------------------------------ a chunk */
-
-/* Makes a chunk's new elements visible. Returns the slot where it lies now: another block may have
- * been faster. */
-DEVICE uint32_t stream_publish(uint64_t *entry, uint64_t was, uint64_t becomes)
-{
-    __threadfence();
-    const uint64_t found = device_swap(entry, was, becomes);
-    __threadfence();
-    return slot_of(found == was ? becomes : found);
-}
 
 /* Adds to the chunk's elements and publishes them, unless that has been done. x: all of the
  * thread's elements, as they are visible. A block that was not the first may have read a slot that

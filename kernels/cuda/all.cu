@@ -7,6 +7,7 @@
 #include "kernels/cuda/entries.cu"
 #include "kernels/cuda/fibres.cu"
 #include "kernels/cuda/slots.cu"
+#include "kernels/cuda/take.cu"
 #include "kernels/cuda/top.cu"
 #include "kernels/cuda/update.cu"
 #include "kernels/cuda/whole.cu"

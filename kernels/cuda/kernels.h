@@ -27,6 +27,7 @@
 
 #define CUDA_KERNELS(X)                                                                            \
     CUDA_ADD(X)                                                                                    \
+    X(take_stream, struct add_batch)                                                               \
     X(entries_leave, struct entries_batch)                                                         \
     X(entries_return, struct entries_batch)                                                        \
     X(entries_gather, struct entries_batch)                                                        \

@@ -3,25 +3,25 @@
 #include <math.h>
 #include <string.h>
 
-enum { SPARES = 3, KILLS = 3, SWITCHES = 20000 };
+enum { KILLS = 3, SWITCHES = 20000 };
 
-static uint64_t placed_chunks(const struct placed *residual, unsigned count)
+uint64_t placed_slots(const struct placed *residual, unsigned count)
 {
-    uint64_t chunks = 0;
+    uint64_t slots = 1 + PLACED_SPARES;
     for (unsigned r = 0; r < count; r++) {
-        chunks += chunk_count(residual[r].numel);
+        slots += chunk_count(residual[r].numel);
     }
-    return chunks;
+    return slots;
 }
 
-/* Numbers of slots in a random order. */
+/* Numbers of slots in a random order. Slot 0 is nobody's. */
 static uint32_t *placed_order(struct input *input, uint64_t slots)
 {
     uint32_t *const order = input_memory(slots * sizeof *order, 0);
-    for (uint32_t s = 0; s < slots; s++) {
+    for (uint32_t s = 0; s + 1 < slots; s++) {
         const uint32_t other = (uint32_t)input_below(input, s + 1);
         order[s] = order[other];
-        order[other] = s;
+        order[other] = s + 1;
     }
     return order;
 }
@@ -35,7 +35,7 @@ static uint64_t placed_length(const struct placed *residual, uint64_t chunk)
 
 float *placed_draw(struct input *input, struct placed *residual, unsigned count)
 {
-    const uint64_t slots = placed_chunks(residual, count) + SPARES;
+    const uint64_t slots = placed_slots(residual, count);
     float *const element = input_memory(slots * CHUNK * sizeof(float), 0x55);
     uint32_t *const order = placed_order(input, slots);
     uint32_t next = 0;
@@ -46,7 +46,7 @@ float *placed_draw(struct input *input, struct placed *residual, unsigned count)
         one->entry = input_memory(chunk_count(one->numel) * sizeof *one->entry, 0);
         for (uint64_t c = 0; c < chunk_count(one->numel); c++) {
             float *const to = element + (uint64_t)order[next] * CHUNK;
-            one->entry[c] = slot_entry((uint32_t)input_next(input), order[next++]);
+            one->entry[c] = slot_entry(PLACED_STAMP, order[next++]);
             memset(to, 0, CHUNK * sizeof *to);
             memcpy(to, one->host + c * CHUNK, placed_length(one, c) * sizeof *to);
         }
@@ -140,7 +140,11 @@ static void placed_kill(struct input *input, launch_kernel *kernel, const void *
 void placed_run(struct input *input, launch_kernel *const *kernel, const void *const *parameter,
     unsigned kernels)
 {
+#ifdef CUDA_NO_KILLS
+    const uint64_t kills = 0;
+#else
     const uint64_t kills = input_below(input, KILLS);
+#endif
     for (uint64_t k = 0; k <= kills; k++) {
         const unsigned stop = k < kills ? (unsigned)input_below(input, kernels) : kernels;
         for (unsigned i = 0; i < stop; i++) {

@@ -15,12 +15,17 @@
 #include "kernels/cuda/slots.h"
 #include "tests/cuda/input.h"
 
+enum { PLACED_SPARES = 6, PLACED_STAMP = 3 }; /* of all chunks at first */
+
 /* A residual on both sides. */
 struct placed {
     uint64_t numel;
     float *host;
     uint64_t *entry; /* of its chunks */
 };
+
+/** How many slots placed_draw() makes. */
+uint64_t placed_slots(const struct placed *residual, unsigned count);
 
 /** Draws the elements of `count` residuals, whose numel is set, and puts them into slots. Returns
  * the slots' elements. */

@@ -1,0 +1,29 @@
+/*
+ * What the passes over chunks share: which elements a thread has, and how a chunk is published.
+ */
+#ifndef ADTOPK_KERNELS_STREAM_CUH
+#define ADTOPK_KERNELS_STREAM_CUH
+
+#include "kernels/cuda/batch.cuh"
+#include "kernels/cuda/sums.cuh"
+
+/* Rows of a warp: in each, a thread has FOUR neighbours. */
+enum { FOUR = 4, ROWS = CHUNK / BLOCK / FOUR };
+
+/* The number in the chunk of the thread's first element of a row. */
+DEVICE uint32_t stream_at(uint32_t row)
+{
+    return device_warp() * SUMS_RUN + row * (WARP * FOUR) + device_lane() * FOUR;
+}
+
+/* Makes a chunk's new elements visible. Returns the slot where it lies now: another block may have
+ * been faster. */
+DEVICE uint32_t stream_publish(uint64_t *entry, uint64_t was, uint64_t becomes)
+{
+    __threadfence();
+    const uint64_t found = device_swap(entry, was, becomes);
+    __threadfence();
+    return slot_of(found == was ? becomes : found);
+}
+
+#endif
