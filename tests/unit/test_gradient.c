@@ -1,5 +1,5 @@
-/* What a pass adds besides plain gradients (scaled, with momentum) and what it takes, against the
- * definitions in double precision, rounded where floats round. */
+/* The passes that add more than plain gradients (scaled, with momentum) or that take values out.
+ * Compared with the definitions in double precision, rounded where floats round. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
